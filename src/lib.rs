@@ -1,1 +1,7 @@
 //! Placeholder.
+mod clock;
+mod error;
+mod key;
+mod reply;
+mod store;
+pub use self::{clock::Clock, error::{Error, ErrorKind}, key::Key, reply::{Reply, Fields}, store::{Store, JobId, JobState}};

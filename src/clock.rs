@@ -1,0 +1,80 @@
+//! The embedded store's idea of time. (Redis stores use the server's `TIME`, inside the scripts.)
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use tokio::time::Instant;
+
+/// A clock for [`Store::memory_with_clock`](crate::Store::memory_with_clock).
+///
+/// [`Clock::system`] follows tokio's clock, so `tokio::time::pause` stops it too;
+/// [`Clock::manual`] stands still until told otherwise.
+#[derive(Clone)]
+pub struct Clock(Source);
+
+#[derive(Clone)]
+enum Source {
+    System { started: Instant, offset_us: u64 },
+    Manual(Arc<AtomicU64>),
+}
+
+impl Clock {
+    /// Real time, monotonic from the moment this is called.
+    #[must_use]
+    pub fn system() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self(Source::System { started: Instant::now(), offset_us: micros(since) })
+    }
+
+    /// A clock that stands still, for tests.
+    #[must_use]
+    pub fn manual() -> Self {
+        Self(Source::Manual(Arc::new(AtomicU64::new(1_700_000_000_000_000))))
+    }
+
+    /// Moves a manual clock on. A system clock moves by itself: there this does nothing.
+    pub fn advance(&self, by: Duration) {
+        if let Source::Manual(now) = &self.0 {
+            now.fetch_add(micros(by), Ordering::SeqCst);
+        }
+    }
+
+    /// Microseconds since 1970.
+    pub(crate) fn now_us(&self) -> u64 {
+        match &self.0 {
+            Source::System { started, offset_us } => offset_us + micros(started.elapsed()),
+            Source::Manual(now) => now.load(Ordering::SeqCst),
+        }
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.0 {
+            Source::System { .. } => "system",
+            Source::Manual(_) => "manual",
+        };
+        write!(f, "Clock::{kind}")
+    }
+}
+
+/// Whole microseconds; a duration beyond half a million years counts as that.
+pub(crate) fn micros(d: Duration) -> u64 {
+    u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Whole milliseconds, rounded up, at least 1: what goes over the wire for a deadline.
+pub(crate) fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).max(1)
+}
+
+/// Whole seconds, rounded up, at least 1: what goes into `Retry-After`.
+pub(crate) fn seconds(d: Duration) -> u64 {
+    u64::try_from(d.as_millis().div_ceil(1000)).unwrap_or(u64::MAX).max(1)
+}

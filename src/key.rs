@@ -1,0 +1,234 @@
+//! What a lock, a quota or a line of deferred requests is named by.
+//!
+//! A request is turned into a [`Key`]: kind, name of the parameter, scope and value, each escaped so
+//! that no two different inputs give one key (`a:b` + `c` is not `a` + `b:c`). Values that are long or
+//! would be mostly escapes are hashed. Both frameworks hand in the *decoded* value, so the same URL is
+//! the same key in each of them.
+
+use std::{fmt, fmt::Write as _, hash::Hasher as _, net::IpAddr, sync::Arc};
+
+use sha2::{Digest as _, Sha256};
+
+/// Number of shards a namespace is divided into. Part of the wire layout: written into the store when
+/// it is first used, and checked at every connect.
+pub(crate) const SHARDS: u16 = 64;
+
+/// Longest value, in bytes after escaping, that is kept readable in a key.
+const READABLE: usize = 80;
+
+/// The name of a lock or of a quota's subject.
+///
+/// ```
+/// use lockgate::Key;
+///
+/// // The key of `LockLayer::by_path_param("id").scope("orders")` for `/orders/7`.
+/// let key = Key::path_param("id", "7").scope("orders");
+/// assert_eq!(key.as_str(), "p:id:orders:7");
+/// assert_ne!(Key::custom("a:b"), Key::custom("a%3Ab"));
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key(Arc<str>);
+
+impl Key {
+    /// The key of a path parameter: its name in the route and its decoded value.
+    #[must_use]
+    pub fn path_param(name: &str, value: &str) -> Self {
+        Self::build("p", name, value.as_bytes())
+    }
+
+    /// The key of a header field. The name is taken in lower case.
+    #[must_use]
+    pub fn header(name: &str, value: &[u8]) -> Self {
+        Self::build("h", &name.to_ascii_lowercase(), value)
+    }
+
+    /// The key of a client address: IPv4-mapped addresses count as IPv4, IPv6 ones by their /64,
+    /// because a single host usually has that many to choose from.
+    #[must_use]
+    pub fn ip(address: IpAddr) -> Self {
+        let text = match address.to_canonical() {
+            IpAddr::V4(v4) => v4.to_string(),
+            IpAddr::V6(v6) => {
+                let [a, b, c, d, ..] = v6.segments();
+                format!("{a:x}-{b:x}-{c:x}-{d:x}")
+            }
+        };
+        Self::build("a", "", text.as_bytes())
+    }
+
+    /// The key of a route: the pattern as it was registered, such as `/orders/{id}`.
+    #[must_use]
+    pub fn route(pattern: &str) -> Self {
+        Self::build("r", "", pattern.as_bytes())
+    }
+
+    /// A key of the application's own choosing.
+    #[must_use]
+    pub fn custom(value: &str) -> Self {
+        Self::build("c", "", value.as_bytes())
+    }
+
+    /// Puts the key into a scope, so that `orders` 7 and `users` 7 are two locks. Given twice, both
+    /// count.
+    #[must_use]
+    pub fn scope(&self, scope: &str) -> Self {
+        let mut parts = self.0.splitn(4, ':');
+        let mut part = || parts.next().unwrap_or_default();
+        let (kind, name, old, value) = (part(), part(), part(), part());
+        let joint = if old.is_empty() { "" } else { "+" };
+        Self(format!("{kind}:{name}:{old}{joint}{}:{value}", escape(scope.as_bytes())).into())
+    }
+
+    /// One key of two: both must be the same for the whole to be the same.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        Self::build("t", "", format!("{self}\n{other}").as_bytes())
+    }
+
+    /// The key as it stands in the store: ASCII without spaces.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The shard this key's data live in.
+    pub(crate) fn shard(&self) -> u16 {
+        let mut hash = fnv::FnvHasher::default();
+        hash.write(self.0.as_bytes());
+        #[expect(clippy::cast_possible_truncation, reason = "a remainder of 64 fits")]
+        let shard = (hash.finish() % u64::from(SHARDS)) as u16;
+        shard
+    }
+
+    /// What stands in logs for this key: the start of its hash, so that lines can be matched without
+    /// showing what the key holds (an address, an account).
+    pub(crate) fn hashed(&self) -> Hashed<'_> {
+        Hashed(&self.0)
+    }
+
+    /// A key as it came back from the store.
+    pub(crate) fn from_store(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    fn build(kind: &str, name: &str, value: &[u8]) -> Self {
+        Self(format!("{kind}:{}::{}", escape(name.as_bytes()), escape(value)).into())
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({})", self.hashed())
+    }
+}
+
+impl From<&str> for Key {
+    fn from(value: &str) -> Self {
+        Self::custom(value)
+    }
+}
+
+impl From<String> for Key {
+    fn from(value: String) -> Self {
+        Self::custom(&value)
+    }
+}
+
+/// A name as it may stand in a log line; hashed only when a subscriber really prints it.
+pub(crate) struct Hashed<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Hashed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digest = Sha256::digest(self.0.as_bytes());
+        digest[..6].iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
+/// Lower-case hex.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, b| {
+        let _ = write!(out, "{b:02x}");
+        out
+    })
+}
+
+/// SHA-256 over parts, each with its length before it, so that parts cannot run into each other.
+pub(crate) fn digest(parts: &[&[u8]]) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    hash.finalize().into()
+}
+
+/// Letters, digits and `-_.` stand for themselves, all else is `%XX`. What gets too long is `~` and
+/// half a SHA-256: `~` is escaped in readable values, so the two forms never meet.
+fn escape(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    for &byte in bytes.iter().take(READABLE + 1) {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => out.push(byte.into()),
+            _ => {
+                let _ = write!(out, "%{byte:02X}");
+            }
+        }
+    }
+    if out.len() <= READABLE {
+        return out;
+    }
+    format!("~{}", hex(&Sha256::digest(bytes)[..16]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_never_run_into_each_other() {
+        let a = Key::path_param("id", "c").scope("a:b");
+        let b = Key::path_param("id", "b:c").scope("a");
+        assert_ne!(a, b);
+        assert_ne!(Key::custom("a").and(&"b".into()), Key::custom("a\nb").and(&"".into()));
+        assert_ne!(Key::path_param("a", "1"), Key::header("a", b"1"));
+    }
+
+    #[test]
+    fn odd_values_are_short_plain_and_distinct() {
+        let long = "x".repeat(10_000);
+        for value in ["a/b", "a\0b", "ä", " ", "~", "*", &long] {
+            let key = Key::path_param("id", value);
+            assert!(key.as_str().len() < 120, "{key}");
+            assert!(key.as_str().bytes().all(|b| b.is_ascii_graphic()), "{key}");
+        }
+        assert_ne!(Key::custom(&long), Key::custom(&format!("{long}x")));
+    }
+
+    #[test]
+    fn a_hash_is_not_a_value() {
+        let hashed = Key::custom(&"x".repeat(100));
+        let tail = hashed.as_str().strip_prefix("c:::").unwrap();
+        assert_ne!(Key::custom(tail), hashed);
+    }
+
+    #[test]
+    fn addresses_are_normalised() {
+        let ip = |s: &str| Key::ip(s.parse().unwrap());
+        assert_eq!(ip("::ffff:192.0.2.1"), ip("192.0.2.1"));
+        assert_eq!(ip("2001:db8:1:2:3::4"), ip("2001:db8:1:2::"));
+        assert_ne!(ip("2001:db8:1:3::"), ip("2001:db8:1:2::"));
+    }
+
+    #[test]
+    fn the_shard_is_part_of_the_wire_layout() {
+        // Processes of different versions must agree on these for ever.
+        assert_eq!(Key::path_param("id", "7").shard(), 5);
+        assert_eq!(Key::path_param("id", "8").shard(), 8);
+    }
+}

@@ -1,0 +1,99 @@
+//! Answers that the layers give themselves, in a form that belongs to no framework.
+//!
+//! actix-web 4 stands on `http` 0.2 and axum on 1.x, so a status code of one is not a status code of
+//! the other. A [`Reply`] is numbers and text; each driver turns it into its own response.
+
+use std::{borrow::Cow, time::Duration};
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use crate::clock::seconds;
+
+/// Header fields to add to a response.
+pub type Fields = Vec<(Cow<'static, str>, String)>;
+
+/// A whole answer: status, header fields, body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Reply {
+    /// The status code.
+    pub status: u16,
+    /// Header fields, in order; names in lower case.
+    pub fields: Fields,
+    /// The body; empty for none.
+    pub body: Bytes,
+}
+
+/// Problem types of this library (RFC 9457 section 3.1.1). URNs, because they need no server to last.
+pub(crate) mod problem {
+    pub(crate) const QUOTA: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+    pub(crate) const CAPACITY: &str =
+        "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+    pub(crate) const BUSY: &str = "urn:lockgate:problem:busy";
+    pub(crate) const BAD_KEY: &str = "urn:lockgate:problem:bad-key";
+    pub(crate) const WIRING: &str = "urn:lockgate:problem:server-error";
+    pub(crate) const KEY_REUSED: &str = "urn:lockgate:problem:idempotency-key-reused";
+    pub(crate) const BAD_IDEMPOTENCY_KEY: &str = "urn:lockgate:problem:bad-idempotency-key";
+    pub(crate) const UNKNOWN_JOB: &str = "urn:lockgate:problem:not-found";
+    pub(crate) const NOT_CANCELLABLE: &str = "urn:lockgate:problem:not-cancellable";
+    pub(crate) const METHOD: &str = "urn:lockgate:problem:method-not-allowed";
+    pub(crate) const OUTCOME_UNKNOWN: &str = "urn:lockgate:problem:outcome-unknown";
+}
+
+impl Reply {
+    /// An answer without fields or body.
+    #[must_use]
+    pub fn new(status: u16) -> Self {
+        Self { status, fields: Vec::new(), body: Bytes::new() }
+    }
+
+    /// A problem document (RFC 9457): `type`, `title`, `status`, and whatever is added.
+    pub(crate) fn problem(status: u16, kind: &str, title: &str) -> Self {
+        let mut doc = Map::new();
+        doc.insert("type".into(), kind.into());
+        doc.insert("title".into(), title.into());
+        doc.insert("status".into(), status.into());
+        Self::new(status).with_json("application/problem+json", &Value::Object(doc))
+    }
+
+    /// The store is away and the policy is to refuse: nobody's quota, nobody's lock, our fault.
+    pub(crate) fn store_away() -> Self {
+        Self::problem(503, problem::CAPACITY, "The service can't coordinate this request right now")
+            .retry_after(Duration::from_secs(1))
+    }
+
+    /// A fault of the application's wiring. The log names the fix, the client learns nothing.
+    pub(crate) fn wiring_fault() -> Self {
+        Self::problem(500, problem::WIRING, "The server is not configured rightly")
+    }
+
+    pub(crate) fn json(status: u16, body: &Value) -> Self {
+        Self::new(status).with_json("application/json", body)
+    }
+
+    /// Adds a member to a JSON body.
+    pub(crate) fn member(mut self, name: &str, value: impl Into<Value>) -> Self {
+        let mut doc: Value = serde_json::from_slice(&self.body).unwrap_or_else(|_| json!({}));
+        if let Some(map) = doc.as_object_mut() {
+            map.insert(name.to_owned(), value.into());
+            self.body = doc.to_string().into();
+        }
+        self
+    }
+
+    pub(crate) fn field(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.fields.push((name.into(), value.into()));
+        self
+    }
+
+    /// `Retry-After` in whole seconds, rounded up, at least 1 (RFC 9110 section 10.2.3).
+    pub(crate) fn retry_after(self, wait: Duration) -> Self {
+        self.field("retry-after", seconds(wait).to_string())
+    }
+
+    fn with_json(mut self, kind: &'static str, body: &Value) -> Self {
+        self.body = body.to_string().into();
+        self.field("content-type", kind).field("cache-control", "no-store")
+    }
+}

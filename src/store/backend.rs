@@ -1,0 +1,335 @@
+//! `Backend`: the one trait between the engines and the stores.
+//!
+//! Each method is one atomic step, described by the script of the same name in `lua/`. The memory
+//! store has the same steps in Rust; the conformance and differential tests hold the two together.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+
+use super::hints::Hints;
+use crate::{error::Error, key::Key};
+
+/// What a step returns. Dropping it may or may not undo the step: the caller sends its own undo.
+pub(crate) type Step<'a, T> = BoxFuture<'a, Result<T, Error>>;
+
+/// How long an offered lock waits to be confirmed before it goes to the next in line.
+pub(crate) const ACCEPT_WINDOW: Duration = Duration::from_millis(300);
+
+/// Fences left free after each grant, for hand-overs inside the holder's process.
+pub(crate) const SPARE_FENCES: u64 = 16;
+
+/// Who an acquisition is: `<nonce>:<node>`, both random hex. Never logged, never sent to a client.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Token(Arc<str>);
+
+impl Token {
+    pub(crate) fn new(node: &Node) -> Self {
+        Self(format!("{}:{}", uuid::Uuid::new_v4().simple(), node.as_str()).into())
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The node part: whose channel a message for this token goes to.
+    pub(crate) fn node(&self) -> &str {
+        self.0.split_once(':').map_or("", |(_, node)| node)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// One incarnation of one process: random, so a restarted process is another node.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Node(Arc<str>);
+
+impl Node {
+    pub(crate) fn new() -> Self {
+        Self(uuid::Uuid::new_v4().simple().to_string()[..16].into())
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Node({self})")
+    }
+}
+
+/// `acquire.lua`.
+#[derive(Debug, Clone)]
+pub(crate) struct Acquire {
+    pub(crate) key: Key,
+    pub(crate) me: Token,
+    pub(crate) lease: Duration,
+    /// How long a place in the line may wait; `None` = try, and take no place.
+    pub(crate) wait: Option<Duration>,
+    /// The sequence of a lapsed offer, to come back to the old place once; 0 = none.
+    pub(crate) old_seq: u64,
+    /// Idempotency record to look up before a free lock is taken.
+    pub(crate) record: Option<Arc<str>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Acquired {
+    Held { fence: u64, line: u64 },
+    Busy { left: Duration, line: u64, seq: u64 },
+    /// Accepted before: nothing was taken. The record's text is for `enqueue` alone.
+    Known,
+}
+
+/// `release.lua`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GaveBack {
+    Released,
+    Left,
+    Lost,
+    Nothing,
+}
+
+/// One item of `renew.lua`.
+#[derive(Debug, Clone)]
+pub(crate) struct Renewal {
+    pub(crate) key: Key,
+    pub(crate) me: Token,
+    pub(crate) lease: Duration,
+    pub(crate) job: Option<JobId>,
+}
+
+/// One item of `charge.lua`.
+#[derive(Debug, Clone)]
+pub(crate) struct Charge {
+    /// Policy and subject; the subject alone decides the shard.
+    pub(crate) policy: Arc<str>,
+    pub(crate) subject: Key,
+    pub(crate) limit: u64,
+    pub(crate) window: Duration,
+    pub(crate) cost: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Charged {
+    pub(crate) admitted: bool,
+    /// Per policy: spent after the call, and what is left of its window.
+    pub(crate) windows: Vec<(u64, Duration)>,
+}
+
+/// The id of a deferred request: its shard and 128 random bits, as 34 hex digits. Whoever knows it may
+/// see the request's state, so it is hashed in logs.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct JobId(Arc<str>);
+
+impl JobId {
+    pub(crate) fn new(key: &Key) -> Self {
+        Self(format!("{:02x}{}", key.shard(), uuid::Uuid::new_v4().simple()).into())
+    }
+
+    /// Reads an id; `None` if the text can't be one.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let hex = text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        let id = (text.len() == 34 && hex).then(|| Self(text.into()))?;
+        (id.shard() < crate::key::SHARDS).then_some(id)
+    }
+
+    /// The id as text, as it stands in `Location`.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub(crate) fn shard(&self) -> u16 {
+        u16::from_str_radix(&self.0[..2], 16).unwrap_or(u16::MAX)
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "JobId({})", crate::key::Hashed(&self.0))
+    }
+}
+
+/// `enqueue.lua`.
+#[derive(Debug, Clone)]
+pub(crate) struct Enqueue {
+    pub(crate) key: Key,
+    pub(crate) id: JobId,
+    pub(crate) envelope: Bytes,
+    /// May run again after a crash.
+    pub(crate) again: bool,
+    pub(crate) max_attempts: u32,
+    /// Idempotency record, the request's fingerprint, and how long the record lives.
+    pub(crate) record: Option<(Arc<str>, String, Duration)>,
+    pub(crate) caps: Caps,
+    /// Whom the job belongs to, for `visible_to`; empty = nobody in particular.
+    pub(crate) owner: String,
+}
+
+/// Most jobs and bytes, of one resource and of one shard.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Caps {
+    pub(crate) resource_jobs: u64,
+    pub(crate) resource_bytes: u64,
+    pub(crate) shard_jobs: u64,
+    pub(crate) shard_bytes: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Enqueued {
+    Stored { position: u64 },
+    Known(JobId),
+    Mismatch,
+    Full,
+}
+
+/// `claim.lua`.
+#[derive(Debug, Clone)]
+pub(crate) struct Claim {
+    pub(crate) key: Key,
+    pub(crate) id: JobId,
+    pub(crate) me: Token,
+    pub(crate) lease: Duration,
+    pub(crate) retention: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Claimed {
+    Claimed { fence: u64, attempt: u32, envelope: Bytes, accepted_us: u64 },
+    Busy(Duration),
+    Later(Duration),
+    Moved(JobId),
+    Empty,
+    Dead(JobId),
+}
+
+/// `settle.lua`.
+#[derive(Debug, Clone)]
+pub(crate) struct Settle {
+    pub(crate) key: Key,
+    pub(crate) id: JobId,
+    pub(crate) me: Token,
+    pub(crate) verdict: Verdict,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Done { response: Bytes, retention: Duration },
+    Dead { reason: &'static str, retention: Duration },
+    Retry { delay: Duration, reason: &'static str },
+    /// Not charged as an attempt.
+    Back { delay: Duration, reason: &'static str },
+}
+
+/// What becomes of an accepted request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum JobState {
+    /// It waits in its line.
+    Queued,
+    /// A worker runs it.
+    Running,
+    /// It has run and its response is stored.
+    Done,
+    /// It was given up; the document has the reason.
+    Dead,
+    /// It was cancelled before it ran.
+    Cancelled,
+    /// Its time ran out before it ran.
+    Expired,
+}
+
+impl JobState {
+    /// The word in the status document, and in the store.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Done => "done",
+            Self::Dead => "dead",
+            Self::Cancelled => "cancelled",
+            Self::Expired => "expired",
+        }
+    }
+
+    pub(crate) fn parse(word: &str) -> Option<Self> {
+        [Self::Queued, Self::Running, Self::Done, Self::Dead, Self::Cancelled, Self::Expired]
+            .into_iter()
+            .find(|s| s.as_str() == word)
+    }
+
+    /// True while something may still happen to it.
+    #[must_use]
+    pub fn is_pending(self) -> bool {
+        matches!(self, Self::Queued | Self::Running)
+    }
+}
+
+/// What the status resource reads of a job. Not a script: plain reads, one after the other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct JobView {
+    pub(crate) state: JobState,
+    pub(crate) attempts: u32,
+    /// From 1; `None` once it has left the line.
+    pub(crate) position: Option<u64>,
+    pub(crate) reason: Option<String>,
+    pub(crate) owner: String,
+    /// Whether any worker watches the job's shard.
+    pub(crate) watched: bool,
+    pub(crate) response: Option<Bytes>,
+}
+
+/// One row of `due.lua`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Due {
+    pub(crate) names: Vec<Key>,
+    pub(crate) next: Option<Duration>,
+}
+
+/// A store, seen from the engines. Every step is bounded by the store's deadline.
+pub(crate) trait Backend: fmt::Debug + Send + Sync + 'static {
+    fn acquire(&self, call: Acquire) -> Step<'_, Acquired>;
+    fn release(&self, key: Key, me: Token) -> Step<'_, GaveBack>;
+    /// At most 25 items.
+    fn renew(&self, items: Vec<Renewal>) -> Step<'_, Vec<bool>>;
+    /// All items of one shard, at most 100.
+    fn charge(&self, items: Vec<Charge>) -> Step<'_, Charged>;
+    fn enqueue(&self, call: Enqueue) -> Step<'_, Enqueued>;
+    fn claim(&self, call: Claim) -> Step<'_, Claimed>;
+    /// True if the verdict stands, false if the run had been lost.
+    fn settle(&self, call: Settle) -> Step<'_, bool>;
+    /// The state afterwards; `None` for an unknown job.
+    fn cancel(&self, id: JobId, retention: Duration) -> Step<'_, Option<JobState>>;
+    fn job(&self, id: JobId) -> Step<'_, Option<JobView>>;
+    /// The first jobs of these lines, none where a line has none. All of one shard.
+    fn heads(&self, keys: Vec<Key>) -> Step<'_, Vec<Option<JobId>>>;
+    fn due(&self, shards: Vec<u16>, most: usize) -> Step<'_, Vec<Due>>;
+    /// Which of all shards this node watches now.
+    fn watch(&self, node: Node, lease: Duration, most: usize) -> Step<'_, Vec<u16>>;
+    /// Number of live workers; a lease of zero takes this one out.
+    fn present(&self, node: Node, lease: Duration) -> Step<'_, usize>;
+    /// Fails if the store is away or is not usable.
+    fn ping(&self) -> Step<'_, ()>;
+    /// Delivers hints for this node into `hints` from now on, for as long as `hints` lives.
+    fn listen(&self, node: Node, hints: &Arc<Hints>);
+}

@@ -1,0 +1,127 @@
+//! `Store`: the handle.
+
+use std::{
+    any::{Any, TypeId},
+    collections::HashMap,
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+
+use super::{
+    agent::Agent,
+    backend::{Backend, Node},
+    hints::Hints,
+    memory::Memory,
+};
+use crate::{clock::Clock, error::Error};
+
+/// One shared store for all layers, and for locks, quotas and queues used on their own.
+///
+/// Cloning is cheap, and all clones are one node: they share connections, the local waiting lines and
+/// the background agent that renews and gives back leases. [`Store::shutdown`] drains it.
+///
+/// # Where it comes from
+///
+/// [`Store::connect`] takes the URL of a Redis or Valkey server; [`Store::memory`] is the embedded
+/// default, with the same semantics inside one process.
+#[derive(Clone)]
+pub struct Store {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    backend: Arc<dyn Backend>,
+    node: Node,
+    hints: Arc<Hints>,
+    agent: Agent,
+    rooms: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
+}
+
+impl Store {
+    /// A store inside this process, empty, that lives as long as its handles. Locks, quotas and
+    /// deferred requests in it are gone when the process ends.
+    #[must_use]
+    pub fn memory() -> Self {
+        Self::memory_with_clock(Clock::system())
+    }
+
+    /// As [`Store::memory`], with a clock of the caller's.
+    #[must_use]
+    pub fn memory_with_clock(clock: Clock) -> Self {
+        Self::on(Arc::new(Memory::new(clock)))
+    }
+
+    /// Another handle on the same data that counts as another process: its own node, waiting lines
+    /// and agent. For tests of what several processes do; on Redis it is a second client.
+    #[must_use]
+    pub fn as_another_process(&self) -> Self {
+        Self::on(Arc::clone(&self.shared.backend))
+    }
+
+    /// Fails if the store is away or unusable: the answer of a health check.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind) or `Timeout` while it is away, `Config` if it
+    /// refuses this process for good.
+    pub async fn check(&self) -> Result<(), Error> {
+        self.backend().ping().await
+    }
+
+    /// Gives back what was dropped but is not yet released, and returns when all of it is, or when
+    /// `deadline` has passed: `true` if nothing was left. What is left then ends with its lease.
+    pub async fn shutdown(&self, deadline: Duration) -> bool {
+        tokio::time::timeout(deadline, self.shared.agent.drained()).await.is_ok()
+    }
+
+    pub(crate) fn on(backend: Arc<dyn Backend>) -> Self {
+        let agent = Agent::new(Arc::clone(&backend));
+        Self {
+            shared: Arc::new(Shared {
+                backend,
+                node: Node::new(),
+                hints: Arc::new(Hints::default()),
+                agent,
+                rooms: Mutex::default(),
+            }),
+        }
+    }
+
+    pub(crate) fn backend(&self) -> &dyn Backend {
+        &*self.shared.backend
+    }
+
+    pub(crate) fn node(&self) -> &Node {
+        &self.shared.node
+    }
+
+    pub(crate) fn agent(&self) -> &Agent {
+        &self.shared.agent
+    }
+
+    /// The listeners of this handle; the first call makes the store deliver messages.
+    pub(crate) fn hints(&self) -> &Arc<Hints> {
+        let hints = &self.shared.hints;
+        if hints.first_listener() {
+            self.backend().listen(self.node().clone(), hints);
+        }
+        hints
+    }
+
+    /// What an engine keeps beside this handle, such as the local waiting lines: one of each type.
+    pub(crate) fn room<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
+        let mut rooms = self.shared.rooms.lock();
+        let room = rooms.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(T::default()));
+        Arc::clone(room).downcast().unwrap_or_else(|_| unreachable!("the type is the map's key"))
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shared { backend, node, .. } = &*self.shared;
+        f.debug_struct("Store").field("backend", backend).field("node", node).finish()
+    }
+}

@@ -1,0 +1,137 @@
+//! Messages from other processes, and who in this one wants them.
+//!
+//! A hint says "look again", never "it is yours": truth is read from the store by the step that
+//! follows. Every wait has a timer beside its hint, so a lost message costs time and nothing else.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc};
+
+use super::backend::JobId;
+use crate::key::Key;
+
+/// What a message can say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Hint {
+    /// The lock was offered to this process's place.
+    Offer(Key),
+    /// Somebody joined the line of a lock that this process holds.
+    Line(Key),
+    /// The lock is offered to its first job.
+    Work(Key, JobId),
+    /// A shard's due index has an earlier entry now.
+    Due(u16),
+    /// Something happened to a job.
+    Job(JobId),
+    /// Messages may have been missed: everybody looks again.
+    Resync,
+}
+
+impl Hint {
+    /// Reads a message of the process's own channel.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        let kind = words.next()?;
+        let key = Key::from_store(words.next()?);
+        match kind {
+            "o" => Some(Self::Offer(key)),
+            "q" => Some(Self::Line(key)),
+            "j" => Some(Self::Work(key, JobId::parse(words.next()?)?)),
+            "d" => Some(Self::Due(key.shard())),
+            _ => None,
+        }
+    }
+}
+
+/// The listeners of one store handle.
+#[derive(Debug, Default)]
+pub(crate) struct Hints {
+    lines: Mutex<HashMap<Key, Weak<Notify>>>,
+    jobs: Mutex<HashMap<JobId, Weak<Notify>>>,
+    worker: Mutex<Option<mpsc::UnboundedSender<Hint>>>,
+    listening: AtomicBool,
+}
+
+impl Hints {
+    /// True for the first caller: who then has to make the store listen.
+    pub(crate) fn first_listener(&self) -> bool {
+        !self.listening.swap(true, Ordering::AcqRel)
+    }
+
+    /// A bell that rings when the lock is offered to this process.
+    pub(crate) fn line(&self, key: &Key) -> Arc<Notify> {
+        bell(&self.lines, key)
+    }
+
+    /// A bell that rings when something happens to the job.
+    pub(crate) fn job(&self, id: &JobId) -> Arc<Notify> {
+        bell(&self.jobs, id)
+    }
+
+    /// All hints about work, for the worker of this store handle. A second worker takes over.
+    pub(crate) fn work(&self) -> mpsc::UnboundedReceiver<Hint> {
+        let (tx, rx) = mpsc::unbounded_channel();
+        *self.worker.lock() = Some(tx);
+        rx
+    }
+
+    pub(crate) fn deliver(&self, hint: Hint) {
+        match hint {
+            Hint::Offer(key) => ring(&self.lines, &key),
+            Hint::Job(id) => ring(&self.jobs, &id),
+            // Local hand-over is bounded to none for now, so a holder has nothing to decide by it.
+            Hint::Line(_) => {}
+            Hint::Work(..) | Hint::Due(_) => self.tell_worker(hint),
+            Hint::Resync => {
+                ring_all(&self.lines);
+                ring_all(&self.jobs);
+                self.tell_worker(Hint::Resync);
+            }
+        }
+    }
+
+    fn tell_worker(&self, hint: Hint) {
+        if let Some(worker) = &*self.worker.lock() {
+            let _ = worker.send(hint);
+        }
+    }
+}
+
+type Bells<K> = Mutex<HashMap<K, Weak<Notify>>>;
+
+fn bell<K: Clone + Eq + std::hash::Hash>(bells: &Bells<K>, key: &K) -> Arc<Notify> {
+    let mut bells = bells.lock();
+    if let Some(bell) = bells.get(key).and_then(Weak::upgrade) {
+        return bell;
+    }
+    // Bells whose listeners have gone are swept when the map would grow, so it stays as large as the
+    // number of waiters.
+    if bells.len() == bells.capacity() {
+        bells.retain(|_, bell| bell.strong_count() > 0);
+    }
+    let bell = Arc::new(Notify::new());
+    bells.insert(key.clone(), Arc::downgrade(&bell));
+    bell
+}
+
+/// `notify_one` keeps one permit for a listener that is between two looks; the others are woken too.
+fn ring<K: Eq + std::hash::Hash>(bells: &Bells<K>, key: &K) {
+    if let Some(bell) = bells.lock().get(key).and_then(Weak::upgrade) {
+        bell.notify_waiters();
+        bell.notify_one();
+    }
+}
+
+fn ring_all<K>(bells: &Bells<K>) {
+    for bell in bells.lock().values().filter_map(Weak::upgrade) {
+        bell.notify_waiters();
+        bell.notify_one();
+    }
+}

@@ -1,0 +1,112 @@
+//! Every key name, each with its hash tag. Nothing else in the crate makes one.
+//!
+//! `lg:1:<namespace>:{<shard>}:<kind>:<name>`: 1 is the version of this layout, the shard is what one
+//! decision may touch (in Cluster one script = one slot). The table of kinds is in `ARCHITECTURE.md`.
+
+use super::backend::{JobId, Node};
+use crate::key::Key;
+
+/// Key names of one namespace.
+#[derive(Debug, Clone)]
+pub(crate) struct Keys {
+    /// `lg:1:<namespace>:`
+    prefix: String,
+}
+
+impl Keys {
+    pub(crate) fn new(namespace: &str) -> Self {
+        Self { prefix: format!("lg:1:{namespace}:") }
+    }
+
+    /// What every channel of the namespace starts with.
+    pub(crate) fn channels(&self) -> &str {
+        &self.prefix
+    }
+
+    /// STRING message channel of one process: offers, work, changes of its lines.
+    pub(crate) fn wake(&self, node: &Node) -> String {
+        format!("{}w:{node}", self.prefix)
+    }
+
+    /// Channel that names each job whose state changed.
+    pub(crate) fn events(&self) -> String {
+        format!("{}e", self.prefix)
+    }
+
+    /// HASH: facts of the namespace that must never differ between processes.
+    pub(crate) fn meta(&self) -> String {
+        format!("{}meta", self.prefix)
+    }
+
+    /// ZSET of live workers.
+    pub(crate) fn workers(&self) -> String {
+        format!("{}workers", self.prefix)
+    }
+
+    /// The seven keys of `line.lua`, in its order.
+    pub(crate) fn line(&self, key: &Key) -> Vec<String> {
+        let tag = format!("{}{{{}}}:", self.prefix, key.shard());
+        let own = |kind: &str| format!("{tag}{kind}:{key}");
+        let shard = |kind: &str| format!("{tag}{kind}");
+        vec![own("h"), own("l"), own("q"), own("g"), shard("due"), shard("f"), shard("watch")]
+    }
+
+    /// ZSET: jobs of a lock.
+    pub(crate) fn jobs(&self, key: &Key) -> String {
+        self.of(key.shard(), "g", key.as_str())
+    }
+
+    /// ZSET: holders and offers of a lock.
+    pub(crate) fn holders(&self, key: &Key) -> String {
+        self.of(key.shard(), "h", key.as_str())
+    }
+
+    /// HASH: facts of a job.
+    pub(crate) fn job(&self, id: &JobId) -> String {
+        self.of(id.shard(), "j", id.as_str())
+    }
+
+    /// STRING: the request of a job.
+    pub(crate) fn request(&self, id: &JobId) -> String {
+        self.of(id.shard(), "b", id.as_str())
+    }
+
+    /// STRING: the response of a job.
+    pub(crate) fn response(&self, id: &JobId) -> String {
+        self.of(id.shard(), "r", id.as_str())
+    }
+
+    /// STRING: an idempotency record, beside the lock it is about.
+    pub(crate) fn record(&self, key: &Key, record: &str) -> String {
+        self.of(key.shard(), "i", record)
+    }
+
+    /// STRING: the counter of a policy for a subject.
+    pub(crate) fn counter(&self, policy: &str, subject: &Key) -> String {
+        format!("{}{{{}}}:c:{policy}:{subject}", self.prefix, subject.shard())
+    }
+
+    /// One of the shard's own indexes: `due`, `lease`, `dead`, `done`, `watch`.
+    pub(crate) fn shard(&self, shard: u16, kind: &str) -> String {
+        format!("{}{{{shard}}}:{kind}", self.prefix)
+    }
+
+    fn of(&self, shard: u16, kind: &str, name: &str) -> String {
+        format!("{}{{{shard}}}:{kind}:{name}", self.prefix)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_decision_has_one_hash_tag() {
+        let (keys, key) = (Keys::new("shop"), Key::path_param("id", "7"));
+        let id = JobId::new(&key);
+        let tag = format!("lg:1:shop:{{{}}}:", key.shard());
+        let mut all = keys.line(&key);
+        all.extend([keys.job(&id), keys.request(&id), keys.response(&id), keys.record(&key, "x")]);
+        assert!(all.iter().all(|k| k.starts_with(&tag)), "{all:?}");
+    }
+}

@@ -1,0 +1,75 @@
+-- A worker's visit to a lock that has jobs: takes the lock for the first job and starts its run.
+--
+-- KEYS[1..7] the line (line.lua)   KEYS[8] j and KEYS[9] b of ARGV[4]   KEYS[10] lease   KEYS[11] dead
+-- ARGV[1..3] as line.lua   ARGV[4] job id the worker believes is first   ARGV[5] run token
+-- '<nonce>:<node>'   ARGV[6] lease, ms   ARGV[7] spare fences   ARGV[8] retention of dead jobs, ms
+-- Returns {'claimed', fence, attempt, envelope, accepted at us}
+--       | {'busy', ms} held by somebody else until then | {'later', ms} in backoff
+--       | {'moved', id} another job is first now | {'empty'} no jobs here | {'dead', id} a crash ended it
+-- O(log n). The owner while it runs is the run token, never the job's id: a second claim is busy, a
+-- repeated one with the same token is the same claim. A job stays in g while it runs.
+local id, me, lease = ARGV[4], ARGV[5], tonumber(ARGV[6])
+local first = redis.call('ZRANGE', G, 0, 0, 'WITHSCORES')
+redis.call('HDEL', L, 'park')
+if #first == 0 then
+  redis.call('ZREM', DUE, NAME)
+  return {'empty'}
+end
+if first[1] ~= id then return {'moved', first[1]} end
+
+local v = redis.call('HMGET', KEYS[8], 'state', 'run', 'attempts', 'again', 'max', 'bytes', 'at')
+local state, run, attempts, bytes = v[1], v[2], tonumber(v[3] or '0'), tonumber(v[6] or '0')
+local last = held_until()
+if state == 'running' and run == me and redis.call('ZSCORE', H, 'h' .. me) then
+  return {'claimed', grant(me, lease, tonumber(ARGV[7])), attempts, redis.call('GET', KEYS[9]), v[7]}
+end
+local back = tonumber(redis.call('HGET', L, 'back') or '0')
+if back > NOW then
+  redis.call('ZADD', DUE, int(back), NAME)
+  if not last then move_on() end
+  return {'later', int(back - NOW)}
+end
+local offered = redis.call('ZSCORE', H, 'j' .. id)
+if last and not offered then
+  redis.call('ZADD', DUE, int(last), NAME)
+  return {'busy', int(last - NOW)}
+end
+if not offered then
+  local seq = live_head()
+  if seq and seq < tonumber(first[2]) then
+    -- A live place stands before the job: a worker's visit moves the line on for it too.
+    move_on()
+    return {'busy', int(ACCEPT)}
+  end
+end
+
+local envelope = redis.call('GET', KEYS[9])
+local reason = nil
+if not state or not envelope then
+  reason = 'lost'
+elseif state == 'running' and (v[4] ~= '1' or attempts >= tonumber(v[5])) then
+  -- It was running and its token is gone from h: its worker died or was paused past its lease.
+  reason = 'crashed, may have run'
+end
+if reason then
+  redis.call('ZREM', H, 'j' .. id)
+  redis.call('ZREM', KEYS[10], id)
+  redis.call('HSET', KEYS[8], 'state', 'dead', 'reason', reason, 'ended', int(NOW_US), 'lock', NAME)
+  redis.call('PEXPIRE', KEYS[8], ARGV[8])
+  redis.call('PEXPIRE', KEYS[9], ARGV[8])
+  end_job(id, bytes)
+  file_under(KEYS[11], id, tonumber(ARGV[8]))
+  if not held_until() then move_on() end
+  redis.call('PUBLISH', CHANNEL .. 'e', id)
+  return {'dead', id}
+end
+
+redis.call('ZREM', H, 'j' .. id)
+redis.call('HSET', KEYS[8], 'state', 'running', 'run', me, 'attempts', attempts + 1)
+redis.call('HDEL', KEYS[8], 'reason')
+redis.call('HDEL', L, 'back')
+redis.call('ZADD', KEYS[10], int(NOW + lease), id)
+redis.call('ZADD', DUE, int(NOW + lease), NAME)
+local fence = grant(me, lease, tonumber(ARGV[7]))
+redis.call('PUBLISH', CHANNEL .. 'e', id)
+return {'claimed', fence, attempts + 1, envelope, v[7]}

@@ -1,0 +1,161 @@
+-- The line of one lock: what acquire, release, enqueue, claim, settle and cancel share.
+--
+-- This file is put in front of each of those scripts. It reads the first seven KEYS and the first
+-- three ARGV, which they all have in common; everything it names carries the lock's shard tag.
+--
+-- KEYS[1] h      ZSET  who holds the lock or has been offered it: member -> server deadline, ms
+-- KEYS[2] l      HASH  facts that go with the line: park, back, bytes, '@<place>' -> member in q
+-- KEYS[3] q      ZSET  places of live processes: '<deadline ms>:<nonce>:<node>' -> sequence
+-- KEYS[4] g      ZSET  deferred jobs: job id -> sequence (the same sequence as q)
+-- KEYS[5] due    ZSET  of the shard: lock that has jobs -> when a worker should look at it, ms
+-- KEYS[6] f      HASH  of the shard, never expires: fence mark, sequence, number and bytes of jobs
+-- KEYS[7] watch  STRING of the shard: the node whose worker watches it, with a short TTL
+-- ARGV[1] the lock's name   ARGV[2] channel prefix   ARGV[3] accept window, ms
+--
+-- Members of h: 'h<nonce>:<node>' holds, 'o<nonce>:<node>' is a place that was offered the lock,
+-- 'j<job id>' is a job that was offered it. A member whose deadline has passed counts for nothing.
+local H, L, Q, G, DUE, F, WATCH = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local NAME, CHANNEL, ACCEPT = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local time = redis.call('TIME')
+-- Microseconds since 1970 stay below 2^53 until the year 2255, so a Lua number holds them exactly.
+local NOW_US = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local NOW = math.floor(NOW_US / 1000)
+-- Rows that one script may look at: a bound on its running time, not on the line.
+local SCAN = 100
+
+local function int(n) return string.format('%.0f', n) end
+
+-- Gives key at least ms to live; never shortens, and leaves a key without TTL to its owner.
+local function keep(key, ms)
+  local left = redis.call('PTTL', key)
+  if left >= 0 and left < ms then redis.call('PEXPIRE', key, int(ms)) end
+end
+
+-- As keep, for keys that must always have a TTL: one that lost it gets it back.
+local function keep_ttl(key, ms)
+  if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, int(ms)) end
+end
+
+-- Writes a member of h. The key lives exactly as long as its latest member.
+local function put(member, ms)
+  redis.call('ZADD', H, int(NOW + ms), member)
+  keep_ttl(H, ms)
+end
+
+-- Takes expired holders and offers out; returns the latest deadline that is left, or nil if free.
+local function held_until()
+  local last = redis.call('ZRANGE', H, -1, -1, 'WITHSCORES')
+  if #last == 0 then return nil end
+  redis.call('ZREMRANGEBYSCORE', H, '-inf', int(NOW))
+  if tonumber(last[2]) <= NOW then return nil end
+  return tonumber(last[2])
+end
+
+-- A fence above every fence ever given in this shard; the next `spare` ones are the holder's too.
+local function grant(me, lease, spare)
+  local fence = math.max(tonumber(redis.call('HGET', F, 'fence') or '0') + 1, NOW_US)
+  redis.call('HSET', F, 'fence', int(fence + spare))
+  put('h' .. me, lease)
+  return int(fence)
+end
+
+-- Sets when a worker should look at this lock, and tells the watcher if it must wake sooner for it.
+local function arm(at)
+  local first = redis.call('ZRANGE', DUE, 0, 0, 'WITHSCORES')
+  redis.call('ZADD', DUE, int(at), NAME)
+  local node = redis.call('GET', WATCH)
+  if node and (#first == 0 or at < tonumber(first[2])) then
+    redis.call('PUBLISH', CHANNEL .. 'w:' .. node, 'd ' .. NAME)
+  end
+end
+
+-- Tells the processes of all holders that somebody joined the line at this sequence.
+local function tell_holders(seq)
+  for _, m in ipairs(redis.call('ZRANGE', H, 0, SCAN - 1)) do
+    local node = string.match(m, '^h%x+:(%x+)$')
+    if node then redis.call('PUBLISH', CHANNEL .. 'w:' .. node, 'q ' .. NAME .. ' ' .. int(seq)) end
+  end
+end
+
+-- Takes a place out of the line.
+local function drop_place(member)
+  redis.call('ZREM', Q, member)
+  redis.call('HDEL', L, '@' .. string.gsub(member, '^%d+:', ''))
+end
+
+-- First place whose process may still be waiting: sequence, '<nonce>:<node>', member.
+local function live_head()
+  for _ = 1, SCAN do
+    local e = redis.call('ZRANGE', Q, 0, 0, 'WITHSCORES')
+    if #e == 0 then return nil end
+    local deadline, me = string.match(e[1], '^(%d+):(%x+:%x+)$')
+    if deadline and tonumber(deadline) > NOW then return tonumber(e[2]), me, e[1] end
+    drop_place(e[1])
+  end
+  return nil
+end
+
+-- First job, unless the jobs are passed over: an offer to them lapsed, the first one is in backoff,
+-- or no worker watches the shard.
+local function jobs_head()
+  local e = redis.call('ZRANGE', G, 0, 0, 'WITHSCORES')
+  if #e == 0 then return nil end
+  local v = redis.call('HMGET', L, 'park', 'back')
+  if v[1] and tonumber(v[1]) <= NOW then return nil end
+  if v[2] and tonumber(v[2]) > NOW then return nil end
+  if redis.call('EXISTS', WATCH) == 0 then return nil end
+  return tonumber(e[2]), e[1]
+end
+
+-- A free lock is offered to the head of its line for one accept window. A live place leaves the
+-- line (a dead one would block everybody); a job stays, and is parked unless a worker claims it.
+local function move_on()
+  local seq, me, member = live_head()
+  local job_seq, job = jobs_head()
+  if seq and (not job_seq or seq < job_seq) then
+    drop_place(member)
+    put('o' .. me, ACCEPT)
+    redis.call('PUBLISH', CHANNEL .. 'w:' .. string.match(me, ':(%x+)$'), 'o ' .. NAME)
+    if redis.call('EXISTS', G) == 1 then arm(NOW + ACCEPT) end
+  elseif job then
+    put('j' .. job, ACCEPT)
+    redis.call('HSET', L, 'park', int(NOW + ACCEPT))
+    redis.call('ZADD', DUE, int(NOW), NAME)
+    redis.call('PUBLISH', CHANNEL .. 'w:' .. redis.call('GET', WATCH), 'j ' .. NAME .. ' ' .. job)
+  elseif redis.call('EXISTS', G) == 1 then
+    -- Hidden jobs on a free lock: a worker looks when it comes, or when the backoff is over.
+    local back = tonumber(redis.call('HGET', L, 'back') or '0')
+    arm(math.max(back, NOW))
+  end
+end
+
+-- What a request that was not let in is told: ms until the last deadline, length of the line.
+local function busy_for(last)
+  return int(math.max(last - NOW, 1)), redis.call('ZCARD', Q) + redis.call('ZCARD', G)
+end
+
+-- Takes a job out of the line for good. Its own key keeps what the status tells.
+local function end_job(id, bytes)
+  -- A backoff is the first job's own and ends with it.
+  if redis.call('ZRANK', G, id) == 0 then redis.call('HDEL', L, 'back') end
+  redis.call('ZREM', G, id)
+  if redis.call('HINCRBY', F, 'jobs', -1) < 0 then redis.call('HSET', F, 'jobs', 0) end
+  if redis.call('HINCRBY', F, 'bytes', -bytes) < 0 then redis.call('HSET', F, 'bytes', 0) end
+  if redis.call('EXISTS', G) == 0 then
+    redis.call('ZREM', DUE, NAME)
+    redis.call('HDEL', L, 'park', 'back', 'bytes')
+    -- Only places are left in l, if anything: their waits are at most ten minutes.
+    redis.call('PEXPIRE', L, 600000)
+  else
+    redis.call('HINCRBY', L, 'bytes', -bytes)
+    redis.call('ZADD', DUE, int(NOW), NAME)
+  end
+end
+
+-- Moves a job into an index of ended jobs, and takes out of it what its key's TTL has taken away.
+local function file_under(index, id, ms)
+  redis.call('ZADD', index, int(NOW + ms), id)
+  local old = redis.call('ZRANGEBYSCORE', index, '-inf', int(NOW), 'LIMIT', 0, SCAN)
+  for _, o in ipairs(old) do redis.call('ZREM', index, o) end
+  keep_ttl(index, ms)
+end

@@ -1,0 +1,30 @@
+-- Extends leases: of locks, and of the jobs that run under them, in one step.
+--
+-- KEYS per item (4): h, lease, due, j   (lease, due, j are touched only if the item has a job)
+-- ARGV per item (5): '<nonce>:<node>', lease ms, lock name, job id or '', reserved ''
+-- Returns one number an item: 1 extended, 0 not mine any more. At most 25 items a call.
+-- O(items * log n). Idempotent; a dead caller's extension ends with the lease it gave.
+local time = redis.call('TIME')
+local now = math.floor((tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000)
+local function int(n) return string.format('%.0f', n) end
+local out = {}
+for i = 1, #KEYS / 4 do
+  local k, a = (i - 1) * 4, (i - 1) * 5
+  local member, lease = 'h' .. ARGV[a + 1], tonumber(ARGV[a + 2])
+  local deadline = redis.call('ZSCORE', KEYS[k + 1], member)
+  if deadline and tonumber(deadline) > now then
+    redis.call('ZADD', KEYS[k + 1], int(now + lease), member)
+    if redis.call('PTTL', KEYS[k + 1]) < lease then
+      redis.call('PEXPIRE', KEYS[k + 1], int(lease))
+    end
+    local job = ARGV[a + 4]
+    if job ~= '' and redis.call('HGET', KEYS[k + 4], 'run') == ARGV[a + 1] then
+      redis.call('ZADD', KEYS[k + 2], int(now + lease), job)
+      redis.call('ZADD', KEYS[k + 3], int(now + lease), ARGV[a + 3])
+    end
+    out[i] = 1
+  else
+    out[i] = 0
+  end
+end
+return out

@@ -1,0 +1,29 @@
+//! The store: where locks, lines, quotas and deferred requests live. The only room that knows Redis.
+//!
+//! [`Store`] is a cheap handle that all three layers, and code beneath them, share. It is one of two
+//! things behind one trait: Redis (or Valkey), for more than one process, or [`Store::memory`], the
+//! same steps in this process. What every request is promised here: an answer within the deadline.
+
+mod agent;
+mod backend;
+mod hints;
+mod hold;
+#[cfg(any(feature = "redis", test))]
+mod keys;
+mod memory;
+#[cfg(feature = "redis")]
+mod redis;
+mod handle;
+
+pub(crate) use self::backend::{
+    Acquire, Acquired, Caps, Charge, Charged, Claim, Claimed, Due, Enqueue, Enqueued, GaveBack,
+    JobView, Settle, Token, Verdict,
+};
+pub(crate) use self::hints::Hint;
+pub(crate) use self::hold::{Attempt, Hold, Loss};
+pub use self::{
+    backend::{JobId, JobState},
+    handle::Store,
+};
+#[cfg(feature = "redis")]
+pub use self::redis::StoreBuilder;

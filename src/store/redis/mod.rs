@@ -1,0 +1,2 @@
+//! stub
+#[derive(Debug)] pub struct StoreBuilder;
