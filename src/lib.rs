@@ -4,4 +4,10 @@ mod error;
 mod key;
 mod reply;
 mod store;
-pub use self::{clock::Clock, error::{Error, ErrorKind}, key::Key, reply::{Reply, Fields}, store::{Store, JobId, JobState}};
+pub use self::{
+    clock::Clock,
+    error::{Error, ErrorKind},
+    key::Key,
+    reply::{Fields, Reply},
+    store::{JobId, JobState, Store},
+};

@@ -58,6 +58,8 @@ struct GiveBack {
     key: Key,
     me: Token,
     until: Instant,
+    /// The call to be undone may still lie in a broken socket: "nothing there" is not the last word.
+    doubtful: bool,
 }
 
 impl Agent {
@@ -70,24 +72,41 @@ impl Agent {
             pending: AtomicUsize::new(0),
             idle: Notify::new(),
         };
-        Self { shared: Arc::new(shared), mailbox: Mutex::new(None) }
+        Self {
+            shared: Arc::new(shared),
+            mailbox: Mutex::new(None),
+        }
     }
 
     /// Takes care of a new hold: renewal, or the end of its fixed lease.
     pub(crate) fn watch_over(&self, facts: &Arc<Facts>, sent: Instant) {
         self.running();
         let terms = &facts.terms;
-        let first = if terms.renew { sent + terms.lease / 3 } else { sent + sure(terms.lease) };
+        let first = if terms.renew {
+            sent + terms.lease / 3
+        } else {
+            sent + sure(terms.lease)
+        };
         self.shared.schedule(first, Arc::downgrade(facts));
     }
 
     /// Has the nonce's hold, offer or place given back, ordered after the call that may have made it
     /// (calls about one lock share a connection). Never waits; if there is no runtime left to do it,
     /// the lease ends by itself.
-    pub(crate) fn give_back(&self, key: Key, me: Token, until: Instant) {
-        let Some(mailbox) = self.running() else { return };
+    pub(crate) fn give_back(&self, key: Key, me: Token, until: Instant, doubtful: bool) {
+        let Some(mailbox) = self.running() else {
+            return;
+        };
         self.shared.pending.fetch_add(1, Ordering::AcqRel);
-        if mailbox.send(GiveBack { key, me, until }).is_err() {
+        if mailbox
+            .send(GiveBack {
+                key,
+                me,
+                until,
+                doubtful,
+            })
+            .is_err()
+        {
             self.shared.settled_one();
         }
     }
@@ -104,7 +123,7 @@ impl Agent {
     }
 
     /// The mailbox of the running agent; starts one if there is none and this thread has a runtime.
-    pub(crate) fn running(&self) -> Option<mpsc::UnboundedSender<GiveBack>> {
+    fn running(&self) -> Option<mpsc::UnboundedSender<GiveBack>> {
         let mut mailbox = self.mailbox.lock();
         if let Some(tx) = mailbox.as_ref().filter(|tx| !tx.is_closed()) {
             return Some(tx.clone());
@@ -122,14 +141,18 @@ impl Agent {
 
 impl fmt::Debug for Agent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Agent").field("held", &self.shared.rounds.lock().len()).finish()
+        f.debug_struct("Agent")
+            .field("held", &self.shared.rounds.lock().len())
+            .finish()
     }
 }
 
 impl Shared {
     fn schedule(&self, at: Instant, facts: Weak<Facts>) {
         let mut rounds = self.rounds.lock();
-        let first = rounds.first_key_value().is_none_or(|((first, _), _)| at < *first);
+        let first = rounds
+            .first_key_value()
+            .is_none_or(|((first, _), _)| at < *first);
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         rounds.insert((at, number), facts);
         drop(rounds);
@@ -148,7 +171,10 @@ impl Shared {
         let mut rounds = self.rounds.lock();
         let later = rounds.split_off(&(end, 0));
         let due = std::mem::replace(&mut *rounds, later);
-        due.into_values().filter_map(|f| f.upgrade()).filter(|f| !f.is_over()).collect()
+        due.into_values()
+            .filter_map(|f| f.upgrade())
+            .filter(|f| !f.is_over())
+            .collect()
     }
 
     fn settled_one(&self) {
@@ -183,11 +209,14 @@ async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceiver<GiveBack>
     }
 }
 
-async fn give_back(shared: Arc<Shared>, GiveBack { key, me, until }: GiveBack) {
+async fn give_back(shared: Arc<Shared>, message: GiveBack) {
+    let GiveBack {
+        key,
+        me,
+        until,
+        mut doubtful,
+    } = message;
     let mut pause = Duration::from_millis(20);
-    // After a broken connection the call to be undone may still lie in a socket: then "nothing there"
-    // is not yet the last word.
-    let mut doubtful = false;
     loop {
         match shared.backend.release(key.clone(), me.clone()).await {
             Ok(GaveBack::Nothing) if doubtful => {}
@@ -228,7 +257,10 @@ async fn renew(shared: Arc<Shared>, holds: Vec<Arc<Facts>>) {
     let answer = shared.backend.renew(items.collect()).await;
     for (i, hold) in holds.iter().enumerate() {
         let lease = hold.terms.lease;
-        match answer.as_ref().map(|extended| extended.get(i).copied().unwrap_or(false)) {
+        match answer
+            .as_ref()
+            .map(|extended| extended.get(i).copied().unwrap_or(false))
+        {
             Ok(true) => {
                 hold.extended(now);
                 shared.schedule(now + lease / 3, Arc::downgrade(hold));

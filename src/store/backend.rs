@@ -87,8 +87,15 @@ pub(crate) struct Acquire {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Acquired {
-    Held { fence: u64, line: u64 },
-    Busy { left: Duration, line: u64, seq: u64 },
+    Held {
+        fence: u64,
+        line: u64,
+    },
+    Busy {
+        left: Duration,
+        line: u64,
+        seq: u64,
+    },
     /// Accepted before: nothing was taken. The record's text is for `enqueue` alone.
     Known,
 }
@@ -214,7 +221,12 @@ pub(crate) struct Claim {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Claimed {
-    Claimed { fence: u64, attempt: u32, envelope: Bytes, accepted_us: u64 },
+    Claimed {
+        fence: u64,
+        attempt: u32,
+        envelope: Bytes,
+        accepted_us: u64,
+    },
     Busy(Duration),
     Later(Duration),
     Moved(JobId),
@@ -233,11 +245,23 @@ pub(crate) struct Settle {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    Done { response: Bytes, retention: Duration },
-    Dead { reason: &'static str, retention: Duration },
-    Retry { delay: Duration, reason: &'static str },
+    Done {
+        response: Bytes,
+        retention: Duration,
+    },
+    Dead {
+        reason: &'static str,
+        retention: Duration,
+    },
+    Retry {
+        delay: Duration,
+        reason: &'static str,
+    },
     /// Not charged as an attempt.
-    Back { delay: Duration, reason: &'static str },
+    Back {
+        delay: Duration,
+        reason: &'static str,
+    },
 }
 
 /// What becomes of an accepted request.
@@ -273,9 +297,16 @@ impl JobState {
     }
 
     pub(crate) fn parse(word: &str) -> Option<Self> {
-        [Self::Queued, Self::Running, Self::Done, Self::Dead, Self::Cancelled, Self::Expired]
-            .into_iter()
-            .find(|s| s.as_str() == word)
+        [
+            Self::Queued,
+            Self::Running,
+            Self::Done,
+            Self::Dead,
+            Self::Cancelled,
+            Self::Expired,
+        ]
+        .into_iter()
+        .find(|s| s.as_str() == word)
     }
 
     /// True while something may still happen to it.

@@ -12,7 +12,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 
 use super::backend::JobId;
 use crate::key::Key;
@@ -57,12 +57,19 @@ pub(crate) struct Hints {
     jobs: Mutex<HashMap<JobId, Weak<Notify>>>,
     worker: Mutex<Option<mpsc::UnboundedSender<Hint>>>,
     listening: AtomicBool,
+    life: watch::Sender<()>,
 }
 
 impl Hints {
     /// True for the first caller: who then has to make the store listen.
     pub(crate) fn first_listener(&self) -> bool {
         !self.listening.swap(true, Ordering::AcqRel)
+    }
+
+    /// Closes when these listeners are gone.
+    #[cfg(feature = "redis")]
+    pub(crate) fn life(&self) -> watch::Receiver<()> {
+        self.life.subscribe()
     }
 
     /// A bell that rings when the lock is offered to this process.

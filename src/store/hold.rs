@@ -31,17 +31,31 @@ pub(crate) struct Attempt {
     pub(crate) sent: Instant,
     lease: Duration,
     settled: bool,
+    doubtful: bool,
 }
 
 impl Attempt {
     pub(crate) fn new(store: &Store, key: &Key, lease: Duration) -> Self {
         let me = Token::new(store.node());
-        Self { store: store.clone(), key: key.clone(), me, sent: Instant::now(), lease, settled: false }
+        Self {
+            store: store.clone(),
+            key: key.clone(),
+            me,
+            sent: Instant::now(),
+            lease,
+            settled: false,
+            doubtful: false,
+        }
     }
 
     /// The call goes out again: validity counts from now.
     pub(crate) fn resent(&mut self) {
         self.sent = Instant::now();
+    }
+
+    /// The call failed. What it may have done is undone when this is dropped.
+    pub(crate) fn failed(&mut self, error: &Error) {
+        self.doubtful |= error.may_have_run();
     }
 
     /// The store said that this nonce has nothing there.
@@ -60,7 +74,8 @@ impl Drop for Attempt {
     fn drop(&mut self) {
         if !self.settled {
             let until = Instant::now() + self.lease;
-            self.store.agent().give_back(self.key.clone(), self.me.clone(), until);
+            let (key, me) = (self.key.clone(), self.me.clone());
+            self.store.agent().give_back(key, me, until, self.doubtful);
         }
     }
 }
@@ -141,7 +156,10 @@ impl Facts {
 impl fmt::Debug for Facts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, fence, .. } = self;
-        f.debug_struct("Hold").field("key", key).field("fence", fence).finish_non_exhaustive()
+        f.debug_struct("Hold")
+            .field("key", key)
+            .field("fence", fence)
+            .finish_non_exhaustive()
     }
 }
 
@@ -170,7 +188,11 @@ impl Hold {
         tracing::debug!(
             node = %attempt.store.node(), lock = %facts.key.hashed(), fence, "lock granted"
         );
-        Self { store: attempt.store.clone(), facts, settled: false }
+        Self {
+            store: attempt.store.clone(),
+            facts,
+            settled: false,
+        }
     }
 
     pub(crate) fn facts(&self) -> &Arc<Facts> {
@@ -205,7 +227,8 @@ impl Drop for Hold {
         if !self.settled {
             self.facts.over.store(true, Ordering::Release);
             let until = self.facts.valid_until() + self.facts.terms.lease / 8;
-            self.store.agent().give_back(self.facts.key.clone(), self.facts.me.clone(), until);
+            let (key, me) = (self.facts.key.clone(), self.facts.me.clone());
+            self.store.agent().give_back(key, me, until, false);
         }
     }
 }

@@ -6,6 +6,7 @@
 
 mod agent;
 mod backend;
+mod handle;
 mod hints;
 mod hold;
 #[cfg(any(feature = "redis", test))]
@@ -13,7 +14,6 @@ mod keys;
 mod memory;
 #[cfg(feature = "redis")]
 mod redis;
-mod handle;
 
 pub(crate) use self::backend::{
     Acquire, Acquired, Caps, Charge, Charged, Claim, Claimed, Due, Enqueue, Enqueued, GaveBack,
@@ -21,9 +21,9 @@ pub(crate) use self::backend::{
 };
 pub(crate) use self::hints::Hint;
 pub(crate) use self::hold::{Attempt, Hold, Loss};
+#[cfg(feature = "redis")]
+pub use self::redis::StoreBuilder;
 pub use self::{
     backend::{JobId, JobState},
     handle::Store,
 };
-#[cfg(feature = "redis")]
-pub use self::redis::StoreBuilder;

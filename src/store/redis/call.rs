@@ -1,0 +1,189 @@
+//! One call: past the breaker, within the deadline, once more where that can do no harm.
+
+use std::{future::Future, sync::Arc};
+
+use redis::{Cmd, ErrorKind as RedisErrorKind, RedisError, ServerErrorKind, Value};
+
+use tokio::time::Instant;
+
+use super::{Redis, connect::Socket, script::Script};
+use crate::error::{Error, ErrorKind};
+
+/// What an error of the server or of the socket means for the call that met it.
+enum Fault {
+    /// The server does not know the script; it has not run.
+    NoScript,
+    /// The server would not run it: no master, or still loading. The socket is of no more use.
+    NotRun,
+    /// The connection broke: it may have run.
+    Broken,
+    /// No answer within the deadline: it may have run, or may yet.
+    Late,
+    /// The server ran it and did not like it.
+    Refused,
+}
+
+impl Redis {
+    /// Calls a script by its hash; sends its text once if the server does not know it.
+    pub(super) async fn script(
+        &self,
+        shard: u16,
+        script: &'static Script,
+        keys: &[String],
+        args: &[Vec<u8>],
+    ) -> Result<Value, Error> {
+        let command = |verb: &str, text: &str| {
+            let mut command = redis::cmd(verb);
+            command.arg(text).arg(keys.len()).arg(keys).arg(args);
+            command
+        };
+        let by_hash = command("EVALSHA", script.sha());
+        let until = Instant::now() + self.deadline;
+        self.bounded(script.name, until, async {
+            loop {
+                let socket = self.lanes.socket(shard).await?;
+                let mut answer = send(&socket, &by_hash, until).await;
+                if let Err((Fault::NoScript, _)) = answer {
+                    answer = send(&socket, &command("EVAL", script.code), until).await;
+                }
+                match answer {
+                    Ok(value) => return Ok(value),
+                    // The deadline around this loop ends it. A new socket is made before each turn.
+                    Err((Fault::NotRun, _)) => tokio::task::yield_now().await,
+                    Err((Fault::Broken, _)) if script.repeatable => {}
+                    Err((fault, error)) => return Err(fault.explain(script.name, error)),
+                }
+            }
+        })
+        .await
+    }
+
+    /// Plain reads, in one round trip.
+    pub(super) async fn read(
+        &self,
+        shard: u16,
+        name: &'static str,
+        pipeline: &redis::Pipeline,
+    ) -> Result<Vec<Value>, Error> {
+        let until = Instant::now() + self.deadline;
+        self.bounded(name, until, async {
+            loop {
+                let mut socket = self.lanes.socket(shard).await?;
+                match pipeline.query_async(&mut socket.connection).await {
+                    Ok(values) => return Ok(values),
+                    Err(error) => match Fault::of(&error, &socket) {
+                        Fault::NotRun => tokio::task::yield_now().await,
+                        Fault::Broken => {}
+                        fault => return Err(fault.explain(name, error)),
+                    },
+                }
+            }
+        })
+        .await
+    }
+
+    /// Deadline and breaker around everything a call does, connecting included.
+    async fn bounded<T>(
+        &self,
+        name: &'static str,
+        until: Instant,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        if self.breaker.is_open() {
+            self.probe();
+            return Err(Error::new(ErrorKind::Unavailable, name));
+        }
+        let outcome = match tokio::time::timeout_at(until, call).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(Error::new(ErrorKind::Timeout, name)),
+        };
+        match &outcome {
+            Err(e) if matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) => {
+                tracing::debug!(error = %e, "store call failed");
+                if self.breaker.failed() {
+                    self.probe();
+                }
+            }
+            // A configuration fault is no outage: it is told to every caller, at the same price.
+            _ => self.breaker.succeeded(),
+        }
+        outcome
+    }
+
+    fn probe(&self) {
+        let (client, deadline) = (self.client.clone(), self.deadline);
+        let breaker = Arc::clone(&self.breaker);
+        self.breaker.probe(move || {
+            let (client, breaker) = (client.clone(), Arc::clone(&breaker));
+            async move {
+                let look = async {
+                    let mut connection = client.get_multiplexed_async_connection().await?;
+                    redis::cmd("PING").query_async::<()>(&mut connection).await
+                };
+                let answers = matches!(tokio::time::timeout(deadline * 4, look).await, Ok(Ok(())));
+                if answers {
+                    breaker.close();
+                }
+                answers
+            }
+        });
+    }
+}
+
+/// The deadline is here too, so that a socket learns which calls got no answer. (A call whose caller
+/// has gone away tells nothing about the socket.)
+async fn send(
+    socket: &Socket,
+    command: &Cmd,
+    until: Instant,
+) -> Result<Value, (Fault, RedisError)> {
+    let mut connection = socket.connection.clone();
+    match tokio::time::timeout_at(until, command.query_async::<Value>(&mut connection)).await {
+        Ok(answer) => {
+            socket.answered();
+            answer.map_err(|error| (Fault::of(&error, socket), error))
+        }
+        Err(_) => {
+            socket.timed_out();
+            Err((
+                Fault::Late,
+                RedisError::from((RedisErrorKind::Io, "no answer in time")),
+            ))
+        }
+    }
+}
+
+impl Fault {
+    fn of(error: &RedisError, socket: &Socket) -> Self {
+        match error.kind() {
+            RedisErrorKind::Server(ServerErrorKind::NoScript) => Self::NoScript,
+            RedisErrorKind::Server(
+                ServerErrorKind::ReadOnly
+                | ServerErrorKind::BusyLoading
+                | ServerErrorKind::MasterDown
+                | ServerErrorKind::ClusterDown
+                | ServerErrorKind::TryAgain,
+            ) => {
+                socket.condemn();
+                Self::NotRun
+            }
+            RedisErrorKind::Server(_) | RedisErrorKind::UnexpectedReturnType => Self::Refused,
+            _ => {
+                socket.condemn();
+                Self::Broken
+            }
+        }
+    }
+
+    fn explain(self, name: &'static str, error: RedisError) -> Error {
+        let kind = match self {
+            Self::NotRun => ErrorKind::Unavailable,
+            Self::Broken | Self::Late => ErrorKind::Timeout,
+            Self::NoScript | Self::Refused => ErrorKind::Protocol,
+        };
+        if kind == ErrorKind::Protocol {
+            tracing::error!(%error, script = name, "the store refused a script");
+        }
+        Error::new(kind, name).with(error)
+    }
+}

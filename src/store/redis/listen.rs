@@ -1,0 +1,86 @@
+//! Messages from other processes, on a connection of their own.
+//!
+//! It is made at the first wait, and made again whenever it breaks; after each time everybody is told
+//! to look again, since messages may have been missed.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use futures_util::StreamExt as _;
+use redis::Client;
+use tokio::sync::watch;
+
+use crate::store::{
+    backend::JobId,
+    hints::{Hint, Hints},
+};
+
+/// Longest pause between two attempts to subscribe.
+const PAUSE: Duration = Duration::from_secs(1);
+
+pub(super) struct Listener {
+    pub(super) client: Client,
+    pub(super) wake: String,
+    pub(super) events: String,
+    pub(super) connect_within: Duration,
+}
+
+/// Runs until the store handle is gone.
+pub(super) fn spawn(listener: Listener, hints: &Arc<Hints>) {
+    let (weak, life) = (Arc::downgrade(hints), hints.life());
+    tokio::spawn(async move { listener.run(weak, life).await });
+}
+
+impl Listener {
+    async fn run(self, hints: Weak<Hints>, mut life: watch::Receiver<()>) {
+        let mut pause = Duration::from_millis(20);
+        loop {
+            tokio::select! {
+                // The sender is never used: this resolves when the store handle is dropped.
+                _ = life.changed() => return,
+                heard = self.listen(&hints) => {
+                    if heard {
+                        pause = Duration::from_millis(20);
+                    }
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE);
+        }
+    }
+
+    /// Delivers until the connection breaks; false if it could not be made.
+    async fn listen(&self, hints: &Weak<Hints>) -> bool {
+        let subscribe = async {
+            let mut messages = self.client.get_async_pubsub().await?;
+            messages.subscribe(&[&self.wake, &self.events]).await?;
+            Ok::<_, redis::RedisError>(messages)
+        };
+        let Ok(Ok(mut messages)) = tokio::time::timeout(self.connect_within, subscribe).await
+        else {
+            return false;
+        };
+        deliver(hints, Some(Hint::Resync));
+        let mut stream = messages.on_message();
+        while let Some(message) = stream.next().await {
+            let Ok(text) = std::str::from_utf8(message.get_payload_bytes()) else {
+                continue;
+            };
+            let hint = if message.get_channel_name() == self.events {
+                JobId::parse(text).map(Hint::Job)
+            } else {
+                Hint::parse(text)
+            };
+            deliver(hints, hint);
+        }
+        true
+    }
+}
+
+fn deliver(hints: &Weak<Hints>, hint: Option<Hint>) {
+    if let (Some(hints), Some(hint)) = (hints.upgrade(), hint) {
+        hints.deliver(hint);
+    }
+}

@@ -1,0 +1,68 @@
+//! Reading replies. An answer of another shape is a protocol error, never a panic.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use redis::Value;
+
+use crate::error::{Error, ErrorKind};
+
+/// The parts of a script's reply, taken one by one.
+pub(super) struct Row {
+    script: &'static str,
+    parts: std::vec::IntoIter<Value>,
+}
+
+impl Row {
+    /// A reply that is a list; a single word is a list of one.
+    pub(super) fn of(script: &'static str, reply: Value) -> Self {
+        let parts = match reply {
+            Value::Array(parts) => parts,
+            Value::Nil => Vec::new(),
+            one => vec![one],
+        };
+        Self {
+            script,
+            parts: parts.into_iter(),
+        }
+    }
+
+    pub(super) fn bytes(&mut self) -> Result<Bytes, Error> {
+        match self.parts.next() {
+            Some(Value::BulkString(bytes)) => Ok(bytes.into()),
+            Some(Value::SimpleString(text)) => Ok(text.into_bytes().into()),
+            Some(Value::Okay) => Ok(Bytes::from_static(b"ok")),
+            Some(Value::Int(n)) => Ok(n.to_string().into()),
+            _ => Err(self.odd()),
+        }
+    }
+
+    pub(super) fn text(&mut self) -> Result<String, Error> {
+        let bytes = self.bytes()?;
+        String::from_utf8(bytes.into()).map_err(|_| self.odd())
+    }
+
+    pub(super) fn number(&mut self) -> Result<u64, Error> {
+        self.text()?.parse().map_err(|_| self.odd())
+    }
+
+    pub(super) fn millis(&mut self) -> Result<Duration, Error> {
+        self.number().map(Duration::from_millis)
+    }
+
+    /// A list inside the list.
+    pub(super) fn row(&mut self) -> Result<Self, Error> {
+        match self.parts.next() {
+            Some(reply) => Ok(Self::of(self.script, reply)),
+            None => Err(self.odd()),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.parts.as_slice().is_empty()
+    }
+
+    pub(super) fn odd(&self) -> Error {
+        Error::new(ErrorKind::Protocol, self.script)
+    }
+}

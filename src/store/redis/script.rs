@@ -1,0 +1,53 @@
+//! The scripts, with the hash each is called by. Those about a line have `line.lua` in front.
+
+use std::sync::LazyLock;
+
+/// One script of `lua/`.
+pub(super) struct Script {
+    pub(super) name: &'static str,
+    pub(super) code: &'static str,
+    sha: LazyLock<String>,
+    /// May be sent again when it is not known whether it has run.
+    pub(super) repeatable: bool,
+}
+
+impl Script {
+    pub(super) fn sha(&self) -> &str {
+        &self.sha
+    }
+}
+
+macro_rules! script {
+    ($id:ident, $name:literal, $code:expr, repeatable: $repeatable:literal) => {
+        pub(super) static $id: Script = Script {
+            name: $name,
+            code: $code,
+            sha: LazyLock::new(|| redis::Script::new($code).get_hash().to_owned()),
+            repeatable: $repeatable,
+        };
+    };
+}
+
+macro_rules! line_script {
+    ($id:ident, $name:literal) => {
+        script!(
+            $id,
+            $name,
+            concat!(include_str!("../lua/line.lua"), include_str!(concat!("../lua/", $name, ".lua"))),
+            repeatable: true
+        );
+    };
+}
+
+line_script!(ACQUIRE, "acquire");
+line_script!(RELEASE, "release");
+line_script!(ENQUEUE, "enqueue");
+line_script!(CLAIM, "claim");
+line_script!(SETTLE, "settle");
+line_script!(CANCEL, "cancel");
+script!(RENEW, "renew", include_str!("../lua/renew.lua"), repeatable: true);
+script!(DUE, "due", include_str!("../lua/due.lua"), repeatable: true);
+script!(WATCH, "watch", include_str!("../lua/watch.lua"), repeatable: true);
+script!(PRESENT, "present", include_str!("../lua/present.lua"), repeatable: true);
+// A charge that may have run is never sent again: it would be charged twice.
+script!(CHARGE, "charge", include_str!("../lua/charge.lua"), repeatable: false);
