@@ -1,13 +1,49 @@
-//! Placeholder.
+//! Rate limits, per-resource locks and deferred requests over one shared, Redis-backed core.
+//!
+//! Applications use the crate of their framework, which has the layers: `lockgate-axum` or
+//! `lockgate-actix-web`. This crate is what both stand on. It is of use by itself for locks and
+//! quotas in code that is no request, for the [tower driver](middleware) under plain hyper or tonic,
+//! and for those who write a driver for another framework.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`rate_limit`] | so many requests per window and client |
+//! | [`lock`] | one holder per resource, in the order of asking |
+//! | [`defer`] | requests that meet a busy resource are kept, and run later |
+//! | [`gate`] | the seam between those three and the frameworks |
+//! | [`middleware`] | the tower driver |
+//!
+//! A [`Store`] is Redis or Valkey ([`Store::connect`]), or this process's memory ([`Store::memory`]).
+//!
+//! # Features
+//!
+//! - `redis` (default): stores beyond one process.
+//! - `tower` (default): [`middleware`].
+
 mod clock;
+pub mod defer;
 mod error;
+pub mod gate;
 mod key;
+pub mod lock;
+#[cfg(feature = "tower")]
+pub mod middleware;
+mod names;
+mod outage;
+pub mod rate_limit;
 mod reply;
 mod store;
+
+#[cfg(feature = "redis")]
+pub use self::store::StoreBuilder;
 pub use self::{
     clock::Clock,
     error::{Error, ErrorKind},
+    gate::Deferred,
     key::Key,
+    lock::{Busy, HeldLock, LockGuard, LockRequest, NotAcquired, Released},
+    outage::Outage,
+    rate_limit::{Decision, Policy, Quota, RateLimit, RateStatus, Requests},
     reply::{Fields, Reply},
-    store::{JobId, JobState, Store},
+    store::{JobId, JobState, Loss, Store},
 };

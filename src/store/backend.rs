@@ -91,10 +91,12 @@ pub(crate) enum Acquired {
         fence: u64,
         line: u64,
     },
+    /// `joined`: this call put the place into the line.
     Busy {
         left: Duration,
         line: u64,
         seq: u64,
+        joined: bool,
     },
     /// Accepted before: nothing was taken. The record's text is for `enqueue` alone.
     Known,
@@ -107,6 +109,8 @@ pub(crate) enum GaveBack {
     Left,
     Lost,
     Nothing,
+    /// As `Nothing`, but the call had to be sent twice: the first one may have given it back.
+    NothingOnRetry,
 }
 
 /// One item of `renew.lua`.

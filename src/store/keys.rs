@@ -88,7 +88,7 @@ impl Keys {
 
     /// STRING: an idempotency record, beside the lock it is about.
     pub(crate) fn record(&self, key: &Key, record: &str) -> String {
-        self.of(key.shard(), "i", record)
+        self.of(key.shard(), "i", &format!("{record}:{key}"))
     }
 
     /// STRING: the counter of a policy for a subject.

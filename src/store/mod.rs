@@ -16,11 +16,12 @@ mod memory;
 mod redis;
 
 pub(crate) use self::backend::{
-    Acquire, Acquired, Caps, Charge, Charged, Claim, Claimed, Due, Enqueue, Enqueued, GaveBack,
-    JobView, Settle, Token, Verdict,
+    Acquire, Acquired, Caps, Charge, Claim, Claimed, Enqueue, Enqueued, GaveBack, JobView, Settle,
+    Verdict,
 };
 pub(crate) use self::hints::Hint;
-pub(crate) use self::hold::{Attempt, Hold, Loss};
+pub use self::hold::Loss;
+pub(crate) use self::hold::{Attempt, Facts as HoldFacts, Hold, Terms};
 #[cfg(feature = "redis")]
 pub use self::redis::StoreBuilder;
 pub use self::{

@@ -1,1 +1,69 @@
-//! Placeholder.
+//! lockgate for [axum](https://docs.rs/axum): [`RateLimitLayer`], [`LockLayer`] and [`DeferLayer`].
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use axum::{Extension, Router, routing::post};
+//! use lockgate_axum::{
+//!     DeferLayer, DeferWorker, LockLayer, Quota, RateLimitLayer, Store, deferred_routes,
+//! };
+//!
+//! # async fn pay() {}
+//! # async fn refund() {}
+//! # async fn example(shutdown: impl Future<Output = ()> + Send + 'static) -> Result<(), lockgate_axum::Error> {
+//! let store = Store::memory(); // or Store::connect("redis://127.0.0.1/").await?
+//! let orders = Router::new()
+//!     .route("/orders/{id}/pay", post(pay))
+//!     .layer(LockLayer::by_path_param("id")); // 409 while another change runs
+//! let later = Router::new()
+//!     .route("/orders/{id}/refund", post(refund))
+//!     .layer(LockLayer::by_path_param("id"))
+//!     .layer(DeferLayer::new()); // 202 instead of 409
+//! let app: Router = orders
+//!     .merge(later)
+//!     .layer(RateLimitLayer::by_ip(Quota::requests(100).per(Duration::from_secs(60))))
+//!     .layer(Extension(store.clone())); // one store for all three
+//!
+//! let worker = DeferWorker::new(&store, app.clone()); // runs what was deferred
+//! tokio::spawn(worker.run(shutdown));
+//! let app = app.merge(deferred_routes("/deferred").store(&store));
+//! # Ok(()) }
+//! ```
+//!
+//! # Order
+//!
+//! From the outside in: authentication, rate limit, defer, lock, handler. In axum the layer added last
+//! is the outermost. A `DeferLayer` inside a `LockLayer` is answered with 500 and a log line.
+//!
+//! # 404 and 405
+//!
+//! A request that matches no route takes no lock. One with a wrong method does, for a moment, under
+//! `Router::layer`, because axum decides about methods further in; where that matters, use
+//! `post(handler).route_layer(LockLayer::by_path_param("id"))`.
+//!
+//! # Client addresses
+//!
+//! `by_ip` needs the server to say who is calling: serve with
+//! `app.into_make_service_with_connect_info::<SocketAddr>()`.
+//!
+//! # Disconnects
+//!
+//! When the client goes away, hyper drops the request's future, and the lock is given back within
+//! milliseconds; an upload that nobody reads hides it until the handler has ended.
+
+mod extract;
+mod framework;
+mod layer;
+mod routes;
+
+#[cfg(feature = "redis")]
+pub use lockgate::StoreBuilder;
+pub use lockgate::{
+    Deferred, Error, ErrorKind, HeldLock, JobId, JobState, Key, LockGuard, NotAcquired, Outage,
+    Policy, Quota, RateStatus, Store,
+};
+
+pub use self::{
+    extract::{CurrentJob, CurrentLock, CurrentRate, Fence, NotInstalled},
+    layer::{DeferLayer, DeferWorker, DeferredRoutes, LockLayer, RateLimitLayer, deferred_routes},
+};

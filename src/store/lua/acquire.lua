@@ -6,7 +6,8 @@
 -- ARGV[7] how long a place may wait, ms; 0 = try   ARGV[8] old sequence of a lapsed offer, or 0
 -- ARGV[9] 1 to look up the idempotency record first
 -- Returns {'held', fence, others in line}
---       | {'busy', ms until the last deadline, length of the line, my sequence or 0}
+--       | {'busy', ms until the last deadline, length of the line, my sequence or 0, 1 if this call
+--          put me into the line (the caller gives its old sequence once, then waits at the tail)}
 --       | {'known', record}: this request was accepted before; nothing was taken
 -- O(log n) in holders and places. Idempotent by nonce: mine already (held or offered) -> held, with
 -- a new and larger fence. If the caller has gone, release.lua with the same nonce undoes it.
@@ -45,13 +46,14 @@ if not last then
   end
 end
 
-local seq = 0
+local seq, joined = 0, 0
 if wait > 0 then
   if place then
     seq = tonumber(redis.call('ZSCORE', Q, place))
     drop_place(place)
   else
     seq = old > 0 and old or redis.call('HINCRBY', F, 'seq', 1)
+    joined = 1
     tell_holders(seq)
   end
   local member = int(NOW + wait) .. ':' .. me
@@ -63,4 +65,4 @@ end
 -- Every visit to a free lock moves its line on.
 if not last then move_on() end
 local left, length = busy_for(held_until() or NOW + ACCEPT)
-return {'busy', left, length, int(seq)}
+return {'busy', left, length, int(seq), joined}

@@ -32,6 +32,19 @@ impl Redis {
         keys: &[String],
         args: &[Vec<u8>],
     ) -> Result<Value, Error> {
+        self.script_counted(shard, script, keys, args)
+            .await
+            .map(|(value, _)| value)
+    }
+
+    /// As [`Redis::script`], with how often it was sent: more than once, and an earlier one may have run.
+    pub(super) async fn script_counted(
+        &self,
+        shard: u16,
+        script: &'static Script,
+        keys: &[String],
+        args: &[Vec<u8>],
+    ) -> Result<(Value, u32), Error> {
         let command = |verb: &str, text: &str| {
             let mut command = redis::cmd(verb);
             command.arg(text).arg(keys.len()).arg(keys).arg(args);
@@ -40,6 +53,7 @@ impl Redis {
         let by_hash = command("EVALSHA", script.sha());
         let until = Instant::now() + self.deadline;
         self.bounded(script.name, until, async {
+            let mut sent = 1;
             loop {
                 let socket = self.lanes.socket(shard).await?;
                 let mut answer = send(&socket, &by_hash, until).await;
@@ -47,10 +61,10 @@ impl Redis {
                     answer = send(&socket, &command("EVAL", script.code), until).await;
                 }
                 match answer {
-                    Ok(value) => return Ok(value),
+                    Ok(value) => return Ok((value, sent)),
                     // The deadline around this loop ends it. A new socket is made before each turn.
                     Err((Fault::NotRun, _)) => tokio::task::yield_now().await,
-                    Err((Fault::Broken, _)) if script.repeatable => {}
+                    Err((Fault::Broken, _)) if script.repeatable => sent += 1,
                     Err((fault, error)) => return Err(fault.explain(script.name, error)),
                 }
             }

@@ -82,6 +82,7 @@ impl Redis {
                 left: row.millis()?,
                 line: row.number()?,
                 seq: row.number()?,
+                joined: row.number()? == 1,
             }),
             "known" => Ok(Acquired::Known),
             _ => Err(row.odd()),
@@ -90,8 +91,12 @@ impl Redis {
 
     async fn do_release(&self, key: Key, me: Token) -> Result<GaveBack, Error> {
         let args = self.line_args(&key, [me.as_str().into()]);
-        let mut row = self.line_script(&script::RELEASE, &key, [], args).await?;
+        let keys = self.keys.line(&key);
+        let call = self.script_counted(key.shard(), &script::RELEASE, &keys, &args);
+        let (reply, sent) = call.await?;
+        let mut row = Row::of("release", reply);
         match row.text()?.as_str() {
+            "none" if sent > 1 => Ok(GaveBack::NothingOnRetry),
             "released" => Ok(GaveBack::Released),
             "left" => Ok(GaveBack::Left),
             "lost" => Ok(GaveBack::Lost),

@@ -1,0 +1,70 @@
+//! How axum's router shows itself in a request.
+
+use std::net::SocketAddr;
+
+use axum::extract::{
+    ConnectInfo, FromRequestParts as _, MatchedPath, OriginalUri, RawPathParams,
+    rejection::RawPathParamsRejection,
+};
+use futures_util::FutureExt as _;
+use http::{Extensions, request::Parts};
+use lockgate::{
+    gate::{BadParam, Route},
+    middleware::Framework,
+};
+
+/// axum 0.8.
+#[derive(Debug, Clone, Copy)]
+pub struct Axum;
+
+impl Framework for Axum {
+    fn route(parts: &mut Parts) -> Route {
+        if let Some(matched) = parts.extensions.get::<MatchedPath>() {
+            return Route::Matched(matched.as_str().to_owned());
+        }
+        // Inside a router but without a match: its fallback. Around a router: nothing is known yet.
+        match params(parts) {
+            Ok(_) => Route::Unmatched,
+            Err(_) => Route::Unknown,
+        }
+    }
+
+    fn param(parts: &mut Parts, name: &str) -> Result<Option<String>, BadParam> {
+        match params(parts) {
+            Ok(params) => {
+                let found = params.iter().find(|(found, _)| *found == name);
+                Ok(found.map(|(_, value)| value.to_owned()))
+            }
+            Err(RawPathParamsRejection::InvalidUtf8InPathParam(_)) => Err(BadParam),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn peer(extensions: &Extensions) -> Option<SocketAddr> {
+        extensions
+            .get::<ConnectInfo<SocketAddr>>()
+            .map(|info| info.0)
+    }
+
+    fn put_peer(extensions: &mut Extensions, peer: SocketAddr) {
+        extensions.insert(ConnectInfo(peer));
+    }
+
+    /// Inside a nested router `uri()` has lost its prefix.
+    fn target(parts: &Parts) -> String {
+        let uri = parts
+            .extensions
+            .get::<OriginalUri>()
+            .map_or(&parts.uri, |original| &original.0);
+        uri.path_and_query()
+            .map_or_else(|| "/".to_owned(), ToString::to_string)
+    }
+}
+
+fn params(parts: &mut Parts) -> Result<RawPathParams, RawPathParamsRejection> {
+    let params = RawPathParams::from_request_parts(parts, &());
+    // It only reads the request's extensions: there is nothing it could wait for.
+    params
+        .now_or_never()
+        .expect("reading path parameters doesn't wait")
+}

@@ -1,0 +1,131 @@
+//! Which header fields are stored, of requests and of responses.
+
+/// Fields that belong to one connection, not to the request (RFC 9110 section 7.6.1), and those that
+/// are made anew when it runs again.
+const NOT_STORED: &[&str] = &[
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "content-length",
+    "expect",
+    "prefer",
+];
+
+/// Fields that say who the client is. A stored copy would outlive what it was given for.
+const CREDENTIALS: &[&str] = &["authorization", "cookie", "proxy-authorization"];
+
+/// Response fields that are kept. `Set-Cookie` is not among them: whoever reads the status resource is
+/// not necessarily whom the cookie is for.
+const RESPONSE: &[&str] = &[
+    "content-type",
+    "content-language",
+    "content-encoding",
+    "content-disposition",
+    "content-location",
+    "etag",
+    "last-modified",
+    "link",
+    "location",
+    "warning",
+];
+
+/// Header fields in order, repeats kept.
+pub(super) type Headers = Vec<(String, Vec<u8>)>;
+
+/// What is stored of a request; `None` if it carried a credential that may not be kept, since it would
+/// then run as somebody else.
+pub(super) fn of_request(headers: &Headers, keep: &[String]) -> Option<Headers> {
+    let kept = |name: &str| keep.iter().any(|keep| keep == name);
+    let nominated: Vec<String> = headers
+        .iter()
+        .filter(|(name, _)| name == "connection")
+        .flat_map(|(_, value)| value.split(|&b| b == b','))
+        .map(|token| String::from_utf8_lossy(token.trim_ascii()).to_ascii_lowercase())
+        .collect();
+    let mut stored = Headers::new();
+    for (name, value) in headers {
+        if nominated.contains(name) || NOT_STORED.contains(&name.as_str()) {
+            continue;
+        }
+        if CREDENTIALS.contains(&name.as_str()) && !kept(name) {
+            return None;
+        }
+        stored.push((name.clone(), value.clone()));
+    }
+    Some(stored)
+}
+
+/// What is stored of a response.
+pub(super) fn of_response(headers: Headers) -> Headers {
+    headers
+        .into_iter()
+        .filter(|(name, _)| RESPONSE.contains(&name.as_str()))
+        .collect()
+}
+
+/// True if the request asks for another protocol: there is nothing to send back to it later.
+pub(super) fn is_upgrade(method: &str, upgrade: &[&[u8]]) -> bool {
+    method == "CONNECT" || !upgrade.is_empty()
+}
+
+/// The value of an `Idempotency-Key`: a structured string (draft-ietf-httpapi-idempotency-key-header),
+/// or bare, as many clients send it. `Err` if it is neither, empty, or longer than 255.
+pub(super) fn idempotency_key(values: &[&[u8]]) -> Result<Option<String>, ()> {
+    let [value] = values else {
+        return if values.is_empty() { Ok(None) } else { Err(()) };
+    };
+    let text = std::str::from_utf8(value).map_err(drop)?.trim();
+    let quoted = text
+        .strip_prefix('"')
+        .and_then(|text| text.strip_suffix('"'));
+    let key = quoted.unwrap_or(text);
+    let plain = |b: u8| b.is_ascii_graphic() && b != b'"' && b != b'\\';
+    if key.is_empty() || key.len() > 255 || !key.bytes().all(plain) {
+        return Err(());
+    }
+    Ok(Some(key.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(list: &[(&str, &str)]) -> Headers {
+        list.iter()
+            .map(|(n, v)| ((*n).to_owned(), v.as_bytes().to_vec()))
+            .collect()
+    }
+
+    #[test]
+    fn connection_fields_and_those_they_nominate_are_dropped() {
+        let sent = headers(&[
+            ("connection", "close, X-Hop"),
+            ("x-hop", "1"),
+            ("te", "x"),
+            ("a", "b"),
+        ]);
+        assert_eq!(of_request(&sent, &[]), Some(headers(&[("a", "b")])));
+    }
+
+    #[test]
+    fn a_credential_is_kept_or_the_request_is_not_stored() {
+        let sent = headers(&[("authorization", "Bearer x")]);
+        assert_eq!(of_request(&sent, &[]), None);
+        assert_eq!(of_request(&sent, &["authorization".to_owned()]), Some(sent));
+    }
+
+    #[test]
+    fn idempotency_keys_are_quoted_or_bare() {
+        assert_eq!(idempotency_key(&[]), Ok(None));
+        assert_eq!(idempotency_key(&[b"\"abc\""]), Ok(Some("abc".to_owned())));
+        assert_eq!(idempotency_key(&[b"abc"]), Ok(Some("abc".to_owned())));
+        for bad in [&b"\"\""[..], b"", b"a b", b"\"a", &[b'x'; 256], b"\xff"] {
+            assert_eq!(idempotency_key(&[bad]), Err(()), "{bad:?}");
+        }
+        assert_eq!(idempotency_key(&[b"a", b"b"]), Err(()));
+    }
+}

@@ -1,0 +1,30 @@
+//! Deferral: a request that meets a busy resource is kept, and runs later, once, in order.
+//!
+//! What happens to a request behind a `DeferLayer` that has a `LockLayer` inside: if the lock is free it
+//! runs as if the layer were not there, its body never read. If the lock is busy, the request is read
+//! whole, stored behind that lock, and answered with 202 and the `Location` of a status resource. When
+//! the lock comes free, a [`DeferWorker`] is woken, takes it, and sends the stored request through
+//! the application's own routes. Whatever fails on the way to the 202 falls back to the plain busy
+//! answer; a 202 means stored.
+//!
+//! Each accepted request ends in exactly one of `done`, `dead`, `cancelled` and `expired`. The jobs of
+//! a resource start in the order they were accepted. Success is any answer but 401, 403, 408, 425, 429
+//! and 5xx. GET-like and idempotent methods (PUT, DELETE) are tried again with backoff, and run again
+//! after a crash; POST and PATCH run once: a run that failed or whose worker died ends among the dead
+//! letters, since it may have done its work.
+
+mod envelope;
+mod gate;
+mod headers;
+mod judge;
+mod run;
+mod status;
+mod visit;
+mod worker;
+
+pub use self::{
+    gate::{DeferGate, DeferParked, DeferTicket},
+    run::{Answer, Ran, Replayer},
+    status::{StatusGate, StatusRequest},
+    worker::DeferWorker,
+};

@@ -1,0 +1,55 @@
+//! How a stored request gets back into the application.
+
+use std::fmt;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+
+use super::headers::Headers;
+use crate::gate::{Head, Replay};
+
+/// The application's routes, for requests that run again. Each integration has one.
+pub trait Replayer: Send + Sync + 'static {
+    /// Sends the request through the routes with the marker in its extensions, inside
+    /// [`Replay::scope`], and reads at most `limit` bytes of the response's body. A panic must not
+    /// reach the caller. If the future is dropped, the run ends where it is.
+    fn replay(
+        &self,
+        head: Head,
+        body: Bytes,
+        marker: Replay,
+        limit: usize,
+    ) -> BoxFuture<'static, Ran>;
+}
+
+/// What a run came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Ran {
+    /// The routes answered.
+    Answered(Answer),
+    /// The handler panicked.
+    Panicked,
+    /// The service returned its error, or the body of its answer broke off.
+    Failed,
+}
+
+/// The answer of a run.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// The status code.
+    pub status: u16,
+    /// Header fields in order, names in lower case.
+    pub headers: Headers,
+    /// The body, or `None` if it was longer than the limit.
+    pub body: Option<Bytes>,
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Neither fields nor body: they are the client's.
+        f.debug_struct("Answer")
+            .field("status", &self.status)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,257 @@
+//! One visit to a lock that has jobs: claim, run, settle.
+
+use std::{
+    sync::Arc,
+    time::{Duration, UNIX_EPOCH},
+};
+
+use bytes::Bytes;
+use tokio::{sync::watch, time::Instant};
+
+use super::{
+    envelope::{StoredRequest, Unreadable, read_request},
+    judge::Run,
+    worker::DeferWorker,
+};
+use crate::{
+    gate::{Deferred, Replay},
+    key::Key,
+    store::{Attempt, Claim, Claimed, Hold, JobId, Settle, Terms, Verdict},
+};
+
+/// How long an envelope of a newer version is left to newer workers.
+const NEWER: Duration = Duration::from_secs(30);
+
+/// Heads looked at in one visit; dead ones are passed, the rest is for the next visit.
+const HEADS: usize = 8;
+
+pub(super) struct Visit {
+    pub(super) worker: Arc<DeferWorker>,
+    pub(super) key: Key,
+    pub(super) stopped: watch::Receiver<bool>,
+}
+
+/// When the lock is worth another look.
+#[derive(Clone, Copy)]
+pub(super) enum Next {
+    After(Duration),
+    /// A message will tell; the due index has it too.
+    WhenTold,
+}
+
+struct Claimant {
+    id: JobId,
+    hold: Hold,
+    envelope: Bytes,
+    marker: Replay,
+}
+
+impl Visit {
+    /// Runs the first job of the line, if it can be claimed.
+    pub(super) async fn run(self, hint: Option<JobId>) -> (Key, Next) {
+        let next = self.claim_and_run(hint).await;
+        (self.key, next)
+    }
+
+    async fn claim_and_run(&self, mut head: Option<JobId>) -> Next {
+        for _ in 0..HEADS {
+            let id = match head.take() {
+                Some(id) => id,
+                None => match self.head().await {
+                    Some(id) => id,
+                    None => return Next::WhenTold,
+                },
+            };
+            match self.claim(id).await {
+                Ok(Some(claimant)) => {
+                    self.run_job(claimant).await;
+                    return Next::WhenTold;
+                }
+                Ok(None) => {}
+                Err(next) => return next,
+            }
+        }
+        Next::After(Duration::ZERO)
+    }
+
+    async fn head(&self) -> Option<JobId> {
+        let heads = self
+            .worker
+            .store
+            .backend()
+            .heads(vec![self.key.clone()])
+            .await
+            .ok()?;
+        heads.into_iter().next().flatten()
+    }
+
+    /// `Ok(None)`: another job may be first now.
+    async fn claim(&self, id: JobId) -> Result<Option<Claimant>, Next> {
+        let DeferWorker {
+            store,
+            lease,
+            max_run,
+            keep_dead,
+            ..
+        } = &*self.worker;
+        let mut attempt = Attempt::new(store, &self.key, *lease);
+        let call = Claim {
+            key: self.key.clone(),
+            id: id.clone(),
+            me: attempt.me.clone(),
+            lease: *lease,
+            retention: *keep_dead,
+        };
+        match store.backend().claim(call).await {
+            Ok(Claimed::Claimed {
+                fence,
+                attempt: number,
+                envelope,
+                accepted_us,
+            }) => {
+                let terms = Terms {
+                    lease: *lease,
+                    renew: true,
+                    max_hold: *max_run,
+                    job: Some(id.clone()),
+                };
+                let hold = attempt.granted(fence, terms);
+                let accepted = UNIX_EPOCH + Duration::from_micros(accepted_us);
+                let deferred = Deferred {
+                    id: id.clone(),
+                    attempt: number,
+                    accepted,
+                };
+                let marker = Replay::new(deferred, Arc::clone(hold.facts()));
+                Ok(Some(Claimant {
+                    id,
+                    hold,
+                    envelope,
+                    marker,
+                }))
+            }
+            Ok(answer) => {
+                attempt.refused();
+                match answer {
+                    Claimed::Busy(wait) | Claimed::Later(wait) => Err(Next::After(wait)),
+                    Claimed::Empty => Err(Next::WhenTold),
+                    Claimed::Dead(id) => {
+                        tracing::error!(job = ?id, "deferred request is dead: crashed or lost");
+                        Ok(None)
+                    }
+                    Claimed::Moved(_) | Claimed::Claimed { .. } => Ok(None),
+                }
+            }
+            Err(error) => {
+                attempt.failed(&error);
+                tracing::warn!(job = ?id, %error, "claim failed");
+                Err(Next::After(Duration::from_millis(200)))
+            }
+        }
+    }
+
+    async fn run_job(&self, claimant: Claimant) {
+        let Claimant {
+            id,
+            mut hold,
+            envelope,
+            marker,
+        } = claimant;
+        let worker = &*self.worker;
+        let attempt = marker.deferred().attempt;
+        tracing::info!(
+            node = %worker.store.node(), lock = %self.key.hashed(), job = ?id, attempt, "run started"
+        );
+        let verdict = match read_request(&envelope) {
+            Ok(request) => match self.replay(request, &marker, &hold).await {
+                Some(verdict) => verdict,
+                // The lock was lost, and the run with it: whoever has the job now decides about it.
+                None => return,
+            },
+            Err(Unreadable::Newer) => Verdict::Back {
+                delay: NEWER,
+                reason: "newer version",
+            },
+            Err(Unreadable::Broken) => Verdict::Dead {
+                reason: "unreadable",
+                retention: worker.keep_dead,
+            },
+        };
+        let outcome = word(&verdict);
+        if self.settle(&id, &hold, verdict).await {
+            tracing::info!(node = %worker.store.node(), job = ?id, attempt, outcome, "run ended");
+            hold.forget();
+        } else {
+            tracing::error!(node = %worker.store.node(), job = ?id, attempt, "run lost");
+        }
+    }
+
+    /// `None` if the lock is lost before the routes have answered.
+    async fn replay(
+        &self,
+        request: StoredRequest,
+        marker: &Replay,
+        hold: &Hold,
+    ) -> Option<Verdict> {
+        let worker = &*self.worker;
+        let StoredRequest {
+            head,
+            max_attempts,
+            body,
+        } = request;
+        let idempotent = max_attempts > 1;
+        let run = Run {
+            marker,
+            max_attempts,
+            keep_done: worker.keep_done,
+            keep_dead: worker.keep_dead,
+        };
+        let mut stopped = self.stopped.clone();
+        tokio::select! {
+            ran = worker.replayer.replay(head, body, marker.clone(), worker.response_limit) => {
+                Some(run.judge(ran))
+            }
+            loss = hold.facts().lost() => {
+                tracing::error!(job = ?marker.deferred().id, ?loss, "run abandoned: lock lost");
+                None
+            }
+            _ = stopped.wait_for(|stop| *stop) => Some(if idempotent {
+                Verdict::Back { delay: Duration::from_millis(1), reason: "drained" }
+            } else {
+                Verdict::Dead { reason: "drained, may have run", retention: worker.keep_dead }
+            }),
+        }
+    }
+
+    /// Tries until the store has answered or the hold is no longer sure.
+    async fn settle(&self, id: &JobId, hold: &Hold, verdict: Verdict) -> bool {
+        let facts = hold.facts();
+        let mut pause = Duration::from_millis(10);
+        loop {
+            let call = Settle {
+                key: self.key.clone(),
+                id: id.clone(),
+                me: facts.me.clone(),
+                verdict: verdict.clone(),
+            };
+            match self.worker.store.backend().settle(call).await {
+                Ok(stands) => return stands,
+                Err(error) => tracing::warn!(job = ?id, %error, "settling failed"),
+            }
+            if facts.valid_until() <= Instant::now() + pause || facts.loss().is_some() {
+                return false;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(500));
+        }
+    }
+}
+
+fn word(verdict: &Verdict) -> &'static str {
+    match verdict {
+        Verdict::Done { .. } => "done",
+        Verdict::Dead { reason, .. }
+        | Verdict::Retry { reason, .. }
+        | Verdict::Back { reason, .. } => reason,
+    }
+}

@@ -1,0 +1,120 @@
+//! The seam: a [`Gate`] decides about a request before it runs, and settles after it.
+//!
+//! What happens to a request: a driver (one for tower, one for actix-web) shows the gate a [`View`] of
+//! it; the gate *asks* what it needs, without waiting; *enters*, which may wait for the store; and,
+//! if the request may pass, *leaves* when the inner service has answered. What must be given back
+//! lies in the ticket between the two: if the driver's future is dropped, so is the ticket, and its
+//! `Drop` starts the giving back without waiting, blocking or needing a runtime.
+//!
+//! A driver holds no policy. It extracts, enters, calls, leaves and translates; so six middlewares
+//! are three gates and two drivers.
+//!
+//! This module is public for those who write a driver. Applications need nothing of it.
+
+mod replay;
+mod slot;
+mod source;
+mod view;
+
+use std::future::Future;
+
+use crate::reply::{Fields, Reply};
+
+pub(crate) use self::{replay::current_replay, slot::UnderLock, view::is_safe};
+pub use self::{
+    replay::{Deferred, Replay},
+    slot::{Parked, Slot},
+    source::{KeyFault, KeySource},
+    view::{BadParam, Head, Route, View},
+};
+
+/// What a gate says before anything is awaited.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Asked<F> {
+    /// This request is none of the gate's business: call the inner service and nothing else.
+    Skip,
+    /// Answer with this; don't call the inner service.
+    Answer(Reply),
+    /// Enter with these facts.
+    Enter(F),
+}
+
+/// What a gate decides.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Verdict<T> {
+    /// Call the inner service, then leave with the ticket.
+    Pass(T),
+    /// Answer with this; don't call the inner service.
+    Answer(Reply),
+    /// As `Answer`, but first park the unread request, if an outer gate made a place for it.
+    Busy(Reply),
+}
+
+/// How the inner service ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It answered with this status.
+    Answered(u16),
+    /// It returned its error.
+    Failed,
+}
+
+/// What a gate wants when it leaves.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Parting<P> {
+    /// Add these fields to the response.
+    Fields(Fields),
+    /// Read the parked body, at most this many bytes, and call [`Gate::accept`]. If there is no parked
+    /// body, or it can't be read whole, the response stays as it is.
+    Accept {
+        /// What to hand to `accept`.
+        parked: P,
+        /// Most bytes of the body.
+        limit: usize,
+    },
+}
+
+/// One policy about requests whose native form is `N`.
+///
+/// Outcomes are answers, not errors: a gate has no error type, because every fault of its own has an
+/// answer too.
+pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
+    /// What was read of the request.
+    type Facts: Send + 'static;
+    /// What must be given back.
+    type Ticket: Send + 'static;
+    /// What stands between a parked request and its acceptance.
+    type Parked: Send + 'static;
+
+    /// True if an inner gate may park requests for this one: the driver then makes a place for the
+    /// unread body.
+    const PARKS: bool = false;
+
+    /// Reads what it needs of the request. Must not block.
+    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<Self::Facts>;
+
+    /// Decides. Cancel safe: what a dropped future may have taken is given back.
+    fn enter(&self, facts: Self::Facts) -> impl Future<Output = Verdict<Self::Ticket>> + Send;
+
+    /// Shows the handler what it may see of the ticket.
+    fn show<V: View<Native = N>>(&self, ticket: &Self::Ticket, view: &mut V);
+
+    /// Settles. Cancel safe, as `enter`.
+    fn leave(
+        &self,
+        ticket: Self::Ticket,
+        outcome: Outcome,
+    ) -> impl Future<Output = Parting<Self::Parked>> + Send;
+
+    /// Takes a parked request over; `None` leaves the response as it is.
+    fn accept(
+        &self,
+        parked: Self::Parked,
+        head: Head,
+        body: bytes::Bytes,
+    ) -> impl Future<Output = Option<Reply>> + Send;
+}

@@ -1,0 +1,107 @@
+//! How a deferred request is known when it runs.
+//!
+//! The marker is a private type in the request's extensions: no header can forge it, since nothing
+//! that comes over a socket becomes an extension. A middleware that rebuilds the request loses its
+//! extensions, so the run also sits in a task-local: a replay is never deferred again.
+
+use std::{
+    fmt,
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::SystemTime,
+};
+
+use super::view::View;
+use crate::{
+    key::Key,
+    store::{HoldFacts, JobId},
+};
+
+tokio::task_local! {
+    static REPLAY: Replay;
+}
+
+/// What a handler may know of the deferred request it runs for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Deferred {
+    /// The id the client was given in the 202.
+    pub id: JobId,
+    /// Which run this is, from 1.
+    pub attempt: u32,
+    /// When the request was accepted, by the store's clock.
+    pub accepted: SystemTime,
+}
+
+/// The marker of a run.
+#[derive(Clone)]
+pub struct Replay(Arc<Inner>);
+
+struct Inner {
+    deferred: Deferred,
+    key: Key,
+    hold: Arc<HoldFacts>,
+    /// The lock of this job saw the run pass.
+    seen: AtomicBool,
+    /// Another lock on the way was busy.
+    busy: AtomicBool,
+}
+
+impl Replay {
+    pub(crate) fn new(deferred: Deferred, hold: Arc<HoldFacts>) -> Self {
+        let key = hold.key.clone();
+        Self(Arc::new(Inner {
+            deferred,
+            key,
+            hold,
+            seen: AtomicBool::new(false),
+            busy: AtomicBool::new(false),
+        }))
+    }
+
+    /// What the handler is told.
+    #[must_use]
+    pub fn deferred(&self) -> &Deferred {
+        &self.0.deferred
+    }
+
+    /// The job's own lock, if this is its key. Another lock on the way must be acquired as ever.
+    pub(crate) fn hold_of(&self, key: &Key) -> Option<Arc<HoldFacts>> {
+        (self.0.key == *key).then(|| {
+            self.0.seen.store(true, Ordering::Release);
+            Arc::clone(&self.0.hold)
+        })
+    }
+
+    /// Runs `run` so that layers inside know it as this replay even without the extension.
+    pub fn scope<F: Future>(&self, run: F) -> impl Future<Output = F::Output> + use<F> {
+        REPLAY.scope(self.clone(), run)
+    }
+
+    pub(crate) fn was_seen(&self) -> bool {
+        self.0.seen.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn met_a_busy_lock(&self) {
+        self.0.busy.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn was_busy(&self) -> bool {
+        self.0.busy.load(Ordering::Acquire)
+    }
+}
+
+/// The replay a request belongs to, by its marker or by the task it runs in.
+pub(crate) fn current_replay<V: View>(view: &V) -> Option<Replay> {
+    view.get::<Replay>()
+        .or_else(|| REPLAY.try_with(Replay::clone).ok())
+}
+
+impl fmt::Debug for Replay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Replay").field(&self.0.deferred).finish()
+    }
+}

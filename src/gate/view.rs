@@ -1,0 +1,101 @@
+//! How a driver shows a request to a gate.
+
+use std::net::SocketAddr;
+
+use crate::store::Store;
+
+/// Where the router stands with a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Route {
+    /// It matched this pattern, such as `/orders/{id}`.
+    Matched(String),
+    /// The router matched nothing: this will be a 404.
+    Unmatched,
+    /// There is no router, or it has not looked yet.
+    Unknown,
+}
+
+/// A path parameter whose bytes are not UTF-8.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BadParam;
+
+/// A request's line and fields, in no framework's types: what is stored of a deferred request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Head {
+    /// The method, as sent.
+    pub method: String,
+    /// Path and query, as the client sent them.
+    pub target: String,
+    /// Header fields in order, repeats kept; names in lower case.
+    pub headers: Vec<(String, Vec<u8>)>,
+    /// The socket's other end.
+    pub peer: Option<SocketAddr>,
+}
+
+impl Head {
+    /// A head of these parts.
+    #[must_use]
+    pub fn new(
+        method: impl Into<String>,
+        target: impl Into<String>,
+        headers: Vec<(String, Vec<u8>)>,
+        peer: Option<SocketAddr>,
+    ) -> Self {
+        Self {
+            method: method.into(),
+            target: target.into(),
+            headers,
+            peer,
+        }
+    }
+}
+
+/// A request as a gate sees it, before the inner service has.
+///
+/// Values are as the client sent them, but path parameters are percent-decoded, whatever the framework
+/// does: the same URL must give the same key everywhere.
+pub trait View {
+    /// What the framework itself shows of a request; closures of the application get this.
+    type Native: ?Sized;
+
+    /// The framework's own request.
+    fn native(&mut self) -> &Self::Native;
+
+    /// The method, as sent.
+    fn method(&self) -> &str;
+
+    /// What the router has found.
+    fn route(&mut self) -> Route;
+
+    /// A path parameter, decoded; `None` if the route has none of this name.
+    ///
+    /// # Errors
+    ///
+    /// [`BadParam`] if its bytes are not UTF-8.
+    fn param(&mut self, name: &str) -> Result<Option<String>, BadParam>;
+
+    /// All values of a header field.
+    fn header(&self, name: &str) -> Vec<&[u8]>;
+
+    /// The socket's other end.
+    fn peer(&self) -> Option<SocketAddr>;
+
+    /// The store that the application gave to the request.
+    fn store(&self) -> Option<Store>;
+
+    /// What was put into the request under this type.
+    fn get<T: Clone + Send + Sync + 'static>(&self) -> Option<T>;
+
+    /// Puts a value into the request, for inner layers and for the handler.
+    fn put<T: Clone + Send + Sync + 'static>(&mut self, value: T);
+
+    /// Takes a value out of the request.
+    fn take<T: Clone + Send + Sync + 'static>(&mut self) -> Option<T>;
+}
+
+/// GET, HEAD, OPTIONS and TRACE change nothing (RFC 9110 section 9.2.1). Unknown methods may.
+pub(crate) fn is_safe(method: &str) -> bool {
+    matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE")
+}

@@ -1,0 +1,312 @@
+//! `LockGate`: the lock around a request.
+
+use std::{fmt, time::Duration};
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::{
+    estimate::HoldTimes,
+    guard::{HeldLock, LockGuard, Released},
+    request::{Answer, Busy, LockRequest, MAX_WAIT, MIN_LEASE, NotAcquired, default_terms},
+};
+use crate::{
+    gate::{
+        Asked, Gate, Head, KeySource, Outcome, Parked, Parting, Replay, Slot, UnderLock, Verdict,
+        View, current_replay, is_safe,
+    },
+    key::Key,
+    outage::Outage,
+    reply::{Reply, problem},
+    store::{Store, Terms},
+};
+
+/// The policy of a `LockLayer`: which requests take which lock, and what they are told when it is busy.
+pub struct LockGate<N: ?Sized> {
+    source: KeySource<N>,
+    scope: Option<String>,
+    store: Option<Store>,
+    terms: Terms,
+    wait: Option<Duration>,
+    all_methods: bool,
+    outage: Outage,
+}
+
+impl<N: ?Sized> LockGate<N> {
+    /// A lock per key, tried once, on unsafe methods.
+    #[must_use]
+    pub fn new(source: KeySource<N>) -> Self {
+        Self {
+            source,
+            scope: None,
+            store: None,
+            terms: default_terms(),
+            wait: None,
+            all_methods: false,
+            outage: Outage::Refuse,
+        }
+    }
+
+    /// See `LockLayer::scope`.
+    #[must_use]
+    pub fn scope(mut self, scope: &str) -> Self {
+        self.scope = Some(scope.to_owned());
+        self
+    }
+
+    /// See `LockLayer::store`.
+    #[must_use]
+    pub fn store(mut self, store: &Store) -> Self {
+        self.store = Some(store.clone());
+        self
+    }
+
+    /// See `LockLayer::wait`.
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = Some(wait.min(MAX_WAIT));
+        self
+    }
+
+    /// See `LockLayer::lease`.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.terms.lease = lease.max(MIN_LEASE);
+        self
+    }
+
+    /// See `LockLayer::max_hold`.
+    #[must_use]
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.terms.max_hold = max_hold;
+        self
+    }
+
+    /// See `LockLayer::all_methods`.
+    #[must_use]
+    pub fn all_methods(mut self) -> Self {
+        self.all_methods = true;
+        self
+    }
+
+    /// See `LockLayer::on_outage`.
+    #[must_use]
+    pub fn on_outage(mut self, outage: Outage) -> Self {
+        self.outage = outage;
+        self
+    }
+
+    fn request(&self, facts: &LockFacts) -> LockRequest {
+        let wait = if facts.slot.is_some() {
+            None
+        } else {
+            self.wait
+        };
+        LockRequest::of(&facts.store, &facts.key, self.terms.clone(), wait)
+    }
+
+    fn busy(&self, facts: LockFacts, busy: &Busy) -> Verdict<LockTicket> {
+        let LockFacts {
+            store,
+            key,
+            slot,
+            replay,
+            ..
+        } = facts;
+        tracing::debug!(
+            node = %store.node(), lock = %key.hashed(), line = busy.line, "request refused: lock busy"
+        );
+        if let Some(replay) = replay {
+            replay.met_a_busy_lock();
+        }
+        let wait = store.room::<HoldTimes>().retry_after(busy);
+        let mut reply =
+            Reply::problem(409, problem::BUSY, "The resource is busy").retry_after(wait);
+        if let Some(waited) = busy.waited {
+            let waited = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+            reply = reply.member("waited_ms", waited);
+        }
+        if let Some(slot) = slot {
+            slot.fill(Parked {
+                store,
+                key,
+                status: reply.status,
+            });
+        }
+        Verdict::Busy(reply)
+    }
+
+    fn outage(&self, facts: LockFacts, error: &crate::Error) -> Verdict<LockTicket> {
+        tracing::error!(
+            node = %facts.store.node(), %error, policy = ?self.outage, "no lock: store away"
+        );
+        if let Some(replay) = facts.replay {
+            // A run that could not even start is not charged.
+            replay.met_a_busy_lock();
+        }
+        match self.outage {
+            Outage::Refuse => Verdict::Answer(Reply::store_away()),
+            Outage::Admit => Verdict::Pass(LockTicket(Ticket::Lent(HeldLock::admitted(facts.key)))),
+        }
+    }
+}
+
+/// What a lock needs of a request.
+#[derive(Debug)]
+pub struct LockFacts {
+    store: Store,
+    key: Key,
+    /// An outer layer would take the request over if the lock is busy: then don't wait.
+    slot: Option<Slot>,
+    replay: Option<Replay>,
+    /// The lock is held for this request already.
+    lent: Option<HeldLock>,
+}
+
+/// The lock of a request that passed; dropping it gives the lock back.
+#[derive(Debug)]
+pub struct LockTicket(Ticket);
+
+#[derive(Debug)]
+enum Ticket {
+    Own {
+        guard: LockGuard,
+        store: Store,
+        since: Instant,
+    },
+    /// Somebody further out gives it back, or nobody has to.
+    Lent(HeldLock),
+}
+
+/// All locks of a request, outermost first: a nested layer with the same key must not wait for itself.
+#[derive(Debug, Clone, Default)]
+struct AllHeld(Vec<HeldLock>);
+
+impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
+    type Facts = LockFacts;
+    type Ticket = LockTicket;
+    type Parked = std::convert::Infallible;
+
+    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<LockFacts> {
+        if !self.all_methods && is_safe(view.method()) {
+            return Asked::Skip;
+        }
+        let key = match self.source.read(view) {
+            Ok(key) => self
+                .scope
+                .as_deref()
+                .map_or(key.clone(), |scope| key.scope(scope)),
+            Err(fault) => {
+                return fault.answer("LockLayer").map_or(Asked::Skip, Asked::Answer);
+            }
+        };
+        let Some(store) = self.store.clone().or_else(|| view.store()) else {
+            return Asked::Answer(crate::outage::no_store("LockLayer"));
+        };
+        let replay = current_replay(view);
+        let held = view.get::<AllHeld>().unwrap_or_default();
+        let lent = match replay.as_ref().and_then(|replay| replay.hold_of(&key)) {
+            Some(facts) => Some(HeldLock::of(&facts)),
+            None => held.0.into_iter().find(|held| *held.key() == key),
+        };
+        // Taken out before it is filled: a request that holds the slot that holds it is never freed.
+        let slot = view.take::<Slot>();
+        Asked::Enter(LockFacts {
+            store,
+            key,
+            slot,
+            replay,
+            lent,
+        })
+    }
+
+    async fn enter(&self, mut facts: LockFacts) -> Verdict<LockTicket> {
+        if let Some(lent) = facts.lent.take() {
+            return Verdict::Pass(LockTicket(Ticket::Lent(lent)));
+        }
+        let record = facts.slot.as_ref().and_then(Slot::record);
+        match self.request(&facts).ask(record).await {
+            Ok(Answer::Granted(guard)) => {
+                let store = facts.store;
+                let own = Ticket::Own {
+                    guard,
+                    store,
+                    since: Instant::now(),
+                };
+                Verdict::Pass(LockTicket(own))
+            }
+            Ok(Answer::Busy(busy)) => self.busy(facts, &busy),
+            // Accepted before: the outer layer answers with that job once it has read the body.
+            Ok(Answer::Known) => {
+                let busy = Busy {
+                    left: Duration::from_secs(1),
+                    line: 0,
+                    waited: None,
+                };
+                self.busy(facts, &busy)
+            }
+            Err(NotAcquired::Busy(busy)) => self.busy(facts, &busy),
+            Err(NotAcquired::Fault(error)) => self.outage(facts, &error),
+        }
+    }
+
+    fn show<V: View<Native = N>>(&self, ticket: &LockTicket, view: &mut V) {
+        let held = match &ticket.0 {
+            Ticket::Own { guard, .. } => guard.held(),
+            Ticket::Lent(held) => held.clone(),
+        };
+        let mut all = view.take::<AllHeld>().unwrap_or_default();
+        all.0.push(held.clone());
+        view.put(all);
+        view.put(held);
+        view.put(UnderLock);
+    }
+
+    async fn leave(&self, ticket: LockTicket, _: Outcome) -> Parting<Self::Parked> {
+        if let Ticket::Own {
+            guard,
+            store,
+            since,
+        } = ticket.0
+        {
+            store.room::<HoldTimes>().note(since.elapsed());
+            let key = guard.key().clone();
+            let released = guard.release().await;
+            if released != Released::Released {
+                tracing::warn!(lock = %key.hashed(), ?released, "the lock did not last");
+            }
+        }
+        Parting::Fields(Vec::new())
+    }
+
+    async fn accept(&self, parked: Self::Parked, _: Head, _: Bytes) -> Option<Reply> {
+        match parked {}
+    }
+}
+
+impl<N: ?Sized> Clone for LockGate<N> {
+    fn clone(&self) -> Self {
+        Self {
+            source: self.source.clone(),
+            scope: self.scope.clone(),
+            store: self.store.clone(),
+            terms: self.terms.clone(),
+            wait: self.wait,
+            all_methods: self.all_methods,
+            outage: self.outage,
+        }
+    }
+}
+
+impl<N: ?Sized> fmt::Debug for LockGate<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockGate")
+            .field("source", &self.source)
+            .field("scope", &self.scope)
+            .field("terms", &self.terms)
+            .field("wait", &self.wait)
+            .field("all_methods", &self.all_methods)
+            .field("outage", &self.outage)
+            .finish_non_exhaustive()
+    }
+}

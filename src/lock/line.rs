@@ -1,0 +1,271 @@
+//! The local line: those of this process who wait for a lock, in the order they came.
+//!
+//! A process has one place in the store's line, whoever of its tasks will get the lock. One task per
+//! waited-for lock keeps that place: it joins, looks again when it is told to or when a timer says so,
+//! and hands what it is granted to the first of the line who still waits. So a waiter's future holds
+//! nothing but the end of a channel, and dropping it leaves nothing behind.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Notify, oneshot},
+    time::Instant,
+};
+
+use crate::{
+    error::{Error, ErrorKind},
+    key::Key,
+    store::{Acquire, Acquired, Attempt, Hold, Store, Terms},
+};
+
+/// Most waiters of one lock in one process; beyond it the answer is "busy" at once.
+const MAX_WAITERS: usize = 1024;
+
+/// Longest time between two looks at the store, whatever the lease says: bounds a lost message.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How long the line keeps trying while the store is away. Requests get an answer soon, not late.
+const OUTAGE: Duration = Duration::from_millis(500);
+
+/// All local lines of a store handle.
+#[derive(Debug, Default)]
+pub(super) struct Lines(Mutex<HashMap<Key, VecDeque<Waiter>>>);
+
+#[derive(Debug)]
+struct Waiter {
+    until: Instant,
+    terms: Terms,
+    tell: oneshot::Sender<Waited>,
+}
+
+/// How a wait ends.
+#[derive(Debug)]
+pub(super) enum Waited {
+    Granted(Hold),
+    TooLong,
+    Full,
+    Fault(Error),
+}
+
+/// Rings the line's bell when a waiter is done with, so that its place is not kept for nobody.
+struct Leaves(Arc<Notify>);
+
+impl Drop for Leaves {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+impl Lines {
+    pub(super) fn is_waited_for(&self, key: &Key) -> bool {
+        self.0.lock().contains_key(key)
+    }
+
+    /// Waits in line. Dropping the future leaves it.
+    pub(super) async fn wait(
+        self: &Arc<Self>,
+        store: &Store,
+        key: &Key,
+        terms: &Terms,
+        until: Instant,
+    ) -> Waited {
+        let bell = store.hints().line(key);
+        let (tell, told) = oneshot::channel();
+        let starts = {
+            let mut lines = self.0.lock();
+            let line = lines.entry(key.clone()).or_default();
+            if line.len() >= MAX_WAITERS {
+                return Waited::Full;
+            }
+            line.push_back(Waiter {
+                until,
+                terms: terms.clone(),
+                tell,
+            });
+            line.len() == 1
+        };
+        let _leaves = Leaves(Arc::clone(&bell));
+        if starts {
+            tracing::debug!(node = %store.node(), lock = %key.hashed(), "waiting in line");
+            let keeper = Keeper {
+                lines: Arc::clone(self),
+                store: store.clone(),
+                key: key.clone(),
+            };
+            tokio::spawn(keeper.run(bell));
+        }
+        match tokio::time::timeout_at(until, told).await {
+            Ok(Ok(waited)) => waited,
+            // The keeper's runtime ended under it.
+            Ok(Err(_)) => Waited::Fault(Error::new(ErrorKind::Unavailable, "wait")),
+            Err(_) => Waited::TooLong,
+        }
+    }
+
+    /// The first who still waits, and how long the last one will; takes the line away if there is none.
+    fn front(&self, key: &Key) -> Option<(Terms, Instant)> {
+        let mut lines = self.0.lock();
+        let line = lines.get_mut(key)?;
+        let now = Instant::now();
+        line.retain(|waiter| !waiter.tell.is_closed() && waiter.until > now);
+        let last = line.iter().map(|waiter| waiter.until).max();
+        match (line.front(), last) {
+            (Some(first), Some(last)) => Some((first.terms.clone(), last)),
+            _ => {
+                lines.remove(key);
+                None
+            }
+        }
+    }
+
+    /// Gives a hold to the first who still waits; nobody there: it is dropped, and so given back.
+    fn hand_over(&self, key: &Key, mut hold: Hold) {
+        loop {
+            // The lock on the map is not held over the send: a refused hold may be dropped in it.
+            let next = self.0.lock().get_mut(key).and_then(VecDeque::pop_front);
+            let Some(waiter) = next else { return };
+            match waiter.tell.send(Waited::Granted(hold)) {
+                Ok(()) => return,
+                Err(Waited::Granted(back)) => hold = back,
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn fail(&self, key: &Key, kind: ErrorKind) {
+        let line = self.0.lock().remove(key).unwrap_or_default();
+        for waiter in line {
+            let _ = waiter.tell.send(Waited::Fault(Error::new(kind, "wait")));
+        }
+    }
+}
+
+/// Keeps the process's place in the line of one lock.
+struct Keeper {
+    lines: Arc<Lines>,
+    store: Store,
+    key: Key,
+}
+
+impl Keeper {
+    async fn run(self, bell: Arc<Notify>) {
+        // If the runtime drops this task, the waiters' channels must not stay in the map for ever.
+        let mut cut_short = FailOnDrop {
+            lines: &self.lines,
+            key: &self.key,
+            armed: true,
+        };
+        let mut place: Option<Place> = None;
+        let mut away_since: Option<Instant> = None;
+        while let Some((terms, last)) = self.lines.front(&self.key) {
+            let rung = bell.notified();
+            let mut mine = place
+                .take()
+                .unwrap_or_else(|| Place::new(Attempt::new(&self.store, &self.key, terms.lease)));
+            let pause = match self.look(&mut mine, &terms, last).await {
+                Ok(Acquired::Held { fence, .. }) => {
+                    away_since = None;
+                    self.lines
+                        .hand_over(&self.key, mine.attempt.granted(fence, terms));
+                    continue;
+                }
+                Ok(Acquired::Busy { left, .. }) => {
+                    away_since = None;
+                    left.min(LOOK) + self.jitter()
+                }
+                Ok(Acquired::Known) => unreachable!("no record was asked for"),
+                Err(error) => {
+                    mine.attempt.failed(&error);
+                    let since = *away_since.get_or_insert_with(Instant::now);
+                    if error.kind() == ErrorKind::Config || since.elapsed() > OUTAGE {
+                        // The place is given back as `mine` is dropped.
+                        self.lines.fail(&self.key, error.kind());
+                        break;
+                    }
+                    Duration::from_millis(50)
+                }
+            };
+            place = Some(mine);
+            let _ = tokio::time::timeout(pause, rung).await;
+        }
+        // The line was taken away above; one that has begun since then has its own keeper.
+        cut_short.armed = false;
+    }
+
+    async fn look(
+        &self,
+        place: &mut Place,
+        terms: &Terms,
+        last: Instant,
+    ) -> Result<Acquired, Error> {
+        place.attempt.resent();
+        let call = Acquire {
+            key: self.key.clone(),
+            me: place.attempt.me.clone(),
+            lease: terms.lease,
+            wait: Some(last.saturating_duration_since(Instant::now())),
+            old_seq: place.old_seq,
+            record: None,
+        };
+        let answer = self.store.backend().acquire(call).await;
+        if let Ok(Acquired::Busy { seq, joined, .. }) = &answer {
+            place.joined(*seq, *joined);
+        }
+        answer
+    }
+
+    /// Processes whose timers were set by the same lease should not all look at once.
+    fn jitter(&self) -> Duration {
+        let byte = self
+            .store
+            .node()
+            .as_str()
+            .bytes()
+            .fold(0u8, u8::wrapping_add);
+        Duration::from_millis(u64::from(byte % 32))
+    }
+}
+
+/// The process's place in the store's line.
+struct Place {
+    attempt: Attempt,
+    /// Where it comes back to if an offer lapsed before it was confirmed; 0 = at the tail.
+    old_seq: u64,
+    joins: u32,
+}
+
+impl Place {
+    fn new(attempt: Attempt) -> Self {
+        Self {
+            attempt,
+            old_seq: 0,
+            joins: 0,
+        }
+    }
+
+    /// Coming back to the old place is for a slow process, once: a second time would let a process that
+    /// never confirms keep everybody behind it waiting.
+    fn joined(&mut self, seq: u64, joined: bool) {
+        self.joins += u32::from(joined);
+        self.old_seq = if self.joins < 2 { seq } else { 0 };
+    }
+}
+
+struct FailOnDrop<'a> {
+    lines: &'a Lines,
+    key: &'a Key,
+    armed: bool,
+}
+
+impl Drop for FailOnDrop<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.lines.fail(self.key, ErrorKind::Unavailable);
+        }
+    }
+}

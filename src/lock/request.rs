@@ -1,0 +1,228 @@
+//! Asking for a lock.
+
+use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{
+    guard::LockGuard,
+    line::{Lines, Waited},
+};
+use crate::{
+    error::Error,
+    key::Key,
+    store::{Acquire, Acquired, Attempt, Store, Terms},
+};
+
+/// Longest wait: places in the line are kept for no longer.
+pub(super) const MAX_WAIT: Duration = Duration::from_secs(600);
+
+/// Shortest lease: below this, a renewal at a third would be due before a slow round trip is over.
+pub(super) const MIN_LEASE: Duration = Duration::from_millis(100);
+
+/// How a lock is asked for. Made by [`Store::lock`].
+#[derive(Debug, Clone)]
+#[must_use = "nothing is locked until `acquire` is awaited"]
+pub struct LockRequest {
+    store: Store,
+    key: Key,
+    terms: Terms,
+    wait: Option<Duration>,
+}
+
+impl Store {
+    /// A lock of this name. Text becomes [`Key::custom`]; [`Key::path_param`] is the key of a
+    /// `LockLayer`, so that jobs and handlers can share its lock.
+    pub fn lock(&self, key: impl Into<Key>) -> LockRequest {
+        LockRequest {
+            store: self.clone(),
+            key: key.into(),
+            terms: default_terms(),
+            wait: None,
+        }
+    }
+}
+
+pub(super) fn default_terms() -> Terms {
+    Terms {
+        lease: Duration::from_secs(10),
+        renew: true,
+        max_hold: Duration::from_secs(60),
+        job: None,
+    }
+}
+
+impl LockRequest {
+    pub(super) fn of(store: &Store, key: &Key, terms: Terms, wait: Option<Duration>) -> Self {
+        Self {
+            store: store.clone(),
+            key: key.clone(),
+            terms,
+            wait,
+        }
+    }
+
+    /// How long the lock outlives its process; renewed at a third of it. Default 10 s: long enough to
+    /// survive pauses and short outages, short enough to wait for. At least 100 ms.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.terms.lease = lease.max(MIN_LEASE);
+        self.terms.renew = true;
+        self
+    }
+
+    /// A lease that is never renewed: the lock ends after it, whatever its holder does.
+    pub fn lease_fixed(mut self, lease: Duration) -> Self {
+        self.terms.lease = lease.max(MIN_LEASE);
+        self.terms.renew = false;
+        self
+    }
+
+    /// How long a living holder may have it in all. Default 60 s: bounds a handler that never ends.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.terms.max_hold = max_hold;
+        self
+    }
+
+    /// Stand in line for at most this long. Default: don't. At most ten minutes.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = Some(wait.min(MAX_WAIT));
+        self
+    }
+
+    /// Acquires the lock.
+    ///
+    /// Cancel safe: if the future is dropped, whatever the store has granted or will grant for it is
+    /// given back, and its place in line is left.
+    ///
+    /// # Errors
+    ///
+    /// [`NotAcquired::Busy`] if somebody else has it, after the wait if there is one;
+    /// [`NotAcquired::Fault`] if the store is away.
+    pub async fn acquire(self) -> Result<LockGuard, NotAcquired> {
+        match self.ask(None).await? {
+            Answer::Granted(guard) => Ok(guard),
+            Answer::Busy(busy) => Err(NotAcquired::Busy(busy)),
+            Answer::Known => unreachable!("no record was asked for"),
+        }
+    }
+
+    /// As `acquire`, with the idempotency record that is looked up first.
+    pub(super) async fn ask(self, record: Option<Arc<str>>) -> Result<Answer, NotAcquired> {
+        let started = Instant::now();
+        let lines = self.store.room::<Lines>();
+        let mut busy = Busy {
+            left: self.terms.lease,
+            line: 0,
+            waited: None,
+        };
+        // Behind those of this process that wait already; the store decides about the others.
+        if self.wait.is_none() || !lines.is_waited_for(&self.key) {
+            match self.once(record).await? {
+                Answer::Busy(told) => busy = told,
+                answer => return Ok(answer),
+            }
+        }
+        let Some(wait) = self.wait else {
+            return Ok(Answer::Busy(busy));
+        };
+        let until = started + wait;
+        match lines.wait(&self.store, &self.key, &self.terms, until).await {
+            Waited::Granted(hold) => Ok(Answer::Granted(LockGuard { hold })),
+            Waited::Fault(error) => Err(error.into()),
+            Waited::TooLong | Waited::Full => {
+                busy.waited = Some(started.elapsed());
+                Ok(Answer::Busy(busy))
+            }
+        }
+    }
+
+    /// One call, sent by the caller itself; takes the lock if it is free and nobody stands in line.
+    async fn once(&self, record: Option<Arc<str>>) -> Result<Answer, Error> {
+        let lease = self.terms.lease;
+        let mut attempt = Attempt::new(&self.store, &self.key, lease);
+        let (key, me) = (self.key.clone(), attempt.me.clone());
+        let call = Acquire {
+            key,
+            me,
+            lease,
+            wait: None,
+            old_seq: 0,
+            record,
+        };
+        match self.store.backend().acquire(call).await {
+            Ok(Acquired::Held { fence, .. }) => {
+                let hold = attempt.granted(fence, self.terms.clone());
+                Ok(Answer::Granted(LockGuard { hold }))
+            }
+            Ok(Acquired::Busy { left, line, .. }) => {
+                attempt.refused();
+                Ok(Answer::Busy(Busy {
+                    left,
+                    line,
+                    waited: None,
+                }))
+            }
+            Ok(Acquired::Known) => {
+                attempt.refused();
+                Ok(Answer::Known)
+            }
+            Err(error) => {
+                attempt.failed(&error);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// What asking comes to.
+pub(super) enum Answer {
+    Granted(LockGuard),
+    Busy(Busy),
+    Known,
+}
+
+/// What is known about a lock that somebody else has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Busy {
+    /// When its lease ends if it is not renewed.
+    pub left: Duration,
+    /// How many stand in line.
+    pub line: u64,
+    /// How long this request has waited, if it did.
+    pub waited: Option<Duration>,
+}
+
+/// Why there is no lock.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum NotAcquired {
+    /// Somebody else has it: an outcome, not a fault.
+    Busy(Busy),
+    /// The store could not be asked.
+    Fault(Error),
+}
+
+impl From<Error> for NotAcquired {
+    fn from(error: Error) -> Self {
+        Self::Fault(error)
+    }
+}
+
+impl fmt::Display for NotAcquired {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy(_) => f.write_str("the lock is held by somebody else"),
+            Self::Fault(_) => f.write_str("the lock could not be asked for"),
+        }
+    }
+}
+
+impl StdError for NotAcquired {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Busy(_) => None,
+            Self::Fault(error) => Some(error),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What the driver has to be told about a router.
+
+use std::{marker::PhantomData, net::SocketAddr};
+
+use http::{Extensions, request::Parts};
+
+use crate::{
+    gate::{BadParam, Head, Route, View},
+    store::Store,
+};
+
+/// How a router shows itself in an `http` request.
+pub trait Framework: Copy + Send + Sync + 'static {
+    /// What the router has found.
+    fn route(parts: &mut Parts) -> Route;
+
+    /// A path parameter, percent-decoded.
+    ///
+    /// # Errors
+    ///
+    /// [`BadParam`] if its bytes are not UTF-8.
+    fn param(parts: &mut Parts, name: &str) -> Result<Option<String>, BadParam>;
+
+    /// The socket's other end, if the server left it in the request.
+    fn peer(extensions: &Extensions) -> Option<SocketAddr>;
+
+    /// Puts the socket's other end into a request that runs again.
+    fn put_peer(extensions: &mut Extensions, peer: SocketAddr);
+
+    /// Path and query as the client sent them.
+    fn target(parts: &Parts) -> String {
+        parts
+            .uri
+            .path_and_query()
+            .map_or_else(|| "/".to_owned(), ToString::to_string)
+    }
+}
+
+/// No router: plain hyper, tonic, a tower stack of one's own. The peer is a `SocketAddr` extension.
+#[derive(Debug, Clone, Copy)]
+pub struct Plain;
+
+impl Framework for Plain {
+    fn route(_: &mut Parts) -> Route {
+        Route::Unknown
+    }
+
+    fn param(_: &mut Parts, _: &str) -> Result<Option<String>, BadParam> {
+        Ok(None)
+    }
+
+    fn peer(extensions: &Extensions) -> Option<SocketAddr> {
+        extensions.get().copied()
+    }
+
+    fn put_peer(extensions: &mut Extensions, peer: SocketAddr) {
+        extensions.insert(peer);
+    }
+}
+
+/// A request's head, as a gate sees it.
+#[derive(Debug)]
+pub struct PartsView<'a, F> {
+    parts: &'a mut Parts,
+    framework: PhantomData<F>,
+}
+
+impl<'a, F> PartsView<'a, F> {
+    /// Shows these parts.
+    pub fn new(parts: &'a mut Parts) -> Self {
+        Self {
+            parts,
+            framework: PhantomData,
+        }
+    }
+}
+
+impl<F: Framework> View for PartsView<'_, F> {
+    type Native = Parts;
+
+    fn native(&mut self) -> &Parts {
+        self.parts
+    }
+
+    fn method(&self) -> &str {
+        self.parts.method.as_str()
+    }
+
+    fn route(&mut self) -> Route {
+        F::route(self.parts)
+    }
+
+    fn param(&mut self, name: &str) -> Result<Option<String>, BadParam> {
+        F::param(self.parts, name)
+    }
+
+    fn header(&self, name: &str) -> Vec<&[u8]> {
+        self.parts
+            .headers
+            .get_all(name)
+            .iter()
+            .map(http::HeaderValue::as_bytes)
+            .collect()
+    }
+
+    fn peer(&self) -> Option<SocketAddr> {
+        F::peer(&self.parts.extensions)
+    }
+
+    fn store(&self) -> Option<Store> {
+        self.parts.extensions.get().cloned()
+    }
+
+    fn get<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
+        self.parts.extensions.get().cloned()
+    }
+
+    fn put<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
+        self.parts.extensions.insert(value);
+    }
+
+    fn take<T: Clone + Send + Sync + 'static>(&mut self) -> Option<T> {
+        self.parts.extensions.remove()
+    }
+}
+
+/// The head as it is stored.
+pub(super) fn head<F: Framework>(parts: &Parts) -> Head {
+    let field = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
+        (name.as_str().to_owned(), value.as_bytes().to_vec())
+    };
+    Head {
+        method: parts.method.as_str().to_owned(),
+        target: F::target(parts),
+        headers: parts.headers.iter().map(field).collect(),
+        peer: F::peer(&parts.extensions),
+    }
+}

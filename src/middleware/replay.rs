@@ -1,0 +1,135 @@
+//! Deferred requests, sent again through a tower service.
+
+use std::{fmt, marker::PhantomData, panic::AssertUnwindSafe};
+
+use bytes::Bytes;
+use futures_util::{FutureExt as _, future::BoxFuture};
+use http::{HeaderName, HeaderValue, Method, Request, Response, Uri, header};
+use http_body::Body;
+use http_body_util::{BodyExt as _, Limited};
+use tower_service::Service;
+
+use super::framework::Framework;
+use crate::{
+    defer::{Answer, Ran, Replayer},
+    gate::{Head, Replay},
+};
+
+/// Replays into a service: an axum `Router`, or any other that can be cloned.
+///
+/// Give it the routes *inside* the authentication layer, with their `LockLayer` and `DeferLayer`:
+/// credentials are not stored, so a replay has none to show.
+pub struct ServiceReplayer<S, B, F> {
+    service: S,
+    kinds: PhantomData<fn() -> (B, F)>,
+}
+
+impl<S, B, F> ServiceReplayer<S, B, F> {
+    /// Replays into this service, whose requests have bodies of type `B`.
+    pub fn new(service: S) -> Self {
+        Self {
+            service,
+            kinds: PhantomData,
+        }
+    }
+}
+
+impl<S, B, R, F> Replayer for ServiceReplayer<S, B, F>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone + Send + Sync + 'static,
+    S::Future: Send,
+    S::Error: Send,
+    F: Framework,
+    B: From<Bytes> + Send + 'static,
+    R: Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    fn replay(
+        &self,
+        head: Head,
+        body: Bytes,
+        marker: Replay,
+        limit: usize,
+    ) -> BoxFuture<'static, Ran> {
+        let service = self.service.clone();
+        let scope = marker.clone();
+        let run = async move {
+            match request::<B, F>(head, body, marker) {
+                Some(request) => call(service, request, limit).await,
+                None => Ran::Failed,
+            }
+        };
+        // A panic is an attempt that failed: it must reach neither this task nor the next job.
+        Box::pin(
+            scope.scope(
+                AssertUnwindSafe(run)
+                    .catch_unwind()
+                    .map(|ran| ran.unwrap_or(Ran::Panicked)),
+            ),
+        )
+    }
+}
+
+fn request<B: From<Bytes>, F: Framework>(
+    head: Head,
+    body: Bytes,
+    marker: Replay,
+) -> Option<Request<B>> {
+    let length = body.len();
+    let mut request = Request::new(B::from(body));
+    *request.method_mut() = Method::from_bytes(head.method.as_bytes()).ok()?;
+    *request.uri_mut() = Uri::try_from(head.target).ok()?;
+    for (name, value) in head.headers {
+        let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
+        request
+            .headers_mut()
+            .append(name, HeaderValue::from_bytes(&value).ok()?);
+    }
+    request
+        .headers_mut()
+        .insert(header::CONTENT_LENGTH, length.into());
+    if let Some(peer) = head.peer {
+        F::put_peer(request.extensions_mut(), peer);
+    }
+    request.extensions_mut().insert(marker.deferred().clone());
+    request.extensions_mut().insert(marker);
+    Some(request)
+}
+
+async fn call<S, B, R>(mut service: S, request: Request<B>, limit: usize) -> Ran
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    R: Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    if std::future::poll_fn(|cx| service.poll_ready(cx))
+        .await
+        .is_err()
+    {
+        return Ran::Failed;
+    }
+    let Ok(response) = service.call(request).await else {
+        return Ran::Failed;
+    };
+    let (parts, body) = response.into_parts();
+    let body = match Limited::new(body, limit).collect().await {
+        Ok(body) => Some(body.to_bytes()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => None,
+        Err(_) => return Ran::Failed,
+    };
+    let field = |(name, value): (&HeaderName, &HeaderValue)| {
+        (name.as_str().to_owned(), value.as_bytes().to_vec())
+    };
+    let headers = parts.headers.iter().map(field).collect();
+    Ran::Answered(Answer {
+        status: parts.status.as_u16(),
+        headers,
+        body,
+    })
+}
+
+impl<S, B, F> fmt::Debug for ServiceReplayer<S, B, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServiceReplayer").finish_non_exhaustive()
+    }
+}

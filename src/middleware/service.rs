@@ -1,0 +1,167 @@
+//! `GateService`: the way of one request.
+
+use std::{
+    marker::PhantomData,
+    mem,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{Request, Response, request::Parts};
+use http_body::Body;
+use tower_service::Service;
+
+use super::{
+    body::{GateBody, add_fields, response},
+    framework::{Framework, PartsView, head},
+    future::ResponseFuture,
+    parking::{AnyRequest, Parking, read_whole},
+};
+use crate::{
+    gate::{Asked, Gate, Outcome, Parting, Verdict},
+    reply::Reply,
+};
+
+/// A service with a gate around it.
+#[derive(Debug)]
+pub struct GateService<S, G, F> {
+    inner: S,
+    gate: G,
+    framework: PhantomData<F>,
+}
+
+impl<S, G, F> GateService<S, G, F> {
+    pub(super) fn new(inner: S, gate: G) -> Self {
+        Self {
+            inner,
+            gate,
+            framework: PhantomData,
+        }
+    }
+}
+
+impl<S: Clone, G: Clone, F> Clone for GateService<S, G, F> {
+    fn clone(&self) -> Self {
+        Self::new(self.inner.clone(), self.gate.clone())
+    }
+}
+
+impl<S, G, F, B, R> Service<Request<B>> for GateService<S, G, F>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send,
+    G: Gate<Parts>,
+    F: Framework,
+    B: Body<Data = Bytes> + Send + 'static,
+    R: Send + 'static,
+{
+    type Response = Response<GateBody<R>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S::Future, R, S::Error>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let (mut parts, body) = request.into_parts();
+        match self.gate.ask(&mut PartsView::<F>::new(&mut parts)) {
+            Asked::Skip => ResponseFuture::inner(self.inner.call(Request::from_parts(parts, body))),
+            Asked::Answer(reply) => ResponseFuture::ready(response(reply)),
+            Asked::Enter(facts) => {
+                // The service that was polled ready is the one to be called.
+                let fresh = self.inner.clone();
+                let inner = mem::replace(&mut self.inner, fresh);
+                let passage = Passage::<S, G, F> {
+                    inner,
+                    gate: self.gate.clone(),
+                    framework: PhantomData,
+                };
+                ResponseFuture::gated(passage.run(facts, parts, body))
+            }
+        }
+    }
+}
+
+struct Passage<S, G, F> {
+    inner: S,
+    gate: G,
+    framework: PhantomData<F>,
+}
+
+impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
+    async fn run<B, R>(
+        self,
+        facts: G::Facts,
+        mut parts: Parts,
+        body: B,
+    ) -> Result<Response<GateBody<R>>, S::Error>
+    where
+        S: Service<Request<B>, Response = Response<R>>,
+        B: Body<Data = Bytes> + Send + 'static,
+    {
+        match self.gate.enter(facts).await {
+            Verdict::Pass(ticket) => self.pass(ticket, parts, body).await,
+            Verdict::Answer(reply) => Ok(response(reply)),
+            Verdict::Busy(reply) => {
+                if let Some(parking) = parts.extensions.remove::<Parking>() {
+                    parking.park(Request::from_parts(parts, body));
+                }
+                Ok(response(reply))
+            }
+        }
+    }
+
+    async fn pass<B, R>(
+        mut self,
+        ticket: G::Ticket,
+        mut parts: Parts,
+        body: B,
+    ) -> Result<Response<GateBody<R>>, S::Error>
+    where
+        S: Service<Request<B>, Response = Response<R>>,
+    {
+        self.gate
+            .show(&ticket, &mut PartsView::<F>::new(&mut parts));
+        let parking = Parking::default();
+        if G::PARKS {
+            parts.extensions.insert(parking.clone());
+        }
+        let outcome = self.inner.call(Request::from_parts(parts, body)).await;
+        // No early return for an error: the gate is left in every case.
+        let status = match &outcome {
+            Ok(response) => Outcome::Answered(response.status().as_u16()),
+            Err(_) => Outcome::Failed,
+        };
+        match self.gate.leave(ticket, status).await {
+            Parting::Fields(fields) => outcome.map(|mut response| {
+                add_fields(&mut response, fields);
+                response.map(GateBody::inner)
+            }),
+            Parting::Accept { parked, limit } => {
+                // An error of the inner service goes out as it is, whatever is parked.
+                let reply = match parking.take().filter(|_| outcome.is_ok()) {
+                    Some(request) => accept::<G, F>(&self.gate, parked, request, limit).await,
+                    None => None,
+                };
+                match reply {
+                    Some(reply) => Ok(response(reply)),
+                    None => outcome.map(|response| response.map(GateBody::inner)),
+                }
+            }
+        }
+    }
+}
+
+async fn accept<G: Gate<Parts>, F: Framework>(
+    gate: &G,
+    parked: G::Parked,
+    request: AnyRequest,
+    limit: usize,
+) -> Option<Reply> {
+    let (parts, body) = request.into_parts();
+    let head = head::<F>(&parts);
+    let body = read_whole(body, limit).await?;
+    gate.accept(parked, head, body).await
+}

@@ -1,0 +1,370 @@
+//! The names at the call site, written once for all integrations.
+//!
+//! The orphan rule asks for a type of its own in each integration; this macro makes them, so that names,
+//! settings and their documentation can't drift apart. An integration adds what makes them layers of
+//! its framework, and nothing else.
+
+/// Defines `RateLimitLayer`, `LockLayer`, `DeferLayer`, `DeferWorker` and `DeferredRoutes` over the
+/// framework's own request type, which closures get to see.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __define_names {
+    ($native:ty) => {
+        /// Limits requests per client: 429 beyond the quota, `RateLimit` fields within it.
+        ///
+        /// See [`lockgate::rate_limit`](::lockgate::rate_limit) for what happens to a request, and the
+        /// crate documentation for an example. Put it outside the other layers.
+        #[derive(Debug, Clone)]
+        pub struct RateLimitLayer {
+            gate: ::lockgate::rate_limit::RateLimitGate<$native>,
+        }
+
+        impl RateLimitLayer {
+            fn by(source: ::lockgate::gate::KeySource<$native>, quota: ::lockgate::Quota) -> Self {
+                Self {
+                    gate: ::lockgate::rate_limit::RateLimitGate::new(source, quota),
+                }
+            }
+
+            /// A quota for each client address: the socket's other end, IPv6 by /64. Header fields such
+            /// as `X-Forwarded-For` are not looked at: anybody can send them.
+            #[must_use]
+            pub fn by_ip(quota: ::lockgate::Quota) -> Self {
+                Self::by(::lockgate::gate::KeySource::ip(), quota)
+            }
+
+            /// A quota for each value of a header field, such as an API key. A request without it, or
+            /// with more than one, is answered with 400.
+            #[must_use]
+            pub fn by_header(name: &str, quota: ::lockgate::Quota) -> Self {
+                Self::by(::lockgate::gate::KeySource::header(name), quota)
+            }
+
+            /// A quota for each value of a parameter of the matched route.
+            #[must_use]
+            pub fn by_path_param(name: &str, quota: ::lockgate::Quota) -> Self {
+                Self::by(::lockgate::gate::KeySource::path_param(name), quota)
+            }
+
+            /// One quota for each route, whoever asks.
+            #[must_use]
+            pub fn by_route(quota: ::lockgate::Quota) -> Self {
+                Self::by(::lockgate::gate::KeySource::route(), quota)
+            }
+
+            /// A quota for each value the function returns; `None` is answered with 400.
+            #[must_use]
+            pub fn by_key(
+                key: impl Fn(&$native) -> Option<String> + Send + Sync + 'static,
+                quota: ::lockgate::Quota,
+            ) -> Self {
+                Self::by(::lockgate::gate::KeySource::function(key), quota)
+            }
+
+            /// The policy's name, which clients see and counters are kept under. Default `default`.
+            #[must_use]
+            pub fn name(self, name: &str) -> Self {
+                Self {
+                    gate: self.gate.name(name),
+                }
+            }
+
+            /// Uses this store, whatever the request brings along.
+            #[must_use]
+            pub fn store(self, store: &::lockgate::Store) -> Self {
+                Self {
+                    gate: self.gate.store(store),
+                }
+            }
+
+            /// What to do while the store is away. Default [`Outage::Admit`](::lockgate::Outage): a
+            /// limiter that is down should not take the service down with it.
+            #[must_use]
+            pub fn on_outage(self, outage: ::lockgate::Outage) -> Self {
+                Self {
+                    gate: self.gate.on_outage(outage),
+                }
+            }
+        }
+
+        /// Serializes requests per resource: 409 with `Retry-After` while another one changes it, or a
+        /// wait in line.
+        ///
+        /// See [`lockgate::lock`](::lockgate::lock) for what happens to a request, and the crate
+        /// documentation for an example. A lock is named by the kind of its key, the parameter's name,
+        /// its scope and its value, never by the layer: two routes with the same parameter and value
+        /// share a lock, which is the safe side.
+        #[derive(Debug, Clone)]
+        pub struct LockLayer {
+            gate: ::lockgate::lock::LockGate<$native>,
+        }
+
+        impl LockLayer {
+            fn by(source: ::lockgate::gate::KeySource<$native>) -> Self {
+                Self {
+                    gate: ::lockgate::lock::LockGate::new(source),
+                }
+            }
+
+            /// A lock for each value of a parameter of the matched route.
+            #[must_use]
+            pub fn by_path_param(name: &str) -> Self {
+                Self::by(::lockgate::gate::KeySource::path_param(name))
+            }
+
+            /// A lock for each value of a header field. A request without it is answered with 400.
+            #[must_use]
+            pub fn by_header(name: &str) -> Self {
+                Self::by(::lockgate::gate::KeySource::header(name))
+            }
+
+            /// A lock for each client address.
+            #[must_use]
+            pub fn by_ip() -> Self {
+                Self::by(::lockgate::gate::KeySource::ip())
+            }
+
+            /// One lock for each route.
+            #[must_use]
+            pub fn by_route() -> Self {
+                Self::by(::lockgate::gate::KeySource::route())
+            }
+
+            /// A lock for each value the function returns; `None` is answered with 400.
+            #[must_use]
+            pub fn by_key(
+                key: impl Fn(&$native) -> Option<String> + Send + Sync + 'static,
+            ) -> Self {
+                Self::by(::lockgate::gate::KeySource::function(key))
+            }
+
+            /// Keeps keys of one kind apart: with scopes, `/orders/7` and `/users/7` are two locks.
+            #[must_use]
+            pub fn scope(self, scope: &str) -> Self {
+                Self {
+                    gate: self.gate.scope(scope),
+                }
+            }
+
+            /// Stand in line for at most this long (at most ten minutes) before the busy answer.
+            /// Default: don't. With a `DeferLayer` outside nobody waits: the request is deferred.
+            #[must_use]
+            pub fn wait(self, wait: ::std::time::Duration) -> Self {
+                Self {
+                    gate: self.gate.wait(wait),
+                }
+            }
+
+            /// How long the lock outlives its process; renewed at a third. Default 10 s, at least
+            /// 100 ms.
+            #[must_use]
+            pub fn lease(self, lease: ::std::time::Duration) -> Self {
+                Self {
+                    gate: self.gate.lease(lease),
+                }
+            }
+
+            /// How long a request may hold it in all. Default 60 s.
+            #[must_use]
+            pub fn max_hold(self, max_hold: ::std::time::Duration) -> Self {
+                Self {
+                    gate: self.gate.max_hold(max_hold),
+                }
+            }
+
+            /// Locks safe methods too. Default: GET, HEAD, OPTIONS and TRACE take no lock.
+            #[must_use]
+            pub fn all_methods(self) -> Self {
+                Self {
+                    gate: self.gate.all_methods(),
+                }
+            }
+
+            /// Uses this store, whatever the request brings along.
+            #[must_use]
+            pub fn store(self, store: &::lockgate::Store) -> Self {
+                Self {
+                    gate: self.gate.store(store),
+                }
+            }
+
+            /// What to do while the store is away. Default [`Outage::Refuse`](::lockgate::Outage): two
+            /// changes at once are worse than none.
+            #[must_use]
+            pub fn on_outage(self, outage: ::lockgate::Outage) -> Self {
+                Self {
+                    gate: self.gate.on_outage(outage),
+                }
+            }
+        }
+
+        /// Accepts requests whose resource is busy: 202 now, and a run later, once, in order.
+        ///
+        /// See [`lockgate::defer`](::lockgate::defer) for what happens to a request, and the crate
+        /// documentation for an example. Put it outside the `LockLayer`; jobs live in that layer's
+        /// store, beside its lock.
+        #[derive(Debug, Clone, Default)]
+        pub struct DeferLayer {
+            gate: ::lockgate::defer::DeferGate<$native>,
+        }
+
+        impl DeferLayer {
+            /// Defers unsafe requests with bodies of up to 64 KiB.
+            #[must_use]
+            pub fn new() -> Self {
+                Self::default()
+            }
+
+            /// Where the status resource is mounted. Default `/deferred`.
+            #[must_use]
+            pub fn status_at(self, path: &str) -> Self {
+                Self {
+                    gate: self.gate.status_at(path),
+                }
+            }
+
+            /// Most bytes of a body; a longer one gets the plain busy answer. Default 64 KiB.
+            #[must_use]
+            pub fn body_limit(self, bytes: usize) -> Self {
+                Self {
+                    gate: self.gate.body_limit(bytes),
+                }
+            }
+
+            /// Stores a field that is dropped by default: `Authorization`, `Cookie`,
+            /// `Proxy-Authorization`. A request that carries one of them is otherwise not deferred,
+            /// since it would run as nobody.
+            #[must_use]
+            pub fn keep_header(self, name: &str) -> Self {
+                Self {
+                    gate: self.gate.keep_header(name),
+                }
+            }
+
+            /// Most runs of a PUT or DELETE. Default 5. Other methods run once.
+            #[must_use]
+            pub fn max_attempts(self, attempts: u32) -> Self {
+                Self {
+                    gate: self.gate.max_attempts(attempts),
+                }
+            }
+
+            /// Most requests that wait for one resource; beyond it the plain busy answer. Default 1000.
+            #[must_use]
+            pub fn max_jobs(self, per_resource: u64) -> Self {
+                Self {
+                    gate: self.gate.max_jobs(per_resource),
+                }
+            }
+
+            /// Whom a request belongs to (an account, a tenant): scopes `Idempotency-Key`, and is what
+            /// [`DeferredRoutes::visible_to`] compares with.
+            #[must_use]
+            pub fn owner(
+                self,
+                owner: impl Fn(&$native) -> Option<String> + Send + Sync + 'static,
+            ) -> Self {
+                Self {
+                    gate: self.gate.owner(owner),
+                }
+            }
+        }
+
+        /// Runs deferred requests. Several processes may each have one; they share the work.
+        #[derive(Debug)]
+        #[must_use = "a worker does nothing until `run` is awaited or spawned"]
+        pub struct DeferWorker {
+            inner: ::lockgate::defer::DeferWorker,
+        }
+
+        impl DeferWorker {
+            /// Most requests that run at once. Default 16; those of one resource never do.
+            pub fn concurrency(self, most: usize) -> Self {
+                Self {
+                    inner: self.inner.concurrency(most),
+                }
+            }
+
+            /// How long runs may go on after the signal to stop. Default 10 s. What still runs then
+            /// is abandoned: PUT and DELETE go back in line, others among the dead letters.
+            pub fn drain(self, deadline: ::std::time::Duration) -> Self {
+                Self {
+                    inner: self.inner.drain(deadline),
+                }
+            }
+
+            /// How long a run outlives its process. Default 10 s; renewed at a third.
+            pub fn lease(self, lease: ::std::time::Duration) -> Self {
+                Self {
+                    inner: self.inner.lease(lease),
+                }
+            }
+
+            /// Longest run. Default 5 minutes.
+            pub fn max_run(self, max: ::std::time::Duration) -> Self {
+                Self {
+                    inner: self.inner.max_run(max),
+                }
+            }
+
+            /// How long finished requests and their responses are kept. Default a day.
+            pub fn keep_done(self, retention: ::std::time::Duration) -> Self {
+                Self {
+                    inner: self.inner.keep_done(retention),
+                }
+            }
+
+            /// How long dead letters are kept. Default a week.
+            pub fn keep_dead(self, retention: ::std::time::Duration) -> Self {
+                Self {
+                    inner: self.inner.keep_dead(retention),
+                }
+            }
+
+            /// Works until `shutdown` resolves, then drains. Dropping the future instead aborts what
+            /// runs, as a crash would.
+            pub async fn run(self, shutdown: impl ::std::future::Future<Output = ()>) {
+                self.inner.run(shutdown).await;
+            }
+        }
+
+        /// The status resource of deferred requests, to be mounted. Made by [`deferred_routes`].
+        #[derive(Debug, Clone)]
+        #[must_use = "the routes have to be mounted"]
+        pub struct DeferredRoutes {
+            path: String,
+            gate: ::lockgate::defer::StatusGate<$native>,
+        }
+
+        /// The status resource, at this path: what the `Location` of a 202 points to.
+        pub fn deferred_routes(path: &str) -> DeferredRoutes {
+            let path = format!("/{}", path.trim_matches('/'));
+            DeferredRoutes {
+                path,
+                gate: ::lockgate::defer::StatusGate::new(),
+            }
+        }
+
+        impl DeferredRoutes {
+            /// Answers from this store, whatever the request brings along.
+            pub fn store(self, store: &::lockgate::Store) -> Self {
+                Self {
+                    gate: self.gate.store(store),
+                    ..self
+                }
+            }
+
+            /// Shows a job only to its [owner](DeferLayer::owner): the function says who asks.
+            /// Default: whoever knows the id, which is 128 random bits.
+            pub fn visible_to(
+                self,
+                asker: impl Fn(&$native) -> Option<String> + Send + Sync + 'static,
+            ) -> Self {
+                Self {
+                    gate: self.gate.visible_to(asker),
+                    ..self
+                }
+            }
+        }
+    };
+}

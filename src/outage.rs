@@ -1,0 +1,23 @@
+//! What a layer does while the store is away, or was never given to it.
+
+use crate::reply::Reply;
+
+/// The policy of a layer for requests it can't decide about because the store is away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outage {
+    /// 503 with `Retry-After`: never 429 or 409, since nobody's quota is spent and nothing is busy.
+    Refuse,
+    /// Let it pass, marked: a lock without a fence, a rate limit without fields.
+    Admit,
+}
+
+/// The answer to a request that brought no store along.
+pub(crate) fn no_store(layer: &str) -> Reply {
+    tracing::error!(
+        layer,
+        "request refused: no store; add .layer(Extension(store)) outside this layer (actix-web: \
+         .app_data(web::Data::new(store))), or .store(&store) on the layer"
+    );
+    Reply::wiring_fault()
+}
