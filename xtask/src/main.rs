@@ -1,2 +1,48 @@
-//! Placeholder.
-fn main() {}
+//! The tasks of this repository, for people and for CI: `cargo xtask <task>`.
+
+mod check;
+mod imports;
+mod metadata;
+mod msrv;
+mod redis_server;
+mod shell;
+mod summary;
+mod test;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask <task>
+
+  test [-- ARGS]  run every test (unit, conformance, scenario, property, doc); installs redis-server
+                  if it is missing; ARGS go to `cargo test`
+  check           formatting, lints, docs, each feature alone, MSRV, direction of imports, licences
+  bench           not there yet
+  faults          not there yet";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match args.as_slice() {
+        ["test"] => test::run(&[]),
+        ["test", "--", rest @ ..] => test::run(rest),
+        ["check"] => check::run(),
+        ["bench", ..] => {
+            later("There is no benchmark yet: each comes with the work on its engine.")
+        }
+        ["faults", ..] => later(
+            "There is no fault run yet: it comes with the work on the engines; `cargo xtask test` is what there is.",
+        ),
+        ["help" | "--help" | "-h"] => {
+            println!("{USAGE}");
+            ExitCode::SUCCESS
+        }
+        _ => later(USAGE),
+    }
+}
+
+/// Exit code 2 is for what was asked wrongly or cannot be asked yet; 1 is for what was found wanting.
+fn later(sentence: &str) -> ExitCode {
+    eprintln!("{sentence}");
+    ExitCode::from(2)
+}

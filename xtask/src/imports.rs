@@ -1,0 +1,543 @@
+//! The direction of imports: top to bottom, never back, and only the store knows Redis.
+//!
+//! A check of the text, not of the types: it reads every path that starts at `crate`, `super` or
+//! `self` and looks in which room it ends.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    metadata::{LIBRARIES, Metadata},
+    shell,
+};
+
+/// Every room under `src/` and how high it stands; an import goes to a lower one. Rooms of one
+/// height do not know each other, save those at the bottom.
+const ROOMS: [(&str, u8); 10] = [
+    ("middleware", 4),
+    ("rate_limit", 3),
+    ("lock", 3),
+    ("defer", 3),
+    ("gate", 2),
+    ("store", 1),
+    ("key", 0),
+    ("reply", 0),
+    ("error", 0),
+    ("clock", 0),
+];
+
+/// What only the store may name.
+const REDIS: [&str; 3] = ["redis", "bb8", "evalsha"];
+
+pub(crate) fn check(metadata: &Metadata) -> Result<(), String> {
+    let root = shell::root();
+    let src = root.join("src");
+    let library = read(&src.join("lib.rs"))?;
+    let exports = exports(&library);
+    let mut found = Vec::new();
+    let mut files = 0;
+    for file in rust_files(&src)? {
+        let text = read(&file)?;
+        let module = module_path(file.strip_prefix(&src).unwrap_or(&file));
+        let complaints = core(&module, &text, &exports);
+        found.extend(
+            complaints
+                .iter()
+                .map(|(line, what)| at(&root, &file, *line, what)),
+        );
+        files += 1;
+    }
+    for file in rust_files(&root.join("integrations"))? {
+        if file.components().any(|part| part.as_os_str() == "src") {
+            let text = read(&file)?;
+            found.extend(
+                names_redis(&text)
+                    .iter()
+                    .map(|(line, what)| at(&root, &file, *line, what)),
+            );
+            files += 1;
+        }
+    }
+    for library in &LIBRARIES[1..] {
+        let direct = metadata.direct(library)?;
+        let bad = direct
+            .iter()
+            .filter(|name| REDIS.iter().any(|word| name.contains(word)));
+        found.extend(bad.map(|name| format!("{library} depends on {name}: only the core may")));
+    }
+    if found.is_empty() {
+        println!("{files} files: imports go downwards, and only the store names Redis.");
+        Ok(())
+    } else {
+        Err(found.join("\n"))
+    }
+}
+
+/// A line and what is wrong with it.
+type Complaint = (usize, String);
+
+fn at(root: &Path, file: &Path, line: usize, what: &str) -> String {
+    format!(
+        "{}:{line}: {what}",
+        file.strip_prefix(root).unwrap_or(file).display()
+    )
+}
+
+/// What is wrong with one file of the core.
+fn core(module: &[String], text: &str, exports: &BTreeMap<String, String>) -> Vec<Complaint> {
+    // lib.rs only lists what the rooms export.
+    let Some(here) = module.first() else {
+        return Vec::new();
+    };
+    let Some(height) = height(here) else {
+        let what = format!(
+            "the module `{here}` has no place in the order of imports (xtask/src/imports.rs)"
+        );
+        return vec![(1, what)];
+    };
+    let mut found = if here == "store" {
+        Vec::new()
+    } else {
+        names_redis(text)
+    };
+    for path in paths(text) {
+        let Some(target) = path.target(module) else {
+            continue;
+        };
+        if target == "*" {
+            found.push((
+                path.line,
+                "imports everything from the crate root: name what is meant".into(),
+            ));
+            continue;
+        }
+        let room = exports.get(&target).unwrap_or(&target);
+        let Some(their) = self::height(room) else {
+            continue;
+        };
+        if room != here && their >= height && (their, height) != (0, 0) {
+            found.push((path.line, format!("`{here}` must not import from `{room}`")));
+        }
+    }
+    found
+}
+
+fn height(room: &str) -> Option<u8> {
+    ROOMS
+        .iter()
+        .find(|(name, _)| *name == room)
+        .map(|(_, height)| *height)
+}
+
+/// The code of a file that names Redis or its script calls; comments and strings may.
+fn names_redis(text: &str) -> Vec<Complaint> {
+    let code = code_of(text);
+    let mut found = Vec::new();
+    for (at, line) in code.lines().enumerate() {
+        let small = line.to_lowercase();
+        if let Some(word) = REDIS.iter().find(|word| small.contains(**word)) {
+            found.push((at + 1, format!("names `{word}`: only src/store may")));
+        }
+    }
+    found
+}
+
+/// Which room each name comes from that `lib.rs` exports at the root: `crate::Store` is an import
+/// from `store` as much as `crate::store::Store`.
+fn exports(library: &str) -> BTreeMap<String, String> {
+    // `pub use gate::Gate` says the same as `pub use self::gate::Gate`.
+    let spelt_out = library
+        .replace("pub use self::", "pub use ")
+        .replace("pub use ", "pub use self::");
+    let mut map = BTreeMap::new();
+    for path in paths(&spelt_out) {
+        if let [_, room, .., name] = path.segments.as_slice() {
+            map.insert(
+                path.alias.clone().unwrap_or_else(|| name.clone()),
+                room.clone(),
+            );
+        }
+    }
+    map
+}
+
+/// `store/redis/mod.rs` is `[store, redis]`, `gate.rs` is `[gate]`, `lib.rs` is the root.
+fn module_path(file: &Path) -> Vec<String> {
+    let stems = file.with_extension("");
+    let mut path: Vec<String> = stems
+        .iter()
+        .map(|part| part.to_string_lossy().into_owned())
+        .collect();
+    if path
+        .last()
+        .is_some_and(|last| last == "mod" || last == "lib")
+    {
+        path.pop();
+    }
+    path
+}
+
+/// A path in the code, as far as it can be read without compiling.
+#[derive(Debug, PartialEq, Eq)]
+struct Found {
+    line: usize,
+    /// How many inline modules of the file surround it.
+    inside: usize,
+    segments: Vec<String>,
+    alias: Option<String>,
+}
+
+impl Found {
+    /// The first name below the crate root that this path goes through, seen from `module`.
+    fn target(&self, module: &[String]) -> Option<String> {
+        let (first, rest) = self.segments.split_first()?;
+        if first == "crate" {
+            return rest.first().cloned();
+        }
+        let ups = self
+            .segments
+            .iter()
+            .take_while(|segment| *segment == "super")
+            .count();
+        let ups = ups.checked_sub(self.inside)?;
+        if ups == 0 {
+            return None;
+        }
+        let base = module.len().checked_sub(ups)?;
+        match module[..base].first() {
+            Some(room) => Some(room.clone()),
+            None => self
+                .segments
+                .iter()
+                .find(|segment| *segment != "super")
+                .cloned(),
+        }
+    }
+}
+
+/// Every path in the text that starts at `crate`, `super` or `self`, with its groups taken apart.
+fn paths(text: &str) -> Vec<Found> {
+    let tokens = tokens(&code_of(text));
+    let mut found = Vec::new();
+    let mut braces = 0;
+    let mut inline: Vec<usize> = Vec::new();
+    let mut at = 0;
+    while at < tokens.len() {
+        let next = tokens.get(at + 1).map(|token| token.1.as_str());
+        match tokens[at].1.as_str() {
+            "crate" | "super" | "self" if next == Some("::") => {
+                at = tree(&tokens, at, &[], inline.len(), &mut found);
+                continue;
+            }
+            "mod" if tokens.get(at + 2).is_some_and(|token| token.1 == "{") => {
+                inline.push(braces);
+                at += 1;
+            }
+            "{" => braces += 1,
+            "}" => {
+                braces = braces.saturating_sub(1);
+                if inline.last() == Some(&braces) {
+                    inline.pop();
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    found
+}
+
+/// Reads one path or one branch of a group; returns where it ends.
+fn tree(
+    tokens: &[Token],
+    start: usize,
+    prefix: &[String],
+    inside: usize,
+    found: &mut Vec<Found>,
+) -> usize {
+    let text = |at: usize| tokens.get(at).map_or("", |token| token.1.as_str());
+    let mut segments = prefix.to_vec();
+    let mut at = start;
+    loop {
+        if text(at) == "{" {
+            at += 1;
+            while !matches!(text(at), "}" | "") {
+                at = tree(tokens, at, &segments, inside, found);
+                if text(at) == "," {
+                    at += 1;
+                } else if text(at) != "}" {
+                    return at;
+                }
+            }
+            return at + 1;
+        }
+        // `use a::{self}` is a path to `a`.
+        if text(at) != "self" || segments.is_empty() {
+            segments.push(text(at).to_owned());
+        }
+        let line = tokens.get(at).map_or(0, |token| token.0);
+        at += 1;
+        let next = text(at + 1);
+        if text(at) == "::" && (next == "{" || next == "*" || is_word(next)) {
+            at += 1;
+            continue;
+        }
+        let alias = (text(at) == "as").then(|| text(at + 1).to_owned());
+        at += if alias.is_some() { 2 } else { 0 };
+        found.push(Found {
+            line,
+            inside,
+            segments,
+            alias,
+        });
+        return at;
+    }
+}
+
+/// A line number and a word or a mark.
+type Token = (usize, String);
+
+fn tokens(code: &str) -> Vec<Token> {
+    let mut tokens: Vec<Token> = Vec::new();
+    for (at, line) in code.lines().enumerate() {
+        let mut rest = line;
+        while let Some(first) = rest.chars().next() {
+            let length = if is_word_part(first) {
+                rest.find(|one| !is_word_part(one)).unwrap_or(rest.len())
+            } else if rest.starts_with("::") {
+                2
+            } else {
+                first.len_utf8()
+            };
+            let (token, after) = rest.split_at(length);
+            if !token.trim().is_empty() {
+                tokens.push((at + 1, token.to_owned()));
+            }
+            rest = after;
+        }
+    }
+    tokens
+}
+
+fn is_word(token: &str) -> bool {
+    token.chars().next().is_some_and(is_word_part)
+}
+
+fn is_word_part(one: char) -> bool {
+    one.is_alphanumeric() || one == '_'
+}
+
+/// The text with comments and the contents of strings and characters blanked, line by line.
+fn code_of(text: &str) -> String {
+    let mut code = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let skip = comment(rest).or_else(|| literal(rest, code.chars().next_back()));
+        let length = skip.unwrap_or(first.len_utf8());
+        let (taken, after) = rest.split_at(length);
+        if skip.is_some() {
+            code.extend(
+                taken
+                    .chars()
+                    .map(|one| if one == '\n' { '\n' } else { ' ' }),
+            );
+        } else {
+            code.push_str(taken);
+        }
+        rest = after;
+    }
+    code
+}
+
+/// The length of the comment that starts here.
+fn comment(text: &str) -> Option<usize> {
+    if text.starts_with("//") {
+        return Some(text.find('\n').unwrap_or(text.len()));
+    }
+    if !text.starts_with("/*") {
+        return None;
+    }
+    let (mut depth, mut at) = (0, 0);
+    while at < text.len() {
+        let step = match &text.as_bytes()[at..] {
+            [b'/', b'*', ..] => {
+                depth += 1;
+                2
+            }
+            [b'*', b'/', ..] => {
+                depth -= 1;
+                2
+            }
+            _ => 1,
+        };
+        at += step;
+        if depth == 0 {
+            return Some(at);
+        }
+    }
+    Some(text.len())
+}
+
+/// The length of the string or character that starts here; a lifetime is neither.
+fn literal(text: &str, before: Option<char>) -> Option<usize> {
+    let in_word = before.is_some_and(is_word_part);
+    if let Some(raw) = text
+        .strip_prefix('r')
+        .filter(|_| !in_word || before == Some('b'))
+    {
+        let hashes = raw.len() - raw.trim_start_matches('#').len();
+        if raw[hashes..].starts_with('"') {
+            let close = format!("\"{}", "#".repeat(hashes));
+            let start = hashes + 2;
+            let end = text[start..]
+                .find(&close)
+                .map_or(text.len(), |at| start + at + close.len());
+            return Some(end);
+        }
+    }
+    let quote = text
+        .chars()
+        .next()
+        .filter(|first| matches!(first, '"' | '\''))?;
+    let mut inner = text.char_indices().skip(1);
+    if quote == '\'' {
+        let (_, first) = inner.next()?;
+        let (at, second) = inner.next()?;
+        if first != '\\' {
+            return (second == '\'').then_some(at + 1);
+        }
+    }
+    let mut escaped = false;
+    for (at, one) in inner {
+        match one {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            _ if one == quote => return Some(at + 1),
+            _ => {}
+        }
+    }
+    Some(text.len())
+}
+
+fn rust_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut open = vec![folder.to_path_buf()];
+    let mut files = Vec::new();
+    while let Some(folder) = open.pop() {
+        let entries =
+            fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        for entry in entries.flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                open.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn read(file: &Path) -> Result<String, String> {
+    fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complaints(file: &str, text: &str) -> Vec<String> {
+        let exports =
+            exports("mod gate; pub use gate::Gate; pub use self::{store::{Store, Held as Hold}};");
+        let found = core(&module_path(Path::new(file)), text, &exports);
+        found
+            .into_iter()
+            .map(|(line, what)| format!("{line}: {what}"))
+            .collect()
+    }
+
+    #[test]
+    fn downwards_is_fine() {
+        let text =
+            "use crate::{gate::{Gate, Verdict}, store::Store, Error};\nuse super::quota::Quota;";
+        assert!(complaints("rate_limit/gate.rs", text).is_empty());
+        assert!(complaints("key.rs", "use crate::error::Error;").is_empty());
+        assert!(
+            complaints(
+                "middleware/future.rs",
+                "use crate::{defer, lock::LockGate, Store};"
+            )
+            .is_empty()
+        );
+    }
+
+    #[test]
+    fn upwards_and_sideways_is_not() {
+        let text = "use std::fmt;\nuse crate::{\n    key::Key,\n    gate::Gate,\n};";
+        assert_eq!(
+            complaints("store/mod.rs", text),
+            ["4: `store` must not import from `gate`"]
+        );
+        assert_eq!(complaints("lock/mod.rs", "use crate::defer::Job;").len(), 1);
+        assert_eq!(
+            complaints("gate.rs", "fn f() { crate::lock::go() }").len(),
+            1
+        );
+        assert_eq!(
+            complaints("clock.rs", "use crate::store::{self, Store};").len(),
+            2
+        );
+    }
+
+    #[test]
+    fn a_name_at_the_root_is_in_its_room() {
+        assert_eq!(complaints("store/mod.rs", "use crate::Gate;").len(), 1);
+        assert_eq!(complaints("key.rs", "use crate::Hold;").len(), 1);
+        assert!(complaints("gate.rs", "use crate::{Gate, Store};").is_empty());
+        assert_eq!(complaints("gate.rs", "use crate::*;").len(), 1);
+    }
+
+    #[test]
+    fn super_is_followed_to_the_root() {
+        assert_eq!(
+            complaints("store/redis/mod.rs", "use super::super::lock::X;").len(),
+            1
+        );
+        assert!(complaints("store/redis/mod.rs", "use super::lock::X;").is_empty());
+        let inline = "mod tests {\n    use super::lock::X;\n}\nuse super::lock::X;";
+        assert_eq!(
+            complaints("gate.rs", inline),
+            ["4: `gate` must not import from `lock`"]
+        );
+    }
+
+    #[test]
+    fn comments_and_strings_are_no_code() {
+        let text = "//! See [`crate::lock`], over Redis.\n/* crate::lock /* redis */ */\n\
+                    const A: &str = \"crate::lock redis \\\" bb8\"; const B: &str = r#\"redis \"x\" \"#;\n\
+                    const C: char = '\"'; fn f<'a>(_: &'a str) {} // redis";
+        assert!(complaints("gate.rs", text).is_empty());
+        assert_eq!(
+            code_of("'\"' redis '\\'' bb8 b\"redis\""),
+            "    redis      bb8 b       "
+        );
+    }
+
+    #[test]
+    fn only_the_store_names_redis() {
+        assert_eq!(names_redis("fn f() {}\nuse redis::Client;").len(), 1);
+        assert_eq!(names_redis("let pool: Bb8Pool;").len(), 1);
+        assert!(names_redis("#[cfg(feature = \"redis\")]\nuse lockgate::StoreBuilder;").is_empty());
+        assert!(complaints("store/redis/mod.rs", "use redis::Client;").is_empty());
+        assert_eq!(complaints("error.rs", "use redis::RedisError;").len(), 1);
+    }
+
+    #[test]
+    fn a_new_room_needs_a_place() {
+        assert_eq!(complaints("attic/mod.rs", "").len(), 1);
+        assert!(complaints("lib.rs", "pub use self::gate::Gate;").is_empty());
+    }
+}

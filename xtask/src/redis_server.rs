@@ -1,0 +1,148 @@
+//! The one thing the tests need that cargo does not bring: `redis-server`.
+
+use crate::shell;
+
+const OLDEST: (u32, u32) = (6, 2);
+
+/// Makes sure that a new enough `redis-server` is on `PATH`; the error is one sentence to act on.
+pub(crate) fn ensure() -> Result<(), String> {
+    if !shell::on_path("redis-server") {
+        install()?;
+    }
+    let told = shell::output(shell::program("redis-server", ["--version"])).unwrap_or_default();
+    match version(&told) {
+        Some(found) if found >= OLDEST => Ok(()),
+        Some((major, minor)) => Err(format!(
+            "The redis-server on PATH is {major}.{minor}; install Redis {}.{} or newer, or Valkey.",
+            OLDEST.0, OLDEST.1
+        )),
+        None => Err("The redis-server on PATH does not tell its version; install Redis 6.2 or newer, or Valkey.".into()),
+    }
+}
+
+fn install() -> Result<(), String> {
+    let root = shell::output(shell::program("id", ["-u"])).is_some_and(|id| id.trim() == "0");
+    let commands =
+        plan(shell::on_path, root).ok_or_else(|| by_hand("cannot be installed from here"))?;
+    println!("redis-server is not on PATH; installing it:");
+    for words in &commands {
+        shell::run(shell::program(words[0], &words[1..]))
+            .map_err(|why| by_hand(&format!("could not be installed ({why})")))?;
+    }
+    if shell::on_path("redis-server") {
+        Ok(())
+    } else {
+        Err(by_hand("is still not on PATH after the installation"))
+    }
+}
+
+fn by_hand(why: &str) -> String {
+    format!(
+        "redis-server {why}: install Redis 6.2 or newer, or Valkey, so that `redis-server` is on PATH, and run this again."
+    )
+}
+
+type Words = Vec<&'static str>;
+
+/// The commands that install the server here, or `None` if no package manager we know can be used.
+fn plan(on_path: impl Fn(&str) -> bool, root: bool) -> Option<Vec<Words>> {
+    const APT: [&str; 2] = ["-o", "DPkg::Lock::Timeout=120"];
+    // Homebrew refuses to run as root and needs no sudo; everything else is the other way round.
+    if on_path("brew") && !root {
+        return Some(vec![vec!["brew", "install", "redis"]]);
+    }
+    let commands: Vec<Words> = if on_path("apt-get") {
+        let front = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"];
+        vec![
+            [&front[..], &APT, &["update"]].concat(),
+            [
+                &front[..],
+                &APT,
+                &["install", "-y", "--no-install-recommends", "redis-server"],
+            ]
+            .concat(),
+        ]
+    } else if on_path("dnf") {
+        vec![vec!["dnf", "install", "-y", "redis"]]
+    } else if on_path("apk") {
+        vec![vec!["apk", "add", "--no-cache", "redis"]]
+    } else if on_path("pacman") {
+        // Arch has Valkey in place of Redis; it brings `redis-server` as a link.
+        vec![vec!["pacman", "-Sy", "--noconfirm", "--needed", "valkey"]]
+    } else {
+        return None;
+    };
+    if root {
+        return Some(commands);
+    }
+    let sudo = |words: Words| [vec!["sudo"], words].concat();
+    on_path("sudo").then(|| commands.into_iter().map(sudo).collect())
+}
+
+/// Reads `Redis server v=7.0.15 sha=...`, and Valkey's line of the same form.
+fn version(told: &str) -> Option<(u32, u32)> {
+    let number = told
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("v="))?;
+    let mut parts = number.split('.').map(str::parse);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn planned(there: &[&str], root: bool) -> Option<String> {
+        let commands = plan(|name| there.contains(&name), root)?;
+        Some(
+            commands
+                .iter()
+                .map(|words| words.join(" "))
+                .collect::<Vec<_>>()
+                .join("; "),
+        )
+    }
+
+    #[test]
+    fn apt_updates_first_and_asks_nothing() {
+        let told = planned(&["apt-get", "sudo"], true).unwrap();
+        assert!(
+            told.starts_with("env DEBIAN_FRONTEND=noninteractive apt-get"),
+            "{told}"
+        );
+        assert!(
+            told.find("update").unwrap() < told.find("install -y").unwrap(),
+            "{told}"
+        );
+        assert!(!told.contains("sudo"));
+    }
+
+    #[test]
+    fn others_than_root_need_sudo() {
+        assert_eq!(
+            planned(&["dnf", "sudo"], false).unwrap(),
+            "sudo dnf install -y redis"
+        );
+        assert_eq!(planned(&["dnf"], false), None);
+    }
+
+    #[test]
+    fn homebrew_wants_neither_root_nor_sudo() {
+        assert_eq!(planned(&["brew"], false).unwrap(), "brew install redis");
+        assert_eq!(planned(&["brew"], true), None);
+    }
+
+    #[test]
+    fn nothing_known_is_no_plan() {
+        assert_eq!(planned(&["sudo"], true), None);
+    }
+
+    #[test]
+    fn reads_versions() {
+        let redis = "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.2.1 bits=64 build=1";
+        assert_eq!(version(redis), Some((7, 0)));
+        assert_eq!(version("Valkey server v=8.1.3 sha=0:0"), Some((8, 1)));
+        assert_eq!(version("redis"), None);
+        assert!(version("Redis server v=6.0.16").unwrap() < OLDEST);
+    }
+}

@@ -1,0 +1,101 @@
+//! Finding and running other programs. Every command is printed before it runs.
+
+use std::{
+    env,
+    ffi::OsStr,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+/// The root of the workspace, wherever the task was started.
+pub(crate) fn root() -> PathBuf {
+    let here = env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    here.parent().map_or(here.clone(), Path::to_path_buf)
+}
+
+/// The cargo that started us, at the root of the workspace.
+pub(crate) fn cargo<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(root());
+    command
+}
+
+/// Any other program, at the root of the workspace.
+pub(crate) fn program<A: AsRef<OsStr>>(name: &str, args: impl IntoIterator<Item = A>) -> Command {
+    let mut command = Command::new(name);
+    command.args(args).current_dir(root());
+    command
+}
+
+/// Prints the command, runs it with our own input and output, and says whether it succeeded.
+pub(crate) fn run(mut command: Command) -> Result<(), String> {
+    announce(&command);
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("`{}` ended with {status}", shown(&command))),
+        Err(error) => Err(format!(
+            "`{}` could not be started: {error}",
+            shown(&command)
+        )),
+    }
+}
+
+/// What a command writes to its standard output; `None` if it cannot be had.
+pub(crate) fn output(mut command: Command) -> Option<String> {
+    let output = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    output
+        .status
+        .success()
+        .then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+pub(crate) fn announce(command: &Command) {
+    println!("$ {}", shown(command));
+}
+
+/// Whether a program of this name is on `PATH`.
+pub(crate) fn on_path(name: &str) -> bool {
+    let name = format!("{name}{}", env::consts::EXE_SUFFIX);
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|folder| executable(&folder.join(&name)))
+}
+
+#[cfg(unix)]
+fn executable(file: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    file.metadata()
+        .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(not(unix))]
+fn executable(file: &Path) -> bool {
+    file.is_file()
+}
+
+fn shown(command: &Command) -> String {
+    let name = Path::new(command.get_program())
+        .file_stem()
+        .unwrap_or_default();
+    let mut words: Vec<_> = command
+        .get_envs()
+        .filter_map(|(key, value)| {
+            Some(format!(
+                "{}={:?}",
+                key.to_string_lossy(),
+                value?.to_string_lossy()
+            ))
+        })
+        .collect();
+    words.push(name.to_string_lossy().into_owned());
+    words.extend(
+        command
+            .get_args()
+            .map(|arg| arg.to_string_lossy().into_owned()),
+    );
+    words.join(" ")
+}

@@ -1,0 +1,119 @@
+//! Counting what `cargo test` reports.
+
+use std::ops::AddAssign;
+
+/// The counts of one suite, or of all of them together.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Summary {
+    pub(crate) suites: u64,
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    pub(crate) ignored: u64,
+}
+
+impl Summary {
+    /// Reads libtest's `test result: ok. 3 passed; 0 failed; 1 ignored; ...`, coloured or not.
+    pub(crate) fn of_line(line: &str) -> Option<Self> {
+        let rest = line.strip_prefix("test result: ")?;
+        let count = |what: &str| {
+            rest.split([';', '.']).find_map(|part| {
+                part.trim()
+                    .strip_suffix(what)?
+                    .rsplit(' ')
+                    .find(|word| !word.is_empty())?
+                    .parse()
+                    .ok()
+            })
+        };
+        Some(Self {
+            suites: 1,
+            passed: count(" passed")?,
+            failed: count(" failed")?,
+            ignored: count(" ignored")?,
+        })
+    }
+
+    /// A run in which nothing ran proves nothing.
+    pub(crate) fn good(&self) -> bool {
+        self.failed == 0 && self.passed > 0
+    }
+}
+
+impl AddAssign for Summary {
+    fn add_assign(&mut self, other: Self) {
+        self.suites += other.suites;
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_a_result_line() {
+        let line = "test result: ok. 12 passed; 0 failed; 3 ignored; 0 measured; 1 filtered out; finished in 0.51s";
+        let summary = Summary::of_line(line).unwrap();
+        assert_eq!(
+            summary,
+            Summary {
+                suites: 1,
+                passed: 12,
+                failed: 0,
+                ignored: 3
+            }
+        );
+        assert!(summary.good());
+    }
+
+    #[test]
+    fn reads_failures_in_colour() {
+        let line = "test result: \u{1b}[31mFAILED\u{1b}[m. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out";
+        let summary = Summary::of_line(line).unwrap();
+        assert_eq!((summary.passed, summary.failed), (1, 2));
+        assert!(!summary.good());
+    }
+
+    #[test]
+    fn other_lines_are_no_results() {
+        for line in [
+            "",
+            "test lock::waits ... ok",
+            "test result:",
+            "running 3 tests",
+            " test result: ok. x passed",
+        ] {
+            assert_eq!(Summary::of_line(line), None, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn sums_and_refuses_an_empty_run() {
+        let mut all = Summary::default();
+        assert!(!all.good());
+        all += Summary {
+            suites: 1,
+            passed: 2,
+            failed: 0,
+            ignored: 1,
+        };
+        all += Summary {
+            suites: 1,
+            passed: 0,
+            failed: 0,
+            ignored: 0,
+        };
+        assert_eq!(
+            all,
+            Summary {
+                suites: 2,
+                passed: 2,
+                failed: 0,
+                ignored: 1
+            }
+        );
+        assert!(all.good());
+    }
+}
