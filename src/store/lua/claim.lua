@@ -47,6 +47,8 @@ local envelope = redis.call('GET', KEYS[9])
 local reason = nil
 if not state or not envelope then
   reason = 'lost'
+  -- What its vanished key said is what its request still is, or nothing.
+  if not v[6] and envelope then bytes = #envelope end
 elseif state == 'running' and (v[4] ~= '1' or attempts >= tonumber(v[5])) then
   -- It was running and its token is gone from h: its worker died or was paused past its lease.
   reason = 'crashed, may have run'
