@@ -57,6 +57,8 @@ if reason then
   redis.call('ZREM', H, 'j' .. id)
   redis.call('ZREM', KEYS[10], id)
   redis.call('HSET', KEYS[8], 'state', 'dead', 'reason', reason, 'ended', int(NOW_US), 'lock', NAME)
+  -- Its last run may still be alive somewhere, only slow: it must learn that its verdict is void.
+  redis.call('HDEL', KEYS[8], 'run')
   redis.call('PEXPIRE', KEYS[8], ARGV[8])
   redis.call('PEXPIRE', KEYS[9], ARGV[8])
   end_job(id, bytes)
