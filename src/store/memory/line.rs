@@ -113,11 +113,13 @@ impl Line {
     }
 
     fn put(&mut self, member: Member, deadline: u64) {
-        self.take(&member);
         if self.holders.is_empty() {
             self.holders_end = 0;
         }
-        self.holders.push((member, deadline));
+        match self.holders.iter_mut().find(|(m, _)| *m == member) {
+            Some((_, old)) => *old = deadline,
+            None => self.holders.push((member, deadline)),
+        }
         self.holders_end = self.holders_end.max(deadline);
     }
 

@@ -112,6 +112,12 @@ impl Memory {
         workers.len()
     }
 
+    /// Locks, jobs, records, counters and due entries, those that are over but not yet swept included.
+    #[cfg(test)]
+    pub(super) fn stored(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
     fn cancel_job(&self, id: &JobId, retention: Duration) -> Option<JobState> {
         let key = self.at(id.shard(), |shard, now| shard.lock_of(id, now))?;
         self.visit(&key, |visit| visit.cancel(id, retention))
