@@ -8,7 +8,9 @@ use super::{
     line::{Member, Visit},
     shard::Job,
 };
-use crate::store::backend::{Claim, Claimed, Enqueue, Enqueued, JobId, JobState, Settle, Verdict};
+use crate::store::backend::{
+    ACCEPT_WINDOW, Claim, Claimed, Enqueue, Enqueued, JobId, JobState, Settle, Verdict,
+};
 
 impl Visit<'_> {
     pub(super) fn enqueue(&mut self, call: Enqueue) -> Enqueued {
@@ -104,25 +106,8 @@ impl Visit<'_> {
         {
             return self.run(call, false);
         }
-        if let Some(back) = self.line.back.filter(|back| *back > self.now.ms) {
-            self.facts.due.set(self.key, back);
-            if last.is_none() {
-                self.move_on();
-            }
-            return Claimed::Later(Duration::from_millis(back - self.now.ms));
-        }
-        let offered = self.line.deadline(&Member::Job(first.clone())).is_some();
-        match last {
-            Some(last) if !offered => {
-                self.facts.due.set(self.key, last);
-                return Claimed::Busy(Duration::from_millis(last - self.now.ms));
-            }
-            // A live place stands before the job: a worker's visit moves the line on for it too.
-            None if self.live_head().is_some_and(|place| place.seq < seq) => {
-                self.move_on();
-                return Claimed::Busy(Duration::from_millis(self.accept_until() - self.now.ms));
-            }
-            _ => {}
+        if let Some(not_now) = self.in_its_way(seq, &first, last) {
+            return not_now;
         }
         if self.has_crashed(&first) {
             return self.bury(seq, first, call.retention);
@@ -131,6 +116,31 @@ impl Visit<'_> {
         self.line.back = None;
         self.facts.due.set(self.key, self.now.after(call.lease));
         self.run(call, true)
+    }
+
+    /// Why the first job can not start now: its backoff, a holder, or a live place before it.
+    fn in_its_way(&mut self, seq: u64, id: &JobId, last: Option<u64>) -> Option<Claimed> {
+        if let Some(back) = self.line.back.filter(|back| *back > self.now.ms) {
+            self.facts.due.set(self.key, back);
+            if last.is_none() {
+                self.move_on();
+            }
+            return Some(Claimed::Later(Duration::from_millis(back - self.now.ms)));
+        }
+        let offered = self.line.deadline(&Member::Job(id.clone())).is_some();
+        match last {
+            Some(last) if !offered => {
+                self.facts.due.set(self.key, last);
+                return Some(Claimed::Busy(Duration::from_millis(last - self.now.ms)));
+            }
+            // A live place stands before the job: a worker's visit moves the line on for it too.
+            None if self.live_head().is_some_and(|place| place.seq < seq) => {
+                self.move_on();
+                return Some(Claimed::Busy(ACCEPT_WINDOW));
+            }
+            _ => {}
+        }
+        None
     }
 
     fn runs_by(&self, call: &Claim) -> bool {
