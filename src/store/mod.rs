@@ -14,6 +14,8 @@ mod keys;
 mod memory;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use self::backend::{
     Acquire, Acquired, Caps, Charge, Claim, Claimed, Enqueue, Enqueued, GaveBack, JobView, Settle,

@@ -44,6 +44,8 @@ if not last then
     line = redis.call('ZCARD', Q) + redis.call('ZCARD', G)
     return {'held', grant(me, lease, spare), line}
   end
+  -- Looking for the head drops places past their deadline, mine too if I come back too late.
+  if place and not redis.call('ZSCORE', Q, place) then place = nil end
 end
 
 local seq, joined = 0, 0

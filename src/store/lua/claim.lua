@@ -47,6 +47,8 @@ local envelope = redis.call('GET', KEYS[9])
 local reason = nil
 if not state or not envelope then
   reason = 'lost'
+  -- What its vanished key said is what its request still is, or nothing.
+  if not v[6] and envelope then bytes = #envelope end
 elseif state == 'running' and (v[4] ~= '1' or attempts >= tonumber(v[5])) then
   -- It was running and its token is gone from h: its worker died or was paused past its lease.
   reason = 'crashed, may have run'
@@ -55,6 +57,8 @@ if reason then
   redis.call('ZREM', H, 'j' .. id)
   redis.call('ZREM', KEYS[10], id)
   redis.call('HSET', KEYS[8], 'state', 'dead', 'reason', reason, 'ended', int(NOW_US), 'lock', NAME)
+  -- Its last run may still be alive somewhere, only slow: it must learn that its verdict is void.
+  redis.call('HDEL', KEYS[8], 'run')
   redis.call('PEXPIRE', KEYS[8], ARGV[8])
   redis.call('PEXPIRE', KEYS[9], ARGV[8])
   end_job(id, bytes)

@@ -140,14 +140,15 @@ local function end_job(id, bytes)
   if redis.call('ZRANK', G, id) == 0 then redis.call('HDEL', L, 'back') end
   redis.call('ZREM', G, id)
   if redis.call('HINCRBY', F, 'jobs', -1) < 0 then redis.call('HSET', F, 'jobs', 0) end
-  if redis.call('HINCRBY', F, 'bytes', -bytes) < 0 then redis.call('HSET', F, 'bytes', 0) end
+  -- Not -bytes: of 0 that is '-0' on the wire, which the server does not take for a number.
+  if redis.call('HINCRBY', F, 'bytes', 0 - bytes) < 0 then redis.call('HSET', F, 'bytes', 0) end
   if redis.call('EXISTS', G) == 0 then
     redis.call('ZREM', DUE, NAME)
     redis.call('HDEL', L, 'park', 'back', 'bytes')
     -- Only places are left in l, if anything: their waits are at most ten minutes.
     redis.call('PEXPIRE', L, 600000)
   else
-    redis.call('HINCRBY', L, 'bytes', -bytes)
+    redis.call('HINCRBY', L, 'bytes', 0 - bytes)
     redis.call('ZADD', DUE, int(NOW), NAME)
   end
 end

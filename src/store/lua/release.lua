@@ -9,7 +9,12 @@ local me = ARGV[4]
 local held = redis.call('ZSCORE', H, 'h' .. me)
 local offered = redis.call('ZSCORE', H, 'o' .. me)
 local place = redis.call('HGET', L, '@' .. me)
-if place then drop_place(place) end
+if place then
+  local stands = redis.call('ZSCORE', Q, place)
+  drop_place(place)
+  -- l outlives q while there are jobs: its fields may name places that q's TTL has taken.
+  if not stands then place = nil end
+end
 if not held and not offered then return place and 'left' or 'none' end
 redis.call('ZREM', H, 'h' .. me, 'o' .. me)
 if not held_until() then move_on() end

@@ -1,0 +1,207 @@
+//! The embedded store: the steps of `lua/*.lua` on data of this process.
+//!
+//! A step locks its shard, reads the clock once, does what the script does, and unlocks; then its
+//! messages go out. It never waits, so the future it returns is ready at once. The scripts are the
+//! specification: [`line`] is `line.lua`, [`locks`] and [`jobs`] are the scripts about a line, the
+//! rest is in [`shard`]. Not kept are the indexes `lease`, `done` and `dead`, which are there so that
+//! something on a server can be found without its key.
+//!
+//! Whatever is over is gone at once for every step, and its memory is freed by later steps.
+
+mod ends;
+mod jobs;
+mod line;
+mod locks;
+mod post;
+mod shard;
+
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+
+use futures_util::future::ready;
+use parking_lot::Mutex;
+
+use self::{
+    line::Visit,
+    post::Post,
+    shard::{Now, Shard},
+};
+use super::{
+    backend::{
+        Acquire, Acquired, Backend, Charge, Charged, Claim, Claimed, Due, Enqueue, Enqueued,
+        GaveBack, JobId, JobState, JobView, Node, Renewal, Settle, Step, Token,
+    },
+    hints::Hints,
+};
+use crate::{
+    clock::Clock,
+    error::Error,
+    key::{Key, SHARDS},
+};
+
+/// The store of [`Store::memory`](crate::Store::memory).
+pub(crate) struct Memory {
+    clock: Clock,
+    /// One for each shard number.
+    shards: Vec<Mutex<Shard>>,
+    /// Live workers, and when each one's lease ends.
+    workers: Mutex<HashMap<Node, u64>>,
+    post: Post,
+}
+
+impl Memory {
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self {
+            clock,
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            workers: Mutex::default(),
+            post: Post::default(),
+        }
+    }
+
+    /// Runs a step on a shard. The time is read under the lock, so that steps see it in their order.
+    fn at<T>(&self, shard: u16, step: impl FnOnce(&mut Shard, Now) -> T) -> T {
+        // Shards of keys and of parsed job ids are below their number, which is the length.
+        let mut shard = self.shards[usize::from(shard)].lock();
+        step(&mut shard, Now::of(self.clock.now_us()))
+    }
+
+    /// Runs a step on a line, then sends its messages.
+    fn visit<T>(&self, key: &Key, step: impl FnOnce(&mut Visit<'_>) -> T) -> T {
+        let mut post = Vec::new();
+        let answer = self.at(key.shard(), |shard, now| {
+            shard.visit(key, now, &mut post, step)
+        });
+        self.post.send(post);
+        answer
+    }
+
+    fn watched_by(&self, node: &Node, lease: Duration, most: usize) -> Vec<u16> {
+        let until = |now: Now| now.after(lease);
+        let mut mine = Vec::new();
+        for shard in 0..SHARDS {
+            let room = mine.len() < most;
+            let keep =
+                |shard: &mut Shard, now| shard.keep_watch(node.as_str(), room, until(now), now);
+            if self.at(shard, keep) {
+                mine.push(shard);
+            }
+        }
+        for shard in 0..SHARDS {
+            if mine.len() >= most {
+                break;
+            }
+            if self.at(shard, |shard, now| {
+                shard.take_watch(node.as_str(), until(now), now)
+            }) {
+                mine.push(shard);
+            }
+        }
+        mine.sort_unstable();
+        mine
+    }
+
+    fn count_workers(&self, node: Node, lease: Duration) -> usize {
+        let mut workers = self.workers.lock();
+        let now = Now::of(self.clock.now_us());
+        workers.retain(|_, end| *end > now.ms);
+        if lease.is_zero() {
+            workers.remove(&node);
+        } else {
+            workers.insert(node, now.after(lease));
+        }
+        workers.len()
+    }
+
+    /// Locks, jobs, records, counters and due entries, those that are over but not yet swept included.
+    #[cfg(test)]
+    pub(super) fn stored(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
+    fn cancel_job(&self, id: &JobId, retention: Duration) -> Option<JobState> {
+        let key = self.at(id.shard(), |shard, now| shard.lock_of(id, now))?;
+        self.visit(&key, |visit| visit.cancel(id, retention))
+    }
+}
+
+impl Backend for Memory {
+    fn acquire(&self, call: Acquire) -> Step<'_, Acquired> {
+        done(self.visit(&call.key, |visit| visit.acquire(&call)))
+    }
+
+    fn release(&self, key: Key, me: Token) -> Step<'_, GaveBack> {
+        done(self.visit(&key, |visit| visit.release(&me)))
+    }
+
+    fn renew(&self, items: Vec<Renewal>) -> Step<'_, Vec<bool>> {
+        let one = |item: &Renewal| self.at(item.key.shard(), |shard, now| shard.renew(item, now));
+        done(items.iter().map(one).collect())
+    }
+
+    fn charge(&self, items: Vec<Charge>) -> Step<'_, Charged> {
+        // No item, no shard: nothing is charged, as by an empty script call.
+        let shard = items.first().map_or(0, |item| item.subject.shard());
+        done(self.at(shard, |shard, now| shard.charge(&items, now)))
+    }
+
+    fn enqueue(&self, call: Enqueue) -> Step<'_, Enqueued> {
+        let key = call.key.clone();
+        done(self.visit(&key, |visit| visit.enqueue(call)))
+    }
+
+    fn claim(&self, call: Claim) -> Step<'_, Claimed> {
+        done(self.visit(&call.key, |visit| visit.claim(&call)))
+    }
+
+    fn settle(&self, call: Settle) -> Step<'_, bool> {
+        let key = call.key.clone();
+        done(self.visit(&key, |visit| visit.settle(call)))
+    }
+
+    fn cancel(&self, id: JobId, retention: Duration) -> Step<'_, Option<JobState>> {
+        done(self.cancel_job(&id, retention))
+    }
+
+    fn job(&self, id: JobId) -> Step<'_, Option<JobView>> {
+        done(self.at(id.shard(), |shard, now| shard.job(&id, now)))
+    }
+
+    fn heads(&self, keys: Vec<Key>) -> Step<'_, Vec<Option<JobId>>> {
+        let one = |key: &Key| self.at(key.shard(), |shard, now| shard.head(key, now));
+        done(keys.iter().map(one).collect())
+    }
+
+    fn due(&self, shards: Vec<u16>, most: usize) -> Step<'_, Vec<Due>> {
+        let one = |shard: &u16| self.at(*shard, |shard, now| shard.due(most, now));
+        done(shards.iter().map(one).collect())
+    }
+
+    fn watch(&self, node: Node, lease: Duration, most: usize) -> Step<'_, Vec<u16>> {
+        done(self.watched_by(&node, lease, most))
+    }
+
+    fn present(&self, node: Node, lease: Duration) -> Step<'_, usize> {
+        done(self.count_workers(node, lease))
+    }
+
+    fn ping(&self) -> Step<'_, ()> {
+        done(())
+    }
+
+    fn listen(&self, node: Node, hints: &Arc<Hints>) {
+        self.post.listen(&node, hints);
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // None of the data: keys and requests are the users'.
+        f.debug_struct("Memory")
+            .field("clock", &self.clock)
+            .finish_non_exhaustive()
+    }
+}
+
+fn done<T: Send + 'static>(answer: T) -> Step<'static, T> {
+    Box::pin(ready(Ok::<_, Error>(answer)))
+}

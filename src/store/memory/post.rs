@@ -1,0 +1,51 @@
+//! Messages between the store handles of this process: what PUBLISH and SUBSCRIBE are on Redis.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+};
+
+use parking_lot::Mutex;
+
+use crate::store::{
+    backend::Node,
+    hints::{Hint, Hints},
+};
+
+/// A message on its way. A step collects its messages; they go out when its shard is unlocked, since
+/// a listener is code of its own.
+pub(super) struct Mail {
+    /// The node it is for; `None` = every node.
+    pub(super) to: Option<Arc<str>>,
+    pub(super) hint: Hint,
+}
+
+#[derive(Default)]
+pub(super) struct Post {
+    listeners: Mutex<HashMap<Arc<str>, Weak<Hints>>>,
+}
+
+impl Post {
+    pub(super) fn listen(&self, node: &Node, hints: &Arc<Hints>) {
+        let mut listeners = self.listeners.lock();
+        // Handles come and go: those that have gone are swept by those that come.
+        listeners.retain(|_, hints| hints.strong_count() > 0);
+        listeners.insert(node.as_str().into(), Arc::downgrade(hints));
+    }
+
+    pub(super) fn send(&self, post: Vec<Mail>) {
+        for Mail { to, hint } in post {
+            for listener in self.of(to.as_deref()) {
+                listener.deliver(hint.clone());
+            }
+        }
+    }
+
+    fn of(&self, node: Option<&str>) -> Vec<Arc<Hints>> {
+        let listeners = self.listeners.lock();
+        match node {
+            Some(node) => Vec::from_iter(listeners.get(node).and_then(Weak::upgrade)),
+            None => listeners.values().filter_map(Weak::upgrade).collect(),
+        }
+    }
+}

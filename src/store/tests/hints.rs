@@ -1,0 +1,200 @@
+//! Who is told of what. A hint may come late or never; here the ones that must be sent are awaited.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::FutureExt as _;
+use tokio::{
+    sync::{Notify, mpsc},
+    time::timeout,
+};
+
+use super::{
+    on_every_store,
+    rig::{LONG, Rig, SHORT, ask, done, key, settled, stranger, visit, wait},
+};
+use crate::{
+    Key,
+    store::{
+        backend::{Acquire, JobId, Node, Token, Verdict},
+        hints::{Hint, Hints},
+    },
+};
+
+on_every_store!(
+    the_head_is_told_of_its_offer,
+    a_moved_offer_is_told_to_the_next,
+    the_watcher_is_told_of_an_offered_job,
+    the_watcher_is_told_of_an_earlier_due_time,
+    everybody_is_told_of_a_jobs_changes,
+    a_listener_that_has_gone_is_told_nothing,
+);
+
+/// A process that listens.
+struct Ear {
+    node: Node,
+    hints: Arc<Hints>,
+    work: mpsc::UnboundedReceiver<Hint>,
+}
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl Ear {
+    async fn new(rig: &Rig) -> Self {
+        let (node, hints) = (Node::new(), Arc::new(Hints::default()));
+        let mut work = hints.work();
+        rig.listen(&node, &hints).await;
+        // Where messages travel, it takes a while until they are subscribed to.
+        if rig.resyncs() {
+            assert_eq!(
+                timeout(PATIENCE, work.recv()).await.unwrap(),
+                Some(Hint::Resync)
+            );
+        }
+        Self { node, hints, work }
+    }
+
+    fn token(&self) -> Token {
+        Token::new(&self.node)
+    }
+
+    async fn next(&mut self) -> Hint {
+        let next = timeout(PATIENCE, self.work.recv()).await;
+        next.expect("no hint came").unwrap()
+    }
+}
+
+async fn rings(bell: &Notify) {
+    timeout(PATIENCE, bell.notified())
+        .await
+        .expect("it was not told");
+}
+
+async fn the_head_is_told_of_its_offer(rig: &Rig) {
+    let (key, holder) = (key(), stranger());
+    let (b, c) = (Ear::new(rig).await, Ear::new(rig).await);
+    rig.hold(&key, &holder).await;
+    let (to_b, to_c) = (b.token(), c.token());
+    rig.join(&key, &to_b).await;
+    rig.join(&key, &to_c).await;
+    let (bell, other) = (b.hints.line(&key), c.hints.line(&key));
+    rig.release(&key, &holder).await;
+    rings(&bell).await;
+    assert!(
+        other.notified().now_or_never().is_none(),
+        "it wakes exactly one process"
+    );
+    rig.hold(&key, &to_b).await;
+    rig.release(&key, &to_b).await;
+    rings(&other).await;
+}
+
+async fn a_moved_offer_is_told_to_the_next(rig: &Rig) {
+    let key = key();
+    let b = Ear::new(rig).await;
+    let (me, dead) = (b.token(), stranger());
+    rig.acquire(Acquire {
+        lease: SHORT,
+        ..ask(&key, &stranger())
+    })
+    .await;
+    rig.join(&key, &dead).await;
+    rig.join(&key, &me).await;
+    rig.pass(SHORT).await;
+    let bell = b.hints.line(&key);
+    rig.refused(&key, &stranger()).await;
+    rig.miss_the_window().await;
+    rig.refused(&key, &stranger()).await;
+    rings(&bell).await;
+    rig.hold(&key, &me).await;
+}
+
+async fn the_watcher_is_told_of_an_offered_job(rig: &Rig) {
+    let (key, holder) = (key(), stranger());
+    let mut worker = Ear::new(rig).await;
+    rig.watch(&worker.node, LONG, 64).await;
+    let first = rig.put_off(&key).await;
+    assert_eq!(worker.next().await, Hint::Work(key.clone(), first.clone()));
+    let run = worker.token();
+    rig.start(&key, &first, &run).await;
+    rig.finish(&key, &first, &run).await;
+    rig.hold(&key, &holder).await;
+    let second = rig.put_off(&key).await;
+    // Held, with an end: that is when to look, if no release comes before it.
+    assert_eq!(worker.next().await, Hint::Due(key.shard()));
+    rig.release(&key, &holder).await;
+    assert_eq!(worker.next().await, Hint::Work(key, second));
+}
+
+async fn the_watcher_is_told_of_an_earlier_due_time(rig: &Rig) {
+    let (key, holder, run) = (key(), stranger(), stranger());
+    let mut worker = Ear::new(rig).await;
+    rig.hold(&key, &holder).await;
+    let id = rig.put_off(&key).await;
+    rig.watch(&worker.node, LONG, 64).await;
+    rig.release(&key, &holder).await;
+    assert_eq!(worker.next().await, Hint::Work(key.clone(), id.clone()));
+    rig.start(&key, &id, &run).await;
+    let later = Verdict::Retry {
+        delay: SHORT,
+        reason: "status 500",
+    };
+    rig.settle(settled(&key, &id, &run, later)).await;
+    // The lock is taken while the jobs wait: they are due when its lease ends, and sooner once it is
+    // given back.
+    rig.hold(&key, &holder).await;
+    rig.release(&key, &holder).await;
+    assert_eq!(worker.next().await, Hint::Due(key.shard()));
+}
+
+async fn everybody_is_told_of_a_jobs_changes(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    let ears = [Ear::new(rig).await, Ear::new(rig).await];
+    // New bells for each change: an old one may still have a permit of the last.
+    let bells = |id: &JobId| ears.each_ref().map(|ear| ear.hints.job(id));
+    let id = rig.put_off(&key).await;
+    let other = rig.put_off(&key).await;
+    let quiet = bells(&other);
+    let told = bells(&id);
+    rig.start(&key, &id, &run).await;
+    all_ring(told).await;
+    let told = bells(&id);
+    rig.settle(settled(&key, &id, &run, done())).await;
+    all_ring(told).await;
+    assert!(
+        quiet
+            .iter()
+            .all(|bell| bell.notified().now_or_never().is_none())
+    );
+    drop(quiet);
+    let told = bells(&other);
+    rig.cancel(&other).await;
+    all_ring(told).await;
+    let crashed = rig.put_off(&key).await;
+    let told = bells(&crashed);
+    rig.start(&key, &crashed, &run).await;
+    all_ring(told).await;
+    rig.release(&key, &run).await;
+    let told = bells(&crashed);
+    rig.claim(visit(&key, &crashed, &stranger())).await;
+    all_ring(told).await;
+}
+
+async fn all_ring(bells: [Arc<Notify>; 2]) {
+    for bell in bells {
+        rings(&bell).await;
+    }
+}
+
+async fn a_listener_that_has_gone_is_told_nothing(rig: &Rig) {
+    let (key, holder) = (Key::custom("x"), stranger());
+    let ear = Ear::new(rig).await;
+    let me = ear.token();
+    rig.hold(&key, &holder).await;
+    rig.acquire(wait(&key, &me)).await;
+    let gone = Arc::downgrade(&ear.hints);
+    drop(ear);
+    rig.release(&key, &holder).await;
+    assert!(gone.upgrade().is_none(), "the store keeps it alive");
+    rig.hold(&key, &me).await;
+    assert_eq!(rig.job(&JobId::new(&key)).await, None);
+}

@@ -1,0 +1,324 @@
+//! Deferred requests in their line: enqueue, the offer to a job, being passed over, cancel.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{
+    on_every_store,
+    rig::{LONG, Rig, SHORT, ask, deferred, done, key, neighbours, settled, stranger, visit, wait},
+};
+use crate::store::backend::{
+    ACCEPT_WINDOW, Acquire, Acquired, Claimed, Enqueue, Enqueued, JobId, JobState, JobView, Verdict,
+};
+
+on_every_store!(
+    a_stored_job_can_be_looked_up,
+    storing_it_twice_is_once,
+    a_known_key_gives_its_job,
+    without_a_worker_jobs_are_passed_over,
+    a_free_lock_is_offered_to_the_job,
+    an_offer_nobody_takes_parks_the_jobs,
+    a_visit_clears_the_parking_while_the_lock_is_held,
+    live_places_and_jobs_share_one_order,
+    a_job_may_be_claimed_before_any_offer,
+    a_live_place_before_the_job_gets_the_lock_by_the_visit,
+    a_cancelled_job_is_out_of_the_line,
+    only_what_waits_can_be_cancelled,
+    cancelling_the_first_in_backoff_frees_the_next,
+    cancelling_an_offered_job_passes_the_lock_on,
+    heads_are_told_for_each_line,
+);
+
+fn plain(position: u64) -> JobView {
+    JobView {
+        state: JobState::Queued,
+        attempts: 0,
+        position: Some(position),
+        reason: None,
+        owner: String::new(),
+        watched: false,
+        response: None,
+    }
+}
+
+async fn a_stored_job_can_be_looked_up(rig: &Rig) {
+    let key = key();
+    let call = Enqueue {
+        owner: "tenant 1".into(),
+        ..deferred(&key)
+    };
+    let (id, second) = (call.id.clone(), deferred(&key));
+    assert_eq!(rig.job(&id).await, None);
+    assert_eq!(rig.enqueue(call).await, Enqueued::Stored { position: 1 });
+    assert_eq!(
+        rig.enqueue(second.clone()).await,
+        Enqueued::Stored { position: 2 }
+    );
+    let first = JobView {
+        owner: "tenant 1".into(),
+        ..plain(1)
+    };
+    assert_eq!(rig.job(&id).await, Some(first));
+    assert_eq!(rig.job(&second.id).await, Some(plain(2)));
+    rig.worker().await;
+    let seen = JobView {
+        watched: true,
+        ..plain(2)
+    };
+    assert_eq!(rig.job(&second.id).await, Some(seen));
+}
+
+async fn storing_it_twice_is_once(rig: &Rig) {
+    let (key, mut call) = (key(), deferred(&key()));
+    call.caps.resource_jobs = 1;
+    assert_eq!(
+        rig.enqueue(call.clone()).await,
+        Enqueued::Stored { position: 1 }
+    );
+    assert_eq!(
+        rig.enqueue(call.clone()).await,
+        Enqueued::Stored { position: 1 }
+    );
+    let other = Enqueue {
+        id: JobId::new(&key),
+        ..call.clone()
+    };
+    assert_eq!(rig.enqueue(other).await, Enqueued::Full);
+    let run = stranger();
+    rig.start(&key, &call.id, &run).await;
+    rig.finish(&key, &call.id, &run).await;
+    // Stored, and long done: a retry of the first call must not run it again.
+    rig.enqueue(call.clone()).await;
+    assert_eq!(rig.heads(&[key]).await, [None]);
+    assert_eq!(rig.state(&call.id).await, Some(JobState::Done));
+}
+
+async fn a_known_key_gives_its_job(rig: &Rig) {
+    let key = key();
+    let keyed = |print: &str| Enqueue {
+        record: Some(("idem".into(), print.into(), SHORT)),
+        ..deferred(&key)
+    };
+    let first = keyed("one");
+    assert_eq!(
+        rig.enqueue(first.clone()).await,
+        Enqueued::Stored { position: 1 }
+    );
+    assert_eq!(
+        rig.enqueue(keyed("one")).await,
+        Enqueued::Known(first.id.clone())
+    );
+    assert_eq!(rig.enqueue(keyed("two")).await, Enqueued::Mismatch);
+    // The very same call, sent again after a lost reply, is no other request.
+    assert_eq!(rig.enqueue(first).await, Enqueued::Stored { position: 1 });
+    rig.pass(SHORT).await;
+    assert_eq!(
+        rig.enqueue(keyed("two")).await,
+        Enqueued::Stored { position: 2 }
+    );
+}
+
+async fn without_a_worker_jobs_are_passed_over(rig: &Rig) {
+    let (key, a, b) = (key(), stranger(), stranger());
+    let id = rig.put_off(&key).await;
+    rig.hold(&key, &a).await;
+    rig.release(&key, &a).await;
+    rig.hold(&key, &b).await;
+    rig.release(&key, &b).await;
+    // A worker that comes later finds the job, which has kept its place.
+    let due = rig.due(key.shard(), 10).await;
+    assert_eq!((due.names, due.next), (vec![key.clone()], None));
+    rig.worker().await;
+    assert_eq!(rig.start(&key, &id, &stranger()).await, 1);
+}
+
+async fn a_free_lock_is_offered_to_the_job(rig: &Rig) {
+    let (key, a, b) = (key(), stranger(), stranger());
+    rig.worker().await;
+    let id = rig.put_off(&key).await;
+    assert!(rig.refused(&key, &a).await <= ACCEPT_WINDOW);
+    rig.start(&key, &id, &b).await;
+    assert!(rig.refused(&key, &a).await > LONG / 2);
+    assert!(rig.finish(&key, &id, &b).await);
+    rig.hold(&key, &a).await;
+    // A lock that is held is offered by its release.
+    let id = rig.put_off(&key).await;
+    assert!(rig.refused(&key, &b).await > LONG / 2);
+    rig.release(&key, &a).await;
+    assert!(rig.refused(&key, &a).await <= ACCEPT_WINDOW);
+    rig.start(&key, &id, &b).await;
+}
+
+async fn an_offer_nobody_takes_parks_the_jobs(rig: &Rig) {
+    let (key, a, b, run) = (key(), stranger(), stranger(), stranger());
+    rig.worker().await;
+    let id = rig.put_off(&key).await;
+    rig.put_off(&key).await;
+    rig.refused(&key, &a).await;
+    rig.miss_the_window().await;
+    rig.hold(&key, &a).await;
+    rig.release(&key, &a).await;
+    rig.hold(&key, &b).await;
+    rig.release(&key, &b).await;
+    rig.start(&key, &id, &run).await;
+    rig.finish(&key, &id, &run).await;
+    assert!(
+        rig.refused(&key, &a).await <= ACCEPT_WINDOW,
+        "the next job is offered again"
+    );
+}
+
+async fn a_visit_clears_the_parking_while_the_lock_is_held(rig: &Rig) {
+    let (key, a, run) = (key(), stranger(), stranger());
+    rig.worker().await;
+    let id = rig.put_off(&key).await;
+    rig.miss_the_window().await;
+    rig.hold(&key, &a).await;
+    match rig.claim(visit(&key, &id, &run)).await {
+        Claimed::Busy(left) => assert!(left > LONG / 2 && left <= LONG),
+        other => panic!("{other:?}"),
+    }
+    rig.release(&key, &a).await;
+    assert!(rig.refused(&key, &a).await <= ACCEPT_WINDOW);
+    rig.start(&key, &id, &run).await;
+}
+
+async fn live_places_and_jobs_share_one_order(rig: &Rig) {
+    let (key, a, b, c, run) = (key(), stranger(), stranger(), stranger(), stranger());
+    rig.worker().await;
+    rig.hold(&key, &a).await;
+    rig.join(&key, &b).await;
+    let id = rig.put_off(&key).await;
+    let last = rig.acquire(wait(&key, &c)).await;
+    assert!(matches!(last, Acquired::Busy { line: 3, .. }), "{last:?}");
+    rig.release(&key, &a).await;
+    rig.refused(&key, &c).await;
+    let early = rig.claim(visit(&key, &id, &run)).await;
+    assert!(
+        matches!(early, Claimed::Busy(left) if left <= ACCEPT_WINDOW),
+        "{early:?}"
+    );
+    rig.hold(&key, &b).await;
+    rig.release(&key, &b).await;
+    assert!(rig.refused(&key, &c).await <= ACCEPT_WINDOW);
+    rig.start(&key, &id, &run).await;
+    rig.finish(&key, &id, &run).await;
+    assert!(rig.refused(&key, &a).await <= ACCEPT_WINDOW);
+    rig.hold(&key, &c).await;
+}
+
+async fn a_job_may_be_claimed_before_any_offer(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    let id = rig.put_off(&key).await;
+    let call = visit(&key, &id, &run);
+    let Claimed::Claimed {
+        fence,
+        attempt: 1,
+        envelope,
+        accepted_us,
+    } = rig.claim(call).await
+    else {
+        panic!("nobody stands before the job")
+    };
+    assert_eq!(envelope, Bytes::from_static(b"request"));
+    assert!(accepted_us > 1_600_000_000_000_000 && fence > 0);
+}
+
+async fn a_live_place_before_the_job_gets_the_lock_by_the_visit(rig: &Rig) {
+    let (key, a, b) = (key(), stranger(), stranger());
+    rig.worker().await;
+    rig.acquire(Acquire {
+        lease: SHORT,
+        ..ask(&key, &a)
+    })
+    .await;
+    rig.join(&key, &b).await;
+    let id = rig.put_off(&key).await;
+    rig.pass(SHORT).await;
+    let visited = rig.claim(visit(&key, &id, &stranger())).await;
+    assert_eq!(visited, Claimed::Busy(ACCEPT_WINDOW));
+    rig.refused(&key, &a).await;
+    rig.hold(&key, &b).await;
+}
+
+async fn a_cancelled_job_is_out_of_the_line(rig: &Rig) {
+    let key = key();
+    let (first, second) = (rig.put_off(&key).await, rig.put_off(&key).await);
+    assert_eq!(rig.cancel(&first).await, Some(JobState::Cancelled));
+    assert_eq!(rig.cancel(&first).await, Some(JobState::Cancelled));
+    assert_eq!(
+        rig.heads(std::slice::from_ref(&key)).await,
+        [Some(second.clone())]
+    );
+    assert_eq!(rig.job(&second).await, Some(plain(1)));
+    let ended = JobView {
+        state: JobState::Cancelled,
+        position: None,
+        ..plain(0)
+    };
+    assert_eq!(rig.job(&first).await, Some(ended));
+    assert_eq!(rig.cancel(&second).await, Some(JobState::Cancelled));
+    assert_eq!(rig.due(key.shard(), 10).await.names, []);
+    rig.pass(LONG).await;
+    assert_eq!(rig.job(&first).await, None);
+    assert_eq!(rig.cancel(&first).await, None);
+}
+
+async fn only_what_waits_can_be_cancelled(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    assert_eq!(rig.cancel(&JobId::new(&key)).await, None);
+    let id = rig.put_off(&key).await;
+    rig.start(&key, &id, &run).await;
+    assert_eq!(rig.cancel(&id).await, Some(JobState::Running));
+    assert!(rig.finish(&key, &id, &run).await);
+    assert_eq!(rig.cancel(&id).await, Some(JobState::Done));
+    assert_eq!(
+        rig.job(&id).await.unwrap().response,
+        Some(Bytes::from_static(b"answer"))
+    );
+}
+
+async fn cancelling_the_first_in_backoff_frees_the_next(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    rig.worker().await;
+    let (first, second) = (rig.put_off(&key).await, rig.put_off(&key).await);
+    rig.start(&key, &first, &run).await;
+    let later = Verdict::Retry {
+        delay: LONG,
+        reason: "status 500",
+    };
+    assert!(rig.settle(settled(&key, &first, &run, later)).await);
+    rig.cancel(&first).await;
+    assert!(rig.refused(&key, &stranger()).await <= ACCEPT_WINDOW);
+    assert_eq!(rig.start(&key, &second, &stranger()).await, 1);
+}
+
+async fn cancelling_an_offered_job_passes_the_lock_on(rig: &Rig) {
+    let (key, a, b) = (key(), stranger(), stranger());
+    rig.worker().await;
+    let id = rig.put_off(&key).await;
+    rig.join(&key, &a).await;
+    rig.cancel(&id).await;
+    rig.refused(&key, &b).await;
+    rig.hold(&key, &a).await;
+    let empty = rig.claim(visit(&key, &id, &b)).await;
+    assert_eq!(empty, Claimed::Empty);
+}
+
+async fn heads_are_told_for_each_line(rig: &Rig) {
+    let [one, two, three] = neighbours::<3>();
+    let (first, run) = (rig.put_off(&one).await, stranger());
+    let second = rig.put_off(&one).await;
+    let other = rig.put_off(&three).await;
+    let keys = [one.clone(), two, three];
+    let heads = rig.heads(&keys).await;
+    assert_eq!(heads, [Some(first.clone()), None, Some(other.clone())]);
+    rig.start(&one, &first, &run).await;
+    // It stays at its place while it runs.
+    assert_eq!(rig.heads(&keys).await[0], Some(first.clone()));
+    rig.settle(settled(&one, &first, &run, done())).await;
+    assert_eq!(rig.heads(&keys).await, [Some(second), None, Some(other)]);
+    assert_eq!(rig.heads(&[]).await, []);
+    assert_eq!(rig.due(one.shard(), 10).await.next, None::<Duration>);
+}

@@ -1,0 +1,206 @@
+//! Holding a lock: acquire, renew, release, fences.
+
+use super::{
+    on_every_store,
+    rig::{LONG, Rig, SHORT, ask, deferred, key, neighbours, stranger, wait},
+};
+use crate::store::backend::{
+    Acquire, Acquired, Enqueued, GaveBack, Node, Renewal, SPARE_FENCES, Token,
+};
+
+on_every_store!(
+    a_free_lock_is_held_and_then_busy,
+    a_nonce_that_holds_it_is_told_so_again,
+    fences_grow_over_all_locks_of_a_shard,
+    release_says_what_was_there,
+    a_lease_ends_by_itself,
+    a_lease_that_ended_can_be_told_from_one_never_had,
+    renewal_moves_the_end_and_only_of_ones_own,
+    a_shorter_lease_counts_at_once,
+    a_known_request_takes_nothing,
+    a_holder_is_held_whatever_the_record_says,
+    the_store_answers,
+);
+
+async fn a_free_lock_is_held_and_then_busy(rig: &Rig) {
+    let (key, a, b) = (key(), stranger(), stranger());
+    match rig.acquire(ask(&key, &a)).await {
+        Acquired::Held { fence, line: 0 } => assert!(fence > 0),
+        other => panic!("{other:?}"),
+    }
+    match rig.acquire(ask(&key, &b)).await {
+        Acquired::Busy {
+            left,
+            line: 0,
+            seq: 0,
+        } => assert!(left > LONG / 2 && left <= LONG),
+        other => panic!("{other:?}"),
+    }
+    let elsewhere = crate::Key::path_param("id", "8");
+    rig.hold(&elsewhere, &b).await;
+}
+
+async fn a_nonce_that_holds_it_is_told_so_again(rig: &Rig) {
+    let (key, a) = (key(), stranger());
+    let first = rig.hold(&key, &a).await;
+    let again = rig.hold(&key, &a).await;
+    assert!(again > first + SPARE_FENCES, "{again} after {first}");
+    assert_eq!(rig.release(&key, &a).await, GaveBack::Released);
+    rig.hold(&key, &stranger()).await;
+}
+
+async fn fences_grow_over_all_locks_of_a_shard(rig: &Rig) {
+    let keys = neighbours::<3>();
+    let mut last = 0;
+    for round in 0..12 {
+        let (key, me) = (&keys[round % 3], stranger());
+        let fence = rig.hold(key, &me).await;
+        assert!(fence > last, "{fence} after {last}");
+        // The spare ones are the holder's too.
+        last = fence + SPARE_FENCES;
+        rig.release(key, &me).await;
+    }
+}
+
+async fn release_says_what_was_there(rig: &Rig) {
+    let (key, a, b, c) = (key(), stranger(), stranger(), stranger());
+    assert_eq!(rig.release(&key, &a).await, GaveBack::Nothing);
+    rig.hold(&key, &a).await;
+    rig.join(&key, &b).await;
+    assert_eq!(rig.release(&key, &c).await, GaveBack::Nothing);
+    assert_eq!(rig.release(&key, &b).await, GaveBack::Left, "a place");
+    assert_eq!(rig.release(&key, &b).await, GaveBack::Nothing);
+    rig.join(&key, &c).await;
+    assert_eq!(rig.release(&key, &a).await, GaveBack::Released);
+    assert_eq!(rig.release(&key, &a).await, GaveBack::Nothing);
+    assert_eq!(rig.release(&key, &c).await, GaveBack::Left, "an offer");
+    rig.hold(&key, &b).await;
+}
+
+async fn a_lease_ends_by_itself(rig: &Rig) {
+    let (key, a, b) = (key(), stranger(), stranger());
+    rig.acquire(Acquire {
+        lease: SHORT,
+        ..ask(&key, &a)
+    })
+    .await;
+    rig.pass(SHORT / 2).await;
+    assert!(rig.refused(&key, &b).await <= SHORT / 2);
+    rig.pass(SHORT / 2).await;
+    rig.hold(&key, &b).await;
+    assert_eq!(rig.release(&key, &a).await, GaveBack::Nothing);
+    rig.refused(&key, &a).await;
+}
+
+async fn a_lease_that_ended_can_be_told_from_one_never_had(rig: &Rig) {
+    let (key, a, b) = (key(), stranger(), stranger());
+    rig.hold(&key, &a).await;
+    rig.acquire(Acquire {
+        lease: SHORT,
+        ..ask(&key, &a)
+    })
+    .await;
+    rig.join(&key, &b).await;
+    rig.pass(SHORT).await;
+    // The key lives longer than the member: it once had a longer lease.
+    assert_eq!(rig.release(&key, &a).await, GaveBack::Lost);
+    rig.refused(&key, &stranger()).await;
+    rig.hold(&key, &b).await;
+}
+
+fn renewal(key: &crate::Key, me: &Token) -> Renewal {
+    let (key, me) = (key.clone(), me.clone());
+    Renewal {
+        key,
+        me,
+        lease: LONG,
+        job: None,
+    }
+}
+
+async fn renewal_moves_the_end_and_only_of_ones_own(rig: &Rig) {
+    let [one, two, three] = neighbours::<3>();
+    let (a, b) = (stranger(), stranger());
+    for key in [&one, &two] {
+        rig.acquire(Acquire {
+            lease: SHORT,
+            ..ask(key, &a)
+        })
+        .await;
+    }
+    rig.join(&one, &b).await;
+    let items = vec![
+        renewal(&one, &b),
+        renewal(&one, &a),
+        renewal(&three, &a),
+        renewal(&two, &b),
+    ];
+    assert_eq!(rig.renew(items).await, [false, true, false, false]);
+    rig.pass(SHORT).await;
+    assert_eq!(
+        rig.renew(vec![renewal(&two, &a)]).await,
+        [false],
+        "its lease had ended"
+    );
+    assert!(rig.refused(&one, &stranger()).await > SHORT);
+    rig.hold(&two, &b).await;
+    assert_eq!(rig.renew(Vec::new()).await, [false; 0]);
+}
+
+async fn a_shorter_lease_counts_at_once(rig: &Rig) {
+    let (key, a) = (key(), stranger());
+    rig.hold(&key, &a).await;
+    let short = Renewal {
+        lease: SHORT,
+        ..renewal(&key, &a)
+    };
+    assert_eq!(rig.renew(vec![short]).await, [true]);
+    rig.pass(SHORT).await;
+    rig.hold(&key, &stranger()).await;
+}
+
+async fn a_known_request_takes_nothing(rig: &Rig) {
+    let (key, a) = (key(), stranger());
+    let mut call = deferred(&key);
+    call.record = Some(("idem".into(), "print".into(), SHORT));
+    assert_eq!(rig.enqueue(call).await, Enqueued::Stored { position: 1 });
+    let asked = |me: &Token| Acquire {
+        record: Some("idem".into()),
+        ..wait(&key, me)
+    };
+    // The lock is free, and nobody watches: without the record it would be held.
+    assert_eq!(rig.acquire(asked(&a)).await, Acquired::Known);
+    let other = Acquire {
+        record: Some("other".into()),
+        ..ask(&key, &stranger())
+    };
+    let Acquired::Held { line, .. } = rig.acquire(other).await else {
+        panic!("the lock was taken by a known request")
+    };
+    assert_eq!(line, 1, "the job alone: no place either");
+    rig.pass(SHORT).await;
+    match rig.acquire(asked(&a)).await {
+        Acquired::Busy { .. } => {}
+        other => panic!("the record outlived its time: {other:?}"),
+    }
+}
+
+async fn a_holder_is_held_whatever_the_record_says(rig: &Rig) {
+    let (key, a) = (key(), Token::new(&Node::new()));
+    rig.hold(&key, &a).await;
+    let mut call = deferred(&key);
+    call.record = Some(("idem".into(), "print".into(), LONG));
+    rig.enqueue(call).await;
+    let again = Acquire {
+        record: Some("idem".into()),
+        ..ask(&key, &a)
+    };
+    assert!(matches!(
+        rig.acquire(again).await,
+        Acquired::Held { line: 1, .. }
+    ));
+}
+
+async fn the_store_answers(rig: &Rig) {
+    rig.ping().await;
+}

@@ -1,0 +1,127 @@
+//! What can only be seen in the embedded store: that it gives memory back.
+
+use std::time::Duration;
+
+use super::rig::{Rig, SHORT, ask, deferred, done, settled, stranger, visit};
+use crate::{
+    Key,
+    store::backend::{Acquire, Charge, Verdict},
+};
+
+const MANY: usize = 2000;
+
+fn keys() -> impl Iterator<Item = Key> {
+    (0..MANY).map(|n| Key::custom(&n.to_string()))
+}
+
+fn charge(subject: Key) -> Charge {
+    Charge {
+        policy: "p".into(),
+        subject,
+        limit: 1,
+        window: SHORT,
+        cost: 1,
+    }
+}
+
+/// As many later steps as there were ones that left something, about keys of their own.
+async fn go_on(rig: &Rig) {
+    for n in 0..MANY {
+        let (key, me) = (Key::custom(&format!("later {n}")), stranger());
+        rig.hold(&key, &me).await;
+        rig.release(&key, &me).await;
+        rig.charge(vec![Charge {
+            cost: 0,
+            ..charge(key)
+        }])
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_lock_given_back_leaves_nothing() {
+    let rig = Rig::memory();
+    for key in keys() {
+        let (a, b) = (stranger(), stranger());
+        rig.hold(&key, &a).await;
+        rig.refused(&key, &b).await;
+        rig.join(&key, &b).await;
+        rig.release(&key, &a).await;
+        rig.release(&key, &b).await;
+        rig.release(&key, &b).await;
+    }
+    assert_eq!(rig.stored(), 0);
+}
+
+#[tokio::test]
+async fn a_lock_used_again_and_again_is_kept_once() {
+    let rig = Rig::memory();
+    let (key, a) = (Key::custom("one"), stranger());
+    for _ in 0..MANY {
+        rig.hold(&key, &a).await;
+        rig.release(&key, &a).await;
+        rig.hold(&key, &a).await;
+        rig.charge(vec![charge(key.clone())]).await;
+    }
+    assert_eq!(rig.stored(), 2, "the lock and the counter");
+}
+
+#[tokio::test]
+async fn what_nobody_comes_back_for_is_swept_by_later_steps() {
+    let rig = Rig::memory();
+    for key in keys() {
+        rig.acquire(Acquire {
+            lease: SHORT,
+            ..ask(&key, &stranger())
+        })
+        .await;
+        rig.acquire(Acquire {
+            wait: Some(SHORT),
+            ..ask(&key, &stranger())
+        })
+        .await;
+        rig.charge(vec![charge(key)]).await;
+    }
+    assert_eq!(rig.stored(), 2 * MANY);
+    rig.pass(SHORT).await;
+    go_on(&rig).await;
+    assert_eq!(rig.stored(), 0);
+}
+
+#[tokio::test]
+async fn ended_jobs_and_records_are_swept_by_later_steps() {
+    let rig = Rig::memory();
+    for key in keys() {
+        let mut call = deferred(&key);
+        call.record = Some((key.as_str().into(), "print".into(), SHORT));
+        let (id, run) = (call.id.clone(), stranger());
+        rig.enqueue(call).await;
+        rig.start(&key, &id, &run).await;
+        let Verdict::Done { response, .. } = done() else {
+            unreachable!("it is Done")
+        };
+        let verdict = Verdict::Done {
+            response,
+            retention: SHORT,
+        };
+        assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
+    }
+    assert_eq!(rig.stored(), 2 * MANY, "jobs and records");
+    rig.pass(SHORT).await;
+    go_on(&rig).await;
+    assert_eq!(rig.stored(), 0);
+}
+
+#[tokio::test]
+async fn waiting_jobs_are_never_swept() {
+    let rig = Rig::memory();
+    let (key, run) = (Key::custom("one"), stranger());
+    let id = rig.put_off(&key).await;
+    rig.pass(Duration::from_secs(100 * 24 * 3600)).await;
+    go_on(&rig).await;
+    rig.start(&key, &id, &run).await;
+    rig.pass(Duration::from_secs(100 * 24 * 3600)).await;
+    go_on(&rig).await;
+    rig.claim(visit(&key, &id, &run)).await;
+    assert_eq!(rig.job(&id).await.unwrap().attempts, 1);
+}

@@ -1,0 +1,40 @@
+//! What every store must do, case by case, and what the stores must do alike.
+//!
+//! A case is written once against a [`rig::Rig`] and runs on memory and on a Redis server of the
+//! tests' own. Time passes only when a case says so: on Redis by moving everything stored into the
+//! past ([`travel.lua`](../travel.lua)), so no case sleeps.
+
+mod caps;
+mod hints;
+mod jobs;
+mod locks;
+mod memory_only;
+mod places;
+#[cfg(feature = "redis")]
+mod redis_only;
+mod rig;
+mod runs;
+mod shards;
+
+/// Makes each case a test on every store. A case that is not named here is an unused function, which
+/// the compiler tells.
+macro_rules! on_every_store {
+    ($($case:ident),+ $(,)?) => {
+        mod memory {
+            $(#[tokio::test]
+            async fn $case() {
+                super::$case(&super::Rig::memory()).await;
+            })+
+        }
+
+        #[cfg(feature = "redis")]
+        mod redis {
+            $(#[tokio::test]
+            async fn $case() {
+                super::$case(&super::Rig::redis().await).await;
+            })+
+        }
+    };
+}
+
+use on_every_store;

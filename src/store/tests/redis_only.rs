@@ -1,0 +1,220 @@
+//! The tests' own Redis server, and what can only be seen on one.
+
+use std::{
+    process::Command,
+    sync::{Arc, LazyLock, Weak},
+    time::Duration,
+};
+
+use redis::aio::MultiplexedConnection;
+use redis_test::server::RedisServer;
+use tokio::sync::Mutex;
+
+use super::rig::{LONG, Rig, SHORT, ask, deferred, key, stranger, visit};
+use crate::store::{
+    Store,
+    backend::{Acquire, Charge, Claimed, JobState},
+};
+
+/// One server for all tests that run at the same time; the last of them stops it.
+static SERVER: LazyLock<Mutex<Weak<RedisServer>>> = LazyLock::new(Mutex::default);
+
+/// The server, seen through a namespace of its own.
+pub(super) struct Server {
+    process: Arc<RedisServer>,
+    namespace: String,
+    raw: MultiplexedConnection,
+}
+
+impl Server {
+    pub(super) async fn shared() -> Self {
+        let mut server = SERVER.lock().await;
+        let process = match server.upgrade() {
+            Some(process) => process,
+            None => Arc::new(started().await),
+        };
+        *server = Arc::downgrade(&process);
+        drop(server);
+        let raw = connection(&process)
+            .await
+            .expect("the server has just answered");
+        let namespace = uuid::Uuid::new_v4().simple().to_string();
+        Self {
+            process,
+            namespace,
+            raw,
+        }
+    }
+
+    pub(super) async fn store(&self) -> Store {
+        let (host, port) = self.process.host_and_port().expect("it listens on TCP");
+        let builder = Store::builder(&format!("redis://{host}:{port}/"));
+        // Far more than a call takes: a loaded machine is no outage.
+        let builder = builder
+            .namespace(&self.namespace)
+            .deadline(Duration::from_secs(20));
+        builder.connect().await.unwrap()
+    }
+
+    fn prefix(&self) -> String {
+        format!("lg:1:{}:", self.namespace)
+    }
+
+    /// Lets time pass: everything stored ends that much sooner.
+    pub(super) async fn travel(&self, time: Duration) {
+        let mut call = redis::cmd("EVAL");
+        call.arg(include_str!("travel.lua"))
+            .arg(0)
+            .arg(self.prefix());
+        call.arg(u64::try_from(time.as_millis()).unwrap());
+        let () = call.query_async(&mut self.raw.clone()).await.unwrap();
+    }
+
+    /// A plain command about one key of the namespace, given as `{shard}:kind..`.
+    async fn raw<T: redis::FromRedisValue>(&self, verb: &str, key: &str, rest: &[&str]) -> T {
+        let mut call = redis::cmd(verb);
+        call.arg(self.prefix() + key).arg(rest);
+        call.query_async(&mut self.raw.clone()).await.unwrap()
+    }
+
+    /// All keys of the namespace, without its prefix.
+    pub(super) async fn names(&self) -> Vec<String> {
+        let prefix = self.prefix();
+        let mut call = redis::cmd("KEYS");
+        call.arg(format!("{prefix}*"));
+        let keys: Vec<String> = call.query_async(&mut self.raw.clone()).await.unwrap();
+        let mut names: Vec<_> = keys.iter().map(|k| k[prefix.len()..].to_owned()).collect();
+        names.sort_unstable();
+        names
+    }
+}
+
+async fn started() -> RedisServer {
+    let found = Command::new("redis-server").arg("--version").output();
+    assert!(
+        found.is_ok(),
+        "these tests start a redis-server of their own: install Redis, or put it into PATH"
+    );
+    let mut server = RedisServer::new();
+    for _ in 0..2000 {
+        if connection(&server).await.is_some() {
+            return server;
+        }
+        if server
+            .process
+            .try_wait()
+            .is_ok_and(|status| status.is_some())
+        {
+            // Another process was faster to take the port.
+            server = RedisServer::new();
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!(
+        "redis-server does not answer: {:?}",
+        server.log_file_contents()
+    );
+}
+
+async fn connection(server: &RedisServer) -> Option<MultiplexedConnection> {
+    let client = redis::Client::open(server.connection_info()).ok()?;
+    let mut connection = client.get_multiplexed_async_connection().await.ok()?;
+    redis::cmd("PING")
+        .query_async::<()>(&mut connection)
+        .await
+        .ok()?;
+    Some(connection)
+}
+
+#[tokio::test]
+async fn a_counter_that_lost_its_ttl_gets_it_back() {
+    let rig = Rig::redis().await;
+    let subject = key();
+    let charge = || Charge {
+        policy: "p".into(),
+        subject: subject.clone(),
+        limit: 1,
+        window: SHORT,
+        cost: 1,
+    };
+    assert!(rig.charge(vec![charge()]).await.admitted);
+    let counter = format!("{{{}}}:c:p:{subject}", subject.shard());
+    assert_eq!(rig.server().raw::<i64>("PERSIST", &counter, &[]).await, 1);
+    let refused = rig.charge(vec![charge()]).await;
+    assert_eq!(
+        (refused.admitted, refused.windows),
+        (false, vec![(1, SHORT)])
+    );
+    rig.pass(SHORT).await;
+    assert!(
+        rig.charge(vec![charge()]).await.admitted,
+        "it would refuse for ever"
+    );
+}
+
+#[tokio::test]
+async fn a_job_whose_facts_vanished_does_not_block_its_line() {
+    let rig = Rig::redis().await;
+    let (key, run) = (key(), stranger());
+    rig.worker().await;
+    let (lost, next) = (rig.put_off(&key).await, rig.put_off(&key).await);
+    let facts = format!("{{{}}}:j:{lost}", key.shard());
+    assert_eq!(rig.server().raw::<i64>("DEL", &facts, &[]).await, 1);
+    let visited = rig.claim(visit(&key, &lost, &run)).await;
+    assert_eq!(visited, Claimed::Dead(lost.clone()));
+    assert_eq!(
+        rig.job(&lost).await.unwrap().reason.as_deref(),
+        Some("lost")
+    );
+    assert_eq!(rig.start(&key, &next, &run).await, 1);
+    rig.finish(&key, &next, &run).await;
+    let shard = format!("{{{}}}:f", key.shard());
+    let counted: Vec<String> = rig.server().raw("HMGET", &shard, &["jobs", "bytes"]).await;
+    assert_eq!(counted, ["0", "0"], "the lost job still counts");
+}
+
+#[tokio::test]
+async fn a_job_whose_request_vanished_is_dead() {
+    let rig = Rig::redis().await;
+    let (key, run) = (key(), stranger());
+    let lost = rig.put_off(&key).await;
+    let request = format!("{{{}}}:b:{lost}", key.shard());
+    assert_eq!(rig.server().raw::<i64>("DEL", &request, &[]).await, 1);
+    let visited = rig.claim(visit(&key, &lost, &run)).await;
+    assert_eq!(visited, Claimed::Dead(lost.clone()));
+    assert_eq!(rig.state(&lost).await, Some(JobState::Dead));
+    rig.hold(&key, &run).await;
+}
+
+/// Keys that are left when all has ended: those that never expire by design.
+fn lasting(name: &str) -> bool {
+    name == "meta" || name.ends_with("}:f")
+}
+
+#[tokio::test]
+async fn nothing_is_left_when_everything_has_ended() {
+    let rig = Rig::redis().await;
+    let (key, a, b, run) = (key(), stranger(), stranger(), stranger());
+    rig.worker().await;
+    rig.acquire(Acquire {
+        lease: SHORT,
+        ..ask(&key, &a)
+    })
+    .await;
+    rig.join(&key, &b).await;
+    let mut call = deferred(&key);
+    call.record = Some(("idem".into(), "print".into(), LONG));
+    let ran = call.id.clone();
+    rig.enqueue(call).await;
+    let cancelled = rig.put_off(&key).await;
+    rig.cancel(&cancelled).await;
+    rig.pass(SHORT).await;
+    rig.release(&key, &b).await;
+    rig.start(&key, &ran, &run).await;
+    rig.finish(&key, &ran, &run).await;
+    // Whatever is still there has an end of its own, and nobody has to come for it.
+    rig.pass(LONG).await;
+    let left = rig.server().names().await;
+    let left: Vec<_> = left.iter().filter(|name| !lasting(name)).collect();
+    assert!(left.is_empty(), "{left:?}");
+}

@@ -1,0 +1,320 @@
+//! A store and its clock, and shorthands for steps whose outcome a case takes for granted.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+
+use crate::{
+    clock::Clock,
+    key::Key,
+    store::{
+        Store,
+        backend::{
+            ACCEPT_WINDOW, Acquire, Acquired, Backend, Caps, Charge, Charged, Claim, Claimed, Due,
+            Enqueue, Enqueued, GaveBack, JobId, JobState, JobView, Node, Renewal, Settle, Token,
+            Verdict,
+        },
+        hints::Hints,
+        memory::Memory,
+    },
+};
+
+/// A time that no case lets pass by chance, and one that is over soon.
+pub(super) const LONG: Duration = Duration::from_secs(600);
+pub(super) const SHORT: Duration = Duration::from_secs(2);
+
+pub(super) struct Rig {
+    store: Store,
+    memory: Option<Arc<Memory>>,
+    time: Time,
+}
+
+enum Time {
+    Manual(Clock),
+    #[cfg(feature = "redis")]
+    Travel(super::redis_only::Server),
+}
+
+impl Rig {
+    pub(super) fn memory() -> Self {
+        let clock = Clock::manual();
+        let memory = Arc::new(Memory::new(clock.clone()));
+        Self {
+            store: Store::on(Arc::clone(&memory) as Arc<dyn Backend>),
+            memory: Some(memory),
+            time: Time::Manual(clock),
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    pub(super) async fn redis() -> Self {
+        let server = super::redis_only::Server::shared().await;
+        let store = server.store().await;
+        let time = Time::Travel(server);
+        Self {
+            store,
+            memory: None,
+            time,
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    pub(super) fn server(&self) -> &super::redis_only::Server {
+        match &self.time {
+            Time::Travel(server) => server,
+            Time::Manual(_) => panic!("a case for Redis alone"),
+        }
+    }
+
+    pub(super) async fn advance(&self, time: Duration) {
+        match &self.time {
+            Time::Manual(clock) => clock.advance(time),
+            #[cfg(feature = "redis")]
+            Time::Travel(server) => server.travel(time).await,
+        }
+    }
+
+    /// Lets what was given `time` end: a little more than that passes.
+    pub(super) async fn pass(&self, time: Duration) {
+        self.advance(time + Duration::from_millis(10)).await;
+    }
+
+    /// Lets an offer lapse.
+    pub(super) async fn miss_the_window(&self) {
+        self.pass(ACCEPT_WINDOW).await;
+    }
+
+    fn backend(&self) -> &dyn Backend {
+        self.store.backend()
+    }
+
+    #[expect(
+        clippy::unused_async,
+        reason = "a store may need its runtime to listen"
+    )]
+    pub(super) async fn listen(&self, node: &Node, hints: &Arc<Hints>) {
+        self.backend().listen(node.clone(), hints);
+    }
+
+    /// How many things the embedded store keeps.
+    pub(super) fn stored(&self) -> usize {
+        self.memory
+            .as_ref()
+            .expect("a case for memory alone")
+            .stored()
+    }
+
+    /// Whether listening begins with a Resync.
+    pub(super) fn resyncs(&self) -> bool {
+        !matches!(self.time, Time::Manual(_))
+    }
+}
+
+/// Each step, for which the store is there.
+impl Rig {
+    pub(super) async fn acquire(&self, call: Acquire) -> Acquired {
+        self.backend().acquire(call).await.unwrap()
+    }
+
+    pub(super) async fn release(&self, key: &Key, me: &Token) -> GaveBack {
+        let (key, me) = (key.clone(), me.clone());
+        self.backend().release(key, me).await.unwrap()
+    }
+
+    pub(super) async fn renew(&self, items: Vec<Renewal>) -> Vec<bool> {
+        self.backend().renew(items).await.unwrap()
+    }
+
+    pub(super) async fn charge(&self, items: Vec<Charge>) -> Charged {
+        self.backend().charge(items).await.unwrap()
+    }
+
+    pub(super) async fn enqueue(&self, call: Enqueue) -> Enqueued {
+        self.backend().enqueue(call).await.unwrap()
+    }
+
+    pub(super) async fn claim(&self, call: Claim) -> Claimed {
+        self.backend().claim(call).await.unwrap()
+    }
+
+    pub(super) async fn settle(&self, call: Settle) -> bool {
+        self.backend().settle(call).await.unwrap()
+    }
+
+    pub(super) async fn cancel(&self, id: &JobId) -> Option<JobState> {
+        self.backend().cancel(id.clone(), LONG).await.unwrap()
+    }
+
+    pub(super) async fn job(&self, id: &JobId) -> Option<JobView> {
+        self.backend().job(id.clone()).await.unwrap()
+    }
+
+    pub(super) async fn heads(&self, keys: &[Key]) -> Vec<Option<JobId>> {
+        self.backend().heads(keys.to_vec()).await.unwrap()
+    }
+
+    pub(super) async fn due(&self, shard: u16, most: usize) -> Due {
+        self.backend()
+            .due(vec![shard], most)
+            .await
+            .unwrap()
+            .remove(0)
+    }
+
+    pub(super) async fn watch(&self, node: &Node, lease: Duration, most: usize) -> Vec<u16> {
+        self.backend()
+            .watch(node.clone(), lease, most)
+            .await
+            .unwrap()
+    }
+
+    pub(super) async fn present(&self, node: &Node, lease: Duration) -> usize {
+        self.backend().present(node.clone(), lease).await.unwrap()
+    }
+
+    pub(super) async fn ping(&self) {
+        self.backend().ping().await.unwrap();
+    }
+}
+
+/// Steps whose outcome is plain; any other fails the case.
+impl Rig {
+    /// The fence.
+    pub(super) async fn hold(&self, key: &Key, me: &Token) -> u64 {
+        match self.acquire(ask(key, me)).await {
+            Acquired::Held { fence, .. } => fence,
+            other => panic!("expected the lock, got {other:?}"),
+        }
+    }
+
+    /// The sequence of the place.
+    pub(super) async fn join(&self, key: &Key, me: &Token) -> u64 {
+        match self.acquire(wait(key, me)).await {
+            Acquired::Busy { seq, .. } if seq > 0 => seq,
+            other => panic!("expected a place in the line, got {other:?}"),
+        }
+    }
+
+    /// How long it will be busy.
+    pub(super) async fn refused(&self, key: &Key, me: &Token) -> Duration {
+        match self.acquire(ask(key, me)).await {
+            Acquired::Busy { left, seq: 0, .. } => left,
+            other => panic!("expected it to be busy, got {other:?}"),
+        }
+    }
+
+    pub(super) async fn put_off(&self, key: &Key) -> JobId {
+        let call = deferred(key);
+        let id = call.id.clone();
+        match self.enqueue(call).await {
+            Enqueued::Stored { .. } => id,
+            other => panic!("expected it to be stored, got {other:?}"),
+        }
+    }
+
+    /// Starts a run that lasts; its attempt.
+    pub(super) async fn start(&self, key: &Key, id: &JobId, me: &Token) -> u32 {
+        match self.claim(visit(key, id, me)).await {
+            Claimed::Claimed { attempt, .. } => attempt,
+            other => panic!("expected to run the job, got {other:?}"),
+        }
+    }
+
+    pub(super) async fn finish(&self, key: &Key, id: &JobId, me: &Token) -> bool {
+        self.settle(settled(key, id, me, done())).await
+    }
+
+    pub(super) async fn state(&self, id: &JobId) -> Option<JobState> {
+        self.job(id).await.map(|job| job.state)
+    }
+
+    /// A worker that watches every shard.
+    pub(super) async fn worker(&self) -> Node {
+        let node = Node::new();
+        assert_eq!(self.watch(&node, LONG, 64).await.len(), 64);
+        node
+    }
+}
+
+/// A caller of a process of its own.
+pub(super) fn stranger() -> Token {
+    Token::new(&Node::new())
+}
+
+pub(super) fn key() -> Key {
+    Key::path_param("id", "7")
+}
+
+/// Keys of one shard.
+pub(super) fn neighbours<const N: usize>() -> [Key; N] {
+    let first = key();
+    let mut found = vec![first.clone()];
+    let more = (0..).map(|n: u32| Key::custom(&n.to_string()));
+    found.extend(more.filter(|key| key.shard() == first.shard()).take(N - 1));
+    found.try_into().unwrap()
+}
+
+/// Tries to acquire, for long.
+pub(super) fn ask(key: &Key, me: &Token) -> Acquire {
+    Acquire {
+        key: key.clone(),
+        me: me.clone(),
+        lease: LONG,
+        wait: None,
+        old_seq: 0,
+        record: None,
+    }
+}
+
+/// Acquires or waits, for long.
+pub(super) fn wait(key: &Key, me: &Token) -> Acquire {
+    Acquire {
+        wait: Some(LONG),
+        ..ask(key, me)
+    }
+}
+
+/// A job that may not run again after a crash.
+pub(super) fn deferred(key: &Key) -> Enqueue {
+    Enqueue {
+        key: key.clone(),
+        id: JobId::new(key),
+        envelope: Bytes::from_static(b"request"),
+        again: false,
+        max_attempts: 3,
+        record: None,
+        caps: Caps {
+            resource_jobs: 100,
+            resource_bytes: 10_000,
+            shard_jobs: 100,
+            shard_bytes: 10_000,
+        },
+        owner: String::new(),
+    }
+}
+
+pub(super) fn visit(key: &Key, id: &JobId, me: &Token) -> Claim {
+    Claim {
+        key: key.clone(),
+        id: id.clone(),
+        me: me.clone(),
+        lease: LONG,
+        retention: LONG,
+    }
+}
+
+pub(super) fn settled(key: &Key, id: &JobId, me: &Token, verdict: Verdict) -> Settle {
+    Settle {
+        key: key.clone(),
+        id: id.clone(),
+        me: me.clone(),
+        verdict,
+    }
+}
+
+pub(super) fn done() -> Verdict {
+    Verdict::Done {
+        response: Bytes::from_static(b"answer"),
+        retention: LONG,
+    }
+}

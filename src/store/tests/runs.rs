@@ -1,0 +1,369 @@
+//! Running a job: claim, settle, backoff, crash.
+
+use std::time::Duration;
+
+use super::{
+    on_every_store,
+    rig::{LONG, Rig, SHORT, ask, deferred, done, key, settled, stranger, visit},
+};
+use crate::{
+    Key,
+    store::backend::{
+        ACCEPT_WINDOW, Claim, Claimed, Enqueue, GaveBack, JobId, JobState, Renewal, Token, Verdict,
+    },
+};
+
+on_every_store!(
+    a_second_claim_is_busy,
+    a_repeated_claim_is_the_same_run,
+    claim_says_what_it_finds,
+    a_running_job_keeps_its_place,
+    done_stores_the_answer_for_its_time,
+    dead_keeps_its_reason,
+    settling_twice_is_once,
+    settling_needs_the_token,
+    settling_needs_the_lock,
+    a_retry_waits_out_its_backoff,
+    a_backoff_hides_the_whole_line,
+    giving_it_back_costs_no_attempt,
+    a_crashed_job_that_must_not_run_again_is_dead,
+    a_crashed_job_that_may_run_again_does,
+    a_crashed_job_has_a_last_attempt,
+    a_job_whose_run_is_dropped_is_still_first,
+    renewal_keeps_job_and_lock,
+);
+
+const RETRY: Verdict = Verdict::Retry {
+    delay: SHORT,
+    reason: "status 503",
+};
+const BACK: Verdict = Verdict::Back {
+    delay: SHORT,
+    reason: "drained",
+};
+
+async fn a_second_claim_is_busy(rig: &Rig) {
+    let key = key();
+    let id = rig.put_off(&key).await;
+    rig.start(&key, &id, &stranger()).await;
+    match rig.claim(visit(&key, &id, &stranger())).await {
+        Claimed::Busy(left) => assert!(left > LONG / 2 && left <= LONG),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(rig.job(&id).await.unwrap().attempts, 1);
+}
+
+async fn a_repeated_claim_is_the_same_run(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    let id = rig.put_off(&key).await;
+    let mut fences = Vec::new();
+    for _ in 0..3 {
+        match rig.claim(visit(&key, &id, &run)).await {
+            Claimed::Claimed {
+                fence,
+                attempt: 1,
+                envelope,
+                ..
+            } => {
+                assert_eq!(envelope, "request");
+                fences.push(fence);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
+    assert!(rig.finish(&key, &id, &run).await);
+}
+
+async fn claim_says_what_it_finds(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    let nothing = rig.claim(visit(&key, &JobId::new(&key), &run)).await;
+    assert_eq!(nothing, Claimed::Empty);
+    let (first, second) = (rig.put_off(&key).await, rig.put_off(&key).await);
+    let moved = rig.claim(visit(&key, &second, &run)).await;
+    assert_eq!(moved, Claimed::Moved(first.clone()));
+    rig.start(&key, &first, &run).await;
+    rig.settle(settled(&key, &first, &run, RETRY)).await;
+    match rig.claim(visit(&key, &first, &stranger())).await {
+        Claimed::Later(left) => assert!(left > SHORT / 2 && left <= SHORT),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn a_running_job_keeps_its_place(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    let (first, second) = (rig.put_off(&key).await, rig.put_off(&key).await);
+    rig.start(&key, &first, &run).await;
+    let (running, waits) = (
+        rig.job(&first).await.unwrap(),
+        rig.job(&second).await.unwrap(),
+    );
+    assert_eq!(
+        (running.state, running.position),
+        (JobState::Running, Some(1))
+    );
+    assert_eq!((waits.state, waits.position), (JobState::Queued, Some(2)));
+    let next = rig.claim(visit(&key, &second, &stranger())).await;
+    assert_eq!(next, Claimed::Moved(first.clone()));
+    rig.finish(&key, &first, &run).await;
+    assert_eq!(rig.job(&second).await.unwrap().position, Some(1));
+    assert_eq!(rig.start(&key, &second, &stranger()).await, 1);
+}
+
+async fn done_stores_the_answer_for_its_time(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    let id = rig.put_off(&key).await;
+    rig.start(&key, &id, &run).await;
+    let verdict = Verdict::Done {
+        response: "made".into(),
+        retention: SHORT,
+    };
+    assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
+    let job = rig.job(&id).await.unwrap();
+    assert_eq!(
+        (job.state, job.attempts, job.position),
+        (JobState::Done, 1, None)
+    );
+    assert_eq!((job.reason, job.response), (None, Some("made".into())));
+    rig.pass(SHORT / 2).await;
+    assert!(rig.job(&id).await.is_some());
+    rig.pass(SHORT / 2).await;
+    assert_eq!(rig.job(&id).await, None);
+    assert_eq!(
+        rig.release(&key, &run).await,
+        GaveBack::Nothing,
+        "settling gave it back"
+    );
+}
+
+async fn dead_keeps_its_reason(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    let id = rig.put_off(&key).await;
+    rig.start(&key, &id, &run).await;
+    let verdict = Verdict::Dead {
+        reason: "auth",
+        retention: SHORT,
+    };
+    assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
+    let job = rig.job(&id).await.unwrap();
+    assert_eq!((job.state, job.position), (JobState::Dead, None));
+    assert_eq!((job.reason.as_deref(), job.response), (Some("auth"), None));
+    rig.hold(&key, &stranger()).await;
+    rig.pass(SHORT).await;
+    assert_eq!(rig.job(&id).await, None);
+}
+
+async fn settling_twice_is_once(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    let (first, second) = (rig.put_off(&key).await, rig.put_off(&key).await);
+    rig.start(&key, &first, &run).await;
+    assert!(rig.settle(settled(&key, &first, &run, RETRY)).await);
+    assert!(
+        rig.settle(settled(&key, &first, &run, done())).await,
+        "a repeated call"
+    );
+    assert_eq!(rig.state(&first).await, Some(JobState::Queued));
+    rig.pass(SHORT).await;
+    let run = stranger();
+    assert_eq!(rig.start(&key, &first, &run).await, 2);
+    assert!(rig.finish(&key, &first, &run).await);
+    assert!(rig.finish(&key, &first, &run).await);
+    assert_eq!(
+        rig.job(&second).await.unwrap().position,
+        Some(1),
+        "ended once"
+    );
+}
+
+async fn settling_needs_the_token(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    let id = rig.put_off(&key).await;
+    assert!(!rig.finish(&key, &id, &run).await, "not claimed");
+    rig.start(&key, &id, &run).await;
+    assert!(!rig.finish(&key, &id, &stranger()).await);
+    assert!(!rig.finish(&key, &JobId::new(&key), &run).await);
+    assert_eq!(rig.state(&id).await, Some(JobState::Running));
+    assert!(rig.finish(&key, &id, &run).await);
+}
+
+/// A run whose lease is short.
+async fn start_short(rig: &Rig, key: &Key, id: &JobId, run: &Token) -> Claimed {
+    rig.claim(Claim {
+        lease: SHORT,
+        ..visit(key, id, run)
+    })
+    .await
+}
+
+async fn settling_needs_the_lock(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    let id = rig.put_off(&key).await;
+    start_short(rig, &key, &id, &run).await;
+    rig.pass(SHORT).await;
+    assert!(!rig.finish(&key, &id, &run).await, "its lease had ended");
+    assert_eq!(rig.state(&id).await, Some(JobState::Running));
+    let id = rig.put_off(&Key::path_param("id", "8")).await;
+    let key = Key::path_param("id", "8");
+    rig.start(&key, &id, &run).await;
+    rig.release(&key, &run).await;
+    assert!(!rig.finish(&key, &id, &run).await, "it was given back");
+}
+
+async fn a_retry_waits_out_its_backoff(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    rig.worker().await;
+    let id = rig.put_off(&key).await;
+    rig.start(&key, &id, &run).await;
+    assert!(rig.settle(settled(&key, &id, &run, RETRY)).await);
+    let job = rig.job(&id).await.unwrap();
+    assert_eq!(
+        (job.state, job.attempts, job.position),
+        (JobState::Queued, 1, Some(1))
+    );
+    assert_eq!(job.reason.as_deref(), Some("status 503"));
+    let due = rig.due(key.shard(), 10).await;
+    assert_eq!(due.names, []);
+    assert!(due.next.unwrap() > SHORT / 2 && due.next.unwrap() <= SHORT);
+    rig.pass(SHORT).await;
+    assert_eq!(rig.due(key.shard(), 10).await.names, [key.clone()]);
+    let run = stranger();
+    assert_eq!(rig.start(&key, &id, &run).await, 2);
+    assert_eq!(rig.job(&id).await.unwrap().reason, None);
+}
+
+async fn a_backoff_hides_the_whole_line(rig: &Rig) {
+    let (key, run, a) = (key(), stranger(), stranger());
+    rig.worker().await;
+    let (first, second) = (rig.put_off(&key).await, rig.put_off(&key).await);
+    rig.start(&key, &first, &run).await;
+    rig.settle(settled(&key, &first, &run, RETRY)).await;
+    let ahead = rig.claim(visit(&key, &second, &stranger())).await;
+    assert_eq!(
+        ahead,
+        Claimed::Moved(first.clone()),
+        "no later job starts before it"
+    );
+    rig.hold(&key, &a).await;
+    rig.release(&key, &a).await;
+    rig.hold(&key, &a).await;
+    rig.pass(SHORT).await;
+    rig.release(&key, &a).await;
+    assert!(
+        rig.refused(&key, &a).await <= ACCEPT_WINDOW,
+        "the backoff is over"
+    );
+    assert_eq!(rig.start(&key, &first, &stranger()).await, 2);
+}
+
+async fn giving_it_back_costs_no_attempt(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    let id = rig.put_off(&key).await;
+    for _ in 0..3 {
+        let run = stranger();
+        assert_eq!(rig.start(&key, &id, &run).await, 1);
+        assert!(rig.settle(settled(&key, &id, &run, BACK)).await);
+        let job = rig.job(&id).await.unwrap();
+        assert_eq!((job.attempts, job.reason.as_deref()), (0, Some("drained")));
+        rig.pass(SHORT).await;
+    }
+    rig.start(&key, &id, &run).await;
+    assert!(rig.finish(&key, &id, &run).await);
+}
+
+async fn a_crashed_job_that_must_not_run_again_is_dead(rig: &Rig) {
+    let (key, paused, b) = (key(), stranger(), stranger());
+    rig.worker().await;
+    let (first, second) = (rig.put_off(&key).await, rig.put_off(&key).await);
+    start_short(rig, &key, &first, &paused).await;
+    rig.pass(SHORT).await;
+    assert_eq!(rig.due(key.shard(), 10).await.names, [key.clone()]);
+    let visited = rig.claim(visit(&key, &first, &b)).await;
+    assert_eq!(visited, Claimed::Dead(first.clone()));
+    let job = rig.job(&first).await.unwrap();
+    assert_eq!((job.state, job.position), (JobState::Dead, None));
+    assert_eq!(job.reason.as_deref(), Some("crashed, may have run"));
+    // The worker was only slow: it must learn that nothing of its verdict stands.
+    assert!(!rig.finish(&key, &first, &paused).await);
+    assert_eq!(rig.state(&first).await, Some(JobState::Dead));
+    assert!(rig.refused(&key, &stranger()).await <= ACCEPT_WINDOW);
+    assert_eq!(rig.start(&key, &second, &b).await, 1);
+    rig.pass(LONG).await;
+    assert_eq!(rig.job(&first).await, None);
+}
+
+async fn a_crashed_job_that_may_run_again_does(rig: &Rig) {
+    let (key, paused, b) = (key(), stranger(), stranger());
+    let call = Enqueue {
+        again: true,
+        ..deferred(&key)
+    };
+    let first = call.id.clone();
+    rig.enqueue(call).await;
+    let second = rig.put_off(&key).await;
+    start_short(rig, &key, &first, &paused).await;
+    rig.pass(SHORT).await;
+    // Still the first: nothing has started before it.
+    let moved = rig.claim(visit(&key, &second, &b)).await;
+    assert_eq!(moved, Claimed::Moved(first.clone()));
+    assert_eq!(rig.start(&key, &first, &b).await, 2);
+    assert!(!rig.finish(&key, &first, &paused).await);
+    assert!(rig.finish(&key, &first, &b).await);
+}
+
+async fn a_crashed_job_has_a_last_attempt(rig: &Rig) {
+    let key = key();
+    let call = Enqueue {
+        again: true,
+        max_attempts: 2,
+        ..deferred(&key)
+    };
+    let id = call.id.clone();
+    rig.enqueue(call).await;
+    for attempt in 1..=2 {
+        match start_short(rig, &key, &id, &stranger()).await {
+            Claimed::Claimed { attempt: got, .. } => assert_eq!(got, attempt),
+            other => panic!("{other:?}"),
+        }
+        rig.pass(SHORT).await;
+    }
+    let visited = rig.claim(visit(&key, &id, &stranger())).await;
+    assert_eq!(visited, Claimed::Dead(id.clone()));
+    assert_eq!(rig.job(&id).await.unwrap().attempts, 2);
+}
+
+async fn a_job_whose_run_is_dropped_is_still_first(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    rig.worker().await;
+    let call = Enqueue {
+        again: true,
+        ..deferred(&key)
+    };
+    let id = call.id.clone();
+    rig.enqueue(call).await;
+    rig.start(&key, &id, &run).await;
+    assert_eq!(rig.release(&key, &run).await, GaveBack::Released);
+    assert!(rig.refused(&key, &stranger()).await <= ACCEPT_WINDOW);
+    assert_eq!(rig.start(&key, &id, &stranger()).await, 2);
+}
+
+async fn renewal_keeps_job_and_lock(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    let id = rig.put_off(&key).await;
+    start_short(rig, &key, &id, &run).await;
+    let renewal = Renewal {
+        key: key.clone(),
+        me: run.clone(),
+        lease: LONG,
+        job: Some(id.clone()),
+    };
+    assert_eq!(rig.renew(vec![renewal]).await, [true]);
+    rig.pass(SHORT).await;
+    let due = rig.due(key.shard(), 10).await;
+    assert_eq!(due.names, [], "a worker would look in vain");
+    assert!(
+        due.next
+            .is_some_and(|next| next > LONG - SHORT - Duration::from_secs(5))
+    );
+    assert!(rig.acquire(ask(&key, &stranger())).await != crate::store::Acquired::Known);
+    assert!(rig.finish(&key, &id, &run).await);
+}
