@@ -1,2 +1,135 @@
-//! Placeholder.
-fn main() {}
+//! A small order service on axum: one route that locks, one that waits, one that defers.
+//!
+//! `LOCKGATE_STORE` is `memory` (default) or the URL of a Redis; `PORT` is 3000 by default, 0 for any.
+
+mod orders;
+
+use std::{env, error::Error, future::Future, net::SocketAddr, time::Duration};
+
+use axum::{
+    Extension, Router,
+    extract::DefaultBodyLimit,
+    http::StatusCode,
+    response::Html,
+    routing::{get, post},
+};
+use lockgate_axum::{
+    DeferLayer, DeferWorker, LockLayer, Quota, RateLimitLayer, Store, deferred_routes,
+};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+};
+
+use self::orders::Orders;
+
+/// How long requests and runs may go on after SIGTERM.
+const DRAIN: Duration = Duration::from_secs(10);
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    tracing_subscriber::fmt()
+        .with_env_filter(env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned()))
+        .with_writer(std::io::stderr)
+        .init();
+    let store = match env::var("LOCKGATE_STORE").as_deref() {
+        Err(_) | Ok("memory") => Store::memory(),
+        Ok(url) => Store::connect(url).await?,
+    };
+    let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
+    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+    greet(listener.local_addr()?);
+
+    let (stop, stopped) = watch::channel(false);
+    let app = routes(&store);
+    let worker = tokio::spawn(
+        DeferWorker::new(&store, app.clone())
+            .drain(DRAIN)
+            .run(told(stopped.clone())),
+    );
+    let app = app
+        .merge(deferred_routes("/deferred").store(&store))
+        .route(
+            "/",
+            get(|| async { Html(include_str!("../../assets/index.html")) }),
+        )
+        .route("/healthz", get(health))
+        .layer(Extension(store.clone()))
+        .into_make_service_with_connect_info::<SocketAddr>();
+    let server = tokio::spawn(
+        axum::serve(listener, app)
+            .with_graceful_shutdown(told(stopped))
+            .into_future(),
+    );
+
+    terminated().await?;
+    // The worker stops claiming, the server stops accepting; what runs may end.
+    stop.send_replace(true);
+    let ended = async { (worker.await, server.await) };
+    let _ = tokio::time::timeout(DRAIN + Duration::from_secs(3), ended).await;
+    store.shutdown(Duration::from_secs(1)).await;
+    Ok(())
+}
+
+fn routes(store: &Store) -> Router {
+    let limited = Router::new()
+        .route("/limited", get(|| async { "ok" }))
+        .layer(
+            RateLimitLayer::by_ip(Quota::requests(10).per(Duration::from_secs(10))).name("limited"),
+        );
+    let pay = Router::new()
+        .route("/orders/{id}/pay", post(orders::pay))
+        .layer(LockLayer::by_path_param("id"));
+    let ship = Router::new()
+        .route("/orders/{id}/ship", post(orders::ship))
+        .layer(LockLayer::by_path_param("id").wait(Duration::from_secs(5)));
+    let refund = Router::new()
+        .route("/orders/{id}/refund", post(orders::refund))
+        .layer(LockLayer::by_path_param("id"))
+        .layer(DeferLayer::new());
+    Router::new()
+        .route("/orders/{id}", get(orders::show))
+        .merge(pay)
+        .merge(ship)
+        .merge(refund)
+        .merge(limited)
+        .layer(DefaultBodyLimit::max(64 * 1024))
+        .layer(Extension(store.clone()))
+        .with_state(Orders::default())
+}
+
+async fn health(Extension(store): Extension<Store>) -> StatusCode {
+    match store.check().await {
+        Ok(()) => StatusCode::OK,
+        Err(_) => StatusCode::SERVICE_UNAVAILABLE,
+    }
+}
+
+fn greet(address: SocketAddr) {
+    println!("listening on http://{address}");
+    println!("  curl -i http://{address}/limited");
+    println!("  curl -i -X POST 'http://{address}/orders/7/pay?ms=2000'");
+    println!("  curl -i -X POST 'http://{address}/orders/7/ship?ms=100'");
+    println!("  curl -i -X POST 'http://{address}/orders/7/refund' -d 'too late'");
+    println!("  curl -s http://{address}/orders/7");
+}
+
+fn told(mut stopped: watch::Receiver<bool>) -> impl Future<Output = ()> + Send + 'static {
+    async move {
+        // An error means that `main` is gone, and with it the reason to go on.
+        let _ = stopped.wait_for(|stop| *stop).await;
+    }
+}
+
+async fn terminated() -> std::io::Result<()> {
+    let (mut term, mut int) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+    Ok(())
+}

@@ -1,6 +1,6 @@
 //! `enqueue.lua`, `claim.lua`, `settle.lua` and `cancel.lua`.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -33,8 +33,9 @@ impl Visit<'_> {
         self.line.jobs.insert((seq, id.clone()));
         if let Some((record, print, life)) = &call.record {
             let end = self.now.after(*life);
+            let name = (self.key.clone(), Arc::clone(record));
             self.records
-                .put(record, (id.clone(), print.clone()), Some(end));
+                .put(&name, (id.clone(), print.clone()), Some(end));
         }
         self.jobs.put(&id, self.new_job(call, seq, bytes), None);
         match self.held_until() {
@@ -53,7 +54,8 @@ impl Visit<'_> {
     /// Whether the request was accepted before, or its key was used for another one.
     fn known(&self, call: &Enqueue) -> Option<Enqueued> {
         let (record, print, _) = call.record.as_ref()?;
-        let (id, old) = self.records.get(record, self.now.ms)?;
+        let name = (self.key.clone(), Arc::clone(record));
+        let (id, old) = self.records.get(&name, self.now.ms)?;
         let same = old == print;
         Some(if same {
             Enqueued::Known(id.clone())

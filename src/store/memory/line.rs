@@ -153,13 +153,16 @@ impl Line {
     }
 }
 
+/// An idempotency record is kept beside the lock it is about: of another lock it is another record.
+pub(super) type RecordName = (Key, Arc<str>);
+
 /// One step at one line.
 pub(super) struct Visit<'a> {
     pub(super) key: &'a Key,
     pub(super) line: &'a mut Line,
     pub(super) facts: &'a mut Facts,
     pub(super) jobs: &'a mut Expiring<JobId, Job>,
-    pub(super) records: &'a mut Expiring<Arc<str>, (JobId, String)>,
+    pub(super) records: &'a mut Expiring<RecordName, (JobId, String)>,
     pub(super) post: &'a mut Vec<Mail>,
     pub(super) now: Now,
 }

@@ -1,6 +1,6 @@
 //! `acquire.lua` and `release.lua`.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::line::{Member, Place, Visit};
 use crate::store::backend::{Acquire, Acquired, GaveBack, Token};
@@ -26,6 +26,7 @@ impl Visit<'_> {
             }
             return self.held(call);
         }
+        let joined = call.wait.is_some() && self.line.place_of(me).is_none();
         let seq = call
             .wait
             .map_or(0, |wait| self.join(me, wait, call.old_seq));
@@ -38,13 +39,17 @@ impl Visit<'_> {
             left: Duration::from_millis((until - self.now.ms).max(1)),
             line: self.line.len(),
             seq,
+            joined,
         }
     }
 
     /// Before a free lock is taken: a retry after a lost 202 must find its job, not run again.
     fn is_known(&self, call: &Acquire) -> bool {
         let record = call.record.as_ref();
-        record.is_some_and(|record| self.records.get(record, self.now.ms).is_some())
+        record.is_some_and(|record| {
+            let name = (self.key.clone(), Arc::clone(record));
+            self.records.get(&name, self.now.ms).is_some()
+        })
     }
 
     fn held(&mut self, call: &Acquire) -> Acquired {

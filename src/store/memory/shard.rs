@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{
     ends::{Expiring, Index},
-    line::{Line, Visit},
+    line::{Line, RecordName, Visit},
     post::Mail,
 };
 use crate::{
@@ -41,7 +41,7 @@ pub(super) struct Shard {
     lines: Expiring<Key, Line>,
     jobs: Expiring<JobId, Job>,
     /// Idempotency records: the job, and the fingerprint of the request that made it.
-    records: Expiring<Arc<str>, (JobId, String)>,
+    records: Expiring<RecordName, (JobId, String)>,
     /// By policy and subject.
     counters: Expiring<(Arc<str>, Key), u64>,
     facts: Facts,

@@ -94,7 +94,11 @@ async fn a_dead_place_costs_one_accept_window(rig: &Rig) {
 }
 
 /// The lock is held by `a`, and the offer to `b` has lapsed; its old sequence.
-async fn lapse(rig: &Rig, a: &crate::store::Token, b: &crate::store::Token) -> u64 {
+async fn lapse(
+    rig: &Rig,
+    a: &crate::store::backend::Token,
+    b: &crate::store::backend::Token,
+) -> u64 {
     let key = key();
     rig.hold(&key, a).await;
     let seq = rig.join(&key, b).await;
