@@ -26,6 +26,8 @@ impl Visit<'_> {
             }
             return self.held(call);
         }
+        // A place that the look for the head has dropped is none any more.
+        let joined = call.wait.is_some() && self.line.place_of(me).is_none();
         let seq = call
             .wait
             .map_or(0, |wait| self.join(me, wait, call.old_seq));
@@ -38,6 +40,7 @@ impl Visit<'_> {
             left: Duration::from_millis((until - self.now.ms).max(1)),
             line: self.line.len(),
             seq,
+            joined,
         }
     }
 

@@ -33,6 +33,7 @@ async fn a_free_lock_is_held_and_then_busy(rig: &Rig) {
             left,
             line: 0,
             seq: 0,
+            joined: false,
         } => assert!(left > LONG / 2 && left <= LONG),
         other => panic!("{other:?}"),
     }
