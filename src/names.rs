@@ -16,7 +16,7 @@ macro_rules! __define_names {
         /// crate documentation for an example. Put it outside the other layers.
         #[derive(Debug, Clone)]
         pub struct RateLimitLayer {
-            gate: ::lockgate::rate_limit::RateLimitGate<$native>,
+            pub(crate) gate: ::lockgate::rate_limit::RateLimitGate<$native>,
         }
 
         impl RateLimitLayer {
@@ -96,7 +96,7 @@ macro_rules! __define_names {
         /// share a lock, which is the safe side.
         #[derive(Debug, Clone)]
         pub struct LockLayer {
-            gate: ::lockgate::lock::LockGate<$native>,
+            pub(crate) gate: ::lockgate::lock::LockGate<$native>,
         }
 
         impl LockLayer {
@@ -205,7 +205,7 @@ macro_rules! __define_names {
         /// store, beside its lock.
         #[derive(Debug, Clone, Default)]
         pub struct DeferLayer {
-            gate: ::lockgate::defer::DeferGate<$native>,
+            pub(crate) gate: ::lockgate::defer::DeferGate<$native>,
         }
 
         impl DeferLayer {
@@ -274,7 +274,7 @@ macro_rules! __define_names {
         #[derive(Debug)]
         #[must_use = "a worker does nothing until `run` is awaited or spawned"]
         pub struct DeferWorker {
-            inner: ::lockgate::defer::DeferWorker,
+            pub(crate) inner: ::lockgate::defer::DeferWorker,
         }
 
         impl DeferWorker {
@@ -332,8 +332,8 @@ macro_rules! __define_names {
         #[derive(Debug, Clone)]
         #[must_use = "the routes have to be mounted"]
         pub struct DeferredRoutes {
-            path: String,
-            gate: ::lockgate::defer::StatusGate<$native>,
+            pub(crate) path: String,
+            pub(crate) gate: ::lockgate::defer::StatusGate<$native>,
         }
 
         /// The status resource, at this path: what the `Location` of a 202 points to.

@@ -40,12 +40,14 @@ impl KeyFault {
 /// Where a layer's key comes from. Made by the layers' `by_...` constructors.
 pub struct KeySource<N: ?Sized>(Kind<N>);
 
+type Function<N> = dyn Fn(&N) -> Option<String> + Send + Sync;
+
 enum Kind<N: ?Sized> {
     Ip,
     PathParam(Arc<str>),
     Header(Arc<str>),
     Route,
-    Function(Arc<dyn Fn(&N) -> Option<String> + Send + Sync>),
+    Function(Arc<Function<N>>),
 }
 
 impl<N: ?Sized> KeySource<N> {

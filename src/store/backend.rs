@@ -224,6 +224,7 @@ pub(crate) struct Claim {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::enum_variant_names, reason = "the words of the script")]
 pub(crate) enum Claimed {
     Claimed {
         fence: u64,

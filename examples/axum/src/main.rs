@@ -4,7 +4,7 @@
 
 mod orders;
 
-use std::{env, error::Error, future::Future, net::SocketAddr, time::Duration};
+use std::{env, error::Error, future::IntoFuture as _, net::SocketAddr, time::Duration};
 
 use axum::{
     Extension, Router,
@@ -115,11 +115,9 @@ fn greet(address: SocketAddr) {
     println!("  curl -s http://{address}/orders/7");
 }
 
-fn told(mut stopped: watch::Receiver<bool>) -> impl Future<Output = ()> + Send + 'static {
-    async move {
-        // An error means that `main` is gone, and with it the reason to go on.
-        let _ = stopped.wait_for(|stop| *stop).await;
-    }
+async fn told(mut stopped: watch::Receiver<bool>) {
+    // An error means that `main` is gone, and with it the reason to go on.
+    let _ = stopped.wait_for(|stop| *stop).await;
 }
 
 async fn terminated() -> std::io::Result<()> {

@@ -4,7 +4,7 @@ use super::{
     on_every_store,
     rig::{LONG, Rig, SHORT, ask, key, stranger, wait},
 };
-use crate::store::backend::{ACCEPT_WINDOW, Acquire, Acquired, GaveBack};
+use crate::store::backend::{ACCEPT_WINDOW, Acquire, Acquired, GaveBack, Token};
 
 on_every_store!(
     those_who_wait_come_in_their_order,
@@ -94,11 +94,7 @@ async fn a_dead_place_costs_one_accept_window(rig: &Rig) {
 }
 
 /// The lock is held by `a`, and the offer to `b` has lapsed; its old sequence.
-async fn lapse(
-    rig: &Rig,
-    a: &crate::store::backend::Token,
-    b: &crate::store::backend::Token,
-) -> u64 {
+async fn lapse(rig: &Rig, a: &Token, b: &Token) -> u64 {
     let key = key();
     rig.hold(&key, a).await;
     let seq = rig.join(&key, b).await;
@@ -120,7 +116,12 @@ async fn a_lapsed_offer_comes_back_to_its_old_place(rig: &Rig) {
         })
         .await
     {
-        Acquired::Busy { seq, line: 2, .. } => assert_eq!(seq, old),
+        Acquired::Busy {
+            seq,
+            line: 2,
+            joined: true,
+            ..
+        } => assert_eq!(seq, old),
         other => panic!("{other:?}"),
     }
     rig.release(&key, &c).await;
@@ -183,10 +184,18 @@ async fn asking_again_keeps_the_place(rig: &Rig) {
     rig.hold(&key, &a).await;
     let first = rig.join(&key, &b).await;
     rig.join(&key, &c).await;
-    assert_eq!(rig.join(&key, &b).await, first);
+    match rig.acquire(wait(&key, &b)).await {
+        Acquired::Busy {
+            seq, joined: false, ..
+        } => assert_eq!(seq, first),
+        other => panic!("it has its place already: {other:?}"),
+    }
     match rig.acquire(ask(&key, &b)).await {
         Acquired::Busy {
-            line: 2, seq: 0, ..
+            line: 2,
+            seq: 0,
+            joined: false,
+            ..
         } => {}
         other => panic!("a try of one who waits: {other:?}"),
     }
@@ -224,7 +233,12 @@ async fn ones_own_place_past_its_deadline_is_no_place(rig: &Rig) {
     let waits = rig.join(&key, &c).await;
     rig.pass(SHORT).await;
     match rig.acquire(first).await {
-        Acquired::Busy { seq, left, .. } => {
+        Acquired::Busy {
+            seq,
+            left,
+            joined: true,
+            ..
+        } => {
             assert!(seq > waits, "{seq} is not behind {waits}");
             assert!(left <= ACCEPT_WINDOW);
         }

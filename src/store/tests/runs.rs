@@ -225,7 +225,7 @@ async fn a_retry_waits_out_its_backoff(rig: &Rig) {
     assert_eq!(due.names, []);
     assert!(due.next.unwrap() > SHORT / 2 && due.next.unwrap() <= SHORT);
     rig.pass(SHORT).await;
-    assert_eq!(rig.due(key.shard(), 10).await.names, [key.clone()]);
+    assert_eq!(rig.due(key.shard(), 10).await.names, vec![key.clone()]);
     let run = stranger();
     assert_eq!(rig.start(&key, &id, &run).await, 2);
     assert_eq!(rig.job(&id).await.unwrap().reason, None);
@@ -276,7 +276,7 @@ async fn a_crashed_job_that_must_not_run_again_is_dead(rig: &Rig) {
     let (first, second) = (rig.put_off(&key).await, rig.put_off(&key).await);
     start_short(rig, &key, &first, &paused).await;
     rig.pass(SHORT).await;
-    assert_eq!(rig.due(key.shard(), 10).await.names, [key.clone()]);
+    assert_eq!(rig.due(key.shard(), 10).await.names, vec![key.clone()]);
     let visited = rig.claim(visit(&key, &first, &b)).await;
     assert_eq!(visited, Claimed::Dead(first.clone()));
     let job = rig.job(&first).await.unwrap();
