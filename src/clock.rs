@@ -71,6 +71,10 @@ impl fmt::Debug for Clock {
     }
 }
 
+/// Longest span of time a setting can have: beyond a year, arithmetic on instants is all that is left
+/// to go wrong.
+pub(crate) const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 /// Whole microseconds; a duration beyond half a million years counts as that.
 pub(crate) fn micros(d: Duration) -> u64 {
     u64::try_from(d.as_micros()).unwrap_or(u64::MAX)

@@ -113,8 +113,13 @@ impl<N: ?Sized> DeferGate<N> {
     async fn known(&self, parked: &Parked, id: &JobId) -> Reply {
         match parked.store.backend().job(id.clone()).await {
             Ok(Some(job)) => self.accepted(id, job.state, job.position),
-            // Its record outlives what is kept of it, and a read may fail: the id is right all the same.
-            Ok(None) | Err(_) => self.accepted(id, JobState::Queued, None),
+            // The record outlives what is kept of the job.
+            Ok(None) => {
+                let title = "This request was accepted before, and its result is no longer kept";
+                Reply::problem(410, problem::UNKNOWN_JOB, title)
+            }
+            // A read that fails does not make it less accepted.
+            Err(_) => self.accepted(id, JobState::Queued, None),
         }
     }
 }

@@ -48,11 +48,12 @@ pub(super) fn of_request(headers: &Headers, keep: &[String]) -> Option<Headers> 
         .collect();
     let mut stored = Headers::new();
     for (name, value) in headers {
-        if nominated.contains(name) || NOT_STORED.contains(&name.as_str()) {
-            continue;
-        }
+        // Before the nominated ones: naming a credential in `Connection` must not make it vanish.
         if CREDENTIALS.contains(&name.as_str()) && !kept(name) {
             return None;
+        }
+        if nominated.contains(name) || NOT_STORED.contains(&name.as_str()) {
+            continue;
         }
         stored.push((name.clone(), value.clone()));
     }
@@ -115,6 +116,11 @@ mod tests {
     fn a_credential_is_kept_or_the_request_is_not_stored() {
         let sent = headers(&[("authorization", "Bearer x")]);
         assert_eq!(of_request(&sent, &[]), None);
+        let hidden = headers(&[
+            ("connection", "authorization"),
+            ("authorization", "Bearer x"),
+        ]);
+        assert_eq!(of_request(&hidden, &[]), None);
         assert_eq!(of_request(&sent, &["authorization".to_owned()]), Some(sent));
     }
 

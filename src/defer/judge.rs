@@ -40,11 +40,10 @@ impl Run<'_> {
             );
             return self.dead("auth");
         }
-        if !self.marker.was_seen() {
-            return self.missed(answer.status);
-        }
         match answer.status {
+            // Also from a layer outside the lock, such as a timeout.
             408 | 425 | 429 | 500..=599 => self.failed("failed"),
+            status if !self.marker.was_seen() => self.missed(status),
             _ => self.done(answer),
         }
     }

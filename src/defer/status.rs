@@ -45,7 +45,8 @@ pub struct StatusRequest {
     response: bool,
     cancel: bool,
     wait: Option<Duration>,
-    asker: Option<String>,
+    /// Who asks, where that counts; nobody sees nothing.
+    asker: Option<Option<String>>,
 }
 
 impl<N: ?Sized> StatusGate<N> {
@@ -101,10 +102,7 @@ impl<N: ?Sized> StatusGate<N> {
         };
         let store = self.store.clone().or_else(|| view.store());
         let store = store.ok_or_else(|| crate::outage::no_store("deferred_routes"))?;
-        let asker = self
-            .asker
-            .as_ref()
-            .map(|asker| asker(view.native()).unwrap_or_default());
+        let asker = self.asker.as_ref().map(|asker| asker(view.native()));
         let wait = wait(&view.header("prefer"));
         Ok(StatusRequest {
             store,
@@ -176,7 +174,11 @@ impl StatusRequest {
 
     async fn look(&self, id: &JobId) -> Result<Option<JobView>, Error> {
         let job = self.store.backend().job(id.clone()).await?;
-        Ok(job.filter(|job| self.asker.as_ref().is_none_or(|asker| *asker == job.owner)))
+        let sees = |job: &JobView| match &self.asker {
+            None => true,
+            Some(asker) => asker.as_ref() == Some(&job.owner),
+        };
+        Ok(job.filter(sees))
     }
 
     async fn cancel(&self, id: &JobId) -> Result<Reply, Error> {
@@ -258,6 +260,11 @@ fn verbatim(job: &JobView) -> Reply {
         return Reply::problem(410, problem::UNKNOWN_JOB, "It ended without a response")
             .member("state", job.state.as_str());
     };
+    if !head.whole {
+        let title = "The response was too long to be kept";
+        return Reply::problem(410, problem::NOT_KEPT, title)
+            .member("response_status", head.status);
+    }
     let mut reply = Reply::new(head.status).field("cache-control", "no-store");
     for (name, value) in head.headers {
         if let Ok(value) = String::from_utf8(value) {

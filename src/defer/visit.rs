@@ -1,11 +1,13 @@
 //! One visit to a lock that has jobs: claim, run, settle.
 
 use std::{
+    panic::AssertUnwindSafe,
     sync::Arc,
     time::{Duration, UNIX_EPOCH},
 };
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use tokio::{sync::watch, time::Instant};
 
 use super::{
@@ -24,6 +26,9 @@ const NEWER: Duration = Duration::from_secs(30);
 
 /// Heads looked at in one visit; dead ones are passed, the rest is for the next visit.
 const HEADS: usize = 8;
+
+/// Pause between two claims of which the first was not answered.
+const PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) struct Visit {
     pub(super) worker: Arc<DeferWorker>,
@@ -49,7 +54,15 @@ struct Claimant {
 impl Visit {
     /// Runs the first job of the line, if it can be claimed.
     pub(super) async fn run(self, hint: Option<JobId>) -> (Key, Next) {
-        let next = self.claim_and_run(hint).await;
+        // A panic of the application's code (a destructor, a clone of the service) must not take the
+        // lock's name with it: the worker would never visit it again.
+        let visit = AssertUnwindSafe(self.claim_and_run(hint))
+            .catch_unwind()
+            .await;
+        let next = visit.unwrap_or_else(|_| {
+            tracing::error!(lock = %self.key.hashed(), "a visit panicked");
+            Next::After(Duration::from_secs(1))
+        });
         (self.key, next)
     }
 
@@ -57,10 +70,8 @@ impl Visit {
         for _ in 0..HEADS {
             let id = match head.take() {
                 Some(id) => id,
-                None => match self.head().await {
-                    Some(id) => id,
-                    None => return Next::WhenTold,
-                },
+                // A line without jobs that is due all the same: the claim finds that out, and mends it.
+                None => self.head().await.unwrap_or_else(|| JobId::new(&self.key)),
             };
             match self.claim(id).await {
                 Ok(Some(claimant)) => {
@@ -91,29 +102,22 @@ impl Visit {
             store,
             lease,
             max_run,
-            keep_dead,
             ..
         } = &*self.worker;
-        let mut attempt = Attempt::new(store, &self.key, *lease);
-        let call = Claim {
-            key: self.key.clone(),
-            id: id.clone(),
-            me: attempt.me.clone(),
-            lease: *lease,
-            retention: *keep_dead,
-        };
-        match store.backend().claim(call).await {
-            Ok(Claimed::Claimed {
+        let mut attempt = Attempt::claim(store, &self.key, &id);
+        match self.send_claim(&mut attempt, &id).await {
+            Some(Claimed::Claimed {
                 fence,
                 attempt: number,
                 envelope,
                 accepted_us,
             }) => {
+                let job = Some(id.clone());
                 let terms = Terms {
                     lease: *lease,
                     renew: true,
                     max_hold: *max_run,
-                    job: Some(id.clone()),
+                    job,
                 };
                 let hold = attempt.granted(fence, terms);
                 let accepted = UNIX_EPOCH + Duration::from_micros(accepted_us);
@@ -130,7 +134,7 @@ impl Visit {
                     marker,
                 }))
             }
-            Ok(answer) => {
+            Some(answer) => {
                 attempt.refused();
                 match answer {
                     Claimed::Busy(wait) | Claimed::Later(wait) => Err(Next::After(wait)),
@@ -142,10 +146,39 @@ impl Visit {
                     Claimed::Moved(_) | Claimed::Claimed { .. } => Ok(None),
                 }
             }
-            Err(error) => {
-                attempt.failed(&error);
-                tracing::warn!(job = ?id, %error, "claim failed");
-                Err(Next::After(Duration::from_millis(200)))
+            None => Err(Next::After(Duration::from_millis(200))),
+        }
+    }
+
+    /// The claim, with the same token as long as a claim that got through unanswered would be sure to
+    /// hold: given up too soon, it would leave a job that looks as if its worker had died.
+    async fn send_claim(&self, attempt: &mut Attempt, id: &JobId) -> Option<Claimed> {
+        let DeferWorker {
+            store,
+            lease,
+            keep_dead,
+            ..
+        } = &*self.worker;
+        let mut give_up = None;
+        loop {
+            let call = Claim {
+                key: self.key.clone(),
+                id: id.clone(),
+                me: attempt.me.clone(),
+                lease: *lease,
+                retention: *keep_dead,
+            };
+            let error = match attempt.send(*lease, store.backend().claim(call)).await {
+                Ok(claimed) => return Some(claimed),
+                Err(error) => error,
+            };
+            tracing::warn!(job = ?id, %error, "claim failed");
+            if error.may_have_run() {
+                give_up.get_or_insert(attempt.sure_until());
+            }
+            match give_up {
+                Some(give_up) if Instant::now() < give_up => tokio::time::sleep(PAUSE).await,
+                _ => return None,
             }
         }
     }

@@ -20,15 +20,16 @@ use super::{
     visit::{Next, Visit},
 };
 use crate::{
+    clock::LONGEST,
     key::{Key, SHARDS},
     store::{Hint, JobId, Store},
 };
 
 /// Life of a watch over a shard; a dead worker's shards are taken over after it.
-const WATCH: Duration = Duration::from_secs(15);
+const WATCH: Duration = Duration::from_secs(10);
 
 /// Time between two signs of life.
-const BEAT: Duration = Duration::from_secs(5);
+const BEAT: Duration = Duration::from_secs(3);
 
 /// How soon a shard is looked at again after a visit in it, in case the message about the next job is
 /// lost: the accept window.
@@ -77,31 +78,31 @@ impl DeferWorker {
     /// How long runs may go on after the signal to stop. Default 10 s. What still runs then is
     /// abandoned: PUT and DELETE go back in line, the others among the dead letters.
     pub fn drain(mut self, deadline: Duration) -> Self {
-        self.drain = deadline;
+        self.drain = deadline.min(LONGEST);
         self
     }
 
     /// How long a run outlives its process. Default 10 s, at least 100 ms; renewed at a third.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease.max(Duration::from_millis(100));
+        self.lease = lease.clamp(Duration::from_millis(100), LONGEST);
         self
     }
 
     /// Longest run. Default 5 minutes; its lock is then left to end, and the run is lost.
     pub fn max_run(mut self, max: Duration) -> Self {
-        self.max_run = max;
+        self.max_run = max.min(LONGEST);
         self
     }
 
     /// How long finished jobs and their responses are kept. Default a day.
     pub fn keep_done(mut self, retention: Duration) -> Self {
-        self.keep_done = retention;
+        self.keep_done = retention.min(LONGEST);
         self
     }
 
     /// How long dead letters are kept. Default a week.
     pub fn keep_dead(mut self, retention: Duration) -> Self {
-        self.keep_dead = retention;
+        self.keep_dead = retention.min(LONGEST);
         self
     }
 

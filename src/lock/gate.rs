@@ -11,6 +11,7 @@ use super::{
     request::{Answer, Busy, LockRequest, MAX_WAIT, MIN_LEASE, NotAcquired, default_terms},
 };
 use crate::{
+    clock::LONGEST,
     gate::{
         Asked, Gate, Head, KeySource, Outcome, Parked, Parting, Replay, Slot, UnderLock, Verdict,
         View, current_replay, is_safe,
@@ -71,14 +72,14 @@ impl<N: ?Sized> LockGate<N> {
     /// See `LockLayer::lease`.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.terms.lease = lease.max(MIN_LEASE);
+        self.terms.lease = lease.clamp(MIN_LEASE, LONGEST);
         self
     }
 
     /// See `LockLayer::max_hold`.
     #[must_use]
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.terms.max_hold = max_hold;
+        self.terms.max_hold = max_hold.min(LONGEST);
         self
     }
 
@@ -140,12 +141,14 @@ impl<N: ?Sized> LockGate<N> {
         tracing::error!(
             node = %facts.store.node(), %error, policy = ?self.outage, "no lock: store away"
         );
-        if let Some(replay) = facts.replay {
-            // A run that could not even start is not charged.
-            replay.met_a_busy_lock();
-        }
         match self.outage {
-            Outage::Refuse => Verdict::Answer(Reply::store_away()),
+            Outage::Refuse => {
+                if let Some(replay) = facts.replay {
+                    // A run that could not even start is not charged.
+                    replay.met_a_busy_lock();
+                }
+                Verdict::Answer(Reply::store_away())
+            }
             Outage::Admit => Verdict::Pass(LockTicket(Ticket::Lent(HeldLock::admitted(facts.key)))),
         }
     }
@@ -227,6 +230,11 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         let record = facts.slot.as_ref().and_then(Slot::record);
         match self.request(&facts).ask(record).await {
             Ok(Answer::Granted(guard)) => {
+                // A retry layer in between may have come here before, to a busy lock: what runs now must
+                // not be accepted too.
+                if let Some(slot) = &facts.slot {
+                    slot.empty();
+                }
                 let store = facts.store;
                 let own = Ticket::Own {
                     guard,

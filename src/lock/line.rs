@@ -20,14 +20,15 @@ use tokio::{
 use crate::{
     error::{Error, ErrorKind},
     key::Key,
-    store::{Acquire, Acquired, Attempt, Hold, Store, Terms},
+    store::{ACCEPT_WINDOW, Acquire, Acquired, Attempt, Hold, Store, Terms},
 };
 
 /// Most waiters of one lock in one process; beyond it the answer is "busy" at once.
 const MAX_WAITERS: usize = 1024;
 
-/// Longest time between two looks at the store, whatever the lease says: bounds a lost message.
-const LOOK: Duration = Duration::from_secs(1);
+/// Longest time between two looks at the store, whatever the lease says: bounds a lost message, and
+/// what a dead process before this one costs beyond its accept window.
+const LOOK: Duration = ACCEPT_WINDOW;
 
 /// How long the line keeps trying while the store is away. Requests get an answer soon, not late.
 const OUTAGE: Duration = Duration::from_millis(500);
@@ -44,7 +45,10 @@ pub(super) struct Lines {
 
 impl Default for Lines {
     fn default() -> Self {
-        Self { lines: Mutex::default(), room: Semaphore::new(MAX_WAITERS_IN_ALL) }
+        Self {
+            lines: Mutex::default(),
+            room: Semaphore::new(MAX_WAITERS_IN_ALL),
+        }
     }
 }
 
@@ -86,7 +90,9 @@ impl Lines {
         terms: &Terms,
         until: Instant,
     ) -> Waited {
-        let Ok(_room) = self.room.try_acquire() else { return Waited::Full };
+        let Ok(_room) = self.room.try_acquire() else {
+            return Waited::Full;
+        };
         let bell = store.hints().line(key);
         let (tell, told) = oneshot::channel();
         let starts = {
@@ -110,10 +116,12 @@ impl Lines {
                 store: store.clone(),
                 key: key.clone(),
             };
-            tokio::spawn(keeper.run(bell));
+            store.spawn(keeper.run(bell));
         }
         match tokio::time::timeout_at(until, told).await {
             Ok(Ok(waited)) => waited,
+            // The keeper has looked at the clock a moment before this task did.
+            Ok(Err(_)) if Instant::now() >= until => Waited::TooLong,
             // The keeper's runtime ended under it.
             Ok(Err(_)) => Waited::Fault(Error::new(ErrorKind::Unavailable, "wait")),
             Err(_) => Waited::TooLong,
@@ -136,13 +144,16 @@ impl Lines {
         }
     }
 
-    /// Gives a hold to the first who still waits; nobody there: it is dropped, and so given back.
+    /// Gives a hold to the first who still waits, on the terms that one asked for; nobody there: it is
+    /// dropped, and so given back.
     fn hand_over(&self, key: &Key, mut hold: Hold) {
         loop {
             // The lock on the map is not held over the send: a refused hold may be dropped in it.
             let next = self.lines.lock().get_mut(key).and_then(VecDeque::pop_front);
-            let Some(waiter) = next else { return };
-            match waiter.tell.send(Waited::Granted(hold)) {
+            let Some(Waiter { terms, tell, .. }) = next else {
+                return;
+            };
+            match tell.send(Waited::Granted(hold.on_terms(terms))) {
                 Ok(()) => return,
                 Err(Waited::Granted(back)) => hold = back,
                 Err(_) => return,
@@ -179,7 +190,7 @@ impl Keeper {
             let rung = bell.notified();
             let mut mine = place
                 .take()
-                .unwrap_or_else(|| Place::new(Attempt::new(&self.store, &self.key, terms.lease)));
+                .unwrap_or_else(|| Place::new(Attempt::new(&self.store, &self.key)));
             let pause = match self.look(&mut mine, &terms, last).await {
                 Ok(Acquired::Held { fence, .. }) => {
                     away_since = None;
@@ -193,7 +204,6 @@ impl Keeper {
                 }
                 Ok(Acquired::Known) => unreachable!("no record was asked for"),
                 Err(error) => {
-                    mine.attempt.failed(&error);
                     let since = *away_since.get_or_insert_with(Instant::now);
                     if error.kind() == ErrorKind::Config || since.elapsed() > OUTAGE {
                         // The place is given back as `mine` is dropped.
@@ -216,16 +226,19 @@ impl Keeper {
         terms: &Terms,
         last: Instant,
     ) -> Result<Acquired, Error> {
-        place.attempt.resent();
+        let lease = terms.for_the_first_time();
         let call = Acquire {
             key: self.key.clone(),
             me: place.attempt.me.clone(),
-            lease: terms.lease,
+            lease,
             wait: Some(last.saturating_duration_since(Instant::now())),
             old_seq: place.old_seq,
             record: None,
         };
-        let answer = self.store.backend().acquire(call).await;
+        let answer = place
+            .attempt
+            .send(lease, self.store.backend().acquire(call))
+            .await;
         if let Ok(Acquired::Busy { seq, joined, .. }) = &answer {
             place.joined(*seq, *joined);
         }

@@ -9,6 +9,7 @@ use super::{
     line::{Lines, Waited},
 };
 use crate::{
+    clock::LONGEST,
     error::Error,
     key::Key,
     store::{Acquire, Acquired, Attempt, Store, Terms},
@@ -65,21 +66,21 @@ impl LockRequest {
     /// How long the lock outlives its process; renewed at a third of it. Default 10 s: long enough to
     /// survive pauses and short outages, short enough to wait for. At least 100 ms.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.terms.lease = lease.max(MIN_LEASE);
+        self.terms.lease = lease.clamp(MIN_LEASE, LONGEST);
         self.terms.renew = true;
         self
     }
 
     /// A lease that is never renewed: the lock ends after it, whatever its holder does.
     pub fn lease_fixed(mut self, lease: Duration) -> Self {
-        self.terms.lease = lease.max(MIN_LEASE);
+        self.terms.lease = lease.clamp(MIN_LEASE, LONGEST);
         self.terms.renew = false;
         self
     }
 
     /// How long a living holder may have it in all. Default 60 s: bounds a handler that never ends.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.terms.max_hold = max_hold;
+        self.terms.max_hold = max_hold.min(LONGEST);
         self
     }
 
@@ -138,8 +139,8 @@ impl LockRequest {
 
     /// One call, sent by the caller itself; takes the lock if it is free and nobody stands in line.
     async fn once(&self, record: Option<Arc<str>>) -> Result<Answer, Error> {
-        let lease = self.terms.lease;
-        let mut attempt = Attempt::new(&self.store, &self.key, lease);
+        let lease = self.terms.for_the_first_time();
+        let mut attempt = Attempt::new(&self.store, &self.key);
         let (key, me) = (self.key.clone(), attempt.me.clone());
         let call = Acquire {
             key,
@@ -149,12 +150,15 @@ impl LockRequest {
             old_seq: 0,
             record,
         };
-        match self.store.backend().acquire(call).await {
-            Ok(Acquired::Held { fence, .. }) => {
+        match attempt
+            .send(lease, self.store.backend().acquire(call))
+            .await?
+        {
+            Acquired::Held { fence, .. } => {
                 let hold = attempt.granted(fence, self.terms.clone());
                 Ok(Answer::Granted(LockGuard { hold }))
             }
-            Ok(Acquired::Busy { left, line, .. }) => {
+            Acquired::Busy { left, line, .. } => {
                 attempt.refused();
                 Ok(Answer::Busy(Busy {
                     left,
@@ -162,13 +166,9 @@ impl LockRequest {
                     waited: None,
                 }))
             }
-            Ok(Acquired::Known) => {
+            Acquired::Known => {
                 attempt.refused();
                 Ok(Answer::Known)
-            }
-            Err(error) => {
-                attempt.failed(&error);
-                Err(error)
             }
         }
     }

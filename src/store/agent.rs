@@ -27,10 +27,10 @@ use tokio::{
 };
 
 use super::{
-    backend::{Backend, GaveBack, Renewal, Token},
-    hold::{Facts, Loss, sure},
+    backend::{Backend, GaveBack, JobId, Renewal, Settle, Token, Verdict},
+    hold::{Facts, Loss, Terms},
 };
-use crate::key::Key;
+use crate::{error::Error, key::Key};
 
 /// Leases renewed in one call: bounded as `renew.lua` is.
 const BATCH: usize = 25;
@@ -40,7 +40,16 @@ const SLACK: Duration = Duration::from_millis(20);
 
 pub(crate) struct Agent {
     shared: Arc<Shared>,
-    mailbox: Mutex<Option<mpsc::UnboundedSender<GiveBack>>>,
+    /// The runtime on which the store was made, if there was one.
+    home: Option<Handle>,
+    mailbox: Mutex<Option<Mailbox>>,
+}
+
+/// The running agent: where it hears, and where it runs.
+#[derive(Clone)]
+struct Mailbox {
+    tx: mpsc::UnboundedSender<GiveBack>,
+    runtime: Handle,
 }
 
 struct Shared {
@@ -54,16 +63,20 @@ struct Shared {
     idle: Notify,
 }
 
-struct GiveBack {
-    key: Key,
-    me: Token,
-    until: Instant,
+/// What is to be given back.
+pub(super) struct GiveBack {
+    pub(super) key: Key,
+    pub(super) me: Token,
+    /// The undo of a claim: the job goes back in line, together with its lock.
+    pub(super) job: Option<JobId>,
+    /// When it has ended by itself.
+    pub(super) until: Instant,
     /// The call to be undone may still lie in a broken socket: "nothing there" is not the last word.
-    doubtful: bool,
+    pub(super) doubtful: bool,
 }
 
 impl Agent {
-    pub(crate) fn new(backend: Arc<dyn Backend>) -> Self {
+    pub(super) fn new(backend: Arc<dyn Backend>) -> Self {
         let shared = Shared {
             backend,
             rounds: Mutex::default(),
@@ -72,47 +85,47 @@ impl Agent {
             pending: AtomicUsize::new(0),
             idle: Notify::new(),
         };
+        let home = Handle::try_current().ok();
         Self {
             shared: Arc::new(shared),
+            home,
             mailbox: Mutex::new(None),
         }
     }
 
-    /// Takes care of a new hold: renewal, or the end of its fixed lease.
-    pub(crate) fn watch_over(&self, facts: &Arc<Facts>, sent: Instant) {
+    /// Takes care of a new hold: renewal, and its end.
+    pub(super) fn watch_over(&self, facts: &Arc<Facts>) {
         self.running();
-        let terms = &facts.terms;
-        let first = if terms.renew {
-            sent + terms.lease / 3
+        let until = facts.valid_until();
+        let first = if facts.terms.renew {
+            until.min(soon(&facts.terms))
         } else {
-            sent + sure(terms.lease)
+            until
         };
-        self.shared.schedule(first, Arc::downgrade(facts));
+        self.shared.schedule(first, facts);
     }
 
-    /// Has the nonce's hold, offer or place given back, ordered after the call that may have made it
-    /// (calls about one lock share a connection). Never waits; if there is no runtime left to do it,
-    /// the lease ends by itself.
-    pub(crate) fn give_back(&self, key: Key, me: Token, until: Instant, doubtful: bool) {
+    /// A hold that is over leaves the rounds at once: they are as long as the number of holds.
+    pub(super) fn look_away(&self, facts: &Facts) {
+        if let Some(round) = facts.round.lock().take() {
+            self.shared.rounds.lock().remove(&round);
+        }
+    }
+
+    /// Has something given back, ordered after the call that may have taken it (calls about one lock
+    /// share a connection). Never waits; if there is no runtime left to do it, the lease ends by itself.
+    pub(super) fn give_back(&self, message: GiveBack) {
         let Some(mailbox) = self.running() else {
             return;
         };
         self.shared.pending.fetch_add(1, Ordering::AcqRel);
-        if mailbox
-            .send(GiveBack {
-                key,
-                me,
-                until,
-                doubtful,
-            })
-            .is_err()
-        {
+        if mailbox.tx.send(message).is_err() {
             self.shared.settled_one();
         }
     }
 
     /// Resolves when nothing is left to give back.
-    pub(crate) async fn drained(&self) {
+    pub(super) async fn drained(&self) {
         loop {
             let idle = self.shared.idle.notified();
             if self.shared.pending.load(Ordering::Acquire) == 0 {
@@ -122,21 +135,41 @@ impl Agent {
         }
     }
 
-    /// The mailbox of the running agent; starts one if there is none and this thread has a runtime.
-    fn running(&self) -> Option<mpsc::UnboundedSender<GiveBack>> {
+    /// Where work in the background should run: a runtime that lives as long as the store, if there is
+    /// one, rather than that of the request that happens to ask.
+    pub(super) fn runtime(&self) -> Option<Handle> {
+        self.running().map(|mailbox| mailbox.runtime)
+    }
+
+    /// The running agent; starts one if there is none: at home, or else where the caller runs.
+    fn running(&self) -> Option<Mailbox> {
         let mut mailbox = self.mailbox.lock();
-        if let Some(tx) = mailbox.as_ref().filter(|tx| !tx.is_closed()) {
-            return Some(tx.clone());
+        if let Some(running) = mailbox.as_ref().filter(|running| !running.tx.is_closed()) {
+            return Some(running.clone());
         }
-        let runtime = Handle::try_current().ok()?;
-        let (tx, rx) = mpsc::unbounded_channel();
         // An agent whose runtime has ended took its messages with it.
         self.shared.pending.store(0, Ordering::Release);
         self.shared.idle.notify_waiters();
-        runtime.spawn(run(Arc::clone(&self.shared), rx));
-        *mailbox = Some(tx.clone());
-        Some(tx)
+        let here = Handle::try_current().ok();
+        for runtime in self.home.iter().chain(&here) {
+            let (tx, rx) = mpsc::unbounded_channel();
+            runtime.spawn(run(Arc::clone(&self.shared), rx));
+            // A runtime that has ended drops what is spawned on it at once.
+            if !tx.is_closed() {
+                *mailbox = Some(Mailbox {
+                    tx,
+                    runtime: runtime.clone(),
+                });
+                return mailbox.clone();
+            }
+        }
+        None
     }
+}
+
+/// When to renew for the first time.
+fn soon(terms: &Terms) -> Instant {
+    Instant::now() + terms.lease / 3
 }
 
 impl fmt::Debug for Agent {
@@ -148,13 +181,22 @@ impl fmt::Debug for Agent {
 }
 
 impl Shared {
-    fn schedule(&self, at: Instant, facts: Weak<Facts>) {
+    /// Looks at the hold at this time, and not at the one that was set before.
+    fn schedule(&self, at: Instant, facts: &Arc<Facts>) {
+        let round = (at, self.numbers.fetch_add(1, Ordering::Relaxed));
+        let before = facts.round.lock().replace(round);
         let mut rounds = self.rounds.lock();
+        if let Some(before) = before {
+            rounds.remove(&before);
+        }
+        // Given back meanwhile: `look_away` has been here already.
+        if facts.is_over() {
+            return;
+        }
         let first = rounds
             .first_key_value()
             .is_none_or(|((first, _), _)| at < *first);
-        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        rounds.insert((at, number), facts);
+        rounds.insert(round, Arc::downgrade(facts));
         drop(rounds);
         if first {
             self.sooner.notify_one();
@@ -165,12 +207,13 @@ impl Shared {
         self.rounds.lock().first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Takes out what is due; holds that are over fall away here.
+    /// Takes out what is due.
     fn due(&self) -> Vec<Arc<Facts>> {
         let end = Instant::now() + SLACK;
         let mut rounds = self.rounds.lock();
         let later = rounds.split_off(&(end, 0));
         let due = std::mem::replace(&mut *rounds, later);
+        drop(rounds);
         due.into_values()
             .filter_map(|f| f.upgrade())
             .filter(|f| !f.is_over())
@@ -199,13 +242,35 @@ async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceiver<GiveBack>
                 Some(message) => drop(tokio::spawn(give_back(Arc::clone(&shared), message))),
                 None => return,
             },
-            () = round => {
-                for batch in shared.due().chunks(BATCH) {
-                    tokio::spawn(renew(Arc::clone(&shared), batch.to_vec()));
-                }
-            }
+            () = round => round_of(&shared),
             () = shared.sooner.notified() => {}
         }
+    }
+}
+
+/// Renews what can be renewed, and loses what is at its end.
+fn round_of(shared: &Arc<Shared>) {
+    let now = Instant::now();
+    let mut to_renew = Vec::new();
+    for hold in shared.due() {
+        let until = hold.valid_until();
+        let past_end = hold.last.load(Ordering::Acquire) || now >= hold.end;
+        if !past_end && !hold.renewing.swap(true, Ordering::AcqRel) {
+            // Should its renewal hang, the hold still ends in time.
+            shared.schedule(until, &hold);
+            to_renew.push(hold);
+        } else if until > now + SLACK {
+            shared.schedule(until, &hold);
+        } else {
+            hold.lose(if past_end {
+                Loss::TooLong
+            } else {
+                Loss::Lapsed
+            });
+        }
+    }
+    for batch in to_renew.chunks(BATCH) {
+        tokio::spawn(renew(Arc::clone(shared), batch.to_vec()));
     }
 }
 
@@ -213,20 +278,24 @@ async fn give_back(shared: Arc<Shared>, message: GiveBack) {
     let GiveBack {
         key,
         me,
+        job,
         until,
         mut doubtful,
     } = message;
     let mut pause = Duration::from_millis(20);
     loop {
-        match shared.backend.release(key.clone(), me.clone()).await {
+        let outcome = match &job {
+            None => shared.backend.release(key.clone(), me.clone()).await,
+            Some(job) => unclaim(&*shared.backend, &key, &me, job).await,
+        };
+        match outcome {
             Ok(GaveBack::Nothing) if doubtful => {}
             Ok(outcome) => {
-                tracing::debug!(
-                    node = me.node(), lock = %key.hashed(), ?outcome, "given back after a drop"
-                );
+                let (node, lock) = (me.node(), key.hashed());
+                tracing::debug!(node, %lock, ?outcome, "given back after a drop");
                 break;
             }
-            Err(_) => doubtful = true,
+            Err(error) => doubtful |= error.may_have_run(),
         }
         if Instant::now() + pause > until {
             break;
@@ -237,48 +306,73 @@ async fn give_back(shared: Arc<Shared>, message: GiveBack) {
     shared.settled_one();
 }
 
+/// The undo of a claim: a mere release would leave a job that looks as if its worker had died.
+async fn unclaim(
+    backend: &dyn Backend,
+    key: &Key,
+    me: &Token,
+    job: &JobId,
+) -> Result<GaveBack, Error> {
+    let verdict = Verdict::Back {
+        delay: Duration::from_millis(1),
+        reason: "not started",
+    };
+    let call = Settle {
+        key: key.clone(),
+        id: job.clone(),
+        me: me.clone(),
+        verdict,
+    };
+    let stood = backend.settle(call).await?;
+    Ok(if stood {
+        GaveBack::Left
+    } else {
+        GaveBack::Nothing
+    })
+}
+
 async fn renew(shared: Arc<Shared>, holds: Vec<Arc<Facts>>) {
     let now = Instant::now();
-    let (ended, holds): (Vec<_>, Vec<_>) = holds.into_iter().partition(|h| is_past_its_end(h, now));
-    for hold in ended {
-        // Past max_hold the lease is left to end by itself; it is lost when it is no longer sure.
-        match hold.valid_until() {
-            until if until > now => shared.schedule(until, Arc::downgrade(&hold)),
-            _ => hold.lose(Loss::TooLong),
-        }
-    }
-    if holds.is_empty() {
-        return;
-    }
+    // Near its end a hold gets what is left, so that the store ends it when the holder is told.
+    let lease = |hold: &Facts| {
+        hold.terms
+            .lease
+            .min(hold.end.saturating_duration_since(now))
+    };
     let items = holds.iter().map(|hold| Renewal {
         key: hold.key.clone(),
         me: hold.me.clone(),
-        lease: hold.terms.lease,
+        lease: lease(hold),
         job: hold.terms.job.clone(),
     });
     let answer = shared.backend.renew(items.collect()).await;
     for (i, hold) in holds.iter().enumerate() {
-        let lease = hold.terms.lease;
+        hold.renewing.store(false, Ordering::Release);
+        let whole = hold.terms.lease;
         match answer
             .as_ref()
             .map(|extended| extended.get(i).copied().unwrap_or(false))
         {
+            // Given back or lost while the renewal was under way: either is final.
+            _ if hold.is_over() => {}
             Ok(true) => {
-                hold.extended(now);
-                shared.schedule(now + lease / 3, Arc::downgrade(hold));
+                hold.extended(now, lease(hold));
+                let last = lease(hold) < whole;
+                hold.last.store(last, Ordering::Release);
+                shared.schedule(
+                    if last {
+                        hold.valid_until()
+                    } else {
+                        now + whole / 3
+                    },
+                    hold,
+                );
             }
-            // Given back while the renewal was under way: "not yours" is right, and no loss.
-            Ok(false) if hold.is_over() => {}
             Ok(false) => hold.lose(Loss::Taken),
-            Err(_) if hold.valid_until() <= Instant::now() => hold.lose(Loss::Lapsed),
             Err(_) => {
-                let again = (Instant::now() + lease / 10).min(hold.valid_until());
-                shared.schedule(again, Arc::downgrade(hold));
+                let again = (Instant::now() + whole / 10).min(hold.valid_until());
+                shared.schedule(again, hold);
             }
         }
     }
-}
-
-fn is_past_its_end(hold: &Facts, now: Instant) -> bool {
-    !hold.terms.renew || now >= hold.since + hold.terms.max_hold
 }

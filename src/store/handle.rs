@@ -107,8 +107,18 @@ impl Store {
     /// The listeners of this handle; the first call makes the store deliver messages.
     pub(crate) fn hints(&self) -> &Arc<Hints> {
         let hints = &self.shared.hints;
-        hints.ensure(|| self.backend().listen(self.node().clone(), hints));
+        hints.ensure(|| {
+            let _at_home = self.shared.agent.runtime()?.enter();
+            self.backend().listen(self.node().clone(), hints)
+        });
         hints
+    }
+
+    /// Runs work in the background, on a runtime that lives as long as the store, if there is one.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        if let Some(runtime) = self.shared.agent.runtime() {
+            runtime.spawn(work);
+        }
     }
 
     /// What an engine keeps beside this handle, such as the local waiting lines: one of each type.

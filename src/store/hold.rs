@@ -17,68 +17,10 @@ use tokio::{sync::watch, time::Instant};
 
 use super::{
     Store,
+    agent::GiveBack,
     backend::{GaveBack, JobId, Token},
 };
 use crate::{error::Error, key::Key};
-
-/// An acquisition that has been sent, or is about to be. If its future is dropped before the outcome
-/// is known, the agent gives back whatever the call may have taken.
-#[derive(Debug)]
-pub(crate) struct Attempt {
-    store: Store,
-    pub(crate) key: Key,
-    pub(crate) me: Token,
-    pub(crate) sent: Instant,
-    lease: Duration,
-    settled: bool,
-    doubtful: bool,
-}
-
-impl Attempt {
-    pub(crate) fn new(store: &Store, key: &Key, lease: Duration) -> Self {
-        let me = Token::new(store.node());
-        Self {
-            store: store.clone(),
-            key: key.clone(),
-            me,
-            sent: Instant::now(),
-            lease,
-            settled: false,
-            doubtful: false,
-        }
-    }
-
-    /// The call goes out again: validity counts from now.
-    pub(crate) fn resent(&mut self) {
-        self.sent = Instant::now();
-    }
-
-    /// The call failed. What it may have done is undone when this is dropped.
-    pub(crate) fn failed(&mut self, error: &Error) {
-        self.doubtful |= error.may_have_run();
-    }
-
-    /// The store said that this nonce has nothing there.
-    pub(crate) fn refused(mut self) {
-        self.settled = true;
-    }
-
-    /// The store granted it.
-    pub(crate) fn granted(mut self, fence: u64, terms: Terms) -> Hold {
-        self.settled = true;
-        Hold::new(&self, fence, terms)
-    }
-}
-
-impl Drop for Attempt {
-    fn drop(&mut self) {
-        if !self.settled {
-            let until = Instant::now() + self.lease;
-            let (key, me) = (self.key.clone(), self.me.clone());
-            self.store.agent().give_back(key, me, until, self.doubtful);
-        }
-    }
-}
 
 /// How a lease is kept alive.
 #[derive(Debug, Clone)]
@@ -90,6 +32,13 @@ pub(crate) struct Terms {
     pub(crate) max_hold: Duration,
     /// The job whose own lease is renewed in the same step.
     pub(crate) job: Option<JobId>,
+}
+
+impl Terms {
+    /// The lease to ask for: no longer than it may be held.
+    pub(crate) fn for_the_first_time(&self) -> Duration {
+        self.lease.min(self.max_hold)
+    }
 }
 
 /// How a hold ended before it was given back.
@@ -111,9 +60,17 @@ pub(crate) struct Facts {
     pub(crate) fence: u64,
     pub(crate) terms: Terms,
     pub(crate) since: Instant,
+    /// When the hold is over, renewed or not.
+    pub(super) end: Instant,
     valid_until: Mutex<Instant>,
     lost: watch::Sender<Option<Loss>>,
     over: AtomicBool,
+    /// What it has is its last lease: renewed no more.
+    pub(super) last: AtomicBool,
+    /// A renewal is under way.
+    pub(super) renewing: AtomicBool,
+    /// Where the agent has it in its rounds.
+    pub(super) round: Mutex<Option<(Instant, usize)>>,
 }
 
 impl Facts {
@@ -140,8 +97,9 @@ impl Facts {
         self.over.load(Ordering::Acquire)
     }
 
-    pub(crate) fn extended(&self, sent: Instant) {
-        *self.valid_until.lock() = sent + sure(self.terms.lease);
+    /// A renewal that was sent at this time, for this lease, has gone well.
+    pub(super) fn extended(&self, sent: Instant, lease: Duration) {
+        *self.valid_until.lock() = sent + sure(lease);
     }
 
     /// Loss is terminal: the first reason stands, and nothing un-loses a hold.
@@ -173,26 +131,45 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    fn new(attempt: &Attempt, fence: u64, terms: Terms) -> Self {
+    pub(super) fn new(
+        store: &Store,
+        key: &Key,
+        me: &Token,
+        fence: u64,
+        valid_until: Instant,
+        terms: Terms,
+    ) -> Self {
+        let since = Instant::now();
         let facts = Arc::new(Facts {
-            key: attempt.key.clone(),
-            me: attempt.me.clone(),
+            key: key.clone(),
+            me: me.clone(),
             fence,
-            since: Instant::now(),
-            valid_until: Mutex::new(attempt.sent + sure(terms.lease)),
+            since,
+            end: since + terms.max_hold,
+            valid_until: Mutex::new(valid_until.min(since + sure(terms.lease))),
             lost: watch::Sender::new(None),
             over: AtomicBool::new(false),
+            last: AtomicBool::new(!terms.renew || terms.max_hold <= terms.lease),
+            renewing: AtomicBool::new(false),
+            round: Mutex::new(None),
             terms,
         });
-        attempt.store.agent().watch_over(&facts, attempt.sent);
-        tracing::debug!(
-            node = %attempt.store.node(), lock = %facts.key.hashed(), fence, "lock granted"
-        );
+        store.agent().watch_over(&facts);
+        tracing::debug!(node = %store.node(), lock = %key.hashed(), fence, "lock granted");
         Self {
-            store: attempt.store.clone(),
+            store: store.clone(),
             facts,
             settled: false,
         }
+    }
+
+    /// The same hold, for somebody who asked for other terms.
+    pub(crate) fn on_terms(mut self, terms: Terms) -> Self {
+        let Facts { key, me, fence, .. } = &*self.facts;
+        let valid_until = self.facts.valid_until();
+        let next = Self::new(&self.store, key, me, *fence, valid_until, terms);
+        self.forget();
+        next
     }
 
     pub(crate) fn facts(&self) -> &Arc<Facts> {
@@ -218,17 +195,28 @@ impl Hold {
     /// Ends the hold without giving it back: another step has done so, or the store has it no more.
     pub(crate) fn forget(&mut self) {
         self.settled = true;
+        self.end();
+    }
+
+    /// Nobody renews it any more.
+    fn end(&self) {
         self.facts.over.store(true, Ordering::Release);
+        self.store.agent().look_away(&self.facts);
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
         if !self.settled {
-            self.facts.over.store(true, Ordering::Release);
-            let until = self.facts.valid_until() + self.facts.terms.lease / 8;
-            let (key, me) = (self.facts.key.clone(), self.facts.me.clone());
-            self.store.agent().give_back(key, me, until, false);
+            self.end();
+            let facts = &self.facts;
+            self.store.agent().give_back(GiveBack {
+                key: facts.key.clone(),
+                me: facts.me.clone(),
+                job: None,
+                until: facts.valid_until() + facts.terms.lease / 8,
+                doubtful: false,
+            });
         }
     }
 }

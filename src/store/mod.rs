@@ -5,6 +5,7 @@
 //! same steps in this process. What every request is promised here: an answer within the deadline.
 
 mod agent;
+mod attempt;
 mod backend;
 mod handle;
 mod hints;
@@ -18,14 +19,17 @@ mod redis;
 mod tests;
 
 pub(crate) use self::backend::{
-    Acquire, Acquired, Caps, Charge, Claim, Claimed, Enqueue, Enqueued, GaveBack, JobView, Settle,
-    Verdict,
+    ACCEPT_WINDOW, Acquire, Acquired, Caps, Charge, Claim, Claimed, Enqueue, Enqueued, GaveBack,
+    JobView, Settle, Verdict,
 };
 pub(crate) use self::hints::Hint;
 pub use self::hold::Loss;
-pub(crate) use self::hold::{Attempt, Facts as HoldFacts, Hold, Terms};
 #[cfg(feature = "redis")]
 pub use self::redis::StoreBuilder;
+pub(crate) use self::{
+    attempt::Attempt,
+    hold::{Facts as HoldFacts, Hold, Terms},
+};
 pub use self::{
     backend::{JobId, JobState},
     handle::Store,

@@ -137,7 +137,7 @@ impl StoreBuilder {
         let client = redis::Client::open(info).map_err(|_| unreadable())?;
         let keys = Keys::new(&namespace);
         Ok(Redis {
-            lanes: Lanes::new(&client, &keys, self.connections, self.deadline),
+            lanes: Arc::new(Lanes::new(&client, &keys, self.connections, self.deadline)),
             breaker: Arc::new(Breaker::default()),
             client,
             keys,

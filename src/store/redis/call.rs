@@ -58,7 +58,15 @@ impl Redis {
         self.bounded(script.name, until, async {
             let mut sent = 1;
             loop {
-                let socket = self.lanes.socket(shard).await?;
+                // Once it may have run, no later error can say that it has not.
+                let doubtful = |error| {
+                    if sent > 1 {
+                        lost(script.name, error)
+                    } else {
+                        error
+                    }
+                };
+                let socket = self.lanes.socket(shard).await.map_err(doubtful)?;
                 let mut answer = send(&socket, &by_hash, until).await;
                 if let Err((Fault::NoScript, _)) = answer {
                     answer = send(&socket, &command("EVAL", script.code), until).await;
@@ -73,7 +81,7 @@ impl Redis {
                         }
                         sent += 1;
                     }
-                    Err((fault, error)) => return Err(fault.explain(script.name, error)),
+                    Err((fault, error)) => return Err(doubtful(fault.explain(script.name, error))),
                 }
             }
         })
@@ -131,17 +139,14 @@ impl Redis {
         outcome
     }
 
+    /// Looks whether a lane could work again: connect and write, as a lane does. A server that only
+    /// answers pings (a replica, one that is loading) is still away.
     fn probe(&self) {
-        let (client, deadline) = (self.client.clone(), self.deadline);
-        let breaker = Arc::clone(&self.breaker);
+        let (lanes, breaker) = (Arc::clone(&self.lanes), Arc::clone(&self.breaker));
         self.breaker.probe(move || {
-            let (client, breaker) = (client.clone(), Arc::clone(&breaker));
+            let (lanes, breaker) = (Arc::clone(&lanes), Arc::clone(&breaker));
             async move {
-                let look = async {
-                    let mut connection = client.get_multiplexed_async_connection().await?;
-                    redis::cmd("PING").query_async::<()>(&mut connection).await
-                };
-                let answers = matches!(tokio::time::timeout(deadline * 4, look).await, Ok(Ok(())));
+                let answers = lanes.could_work().await;
                 if answers {
                     breaker.close();
                 }
@@ -174,6 +179,11 @@ async fn send(
     }
 }
 
+/// An error of a call that had been sent before: that one may have run.
+fn lost(name: &'static str, error: Error) -> Error {
+    Error::new(ErrorKind::Timeout, name).with(error)
+}
+
 impl Fault {
     fn of(error: &RedisError, socket: &Socket) -> Self {
         match error.kind() {
@@ -188,7 +198,10 @@ impl Fault {
                 socket.condemn();
                 Self::NotRun
             }
-            RedisErrorKind::Server(_) | RedisErrorKind::UnexpectedReturnType => Self::Refused,
+            // Codes the library has no name for (WRONGTYPE, OOM, BUSY) come as extensions.
+            RedisErrorKind::Server(_)
+            | RedisErrorKind::Extension
+            | RedisErrorKind::UnexpectedReturnType => Self::Refused,
             _ if error.is_timeout() => Self::Late,
             _ => {
                 socket.condemn();

@@ -144,6 +144,14 @@ impl Lanes {
         Self((0..number).map(lane).collect())
     }
 
+    /// Whether a new connection can be made and written to.
+    pub(super) async fn could_work(&self) -> bool {
+        match self.0.first() {
+            Some(lane) => lane.pool.dedicated_connection().await.is_ok(),
+            None => false,
+        }
+    }
+
     /// A connection for calls about this shard.
     pub(super) async fn socket(&self, shard: u16) -> Result<Socket, Error> {
         let Lane { pool, failures } = &self.0[usize::from(shard) % self.0.len()];
@@ -172,8 +180,10 @@ impl bb8::ManageConnection for Manager {
     type Error = Error;
 
     async fn connect(&self) -> Result<Socket, Error> {
-        self.open()
-            .await
+        // Bounded as a whole: an attempt that never ends would keep its lane from making another.
+        let opened = tokio::time::timeout(self.deadline * 2, self.open()).await;
+        opened
+            .unwrap_or(Err(Failure::Away))
             .map_err(|failure| self.failures.note(failure))
     }
 

@@ -25,7 +25,7 @@ pub use self::builder::StoreBuilder;
 /// One Redis server, or what looks like one.
 pub(super) struct Redis {
     client: redis::Client,
-    lanes: Lanes,
+    lanes: Arc<Lanes>,
     breaker: Arc<Breaker>,
     keys: Keys,
     deadline: Duration,

@@ -1,0 +1,113 @@
+//! A call that may take something, and the undo of it.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    Store,
+    agent::GiveBack,
+    backend::{JobId, Token},
+    hold::{Hold, Terms},
+};
+use crate::{
+    error::{Error, ErrorKind},
+    key::Key,
+};
+
+/// An acquisition or a claim under one nonce. If it is dropped while something of that nonce may be in
+/// the store, the agent gives it back.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    store: Store,
+    pub(crate) key: Key,
+    pub(crate) me: Token,
+    sent: Instant,
+    lease: Duration,
+    /// The job a claim is for.
+    job: Option<JobId>,
+    /// Something of the nonce may be in the store.
+    dirty: bool,
+    /// It may get there yet: the call's answer was lost.
+    doubtful: bool,
+}
+
+impl Attempt {
+    /// An acquisition, not sent yet.
+    pub(crate) fn new(store: &Store, key: &Key) -> Self {
+        Self {
+            store: store.clone(),
+            key: key.clone(),
+            me: Token::new(store.node()),
+            sent: Instant::now(),
+            lease: Duration::ZERO,
+            job: None,
+            dirty: false,
+            doubtful: false,
+        }
+    }
+
+    /// The claim of a job. Its undo puts the job back in line, uncharged: it has not been started.
+    pub(crate) fn claim(store: &Store, key: &Key, job: &JobId) -> Self {
+        let mut attempt = Self::new(store, key);
+        attempt.job = Some(job.clone());
+        attempt
+    }
+
+    /// Sends a call of this nonce for this lease, the first or another one. Validity counts from now.
+    pub(crate) async fn send<T>(
+        &mut self,
+        lease: Duration,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let before = self.dirty;
+        (self.sent, self.lease) = (Instant::now(), lease);
+        // From here on the future may be dropped with the call under way.
+        self.dirty = true;
+        let answer = call.await;
+        if let Err(error) = &answer {
+            match error.kind() {
+                ErrorKind::Unavailable | ErrorKind::Config => self.dirty = before,
+                ErrorKind::Timeout | ErrorKind::Protocol => self.doubtful = true,
+            }
+        }
+        answer
+    }
+
+    /// Until when a grant by the last call would be sure.
+    pub(crate) fn sure_until(&self) -> Instant {
+        self.sent + super::hold::sure(self.lease)
+    }
+
+    /// The store said that this nonce has nothing there.
+    pub(crate) fn refused(mut self) {
+        self.dirty = false;
+    }
+
+    /// The store granted it, for the lease that was asked for.
+    pub(crate) fn granted(mut self, fence: u64, terms: Terms) -> Hold {
+        self.dirty = false;
+        Hold::new(
+            &self.store,
+            &self.key,
+            &self.me,
+            fence,
+            self.sure_until(),
+            terms,
+        )
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        if self.dirty {
+            self.store.agent().give_back(GiveBack {
+                key: self.key.clone(),
+                me: self.me.clone(),
+                job: self.job.clone(),
+                until: Instant::now() + self.lease,
+                doubtful: self.doubtful,
+            });
+        }
+    }
+}
