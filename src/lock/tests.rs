@@ -169,8 +169,9 @@ async fn max_hold_bounds_a_living_holder() {
     let started = Instant::now();
     assert_eq!(guard.lost().await, Loss::TooLong);
     let lost_after = started.elapsed();
+    // At its end, less the margin by which a lease is not sure.
     assert!(
-        lost_after >= 5 * SECOND && lost_after <= 7 * SECOND,
+        lost_after > SECOND * 9 / 2 && lost_after <= 5 * SECOND,
         "{lost_after:?}"
     );
     let next = store.lock("x").wait(SECOND).acquire().await.unwrap();
