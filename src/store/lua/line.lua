@@ -25,13 +25,7 @@ local SCAN = 100
 
 local function int(n) return string.format('%.0f', n) end
 
--- Gives key at least ms to live; never shortens, and leaves a key without TTL to its owner.
-local function keep(key, ms)
-  local left = redis.call('PTTL', key)
-  if left >= 0 and left < ms then redis.call('PEXPIRE', key, int(ms)) end
-end
-
--- As keep, for keys that must always have a TTL: one that lost it gets it back.
+-- Gives key at least ms to live, and never shortens: a key that has lost its TTL gets it back.
 local function keep_ttl(key, ms)
   if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, int(ms)) end
 end
