@@ -77,6 +77,24 @@ local function drop_place(member)
   redis.call('HDEL', L, '@' .. string.gsub(member, '^%d+:', ''))
 end
 
+-- Puts a place into the line, for ms. While a lock has jobs, l has no end: q's TTL takes away places
+-- whose processes died, and leaves their fields. So the first place of a line makes l anew, and fields
+-- are left of the line before at most. UNLINK: however many, they cost this script nothing.
+local function add_place(me, seq, ms)
+  if redis.call('EXISTS', Q) == 0 and redis.call('HLEN', L) > 3 then
+    local facts = redis.call('HMGET', L, 'park', 'back', 'bytes')
+    redis.call('UNLINK', L)
+    for i, name in ipairs({'park', 'back', 'bytes'}) do
+      if facts[i] then redis.call('HSET', L, name, facts[i]) end
+    end
+  end
+  local member = int(NOW + ms) .. ':' .. me
+  redis.call('ZADD', Q, int(seq), member)
+  keep_ttl(Q, ms)
+  redis.call('HSET', L, '@' .. me, member)
+  if redis.call('EXISTS', G) == 1 then redis.call('PERSIST', L) else keep_ttl(L, ms) end
+end
+
 -- First place whose process may still be waiting: sequence, '<nonce>:<node>', member.
 local function live_head()
   for _ = 1, SCAN do
@@ -139,8 +157,9 @@ local function end_job(id, bytes)
   if redis.call('EXISTS', G) == 0 then
     redis.call('ZREM', DUE, NAME)
     redis.call('HDEL', L, 'park', 'back', 'bytes')
-    -- Only places are left in l, if anything: their waits are at most ten minutes.
-    redis.call('PEXPIRE', L, 600000)
+    -- Only places are left in l, if anything: it goes with them.
+    local left = redis.call('PTTL', Q)
+    if left > 0 then redis.call('PEXPIRE', L, left) else redis.call('UNLINK', L) end
   else
     redis.call('HINCRBY', L, 'bytes', 0 - bytes)
     redis.call('ZADD', DUE, int(NOW), NAME)
