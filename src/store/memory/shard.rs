@@ -271,4 +271,17 @@ impl Shard {
         let due = self.facts.due.iter().count();
         self.lines.len() + self.jobs.len() + self.records.len() + self.counters.len() + due
     }
+
+    #[cfg(test)]
+    pub(super) fn lasting(&self) -> usize {
+        let due = self.facts.due.iter().count();
+        let endless = [self.lines.endless(), self.jobs.endless()];
+        endless.iter().sum::<usize>() + self.records.endless() + self.counters.endless() + due
+    }
+
+    #[cfg(test)]
+    pub(super) fn counted(&self, key: &Key) -> [u64; 3] {
+        let line = self.lines.get(key, 0).map_or(0, |line| line.bytes);
+        [self.facts.jobs, self.facts.bytes, line]
+    }
 }

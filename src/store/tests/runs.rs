@@ -234,6 +234,17 @@ async fn settling_needs_the_lock(rig: &Rig) {
     rig.start(&key, &id, &run).await;
     rig.release(&key, &run).await;
     assert!(!rig.finish(&key, &id, &run).await, "it was given back");
+    // A lease that was made shorter ends in its own time, whatever else would still be there.
+    let run = stranger();
+    let id = rig.put_off(&Key::path_param("id", "9")).await;
+    let key = Key::path_param("id", "9");
+    rig.start(&key, &id, &run).await;
+    start_short(rig, &key, &id, &run).await;
+    rig.pass(SHORT).await;
+    assert!(
+        !rig.finish(&key, &id, &run).await,
+        "its lease had become short"
+    );
 }
 
 async fn a_retry_waits_out_its_backoff(rig: &Rig) {
