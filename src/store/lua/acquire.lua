@@ -58,11 +58,7 @@ if wait > 0 then
     joined = 1
     tell_holders(seq)
   end
-  local member = int(NOW + wait) .. ':' .. me
-  redis.call('ZADD', Q, int(seq), member)
-  keep_ttl(Q, wait)
-  redis.call('HSET', L, '@' .. me, member)
-  if redis.call('EXISTS', G) == 1 then redis.call('PERSIST', L) else keep_ttl(L, wait) end
+  add_place(me, seq, wait)
 end
 -- Every visit to a free lock moves its line on.
 if not last then move_on() end

@@ -7,7 +7,8 @@
 --       | {'busy', ms} held by somebody else until then | {'later', ms} in backoff
 --       | {'moved', id} another job is first now | {'empty'} no jobs here | {'dead', id} a crash ended it
 -- O(log n). The owner while it runs is the run token, never the job's id: a second claim is busy, a
--- repeated one with the same token is the same claim. A job stays in g while it runs.
+-- repeated one with the same token is the same claim, and once its run is over it is refused. A job
+-- stays in g while it runs.
 local id, me, lease = ARGV[4], ARGV[5], tonumber(ARGV[6])
 local first = redis.call('ZRANGE', G, 0, 0, 'WITHSCORES')
 redis.call('HDEL', L, 'park')
@@ -23,6 +24,9 @@ local last = held_until()
 if state == 'running' and run == me and redis.call('ZSCORE', H, 'h' .. me) then
   return {'claimed', grant(me, lease, tonumber(ARGV[7])), attempts, redis.call('GET', KEYS[9]), v[7]}
 end
+-- A token starts one run. It comes again, late, after that run was settled, given back or lost: nobody
+-- waits for this answer, and nobody would execute another run.
+if run == me then return {'busy', int(ACCEPT)} end
 local back = tonumber(redis.call('HGET', L, 'back') or '0')
 if back > NOW then
   redis.call('ZADD', DUE, int(back), NAME)

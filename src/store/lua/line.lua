@@ -25,13 +25,7 @@ local SCAN = 100
 
 local function int(n) return string.format('%.0f', n) end
 
--- Gives key at least ms to live; never shortens, and leaves a key without TTL to its owner.
-local function keep(key, ms)
-  local left = redis.call('PTTL', key)
-  if left >= 0 and left < ms then redis.call('PEXPIRE', key, int(ms)) end
-end
-
--- As keep, for keys that must always have a TTL: one that lost it gets it back.
+-- Gives key at least ms to live, and never shortens: a key that has lost its TTL gets it back.
 local function keep_ttl(key, ms)
   if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, int(ms)) end
 end
@@ -81,6 +75,24 @@ end
 local function drop_place(member)
   redis.call('ZREM', Q, member)
   redis.call('HDEL', L, '@' .. string.gsub(member, '^%d+:', ''))
+end
+
+-- Puts a place into the line, for ms. While a lock has jobs, l has no end: q's TTL takes away places
+-- whose processes died, and leaves their fields. So the first place of a line makes l anew, and fields
+-- are left of the line before at most. UNLINK: however many, they cost this script nothing.
+local function add_place(me, seq, ms)
+  if redis.call('EXISTS', Q) == 0 and redis.call('HLEN', L) > 3 then
+    local facts = redis.call('HMGET', L, 'park', 'back', 'bytes')
+    redis.call('UNLINK', L)
+    for i, name in ipairs({'park', 'back', 'bytes'}) do
+      if facts[i] then redis.call('HSET', L, name, facts[i]) end
+    end
+  end
+  local member = int(NOW + ms) .. ':' .. me
+  redis.call('ZADD', Q, int(seq), member)
+  keep_ttl(Q, ms)
+  redis.call('HSET', L, '@' .. me, member)
+  if redis.call('EXISTS', G) == 1 then redis.call('PERSIST', L) else keep_ttl(L, ms) end
 end
 
 -- First place whose process may still be waiting: sequence, '<nonce>:<node>', member.
@@ -145,8 +157,9 @@ local function end_job(id, bytes)
   if redis.call('EXISTS', G) == 0 then
     redis.call('ZREM', DUE, NAME)
     redis.call('HDEL', L, 'park', 'back', 'bytes')
-    -- Only places are left in l, if anything: their waits are at most ten minutes.
-    redis.call('PEXPIRE', L, 600000)
+    -- Only places are left in l, if anything: it goes with them.
+    local left = redis.call('PTTL', Q)
+    if left > 0 then redis.call('PEXPIRE', L, left) else redis.call('UNLINK', L) end
   else
     redis.call('HINCRBY', L, 'bytes', 0 - bytes)
     redis.call('ZADD', DUE, int(NOW), NAME)

@@ -125,6 +125,12 @@ impl<K: Clone + Eq + Hash + Ord, V> Expiring<K, V> {
         self.values.len()
     }
 
+    /// How many have no end.
+    #[cfg(test)]
+    pub(super) fn endless(&self) -> usize {
+        self.values.len() - self.ends.at.len()
+    }
+
     /// A key whose TTL is n lives for its n-th millisecond too.
     fn lives(&self, name: &K, now: u64) -> bool {
         self.ends.get(name).is_none_or(|end| now <= end)

@@ -100,13 +100,14 @@ impl Visit<'_> {
             return Claimed::Moved(first);
         }
         let last = self.held_until();
-        if self.runs_by(call)
-            && self
-                .line
-                .deadline(&Member::Holds(call.me.clone()))
-                .is_some()
-        {
-            return self.run(call, false);
+        if let Some(state) = self.began(call) {
+            let holds = Member::Holds(call.me.clone());
+            return match self.line.deadline(&holds) {
+                Some(_) if state == JobState::Running => self.run(call, false),
+                // A token starts one run. It comes again, late, after that run was settled, given
+                // back or lost: nobody would execute another one.
+                _ => Claimed::Busy(ACCEPT_WINDOW),
+            };
         }
         if let Some(not_now) = self.in_its_way(seq, &first, last) {
             return not_now;
@@ -145,9 +146,11 @@ impl Visit<'_> {
         None
     }
 
-    fn runs_by(&self, call: &Claim) -> bool {
+    /// The job's state, if its latest run began with this token.
+    fn began(&self, call: &Claim) -> Option<JobState> {
         let job = self.jobs.get(&call.id, self.now.ms);
-        job.is_some_and(|job| job.state == JobState::Running && job.run.as_ref() == Some(&call.me))
+        let began = job.filter(|job| job.run.as_ref() == Some(&call.me));
+        began.map(|job| job.state)
     }
 
     /// It was running and its token is gone from h: its worker died or was paused past its lease.
@@ -163,7 +166,7 @@ impl Visit<'_> {
     /// Grants the lock to the job's run; a fresh one is a new attempt.
     fn run(&mut self, call: &Claim, fresh: bool) -> Claimed {
         let Some(job) = self.jobs.get_mut(&call.id, self.now.ms) else {
-            // `has_crashed` and `runs_by` have found it in this same step.
+            // `has_crashed` or `began` has found it in this same step.
             return Claimed::Empty;
         };
         if fresh {

@@ -119,6 +119,18 @@ impl Memory {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
+    /// Those of them that nothing will end by itself: lines with jobs, pending jobs, due entries.
+    #[cfg(test)]
+    pub(super) fn lasting(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().lasting()).sum()
+    }
+
+    /// What is counted: jobs and bytes of the key's shard, bytes of its line.
+    #[cfg(test)]
+    pub(super) fn counted(&self, key: &Key) -> [u64; 3] {
+        self.at(key.shard(), |shard, _| shard.counted(key))
+    }
+
     fn cancel_job(&self, id: &JobId, retention: Duration) -> Option<JobState> {
         let key = self.at(id.shard(), |shard, now| shard.lock_of(id, now))?;
         self.visit(&key, |visit| visit.cancel(id, retention))

@@ -4,17 +4,25 @@
 //! tests' own. Time passes only when a case says so: on Redis by moving everything stored into the
 //! past ([`travel.lua`](../travel.lua)), so no case sleeps.
 
+#[cfg(feature = "redis")]
+mod alike;
+mod calls;
 mod caps;
+mod clients;
+mod drain;
 mod hints;
 mod jobs;
 mod locks;
 mod memory_only;
+mod model;
+mod moves;
 mod places;
 #[cfg(feature = "redis")]
 mod redis_only;
 mod rig;
 mod runs;
 mod shards;
+mod truth;
 
 /// Makes each case a test on every store. A case that is not named here is an unused function, which
 /// the compiler tells.

@@ -10,10 +10,13 @@ use redis::aio::MultiplexedConnection;
 use redis_test::server::RedisServer;
 use tokio::sync::Mutex;
 
-use super::rig::{LONG, Rig, SHORT, ask, deferred, key, stranger, visit};
-use crate::store::{
-    Store,
-    backend::{Acquire, Charge, Claimed, JobState},
+use super::rig::{LONG, Rig, SHORT, ask, deferred, key, settled, stranger, visit};
+use crate::{
+    Key,
+    store::{
+        Store,
+        backend::{Acquire, Charge, Claimed, JobState, Verdict},
+    },
 };
 
 /// One server for all tests that run at the same time; the last of them stops it.
@@ -186,8 +189,68 @@ async fn a_job_whose_request_vanished_is_dead() {
     rig.hold(&key, &run).await;
 }
 
+/// Waits for so long, and dies.
+async fn die_in_line(rig: &Rig, key: &Key) {
+    rig.acquire(Acquire {
+        wait: Some(SHORT),
+        ..ask(key, &stranger())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn dead_places_leave_no_fields_in_a_line_that_always_has_jobs() {
+    let rig = Rig::redis().await;
+    let (key, run) = (key(), stranger());
+    rig.hold(&key, &stranger()).await;
+    let id = rig.put_off(&key).await;
+    let facts = format!("{{{}}}:l:{key}", key.shard());
+    for _ in 0..3 {
+        for _ in 0..5 {
+            die_in_line(&rig, &key).await;
+        }
+        rig.pass(SHORT).await;
+    }
+    let fields: i64 = rig.server().raw("HLEN", &facts, &[]).await;
+    assert_eq!(fields, 5 + 1, "those of the latest line, and the bytes");
+    // What else is in there stays: the room it takes, and the backoff.
+    let bytes: String = rig.server().raw("HGET", &facts, &["bytes"]).await;
+    assert_eq!(bytes, "7");
+    rig.pass(LONG).await;
+    rig.start(&key, &id, &run).await;
+    let verdict = Verdict::Retry {
+        delay: LONG / 2,
+        reason: "status 503",
+    };
+    assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
+    rig.hold(&key, &run).await;
+    rig.join(&key, &stranger()).await;
+    let fields: i64 = rig.server().raw("HLEN", &facts, &[]).await;
+    assert_eq!(fields, 1 + 2, "one place, bytes and backoff");
+    let later = rig.claim(visit(&key, &id, &stranger())).await;
+    assert!(matches!(later, Claimed::Later(_)), "{later:?}");
+}
+
+#[tokio::test]
+async fn fields_of_places_go_with_the_last_job() {
+    let rig = Rig::redis().await;
+    let key = key();
+    rig.hold(&key, &stranger()).await;
+    let id = rig.put_off(&key).await;
+    die_in_line(&rig, &key).await;
+    rig.cancel(&id).await;
+    rig.pass(SHORT).await;
+    let id = rig.put_off(&key).await;
+    die_in_line(&rig, &key).await;
+    rig.pass(SHORT).await;
+    rig.cancel(&id).await;
+    let left = rig.server().names().await;
+    let line = left.iter().any(|name| name.contains("}:l:"));
+    assert!(!line, "{left:?}");
+}
+
 /// Keys that are left when all has ended: those that never expire by design.
-fn lasting(name: &str) -> bool {
+pub(super) fn lasting(name: &str) -> bool {
     name == "meta" || name.ends_with("}:f")
 }
 

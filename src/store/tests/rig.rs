@@ -96,12 +96,13 @@ impl Rig {
         drop(self.backend().listen(node.clone(), hints));
     }
 
+    pub(super) fn embedded(&self) -> &Memory {
+        self.memory.as_ref().expect("a case for memory alone")
+    }
+
     /// How many things the embedded store keeps.
     pub(super) fn stored(&self) -> usize {
-        self.memory
-            .as_ref()
-            .expect("a case for memory alone")
-            .stored()
+        self.embedded().stored()
     }
 
     /// Whether listening begins with a Resync.

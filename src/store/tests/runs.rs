@@ -16,6 +16,7 @@ use crate::{
 on_every_store!(
     a_second_claim_is_busy,
     a_repeated_claim_is_the_same_run,
+    a_late_claim_starts_no_second_run,
     claim_says_what_it_finds,
     a_running_job_keeps_its_place,
     done_stores_the_answer_for_its_time,
@@ -73,6 +74,32 @@ async fn a_repeated_claim_is_the_same_run(rig: &Rig) {
     }
     assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
     assert!(rig.finish(&key, &id, &run).await);
+}
+
+/// A claim that was sent twice, over a connection that broke: the first one arrives when its run is over.
+async fn a_late_claim_starts_no_second_run(rig: &Rig) {
+    let key = key();
+    let call = Enqueue {
+        again: true,
+        ..deferred(&key)
+    };
+    let id = call.id.clone();
+    rig.enqueue(call).await;
+    for end in ["settled", "given back", "lost"] {
+        let run = stranger();
+        start_short(rig, &key, &id, &run).await;
+        match end {
+            "settled" => assert!(rig.settle(settled(&key, &id, &run, BACK)).await),
+            "given back" => assert_eq!(rig.release(&key, &run).await, GaveBack::Released),
+            _ => {}
+        }
+        rig.pass(SHORT).await;
+        let before = rig.job(&id).await;
+        let late = rig.claim(visit(&key, &id, &run)).await;
+        assert_eq!(late, Claimed::Busy(ACCEPT_WINDOW), "{end}");
+        assert_eq!(rig.job(&id).await, before, "{end}");
+    }
+    assert_eq!(rig.start(&key, &id, &stranger()).await, 3);
 }
 
 async fn claim_says_what_it_finds(rig: &Rig) {
@@ -207,6 +234,17 @@ async fn settling_needs_the_lock(rig: &Rig) {
     rig.start(&key, &id, &run).await;
     rig.release(&key, &run).await;
     assert!(!rig.finish(&key, &id, &run).await, "it was given back");
+    // A lease that was made shorter ends in its own time, whatever else would still be there.
+    let run = stranger();
+    let id = rig.put_off(&Key::path_param("id", "9")).await;
+    let key = Key::path_param("id", "9");
+    rig.start(&key, &id, &run).await;
+    start_short(rig, &key, &id, &run).await;
+    rig.pass(SHORT).await;
+    assert!(
+        !rig.finish(&key, &id, &run).await,
+        "its lease had become short"
+    );
 }
 
 async fn a_retry_waits_out_its_backoff(rig: &Rig) {

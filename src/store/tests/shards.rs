@@ -18,6 +18,7 @@ on_every_store!(
     a_window_never_moves,
     subjects_and_policies_are_apart,
     no_charge_is_admitted,
+    a_counter_named_twice_is_charged_twice,
     workers_divide_the_shards,
     a_worker_gives_up_what_is_too_much,
     a_dead_workers_shards_are_free,
@@ -110,6 +111,30 @@ async fn subjects_and_policies_are_apart(rig: &Rig) {
 async fn no_charge_is_admitted(rig: &Rig) {
     let none = rig.charge(Vec::new()).await;
     assert!(none.admitted && none.windows.is_empty());
+}
+
+/// Two layers of one policy, checked in one call: together they are held to the limit.
+async fn a_counter_named_twice_is_charged_twice(rig: &Rig) {
+    let key = key();
+    let twice = || vec![charge("p", &key, 5, 1), charge("p", &key, 5, 2)];
+    for (admitted, sum) in [(true, 3), (false, 3)] {
+        let charged = rig.charge(twice()).await;
+        assert_eq!(
+            (charged.admitted, spent(&charged)),
+            (admitted, vec![sum; 2])
+        );
+    }
+    assert_eq!(one(rig, "p", &key, 5).await, (true, 4));
+    // Its window is one too: the other's end is not its own.
+    let other = Charge {
+        window: LONG,
+        ..charge("q", &key, 5, 1)
+    };
+    let charged = rig.charge(vec![charge("q", &key, 5, 0), other]).await;
+    assert!(
+        charged.windows.iter().all(|(_, left)| *left <= SHORT),
+        "{charged:?}"
+    );
 }
 
 async fn workers_divide_the_shards(rig: &Rig) {

@@ -1,0 +1,194 @@
+//! The same moves on the embedded store and on Redis get the same replies.
+//!
+//! On Redis real time passes besides. It may take part of the 300 ms of an offer, and moves every
+//! deadline by as much, but no further than the half second that each of them is away from a tie. A run
+//! that took longer says nothing, and is made again.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::{join_all, join3};
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestRunner},
+};
+
+use super::{
+    calls::Reply,
+    clients::{Clients, LOCKS},
+    moves::{Move, moves},
+    redis_only::lasting,
+    rig::{Rig, done},
+};
+use crate::{
+    Key,
+    store::backend::{Acquired, Charged, Claimed, JobView},
+};
+
+/// Most real time of one run, and by how much what is left of a time may differ.
+const SLOW: Duration = Duration::from_millis(250);
+
+/// Runs of one case that were too slow, after which the machine is to blame.
+const RUNS: usize = 40;
+
+/// What a reply says, the times in it apart. Fences and stamps are only ever compared with others of
+/// the same store, as the model does.
+fn apart(reply: Reply) -> (Reply, Vec<Duration>) {
+    let zero = Duration::ZERO;
+    let (reply, times) = match reply {
+        Reply::Acquired(Acquired::Held { line, .. }) => {
+            (Reply::Acquired(Acquired::Held { fence: 0, line }), vec![])
+        }
+        Reply::Acquired(Acquired::Busy {
+            left,
+            line,
+            seq,
+            joined,
+        }) => {
+            let plain = Acquired::Busy {
+                left: zero,
+                line,
+                seq,
+                joined,
+            };
+            (Reply::Acquired(plain), vec![left])
+        }
+        Reply::Claimed(Claimed::Claimed {
+            attempt, envelope, ..
+        }) => {
+            let plain = Claimed::Claimed {
+                fence: 0,
+                attempt,
+                envelope,
+                accepted_us: 0,
+            };
+            (Reply::Claimed(plain), vec![])
+        }
+        Reply::Claimed(Claimed::Busy(left)) => (Reply::Claimed(Claimed::Busy(zero)), vec![left]),
+        Reply::Claimed(Claimed::Later(left)) => (Reply::Claimed(Claimed::Later(zero)), vec![left]),
+        Reply::Charged(Charged { admitted, windows }) => {
+            let (spent, left): (Vec<_>, Vec<_>) = windows.into_iter().unzip();
+            let windows = spent.into_iter().map(|spent| (spent, zero)).collect();
+            (Reply::Charged(Charged { admitted, windows }), left)
+        }
+        same => (same, vec![]),
+    };
+    (reply, times)
+}
+
+fn near(a: &[Duration], b: &[Duration]) -> bool {
+    let near = |(a, b): (&Duration, &Duration)| a.abs_diff(*b) <= SLOW;
+    a.len() == b.len() && a.iter().zip(b).all(near)
+}
+
+/// What is left behind, as far as a client can see it.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    heads: Vec<Option<crate::store::JobId>>,
+    due: Vec<Vec<Key>>,
+    jobs: Vec<Option<JobView>>,
+}
+
+/// Besides, when something comes due. The calls go out together: real time is short here.
+async fn see(rig: &Rig, clients: &Clients) -> (Seen, Vec<Duration>) {
+    let keys = clients.keys.each_ref();
+    let heads = keys.map(|key| rig.heads(std::slice::from_ref(key)));
+    let due = keys.map(|key| rig.due(key.shard(), 10));
+    let jobs = clients.jobs.iter().rev().take(3).map(|id| rig.job(id));
+    let (heads, due, jobs) = join3(join_all(heads), join_all(due), join_all(jobs)).await;
+    let next = due.iter().filter_map(|due| due.next).collect();
+    let mut names: Vec<_> = due.into_iter().map(|due| due.names).collect();
+    // Those of the same moment have no order.
+    names.iter_mut().for_each(|names| names.sort());
+    let seen = Seen {
+        heads: heads.concat(),
+        due: names,
+        jobs,
+    };
+    (seen, next)
+}
+
+/// Makes the moves on both; false if it took too long.
+async fn play(one_shard: bool, made: &[Move], end: &[Move]) -> bool {
+    let (memory, redis) = (Rig::memory(), Rig::redis().await);
+    let mut clients = Clients::new(one_shard);
+    redis.ping().await;
+    let started = Instant::now();
+    let made = made.iter().chain(end);
+    for (at, made) in made.enumerate() {
+        let Some(call) = clients.call(&memory, made).await else {
+            continue;
+        };
+        let reply = call.clone().on(&memory).await;
+        let other = call.clone().on(&redis).await;
+        clients.hear(&call, &reply);
+        let (seen, next) = see(&memory, &clients).await;
+        let (other_seen, other_next) = see(&redis, &clients).await;
+        if started.elapsed() > SLOW {
+            return false;
+        }
+        let context = || format!("move {at}, {call:?}");
+        let ((plain, times), (other, other_times)) = (apart(reply), apart(other));
+        assert_eq!(plain, other, "{}", context());
+        assert!(
+            near(&times, &other_times),
+            "{times:?} {other_times:?}, {}",
+            context()
+        );
+        assert_eq!(seen, other_seen, "after {}", context());
+        assert!(
+            near(&next, &other_next),
+            "{next:?} {other_next:?}, due after {}",
+            context()
+        );
+    }
+    let left = redis.server().names().await;
+    let left: Vec<_> = left.iter().filter(|name| !lasting(name)).collect();
+    assert!(left.is_empty(), "{left:?} is left behind");
+    true
+}
+
+/// Nobody waits any more; a worker ends all jobs; then what they leave ends.
+fn end() -> Vec<Move> {
+    let mut end = vec![Move::Pass(100)];
+    for lock in 0..LOCKS {
+        for _ in 0..4 {
+            end.extend([Move::Claim(lock, 5), Move::Settle(0, done())]);
+        }
+    }
+    end.push(Move::Pass(700));
+    end
+}
+
+async fn play_in_time(one_shard: bool, made: &[Move]) {
+    for _ in 0..RUNS {
+        if play(one_shard, made, &end()).await {
+            return;
+        }
+    }
+    panic!(
+        "{} moves take longer than {SLOW:?} on this machine",
+        made.len()
+    );
+}
+
+#[test]
+fn both_stores_answer_alike() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    // Keeps the server up between two cases.
+    let _server = runtime.block_on(Rig::redis());
+    let mut runner = TestRunner::new(Config {
+        cases: 96,
+        source_file: Some(file!()),
+        ..Config::default()
+    });
+    runner
+        .run(&(any::<bool>(), moves(30)), |(one_shard, made)| {
+            runtime.block_on(play_in_time(one_shard, &made));
+            Ok(())
+        })
+        .unwrap();
+}

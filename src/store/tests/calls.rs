@@ -1,0 +1,64 @@
+//! A step of any kind, and its reply.
+
+use std::time::Duration;
+
+use super::rig::Rig;
+use crate::{
+    Key,
+    store::backend::{
+        Acquire, Acquired, Charge, Charged, Claim, Claimed, Enqueue, Enqueued, GaveBack, JobId,
+        JobState, Node, Renewal, Settle, Token,
+    },
+};
+
+/// A move with everything looked up.
+#[derive(Debug, Clone)]
+pub(super) enum Call {
+    Acquire(Acquire),
+    Release(Key, Token),
+    Renew(Renewal),
+    Enqueue(Enqueue),
+    Claim(Claim),
+    Settle(Settle),
+    Cancel(JobId),
+    Charge(Vec<Charge>),
+    Watch(Node, Duration, usize),
+    Present(Node, Duration),
+    Pass(Duration),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Reply {
+    Acquired(Acquired),
+    GaveBack(GaveBack),
+    Renewed(Vec<bool>),
+    Enqueued(Enqueued),
+    Claimed(Claimed),
+    Settled(bool),
+    Cancelled(Option<JobState>),
+    Charged(Charged),
+    Watched(Vec<u16>),
+    Present(usize),
+    Passed,
+}
+
+impl Call {
+    pub(super) async fn on(self, rig: &Rig) -> Reply {
+        match self {
+            Self::Acquire(call) => Reply::Acquired(rig.acquire(call).await),
+            Self::Release(key, me) => Reply::GaveBack(rig.release(&key, &me).await),
+            Self::Renew(item) => Reply::Renewed(rig.renew(vec![item]).await),
+            Self::Enqueue(call) => Reply::Enqueued(rig.enqueue(call).await),
+            Self::Claim(call) => Reply::Claimed(rig.claim(call).await),
+            Self::Settle(call) => Reply::Settled(rig.settle(call).await),
+            Self::Cancel(id) => Reply::Cancelled(rig.cancel(&id).await),
+            Self::Charge(items) => Reply::Charged(rig.charge(items).await),
+            Self::Watch(node, lease, most) => Reply::Watched(rig.watch(&node, lease, most).await),
+            Self::Present(node, lease) => Reply::Present(rig.present(&node, lease).await),
+            Self::Pass(time) => {
+                rig.advance(time).await;
+                Reply::Passed
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! What clients make of a [`Move`]: their tokens, and what they know of their places, jobs and runs.
+
+use std::time::Duration;
+
+use super::{
+    calls::{Call, Reply},
+    moves::{Item, Job, Move, time},
+    rig::{LONG, Rig, neighbours},
+};
+use crate::{
+    Key,
+    store::backend::{
+        Acquire, Acquired, Caps, Charge, Claim, Claimed, Enqueue, Enqueued, JobId, Node, Renewal,
+        Settle, Token,
+    },
+};
+
+/// Three processes, with two tokens each for each of two locks.
+pub(super) const NODES: usize = 3;
+pub(super) const LOCKS: usize = 2;
+pub(super) const TOKENS: usize = NODES * LOCKS * 2;
+
+/// A token that may wait, and what its process knows of its place.
+#[derive(Clone)]
+pub(super) struct Waiter {
+    pub(super) key: Key,
+    pub(super) me: Token,
+    old_seq: u64,
+    joins: u32,
+}
+
+impl Waiter {
+    pub(super) fn wait(&self, wait: Duration, lease: Duration) -> Acquire {
+        Acquire {
+            key: self.key.clone(),
+            me: self.me.clone(),
+            lease,
+            wait: Some(wait),
+            old_seq: self.old_seq,
+            record: None,
+        }
+    }
+
+    /// As in a lock's line: after a lapsed offer it comes back to its old place, once.
+    pub(super) fn hears(&mut self, reply: &Acquired) {
+        match *reply {
+            Acquired::Busy { seq, joined, .. } if seq > 0 => {
+                self.joins += u32::from(joined);
+                self.old_seq = if self.joins < 2 { seq } else { 0 };
+            }
+            Acquired::Held { .. } => (self.joins, self.old_seq) = (0, 0),
+            _ => {}
+        }
+    }
+}
+
+/// What all of them know: it depends on the moves and on the replies alone.
+pub(super) struct Clients {
+    pub(super) keys: [Key; LOCKS],
+    subjects: [Key; 2],
+    pub(super) nodes: Vec<Node>,
+    pub(super) waiters: Vec<Waiter>,
+    pub(super) jobs: Vec<JobId>,
+    runs: Vec<Claim>,
+    /// Who was last told that he has the lock.
+    held: [Option<Token>; LOCKS],
+    latest: Option<Enqueue>,
+}
+
+impl Clients {
+    /// Two locks, in one shard or in two.
+    pub(super) fn new(one_shard: bool) -> Self {
+        let [first, second] = neighbours::<2>();
+        let elsewhere = Key::custom("elsewhere");
+        assert_ne!(first.shard(), elsewhere.shard());
+        let subjects = [first.clone(), second.clone()];
+        let keys = [first, if one_shard { second } else { elsewhere }];
+        let nodes = Vec::from_iter((0..NODES).map(|_| Node::new()));
+        let waiters = (0..TOKENS).map(|n| Waiter {
+            key: keys[n % LOCKS].clone(),
+            me: Token::new(&nodes[n % NODES]),
+            old_seq: 0,
+            joins: 0,
+        });
+        Self {
+            waiters: waiters.collect(),
+            keys,
+            subjects,
+            nodes,
+            jobs: Vec::new(),
+            runs: Vec::new(),
+            held: [const { None }; LOCKS],
+            latest: None,
+        }
+    }
+
+    /// What the move comes to; `None` if there is nothing yet that it could be about.
+    pub(super) async fn call(&self, rig: &Rig, made: &Move) -> Option<Call> {
+        Some(match made.clone() {
+            Move::Try(who, k) => Call::Acquire(self.acquire(who, k, None)),
+            Move::TryNew(who, k, name) => Call::Acquire(self.acquire(who, k, Some(name))),
+            Move::Wait(who, k, wait) => Call::Acquire(self.waiters[who].wait(time(wait), time(k))),
+            Move::Leave(who) => {
+                let Waiter { key, me, .. } = self.waiters[who].clone();
+                Call::Release(key, me)
+            }
+            Move::Release(lock) => {
+                let key = self.keys[lock].clone();
+                let me = self.held[lock].clone()?;
+                Call::Release(key, me)
+            }
+            Move::Renew(who, k) => {
+                let Waiter { key, me, .. } = self.waiters[who].clone();
+                renew(key, me, None, k)
+            }
+            Move::Enqueue(job) => Call::Enqueue(self.enqueue(&job)),
+            Move::EnqueueAgain => Call::Enqueue(self.latest.clone()?),
+            Move::Claim(lock, k) => {
+                let key = &self.keys[lock];
+                let first = rig.heads(std::slice::from_ref(key)).await.remove(0);
+                let id = first.or_else(|| self.jobs.last().cloned())?;
+                Call::Claim(self.claim(key, id, k))
+            }
+            Move::ClaimAny(job, k) => {
+                let id = latest(&self.jobs, job)?;
+                let key = self.keys.iter().find(|key| key.shard() == id.shard())?;
+                Call::Claim(self.claim(key, id, k))
+            }
+            Move::ClaimAgain(run, k) => {
+                let lease = time(k);
+                let run = latest(&self.runs, run)?;
+                Call::Claim(Claim { lease, ..run })
+            }
+            Move::Settle(run, verdict) => {
+                let Claim { key, id, me, .. } = latest(&self.runs, run)?;
+                Call::Settle(Settle {
+                    key,
+                    id,
+                    me,
+                    verdict,
+                })
+            }
+            Move::LeaveRun(run) => {
+                let Claim { key, me, .. } = latest(&self.runs, run)?;
+                Call::Release(key, me)
+            }
+            Move::RenewRun(run, k) => {
+                let Claim { key, id, me, .. } = latest(&self.runs, run)?;
+                renew(key, me, Some(id), k)
+            }
+            Move::Cancel(job) => Call::Cancel(latest(&self.jobs, job)?),
+            Move::Charge(items) => Call::Charge(items.iter().map(|i| self.charge(*i)).collect()),
+            Move::Watch(node, k, most) => Call::Watch(self.nodes[node].clone(), time(k), most),
+            Move::Present(node, 0) => Call::Present(self.nodes[node].clone(), Duration::ZERO),
+            Move::Present(node, k) => Call::Present(self.nodes[node].clone(), time(k)),
+            Move::Pass(seconds) => Call::Pass(Duration::from_secs(seconds)),
+        })
+    }
+
+    pub(super) fn hear(&mut self, call: &Call, reply: &Reply) {
+        if let (Call::Acquire(call), Reply::Acquired(Acquired::Held { .. })) = (call, reply) {
+            let lock = self.keys.iter().position(|key| *key == call.key);
+            self.held[lock.expect("a lock of ours")] = Some(call.me.clone());
+        }
+        match (call, reply) {
+            (Call::Acquire(call), Reply::Acquired(reply)) if call.wait.is_some() => {
+                let mut all = self.waiters.iter_mut();
+                let waiter = all.find(|waiter| waiter.me == call.me);
+                waiter.expect("a token of ours").hears(reply);
+            }
+            (Call::Release(_, me), _) => {
+                let gone = self.waiters.iter_mut().filter(|waiter| waiter.me == *me);
+                gone.for_each(|waiter| (waiter.joins, waiter.old_seq) = (0, 0));
+            }
+            (Call::Enqueue(call), Reply::Enqueued(reply)) => {
+                if matches!(reply, Enqueued::Stored { .. }) && !self.jobs.contains(&call.id) {
+                    self.jobs.push(call.id.clone());
+                }
+                self.latest = Some(call.clone());
+            }
+            (Call::Claim(call), Reply::Claimed(Claimed::Claimed { .. })) => {
+                self.runs.retain(|run| run.me != call.me);
+                self.runs.push(call.clone());
+            }
+            _ => {}
+        }
+    }
+
+    fn acquire(&self, who: usize, k: u64, record: Option<u8>) -> Acquire {
+        Acquire {
+            wait: None,
+            old_seq: 0,
+            record: record.map(|name| name.to_string().into()),
+            ..self.waiters[who].wait(LONG, time(k))
+        }
+    }
+
+    fn claim(&self, key: &Key, id: JobId, k: u64) -> Claim {
+        Claim {
+            key: key.clone(),
+            id,
+            me: Token::new(&self.nodes[self.runs.len() % NODES]),
+            lease: time(k),
+            retention: LONG,
+        }
+    }
+
+    fn enqueue(&self, job: &Job) -> Enqueue {
+        let key = self.keys[job.lock].clone();
+        let record = |(name, print, k): (u8, u8, u64)| {
+            let (name, print) = (name.to_string(), print.to_string());
+            (name.into(), print, time(k))
+        };
+        Enqueue {
+            id: JobId::new(&key),
+            key,
+            envelope: vec![b'x'; job.bytes].into(),
+            again: job.again,
+            max_attempts: job.max_attempts,
+            record: job.record.map(record),
+            caps: Caps {
+                resource_jobs: 4,
+                resource_bytes: 60,
+                shard_jobs: 6,
+                shard_bytes: 90,
+            },
+            owner: String::new(),
+        }
+    }
+
+    fn charge(&self, (policy, subject, limit, k, cost): Item) -> Charge {
+        Charge {
+            policy: policy.to_string().into(),
+            subject: self.subjects[subject].clone(),
+            limit,
+            window: time(k),
+            cost,
+        }
+    }
+}
+
+fn renew(key: Key, me: Token, job: Option<JobId>, k: u64) -> Call {
+    let lease = time(k);
+    Call::Renew(Renewal {
+        key,
+        me,
+        lease,
+        job,
+    })
+}
+
+/// Counted from the latest.
+fn latest<T: Clone>(all: &[T], n: usize) -> Option<T> {
+    (n < all.len()).then(|| all[all.len() - 1 - n].clone())
+}

@@ -1,0 +1,219 @@
+//! The embedded store against a plain model: what clients are told must be possible, and fair.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use proptest::prelude::*;
+
+use super::{
+    calls::{Call, Reply},
+    clients::Clients,
+    drain::drain,
+    moves::{Move, moves},
+    rig::{LONG, Rig},
+    truth::Truth,
+};
+use crate::{
+    Key,
+    clock::millis,
+    key::SHARDS,
+    store::backend::{Charge, Charged, JobId, Node},
+};
+
+/// The model: each lock, and what is not about one.
+pub(super) struct Model {
+    pub(super) now: u64,
+    pub(super) locks: HashMap<Key, Truth>,
+    windows: HashMap<(Arc<str>, Key), (u64, u64)>,
+    watch: HashMap<u16, (Node, u64)>,
+    workers: HashMap<Node, u64>,
+}
+
+impl Model {
+    pub(super) fn new(keys: &[Key]) -> Self {
+        let locks = keys.iter().map(|key| (key.clone(), Truth::default()));
+        let mut model = Self {
+            // As the manual clock.
+            now: 1_700_000_000_000,
+            locks: locks.collect(),
+            windows: HashMap::new(),
+            watch: HashMap::new(),
+            workers: HashMap::new(),
+        };
+        model.pass(Duration::ZERO);
+        model
+    }
+
+    fn after(&self, time: Duration) -> u64 {
+        self.now + millis(time)
+    }
+
+    fn lock(&mut self, key: &Key) -> &mut Truth {
+        self.locks.get_mut(key).expect("a lock of the model")
+    }
+
+    pub(super) fn check(&mut self, call: &Call, reply: &Reply) {
+        match (call, reply) {
+            (Call::Acquire(c), Reply::Acquired(r)) => self.lock(&c.key).acquired(c, r),
+            (Call::Release(key, me), Reply::GaveBack(r)) => self.lock(key).released(me, *r),
+            (Call::Renew(c), Reply::Renewed(r)) => {
+                self.lock(&c.key).renewed(&c.me, c.lease, r == &[true]);
+            }
+            (Call::Enqueue(c), Reply::Enqueued(r)) => {
+                let [jobs, bytes, _] = self.counted(&c.key);
+                self.lock(&c.key).enqueued(c, r, (jobs, bytes));
+            }
+            (Call::Claim(c), Reply::Claimed(r)) => self.lock(&c.key).claimed(c, r),
+            (Call::Settle(c), Reply::Settled(r)) => self.lock(&c.key).settled(c, *r),
+            (Call::Cancel(id), Reply::Cancelled(r)) => {
+                let lock = self.locks.values_mut().find(|lock| lock.view(id).is_some());
+                match lock {
+                    Some(lock) => lock.cancelled(id, LONG, *r),
+                    None => assert_eq!(*r, None),
+                }
+            }
+            (Call::Charge(items), Reply::Charged(r)) => self.charged(items, r),
+            (Call::Watch(node, lease, most), Reply::Watched(mine)) => {
+                self.watched(node, *lease, *most, mine);
+            }
+            (Call::Present(node, lease), Reply::Present(n)) => self.present(node, *lease, *n),
+            (Call::Pass(time), Reply::Passed) => self.pass(*time),
+            other => panic!("no reply to that call: {other:?}"),
+        }
+        self.share();
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += u64::try_from(time.as_millis()).unwrap();
+        self.share();
+    }
+
+    /// What locks of a shard have in common.
+    fn share(&mut self) {
+        let mut fences = HashMap::<u16, u64>::new();
+        for (key, lock) in &self.locks {
+            let fence = fences.entry(key.shard()).or_default();
+            *fence = lock.fence.max(*fence);
+        }
+        for (key, lock) in &mut self.locks {
+            let watch = self.watch.get(&key.shard());
+            let live = watch.filter(|(_, until)| *until >= self.now);
+            lock.watched = live.is_some();
+            // Given up: what was offered just before is still offered.
+            let ended = lock.watched_until.min(self.now);
+            lock.watched_until = live.map_or(ended, |(_, until)| *until);
+            lock.fence = fences[&key.shard()];
+            lock.now = self.now;
+        }
+    }
+
+    /// Jobs and bytes of the key's shard, bytes of its line.
+    fn counted(&self, key: &Key) -> [u64; 3] {
+        let mut sums = [0; 3];
+        for (other, lock) in &self.locks {
+            for job in lock.pending().filter(|_| other.shard() == key.shard()) {
+                sums[0] += 1;
+                sums[1] += job.bytes;
+                sums[2] += if other == key { job.bytes } else { 0 };
+            }
+        }
+        sums
+    }
+
+    /// All or none, and never more than the limit; a refused call begins no window.
+    fn charged(&mut self, items: &[Charge], reply: &Charged) {
+        let name = |item: &Charge| (Arc::clone(&item.policy), item.subject.clone());
+        let mut after = self.windows.clone();
+        let mut fits = true;
+        for item in items {
+            let fresh = (0, self.after(item.window));
+            let window = after.entry(name(item)).or_insert(fresh);
+            if window.1 < self.now {
+                *window = fresh;
+            }
+            window.0 += item.cost;
+            fits &= window.0 <= item.limit;
+        }
+        assert_eq!(reply.admitted, fits);
+        if fits {
+            after.retain(|_, (spent, _)| *spent > 0);
+            self.windows = after;
+        }
+        for (item, (spent, left)) in items.iter().zip(&reply.windows) {
+            let window = self.windows.get(&name(item));
+            let window = window.filter(|(_, end)| *end >= self.now);
+            assert_eq!(*spent, window.map_or(0, |(spent, _)| *spent));
+            if let Some((_, end)) = window {
+                assert_eq!(*left, Duration::from_millis(end - self.now));
+            }
+        }
+    }
+
+    fn watched(&mut self, node: &Node, lease: Duration, most: usize, mine: &[u16]) {
+        let now = self.now;
+        self.watch
+            .retain(|_, (watcher, until)| *until >= now && watcher != node);
+        let room = usize::from(SHARDS) - self.watch.len();
+        assert_eq!(mine.len(), most.min(room));
+        for shard in mine {
+            let watch = (node.clone(), self.after(lease));
+            let other = self.watch.insert(*shard, watch);
+            assert!(other.is_none(), "a shard has two watchers");
+        }
+    }
+
+    fn present(&mut self, node: &Node, lease: Duration, number: usize) {
+        let now = self.now;
+        self.workers
+            .retain(|other, until| *until > now && other != node);
+        if !lease.is_zero() {
+            self.workers.insert(node.clone(), self.after(lease));
+        }
+        assert_eq!(number, self.workers.len());
+    }
+
+    /// What the store shows of every job, and what it counts.
+    pub(super) async fn look(&self, rig: &Rig) {
+        for (key, lock) in &self.locks {
+            let ids: BTreeSet<JobId> = lock.jobs.iter().map(|job| job.id.clone()).collect();
+            for id in ids {
+                assert_eq!(rig.job(&id).await, lock.view(&id));
+            }
+            assert_eq!(rig.embedded().counted(key), self.counted(key));
+        }
+    }
+}
+
+/// Makes the moves, with everything checked after each; then lets everybody come to an end.
+async fn play(one_shard: bool, made: &[Move], crashed: &[bool]) {
+    let rig = Rig::memory();
+    let mut clients = Clients::new(one_shard);
+    let mut model = Model::new(&clients.keys);
+    for made in made {
+        let Some(call) = clients.call(&rig, made).await else {
+            continue;
+        };
+        let reply = call.clone().on(&rig).await;
+        model.check(&call, &reply);
+        clients.hear(&call, &reply);
+        model.look(&rig).await;
+    }
+    drain(&rig, &mut clients, &mut model, crashed).await;
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_clients_do_the_store_is_right(
+        one_shard: bool,
+        made in moves(60),
+        crashed in prop::collection::vec(prop::bool::weighted(0.3), 12),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(play(one_shard, &made, &crashed));
+    }
+}

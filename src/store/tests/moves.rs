@@ -1,0 +1,135 @@
+//! Random sequences of steps, for [`model`](super::model) and [`alike`](super::alike).
+//!
+//! A [`Move`] is made of numbers. Which token, job or run it is about is looked up when its turn comes,
+//! in what the moves before it have left: so a sequence that has been shrunk is still one that clients
+//! might make. Late duplicates are part of it: any token may come again at any time.
+//!
+//! Every duration is k s and a half, and time moves by whole seconds: no deadline is near a tie.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use super::clients::{NODES, TOKENS};
+use crate::store::backend::Verdict;
+
+#[derive(Debug, Clone)]
+pub(super) enum Move {
+    Try(usize, u64),
+    /// Looks for a record first.
+    TryNew(usize, u64, u8),
+    /// Acquires, joins the line, keeps the place, confirms an offer, or comes back after one lapsed.
+    Wait(usize, u64, u64),
+    Leave(usize),
+    /// Whoever was last told that he has the lock.
+    Release(usize),
+    Renew(usize, u64),
+    Enqueue(Job),
+    /// The call of the latest one again.
+    EnqueueAgain,
+    /// The first job of a lock, with a token that is new.
+    Claim(usize, u64),
+    /// The call that began a run again, however late.
+    ClaimAgain(usize, u64),
+    /// Some job, whether or not it is the first.
+    ClaimAny(usize, u64),
+    Settle(usize, Verdict),
+    LeaveRun(usize),
+    RenewRun(usize, u64),
+    Cancel(usize),
+    Charge(Vec<Item>),
+    Watch(usize, u64, usize),
+    Present(usize, u64),
+    Pass(u64),
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Job {
+    pub(super) lock: usize,
+    pub(super) bytes: usize,
+    pub(super) again: bool,
+    pub(super) max_attempts: u32,
+    /// Name, fingerprint, life.
+    pub(super) record: Option<(u8, u8, u64)>,
+}
+
+/// Policy, subject, limit, window, cost.
+pub(super) type Item = (u8, usize, u64, u64, u64);
+
+/// k s and a half.
+pub(super) fn time(k: u64) -> Duration {
+    Duration::from_millis(k * 1000 + 500)
+}
+
+pub(super) fn moves(most: usize) -> impl Strategy<Value = Vec<Move>> {
+    prop::collection::vec(any_move(), 1..most)
+}
+
+fn any_move() -> impl Strategy<Value = Move> {
+    // Mostly a few, about one lock, who get in each other's way.
+    let who = || prop_oneof![3 => prop::sample::select(vec![0, 2, 4]), 1 => 0..TOKENS];
+    let lock = || prop::sample::select(vec![0, 0, 0, 1_usize]);
+    // Counted from the latest, which is mostly meant.
+    let recent = || prop::sample::select(vec![0, 0, 0, 0, 1, 2, 5_usize]);
+    let lease = || 0..6_u64;
+    let charge = (0..2_u8, 0..2_usize, 1..5_u64, 1..3_u64, 0..4_u64);
+    prop_oneof![
+        4 => (who(), lease()).prop_map(|(who, k)| Move::Try(who, k)),
+        2 => (who(), lease(), 0..2_u8).prop_map(|(who, k, name)| Move::TryNew(who, k, name)),
+        8 => (who(), lease(), 0..9_u64).prop_map(|(who, k, wait)| Move::Wait(who, k, wait)),
+        2 => who().prop_map(Move::Leave),
+        5 => lock().prop_map(Move::Release),
+        2 => (who(), lease()).prop_map(|(who, k)| Move::Renew(who, k)),
+        6 => job().prop_map(Move::Enqueue),
+        1 => Just(Move::EnqueueAgain),
+        7 => (lock(), lease()).prop_map(|(lock, k)| Move::Claim(lock, k)),
+        2 => (recent(), lease()).prop_map(|(run, k)| Move::ClaimAgain(run, k)),
+        1 => (recent(), lease()).prop_map(|(job, k)| Move::ClaimAny(job, k)),
+        8 => (recent(), verdict()).prop_map(|(run, verdict)| Move::Settle(run, verdict)),
+        1 => recent().prop_map(Move::LeaveRun),
+        1 => (recent(), lease()).prop_map(|(run, k)| Move::RenewRun(run, k)),
+        2 => recent().prop_map(Move::Cancel),
+        2 => prop::collection::vec(charge, 1..4).prop_map(Move::Charge),
+        2 => (0..NODES, 6..30_u64, prop::sample::select(vec![0, 32, 64, 64, 64]))
+            .prop_map(|(node, k, most)| Move::Watch(node, k, most)),
+        1 => (0..NODES, 0..8_u64).prop_map(|(node, k)| Move::Present(node, k)),
+        5 => (1..5_u64).prop_map(Move::Pass),
+    ]
+}
+
+fn job() -> impl Strategy<Value = Job> {
+    let record = prop::option::weighted(0.4, (0..2_u8, 0..2_u8, 0..8_u64));
+    let lock = prop::sample::select(vec![0, 0, 0, 1_usize]);
+    (lock, 1..25_usize, any::<bool>(), 1..4_u32, record).prop_map(
+        |(lock, bytes, again, max_attempts, record)| Job {
+            lock,
+            bytes,
+            again,
+            max_attempts,
+            record,
+        },
+    )
+}
+
+fn verdict() -> impl Strategy<Value = Verdict> {
+    let response = Bytes::from_static(b"answer");
+    (0..8_u64, 0..4_u8).prop_map(move |(k, kind)| match kind {
+        0 => Verdict::Done {
+            response: response.clone(),
+            retention: time(k),
+        },
+        1 => Verdict::Dead {
+            reason: "auth",
+            retention: time(k),
+        },
+        2 => Verdict::Retry {
+            delay: time(k),
+            reason: "status 503",
+        },
+        _ => Verdict::Back {
+            delay: time(k),
+            reason: "drained",
+        },
+    })
+}
