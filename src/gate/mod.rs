@@ -30,7 +30,6 @@ pub use self::{
 
 /// What a gate says before anything is awaited.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum Asked<F> {
     /// This request is none of the gate's business: call the inner service and nothing else.
     Skip,
@@ -42,7 +41,6 @@ pub enum Asked<F> {
 
 /// What a gate decides.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum Verdict<T> {
     /// Call the inner service, then leave with the ticket.
     Pass(T),
@@ -64,7 +62,6 @@ pub enum Outcome {
 
 /// What a gate wants when it leaves.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum Parting<P> {
     /// Add these fields to the response.
     Fields(Fields),

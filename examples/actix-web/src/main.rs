@@ -1,2 +1,145 @@
-//! Placeholder.
-fn main() {}
+//! A small order service on actix-web: one route that locks, one that waits, one that defers.
+//!
+//! `LOCKGATE_STORE` is `memory` (default) or the URL of a Redis; `PORT` is 3000 by default, 0 for any.
+
+mod orders;
+
+use std::{
+    env,
+    error::Error,
+    net::{SocketAddr, TcpListener},
+    time::Duration,
+};
+
+use actix_web::{
+    App, HttpResponse, HttpServer, Responder,
+    http::{StatusCode, header::ContentType},
+    web::{self, Data, PayloadConfig, ServiceConfig},
+};
+use lockgate_actix_web::{
+    DeferLayer, DeferWorker, LockLayer, Quota, RateLimitLayer, Store, deferred_routes,
+};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+};
+
+use self::orders::Orders;
+
+/// How long requests and runs may go on after SIGTERM.
+const DRAIN: Duration = Duration::from_secs(10);
+
+#[actix_web::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    tracing_subscriber::fmt()
+        .with_env_filter(env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned()))
+        .with_writer(std::io::stderr)
+        .init();
+    let store = match env::var("LOCKGATE_STORE").as_deref() {
+        Err(_) | Ok("memory") => Store::memory(),
+        Ok(url) => Store::connect(url).await?,
+    };
+    let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
+    let listener = TcpListener::bind(("127.0.0.1", port))?;
+    greet(listener.local_addr()?);
+
+    let (stop, stopped) = watch::channel(false);
+    let routes = routes(&store);
+    let worker = actix_web::rt::spawn(
+        DeferWorker::new(&store, routes.clone())
+            .drain(DRAIN)
+            .run(told(stopped)),
+    );
+    let status = deferred_routes("/deferred").store(&store);
+    let server = HttpServer::new(move || {
+        App::new()
+            .configure(routes.clone())
+            .service(status.clone())
+            .service(web::resource("/").get(page))
+            .service(web::resource("/healthz").get(health))
+    })
+    // Frees the locks of clients that leave.
+    .h1_allow_half_closed(false)
+    .shutdown_timeout(DRAIN.as_secs())
+    .disable_signals()
+    .listen(listener)?
+    .run();
+    let handle = server.handle();
+    actix_web::rt::spawn(server);
+
+    terminated().await?;
+    // The worker stops claiming, the server stops accepting; what runs may end.
+    stop.send_replace(true);
+    let ended = async { tokio::join!(handle.stop(true), worker) };
+    let _ = tokio::time::timeout(DRAIN + Duration::from_secs(3), ended).await;
+    store.shutdown(Duration::from_secs(1)).await;
+    Ok(())
+}
+
+fn routes(store: &Store) -> impl Fn(&mut ServiceConfig) + Send + Clone + 'static {
+    let store = Data::new(store.clone());
+    let orders = Data::new(Orders::default());
+    move |config| {
+        let limited = web::resource("/limited").get(|| async { "ok" }).wrap(
+            RateLimitLayer::by_ip(Quota::requests(10).per(Duration::from_secs(10))).name("limited"),
+        );
+        let pay = web::resource("/orders/{id}/pay")
+            .post(orders::pay)
+            .wrap(LockLayer::by_path_param("id"));
+        let ship = web::resource("/orders/{id}/ship")
+            .post(orders::ship)
+            .wrap(LockLayer::by_path_param("id").wait(Duration::from_secs(5)));
+        let refund = web::resource("/orders/{id}/refund")
+            .post(orders::refund)
+            .wrap(LockLayer::by_path_param("id"))
+            .wrap(DeferLayer::new());
+        config
+            .service(web::resource("/orders/{id}").get(orders::show))
+            .service(pay)
+            .service(ship)
+            .service(refund)
+            .service(limited)
+            .app_data(PayloadConfig::new(64 * 1024))
+            .app_data(store.clone())
+            .app_data(orders.clone());
+    }
+}
+
+async fn page() -> impl Responder {
+    HttpResponse::Ok()
+        .content_type(ContentType::html())
+        .body(include_str!("../../assets/index.html"))
+}
+
+async fn health(store: Data<Store>) -> HttpResponse {
+    HttpResponse::new(match store.check().await {
+        Ok(()) => StatusCode::OK,
+        Err(_) => StatusCode::SERVICE_UNAVAILABLE,
+    })
+}
+
+fn greet(address: SocketAddr) {
+    println!("listening on http://{address}");
+    println!("  curl -i http://{address}/limited");
+    println!("  curl -i -X POST 'http://{address}/orders/7/pay?ms=2000'");
+    println!("  curl -i -X POST 'http://{address}/orders/7/ship?ms=100'");
+    println!("  curl -i -X POST 'http://{address}/orders/7/refund' -d 'too late'");
+    println!("  curl -s http://{address}/orders/7");
+}
+
+async fn told(mut stopped: watch::Receiver<bool>) {
+    // An error means that `main` is gone, and with it the reason to go on.
+    let _ = stopped.wait_for(|stop| *stop).await;
+}
+
+async fn terminated() -> std::io::Result<()> {
+    let (mut term, mut int) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+    Ok(())
+}

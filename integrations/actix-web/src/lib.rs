@@ -1,1 +1,95 @@
-//! Placeholder.
+//! lockgate for [actix-web](https://docs.rs/actix-web): [`RateLimitLayer`], [`LockLayer`] and
+//! [`DeferLayer`].
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use actix_web::{App, HttpServer, web};
+//! use lockgate_actix_web::{
+//!     DeferLayer, DeferWorker, LockLayer, Quota, RateLimitLayer, Store, deferred_routes,
+//! };
+//!
+//! # async fn pay() -> &'static str { "" }
+//! # async fn refund() -> &'static str { "" }
+//! fn orders(config: &mut web::ServiceConfig) {
+//!     let pay = web::resource("/orders/{id}/pay")
+//!         .post(pay)
+//!         .wrap(LockLayer::by_path_param("id")); // 409 while another change runs
+//!     let refund = web::resource("/orders/{id}/refund")
+//!         .post(refund)
+//!         .wrap(LockLayer::by_path_param("id"))
+//!         .wrap(DeferLayer::new()); // 202 instead of 409
+//!     config.service(pay).service(refund);
+//! }
+//!
+//! # async fn example(shutdown: impl Future<Output = ()> + 'static) -> std::io::Result<()> {
+//! let store = Store::memory(); // or Store::connect("redis://127.0.0.1/").await?
+//! let worker = DeferWorker::new(&store, orders); // runs what was deferred
+//! actix_web::rt::spawn(worker.run(shutdown));
+//!
+//! HttpServer::new(move || {
+//!     App::new()
+//!         .configure(orders)
+//!         .service(deferred_routes("/deferred").store(&store))
+//!         .wrap(RateLimitLayer::by_ip(Quota::requests(100).per(Duration::from_secs(60))))
+//!         .app_data(web::Data::new(store.clone())) // one store for all three
+//! })
+//! .h1_allow_half_closed(false) // frees the locks of clients that leave
+//! .bind(("127.0.0.1", 8080))?
+//! .run()
+//! .await
+//! # }
+//! ```
+//!
+//! # Order
+//!
+//! From the outside in: authentication, rate limit, defer, lock, handler. In actix-web the layer wrapped
+//! last is the outermost. A `DeferLayer` inside a `LockLayer` is answered with 500 and a log line.
+//!
+//! # Where to wrap
+//!
+//! All layers go around a `Route`, a `Resource`, a `Scope` or an `App`, and make the same key in each
+//! place. Around a route or a resource the layer knows what has matched. Around a scope or an app it
+//! stands before the router, and takes the first pattern that fits the path: guards and the further
+//! patterns of one resource are not looked at. A middleware that changes the path, such as
+//! `NormalizePath`, has to be outside the layers there, or they take for a 404 what it makes a route of.
+//!
+//! # 404 and 405
+//!
+//! A request that matches no route takes no lock. One with a wrong method does, for a moment, around a
+//! resource, because actix decides about methods further in; where that matters, use
+//! `web::post().to(handler).wrap(LockLayer::by_path_param("id"))`.
+//!
+//! # Path parameters
+//!
+//! Keys are of the decoded value, as `web::Path` hands it to the handler; bytes that are not UTF-8 are
+//! answered with 400. `%2F` is a slash in a value and never divides the path, here as in axum.
+//!
+//! # Disconnects
+//!
+//! Set `HttpServer::h1_allow_half_closed(false)`. By default actix takes a client that has closed its
+//! connection for one that still listens, and lets the handler end; the lock is given back only then.
+//! With the setting the request's future is dropped, and the lock given back within milliseconds; a
+//! large upload that nobody reads hides the disconnect until the handler has ended.
+
+mod extract;
+mod framework;
+mod layer;
+mod parking;
+mod replay;
+mod reply;
+mod routes;
+mod transform;
+
+#[cfg(feature = "redis")]
+pub use lockgate::StoreBuilder;
+pub use lockgate::{
+    Deferred, Error, ErrorKind, HeldLock, JobId, JobState, Key, LockGuard, NotAcquired, Outage,
+    Policy, Quota, RateStatus, Store,
+};
+
+pub use self::{
+    extract::{CurrentJob, CurrentLock, CurrentRate, Fence, NotInstalled},
+    layer::{DeferLayer, DeferWorker, DeferredRoutes, LockLayer, RateLimitLayer, deferred_routes},
+    transform::GateService,
+};

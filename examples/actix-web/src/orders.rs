@@ -1,0 +1,123 @@
+//! The order service behind the layers: it works for a while, and writes down what ran when.
+
+use std::{
+    collections::HashMap,
+    process,
+    sync::{Mutex, PoisonError},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use actix_web::{
+    HttpResponse, Responder,
+    http::StatusCode,
+    web::{Bytes, Data, Json, Path, Query},
+};
+use lockgate_actix_web::{CurrentJob, CurrentLock};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// What has run for each order, in this process.
+#[derive(Debug, Default)]
+pub(crate) struct Orders(Mutex<HashMap<String, Vec<Event>>>);
+
+#[derive(Debug, Clone, Serialize)]
+struct Event {
+    order: String,
+    op: &'static str,
+    fence: Option<u64>,
+    started_us: u64,
+    finished_us: u64,
+    pid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deferred: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
+}
+
+/// What a request wants of the work.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Work {
+    #[serde(default = "hundred")]
+    ms: u64,
+    #[serde(default = "ok")]
+    status: u16,
+    #[serde(default)]
+    panic: u8,
+}
+
+fn hundred() -> u64 {
+    100
+}
+
+fn ok() -> u16 {
+    200
+}
+
+type Request = (
+    Data<Orders>,
+    Path<String>,
+    Query<Work>,
+    CurrentLock,
+    Option<CurrentJob>,
+);
+
+pub(crate) async fn pay(request: Request) -> HttpResponse {
+    work("pay", request, None).await
+}
+
+pub(crate) async fn ship(request: Request) -> HttpResponse {
+    work("ship", request, None).await
+}
+
+pub(crate) async fn refund(request: Request, body: Bytes) -> HttpResponse {
+    let note = (!body.is_empty()).then(|| String::from_utf8_lossy(&body).into_owned());
+    work("refund", request, note).await
+}
+
+pub(crate) async fn show(orders: Data<Orders>, order: Path<String>) -> impl Responder {
+    let (order, orders) = (order.into_inner(), orders.0.lock());
+    let orders = orders.unwrap_or_else(PoisonError::into_inner);
+    let events = orders.get(&order).cloned().unwrap_or_default();
+    Json(json!({ "order": order, "events": events }))
+}
+
+async fn work(op: &'static str, request: Request, note: Option<String>) -> HttpResponse {
+    let (orders, order, Query(work), CurrentLock(lock), job) = request;
+    let order = order.into_inner();
+    let started_us = now_us();
+    tokio::time::sleep(Duration::from_millis(work.ms.min(60_000))).await;
+    assert!(work.panic == 0, "asked to panic");
+    let event = Event {
+        order: order.clone(),
+        op,
+        fence: lock.fence(),
+        started_us,
+        finished_us: now_us(),
+        pid: process::id(),
+        deferred: job
+            .map(|CurrentJob(job)| json!({ "id": job.id.as_str(), "attempt": job.attempt })),
+        note,
+    };
+    orders.record(&order, event.clone());
+    let status = StatusCode::from_u16(work.status).unwrap_or(StatusCode::BAD_REQUEST);
+    HttpResponse::build(status).json(event)
+}
+
+impl Orders {
+    /// Keeps the last hundred of an order.
+    fn record(&self, order: &str, event: Event) {
+        let mut orders = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let events = orders.entry(order.to_owned()).or_default();
+        if events.len() == 100 {
+            events.remove(0);
+        }
+        events.push(event);
+    }
+}
+
+fn now_us() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,145 @@
+//! How actix-web's router shows itself in a request.
+
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    net::SocketAddr,
+    panic::{AssertUnwindSafe, catch_unwind},
+    rc::Rc,
+};
+
+use actix_web::{
+    HttpMessage as _, HttpRequest,
+    dev::{Path, ResourceDef},
+    http::header::HeaderValue,
+    web,
+};
+use lockgate::{
+    Store,
+    gate::{BadParam, Head, Route, View},
+};
+use percent_encoding::percent_decode_str;
+
+/// A request, as a gate sees it.
+///
+/// It borrows an `HttpRequest` and nothing else, so the layers, which have a `ServiceRequest`, and the
+/// status resource, which is a handler, show the same thing to the application's closures.
+#[derive(Debug)]
+pub(crate) struct RequestView<'a>(pub(crate) &'a HttpRequest);
+
+// No borrow of the request's extensions outlives a method: actix shares them in a `RefCell`.
+impl View for RequestView<'_> {
+    type Native = HttpRequest;
+
+    fn native(&mut self) -> &HttpRequest {
+        self.0
+    }
+
+    fn method(&self) -> &str {
+        self.0.method().as_str()
+    }
+
+    fn route(&mut self) -> Route {
+        pattern(self.0).map_or(Route::Unmatched, Route::Matched)
+    }
+
+    fn param(&mut self, name: &str) -> Result<Option<String>, BadParam> {
+        let path = self.0.match_info();
+        let value = match path.get(name) {
+            Some(value) => decode(value),
+            // Around the router nothing is captured yet: find the value as the router will.
+            None => {
+                match pattern(self.0).and_then(|pattern| captured(&pattern, path.as_str(), name)) {
+                    Some(value) => decode(&value),
+                    None => return Ok(None),
+                }
+            }
+        }?;
+        // actix has replaced what isn't UTF-8 by U+FFFD, which would make one key of many URLs.
+        decode(self.0.path()).map(|_| Some(value))
+    }
+
+    fn header(&self, name: &str) -> Vec<&[u8]> {
+        let values = self.0.headers().get_all(name);
+        values.map(HeaderValue::as_bytes).collect()
+    }
+
+    fn peer(&self) -> Option<SocketAddr> {
+        self.0.peer_addr()
+    }
+
+    fn store(&self) -> Option<Store> {
+        let data = self.0.app_data::<web::Data<Store>>();
+        data.map(|store| Store::clone(store))
+    }
+
+    fn get<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
+        self.0.extensions().get().cloned()
+    }
+
+    fn put<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
+        self.0.extensions_mut().insert(value);
+    }
+
+    fn take<T: Clone + Send + Sync + 'static>(&mut self) -> Option<T> {
+        self.0.extensions_mut().remove()
+    }
+}
+
+/// The head as it is stored.
+pub(crate) fn head(request: &HttpRequest) -> Head {
+    let target = request.uri().path_and_query();
+    let fields = request.headers().iter();
+    Head::new(
+        request.method().as_str(),
+        target.map_or("/", |target| target.as_str()),
+        fields
+            .map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()))
+            .collect(),
+        request.peer_addr(),
+    )
+}
+
+/// The pattern of the resource that has matched or, around the router, of the one that will.
+fn pattern(request: &HttpRequest) -> Option<String> {
+    let path = request.match_info();
+    // Not `match_pattern()`, which compares the path as it was sent: the router compares it decoded,
+    // so `/%6frders/7` would be a 404 to the layer and an order to the router.
+    let expected = || request.resource_map().match_pattern(path.as_str());
+    if path.unprocessed().is_empty() {
+        // Inside a resource, where actix knows exactly.
+        request.match_pattern().or_else(expected)
+    } else {
+        expected()
+    }
+}
+
+thread_local! {
+    /// Resources by pattern; `None` if there can't be one. Patterns are the application's, not the
+    /// client's, so there are as many as it has routes.
+    static RESOURCES: RefCell<HashMap<String, Option<Rc<ResourceDef>>>> = RefCell::default();
+}
+
+fn captured(pattern: &str, path: &str, name: &str) -> Option<String> {
+    let resource = RESOURCES.with_borrow_mut(|resources| match resources.get(pattern) {
+        Some(resource) => resource.clone(),
+        None => {
+            // Scopes can be joined to what no single resource may be, such as one name twice; actix
+            // panics over it. The key is then missing, and the request refused.
+            let resource =
+                catch_unwind(AssertUnwindSafe(|| Rc::new(ResourceDef::new(pattern)))).ok();
+            resources.insert(pattern.to_owned(), resource.clone());
+            resource
+        }
+    })?;
+    let mut path = Path::new(path);
+    resource.capture_match_info(&mut path);
+    path.get(name).map(str::to_owned)
+}
+
+/// actix has decoded everything but `%25`, `%2B` and `%2F`, so what is left is decoded once more, just
+/// as its `web::Path` does: the key is of the value that the handler sees.
+fn decode(text: &str) -> Result<String, BadParam> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.map(Into::into).map_err(|_| BadParam)
+}

@@ -1,0 +1,74 @@
+//! Where an unread payload waits for the outer layer.
+
+use std::{cell::RefCell, fmt, rc::Rc, time::Duration};
+
+use actix_web::{
+    HttpMessage as _, HttpRequest,
+    dev::{Payload, ServiceRequest},
+    http::header::CONTENT_LENGTH,
+    rt::time::timeout,
+};
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt as _;
+
+/// How long the outer layer reads a body before it gives the plain busy answer instead.
+const READ: Duration = Duration::from_secs(10);
+
+/// The place. It travels in the request's extensions and is taken out of them before it is filled.
+///
+/// Only the payload is kept: the rest of the request comes back with the response.
+#[derive(Clone, Default)]
+pub(crate) struct Parking(Rc<RefCell<Option<Payload>>>);
+
+impl Parking {
+    /// Parks the payload of a request, if an outer layer has made a place for it.
+    pub(crate) fn park(request: &mut ServiceRequest) {
+        let parking = request.extensions_mut().remove::<Self>();
+        if let Some(Self(place)) = parking {
+            place.replace(Some(request.take_payload()));
+        }
+    }
+
+    pub(crate) fn take(&self) -> Option<Payload> {
+        self.0.take()
+    }
+}
+
+impl fmt::Debug for Parking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parking").finish_non_exhaustive()
+    }
+}
+
+/// Reads a payload whole, or not at all: `None` if it is longer than `limit`, breaks off, or takes too
+/// long.
+pub(crate) async fn read_whole(
+    request: &HttpRequest,
+    payload: Payload,
+    limit: usize,
+) -> Option<Bytes> {
+    // What the client says of its length saves reading what will be refused.
+    if declared(request).is_some_and(|length| length > limit) {
+        return None;
+    }
+    timeout(READ, read_up_to(payload, limit)).await.ok()?
+}
+
+/// The `Content-Length`, if there is one. actix has refused what is no number before.
+fn declared(request: &HttpRequest) -> Option<usize> {
+    let length = request.headers().get(CONTENT_LENGTH)?.to_str().ok()?;
+    // A number too large for the machine is too large for any limit.
+    Some(length.parse().unwrap_or(usize::MAX))
+}
+
+async fn read_up_to(mut payload: Payload, limit: usize) -> Option<Bytes> {
+    let mut whole = BytesMut::new();
+    while let Some(chunk) = payload.next().await {
+        let chunk = chunk.ok()?;
+        if whole.len() + chunk.len() > limit {
+            return None;
+        }
+        whole.extend_from_slice(&chunk);
+    }
+    Some(whole.freeze())
+}

@@ -1,0 +1,219 @@
+//! Deferred requests, sent again through the application's routes.
+//!
+//! actix's services stay in the thread they were made in, and a worker's futures may not. So the routes
+//! live in a thread of their own, under a `System` of its own, which asks nothing of the runtime that
+//! the worker is in. A request goes there through a channel, and its answer comes back through another;
+//! whoever drops the answer's end stops the run.
+
+use std::{fmt, panic::AssertUnwindSafe, rc::Rc, thread};
+
+use actix_http::{HttpMessage as _, Payload, Request, h1};
+use actix_rt::System;
+use actix_service::{IntoServiceFactory, Service, ServiceFactory};
+use actix_web::{
+    App, Error,
+    body::{BoxBody, to_bytes_limited},
+    dev::{AppConfig, ServiceResponse},
+    http::{
+        Method, Uri,
+        header::{CONTENT_LENGTH, HeaderName, HeaderValue},
+    },
+    web::{Data, ServiceConfig},
+};
+use bytes::Bytes;
+use futures_util::{
+    FutureExt as _,
+    future::{BoxFuture, LocalBoxFuture},
+};
+use lockgate::{
+    Store,
+    defer::{Answer, Ran, Replayer},
+    gate::{Head, Replay},
+};
+use tokio::sync::{mpsc, oneshot};
+
+/// One run, on its way into the routes' thread.
+struct Job {
+    head: Head,
+    body: Bytes,
+    marker: Replay,
+    limit: usize,
+    ran: oneshot::Sender<Ran>,
+}
+
+/// Replays into an `App` of its own.
+pub(crate) struct AppReplayer {
+    jobs: mpsc::UnboundedSender<Job>,
+}
+
+impl AppReplayer {
+    /// Starts the thread; it ends with the replayer.
+    pub(crate) fn new<F>(store: &Store, configure: F) -> Self
+    where
+        F: FnOnce(&mut ServiceConfig) + Send + 'static,
+    {
+        let (jobs, inbox) = mpsc::unbounded_channel();
+        let store = store.clone();
+        thread::Builder::new()
+            .name("lockgate-replay".to_owned())
+            .spawn(move || System::new().block_on(serve(store, configure, inbox)))
+            .expect("a thread for deferred requests");
+        Self { jobs }
+    }
+}
+
+impl Replayer for AppReplayer {
+    fn replay(
+        &self,
+        head: Head,
+        body: Bytes,
+        marker: Replay,
+        limit: usize,
+    ) -> BoxFuture<'static, Ran> {
+        let (ran, answer) = oneshot::channel();
+        let job = Job {
+            head,
+            body,
+            marker,
+            limit,
+            ran,
+        };
+        // If the thread is gone, so is the job, and with it the sender that is waited for.
+        let _ = self.jobs.send(job);
+        Box::pin(async move { answer.await.unwrap_or(Ran::Failed) })
+    }
+}
+
+impl fmt::Debug for AppReplayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AppReplayer").finish_non_exhaustive()
+    }
+}
+
+async fn serve<F>(store: Store, configure: F, mut inbox: mpsc::UnboundedReceiver<Job>)
+where
+    F: FnOnce(&mut ServiceConfig) + 'static,
+{
+    let made = AssertUnwindSafe(make(store, configure))
+        .catch_unwind()
+        .await;
+    let Ok(Ok(service)) = made else {
+        tracing::error!("deferred requests can't run: the application's routes could not be made");
+        return hand_back(inbox).await;
+    };
+    let service = Rc::new(service);
+    while let Some(job) = inbox.recv().await {
+        actix_rt::spawn(run(Rc::clone(&service), job));
+    }
+}
+
+async fn make<F>(
+    store: Store,
+    configure: F,
+) -> Result<impl Service<Request, Response = ServiceResponse<BoxBody>, Error = Error>, ()>
+where
+    F: FnOnce(&mut ServiceConfig),
+{
+    // First the store, so that `configure` may give another one.
+    let app = App::new().app_data(Data::new(store)).configure(configure);
+    let factory = IntoServiceFactory::<_, Request>::into_factory(app);
+    factory.new_service(AppConfig::default()).await
+}
+
+/// Answers as a worker does that has no such route: the jobs go back in line, uncharged.
+async fn hand_back(mut inbox: mpsc::UnboundedReceiver<Job>) {
+    while let Some(job) = inbox.recv().await {
+        let _ = job.ran.send(Ran::Answered(Answer {
+            status: 404,
+            headers: Vec::new(),
+            body: None,
+        }));
+    }
+}
+
+/// Runs one job, for as long as somebody waits for its end.
+async fn run<S>(service: Rc<S>, job: Job)
+where
+    S: Service<Request, Response = ServiceResponse<BoxBody>, Error = Error>,
+{
+    let Job {
+        head,
+        body,
+        marker,
+        limit,
+        mut ran,
+    } = job;
+    let scope = marker.clone();
+    let call = async {
+        match request(head, body, &marker) {
+            Some(request) => call(&*service, request, limit).await,
+            None => Ran::Failed,
+        }
+    };
+    // A panic is an attempt that failed: it must not reach the next job.
+    let call: LocalBoxFuture<'_, Ran> = AssertUnwindSafe(scope.scope(call))
+        .catch_unwind()
+        .map(|ran| ran.unwrap_or(Ran::Panicked))
+        .boxed_local();
+    tokio::select! {
+        answer = call => {
+            // If nobody waits any more, the worker has lost the job, and said so.
+            let _ = ran.send(answer);
+        }
+        () = ran.closed() => {}
+    }
+}
+
+fn request(head: Head, body: Bytes, marker: &Replay) -> Option<Request> {
+    let length = body.len();
+    let (_, mut payload) = h1::Payload::create(true);
+    payload.unread_data(body);
+    let mut request = Request::with_payload(Payload::from(payload));
+    let to = request.head_mut();
+    to.method = Method::from_bytes(head.method.as_bytes()).ok()?;
+    to.uri = Uri::try_from(head.target).ok()?;
+    to.peer_addr = head.peer;
+    for (name, value) in head.headers {
+        let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
+        to.headers
+            .append(name, HeaderValue::from_bytes(&value).ok()?);
+    }
+    to.headers.insert(CONTENT_LENGTH, length.into());
+    let mut extensions = request.extensions_mut();
+    extensions.insert(marker.deferred().clone());
+    extensions.insert(marker.clone());
+    drop(extensions);
+    Some(request)
+}
+
+async fn call<S>(service: &S, request: Request, limit: usize) -> Ran
+where
+    S: Service<Request, Response = ServiceResponse<BoxBody>, Error = Error>,
+{
+    if std::future::poll_fn(|cx| service.poll_ready(cx))
+        .await
+        .is_err()
+    {
+        return Ran::Failed;
+    }
+    let Ok(response) = service.call(request).await else {
+        return Ran::Failed;
+    };
+    let response = response.into_parts().1;
+    let status = response.status().as_u16();
+    let field = |(name, value): (&HeaderName, &HeaderValue)| {
+        (name.as_str().to_owned(), value.as_bytes().to_vec())
+    };
+    let headers = response.headers().iter().map(field).collect();
+    let body = match to_bytes_limited(response.into_body(), limit).await {
+        Ok(Ok(body)) => Some(body),
+        Ok(Err(_)) => return Ran::Failed,
+        // Too long to be kept.
+        Err(_) => None,
+    };
+    Ran::Answered(Answer {
+        status,
+        headers,
+        body,
+    })
+}

@@ -1,0 +1,33 @@
+//! The status resource as a service, for `App::service`, `Scope::service` and `ServiceConfig::service`.
+
+use actix_web::{
+    HttpRequest, HttpResponse, Resource,
+    dev::{AppService, HttpServiceFactory},
+    web,
+};
+use lockgate::{defer::StatusGate, gate::View as _};
+
+use crate::{framework::RequestView, layer::DeferredRoutes, reply::response};
+
+impl HttpServiceFactory for DeferredRoutes {
+    fn register(self, config: &mut AppService) {
+        let Self { path, gate } = self;
+        resource(&format!("{path}/{{id}}"), gate.clone(), false).register(config);
+        resource(&format!("{path}/{{id}}/response"), gate, true).register(config);
+    }
+}
+
+fn resource(path: &str, gate: StatusGate<HttpRequest>, whole: bool) -> Resource {
+    web::resource(path).to(move |request: HttpRequest| answer(gate.clone(), request, whole))
+}
+
+async fn answer(gate: StatusGate<HttpRequest>, request: HttpRequest, whole: bool) -> HttpResponse {
+    let mut view = RequestView(&request);
+    // What can't be read is no id, and gets the 404 of every other one that is none.
+    let id = view.param("id").ok().flatten().unwrap_or_default();
+    let asked = gate.ask(&mut view, &id, whole);
+    response(match asked {
+        Ok(request) => request.answer().await,
+        Err(reply) => reply,
+    })
+}

@@ -1,0 +1,205 @@
+//! The key of a request: the same wherever the layer stands, and of the value the handler sees.
+
+use actix_web::{
+    App, HttpResponse,
+    body::MessageBody,
+    dev::{Service, ServiceResponse},
+    http::StatusCode,
+    test::{TestRequest, call_and_read_body, call_service, init_service},
+    web,
+};
+use lockgate_actix_web::{CurrentLock, Key, LockLayer, Store};
+
+async fn key(CurrentLock(lock): CurrentLock) -> String {
+    lock.key().to_string()
+}
+
+async fn free(lock: Option<CurrentLock>) -> HttpResponse {
+    assert!(lock.is_none(), "no lock was expected");
+    HttpResponse::Ok().finish()
+}
+
+fn layer() -> LockLayer {
+    LockLayer::by_path_param("id")
+}
+
+fn data() -> web::Data<Store> {
+    web::Data::new(Store::memory())
+}
+
+async fn post<B: MessageBody>(
+    app: &impl Service<actix_http::Request, Response = ServiceResponse<B>, Error = actix_web::Error>,
+    path: &str,
+) -> StatusCode {
+    call_service(app, TestRequest::post().uri(path).to_request())
+        .await
+        .status()
+}
+
+/// The body, which is the key of the lock the handler ran under.
+macro_rules! key_of {
+    ($app:expr, $path:expr) => {{
+        let request = TestRequest::post().uri($path).to_request();
+        let body = call_and_read_body(&init_service($app.app_data(data())).await, request).await;
+        String::from_utf8(body.to_vec()).expect("keys are ASCII")
+    }};
+}
+
+#[actix_web::test]
+async fn route_resource_scope_and_app_make_the_same_key() {
+    let path = "/shops/a%2Fb/orders/x%20y/pay";
+    let pattern = "/shops/{shop}/orders/{id}/pay";
+    let inner = "/orders/{id}/pay";
+
+    let expected = Key::path_param("id", "x y").to_string();
+    let route = App::new().route(pattern, web::post().to(key).wrap(layer()));
+    assert_eq!(key_of!(route, path), expected);
+    let resource = App::new().service(web::resource(pattern).post(key).wrap(layer()));
+    assert_eq!(key_of!(resource, path), expected);
+    let scope = web::scope("/shops/{shop}").service(web::resource(inner).post(key));
+    assert_eq!(
+        key_of!(App::new().service(scope.wrap(layer())), path),
+        expected
+    );
+    let scope = web::scope("/shops/{shop}").service(web::resource(inner).post(key));
+    assert_eq!(
+        key_of!(App::new().service(scope).wrap(layer()), path),
+        expected
+    );
+
+    // A parameter of the scope itself.
+    let shop = || LockLayer::by_path_param("shop");
+    let expected = Key::path_param("shop", "a/b").to_string();
+    let scope = web::scope("/shops/{shop}").service(web::resource(inner).post(key));
+    assert_eq!(
+        key_of!(App::new().service(scope.wrap(shop())), path),
+        expected
+    );
+    let scope = web::scope("/shops/{shop}").service(web::resource(inner).post(key));
+    assert_eq!(
+        key_of!(App::new().service(scope).wrap(shop()), path),
+        expected
+    );
+}
+
+#[actix_web::test]
+async fn values_are_decoded_as_axum_does() {
+    let resource = || web::resource("/orders/{id}/pay").post(key);
+    for (sent, value) in [
+        ("7", "7"),
+        ("a%20b", "a b"),
+        ("a%2Fb", "a/b"),
+        ("a%2fb", "a/b"),
+        ("a+b", "a+b"),
+        ("a%2Bb", "a+b"),
+        ("50%25", "50%"),
+        ("%252F", "%2F"),
+        ("%C3%A4", "ä"),
+        ("a%00b", "a\0b"),
+        ("%zz", "%zz"),
+    ] {
+        let expected = Key::path_param("id", value).to_string();
+        let path = format!("/orders/{sent}/pay");
+        let inside = App::new().service(resource().wrap(layer()));
+        assert_eq!(
+            key_of!(inside, &path),
+            expected,
+            "{sent} around the resource"
+        );
+        let around = App::new().service(resource()).wrap(layer());
+        assert_eq!(key_of!(around, &path), expected, "{sent} around the app");
+    }
+}
+
+#[actix_web::test]
+async fn bytes_that_are_not_utf_8_are_refused() {
+    let resource = || web::resource("/orders/{id}/pay").post(key);
+    let inside = init_service(
+        App::new()
+            .service(resource().wrap(layer()))
+            .app_data(data()),
+    )
+    .await;
+    let around = init_service(
+        App::new()
+            .service(resource())
+            .wrap(layer())
+            .app_data(data()),
+    )
+    .await;
+    for sent in ["%ff", "a%C3", "%25ff%80"] {
+        let path = format!("/orders/{sent}/pay");
+        assert_eq!(
+            post(&inside, &path).await,
+            StatusCode::BAD_REQUEST,
+            "{sent}"
+        );
+        assert_eq!(
+            post(&around, &path).await,
+            StatusCode::BAD_REQUEST,
+            "{sent}"
+        );
+        let unmatched = format!("/other/{sent}");
+        assert_eq!(
+            post(&around, &unmatched).await,
+            StatusCode::NOT_FOUND,
+            "{sent}"
+        );
+    }
+}
+
+#[actix_web::test]
+async fn an_escaped_letter_of_the_route_is_no_way_around_the_lock() {
+    let app = App::new()
+        .service(web::resource("/orders/{id}/pay").post(key))
+        .wrap(layer());
+    let expected = Key::path_param("id", "7").to_string();
+    assert_eq!(key_of!(app, "/%6frders/%37/p%61y"), expected);
+}
+
+#[actix_web::test]
+async fn what_matches_no_route_takes_no_lock() {
+    let app = App::new()
+        .service(web::resource("/orders/{id}/pay").post(key))
+        .default_service(web::to(free))
+        .wrap(layer())
+        .app_data(data());
+    assert_eq!(
+        post(&init_service(app).await, "/nothing").await,
+        StatusCode::OK
+    );
+}
+
+#[actix_web::test]
+async fn a_parameter_that_cannot_be_had_is_a_wiring_fault() {
+    let fault = StatusCode::INTERNAL_SERVER_ERROR;
+    let app = App::new().service(web::resource("/orders/{order}").post(key).wrap(layer()));
+    assert_eq!(
+        post(&init_service(app.app_data(data())).await, "/orders/7").await,
+        fault
+    );
+    // Two parameters of one name, which actix joins to a pattern that it can't parse.
+    let scope = web::scope("/{id}").service(web::resource("/{id}").post(key));
+    let app = App::new().service(scope).wrap(layer()).app_data(data());
+    assert_eq!(post(&init_service(app).await, "/1/2").await, fault);
+    // No store anywhere.
+    let app = App::new().service(web::resource("/orders/{id}").post(key).wrap(layer()));
+    assert_eq!(post(&init_service(app).await, "/orders/7").await, fault);
+}
+
+#[actix_web::test]
+async fn closures_get_the_request_of_the_handler() {
+    let by_tenant = LockLayer::by_key(|request: &actix_web::HttpRequest| {
+        Some(request.headers().get("tenant")?.to_str().ok()?.to_owned())
+    });
+    let app = App::new()
+        .service(web::resource("/orders/{id}").post(key).wrap(by_tenant))
+        .app_data(data());
+    let app = init_service(app).await;
+    assert_eq!(post(&app, "/orders/7").await, StatusCode::BAD_REQUEST);
+    let request = TestRequest::post()
+        .uri("/orders/7")
+        .insert_header(("tenant", "a b"));
+    let body = call_and_read_body(&app, request.to_request()).await;
+    assert_eq!(body, Key::custom("a b").to_string());
+}
