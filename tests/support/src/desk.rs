@@ -10,6 +10,7 @@
 //! | `panic=1` | panics |
 //! | `cookie=1` | sets a cookie |
 //! | `text=WORD` | answers with this text instead of the JSON of what it saw |
+//! | `echo=1` | answers with the body it got |
 //! | `tag=WORD` | is written down with this word |
 
 use std::{collections::HashMap, sync::Arc};
@@ -77,7 +78,7 @@ pub struct Told {
     /// Header fields.
     pub headers: Vec<(&'static str, String)>,
     /// The body.
-    pub body: String,
+    pub body: Bytes,
 }
 
 impl Desk {
@@ -111,9 +112,12 @@ impl Desk {
             number("status").unwrap_or(200)
         };
         let status = u16::try_from(status).unwrap_or(500);
-        let mut told = match query.get("text") {
-            Some(text) => Told::new(status, "text/plain", text.clone()),
-            None => Told::new(status, "application/json", seen.document(&body).to_string()),
+        let mut told = if let Some(text) = query.get("text") {
+            Told::new(status, "text/plain", text.clone())
+        } else if query.contains_key("echo") {
+            Told::new(status, "application/octet-stream", body)
+        } else {
+            Told::new(status, "application/json", seen.document(&body).to_string())
         };
         if query.contains_key("cookie") {
             told.headers.push(("set-cookie", "secret=1".to_owned()));
@@ -162,11 +166,11 @@ impl Desk {
 }
 
 impl Told {
-    fn new(status: u16, kind: &str, body: String) -> Self {
+    fn new(status: u16, kind: &str, body: impl Into<Bytes>) -> Self {
         Self {
             status,
             headers: vec![("content-type", kind.to_owned())],
-            body,
+            body: body.into(),
         }
     }
 }

@@ -7,7 +7,7 @@ use axum::{
     body::{Body, to_bytes},
     extract::{ConnectInfo, MatchedPath, Path, Request, State},
     http::{StatusCode, request::Parts},
-    middleware::{Next, from_fn},
+    middleware::{Next, from_fn, from_fn_with_state},
     response::{IntoResponse as _, Response},
     routing::{MethodFilter, any, on},
 };
@@ -17,7 +17,7 @@ use lockgate_axum::{
 };
 use tokio::{net::TcpListener, sync::oneshot};
 
-use super::{App, Running};
+use super::{App, Running, late_gate};
 use crate::desk::Seen;
 
 pub(super) async fn serve(app: &App) -> Running {
@@ -51,12 +51,12 @@ fn with_store(routes: Routes, app: &App) -> Routes {
     }
 }
 
-fn routes(_: &App) -> Routes {
+fn routes(app: &App) -> Routes {
     quotas()
         .merge(locks())
         .merge(odd_locks())
         .merge(deferring())
-        .merge(between())
+        .merge(between(app))
 }
 
 fn minute(requests: u64) -> Quota {
@@ -175,7 +175,7 @@ fn deferring() -> Routes {
 }
 
 /// Layers of the application's own between ours.
-fn between() -> Routes {
+fn between(app: &App) -> Routes {
     let by_id = || LockLayer::by_path_param("id");
     let one = |path| Router::new().route(path, any(work)).layer(by_id());
     one("/guarded/{id}")
@@ -189,6 +189,11 @@ fn between() -> Routes {
         .merge(
             one("/rebuilt/{id}")
                 .layer(from_fn(rebuild))
+                .layer(DeferLayer::new()),
+        )
+        .merge(
+            one("/late/{id}")
+                .layer(from_fn_with_state(app.clone(), late))
                 .layer(DeferLayer::new()),
         )
 }
@@ -230,6 +235,15 @@ async fn rebuild(request: Request, next: Next) -> Response {
     let (parts, body) = next.run(request).await.into_parts();
     let body = to_bytes(body, usize::MAX).await.unwrap_or_default();
     (parts.status, body).into_response()
+}
+
+async fn late(State(app): State<App>, request: Request, next: Next) -> Response {
+    let gate = late_gate(request.uri().query()).to_owned();
+    let response = next.run(request).await;
+    if response.status() == StatusCode::CONFLICT {
+        app.desk.gates.pass(&gate).await;
+    }
+    response
 }
 
 async fn work(

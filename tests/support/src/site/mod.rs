@@ -30,6 +30,7 @@
 //! | `/guarded/{id}` | 401 without `x-pass`, which goes no further; defer, lock by `id` |
 //! | `/rewritten/{id}` | defer, a 409 becomes a 418, lock by `id` |
 //! | `/rebuilt/{id}` | defer, the response is made anew with status and body, lock by `id` |
+//! | `/late/{id}` | defer, a 409 stops at the gate named by `after`, lock by `id` |
 //! | `/unknown/{id}` | defer, lock by `id`; the worker does not have it |
 //! | `/deferred`, `/mine` | the status resource; the second one visible to `x-user` |
 
@@ -70,6 +71,13 @@ impl Framework {
     }
 }
 
+/// The gate at which a busy answer stops on its way out.
+fn late_gate(query: Option<&str>) -> &str {
+    query
+        .and_then(|query| query.strip_prefix("after="))
+        .unwrap_or_default()
+}
+
 /// What the routes are made of.
 #[derive(Debug, Clone)]
 struct App {
@@ -94,7 +102,23 @@ struct Running {
 pub struct Plan {
     framework: Framework,
     app: App,
-    worker: Option<usize>,
+    worker: Option<WorkerPlan>,
+}
+
+/// How a site's worker is set.
+#[derive(Debug, Clone, Copy)]
+struct WorkerPlan {
+    concurrency: usize,
+    lease: Duration,
+}
+
+impl Default for WorkerPlan {
+    fn default() -> Self {
+        Self {
+            concurrency: 16,
+            lease: Duration::from_secs(10),
+        }
+    }
 }
 
 impl Plan {
@@ -109,7 +133,7 @@ impl Plan {
         Self {
             framework,
             app,
-            worker: Some(16),
+            worker: Some(WorkerPlan::default()),
         }
     }
 
@@ -127,11 +151,15 @@ impl Plan {
     }
 
     /// With a worker that runs so many at once.
-    pub fn concurrency(self, most: usize) -> Self {
-        Self {
-            worker: Some(most),
-            ..self
-        }
+    pub fn concurrency(mut self, concurrency: usize) -> Self {
+        self.worker.get_or_insert_default().concurrency = concurrency;
+        self
+    }
+
+    /// With a worker whose runs outlive it for so long.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.worker.get_or_insert_default().lease = lease;
+        self
     }
 
     /// Forgets to give requests the store.
@@ -146,15 +174,17 @@ impl Plan {
             Framework::Axum => axum::serve(&self.app).await,
             Framework::Actix => actix::serve(&self.app).await,
         };
+        let works = self.worker.is_some();
         let mut site = Site {
             addr,
             framework: self.framework,
             app: self.app,
             server: Some((stop, ended)),
+            plan: self.worker.unwrap_or_default(),
             worker: None,
         };
-        if let Some(most) = self.worker {
-            site.start_worker(most);
+        if works {
+            site.start_worker();
         }
         site
     }
@@ -168,6 +198,7 @@ pub struct Site {
     framework: Framework,
     app: App,
     server: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+    plan: WorkerPlan,
     worker: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
@@ -234,16 +265,25 @@ impl Site {
     }
 
     /// Starts a worker.
-    pub fn start_worker(&mut self, most: usize) {
+    pub fn start_worker(&mut self) {
         let (stop, stopped) = oneshot::channel::<()>();
         let stopped = async {
             // Whoever drops the site stops its worker.
             let _ = stopped.await;
         };
+        let WorkerPlan { concurrency, lease } = self.plan;
         let worker = match self.framework {
-            Framework::Axum => tokio::spawn(axum::worker(&self.app).concurrency(most).run(stopped)),
+            Framework::Axum => {
+                let worker = axum::worker(&self.app)
+                    .concurrency(concurrency)
+                    .lease(lease);
+                tokio::spawn(worker.run(stopped))
+            }
             Framework::Actix => {
-                tokio::spawn(actix::worker(&self.app).concurrency(most).run(stopped))
+                let worker = actix::worker(&self.app)
+                    .concurrency(concurrency)
+                    .lease(lease);
+                tokio::spawn(worker.run(stopped))
             }
         };
         self.worker = Some((stop, worker));
