@@ -20,6 +20,11 @@
 //! - `redis` (default): stores beyond one process.
 //! - `tower` (default): [`middleware`].
 
+#![cfg_attr(
+    not(feature = "redis"),
+    allow(dead_code, reason = "what only stores beyond this process need")
+)]
+
 mod clock;
 pub mod defer;
 mod error;

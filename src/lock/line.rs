@@ -13,7 +13,7 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::{
-    sync::{Notify, oneshot},
+    sync::{Notify, Semaphore, oneshot},
     time::Instant,
 };
 
@@ -32,9 +32,21 @@ const LOOK: Duration = Duration::from_secs(1);
 /// How long the line keeps trying while the store is away. Requests get an answer soon, not late.
 const OUTAGE: Duration = Duration::from_millis(500);
 
+/// Most waiters of all locks in one process: bounds the memory that a flood of requests can take.
+const MAX_WAITERS_IN_ALL: usize = 16 * 1024;
+
 /// All local lines of a store handle.
-#[derive(Debug, Default)]
-pub(super) struct Lines(Mutex<HashMap<Key, VecDeque<Waiter>>>);
+#[derive(Debug)]
+pub(super) struct Lines {
+    lines: Mutex<HashMap<Key, VecDeque<Waiter>>>,
+    room: Semaphore,
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self { lines: Mutex::default(), room: Semaphore::new(MAX_WAITERS_IN_ALL) }
+    }
+}
 
 #[derive(Debug)]
 struct Waiter {
@@ -63,7 +75,7 @@ impl Drop for Leaves {
 
 impl Lines {
     pub(super) fn is_waited_for(&self, key: &Key) -> bool {
-        self.0.lock().contains_key(key)
+        self.lines.lock().contains_key(key)
     }
 
     /// Waits in line. Dropping the future leaves it.
@@ -74,10 +86,11 @@ impl Lines {
         terms: &Terms,
         until: Instant,
     ) -> Waited {
+        let Ok(_room) = self.room.try_acquire() else { return Waited::Full };
         let bell = store.hints().line(key);
         let (tell, told) = oneshot::channel();
         let starts = {
-            let mut lines = self.0.lock();
+            let mut lines = self.lines.lock();
             let line = lines.entry(key.clone()).or_default();
             if line.len() >= MAX_WAITERS {
                 return Waited::Full;
@@ -109,7 +122,7 @@ impl Lines {
 
     /// The first who still waits, and how long the last one will; takes the line away if there is none.
     fn front(&self, key: &Key) -> Option<(Terms, Instant)> {
-        let mut lines = self.0.lock();
+        let mut lines = self.lines.lock();
         let line = lines.get_mut(key)?;
         let now = Instant::now();
         line.retain(|waiter| !waiter.tell.is_closed() && waiter.until > now);
@@ -127,7 +140,7 @@ impl Lines {
     fn hand_over(&self, key: &Key, mut hold: Hold) {
         loop {
             // The lock on the map is not held over the send: a refused hold may be dropped in it.
-            let next = self.0.lock().get_mut(key).and_then(VecDeque::pop_front);
+            let next = self.lines.lock().get_mut(key).and_then(VecDeque::pop_front);
             let Some(waiter) = next else { return };
             match waiter.tell.send(Waited::Granted(hold)) {
                 Ok(()) => return,
@@ -138,7 +151,7 @@ impl Lines {
     }
 
     fn fail(&self, key: &Key, kind: ErrorKind) {
-        let line = self.0.lock().remove(key).unwrap_or_default();
+        let line = self.lines.lock().remove(key).unwrap_or_default();
         for waiter in line {
             let _ = waiter.tell.send(Waited::Fault(Error::new(kind, "wait")));
         }

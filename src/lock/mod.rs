@@ -33,6 +33,8 @@ mod gate;
 mod guard;
 mod line;
 mod request;
+#[cfg(test)]
+mod tests;
 
 pub use self::{
     gate::{LockFacts, LockGate, LockTicket},

@@ -221,7 +221,9 @@ async fn give_back(shared: Arc<Shared>, message: GiveBack) {
         match shared.backend.release(key.clone(), me.clone()).await {
             Ok(GaveBack::Nothing) if doubtful => {}
             Ok(outcome) => {
-                tracing::debug!(lock = %key.hashed(), ?outcome, "given back after a drop");
+                tracing::debug!(
+                    node = me.node(), lock = %key.hashed(), ?outcome, "given back after a drop"
+                );
                 break;
             }
             Err(_) => doubtful = true,

@@ -7,6 +7,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use tokio::task::JoinHandle;
 
 use super::hints::Hints;
 use crate::{error::Error, key::Key};
@@ -366,6 +367,7 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync + 'static {
     fn present(&self, node: Node, lease: Duration) -> Step<'_, usize>;
     /// Fails if the store is away or is not usable.
     fn ping(&self) -> Step<'_, ()>;
-    /// Delivers hints for this node into `hints` from now on, for as long as `hints` lives.
-    fn listen(&self, node: Node, hints: &Arc<Hints>);
+    /// Delivers hints for this node into `hints` from now on, for as long as `hints` lives. The task
+    /// that does it, if there is one: should its runtime end, somebody has to listen again.
+    fn listen(&self, node: Node, hints: &Arc<Hints>) -> Option<JoinHandle<()>>;
 }

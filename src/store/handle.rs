@@ -107,9 +107,7 @@ impl Store {
     /// The listeners of this handle; the first call makes the store deliver messages.
     pub(crate) fn hints(&self) -> &Arc<Hints> {
         let hints = &self.shared.hints;
-        if hints.first_listener() {
-            self.backend().listen(self.node().clone(), hints);
-        }
+        hints.ensure(|| self.backend().listen(self.node().clone(), hints));
         hints
     }
 

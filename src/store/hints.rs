@@ -5,14 +5,14 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Weak},
 };
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::{
+    sync::{Notify, mpsc, watch},
+    task::JoinHandle,
+};
 
 use super::backend::JobId;
 use crate::key::Key;
@@ -56,14 +56,21 @@ pub(crate) struct Hints {
     lines: Mutex<HashMap<Key, Weak<Notify>>>,
     jobs: Mutex<HashMap<JobId, Weak<Notify>>>,
     worker: Mutex<Option<mpsc::UnboundedSender<Hint>>>,
-    listening: AtomicBool,
+    listening: Mutex<Option<Listening>>,
     life: watch::Sender<()>,
 }
 
 impl Hints {
-    /// True for the first caller: who then has to make the store listen.
-    pub(crate) fn first_listener(&self) -> bool {
-        !self.listening.swap(true, Ordering::AcqRel)
+    /// Makes sure that somebody listens: `listen` is called the first time, and again if the runtime of
+    /// the task it returned has ended.
+    pub(crate) fn ensure(&self, listen: impl FnOnce() -> Option<JoinHandle<()>>) {
+        let mut listening = self.listening.lock();
+        let alive = listening
+            .as_ref()
+            .is_some_and(|Listening(task)| task.as_ref().is_none_or(|task| !task.is_finished()));
+        if !alive {
+            *listening = Some(Listening(listen()));
+        }
     }
 
     /// Closes when these listeners are gone.
@@ -110,6 +117,10 @@ impl Hints {
         }
     }
 }
+
+/// The task that listens; none where messages come without one.
+#[derive(Debug)]
+struct Listening(Option<JoinHandle<()>>);
 
 type Bells<K> = Mutex<HashMap<K, Weak<Notify>>>;
 

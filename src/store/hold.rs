@@ -147,7 +147,7 @@ impl Facts {
     /// Loss is terminal: the first reason stands, and nothing un-loses a hold.
     pub(crate) fn lose(&self, loss: Loss) {
         if !self.over.swap(true, Ordering::AcqRel) {
-            tracing::warn!(lock = %self.key.hashed(), ?loss, "lock lost");
+            tracing::warn!(node = self.me.node(), lock = %self.key.hashed(), ?loss, "lock lost");
             self.lost.send_replace(Some(loss));
         }
     }

@@ -16,7 +16,8 @@ use crate::{
 
 /// Every room under `src/` and how high it stands; an import goes to a lower one. Rooms of one
 /// height do not know each other, save those at the bottom.
-const ROOMS: [(&str, u8); 10] = [
+const ROOMS: [(&str, u8); 12] = [
+    ("names", 5),
     ("middleware", 4),
     ("rate_limit", 3),
     ("lock", 3),
@@ -27,6 +28,7 @@ const ROOMS: [(&str, u8); 10] = [
     ("reply", 0),
     ("error", 0),
     ("clock", 0),
+    ("outage", 0),
 ];
 
 /// What only the store may name.

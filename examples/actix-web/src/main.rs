@@ -55,8 +55,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         App::new()
             .configure(routes.clone())
             .service(status.clone())
-            .service(web::resource("/").get(page))
-            .service(web::resource("/healthz").get(health))
+            .service(web::resource("/").get(page).head(page))
+            .service(web::resource("/healthz").get(health).head(health))
     })
     // Frees the locks of clients that leave.
     .h1_allow_half_closed(false)
@@ -80,9 +80,13 @@ fn routes(store: &Store) -> impl Fn(&mut ServiceConfig) + Send + Clone + 'static
     let store = Data::new(store.clone());
     let orders = Data::new(Orders::default());
     move |config| {
-        let limited = web::resource("/limited").get(|| async { "ok" }).wrap(
+        // axum's `get` answers HEAD too.
+        let limited = web::resource("/limited").get(limited).head(limited).wrap(
             RateLimitLayer::by_ip(Quota::requests(10).per(Duration::from_secs(10))).name("limited"),
         );
+        let show = web::resource("/orders/{id}")
+            .get(orders::show)
+            .head(orders::show);
         let pay = web::resource("/orders/{id}/pay")
             .post(orders::pay)
             .wrap(LockLayer::by_path_param("id"));
@@ -94,7 +98,7 @@ fn routes(store: &Store) -> impl Fn(&mut ServiceConfig) + Send + Clone + 'static
             .wrap(LockLayer::by_path_param("id"))
             .wrap(DeferLayer::new());
         config
-            .service(web::resource("/orders/{id}").get(orders::show))
+            .service(show)
             .service(pay)
             .service(ship)
             .service(refund)
@@ -103,6 +107,10 @@ fn routes(store: &Store) -> impl Fn(&mut ServiceConfig) + Send + Clone + 'static
             .app_data(store.clone())
             .app_data(orders.clone());
     }
+}
+
+async fn limited() -> &'static str {
+    "ok"
 }
 
 async fn page() -> impl Responder {

@@ -100,7 +100,11 @@ async fn work(op: &'static str, request: Request, note: Option<String>) -> HttpR
     };
     orders.record(&order, event.clone());
     let status = StatusCode::from_u16(work.status).unwrap_or(StatusCode::BAD_REQUEST);
-    HttpResponse::build(status).json(event)
+    match status {
+        // actix would send the body all the same, and the client take it for the next answer.
+        StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED => HttpResponse::new(status),
+        _ => HttpResponse::build(status).json(event),
+    }
 }
 
 impl Orders {

@@ -318,8 +318,7 @@ async fn layers_in_between_keep_the_hand_over_or_fall_back() {
     let error = app
         .call(request("x"))
         .await
-        .err()
-        .expect("the middleware's own error");
+        .expect_err("the middleware's own error");
     assert_eq!(
         error.as_response_error().status_code(),
         StatusCode::IM_A_TEAPOT

@@ -1,16 +1,10 @@
 //! The status resource as a `Router`.
 
-use axum::{
-    Router,
-    body::Body,
-    extract::{Path, Request},
-    response::Response,
-    routing::any,
-};
+use axum::{Router, body::Body, extract::Request, response::Response, routing::any};
 use http::request::Parts;
 use lockgate::{
     defer::StatusGate,
-    middleware::{PartsView, response},
+    middleware::{Framework as _, PartsView, response},
 };
 
 use crate::{framework::Axum, layer::DeferredRoutes};
@@ -22,21 +16,22 @@ impl<S: Clone + Send + Sync + 'static> From<DeferredRoutes> for Router<S> {
         Self::new()
             .route(
                 &format!("{path}/{{id}}"),
-                any(move |Path(id): Path<String>, request: Request| {
-                    answer(document.clone(), id, request, false)
-                }),
+                any(move |request: Request| answer(document.clone(), request, false)),
             )
             .route(
                 &format!("{path}/{{id}}/response"),
-                any(move |Path(id): Path<String>, request: Request| {
-                    answer(gate.clone(), id, request, true)
-                }),
+                any(move |request: Request| answer(gate.clone(), request, true)),
             )
     }
 }
 
-async fn answer(gate: StatusGate<Parts>, id: String, request: Request, whole: bool) -> Response {
+async fn answer(gate: StatusGate<Parts>, request: Request, whole: bool) -> Response {
     let (mut parts, _) = request.into_parts();
+    // An id of bytes that are no text is an unknown id like any other.
+    let id = Axum::param(&mut parts, "id")
+        .ok()
+        .flatten()
+        .unwrap_or_default();
     let asked = gate.ask(&mut PartsView::<Axum>::new(&mut parts), &id, whole);
     let reply = match asked {
         Ok(request) => request.answer().await,

@@ -19,6 +19,7 @@ use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use futures_util::future::ready;
 use parking_lot::Mutex;
+use tokio::task::JoinHandle;
 
 use self::{
     line::Visit,
@@ -188,8 +189,9 @@ impl Backend for Memory {
         done(())
     }
 
-    fn listen(&self, node: Node, hints: &Arc<Hints>) {
+    fn listen(&self, node: Node, hints: &Arc<Hints>) -> Option<JoinHandle<()>> {
         self.post.listen(&node, hints);
+        None
     }
 }
 

@@ -1,6 +1,6 @@
 //! One call: past the breaker, within the deadline, once more where that can do no harm.
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use redis::{Cmd, ErrorKind as RedisErrorKind, RedisError, ServerErrorKind, Value};
 
@@ -8,6 +8,9 @@ use tokio::time::Instant;
 
 use super::{Redis, connect::Socket, script::Script};
 use crate::error::{Error, ErrorKind};
+
+/// Pause before another socket is tried, where the last one did not help.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// What an error of the server or of the socket means for the call that met it.
 enum Fault {
@@ -63,8 +66,13 @@ impl Redis {
                 match answer {
                     Ok(value) => return Ok((value, sent)),
                     // The deadline around this loop ends it. A new socket is made before each turn.
-                    Err((Fault::NotRun, _)) => tokio::task::yield_now().await,
-                    Err((Fault::Broken, _)) if script.repeatable => sent += 1,
+                    Err((Fault::NotRun, _)) => tokio::time::sleep(PAUSE).await,
+                    Err((Fault::Broken, _)) if script.repeatable => {
+                        if sent > 1 {
+                            tokio::time::sleep(PAUSE).await;
+                        }
+                        sent += 1;
+                    }
                     Err((fault, error)) => return Err(fault.explain(script.name, error)),
                 }
             }
@@ -86,8 +94,7 @@ impl Redis {
                 match pipeline.query_async(&mut socket.connection).await {
                     Ok(values) => return Ok(values),
                     Err(error) => match Fault::of(&error, &socket) {
-                        Fault::NotRun => tokio::task::yield_now().await,
-                        Fault::Broken => {}
+                        Fault::NotRun | Fault::Broken => tokio::time::sleep(PAUSE).await,
                         fault => return Err(fault.explain(name, error)),
                     },
                 }
@@ -182,6 +189,7 @@ impl Fault {
                 Self::NotRun
             }
             RedisErrorKind::Server(_) | RedisErrorKind::UnexpectedReturnType => Self::Refused,
+            _ if error.is_timeout() => Self::Late,
             _ => {
                 socket.condemn();
                 Self::Broken

@@ -13,11 +13,13 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use redis::{
     AsyncConnectionConfig, Client, ErrorKind as RedisErrorKind, PushInfo, PushKind, RedisError,
     ServerErrorKind,
     aio::{MultiplexedConnection, SendError},
 };
+use tokio::sync::Notify;
 
 use super::Keys;
 use crate::{
@@ -58,34 +60,102 @@ impl Socket {
     }
 }
 
-pub(super) struct Lanes(Vec<bb8::Pool<Manager>>);
+pub(super) struct Lanes(Vec<Lane>);
+
+/// A pool of one, and word of the connections that could not be made: `bb8` makes them in a task of its
+/// own, and would leave those who wait to their timeout.
+struct Lane {
+    pool: bb8::Pool<Manager>,
+    failures: Arc<Failures>,
+}
+
+#[derive(Default)]
+struct Failures {
+    last: Mutex<Option<Failure>>,
+    bell: Notify,
+}
+
+/// Why a connection could not be made. Each caller gets an error of its own.
+#[derive(Clone)]
+enum Failure {
+    Away,
+    Config(String),
+}
+
+impl Failures {
+    fn note(&self, failure: Failure) -> Error {
+        *self.last.lock() = Some(failure.clone());
+        self.bell.notify_waiters();
+        failure.error()
+    }
+
+    fn last(&self) -> Error {
+        self.last.lock().clone().unwrap_or(Failure::Away).error()
+    }
+}
+
+impl Failure {
+    fn error(self) -> Error {
+        match self {
+            Self::Away => Error::new(ErrorKind::Unavailable, "connect"),
+            Self::Config(sentence) => Error::config(sentence),
+        }
+    }
+
+    /// An error before any call was sent: nothing has run.
+    fn of(error: &RedisError) -> Self {
+        let config = |sentence: &str| Self::Config(sentence.to_owned());
+        match error.kind() {
+            RedisErrorKind::AuthenticationFailed => config("the store refused the password"),
+            RedisErrorKind::Server(ServerErrorKind::NoPerm) => {
+                config("the store's user may not run the commands lockgate needs")
+            }
+            RedisErrorKind::InvalidClientConfig => config("the store's URL can't be used"),
+            _ if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) => {
+                config("the store needs another password")
+            }
+            _ => {
+                tracing::debug!(%error, "no connection to the store");
+                Self::Away
+            }
+        }
+    }
+}
 
 impl Lanes {
     pub(super) fn new(client: &Client, keys: &Keys, number: usize, deadline: Duration) -> Self {
         let lane = |_| {
+            let failures = Arc::new(Failures::default());
             let manager = Manager {
                 client: client.clone(),
                 meta: keys.meta(),
                 deadline,
+                failures: Arc::clone(&failures),
             };
-            bb8::Pool::builder()
+            let pool = bb8::Pool::builder()
                 .max_size(1)
                 .max_lifetime(None)
                 .idle_timeout(None)
                 .retry_connection(false)
                 .connection_timeout(deadline)
-                .build_unchecked(manager)
+                .build_unchecked(manager);
+            Lane { pool, failures }
         };
         Self((0..number).map(lane).collect())
     }
 
     /// A connection for calls about this shard.
     pub(super) async fn socket(&self, shard: u16) -> Result<Socket, Error> {
-        let lane = &self.0[usize::from(shard) % self.0.len()];
-        match lane.get().await {
-            Ok(socket) => Ok(socket.clone()),
-            Err(bb8::RunError::User(error)) => Err(error),
-            Err(bb8::RunError::TimedOut) => Err(Error::new(ErrorKind::Unavailable, "connect")),
+        let Lane { pool, failures } = &self.0[usize::from(shard) % self.0.len()];
+        let mut failed = std::pin::pin!(failures.bell.notified());
+        failed.as_mut().enable();
+        tokio::select! {
+            biased;
+            socket = pool.get() => match socket {
+                Ok(socket) => Ok(socket.clone()),
+                Err(_) => Err(failures.last()),
+            },
+            () = failed => Err(failures.last()),
         }
     }
 }
@@ -94,6 +164,7 @@ pub(super) struct Manager {
     client: Client,
     meta: String,
     deadline: Duration,
+    failures: Arc<Failures>,
 }
 
 impl bb8::ManageConnection for Manager {
@@ -101,30 +172,9 @@ impl bb8::ManageConnection for Manager {
     type Error = Error;
 
     async fn connect(&self) -> Result<Socket, Error> {
-        let dead = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&dead);
-        let on_push = move |push: PushInfo| -> Result<(), SendError> {
-            if push.kind == PushKind::Disconnection {
-                flag.store(true, Ordering::Release);
-            }
-            Ok(())
-        };
-        // Deadlines are ours, around each call: the library's own would only answer later.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.deadline))
-            .set_response_timeout(None)
-            .set_push_sender(on_push);
-        let mut connection = self
-            .client
-            .get_multiplexed_async_connection_with_config(&config)
+        self.open()
             .await
-            .map_err(refused)?;
-        self.check_layout(&mut connection).await?;
-        Ok(Socket {
-            connection,
-            dead,
-            timeouts: Arc::default(),
-        })
+            .map_err(|failure| self.failures.note(failure))
     }
 
     async fn is_valid(&self, socket: &mut Socket) -> Result<(), Error> {
@@ -141,8 +191,34 @@ impl bb8::ManageConnection for Manager {
 }
 
 impl Manager {
+    async fn open(&self) -> Result<Socket, Failure> {
+        let dead = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&dead);
+        let on_push = move |push: PushInfo| -> Result<(), SendError> {
+            if push.kind == PushKind::Disconnection {
+                flag.store(true, Ordering::Release);
+            }
+            Ok(())
+        };
+        // Deadlines of calls are ours, around each. The library's own only ends what nobody waits for.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.deadline))
+            .set_response_timeout(Some(self.deadline * 2))
+            .set_push_sender(on_push);
+        let connect = self
+            .client
+            .get_multiplexed_async_connection_with_config(&config);
+        let mut connection = connect.await.map_err(|error| Failure::of(&error))?;
+        self.check_layout(&mut connection).await?;
+        Ok(Socket {
+            connection,
+            dead,
+            timeouts: Arc::default(),
+        })
+    }
+
     /// The number of shards is part of every key: processes that disagree would not see each other.
-    async fn check_layout(&self, connection: &mut MultiplexedConnection) -> Result<(), Error> {
+    async fn check_layout(&self, connection: &mut MultiplexedConnection) -> Result<(), Failure> {
         let mut pipe = redis::pipe();
         pipe.cmd("HSETNX")
             .arg(&self.meta)
@@ -150,27 +226,13 @@ impl Manager {
             .arg(SHARDS)
             .ignore();
         pipe.cmd("HGET").arg(&self.meta).arg("shards");
-        let (shards,): (u16,) = pipe.query_async(connection).await.map_err(refused)?;
+        let answer: Result<(u16,), _> = pipe.query_async(connection).await;
+        let (shards,) = answer.map_err(|error| Failure::of(&error))?;
         if shards == SHARDS {
             return Ok(());
         }
-        Err(Error::config(format!(
+        Err(Failure::Config(format!(
             "this namespace was made with {shards} shards and this version has {SHARDS}; use another ?ns="
         )))
-    }
-}
-
-/// An error before any call was sent: nothing has run.
-fn refused(error: RedisError) -> Error {
-    match error.kind() {
-        RedisErrorKind::AuthenticationFailed => Error::config("the store refused the password"),
-        RedisErrorKind::Server(ServerErrorKind::NoPerm) => {
-            Error::config("the store's user may not run the commands lockgate needs")
-        }
-        RedisErrorKind::InvalidClientConfig => Error::config("the store's URL can't be used"),
-        _ if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) => {
-            Error::config("the store needs another password")
-        }
-        _ => Error::new(ErrorKind::Unavailable, "connect").with(error),
     }
 }

@@ -10,7 +10,7 @@ use std::{
 
 use futures_util::StreamExt as _;
 use redis::Client;
-use tokio::sync::watch;
+use tokio::{sync::watch, task::JoinHandle};
 
 use crate::store::{
     backend::JobId,
@@ -28,9 +28,9 @@ pub(super) struct Listener {
 }
 
 /// Runs until the store handle is gone.
-pub(super) fn spawn(listener: Listener, hints: &Arc<Hints>) {
+pub(super) fn spawn(listener: Listener, hints: &Arc<Hints>) -> JoinHandle<()> {
     let (weak, life) = (Arc::downgrade(hints), hints.life());
-    tokio::spawn(async move { listener.run(weak, life).await });
+    tokio::spawn(async move { listener.run(weak, life).await })
 }
 
 impl Listener {

@@ -12,6 +12,8 @@ mod listen;
 mod read;
 mod script;
 mod steps;
+#[cfg(test)]
+mod tests;
 
 use std::{fmt, sync::Arc, time::Duration};
 

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use redis::Value;
+use tokio::task::JoinHandle;
 
 use super::{
     Redis,
@@ -492,14 +493,14 @@ impl Backend for Redis {
         Box::pin(self.do_ping())
     }
 
-    fn listen(&self, node: Node, hints: &Arc<Hints>) {
+    fn listen(&self, node: Node, hints: &Arc<Hints>) -> Option<JoinHandle<()>> {
         let listener = Listener {
             client: self.client.clone(),
             wake: self.keys.wake(&node),
             events: self.keys.events(),
             connect_within: self.deadline * 4,
         };
-        listen::spawn(listener, hints);
+        Some(listen::spawn(listener, hints))
     }
 }
 

@@ -93,7 +93,7 @@ impl Rig {
         reason = "a store may need its runtime to listen"
     )]
     pub(super) async fn listen(&self, node: &Node, hints: &Arc<Hints>) {
-        self.backend().listen(node.clone(), hints);
+        drop(self.backend().listen(node.clone(), hints));
     }
 
     /// How many things the embedded store keeps.

@@ -1,0 +1,237 @@
+//! The lock engine on the embedded store, with tokio's clock stopped: time passes when nothing runs.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::FutureExt as _;
+use tokio::time::Instant;
+
+use super::{Busy, LockGuard, NotAcquired, Released};
+use crate::store::{Loss, Store};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+async fn free(store: &Store) -> LockGuard {
+    assert!(store.shutdown(SECOND).await, "something was not given back");
+    // Another process, so that no local line or nonce of this one helps.
+    store
+        .as_another_process()
+        .lock("x")
+        .acquire()
+        .await
+        .expect("the lock is free")
+}
+
+fn busy(outcome: Result<LockGuard, NotAcquired>) -> Busy {
+    match outcome {
+        Err(NotAcquired::Busy(busy)) => busy,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn fences_grow_and_a_holder_excludes() {
+    let store = Store::memory();
+    let first = store.lock("x").acquire().await.unwrap();
+    let told = busy(store.lock("x").acquire().await);
+    assert!(told.left <= 10 * SECOND && told.waited.is_none());
+    let fence = first.fence();
+    assert_eq!(first.release().await, Released::Released);
+    assert!(store.lock("x").acquire().await.unwrap().fence() > fence);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_guard_is_given_back() {
+    let store = Store::memory();
+    drop(store.lock("x").acquire().await.unwrap());
+    drop(free(&store).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_dropped_on_a_plain_thread_is_given_back() {
+    let store = Store::memory();
+    let guard = store.lock("x").acquire().await.unwrap();
+    std::thread::spawn(move || drop(guard)).join().unwrap();
+    drop(free(&store).await);
+}
+
+#[test]
+fn a_guard_outlives_its_runtime_without_harm() {
+    let store = Store::memory();
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
+    let first = runtime();
+    let lease = Duration::from_millis(100);
+    let guard = first
+        .block_on(store.lock("x").lease_fixed(lease).acquire())
+        .unwrap();
+    drop(first);
+    drop(guard);
+    // Whether the message was still delivered or not, the lease ends it; the wait is for that.
+    let wait = store.lock("x").wait(5 * SECOND).acquire();
+    drop(runtime().block_on(wait).expect("the lease ended"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_of_two_processes_are_served_in_order() {
+    let store = Store::memory();
+    let other = store.as_another_process();
+    let held = store.lock("x").acquire().await.unwrap();
+    let served = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let mut waiters = Vec::new();
+    for (name, store) in [(1, &other), (2, &store), (3, &other)] {
+        let (store, served) = (store.clone(), Arc::clone(&served));
+        waiters.push(tokio::spawn(async move {
+            let guard = store.lock("x").wait(60 * SECOND).acquire().await.unwrap();
+            served.lock().push(name);
+            guard.release().await;
+        }));
+        // Each is in line before the next one comes: with time stopped, this sleep ends when all
+        // tasks have nothing left to do.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    held.release().await;
+    for waiter in waiters {
+        waiter.await.unwrap();
+    }
+    assert_eq!(*served.lock(), [1, 2, 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_ends_in_time_and_leaves_the_line() {
+    let store = Store::memory();
+    let held = store.lock("x").acquire().await.unwrap();
+    let started = Instant::now();
+    let told = busy(store.lock("x").wait(3 * SECOND).acquire().await);
+    assert_eq!(started.elapsed().as_secs(), 3);
+    assert!(told.waited.is_some_and(|waited| waited >= 3 * SECOND));
+    held.release().await;
+    drop(free(&store).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_is_dropped_leaves_the_line() {
+    let store = Store::memory();
+    let held = store.lock("x").acquire().await.unwrap();
+    let waiter = tokio::spawn(store.lock("x").wait(60 * SECOND).acquire());
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    waiter.abort();
+    let _ = waiter.await;
+    // The keeper hears of it and gives the place back; the next one is not behind a ghost.
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let told = busy(store.as_another_process().lock("x").acquire().await);
+    assert_eq!(told.line, 0);
+    held.release().await;
+    drop(free(&store).await);
+}
+
+/// Polls an acquisition n times and drops it, for every n until it completes.
+#[tokio::test(start_paused = true)]
+async fn an_acquisition_dropped_at_any_await_leaves_nothing() {
+    for wait in [None, Some(SECOND)] {
+        for polls in 0..8 {
+            let store = Store::memory();
+            let request = store.lock("x");
+            let request = wait.map_or(request.clone(), |wait| request.wait(wait));
+            let mut future = Box::pin(request.acquire());
+            for _ in 0..polls {
+                if (&mut future).now_or_never().is_some() {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+            drop(future);
+            drop(free(&store).await);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewal_keeps_a_lock_over_many_leases() {
+    let store = Store::memory();
+    let guard = store.lock("x").lease(SECOND).acquire().await.unwrap();
+    for _ in 0..20 {
+        tokio::time::sleep(SECOND).await;
+        assert!(guard.remaining() > SECOND / 2);
+        busy(store.lock("x").acquire().await);
+    }
+    assert_eq!(guard.release().await, Released::Released);
+}
+
+#[tokio::test(start_paused = true)]
+async fn max_hold_bounds_a_living_holder() {
+    let store = Store::memory();
+    let request = store.lock("x").lease(SECOND).max_hold(5 * SECOND);
+    let guard = request.acquire().await.unwrap();
+    let started = Instant::now();
+    assert_eq!(guard.lost().await, Loss::TooLong);
+    let lost_after = started.elapsed();
+    assert!(
+        lost_after >= 5 * SECOND && lost_after <= 7 * SECOND,
+        "{lost_after:?}"
+    );
+    let next = store.lock("x").wait(SECOND).acquire().await.unwrap();
+    assert!(next.fence() > guard.fence());
+    assert_eq!(guard.release().await, Released::AlreadyLost);
+    // The late release took nothing from the new holder.
+    busy(store.lock("x").acquire().await);
+    assert_eq!(next.release().await, Released::Released);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fixed_lease_is_not_renewed() {
+    let store = Store::memory();
+    let guard = store.lock("x").lease_fixed(SECOND).acquire().await.unwrap();
+    let started = Instant::now();
+    assert_eq!(guard.lost().await, Loss::TooLong);
+    // Told before the store's own deadline, never after it.
+    assert!(started.elapsed() < SECOND);
+    assert!(guard.remaining().is_zero());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewed_lock_that_is_taken_away_is_lost_at_the_next_renewal() {
+    let store = Store::memory();
+    let guard = store.lock("x").lease(3 * SECOND).acquire().await.unwrap();
+    // What a FLUSHALL or an operator's DEL does: the nonce is gone.
+    let facts = guard.hold.facts();
+    store
+        .backend()
+        .release(facts.key.clone(), facts.me.clone())
+        .await
+        .unwrap();
+    let started = Instant::now();
+    assert_eq!(guard.lost().await, Loss::Taken);
+    assert!(started.elapsed() <= SECOND + Duration::from_millis(100));
+    assert_eq!(guard.release().await, Released::AlreadyLost);
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_waiter_of_a_crowd_is_served() {
+    let store = Store::memory();
+    let mut crowd = Vec::new();
+    for i in 0..50 {
+        let store = if i % 2 == 0 {
+            store.clone()
+        } else {
+            store.as_another_process()
+        };
+        crowd.push(tokio::spawn(async move {
+            let guard = store.lock("x").wait(60 * SECOND).acquire().await.unwrap();
+            let fence = guard.fence();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            assert_eq!(guard.release().await, Released::Released);
+            fence
+        }));
+    }
+    let mut fences = Vec::new();
+    for waiter in crowd {
+        fences.push(waiter.await.unwrap());
+    }
+    fences.sort_unstable();
+    fences.dedup();
+    assert_eq!(fences.len(), 50);
+}

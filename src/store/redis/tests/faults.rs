@@ -1,0 +1,221 @@
+use std::time::{Duration, Instant};
+
+use super::{
+    proxy::Proxy,
+    server::{Server, free_port},
+};
+use crate::{
+    Policy, Quota,
+    error::ErrorKind,
+    lock::{NotAcquired, Released},
+    store::Store,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Far above the deadline of 250 ms, far below any library's own retries.
+const SOON: Duration = SECOND;
+
+async fn fault(store: &Store) -> ErrorKind {
+    let started = Instant::now();
+    let outcome = store.lock("x").acquire().await;
+    assert!(started.elapsed() < SOON, "{:?}", started.elapsed());
+    match outcome {
+        Err(NotAcquired::Fault(error)) => error.kind(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Waits, by asking, until the store is usable again.
+async fn usable(store: &Store) {
+    for _ in 0..200 {
+        if store.check().await.is_ok() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the store did not come back");
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_at_the_start_is_an_outage_like_any_other() {
+    let store = Store::connect(&format!("redis://127.0.0.1:{}/", free_port()))
+        .await
+        .unwrap();
+    assert_eq!(fault(&store).await, ErrorKind::Unavailable);
+}
+
+#[tokio::test]
+async fn a_killed_server_is_noticed_and_an_empty_one_is_taken_back() {
+    let mut server = Server::start().await;
+    let store = server.store().await;
+    let before = store.lock("x").acquire().await.unwrap();
+    server.kill();
+    for _ in 0..10 {
+        fault(&store).await;
+    }
+    // The breaker is open: no socket is touched any more.
+    let started = Instant::now();
+    assert_eq!(fault(&store).await, ErrorKind::Unavailable);
+    assert!(started.elapsed() < Duration::from_millis(20));
+    server.restart().await;
+    usable(&store).await;
+    let after = store.lock("x").acquire().await.unwrap();
+    assert!(
+        after.fence() > before.fence(),
+        "fences grow over a loss of data"
+    );
+    assert_eq!(before.release().await, Released::AlreadyLost);
+    assert_eq!(after.release().await, Released::Released);
+}
+
+#[tokio::test]
+async fn a_frozen_server_costs_a_deadline_and_not_more() {
+    let server = Server::start().await;
+    let store = server.store().await;
+    drop(store.lock("x").acquire().await.unwrap());
+    server.freeze();
+    let mut kinds = Vec::new();
+    for _ in 0..8 {
+        kinds.push(fault(&store).await);
+    }
+    server.thaw();
+    assert_eq!(kinds[0], ErrorKind::Timeout);
+    assert_eq!(kinds[7], ErrorKind::Unavailable, "{kinds:?}");
+    usable(&store).await;
+    // What the lost calls may have taken is given back, well before a lease is over.
+    let started = Instant::now();
+    let guard = store.lock("x").wait(9 * SECOND).acquire().await.unwrap();
+    assert!(started.elapsed() < 5 * SECOND, "{:?}", started.elapsed());
+    guard.release().await;
+}
+
+#[tokio::test]
+async fn killed_connections_are_replaced_without_an_error() {
+    let server = Server::start().await;
+    let store = server.store().await;
+    for _ in 0..10 {
+        let guard = store.lock("x").acquire().await.unwrap();
+        server
+            .command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
+            .await;
+        assert_eq!(guard.release().await, Released::Released);
+    }
+}
+
+#[tokio::test]
+async fn flushed_scripts_are_sent_again() {
+    let server = Server::start().await;
+    let store = server.store().await;
+    for _ in 0..5 {
+        let guard = store.lock("x").acquire().await.unwrap();
+        server.command(&["SCRIPT", "FLUSH"]).await;
+        assert_eq!(guard.release().await, Released::Released);
+        server.command(&["SCRIPT", "FLUSH"]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_demoted_master_is_an_outage_and_is_left() {
+    let server = Server::start().await;
+    let store = server.store().await;
+    drop(store.lock("x").acquire().await.unwrap());
+    let nobody = free_port().to_string();
+    server.command(&["REPLICAOF", "127.0.0.1", &nobody]).await;
+    fault(&store).await;
+    server.command(&["REPLICAOF", "NO", "ONE"]).await;
+    usable(&store).await;
+    drop(store.lock("y").acquire().await.unwrap());
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_told_at_connect_and_not_repeated() {
+    let server = Server::start_with(Some("right")).await;
+    let at = format!("127.0.0.1:{}", server.port());
+    for wrong in [format!("redis://:sesame@{at}/"), format!("redis://{at}/")] {
+        let error = Store::connect(&wrong).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config);
+        assert!(!format!("{error} {error:?}").contains("sesame"));
+    }
+    Store::connect(&format!("redis://:right@{at}/"))
+        .await
+        .unwrap()
+        .check()
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn another_number_of_shards_is_refused() {
+    let server = Server::start().await;
+    server
+        .command(&["HSET", "lg:1:test:meta", "shards", "32"])
+        .await;
+    let error = Store::connect(&server.url()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(error.to_string().contains("32 shards"), "{error}");
+}
+
+#[tokio::test]
+async fn bad_urls_are_refused_with_a_sentence_that_keeps_the_password() {
+    for url in [
+        "",
+        "nonsense",
+        "redis://:sesame@",
+        "http://x:sesame@h/",
+        "redis://h/?ns=a b",
+    ] {
+        let error = Store::connect(url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config, "{url}");
+        assert!(
+            !format!("{error} {error:?}").contains("sesame"),
+            "{error:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn lost_replies_neither_block_nor_release_twice() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let store = Store::connect(&proxy.url()).await.unwrap();
+    drop(store.lock("warm").acquire().await.unwrap());
+    for _ in 0..20 {
+        // The reply to acquire is lost: the retry finds the lock its own.
+        proxy.cut(1);
+        let guard = store.lock("x").acquire().await.expect("no self-block");
+        assert_eq!(proxy.cuts_left(), 0);
+        // The reply to release is lost: the retry finds nothing, which is right.
+        proxy.cut(1);
+        assert_eq!(guard.release().await, Released::Released);
+        assert_eq!(proxy.cuts_left(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_charge_whose_reply_is_lost_is_not_made_twice() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let store = Store::connect(&proxy.url()).await.unwrap();
+    let limit = store.rate_limit(Policy::new(Quota::requests(10).per(60 * SECOND)));
+    limit.check("k", 1).await.unwrap();
+    proxy.cut(1);
+    let error = limit.check("k", 1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    // One before, one lost but charged, one now.
+    assert_eq!(limit.check("k", 1).await.unwrap().remaining(), 7);
+}
+
+#[tokio::test]
+async fn namespaces_share_nothing() {
+    let server = Server::start().await;
+    let url = |ns| format!("redis://127.0.0.1:{}/?ns={ns}", server.port());
+    let (a, b) = (
+        Store::connect(&url("a")).await,
+        Store::connect(&url("b")).await,
+    );
+    let (a, b) = (a.unwrap(), b.unwrap());
+    let held = a.lock("7").acquire().await.unwrap();
+    drop(b.lock("7").acquire().await.unwrap());
+    drop(held);
+}

@@ -1,0 +1,6 @@
+//! What the connection does when the server or the network does not: each test has a server of its own
+//! that it kills, stops and restarts, or a proxy that loses replies.
+
+mod faults;
+mod proxy;
+mod server;

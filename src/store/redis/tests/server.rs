@@ -1,0 +1,125 @@
+//! A redis-server that a test may treat badly.
+
+use std::{
+    net::TcpListener,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use crate::store::Store;
+
+pub(super) struct Server {
+    child: Child,
+    port: u16,
+    password: Option<&'static str>,
+}
+
+impl Server {
+    pub(super) async fn start() -> Self {
+        Self::start_with(None).await
+    }
+
+    pub(super) async fn start_with(password: Option<&'static str>) -> Self {
+        let port = free_port();
+        let server = Self {
+            child: spawn(port, password),
+            port,
+            password,
+        };
+        server.answers().await;
+        server
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/?ns=test", self.port)
+    }
+
+    pub(super) fn kill(&mut self) {
+        self.child.kill().expect("our own child");
+        self.child.wait().expect("our own child");
+    }
+
+    /// Comes back empty, on the same port.
+    pub(super) async fn restart(&mut self) {
+        self.child = spawn(self.port, self.password);
+        self.answers().await;
+    }
+
+    /// SIGSTOP: connections stay, nothing answers.
+    pub(super) fn freeze(&self) {
+        self.signal("-STOP");
+    }
+
+    pub(super) fn thaw(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, name: &str) {
+        let done = Command::new("kill")
+            .args([name, &self.child.id().to_string()])
+            .status();
+        assert!(done.expect("kill is there").success());
+    }
+
+    /// A command of the test's own, past the store.
+    pub(super) async fn command(&self, words: &[&str]) {
+        let client = redis::Client::open(("127.0.0.1", self.port)).expect("an address");
+        let mut connection = client
+            .get_multiplexed_async_connection()
+            .await
+            .expect("it runs");
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        command
+            .exec_async(&mut connection)
+            .await
+            .expect("the command is right");
+    }
+
+    pub(super) async fn store(&self) -> Store {
+        Store::connect(&self.url()).await.expect("the URL is right")
+    }
+
+    async fn answers(&self) {
+        for _ in 0..500 {
+            if tokio::net::TcpStream::connect(("127.0.0.1", self.port))
+                .await
+                .is_ok()
+            {
+                return;
+            }
+            // A process tells nobody when it starts to listen.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("redis-server on port {} does not answer", self.port);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn spawn(port: u16, password: Option<&str>) -> Child {
+    let mut command = Command::new("redis-server");
+    command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
+    command.args(["--save", "", "--appendonly", "no"]);
+    if let Some(password) = password {
+        command.args(["--requirepass", password]);
+    }
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    command
+        .spawn()
+        .expect("these tests need a redis-server: install Redis, or put it into PATH")
+}
+
+pub(super) fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("it is bound").port()
+}

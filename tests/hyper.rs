@@ -1,0 +1,159 @@
+//! The tower driver without any framework: plain hyper over a real socket, with hyper's own body types.
+
+use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, request::Parts};
+use http_body_util::{BodyExt as _, Empty, Full};
+use hyper::body::Incoming;
+use hyper_util::{rt::TokioIo, service::TowerToHyperService};
+use lockgate::{
+    HeldLock, Quota, Store,
+    gate::KeySource,
+    lock::LockGate,
+    middleware::{GateLayer, Plain},
+    rate_limit::RateLimitGate,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{Notify, Semaphore},
+};
+use tower::ServiceBuilder;
+
+/// A handler that says when it has begun, and ends when it may.
+#[derive(Clone)]
+struct Handler {
+    begun: Arc<Notify>,
+    may_end: Arc<Semaphore>,
+}
+
+impl Handler {
+    fn new() -> Self {
+        Self {
+            begun: Arc::default(),
+            may_end: Arc::new(Semaphore::new(0)),
+        }
+    }
+
+    async fn call(self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+        let fence = request
+            .extensions()
+            .get::<HeldLock>()
+            .and_then(HeldLock::fence);
+        let body = request
+            .into_body()
+            .collect()
+            .await
+            .expect("a whole body")
+            .to_bytes();
+        self.begun.notify_one();
+        self.may_end.acquire().await.expect("never closed").forget();
+        let fence = fence.map(|fence| fence.to_string()).unwrap_or_default();
+        Ok(Response::builder()
+            .header("fence", fence)
+            .body(Full::new(body))
+            .expect("valid"))
+    }
+}
+
+/// Serves each connection with its peer's address in the requests, as a server of one's own would.
+async fn serve(handler: Handler) -> SocketAddr {
+    let store = Store::memory();
+    let quota = Quota::requests(4).per(Duration::from_secs(60));
+    let lock = LockGate::<Parts>::new(KeySource::header("order")).store(&store);
+    let limit = RateLimitGate::<Parts>::new(KeySource::ip(), quota).store(&store);
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("it is bound");
+    tokio::spawn(async move {
+        while let Ok((stream, peer)) = listener.accept().await {
+            let handler = handler.clone();
+            let service = ServiceBuilder::new()
+                .map_request(move |mut request: Request<Incoming>| {
+                    request.extensions_mut().insert(peer);
+                    request
+                })
+                .layer(GateLayer::<_, Plain>::new(limit.clone()))
+                .layer(GateLayer::<_, Plain>::new(lock.clone()))
+                .service_fn(move |request| handler.clone().call(request));
+            let connection = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+            tokio::spawn(connection);
+        }
+    });
+    address
+}
+
+async fn send(address: SocketAddr, request: Request<Full<Bytes>>) -> Response<Incoming> {
+    let stream = TcpStream::connect(address).await.expect("it listens");
+    let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
+    let (mut sender, connection) = handshake.await.expect("http");
+    tokio::spawn(connection);
+    sender.send_request(request).await.expect("an answer")
+}
+
+fn post(order: Option<&str>) -> Request<Full<Bytes>> {
+    let mut request = Request::post("/").header("host", "x");
+    if let Some(order) = order {
+        request = request.header("order", order);
+    }
+    request.body(Full::from("hello")).expect("valid")
+}
+
+#[tokio::test]
+async fn gates_work_in_plain_hyper() {
+    let handler = Handler::new();
+    let address = serve(handler.clone()).await;
+
+    let first = tokio::spawn(send(address, post(Some("7"))));
+    handler.begun.notified().await;
+    let busy = send(address, post(Some("7"))).await;
+    assert_eq!(busy.status(), StatusCode::CONFLICT);
+    assert_eq!(busy.headers()["content-type"], "application/problem+json");
+    assert!(busy.headers().contains_key("retry-after"));
+    // Of known length, so not in chunks.
+    assert!(busy.headers().contains_key("content-length"));
+
+    handler.may_end.add_permits(1);
+    let first = first.await.expect("no panic");
+    assert_eq!(first.status(), StatusCode::OK);
+    assert!(!first.headers()["fence"].is_empty());
+    assert_eq!(first.headers()["ratelimit"], "\"default\";r=3;t=60");
+    assert_eq!(
+        first.into_body().collect().await.expect("whole").to_bytes(),
+        "hello"
+    );
+
+    let missing = send(address, post(None)).await;
+    assert_eq!(missing.status(), StatusCode::BAD_REQUEST);
+
+    handler.may_end.add_permits(1);
+    assert_eq!(
+        send(address, post(Some("7"))).await.status(),
+        StatusCode::OK
+    );
+    let spent = send(address, post(Some("7"))).await;
+    assert_eq!(spent.status(), StatusCode::TOO_MANY_REQUESTS);
+}
+
+#[tokio::test]
+async fn a_gate_passes_errors_and_readiness_on() {
+    let store = Store::memory();
+    let gate = LockGate::<Parts>::new(KeySource::header("order")).store(&store);
+    let mut service = ServiceBuilder::new()
+        .layer(GateLayer::<_, Plain>::new(gate))
+        .service_fn(|_: Request<Empty<Bytes>>| async {
+            Err::<Response<Empty<Bytes>>, _>(std::io::Error::other("its own"))
+        });
+    for _ in 0..2 {
+        let request = Request::post("/")
+            .header("order", "7")
+            .body(Empty::new())
+            .expect("valid");
+        let service = tower::ServiceExt::ready(&mut service).await.expect("ready");
+        let error = tower::Service::call(service, request)
+            .await
+            .expect_err("it always fails");
+        assert_eq!(error.to_string(), "its own");
+        // And the lock is free again: the second round is refused by nobody.
+    }
+}
