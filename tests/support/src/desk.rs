@@ -56,8 +56,8 @@ pub struct Seen {
     pub target: String,
     /// The pattern of the route.
     pub route: String,
-    /// Path parameters, as the framework's own extractor gives them.
-    pub params: HashMap<String, String>,
+    /// The path parameter, as the framework's own extractor gives it.
+    pub id: Option<String>,
     /// Header fields in order.
     pub headers: Vec<(String, String)>,
     /// The socket's other end.
@@ -182,7 +182,7 @@ impl Seen {
             "method": self.method,
             "target": self.target,
             "route": self.route,
-            "params": self.params,
+            "id": self.id,
             "headers": self.headers,
             "peer": self.peer,
             "fence": self.fence,

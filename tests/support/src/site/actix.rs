@@ -1,6 +1,6 @@
 //! The application in actix-web.
 
-use std::{collections::HashMap, net::TcpListener, thread, time::Duration};
+use std::{net::TcpListener, thread, time::Duration};
 
 use actix_web::{
     App as ActixApp, Error, HttpRequest, HttpResponse, HttpServer, Resource,
@@ -295,19 +295,16 @@ async fn work(
     lock: Option<CurrentLock>,
     rate: Option<CurrentRate>,
     job: Option<CurrentJob>,
-    params: Option<Path<HashMap<String, String>>>,
+    id: Option<Path<String>>,
     request: HttpRequest,
     body: Payload,
 ) -> HttpResponse {
-    let Some(params) = params else {
-        return HttpResponse::new(StatusCode::BAD_REQUEST);
-    };
     let seen = Seen {
         site: app.site.to_string(),
         method: request.method().to_string(),
         target: request.uri().to_string(),
         route: request.match_pattern().unwrap_or_default(),
-        params: params.into_inner(),
+        id: id.map(Path::into_inner),
         headers: fields(&request),
         peer: request.peer_addr().map(|peer| peer.to_string()),
         fence: lock.and_then(|lock| lock.0.fence()),

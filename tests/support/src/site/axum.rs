@@ -1,9 +1,9 @@
 //! The application in axum.
 
-use std::{collections::HashMap, future::IntoFuture as _, net::SocketAddr, time::Duration};
+use std::{future::IntoFuture as _, net::SocketAddr, time::Duration};
 
 use axum::{
-    Extension, RequestExt as _, Router,
+    Extension, Router,
     body::{Body, to_bytes},
     extract::{ConnectInfo, MatchedPath, Path, Request, State},
     http::{StatusCode, request::Parts},
@@ -251,14 +251,9 @@ async fn work(
     lock: Option<CurrentLock>,
     rate: Option<CurrentRate>,
     job: Option<CurrentJob>,
-    mut request: Request,
+    id: Option<Path<String>>,
+    request: Request,
 ) -> Response {
-    let Ok(Path(params)) = request
-        .extract_parts::<Path<HashMap<String, String>>>()
-        .await
-    else {
-        return StatusCode::BAD_REQUEST.into_response();
-    };
     let (parts, body) = request.into_parts();
     let seen = Seen {
         site: app.site.to_string(),
@@ -269,7 +264,7 @@ async fn work(
             .get::<MatchedPath>()
             .map_or("", MatchedPath::as_str)
             .to_owned(),
-        params,
+        id: id.map(|Path(id)| id),
         headers: fields(&parts),
         peer: parts
             .extensions
