@@ -55,7 +55,7 @@ lockgate_tests::table! {
         different_values_are_different_locks,
         bytes_that_are_no_text_are_refused,
         the_handler_sees_the_same_value_in_both_frameworks,
-        an_empty_value_matches_no_route;
+        an_empty_value_is_no_way_around;
     wiring:
         without_a_store_nothing_passes,
         a_parameter_that_the_route_lacks_is_our_fault,
@@ -76,6 +76,7 @@ lockgate_tests::table! {
     status:
         positions_move_up,
         a_wait_ends_when_something_changes,
+        a_wait_ends_when_the_run_does,
         a_wait_of_nothing_is_over_at_once,
         a_cancelled_job_never_runs,
         what_runs_or_has_run_is_not_cancelled,

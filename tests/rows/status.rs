@@ -1,8 +1,10 @@
 //! The status resource.
 
+use std::time::Instant;
+
 use lockgate_tests::{Case, Site};
 
-use super::{accepted, defer::refund, lock::busy};
+use super::{AT_ONCE, accepted, defer::refund, lock::busy};
 
 pub(crate) async fn positions_move_up(case: Case) {
     let site = case.site().await;
@@ -24,26 +26,49 @@ pub(crate) async fn a_wait_ends_when_something_changes(case: Case) {
     let (site, other) = (case.site().await, case.site().await);
     let hold = site.hold("/orders/7/pay").await;
     let job = refund(&site, "gate=run").await;
-    let wait = |site: &Site| site.get(&job.location).header("prefer", "wait=20").spawn();
+    let wait = |site: &Site| site.get(&job.location).header("prefer", "wait=15").spawn();
     let waiting = [wait(&site), wait(&other)];
     let _ = hold.let_go().await.expect(200);
-    for waiting in waiting {
-        let answer = waiting.answer().await.expect(200);
-        assert_eq!(answer.field("preference-applied"), "wait=20");
-        // Its position is what changes first, when the run begins.
-        assert_eq!(answer.json()["state"], "running", "{answer:?}");
-    }
     case.desk.gates.arrived("run").await;
-    let waiting = [wait(&site), wait(&other)];
+    // A wait that begins late waits for the end, one in time for the beginning of the run.
+    let started = Instant::now();
     case.desk.gates.open("run");
     for waiting in waiting {
-        assert_eq!(waiting.answer().await.expect(200).json()["state"], "done");
+        let answer = waiting.answer().await.expect(200);
+        assert_eq!(answer.field("preference-applied"), "wait=15");
+        assert_ne!(answer.json()["state"], "queued", "{answer:?}");
     }
+    let _ = job.done(&site).await;
+    let took = started.elapsed();
+    assert!(took < AT_ONCE, "told after {took:?}");
     // Nothing will change any more: at once.
     assert_eq!(
         wait(&site).answer().await.expect(200).json()["state"],
         "done"
     );
+}
+
+pub(crate) async fn a_wait_ends_when_the_run_does(case: Case) {
+    let (site, other) = (case.site().await, case.site().await);
+    let hold = site.hold("/orders/7/pay").await;
+    let job = refund(&site, "gate=run").await;
+    let _ = hold.let_go().await.expect(200);
+    case.desk.gates.arrived("run").await;
+    let wait = |site: &Site, what: &str| {
+        let request = site.get(&format!("{}{what}", job.location));
+        request.header("prefer", "wait=15").spawn()
+    };
+    let waiting = [wait(&site, ""), wait(&other, "")];
+    let response = wait(&other, "/response");
+    let started = Instant::now();
+    case.desk.gates.open("run");
+    for waiting in waiting {
+        assert_eq!(waiting.answer().await.expect(200).json()["state"], "done");
+    }
+    let answer = response.answer().await.expect(200);
+    assert_eq!(answer.json()["deferred"]["id"], job.id);
+    let took = started.elapsed();
+    assert!(took < AT_ONCE, "told after {took:?}");
 }
 
 pub(crate) async fn a_wait_of_nothing_is_over_at_once(case: Case) {
