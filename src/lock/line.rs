@@ -44,7 +44,10 @@ pub(super) struct Lines {
 
 impl Default for Lines {
     fn default() -> Self {
-        Self { lines: Mutex::default(), room: Semaphore::new(MAX_WAITERS_IN_ALL) }
+        Self {
+            lines: Mutex::default(),
+            room: Semaphore::new(MAX_WAITERS_IN_ALL),
+        }
     }
 }
 
@@ -86,7 +89,9 @@ impl Lines {
         terms: &Terms,
         until: Instant,
     ) -> Waited {
-        let Ok(_room) = self.room.try_acquire() else { return Waited::Full };
+        let Ok(_room) = self.room.try_acquire() else {
+            return Waited::Full;
+        };
         let bell = store.hints().line(key);
         let (tell, told) = oneshot::channel();
         let starts = {
