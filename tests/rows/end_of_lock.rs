@@ -89,7 +89,7 @@ pub(crate) async fn stopped(case: Case) {
     let addr = site.addr;
     let hold = site.hold("/orders/7/pay").await;
     let stopped = tokio::spawn(site.stop());
-    eventually("new connections to be refused", || async {
+    eventually("new connections to be refused", async || {
         tokio::net::TcpStream::connect(addr).await.is_err()
     })
     .await;

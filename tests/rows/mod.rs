@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use lockgate::{Key, NotAcquired, Store};
 use lockgate_tests::{Answer, Site, eventually, within};
+use parking_lot::Mutex;
 use serde_json::Value;
 
 /// Far less than a lease, far more than a machine under load needs: what has to happen at once.
@@ -49,25 +50,29 @@ impl Job {
         site.get(&self.location).send().await.expect(200).json()
     }
 
-    /// The status document, when it is no longer pending.
+    /// The status document, when it is no longer pending: told by the site.
     async fn ended(&self, site: &Site) -> Value {
-        self.until(site, |document| {
-            !matches!(document["state"].as_str(), Some("queued" | "running"))
+        within("the job to end", async {
+            loop {
+                let wait = site.get(&self.location).header("prefer", "wait=10");
+                let document = wait.send().await.expect(200).json();
+                if !matches!(document["state"].as_str(), Some("queued" | "running")) {
+                    return document;
+                }
+            }
         })
         .await
     }
 
-    /// The status document, when it is as it should be; told by the site whenever it changes.
-    async fn until(&self, site: &Site, so: impl Fn(&Value) -> bool) -> Value {
-        within("the job to become what it should", async {
-            let mut document = self.document(site).await;
-            while !so(&document) {
-                let wait = site.get(&self.location).header("prefer", "wait=1");
-                document = wait.send().await.expect(200).json();
-            }
-            document
+    /// Looks until the status document is as it should be.
+    async fn becomes(&self, site: &Site, so: impl Fn(&Value) -> bool) -> Value {
+        let document = Mutex::new(Value::Null);
+        eventually("the job to become what it should", async || {
+            *document.lock() = self.document(site).await;
+            so(&document.lock())
         })
-        .await
+        .await;
+        document.into_inner()
     }
 
     /// Waits until it is done; the document of what its handler saw.
@@ -106,7 +111,7 @@ async fn line(store: &Store, order: &str) -> u64 {
 
 /// Waits until so many places are in the line of an order.
 async fn line_is(store: &Store, order: &str, length: u64) {
-    eventually("the line to have that length", || async {
+    eventually("the line to have that length", async || {
         line(store, order).await == length
     })
     .await;

@@ -37,7 +37,7 @@ fn away(answer: Answer) {
 }
 
 async fn comes_back(site: &Site) {
-    eventually("the lock to be there again", || async {
+    eventually("the lock to be there again", async || {
         site.post("/orders/back/pay").send().await.status == 200
     })
     .await;
@@ -128,7 +128,7 @@ pub(crate) async fn an_acceptance_without_an_answer(case: Case) {
     let location = answer.field("location").to_owned();
     server.resume();
     // The call lay in the server's socket, and has run by now: the status tells the truth.
-    eventually("the job to be found", || async {
+    eventually("the job to be found", async || {
         site.get(&location).send().await.status == 200
     })
     .await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockgate_tests::{Case, Site};
 use serde_json::{Value, json};
 
-use super::{Job, accepted, defer::refund, lock::busy};
+use super::{Job, accepted, defer::refund, lock::busy, passes_at_once};
 
 /// The values of a field, as a handler saw them.
 fn field<'a>(seen: &'a Value, name: &str) -> Vec<&'a str> {
@@ -102,12 +102,12 @@ pub(crate) async fn a_route_that_is_missing_is_waited_for(case: Case) {
     let job = accepted(site.post("/unknown/7?tag=unknown").send().await);
     let _ = hold.let_go().await.expect(200);
     let document = job
-        .until(&site, |document| document["reason"] == "unroutable")
+        .becomes(&site, |document| document["reason"] == "unroutable")
         .await;
     assert_eq!(document["state"], "queued", "{document}");
     assert_eq!(document["attempts"], 0, "uncharged: {document}");
-    // Nobody else waits for it.
-    let _ = site.post("/orders/7/pay").send().await.expect(200);
+    // Nobody else waits for it, but while it is tried again.
+    passes_at_once(&site, "7").await;
     assert_eq!(case.desk.tags(), ["", ""]);
 }
 

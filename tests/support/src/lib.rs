@@ -17,7 +17,7 @@ mod wait;
 
 pub use self::{
     case::{Backing, Case, run},
-    demo::{Demo, demo_binary},
+    demo::Demo,
     desk::{Desk, Ran},
     gates::Gates,
     http::{Answer, Pending, Request, request},

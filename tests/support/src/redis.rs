@@ -135,7 +135,7 @@ impl Server {
     }
 
     async fn is_up(&self) {
-        eventually("redis-server to answer", || async {
+        eventually("redis-server to answer", async || {
             self.try_connection().await.is_some()
         })
         .await;

@@ -27,7 +27,7 @@ pub async fn within<F: Future>(what: &str, future: F) -> F::Output {
 /// # Panics
 ///
 /// If it takes too long.
-pub async fn eventually<F: Future<Output = bool>>(what: &str, mut so: impl FnMut() -> F) {
+pub async fn eventually(what: &str, mut so: impl AsyncFnMut() -> bool) {
     within(what, async {
         while !so().await {
             tokio::time::sleep(LOOK).await;
