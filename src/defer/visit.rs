@@ -239,7 +239,7 @@ impl Visit {
             keep_done: worker.keep_done,
             keep_dead: worker.keep_dead,
         };
-        let mut stopped = self.stopped.clone();
+        let stopped = told_to_stop(self.stopped.clone());
         tokio::select! {
             ran = worker.replayer.replay(head, body, marker.clone(), worker.response_limit) => {
                 Some(run.judge(ran))
@@ -248,7 +248,7 @@ impl Visit {
                 tracing::error!(job = ?marker.deferred().id, ?loss, "run abandoned: lock lost");
                 None
             }
-            _ = stopped.wait_for(|stop| *stop) => Some(if idempotent {
+            () = stopped => Some(if idempotent {
                 Verdict::Back { delay: Duration::from_millis(1), reason: "drained" }
             } else {
                 Verdict::Dead { reason: "drained, may have run", retention: worker.keep_dead }
@@ -277,6 +277,14 @@ impl Visit {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(500));
         }
+    }
+}
+
+/// Never, if the worker's future was dropped: that is a crash and no drain, and this task is about to
+/// be aborted.
+async fn told_to_stop(mut stopped: watch::Receiver<bool>) {
+    if stopped.wait_for(|stop| *stop).await.is_err() {
+        std::future::pending().await
     }
 }
 

@@ -1,0 +1,230 @@
+//! Deferred requests: accepted, run, looked up.
+
+use lockgate_tests::{Answer, Case, Site};
+use serde_json::json;
+
+use super::{Job, accepted, fence, lock::busy};
+
+/// Sends a POST that is deferred.
+pub(super) async fn refund(site: &Site, query: &str) -> Job {
+    let target = format!("/orders/7/refund?{query}");
+    accepted(site.post(&target).send().await)
+}
+
+pub(crate) async fn a_busy_resource_defers_the_request(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let answer = site.post("/orders/7/refund").body("note").send().await;
+    assert_eq!(answer.json()["state"], "queued");
+    assert_eq!(answer.json()["position"], 1);
+    let job = accepted(answer);
+    assert_eq!(job.location, format!("/deferred/{}", job.id));
+
+    let answer = site.get(&job.location).send().await.expect(200);
+    let _ = answer.retry_after();
+    assert_eq!(answer.field("cache-control"), "no-store");
+    let queued = json!({ "id": job.id, "state": "queued", "position": 1, "attempts": 0 });
+    assert_eq!(answer.json(), queued);
+    let response = format!("{}/response", job.location);
+    let _ = site.get(&response).send().await.expect(202).retry_after();
+
+    let held = fence(&hold.let_go().await.expect(200));
+    let document = job.ended(&site).await;
+    assert_eq!(document["state"], "done", "{document}");
+    assert_eq!(document["attempts"], 1, "{document}");
+    assert_eq!(document["response"]["status"], 200, "{document}");
+    let seen = &document["response"]["body"];
+    assert_eq!(seen["body"], "note", "{document}");
+    assert_eq!(
+        seen["deferred"],
+        json!({ "id": job.id, "attempt": 1 }),
+        "{document}"
+    );
+    assert!(seen["fence"].as_u64() > Some(held), "{document}");
+    let answer = site.get(&job.location).send().await;
+    assert!(
+        !answer.has("retry-after"),
+        "nothing more to come: {answer:?}"
+    );
+}
+
+pub(crate) async fn a_free_resource_does_not(case: Case) {
+    let site = case.site().await;
+    let answer = site
+        .post("/orders/7/refund")
+        .body("note")
+        .send()
+        .await
+        .expect(200);
+    assert!(answer.json()["deferred"].is_null());
+    assert!(!answer.has("location"));
+    let _ = fence(&answer);
+}
+
+pub(crate) async fn safe_methods_are_not_deferred(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let answer = site.get("/orders/7/refund").send().await.expect(200);
+    assert!(answer.json()["fence"].is_null());
+    let _ = hold.let_go().await.expect(200);
+}
+
+pub(crate) async fn a_run_that_goes_on_is_running(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let job = refund(&site, "gate=run").await;
+    let _ = hold.let_go().await.expect(200);
+    case.desk.gates.arrived("run").await;
+    let answer = site.get(&job.location).send().await;
+    let _ = answer.retry_after();
+    assert_eq!(answer.json()["state"], "running");
+    assert_eq!(answer.json()["attempts"], 1);
+    let response = format!("{}/response", job.location);
+    assert_eq!(
+        site.get(&response).send().await.expect(202).json()["state"],
+        "running"
+    );
+    case.desk.gates.open("run");
+    let _ = job.done(&site).await;
+}
+
+pub(crate) async fn the_response_is_given_back_as_it_was(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let job = refund(&site, "status=422&text=hello&cookie=1").await;
+    let _ = hold.let_go().await.expect(200);
+    let document = job.ended(&site).await;
+    assert_eq!(
+        document["state"], "done",
+        "an answer of the handler: {document}"
+    );
+    assert_eq!(document["response"]["status"], 422);
+    assert_eq!(document["response"]["body"], "hello");
+    assert!(!document.to_string().contains("secret"), "{document}");
+    let response = format!("{}/response", job.location);
+    let answer = site.get(&response).send().await.expect(422);
+    assert_eq!(answer.text(), "hello");
+    assert_eq!(answer.field("content-type"), "text/plain");
+    assert!(!answer.has("set-cookie"), "{answer:?}");
+    // As often as it is asked for.
+    let again = site.get(&response).send().await.expect(422);
+    assert_eq!(again.body, answer.body);
+    let head = site.request("HEAD", &response).send().await.expect(422);
+    assert!(head.body.is_empty());
+}
+
+pub(crate) async fn bytes_that_are_no_text_come_back_too(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let all: Vec<u8> = (0..=255).collect();
+    let sent = site.post("/orders/7/refund?echo=1").body(all.clone());
+    let job = accepted(sent.send().await);
+    let _ = hold.let_go().await.expect(200);
+    let document = job.ended(&site).await;
+    assert!(
+        document["response"]["body"].is_null(),
+        "no text: {document}"
+    );
+    assert_eq!(document["response"]["whole"], true, "{document}");
+    let response = format!("{}/response", job.location);
+    let answer = site.get(&response).send().await.expect(200);
+    assert_eq!(answer.body, all);
+    assert_eq!(answer.field("content-type"), "application/octet-stream");
+}
+
+pub(crate) async fn jobs_run_in_the_order_of_acceptance(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay?tag=hold").await;
+    let mut jobs = Vec::new();
+    for n in 1..=6 {
+        let answer = site.post(&format!("/orders/7/refund?tag={n}")).send().await;
+        assert_eq!(answer.json()["position"], n);
+        jobs.push(accepted(answer));
+    }
+    let _ = hold.let_go().await.expect(200);
+    let mut fences = Vec::new();
+    for job in &jobs {
+        fences.push(job.done(&site).await["fence"].as_u64());
+    }
+    assert_eq!(case.desk.tags(), ["hold", "1", "2", "3", "4", "5", "6"]);
+    assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
+}
+
+pub(crate) async fn processes_share_one_line_of_jobs(case: Case) {
+    let there = case.plan().await.framework(case.framework.other());
+    let (here, there) = (case.site().await, there.start().await);
+    let hold = here.hold("/orders/7/pay?tag=hold").await;
+    let mut jobs = Vec::new();
+    for n in 1..=6 {
+        let site = if n % 2 == 0 { &here } else { &there };
+        jobs.push(refund(site, &format!("tag={n}")).await);
+    }
+    let _ = hold.let_go().await.expect(200);
+    for job in &jobs {
+        let _ = job.done(&there).await;
+        let _ = job.done(&here).await;
+    }
+    assert_eq!(case.desk.tags(), ["hold", "1", "2", "3", "4", "5", "6"]);
+}
+
+pub(crate) async fn the_other_framework_runs_it(case: Case) {
+    let here = case.plan().await.no_worker().start().await;
+    let there = case.plan().await.framework(case.framework.other());
+    let there = there.start().await;
+    let hold = here.hold("/orders/a%2Fb/pay").await;
+    let sent = here
+        .post("/orders/a%2Fb/refund?tag=x")
+        .header("x-many", "1");
+    let job = accepted(sent.header("x-many", "2").body("note").send().await);
+    let _ = hold.let_go().await.expect(200);
+    let seen = job.done(&here).await;
+    assert_eq!(seen["site"], there.name());
+    assert_eq!(seen["target"], "/orders/a%2Fb/refund?tag=x");
+    assert_eq!(seen["id"], "a/b");
+    assert_eq!(seen["body"], "note");
+}
+
+pub(crate) async fn the_run_holds_the_lock(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let job = refund(&site, "gate=run").await;
+    let _ = hold.let_go().await.expect(200);
+    case.desk.gates.arrived("run").await;
+    busy(site.post("/orders/7/pay").send().await);
+    let waiter = site.post("/orders/7/ship?tag=waiter").spawn();
+    case.desk.gates.open("run");
+    let _ = job.done(&site).await;
+    let _ = waiter.answer().await.expect(200);
+    assert_eq!(case.desk.tags(), ["", "", "waiter"]);
+}
+
+pub(crate) async fn a_stopping_site_lets_its_run_end(case: Case) {
+    let (site, other) = (case.site().await, case.plan().await.no_worker());
+    let other = other.start().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let job = refund(&site, "gate=run").await;
+    let _ = hold.let_go().await.expect(200);
+    case.desk.gates.arrived("run").await;
+    let stopped = tokio::spawn(site.stop());
+    assert_eq!(job.document(&other).await["state"], "running");
+    case.desk.gates.open("run");
+    stopped.await.expect("it stops");
+    let document = job.document(&other).await;
+    assert_eq!(document["state"], "done", "{document}");
+}
+
+pub(crate) async fn namespaces_share_no_jobs(case: Case) {
+    let stranger = case.plan_on(case.stranger().await).start().await;
+    let site = case.plan().await.no_worker().start().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let job = refund(&site, "").await;
+    let _ = stranger.get(&job.location).send().await.expect(404);
+    let _ = stranger.delete(&job.location).send().await.expect(404);
+    let _: Answer = stranger.post("/orders/7/refund").send().await.expect(200);
+    let _ = hold.let_go().await.expect(200);
+    let document = job.document(&site).await;
+    assert_eq!(
+        document["reason"], "no worker",
+        "the stranger's is not ours: {document}"
+    );
+}

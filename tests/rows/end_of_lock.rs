@@ -1,0 +1,101 @@
+//! How a lock ends: at once, however its request does.
+
+use lockgate_tests::{Case, eventually};
+
+use super::{lock::busy, passes_at_once};
+
+pub(crate) async fn returned(case: Case) {
+    let site = case.site().await;
+    for _ in 0..5 {
+        // Given back before the answer: the next request never meets it.
+        let _ = site.post("/orders/7/pay").send().await.expect(200);
+    }
+}
+
+pub(crate) async fn refused_by_the_handler(case: Case) {
+    let site = case.site().await;
+    let _ = site
+        .post("/orders/7/pay?status=404")
+        .send()
+        .await
+        .expect(404);
+    let _ = site
+        .post("/orders/7/pay?status=409")
+        .send()
+        .await
+        .expect(409);
+    let _ = site.post("/orders/7/pay").send().await.expect(200);
+}
+
+pub(crate) async fn failed(case: Case) {
+    let site = case.site().await;
+    let _ = site
+        .post("/orders/7/pay?status=500")
+        .send()
+        .await
+        .expect(500);
+    let _ = site
+        .post("/orders/7/pay?status=503")
+        .send()
+        .await
+        .expect(503);
+    let _ = site.post("/orders/7/pay").send().await.expect(200);
+}
+
+pub(crate) async fn panicked(case: Case) {
+    let site = case.site().await;
+    let answer = site.post("/orders/7/pay?panic=1").try_send().await;
+    assert!(
+        answer.is_err(),
+        "both frameworks close the connection: {answer:?}"
+    );
+    passes_at_once(&site, "7").await;
+    let answer = site.post("/nested/7?panic=1").try_send().await;
+    assert!(answer.is_err(), "{answer:?}");
+    passes_at_once(&site, "7").await;
+}
+
+pub(crate) async fn disconnected(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay?tag=gone").await;
+    busy(site.post("/orders/7/pay").send().await);
+    hold.disconnect().await;
+    passes_at_once(&site, "7").await;
+    assert_eq!(
+        case.desk.tags(),
+        [""],
+        "the handler was dropped where it stood"
+    );
+}
+
+pub(crate) async fn disconnected_in_the_middle_of_the_body(case: Case) {
+    let site = case.site().await;
+    let mut raw = site.raw().await;
+    let head =
+        "POST /orders/7/pay?first=gate HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nfirst";
+    raw.write(head).await;
+    case.desk.gates.arrived("gate").await;
+    busy(site.post("/orders/7/pay").send().await);
+    // The handler reads on, and waits for what never comes. (An upload that nobody reads hides the
+    // client's leaving from both servers.)
+    case.desk.gates.open("gate");
+    drop(raw);
+    passes_at_once(&site, "7").await;
+}
+
+/// The request may end, no new one comes in, and nothing is left locked.
+pub(crate) async fn stopped(case: Case) {
+    let (site, other) = (case.site().await, case.site().await);
+    let addr = site.addr;
+    let hold = site.hold("/orders/7/pay").await;
+    let stopped = tokio::spawn(site.stop());
+    eventually("new connections to be refused", async || {
+        tokio::net::TcpStream::connect(addr).await.is_err()
+    })
+    .await;
+    busy(other.post("/orders/7/pay").send().await);
+    assert!(!stopped.is_finished());
+    let _ = hold.let_go().await.expect(200);
+    stopped.await.expect("it stops");
+    let _ = other.post("/orders/7/pay").send().await.expect(200);
+}

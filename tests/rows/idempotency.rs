@@ -1,0 +1,114 @@
+//! `Idempotency-Key`.
+
+use lockgate_tests::{Case, Request, Site};
+
+use super::accepted;
+
+fn keyed(site: &Site, key: &str) -> Request {
+    site.post("/orders/7/refund?tag=job")
+        .header("idempotency-key", key)
+}
+
+pub(crate) async fn one_key_is_one_job(case: Case) {
+    let (site, other) = (case.site().await, case.site().await);
+    let hold = site.hold("/orders/7/pay?tag=hold").await;
+    let job = accepted(keyed(&site, "\"k\"").body("note").send().await);
+    let again = keyed(&other, "\"k\"").body("note").send().await;
+    assert_eq!(again.json()["position"], 1, "{again:?}");
+    assert_eq!(accepted(again).id, job.id);
+    let bare = accepted(keyed(&site, "k").body("note").send().await);
+    assert_eq!(bare.id, job.id);
+    let other_key = accepted(keyed(&site, "\"l\"").body("note").send().await);
+    assert_ne!(other_key.id, job.id);
+    let _ = hold.let_go().await.expect(200);
+    let _ = job.done(&site).await;
+    let _ = other_key.done(&site).await;
+    assert_eq!(case.desk.tags(), ["hold", "job", "job"]);
+}
+
+pub(crate) async fn another_request_under_the_key_is_refused(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay?tag=hold").await;
+    let job = accepted(keyed(&site, "k").body("note").send().await);
+    let _ = keyed(&site, "k")
+        .body("other")
+        .send()
+        .await
+        .expect(422)
+        .problem();
+    let query = site
+        .post("/orders/7/refund?tag=other")
+        .header("idempotency-key", "k");
+    let _ = query.body("note").send().await.expect(422).problem();
+    let _ = hold.let_go().await.expect(200);
+    let _ = job.done(&site).await;
+    // On the free lock too: it is looked up before the lock is taken.
+    let _ = keyed(&site, "k")
+        .body("other")
+        .send()
+        .await
+        .expect(422)
+        .problem();
+    assert_eq!(case.desk.tags(), ["hold", "job"]);
+}
+
+/// The client has not seen the 202 and asks again, when the lock is free and the job has run.
+pub(crate) async fn a_retry_after_a_lost_202_gets_the_job(case: Case) {
+    let (site, other) = (case.site().await, case.site().await);
+    let hold = site.hold("/orders/7/pay?tag=hold").await;
+    let job = accepted(keyed(&site, "k").body("note").send().await);
+    let _ = hold.let_go().await.expect(200);
+    let _ = job.done(&site).await;
+    for site in [&site, &other] {
+        let answer = keyed(site, "k").body("note").send().await;
+        assert_eq!(answer.json()["state"], "done", "{answer:?}");
+        assert_eq!(accepted(answer).id, job.id);
+    }
+    assert_eq!(case.desk.tags(), ["hold", "job"], "it has run once");
+    // The lookup leaves the lock as it was.
+    let _ = site.post("/orders/7/pay").send().await.expect(200);
+}
+
+pub(crate) async fn a_retry_while_it_runs_gets_the_job(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let send = || {
+        let sent = site.post("/orders/7/refund?gate=run");
+        sent.header("idempotency-key", "k").send()
+    };
+    let job = accepted(send().await);
+    let _ = hold.let_go().await.expect(200);
+    case.desk.gates.arrived("run").await;
+    let again = send().await;
+    assert_eq!(again.json()["state"], "running", "{again:?}");
+    assert_eq!(accepted(again).id, job.id);
+    case.desk.gates.open("run");
+    let _ = job.done(&site).await;
+    assert_eq!(case.desk.gates.arrivals("run"), 1);
+}
+
+pub(crate) async fn owners_do_not_share_keys(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let send = |user| {
+        let sent = site.post("/owned/7").header("x-user", user);
+        sent.header("idempotency-key", "k").send()
+    };
+    let (ada, bob) = (accepted(send("ada").await), accepted(send("bob").await));
+    assert_ne!(ada.id, bob.id);
+    assert_eq!(accepted(send("ada").await).id, ada.id);
+    let _ = hold.let_go().await.expect(200);
+}
+
+pub(crate) async fn a_malformed_key_is_refused(case: Case) {
+    let site = case.site().await;
+    let long = "x".repeat(256);
+    for key in ["\"\"", "a b", "\"a", &long] {
+        let _ = keyed(&site, key).send().await.expect(400).problem();
+    }
+    let twice = keyed(&site, "a").header("Idempotency-Key", "b");
+    let _ = twice.send().await.expect(400).problem();
+    assert_eq!(case.desk.ran().len(), 0);
+    let longest = "x".repeat(255);
+    let _ = keyed(&site, &longest).send().await.expect(200);
+}

@@ -1,0 +1,117 @@
+//! What gets the plain busy answer although a DeferLayer stands there.
+
+use lockgate_tests::{Answer, Case};
+
+use super::{accepted, lock::busy};
+
+#[track_caller]
+fn plain(answer: Answer) {
+    assert!(!answer.has("location"), "{answer:?}");
+    busy(answer);
+}
+
+pub(crate) async fn a_body_over_the_limit(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    plain(site.post("/small/7").body([b'x'; 17].to_vec()).send().await);
+    let job = accepted(site.post("/small/7").body([b'x'; 16].to_vec()).send().await);
+    plain(
+        site.post("/orders/7/refund")
+            .body(vec![b'x'; 64 * 1024 + 1])
+            .send()
+            .await,
+    );
+    let large = accepted(
+        site.post("/orders/7/refund")
+            .body(vec![b'x'; 64 * 1024])
+            .send()
+            .await,
+    );
+    let _ = hold.let_go().await.expect(200);
+    assert_eq!(job.done(&site).await["body"], "x".repeat(16));
+    assert_eq!(large.done(&site).await["body"], "x".repeat(64 * 1024));
+}
+
+pub(crate) async fn a_long_body_of_unknown_length(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let head = "POST /small/7 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+                transfer-encoding: chunked\r\n\r\n";
+    for (body, status) in [
+        ("8\r\n12345678\r\n8\r\n12345678\r\n0\r\n\r\n", "202"),
+        ("8\r\n12345678\r\n9\r\n123456789\r\n0\r\n\r\n", "409"),
+    ] {
+        let mut raw = site.raw().await;
+        raw.write(format!("{head}{body}")).await;
+        let answer = raw.read_to_end().await;
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{answer}"
+        );
+    }
+    let _ = hold.let_go().await.expect(200);
+}
+
+pub(crate) async fn a_line_that_is_full(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let first = accepted(site.post("/small/7").send().await);
+    let second = accepted(site.post("/small/7").send().await);
+    plain(site.post("/small/7").send().await);
+    let _ = site.delete(&first.location).send().await.expect(204);
+    let third = accepted(site.post("/small/7").send().await);
+    let _ = hold.let_go().await.expect(200);
+    let _ = second.done(&site).await;
+    let _ = third.done(&site).await;
+}
+
+pub(crate) async fn an_upgrade(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let upgrade = site
+        .post("/orders/7/refund")
+        .header("connection", "upgrade");
+    plain(upgrade.header("upgrade", "websocket").send().await);
+    let _ = hold.let_go().await.expect(200);
+}
+
+pub(crate) async fn a_credential(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let credentials = [
+        ("Authorization", "Bearer x"),
+        ("Cookie", "session=x"),
+        ("Proxy-Authorization", "Basic x"),
+    ];
+    for (name, value) in credentials {
+        plain(
+            site.post("/orders/7/refund")
+                .header(name, value)
+                .send()
+                .await,
+        );
+    }
+    let _ = hold.let_go().await.expect(200);
+    let _ = site.post("/orders/7/pay").send().await.expect(200);
+    assert_eq!(case.desk.ran().len(), 2, "none of them has run");
+}
+
+pub(crate) async fn a_busy_answer_that_was_rewritten(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let answer = site.post("/rewritten/7").send().await.expect(418);
+    assert!(!answer.has("location"), "{answer:?}");
+    let _ = hold.let_go().await.expect(200);
+    let _ = site.post("/orders/7/pay").send().await.expect(200);
+    assert_eq!(case.desk.ran().len(), 2, "nothing was stored");
+}
+
+pub(crate) async fn a_busy_answer_that_was_made_anew_still_is(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let job = accepted(site.post("/rebuilt/7").body("note").send().await);
+    let _ = hold.let_go().await.expect(200);
+    // The response goes the same way through the routes when it runs, and loses its type there.
+    let text = job.done(&site).await;
+    assert!(text.to_string().contains("note"), "{text}");
+}

@@ -1,0 +1,231 @@
+//! Quotas.
+
+use std::time::Duration;
+
+use lockgate_tests::{Answer, Case, Site};
+use sfv::{BareItem, Item, ListEntry, Parser};
+
+/// One member of a `RateLimit` or `RateLimit-Policy` list: its name and its parameters, read by a
+/// parser of structured fields that is not ours.
+#[track_caller]
+fn members(answer: &Answer, field: &str) -> Vec<(String, i64, i64)> {
+    let (first, second) = match field {
+        "ratelimit-policy" => ("q", "w"),
+        _ => ("r", "t"),
+    };
+    let list: sfv::List = Parser::new(&answer.list(field))
+        .parse()
+        .expect("a structured list");
+    let entry = |entry: ListEntry| match entry {
+        ListEntry::Item(item) => item,
+        ListEntry::InnerList(list) => panic!("expected strings: {list:?}"),
+    };
+    let member = |item: Item| {
+        let BareItem::String(name) = &item.bare_item else {
+            panic!("expected a string: {item:?}")
+        };
+        let number = |name: &str| {
+            let value = item.params.get(name).and_then(BareItem::as_integer);
+            value
+                .map(i64::from)
+                .unwrap_or_else(|| panic!("no {name}: {item:?}"))
+        };
+        (name.as_str().to_owned(), number(first), number(second))
+    };
+    list.into_iter().map(entry).map(member).collect()
+}
+
+#[track_caller]
+fn allowed(answer: Answer, name: &str, limit: i64, remaining: i64) {
+    let answer = answer.expect(200);
+    assert_eq!(
+        members(&answer, "ratelimit-policy"),
+        [(name.to_owned(), limit, 60)]
+    );
+    let [(told, left, reset)] = &members(&answer, "ratelimit")[..] else {
+        panic!("expected one quota: {answer:?}")
+    };
+    assert_eq!((told.as_str(), *left), (name, remaining), "{answer:?}");
+    assert!((1..=60).contains(reset), "{answer:?}");
+}
+
+/// Seconds until the quota is there again.
+#[track_caller]
+fn refused(answer: Answer, name: &str) -> i64 {
+    let answer = answer.expect(429);
+    let problem = answer.problem();
+    assert_eq!(
+        problem["type"],
+        "https://iana.org/assignments/http-problem-types#quota-exceeded"
+    );
+    assert_eq!(problem["violated-policies"], serde_json::json!([name]));
+    let told = members(&answer, "ratelimit");
+    let (_, left, reset) = told
+        .iter()
+        .find(|member| member.0 == name)
+        .expect("its own quota");
+    assert_eq!(*left, 0, "{answer:?}");
+    assert!(*reset >= 1, "{answer:?}");
+    assert!(
+        i64::try_from(answer.retry_after()).unwrap() >= *reset,
+        "{answer:?}"
+    );
+    *reset
+}
+
+pub(crate) async fn an_allowed_request_is_told_its_quota(case: Case) {
+    let site = case.site().await;
+    let first = site.get("/quota/three").send().await;
+    assert_eq!(first.json()["remaining"], 2, "the handler sees it too");
+    allowed(first, "three", 3, 2);
+    allowed(site.post("/quota/three").send().await, "three", 3, 1);
+    allowed(site.get("/quota/three").send().await, "three", 3, 0);
+}
+
+pub(crate) async fn a_refused_request_is_told_when_to_come_back(case: Case) {
+    let site = case.site().await;
+    spend(&site, "/quota/three", 3).await;
+    let answer = site.get("/quota/three").send().await;
+    assert_eq!(
+        members(&answer, "ratelimit-policy"),
+        [("three".to_owned(), 3, 60)]
+    );
+    refused(answer, "three");
+    assert_eq!(case.desk.ran().len(), 3, "the handler has not run");
+}
+
+pub(crate) async fn a_refused_request_is_not_charged(case: Case) {
+    let site = case.site().await;
+    spend(&site, "/quota/three", 3).await;
+    let first = refused(site.get("/quota/three").send().await, "three");
+    for _ in 0..5 {
+        let again = refused(site.get("/quota/three").send().await, "three");
+        assert!(again <= first, "asking again has put the end off");
+    }
+}
+
+pub(crate) async fn who_comes_back_in_time_gets_in(case: Case) {
+    let site = case.site().await;
+    let _ = site.get("/quota/second").send().await.expect(200);
+    // On a machine so slow that the second is over, there is nothing to wait for.
+    let answer = site.get("/quota/second").send().await;
+    if answer.status != 200 {
+        // Time itself is what is promised here.
+        tokio::time::sleep(Duration::from_secs(answer.retry_after())).await;
+        let _ = site.get("/quota/second").send().await.expect(200);
+    }
+}
+
+pub(crate) async fn of_thirty_at_once_ten_pass(case: Case) {
+    let (one, other) = (case.site().await, case.site().await);
+    let sent: Vec<_> = (0..15)
+        .flat_map(|_| {
+            [
+                one.get("/quota/ten").spawn(),
+                other.get("/quota/ten").spawn(),
+            ]
+        })
+        .collect();
+    let mut passed = 0;
+    for answer in sent {
+        match answer.answer().await {
+            answer if answer.status == 200 => passed += 1,
+            answer => drop(refused(answer, "ten")),
+        }
+    }
+    assert_eq!(passed, 10);
+    assert_eq!(case.desk.ran().len(), 10);
+}
+
+pub(crate) async fn two_layers_tell_two_quotas(case: Case) {
+    let site = case.site().await;
+    let answer = site.get("/quota/both/7").send().await.expect(200);
+    let mut names: Vec<_> = members(&answer, "ratelimit-policy");
+    names.sort();
+    assert_eq!(
+        names,
+        [("inner".to_owned(), 2, 60), ("outer".to_owned(), 5, 60)]
+    );
+    assert_eq!(members(&answer, "ratelimit").len(), 2);
+    let _ = site.get("/quota/both/7").send().await.expect(200);
+    let answer = site.get("/quota/both/7").send().await;
+    assert_eq!(members(&answer, "ratelimit").len(), 2, "{answer:?}");
+    refused(answer, "inner");
+}
+
+pub(crate) async fn a_key_header_must_be_there_once(case: Case) {
+    let site = case.site().await;
+    let get = || site.get("/quota/header");
+    let _ = get().send().await.expect(400).problem();
+    let twice = get().header("x-api-key", "a").header("X-Api-Key", "b");
+    let _ = twice.send().await.expect(400).problem();
+    for _ in 0..2 {
+        let _ = get().header("X-API-Key", "a").send().await.expect(200);
+    }
+    refused(get().header("x-api-key", "a").send().await, "header");
+    let _ = get().header("x-api-key", "b").send().await.expect(200);
+}
+
+pub(crate) async fn forged_addresses_change_nothing(case: Case) {
+    let site = case.site().await;
+    let forged = |n: usize| {
+        let address = format!("192.0.2.{n}");
+        site.get("/quota/three")
+            .header("x-forwarded-for", &address)
+            .header("x-real-ip", &address)
+            .header("forwarded", &format!("for={address}"))
+    };
+    for n in 0..3 {
+        let _ = forged(n).send().await.expect(200);
+    }
+    refused(forged(3).send().await, "three");
+}
+
+pub(crate) async fn each_parameter_has_a_quota(case: Case) {
+    let site = case.site().await;
+    spend(&site, "/quota/param/7", 2).await;
+    refused(site.get("/quota/param/7").send().await, "param");
+    refused(site.get("/quota/param/%37").send().await, "param");
+    spend(&site, "/quota/param/8", 2).await;
+}
+
+pub(crate) async fn each_user_has_a_quota(case: Case) {
+    let site = case.site().await;
+    let get = |user| site.get("/quota/user").header("x-user", user);
+    for _ in 0..2 {
+        let _ = get("ada").send().await.expect(200);
+    }
+    refused(get("ada").send().await, "user");
+    let _ = get("bob").send().await.expect(200);
+    let _ = site.get("/quota/user").send().await.expect(400).problem();
+}
+
+pub(crate) async fn a_route_has_one_quota(case: Case) {
+    let site = case.site().await;
+    for order in 0..5 {
+        spend(&site, &format!("/quota/both/{order}"), 1).await;
+    }
+    refused(site.get("/quota/both/6").send().await, "outer");
+}
+
+pub(crate) async fn processes_share_a_quota(case: Case) {
+    let other = case.plan().await.framework(case.framework.other());
+    let (one, other) = (case.site().await, other.start().await);
+    spend(&one, "/quota/three", 2).await;
+    allowed(other.get("/quota/three").send().await, "three", 3, 0);
+    refused(one.get("/quota/three").send().await, "three");
+    refused(other.get("/quota/three").send().await, "three");
+}
+
+pub(crate) async fn namespaces_share_no_quota(case: Case) {
+    let stranger = case.plan_on(case.stranger().await).start().await;
+    let site = case.site().await;
+    spend(&site, "/quota/three", 3).await;
+    spend(&stranger, "/quota/three", 3).await;
+}
+
+async fn spend(site: &Site, target: &str, times: usize) {
+    for _ in 0..times {
+        let _ = site.get(target).send().await.expect(200);
+    }
+}

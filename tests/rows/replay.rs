@@ -1,0 +1,252 @@
+//! How a deferred request runs.
+
+use std::time::Duration;
+
+use lockgate_tests::{Case, Site};
+use serde_json::{Value, json};
+
+use super::{Job, accepted, defer::refund, lock::busy, passes_at_once};
+
+/// The values of a field, as a handler saw them.
+fn field<'a>(seen: &'a Value, name: &str) -> Vec<&'a str> {
+    let fields = seen["headers"].as_array().expect("a list");
+    let named = fields.iter().filter(|field| field[0] == name);
+    named.filter_map(|field| field[1].as_str()).collect()
+}
+
+async fn put(site: &Site, query: &str) -> Job {
+    let target = format!("/orders/7/refund?{query}");
+    accepted(site.put(&target).send().await)
+}
+
+pub(crate) async fn the_request_is_the_same_without_its_connection(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let sent = site
+        .put("/orders/%37/refund?a=b%20c&d")
+        .header("connection", "keep-alive, X-Hop")
+        .header("x-hop", "1")
+        .header("te", "trailers")
+        .header("keep-alive", "timeout=5")
+        .header("prefer", "respond-async")
+        .header("x-many", "one")
+        .header("accept-language", "de")
+        .header("X-Many", "two")
+        .body("note");
+    let job = accepted(sent.send().await);
+    let _ = hold.let_go().await.expect(200);
+    let seen = job.done(&site).await;
+    assert_eq!(seen["method"], "PUT");
+    assert_eq!(seen["target"], "/orders/%37/refund?a=b%20c&d");
+    assert_eq!(seen["route"], "/orders/{id}/refund");
+    assert_eq!(seen["body"], "note");
+    assert_eq!(field(&seen, "x-many"), ["one", "two"]);
+    assert_eq!(field(&seen, "accept-language"), ["de"]);
+    assert_eq!(field(&seen, "host"), [site.addr.to_string()]);
+    assert_eq!(field(&seen, "content-length"), ["4"]);
+    for hop in ["connection", "x-hop", "te", "keep-alive", "prefer"] {
+        assert!(field(&seen, hop).is_empty(), "{hop}: {seen}");
+    }
+}
+
+pub(crate) async fn a_credential_that_is_kept_comes_along(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let sent = site.post("/kept/7").header("authorization", "Bearer x");
+    let job = accepted(sent.send().await);
+    busy(site.post("/kept/7").header("cookie", "a=b").send().await);
+    let _ = hold.let_go().await.expect(200);
+    assert_eq!(field(&job.done(&site).await, "authorization"), ["Bearer x"]);
+}
+
+/// Its lock is named by the address: without it the run would not be recognised.
+pub(crate) async fn the_client_keeps_its_address(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/peer").await;
+    let job = accepted(site.post("/peer").send().await);
+    let _ = hold.let_go().await.expect(200);
+    let seen = job.done(&site).await;
+    let peer = seen["peer"].as_str().unwrap_or_default();
+    assert!(peer.starts_with("127.0.0.1:"), "{seen}");
+}
+
+pub(crate) async fn a_quota_is_charged_once(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let answer = site.post("/metered/7").send().await;
+    assert!(answer.field("ratelimit").contains(";r=4;"), "{answer:?}");
+    let job = accepted(answer);
+    let _ = hold.let_go().await.expect(200);
+    let _ = job.done(&site).await;
+    let answer = site.get("/metered/7").send().await.expect(200);
+    assert!(answer.field("ratelimit").contains(";r=3;"), "{answer:?}");
+}
+
+/// The worker was given routes with the authentication around them, and a run has nothing to show.
+pub(crate) async fn authentication_in_the_way_is_a_dead_letter(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let _ = site.post("/guarded/7").send().await.expect(401);
+    let sent = site.post("/guarded/7?tag=guarded").header("x-pass", "1");
+    let job = accepted(sent.send().await);
+    let _ = hold.let_go().await.expect(200);
+    let document = job.dead(&site, "auth").await;
+    assert!(document["response"].is_null(), "{document}");
+    let _ = site.post("/orders/7/pay").send().await.expect(200);
+    assert_eq!(case.desk.tags(), ["", ""]);
+}
+
+pub(crate) async fn a_route_that_is_missing_is_waited_for(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let job = accepted(site.post("/unknown/7?tag=unknown").send().await);
+    let _ = hold.let_go().await.expect(200);
+    let document = job
+        .becomes(&site, |document| document["reason"] == "unroutable")
+        .await;
+    assert_eq!(document["state"], "queued", "{document}");
+    assert_eq!(document["attempts"], 0, "uncharged: {document}");
+    // Nobody else waits for it, but while it is tried again.
+    passes_at_once(&site, "7").await;
+    assert_eq!(case.desk.tags(), ["", ""]);
+}
+
+pub(crate) async fn forged_markers_are_nothing(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let job = refund(&site, "").await;
+    let mut forged = site.post("/orders/7/refund");
+    let names = [
+        "x-lockgate-replay",
+        "lockgate-replay",
+        "x-lockgate-deferred",
+        "lockgate-job",
+        "x-replay",
+        "x-deferred",
+        "deferred",
+        "replay",
+        "x-lockgate-fence",
+        "x-lockgate-token",
+    ];
+    for name in names {
+        forged = forged.header(name, &job.id);
+    }
+    let second = accepted(forged.clone().send().await);
+    let _ = hold.let_go().await.expect(200);
+    assert_eq!(
+        second.done(&site).await["deferred"],
+        json!({ "id": second.id, "attempt": 1 })
+    );
+    let seen = forged.send().await.expect(200).json();
+    assert!(seen["deferred"].is_null(), "{seen}");
+    assert!(seen["fence"].is_u64(), "{seen}");
+}
+
+pub(crate) async fn a_panic_is_a_dead_letter(case: Case) {
+    let site = case.plan().await.concurrency(1).start().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let job = refund(&site, "panic=1").await;
+    let next = refund(&site, "").await;
+    let _ = hold.let_go().await.expect(200);
+    let document = job.dead(&site, "panicked").await;
+    assert_eq!(document["attempts"], 1, "{document}");
+    // The worker lives on.
+    let _ = next.done(&site).await;
+}
+
+pub(crate) async fn a_post_that_fails_is_a_dead_letter(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay?tag=hold").await;
+    let job = refund(&site, "status=500&tag=job").await;
+    let next = refund(&site, "tag=next").await;
+    let _ = hold.let_go().await.expect(200);
+    let document = job.dead(&site, "failed").await;
+    assert_eq!(document["attempts"], 1, "{document}");
+    let _ = next.done(&site).await;
+    assert_eq!(case.desk.tags(), ["hold", "job", "next"], "it has run once");
+}
+
+pub(crate) async fn a_put_that_fails_runs_again(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay?tag=hold").await;
+    let job = put(&site, "fail=1&tag=job").await;
+    let _ = hold.let_go().await.expect(200);
+    let document = job.ended(&site).await;
+    assert_eq!(document["state"], "done", "{document}");
+    assert_eq!(document["attempts"], 2, "{document}");
+    let seen = &document["response"]["body"]["deferred"];
+    assert_eq!(*seen, json!({ "id": job.id, "attempt": 2 }));
+    assert_eq!(case.desk.tags(), ["hold", "job", "job"]);
+}
+
+pub(crate) async fn a_post_whose_worker_died_is_a_dead_letter(case: Case) {
+    let mut site = case
+        .plan()
+        .await
+        .lease(Duration::from_millis(500))
+        .start()
+        .await;
+    let other = case.plan().await.no_worker().start().await;
+    let hold = other.hold("/orders/7/pay?tag=hold").await;
+    let job = refund(&other, "gate=run&tag=job").await;
+    let _ = hold.let_go().await.expect(200);
+    case.desk.gates.arrived("run").await;
+    site.crash_worker().await;
+    site.start_worker();
+    let document = job.dead(&other, "crashed").await;
+    assert_eq!(document["attempts"], 1, "{document}");
+    let _ = other
+        .post("/orders/7/pay?tag=last")
+        .send()
+        .await
+        .expect(200);
+    assert_eq!(
+        case.desk.tags(),
+        ["hold", "last"],
+        "the run was cut off, and none came after it"
+    );
+}
+
+pub(crate) async fn a_put_whose_worker_died_runs_again(case: Case) {
+    let mut site = case
+        .plan()
+        .await
+        .lease(Duration::from_millis(500))
+        .start()
+        .await;
+    let hold = site.hold("/orders/7/pay?tag=hold").await;
+    let job = put(&site, "gate=run&tag=job").await;
+    let _ = hold.let_go().await.expect(200);
+    case.desk.gates.arrived("run").await;
+    site.crash_worker().await;
+    site.start_worker();
+    case.desk.gates.arrived_times("run", 2).await;
+    case.desk.gates.open("run");
+    let document = job.ended(&site).await;
+    assert_eq!(document["state"], "done", "{document}");
+    assert_eq!(document["attempts"], 2, "{document}");
+    assert_eq!(case.desk.tags(), ["hold", "job"]);
+}
+
+pub(crate) async fn without_a_worker_the_others_go_on(case: Case) {
+    let site = case.plan().await.no_worker().start().await;
+    let hold = site.hold("/orders/7/pay?tag=hold").await;
+    let job = refund(&site, "tag=job").await;
+    let _ = hold.let_go().await.expect(200);
+    let document = job.document(&site).await;
+    assert_eq!(document["state"], "queued", "{document}");
+    assert_eq!(document["reason"], "no worker", "{document}");
+    let _ = site
+        .post("/orders/7/ship?tag=others")
+        .send()
+        .await
+        .expect(200);
+    let _ = site
+        .post("/orders/7/pay?tag=others")
+        .send()
+        .await
+        .expect(200);
+    let other = case.site().await;
+    let _ = job.done(&other).await;
+    assert_eq!(case.desk.tags(), ["hold", "others", "others", "job"]);
+}

@@ -1,0 +1,225 @@
+//! The status resource.
+
+use std::time::Instant;
+
+use lockgate_tests::{Case, Site};
+
+use super::{AT_ONCE, accepted, defer::refund, lock::busy};
+
+pub(crate) async fn positions_move_up(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let (first, second) = (refund(&site, "").await, refund(&site, "").await);
+    let third = refund(&site, "").await;
+    assert_eq!(third.document(&site).await["position"], 3);
+    let answer = site.delete(&first.location).send().await.expect(204);
+    assert!(answer.body.is_empty());
+    assert_eq!(second.document(&site).await["position"], 1);
+    assert_eq!(third.document(&site).await["position"], 2);
+    let document = first.document(&site).await;
+    assert_eq!(document["state"], "cancelled", "{document}");
+    assert!(document["position"].is_null(), "{document}");
+    let _ = hold.let_go().await.expect(200);
+}
+
+pub(crate) async fn a_wait_ends_when_something_changes(case: Case) {
+    let (site, other) = (case.site().await, case.site().await);
+    let hold = site.hold("/orders/7/pay").await;
+    let job = refund(&site, "gate=run").await;
+    let wait = |site: &Site| site.get(&job.location).header("prefer", "wait=15").spawn();
+    let waiting = [wait(&site), wait(&other)];
+    let _ = hold.let_go().await.expect(200);
+    case.desk.gates.arrived("run").await;
+    // A wait that begins late waits for the end, one in time for the beginning of the run.
+    let started = Instant::now();
+    case.desk.gates.open("run");
+    for waiting in waiting {
+        let answer = waiting.answer().await.expect(200);
+        assert_eq!(answer.field("preference-applied"), "wait=15");
+        assert_ne!(answer.json()["state"], "queued", "{answer:?}");
+    }
+    let _ = job.done(&site).await;
+    let took = started.elapsed();
+    assert!(took < AT_ONCE, "told after {took:?}");
+    // Nothing will change any more: at once.
+    assert_eq!(
+        wait(&site).answer().await.expect(200).json()["state"],
+        "done"
+    );
+}
+
+pub(crate) async fn a_wait_ends_when_the_run_does(case: Case) {
+    let (site, other) = (case.site().await, case.site().await);
+    let hold = site.hold("/orders/7/pay").await;
+    let job = refund(&site, "gate=run").await;
+    let _ = hold.let_go().await.expect(200);
+    case.desk.gates.arrived("run").await;
+    let wait = |site: &Site, what: &str| {
+        let request = site.get(&format!("{}{what}", job.location));
+        request.header("prefer", "wait=15").spawn()
+    };
+    let waiting = [wait(&site, ""), wait(&other, "")];
+    let response = wait(&other, "/response");
+    let started = Instant::now();
+    case.desk.gates.open("run");
+    for waiting in waiting {
+        assert_eq!(waiting.answer().await.expect(200).json()["state"], "done");
+    }
+    let answer = response.answer().await.expect(200);
+    assert_eq!(answer.json()["deferred"]["id"], job.id);
+    let took = started.elapsed();
+    assert!(took < AT_ONCE, "told after {took:?}");
+}
+
+pub(crate) async fn a_wait_of_nothing_is_over_at_once(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let job = refund(&site, "").await;
+    for prefer in ["wait=0", "respond-async, wait=0", "wait=soon", "wait"] {
+        let answer = site
+            .get(&job.location)
+            .header("prefer", prefer)
+            .send()
+            .await;
+        assert_eq!(answer.expect(200).json()["state"], "queued");
+    }
+    let _ = hold.let_go().await.expect(200);
+}
+
+pub(crate) async fn a_cancelled_job_never_runs(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay?tag=hold").await;
+    let job = refund(&site, "tag=cancelled").await;
+    let _ = site.delete(&job.location).send().await.expect(204);
+    let next = refund(&site, "tag=next").await;
+    let _ = hold.let_go().await.expect(200);
+    let _ = next.done(&site).await;
+    let _ = site.post("/orders/7/pay?tag=last").send().await.expect(200);
+    assert_eq!(case.desk.tags(), ["hold", "next", "last"]);
+    let response = format!("{}/response", job.location);
+    let _ = site.get(&response).send().await.expect(410).problem();
+}
+
+pub(crate) async fn what_runs_or_has_run_is_not_cancelled(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let job = refund(&site, "gate=run").await;
+    let _ = hold.let_go().await.expect(200);
+    case.desk.gates.arrived("run").await;
+    let problem = site
+        .delete(&job.location)
+        .send()
+        .await
+        .expect(409)
+        .problem();
+    assert_eq!(problem["state"], "running");
+    case.desk.gates.open("run");
+    let _ = job.done(&site).await;
+    let problem = site
+        .delete(&job.location)
+        .send()
+        .await
+        .expect(409)
+        .problem();
+    assert_eq!(problem["state"], "done");
+}
+
+/// The worker has no room, so the lock stays offered to the job.
+pub(crate) async fn an_offered_job_can_be_cancelled(case: Case) {
+    let site = case.plan().await.concurrency(1).start().await;
+    let hold = site.hold("/orders/8/pay").await;
+    let long = accepted(site.post("/orders/8/refund?gate=long").send().await);
+    let _ = hold.let_go().await.expect(200);
+    case.desk.gates.arrived("long").await;
+
+    let hold = site.hold("/orders/7/pay").await;
+    let job = refund(&site, "tag=cancelled").await;
+    let _ = hold.let_go().await.expect(200);
+    let _ = site.delete(&job.location).send().await.expect(204);
+    let _ = site.post("/orders/7/pay").send().await.expect(200);
+    case.desk.gates.open("long");
+    let _ = long.done(&site).await;
+    assert!(!case.desk.tags().contains(&"cancelled".to_owned()));
+}
+
+pub(crate) async fn ids_that_are_none_are_all_alike(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let job = refund(&site, "").await;
+    let upper = job.id.to_uppercase();
+    let (long, cut) = (format!("{}0", job.id), &job.id[1..]);
+    let beyond = format!("ff{}", &job.id[2..]);
+    let guessed = [
+        "00112233445566778899aabbccddeeff00",
+        &upper,
+        &long,
+        cut,
+        &beyond,
+        "x",
+        "%00",
+        "%ff",
+        "..%2F..",
+    ];
+    let mut told = Vec::new();
+    for id in guessed {
+        for target in [
+            format!("/deferred/{id}"),
+            format!("/deferred/{id}/response"),
+        ] {
+            told.push(site.get(&target).send().await.expect(404));
+        }
+        told.push(
+            site.delete(&format!("/deferred/{id}"))
+                .send()
+                .await
+                .expect(404),
+        );
+    }
+    let first = told[0].problem();
+    assert!(
+        told.iter().all(|answer| answer.problem() == first),
+        "{told:?}"
+    );
+    let _ = hold.let_go().await.expect(200);
+}
+
+pub(crate) async fn a_job_is_shown_to_its_owner_alone(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let sent = site.post("/owned/7").header("x-user", "ada");
+    let job = accepted(sent.send().await);
+    assert_eq!(job.location, format!("/mine/{}", job.id));
+    let response = format!("{}/response", job.location);
+    let unknown = site
+        .get("/mine/00112233445566778899aabbccddeeff00")
+        .send()
+        .await;
+    for asked in [&job.location, &response] {
+        for request in [site.get(asked), site.get(asked).header("x-user", "bob")] {
+            let answer = request.send().await.expect(404);
+            assert_eq!(answer.body, unknown.body);
+        }
+    }
+    let bob = site.delete(&job.location).header("x-user", "bob");
+    let _ = bob.send().await.expect(404);
+    let ada = site.get(&job.location).header("x-user", "ada");
+    assert_eq!(ada.send().await.expect(200).json()["state"], "queued");
+    let ada = site.delete(&job.location).header("x-user", "ada");
+    let _ = ada.send().await.expect(204);
+    busy(site.post("/orders/7/pay").send().await);
+    let _ = hold.let_go().await.expect(200);
+}
+
+pub(crate) async fn other_methods_are_405(case: Case) {
+    let site = case.site().await;
+    let id = "/deferred/00112233445566778899aabbccddeeff00";
+    let answer = site.post(id).send().await.expect(405);
+    assert_eq!(answer.field("allow"), "GET, HEAD, DELETE");
+    let _ = answer.problem();
+    let answer = site
+        .delete(&format!("{id}/response"))
+        .send()
+        .await
+        .expect(405);
+    assert_eq!(answer.field("allow"), "GET, HEAD");
+}

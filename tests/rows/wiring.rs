@@ -1,0 +1,44 @@
+//! Applications that are put together wrongly: refused, never let through.
+
+use lockgate_tests::{Answer, Case};
+
+/// A 500 that tells nothing but that.
+#[track_caller]
+fn our_fault(answer: Answer) {
+    let problem = answer.expect(500).problem();
+    let told: Vec<_> = problem.as_object().expect("a document").keys().collect();
+    assert_eq!(told, ["status", "title", "type"], "{problem}");
+    let title = problem["title"].as_str().unwrap_or_default();
+    let inside = ["redis", "store", "layer", "axum", "actix", "param", "wait"];
+    let title = title.to_lowercase();
+    assert!(!inside.iter().any(|word| title.contains(word)), "{title}");
+}
+
+pub(crate) async fn without_a_store_nothing_passes(case: Case) {
+    let site = case.plan().await.no_worker().forget_store().start().await;
+    our_fault(site.post("/orders/7/pay").send().await);
+    our_fault(site.post("/orders/7/refund").send().await);
+    our_fault(site.get("/quota/three").send().await);
+    our_fault(
+        site.get("/deferred/00112233445566778899aabbccddeeff00")
+            .send()
+            .await,
+    );
+    let _ = site.get("/orders/7/pay").send().await.expect(200);
+    let _ = site.post("/nothing").send().await.expect(404);
+    assert_eq!(case.desk.ran().len(), 1, "only what needs no store has run");
+}
+
+pub(crate) async fn a_parameter_that_the_route_lacks_is_our_fault(case: Case) {
+    let site = case.site().await;
+    our_fault(site.post("/wrong/7").send().await);
+    assert_eq!(case.desk.ran().len(), 0);
+}
+
+pub(crate) async fn a_defer_layer_inside_the_lock_is_our_fault(case: Case) {
+    let site = case.site().await;
+    our_fault(site.post("/inverted/7").send().await);
+    assert_eq!(case.desk.ran().len(), 0);
+    // What the outer layer took is given back.
+    let _ = site.post("/orders/7/pay").send().await.expect(200);
+}

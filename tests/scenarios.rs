@@ -1,0 +1,135 @@
+//! The promises of lockgate, as HTTP exchanges over real sockets.
+//!
+//! Each row runs through axum and through actix-web, on the embedded store and on Redis. A behaviour
+//! without a row is not promised. The rows lie in `rows/`; one that is missing below is an unused
+//! function, and so a warning.
+
+mod rows;
+
+lockgate_tests::table! {
+    quota:
+        an_allowed_request_is_told_its_quota,
+        a_refused_request_is_told_when_to_come_back,
+        a_refused_request_is_not_charged,
+        who_comes_back_in_time_gets_in,
+        of_thirty_at_once_ten_pass,
+        two_layers_tell_two_quotas,
+        a_key_header_must_be_there_once,
+        forged_addresses_change_nothing,
+        each_parameter_has_a_quota,
+        each_user_has_a_quota,
+        a_route_has_one_quota,
+        processes_share_a_quota,
+        namespaces_share_no_quota;
+    lock:
+        a_free_lock_lets_the_request_pass,
+        a_busy_lock_is_409,
+        routes_share_the_lock_of_a_parameter,
+        scopes_are_apart,
+        scope_and_value_do_not_run_together,
+        a_header_can_name_the_lock,
+        nested_layers_of_one_key_do_not_block_each_other,
+        safe_methods_take_no_lock,
+        a_preflight_takes_no_lock,
+        all_methods_can_be_locked,
+        a_404_takes_no_lock,
+        a_405_leaves_no_lock_behind,
+        a_body_that_arrives_under_the_lock_is_streamed,
+        namespaces_share_no_lock;
+    line:
+        waiters_pass_in_the_order_they_came,
+        all_waiters_pass_one_by_one,
+        who_waits_too_long_is_told_so,
+        a_waiter_that_leaves_keeps_no_place,
+        a_second_waiter_passes_when_the_first_has_left;
+    end_of_lock:
+        returned,
+        refused_by_the_handler,
+        failed,
+        panicked,
+        disconnected,
+        disconnected_in_the_middle_of_the_body,
+        stopped;
+    odd_keys:
+        one_value_is_one_lock_in_both_frameworks,
+        different_values_are_different_locks,
+        bytes_that_are_no_text_are_refused,
+        the_handler_sees_the_same_value_in_both_frameworks,
+        an_empty_value_is_no_way_around;
+    wiring:
+        without_a_store_nothing_passes,
+        a_parameter_that_the_route_lacks_is_our_fault,
+        a_defer_layer_inside_the_lock_is_our_fault;
+    defer:
+        a_busy_resource_defers_the_request,
+        a_free_resource_does_not,
+        safe_methods_are_not_deferred,
+        a_run_that_goes_on_is_running,
+        the_response_is_given_back_as_it_was,
+        bytes_that_are_no_text_come_back_too,
+        jobs_run_in_the_order_of_acceptance,
+        processes_share_one_line_of_jobs,
+        the_other_framework_runs_it,
+        the_run_holds_the_lock,
+        a_stopping_site_lets_its_run_end,
+        namespaces_share_no_jobs;
+    status:
+        positions_move_up,
+        a_wait_ends_when_something_changes,
+        a_wait_ends_when_the_run_does,
+        a_wait_of_nothing_is_over_at_once,
+        a_cancelled_job_never_runs,
+        what_runs_or_has_run_is_not_cancelled,
+        an_offered_job_can_be_cancelled,
+        ids_that_are_none_are_all_alike,
+        a_job_is_shown_to_its_owner_alone,
+        other_methods_are_405;
+    not_deferred:
+        a_body_over_the_limit,
+        a_long_body_of_unknown_length,
+        a_line_that_is_full,
+        an_upgrade,
+        a_credential,
+        a_busy_answer_that_was_rewritten,
+        a_busy_answer_that_was_made_anew_still_is;
+    replay:
+        the_request_is_the_same_without_its_connection,
+        a_credential_that_is_kept_comes_along,
+        the_client_keeps_its_address,
+        a_quota_is_charged_once,
+        authentication_in_the_way_is_a_dead_letter,
+        a_route_that_is_missing_is_waited_for,
+        forged_markers_are_nothing,
+        a_panic_is_a_dead_letter,
+        a_post_that_fails_is_a_dead_letter,
+        a_put_that_fails_runs_again,
+        a_post_whose_worker_died_is_a_dead_letter,
+        a_put_whose_worker_died_runs_again,
+        without_a_worker_the_others_go_on;
+    idempotency:
+        one_key_is_one_job,
+        another_request_under_the_key_is_refused,
+        a_retry_after_a_lost_202_gets_the_job,
+        a_retry_while_it_runs_gets_the_job,
+        owners_do_not_share_keys,
+        a_malformed_key_is_refused;
+}
+
+lockgate_tests::redis_table! {
+    outage:
+        a_lock_is_503_and_comes_back,
+        a_lock_can_be_admitted,
+        a_quota_admits_or_refuses,
+        a_request_is_not_deferred,
+        an_acceptance_without_an_answer,
+        a_store_that_hangs_is_away,
+        a_store_that_is_not_there_yet,
+        a_lock_that_was_held_is_given_up,
+        the_worker_goes_on,
+        forgotten_scripts_are_sent_again;
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_a_fault_of_the_configuration() {
+    rows::outage::a_wrong_password_is_a_fault_of_the_configuration().await;
+}

@@ -1,0 +1,203 @@
+//! What the handler does, in no framework's types: it works as the query says, writes down that it
+//! ran, and tells what it was shown.
+//!
+//! | query | what it does |
+//! |---|---|
+//! | `gate=NAME` | stops at the gate before it works |
+//! | `first=NAME` | reads the first chunk of the body, then stops at the gate |
+//! | `status=N` | answers with this status |
+//! | `fail=N` | answers with 500 on the first N runs of a deferred request |
+//! | `panic=1` | panics |
+//! | `cookie=1` | sets a cookie |
+//! | `text=WORD` | answers with this text instead of the JSON of what it saw |
+//! | `echo=1` | answers with the body it got |
+//! | `tag=WORD` | is written down with this word |
+
+use std::{collections::HashMap, sync::Arc};
+
+use bytes::{Bytes, BytesMut};
+use futures_util::{Stream, StreamExt as _};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::{gates::Gates, wait::within};
+
+/// Where the handlers of all sites of a case meet.
+#[derive(Debug, Clone, Default)]
+pub struct Desk {
+    /// The gates of the case.
+    pub gates: Gates,
+    ran: Arc<Mutex<Vec<Ran>>>,
+    number: watch::Sender<usize>,
+}
+
+/// One handler that has worked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ran {
+    /// Of the query.
+    pub tag: String,
+    /// The site it ran in.
+    pub site: String,
+    /// Of the lock.
+    pub fence: Option<u64>,
+    /// Whether it was a deferred request.
+    pub deferred: bool,
+}
+
+/// What the framework shows of a request.
+#[derive(Debug)]
+pub struct Seen {
+    /// The site the handler is of.
+    pub site: String,
+    /// The method.
+    pub method: String,
+    /// Path and query.
+    pub target: String,
+    /// The pattern of the route.
+    pub route: String,
+    /// The path parameter, as the framework's own extractor gives it.
+    pub id: Option<String>,
+    /// Header fields in order.
+    pub headers: Vec<(String, String)>,
+    /// The socket's other end.
+    pub peer: Option<String>,
+    /// The lock: `None` = not under one.
+    pub fence: Option<u64>,
+    /// What is left of the quota.
+    pub remaining: Option<u64>,
+    /// Id and attempt of the deferred request.
+    pub job: Option<(String, u32)>,
+}
+
+/// What the handler answers.
+#[derive(Debug)]
+pub struct Told {
+    /// The status.
+    pub status: u16,
+    /// Header fields.
+    pub headers: Vec<(&'static str, String)>,
+    /// The body.
+    pub body: Bytes,
+}
+
+impl Desk {
+    /// Works.
+    ///
+    /// # Panics
+    ///
+    /// If the query asks for it.
+    pub async fn work<S, E>(&self, seen: Seen, body: S) -> Told
+    where
+        S: Stream<Item = Result<Bytes, E>> + Unpin,
+    {
+        let query = query(&seen.target);
+        let body = self.read(body, query.get("first")).await;
+        if let Some(gate) = query.get("gate") {
+            self.gates.pass(gate).await;
+        }
+        self.write(Ran {
+            tag: query.get("tag").cloned().unwrap_or_default(),
+            site: seen.site.clone(),
+            fence: seen.fence,
+            deferred: seen.job.is_some(),
+        });
+        assert!(!query.contains_key("panic"), "the request asked for it");
+        let number = |name| query.get(name).and_then(|text| text.parse::<u32>().ok());
+        let attempt = seen.job.as_ref().map_or(0, |(_, attempt)| *attempt);
+        let fails = number("fail").is_some_and(|runs| attempt <= runs);
+        let status = if fails {
+            500
+        } else {
+            number("status").unwrap_or(200)
+        };
+        let status = u16::try_from(status).unwrap_or(500);
+        let mut told = if let Some(text) = query.get("text") {
+            Told::new(status, "text/plain", text.clone())
+        } else if query.contains_key("echo") {
+            Told::new(status, "application/octet-stream", body)
+        } else {
+            Told::new(status, "application/json", seen.document(&body).to_string())
+        };
+        if query.contains_key("cookie") {
+            told.headers.push(("set-cookie", "secret=1".to_owned()));
+        }
+        told
+    }
+
+    async fn read<S, E>(&self, mut body: S, first: Option<&String>) -> Bytes
+    where
+        S: Stream<Item = Result<Bytes, E>> + Unpin,
+    {
+        let mut whole = BytesMut::new();
+        while let Some(Ok(chunk)) = body.next().await {
+            if let Some(gate) = first.filter(|_| whole.is_empty()) {
+                self.gates.pass(gate).await;
+            }
+            whole.extend_from_slice(&chunk);
+        }
+        whole.freeze()
+    }
+
+    fn write(&self, ran: Ran) {
+        let mut all = self.ran.lock();
+        all.push(ran);
+        self.number.send_replace(all.len());
+    }
+
+    /// What has run, in order.
+    #[must_use]
+    pub fn ran(&self) -> Vec<Ran> {
+        self.ran.lock().clone()
+    }
+
+    /// The tags of what has run, in order.
+    #[must_use]
+    pub fn tags(&self) -> Vec<String> {
+        self.ran.lock().iter().map(|ran| ran.tag.clone()).collect()
+    }
+
+    /// Waits until so many have run.
+    pub async fn has_run(&self, times: usize) {
+        let mut number = self.number.subscribe();
+        let enough = number.wait_for(|number| *number >= times);
+        let _ = within(&format!("{times} runs"), enough).await;
+    }
+}
+
+impl Told {
+    fn new(status: u16, kind: &str, body: impl Into<Bytes>) -> Self {
+        Self {
+            status,
+            headers: vec![("content-type", kind.to_owned())],
+            body: body.into(),
+        }
+    }
+}
+
+impl Seen {
+    fn document(&self, body: &Bytes) -> Value {
+        json!({
+            "site": self.site,
+            "method": self.method,
+            "target": self.target,
+            "route": self.route,
+            "id": self.id,
+            "headers": self.headers,
+            "peer": self.peer,
+            "fence": self.fence,
+            "remaining": self.remaining,
+            "deferred": self.job.as_ref().map(|(id, attempt)| json!({ "id": id, "attempt": attempt })),
+            "body": String::from_utf8_lossy(body),
+        })
+    }
+}
+
+/// The query's words. The tests use none that would have to be decoded.
+fn query(target: &str) -> HashMap<String, String> {
+    let query = target.split_once('?').map_or("", |(_, query)| query);
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    pairs
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}

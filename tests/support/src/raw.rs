@@ -1,0 +1,44 @@
+//! A socket and nothing else: for bytes that no client would send, and for clients that leave.
+
+use std::net::SocketAddr;
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+use crate::wait::within;
+
+/// A connection whose bytes the test writes itself. Dropping it closes it.
+#[derive(Debug)]
+pub struct Raw(TcpStream);
+
+impl Raw {
+    /// Connects.
+    ///
+    /// # Panics
+    ///
+    /// If it is refused.
+    pub async fn connect(to: SocketAddr) -> Self {
+        let stream = TcpStream::connect(to).await.expect("the site listens");
+        stream.set_nodelay(true).expect("a TCP socket");
+        Self(stream)
+    }
+
+    /// Sends bytes as they are.
+    ///
+    /// # Panics
+    ///
+    /// If the connection is closed.
+    pub async fn write(&mut self, bytes: impl AsRef<[u8]>) {
+        let sent = self.0.write_all(bytes.as_ref()).await;
+        sent.expect("the connection is open");
+    }
+
+    /// Reads until the other side closes. A reset counts as closed: the server need not read all.
+    pub async fn read_to_end(&mut self) -> String {
+        let mut bytes = Vec::new();
+        let _ = within("the end of the connection", self.0.read_to_end(&mut bytes)).await;
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}

@@ -1,0 +1,179 @@
+//! Redis servers of the tests' own.
+//!
+//! A server is the child of a small shell that ends it when its own input closes. So it goes when the
+//! test process does, however that ends; nothing else would come round after an abort or a kill.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    net::TcpListener,
+    process::{Child, Command, Stdio},
+    sync::OnceLock,
+};
+
+use redis::aio::MultiplexedConnection;
+
+use crate::wait::eventually;
+
+const KEEPER: &str = r#"
+redis-server "$@" >/dev/null 2>&1 &
+echo $!
+cat >/dev/null
+kill -CONT $! 2>/dev/null
+kill -KILL $! 2>/dev/null
+"#;
+
+/// One `redis-server`, on a free port, that keeps nothing on disk.
+#[derive(Debug)]
+pub struct Server {
+    port: u16,
+    password: Option<String>,
+    keeper: Child,
+    pid: u32,
+}
+
+/// The server that the tests of this process share, each in a namespace of its own.
+pub async fn shared_server() -> &'static Server {
+    static SERVER: OnceLock<Server> = OnceLock::new();
+    let server = SERVER.get_or_init(|| Server::spawn(None));
+    server.is_up().await;
+    server
+}
+
+impl Server {
+    /// Starts one, and returns when it answers.
+    pub async fn start() -> Self {
+        let server = Self::spawn(None);
+        server.is_up().await;
+        server
+    }
+
+    /// Starts one that asks for this password.
+    pub async fn with_password(password: &str) -> Self {
+        let server = Self::spawn(Some(password.to_owned()));
+        server.is_up().await;
+        server
+    }
+
+    /// A port on which there is none yet: [`restart`](Self::restart) starts it.
+    #[must_use]
+    pub fn not_running() -> Self {
+        let mut server = Self::spawn(None);
+        server.kill();
+        server
+    }
+
+    fn spawn(password: Option<String>) -> Self {
+        let port = free_port();
+        let (keeper, pid) = launch(port, password.as_deref());
+        Self {
+            port,
+            password,
+            keeper,
+            pid,
+        }
+    }
+
+    /// Its URL, with a namespace.
+    #[must_use]
+    pub fn url(&self, namespace: &str) -> String {
+        let user = self.password.as_ref();
+        let user = user.map_or_else(String::new, |password| format!(":{password}@"));
+        format!("redis://{user}127.0.0.1:{}/?ns={namespace}", self.port)
+    }
+
+    /// Ends it at once, with all that is in it.
+    pub fn kill(&mut self) {
+        // Its input closes, and the shell ends the server before itself.
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
+    }
+
+    /// Starts it again on the same port, empty.
+    pub async fn restart(&mut self) {
+        (self.keeper, self.pid) = launch(self.port, self.password.as_deref());
+        self.is_up().await;
+    }
+
+    /// Stops it where it is: it takes connections and answers nothing.
+    pub fn pause(&self) {
+        self.signal("STOP");
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.pid.to_string();
+        let sent = Command::new("kill")
+            .arg(format!("-{signal}"))
+            .arg(pid)
+            .status();
+        assert!(
+            sent.is_ok_and(|sent| sent.success()),
+            "no server to send {signal} to"
+        );
+    }
+
+    /// A connection of the test's own.
+    ///
+    /// # Panics
+    ///
+    /// If the server is away.
+    pub async fn connection(&self) -> MultiplexedConnection {
+        self.try_connection().await.expect("the server answers")
+    }
+
+    async fn try_connection(&self) -> Option<MultiplexedConnection> {
+        let url = self.url("");
+        let url = url.split('?').next()?;
+        let client = redis::Client::open(url).ok()?;
+        let mut connection = client.get_multiplexed_async_connection().await.ok()?;
+        let answer: Result<String, _> = redis::cmd("PING").query_async(&mut connection).await;
+        answer.ok().map(|_| connection)
+    }
+
+    async fn is_up(&self) {
+        eventually("redis-server to answer", async || {
+            self.try_connection().await.is_some()
+        })
+        .await;
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Another process may take it before the server does; then the server does not start, and the test
+/// fails with a sentence. The kernel hands ports out in turn, so that is a rare thing.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("it is bound").port()
+}
+
+fn launch(port: u16, password: Option<&str>) -> (Child, u32) {
+    let found = Command::new("redis-server").arg("--version").output();
+    assert!(
+        found.is_ok(),
+        "these tests start a redis-server of their own: install Redis, or put it into PATH"
+    );
+    let port = port.to_string();
+    let mut keeper = Command::new("sh");
+    keeper.args(["-c", KEEPER, "redis-server", "--port", &port]);
+    keeper.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+    keeper.args(["--dir".as_ref(), std::env::temp_dir().as_os_str()]);
+    if let Some(password) = password {
+        keeper.args(["--requirepass", password]);
+    }
+    keeper.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut keeper = keeper.stderr(Stdio::null()).spawn().expect("a shell");
+    let said = keeper.stdout.take().expect("it is piped");
+    let mut line = String::new();
+    let _ = BufReader::new(said).read_line(&mut line);
+    let pid = line.trim().parse().expect("the shell says the pid");
+    (keeper, pid)
+}

@@ -1,0 +1,333 @@
+//! The application in actix-web.
+
+use std::{net::TcpListener, thread, time::Duration};
+
+use actix_web::{
+    App as ActixApp, Error, HttpRequest, HttpResponse, HttpServer, Resource,
+    body::{MessageBody, to_bytes},
+    dev::{ServiceRequest, ServiceResponse},
+    guard::{Not, Patch},
+    http::StatusCode,
+    middleware::{Next, from_fn},
+    rt::System,
+    web::{Data, Path, Payload, ServiceConfig, resource, route},
+};
+use lockgate_actix_web::{
+    CurrentJob, CurrentLock, CurrentRate, DeferLayer, DeferWorker, LockLayer, Outage, Quota,
+    RateLimitLayer, deferred_routes,
+};
+use tokio::sync::oneshot;
+
+use super::{App, Running, late_gate};
+use crate::desk::Seen;
+
+pub(super) async fn serve(app: &App) -> Running {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let addr = listener.local_addr().expect("it is bound");
+    let (stop, stopped) = oneshot::channel::<()>();
+    let (end, ended) = oneshot::channel::<()>();
+    let app = app.clone();
+    thread::spawn(move || {
+        System::new().block_on(run(app, listener, stopped));
+        // Nobody waits for a site that was dropped.
+        let _ = end.send(());
+    });
+    let ended = tokio::spawn(async {
+        let _ = ended.await;
+    });
+    Running { addr, stop, ended }
+}
+
+async fn run(app: App, listener: TcpListener, stopped: oneshot::Receiver<()>) {
+    let server = HttpServer::new(move || {
+        let app = app.clone();
+        ActixApp::new().configure(move |config| {
+            routes(config, &app);
+            config
+                .service(unknown())
+                .service(deferred_routes("/deferred"));
+            config.service(deferred_routes("/mine").visible_to(user));
+            if app.given {
+                config.app_data(Data::new(app.store.clone()));
+            }
+        })
+    });
+    let server = server
+        .h1_allow_half_closed(false)
+        .workers(2)
+        .disable_signals()
+        .listen(listener)
+        .expect("a socket that is bound")
+        .run();
+    let handle = server.handle();
+    actix_web::rt::spawn(async move {
+        let _ = stopped.await;
+        handle.stop(true).await;
+    });
+    let _ = server.await;
+}
+
+pub(super) fn worker(app: &App) -> DeferWorker {
+    let (store, app) = (app.store.clone(), app.clone());
+    DeferWorker::new(&store, move |config: &mut ServiceConfig| {
+        routes(config, &app)
+    })
+}
+
+fn routes(config: &mut ServiceConfig, app: &App) {
+    config.app_data(Data::new(app.clone()));
+    quotas(config);
+    locks(config);
+    odd_locks(config);
+    deferring(config);
+    between(config);
+}
+
+fn minute(requests: u64) -> Quota {
+    Quota::requests(requests).per(Duration::from_secs(60))
+}
+
+fn quotas(config: &mut ServiceConfig) {
+    let mut one = |path: &str, layer: RateLimitLayer| {
+        config.service(resource(path).to(work).wrap(layer));
+    };
+    let second = Quota::requests(1).per(Duration::from_secs(1));
+    one(
+        "/quota/three",
+        RateLimitLayer::by_ip(minute(3)).name("three"),
+    );
+    one("/quota/ten", RateLimitLayer::by_ip(minute(10)).name("ten"));
+    one(
+        "/quota/second",
+        RateLimitLayer::by_ip(second).name("second"),
+    );
+    one(
+        "/quota/header",
+        RateLimitLayer::by_header("x-api-key", minute(2)).name("header"),
+    );
+    one(
+        "/quota/param/{id}",
+        RateLimitLayer::by_path_param("id", minute(2)).name("param"),
+    );
+    one(
+        "/quota/user",
+        RateLimitLayer::by_key(user, minute(2)).name("user"),
+    );
+    let refuse = RateLimitLayer::by_ip(minute(3)).name("refuse");
+    one("/quota/refuse", refuse.on_outage(Outage::Refuse));
+    let both = resource("/quota/both/{id}")
+        .to(work)
+        .wrap(RateLimitLayer::by_path_param("id", minute(2)).name("inner"))
+        .wrap(RateLimitLayer::by_route(minute(5)).name("outer"));
+    config.service(both);
+}
+
+fn locks(config: &mut ServiceConfig) {
+    let pay = resource("/orders/{id}/pay")
+        .route(route().guard(Not(Patch())).to(work))
+        .wrap(LockLayer::by_path_param("id"));
+    config.service(pay);
+    let by_id = || LockLayer::by_path_param("id");
+    let mut one = |path: &str, layer: LockLayer| {
+        config.service(resource(path).to(work).wrap(layer));
+    };
+    one("/orders/{id}/ship", by_id().wait(Duration::from_secs(15)));
+    one(
+        "/orders/{id}/hurry",
+        by_id().wait(Duration::from_millis(100)),
+    );
+    one("/orders/{id}/audit", by_id().all_methods());
+    one("/orders/{id}/anyway", by_id().on_outage(Outage::Admit));
+    one("/users/{id}", by_id().scope("users"));
+    one("/ab/{id}", by_id().scope("a:b"));
+    one("/a/{id}", by_id().scope("a"));
+}
+
+fn odd_locks(config: &mut ServiceConfig) {
+    let by_id = || LockLayer::by_path_param("id");
+    config
+        .service(
+            resource("/account")
+                .to(work)
+                .wrap(LockLayer::by_header("x-account")),
+        )
+        .service(
+            resource("/nested/{id}")
+                .to(work)
+                .wrap(by_id())
+                .wrap(by_id()),
+        )
+        .service(
+            resource("/wrong/{id}")
+                .to(work)
+                .wrap(LockLayer::by_path_param("order")),
+        )
+        .service(
+            resource("/inverted/{id}")
+                .to(work)
+                .wrap(DeferLayer::new())
+                .wrap(by_id()),
+        );
+}
+
+fn deferring(config: &mut ServiceConfig) {
+    let by_id = || LockLayer::by_path_param("id");
+    let mut one = |path: &str, lock: LockLayer, defer: DeferLayer| {
+        config.service(resource(path).to(work).wrap(lock).wrap(defer));
+    };
+    one("/orders/{id}/refund", by_id(), DeferLayer::new());
+    one("/peer", LockLayer::by_ip(), DeferLayer::new());
+    one(
+        "/small/{id}",
+        by_id(),
+        DeferLayer::new().body_limit(16).max_jobs(2),
+    );
+    one(
+        "/kept/{id}",
+        by_id(),
+        DeferLayer::new().keep_header("Authorization"),
+    );
+    one(
+        "/owned/{id}",
+        by_id(),
+        DeferLayer::new().owner(user).status_at("/mine"),
+    );
+    let metered = resource("/metered/{id}")
+        .to(work)
+        .wrap(by_id())
+        .wrap(DeferLayer::new())
+        .wrap(RateLimitLayer::by_ip(minute(5)).name("metered"));
+    config.service(metered);
+}
+
+/// Layers of the application's own between ours.
+fn between(config: &mut ServiceConfig) {
+    let by_id = || LockLayer::by_path_param("id");
+    let guarded = resource("/guarded/{id}")
+        .to(work)
+        .wrap(by_id())
+        .wrap(DeferLayer::new());
+    let rewritten = resource("/rewritten/{id}")
+        .to(work)
+        .wrap(by_id())
+        .wrap(from_fn(rewrite));
+    let rebuilt = resource("/rebuilt/{id}")
+        .to(work)
+        .wrap(by_id())
+        .wrap(from_fn(rebuild));
+    let late = resource("/late/{id}")
+        .to(work)
+        .wrap(by_id())
+        .wrap(from_fn(stop_late));
+    config
+        .service(guarded.wrap(from_fn(guard)))
+        .service(rewritten.wrap(DeferLayer::new()))
+        .service(rebuilt.wrap(DeferLayer::new()))
+        .service(late.wrap(DeferLayer::new()));
+}
+
+/// Served, but not known to the worker.
+fn unknown() -> impl actix_web::dev::HttpServiceFactory {
+    let unknown: Resource = resource("/unknown/{id}");
+    unknown
+        .to(work)
+        .wrap(LockLayer::by_path_param("id"))
+        .wrap(DeferLayer::new())
+}
+
+fn user(request: &HttpRequest) -> Option<String> {
+    let user = request.headers().get("x-user")?;
+    user.to_str().ok().map(str::to_owned)
+}
+
+async fn guard(
+    mut request: ServiceRequest,
+    next: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse<impl MessageBody>, Error> {
+    if request.headers_mut().remove("x-pass").next().is_none() {
+        let refused = request.into_response(HttpResponse::new(StatusCode::UNAUTHORIZED));
+        return Ok(refused.map_into_right_body());
+    }
+    next.call(request)
+        .await
+        .map(ServiceResponse::map_into_left_body)
+}
+
+async fn rewrite(
+    request: ServiceRequest,
+    next: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse<impl MessageBody>, Error> {
+    let mut response = next.call(request).await?;
+    if response.status() == StatusCode::CONFLICT {
+        *response.response_mut().status_mut() = StatusCode::IM_A_TEAPOT;
+    }
+    Ok(response)
+}
+
+async fn rebuild(
+    request: ServiceRequest,
+    next: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse<impl MessageBody>, Error> {
+    let (request, response) = next.call(request).await?.into_parts();
+    let status = response.status();
+    let body = to_bytes(response.into_body()).await.unwrap_or_default();
+    Ok(ServiceResponse::new(
+        request,
+        HttpResponse::build(status).body(body),
+    ))
+}
+
+async fn stop_late(
+    request: ServiceRequest,
+    next: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse<impl MessageBody>, Error> {
+    let gate = late_gate(request.uri().query()).to_owned();
+    let app = request.app_data::<Data<App>>().cloned();
+    let response = next.call(request).await?;
+    if let Some(app) = app.filter(|_| response.status() == StatusCode::CONFLICT) {
+        app.desk.gates.pass(&gate).await;
+    }
+    Ok(response)
+}
+
+async fn work(
+    app: Data<App>,
+    lock: Option<CurrentLock>,
+    rate: Option<CurrentRate>,
+    job: Option<CurrentJob>,
+    id: Option<Path<String>>,
+    request: HttpRequest,
+    body: Payload,
+) -> HttpResponse {
+    let seen = Seen {
+        site: app.site.to_string(),
+        method: request.method().to_string(),
+        target: request.uri().to_string(),
+        route: request.match_pattern().unwrap_or_default(),
+        id: id.map(Path::into_inner),
+        headers: fields(&request),
+        peer: request.peer_addr().map(|peer| peer.to_string()),
+        fence: lock.and_then(|lock| lock.0.fence()),
+        remaining: rate.map(|rate| rate.0.decision().remaining()),
+        job: job.map(|job| (job.0.id.to_string(), job.0.attempt)),
+    };
+    let told = app.desk.work(seen, body).await;
+    let status = StatusCode::from_u16(told.status).expect("the desk tells a valid status");
+    let mut response = HttpResponse::build(status);
+    for field in told.headers {
+        response.append_header(field);
+    }
+    response.body(told.body)
+}
+
+fn fields(request: &HttpRequest) -> Vec<(String, String)> {
+    let fields = request.headers().iter();
+    fields
+        .map(|(name, value)| {
+            (
+                name.to_string(),
+                String::from_utf8_lossy(value.as_bytes()).into_owned(),
+            )
+        })
+        .collect()
+}

@@ -1,0 +1,297 @@
+//! The application in axum.
+
+use std::{future::IntoFuture as _, net::SocketAddr, time::Duration};
+
+use axum::{
+    Extension, Router,
+    body::{Body, to_bytes},
+    extract::{ConnectInfo, MatchedPath, Path, Request, State},
+    http::{StatusCode, request::Parts},
+    middleware::{Next, from_fn, from_fn_with_state},
+    response::{IntoResponse as _, Response},
+    routing::{MethodFilter, any, on},
+};
+use lockgate_axum::{
+    CurrentJob, CurrentLock, CurrentRate, DeferLayer, DeferWorker, LockLayer, Outage, Quota,
+    RateLimitLayer, deferred_routes,
+};
+use tokio::{net::TcpListener, sync::oneshot};
+
+use super::{App, Running, late_gate};
+use crate::desk::Seen;
+
+pub(super) async fn serve(app: &App) -> Running {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let addr = listener.local_addr().expect("it is bound");
+    let (stop, stopped) = oneshot::channel::<()>();
+    let routes = with_store(routes(app).merge(unknown()).merge(status()), app)
+        .with_state(app.clone())
+        .into_make_service_with_connect_info::<SocketAddr>();
+    let server = axum::serve(listener, routes).with_graceful_shutdown(async {
+        let _ = stopped.await;
+    });
+    let ended = tokio::spawn(async {
+        let _ = server.into_future().await;
+    });
+    Running { addr, stop, ended }
+}
+
+pub(super) fn worker(app: &App) -> DeferWorker {
+    let routes = with_store(routes(app), app).with_state(app.clone());
+    DeferWorker::new(&app.store, routes)
+}
+
+type Routes = Router<App>;
+
+fn with_store(routes: Routes, app: &App) -> Routes {
+    if app.given {
+        routes.layer(Extension(app.store.clone()))
+    } else {
+        routes
+    }
+}
+
+fn routes(app: &App) -> Routes {
+    quotas()
+        .merge(locks())
+        .merge(odd_locks())
+        .merge(deferring())
+        .merge(between(app))
+}
+
+fn minute(requests: u64) -> Quota {
+    Quota::requests(requests).per(Duration::from_secs(60))
+}
+
+fn quotas() -> Routes {
+    let one = |path, layer: RateLimitLayer| Router::new().route(path, any(work)).layer(layer);
+    let second = Quota::requests(1).per(Duration::from_secs(1));
+    one(
+        "/quota/three",
+        RateLimitLayer::by_ip(minute(3)).name("three"),
+    )
+    .merge(one(
+        "/quota/ten",
+        RateLimitLayer::by_ip(minute(10)).name("ten"),
+    ))
+    .merge(one(
+        "/quota/second",
+        RateLimitLayer::by_ip(second).name("second"),
+    ))
+    .merge(one(
+        "/quota/header",
+        RateLimitLayer::by_header("x-api-key", minute(2)).name("header"),
+    ))
+    .merge(one(
+        "/quota/param/{id}",
+        RateLimitLayer::by_path_param("id", minute(2)).name("param"),
+    ))
+    .merge(one(
+        "/quota/user",
+        RateLimitLayer::by_key(user, minute(2)).name("user"),
+    ))
+    .merge(
+        one(
+            "/quota/both/{id}",
+            RateLimitLayer::by_path_param("id", minute(2)).name("inner"),
+        )
+        .layer(RateLimitLayer::by_route(minute(5)).name("outer")),
+    )
+    .merge(one(
+        "/quota/refuse",
+        RateLimitLayer::by_ip(minute(3))
+            .name("refuse")
+            .on_outage(Outage::Refuse),
+    ))
+}
+
+fn locks() -> Routes {
+    let by_id = || LockLayer::by_path_param("id");
+    let one = |path, layer: LockLayer| Router::new().route(path, any(work)).layer(layer);
+    let all_but_patch = MethodFilter::GET
+        .or(MethodFilter::HEAD)
+        .or(MethodFilter::OPTIONS)
+        .or(MethodFilter::POST)
+        .or(MethodFilter::PUT)
+        .or(MethodFilter::DELETE);
+    Router::new()
+        .route("/orders/{id}/pay", on(all_but_patch, work))
+        .layer(LockLayer::by_path_param("id"))
+        .merge(one(
+            "/orders/{id}/ship",
+            by_id().wait(Duration::from_secs(15)),
+        ))
+        .merge(one(
+            "/orders/{id}/hurry",
+            by_id().wait(Duration::from_millis(100)),
+        ))
+        .merge(one("/orders/{id}/audit", by_id().all_methods()))
+        .merge(one("/orders/{id}/anyway", by_id().on_outage(Outage::Admit)))
+        .merge(one("/users/{id}", by_id().scope("users")))
+        .merge(one("/ab/{id}", by_id().scope("a:b")))
+        .merge(one("/a/{id}", by_id().scope("a")))
+}
+
+fn odd_locks() -> Routes {
+    let by_id = || LockLayer::by_path_param("id");
+    let one = |path, layer: LockLayer| Router::new().route(path, any(work)).layer(layer);
+    one("/account", LockLayer::by_header("x-account"))
+        .merge(one("/nested/{id}", by_id()).layer(by_id()))
+        .merge(one("/wrong/{id}", LockLayer::by_path_param("order")))
+        .merge(
+            Router::new()
+                .route("/inverted/{id}", any(work))
+                .layer(DeferLayer::new())
+                .layer(by_id()),
+        )
+}
+
+fn deferring() -> Routes {
+    let by_id = || LockLayer::by_path_param("id");
+    let one = |path, lock: LockLayer, defer: DeferLayer| {
+        Router::new()
+            .route(path, any(work))
+            .layer(lock)
+            .layer(defer)
+    };
+    let owned = DeferLayer::new().owner(user).status_at("/mine");
+    one("/orders/{id}/refund", by_id(), DeferLayer::new())
+        .merge(one("/peer", LockLayer::by_ip(), DeferLayer::new()))
+        .merge(one(
+            "/small/{id}",
+            by_id(),
+            DeferLayer::new().body_limit(16).max_jobs(2),
+        ))
+        .merge(one(
+            "/kept/{id}",
+            by_id(),
+            DeferLayer::new().keep_header("Authorization"),
+        ))
+        .merge(one("/owned/{id}", by_id(), owned))
+        .merge(
+            one("/metered/{id}", by_id(), DeferLayer::new())
+                .layer(RateLimitLayer::by_ip(minute(5)).name("metered")),
+        )
+}
+
+/// Layers of the application's own between ours.
+fn between(app: &App) -> Routes {
+    let by_id = || LockLayer::by_path_param("id");
+    let one = |path| Router::new().route(path, any(work)).layer(by_id());
+    one("/guarded/{id}")
+        .layer(DeferLayer::new())
+        .layer(from_fn(guard))
+        .merge(
+            one("/rewritten/{id}")
+                .layer(from_fn(rewrite))
+                .layer(DeferLayer::new()),
+        )
+        .merge(
+            one("/rebuilt/{id}")
+                .layer(from_fn(rebuild))
+                .layer(DeferLayer::new()),
+        )
+        .merge(
+            one("/late/{id}")
+                .layer(from_fn_with_state(app.clone(), late))
+                .layer(DeferLayer::new()),
+        )
+}
+
+/// Served, but not known to the worker.
+fn unknown() -> Routes {
+    Router::new()
+        .route("/unknown/{id}", any(work))
+        .layer(LockLayer::by_path_param("id"))
+        .layer(DeferLayer::new())
+}
+
+fn status() -> Routes {
+    let mine: Routes = deferred_routes("/mine").visible_to(user).into();
+    mine.merge(deferred_routes("/deferred"))
+}
+
+fn user(parts: &Parts) -> Option<String> {
+    let user = parts.headers.get("x-user")?;
+    user.to_str().ok().map(str::to_owned)
+}
+
+async fn guard(mut request: Request, next: Next) -> Response {
+    if request.headers_mut().remove("x-pass").is_none() {
+        return StatusCode::UNAUTHORIZED.into_response();
+    }
+    next.run(request).await
+}
+
+async fn rewrite(request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    if response.status() == StatusCode::CONFLICT {
+        *response.status_mut() = StatusCode::IM_A_TEAPOT;
+    }
+    response
+}
+
+async fn rebuild(request: Request, next: Next) -> Response {
+    let (parts, body) = next.run(request).await.into_parts();
+    let body = to_bytes(body, usize::MAX).await.unwrap_or_default();
+    (parts.status, body).into_response()
+}
+
+async fn late(State(app): State<App>, request: Request, next: Next) -> Response {
+    let gate = late_gate(request.uri().query()).to_owned();
+    let response = next.run(request).await;
+    if response.status() == StatusCode::CONFLICT {
+        app.desk.gates.pass(&gate).await;
+    }
+    response
+}
+
+async fn work(
+    State(app): State<App>,
+    lock: Option<CurrentLock>,
+    rate: Option<CurrentRate>,
+    job: Option<CurrentJob>,
+    id: Option<Path<String>>,
+    request: Request,
+) -> Response {
+    let (parts, body) = request.into_parts();
+    let seen = Seen {
+        site: app.site.to_string(),
+        method: parts.method.to_string(),
+        target: parts.uri.to_string(),
+        route: parts
+            .extensions
+            .get::<MatchedPath>()
+            .map_or("", MatchedPath::as_str)
+            .to_owned(),
+        id: id.map(|Path(id)| id),
+        headers: fields(&parts),
+        peer: parts
+            .extensions
+            .get::<ConnectInfo<SocketAddr>>()
+            .map(|peer| peer.0.to_string()),
+        fence: lock.and_then(|lock| lock.0.fence()),
+        remaining: rate.map(|rate| rate.0.decision().remaining()),
+        job: job.map(|job| (job.0.id.to_string(), job.0.attempt)),
+    };
+    let told = app.desk.work(seen, body.into_data_stream()).await;
+    let mut response = Response::builder().status(told.status);
+    for (name, value) in told.headers {
+        response = response.header(name, value);
+    }
+    response
+        .body(Body::from(told.body))
+        .expect("the desk tells valid fields")
+}
+
+fn fields(parts: &Parts) -> Vec<(String, String)> {
+    let fields = parts.headers.iter();
+    fields
+        .map(|(name, value)| {
+            (
+                name.to_string(),
+                String::from_utf8_lossy(value.as_bytes()).into_owned(),
+            )
+        })
+        .collect()
+}
