@@ -108,6 +108,9 @@ pub(crate) async fn a_request_is_not_deferred(case: Case) {
     let refused = site.post("/late/7?after=late").spawn();
     case.desk.gates.arrived("late").await;
     server.kill();
+    // Known to be away: what is sent from now on has not run. (A call that finds it out itself may
+    // have, and is answered as in the next row.)
+    away(promptly(site.post("/orders/7/pay")).await);
     case.desk.gates.open("late");
     let answer = refused.answer().await;
     assert!(!answer.has("location"), "{answer:?}");
@@ -244,11 +247,15 @@ pub(crate) async fn the_worker_goes_on(case: Case) {
     runs_what_it_defers(&site).await;
 }
 
+/// At once: a worker must not need its next sign of life, up to 5 s later, to be there again.
 async fn runs_what_it_defers(site: &Site) {
+    let asked = Instant::now();
     let hold = site.hold("/orders/7/pay").await;
     let job = accepted(site.post("/orders/7/refund").send().await);
     let _ = hold.let_go().await.expect(200);
     let _ = job.done(site).await;
+    let took = asked.elapsed();
+    assert!(took < Duration::from_secs(3), "done after {took:?}");
 }
 
 pub(crate) async fn forgotten_scripts_are_sent_again(case: Case) {
