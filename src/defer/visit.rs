@@ -284,7 +284,7 @@ impl Visit {
 /// be aborted.
 async fn told_to_stop(mut stopped: watch::Receiver<bool>) {
     if stopped.wait_for(|stop| *stop).await.is_err() {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 
