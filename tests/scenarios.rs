@@ -6,7 +6,48 @@
 
 mod rows;
 
-lockgate_tests::table! {
+/// One test of a row in each framework on each of these stores.
+macro_rules! table {
+    ($stores:ident { $($module:ident: $($row:ident),+ $(,)?;)+ }) => {$(
+        mod $module {$(
+            mod $row {
+                $stores!($module, $row);
+            }
+        )+}
+    )+};
+}
+
+/// Four tests.
+macro_rules! each_store {
+    ($module:ident, $row:ident) => {
+        test!($module, $row, axum_on_memory, Axum, Memory);
+        test!($module, $row, actix_on_memory, Actix, Memory);
+        only_redis!($module, $row);
+    };
+}
+
+/// Two tests, for what only a server can do.
+macro_rules! only_redis {
+    ($module:ident, $row:ident) => {
+        test!($module, $row, axum_on_redis, Axum, Redis);
+        test!($module, $row, actix_on_redis, Actix, Redis);
+    };
+}
+
+macro_rules! test {
+    ($module:ident, $row:ident, $name:ident, $framework:ident, $backing:ident) => {
+        #[test]
+        fn $name() {
+            lockgate_tests::run(
+                lockgate_tests::Framework::$framework,
+                lockgate_tests::Backing::$backing,
+                crate::rows::$module::$row,
+            );
+        }
+    };
+}
+
+table! { each_store {
     quota:
         an_allowed_request_is_told_its_quota,
         a_refused_request_is_told_when_to_come_back,
@@ -113,9 +154,9 @@ lockgate_tests::table! {
         a_retry_while_it_runs_gets_the_job,
         owners_do_not_share_keys,
         a_malformed_key_is_refused;
-}
+}}
 
-lockgate_tests::redis_table! {
+table! { only_redis {
     outage:
         a_lock_is_503_and_comes_back,
         a_lock_can_be_admitted,
@@ -124,10 +165,11 @@ lockgate_tests::redis_table! {
         an_acceptance_without_an_answer,
         a_store_that_hangs_is_away,
         a_store_that_is_not_there_yet,
+        killed_and_restarted_under_load,
         a_lock_that_was_held_is_given_up,
         the_worker_goes_on,
         forgotten_scripts_are_sent_again;
-}
+}}
 
 #[tokio::test]
 async fn a_wrong_password_is_a_fault_of_the_configuration() {

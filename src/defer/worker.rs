@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     clock::LONGEST,
+    error::Error,
     key::{Key, SHARDS},
     store::{Hint, JobId, Store},
 };
@@ -185,23 +186,29 @@ impl Rounds {
         }
     }
 
-    /// A sign of life; takes shards over from the dead and leaves a fair part to the living.
+    /// A sign of life. A store that is away is asked again soon: until it knows of this worker, its jobs
+    /// have nobody.
     async fn beat(&mut self) {
-        self.next_beat = Instant::now() + BEAT;
+        let next = match self.divide().await {
+            Ok(()) => BEAT,
+            Err(_) => LOOK_AGAIN,
+        };
+        self.next_beat = Instant::now() + next;
+    }
+
+    /// Takes shards over from the dead and leaves a fair part to the living.
+    async fn divide(&mut self) -> Result<(), Error> {
         let (store, node) = (&self.worker.store, self.worker.store.node());
-        let Ok(living) = store.backend().present(node.clone(), WATCH).await else {
-            return;
-        };
+        let living = store.backend().present(node.clone(), WATCH).await?;
         let most = usize::from(SHARDS).div_ceil(living.max(1));
-        let Ok(mine) = store.backend().watch(node.clone(), WATCH, most).await else {
-            return;
-        };
+        let mine = store.backend().watch(node.clone(), WATCH, most).await?;
         self.mine = mine.into_iter().collect();
         self.looks.retain(|shard, _| self.mine.contains(shard));
         // Every beat looks everywhere once: new shards, and whatever a lost message was about.
         let now = Instant::now();
         self.looks
             .extend(self.mine.iter().map(|&shard| (shard, now)));
+        Ok(())
     }
 
     fn hint(&mut self, hint: Hint) {
@@ -213,12 +220,10 @@ impl Rounds {
             Hint::Work(key, id) if self.has_room() => self.visit(key, Some(id)),
             Hint::Work(key, _) => self.look_at(key.shard(), now),
             Hint::Due(shard) => self.look_at(shard, now),
-            Hint::Resync => {
-                let mine: Vec<_> = self.mine.iter().copied().collect();
-                mine.into_iter().for_each(|shard| self.look_at(shard, now));
-            }
             // A little later, so that a message about itself does not make it beat again and again.
             Hint::Workers => self.next_beat = self.next_beat.min(now + SETTLE),
+            // The store may have come back empty: it must learn of this worker before all else.
+            Hint::Resync => self.next_beat = now,
             Hint::Offer(_) | Hint::Line(_) | Hint::Job(_) => {}
         }
     }

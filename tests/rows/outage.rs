@@ -1,11 +1,17 @@
 //! What is answered while Redis is away, and after. Each row has a server of its own, and stops it.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use lockgate::{ErrorKind, Store};
 use lockgate_tests::{Answer, Case, Request, Server, Site, eventually};
 
-use super::{Job, accepted, lock::busy};
+use super::{Job, accepted, lock::busy, passes_at_once};
 
 /// Longest time to an answer while the store is away: a few calls with a deadline of 250 ms each, on
 /// a machine that has other things to do.
@@ -102,6 +108,9 @@ pub(crate) async fn a_request_is_not_deferred(case: Case) {
     let refused = site.post("/late/7?after=late").spawn();
     case.desk.gates.arrived("late").await;
     server.kill();
+    // Known to be away: what is sent from now on has not run. (A call that finds it out itself may
+    // have, and is answered as in the next row.)
+    away(promptly(site.post("/orders/7/pay")).await);
     case.desk.gates.open("late");
     let answer = refused.answer().await;
     // Whether the connection broke before or under the call decides which of the two is the truth.
@@ -168,6 +177,57 @@ pub(crate) async fn a_store_that_is_not_there_yet(case: Case) {
     runs_what_it_defers(&site).await;
 }
 
+/// Requests go on while the server is killed and comes back empty: each is let through under a lock, or
+/// refused, in time.
+pub(crate) async fn killed_and_restarted_under_load(case: Case) {
+    let mut server = Server::start().await;
+    let site = Arc::new(site(&case, &server).await);
+    let over = Arc::new(AtomicBool::new(false));
+    let load: Vec<_> = (0..6)
+        .map(|n| {
+            let (site, over) = (Arc::clone(&site), Arc::clone(&over));
+            tokio::spawn(async move {
+                let (mut passed, mut refused) = (0, 0);
+                while !over.load(Ordering::Relaxed) {
+                    match promptly(site.post(&format!("/orders/{n}/pay"))).await {
+                        answer if answer.status == 200 => passed += 1,
+                        // Its own last grant may not have been given back yet.
+                        answer if answer.status == 409 => drop(busy(answer)),
+                        answer => {
+                            away(answer);
+                            refused += 1;
+                        }
+                    }
+                }
+                (passed, refused)
+            })
+        })
+        .collect();
+    let asked = || case.desk.ran().len();
+    let before = asked();
+    eventually("load", async || asked() > before + 50).await;
+    server.kill();
+    eventually("refusals", async || {
+        site.post("/orders/probe/pay").send().await.status == 503
+    })
+    .await;
+    server.restart().await;
+    comes_back(&site).await;
+    let after = asked();
+    eventually("load again", async || asked() > after + 50).await;
+    over.store(true, Ordering::Relaxed);
+    for requests in load {
+        let (passed, refused) = requests.await.expect("prompt answers of the right kind");
+        assert!(
+            passed > 0 && refused > 0,
+            "passed {passed}, refused {refused}"
+        );
+    }
+    for n in 0..6 {
+        passes_at_once(&site, &n.to_string()).await;
+    }
+}
+
 /// Redis comes back empty while a handler runs: its answer goes out, and the lock is free.
 pub(crate) async fn a_lock_that_was_held_is_given_up(case: Case) {
     let mut server = Server::start().await;
@@ -191,11 +251,15 @@ pub(crate) async fn the_worker_goes_on(case: Case) {
     runs_what_it_defers(&site).await;
 }
 
+/// At once: a worker must not need its next sign of life, up to 5 s later, to be there again.
 async fn runs_what_it_defers(site: &Site) {
+    let asked = Instant::now();
     let hold = site.hold("/orders/7/pay").await;
     let job = accepted(site.post("/orders/7/refund").send().await);
     let _ = hold.let_go().await.expect(200);
     let _ = job.done(site).await;
+    let took = asked.elapsed();
+    assert!(took < Duration::from_secs(3), "done after {took:?}");
 }
 
 pub(crate) async fn forgotten_scripts_are_sent_again(case: Case) {

@@ -19,9 +19,8 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt as _};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
-use crate::{gates::Gates, wait::within};
+use crate::gates::Gates;
 
 /// Where the handlers of all sites of a case meet.
 #[derive(Debug, Clone, Default)]
@@ -29,7 +28,6 @@ pub struct Desk {
     /// The gates of the case.
     pub gates: Gates,
     ran: Arc<Mutex<Vec<Ran>>>,
-    number: watch::Sender<usize>,
 }
 
 /// One handler that has worked.
@@ -140,9 +138,7 @@ impl Desk {
     }
 
     fn write(&self, ran: Ran) {
-        let mut all = self.ran.lock();
-        all.push(ran);
-        self.number.send_replace(all.len());
+        self.ran.lock().push(ran);
     }
 
     /// What has run, in order.
@@ -155,13 +151,6 @@ impl Desk {
     #[must_use]
     pub fn tags(&self) -> Vec<String> {
         self.ran.lock().iter().map(|ran| ran.tag.clone()).collect()
-    }
-
-    /// Waits until so many have run.
-    pub async fn has_run(&self, times: usize) {
-        let mut number = self.number.subscribe();
-        let enough = number.wait_for(|number| *number >= times);
-        let _ = within(&format!("{times} runs"), enough).await;
     }
 }
 

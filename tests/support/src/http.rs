@@ -136,12 +136,6 @@ impl Pending {
         // Only then is the socket closed.
         let _ = self.0.await;
     }
-
-    /// Whether the answer has come.
-    #[must_use]
-    pub fn is_answered(&self) -> bool {
-        self.0.is_finished()
-    }
 }
 
 /// An answer.

@@ -1,14 +1,16 @@
 //! The application in axum.
 
+mod between;
+
 use std::{future::IntoFuture as _, net::SocketAddr, time::Duration};
 
 use axum::{
     Extension, Router,
-    body::{Body, to_bytes},
+    body::Body,
     extract::{ConnectInfo, MatchedPath, Path, Request, State},
-    http::{StatusCode, request::Parts},
-    middleware::{Next, from_fn, from_fn_with_state},
-    response::{IntoResponse as _, Response},
+    http::request::Parts,
+    middleware::{from_fn, from_fn_with_state},
+    response::Response,
     routing::{MethodFilter, any, on},
 };
 use lockgate_axum::{
@@ -17,7 +19,8 @@ use lockgate_axum::{
 };
 use tokio::{net::TcpListener, sync::oneshot};
 
-use super::{App, Running, late_gate};
+use self::between::{guard, late, rebuild, rewrite};
+use super::{App, Running};
 use crate::desk::Seen;
 
 pub(super) async fn serve(app: &App) -> Running {
@@ -214,36 +217,6 @@ fn status() -> Routes {
 fn user(parts: &Parts) -> Option<String> {
     let user = parts.headers.get("x-user")?;
     user.to_str().ok().map(str::to_owned)
-}
-
-async fn guard(mut request: Request, next: Next) -> Response {
-    if request.headers_mut().remove("x-pass").is_none() {
-        return StatusCode::UNAUTHORIZED.into_response();
-    }
-    next.run(request).await
-}
-
-async fn rewrite(request: Request, next: Next) -> Response {
-    let mut response = next.run(request).await;
-    if response.status() == StatusCode::CONFLICT {
-        *response.status_mut() = StatusCode::IM_A_TEAPOT;
-    }
-    response
-}
-
-async fn rebuild(request: Request, next: Next) -> Response {
-    let (parts, body) = next.run(request).await.into_parts();
-    let body = to_bytes(body, usize::MAX).await.unwrap_or_default();
-    (parts.status, body).into_response()
-}
-
-async fn late(State(app): State<App>, request: Request, next: Next) -> Response {
-    let gate = late_gate(request.uri().query()).to_owned();
-    let response = next.run(request).await;
-    if response.status() == StatusCode::CONFLICT {
-        app.desk.gates.pass(&gate).await;
-    }
-    response
 }
 
 async fn work(

@@ -1,14 +1,14 @@
 //! The application in actix-web.
 
+mod between;
+
 use std::{net::TcpListener, thread, time::Duration};
 
 use actix_web::{
-    App as ActixApp, Error, HttpRequest, HttpResponse, HttpServer, Resource,
-    body::{MessageBody, to_bytes},
-    dev::{ServiceRequest, ServiceResponse},
+    App as ActixApp, HttpRequest, HttpResponse, HttpServer, Resource,
     guard::{Not, Patch},
     http::StatusCode,
-    middleware::{Next, from_fn},
+    middleware::from_fn,
     rt::System,
     web::{Data, Path, Payload, ServiceConfig, resource, route},
 };
@@ -18,7 +18,8 @@ use lockgate_actix_web::{
 };
 use tokio::sync::oneshot;
 
-use super::{App, Running, late_gate};
+use self::between::{guard, rebuild, rewrite, stop_late};
+use super::{App, Running};
 use crate::desk::Seen;
 
 pub(super) async fn serve(app: &App) -> Running {
@@ -70,7 +71,7 @@ async fn run(app: App, listener: TcpListener, stopped: oneshot::Receiver<()>) {
 pub(super) fn worker(app: &App) -> DeferWorker {
     let (store, app) = (app.store.clone(), app.clone());
     DeferWorker::new(&store, move |config: &mut ServiceConfig| {
-        routes(config, &app)
+        routes(config, &app);
     })
 }
 
@@ -238,56 +239,6 @@ fn unknown() -> impl actix_web::dev::HttpServiceFactory {
 fn user(request: &HttpRequest) -> Option<String> {
     let user = request.headers().get("x-user")?;
     user.to_str().ok().map(str::to_owned)
-}
-
-async fn guard(
-    mut request: ServiceRequest,
-    next: Next<impl MessageBody + 'static>,
-) -> Result<ServiceResponse<impl MessageBody>, Error> {
-    if request.headers_mut().remove("x-pass").next().is_none() {
-        let refused = request.into_response(HttpResponse::new(StatusCode::UNAUTHORIZED));
-        return Ok(refused.map_into_right_body());
-    }
-    next.call(request)
-        .await
-        .map(ServiceResponse::map_into_left_body)
-}
-
-async fn rewrite(
-    request: ServiceRequest,
-    next: Next<impl MessageBody + 'static>,
-) -> Result<ServiceResponse<impl MessageBody>, Error> {
-    let mut response = next.call(request).await?;
-    if response.status() == StatusCode::CONFLICT {
-        *response.response_mut().status_mut() = StatusCode::IM_A_TEAPOT;
-    }
-    Ok(response)
-}
-
-async fn rebuild(
-    request: ServiceRequest,
-    next: Next<impl MessageBody + 'static>,
-) -> Result<ServiceResponse<impl MessageBody>, Error> {
-    let (request, response) = next.call(request).await?.into_parts();
-    let status = response.status();
-    let body = to_bytes(response.into_body()).await.unwrap_or_default();
-    Ok(ServiceResponse::new(
-        request,
-        HttpResponse::build(status).body(body),
-    ))
-}
-
-async fn stop_late(
-    request: ServiceRequest,
-    next: Next<impl MessageBody + 'static>,
-) -> Result<ServiceResponse<impl MessageBody>, Error> {
-    let gate = late_gate(request.uri().query()).to_owned();
-    let app = request.app_data::<Data<App>>().cloned();
-    let response = next.call(request).await?;
-    if let Some(app) = app.filter(|_| response.status() == StatusCode::CONFLICT) {
-        app.desk.gates.pass(&gate).await;
-    }
-    Ok(response)
 }
 
 async fn work(
