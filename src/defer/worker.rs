@@ -32,6 +32,9 @@ const WATCH: Duration = Duration::from_secs(10);
 /// Time between two signs of life.
 const BEAT: Duration = Duration::from_secs(3);
 
+/// How soon shards are divided again after workers have come or gone.
+const SETTLE: Duration = Duration::from_millis(50);
+
 /// How soon a shard is looked at again after a visit in it, in case the message about the next job is
 /// lost: the accept window.
 const LOOK_AGAIN: Duration = Duration::from_millis(300);
@@ -217,6 +220,8 @@ impl Rounds {
             Hint::Work(key, id) if self.has_room() => self.visit(key, Some(id)),
             Hint::Work(key, _) => self.look_at(key.shard(), now),
             Hint::Due(shard) => self.look_at(shard, now),
+            // A little later, so that a message about itself does not make it beat again and again.
+            Hint::Workers => self.next_beat = self.next_beat.min(now + SETTLE),
             // The store may have come back empty: it must learn of this worker before all else.
             Hint::Resync => self.next_beat = now,
             Hint::Offer(_) | Hint::Line(_) | Hint::Job(_) => {}

@@ -30,6 +30,8 @@ pub(crate) enum Hint {
     Due(u16),
     /// Something happened to a job.
     Job(JobId),
+    /// Workers have come or gone, or have given shards up.
+    Workers,
     /// Messages may have been missed: everybody looks again.
     Resync,
 }
@@ -46,6 +48,15 @@ impl Hint {
             "j" => Some(Self::Work(key, JobId::parse(words.next()?)?)),
             "d" => Some(Self::Due(key.shard())),
             _ => None,
+        }
+    }
+
+    /// Reads a message of the namespace's channel of events.
+    pub(crate) fn parse_event(text: &str) -> Option<Self> {
+        if text == "workers" {
+            Some(Self::Workers)
+        } else {
+            JobId::parse(text).map(Self::Job)
         }
     }
 }
@@ -102,7 +113,7 @@ impl Hints {
             Hint::Job(id) => ring(&self.jobs, &id),
             // Local hand-over is bounded to none for now, so a holder has nothing to decide by it.
             Hint::Line(_) => {}
-            Hint::Work(..) | Hint::Due(_) => self.tell_worker(hint),
+            Hint::Work(..) | Hint::Due(_) | Hint::Workers => self.tell_worker(hint),
             Hint::Resync => {
                 ring_all(&self.lines);
                 ring_all(&self.jobs);

@@ -40,7 +40,9 @@ if not last then
   if not first or who == me or (old > 0 and old < first) then
     if place then drop_place(place) end
     -- Jobs that are passed over keep their turn: their lock has an end to wait for again.
-    if redis.call('EXISTS', G) == 1 then arm(NOW + lease) end
+    -- (One that is due already stays so: a worker's look ends the passing over, also while I hold.)
+    local due = tonumber(redis.call('ZSCORE', DUE, NAME) or '0')
+    if redis.call('EXISTS', G) == 1 and (due == 0 or due > NOW) then arm(NOW + lease) end
     line = redis.call('ZCARD', Q) + redis.call('ZCARD', G)
     return {'held', grant(me, lease, spare), line}
   end
@@ -54,7 +56,7 @@ if wait > 0 then
     seq = tonumber(redis.call('ZSCORE', Q, place))
     drop_place(place)
   else
-    seq = old > 0 and old or redis.call('HINCRBY', F, 'seq', 1)
+    seq = old > 0 and old or next_seq()
     joined = 1
     tell_holders(seq)
   end

@@ -13,7 +13,10 @@ local id, me, lease = ARGV[4], ARGV[5], tonumber(ARGV[6])
 local first = redis.call('ZRANGE', G, 0, 0, 'WITHSCORES')
 redis.call('HDEL', L, 'park')
 if #first == 0 then
+  -- Also where g itself has vanished: what was kept for it must not stay for ever.
   redis.call('ZREM', DUE, NAME)
+  redis.call('HDEL', L, 'back', 'bytes')
+  redis.call('PEXPIRE', L, 600000)
   return {'empty'}
 end
 if first[1] ~= id then return {'moved', first[1]} end

@@ -29,7 +29,7 @@ if redis.call('ZCARD', G) >= tonumber(ARGV[10])
   or tonumber(facts[2] or '0') + bytes > tonumber(ARGV[13]) then
   return {'full'}
 end
-local seq = redis.call('HINCRBY', F, 'seq', 1)
+local seq = next_seq()
 redis.call('HSET', KEYS[8], 'state', 'queued', 'lock', NAME, 'attempts', '0', 'again', ARGV[6],
   'max', ARGV[7], 'bytes', bytes, 'at', int(NOW_US), 'owner', ARGV[14])
 redis.call('SET', KEYS[9], envelope)

@@ -5,7 +5,8 @@
 --
 -- KEYS[1] h      ZSET  who holds the lock or has been offered it: member -> server deadline, ms
 -- KEYS[2] l      HASH  facts that go with the line: park, back, bytes, '@<place>' -> member in q
--- KEYS[3] q      ZSET  places of live processes: '<deadline ms>:<nonce>:<node>' -> sequence
+-- KEYS[3] q      ZSET  places of live processes: '<deadline ms>:<mode>:<nonce>:<node>' -> sequence;
+--                      mode x = exclusive, the only one so far
 -- KEYS[4] g      ZSET  deferred jobs: job id -> sequence (the same sequence as q)
 -- KEYS[5] due    ZSET  of the shard: lock that has jobs -> when a worker should look at it, ms
 -- KEYS[6] f      HASH  of the shard, never expires: fence mark, sequence, number and bytes of jobs
@@ -53,6 +54,14 @@ local function grant(me, lease, spare)
   return int(fence)
 end
 
+-- The next number in line, for places and jobs alike. It is a time for the same reason as a fence is:
+-- should f be lost, those who come later must still stand behind those who are there.
+local function next_seq()
+  local seq = math.max(tonumber(redis.call('HGET', F, 'seq') or '0') + 1, NOW_US)
+  redis.call('HSET', F, 'seq', int(seq))
+  return seq
+end
+
 -- Sets when a worker should look at this lock, and tells the watcher if it must wake sooner for it.
 local function arm(at)
   local first = redis.call('ZRANGE', DUE, 0, 0, 'WITHSCORES')
@@ -74,7 +83,7 @@ end
 -- Takes a place out of the line.
 local function drop_place(member)
   redis.call('ZREM', Q, member)
-  redis.call('HDEL', L, '@' .. string.gsub(member, '^%d+:', ''))
+  redis.call('HDEL', L, '@' .. string.gsub(member, '^%d+:%a:', ''))
 end
 
 -- Puts a place into the line, for ms. While a lock has jobs, l has no end: q's TTL takes away places
@@ -88,20 +97,23 @@ local function add_place(me, seq, ms)
       if facts[i] then redis.call('HSET', L, name, facts[i]) end
     end
   end
-  local member = int(NOW + ms) .. ':' .. me
+  local member = int(NOW + ms) .. ':x:' .. me
   redis.call('ZADD', Q, int(seq), member)
   keep_ttl(Q, ms)
   redis.call('HSET', L, '@' .. me, member)
   if redis.call('EXISTS', G) == 1 then redis.call('PERSIST', L) else keep_ttl(L, ms) end
 end
 
--- First place whose process may still be waiting: sequence, '<nonce>:<node>', member.
+-- First place whose process may still be waiting: sequence, '<nonce>:<node>', member. A place of a mode
+-- that this version does not know stands in line like any other, but is nobody it could offer to.
 local function live_head()
   for _ = 1, SCAN do
     local e = redis.call('ZRANGE', Q, 0, 0, 'WITHSCORES')
     if #e == 0 then return nil end
-    local deadline, me = string.match(e[1], '^(%d+):(%x+:%x+)$')
-    if deadline and tonumber(deadline) > NOW then return tonumber(e[2]), me, e[1] end
+    local deadline, mode, me = string.match(e[1], '^(%d+):(%a):(%x+:%x+)$')
+    if deadline and tonumber(deadline) > NOW then
+      return tonumber(e[2]), mode == 'x' and me or nil, e[1]
+    end
     drop_place(e[1])
   end
   return nil
@@ -125,6 +137,7 @@ local function move_on()
   local seq, me, member = live_head()
   local job_seq, job = jobs_head()
   if seq and (not job_seq or seq < job_seq) then
+    if not me then return end
     drop_place(member)
     put('o' .. me, ACCEPT)
     redis.call('PUBLISH', CHANNEL .. 'w:' .. string.match(me, ':(%x+)$'), 'o ' .. NAME)

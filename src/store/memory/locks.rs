@@ -21,7 +21,9 @@ impl Visit<'_> {
                 self.line.drop_place(&place);
             }
             // Jobs that are passed over keep their turn: their lock has an end to wait for again.
-            if !self.line.jobs.is_empty() {
+            // (One that is due already stays so: a worker's look ends the passing over.)
+            let due = self.facts.due.get(self.key);
+            if !self.line.jobs.is_empty() && due.is_none_or(|due| due > self.now.ms) {
                 self.arm(self.now.after(call.lease));
             }
             return self.held(call);
@@ -96,7 +98,8 @@ impl Visit<'_> {
     }
 
     pub(super) fn next_seq(&mut self) -> u64 {
-        self.facts.seq += 1;
+        // A time, for the same reason as a fence is: see `line.lua`.
+        self.facts.seq = (self.facts.seq + 1).max(self.now.us);
         self.facts.seq
     }
 

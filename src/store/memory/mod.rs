@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 
 use self::{
     line::Visit,
-    post::Post,
+    post::{Mail, Post},
     shard::{Now, Shard},
 };
 use super::{
@@ -31,7 +31,7 @@ use super::{
         Acquire, Acquired, Backend, Charge, Charged, Claim, Claimed, Due, Enqueue, Enqueued,
         GaveBack, JobId, JobState, JobView, Node, Renewal, Settle, Step, Token,
     },
-    hints::Hints,
+    hints::{Hint, Hints},
 };
 use crate::{
     clock::Clock,
@@ -78,6 +78,9 @@ impl Memory {
 
     fn watched_by(&self, node: &Node, lease: Duration, most: usize) -> Vec<u16> {
         let until = |now: Now| now.after(lease);
+        let watched =
+            |shard: &u16| self.at(*shard, |shard, now| shard.is_watched_by(node.as_str(), now));
+        let before = (0..SHARDS).filter(watched).count();
         let mut mine = Vec::new();
         for shard in 0..SHARDS {
             let room = mine.len() < most;
@@ -87,6 +90,7 @@ impl Memory {
                 mine.push(shard);
             }
         }
+        let gave_up = mine.len() < before;
         for shard in 0..SHARDS {
             if mine.len() >= most {
                 break;
@@ -97,6 +101,9 @@ impl Memory {
                 mine.push(shard);
             }
         }
+        if gave_up {
+            self.tell_workers();
+        }
         mine.sort_unstable();
         mine
     }
@@ -105,12 +112,24 @@ impl Memory {
         let mut workers = self.workers.lock();
         let now = Now::of(self.clock.now_us());
         workers.retain(|_, end| *end > now.ms);
-        if lease.is_zero() {
-            workers.remove(&node);
+        let changed = if lease.is_zero() {
+            workers.remove(&node).is_some()
         } else {
-            workers.insert(node, now.after(lease));
+            workers.insert(node, now.after(lease)).is_none()
+        };
+        let living = workers.len();
+        drop(workers);
+        if changed {
+            self.tell_workers();
         }
-        workers.len()
+        living
+    }
+
+    fn tell_workers(&self) {
+        self.post.send(vec![Mail {
+            to: None,
+            hint: Hint::Workers,
+        }]);
     }
 
     /// Locks, jobs, records, counters and due entries, those that are over but not yet swept included.
@@ -185,7 +204,12 @@ impl Backend for Memory {
     }
 
     fn due(&self, shards: Vec<u16>, most: usize) -> Step<'_, Vec<Due>> {
-        let one = |shard: &u16| self.at(*shard, |shard, now| shard.due(most, now));
+        let mut room = most;
+        let one = |shard: &u16| {
+            let due = self.at(*shard, |shard, now| shard.due(room, now));
+            room -= due.names.len();
+            due
+        };
         done(shards.iter().map(one).collect())
     }
 

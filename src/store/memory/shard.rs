@@ -212,12 +212,26 @@ impl Shard {
     pub(super) fn due(&mut self, most: usize, now: Now) -> Due {
         self.sweep(now);
         let due = self.facts.due.iter().take_while(|(at, _)| *at <= now.ms);
-        let names = due.take(most).map(|(_, name)| name.clone()).collect();
+        let mut names: Vec<_> = due.take(most + 1).map(|(_, name)| name.clone()).collect();
+        if names.len() > most {
+            names.truncate(most);
+            return Due {
+                names,
+                next: Some(Duration::ZERO),
+            };
+        }
         let mut later = self.facts.due.iter().skip_while(|(at, _)| *at <= now.ms);
         let next = later
             .next()
             .map(|(at, _)| Duration::from_millis(at - now.ms));
         Due { names, next }
+    }
+
+    /// Whether this node watches the shard.
+    pub(super) fn is_watched_by(&self, node: &str, now: Now) -> bool {
+        self.facts
+            .watcher(now)
+            .is_some_and(|watcher| **watcher == *node)
     }
 
     /// `watch.lua`, first pass: keeps the watch of this node, or gives it up. True if kept.

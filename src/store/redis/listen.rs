@@ -12,10 +12,7 @@ use futures_util::StreamExt as _;
 use redis::Client;
 use tokio::{sync::watch, task::JoinHandle};
 
-use crate::store::{
-    backend::JobId,
-    hints::{Hint, Hints},
-};
+use crate::store::hints::{Hint, Hints};
 
 /// Longest pause between two attempts to subscribe.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -69,7 +66,7 @@ impl Listener {
                 continue;
             };
             let hint = if message.get_channel_name() == self.events {
-                JobId::parse(text).map(Hint::Job)
+                Hint::parse_event(text)
             } else {
                 Hint::parse(text)
             };

@@ -409,6 +409,7 @@ impl Redis {
             node.as_str().into(),
             number(millis(lease)),
             number(most as u64),
+            self.keys.channels().into(),
         ];
         let mut row = Row::of("watch", self.script(0, &script::WATCH, &keys, &args).await?);
         let mut mine = Vec::new();
@@ -422,7 +423,11 @@ impl Redis {
 
     async fn do_present(&self, node: Node, lease: Duration) -> Result<usize, Error> {
         let lease = if lease.is_zero() { 0 } else { millis(lease) };
-        let args = [node.as_str().into(), number(lease)];
+        let args = [
+            node.as_str().into(),
+            number(lease),
+            self.keys.channels().into(),
+        ];
         let reply = self
             .script(0, &script::PRESENT, &[self.keys.workers()], &args)
             .await?;

@@ -4,7 +4,10 @@
 //! deadline by as much, but no further than the half second that each of them is away from a tie. A run
 //! that took longer says nothing, and is made again.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
 use futures_util::future::{join_all, join3};
 use proptest::{
@@ -13,7 +16,7 @@ use proptest::{
 };
 
 use super::{
-    calls::Reply,
+    calls::{Call, Reply},
     clients::{Clients, LOCKS},
     moves::{Move, moves},
     redis_only::lasting,
@@ -30,7 +33,7 @@ const SLOW: Duration = Duration::from_millis(250);
 /// Runs of one case that were too slow, after which the machine is to blame.
 const RUNS: usize = 40;
 
-/// What a reply says, the times in it apart. Fences and stamps are only ever compared with others of
+/// What a reply says, the times in it apart. Fences, sequences and stamps are only ever compared with others of
 /// the same store, as the model does.
 fn apart(reply: Reply) -> (Reply, Vec<Duration>) {
     let zero = Duration::ZERO;
@@ -47,7 +50,7 @@ fn apart(reply: Reply) -> (Reply, Vec<Duration>) {
             let plain = Acquired::Busy {
                 left: zero,
                 line,
-                seq,
+                seq: u64::from(seq > 0),
                 joined,
             };
             (Reply::Acquired(plain), vec![left])
@@ -107,6 +110,22 @@ async fn see(rig: &Rig, clients: &Clients) -> (Seen, Vec<Duration>) {
     (seen, next)
 }
 
+/// The sequence a reply tells.
+fn seq_of(reply: &Reply) -> Option<u64> {
+    match reply {
+        Reply::Acquired(Acquired::Busy { seq, .. }) => Some(*seq),
+        _ => None,
+    }
+}
+
+/// A client that comes back gives the sequence it was told by that store.
+fn with_own_seq(mut call: Call, seqs: &HashMap<u64, u64>) -> Call {
+    if let Call::Acquire(acquire) = &mut call {
+        acquire.old_seq = seqs.get(&acquire.old_seq).copied().unwrap_or(0);
+    }
+    call
+}
+
 /// Makes the moves on both; false if it took too long.
 async fn play(one_shard: bool, made: &[Move], end: &[Move]) -> bool {
     let (memory, redis) = (Rig::memory(), Rig::redis().await);
@@ -114,12 +133,16 @@ async fn play(one_shard: bool, made: &[Move], end: &[Move]) -> bool {
     redis.ping().await;
     let started = Instant::now();
     let made = made.iter().chain(end);
+    let mut seqs = HashMap::new();
     for (at, made) in made.enumerate() {
         let Some(call) = clients.call(&memory, made).await else {
             continue;
         };
         let reply = call.clone().on(&memory).await;
-        let other = call.clone().on(&redis).await;
+        let other = with_own_seq(call.clone(), &seqs).on(&redis).await;
+        if let (Some(one), Some(other)) = (seq_of(&reply), seq_of(&other)) {
+            seqs.insert(one, other);
+        }
         clients.hear(&call, &reply);
         let (seen, next) = see(&memory, &clients).await;
         let (other_seen, other_next) = see(&redis, &clients).await;
