@@ -48,7 +48,7 @@ pub(crate) struct Agent {
 /// The running agent: where it hears, and where it runs.
 #[derive(Clone)]
 struct Mailbox {
-    tx: mpsc::UnboundedSender<GiveBack>,
+    tx: mpsc::UnboundedSender<(GiveBack, Pending)>,
     runtime: Handle,
 }
 
@@ -115,12 +115,9 @@ impl Agent {
     /// Has something given back, ordered after the call that may have taken it (calls about one lock
     /// share a connection). Never waits; if there is no runtime left to do it, the lease ends by itself.
     pub(super) fn give_back(&self, message: GiveBack) {
-        let Some(mailbox) = self.running() else {
-            return;
-        };
-        self.shared.pending.fetch_add(1, Ordering::AcqRel);
-        if mailbox.tx.send(message).is_err() {
-            self.shared.settled_one();
+        if let Some(mailbox) = self.running() {
+            // A message that is not heard any more is dropped, and with it what counts it.
+            let _ = mailbox.tx.send((message, Pending::new(&self.shared)));
         }
     }
 
@@ -147,9 +144,6 @@ impl Agent {
         if let Some(running) = mailbox.as_ref().filter(|running| !running.tx.is_closed()) {
             return Some(running.clone());
         }
-        // An agent whose runtime has ended took its messages with it.
-        self.shared.pending.store(0, Ordering::Release);
-        self.shared.idle.notify_waiters();
         let here = Handle::try_current().ok();
         for runtime in self.home.iter().chain(&here) {
             let (tx, rx) = mpsc::unbounded_channel();
@@ -219,16 +213,28 @@ impl Shared {
             .filter(|f| !f.is_over())
             .collect()
     }
+}
 
-    fn settled_one(&self) {
-        if self.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.idle.notify_waiters();
+/// Counts a message until it is dealt with, or dropped with the runtime that was to deal with it.
+struct Pending(Arc<Shared>);
+
+impl Pending {
+    fn new(shared: &Arc<Shared>) -> Self {
+        shared.pending.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if self.0.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.idle.notify_waiters();
         }
     }
 }
 
 /// Ends when the store handle is gone and its mailbox is empty.
-async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceiver<GiveBack>) {
+async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceiver<(GiveBack, Pending)>) {
     loop {
         let next = shared.next_round();
         let round = async {
@@ -239,7 +245,7 @@ async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceiver<GiveBack>
         };
         tokio::select! {
             message = mailbox.recv() => match message {
-                Some(message) => drop(tokio::spawn(give_back(Arc::clone(&shared), message))),
+                Some(message) => drop(tokio::spawn(give_back(message))),
                 None => return,
             },
             () = round => round_of(&shared),
@@ -274,13 +280,14 @@ fn round_of(shared: &Arc<Shared>) {
     }
 }
 
-async fn give_back(shared: Arc<Shared>, message: GiveBack) {
+async fn give_back((message, pending): (GiveBack, Pending)) {
+    let shared = &pending.0;
     let GiveBack {
         key,
         me,
         job,
         until,
-        mut doubtful,
+        doubtful,
     } = message;
     let mut pause = Duration::from_millis(20);
     loop {
@@ -289,13 +296,14 @@ async fn give_back(shared: Arc<Shared>, message: GiveBack) {
             Some(job) => unclaim(&*shared.backend, &key, &me, job).await,
         };
         match outcome {
-            Ok(GaveBack::Nothing) if doubtful => {}
+            Ok(GaveBack::Nothing | GaveBack::NothingOnRetry) if doubtful => {}
             Ok(outcome) => {
                 let (node, lock) = (me.node(), key.hashed());
                 tracing::debug!(node, %lock, ?outcome, "given back after a drop");
                 break;
             }
-            Err(error) => doubtful |= error.may_have_run(),
+            // An undo that may have run is no doubt about what it undoes.
+            Err(_) => {}
         }
         if Instant::now() + pause > until {
             break;
@@ -303,7 +311,6 @@ async fn give_back(shared: Arc<Shared>, message: GiveBack) {
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(2));
     }
-    shared.settled_one();
 }
 
 /// The undo of a claim: a mere release would leave a job that looks as if its worker had died.
