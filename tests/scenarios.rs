@@ -163,7 +163,8 @@ table! { only_redis {
         a_quota_admits_or_refuses,
         a_request_is_not_deferred,
         an_acceptance_without_an_answer,
-        a_store_that_hangs_is_away,
+        a_store_that_hangs_is_away;
+    recovery:
         a_store_that_is_not_there_yet,
         killed_and_restarted_under_load,
         a_lock_that_was_held_is_given_up,

@@ -9,6 +9,7 @@ pub(crate) mod not_deferred;
 pub(crate) mod odd_keys;
 pub(crate) mod outage;
 pub(crate) mod quota;
+pub(crate) mod recovery;
 pub(crate) mod replay;
 pub(crate) mod status;
 pub(crate) mod wiring;

@@ -7,10 +7,12 @@ use std::{
     io::{BufRead as _, BufReader},
     net::TcpListener,
     process::{Child, Command, Stdio},
-    sync::OnceLock,
+    time::Duration,
 };
 
 use redis::aio::MultiplexedConnection;
+use tokio::sync::OnceCell;
+use uuid::Uuid;
 
 use crate::wait::eventually;
 
@@ -21,6 +23,9 @@ cat >/dev/null
 kill -CONT $! 2>/dev/null
 kill -KILL $! 2>/dev/null
 "#;
+
+/// How long a server may take to start.
+const START: Duration = Duration::from_secs(4);
 
 /// One `redis-server`, on a free port, that keeps nothing on disk.
 #[derive(Debug)]
@@ -33,25 +38,30 @@ pub struct Server {
 
 /// The server that the tests of this process share, each in a namespace of its own.
 pub async fn shared_server() -> &'static Server {
-    static SERVER: OnceLock<Server> = OnceLock::new();
-    let server = SERVER.get_or_init(|| Server::spawn(None));
-    server.is_up().await;
-    server
+    static SERVER: OnceCell<Server> = OnceCell::const_new();
+    SERVER.get_or_init(Server::start).await
 }
 
 impl Server {
     /// Starts one, and returns when it answers.
     pub async fn start() -> Self {
-        let server = Self::spawn(None);
-        server.is_up().await;
-        server
+        Self::start_with(None).await
     }
 
     /// Starts one that asks for this password.
     pub async fn with_password(password: &str) -> Self {
-        let server = Self::spawn(Some(password.to_owned()));
-        server.is_up().await;
-        server
+        Self::start_with(Some(password)).await
+    }
+
+    /// On another port if somebody else was faster to take the first one.
+    async fn start_with(password: Option<&str>) -> Self {
+        for _ in 0..5 {
+            let server = Self::spawn(password.map(str::to_owned));
+            if tokio::time::timeout(START, server.is_up()).await.is_ok() {
+                return server;
+            }
+        }
+        panic!("redis-server does not start");
     }
 
     /// A port on which there is none yet: [`restart`](Self::restart) starts it.
@@ -125,13 +135,16 @@ impl Server {
         self.try_connection().await.expect("the server answers")
     }
 
+    /// None if the server is away, or is another one.
     async fn try_connection(&self) -> Option<MultiplexedConnection> {
         let url = self.url("");
         let url = url.split('?').next()?;
         let client = redis::Client::open(url).ok()?;
         let mut connection = client.get_multiplexed_async_connection().await.ok()?;
-        let answer: Result<String, _> = redis::cmd("PING").query_async(&mut connection).await;
-        answer.ok().map(|_| connection)
+        let mut info = redis::cmd("INFO");
+        let info: String = info.arg("server").query_async(&mut connection).await.ok()?;
+        let ours = format!("process_id:{}", self.pid);
+        info.lines().any(|line| line == ours).then_some(connection)
     }
 
     async fn is_up(&self) {
@@ -148,11 +161,16 @@ impl Drop for Server {
     }
 }
 
-/// Another process may take it before the server does; then the server does not start, and the test
-/// fails with a sentence. The kernel hands ports out in turn, so that is a rare thing.
+/// Below those that the kernel gives to clients: one of them could take it before the server does, or
+/// while the server is away.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("it is bound").port()
+    loop {
+        let [high, low, ..] = *Uuid::new_v4().as_bytes();
+        let port = 10_000 + u16::from_be_bytes([high, low]) % 20_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 fn launch(port: u16, password: Option<&str>) -> (Child, u32) {

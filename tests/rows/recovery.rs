@@ -1,0 +1,161 @@
+//! What happens when Redis comes, comes back, or forgets.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use lockgate_tests::{Case, Server, Site, eventually};
+
+use super::{
+    accepted,
+    lock::busy,
+    outage::{away, comes_back, promptly, site, site_within},
+    passes_at_once,
+};
+
+pub(crate) async fn a_store_that_is_not_there_yet(case: Case) {
+    let mut server = Server::not_running();
+    let site = site(&case, &server).await;
+    away(promptly(site.post("/orders/7/pay")).await);
+    let _ = promptly(site.get("/quota/three")).await.expect(200);
+    server.restart().await;
+    comes_back(&site).await;
+    runs_what_it_defers(&site).await;
+}
+
+/// Requests go on while the server is killed and comes back empty: each is let through under a lock, or
+/// refused, in time.
+pub(crate) async fn killed_and_restarted_under_load(case: Case) {
+    let mut server = Server::start().await;
+    let site = Arc::new(site(&case, &server).await);
+    let counts = Arc::new(Counts::default());
+    let load: Vec<_> = (0..6)
+        .map(|n| {
+            tokio::spawn(load(
+                Arc::clone(&site),
+                format!("/orders/{n}/pay"),
+                Arc::clone(&counts),
+            ))
+        })
+        .collect();
+    for _ in 0..2 {
+        counts.grow("passages", &counts.passed).await;
+        server.kill();
+        counts.grow("refusals", &counts.refused).await;
+        server.restart().await;
+    }
+    counts.grow("passages", &counts.passed).await;
+    counts.over.store(true, Ordering::Relaxed);
+    for requests in load {
+        requests.await.expect("prompt answers of the right kind");
+    }
+    for n in 0..6 {
+        passes_at_once(&site, &n.to_string()).await;
+    }
+}
+
+#[derive(Default)]
+struct Counts {
+    passed: AtomicUsize,
+    refused: AtomicUsize,
+    over: AtomicBool,
+}
+
+impl Counts {
+    async fn grow(&self, what: &str, count: &AtomicUsize) {
+        let before = count.load(Ordering::Relaxed);
+        eventually(what, async || count.load(Ordering::Relaxed) > before + 20).await;
+    }
+}
+
+async fn load(site: Arc<Site>, target: String, counts: Arc<Counts>) {
+    while !counts.over.load(Ordering::Relaxed) {
+        let answer = promptly(site.post(&target)).await;
+        match answer.status.as_u16() {
+            200 => counts.passed.fetch_add(1, Ordering::Relaxed),
+            503 => {
+                away(answer);
+                counts.refused.fetch_add(1, Ordering::Relaxed)
+            }
+            // Its own last grant may not have been given back yet.
+            _ => {
+                busy(answer);
+                0
+            }
+        };
+    }
+}
+
+/// Redis comes back empty while a handler runs: its answer goes out, and the lock is free.
+pub(crate) async fn a_lock_that_was_held_is_given_up(case: Case) {
+    let mut server = Server::start().await;
+    let site = site(&case, &server).await;
+    let hold = site.hold("/orders/7/pay").await;
+    server.kill();
+    server.restart().await;
+    comes_back(&site).await;
+    let _ = hold.let_go().await.expect(200);
+    let _ = site.post("/orders/7/ship").send().await.expect(200);
+}
+
+pub(crate) async fn the_worker_goes_on(case: Case) {
+    let mut server = Server::start().await;
+    let site = site(&case, &server).await;
+    runs_what_it_defers(&site).await;
+    server.kill();
+    away(promptly(site.post("/orders/7/refund")).await);
+    server.restart().await;
+    comes_back(&site).await;
+    runs_what_it_defers(&site).await;
+}
+
+/// At once: a worker must not need its next sign of life, up to 5 s later, to be there again.
+pub(super) async fn runs_what_it_defers(site: &Site) {
+    let asked = Instant::now();
+    let hold = site.hold("/orders/7/pay").await;
+    let job = accepted(site.post("/orders/7/refund").send().await);
+    let _ = hold.let_go().await.expect(200);
+    let _ = job.done(site).await;
+    let took = asked.elapsed();
+    assert!(took < Duration::from_secs(3), "done after {took:?}");
+}
+
+pub(crate) async fn forgotten_scripts_are_sent_again(case: Case) {
+    let server = Server::start().await;
+    let site = site_within(&case, &server, Duration::from_secs(10)).await;
+    let mut connection = server.connection().await;
+    let forget = tokio::spawn(async move {
+        loop {
+            let mut flush = redis::cmd("SCRIPT");
+            let () = flush
+                .arg("FLUSH")
+                .query_async(&mut connection)
+                .await
+                .unwrap();
+        }
+    });
+    for round in 0..10 {
+        let sent: Vec<_> = (0..8)
+            .flat_map(|n| {
+                [
+                    site.post(&format!("/orders/{round}-{n}/pay")).spawn(),
+                    site.get(&format!("/quota/param/{round}-{n}")).spawn(),
+                ]
+            })
+            .collect();
+        for answer in sent {
+            let answer = answer.answer().await.expect(200);
+            let json = answer.json();
+            assert!(
+                json["fence"].is_u64() || json["remaining"].is_u64(),
+                "{answer:?}"
+            );
+        }
+    }
+    runs_what_it_defers(&site).await;
+    forget.abort();
+}
