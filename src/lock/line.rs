@@ -68,12 +68,14 @@ pub(super) enum Waited {
     Fault(Error),
 }
 
-/// Rings the line's bell when a waiter is done with, so that its place is not kept for nobody.
-struct Leaves(Arc<Notify>);
+/// Rings the line's bell when a waiter leaves without the lock, so that its place is not kept for nobody.
+struct Leaves(Option<Arc<Notify>>);
 
 impl Drop for Leaves {
     fn drop(&mut self) {
-        self.0.notify_one();
+        if let Some(bell) = &self.0 {
+            bell.notify_one();
+        }
     }
 }
 
@@ -97,6 +99,8 @@ impl Lines {
         let (tell, told) = oneshot::channel();
         let starts = {
             let mut lines = self.lines.lock();
+            // A line is there exactly while its keeper is.
+            let starts = !lines.contains_key(key);
             let line = lines.entry(key.clone()).or_default();
             if line.len() >= MAX_WAITERS {
                 return Waited::Full;
@@ -106,20 +110,24 @@ impl Lines {
                 terms: terms.clone(),
                 tell,
             });
-            line.len() == 1
+            starts
         };
-        let _leaves = Leaves(Arc::clone(&bell));
+        let mut leaves = Leaves(Some(Arc::clone(&bell)));
         if starts {
             tracing::debug!(node = %store.node(), lock = %key.hashed(), "waiting in line");
             let keeper = Keeper {
                 lines: Arc::clone(self),
                 store: store.clone(),
                 key: key.clone(),
+                done: false,
             };
             store.spawn(keeper.run(bell));
         }
         match tokio::time::timeout_at(until, told).await {
-            Ok(Ok(waited)) => waited,
+            Ok(Ok(waited)) => {
+                leaves.0 = None;
+                waited
+            }
             // The keeper has looked at the clock a moment before this task did.
             Ok(Err(_)) if Instant::now() >= until => Waited::TooLong,
             // The keeper's runtime ended under it.
@@ -174,16 +182,12 @@ struct Keeper {
     lines: Arc<Lines>,
     store: Store,
     key: Key,
+    /// The line was taken away; one that has begun since then has its own keeper.
+    done: bool,
 }
 
 impl Keeper {
-    async fn run(self, bell: Arc<Notify>) {
-        // If the runtime drops this task, the waiters' channels must not stay in the map for ever.
-        let mut cut_short = FailOnDrop {
-            lines: &self.lines,
-            key: &self.key,
-            armed: true,
-        };
+    async fn run(mut self, bell: Arc<Notify>) {
         let mut place: Option<Place> = None;
         let mut away_since: Option<Instant> = None;
         while let Some((terms, last)) = self.lines.front(&self.key) {
@@ -216,8 +220,7 @@ impl Keeper {
             place = Some(mine);
             let _ = tokio::time::timeout(pause, rung).await;
         }
-        // The line was taken away above; one that has begun since then has its own keeper.
-        cut_short.armed = false;
+        self.done = true;
     }
 
     async fn look(
@@ -282,16 +285,11 @@ impl Place {
     }
 }
 
-struct FailOnDrop<'a> {
-    lines: &'a Lines,
-    key: &'a Key,
-    armed: bool,
-}
-
-impl Drop for FailOnDrop<'_> {
+/// If the runtime drops the task, its waiters' channels must not stay in the map for ever.
+impl Drop for Keeper {
     fn drop(&mut self) {
-        if self.armed {
-            self.lines.fail(self.key, ErrorKind::Unavailable);
+        if !self.done {
+            self.lines.fail(&self.key, ErrorKind::Unavailable);
         }
     }
 }

@@ -1,19 +1,17 @@
-//! The agent: renews leases, and gives back what was dropped.
+//! The agent: has leases renewed, and gives back what was dropped.
 //!
 //! It is one task per store handle, started by the first acquisition on that caller's runtime (and
 //! started again if that runtime has ended). Everything it is told goes through one unbounded mailbox,
 //! so a `Drop` can talk to it without waiting, and without a runtime of its own.
 //!
-//! - **Renewal** comes at a third of each lease, in batches. A failed one is tried again until the
-//!   lease is no longer sure; then the hold is lost. "Not yours" loses it at once.
+//! - **Renewal** is in [`rounds`](super::rounds).
 //! - **Giving back** is the undo of whatever a nonce may have done. It is sent again until the store
 //!   has answered, or until the lease must have ended by itself.
 
 use std::{
-    collections::BTreeMap,
     fmt,
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -27,16 +25,11 @@ use tokio::{
 };
 
 use super::{
-    backend::{Backend, GaveBack, JobId, Renewal, Settle, Token, Verdict},
-    hold::{Facts, Loss, Terms},
+    backend::{Backend, GaveBack, JobId, Settle, Token, Verdict},
+    hold::Facts,
+    rounds::Rounds,
 };
 use crate::{error::Error, key::Key};
-
-/// Leases renewed in one call: bounded as `renew.lua` is.
-const BATCH: usize = 25;
-
-/// Renewals that are due within this of each other go together.
-const SLACK: Duration = Duration::from_millis(20);
 
 pub(crate) struct Agent {
     shared: Arc<Shared>,
@@ -48,16 +41,13 @@ pub(crate) struct Agent {
 /// The running agent: where it hears, and where it runs.
 #[derive(Clone)]
 struct Mailbox {
-    tx: mpsc::UnboundedSender<GiveBack>,
+    tx: mpsc::UnboundedSender<(GiveBack, Pending)>,
     runtime: Handle,
 }
 
 struct Shared {
     backend: Arc<dyn Backend>,
-    /// When to look at which hold next; the number only makes the keys distinct.
-    rounds: Mutex<BTreeMap<(Instant, usize), Weak<Facts>>>,
-    numbers: AtomicUsize,
-    sooner: Notify,
+    rounds: Arc<Rounds>,
     /// Messages that are not dealt with yet.
     pending: AtomicUsize,
     idle: Notify,
@@ -77,11 +67,10 @@ pub(super) struct GiveBack {
 
 impl Agent {
     pub(super) fn new(backend: Arc<dyn Backend>) -> Self {
+        let rounds = Arc::new(Rounds::new(Arc::clone(&backend)));
         let shared = Shared {
             backend,
-            rounds: Mutex::default(),
-            numbers: AtomicUsize::new(0),
-            sooner: Notify::new(),
+            rounds,
             pending: AtomicUsize::new(0),
             idle: Notify::new(),
         };
@@ -96,31 +85,20 @@ impl Agent {
     /// Takes care of a new hold: renewal, and its end.
     pub(super) fn watch_over(&self, facts: &Arc<Facts>) {
         self.running();
-        let until = facts.valid_until();
-        let first = if facts.terms.renew {
-            until.min(soon(&facts.terms))
-        } else {
-            until
-        };
-        self.shared.schedule(first, facts);
+        self.shared.rounds.begin(facts);
     }
 
     /// A hold that is over leaves the rounds at once: they are as long as the number of holds.
     pub(super) fn look_away(&self, facts: &Facts) {
-        if let Some(round) = facts.round.lock().take() {
-            self.shared.rounds.lock().remove(&round);
-        }
+        self.shared.rounds.forget(facts);
     }
 
     /// Has something given back, ordered after the call that may have taken it (calls about one lock
     /// share a connection). Never waits; if there is no runtime left to do it, the lease ends by itself.
     pub(super) fn give_back(&self, message: GiveBack) {
-        let Some(mailbox) = self.running() else {
-            return;
-        };
-        self.shared.pending.fetch_add(1, Ordering::AcqRel);
-        if mailbox.tx.send(message).is_err() {
-            self.shared.settled_one();
+        if let Some(mailbox) = self.running() {
+            // A message that is not heard any more is dropped, and with it what counts it.
+            let _ = mailbox.tx.send((message, Pending::new(&self.shared)));
         }
     }
 
@@ -147,9 +125,6 @@ impl Agent {
         if let Some(running) = mailbox.as_ref().filter(|running| !running.tx.is_closed()) {
             return Some(running.clone());
         }
-        // An agent whose runtime has ended took its messages with it.
-        self.shared.pending.store(0, Ordering::Release);
-        self.shared.idle.notify_waiters();
         let here = Handle::try_current().ok();
         for runtime in self.home.iter().chain(&here) {
             let (tx, rx) = mpsc::unbounded_channel();
@@ -167,70 +142,36 @@ impl Agent {
     }
 }
 
-/// When to renew for the first time.
-fn soon(terms: &Terms) -> Instant {
-    Instant::now() + terms.lease / 3
-}
-
 impl fmt::Debug for Agent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Agent")
-            .field("held", &self.shared.rounds.lock().len())
+            .field("held", &self.shared.rounds.len())
             .finish()
     }
 }
 
-impl Shared {
-    /// Looks at the hold at this time, and not at the one that was set before.
-    fn schedule(&self, at: Instant, facts: &Arc<Facts>) {
-        let round = (at, self.numbers.fetch_add(1, Ordering::Relaxed));
-        let before = facts.round.lock().replace(round);
-        let mut rounds = self.rounds.lock();
-        if let Some(before) = before {
-            rounds.remove(&before);
-        }
-        // Given back meanwhile: `look_away` has been here already.
-        if facts.is_over() {
-            return;
-        }
-        let first = rounds
-            .first_key_value()
-            .is_none_or(|((first, _), _)| at < *first);
-        rounds.insert(round, Arc::downgrade(facts));
-        drop(rounds);
-        if first {
-            self.sooner.notify_one();
-        }
-    }
+/// Counts a message until it is dealt with, or dropped with the runtime that was to deal with it.
+struct Pending(Arc<Shared>);
 
-    fn next_round(&self) -> Option<Instant> {
-        self.rounds.lock().first_key_value().map(|((at, _), _)| *at)
+impl Pending {
+    fn new(shared: &Arc<Shared>) -> Self {
+        shared.pending.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(shared))
     }
+}
 
-    /// Takes out what is due.
-    fn due(&self) -> Vec<Arc<Facts>> {
-        let end = Instant::now() + SLACK;
-        let mut rounds = self.rounds.lock();
-        let later = rounds.split_off(&(end, 0));
-        let due = std::mem::replace(&mut *rounds, later);
-        drop(rounds);
-        due.into_values()
-            .filter_map(|f| f.upgrade())
-            .filter(|f| !f.is_over())
-            .collect()
-    }
-
-    fn settled_one(&self) {
-        if self.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.idle.notify_waiters();
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if self.0.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.idle.notify_waiters();
         }
     }
 }
 
 /// Ends when the store handle is gone and its mailbox is empty.
-async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceiver<GiveBack>) {
+async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceiver<(GiveBack, Pending)>) {
     loop {
-        let next = shared.next_round();
+        let next = shared.rounds.next();
         let round = async {
             match next {
                 Some(at) => tokio::time::sleep_until(at).await,
@@ -239,48 +180,23 @@ async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceiver<GiveBack>
         };
         tokio::select! {
             message = mailbox.recv() => match message {
-                Some(message) => drop(tokio::spawn(give_back(Arc::clone(&shared), message))),
+                Some(message) => drop(tokio::spawn(give_back(message))),
                 None => return,
             },
-            () = round => round_of(&shared),
-            () = shared.sooner.notified() => {}
+            () = round => shared.rounds.look(),
+            () = shared.rounds.sooner() => {}
         }
     }
 }
 
-/// Renews what can be renewed, and loses what is at its end.
-fn round_of(shared: &Arc<Shared>) {
-    let now = Instant::now();
-    let mut to_renew = Vec::new();
-    for hold in shared.due() {
-        let until = hold.valid_until();
-        let past_end = hold.last.load(Ordering::Acquire) || now >= hold.end;
-        if !past_end && !hold.renewing.swap(true, Ordering::AcqRel) {
-            // Should its renewal hang, the hold still ends in time.
-            shared.schedule(until, &hold);
-            to_renew.push(hold);
-        } else if until > now + SLACK {
-            shared.schedule(until, &hold);
-        } else {
-            hold.lose(if past_end {
-                Loss::TooLong
-            } else {
-                Loss::Lapsed
-            });
-        }
-    }
-    for batch in to_renew.chunks(BATCH) {
-        tokio::spawn(renew(Arc::clone(shared), batch.to_vec()));
-    }
-}
-
-async fn give_back(shared: Arc<Shared>, message: GiveBack) {
+async fn give_back((message, pending): (GiveBack, Pending)) {
+    let shared = &pending.0;
     let GiveBack {
         key,
         me,
         job,
         until,
-        mut doubtful,
+        doubtful,
     } = message;
     let mut pause = Duration::from_millis(20);
     loop {
@@ -289,13 +205,14 @@ async fn give_back(shared: Arc<Shared>, message: GiveBack) {
             Some(job) => unclaim(&*shared.backend, &key, &me, job).await,
         };
         match outcome {
-            Ok(GaveBack::Nothing) if doubtful => {}
+            Ok(GaveBack::Nothing | GaveBack::NothingOnRetry) if doubtful => {}
             Ok(outcome) => {
                 let (node, lock) = (me.node(), key.hashed());
                 tracing::debug!(node, %lock, ?outcome, "given back after a drop");
                 break;
             }
-            Err(error) => doubtful |= error.may_have_run(),
+            // An undo that may have run is no doubt about what it undoes.
+            Err(_) => {}
         }
         if Instant::now() + pause > until {
             break;
@@ -303,7 +220,6 @@ async fn give_back(shared: Arc<Shared>, message: GiveBack) {
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(2));
     }
-    shared.settled_one();
 }
 
 /// The undo of a claim: a mere release would leave a job that looks as if its worker had died.
@@ -329,50 +245,4 @@ async fn unclaim(
     } else {
         GaveBack::Nothing
     })
-}
-
-async fn renew(shared: Arc<Shared>, holds: Vec<Arc<Facts>>) {
-    let now = Instant::now();
-    // Near its end a hold gets what is left, so that the store ends it when the holder is told.
-    let lease = |hold: &Facts| {
-        hold.terms
-            .lease
-            .min(hold.end.saturating_duration_since(now))
-    };
-    let items = holds.iter().map(|hold| Renewal {
-        key: hold.key.clone(),
-        me: hold.me.clone(),
-        lease: lease(hold),
-        job: hold.terms.job.clone(),
-    });
-    let answer = shared.backend.renew(items.collect()).await;
-    for (i, hold) in holds.iter().enumerate() {
-        hold.renewing.store(false, Ordering::Release);
-        let whole = hold.terms.lease;
-        match answer
-            .as_ref()
-            .map(|extended| extended.get(i).copied().unwrap_or(false))
-        {
-            // Given back or lost while the renewal was under way: either is final.
-            _ if hold.is_over() => {}
-            Ok(true) => {
-                hold.extended(now, lease(hold));
-                let last = lease(hold) < whole;
-                hold.last.store(last, Ordering::Release);
-                shared.schedule(
-                    if last {
-                        hold.valid_until()
-                    } else {
-                        now + whole / 3
-                    },
-                    hold,
-                );
-            }
-            Ok(false) => hold.lose(Loss::Taken),
-            Err(_) => {
-                let again = (Instant::now() + whole / 10).min(hold.valid_until());
-                shared.schedule(again, hold);
-            }
-        }
-    }
 }

@@ -15,6 +15,10 @@ use crate::{
     key::Key,
 };
 
+/// Longest time that a call without an answer is taken to be merely under way. Beyond it the connection may
+/// have been given up, and the undo, on another one, may come first.
+const HEALTHY: Duration = Duration::from_millis(50);
+
 /// An acquisition or a claim under one nonce. If it is dropped while something of that nonce may be in
 /// the store, the agent gives it back.
 #[derive(Debug)]
@@ -106,7 +110,7 @@ impl Drop for Attempt {
                 me: self.me.clone(),
                 job: self.job.clone(),
                 until: Instant::now() + self.lease,
-                doubtful: self.doubtful,
+                doubtful: self.doubtful || self.sent.elapsed() > HEALTHY,
             });
         }
     }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::{
     agent::Agent,
     backend::{Backend, Node},
-    hints::Hints,
+    hints::{Hints, Listening},
     memory::Memory,
 };
 use crate::{clock::Clock, error::Error};
@@ -109,7 +109,7 @@ impl Store {
         let hints = &self.shared.hints;
         hints.ensure(|| {
             let _at_home = self.shared.agent.runtime()?.enter();
-            self.backend().listen(self.node().clone(), hints)
+            Some(Listening(self.backend().listen(self.node().clone(), hints)))
         });
         hints
     }

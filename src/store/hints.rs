@@ -73,14 +73,14 @@ pub(crate) struct Hints {
 
 impl Hints {
     /// Makes sure that somebody listens: `listen` is called the first time, and again if the runtime of
-    /// the task it returned has ended.
-    pub(crate) fn ensure(&self, listen: impl FnOnce() -> Option<JoinHandle<()>>) {
+    /// the task it returned has ended, or if it could not listen (`None`).
+    pub(crate) fn ensure(&self, listen: impl FnOnce() -> Option<Listening>) {
         let mut listening = self.listening.lock();
         let alive = listening
             .as_ref()
             .is_some_and(|Listening(task)| task.as_ref().is_none_or(|task| !task.is_finished()));
         if !alive {
-            *listening = Some(Listening(listen()));
+            *listening = listen();
         }
     }
 
@@ -109,14 +109,14 @@ impl Hints {
 
     pub(crate) fn deliver(&self, hint: Hint) {
         match hint {
-            Hint::Offer(key) => ring(&self.lines, &key),
-            Hint::Job(id) => ring(&self.jobs, &id),
+            Hint::Offer(key) => ring(&self.lines, &key, Notify::notify_one),
+            Hint::Job(id) => ring(&self.jobs, &id, wake_all),
             // Local hand-over is bounded to none for now, so a holder has nothing to decide by it.
             Hint::Line(_) => {}
             Hint::Work(..) | Hint::Due(_) | Hint::Workers => self.tell_worker(hint),
             Hint::Resync => {
-                ring_all(&self.lines);
-                ring_all(&self.jobs);
+                ring_all(&self.lines, Notify::notify_one);
+                ring_all(&self.jobs, wake_all);
                 self.tell_worker(Hint::Resync);
             }
         }
@@ -131,7 +131,7 @@ impl Hints {
 
 /// The task that listens; none where messages come without one.
 #[derive(Debug)]
-struct Listening(Option<JoinHandle<()>>);
+pub(crate) struct Listening(pub(crate) Option<JoinHandle<()>>);
 
 type Bells<K> = Mutex<HashMap<K, Weak<Notify>>>;
 
@@ -150,17 +150,21 @@ fn bell<K: Clone + Eq + std::hash::Hash>(bells: &Bells<K>, key: &K) -> Arc<Notif
     bell
 }
 
-/// `notify_one` keeps one permit for a listener that is between two looks; the others are woken too.
-fn ring<K: Eq + std::hash::Hash>(bells: &Bells<K>, key: &K) {
+/// A bell with many listeners, of whom one may be between two looks.
+fn wake_all(bell: &Notify) {
+    bell.notify_waiters();
+    bell.notify_one();
+}
+
+/// Line bells have one listener, the keeper: a permit is kept for it if it is between two looks.
+fn ring<K: Eq + std::hash::Hash>(bells: &Bells<K>, key: &K, how: fn(&Notify)) {
     if let Some(bell) = bells.lock().get(key).and_then(Weak::upgrade) {
-        bell.notify_waiters();
-        bell.notify_one();
+        how(&bell);
     }
 }
 
-fn ring_all<K>(bells: &Bells<K>) {
+fn ring_all<K>(bells: &Bells<K>, how: fn(&Notify)) {
     for bell in bells.lock().values().filter_map(Weak::upgrade) {
-        bell.notify_waiters();
-        bell.notify_one();
+        how(&bell);
     }
 }

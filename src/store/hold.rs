@@ -79,16 +79,29 @@ impl Facts {
     }
 
     pub(crate) fn loss(&self) -> Option<Loss> {
+        // Not only when the agent says so: its runtime may stand still.
+        if Instant::now() >= self.valid_until() + BEHIND {
+            self.lose(Loss::Lapsed);
+        }
         *self.lost.borrow()
     }
 
     /// Resolves when the hold is lost; never if it is given back first.
     pub(crate) async fn lost(&self) -> Loss {
         let mut lost = self.lost.subscribe();
-        match lost.wait_for(Option::is_some).await.map(|loss| *loss) {
-            Ok(Some(loss)) => loss,
-            // The sender lives in `self`, which is borrowed here: it can't have been dropped.
-            _ => std::future::pending().await,
+        loop {
+            if let Some(loss) = self.loss() {
+                return loss;
+            }
+            let until = self.valid_until();
+            if self.is_over() {
+                // Given back: there is nothing left to lose.
+                return std::future::pending().await;
+            }
+            tokio::select! {
+                _ = lost.changed() => {}
+                () = tokio::time::sleep_until(until + BEHIND) => {}
+            }
         }
     }
 
@@ -182,6 +195,8 @@ impl Hold {
     /// store decides whether there is something to give.
     pub(crate) async fn release(mut self) -> Result<GaveBack, Error> {
         let (key, me) = (self.facts.key.clone(), self.facts.me.clone());
+        // Before the call: a renewal that it overtakes would be told "not yours", and that is no loss.
+        self.end();
         let outcome = self.store.backend().release(key, me).await?;
         // Only now: until here `Drop` had to see to it.
         self.forget();
@@ -220,6 +235,9 @@ impl Drop for Hold {
         }
     }
 }
+
+/// How much later than the agent a hold notices its own end: the agent knows the reason.
+const BEHIND: Duration = Duration::from_millis(5);
 
 /// The part of a lease that is sure: the server's clock may run a little faster than ours.
 pub(crate) fn sure(lease: Duration) -> Duration {

@@ -15,6 +15,7 @@ mod keys;
 mod memory;
 #[cfg(feature = "redis")]
 mod redis;
+mod rounds;
 #[cfg(test)]
 mod tests;
 

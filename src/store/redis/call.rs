@@ -1,6 +1,13 @@
 //! One call: past the breaker, within the deadline, once more where that can do no harm.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use redis::{Cmd, ErrorKind as RedisErrorKind, RedisError, ServerErrorKind, Value};
 
@@ -55,7 +62,8 @@ impl Redis {
         };
         let by_hash = command("EVALSHA", script.sha());
         let until = Instant::now() + self.deadline;
-        self.bounded(script.name, until, async {
+        let reached = AtomicBool::new(false);
+        self.bounded(script.name, until, &reached, async {
             let mut sent = 1;
             loop {
                 // Once it may have run, no later error can say that it has not.
@@ -67,6 +75,7 @@ impl Redis {
                     }
                 };
                 let socket = self.lanes.socket(shard).await.map_err(doubtful)?;
+                reached.store(true, Ordering::Relaxed);
                 let mut answer = send(&socket, &by_hash, until).await;
                 if let Err((Fault::NoScript, _)) = answer {
                     answer = send(&socket, &command("EVAL", script.code), until).await;
@@ -96,15 +105,16 @@ impl Redis {
         pipeline: &redis::Pipeline,
     ) -> Result<Vec<Value>, Error> {
         let until = Instant::now() + self.deadline;
-        self.bounded(name, until, async {
+        let reached = AtomicBool::new(false);
+        self.bounded(name, until, &reached, async {
             loop {
-                let mut socket = self.lanes.socket(shard).await?;
-                match pipeline.query_async(&mut socket.connection).await {
+                let socket = self.lanes.socket(shard).await?;
+                reached.store(true, Ordering::Relaxed);
+                let mut connection = socket.connection.clone();
+                match answered(&socket, until, pipeline.query_async(&mut connection)).await {
                     Ok(values) => return Ok(values),
-                    Err(error) => match Fault::of(&error, &socket) {
-                        Fault::NotRun | Fault::Broken => tokio::time::sleep(PAUSE).await,
-                        fault => return Err(fault.explain(name, error)),
-                    },
+                    Err((Fault::NotRun | Fault::Broken, _)) => tokio::time::sleep(PAUSE).await,
+                    Err((fault, error)) => return Err(fault.explain(name, error)),
                 }
             }
         })
@@ -116,6 +126,7 @@ impl Redis {
         &self,
         name: &'static str,
         until: Instant,
+        reached: &AtomicBool,
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         if self.breaker.is_open() {
@@ -124,6 +135,10 @@ impl Redis {
         }
         let outcome = match tokio::time::timeout_at(until, call).await {
             Ok(outcome) => outcome,
+            // What has not reached a socket has not run.
+            Err(_) if !reached.load(Ordering::Relaxed) => {
+                Err(Error::new(ErrorKind::Unavailable, name))
+            }
             Err(_) => Err(Error::new(ErrorKind::Timeout, name)),
         };
         match &outcome {
@@ -156,15 +171,23 @@ impl Redis {
     }
 }
 
-/// The deadline is here too, so that a socket learns which calls got no answer. (A call whose caller
-/// has gone away tells nothing about the socket.)
 async fn send(
     socket: &Socket,
     command: &Cmd,
     until: Instant,
 ) -> Result<Value, (Fault, RedisError)> {
     let mut connection = socket.connection.clone();
-    match tokio::time::timeout_at(until, command.query_async::<Value>(&mut connection)).await {
+    answered(socket, until, command.query_async(&mut connection)).await
+}
+
+/// The deadline is here too, so that a socket learns which calls got no answer. (A call whose caller has
+/// gone away tells nothing about the socket.)
+async fn answered<T>(
+    socket: &Socket,
+    until: Instant,
+    call: impl Future<Output = Result<T, RedisError>>,
+) -> Result<T, (Fault, RedisError)> {
+    match tokio::time::timeout_at(until, call).await {
         Ok(answer) => {
             socket.answered();
             answer.map_err(|error| (Fault::of(&error, socket), error))

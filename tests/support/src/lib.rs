@@ -15,6 +15,11 @@ mod redis;
 pub mod site;
 mod wait;
 
+/// Every block of the README compiles: here, because this package alone has both integrations.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 pub use self::{
     case::{Backing, Case, run},
     demo::Demo,

@@ -1,0 +1,98 @@
+//! Each typed step as its script call: arguments in, typed reply out.
+
+mod jobs;
+mod line;
+mod shards;
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::task::JoinHandle;
+
+use super::{
+    Redis,
+    listen::{self, Listener},
+};
+use crate::{
+    key::Key,
+    store::{
+        backend::{
+            Acquire, Acquired, Backend, Charge, Charged, Claim, Claimed, Due, Enqueue, Enqueued,
+            GaveBack, JobId, JobState, JobView, Node, Renewal, Settle, Step, Token,
+        },
+        hints::Hints,
+    },
+};
+
+type Args = Vec<Vec<u8>>;
+
+impl Backend for Redis {
+    fn acquire(&self, call: Acquire) -> Step<'_, Acquired> {
+        Box::pin(self.do_acquire(call))
+    }
+
+    fn release(&self, key: Key, me: Token) -> Step<'_, GaveBack> {
+        Box::pin(self.do_release(key, me))
+    }
+
+    fn renew(&self, items: Vec<Renewal>) -> Step<'_, Vec<bool>> {
+        Box::pin(self.do_renew(items))
+    }
+
+    fn charge(&self, items: Vec<Charge>) -> Step<'_, Charged> {
+        Box::pin(self.do_charge(items))
+    }
+
+    fn enqueue(&self, call: Enqueue) -> Step<'_, Enqueued> {
+        Box::pin(self.do_enqueue(call))
+    }
+
+    fn claim(&self, call: Claim) -> Step<'_, Claimed> {
+        Box::pin(self.do_claim(call))
+    }
+
+    fn settle(&self, call: Settle) -> Step<'_, bool> {
+        Box::pin(self.do_settle(call))
+    }
+
+    fn cancel(&self, id: JobId, retention: Duration) -> Step<'_, Option<JobState>> {
+        Box::pin(self.do_cancel(id, retention))
+    }
+
+    fn job(&self, id: JobId) -> Step<'_, Option<JobView>> {
+        Box::pin(self.do_job(id))
+    }
+
+    fn heads(&self, keys: Vec<Key>) -> Step<'_, Vec<Option<JobId>>> {
+        Box::pin(self.do_heads(keys))
+    }
+
+    fn due(&self, shards: Vec<u16>, most: usize) -> Step<'_, Vec<Due>> {
+        Box::pin(self.do_due(shards, most))
+    }
+
+    fn watch(&self, node: Node, lease: Duration, most: usize) -> Step<'_, Vec<u16>> {
+        Box::pin(self.do_watch(node, lease, most))
+    }
+
+    fn present(&self, node: Node, lease: Duration) -> Step<'_, usize> {
+        Box::pin(self.do_present(node, lease))
+    }
+
+    fn ping(&self) -> Step<'_, ()> {
+        Box::pin(self.do_ping())
+    }
+
+    fn listen(&self, node: Node, hints: &Arc<Hints>) -> Option<JoinHandle<()>> {
+        let listener = Listener {
+            client: self.client.clone(),
+            wake: self.keys.wake(&node),
+            events: self.keys.events(),
+            connect_within: self.deadline * 4,
+        };
+        Some(listen::spawn(listener, hints))
+    }
+}
+
+fn number(n: u64) -> Vec<u8> {
+    n.to_string().into_bytes()
+}

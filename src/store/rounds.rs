@@ -1,0 +1,189 @@
+//! The rounds: which hold is to be looked at when, to be renewed or to end.
+//!
+//! A hold is renewed at a third of its lease, in batches. A renewal that fails is tried again until the
+//! lease is no longer sure; then the hold is lost. "Not yours" loses it at once. A hold that is over
+//! leaves the rounds, so they are as long as the number of holds.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{sync::Notify, time::Instant};
+
+use super::{
+    backend::{Backend, Renewal},
+    hold::{Facts, Loss},
+};
+
+/// Leases renewed in one call: bounded as `renew.lua` is.
+const BATCH: usize = 25;
+
+/// Looks that are due within this of each other go together.
+const SLACK: Duration = Duration::from_millis(20);
+
+pub(super) struct Rounds {
+    backend: Arc<dyn Backend>,
+    /// The number only makes the times distinct.
+    looks: Mutex<BTreeMap<(Instant, usize), Weak<Facts>>>,
+    numbers: AtomicUsize,
+    sooner: Notify,
+}
+
+impl Rounds {
+    pub(super) fn new(backend: Arc<dyn Backend>) -> Self {
+        let (looks, numbers) = (Mutex::default(), AtomicUsize::new(0));
+        Self {
+            backend,
+            looks,
+            numbers,
+            sooner: Notify::new(),
+        }
+    }
+
+    /// A new hold.
+    pub(super) fn begin(&self, hold: &Arc<Facts>) {
+        let until = hold.valid_until();
+        let third = Instant::now() + hold.terms.lease / 3;
+        self.schedule(
+            if hold.terms.renew {
+                until.min(third)
+            } else {
+                until
+            },
+            hold,
+        );
+    }
+
+    /// A hold that is over.
+    pub(super) fn forget(&self, hold: &Facts) {
+        if let Some(look) = hold.round.lock().take() {
+            self.looks.lock().remove(&look);
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.looks.lock().len()
+    }
+
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.looks.lock().first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Resolves when `next` has become sooner.
+    pub(super) async fn sooner(&self) {
+        self.sooner.notified().await;
+    }
+
+    /// Renews what can be renewed, and loses what is at its end.
+    pub(super) fn look(self: &Arc<Self>) {
+        let now = Instant::now();
+        let mut to_renew = Vec::new();
+        for hold in self.due() {
+            let until = hold.valid_until();
+            let past_end = hold.last.load(Ordering::Acquire) || now >= hold.end;
+            if !past_end && !hold.renewing.swap(true, Ordering::AcqRel) {
+                // Should its renewal hang, the hold still ends in time.
+                self.schedule(until, &hold);
+                to_renew.push(hold);
+            } else if until > now + SLACK {
+                self.schedule(until, &hold);
+            } else {
+                hold.lose(if past_end {
+                    Loss::TooLong
+                } else {
+                    Loss::Lapsed
+                });
+            }
+        }
+        for batch in to_renew.chunks(BATCH) {
+            tokio::spawn(Arc::clone(self).renew(batch.to_vec()));
+        }
+    }
+
+    async fn renew(self: Arc<Self>, holds: Vec<Arc<Facts>>) {
+        let now = Instant::now();
+        // Near its end a hold gets what is left, so that the store ends it when the holder is told.
+        let lease = |hold: &Facts| {
+            hold.terms
+                .lease
+                .min(hold.end.saturating_duration_since(now))
+        };
+        let items = holds.iter().map(|hold| Renewal {
+            key: hold.key.clone(),
+            me: hold.me.clone(),
+            lease: lease(hold),
+            job: hold.terms.job.clone(),
+        });
+        let answer = self.backend.renew(items.collect()).await;
+        for (i, hold) in holds.iter().enumerate() {
+            hold.renewing.store(false, Ordering::Release);
+            let whole = hold.terms.lease;
+            match answer
+                .as_ref()
+                .map(|extended| extended.get(i).copied().unwrap_or(false))
+            {
+                // Given back or lost while the renewal was under way: either is final.
+                _ if hold.is_over() => {}
+                Ok(true) => {
+                    hold.extended(now, lease(hold));
+                    let last = lease(hold) < whole;
+                    hold.last.store(last, Ordering::Release);
+                    self.schedule(
+                        if last {
+                            hold.valid_until()
+                        } else {
+                            now + whole / 3
+                        },
+                        hold,
+                    );
+                }
+                Ok(false) => hold.lose(Loss::Taken),
+                Err(_) => {
+                    let again = (Instant::now() + whole / 10).min(hold.valid_until());
+                    self.schedule(again, hold);
+                }
+            }
+        }
+    }
+
+    /// Looks at the hold at this time, and not at the one that was set before.
+    fn schedule(&self, at: Instant, hold: &Arc<Facts>) {
+        let look = (at, self.numbers.fetch_add(1, Ordering::Relaxed));
+        let before = hold.round.lock().replace(look);
+        let mut looks = self.looks.lock();
+        if let Some(before) = before {
+            looks.remove(&before);
+        }
+        // Given back meanwhile: `forget` has been here already.
+        if hold.is_over() {
+            return;
+        }
+        let first = looks
+            .first_key_value()
+            .is_none_or(|((first, _), _)| at < *first);
+        looks.insert(look, Arc::downgrade(hold));
+        drop(looks);
+        if first {
+            self.sooner.notify_one();
+        }
+    }
+
+    /// Takes out what is due.
+    fn due(&self) -> Vec<Arc<Facts>> {
+        let end = Instant::now() + SLACK;
+        let mut looks = self.looks.lock();
+        let later = looks.split_off(&(end, 0));
+        let due = std::mem::replace(&mut *looks, later);
+        drop(looks);
+        due.into_values()
+            .filter_map(|f| f.upgrade())
+            .filter(|f| !f.is_over())
+            .collect()
+    }
+}
