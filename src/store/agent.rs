@@ -28,7 +28,7 @@ use tokio::{
 
 use super::{
     backend::{Backend, GaveBack, JobId, Renewal, Settle, Token, Verdict},
-    hold::{Facts, Loss, Terms},
+    hold::{Facts, Loss},
 };
 use crate::{error::Error, key::Key};
 
@@ -98,7 +98,7 @@ impl Agent {
         self.running();
         let until = facts.valid_until();
         let first = if facts.terms.renew {
-            until.min(soon(&facts.terms))
+            soon(until)
         } else {
             until
         };
@@ -167,9 +167,11 @@ impl Agent {
     }
 }
 
-/// When to renew for the first time.
-fn soon(terms: &Terms) -> Instant {
-    Instant::now() + terms.lease / 3
+/// When to renew for the first time: at a third of what it has, which may be less than the lease that is
+/// wanted, if somebody else had asked for it.
+fn soon(until: Instant) -> Instant {
+    let now = Instant::now();
+    now + until.saturating_duration_since(now) / 3
 }
 
 impl fmt::Debug for Agent {
