@@ -42,18 +42,15 @@ pub(crate) struct Agent {
     shared: Arc<Shared>,
     /// The runtime on which the store was made, if there was one.
     home: Option<Handle>,
-    mailbox: Mutex<Option<Mailbox>>,
-}
-
-/// The running agent: where it hears, and where it runs.
-#[derive(Clone)]
-struct Mailbox {
-    tx: mpsc::UnboundedSender<GiveBack>,
-    runtime: Handle,
+    mailbox: Mutex<Option<mpsc::UnboundedSender<GiveBack>>>,
 }
 
 struct Shared {
     backend: Arc<dyn Backend>,
+    /// Where the agent runs.
+    runtime: Mutex<Option<Handle>>,
+    /// Where the latest hold was taken that was not taken there: where the agent goes if that runtime ends.
+    elsewhere: Mutex<Option<Handle>>,
     /// When to look at which hold next; the number only makes the keys distinct.
     rounds: Mutex<BTreeMap<(Instant, usize), Weak<Facts>>>,
     numbers: AtomicUsize,
@@ -79,6 +76,8 @@ impl Agent {
     pub(super) fn new(backend: Arc<dyn Backend>) -> Self {
         let shared = Shared {
             backend,
+            runtime: Mutex::new(None),
+            elsewhere: Mutex::new(None),
             rounds: Mutex::default(),
             numbers: AtomicUsize::new(0),
             sooner: Notify::new(),
@@ -96,6 +95,7 @@ impl Agent {
     /// Takes care of a new hold: renewal, and its end.
     pub(super) fn watch_over(&self, facts: &Arc<Facts>) {
         self.running();
+        self.shared.note_where();
         let until = facts.valid_until();
         let first = if facts.terms.renew {
             soon(until)
@@ -119,7 +119,7 @@ impl Agent {
             return;
         };
         self.shared.pending.fetch_add(1, Ordering::AcqRel);
-        if mailbox.tx.send(message).is_err() {
+        if mailbox.send(message).is_err() {
             self.shared.settled_one();
         }
     }
@@ -138,13 +138,14 @@ impl Agent {
     /// Where work in the background should run: a runtime that lives as long as the store, if there is
     /// one, rather than that of the request that happens to ask.
     pub(super) fn runtime(&self) -> Option<Handle> {
-        self.running().map(|mailbox| mailbox.runtime)
+        self.running()?;
+        self.shared.runtime.lock().clone()
     }
 
     /// The running agent; starts one if there is none: at home, or else where the caller runs.
-    fn running(&self) -> Option<Mailbox> {
+    fn running(&self) -> Option<mpsc::UnboundedSender<GiveBack>> {
         let mut mailbox = self.mailbox.lock();
-        if let Some(running) = mailbox.as_ref().filter(|running| !running.tx.is_closed()) {
+        if let Some(running) = mailbox.as_ref().filter(|running| !running.is_closed()) {
             return Some(running.clone());
         }
         // An agent whose runtime has ended took its messages with it.
@@ -153,13 +154,10 @@ impl Agent {
         let here = Handle::try_current().ok();
         for runtime in self.home.iter().chain(&here) {
             let (tx, rx) = mpsc::unbounded_channel();
-            runtime.spawn(run(Arc::clone(&self.shared), rx));
+            Duty::new(&self.shared, rx).begin(runtime);
             // A runtime that has ended drops what is spawned on it at once.
             if !tx.is_closed() {
-                *mailbox = Some(Mailbox {
-                    tx,
-                    runtime: runtime.clone(),
-                });
+                *mailbox = Some(tx);
                 return mailbox.clone();
             }
         }
@@ -222,15 +220,90 @@ impl Shared {
             .collect()
     }
 
+    /// Remembers the caller's runtime, if the agent does not run on it.
+    fn note_where(&self) {
+        let Ok(here) = Handle::try_current() else {
+            return;
+        };
+        let runtime = self.runtime.lock();
+        if runtime.as_ref().is_none_or(|r| r.id() != here.id()) {
+            *self.elsewhere.lock() = Some(here);
+        }
+    }
+
+    /// Nobody is left to renew anything.
+    fn lose_all(&self) {
+        let rounds = std::mem::take(&mut *self.rounds.lock());
+        for hold in rounds.into_values().filter_map(|hold| hold.upgrade()) {
+            hold.lose(Loss::Lapsed);
+        }
+    }
+
     fn settled_one(&self) {
-        if self.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let one_less = |n: usize| n.checked_sub(1);
+        let before = self
+            .pending
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less);
+        if before == Ok(1) {
             self.idle.notify_waiters();
         }
     }
 }
 
+/// A message is dealt with when this is dropped: also if the runtime ends while it is.
+struct Settling(Arc<Shared>);
+
+impl Drop for Settling {
+    fn drop(&mut self) {
+        self.0.settled_one();
+    }
+}
+
+/// The agent's task. If its runtime ends under it, it goes on where the latest hold was taken, with its
+/// mailbox; if there is no such place either, the holders are told.
+struct Duty {
+    shared: Arc<Shared>,
+    /// `None` once the store handle is gone: then the task has ended by itself.
+    mailbox: Option<mpsc::UnboundedReceiver<GiveBack>>,
+}
+
+impl Duty {
+    fn new(shared: &Arc<Shared>, mailbox: mpsc::UnboundedReceiver<GiveBack>) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            mailbox: Some(mailbox),
+        }
+    }
+
+    fn begin(self, runtime: &Handle) {
+        *self.shared.runtime.lock() = Some(runtime.clone());
+        runtime.spawn(self.run());
+    }
+
+    async fn run(mut self) {
+        if let Some(mailbox) = &mut self.mailbox {
+            run(&self.shared, mailbox).await;
+        }
+        self.mailbox = None;
+    }
+}
+
+impl Drop for Duty {
+    fn drop(&mut self) {
+        let Some(mailbox) = self.mailbox.take() else {
+            return;
+        };
+        // Taken, so that places that have ended too are tried once.
+        let elsewhere = self.shared.elsewhere.lock().take();
+        match elsewhere {
+            Some(runtime) => Self::new(&self.shared, mailbox).begin(&runtime),
+            None => self.shared.lose_all(),
+        }
+    }
+}
+
 /// Ends when the store handle is gone and its mailbox is empty.
-async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceiver<GiveBack>) {
+async fn run(shared: &Arc<Shared>, mailbox: &mut mpsc::UnboundedReceiver<GiveBack>) {
     loop {
         let next = shared.next_round();
         let round = async {
@@ -241,10 +314,10 @@ async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceiver<GiveBack>
         };
         tokio::select! {
             message = mailbox.recv() => match message {
-                Some(message) => drop(tokio::spawn(give_back(Arc::clone(&shared), message))),
+                Some(message) => drop(tokio::spawn(give_back(Settling(Arc::clone(shared)), message))),
                 None => return,
             },
-            () = round => round_of(&shared),
+            () = round => round_of(shared),
             () = shared.sooner.notified() => {}
         }
     }
@@ -276,7 +349,8 @@ fn round_of(shared: &Arc<Shared>) {
     }
 }
 
-async fn give_back(shared: Arc<Shared>, message: GiveBack) {
+async fn give_back(settling: Settling, message: GiveBack) {
+    let shared = &settling.0;
     let GiveBack {
         key,
         me,
@@ -305,7 +379,6 @@ async fn give_back(shared: Arc<Shared>, message: GiveBack) {
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(2));
     }
-    shared.settled_one();
 }
 
 /// The undo of a claim: a mere release would leave a job that looks as if its worker had died.

@@ -42,6 +42,20 @@ impl Orphan {
 }
 
 #[test]
+fn a_lock_outlives_the_runtime_its_store_was_made_on() {
+    let (orphan, guard) = Orphan::after(async |store| {
+        let request = store.lock("x").lease(SECOND);
+        request.acquire().await.unwrap()
+    });
+    orphan.here.block_on(async {
+        // Over several leases: renewed all the time, or else told that it is lost.
+        let lost = tokio::time::timeout(3 * SECOND, guard.lost()).await;
+        assert!(lost.is_ok() || !guard.remaining().is_zero(), "nobody told");
+        drop(guard);
+    });
+}
+
+#[test]
 fn a_store_works_on_after_the_runtime_it_was_made_on() {
     let (orphan, ()) = Orphan::after(async |store| {
         drop(store.lock("warm").acquire().await.unwrap());
