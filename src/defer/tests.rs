@@ -66,7 +66,7 @@ impl Working {
         let worker = DeferWorker::on(store, routes.clone());
         let task = tokio::spawn(worker.run(async {
             if stopped.await.is_err() {
-                pending().await
+                pending().await;
             }
         }));
         Self { stop, task }
