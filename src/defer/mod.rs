@@ -19,6 +19,8 @@ mod headers;
 mod judge;
 mod run;
 mod status;
+#[cfg(test)]
+mod tests;
 mod visit;
 mod worker;
 

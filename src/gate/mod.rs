@@ -11,6 +11,8 @@
 //!
 //! This module is public for those who write a driver. Applications need nothing of it.
 
+#[cfg(test)]
+pub(crate) mod fake;
 mod replay;
 mod slot;
 mod source;

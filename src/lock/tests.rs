@@ -1,5 +1,8 @@
 //! The lock engine on the embedded store, with tokio's clock stopped: time passes when nothing runs.
 
+mod seam;
+mod terms;
+
 use std::{sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;

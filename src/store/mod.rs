@@ -27,6 +27,8 @@ pub(crate) use self::hints::Hint;
 pub use self::hold::Loss;
 #[cfg(feature = "redis")]
 pub use self::redis::StoreBuilder;
+#[cfg(test)]
+pub(crate) use self::tests::{Fault, faulty};
 pub(crate) use self::{
     attempt::Attempt,
     hold::{Facts as HoldFacts, Hold, Terms},

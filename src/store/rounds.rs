@@ -48,16 +48,10 @@ impl Rounds {
 
     /// A new hold.
     pub(super) fn begin(&self, hold: &Arc<Facts>) {
-        let until = hold.valid_until();
-        let third = Instant::now() + hold.terms.lease / 3;
-        self.schedule(
-            if hold.terms.renew {
-                until.min(third)
-            } else {
-                until
-            },
-            hold,
-        );
+        let (now, until) = (Instant::now(), hold.valid_until());
+        // Of what it has, not of what it wants: a waiter may have been handed a shorter lease.
+        let third = now + until.saturating_duration_since(now) / 3;
+        self.schedule(if hold.terms.renew { third } else { until }, hold);
     }
 
     /// A hold that is over.

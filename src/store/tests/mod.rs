@@ -10,6 +10,7 @@ mod calls;
 mod caps;
 mod clients;
 mod drain;
+mod faulty;
 mod hints;
 mod jobs;
 mod locks;
@@ -19,6 +20,7 @@ mod moves;
 mod places;
 #[cfg(feature = "redis")]
 mod redis_only;
+mod repairs;
 mod rig;
 mod runs;
 mod shards;
@@ -45,4 +47,5 @@ macro_rules! on_every_store {
     };
 }
 
+pub(crate) use self::faulty::{Fault, faulty};
 use on_every_store;

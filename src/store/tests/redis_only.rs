@@ -74,7 +74,12 @@ impl Server {
     }
 
     /// A plain command about one key of the namespace, given as `{shard}:kind..`.
-    async fn raw<T: redis::FromRedisValue>(&self, verb: &str, key: &str, rest: &[&str]) -> T {
+    pub(super) async fn raw<T: redis::FromRedisValue>(
+        &self,
+        verb: &str,
+        key: &str,
+        rest: &[&str],
+    ) -> T {
         let mut call = redis::cmd(verb);
         call.arg(self.prefix() + key).arg(rest);
         call.query_async(&mut self.raw.clone()).await.unwrap()

@@ -2,5 +2,7 @@
 //! that it kills, stops and restarts, or a proxy that loses replies.
 
 mod faults;
+mod mends;
 mod proxy;
+mod runtimes;
 mod server;

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use tokio::{
@@ -16,6 +16,10 @@ pub(super) struct Proxy {
     port: u16,
     /// Calls that still have to lose their reply.
     cuts: Arc<AtomicUsize>,
+    /// The last cut is the end: no connection works after it.
+    last: Arc<AtomicBool>,
+    /// Connections that still have to lose the answer to their check of the layout, and stay open.
+    mute: Arc<AtomicUsize>,
 }
 
 impl Proxy {
@@ -25,6 +29,8 @@ impl Proxy {
         let proxy = Self {
             port,
             cuts: Arc::default(),
+            last: Arc::default(),
+            mute: Arc::default(),
         };
         let own = proxy.clone();
         tokio::spawn(async move {
@@ -44,6 +50,21 @@ impl Proxy {
         self.cuts.store(calls, Ordering::SeqCst);
     }
 
+    /// The next script call loses its reply, and nobody is connected any more.
+    pub(super) fn cut_for_good(&self) {
+        self.last.store(true, Ordering::SeqCst);
+        self.cut(1);
+    }
+
+    /// The next `connections` hear nothing any more once they have looked at the layout.
+    pub(super) fn mute(&self, connections: usize) {
+        self.mute.store(connections, Ordering::SeqCst);
+    }
+
+    pub(super) fn muted_all(&self) -> bool {
+        self.mute.load(Ordering::SeqCst) == 0
+    }
+
     pub(super) fn cuts_left(&self) -> usize {
         self.cuts.load(Ordering::SeqCst)
     }
@@ -52,13 +73,18 @@ impl Proxy {
         let Ok(mut server) = TcpStream::connect(("127.0.0.1", server)).await else {
             return;
         };
+        if self.last.load(Ordering::SeqCst) && self.cuts_left() == 0 {
+            return;
+        }
+        let mut mute = false;
         let (mut up, mut down) = ([0; 65536], [0; 65536]);
         loop {
             tokio::select! {
                 n = client.read(&mut up) => {
                     let Ok(n @ 1..) = n else { return };
-                    let script = up[..n].windows(4).any(|word| word == b"EVAL");
-                    let cut = script && self.takes_a_cut();
+                    let names = |word: &[u8]| up[..n].windows(word.len()).any(|at| at == word);
+                    let cut = names(b"EVAL") && takes_one(&self.cuts);
+                    mute |= names(b"HSETNX") && takes_one(&self.mute);
                     if server.write_all(&up[..n]).await.is_err() {
                         return;
                     }
@@ -70,18 +96,17 @@ impl Proxy {
                 }
                 n = server.read(&mut down) => {
                     let Ok(n @ 1..) = n else { return };
-                    if client.write_all(&down[..n]).await.is_err() {
+                    if !mute && client.write_all(&down[..n]).await.is_err() {
                         return;
                     }
                 }
             }
         }
     }
+}
 
-    fn takes_a_cut(&self) -> bool {
-        let one_less = |n: usize| n.checked_sub(1);
-        self.cuts
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less)
-            .is_ok()
-    }
+fn takes_one(left: &AtomicUsize) -> bool {
+    let one_less = |n: usize| n.checked_sub(1);
+    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less)
+        .is_ok()
 }

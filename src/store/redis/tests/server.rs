@@ -67,6 +67,11 @@ impl Server {
 
     /// A command of the test's own, past the store.
     pub(super) async fn command(&self, words: &[&str]) {
+        let _: redis::Value = self.ask(words).await;
+    }
+
+    /// As [`Server::command`], with its answer.
+    pub(super) async fn ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
         let client = redis::Client::open(("127.0.0.1", self.port)).expect("an address");
         let mut connection = client
             .get_multiplexed_async_connection()
@@ -75,9 +80,19 @@ impl Server {
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
         command
-            .exec_async(&mut connection)
+            .query_async(&mut connection)
             .await
-            .expect("the command is right");
+            .expect("the command is right")
+    }
+
+    /// One number out of `INFO`; its own connection and call are counted too.
+    pub(super) async fn info(&self, section: &str, field: &str) -> u64 {
+        let text: String = self.ask(&["INFO", section]).await;
+        let found = text.split(['\r', '\n', ',']).find_map(|line| {
+            let value = line.strip_prefix(field)?;
+            value.trim_start_matches([':', '=']).parse().ok()
+        });
+        found.unwrap_or(0)
     }
 
     pub(super) async fn store(&self) -> Store {

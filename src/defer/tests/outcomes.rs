@@ -1,0 +1,211 @@
+//! What a run comes to, and what is told of it.
+
+use std::{sync::Arc, time::UNIX_EPOCH};
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::{Routes, SECOND, Working, ended, key_of, look, put_off, settled};
+use crate::{
+    Outage,
+    defer::{Answer, DeferGate, Ran, StatusGate, judge::Run},
+    gate::{
+        Asked, Deferred, Gate, Head, KeySource, Outcome, Parked, Parting, Replay, Slot,
+        Verdict as Let, View as _, fake::FakeView,
+    },
+    lock::LockGate,
+    reply::Reply,
+    store::{Attempt, Fault, Hold, JobId, JobState, Store, Terms, Verdict, faulty},
+};
+
+fn answer(status: u16) -> Ran {
+    Ran::Answered(Answer {
+        status,
+        headers: Vec::new(),
+        body: Some(Bytes::new()),
+    })
+}
+
+/// A run of a job on `/x`, and the hold it stands on.
+fn run_of(store: &Store) -> (Hold, Replay) {
+    let key = key_of("/x");
+    let terms = Terms {
+        lease: SECOND,
+        renew: false,
+        max_hold: SECOND,
+        job: None,
+    };
+    let hold = Attempt::new(store, &key).granted(1, terms);
+    let deferred = Deferred {
+        id: JobId::new(&key),
+        attempt: 1,
+        accepted: UNIX_EPOCH,
+    };
+    let marker = Replay::new(deferred, Arc::clone(hold.facts()));
+    (hold, marker)
+}
+
+fn judge(marker: &Replay, status: u16) -> Verdict {
+    let run = Run {
+        marker,
+        max_attempts: 3,
+        keep_done: SECOND,
+        keep_dead: SECOND,
+    };
+    run.judge(answer(status))
+}
+
+/// Such as a timeout or a full house, before the request came to its lock.
+#[tokio::test(start_paused = true)]
+async fn a_503_from_outside_the_lock_is_tried_again() {
+    let store = Store::memory();
+    for status in [503, 504, 500, 429, 408] {
+        let (_hold, marker) = run_of(&store);
+        let verdict = judge(&marker, status);
+        assert!(
+            matches!(
+                verdict,
+                Verdict::Retry {
+                    reason: "failed",
+                    ..
+                }
+            ),
+            "{status}: {verdict:?}"
+        );
+    }
+    let (_hold, marker) = run_of(&store);
+    let verdict = judge(&marker, 200);
+    assert!(matches!(
+        verdict,
+        Verdict::Dead {
+            reason: "wiring",
+            ..
+        }
+    ));
+}
+
+/// A run that passed its own lock and came to another one, while the store is away.
+async fn nested(outage: Outage) -> (bool, Replay, Hold) {
+    let (store, faults) = faulty();
+    let (hold, marker) = run_of(&store);
+    marker.hold_of(&key_of("/x")).expect("it is its own");
+    faults.set("acquire", Fault::Away, 1);
+    let source = KeySource::<()>::function(|()| Some("another".to_owned()));
+    let lock = LockGate::new(source).store(&store).on_outage(outage);
+    let mut view = FakeView::new("PUT");
+    view.put(marker.clone());
+    let Asked::Enter(facts) = lock.ask(&mut view) else {
+        panic!("it has a key");
+    };
+    let passed = matches!(lock.enter(facts).await, Let::Pass(_));
+    assert_eq!(faults.left("acquire"), 0);
+    (passed, marker, hold)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_was_let_through_an_outage_counts() {
+    let (passed, marker, _hold) = nested(Outage::Admit).await;
+    assert!(passed);
+    let verdict = judge(&marker, 409);
+    assert!(
+        matches!(verdict, Verdict::Done { .. }),
+        "the handler's own 409"
+    );
+    let (passed, marker, _hold) = nested(Outage::Refuse).await;
+    assert!(!passed);
+    let verdict = judge(&marker, 503);
+    assert!(matches!(verdict, Verdict::Back { reason: "busy", .. }));
+}
+
+/// What a deferring layer says to a request that met a busy lock.
+async fn accept(gate: &DeferGate<()>, store: &Store, mut view: FakeView) -> Reply {
+    let Asked::Enter(facts) = gate.ask(&mut view) else {
+        panic!("it may be deferred");
+    };
+    let Let::Pass(ticket) = gate.enter(facts).await else {
+        panic!("it is let in");
+    };
+    gate.show(&ticket, &mut view);
+    let slot: Slot = view.take().expect("there is a place for it");
+    slot.fill(Parked {
+        store: store.clone(),
+        key: key_of("/x"),
+        status: 409,
+    });
+    let Parting::Accept { parked, .. } = gate.leave(ticket, Outcome::Answered(409)).await else {
+        panic!("it was busy");
+    };
+    let head = Head::new("POST", "/x", Vec::new(), None);
+    let reply = gate.accept(parked, head, Bytes::new()).await;
+    reply.expect("there is room")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_outlives_its_job_is_gone_and_not_run_again() {
+    let store = Store::memory();
+    let routes = Routes::default();
+    let gate = DeferGate::new();
+    let mut view = FakeView::new("POST");
+    view.headers.push(("idempotency-key", "\"k\""));
+    assert_eq!(accept(&gate, &store, view.clone()).await.status, 202);
+    assert_eq!(accept(&gate, &store, view.clone()).await.status, 202);
+    let worker = super::DeferWorker::on(&store, routes.clone()).keep_done(SECOND);
+    let worker = tokio::spawn(worker.run(std::future::pending()));
+    while routes.runs("/x") == 0 {
+        settled().await;
+    }
+    // Kept for a second; the record for a day.
+    tokio::time::sleep(10 * SECOND).await;
+    assert_eq!(accept(&gate, &store, view).await.status, 410);
+    tokio::time::sleep(10 * SECOND).await;
+    assert_eq!(routes.runs("/x"), 1);
+    worker.abort();
+}
+
+async fn status(gate: &StatusGate<()>, store: &Store, id: &JobId, response: bool) -> (u16, Value) {
+    let gate = gate.clone().store(store);
+    let request = gate.ask(&mut FakeView::new("GET"), id.as_str(), response);
+    let reply = request.expect("it is well formed").answer().await;
+    (
+        reply.status,
+        serde_json::from_slice(&reply.body).unwrap_or_default(),
+    )
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_nobody_sees_not_even_what_is_nobodys() {
+    let store = Store::memory();
+    let id = put_off(&store, "/x").await;
+    let hidden = StatusGate::new().visible_to(|()| None);
+    assert_eq!(status(&hidden, &store, &id, false).await.0, 404);
+    assert_eq!(status(&hidden, &store, &id, true).await.0, 404);
+    let cancel = hidden.store(&store);
+    let cancel = cancel.ask(&mut FakeView::new("DELETE"), id.as_str(), false);
+    assert_eq!(cancel.expect("well formed").answer().await.status, 404);
+    assert_eq!(look(&store, &id).await.state, JobState::Queued);
+    let open = StatusGate::new();
+    assert_eq!(status(&open, &store, &id, false).await.0, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_over_the_limit_is_told_and_not_cut() {
+    let store = Store::memory();
+    let worker = Working::on(&store, &Routes::default());
+    let id = put_off(&store, "/x/long").await;
+    assert_eq!(ended(&store, &id).await, JobState::Done);
+    let gate = StatusGate::new();
+    let (code, document) = status(&gate, &store, &id, false).await;
+    assert_eq!(
+        (code, &document["response"]["whole"]),
+        (200, &Value::Bool(false))
+    );
+    let (code, problem) = status(&gate, &store, &id, true).await;
+    assert_eq!(code, 410);
+    assert_eq!(problem["type"], "urn:lockgate:problem:response-not-kept");
+    assert_eq!(problem["response_status"], 200);
+    let id = put_off(&store, "/x/short").await;
+    assert_eq!(ended(&store, &id).await, JobState::Done);
+    let (_, document) = status(&gate, &store, &id, false).await;
+    assert_eq!(document["response"]["whole"], true);
+    worker.stop().await;
+}

@@ -1,0 +1,60 @@
+//! Who runs what after a worker has gone, and when.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Routes, SECOND, Working, ended, put_off, settled};
+use crate::store::{JobId, JobState, Store};
+
+/// Two workers that have divided the shards.
+async fn two(routes: &Routes) -> (Store, Working, Working) {
+    let store = Store::memory();
+    let one = Working::on(&store, routes);
+    settled().await;
+    let two = Working::on(&store.as_another_process(), routes);
+    tokio::time::sleep(SECOND).await;
+    (store, one, two)
+}
+
+/// Jobs in shards of both of them.
+async fn everywhere(store: &Store) -> Vec<JobId> {
+    let mut jobs = Vec::new();
+    for i in 0..64 {
+        jobs.push(put_off(store, &format!("/{i}")).await);
+    }
+    jobs
+}
+
+async fn all_done(store: &Store, jobs: &[JobId]) -> Duration {
+    let started = Instant::now();
+    for id in jobs {
+        assert_eq!(ended(store, id).await, JobState::Done);
+    }
+    started.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_shards_of_a_worker_that_stops_are_taken_over_at_once() {
+    let routes = Routes::default();
+    let (store, first, second) = two(&routes).await;
+    let jobs = everywhere(&store).await;
+    assert!(all_done(&store, &jobs).await < SECOND, "while both work");
+    first.stop().await;
+    let jobs = everywhere(&store).await;
+    let took = all_done(&store, &jobs).await;
+    assert!(took < SECOND, "{took:?}");
+    second.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_shards_of_a_worker_that_died_are_taken_over_after_its_lease() {
+    let routes = Routes::default();
+    let (store, first, second) = two(&routes).await;
+    first.die().await;
+    let jobs = everywhere(&store).await;
+    let took = all_done(&store, &jobs).await;
+    // Its lease and a beat.
+    assert!(took < 14 * SECOND, "{took:?}");
+    second.stop().await;
+}

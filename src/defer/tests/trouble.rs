@@ -1,0 +1,103 @@
+//! A store that does not answer, a worker that gives up, routes that panic.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Routes, SECOND, Working, ended, look, put_off, settled};
+use crate::store::{Fault, JobState, Store, faulty};
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_without_an_answer_is_no_crash() {
+    let (store, faults) = faulty();
+    let routes = Routes::default();
+    let worker = Working::on(&store, &routes);
+    settled().await;
+    // Far beyond one deadline, and within the lease.
+    faults.set("claim", Fault::NoReply, 8);
+    let id = put_off(&store, "/x").await;
+    assert_eq!(ended(&store, &id).await, JobState::Done);
+    assert_eq!(
+        (routes.runs("/x"), look(&store, &id).await.attempts),
+        (1, 1)
+    );
+    assert_eq!(faults.left("claim"), 0);
+    worker.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_claim_is_dropped_goes_back_uncharged() {
+    let (store, faults) = faulty();
+    let routes = Routes::default();
+    let worker = Working::on(&store, &routes);
+    settled().await;
+    faults.set("claim", Fault::Silence, 1);
+    let id = put_off(&store, "/x").await;
+    while faults.left("claim") > 0 {
+        settled().await;
+    }
+    assert_eq!(look(&store, &id).await.state, JobState::Running);
+    worker.die().await;
+    assert!(store.shutdown(SECOND).await, "the claim is not undone");
+    let job = look(&store, &id).await;
+    assert_eq!((job.state, job.attempts), (JobState::Queued, 0));
+    let other = store.as_another_process();
+    let worker = Working::on(&other, &routes);
+    assert_eq!(ended(&store, &id).await, JobState::Done);
+    assert_eq!(
+        (routes.runs("/x"), look(&store, &id).await.attempts),
+        (1, 1)
+    );
+    worker.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_settlement_without_an_answer_is_made_once() {
+    let (store, faults) = faulty();
+    let routes = Routes::default();
+    let worker = Working::on(&store, &routes);
+    settled().await;
+    faults.set("settle", Fault::NoReply, 5);
+    let id = put_off(&store, "/x").await;
+    while faults.left("settle") > 0 {
+        settled().await;
+    }
+    assert_eq!(ended(&store, &id).await, JobState::Done);
+    assert_eq!(routes.runs("/x"), 1);
+    worker.stop().await;
+}
+
+/// In `replay` itself, not in the future it makes: a destructor, a clone of the service.
+#[tokio::test(start_paused = true)]
+async fn a_replayer_that_panics_costs_its_job_and_no_other() {
+    let store = Store::memory();
+    let routes = Routes::default();
+    let worker = Working::on(&store, &routes);
+    settled().await;
+    let first = put_off(&store, "/x/panic").await;
+    let second = put_off(&store, "/x/fine").await;
+    let elsewhere = put_off(&store, "/y/fine").await;
+    let started = Instant::now();
+    assert_eq!(ended(&store, &elsewhere).await, JobState::Done);
+    assert_eq!(ended(&store, &first).await, JobState::Dead);
+    assert_eq!(ended(&store, &second).await, JobState::Done);
+    assert!(started.elapsed() < 30 * SECOND, "{:?}", started.elapsed());
+    assert_eq!((routes.runs("/x/panic"), routes.runs("/x/fine")), (1, 1));
+    worker.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn endless_terms_of_a_worker_are_terms() {
+    let store = Store::memory();
+    let routes = Routes::default();
+    let endless = Duration::MAX;
+    let worker = super::DeferWorker::on(&store, routes.clone());
+    let worker = worker.lease(endless).max_run(endless).drain(endless);
+    let worker = worker.keep_done(endless).keep_dead(endless);
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let task = tokio::spawn(worker.run(async { drop(stopped.await) }));
+    let id = put_off(&store, "/x").await;
+    assert_eq!(ended(&store, &id).await, JobState::Done);
+    stop.send(()).expect("it runs");
+    task.await.expect("it ends well");
+}

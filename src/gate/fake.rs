@@ -1,0 +1,69 @@
+//! A request of no framework, for tests of gates.
+
+use std::net::SocketAddr;
+
+use super::view::{BadParam, Route, View};
+use crate::store::Store;
+
+/// An unsafe request to a matched route. A clone is what a retry layer makes of it.
+#[derive(Clone)]
+pub(crate) struct FakeView {
+    pub(crate) method: &'static str,
+    pub(crate) headers: Vec<(&'static str, &'static str)>,
+    extensions: http::Extensions,
+}
+
+impl FakeView {
+    pub(crate) fn new(method: &'static str) -> Self {
+        Self {
+            method,
+            headers: Vec::new(),
+            extensions: http::Extensions::new(),
+        }
+    }
+}
+
+impl View for FakeView {
+    type Native = ();
+
+    fn native(&mut self) -> &() {
+        &()
+    }
+
+    fn method(&self) -> &str {
+        self.method
+    }
+
+    fn route(&mut self) -> Route {
+        Route::Matched("/orders/{id}".to_owned())
+    }
+
+    fn param(&mut self, _: &str) -> Result<Option<String>, BadParam> {
+        Ok(None)
+    }
+
+    fn header(&self, name: &str) -> Vec<&[u8]> {
+        let named = self.headers.iter().filter(|(n, _)| *n == name);
+        named.map(|(_, value)| value.as_bytes()).collect()
+    }
+
+    fn peer(&self) -> Option<SocketAddr> {
+        None
+    }
+
+    fn store(&self) -> Option<Store> {
+        None
+    }
+
+    fn get<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
+        self.extensions.get().cloned()
+    }
+
+    fn put<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
+        self.extensions.insert(value);
+    }
+
+    fn take<T: Clone + Send + Sync + 'static>(&mut self) -> Option<T> {
+        self.extensions.remove()
+    }
+}

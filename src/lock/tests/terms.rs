@@ -1,0 +1,154 @@
+//! How long a lock is held, and on whose terms.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{SECOND, free};
+use crate::{
+    lock::{LockGuard, LockRequest},
+    store::{Acquire, Acquired, Attempt, Fault, Loss, Store, faulty},
+};
+
+#[tokio::test(start_paused = true)]
+async fn endless_terms_harm_nobody_beside_them() {
+    let store = Store::memory();
+    let mut held = Vec::new();
+    for (i, lease) in [Duration::MAX, SECOND, SECOND, SECOND].iter().enumerate() {
+        let request = store.lock(format!("{i}").as_str()).lease(*lease);
+        let request = request.max_hold(Duration::MAX);
+        held.push(request.acquire().await.expect("it is free"));
+    }
+    let fixed = store.lock("fixed").lease_fixed(Duration::MAX);
+    let fixed = fixed.max_hold(Duration::MAX);
+    held.push(fixed.acquire().await.expect("it is free"));
+    tokio::time::sleep(100 * SECOND).await;
+    for guard in &held {
+        assert!(guard.remaining() > SECOND / 2, "{guard:?}");
+    }
+}
+
+async fn ends_at(request: LockRequest, store: &Store, end: Duration) {
+    let guard = request.acquire().await.expect("it is free");
+    let started = Instant::now();
+    assert_eq!(guard.lost().await, Loss::TooLong);
+    let lost_after = started.elapsed();
+    let margin = Duration::from_millis(50);
+    assert!(
+        lost_after <= end && lost_after + margin >= end,
+        "{lost_after:?}"
+    );
+    let other = store.as_another_process();
+    let wait = end.saturating_sub(lost_after) + margin;
+    let next = other.lock("x").wait(wait).acquire().await;
+    drop(next.expect("it has ended in the store too"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn max_hold_is_the_end_whatever_the_lease() {
+    for lease in [SECOND, 2 * SECOND, 10 * SECOND] {
+        let store = Store::memory();
+        let request = store.lock("x").lease(lease).max_hold(2 * SECOND);
+        ends_at(request, &store, 2 * SECOND).await;
+    }
+    let store = Store::memory();
+    let request = store.lock("x").lease(SECOND);
+    ends_at(request.max_hold(5 * SECOND / 2), &store, 5 * SECOND / 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_hangs_does_not_hide_the_loss() {
+    let (store, faults) = faulty();
+    let guard = store.lock("x").lease(3 * SECOND).acquire().await.unwrap();
+    faults.set("renew", Fault::Slow(60 * SECOND), usize::MAX);
+    let started = Instant::now();
+    assert_eq!(guard.lost().await, Loss::Lapsed);
+    let lost_after = started.elapsed();
+    assert!(lost_after < 3 * SECOND, "{lost_after:?}");
+}
+
+/// A lock that was asked for on the first one's terms, and is given to the second, the first having
+/// left while the call was under way.
+async fn handed_on(first: fn(LockRequest) -> LockRequest, second: LockTerms) -> (Store, LockGuard) {
+    let (store, faults) = faulty();
+    let held = store.as_another_process().lock("x").acquire().await;
+    let ask = |terms: LockTerms| terms(store.lock("x").wait(60 * SECOND)).acquire();
+    let first = tokio::spawn(ask(first));
+    // With the clock stopped, a sleep ends when nobody has anything left to do.
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let second = tokio::spawn(ask(second));
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    faults.set("acquire", Fault::Slow(SECOND / 10), 1);
+    held.expect("it is free").release().await;
+    while faults.left("acquire") > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    first.abort();
+    (store, second.await.expect("no panic").expect("it is free"))
+}
+
+type LockTerms = fn(LockRequest) -> LockRequest;
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_asked_for_on_fixed_terms_is_renewed_for_who_wants_it() {
+    let (_store, guard) = handed_on(
+        |first| first.lease_fixed(2 * SECOND),
+        |second| second.lease(2 * SECOND),
+    )
+    .await;
+    tokio::time::sleep(10 * SECOND).await;
+    assert!(guard.remaining() > SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_asked_for_on_renewed_terms_ends_for_who_wants_an_end() {
+    let (_store, guard) = handed_on(
+        |first| first.lease(2 * SECOND),
+        |second| second.lease_fixed(SECOND),
+    )
+    .await;
+    let started = Instant::now();
+    assert_eq!(guard.lost().await, Loss::TooLong);
+    assert!(started.elapsed() <= SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_of_a_short_lease_grows_to_the_long_one_that_is_wanted() {
+    let (_store, guard) = handed_on(
+        |first| first.lease(SECOND),
+        |second| second.lease(10 * SECOND),
+    )
+    .await;
+    assert!(guard.remaining() <= SECOND, "not more than was granted");
+    tokio::time::sleep(2 * SECOND).await;
+    assert!(guard.remaining() > 5 * SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_place_costs_the_next_one_little_more_than_its_window() {
+    let store = Store::memory();
+    let held = store.lock("x").acquire().await.unwrap();
+    // A place in line whose process has died: nobody will confirm.
+    let (dead, key) = (store.as_another_process(), held.key().clone());
+    let mut place = Attempt::new(&dead, &key);
+    let call = Acquire {
+        key: key.clone(),
+        me: place.me.clone(),
+        lease: SECOND,
+        wait: Some(600 * SECOND),
+        old_seq: 0,
+        record: None,
+    };
+    let joined = place.send(SECOND, dead.backend().acquire(call)).await;
+    assert!(matches!(joined, Ok(Acquired::Busy { joined: true, .. })));
+    let next = store.as_another_process();
+    let next = tokio::spawn(next.lock("x").wait(60 * SECOND).acquire());
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let started = Instant::now();
+    held.release().await;
+    next.await.unwrap().unwrap().release().await;
+    let cost = started.elapsed();
+    assert!(cost < Duration::from_millis(700), "{cost:?}");
+    place.refused();
+    drop(free(&store).await);
+}

@@ -1,0 +1,145 @@
+//! Outages without storms: what a store that is away, or odd, costs the server and those who ask.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    proxy::Proxy,
+    server::{Server, free_port},
+};
+use crate::{
+    error::ErrorKind,
+    key::Key,
+    lock::NotAcquired,
+    store::{Store, keys::Keys},
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+async fn kind(store: &Store, name: &str) -> ErrorKind {
+    match store.lock(name).acquire().await {
+        Err(NotAcquired::Fault(error)) => error.kind(),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn usable(store: &Store) {
+    for _ in 0..200 {
+        if store.check().await.is_ok() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the store did not come back");
+}
+
+#[tokio::test]
+async fn a_call_that_may_have_run_says_so_although_no_connection_can_be_made() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let store = Store::connect(&proxy.url()).await.unwrap();
+    drop(store.lock("x").acquire().await.unwrap());
+    assert!(store.shutdown(SECOND).await);
+    proxy.cut_for_good();
+    assert_eq!(kind(&store, "x").await, ErrorKind::Timeout);
+    assert_eq!(proxy.cuts_left(), 0);
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_is_one_locks_fault() {
+    let server = Server::start().await;
+    let store = server.store().await;
+    let holders = Keys::new("test").holders(&Key::custom("odd"));
+    server.command(&["SET", &holders, "by hand"]).await;
+    let before = server.info("stats", "total_connections_received").await;
+    for _ in 0..20 {
+        let started = Instant::now();
+        assert_eq!(kind(&store, "odd").await, ErrorKind::Protocol);
+        assert!(started.elapsed() < Duration::from_millis(200));
+        // Neither the breaker nor the connection suffers.
+        let guard = store.lock("other").acquire().await.unwrap();
+        guard.release().await;
+    }
+    let made = server.info("stats", "total_connections_received").await - before;
+    assert!(made <= 3, "{made} connections");
+}
+
+#[tokio::test]
+async fn what_was_refused_at_once_is_not_given_back_later() {
+    let mut server = Server::start().await;
+    let store = server.store().await;
+    server.kill();
+    // By calls that take nothing, so that nothing of this outage is in doubt.
+    for _ in 0..10 {
+        store.check().await.unwrap_err();
+    }
+    for _ in 0..500 {
+        assert_eq!(kind(&store, "x").await, ErrorKind::Unavailable);
+    }
+    server.restart().await;
+    usable(&store).await;
+    assert!(store.shutdown(Duration::from_millis(100)).await);
+    let calls = server.info("commandstats", "cmdstat_evalsha:calls").await
+        + server.info("commandstats", "cmdstat_eval:calls").await;
+    assert!(calls < 10, "{calls} calls nobody waits for");
+}
+
+/// A place to connect to at which nobody ever listened is the same.
+#[tokio::test]
+async fn what_never_had_a_connection_is_not_given_back_later() {
+    let store = Store::connect(&format!("redis://127.0.0.1:{}/?ns=test", free_port()))
+        .await
+        .unwrap();
+    for _ in 0..500 {
+        assert_eq!(kind(&store, "x").await, ErrorKind::Unavailable);
+    }
+    assert!(store.shutdown(Duration::from_millis(100)).await);
+}
+
+#[tokio::test]
+async fn a_connection_that_falls_silent_while_it_is_made_is_replaced() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    // The first attempts of both lanes.
+    proxy.mute(3);
+    let store = Store::connect(&proxy.url()).await.unwrap();
+    let started = Instant::now();
+    let mut held = Vec::new();
+    for i in 0..8 {
+        let name = format!("{i}");
+        loop {
+            assert!(started.elapsed() < 10 * SECOND, "a lane is dead");
+            match store.lock(name.as_str()).acquire().await {
+                Ok(guard) => break held.push(guard),
+                Err(NotAcquired::Busy(_)) => {}
+                Err(NotAcquired::Fault(_)) => usable(&store).await,
+            }
+        }
+    }
+    assert!(proxy.muted_all());
+}
+
+/// Answers pings and refuses to write: for as long as it does, it is away.
+#[tokio::test]
+async fn a_replica_does_not_make_the_breaker_flap() {
+    let server = Server::start().await;
+    let store = server.store().await;
+    drop(store.lock("x").acquire().await.unwrap());
+    let nobody = free_port().to_string();
+    server.command(&["REPLICAOF", "127.0.0.1", &nobody]).await;
+    while kind(&store, "x").await != ErrorKind::Unavailable {}
+    for _ in 0..10 {
+        kind(&store, "x").await;
+    }
+    let before = server.info("stats", "total_connections_received").await;
+    let started = Instant::now();
+    while started.elapsed() < SECOND {
+        assert_eq!(kind(&store, "x").await, ErrorKind::Unavailable);
+        tokio::task::yield_now().await;
+    }
+    let made = server.info("stats", "total_connections_received").await - before;
+    // Ten probes a second and nothing else.
+    assert!(made <= 15, "{made} connections");
+    server.command(&["REPLICAOF", "NO", "ONE"]).await;
+    usable(&store).await;
+    drop(store.lock("y").acquire().await.unwrap());
+}

@@ -1,0 +1,108 @@
+//! A store that is older than the runtime it is used on.
+
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+
+use super::server::Server;
+use crate::store::Store;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn runtime() -> Runtime {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(1).enable_all().build().unwrap()
+}
+
+/// Made on a runtime that has ended, used on another one.
+struct Orphan {
+    store: Store,
+    here: Runtime,
+    server: Server,
+}
+
+impl Orphan {
+    /// What `before` makes on the second runtime stands when the first one ends.
+    fn after<T>(before: impl AsyncFnOnce(&Store) -> T) -> (Self, T) {
+        let (home, here) = (runtime(), runtime());
+        let (server, store) = home.block_on(async {
+            let server = Server::start().await;
+            let store = server.store().await;
+            (server, store)
+        });
+        let made = here.block_on(before(&store));
+        drop(home);
+        let orphan = Self {
+            store,
+            here,
+            server,
+        };
+        (orphan, made)
+    }
+}
+
+#[test]
+fn a_lock_outlives_the_runtime_its_store_was_made_on() {
+    let (orphan, guard) = Orphan::after(async |store| {
+        let request = store.lock("x").lease(SECOND);
+        request.acquire().await.unwrap()
+    });
+    orphan.here.block_on(async {
+        // Over several leases: renewed all the time, or else told that it is lost.
+        let lost = tokio::time::timeout(3 * SECOND, guard.lost()).await;
+        assert!(lost.is_ok() || !guard.remaining().is_zero(), "nobody told");
+        drop(guard);
+    });
+}
+
+#[test]
+fn a_store_works_on_after_the_runtime_it_was_made_on() {
+    let (orphan, ()) = Orphan::after(async |store| {
+        drop(store.lock("warm").acquire().await.unwrap());
+    });
+    let store = &orphan.store;
+    orphan.here.block_on(async {
+        for i in 0..8 {
+            let name = format!("{i}");
+            let guard = store.lock(name.as_str()).lease(SECOND).acquire().await;
+            guard
+                .expect("the connections are made anew")
+                .release()
+                .await;
+        }
+        let guard = store.lock("x").lease(SECOND).acquire().await.unwrap();
+        tokio::time::sleep(2 * SECOND).await;
+        assert!(!guard.remaining().is_zero(), "it is renewed here now");
+    });
+}
+
+/// Messages come again: a hand-over is quicker than a look.
+#[test]
+fn waiters_are_told_again_after_the_runtime_of_their_store_has_ended() {
+    let (orphan, waiting) = Orphan::after(async |store| {
+        let held = store.lock("x").acquire().await.unwrap();
+        let waiter = tokio::spawn(store.lock("x").wait(20 * SECOND).acquire());
+        (held, waiter)
+    });
+    let (held, waiter) = waiting;
+    let store = &orphan.store;
+    orphan.here.block_on(async {
+        // Its keeper may have gone with that runtime; then it is told so at once.
+        held.release().await;
+        let first = tokio::time::timeout(2 * SECOND, waiter).await;
+        drop(first.expect("it is told one way or the other"));
+        assert!(store.shutdown(5 * SECOND).await);
+        let held = store.lock("y").acquire().await.unwrap();
+        let waiter = tokio::spawn(store.lock("y").wait(20 * SECOND).acquire());
+        while listeners(&orphan.server).await == 0 {
+            tokio::task::yield_now().await;
+        }
+        held.release().await;
+        drop(waiter.await.unwrap().expect("it is handed over"));
+    });
+}
+
+async fn listeners(server: &Server) -> usize {
+    let channels: Vec<String> = server.ask(&["PUBSUB", "CHANNELS", "lg:1:test:w:*"]).await;
+    channels.len()
+}

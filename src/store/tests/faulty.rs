@@ -1,0 +1,169 @@
+//! The embedded store behind a line that fails as it is told, for tests with tokio's clock stopped.
+
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::task::JoinHandle;
+
+use crate::{
+    clock::Clock,
+    error::{Error, ErrorKind},
+    store::{
+        Store,
+        backend::{
+            Acquire, Acquired, Backend, Charge, Charged, Claim, Claimed, Due, Enqueue, Enqueued,
+            GaveBack, JobId, JobState, JobView, Node, Renewal, Settle, Step, Token,
+        },
+        hints::Hints,
+        memory::Memory,
+    },
+};
+
+/// What happens to a call.
+#[derive(Clone, Copy)]
+pub(crate) enum Fault {
+    /// It runs; no answer comes within the deadline.
+    NoReply,
+    /// It runs; the answer never comes, and no deadline ends it.
+    Silence,
+    /// It runs; the answer comes so much later.
+    Slow(Duration),
+    /// It does not run.
+    Away,
+}
+
+const DEADLINE: Duration = Duration::from_millis(250);
+
+/// A handle on what fails, for the test.
+#[derive(Clone, Default)]
+pub(crate) struct Faults(Arc<Mutex<HashMap<&'static str, (Fault, usize)>>>);
+
+impl Faults {
+    /// The next `calls` calls of this step meet this fault.
+    pub(crate) fn set(&self, step: &'static str, fault: Fault, calls: usize) {
+        self.0.lock().insert(step, (fault, calls));
+    }
+
+    /// Calls that still have to meet it.
+    pub(crate) fn left(&self, step: &'static str) -> usize {
+        self.0.lock().get(step).map_or(0, |(_, left)| *left)
+    }
+
+    fn next(&self, step: &'static str) -> Option<Fault> {
+        let mut faults = self.0.lock();
+        let (fault, left) = faults.get_mut(step)?;
+        *left = left.checked_sub(1)?;
+        Some(*fault)
+    }
+}
+
+/// An embedded store, and what makes it fail.
+pub(crate) fn faulty() -> (Store, Faults) {
+    let faults = Faults::default();
+    let backend = Faulty {
+        memory: Memory::new(Clock::system()),
+        faults: faults.clone(),
+    };
+    (Store::on(Arc::new(backend)), faults)
+}
+
+struct Faulty {
+    memory: Memory,
+    faults: Faults,
+}
+
+impl Faulty {
+    fn call<'a, T: Send + 'a>(
+        &'a self,
+        step: &'static str,
+        run: impl FnOnce(&'a Memory) -> Step<'a, T> + Send + 'a,
+    ) -> Step<'a, T> {
+        Box::pin(async move {
+            let fault = self.faults.next(step);
+            if matches!(fault, Some(Fault::Away)) {
+                return Err(Error::new(ErrorKind::Unavailable, step));
+            }
+            let answer = run(&self.memory).await;
+            match fault {
+                Some(Fault::NoReply) => {
+                    tokio::time::sleep(DEADLINE).await;
+                    Err(Error::new(ErrorKind::Timeout, step))
+                }
+                Some(Fault::Silence) => std::future::pending().await,
+                Some(Fault::Slow(time)) => {
+                    tokio::time::sleep(time).await;
+                    answer
+                }
+                Some(Fault::Away) | None => answer,
+            }
+        })
+    }
+}
+
+impl Backend for Faulty {
+    fn acquire(&self, call: Acquire) -> Step<'_, Acquired> {
+        self.call("acquire", |memory| memory.acquire(call))
+    }
+
+    fn release(&self, key: crate::Key, me: Token) -> Step<'_, GaveBack> {
+        self.call("release", |memory| memory.release(key, me))
+    }
+
+    fn renew(&self, items: Vec<Renewal>) -> Step<'_, Vec<bool>> {
+        self.call("renew", |memory| memory.renew(items))
+    }
+
+    fn charge(&self, items: Vec<Charge>) -> Step<'_, Charged> {
+        self.call("charge", |memory| memory.charge(items))
+    }
+
+    fn enqueue(&self, call: Enqueue) -> Step<'_, Enqueued> {
+        self.call("enqueue", |memory| memory.enqueue(call))
+    }
+
+    fn claim(&self, call: Claim) -> Step<'_, Claimed> {
+        self.call("claim", |memory| memory.claim(call))
+    }
+
+    fn settle(&self, call: Settle) -> Step<'_, bool> {
+        self.call("settle", |memory| memory.settle(call))
+    }
+
+    fn cancel(&self, id: JobId, retention: Duration) -> Step<'_, Option<JobState>> {
+        self.call("cancel", move |memory| memory.cancel(id, retention))
+    }
+
+    fn job(&self, id: JobId) -> Step<'_, Option<JobView>> {
+        self.call("job", |memory| memory.job(id))
+    }
+
+    fn heads(&self, keys: Vec<crate::Key>) -> Step<'_, Vec<Option<JobId>>> {
+        self.call("heads", |memory| memory.heads(keys))
+    }
+
+    fn due(&self, shards: Vec<u16>, most: usize) -> Step<'_, Vec<Due>> {
+        self.call("due", move |memory| memory.due(shards, most))
+    }
+
+    fn watch(&self, node: Node, lease: Duration, most: usize) -> Step<'_, Vec<u16>> {
+        self.call("watch", move |memory| memory.watch(node, lease, most))
+    }
+
+    fn present(&self, node: Node, lease: Duration) -> Step<'_, usize> {
+        self.call("present", move |memory| memory.present(node, lease))
+    }
+
+    fn ping(&self) -> Step<'_, ()> {
+        self.call("ping", Memory::ping)
+    }
+
+    fn listen(&self, node: Node, hints: &Arc<Hints>) -> Option<JoinHandle<()>> {
+        self.memory.listen(node, hints)
+    }
+}
+
+impl fmt::Debug for Faulty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Faulty")
+    }
+}
