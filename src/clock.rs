@@ -28,21 +28,14 @@ impl Clock {
     /// Real time, monotonic from the moment this is called.
     #[must_use]
     pub fn system() -> Self {
-        let since = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        Self(Source::System {
-            started: Instant::now(),
-            offset_us: micros(since),
-        })
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self(Source::System { started: Instant::now(), offset_us: micros(since) })
     }
 
     /// A clock that stands still, for tests.
     #[must_use]
     pub fn manual() -> Self {
-        Self(Source::Manual(Arc::new(AtomicU64::new(
-            1_700_000_000_000_000,
-        ))))
+        Self(Source::Manual(Arc::new(AtomicU64::new(1_700_000_000_000_000))))
     }
 
     /// Moves a manual clock on. A system clock moves by itself: there this does nothing.
@@ -82,14 +75,10 @@ pub(crate) fn micros(d: Duration) -> u64 {
 
 /// Whole milliseconds, rounded up, at least 1: what goes over the wire for a deadline.
 pub(crate) fn millis(d: Duration) -> u64 {
-    u64::try_from(d.as_micros().div_ceil(1000))
-        .unwrap_or(u64::MAX)
-        .max(1)
+    u64::try_from(d.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).max(1)
 }
 
 /// Whole seconds, rounded up, at least 1: what goes into `Retry-After`.
 pub(crate) fn seconds(d: Duration) -> u64 {
-    u64::try_from(d.as_millis().div_ceil(1000))
-        .unwrap_or(u64::MAX)
-        .max(1)
+    u64::try_from(d.as_millis().div_ceil(1000)).unwrap_or(u64::MAX).max(1)
 }

@@ -31,11 +31,7 @@ pub enum ErrorKind {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, operation: &'static str) -> Self {
-        Self {
-            kind,
-            operation,
-            source: None,
-        }
+        Self { kind, operation, source: None }
     }
 
     pub(crate) fn with(mut self, source: impl Into<Source>) -> Self {
@@ -77,8 +73,6 @@ impl fmt::Display for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.source
-            .as_deref()
-            .map(|s| s as &(dyn StdError + 'static))
+        self.source.as_deref().map(|s| s as &(dyn StdError + 'static))
     }
 }

@@ -76,13 +76,7 @@ impl Key {
         let mut part = || parts.next().unwrap_or_default();
         let (kind, name, old, value) = (part(), part(), part(), part());
         let joint = if old.is_empty() { "" } else { "+" };
-        Self(
-            format!(
-                "{kind}:{name}:{old}{joint}{}:{value}",
-                escape(scope.as_bytes())
-            )
-            .into(),
-        )
+        Self(format!("{kind}:{name}:{old}{joint}{}:{value}", escape(scope.as_bytes())).into())
     }
 
     /// One key of two: both must be the same for the whole to be the same.
@@ -158,12 +152,10 @@ impl fmt::Display for Hashed<'_> {
 
 /// Lower-case hex.
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .fold(String::with_capacity(bytes.len() * 2), |mut out, b| {
-            let _ = write!(out, "{b:02x}");
-            out
-        })
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, b| {
+        let _ = write!(out, "{b:02x}");
+        out
+    })
 }
 
 /// SHA-256 over parts, each with its length before it, so that parts cannot run into each other.
@@ -203,10 +195,7 @@ mod tests {
         let a = Key::path_param("id", "c").scope("a:b");
         let b = Key::path_param("id", "b:c").scope("a");
         assert_ne!(a, b);
-        assert_ne!(
-            Key::custom("a").and(&"b".into()),
-            Key::custom("a\nb").and(&"".into())
-        );
+        assert_ne!(Key::custom("a").and(&"b".into()), Key::custom("a\nb").and(&"".into()));
         assert_ne!(Key::path_param("a", "1"), Key::header("a", b"1"));
     }
 

@@ -21,9 +21,7 @@ macro_rules! __define_names {
 
         impl RateLimitLayer {
             fn by(source: ::lockgate::gate::KeySource<$native>, quota: ::lockgate::Quota) -> Self {
-                Self {
-                    gate: ::lockgate::rate_limit::RateLimitGate::new(source, quota),
-                }
+                Self { gate: ::lockgate::rate_limit::RateLimitGate::new(source, quota) }
             }
 
             /// A quota for each client address: the socket's other end, IPv6 by /64. Header fields such
@@ -64,26 +62,20 @@ macro_rules! __define_names {
             /// The policy's name, which clients see and counters are kept under. Default `default`.
             #[must_use]
             pub fn name(self, name: &str) -> Self {
-                Self {
-                    gate: self.gate.name(name),
-                }
+                Self { gate: self.gate.name(name) }
             }
 
             /// Uses this store, whatever the request brings along.
             #[must_use]
             pub fn store(self, store: &::lockgate::Store) -> Self {
-                Self {
-                    gate: self.gate.store(store),
-                }
+                Self { gate: self.gate.store(store) }
             }
 
             /// What to do while the store is away. Default [`Outage::Admit`](::lockgate::Outage): a
             /// limiter that is down should not take the service down with it.
             #[must_use]
             pub fn on_outage(self, outage: ::lockgate::Outage) -> Self {
-                Self {
-                    gate: self.gate.on_outage(outage),
-                }
+                Self { gate: self.gate.on_outage(outage) }
             }
         }
 
@@ -101,9 +93,7 @@ macro_rules! __define_names {
 
         impl LockLayer {
             fn by(source: ::lockgate::gate::KeySource<$native>) -> Self {
-                Self {
-                    gate: ::lockgate::lock::LockGate::new(source),
-                }
+                Self { gate: ::lockgate::lock::LockGate::new(source) }
             }
 
             /// A lock for each value of a parameter of the matched route.
@@ -141,60 +131,46 @@ macro_rules! __define_names {
             /// Keeps keys of one kind apart: with scopes, `/orders/7` and `/users/7` are two locks.
             #[must_use]
             pub fn scope(self, scope: &str) -> Self {
-                Self {
-                    gate: self.gate.scope(scope),
-                }
+                Self { gate: self.gate.scope(scope) }
             }
 
             /// Stand in line for at most this long (at most ten minutes) before the busy answer.
             /// Default: don't. With a `DeferLayer` outside nobody waits: the request is deferred.
             #[must_use]
             pub fn wait(self, wait: ::std::time::Duration) -> Self {
-                Self {
-                    gate: self.gate.wait(wait),
-                }
+                Self { gate: self.gate.wait(wait) }
             }
 
             /// How long the lock outlives its process; renewed at a third. Default 10 s, at least
             /// 100 ms.
             #[must_use]
             pub fn lease(self, lease: ::std::time::Duration) -> Self {
-                Self {
-                    gate: self.gate.lease(lease),
-                }
+                Self { gate: self.gate.lease(lease) }
             }
 
             /// How long a request may hold it in all. Default 60 s.
             #[must_use]
             pub fn max_hold(self, max_hold: ::std::time::Duration) -> Self {
-                Self {
-                    gate: self.gate.max_hold(max_hold),
-                }
+                Self { gate: self.gate.max_hold(max_hold) }
             }
 
             /// Locks safe methods too. Default: GET, HEAD, OPTIONS and TRACE take no lock.
             #[must_use]
             pub fn all_methods(self) -> Self {
-                Self {
-                    gate: self.gate.all_methods(),
-                }
+                Self { gate: self.gate.all_methods() }
             }
 
             /// Uses this store, whatever the request brings along.
             #[must_use]
             pub fn store(self, store: &::lockgate::Store) -> Self {
-                Self {
-                    gate: self.gate.store(store),
-                }
+                Self { gate: self.gate.store(store) }
             }
 
             /// What to do while the store is away. Default [`Outage::Refuse`](::lockgate::Outage): two
             /// changes at once are worse than none.
             #[must_use]
             pub fn on_outage(self, outage: ::lockgate::Outage) -> Self {
-                Self {
-                    gate: self.gate.on_outage(outage),
-                }
+                Self { gate: self.gate.on_outage(outage) }
             }
         }
 
@@ -218,17 +194,13 @@ macro_rules! __define_names {
             /// Where the status resource is mounted. Default `/deferred`.
             #[must_use]
             pub fn status_at(self, path: &str) -> Self {
-                Self {
-                    gate: self.gate.status_at(path),
-                }
+                Self { gate: self.gate.status_at(path) }
             }
 
             /// Most bytes of a body; a longer one gets the plain busy answer. Default 64 KiB.
             #[must_use]
             pub fn body_limit(self, bytes: usize) -> Self {
-                Self {
-                    gate: self.gate.body_limit(bytes),
-                }
+                Self { gate: self.gate.body_limit(bytes) }
             }
 
             /// Stores a field that is dropped by default: `Authorization`, `Cookie`,
@@ -236,25 +208,19 @@ macro_rules! __define_names {
             /// since it would run as nobody.
             #[must_use]
             pub fn keep_header(self, name: &str) -> Self {
-                Self {
-                    gate: self.gate.keep_header(name),
-                }
+                Self { gate: self.gate.keep_header(name) }
             }
 
             /// Most runs of a PUT or DELETE. Default 5. Other methods run once.
             #[must_use]
             pub fn max_attempts(self, attempts: u32) -> Self {
-                Self {
-                    gate: self.gate.max_attempts(attempts),
-                }
+                Self { gate: self.gate.max_attempts(attempts) }
             }
 
             /// Most requests that wait for one resource; beyond it the plain busy answer. Default 1000.
             #[must_use]
             pub fn max_jobs(self, per_resource: u64) -> Self {
-                Self {
-                    gate: self.gate.max_jobs(per_resource),
-                }
+                Self { gate: self.gate.max_jobs(per_resource) }
             }
 
             /// Whom a request belongs to (an account, a tenant): scopes `Idempotency-Key`, and is what
@@ -264,9 +230,7 @@ macro_rules! __define_names {
                 self,
                 owner: impl Fn(&$native) -> Option<String> + Send + Sync + 'static,
             ) -> Self {
-                Self {
-                    gate: self.gate.owner(owner),
-                }
+                Self { gate: self.gate.owner(owner) }
             }
         }
 
@@ -280,45 +244,33 @@ macro_rules! __define_names {
         impl DeferWorker {
             /// Most requests that run at once. Default 16; those of one resource never do.
             pub fn concurrency(self, most: usize) -> Self {
-                Self {
-                    inner: self.inner.concurrency(most),
-                }
+                Self { inner: self.inner.concurrency(most) }
             }
 
             /// How long runs may go on after the signal to stop. Default 10 s. What still runs then
             /// is abandoned: PUT and DELETE go back in line, others among the dead letters.
             pub fn drain(self, deadline: ::std::time::Duration) -> Self {
-                Self {
-                    inner: self.inner.drain(deadline),
-                }
+                Self { inner: self.inner.drain(deadline) }
             }
 
             /// How long a run outlives its process. Default 10 s; renewed at a third.
             pub fn lease(self, lease: ::std::time::Duration) -> Self {
-                Self {
-                    inner: self.inner.lease(lease),
-                }
+                Self { inner: self.inner.lease(lease) }
             }
 
             /// Longest run. Default 5 minutes.
             pub fn max_run(self, max: ::std::time::Duration) -> Self {
-                Self {
-                    inner: self.inner.max_run(max),
-                }
+                Self { inner: self.inner.max_run(max) }
             }
 
             /// How long finished requests and their responses are kept. Default a day.
             pub fn keep_done(self, retention: ::std::time::Duration) -> Self {
-                Self {
-                    inner: self.inner.keep_done(retention),
-                }
+                Self { inner: self.inner.keep_done(retention) }
             }
 
             /// How long dead letters are kept. Default a week.
             pub fn keep_dead(self, retention: ::std::time::Duration) -> Self {
-                Self {
-                    inner: self.inner.keep_dead(retention),
-                }
+                Self { inner: self.inner.keep_dead(retention) }
             }
 
             /// Works until `shutdown` resolves, then drains. Dropping the future instead aborts what
@@ -339,19 +291,13 @@ macro_rules! __define_names {
         /// The status resource, at this path: what the `Location` of a 202 points to.
         pub fn deferred_routes(path: &str) -> DeferredRoutes {
             let path = format!("/{}", path.trim_matches('/'));
-            DeferredRoutes {
-                path,
-                gate: ::lockgate::defer::StatusGate::new(),
-            }
+            DeferredRoutes { path, gate: ::lockgate::defer::StatusGate::new() }
         }
 
         impl DeferredRoutes {
             /// Answers from this store, whatever the request brings along.
             pub fn store(self, store: &::lockgate::Store) -> Self {
-                Self {
-                    gate: self.gate.store(store),
-                    ..self
-                }
+                Self { gate: self.gate.store(store), ..self }
             }
 
             /// Shows a job only to its [owner](DeferLayer::owner): the function says who asks.
@@ -360,10 +306,7 @@ macro_rules! __define_names {
                 self,
                 asker: impl Fn(&$native) -> Option<String> + Send + Sync + 'static,
             ) -> Self {
-                Self {
-                    gate: self.gate.visible_to(asker),
-                    ..self
-                }
+                Self { gate: self.gate.visible_to(asker), ..self }
             }
         }
     };

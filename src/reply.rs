@@ -46,11 +46,7 @@ impl Reply {
     /// An answer without fields or body.
     #[must_use]
     pub fn new(status: u16) -> Self {
-        Self {
-            status,
-            fields: Vec::new(),
-            body: Bytes::new(),
-        }
+        Self { status, fields: Vec::new(), body: Bytes::new() }
     }
 
     /// A problem document (RFC 9457): `type`, `title`, `status`, and whatever is added.
@@ -64,12 +60,8 @@ impl Reply {
 
     /// The store is away and the policy is to refuse: nobody's quota, nobody's lock, our fault.
     pub(crate) fn store_away() -> Self {
-        Self::problem(
-            503,
-            problem::CAPACITY,
-            "The service can't coordinate this request right now",
-        )
-        .retry_after(Duration::from_secs(1))
+        Self::problem(503, problem::CAPACITY, "The service can't coordinate this request right now")
+            .retry_after(Duration::from_secs(1))
     }
 
     /// A fault of the application's wiring. The log names the fix, the client learns nothing.
@@ -103,7 +95,6 @@ impl Reply {
 
     fn with_json(mut self, kind: &'static str, body: &Value) -> Self {
         self.body = body.to_string().into();
-        self.field("content-type", kind)
-            .field("cache-control", "no-store")
+        self.field("content-type", kind).field("cache-control", "no-store")
     }
 }

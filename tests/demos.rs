@@ -83,11 +83,7 @@ async fn ended(demo: &Demo, accepted: &Answer) -> Value {
 }
 
 async fn events(demo: &Demo, order: &str) -> Vec<Value> {
-    let answer = demo
-        .get(&format!("/orders/{order}"))
-        .send()
-        .await
-        .expect(200);
+    let answer = demo.get(&format!("/orders/{order}")).send().await.expect(200);
     assert_eq!(answer.json()["order"], order);
     answer.json()["events"].as_array().expect("a list").clone()
 }
@@ -130,12 +126,7 @@ async fn the_demos_can_not_be_told_apart() {
                 Some(keys.collect::<Vec<_>>())
             });
             let kind = answer.list("content-type").to_lowercase();
-            let told = [
-                "retry-after",
-                "ratelimit",
-                "ratelimit-policy",
-                "cache-control",
-            ];
+            let told = ["retry-after", "ratelimit", "ratelimit-policy", "cache-control"];
             let told: Vec<_> = told.map(|name| (name, answer.has(name))).into();
             (answer.status, kind, told, keys)
         };
@@ -150,16 +141,8 @@ async fn the_demos_share_locks_and_quotas() {
     let (axum, actix) = both(&namespace().await).await;
     for (here, there) in [(&axum, &actix), (&actix, &axum)] {
         let work = busy(here, "a%2Fb", 500).await;
-        let _ = there
-            .post("/orders/a%2Fb/pay?ms=0")
-            .send()
-            .await
-            .expect(409);
-        let _ = there
-            .post("/orders/a%2Fb/ship?ms=0")
-            .send()
-            .await
-            .expect(200);
+        let _ = there.post("/orders/a%2Fb/pay?ms=0").send().await.expect(409);
+        let _ = there.post("/orders/a%2Fb/ship?ms=0").send().await.expect(200);
         let _ = work.answer().await.expect(200);
     }
     for demo in [&axum, &actix, &axum, &actix] {
@@ -211,10 +194,7 @@ async fn takes_over_from_the_killed(first: Framework, second: Framework) {
     let lock = held(&store, "7").await;
     let took = killed.elapsed();
     // A lease of 10 s, and a look every second at most.
-    assert!(
-        took < Duration::from_secs(13),
-        "the lock came free after {took:?}"
-    );
+    assert!(took < Duration::from_secs(13), "the lock came free after {took:?}");
     lock.release().await;
     let document = ended(&second, &accepted).await;
     assert_eq!(document["state"], "done", "{document}");
@@ -248,12 +228,7 @@ async fn health_follows_the_store() {
     server.kill();
     healthy(503).await;
     for demo in [&axum, &actix] {
-        let _ = demo
-            .post("/orders/7/pay?ms=0")
-            .send()
-            .await
-            .expect(503)
-            .retry_after();
+        let _ = demo.post("/orders/7/pay?ms=0").send().await.expect(503).retry_after();
         let _ = demo.get("/limited").send().await.expect(200);
     }
     server.restart().await;

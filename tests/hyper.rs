@@ -29,30 +29,16 @@ struct Handler {
 
 impl Handler {
     fn new() -> Self {
-        Self {
-            begun: Arc::default(),
-            may_end: Arc::new(Semaphore::new(0)),
-        }
+        Self { begun: Arc::default(), may_end: Arc::new(Semaphore::new(0)) }
     }
 
     async fn call(self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
-        let fence = request
-            .extensions()
-            .get::<HeldLock>()
-            .and_then(HeldLock::fence);
-        let body = request
-            .into_body()
-            .collect()
-            .await
-            .expect("a whole body")
-            .to_bytes();
+        let fence = request.extensions().get::<HeldLock>().and_then(HeldLock::fence);
+        let body = request.into_body().collect().await.expect("a whole body").to_bytes();
         self.begun.notify_one();
         self.may_end.acquire().await.expect("never closed").forget();
         let fence = fence.map(|fence| fence.to_string()).unwrap_or_default();
-        Ok(Response::builder()
-            .header("fence", fence)
-            .body(Full::new(body))
-            .expect("valid"))
+        Ok(Response::builder().header("fence", fence).body(Full::new(body)).expect("valid"))
     }
 }
 
@@ -118,19 +104,13 @@ async fn gates_work_in_plain_hyper() {
     assert_eq!(first.status(), StatusCode::OK);
     assert!(!first.headers()["fence"].is_empty());
     assert_eq!(first.headers()["ratelimit"], "\"default\";r=3;t=60");
-    assert_eq!(
-        first.into_body().collect().await.expect("whole").to_bytes(),
-        "hello"
-    );
+    assert_eq!(first.into_body().collect().await.expect("whole").to_bytes(), "hello");
 
     let missing = send(address, post(None)).await;
     assert_eq!(missing.status(), StatusCode::BAD_REQUEST);
 
     handler.may_end.add_permits(1);
-    assert_eq!(
-        send(address, post(Some("7"))).await.status(),
-        StatusCode::OK
-    );
+    assert_eq!(send(address, post(Some("7"))).await.status(), StatusCode::OK);
     let spent = send(address, post(Some("7"))).await;
     assert_eq!(spent.status(), StatusCode::TOO_MANY_REQUESTS);
 }
@@ -139,20 +119,15 @@ async fn gates_work_in_plain_hyper() {
 async fn a_gate_passes_errors_and_readiness_on() {
     let store = Store::memory();
     let gate = LockGate::<Parts>::new(KeySource::header("order")).store(&store);
-    let mut service = ServiceBuilder::new()
-        .layer(GateLayer::<_, Plain>::new(gate))
-        .service_fn(|_: Request<Empty<Bytes>>| async {
+    let mut service = ServiceBuilder::new().layer(GateLayer::<_, Plain>::new(gate)).service_fn(
+        |_: Request<Empty<Bytes>>| async {
             Err::<Response<Empty<Bytes>>, _>(std::io::Error::other("its own"))
-        });
+        },
+    );
     for _ in 0..2 {
-        let request = Request::post("/")
-            .header("order", "7")
-            .body(Empty::new())
-            .expect("valid");
+        let request = Request::post("/").header("order", "7").body(Empty::new()).expect("valid");
         let service = tower::ServiceExt::ready(&mut service).await.expect("ready");
-        let error = tower::Service::call(service, request)
-            .await
-            .expect_err("it always fails");
+        let error = tower::Service::call(service, request).await.expect_err("it always fails");
         assert_eq!(error.to_string(), "its own");
         // And the lock is free again: the second round is refused by nobody.
     }

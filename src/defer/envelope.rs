@@ -47,45 +47,13 @@ pub(super) struct StoredHead {
 }
 
 pub(super) fn write_request(head: Head, headers: Headers, max_attempts: u32, body: &[u8]) -> Bytes {
-    let Head {
-        method,
-        target,
-        peer,
-        ..
-    } = head;
-    write(
-        &RequestHead {
-            method,
-            target,
-            headers,
-            peer,
-            max_attempts,
-        },
-        body,
-    )
+    let Head { method, target, peer, .. } = head;
+    write(&RequestHead { method, target, headers, peer, max_attempts }, body)
 }
 
 pub(super) fn read_request(bytes: &Bytes) -> Result<StoredRequest, Unreadable> {
-    let (
-        RequestHead {
-            method,
-            target,
-            headers,
-            peer,
-            max_attempts,
-        },
-        body,
-    ) = read(bytes)?;
-    Ok(StoredRequest {
-        head: Head {
-            method,
-            target,
-            headers,
-            peer,
-        },
-        max_attempts,
-        body,
-    })
+    let (RequestHead { method, target, headers, peer, max_attempts }, body) = read(bytes)?;
+    Ok(StoredRequest { head: Head { method, target, headers, peer }, max_attempts, body })
 }
 
 pub(super) fn write_response(head: &StoredHead, body: &[u8]) -> Bytes {
@@ -120,10 +88,7 @@ mod tests {
     use super::*;
 
     fn head() -> Head {
-        let headers = vec![
-            ("x".to_owned(), b"\xff".to_vec()),
-            ("x".to_owned(), b"2".to_vec()),
-        ];
+        let headers = vec![("x".to_owned(), b"\xff".to_vec()), ("x".to_owned(), b"2".to_vec())];
         Head::new("PATCH", "/a?b=c", headers, "192.0.2.1:7".parse().ok())
     }
 
@@ -131,29 +96,15 @@ mod tests {
     fn what_is_written_is_read() {
         let bytes = write_request(head(), head().headers, 3, b"body");
         let body = Bytes::from_static(b"body");
-        assert_eq!(
-            read_request(&bytes),
-            Ok(StoredRequest {
-                head: head(),
-                max_attempts: 3,
-                body
-            })
-        );
+        assert_eq!(read_request(&bytes), Ok(StoredRequest { head: head(), max_attempts: 3, body }));
     }
 
     #[test]
     fn truncated_and_newer_bytes_are_told_apart() {
         let bytes = write_request(head(), head().headers, 1, b"");
         for end in 0..bytes.len() {
-            assert_eq!(
-                read_request(&bytes.slice(..end)),
-                Err(Unreadable::Broken),
-                "{end}"
-            );
+            assert_eq!(read_request(&bytes.slice(..end)), Err(Unreadable::Broken), "{end}");
         }
-        assert_eq!(
-            read_request(&Bytes::from_static(b"\x02??")),
-            Err(Unreadable::Newer)
-        );
+        assert_eq!(read_request(&Bytes::from_static(b"\x02??")), Err(Unreadable::Newer));
     }
 }

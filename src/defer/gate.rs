@@ -177,10 +177,7 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
             let parts = [owner.as_bytes(), view.method().as_bytes(), route.as_bytes()];
             hex(&digest(&[parts[0], parts[1], parts[2], key.as_bytes()])[..16]).into()
         });
-        Asked::Enter(DeferTicket {
-            slot: Slot::new(record),
-            owner,
-        })
+        Asked::Enter(DeferTicket { slot: Slot::new(record), owner })
     }
 
     async fn enter(&self, ticket: DeferTicket) -> Verdict<DeferTicket> {
@@ -196,26 +193,15 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
         match slot.empty() {
             // Only if the busy answer itself came out: a retry or cache layer may have done better.
             Some(parked) if outcome == Outcome::Answered(parked.status) => {
-                let parked = DeferParked {
-                    parked,
-                    record: slot.record(),
-                    owner,
-                };
-                Parting::Accept {
-                    parked,
-                    limit: self.0.body_limit,
-                }
+                let parked = DeferParked { parked, record: slot.record(), owner };
+                Parting::Accept { parked, limit: self.0.body_limit }
             }
             _ => Parting::Fields(Vec::new()),
         }
     }
 
     async fn accept(&self, parked: DeferParked, head: Head, body: Bytes) -> Option<Reply> {
-        let DeferParked {
-            parked,
-            record,
-            owner,
-        } = parked;
+        let DeferParked { parked, record, owner } = parked;
         let Some(headers) = of_request(&head.headers, &self.0.keep) else {
             tracing::info!(
                 lock = %parked.key.hashed(),

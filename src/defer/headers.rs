@@ -62,10 +62,7 @@ pub(super) fn of_request(headers: &Headers, keep: &[String]) -> Option<Headers> 
 
 /// What is stored of a response.
 pub(super) fn of_response(headers: Headers) -> Headers {
-    headers
-        .into_iter()
-        .filter(|(name, _)| RESPONSE.contains(&name.as_str()))
-        .collect()
+    headers.into_iter().filter(|(name, _)| RESPONSE.contains(&name.as_str())).collect()
 }
 
 /// True if the request asks for another protocol: there is nothing to send back to it later.
@@ -80,9 +77,7 @@ pub(super) fn idempotency_key(values: &[&[u8]]) -> Result<Option<String>, ()> {
         return if values.is_empty() { Ok(None) } else { Err(()) };
     };
     let text = std::str::from_utf8(value).map_err(drop)?.trim();
-    let quoted = text
-        .strip_prefix('"')
-        .and_then(|text| text.strip_suffix('"'));
+    let quoted = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
     let key = quoted.unwrap_or(text);
     let plain = |b: u8| b.is_ascii_graphic() && b != b'"' && b != b'\\';
     if key.is_empty() || key.len() > 255 || !key.bytes().all(plain) {
@@ -96,19 +91,13 @@ mod tests {
     use super::*;
 
     fn headers(list: &[(&str, &str)]) -> Headers {
-        list.iter()
-            .map(|(n, v)| ((*n).to_owned(), v.as_bytes().to_vec()))
-            .collect()
+        list.iter().map(|(n, v)| ((*n).to_owned(), v.as_bytes().to_vec())).collect()
     }
 
     #[test]
     fn connection_fields_and_those_they_nominate_are_dropped() {
-        let sent = headers(&[
-            ("connection", "close, X-Hop"),
-            ("x-hop", "1"),
-            ("te", "x"),
-            ("a", "b"),
-        ]);
+        let sent =
+            headers(&[("connection", "close, X-Hop"), ("x-hop", "1"), ("te", "x"), ("a", "b")]);
         assert_eq!(of_request(&sent, &[]), Some(headers(&[("a", "b")])));
     }
 
@@ -116,10 +105,7 @@ mod tests {
     fn a_credential_is_kept_or_the_request_is_not_stored() {
         let sent = headers(&[("authorization", "Bearer x")]);
         assert_eq!(of_request(&sent, &[]), None);
-        let hidden = headers(&[
-            ("connection", "authorization"),
-            ("authorization", "Bearer x"),
-        ]);
+        let hidden = headers(&[("connection", "authorization"), ("authorization", "Bearer x")]);
         assert_eq!(of_request(&hidden, &[]), None);
         assert_eq!(of_request(&sent, &["authorization".to_owned()]), Some(sent));
     }

@@ -27,10 +27,7 @@ impl Run<'_> {
         };
         // Another lock on the way was busy, or the store was away: nothing has run, nothing is charged.
         if self.marker.was_busy() && matches!(answer.status, 409 | 503) {
-            return Verdict::Back {
-                delay: Duration::from_secs(1),
-                reason: "busy",
-            };
+            return Verdict::Back { delay: Duration::from_secs(1), reason: "busy" };
         }
         if matches!(answer.status, 401 | 403) {
             tracing::error!(
@@ -53,10 +50,7 @@ impl Run<'_> {
         let id = &self.marker.deferred().id;
         if matches!(status, 404 | 405) {
             tracing::error!(job = ?id, "deferred request matches no route of this worker");
-            return Verdict::Back {
-                delay: self.by_age(),
-                reason: "unroutable",
-            };
+            return Verdict::Back { delay: self.by_age(), reason: "unroutable" };
         }
         tracing::error!(
             job = ?id, status,
@@ -71,17 +65,11 @@ impl Run<'_> {
         if attempt >= self.max_attempts {
             return self.dead(reason);
         }
-        Verdict::Retry {
-            delay: backoff(attempt),
-            reason,
-        }
+        Verdict::Retry { delay: backoff(attempt), reason }
     }
 
     fn dead(&self, reason: &'static str) -> Verdict {
-        Verdict::Dead {
-            reason,
-            retention: self.keep_dead,
-        }
+        Verdict::Dead { reason, retention: self.keep_dead }
     }
 
     fn done(&self, answer: Answer) -> Verdict {
@@ -91,17 +79,13 @@ impl Run<'_> {
             whole: answer.body.is_some(),
         };
         let response = write_response(&head, &answer.body.unwrap_or_default());
-        Verdict::Done {
-            response,
-            retention: self.keep_done,
-        }
+        Verdict::Done { response, retention: self.keep_done }
     }
 
     /// Doubles as time goes by, with nothing to count it: as long as the job is old, within bounds.
     fn by_age(&self) -> Duration {
         let age = SystemTime::now().duration_since(self.marker.deferred().accepted);
-        age.unwrap_or_default()
-            .clamp(Duration::from_secs(1), Duration::from_secs(60))
+        age.unwrap_or_default().clamp(Duration::from_secs(1), Duration::from_secs(60))
     }
 }
 

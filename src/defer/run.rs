@@ -48,8 +48,6 @@ pub struct Answer {
 impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Neither fields nor body: they are the client's.
-        f.debug_struct("Answer")
-            .field("status", &self.status)
-            .finish_non_exhaustive()
+        f.debug_struct("Answer").field("status", &self.status).finish_non_exhaustive()
     }
 }

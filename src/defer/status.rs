@@ -53,10 +53,7 @@ impl<N: ?Sized> StatusGate<N> {
     /// Visible to whoever knows an id.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            store: None,
-            asker: None,
-        }
+        Self { store: None, asker: None }
     }
 
     /// Answers from this store, whatever the request brings along.
@@ -91,11 +88,7 @@ impl<N: ?Sized> StatusGate<N> {
             "GET" | "HEAD" => false,
             "DELETE" if !response => true,
             _ => {
-                let allow = if response {
-                    "GET, HEAD"
-                } else {
-                    "GET, HEAD, DELETE"
-                };
+                let allow = if response { "GET, HEAD" } else { "GET, HEAD, DELETE" };
                 let reply = Reply::problem(405, problem::METHOD, "Method not allowed");
                 return Err(reply.field("allow", allow));
             }
@@ -104,14 +97,7 @@ impl<N: ?Sized> StatusGate<N> {
         let store = store.ok_or_else(|| crate::outage::no_store("deferred_routes"))?;
         let asker = self.asker.as_ref().map(|asker| asker(view.native()));
         let wait = wait(&view.header("prefer"));
-        Ok(StatusRequest {
-            store,
-            id: JobId::parse(id),
-            response,
-            cancel,
-            wait,
-            asker,
-        })
+        Ok(StatusRequest { store, id: JobId::parse(id), response, cancel, wait, asker })
     }
 }
 
@@ -121,11 +107,7 @@ impl StatusRequest {
         let Some(id) = self.id.clone() else {
             return not_found();
         };
-        let answer = if self.cancel {
-            self.cancel(&id).await
-        } else {
-            self.show(&id).await
-        };
+        let answer = if self.cancel { self.cancel(&id).await } else { self.show(&id).await };
         answer.unwrap_or_else(|error| {
             tracing::error!(job = ?id, %error, "no status: store away");
             Reply::store_away()
@@ -136,11 +118,7 @@ impl StatusRequest {
         let Some(job) = self.changed(id).await? else {
             return Ok(not_found());
         };
-        let reply = if self.response {
-            verbatim(&job)
-        } else {
-            document(id, &job)
-        };
+        let reply = if self.response { verbatim(&job) } else { document(id, &job) };
         Ok(match self.wait {
             Some(wait) => reply.field("preference-applied", format!("wait={}", wait.as_secs())),
             None => reply,
@@ -185,22 +163,16 @@ impl StatusRequest {
         if self.look(id).await?.is_none() {
             return Ok(not_found());
         }
-        let state = self
-            .store
-            .backend()
-            .cancel(id.clone(), KEEP_CANCELLED)
-            .await?;
+        let state = self.store.backend().cancel(id.clone(), KEEP_CANCELLED).await?;
         Ok(match state {
             Some(JobState::Cancelled) => {
                 tracing::info!(job = ?id, "deferred request cancelled");
                 Reply::new(204)
             }
-            Some(state) => Reply::problem(
-                409,
-                problem::NOT_CANCELLABLE,
-                "It can't be cancelled any more",
-            )
-            .member("state", state.as_str()),
+            Some(state) => {
+                Reply::problem(409, problem::NOT_CANCELLABLE, "It can't be cancelled any more")
+                    .member("state", state.as_str())
+            }
             None => not_found(),
         })
     }
@@ -225,11 +197,7 @@ fn document(id: &JobId, job: &JobView) -> Reply {
         doc.insert("response".into(), embedded(&head, &body));
     }
     let reply = Reply::json(200, &Value::Object(doc));
-    if job.state.is_pending() {
-        reply.retry_after(Duration::from_secs(1))
-    } else {
-        reply
-    }
+    if job.state.is_pending() { reply.retry_after(Duration::from_secs(1)) } else { reply }
 }
 
 /// The stored response inside the document: JSON as JSON, text as text, other bytes by reference.
@@ -238,10 +206,7 @@ fn embedded(head: &StoredHead, body: &Bytes) -> Value {
     for (name, value) in &head.headers {
         fields.insert(name.clone(), String::from_utf8_lossy(value).into());
     }
-    let kind = fields
-        .get("content-type")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
+    let kind = fields.get("content-type").and_then(Value::as_str).unwrap_or_default();
     let is_json = kind.starts_with("application/json") || kind.contains("+json");
     let body = match std::str::from_utf8(body) {
         Ok(text) if is_json => serde_json::from_str(text).unwrap_or_else(|_| text.into()),
@@ -281,15 +246,11 @@ fn stored(job: &JobView) -> Option<(StoredHead, Bytes)> {
 
 /// The `wait` of `Prefer` fields (RFC 7240): the first counts, unknown or broken ones are ignored.
 fn wait(values: &[&[u8]]) -> Option<Duration> {
-    let list = values
-        .iter()
-        .filter_map(|value| std::str::from_utf8(value).ok());
+    let list = values.iter().filter_map(|value| std::str::from_utf8(value).ok());
     let mut preferences = list.flat_map(|value| value.split(','));
     let wait = preferences.find_map(|preference| {
         let (name, value) = preference.split(';').next()?.split_once('=')?;
-        name.trim()
-            .eq_ignore_ascii_case("wait")
-            .then(|| value.trim().trim_matches('"').parse())
+        name.trim().eq_ignore_ascii_case("wait").then(|| value.trim().trim_matches('"').parse())
     })?;
     Some(Duration::from_secs(wait.ok()?).min(MAX_WAIT))
 }
@@ -302,18 +263,13 @@ impl<N: ?Sized> Default for StatusGate<N> {
 
 impl<N: ?Sized> Clone for StatusGate<N> {
     fn clone(&self) -> Self {
-        Self {
-            store: self.store.clone(),
-            asker: self.asker.clone(),
-        }
+        Self { store: self.store.clone(), asker: self.asker.clone() }
     }
 }
 
 impl<N: ?Sized> fmt::Debug for StatusGate<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StatusGate")
-            .field("store", &self.store)
-            .finish_non_exhaustive()
+        f.debug_struct("StatusGate").field("store", &self.store).finish_non_exhaustive()
     }
 }
 

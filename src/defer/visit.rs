@@ -56,9 +56,7 @@ impl Visit {
     pub(super) async fn run(self, hint: Option<JobId>) -> (Key, Next) {
         // A panic of the application's code (a destructor, a clone of the service) must not take the
         // lock's name with it: the worker would never visit it again.
-        let visit = AssertUnwindSafe(self.claim_and_run(hint))
-            .catch_unwind()
-            .await;
+        let visit = AssertUnwindSafe(self.claim_and_run(hint)).catch_unwind().await;
         let next = visit.unwrap_or_else(|_| {
             tracing::error!(lock = %self.key.hashed(), "a visit panicked");
             Next::After(Duration::from_secs(1))
@@ -86,53 +84,23 @@ impl Visit {
     }
 
     async fn head(&self) -> Option<JobId> {
-        let heads = self
-            .worker
-            .store
-            .backend()
-            .heads(vec![self.key.clone()])
-            .await
-            .ok()?;
+        let heads = self.worker.store.backend().heads(vec![self.key.clone()]).await.ok()?;
         heads.into_iter().next().flatten()
     }
 
     /// `Ok(None)`: another job may be first now.
     async fn claim(&self, id: JobId) -> Result<Option<Claimant>, Next> {
-        let DeferWorker {
-            store,
-            lease,
-            max_run,
-            ..
-        } = &*self.worker;
+        let DeferWorker { store, lease, max_run, .. } = &*self.worker;
         let mut attempt = Attempt::claim(store, &self.key, &id);
         match self.send_claim(&mut attempt, &id).await {
-            Some(Claimed::Claimed {
-                fence,
-                attempt: number,
-                envelope,
-                accepted_us,
-            }) => {
+            Some(Claimed::Claimed { fence, attempt: number, envelope, accepted_us }) => {
                 let job = Some(id.clone());
-                let terms = Terms {
-                    lease: *lease,
-                    renew: true,
-                    max_hold: *max_run,
-                    job,
-                };
+                let terms = Terms { lease: *lease, renew: true, max_hold: *max_run, job };
                 let hold = attempt.granted(fence, terms);
                 let accepted = UNIX_EPOCH + Duration::from_micros(accepted_us);
-                let deferred = Deferred {
-                    id: id.clone(),
-                    attempt: number,
-                    accepted,
-                };
+                let deferred = Deferred { id: id.clone(), attempt: number, accepted };
                 let marker = Replay::new(deferred, Arc::clone(hold.facts()));
-                Ok(Some(Claimant {
-                    id,
-                    hold,
-                    envelope,
-                    marker,
-                }))
+                Ok(Some(Claimant { id, hold, envelope, marker }))
             }
             Some(answer) => {
                 attempt.refused();
@@ -153,12 +121,7 @@ impl Visit {
     /// The claim, with the same token as long as a claim that got through unanswered would be sure to
     /// hold: given up too soon, it would leave a job that looks as if its worker had died.
     async fn send_claim(&self, attempt: &mut Attempt, id: &JobId) -> Option<Claimed> {
-        let DeferWorker {
-            store,
-            lease,
-            keep_dead,
-            ..
-        } = &*self.worker;
+        let DeferWorker { store, lease, keep_dead, .. } = &*self.worker;
         let mut give_up = None;
         loop {
             let call = Claim {
@@ -184,12 +147,7 @@ impl Visit {
     }
 
     async fn run_job(&self, claimant: Claimant) {
-        let Claimant {
-            id,
-            mut hold,
-            envelope,
-            marker,
-        } = claimant;
+        let Claimant { id, mut hold, envelope, marker } = claimant;
         let worker = &*self.worker;
         let attempt = marker.deferred().attempt;
         tracing::info!(
@@ -201,14 +159,10 @@ impl Visit {
                 // The lock was lost, and the run with it: whoever has the job now decides about it.
                 None => return,
             },
-            Err(Unreadable::Newer) => Verdict::Back {
-                delay: NEWER,
-                reason: "newer version",
-            },
-            Err(Unreadable::Broken) => Verdict::Dead {
-                reason: "unreadable",
-                retention: worker.keep_dead,
-            },
+            Err(Unreadable::Newer) => Verdict::Back { delay: NEWER, reason: "newer version" },
+            Err(Unreadable::Broken) => {
+                Verdict::Dead { reason: "unreadable", retention: worker.keep_dead }
+            }
         };
         let outcome = word(&verdict);
         if self.settle(&id, &hold, verdict).await {
@@ -227,18 +181,10 @@ impl Visit {
         hold: &Hold,
     ) -> Option<Verdict> {
         let worker = &*self.worker;
-        let StoredRequest {
-            head,
-            max_attempts,
-            body,
-        } = request;
+        let StoredRequest { head, max_attempts, body } = request;
         let idempotent = max_attempts > 1;
-        let run = Run {
-            marker,
-            max_attempts,
-            keep_done: worker.keep_done,
-            keep_dead: worker.keep_dead,
-        };
+        let run =
+            Run { marker, max_attempts, keep_done: worker.keep_done, keep_dead: worker.keep_dead };
         let stopped = told_to_stop(self.stopped.clone());
         tokio::select! {
             ran = worker.replayer.replay(head, body, marker.clone(), worker.response_limit) => {

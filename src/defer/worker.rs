@@ -175,8 +175,7 @@ impl Rounds {
 
     /// `None` while there is no room: what can't be started is not looked for.
     fn next_look(&self) -> Option<Instant> {
-        self.has_room()
-            .then(|| self.looks.values().min().copied())?
+        self.has_room().then(|| self.looks.values().min().copied())?
     }
 
     fn look_at(&mut self, shard: u16, at: Instant) {
@@ -206,8 +205,7 @@ impl Rounds {
         self.looks.retain(|shard, _| self.mine.contains(shard));
         // Every beat looks everywhere once: new shards, and whatever a lost message was about.
         let now = Instant::now();
-        self.looks
-            .extend(self.mine.iter().map(|&shard| (shard, now)));
+        self.looks.extend(self.mine.iter().map(|&shard| (shard, now)));
         Ok(())
     }
 
@@ -231,27 +229,16 @@ impl Rounds {
     /// Asks the shards whose time has come what is due.
     async fn look(&mut self) {
         let now = Instant::now();
-        let shards: Vec<_> = self
-            .looks
-            .iter()
-            .filter(|(_, at)| **at <= now)
-            .map(|(&shard, _)| shard)
-            .collect();
+        let shards: Vec<_> =
+            self.looks.iter().filter(|(_, at)| **at <= now).map(|(&shard, _)| shard).collect();
         let room = self.worker.concurrency - self.visits.len();
-        let due = self
-            .worker
-            .store
-            .backend()
-            .due(shards.clone(), room.min(100))
-            .await;
+        let due = self.worker.store.backend().due(shards.clone(), room.min(100)).await;
         for shard in &shards {
             self.looks.remove(shard);
         }
         let Ok(due) = due else {
             let again = now + LOOK_AGAIN;
-            return shards
-                .into_iter()
-                .for_each(|shard| self.look_at(shard, again));
+            return shards.into_iter().for_each(|shard| self.look_at(shard, again));
         };
         for (shard, due) in shards.into_iter().zip(due) {
             if let Some(next) = due.next {
@@ -272,11 +259,7 @@ impl Rounds {
 
     fn visit(&mut self, key: Key, id: Option<JobId>) {
         self.under_way.insert(key.clone(), None);
-        let visit = Visit {
-            worker: Arc::clone(&self.worker),
-            key,
-            stopped: self.stopped.clone(),
-        };
+        let visit = Visit { worker: Arc::clone(&self.worker), key, stopped: self.stopped.clone() };
         self.visits.spawn(visit.run(id));
     }
 
@@ -301,10 +284,7 @@ impl Rounds {
         let _ = store.backend().watch(node.clone(), WATCH, 0).await;
         let _ = store.backend().present(node.clone(), Duration::ZERO).await;
         let ended = async { while self.visits.join_next().await.is_some() {} };
-        if tokio::time::timeout(self.worker.drain, ended)
-            .await
-            .is_err()
-        {
+        if tokio::time::timeout(self.worker.drain, ended).await.is_err() {
             stop.send_replace(true);
             // Giving back is a call or two each, within the store's deadline.
             let ended = async { while self.visits.join_next().await.is_some() {} };

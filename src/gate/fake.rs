@@ -15,11 +15,7 @@ pub(crate) struct FakeView {
 
 impl FakeView {
     pub(crate) fn new(method: &'static str) -> Self {
-        Self {
-            method,
-            headers: Vec::new(),
-            extensions: http::Extensions::new(),
-        }
+        Self { method, headers: Vec::new(), extensions: http::Extensions::new() }
     }
 }
 

@@ -96,8 +96,7 @@ impl Replay {
 
 /// The replay a request belongs to, by its marker or by the task it runs in.
 pub(crate) fn current_replay<V: View>(view: &V) -> Option<Replay> {
-    view.get::<Replay>()
-        .or_else(|| REPLAY.try_with(Replay::clone).ok())
+    view.get::<Replay>().or_else(|| REPLAY.try_with(Replay::clone).ok())
 }
 
 impl fmt::Debug for Replay {

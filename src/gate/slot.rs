@@ -30,10 +30,7 @@ struct Inner {
 
 impl Slot {
     pub(crate) fn new(record: Option<Arc<str>>) -> Self {
-        Self(Arc::new(Inner {
-            record,
-            parked: Mutex::new(None),
-        }))
+        Self(Arc::new(Inner { record, parked: Mutex::new(None) }))
     }
 
     /// The idempotency record that the lock must look up before it takes a free lock.
@@ -53,9 +50,7 @@ impl Slot {
 impl fmt::Debug for Slot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let full = self.0.parked.lock().is_some();
-        f.debug_struct("Slot")
-            .field("full", &full)
-            .finish_non_exhaustive()
+        f.debug_struct("Slot").field("full", &full).finish_non_exhaustive()
     }
 }
 

@@ -88,10 +88,7 @@ impl<N: ?Sized> KeySource<N> {
     /// [`KeyFault`], when there is none.
     pub fn read<V: View<Native = N>>(&self, view: &mut V) -> Result<Key, KeyFault> {
         match &self.0 {
-            Kind::Ip => view
-                .peer()
-                .map(|peer| Key::ip(peer.ip()))
-                .ok_or_else(no_peer),
+            Kind::Ip => view.peer().map(|peer| Key::ip(peer.ip())).ok_or_else(no_peer),
             Kind::PathParam(name) => path_param(name, view),
             Kind::Header(name) => {
                 let missing = match view.header(name)[..] {

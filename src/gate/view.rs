@@ -43,12 +43,7 @@ impl Head {
         headers: Vec<(String, Vec<u8>)>,
         peer: Option<SocketAddr>,
     ) -> Self {
-        Self {
-            method: method.into(),
-            target: target.into(),
-            headers,
-            peer,
-        }
+        Self { method: method.into(), target: target.into(), headers, peer }
     }
 }
 

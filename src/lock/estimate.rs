@@ -17,11 +17,7 @@ impl HoldTimes {
         let held = micros(held).max(1);
         // Two at once may lose one of them: it is an estimate.
         let old = self.0.load(Ordering::Relaxed);
-        let new = if old == 0 {
-            held
-        } else {
-            old - old / 8 + held / 8
-        };
+        let new = if old == 0 { held } else { old - old / 8 + held / 8 };
         self.0.store(new.max(1), Ordering::Relaxed);
     }
 

@@ -98,22 +98,12 @@ impl<N: ?Sized> LockGate<N> {
     }
 
     fn request(&self, facts: &LockFacts) -> LockRequest {
-        let wait = if facts.slot.is_some() {
-            None
-        } else {
-            self.wait
-        };
+        let wait = if facts.slot.is_some() { None } else { self.wait };
         LockRequest::of(&facts.store, &facts.key, self.terms.clone(), wait)
     }
 
     fn busy(&self, facts: LockFacts, busy: &Busy) -> Verdict<LockTicket> {
-        let LockFacts {
-            store,
-            key,
-            slot,
-            replay,
-            ..
-        } = facts;
+        let LockFacts { store, key, slot, replay, .. } = facts;
         tracing::debug!(
             node = %store.node(), lock = %key.hashed(), line = busy.line, "request refused: lock busy"
         );
@@ -128,11 +118,7 @@ impl<N: ?Sized> LockGate<N> {
             reply = reply.member("waited_ms", waited);
         }
         if let Some(slot) = slot {
-            slot.fill(Parked {
-                store,
-                key,
-                status: reply.status,
-            });
+            slot.fill(Parked { store, key, status: reply.status });
         }
         Verdict::Busy(reply)
     }
@@ -195,10 +181,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
             return Asked::Skip;
         }
         let key = match self.source.read(view) {
-            Ok(key) => self
-                .scope
-                .as_deref()
-                .map_or(key.clone(), |scope| key.scope(scope)),
+            Ok(key) => self.scope.as_deref().map_or(key.clone(), |scope| key.scope(scope)),
             Err(fault) => {
                 return fault.answer("LockLayer").map_or(Asked::Skip, Asked::Answer);
             }
@@ -214,13 +197,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         };
         // Taken out before it is filled: a request that holds the slot that holds it is never freed.
         let slot = view.take::<Slot>();
-        Asked::Enter(LockFacts {
-            store,
-            key,
-            slot,
-            replay,
-            lent,
-        })
+        Asked::Enter(LockFacts { store, key, slot, replay, lent })
     }
 
     async fn enter(&self, mut facts: LockFacts) -> Verdict<LockTicket> {
@@ -236,21 +213,13 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
                     slot.empty();
                 }
                 let store = facts.store;
-                let own = Ticket::Own {
-                    guard,
-                    store,
-                    since: Instant::now(),
-                };
+                let own = Ticket::Own { guard, store, since: Instant::now() };
                 Verdict::Pass(LockTicket(own))
             }
             Ok(Answer::Busy(busy)) => self.busy(facts, &busy),
             // Accepted before: the outer layer answers with that job once it has read the body.
             Ok(Answer::Known) => {
-                let busy = Busy {
-                    left: Duration::from_secs(1),
-                    line: 0,
-                    waited: None,
-                };
+                let busy = Busy { left: Duration::from_secs(1), line: 0, waited: None };
                 self.busy(facts, &busy)
             }
             Err(NotAcquired::Busy(busy)) => self.busy(facts, &busy),
@@ -271,12 +240,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     }
 
     async fn leave(&self, ticket: LockTicket, _: Outcome) -> Parting<Self::Parked> {
-        if let Ticket::Own {
-            guard,
-            store,
-            since,
-        } = ticket.0
-        {
+        if let Ticket::Own { guard, store, since } = ticket.0 {
             store.room::<HoldTimes>().note(since.elapsed());
             let key = guard.key().clone();
             let released = guard.release().await;

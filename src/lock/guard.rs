@@ -94,10 +94,7 @@ pub struct HeldLock {
 
 impl HeldLock {
     pub(crate) fn of(facts: &Arc<HoldFacts>) -> Self {
-        Self {
-            key: facts.key.clone(),
-            facts: Some(Arc::clone(facts)),
-        }
+        Self { key: facts.key.clone(), facts: Some(Arc::clone(facts)) }
     }
 
     pub(super) fn admitted(key: Key) -> Self {
@@ -141,10 +138,7 @@ impl HeldLock {
 impl fmt::Debug for HeldLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fence = self.fence();
-        f.debug_struct("HeldLock")
-            .field("key", &self.key)
-            .field("fence", &fence)
-            .finish()
+        f.debug_struct("HeldLock").field("key", &self.key).field("fence", &fence).finish()
     }
 }
 
@@ -152,7 +146,5 @@ fn remaining(facts: &HoldFacts) -> Duration {
     if facts.loss().is_some() {
         return Duration::ZERO;
     }
-    facts
-        .valid_until()
-        .saturating_duration_since(Instant::now())
+    facts.valid_until().saturating_duration_since(Instant::now())
 }

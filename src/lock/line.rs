@@ -45,10 +45,7 @@ pub(super) struct Lines {
 
 impl Default for Lines {
     fn default() -> Self {
-        Self {
-            lines: Mutex::default(),
-            room: Semaphore::new(MAX_WAITERS_IN_ALL),
-        }
+        Self { lines: Mutex::default(), room: Semaphore::new(MAX_WAITERS_IN_ALL) }
     }
 }
 
@@ -105,11 +102,7 @@ impl Lines {
             if line.len() >= MAX_WAITERS {
                 return Waited::Full;
             }
-            line.push_back(Waiter {
-                until,
-                terms: terms.clone(),
-                tell,
-            });
+            line.push_back(Waiter { until, terms: terms.clone(), tell });
             starts
         };
         let mut leaves = Leaves(Some(Arc::clone(&bell)));
@@ -192,14 +185,12 @@ impl Keeper {
         let mut away_since: Option<Instant> = None;
         while let Some((terms, last)) = self.lines.front(&self.key) {
             let rung = bell.notified();
-            let mut mine = place
-                .take()
-                .unwrap_or_else(|| Place::new(Attempt::new(&self.store, &self.key)));
+            let mut mine =
+                place.take().unwrap_or_else(|| Place::new(Attempt::new(&self.store, &self.key)));
             let pause = match self.look(&mut mine, &terms, last).await {
                 Ok(Acquired::Held { fence, .. }) => {
                     away_since = None;
-                    self.lines
-                        .hand_over(&self.key, mine.attempt.granted(fence, terms));
+                    self.lines.hand_over(&self.key, mine.attempt.granted(fence, terms));
                     continue;
                 }
                 Ok(Acquired::Busy { left, .. }) => {
@@ -238,10 +229,7 @@ impl Keeper {
             old_seq: place.old_seq,
             record: None,
         };
-        let answer = place
-            .attempt
-            .send(lease, self.store.backend().acquire(call))
-            .await;
+        let answer = place.attempt.send(lease, self.store.backend().acquire(call)).await;
         if let Ok(Acquired::Busy { seq, joined, .. }) = &answer {
             place.joined(*seq, *joined);
         }
@@ -250,12 +238,7 @@ impl Keeper {
 
     /// Processes whose timers were set by the same lease should not all look at once.
     fn jitter(&self) -> Duration {
-        let byte = self
-            .store
-            .node()
-            .as_str()
-            .bytes()
-            .fold(0u8, u8::wrapping_add);
+        let byte = self.store.node().as_str().bytes().fold(0u8, u8::wrapping_add);
         Duration::from_millis(u64::from(byte % 32))
     }
 }
@@ -270,11 +253,7 @@ struct Place {
 
 impl Place {
     fn new(attempt: Attempt) -> Self {
-        Self {
-            attempt,
-            old_seq: 0,
-            joins: 0,
-        }
+        Self { attempt, old_seq: 0, joins: 0 }
     }
 
     /// Coming back to the old place is for a slow process, once: a second time would let a process that

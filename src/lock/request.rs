@@ -35,12 +35,7 @@ impl Store {
     /// A lock of this name. Text becomes [`Key::custom`]; [`Key::path_param`] is the key of a
     /// `LockLayer`, so that jobs and handlers can share its lock.
     pub fn lock(&self, key: impl Into<Key>) -> LockRequest {
-        LockRequest {
-            store: self.clone(),
-            key: key.into(),
-            terms: default_terms(),
-            wait: None,
-        }
+        LockRequest { store: self.clone(), key: key.into(), terms: default_terms(), wait: None }
     }
 }
 
@@ -55,12 +50,7 @@ pub(super) fn default_terms() -> Terms {
 
 impl LockRequest {
     pub(super) fn of(store: &Store, key: &Key, terms: Terms, wait: Option<Duration>) -> Self {
-        Self {
-            store: store.clone(),
-            key: key.clone(),
-            terms,
-            wait,
-        }
+        Self { store: store.clone(), key: key.clone(), terms, wait }
     }
 
     /// How long the lock outlives its process; renewed at a third of it. Default 10 s: long enough to
@@ -111,11 +101,7 @@ impl LockRequest {
     pub(super) async fn ask(self, record: Option<Arc<str>>) -> Result<Answer, NotAcquired> {
         let started = Instant::now();
         let lines = self.store.room::<Lines>();
-        let mut busy = Busy {
-            left: self.terms.lease,
-            line: 0,
-            waited: None,
-        };
+        let mut busy = Busy { left: self.terms.lease, line: 0, waited: None };
         // Behind those of this process that wait already; the store decides about the others.
         if self.wait.is_none() || !lines.is_waited_for(&self.key) {
             match self.once(record).await? {
@@ -142,29 +128,15 @@ impl LockRequest {
         let lease = self.terms.for_the_first_time();
         let mut attempt = Attempt::new(&self.store, &self.key);
         let (key, me) = (self.key.clone(), attempt.me.clone());
-        let call = Acquire {
-            key,
-            me,
-            lease,
-            wait: None,
-            old_seq: 0,
-            record,
-        };
-        match attempt
-            .send(lease, self.store.backend().acquire(call))
-            .await?
-        {
+        let call = Acquire { key, me, lease, wait: None, old_seq: 0, record };
+        match attempt.send(lease, self.store.backend().acquire(call)).await? {
             Acquired::Held { fence, .. } => {
                 let hold = attempt.granted(fence, self.terms.clone());
                 Ok(Answer::Granted(LockGuard { hold }))
             }
             Acquired::Busy { left, line, .. } => {
                 attempt.refused();
-                Ok(Answer::Busy(Busy {
-                    left,
-                    line,
-                    waited: None,
-                }))
+                Ok(Answer::Busy(Busy { left, line, waited: None }))
             }
             Acquired::Known => {
                 attempt.refused();

@@ -16,12 +16,7 @@ const SECOND: Duration = Duration::from_secs(1);
 async fn free(store: &Store) -> LockGuard {
     assert!(store.shutdown(SECOND).await, "something was not given back");
     // Another process, so that no local line or nonce of this one helps.
-    store
-        .as_another_process()
-        .lock("x")
-        .acquire()
-        .await
-        .expect("the lock is free")
+    store.as_another_process().lock("x").acquire().await.expect("the lock is free")
 }
 
 fn busy(outcome: Result<LockGuard, NotAcquired>) -> Busy {
@@ -60,17 +55,10 @@ async fn a_guard_dropped_on_a_plain_thread_is_given_back() {
 #[test]
 fn a_guard_outlives_its_runtime_without_harm() {
     let store = Store::memory();
-    let runtime = || {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap()
-    };
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let first = runtime();
     let lease = Duration::from_millis(100);
-    let guard = first
-        .block_on(store.lock("x").lease_fixed(lease).acquire())
-        .unwrap();
+    let guard = first.block_on(store.lock("x").lease_fixed(lease).acquire()).unwrap();
     drop(first);
     drop(guard);
     // Whether the message was still delivered or not, the lease ends it; the wait is for that.
@@ -173,10 +161,7 @@ async fn max_hold_bounds_a_living_holder() {
     assert_eq!(guard.lost().await, Loss::TooLong);
     let lost_after = started.elapsed();
     // At its end, less the margin by which a lease is not sure.
-    assert!(
-        lost_after > SECOND * 9 / 2 && lost_after <= 5 * SECOND,
-        "{lost_after:?}"
-    );
+    assert!(lost_after > SECOND * 9 / 2 && lost_after <= 5 * SECOND, "{lost_after:?}");
     let next = store.lock("x").wait(SECOND).acquire().await.unwrap();
     assert!(next.fence() > guard.fence());
     assert_eq!(guard.release().await, Released::AlreadyLost);
@@ -202,11 +187,7 @@ async fn a_renewed_lock_that_is_taken_away_is_lost_at_the_next_renewal() {
     let guard = store.lock("x").lease(3 * SECOND).acquire().await.unwrap();
     // What a FLUSHALL or an operator's DEL does: the nonce is gone.
     let facts = guard.hold.facts();
-    store
-        .backend()
-        .release(facts.key.clone(), facts.me.clone())
-        .await
-        .unwrap();
+    store.backend().release(facts.key.clone(), facts.me.clone()).await.unwrap();
     let started = Instant::now();
     assert_eq!(guard.lost().await, Loss::Taken);
     assert!(started.elapsed() <= SECOND + Duration::from_millis(100));
@@ -218,11 +199,7 @@ async fn every_waiter_of_a_crowd_is_served() {
     let store = Store::memory();
     let mut crowd = Vec::new();
     for i in 0..50 {
-        let store = if i % 2 == 0 {
-            store.clone()
-        } else {
-            store.as_another_process()
-        };
+        let store = if i % 2 == 0 { store.clone() } else { store.as_another_process() };
         crowd.push(tokio::spawn(async move {
             let guard = store.lock("x").wait(60 * SECOND).acquire().await.unwrap();
             let fence = guard.fence();

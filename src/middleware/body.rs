@@ -29,18 +29,14 @@ enum Kind<B> {
 
 impl<B> GateBody<B> {
     pub(super) fn inner(body: B) -> Self {
-        Self {
-            kind: Kind::Inner(body),
-        }
+        Self { kind: Kind::Inner(body) }
     }
 }
 
 impl<B> Default for GateBody<B> {
     /// The empty body.
     fn default() -> Self {
-        Self {
-            kind: Kind::Reply(None),
-        }
+        Self { kind: Kind::Reply(None) }
     }
 }
 
@@ -80,9 +76,7 @@ impl<B: Body<Data = Bytes>> Body for GateBody<B> {
 #[must_use]
 pub fn response<B>(reply: Reply) -> Response<GateBody<B>> {
     let body = Some(reply.body).filter(|body| !body.is_empty());
-    let mut response = Response::new(GateBody {
-        kind: Kind::Reply(body),
-    });
+    let mut response = Response::new(GateBody { kind: Kind::Reply(body) });
     *response.status_mut() =
         StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     add_fields(&mut response, reply.fields);

@@ -29,10 +29,7 @@ pub trait Framework: Copy + Send + Sync + 'static {
 
     /// Path and query as the client sent them.
     fn target(parts: &Parts) -> String {
-        parts
-            .uri
-            .path_and_query()
-            .map_or_else(|| "/".to_owned(), ToString::to_string)
+        parts.uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string)
     }
 }
 
@@ -68,10 +65,7 @@ pub struct PartsView<'a, F> {
 impl<'a, F> PartsView<'a, F> {
     /// Shows these parts.
     pub fn new(parts: &'a mut Parts) -> Self {
-        Self {
-            parts,
-            framework: PhantomData,
-        }
+        Self { parts, framework: PhantomData }
     }
 }
 
@@ -95,12 +89,7 @@ impl<F: Framework> View for PartsView<'_, F> {
     }
 
     fn header(&self, name: &str) -> Vec<&[u8]> {
-        self.parts
-            .headers
-            .get_all(name)
-            .iter()
-            .map(http::HeaderValue::as_bytes)
-            .collect()
+        self.parts.headers.get_all(name).iter().map(http::HeaderValue::as_bytes).collect()
     }
 
     fn peer(&self) -> Option<SocketAddr> {

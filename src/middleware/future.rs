@@ -29,23 +29,17 @@ enum Kind<F, R, E> {
 
 impl<F, R, E> ResponseFuture<F, R, E> {
     pub(super) fn inner(future: F) -> Self {
-        Self {
-            kind: Kind::Inner(future),
-        }
+        Self { kind: Kind::Inner(future) }
     }
 
     pub(super) fn ready(response: Response<GateBody<R>>) -> Self {
-        Self {
-            kind: Kind::Ready(Some(response)),
-        }
+        Self { kind: Kind::Ready(Some(response)) }
     }
 
     pub(super) fn gated(
         future: impl Future<Output = Result<Response<GateBody<R>>, E>> + Send + 'static,
     ) -> Self {
-        Self {
-            kind: Kind::Gated(Box::pin(future)),
-        }
+        Self { kind: Kind::Gated(Box::pin(future)) }
     }
 }
 

@@ -16,10 +16,7 @@ pub struct GateLayer<G, F = Plain> {
 impl<G, F> GateLayer<G, F> {
     /// A layer of this gate.
     pub fn new(gate: G) -> Self {
-        Self {
-            gate,
-            framework: PhantomData,
-        }
+        Self { gate, framework: PhantomData }
     }
 }
 

@@ -53,9 +53,7 @@ where
     if usize::try_from(body.size_hint().lower()).map_or(true, |lower| lower > limit) {
         return None;
     }
-    tokio::time::timeout(READ, read_up_to(body, limit))
-        .await
-        .ok()?
+    tokio::time::timeout(READ, read_up_to(body, limit)).await.ok()?
 }
 
 async fn read_up_to<B>(mut body: B, limit: usize) -> Option<Bytes>

@@ -27,10 +27,7 @@ pub struct ServiceReplayer<S, B, F> {
 impl<S, B, F> ServiceReplayer<S, B, F> {
     /// Replays into this service, whose requests have bodies of type `B`.
     pub fn new(service: S) -> Self {
-        Self {
-            service,
-            kinds: PhantomData,
-        }
+        Self { service, kinds: PhantomData }
     }
 }
 
@@ -62,9 +59,7 @@ where
         // A panic is an attempt that failed: it must reach neither this task nor the next job.
         Box::pin(
             scope.scope(
-                AssertUnwindSafe(run)
-                    .catch_unwind()
-                    .map(|ran| ran.unwrap_or(Ran::Panicked)),
+                AssertUnwindSafe(run).catch_unwind().map(|ran| ran.unwrap_or(Ran::Panicked)),
             ),
         )
     }
@@ -81,13 +76,9 @@ fn request<B: From<Bytes>, F: Framework>(
     *request.uri_mut() = Uri::try_from(head.target).ok()?;
     for (name, value) in head.headers {
         let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
-        request
-            .headers_mut()
-            .append(name, HeaderValue::from_bytes(&value).ok()?);
+        request.headers_mut().append(name, HeaderValue::from_bytes(&value).ok()?);
     }
-    request
-        .headers_mut()
-        .insert(header::CONTENT_LENGTH, length.into());
+    request.headers_mut().insert(header::CONTENT_LENGTH, length.into());
     if let Some(peer) = head.peer {
         F::put_peer(request.extensions_mut(), peer);
     }
@@ -102,10 +93,7 @@ where
     R: Body<Data = Bytes> + Send + 'static,
     R::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    if std::future::poll_fn(|cx| service.poll_ready(cx))
-        .await
-        .is_err()
-    {
+    if std::future::poll_fn(|cx| service.poll_ready(cx)).await.is_err() {
         return Ran::Failed;
     }
     let Ok(response) = service.call(request).await else {
@@ -121,11 +109,7 @@ where
         (name.as_str().to_owned(), value.as_bytes().to_vec())
     };
     let headers = parts.headers.iter().map(field).collect();
-    Ran::Answered(Answer {
-        status: parts.status.as_u16(),
-        headers,
-        body,
-    })
+    Ran::Answered(Answer { status: parts.status.as_u16(), headers, body })
 }
 
 impl<S, B, F> fmt::Debug for ServiceReplayer<S, B, F> {

@@ -32,11 +32,7 @@ pub struct GateService<S, G, F> {
 
 impl<S, G, F> GateService<S, G, F> {
     pub(super) fn new(inner: S, gate: G) -> Self {
-        Self {
-            inner,
-            gate,
-            framework: PhantomData,
-        }
+        Self { inner, gate, framework: PhantomData }
     }
 }
 
@@ -73,11 +69,8 @@ where
                 // The service that was polled ready is the one to be called.
                 let fresh = self.inner.clone();
                 let inner = mem::replace(&mut self.inner, fresh);
-                let passage = Passage::<S, G, F> {
-                    inner,
-                    gate: self.gate.clone(),
-                    framework: PhantomData,
-                };
+                let passage =
+                    Passage::<S, G, F> { inner, gate: self.gate.clone(), framework: PhantomData };
                 ResponseFuture::gated(passage.run(facts, parts, body))
             }
         }
@@ -122,8 +115,7 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
     where
         S: Service<Request<B>, Response = Response<R>>,
     {
-        self.gate
-            .show(&ticket, &mut PartsView::<F>::new(&mut parts));
+        self.gate.show(&ticket, &mut PartsView::<F>::new(&mut parts));
         let parking = Parking::default();
         if G::PARKS {
             parts.extensions.insert(parking.clone());

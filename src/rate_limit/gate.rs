@@ -30,12 +30,7 @@ impl<N: ?Sized> RateLimitGate<N> {
     #[must_use]
     pub fn new(source: KeySource<N>, quota: Quota) -> Self {
         let policy = Policy::new(quota);
-        Self {
-            source: Arc::new(source),
-            policy,
-            store: None,
-            outage: Outage::Admit,
-        }
+        Self { source: Arc::new(source), policy, store: None, outage: Outage::Admit }
     }
 
     /// See `RateLimitLayer::name`.
@@ -101,9 +96,7 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
         let key = match self.source.read(view) {
             Ok(key) => key,
             Err(fault) => {
-                return fault
-                    .answer("RateLimitLayer")
-                    .map_or(Asked::Skip, Asked::Answer);
+                return fault.answer("RateLimitLayer").map_or(Asked::Skip, Asked::Answer);
             }
         };
         match self.store.clone().or_else(|| view.store()) {
@@ -114,15 +107,10 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
 
     async fn enter(&self, facts: RateLimitFacts) -> Verdict<Option<RateStatus>> {
         let RateLimitFacts { store, key } = facts;
-        match store
-            .rate_limit(self.policy.clone())
-            .check(key.clone(), 1)
-            .await
-        {
-            Ok(decision) if decision.is_admitted() => Verdict::Pass(Some(RateStatus {
-                policy: self.policy.clone(),
-                decision,
-            })),
+        match store.rate_limit(self.policy.clone()).check(key.clone(), 1).await {
+            Ok(decision) if decision.is_admitted() => {
+                Verdict::Pass(Some(RateStatus { policy: self.policy.clone(), decision }))
+            }
             Ok(decision) => {
                 tracing::debug!(
                     node = %store.node(), subject = %key.hashed(), policy = self.policy.label(),

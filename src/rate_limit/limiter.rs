@@ -22,11 +22,7 @@ impl Store {
     #[must_use]
     pub fn rate_limit(&self, policy: Policy) -> RateLimit {
         let counter = policy.counter();
-        RateLimit {
-            store: self.clone(),
-            policy,
-            counter,
-        }
+        RateLimit { store: self.clone(), policy, counter }
     }
 }
 
@@ -57,17 +53,9 @@ impl RateLimit {
             cost,
         };
         let charged = self.store.backend().charge(vec![charge]).await?;
-        let (spent, reset) = charged
-            .windows
-            .first()
-            .copied()
-            .unwrap_or((0, quota.window()));
+        let (spent, reset) = charged.windows.first().copied().unwrap_or((0, quota.window()));
         let remaining = quota.limit().saturating_sub(spent);
-        Ok(Decision {
-            admitted: charged.admitted,
-            remaining,
-            reset,
-        })
+        Ok(Decision { admitted: charged.admitted, remaining, reset })
     }
 }
 

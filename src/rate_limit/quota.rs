@@ -45,20 +45,9 @@ impl Requests {
     #[must_use]
     pub const fn per(self, window: Duration) -> Quota {
         const YEAR: u64 = 365 * 24 * 60 * 60;
-        let window = if window.as_millis() == 0 {
-            Duration::from_millis(1)
-        } else {
-            window
-        };
-        let window = if window.as_secs() > YEAR {
-            Duration::from_secs(YEAR)
-        } else {
-            window
-        };
-        Quota {
-            requests: self.0,
-            window,
-        }
+        let window = if window.as_millis() == 0 { Duration::from_millis(1) } else { window };
+        let window = if window.as_secs() > YEAR { Duration::from_secs(YEAR) } else { window };
+        Quota { requests: self.0, window }
     }
 }
 
@@ -73,10 +62,7 @@ impl Policy {
     /// A policy named `default`.
     #[must_use]
     pub fn new(quota: Quota) -> Self {
-        Self {
-            name: "default".into(),
-            quota,
-        }
+        Self { name: "default".into(), quota }
     }
 
     /// The name in `RateLimit-Policy`, and part of the counter's name: policies of one name and one
@@ -85,11 +71,7 @@ impl Policy {
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        self.name = name
-            .chars()
-            .map(|c| if plain(c) { c } else { '-' })
-            .collect::<String>()
-            .into();
+        self.name = name.chars().map(|c| if plain(c) { c } else { '-' }).collect::<String>().into();
         self
     }
 

@@ -68,18 +68,9 @@ pub(super) struct GiveBack {
 impl Agent {
     pub(super) fn new(backend: Arc<dyn Backend>) -> Self {
         let rounds = Arc::new(Rounds::new(Arc::clone(&backend)));
-        let shared = Shared {
-            backend,
-            rounds,
-            pending: AtomicUsize::new(0),
-            idle: Notify::new(),
-        };
+        let shared = Shared { backend, rounds, pending: AtomicUsize::new(0), idle: Notify::new() };
         let home = Handle::try_current().ok();
-        Self {
-            shared: Arc::new(shared),
-            home,
-            mailbox: Mutex::new(None),
-        }
+        Self { shared: Arc::new(shared), home, mailbox: Mutex::new(None) }
     }
 
     /// Takes care of a new hold: renewal, and its end.
@@ -131,10 +122,7 @@ impl Agent {
             runtime.spawn(run(Arc::clone(&self.shared), rx));
             // A runtime that has ended drops what is spawned on it at once.
             if !tx.is_closed() {
-                *mailbox = Some(Mailbox {
-                    tx,
-                    runtime: runtime.clone(),
-                });
+                *mailbox = Some(Mailbox { tx, runtime: runtime.clone() });
                 return mailbox.clone();
             }
         }
@@ -144,9 +132,7 @@ impl Agent {
 
 impl fmt::Debug for Agent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Agent")
-            .field("held", &self.shared.rounds.len())
-            .finish()
+        f.debug_struct("Agent").field("held", &self.shared.rounds.len()).finish()
     }
 }
 
@@ -191,13 +177,7 @@ async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceiver<(GiveBack
 
 async fn give_back((message, pending): (GiveBack, Pending)) {
     let shared = &pending.0;
-    let GiveBack {
-        key,
-        me,
-        job,
-        until,
-        doubtful,
-    } = message;
+    let GiveBack { key, me, job, until, doubtful } = message;
     let mut pause = Duration::from_millis(20);
     loop {
         let outcome = match &job {
@@ -229,20 +209,8 @@ async fn unclaim(
     me: &Token,
     job: &JobId,
 ) -> Result<GaveBack, Error> {
-    let verdict = Verdict::Back {
-        delay: Duration::from_millis(1),
-        reason: "not started",
-    };
-    let call = Settle {
-        key: key.clone(),
-        id: job.clone(),
-        me: me.clone(),
-        verdict,
-    };
+    let verdict = Verdict::Back { delay: Duration::from_millis(1), reason: "not started" };
+    let call = Settle { key: key.clone(), id: job.clone(), me: me.clone(), verdict };
     let stood = backend.settle(call).await?;
-    Ok(if stood {
-        GaveBack::Left
-    } else {
-        GaveBack::Nothing
-    })
+    Ok(if stood { GaveBack::Left } else { GaveBack::Nothing })
 }

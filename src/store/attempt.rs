@@ -91,14 +91,7 @@ impl Attempt {
     /// The store granted it, for the lease that was asked for.
     pub(crate) fn granted(mut self, fence: u64, terms: Terms) -> Hold {
         self.dirty = false;
-        Hold::new(
-            &self.store,
-            &self.key,
-            &self.me,
-            fence,
-            self.sure_until(),
-            terms,
-        )
+        Hold::new(&self.store, &self.key, &self.me, fence, self.sure_until(), terms)
     }
 }
 

@@ -227,12 +227,7 @@ pub(crate) struct Claim {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::enum_variant_names, reason = "the words of the script")]
 pub(crate) enum Claimed {
-    Claimed {
-        fence: u64,
-        attempt: u32,
-        envelope: Bytes,
-        accepted_us: u64,
-    },
+    Claimed { fence: u64, attempt: u32, envelope: Bytes, accepted_us: u64 },
     Busy(Duration),
     Later(Duration),
     Moved(JobId),
@@ -303,16 +298,9 @@ impl JobState {
     }
 
     pub(crate) fn parse(word: &str) -> Option<Self> {
-        [
-            Self::Queued,
-            Self::Running,
-            Self::Done,
-            Self::Dead,
-            Self::Cancelled,
-            Self::Expired,
-        ]
-        .into_iter()
-        .find(|s| s.as_str() == word)
+        [Self::Queued, Self::Running, Self::Done, Self::Dead, Self::Cancelled, Self::Expired]
+            .into_iter()
+            .find(|s| s.as_str() == word)
     }
 
     /// True while something may still happen to it.

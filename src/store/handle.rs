@@ -74,9 +74,7 @@ impl Store {
     /// Gives back what was dropped but is not yet released, and returns when all of it is, or when
     /// `deadline` has passed: `true` if nothing was left. What is left then ends with its lease.
     pub async fn shutdown(&self, deadline: Duration) -> bool {
-        tokio::time::timeout(deadline, self.shared.agent.drained())
-            .await
-            .is_ok()
+        tokio::time::timeout(deadline, self.shared.agent.drained()).await.is_ok()
     }
 
     pub(crate) fn on(backend: Arc<dyn Backend>) -> Self {
@@ -124,21 +122,14 @@ impl Store {
     /// What an engine keeps beside this handle, such as the local waiting lines: one of each type.
     pub(crate) fn room<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
         let mut rooms = self.shared.rooms.lock();
-        let room = rooms
-            .entry(TypeId::of::<T>())
-            .or_insert_with(|| Arc::new(T::default()));
-        Arc::clone(room)
-            .downcast()
-            .unwrap_or_else(|_| unreachable!("the type is the map's key"))
+        let room = rooms.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(T::default()));
+        Arc::clone(room).downcast().unwrap_or_else(|_| unreachable!("the type is the map's key"))
     }
 }
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Shared { backend, node, .. } = &*self.shared;
-        f.debug_struct("Store")
-            .field("backend", backend)
-            .field("node", node)
-            .finish()
+        f.debug_struct("Store").field("backend", backend).field("node", node).finish()
     }
 }

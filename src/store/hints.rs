@@ -53,11 +53,7 @@ impl Hint {
 
     /// Reads a message of the namespace's channel of events.
     pub(crate) fn parse_event(text: &str) -> Option<Self> {
-        if text == "workers" {
-            Some(Self::Workers)
-        } else {
-            JobId::parse(text).map(Self::Job)
-        }
+        if text == "workers" { Some(Self::Workers) } else { JobId::parse(text).map(Self::Job) }
     }
 }
 

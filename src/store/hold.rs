@@ -127,10 +127,7 @@ impl Facts {
 impl fmt::Debug for Facts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, fence, .. } = self;
-        f.debug_struct("Hold")
-            .field("key", key)
-            .field("fence", fence)
-            .finish_non_exhaustive()
+        f.debug_struct("Hold").field("key", key).field("fence", fence).finish_non_exhaustive()
     }
 }
 
@@ -169,11 +166,7 @@ impl Hold {
         });
         store.agent().watch_over(&facts);
         tracing::debug!(node = %store.node(), lock = %key.hashed(), fence, "lock granted");
-        Self {
-            store: store.clone(),
-            facts,
-            settled: false,
-        }
+        Self { store: store.clone(), facts, settled: false }
     }
 
     /// The same hold, for somebody who asked for other terms.

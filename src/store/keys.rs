@@ -15,9 +15,7 @@ pub(crate) struct Keys {
 
 impl Keys {
     pub(crate) fn new(namespace: &str) -> Self {
-        Self {
-            prefix: format!("lg:1:{namespace}:"),
-        }
+        Self { prefix: format!("lg:1:{namespace}:") }
     }
 
     /// What every channel of the namespace starts with.
@@ -50,15 +48,7 @@ impl Keys {
         let tag = format!("{}{{{}}}:", self.prefix, key.shard());
         let own = |kind: &str| format!("{tag}{kind}:{key}");
         let shard = |kind: &str| format!("{tag}{kind}");
-        vec![
-            own("h"),
-            own("l"),
-            own("q"),
-            own("g"),
-            shard("due"),
-            shard("f"),
-            shard("watch"),
-        ]
+        vec![own("h"), own("l"), own("q"), own("g"), shard("due"), shard("f"), shard("watch")]
     }
 
     /// ZSET: jobs of a lock.
@@ -93,11 +83,7 @@ impl Keys {
 
     /// STRING: the counter of a policy for a subject.
     pub(crate) fn counter(&self, policy: &str, subject: &Key) -> String {
-        format!(
-            "{}{{{}}}:c:{policy}:{subject}",
-            self.prefix,
-            subject.shard()
-        )
+        format!("{}{{{}}}:c:{policy}:{subject}", self.prefix, subject.shard())
     }
 
     /// One of the shard's own indexes: `due`, `lease`, `dead`, `done`, `watch`.
@@ -120,12 +106,7 @@ mod tests {
         let id = JobId::new(&key);
         let tag = format!("lg:1:shop:{{{}}}:", key.shard());
         let mut all = keys.line(&key);
-        all.extend([
-            keys.job(&id),
-            keys.request(&id),
-            keys.response(&id),
-            keys.record(&key, "x"),
-        ]);
+        all.extend([keys.job(&id), keys.request(&id), keys.response(&id), keys.record(&key, "x")]);
         assert!(all.iter().all(|k| k.starts_with(&tag)), "{all:?}");
     }
 }

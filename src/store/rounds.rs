@@ -38,12 +38,7 @@ pub(super) struct Rounds {
 impl Rounds {
     pub(super) fn new(backend: Arc<dyn Backend>) -> Self {
         let (looks, numbers) = (Mutex::default(), AtomicUsize::new(0));
-        Self {
-            backend,
-            looks,
-            numbers,
-            sooner: Notify::new(),
-        }
+        Self { backend, looks, numbers, sooner: Notify::new() }
     }
 
     /// A new hold.
@@ -88,11 +83,7 @@ impl Rounds {
             } else if until > now + SLACK {
                 self.schedule(until, &hold);
             } else {
-                hold.lose(if past_end {
-                    Loss::TooLong
-                } else {
-                    Loss::Lapsed
-                });
+                hold.lose(if past_end { Loss::TooLong } else { Loss::Lapsed });
             }
         }
         for batch in to_renew.chunks(BATCH) {
@@ -103,11 +94,7 @@ impl Rounds {
     async fn renew(self: Arc<Self>, holds: Vec<Arc<Facts>>) {
         let now = Instant::now();
         // Near its end a hold gets what is left, so that the store ends it when the holder is told.
-        let lease = |hold: &Facts| {
-            hold.terms
-                .lease
-                .min(hold.end.saturating_duration_since(now))
-        };
+        let lease = |hold: &Facts| hold.terms.lease.min(hold.end.saturating_duration_since(now));
         let items = holds.iter().map(|hold| Renewal {
             key: hold.key.clone(),
             me: hold.me.clone(),
@@ -118,24 +105,14 @@ impl Rounds {
         for (i, hold) in holds.iter().enumerate() {
             hold.renewing.store(false, Ordering::Release);
             let whole = hold.terms.lease;
-            match answer
-                .as_ref()
-                .map(|extended| extended.get(i).copied().unwrap_or(false))
-            {
+            match answer.as_ref().map(|extended| extended.get(i).copied().unwrap_or(false)) {
                 // Given back or lost while the renewal was under way: either is final.
                 _ if hold.is_over() => {}
                 Ok(true) => {
                     hold.extended(now, lease(hold));
                     let last = lease(hold) < whole;
                     hold.last.store(last, Ordering::Release);
-                    self.schedule(
-                        if last {
-                            hold.valid_until()
-                        } else {
-                            now + whole / 3
-                        },
-                        hold,
-                    );
+                    self.schedule(if last { hold.valid_until() } else { now + whole / 3 }, hold);
                 }
                 Ok(false) => hold.lose(Loss::Taken),
                 Err(_) => {
@@ -158,9 +135,7 @@ impl Rounds {
         if hold.is_over() {
             return;
         }
-        let first = looks
-            .first_key_value()
-            .is_none_or(|((first, _), _)| at < *first);
+        let first = looks.first_key_value().is_none_or(|((first, _), _)| at < *first);
         looks.insert(look, Arc::downgrade(hold));
         drop(looks);
         if first {
@@ -175,9 +150,6 @@ impl Rounds {
         let later = looks.split_off(&(end, 0));
         let due = std::mem::replace(&mut *looks, later);
         drop(looks);
-        due.into_values()
-            .filter_map(|f| f.upgrade())
-            .filter(|f| !f.is_over())
-            .collect()
+        due.into_values().filter_map(|f| f.upgrade()).filter(|f| !f.is_over()).collect()
     }
 }

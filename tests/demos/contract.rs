@@ -11,20 +11,14 @@ pub(crate) async fn it_says_where_it_listens_and_what_to_try(demo: Framework, st
     eventually("lines to try", async || demo.said().len() > 1).await;
     let base = format!("http://{}/", demo.addr);
     for line in &demo.said()[1..] {
-        assert!(
-            line.trim().starts_with("curl ") && line.contains(&base),
-            "{line}"
-        );
+        assert!(line.trim().starts_with("curl ") && line.contains(&base), "{line}");
     }
 }
 
 pub(crate) async fn its_page_needs_nothing_from_elsewhere(demo: Framework, store: &str) {
     let demo = Demo::start(demo, store).await;
     let page = demo.get("/").send().await.expect(200);
-    assert!(
-        page.field("content-type").starts_with("text/html"),
-        "{page:?}"
-    );
+    assert!(page.field("content-type").starts_with("text/html"), "{page:?}");
     let text = page.text();
     for elsewhere in ["src=\"http", "href=\"http", "src=\"//", "@import"] {
         assert!(!text.contains(elsewhere), "{elsewhere}");
@@ -38,17 +32,11 @@ pub(crate) async fn its_quota_is_ten(demo: Framework, store: &str) {
         assert_eq!(answer.text(), "ok");
         assert_eq!(answer.field("ratelimit-policy"), r#""limited";q=10;w=10"#);
         let told = answer.field("ratelimit");
-        assert!(
-            told.starts_with(&format!(r#""limited";r={left};t="#)),
-            "{told}"
-        );
+        assert!(told.starts_with(&format!(r#""limited";r={left};t="#)), "{told}");
     }
     let answer = demo.get("/limited").send().await.expect(429);
     assert!(answer.retry_after() <= 10);
-    assert_eq!(
-        answer.problem()["violated-policies"],
-        serde_json::json!(["limited"])
-    );
+    assert_eq!(answer.problem()["violated-policies"], serde_json::json!(["limited"]));
 }
 
 pub(crate) async fn it_tells_what_it_has_done(demo: Framework, store: &str) {
@@ -61,10 +49,7 @@ pub(crate) async fn it_tells_what_it_has_done(demo: Framework, store: &str) {
         assert_eq!(event["pid"], demo.pid(), "{event}");
         let number = |name: &str| event[name].as_u64().expect("a number");
         assert!(number("fence") > 0, "{event}");
-        assert!(
-            number("finished_us") >= number("started_us") + 1000,
-            "{event}"
-        );
+        assert!(number("finished_us") >= number("started_us") + 1000, "{event}");
         assert!(event.get("deferred").is_none(), "{event}");
     }
     let refund = demo.post("/orders/7/refund?ms=1&status=418").body("note");
@@ -90,10 +75,7 @@ pub(crate) async fn pay_ship_and_refund_exclude_each_other(demo: Framework, stor
     let time = |event: &Value, name: &str| event[name].as_u64().expect("a number");
     for pair in events.windows(2) {
         let (first, second) = (&pair[0], &pair[1]);
-        assert!(
-            time(first, "finished_us") <= time(second, "started_us"),
-            "{events:?}"
-        );
+        assert!(time(first, "finished_us") <= time(second, "started_us"), "{events:?}");
         assert!(time(first, "fence") < time(second, "fence"), "{events:?}");
     }
 }
@@ -102,12 +84,7 @@ pub(crate) async fn a_refund_waits_for_its_turn(demo: Framework, store: &str) {
     let demo = Demo::start(demo, store).await;
     let work = busy(&demo, "7", 700).await;
     let large = vec![b'x'; 64 * 1024 + 1];
-    let _ = demo
-        .post("/orders/7/refund")
-        .body(large)
-        .send()
-        .await
-        .expect(409);
+    let _ = demo.post("/orders/7/refund").body(large).send().await.expect(409);
     let large = "x".repeat(64 * 1024);
     let refund = demo.post("/orders/7/refund?ms=1").body(large.clone());
     let accepted = refund.send().await.expect(202);
@@ -119,10 +96,7 @@ pub(crate) async fn a_refund_waits_for_its_turn(demo: Framework, store: &str) {
     let event = &document["response"]["body"];
     assert_eq!(event["op"], "refund", "{document}");
     assert_eq!(event["note"], large);
-    assert_eq!(
-        event["deferred"],
-        serde_json::json!({ "id": id, "attempt": 1 })
-    );
+    assert_eq!(event["deferred"], serde_json::json!({ "id": id, "attempt": 1 }));
     let response = demo.get(&format!("/deferred/{id}/response")).send().await;
     assert_eq!(response.expect(200).json(), *event);
     assert_eq!(events(&demo, "7").await.last(), Some(event));
@@ -135,11 +109,7 @@ pub(crate) async fn what_it_does_not_have_is_404_and_405(demo: Framework, store:
         for method in ["GET", "PUT", "DELETE", "PATCH"] {
             let _ = demo.request(method, &target).send().await.expect(405);
         }
-        let _ = demo
-            .post(&format!("{target}?ms=0"))
-            .send()
-            .await
-            .expect(200);
+        let _ = demo.post(&format!("{target}?ms=0")).send().await.expect(200);
     }
     let _ = demo.post("/orders/7").send().await.expect(405);
     for target in ["/orders/7/nothing", "/nothing", "/deferred/x"] {
@@ -150,19 +120,10 @@ pub(crate) async fn what_it_does_not_have_is_404_and_405(demo: Framework, store:
 
 pub(crate) async fn a_panic_is_not_its_end(demo: Framework, store: &str) {
     let demo = Demo::start(demo, store).await;
-    assert!(
-        demo.post("/orders/7/pay?panic=1&ms=0")
-            .try_send()
-            .await
-            .is_err()
-    );
+    assert!(demo.post("/orders/7/pay?panic=1&ms=0").try_send().await.is_err());
     let _ = demo.post("/orders/7/ship?ms=0").send().await.expect(200);
     let work = busy(&demo, "7", 500).await;
-    let refund = demo
-        .post("/orders/7/refund?panic=1&ms=0")
-        .send()
-        .await
-        .expect(202);
+    let refund = demo.post("/orders/7/refund?panic=1&ms=0").send().await.expect(202);
     let _ = work.answer().await.expect(200);
     let document = ended(&demo, &refund).await;
     assert_eq!(document["state"], "dead", "{document}");

@@ -35,27 +35,15 @@ pub(crate) async fn a_busy_resource_defers_the_request(case: Case) {
     assert_eq!(document["response"]["status"], 200, "{document}");
     let seen = &document["response"]["body"];
     assert_eq!(seen["body"], "note", "{document}");
-    assert_eq!(
-        seen["deferred"],
-        json!({ "id": job.id, "attempt": 1 }),
-        "{document}"
-    );
+    assert_eq!(seen["deferred"], json!({ "id": job.id, "attempt": 1 }), "{document}");
     assert!(seen["fence"].as_u64() > Some(held), "{document}");
     let answer = site.get(&job.location).send().await;
-    assert!(
-        !answer.has("retry-after"),
-        "nothing more to come: {answer:?}"
-    );
+    assert!(!answer.has("retry-after"), "nothing more to come: {answer:?}");
 }
 
 pub(crate) async fn a_free_resource_does_not(case: Case) {
     let site = case.site().await;
-    let answer = site
-        .post("/orders/7/refund")
-        .body("note")
-        .send()
-        .await
-        .expect(200);
+    let answer = site.post("/orders/7/refund").body("note").send().await.expect(200);
     assert!(answer.json()["deferred"].is_null());
     assert!(!answer.has("location"));
     let _ = fence(&answer);
@@ -80,10 +68,7 @@ pub(crate) async fn a_run_that_goes_on_is_running(case: Case) {
     assert_eq!(answer.json()["state"], "running");
     assert_eq!(answer.json()["attempts"], 1);
     let response = format!("{}/response", job.location);
-    assert_eq!(
-        site.get(&response).send().await.expect(202).json()["state"],
-        "running"
-    );
+    assert_eq!(site.get(&response).send().await.expect(202).json()["state"], "running");
     case.desk.gates.open("run");
     let _ = job.done(&site).await;
 }
@@ -94,10 +79,7 @@ pub(crate) async fn the_response_is_given_back_as_it_was(case: Case) {
     let job = refund(&site, "status=422&text=hello&cookie=1").await;
     let _ = hold.let_go().await.expect(200);
     let document = job.ended(&site).await;
-    assert_eq!(
-        document["state"], "done",
-        "an answer of the handler: {document}"
-    );
+    assert_eq!(document["state"], "done", "an answer of the handler: {document}");
     assert_eq!(document["response"]["status"], 422);
     assert_eq!(document["response"]["body"], "hello");
     assert!(!document.to_string().contains("secret"), "{document}");
@@ -121,10 +103,7 @@ pub(crate) async fn bytes_that_are_no_text_come_back_too(case: Case) {
     let job = accepted(sent.send().await);
     let _ = hold.let_go().await.expect(200);
     let document = job.ended(&site).await;
-    assert!(
-        document["response"]["body"].is_null(),
-        "no text: {document}"
-    );
+    assert!(document["response"]["body"].is_null(), "no text: {document}");
     assert_eq!(document["response"]["whole"], true, "{document}");
     let response = format!("{}/response", job.location);
     let answer = site.get(&response).send().await.expect(200);
@@ -172,9 +151,7 @@ pub(crate) async fn the_other_framework_runs_it(case: Case) {
     let there = case.plan().await.framework(case.framework.other());
     let there = there.start().await;
     let hold = here.hold("/orders/a%2Fb/pay").await;
-    let sent = here
-        .post("/orders/a%2Fb/refund?tag=x")
-        .header("x-many", "1");
+    let sent = here.post("/orders/a%2Fb/refund?tag=x").header("x-many", "1");
     let job = accepted(sent.header("x-many", "2").body("note").send().await);
     let _ = hold.let_go().await.expect(200);
     let seen = job.done(&here).await;
@@ -223,8 +200,5 @@ pub(crate) async fn namespaces_share_no_jobs(case: Case) {
     let _: Answer = stranger.post("/orders/7/refund").send().await.expect(200);
     let _ = hold.let_go().await.expect(200);
     let document = job.document(&site).await;
-    assert_eq!(
-        document["reason"], "no worker",
-        "the stranger's is not ours: {document}"
-    );
+    assert_eq!(document["reason"], "no worker", "the stranger's is not ours: {document}");
 }

@@ -14,41 +14,22 @@ pub(crate) async fn returned(case: Case) {
 
 pub(crate) async fn refused_by_the_handler(case: Case) {
     let site = case.site().await;
-    let _ = site
-        .post("/orders/7/pay?status=404")
-        .send()
-        .await
-        .expect(404);
-    let _ = site
-        .post("/orders/7/pay?status=409")
-        .send()
-        .await
-        .expect(409);
+    let _ = site.post("/orders/7/pay?status=404").send().await.expect(404);
+    let _ = site.post("/orders/7/pay?status=409").send().await.expect(409);
     let _ = site.post("/orders/7/pay").send().await.expect(200);
 }
 
 pub(crate) async fn failed(case: Case) {
     let site = case.site().await;
-    let _ = site
-        .post("/orders/7/pay?status=500")
-        .send()
-        .await
-        .expect(500);
-    let _ = site
-        .post("/orders/7/pay?status=503")
-        .send()
-        .await
-        .expect(503);
+    let _ = site.post("/orders/7/pay?status=500").send().await.expect(500);
+    let _ = site.post("/orders/7/pay?status=503").send().await.expect(503);
     let _ = site.post("/orders/7/pay").send().await.expect(200);
 }
 
 pub(crate) async fn panicked(case: Case) {
     let site = case.site().await;
     let answer = site.post("/orders/7/pay?panic=1").try_send().await;
-    assert!(
-        answer.is_err(),
-        "both frameworks close the connection: {answer:?}"
-    );
+    assert!(answer.is_err(), "both frameworks close the connection: {answer:?}");
     passes_at_once(&site, "7").await;
     let answer = site.post("/nested/7?panic=1").try_send().await;
     assert!(answer.is_err(), "{answer:?}");
@@ -61,11 +42,7 @@ pub(crate) async fn disconnected(case: Case) {
     busy(site.post("/orders/7/pay").send().await);
     hold.disconnect().await;
     passes_at_once(&site, "7").await;
-    assert_eq!(
-        case.desk.tags(),
-        [""],
-        "the handler was dropped where it stood"
-    );
+    assert_eq!(case.desk.tags(), [""], "the handler was dropped where it stood");
 }
 
 pub(crate) async fn disconnected_in_the_middle_of_the_body(case: Case) {

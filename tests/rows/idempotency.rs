@@ -5,8 +5,7 @@ use lockgate_tests::{Case, Request, Site};
 use super::accepted;
 
 fn keyed(site: &Site, key: &str) -> Request {
-    site.post("/orders/7/refund?tag=job")
-        .header("idempotency-key", key)
+    site.post("/orders/7/refund?tag=job").header("idempotency-key", key)
 }
 
 pub(crate) async fn one_key_is_one_job(case: Case) {
@@ -30,25 +29,13 @@ pub(crate) async fn another_request_under_the_key_is_refused(case: Case) {
     let site = case.site().await;
     let hold = site.hold("/orders/7/pay?tag=hold").await;
     let job = accepted(keyed(&site, "k").body("note").send().await);
-    let _ = keyed(&site, "k")
-        .body("other")
-        .send()
-        .await
-        .expect(422)
-        .problem();
-    let query = site
-        .post("/orders/7/refund?tag=other")
-        .header("idempotency-key", "k");
+    let _ = keyed(&site, "k").body("other").send().await.expect(422).problem();
+    let query = site.post("/orders/7/refund?tag=other").header("idempotency-key", "k");
     let _ = query.body("note").send().await.expect(422).problem();
     let _ = hold.let_go().await.expect(200);
     let _ = job.done(&site).await;
     // On the free lock too: it is looked up before the lock is taken.
-    let _ = keyed(&site, "k")
-        .body("other")
-        .send()
-        .await
-        .expect(422)
-        .problem();
+    let _ = keyed(&site, "k").body("other").send().await.expect(422).problem();
     assert_eq!(case.desk.tags(), ["hold", "job"]);
 }
 

@@ -28,9 +28,7 @@ pub(crate) async fn all_waiters_pass_one_by_one(case: Case) {
     let (a, b) = (case.site().await, case.site().await);
     let hold = a.hold("/orders/7/pay").await;
     let sites = [&a, &b];
-    let waiters: Vec<_> = (0..16)
-        .map(|n| sites[n % 2].post("/orders/7/ship").spawn())
-        .collect();
+    let waiters: Vec<_> = (0..16).map(|n| sites[n % 2].post("/orders/7/ship").spawn()).collect();
     let _ = hold.let_go().await.expect(200);
     for waiter in waiters {
         let _ = waiter.answer().await.expect(200);
@@ -44,10 +42,7 @@ pub(crate) async fn who_waits_too_long_is_told_so(case: Case) {
     let site = case.site().await;
     let hold = site.hold("/orders/7/pay").await;
     let problem = busy(site.post("/orders/7/hurry").send().await);
-    assert!(
-        problem["waited_ms"].as_u64().is_some_and(|ms| ms >= 100),
-        "{problem}"
-    );
+    assert!(problem["waited_ms"].as_u64().is_some_and(|ms| ms >= 100), "{problem}");
     let problem = busy(site.post("/orders/7/pay").send().await);
     assert!(problem["waited_ms"].is_null(), "nobody waited: {problem}");
     let _ = hold.let_go().await.expect(200);

@@ -15,22 +15,13 @@ pub(super) fn busy(answer: Answer) -> serde_json::Value {
     // Tokens and ids are runs of hex digits; nothing else in the answer is.
     let whole = format!("{answer:?}");
     let runs = whole.split(|c: char| !c.is_ascii_hexdigit());
-    assert!(
-        runs.max_by_key(|run| run.len())
-            .is_none_or(|run| run.len() < 12),
-        "{whole}"
-    );
+    assert!(runs.max_by_key(|run| run.len()).is_none_or(|run| run.len() < 12), "{whole}");
     problem
 }
 
 pub(crate) async fn a_free_lock_lets_the_request_pass(case: Case) {
     let site = case.site().await;
-    let first = site
-        .post("/orders/7/pay")
-        .body("note")
-        .send()
-        .await
-        .expect(200);
+    let first = site.post("/orders/7/pay").body("note").send().await.expect(200);
     assert_eq!(first.json()["body"], "note");
     let second = site.put("/orders/7/pay").send().await.expect(200);
     assert!(fence(&second) > fence(&first), "{first:?} {second:?}");
@@ -82,9 +73,7 @@ pub(crate) async fn a_header_can_name_the_lock(case: Case) {
     let _ = post().send().await.expect(400).problem();
     let twice = post().header("x-account", "a").header("x-account", "a");
     let _ = twice.send().await.expect(400).problem();
-    let hold = site
-        .hold_with(post().header("x-account", "a"), "/account")
-        .await;
+    let hold = site.hold_with(post().header("x-account", "a"), "/account").await;
     busy(post().header("X-Account", "a").send().await);
     let _ = post().header("x-account", "b").send().await.expect(200);
     let _ = hold.let_go().await.expect(200);
@@ -104,16 +93,8 @@ pub(crate) async fn safe_methods_take_no_lock(case: Case) {
     let hold = site.hold("/orders/7/pay").await;
     let answer = site.get("/orders/7/pay").send().await.expect(200);
     assert!(answer.json()["fence"].is_null(), "{answer:?}");
-    let _ = site
-        .request("HEAD", "/orders/7/pay")
-        .send()
-        .await
-        .expect(200);
-    let _ = site
-        .request("OPTIONS", "/orders/7/pay")
-        .send()
-        .await
-        .expect(200);
+    let _ = site.request("HEAD", "/orders/7/pay").send().await.expect(200);
+    let _ = site.request("OPTIONS", "/orders/7/pay").send().await.expect(200);
     let _ = hold.let_go().await.expect(200);
 }
 
@@ -148,11 +129,7 @@ pub(crate) async fn a_404_takes_no_lock(case: Case) {
 
 pub(crate) async fn a_405_leaves_no_lock_behind(case: Case) {
     let site = case.site().await;
-    let _ = site
-        .request("PATCH", "/orders/7/pay")
-        .send()
-        .await
-        .expect(405);
+    let _ = site.request("PATCH", "/orders/7/pay").send().await.expect(405);
     let _ = site.post("/orders/7/pay").send().await.expect(200);
 }
 

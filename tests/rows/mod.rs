@@ -97,9 +97,7 @@ impl Job {
 #[track_caller]
 fn fence(answer: &Answer) -> u64 {
     let fence = &answer.json()["fence"];
-    fence
-        .as_u64()
-        .unwrap_or_else(|| panic!("no fence: {answer:?}"))
+    fence.as_u64().unwrap_or_else(|| panic!("no fence: {answer:?}"))
 }
 
 /// The number of places in the line of an order that is locked.
@@ -112,10 +110,7 @@ async fn line(store: &Store, order: &str) -> u64 {
 
 /// Waits until so many places are in the line of an order.
 async fn line_is(store: &Store, order: &str, length: u64) {
-    eventually("the line to have that length", async || {
-        line(store, order).await == length
-    })
-    .await;
+    eventually("the line to have that length", async || line(store, order).await == length).await;
 }
 
 /// Passes through a lock that should be free, or free in a moment.

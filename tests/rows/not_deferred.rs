@@ -15,18 +15,8 @@ pub(crate) async fn a_body_over_the_limit(case: Case) {
     let hold = site.hold("/orders/7/pay").await;
     plain(site.post("/small/7").body([b'x'; 17].to_vec()).send().await);
     let job = accepted(site.post("/small/7").body([b'x'; 16].to_vec()).send().await);
-    plain(
-        site.post("/orders/7/refund")
-            .body(vec![b'x'; 64 * 1024 + 1])
-            .send()
-            .await,
-    );
-    let large = accepted(
-        site.post("/orders/7/refund")
-            .body(vec![b'x'; 64 * 1024])
-            .send()
-            .await,
-    );
+    plain(site.post("/orders/7/refund").body(vec![b'x'; 64 * 1024 + 1]).send().await);
+    let large = accepted(site.post("/orders/7/refund").body(vec![b'x'; 64 * 1024]).send().await);
     let _ = hold.let_go().await.expect(200);
     assert_eq!(job.done(&site).await["body"], "x".repeat(16));
     assert_eq!(large.done(&site).await["body"], "x".repeat(64 * 1024));
@@ -44,10 +34,7 @@ pub(crate) async fn a_long_body_of_unknown_length(case: Case) {
         let mut raw = site.raw().await;
         raw.write(format!("{head}{body}")).await;
         let answer = raw.read_to_end().await;
-        assert!(
-            answer.starts_with(&format!("HTTP/1.1 {status} ")),
-            "{answer}"
-        );
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
     }
     let _ = hold.let_go().await.expect(200);
 }
@@ -68,9 +55,7 @@ pub(crate) async fn a_line_that_is_full(case: Case) {
 pub(crate) async fn an_upgrade(case: Case) {
     let site = case.site().await;
     let hold = site.hold("/orders/7/pay").await;
-    let upgrade = site
-        .post("/orders/7/refund")
-        .header("connection", "upgrade");
+    let upgrade = site.post("/orders/7/refund").header("connection", "upgrade");
     plain(upgrade.header("upgrade", "websocket").send().await);
     let _ = hold.let_go().await.expect(200);
 }
@@ -84,12 +69,7 @@ pub(crate) async fn a_credential(case: Case) {
         ("Proxy-Authorization", "Basic x"),
     ];
     for (name, value) in credentials {
-        plain(
-            site.post("/orders/7/refund")
-                .header(name, value)
-                .send()
-                .await,
-        );
+        plain(site.post("/orders/7/refund").header(name, value).send().await);
     }
     let _ = hold.let_go().await.expect(200);
     let _ = site.post("/orders/7/pay").send().await.expect(200);

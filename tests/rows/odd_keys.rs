@@ -67,12 +67,7 @@ pub(crate) async fn bytes_that_are_no_text_are_refused(case: Case) {
             let _ = site.post(&pay(value)).send().await.expect(400).problem();
         }
     }
-    let _ = here
-        .get("/quota/param/%ff")
-        .send()
-        .await
-        .expect(400)
-        .problem();
+    let _ = here.get("/quota/param/%ff").send().await.expect(400).problem();
     assert_eq!(case.desk.ran().len(), 0);
 }
 

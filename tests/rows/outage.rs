@@ -17,9 +17,7 @@ pub(super) async fn site(case: &Case, server: &Server) -> Site {
 
 pub(super) async fn site_within(case: &Case, server: &Server, deadline: Duration) -> Site {
     let store = Store::builder(&server.url("scenario")).deadline(deadline);
-    case.plan_on(store.connect().await.expect("a store"))
-        .start()
-        .await
+    case.plan_on(store.connect().await.expect("a store")).start().await
 }
 
 /// Whoever asks while the store is away is answered soon. A machine under load may be late by itself,
@@ -59,17 +57,14 @@ pub(crate) async fn a_lock_is_503_and_comes_back(case: Case) {
     let site = site(&case, &server).await;
     comes_back(&site).await;
     server.kill();
-    let at_once: Vec<_> = (0..8)
-        .map(|_| tokio::spawn(promptly(site.post("/orders/7/pay"))))
-        .collect();
+    let at_once: Vec<_> =
+        (0..8).map(|_| tokio::spawn(promptly(site.post("/orders/7/pay")))).collect();
     for answer in at_once {
         away(answer.await.unwrap());
     }
     away(promptly(site.post("/orders/7/ship")).await);
     away(promptly(site.get("/deferred/00112233445566778899aabbccddeeff00")).await);
-    let _ = promptly(site.get("/orders/7/pay?tag=safe"))
-        .await
-        .expect(200);
+    let _ = promptly(site.get("/orders/7/pay?tag=safe")).await.expect(200);
     let ran = case.desk.ran();
     let locked = ran.iter().filter(|ran| ran.tag != "safe");
     assert!(locked.clone().all(|ran| ran.fence.is_some()), "{ran:?}");
@@ -96,10 +91,7 @@ pub(crate) async fn a_quota_admits_or_refuses(case: Case) {
     server.kill();
     for _ in 0..5 {
         let answer = promptly(site.get("/quota/three")).await.expect(200);
-        assert!(
-            !answer.has("ratelimit") && !answer.has("ratelimit-policy"),
-            "{answer:?}"
-        );
+        assert!(!answer.has("ratelimit") && !answer.has("ratelimit-policy"), "{answer:?}");
         assert!(answer.json()["remaining"].is_null(), "{answer:?}");
     }
     away(promptly(site.get("/quota/refuse")).await);
@@ -150,10 +142,8 @@ pub(crate) async fn an_acceptance_without_an_answer(case: Case) {
     let location = answer.field("location").to_owned();
     server.resume();
     // The call lay in the server's socket, and has run by now: the status tells the truth.
-    eventually("the job to be found", async || {
-        site.get(&location).send().await.status == 200
-    })
-    .await;
+    eventually("the job to be found", async || site.get(&location).send().await.status == 200)
+        .await;
     let id = location.trim_start_matches("/deferred/").to_owned();
     let job = Job { id, location };
     assert_eq!(job.document(&site).await["state"], "queued");
@@ -164,9 +154,7 @@ pub(crate) async fn an_acceptance_without_an_answer(case: Case) {
 pub(crate) async fn a_store_that_hangs_is_away(case: Case) {
     let server = Server::start().await;
     // As it is by default.
-    let store = Store::connect(&server.url("scenario"))
-        .await
-        .expect("a store");
+    let store = Store::connect(&server.url("scenario")).await.expect("a store");
     let site = case.plan_on(store).start().await;
     comes_back(&site).await;
     server.pause();
@@ -182,20 +170,12 @@ pub(crate) async fn a_store_that_hangs_is_away(case: Case) {
 
 pub(crate) async fn a_wrong_password_is_a_fault_of_the_configuration() {
     let server = Server::with_password("c0rrect").await;
-    let _ = Store::connect(&server.url("scenario"))
-        .await
-        .expect("a store");
+    let _ = Store::connect(&server.url("scenario")).await.expect("a store");
     let url = server.url("scenario");
-    for wrong in [
-        url.replace("c0rrect", "s3cret"),
-        url.replace(":c0rrect@", ""),
-    ] {
+    for wrong in [url.replace("c0rrect", "s3cret"), url.replace(":c0rrect@", "")] {
         let error = Store::connect(&wrong).await.expect_err("it is refused");
         assert_eq!(error.kind(), ErrorKind::Config);
         let told = format!("{error} {error:?}");
-        assert!(
-            !told.contains("s3cret") && !told.contains("c0rrect"),
-            "{told}"
-        );
+        assert!(!told.contains("s3cret") && !told.contains("c0rrect"), "{told}");
     }
 }

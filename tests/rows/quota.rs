@@ -13,22 +13,16 @@ fn members(answer: &Answer, field: &str) -> Vec<(String, i64, i64)> {
         "ratelimit-policy" => ("q", "w"),
         _ => ("r", "t"),
     };
-    let list: sfv::List = Parser::new(&answer.list(field))
-        .parse()
-        .expect("a structured list");
+    let list: sfv::List = Parser::new(&answer.list(field)).parse().expect("a structured list");
     let entry = |entry: ListEntry| match entry {
         ListEntry::Item(item) => item,
         ListEntry::InnerList(list) => panic!("expected strings: {list:?}"),
     };
     let member = |item: Item| {
-        let BareItem::String(name) = &item.bare_item else {
-            panic!("expected a string: {item:?}")
-        };
+        let BareItem::String(name) = &item.bare_item else { panic!("expected a string: {item:?}") };
         let number = |name: &str| {
             let value = item.params.get(name).and_then(BareItem::as_integer);
-            value
-                .map(i64::from)
-                .unwrap_or_else(|| panic!("no {name}: {item:?}"))
+            value.map(i64::from).unwrap_or_else(|| panic!("no {name}: {item:?}"))
         };
         (name.as_str().to_owned(), number(first), number(second))
     };
@@ -38,10 +32,7 @@ fn members(answer: &Answer, field: &str) -> Vec<(String, i64, i64)> {
 #[track_caller]
 fn allowed(answer: Answer, name: &str, limit: i64, remaining: i64) {
     let answer = answer.expect(200);
-    assert_eq!(
-        members(&answer, "ratelimit-policy"),
-        [(name.to_owned(), limit, 60)]
-    );
+    assert_eq!(members(&answer, "ratelimit-policy"), [(name.to_owned(), limit, 60)]);
     let [(told, left, reset)] = &members(&answer, "ratelimit")[..] else {
         panic!("expected one quota: {answer:?}")
     };
@@ -54,22 +45,13 @@ fn allowed(answer: Answer, name: &str, limit: i64, remaining: i64) {
 fn refused(answer: Answer, name: &str) -> i64 {
     let answer = answer.expect(429);
     let problem = answer.problem();
-    assert_eq!(
-        problem["type"],
-        "https://iana.org/assignments/http-problem-types#quota-exceeded"
-    );
+    assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
     assert_eq!(problem["violated-policies"], serde_json::json!([name]));
     let told = members(&answer, "ratelimit");
-    let (_, left, reset) = told
-        .iter()
-        .find(|member| member.0 == name)
-        .expect("its own quota");
+    let (_, left, reset) = told.iter().find(|member| member.0 == name).expect("its own quota");
     assert_eq!(*left, 0, "{answer:?}");
     assert!(*reset >= 1, "{answer:?}");
-    assert!(
-        i64::try_from(answer.retry_after()).unwrap() >= *reset,
-        "{answer:?}"
-    );
+    assert!(i64::try_from(answer.retry_after()).unwrap() >= *reset, "{answer:?}");
     *reset
 }
 
@@ -86,10 +68,7 @@ pub(crate) async fn a_refused_request_is_told_when_to_come_back(case: Case) {
     let site = case.site().await;
     spend(&site, "/quota/three", 3).await;
     let answer = site.get("/quota/three").send().await;
-    assert_eq!(
-        members(&answer, "ratelimit-policy"),
-        [("three".to_owned(), 3, 60)]
-    );
+    assert_eq!(members(&answer, "ratelimit-policy"), [("three".to_owned(), 3, 60)]);
     refused(answer, "three");
     assert_eq!(case.desk.ran().len(), 3, "the handler has not run");
 }
@@ -119,12 +98,7 @@ pub(crate) async fn who_comes_back_in_time_gets_in(case: Case) {
 pub(crate) async fn of_thirty_at_once_ten_pass(case: Case) {
     let (one, other) = (case.site().await, case.site().await);
     let sent: Vec<_> = (0..15)
-        .flat_map(|_| {
-            [
-                one.get("/quota/ten").spawn(),
-                other.get("/quota/ten").spawn(),
-            ]
-        })
+        .flat_map(|_| [one.get("/quota/ten").spawn(), other.get("/quota/ten").spawn()])
         .collect();
     let mut passed = 0;
     for answer in sent {
@@ -142,10 +116,7 @@ pub(crate) async fn two_layers_tell_two_quotas(case: Case) {
     let answer = site.get("/quota/both/7").send().await.expect(200);
     let mut names: Vec<_> = members(&answer, "ratelimit-policy");
     names.sort();
-    assert_eq!(
-        names,
-        [("inner".to_owned(), 2, 60), ("outer".to_owned(), 5, 60)]
-    );
+    assert_eq!(names, [("inner".to_owned(), 2, 60), ("outer".to_owned(), 5, 60)]);
     assert_eq!(members(&answer, "ratelimit").len(), 2);
     let _ = site.get("/quota/both/7").send().await.expect(200);
     let answer = site.get("/quota/both/7").send().await;

@@ -35,11 +35,7 @@ pub(crate) async fn killed_and_restarted_under_load(case: Case) {
     let counts = Arc::new(Counts::default());
     let load: Vec<_> = (0..6)
         .map(|n| {
-            tokio::spawn(load(
-                Arc::clone(&site),
-                format!("/orders/{n}/pay"),
-                Arc::clone(&counts),
-            ))
+            tokio::spawn(load(Arc::clone(&site), format!("/orders/{n}/pay"), Arc::clone(&counts)))
         })
         .collect();
     for _ in 0..2 {
@@ -131,11 +127,7 @@ pub(crate) async fn forgotten_scripts_are_sent_again(case: Case) {
     let forget = tokio::spawn(async move {
         loop {
             let mut flush = redis::cmd("SCRIPT");
-            let () = flush
-                .arg("FLUSH")
-                .query_async(&mut connection)
-                .await
-                .unwrap();
+            let () = flush.arg("FLUSH").query_async(&mut connection).await.unwrap();
         }
     });
     for round in 0..10 {
@@ -150,10 +142,7 @@ pub(crate) async fn forgotten_scripts_are_sent_again(case: Case) {
         for answer in sent {
             let answer = answer.answer().await.expect(200);
             let json = answer.json();
-            assert!(
-                json["fence"].is_u64() || json["remaining"].is_u64(),
-                "{answer:?}"
-            );
+            assert!(json["fence"].is_u64() || json["remaining"].is_u64(), "{answer:?}");
         }
     }
     runs_what_it_defers(&site).await;

@@ -101,9 +101,7 @@ pub(crate) async fn a_route_that_is_missing_is_waited_for(case: Case) {
     let hold = site.hold("/orders/7/pay").await;
     let job = accepted(site.post("/unknown/7?tag=unknown").send().await);
     let _ = hold.let_go().await.expect(200);
-    let document = job
-        .becomes(&site, |document| document["reason"] == "unroutable")
-        .await;
+    let document = job.becomes(&site, |document| document["reason"] == "unroutable").await;
     assert_eq!(document["state"], "queued", "{document}");
     assert_eq!(document["attempts"], 0, "uncharged: {document}");
     // Nobody else waits for it, but while it is tried again.
@@ -133,10 +131,7 @@ pub(crate) async fn forged_markers_are_nothing(case: Case) {
     }
     let second = accepted(forged.clone().send().await);
     let _ = hold.let_go().await.expect(200);
-    assert_eq!(
-        second.done(&site).await["deferred"],
-        json!({ "id": second.id, "attempt": 1 })
-    );
+    assert_eq!(second.done(&site).await["deferred"], json!({ "id": second.id, "attempt": 1 }));
     let seen = forged.send().await.expect(200).json();
     assert!(seen["deferred"].is_null(), "{seen}");
     assert!(seen["fence"].is_u64(), "{seen}");
@@ -180,12 +175,7 @@ pub(crate) async fn a_put_that_fails_runs_again(case: Case) {
 }
 
 pub(crate) async fn a_post_whose_worker_died_is_a_dead_letter(case: Case) {
-    let mut site = case
-        .plan()
-        .await
-        .lease(Duration::from_millis(500))
-        .start()
-        .await;
+    let mut site = case.plan().await.lease(Duration::from_millis(500)).start().await;
     let other = case.plan().await.no_worker().start().await;
     let hold = other.hold("/orders/7/pay?tag=hold").await;
     let job = refund(&other, "gate=run&tag=job").await;
@@ -195,25 +185,12 @@ pub(crate) async fn a_post_whose_worker_died_is_a_dead_letter(case: Case) {
     site.start_worker();
     let document = job.dead(&other, "crashed").await;
     assert_eq!(document["attempts"], 1, "{document}");
-    let _ = other
-        .post("/orders/7/pay?tag=last")
-        .send()
-        .await
-        .expect(200);
-    assert_eq!(
-        case.desk.tags(),
-        ["hold", "last"],
-        "the run was cut off, and none came after it"
-    );
+    let _ = other.post("/orders/7/pay?tag=last").send().await.expect(200);
+    assert_eq!(case.desk.tags(), ["hold", "last"], "the run was cut off, and none came after it");
 }
 
 pub(crate) async fn a_put_whose_worker_died_runs_again(case: Case) {
-    let mut site = case
-        .plan()
-        .await
-        .lease(Duration::from_millis(500))
-        .start()
-        .await;
+    let mut site = case.plan().await.lease(Duration::from_millis(500)).start().await;
     let hold = site.hold("/orders/7/pay?tag=hold").await;
     let job = put(&site, "gate=run&tag=job").await;
     let _ = hold.let_go().await.expect(200);
@@ -236,16 +213,8 @@ pub(crate) async fn without_a_worker_the_others_go_on(case: Case) {
     let document = job.document(&site).await;
     assert_eq!(document["state"], "queued", "{document}");
     assert_eq!(document["reason"], "no worker", "{document}");
-    let _ = site
-        .post("/orders/7/ship?tag=others")
-        .send()
-        .await
-        .expect(200);
-    let _ = site
-        .post("/orders/7/pay?tag=others")
-        .send()
-        .await
-        .expect(200);
+    let _ = site.post("/orders/7/ship?tag=others").send().await.expect(200);
+    let _ = site.post("/orders/7/pay?tag=others").send().await.expect(200);
     let other = case.site().await;
     let _ = job.done(&other).await;
     assert_eq!(case.desk.tags(), ["hold", "others", "others", "job"]);

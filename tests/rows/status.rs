@@ -42,10 +42,7 @@ pub(crate) async fn a_wait_ends_when_something_changes(case: Case) {
     let took = started.elapsed();
     assert!(took < AT_ONCE, "told after {took:?}");
     // Nothing will change any more: at once.
-    assert_eq!(
-        wait(&site).answer().await.expect(200).json()["state"],
-        "done"
-    );
+    assert_eq!(wait(&site).answer().await.expect(200).json()["state"], "done");
 }
 
 pub(crate) async fn a_wait_ends_when_the_run_does(case: Case) {
@@ -76,11 +73,7 @@ pub(crate) async fn a_wait_of_nothing_is_over_at_once(case: Case) {
     let hold = site.hold("/orders/7/pay").await;
     let job = refund(&site, "").await;
     for prefer in ["wait=0", "respond-async, wait=0", "wait=soon", "wait"] {
-        let answer = site
-            .get(&job.location)
-            .header("prefer", prefer)
-            .send()
-            .await;
+        let answer = site.get(&job.location).header("prefer", prefer).send().await;
         assert_eq!(answer.expect(200).json()["state"], "queued");
     }
     let _ = hold.let_go().await.expect(200);
@@ -106,21 +99,11 @@ pub(crate) async fn what_runs_or_has_run_is_not_cancelled(case: Case) {
     let job = refund(&site, "gate=run").await;
     let _ = hold.let_go().await.expect(200);
     case.desk.gates.arrived("run").await;
-    let problem = site
-        .delete(&job.location)
-        .send()
-        .await
-        .expect(409)
-        .problem();
+    let problem = site.delete(&job.location).send().await.expect(409).problem();
     assert_eq!(problem["state"], "running");
     case.desk.gates.open("run");
     let _ = job.done(&site).await;
-    let problem = site
-        .delete(&job.location)
-        .send()
-        .await
-        .expect(409)
-        .problem();
+    let problem = site.delete(&job.location).send().await.expect(409).problem();
     assert_eq!(problem["state"], "done");
 }
 
@@ -162,24 +145,13 @@ pub(crate) async fn ids_that_are_none_are_all_alike(case: Case) {
     ];
     let mut told = Vec::new();
     for id in guessed {
-        for target in [
-            format!("/deferred/{id}"),
-            format!("/deferred/{id}/response"),
-        ] {
+        for target in [format!("/deferred/{id}"), format!("/deferred/{id}/response")] {
             told.push(site.get(&target).send().await.expect(404));
         }
-        told.push(
-            site.delete(&format!("/deferred/{id}"))
-                .send()
-                .await
-                .expect(404),
-        );
+        told.push(site.delete(&format!("/deferred/{id}")).send().await.expect(404));
     }
     let first = told[0].problem();
-    assert!(
-        told.iter().all(|answer| answer.problem() == first),
-        "{told:?}"
-    );
+    assert!(told.iter().all(|answer| answer.problem() == first), "{told:?}");
     let _ = hold.let_go().await.expect(200);
 }
 
@@ -190,10 +162,7 @@ pub(crate) async fn a_job_is_shown_to_its_owner_alone(case: Case) {
     let job = accepted(sent.send().await);
     assert_eq!(job.location, format!("/mine/{}", job.id));
     let response = format!("{}/response", job.location);
-    let unknown = site
-        .get("/mine/00112233445566778899aabbccddeeff00")
-        .send()
-        .await;
+    let unknown = site.get("/mine/00112233445566778899aabbccddeeff00").send().await;
     for asked in [&job.location, &response] {
         for request in [site.get(asked), site.get(asked).header("x-user", "bob")] {
             let answer = request.send().await.expect(404);
@@ -216,10 +185,6 @@ pub(crate) async fn other_methods_are_405(case: Case) {
     let answer = site.post(id).send().await.expect(405);
     assert_eq!(answer.field("allow"), "GET, HEAD, DELETE");
     let _ = answer.problem();
-    let answer = site
-        .delete(&format!("{id}/response"))
-        .send()
-        .await
-        .expect(405);
+    let answer = site.delete(&format!("{id}/response")).send().await.expect(405);
     assert_eq!(answer.field("allow"), "GET, HEAD");
 }

@@ -19,11 +19,7 @@ pub(crate) async fn without_a_store_nothing_passes(case: Case) {
     our_fault(site.post("/orders/7/pay").send().await);
     our_fault(site.post("/orders/7/refund").send().await);
     our_fault(site.get("/quota/three").send().await);
-    our_fault(
-        site.get("/deferred/00112233445566778899aabbccddeeff00")
-            .send()
-            .await,
-    );
+    our_fault(site.get("/deferred/00112233445566778899aabbccddeeff00").send().await);
     let _ = site.get("/orders/7/pay").send().await.expect(200);
     let _ = site.post("/nothing").send().await.expect(404);
     assert_eq!(case.desk.ran().len(), 1, "only what needs no store has run");

@@ -12,9 +12,7 @@ type Step = (&'static str, fn(&Metadata) -> Result<(), String>);
 
 /// The cheap ones first. All run, so that one look tells everything there is to mend.
 const STEPS: [Step; 7] = [
-    ("fmt", |_| {
-        shell::run(shell::cargo(["fmt", "--all", "--check"]))
-    }),
+    ("fmt", |_| shell::run(shell::cargo(["fmt", "--all", "--check"]))),
     ("imports", imports::check),
     ("msrv", msrv::check),
     ("deny", |_| deny()),
@@ -52,9 +50,7 @@ pub(crate) fn run() -> ExitCode {
 /// Warnings are denied by an argument to clippy and not by `RUSTFLAGS`, which would throw away
 /// everything built before.
 fn clippy(selection: &[&str]) -> Result<(), String> {
-    shell::run(shell::cargo(
-        [&["clippy"], selection, &["--", "-D", "warnings"]].concat(),
-    ))
+    shell::run(shell::cargo([&["clippy"], selection, &["--", "-D", "warnings"]].concat()))
 }
 
 /// Each library without features, and with each of its features alone.
@@ -64,11 +60,7 @@ fn features(metadata: &Metadata) -> Result<(), String> {
         let features = metadata.features(library)?;
         for feature in [""].into_iter().chain(features.iter().map(String::as_str)) {
             let bare = ["-p", library, "--lib", "--no-default-features"];
-            let with: &[&str] = if feature.is_empty() {
-                &[]
-            } else {
-                &["--features", feature]
-            };
+            let with: &[&str] = if feature.is_empty() { &[] } else { &["--features", feature] };
             if clippy(&[&bare, with].concat()).is_err() {
                 failed.push(format!("{library} [{feature}]"));
             }

@@ -45,29 +45,21 @@ pub(crate) fn check(metadata: &Metadata) -> Result<(), String> {
         let text = read(&file)?;
         let module = module_path(file.strip_prefix(&src).unwrap_or(&file));
         let complaints = core(&module, &text, &exports);
-        found.extend(
-            complaints
-                .iter()
-                .map(|(line, what)| at(&root, &file, *line, what)),
-        );
+        found.extend(complaints.iter().map(|(line, what)| at(&root, &file, *line, what)));
         files += 1;
     }
     for file in rust_files(&root.join("integrations"))? {
         if file.components().any(|part| part.as_os_str() == "src") {
             let text = read(&file)?;
             found.extend(
-                names_redis(&text)
-                    .iter()
-                    .map(|(line, what)| at(&root, &file, *line, what)),
+                names_redis(&text).iter().map(|(line, what)| at(&root, &file, *line, what)),
             );
             files += 1;
         }
     }
     for library in &LIBRARIES[1..] {
         let direct = metadata.direct(library)?;
-        let bad = direct
-            .iter()
-            .filter(|name| REDIS.iter().any(|word| name.contains(word)));
+        let bad = direct.iter().filter(|name| REDIS.iter().any(|word| name.contains(word)));
         found.extend(bad.map(|name| format!("{library} depends on {name}: only the core may")));
     }
     if found.is_empty() {
@@ -82,10 +74,7 @@ pub(crate) fn check(metadata: &Metadata) -> Result<(), String> {
 type Complaint = (usize, String);
 
 fn at(root: &Path, file: &Path, line: usize, what: &str) -> String {
-    format!(
-        "{}:{line}: {what}",
-        file.strip_prefix(root).unwrap_or(file).display()
-    )
+    format!("{}:{line}: {what}", file.strip_prefix(root).unwrap_or(file).display())
 }
 
 /// What is wrong with one file of the core.
@@ -100,11 +89,7 @@ fn core(module: &[String], text: &str, exports: &BTreeMap<String, String>) -> Ve
         );
         return vec![(1, what)];
     };
-    let mut found = if here == "store" {
-        Vec::new()
-    } else {
-        names_redis(text)
-    };
+    let mut found = if here == "store" { Vec::new() } else { names_redis(text) };
     for path in paths(text) {
         let Some(target) = path.target(module) else {
             continue;
@@ -128,10 +113,7 @@ fn core(module: &[String], text: &str, exports: &BTreeMap<String, String>) -> Ve
 }
 
 fn height(room: &str) -> Option<u8> {
-    ROOMS
-        .iter()
-        .find(|(name, _)| *name == room)
-        .map(|(_, height)| *height)
+    ROOMS.iter().find(|(name, _)| *name == room).map(|(_, height)| *height)
 }
 
 /// The code of a file that names Redis or its script calls; comments and strings may.
@@ -151,16 +133,12 @@ fn names_redis(text: &str) -> Vec<Complaint> {
 /// from `store` as much as `crate::store::Store`.
 fn exports(library: &str) -> BTreeMap<String, String> {
     // `pub use gate::Gate` says the same as `pub use self::gate::Gate`.
-    let spelt_out = library
-        .replace("pub use self::", "pub use ")
-        .replace("pub use ", "pub use self::");
+    let spelt_out =
+        library.replace("pub use self::", "pub use ").replace("pub use ", "pub use self::");
     let mut map = BTreeMap::new();
     for path in paths(&spelt_out) {
         if let [_, room, .., name] = path.segments.as_slice() {
-            map.insert(
-                path.alias.clone().unwrap_or_else(|| name.clone()),
-                room.clone(),
-            );
+            map.insert(path.alias.clone().unwrap_or_else(|| name.clone()), room.clone());
         }
     }
     map
@@ -169,14 +147,9 @@ fn exports(library: &str) -> BTreeMap<String, String> {
 /// `store/redis/mod.rs` is `[store, redis]`, `gate.rs` is `[gate]`, `lib.rs` is the root.
 fn module_path(file: &Path) -> Vec<String> {
     let stems = file.with_extension("");
-    let mut path: Vec<String> = stems
-        .iter()
-        .map(|part| part.to_string_lossy().into_owned())
-        .collect();
-    if path
-        .last()
-        .is_some_and(|last| last == "mod" || last == "lib")
-    {
+    let mut path: Vec<String> =
+        stems.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    if path.last().is_some_and(|last| last == "mod" || last == "lib") {
         path.pop();
     }
     path
@@ -199,11 +172,7 @@ impl Found {
         if first == "crate" {
             return rest.first().cloned();
         }
-        let ups = self
-            .segments
-            .iter()
-            .take_while(|segment| *segment == "super")
-            .count();
+        let ups = self.segments.iter().take_while(|segment| *segment == "super").count();
         let ups = ups.checked_sub(self.inside)?;
         if ups == 0 {
             return None;
@@ -211,11 +180,7 @@ impl Found {
         let base = module.len().checked_sub(ups)?;
         match module[..base].first() {
             Some(room) => Some(room.clone()),
-            None => self
-                .segments
-                .iter()
-                .find(|segment| *segment != "super")
-                .cloned(),
+            None => self.segments.iter().find(|segment| *segment != "super").cloned(),
         }
     }
 }
@@ -289,12 +254,7 @@ fn tree(
         }
         let alias = (text(at) == "as").then(|| text(at + 1).to_owned());
         at += if alias.is_some() { 2 } else { 0 };
-        found.push(Found {
-            line,
-            inside,
-            segments,
-            alias,
-        });
+        found.push(Found { line, inside, segments, alias });
         return at;
     }
 }
@@ -341,11 +301,7 @@ fn code_of(text: &str) -> String {
         let length = skip.unwrap_or(first.len_utf8());
         let (taken, after) = rest.split_at(length);
         if skip.is_some() {
-            code.extend(
-                taken
-                    .chars()
-                    .map(|one| if one == '\n' { '\n' } else { ' ' }),
-            );
+            code.extend(taken.chars().map(|one| if one == '\n' { '\n' } else { ' ' }));
         } else {
             code.push_str(taken);
         }
@@ -386,24 +342,16 @@ fn comment(text: &str) -> Option<usize> {
 /// The length of the string or character that starts here; a lifetime is neither.
 fn literal(text: &str, before: Option<char>) -> Option<usize> {
     let in_word = before.is_some_and(is_word_part);
-    if let Some(raw) = text
-        .strip_prefix('r')
-        .filter(|_| !in_word || before == Some('b'))
-    {
+    if let Some(raw) = text.strip_prefix('r').filter(|_| !in_word || before == Some('b')) {
         let hashes = raw.len() - raw.trim_start_matches('#').len();
         if raw[hashes..].starts_with('"') {
             let close = format!("\"{}", "#".repeat(hashes));
             let start = hashes + 2;
-            let end = text[start..]
-                .find(&close)
-                .map_or(text.len(), |at| start + at + close.len());
+            let end = text[start..].find(&close).map_or(text.len(), |at| start + at + close.len());
             return Some(end);
         }
     }
-    let quote = text
-        .chars()
-        .next()
-        .filter(|first| matches!(first, '"' | '\''))?;
+    let quote = text.chars().next().filter(|first| matches!(first, '"' | '\''))?;
     let mut inner = text.char_indices().skip(1);
     if quote == '\'' {
         let (_, first) = inner.next()?;
@@ -455,10 +403,7 @@ mod tests {
         let exports =
             exports("mod gate; pub use gate::Gate; pub use self::{store::{Store, Held as Hold}};");
         let found = core(&module_path(Path::new(file)), text, &exports);
-        found
-            .into_iter()
-            .map(|(line, what)| format!("{line}: {what}"))
-            .collect()
+        found.into_iter().map(|(line, what)| format!("{line}: {what}")).collect()
     }
 
     #[test]
@@ -468,30 +413,18 @@ mod tests {
         assert!(complaints("rate_limit/gate.rs", text).is_empty());
         assert!(complaints("key.rs", "use crate::error::Error;").is_empty());
         assert!(
-            complaints(
-                "middleware/future.rs",
-                "use crate::{defer, lock::LockGate, Store};"
-            )
-            .is_empty()
+            complaints("middleware/future.rs", "use crate::{defer, lock::LockGate, Store};")
+                .is_empty()
         );
     }
 
     #[test]
     fn upwards_and_sideways_is_not() {
         let text = "use std::fmt;\nuse crate::{\n    key::Key,\n    gate::Gate,\n};";
-        assert_eq!(
-            complaints("store/mod.rs", text),
-            ["4: `store` must not import from `gate`"]
-        );
+        assert_eq!(complaints("store/mod.rs", text), ["4: `store` must not import from `gate`"]);
         assert_eq!(complaints("lock/mod.rs", "use crate::defer::Job;").len(), 1);
-        assert_eq!(
-            complaints("gate.rs", "fn f() { crate::lock::go() }").len(),
-            1
-        );
-        assert_eq!(
-            complaints("clock.rs", "use crate::store::{self, Store};").len(),
-            2
-        );
+        assert_eq!(complaints("gate.rs", "fn f() { crate::lock::go() }").len(), 1);
+        assert_eq!(complaints("clock.rs", "use crate::store::{self, Store};").len(), 2);
     }
 
     #[test]
@@ -504,16 +437,10 @@ mod tests {
 
     #[test]
     fn super_is_followed_to_the_root() {
-        assert_eq!(
-            complaints("store/redis/mod.rs", "use super::super::lock::X;").len(),
-            1
-        );
+        assert_eq!(complaints("store/redis/mod.rs", "use super::super::lock::X;").len(), 1);
         assert!(complaints("store/redis/mod.rs", "use super::lock::X;").is_empty());
         let inline = "mod tests {\n    use super::lock::X;\n}\nuse super::lock::X;";
-        assert_eq!(
-            complaints("gate.rs", inline),
-            ["4: `gate` must not import from `lock`"]
-        );
+        assert_eq!(complaints("gate.rs", inline), ["4: `gate` must not import from `lock`"]);
     }
 
     #[test]
@@ -522,10 +449,7 @@ mod tests {
                     const A: &str = \"crate::lock redis \\\" bb8\"; const B: &str = r#\"redis \"x\" \"#;\n\
                     const C: char = '\"'; fn f<'a>(_: &'a str) {} // redis";
         assert!(complaints("gate.rs", text).is_empty());
-        assert_eq!(
-            code_of("'\"' redis '\\'' bb8 b\"redis\""),
-            "    redis      bb8 b       "
-        );
+        assert_eq!(code_of("'\"' redis '\\'' bb8 b\"redis\""), "    redis      bb8 b       ");
     }
 
     #[test]

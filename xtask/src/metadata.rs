@@ -23,9 +23,7 @@ pub(crate) struct Dependency {
 impl Metadata {
     pub(crate) fn load() -> Result<Self, String> {
         let mut command = shell::cargo(["metadata", "--format-version", "1", "--all-features"]);
-        let output = command
-            .output()
-            .map_err(|error| format!("cargo metadata: {error}"))?;
+        let output = command.output().map_err(|error| format!("cargo metadata: {error}"))?;
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
         }
@@ -37,29 +35,20 @@ impl Metadata {
     /// The features of a workspace member, `default` among them.
     pub(crate) fn features(&self, member: &str) -> Result<Vec<String>, String> {
         let features = self.member(member)?["features"].as_object();
-        Ok(features
-            .map(|map| map.keys().cloned().collect())
-            .unwrap_or_default())
+        Ok(features.map(|map| map.keys().cloned().collect()).unwrap_or_default())
     }
 
     /// The oldest Rust a workspace member promises to build with.
     pub(crate) fn rust_version(&self, member: &str) -> Result<String, String> {
         let declared = self.member(member)?["rust_version"].as_str();
-        declared
-            .map(str::to_owned)
-            .ok_or_else(|| format!("{member} declares no rust-version"))
+        declared.map(str::to_owned).ok_or_else(|| format!("{member} declares no rust-version"))
     }
 
     /// The names of a member's own dependencies, of any kind but dev.
     pub(crate) fn direct(&self, member: &str) -> Result<Vec<String>, String> {
         let listed = list(&self.member(member)?["dependencies"]);
-        let shipped = listed
-            .iter()
-            .filter(|one| one["kind"].as_str() != Some("dev"));
-        Ok(shipped
-            .filter_map(|one| one["name"].as_str())
-            .map(str::to_owned)
-            .collect())
+        let shipped = listed.iter().filter(|one| one["kind"].as_str() != Some("dev"));
+        Ok(shipped.filter_map(|one| one["name"].as_str()).map(str::to_owned).collect())
     }
 
     /// Everything of other people that building these members takes: normal and build
@@ -82,21 +71,11 @@ impl Metadata {
             if !seen.insert(id) {
                 continue;
             }
-            let edges = nodes
-                .get(id)
-                .map(|node| list(&node["deps"]))
-                .unwrap_or_default();
-            open.extend(
-                edges
-                    .iter()
-                    .filter(|edge| shipped(edge))
-                    .map(|edge| text(&edge["pkg"])),
-            );
+            let edges = nodes.get(id).map(|node| list(&node["deps"])).unwrap_or_default();
+            open.extend(edges.iter().filter(|edge| shipped(edge)).map(|edge| text(&edge["pkg"])));
         }
-        let foreign = seen
-            .iter()
-            .filter_map(|id| packages.get(id))
-            .filter(|one| !one["source"].is_null());
+        let foreign =
+            seen.iter().filter_map(|id| packages.get(id)).filter(|one| !one["source"].is_null());
         Ok(foreign
             .map(|package| Dependency {
                 name: text(&package["name"]).to_owned(),
@@ -116,9 +95,7 @@ impl Metadata {
 
 /// Whether an edge of the resolved graph exists outside tests.
 fn shipped(edge: &Value) -> bool {
-    list(&edge["dep_kinds"])
-        .iter()
-        .any(|one| one["kind"].as_str() != Some("dev"))
+    list(&edge["dep_kinds"]).iter().any(|one| one["kind"].as_str() != Some("dev"))
 }
 
 fn list(value: &Value) -> &[Value] {
@@ -161,19 +138,14 @@ mod tests {
     #[test]
     fn walks_normal_and_build_edges_only() {
         let tree = metadata().tree(&["us"]).unwrap();
-        let names: Vec<_> = tree
-            .iter()
-            .map(|one| (one.name.as_str(), one.rust.as_deref()))
-            .collect();
+        let names: Vec<_> =
+            tree.iter().map(|one| (one.name.as_str(), one.rust.as_deref())).collect();
         assert_eq!(names, [("a", Some("1.60")), ("b", None)]);
     }
 
     #[test]
     fn reads_features_and_direct_dependencies() {
-        assert_eq!(
-            metadata().features("us").unwrap(),
-            ["default", "redis", "tower"]
-        );
+        assert_eq!(metadata().features("us").unwrap(), ["default", "redis", "tower"]);
         assert_eq!(metadata().direct("us").unwrap(), ["a"]);
         assert_eq!(metadata().rust_version("us").unwrap(), "1.89");
         assert!(metadata().features("them").is_err());

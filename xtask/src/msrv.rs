@@ -20,16 +20,9 @@ pub(crate) fn check(metadata: &Metadata) -> Result<(), String> {
         }
     }
     let tree = metadata.tree(&LIBRARIES)?;
-    let newer: Vec<_> = tree
-        .iter()
-        .filter(|one| too_new(one, &ours))
-        .map(told)
-        .collect();
+    let newer: Vec<_> = tree.iter().filter(|one| too_new(one, &ours)).map(told).collect();
     if !newer.is_empty() {
-        return Err(format!(
-            "these dependencies need more than Rust {ours}: {}",
-            newer.join(", ")
-        ));
+        return Err(format!("these dependencies need more than Rust {ours}: {}", newer.join(", ")));
     }
     let silent = tree.iter().filter(|one| one.rust.is_none()).count();
     println!(
@@ -43,14 +36,7 @@ pub(crate) fn check(metadata: &Metadata) -> Result<(), String> {
     );
     match installed(&ours) {
         Some(toolchain) => {
-            let mut args = vec![
-                "run",
-                &toolchain,
-                "cargo",
-                "check",
-                "--lib",
-                "--all-features",
-            ];
+            let mut args = vec!["run", &toolchain, "cargo", "check", "--lib", "--all-features"];
             args.extend(LIBRARIES.iter().flat_map(|library| ["-p", library]));
             shell::run(shell::program("rustup", args))
         }
@@ -62,25 +48,16 @@ pub(crate) fn check(metadata: &Metadata) -> Result<(), String> {
 }
 
 fn told(one: &Dependency) -> String {
-    format!(
-        "{} {} ({})",
-        one.name,
-        one.version,
-        one.rust.as_deref().unwrap_or("?")
-    )
+    format!("{} {} ({})", one.name, one.version, one.rust.as_deref().unwrap_or("?"))
 }
 
 fn too_new(one: &Dependency, ours: &str) -> bool {
-    one.rust
-        .as_deref()
-        .is_some_and(|rust| numbers(rust) > numbers(ours))
+    one.rust.as_deref().is_some_and(|rust| numbers(rust) > numbers(ours))
 }
 
 /// `1.89` and `1.89.0` are the same promise.
 fn numbers(version: &str) -> [u32; 3] {
-    let mut parts = version
-        .split('.')
-        .map(|part| part.parse().unwrap_or(u32::MAX));
+    let mut parts = version.split('.').map(|part| part.parse().unwrap_or(u32::MAX));
     [(); 3].map(|()| parts.next().unwrap_or(0))
 }
 
@@ -114,9 +91,7 @@ fn installed(version: &str) -> Option<String> {
 }
 
 fn named(listed: &str, version: &str) -> Option<String> {
-    let names = listed
-        .lines()
-        .filter_map(|line| line.split_whitespace().next());
+    let names = listed.lines().filter_map(|line| line.split_whitespace().next());
     let wanted = numbers(version);
     let found = names.filter(|name| {
         let number = name.split('-').next().unwrap_or_default();
@@ -151,18 +126,13 @@ mod tests {
         assert!(turns_off("msrv = \"1.95\""));
         assert!(!turns_off("doc_markdown = \"allow\""));
         assert!(!turns_off("# msrv = \"1.95\""));
-        assert!(!turns_off(
-            "suspicious = { level = \"warn\", priority = -1 }"
-        ));
+        assert!(!turns_off("suspicious = { level = \"warn\", priority = -1 }"));
     }
 
     #[test]
     fn finds_the_toolchain() {
         let listed = "stable-x86_64-unknown-linux-gnu (active, default)\n1.89.0-x86_64-unknown-linux-gnu\n1.95.0-x86_64-unknown-linux-gnu\n";
-        assert_eq!(
-            named(listed, "1.89").as_deref(),
-            Some("1.89.0-x86_64-unknown-linux-gnu")
-        );
+        assert_eq!(named(listed, "1.89").as_deref(), Some("1.89.0-x86_64-unknown-linux-gnu"));
         assert_eq!(named(listed, "1.90"), None);
     }
 }

@@ -55,12 +55,8 @@ fn plan(on_path: impl Fn(&str) -> bool, root: bool) -> Option<Vec<Words>> {
         let front = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"];
         vec![
             [&front[..], &APT, &["update"]].concat(),
-            [
-                &front[..],
-                &APT,
-                &["install", "-y", "--no-install-recommends", "redis-server"],
-            ]
-            .concat(),
+            [&front[..], &APT, &["install", "-y", "--no-install-recommends", "redis-server"]]
+                .concat(),
         ]
     } else if on_path("dnf") {
         vec![vec!["dnf", "install", "-y", "redis"]]
@@ -81,9 +77,7 @@ fn plan(on_path: impl Fn(&str) -> bool, root: bool) -> Option<Vec<Words>> {
 
 /// Reads `Redis server v=7.0.15 sha=...`, and Valkey's line of the same form.
 fn version(told: &str) -> Option<(u32, u32)> {
-    let number = told
-        .split_whitespace()
-        .find_map(|word| word.strip_prefix("v="))?;
+    let number = told.split_whitespace().find_map(|word| word.strip_prefix("v="))?;
     let mut parts = number.split('.').map(str::parse);
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
@@ -94,35 +88,20 @@ mod tests {
 
     fn planned(there: &[&str], root: bool) -> Option<String> {
         let commands = plan(|name| there.contains(&name), root)?;
-        Some(
-            commands
-                .iter()
-                .map(|words| words.join(" "))
-                .collect::<Vec<_>>()
-                .join("; "),
-        )
+        Some(commands.iter().map(|words| words.join(" ")).collect::<Vec<_>>().join("; "))
     }
 
     #[test]
     fn apt_updates_first_and_asks_nothing() {
         let told = planned(&["apt-get", "sudo"], true).unwrap();
-        assert!(
-            told.starts_with("env DEBIAN_FRONTEND=noninteractive apt-get"),
-            "{told}"
-        );
-        assert!(
-            told.find("update").unwrap() < told.find("install -y").unwrap(),
-            "{told}"
-        );
+        assert!(told.starts_with("env DEBIAN_FRONTEND=noninteractive apt-get"), "{told}");
+        assert!(told.find("update").unwrap() < told.find("install -y").unwrap(), "{told}");
         assert!(!told.contains("sudo"));
     }
 
     #[test]
     fn others_than_root_need_sudo() {
-        assert_eq!(
-            planned(&["dnf", "sudo"], false).unwrap(),
-            "sudo dnf install -y redis"
-        );
+        assert_eq!(planned(&["dnf", "sudo"], false).unwrap(), "sudo dnf install -y redis");
         assert_eq!(planned(&["dnf"], false), None);
     }
 

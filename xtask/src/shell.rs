@@ -34,24 +34,14 @@ pub(crate) fn run(mut command: Command) -> Result<(), String> {
     match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("`{}` ended with {status}", shown(&command))),
-        Err(error) => Err(format!(
-            "`{}` could not be started: {error}",
-            shown(&command)
-        )),
+        Err(error) => Err(format!("`{}` could not be started: {error}", shown(&command))),
     }
 }
 
 /// What a command writes to its standard output; `None` if it cannot be had.
 pub(crate) fn output(mut command: Command) -> Option<String> {
-    let output = command
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output()
-        .ok()?;
-    output
-        .status
-        .success()
-        .then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 pub(crate) fn announce(command: &Command) {
@@ -68,8 +58,7 @@ pub(crate) fn on_path(name: &str) -> bool {
 #[cfg(unix)]
 fn executable(file: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
-    file.metadata()
-        .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
 #[cfg(not(unix))]
@@ -78,24 +67,14 @@ fn executable(file: &Path) -> bool {
 }
 
 fn shown(command: &Command) -> String {
-    let name = Path::new(command.get_program())
-        .file_stem()
-        .unwrap_or_default();
+    let name = Path::new(command.get_program()).file_stem().unwrap_or_default();
     let mut words: Vec<_> = command
         .get_envs()
         .filter_map(|(key, value)| {
-            Some(format!(
-                "{}={:?}",
-                key.to_string_lossy(),
-                value?.to_string_lossy()
-            ))
+            Some(format!("{}={:?}", key.to_string_lossy(), value?.to_string_lossy()))
         })
         .collect();
     words.push(name.to_string_lossy().into_owned());
-    words.extend(
-        command
-            .get_args()
-            .map(|arg| arg.to_string_lossy().into_owned()),
-    );
+    words.extend(command.get_args().map(|arg| arg.to_string_lossy().into_owned()));
     words.join(" ")
 }

@@ -56,15 +56,7 @@ mod tests {
     fn reads_a_result_line() {
         let line = "test result: ok. 12 passed; 0 failed; 3 ignored; 0 measured; 1 filtered out; finished in 0.51s";
         let summary = Summary::of_line(line).unwrap();
-        assert_eq!(
-            summary,
-            Summary {
-                suites: 1,
-                passed: 12,
-                failed: 0,
-                ignored: 3
-            }
-        );
+        assert_eq!(summary, Summary { suites: 1, passed: 12, failed: 0, ignored: 3 });
         assert!(summary.good());
     }
 
@@ -93,27 +85,9 @@ mod tests {
     fn sums_and_refuses_an_empty_run() {
         let mut all = Summary::default();
         assert!(!all.good());
-        all += Summary {
-            suites: 1,
-            passed: 2,
-            failed: 0,
-            ignored: 1,
-        };
-        all += Summary {
-            suites: 1,
-            passed: 0,
-            failed: 0,
-            ignored: 0,
-        };
-        assert_eq!(
-            all,
-            Summary {
-                suites: 2,
-                passed: 2,
-                failed: 0,
-                ignored: 1
-            }
-        );
+        all += Summary { suites: 1, passed: 2, failed: 0, ignored: 1 };
+        all += Summary { suites: 1, passed: 0, failed: 0, ignored: 0 };
+        assert_eq!(all, Summary { suites: 2, passed: 2, failed: 0, ignored: 1 });
         assert!(all.good());
     }
 }

@@ -56,11 +56,7 @@ pub(crate) fn run(extra: &[&str]) -> ExitCode {
     println!();
     println!("{} suites, {} ignored", all.suites, all.ignored);
     println!("{} passed, {} failed", all.passed, all.failed);
-    if well && all.good() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if well && all.good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// The runs of `cargo test` to make: doc tests need one of their own. A choice of packages or
@@ -68,10 +64,7 @@ pub(crate) fn run(extra: &[&str]) -> ExitCode {
 fn plan<'a>(extra: &[&'a str]) -> Vec<Vec<&'a str>> {
     const FRONT: [&str; 2] = ["test", "--no-fail-fast"];
     let ours = extra.split(|arg| *arg == "--").next().unwrap_or_default();
-    if ours
-        .iter()
-        .any(|arg| CHOICES.iter().any(|name| same_option(arg, name)))
-    {
+    if ours.iter().any(|arg| CHOICES.iter().any(|name| same_option(arg, name))) {
         return vec![[&FRONT, extra].concat()];
     }
     let run = |targets| [&FRONT[..], &["--workspace"], &NOT_TESTED, &[targets], extra].concat();
@@ -80,8 +73,7 @@ fn plan<'a>(extra: &[&'a str]) -> Vec<Vec<&'a str>> {
 
 fn same_option(arg: &str, name: &str) -> bool {
     let joined_short = !name.starts_with("--") && arg.starts_with(name) && !arg.starts_with("--");
-    arg.strip_prefix(name)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    arg.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
         || joined_short
 }
 
@@ -97,10 +89,7 @@ fn suites(mut command: Command, all: &mut Summary) -> Result<(), String> {
         thread::spawn(move || {
             let mut out = BufReader::new(out);
             let mut line = Vec::new();
-            while out
-                .read_until(b'\n', &mut line)
-                .is_ok_and(|length| length > 0)
-            {
+            while out.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
                 let text = String::from_utf8_lossy(&line).trim_end().to_owned();
                 if lines.send(text).is_err() {
                     break;
@@ -151,21 +140,14 @@ mod tests {
     #[test]
     fn everything_by_default() {
         let front = "test --no-fail-fast --workspace --exclude lockgate-benches";
-        assert_eq!(
-            planned(&[]),
-            [format!("{front} --all-targets"), format!("{front} --doc")]
-        );
+        assert_eq!(planned(&[]), [format!("{front} --all-targets"), format!("{front} --doc")]);
     }
 
     #[test]
     fn a_filter_and_libtest_options_are_passed_on() {
         let runs = planned(&["lock", "--", "--nocapture", "--test"]);
         assert_eq!(runs.len(), 2);
-        assert!(
-            runs.iter()
-                .all(|run| run.ends_with("lock -- --nocapture --test")),
-            "{runs:?}"
-        );
+        assert!(runs.iter().all(|run| run.ends_with("lock -- --nocapture --test")), "{runs:?}");
     }
 
     #[test]

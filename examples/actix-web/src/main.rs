@@ -46,9 +46,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (stop, stopped) = watch::channel(false);
     let routes = routes(&store);
     let worker = actix_web::rt::spawn(
-        DeferWorker::new(&store, routes.clone())
-            .drain(DRAIN)
-            .run(told(stopped)),
+        DeferWorker::new(&store, routes.clone()).drain(DRAIN).run(told(stopped)),
     );
     let status = deferred_routes("/deferred").store(&store);
     let server = HttpServer::new(move || {
@@ -84,9 +82,7 @@ fn routes(store: &Store) -> impl Fn(&mut ServiceConfig) + Send + Clone + 'static
         let limited = web::resource("/limited").get(limited).head(limited).wrap(
             RateLimitLayer::by_ip(Quota::requests(10).per(Duration::from_secs(10))).name("limited"),
         );
-        let show = web::resource("/orders/{id}")
-            .get(orders::show)
-            .head(orders::show);
+        let show = web::resource("/orders/{id}").get(orders::show).head(orders::show);
         let pay = web::resource("/orders/{id}/pay")
             .post(orders::pay)
             .wrap(LockLayer::by_path_param("id"));
@@ -141,10 +137,7 @@ async fn told(mut stopped: watch::Receiver<bool>) {
 }
 
 async fn terminated() -> std::io::Result<()> {
-    let (mut term, mut int) = (
-        signal(SignalKind::terminate())?,
-        signal(SignalKind::interrupt())?,
-    );
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::select! {
         _ = term.recv() => {}
         _ = int.recv() => {}

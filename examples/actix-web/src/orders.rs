@@ -53,13 +53,7 @@ fn ok() -> u16 {
     200
 }
 
-type Request = (
-    Data<Orders>,
-    Path<String>,
-    Query<Work>,
-    CurrentLock,
-    Option<CurrentJob>,
-);
+type Request = (Data<Orders>, Path<String>, Query<Work>, CurrentLock, Option<CurrentJob>);
 
 pub(crate) async fn pay(request: Request) -> HttpResponse {
     work("pay", request, None).await
@@ -120,8 +114,6 @@ impl Orders {
 }
 
 fn now_us() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }

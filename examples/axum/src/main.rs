@@ -43,24 +43,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let (stop, stopped) = watch::channel(false);
     let app = routes(&store);
-    let worker = tokio::spawn(
-        DeferWorker::new(&store, app.clone())
-            .drain(DRAIN)
-            .run(told(stopped.clone())),
-    );
+    let worker =
+        tokio::spawn(DeferWorker::new(&store, app.clone()).drain(DRAIN).run(told(stopped.clone())));
     let app = app
         .merge(deferred_routes("/deferred").store(&store))
-        .route(
-            "/",
-            get(|| async { Html(include_str!("../../assets/index.html")) }),
-        )
+        .route("/", get(|| async { Html(include_str!("../../assets/index.html")) }))
         .route("/healthz", get(health))
         .layer(Extension(store.clone()))
         .into_make_service_with_connect_info::<SocketAddr>();
     let server = tokio::spawn(
-        axum::serve(listener, app)
-            .with_graceful_shutdown(told(stopped))
-            .into_future(),
+        axum::serve(listener, app).with_graceful_shutdown(told(stopped)).into_future(),
     );
 
     terminated().await?;
@@ -73,11 +65,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn routes(store: &Store) -> Router {
-    let limited = Router::new()
-        .route("/limited", get(|| async { "ok" }))
-        .layer(
-            RateLimitLayer::by_ip(Quota::requests(10).per(Duration::from_secs(10))).name("limited"),
-        );
+    let limited = Router::new().route("/limited", get(|| async { "ok" })).layer(
+        RateLimitLayer::by_ip(Quota::requests(10).per(Duration::from_secs(10))).name("limited"),
+    );
     let pay = Router::new()
         .route("/orders/{id}/pay", post(orders::pay))
         .layer(LockLayer::by_path_param("id"));
@@ -121,10 +111,7 @@ async fn told(mut stopped: watch::Receiver<bool>) {
 }
 
 async fn terminated() -> std::io::Result<()> {
-    let (mut term, mut int) = (
-        signal(SignalKind::terminate())?,
-        signal(SignalKind::interrupt())?,
-    );
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::select! {
         _ = term.recv() => {}
         _ = int.recv() => {}

@@ -55,13 +55,7 @@ fn ok() -> u16 {
     200
 }
 
-type Request = (
-    State<Orders>,
-    Path<String>,
-    Query<Work>,
-    CurrentLock,
-    Option<CurrentJob>,
-);
+type Request = (State<Orders>, Path<String>, Query<Work>, CurrentLock, Option<CurrentJob>);
 
 pub(crate) async fn pay(request: Request) -> Response {
     work("pay", request, None).await
@@ -123,8 +117,6 @@ impl Orders {
 }
 
 fn now_us() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }

@@ -66,10 +66,7 @@ macro_rules! extractor {
             type Future = Ready<Result<Self, NotInstalled>>;
 
             fn from_request($request: &HttpRequest, _: &mut Payload) -> Self::Future {
-                ready($find.ok_or(NotInstalled {
-                    extractor: stringify!($name),
-                    needs: $needs,
-                }))
+                ready($find.ok_or(NotInstalled { extractor: stringify!($name), needs: $needs }))
             }
         }
     };
@@ -80,15 +77,11 @@ extractor!(CurrentLock, "a LockLayer", |request| request
     .get()
     .cloned()
     .map(CurrentLock));
-extractor!(
-    Fence,
-    "a LockLayer that refuses while the store is away",
-    |request| request
-        .extensions()
-        .get::<HeldLock>()
-        .and_then(HeldLock::fence)
-        .map(Fence)
-);
+extractor!(Fence, "a LockLayer that refuses while the store is away", |request| request
+    .extensions()
+    .get::<HeldLock>()
+    .and_then(HeldLock::fence)
+    .map(Fence));
 extractor!(CurrentRate, "a RateLimitLayer", |request| request
     .extensions()
     .get()

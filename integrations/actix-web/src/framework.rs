@@ -93,9 +93,7 @@ pub(crate) fn head(request: &HttpRequest) -> Head {
     Head::new(
         request.method().as_str(),
         target.map_or("/", |target| target.as_str()),
-        fields
-            .map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()))
-            .collect(),
+        fields.map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec())).collect(),
         request.peer_addr(),
     )
 }

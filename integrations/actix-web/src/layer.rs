@@ -56,8 +56,6 @@ impl DeferWorker {
         F: FnOnce(&mut ServiceConfig) + Send + 'static,
     {
         let replayer = AppReplayer::new(store, configure);
-        Self {
-            inner: lockgate::defer::DeferWorker::on(store, replayer),
-        }
+        Self { inner: lockgate::defer::DeferWorker::on(store, replayer) }
     }
 }

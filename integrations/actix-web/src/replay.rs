@@ -71,13 +71,7 @@ impl Replayer for AppReplayer {
         limit: usize,
     ) -> BoxFuture<'static, Ran> {
         let (ran, answer) = oneshot::channel();
-        let job = Job {
-            head,
-            body,
-            marker,
-            limit,
-            ran,
-        };
+        let job = Job { head, body, marker, limit, ran };
         // If the thread is gone, so is the job, and with it the sender that is waited for.
         let _ = self.jobs.send(job);
         Box::pin(async move { answer.await.unwrap_or(Ran::Failed) })
@@ -94,9 +88,7 @@ async fn serve<F>(store: Store, configure: F, mut inbox: mpsc::UnboundedReceiver
 where
     F: FnOnce(&mut ServiceConfig) + 'static,
 {
-    let made = AssertUnwindSafe(make(store, configure))
-        .catch_unwind()
-        .await;
+    let made = AssertUnwindSafe(make(store, configure)).catch_unwind().await;
     let Ok(Ok(service)) = made else {
         tracing::error!("deferred requests can't run: the application's routes could not be made");
         return hand_back(inbox).await;
@@ -123,11 +115,8 @@ where
 /// Answers as a worker does that has no such route: the jobs go back in line, uncharged.
 async fn hand_back(mut inbox: mpsc::UnboundedReceiver<Job>) {
     while let Some(job) = inbox.recv().await {
-        let _ = job.ran.send(Ran::Answered(Answer {
-            status: 404,
-            headers: Vec::new(),
-            body: None,
-        }));
+        let _ =
+            job.ran.send(Ran::Answered(Answer { status: 404, headers: Vec::new(), body: None }));
     }
 }
 
@@ -136,13 +125,7 @@ async fn run<S>(service: Rc<S>, job: Job)
 where
     S: Service<Request, Response = ServiceResponse<BoxBody>, Error = Error>,
 {
-    let Job {
-        head,
-        body,
-        marker,
-        limit,
-        mut ran,
-    } = job;
+    let Job { head, body, marker, limit, mut ran } = job;
     let scope = marker.clone();
     let call = async {
         match request(head, body, &marker) {
@@ -175,8 +158,7 @@ fn request(head: Head, body: Bytes, marker: &Replay) -> Option<Request> {
     to.peer_addr = head.peer;
     for (name, value) in head.headers {
         let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
-        to.headers
-            .append(name, HeaderValue::from_bytes(&value).ok()?);
+        to.headers.append(name, HeaderValue::from_bytes(&value).ok()?);
     }
     to.headers.insert(CONTENT_LENGTH, length.into());
     let mut extensions = request.extensions_mut();
@@ -190,10 +172,7 @@ async fn call<S>(service: &S, request: Request, limit: usize) -> Ran
 where
     S: Service<Request, Response = ServiceResponse<BoxBody>, Error = Error>,
 {
-    if std::future::poll_fn(|cx| service.poll_ready(cx))
-        .await
-        .is_err()
-    {
+    if std::future::poll_fn(|cx| service.poll_ready(cx)).await.is_err() {
         return Ran::Failed;
     }
     let Ok(response) = service.call(request).await else {
@@ -211,9 +190,5 @@ where
         // Too long to be kept.
         Err(_) => None,
     };
-    Ran::Answered(Answer {
-        status,
-        headers,
-        body,
-    })
+    Ran::Answered(Answer { status, headers, body })
 }

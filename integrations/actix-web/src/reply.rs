@@ -49,11 +49,9 @@ mod tests {
 
     #[test]
     fn an_answer_that_has_no_body_gets_none() {
-        for (status, size) in [
-            (200, BodySize::Sized(4)),
-            (204, BodySize::Sized(0)),
-            (304, BodySize::Sized(0)),
-        ] {
+        for (status, size) in
+            [(200, BodySize::Sized(4)), (204, BodySize::Sized(0)), (304, BodySize::Sized(0))]
+        {
             let mut reply = Reply::new(status);
             reply.body = "body".into();
             assert_eq!(response(reply).body().size(), size, "{status}");

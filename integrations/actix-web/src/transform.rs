@@ -34,10 +34,7 @@ pub struct GateService<S, G> {
 
 impl<S, G> GateService<S, G> {
     pub(crate) fn new(inner: S, gate: G) -> Self {
-        Self {
-            inner: Rc::new(inner),
-            gate,
-        }
+        Self { inner: Rc::new(inner), gate }
     }
 }
 
@@ -59,19 +56,14 @@ where
 
     fn call(&self, request: ServiceRequest) -> Self::Future {
         match self.gate.ask(&mut RequestView(request.request())) {
-            Asked::Skip => Either::Left(
-                self.inner
-                    .call(request)
-                    .map_ok(ServiceResponse::map_into_left_body),
-            ),
+            Asked::Skip => {
+                Either::Left(self.inner.call(request).map_ok(ServiceResponse::map_into_left_body))
+            }
             Asked::Answer(reply) => {
                 Either::Right(Box::pin(async move { Ok(refuse(request, reply)) }))
             }
             Asked::Enter(facts) => {
-                let passage = Passage {
-                    inner: Rc::clone(&self.inner),
-                    gate: self.gate.clone(),
-                };
+                let passage = Passage { inner: Rc::clone(&self.inner), gate: self.gate.clone() };
                 Either::Right(Box::pin(passage.run(facts, request)))
             }
         }

@@ -31,9 +31,7 @@ async fn post<B: MessageBody>(
     app: &impl Service<actix_http::Request, Response = ServiceResponse<B>, Error = actix_web::Error>,
     path: &str,
 ) -> StatusCode {
-    call_service(app, TestRequest::post().uri(path).to_request())
-        .await
-        .status()
+    call_service(app, TestRequest::post().uri(path).to_request()).await.status()
 }
 
 /// The body, which is the key of the lock the handler ran under.
@@ -57,29 +55,17 @@ async fn route_resource_scope_and_app_make_the_same_key() {
     let resource = App::new().service(web::resource(pattern).post(key).wrap(layer()));
     assert_eq!(key_of!(resource, path), expected);
     let scope = web::scope("/shops/{shop}").service(web::resource(inner).post(key));
-    assert_eq!(
-        key_of!(App::new().service(scope.wrap(layer())), path),
-        expected
-    );
+    assert_eq!(key_of!(App::new().service(scope.wrap(layer())), path), expected);
     let scope = web::scope("/shops/{shop}").service(web::resource(inner).post(key));
-    assert_eq!(
-        key_of!(App::new().service(scope).wrap(layer()), path),
-        expected
-    );
+    assert_eq!(key_of!(App::new().service(scope).wrap(layer()), path), expected);
 
     // A parameter of the scope itself.
     let shop = || LockLayer::by_path_param("shop");
     let expected = Key::path_param("shop", "a/b").to_string();
     let scope = web::scope("/shops/{shop}").service(web::resource(inner).post(key));
-    assert_eq!(
-        key_of!(App::new().service(scope.wrap(shop())), path),
-        expected
-    );
+    assert_eq!(key_of!(App::new().service(scope.wrap(shop())), path), expected);
     let scope = web::scope("/shops/{shop}").service(web::resource(inner).post(key));
-    assert_eq!(
-        key_of!(App::new().service(scope).wrap(shop()), path),
-        expected
-    );
+    assert_eq!(key_of!(App::new().service(scope).wrap(shop()), path), expected);
 }
 
 #[actix_web::test]
@@ -101,11 +87,7 @@ async fn values_are_decoded_as_axum_does() {
         let expected = Key::path_param("id", value).to_string();
         let path = format!("/orders/{sent}/pay");
         let inside = App::new().service(resource().wrap(layer()));
-        assert_eq!(
-            key_of!(inside, &path),
-            expected,
-            "{sent} around the resource"
-        );
+        assert_eq!(key_of!(inside, &path), expected, "{sent} around the resource");
         let around = App::new().service(resource()).wrap(layer());
         assert_eq!(key_of!(around, &path), expected, "{sent} around the app");
     }
@@ -114,45 +96,20 @@ async fn values_are_decoded_as_axum_does() {
 #[actix_web::test]
 async fn bytes_that_are_not_utf_8_are_refused() {
     let resource = || web::resource("/orders/{id}/pay").post(key);
-    let inside = init_service(
-        App::new()
-            .service(resource().wrap(layer()))
-            .app_data(data()),
-    )
-    .await;
-    let around = init_service(
-        App::new()
-            .service(resource())
-            .wrap(layer())
-            .app_data(data()),
-    )
-    .await;
+    let inside = init_service(App::new().service(resource().wrap(layer())).app_data(data())).await;
+    let around = init_service(App::new().service(resource()).wrap(layer()).app_data(data())).await;
     for sent in ["%ff", "a%C3", "%25ff%80"] {
         let path = format!("/orders/{sent}/pay");
-        assert_eq!(
-            post(&inside, &path).await,
-            StatusCode::BAD_REQUEST,
-            "{sent}"
-        );
-        assert_eq!(
-            post(&around, &path).await,
-            StatusCode::BAD_REQUEST,
-            "{sent}"
-        );
+        assert_eq!(post(&inside, &path).await, StatusCode::BAD_REQUEST, "{sent}");
+        assert_eq!(post(&around, &path).await, StatusCode::BAD_REQUEST, "{sent}");
         let unmatched = format!("/other/{sent}");
-        assert_eq!(
-            post(&around, &unmatched).await,
-            StatusCode::NOT_FOUND,
-            "{sent}"
-        );
+        assert_eq!(post(&around, &unmatched).await, StatusCode::NOT_FOUND, "{sent}");
     }
 }
 
 #[actix_web::test]
 async fn an_escaped_letter_of_the_route_is_no_way_around_the_lock() {
-    let app = App::new()
-        .service(web::resource("/orders/{id}/pay").post(key))
-        .wrap(layer());
+    let app = App::new().service(web::resource("/orders/{id}/pay").post(key)).wrap(layer());
     let expected = Key::path_param("id", "7").to_string();
     assert_eq!(key_of!(app, "/%6frders/%37/p%61y"), expected);
 }
@@ -164,20 +121,14 @@ async fn what_matches_no_route_takes_no_lock() {
         .default_service(web::to(free))
         .wrap(layer())
         .app_data(data());
-    assert_eq!(
-        post(&init_service(app).await, "/nothing").await,
-        StatusCode::OK
-    );
+    assert_eq!(post(&init_service(app).await, "/nothing").await, StatusCode::OK);
 }
 
 #[actix_web::test]
 async fn a_parameter_that_cannot_be_had_is_a_wiring_fault() {
     let fault = StatusCode::INTERNAL_SERVER_ERROR;
     let app = App::new().service(web::resource("/orders/{order}").post(key).wrap(layer()));
-    assert_eq!(
-        post(&init_service(app.app_data(data())).await, "/orders/7").await,
-        fault
-    );
+    assert_eq!(post(&init_service(app.app_data(data())).await, "/orders/7").await, fault);
     // Two parameters of one name, which actix joins to a pattern that it can't parse.
     let scope = web::scope("/{id}").service(web::resource("/{id}").post(key));
     let app = App::new().service(scope).wrap(layer()).app_data(data());
@@ -197,9 +148,7 @@ async fn closures_get_the_request_of_the_handler() {
         .app_data(data());
     let app = init_service(app).await;
     assert_eq!(post(&app, "/orders/7").await, StatusCode::BAD_REQUEST);
-    let request = TestRequest::post()
-        .uri("/orders/7")
-        .insert_header(("tenant", "a b"));
+    let request = TestRequest::post().uri("/orders/7").insert_header(("tenant", "a b"));
     let body = call_and_read_body(&app, request.to_request()).await;
     assert_eq!(body, Key::custom("a b").to_string());
 }

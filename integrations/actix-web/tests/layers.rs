@@ -99,9 +99,7 @@ async fn response<B: MessageBody>(
 ) -> (StatusCode, Bytes) {
     let uri = format!("{}/response", field(accepted, "location"));
     loop {
-        let get = TestRequest::get()
-            .uri(&uri)
-            .insert_header(("prefer", "wait=5"));
+        let get = TestRequest::get().uri(&uri).insert_header(("prefer", "wait=5"));
         let answer = call_service(app, get.to_request()).await;
         if answer.status() != StatusCode::ACCEPTED {
             return (answer.status(), read_body(answer).await);
@@ -115,12 +113,7 @@ async fn a_busy_lock_is_409_and_ends_with_its_request() {
     let resource = web::resource("/orders/{id}")
         .post(|Fence(fence): Fence| async move { fence.to_string() })
         .wrap(LockLayer::by_path_param("id"));
-    let app = init_service(
-        App::new()
-            .service(resource)
-            .app_data(Data::new(store.clone())),
-    )
-    .await;
+    let app = init_service(App::new().service(resource).app_data(Data::new(store.clone()))).await;
     let post = || TestRequest::post().uri("/orders/7").to_request();
     let held = store.lock(key()).acquire().await.expect("free");
     let busy = call_service(&app, post()).await;
@@ -133,10 +126,7 @@ async fn a_busy_lock_is_409_and_ends_with_its_request() {
     }
     // A method that changes nothing takes no lock; this one is not allowed besides.
     let get = TestRequest::get().uri("/orders/7").to_request();
-    assert_eq!(
-        call_service(&app, get).await.status(),
-        StatusCode::METHOD_NOT_ALLOWED
-    );
+    assert_eq!(call_service(&app, get).await.status(), StatusCode::METHOD_NOT_ALLOWED);
 }
 
 #[actix_web::test]
@@ -149,11 +139,7 @@ async fn a_dropped_request_gives_its_lock_back() {
         () = seen.started.notified() => {}
     }
     assert!(seen.dropped.load(Ordering::SeqCst));
-    let lock = store
-        .lock(key())
-        .wait(Duration::from_secs(5))
-        .acquire()
-        .await;
+    let lock = store.lock(key()).wait(Duration::from_secs(5)).acquire().await;
     assert!(lock.is_ok(), "{lock:?}");
 }
 
@@ -171,10 +157,7 @@ async fn what_meets_a_busy_lock_runs_later_with_its_body() {
     assert_eq!(accepted.status(), StatusCode::ACCEPTED);
     assert_eq!(seen.runs.load(Ordering::SeqCst), 0);
     held.release().await;
-    assert_eq!(
-        response(&app, &accepted).await,
-        (StatusCode::OK, "1 Some(1) later".into())
-    );
+    assert_eq!(response(&app, &accepted).await, (StatusCode::OK, "1 Some(1) later".into()));
 
     drop(stop);
     worker.await.expect("it drains");
@@ -190,16 +173,11 @@ async fn a_panic_in_a_run_does_not_reach_the_next() {
     );
 
     let held = store.lock(key()).acquire().await.expect("free");
-    let (first, second) = (
-        call_service(&app, request("panic")).await,
-        call_service(&app, request("next")).await,
-    );
+    let (first, second) =
+        (call_service(&app, request("panic")).await, call_service(&app, request("next")).await);
     held.release().await;
     assert_eq!(response(&app, &first).await.0, StatusCode::GONE);
-    assert_eq!(
-        response(&app, &second).await,
-        (StatusCode::OK, "2 Some(1) next".into())
-    );
+    assert_eq!(response(&app, &second).await, (StatusCode::OK, "2 Some(1) next".into()));
 }
 
 #[actix_web::test]
@@ -252,13 +230,9 @@ async fn what_cannot_be_deferred_gets_the_busy_answer() {
     assert_eq!(exact.status(), StatusCode::ACCEPTED);
     let long = call_service(&app, request("0123456789abcdef+")).await;
     assert_eq!(long.status(), StatusCode::CONFLICT);
-    let login = TestRequest::post()
-        .uri("/orders/7/refund")
-        .insert_header(("authorization", "Bearer x"));
-    assert_eq!(
-        call_service(&app, login.to_request()).await.status(),
-        StatusCode::CONFLICT
-    );
+    let login =
+        TestRequest::post().uri("/orders/7/refund").insert_header(("authorization", "Bearer x"));
+    assert_eq!(call_service(&app, login.to_request()).await.status(), StatusCode::CONFLICT);
 }
 
 async fn to_error(
@@ -277,9 +251,7 @@ async fn layers_in_between_keep_the_hand_over_or_fall_back() {
     let store = Store::memory();
     let lock = || {
         let handler = || async { HttpResponse::Ok().finish() };
-        web::resource("/orders/{id}/refund")
-            .post(handler)
-            .wrap(LockLayer::by_path_param("id"))
+        web::resource("/orders/{id}/refund").post(handler).wrap(LockLayer::by_path_param("id"))
     };
     let data = Data::new(store.clone());
     let _held = store.lock(key()).acquire().await.expect("free");
@@ -287,42 +259,23 @@ async fn layers_in_between_keep_the_hand_over_or_fall_back() {
     // An error page instead of the busy answer: same status, other body.
     let page = ErrorHandlers::new().handler(StatusCode::CONFLICT, |response| {
         let (request, _) = response.into_parts();
-        let response = HttpResponse::Conflict()
-            .body("our own page")
-            .map_into_right_body();
-        Ok(ErrorHandlerResponse::Response(ServiceResponse::new(
-            request, response,
-        )))
+        let response = HttpResponse::Conflict().body("our own page").map_into_right_body();
+        Ok(ErrorHandlerResponse::Response(ServiceResponse::new(request, response)))
     });
     let app = App::new().service(lock().wrap(page).wrap(DeferLayer::new()));
     let app = init_service(app.app_data(data.clone())).await;
-    assert_eq!(
-        call_service(&app, request("x")).await.status(),
-        StatusCode::ACCEPTED
-    );
+    assert_eq!(call_service(&app, request("x")).await.status(), StatusCode::ACCEPTED);
 
     // The layer outside stands around the app.
-    let app = App::new()
-        .service(lock())
-        .wrap(DeferLayer::new())
-        .app_data(data.clone());
+    let app = App::new().service(lock()).wrap(DeferLayer::new()).app_data(data.clone());
     let app = init_service(app).await;
-    assert_eq!(
-        call_service(&app, request("x")).await.status(),
-        StatusCode::ACCEPTED
-    );
+    assert_eq!(call_service(&app, request("x")).await.status(), StatusCode::ACCEPTED);
 
     // An error instead of a response: it goes out as it is.
     let app = App::new().service(lock().wrap(from_fn(to_error)).wrap(DeferLayer::new()));
     let app = init_service(app.app_data(data)).await;
-    let error = app
-        .call(request("x"))
-        .await
-        .expect_err("the middleware's own error");
-    assert_eq!(
-        error.as_response_error().status_code(),
-        StatusCode::IM_A_TEAPOT
-    );
+    let error = app.call(request("x")).await.expect_err("the middleware's own error");
+    assert_eq!(error.as_response_error().status_code(), StatusCode::IM_A_TEAPOT);
 }
 
 #[actix_web::test]
@@ -331,9 +284,7 @@ async fn layers_in_the_wrong_order_are_a_wiring_fault() {
         .post(|| async { "" })
         .wrap(DeferLayer::new())
         .wrap(LockLayer::by_path_param("id"));
-    let app = App::new()
-        .service(resource)
-        .app_data(Data::new(Store::memory()));
+    let app = App::new().service(resource).app_data(Data::new(Store::memory()));
     let answer = call_service(&init_service(app).await, request("x")).await;
     assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
 }
@@ -347,11 +298,7 @@ async fn a_quota_is_shown_and_kept() {
         .wrap(RateLimitLayer::by_ip(quota).name("front"))
         .app_data(Data::new(Store::memory()));
     let app = init_service(app).await;
-    let get = || {
-        TestRequest::get()
-            .peer_addr(([192, 0, 2, 1], 7).into())
-            .to_request()
-    };
+    let get = || TestRequest::get().peer_addr(([192, 0, 2, 1], 7).into()).to_request();
     let first = call_service(&app, get()).await;
     assert_eq!(first.status(), StatusCode::OK);
     assert_eq!(field(&first, "ratelimit-policy"), r#""front";q=1;w=3600"#);
@@ -374,8 +321,5 @@ async fn an_extractor_without_its_layer_is_500() {
     let answer = call_service(&app, TestRequest::get().to_request()).await;
     assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
     assert!(!ran.load(Ordering::SeqCst));
-    assert!(
-        read_body(answer).await.is_empty(),
-        "the client learns nothing"
-    );
+    assert!(read_body(answer).await.is_empty(), "the client learns nothing");
 }

@@ -68,27 +68,15 @@ macro_rules! extractor {
     };
 }
 
-extractor!(CurrentLock, "a LockLayer", |parts| parts
+extractor!(CurrentLock, "a LockLayer", |parts| parts.extensions.get().cloned().map(CurrentLock));
+extractor!(Fence, "a LockLayer that refuses while the store is away", |parts| parts
     .extensions
-    .get()
-    .cloned()
-    .map(CurrentLock));
-extractor!(
-    Fence,
-    "a LockLayer that refuses while the store is away",
-    |parts| parts
-        .extensions
-        .get::<HeldLock>()
-        .and_then(HeldLock::fence)
-        .map(Fence)
-);
+    .get::<HeldLock>()
+    .and_then(HeldLock::fence)
+    .map(Fence));
 extractor!(CurrentRate, "a RateLimitLayer", |parts| parts
     .extensions
     .get()
     .cloned()
     .map(CurrentRate));
-extractor!(CurrentJob, "to run deferred", |parts| parts
-    .extensions
-    .get()
-    .cloned()
-    .map(CurrentJob));
+extractor!(CurrentJob, "to run deferred", |parts| parts.extensions.get().cloned().map(CurrentJob));

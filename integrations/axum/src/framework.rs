@@ -41,9 +41,7 @@ impl Framework for Axum {
     }
 
     fn peer(extensions: &Extensions) -> Option<SocketAddr> {
-        extensions
-            .get::<ConnectInfo<SocketAddr>>()
-            .map(|info| info.0)
+        extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0)
     }
 
     fn put_peer(extensions: &mut Extensions, peer: SocketAddr) {
@@ -52,19 +50,13 @@ impl Framework for Axum {
 
     /// Inside a nested router `uri()` has lost its prefix.
     fn target(parts: &Parts) -> String {
-        let uri = parts
-            .extensions
-            .get::<OriginalUri>()
-            .map_or(&parts.uri, |original| &original.0);
-        uri.path_and_query()
-            .map_or_else(|| "/".to_owned(), ToString::to_string)
+        let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |original| &original.0);
+        uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string)
     }
 }
 
 fn params(parts: &mut Parts) -> Result<RawPathParams, RawPathParamsRejection> {
     let params = RawPathParams::from_request_parts(parts, &());
     // It only reads the request's extensions: there is nothing it could wait for.
-    params
-        .now_or_never()
-        .expect("reading path parameters doesn't wait")
+    params.now_or_never().expect("reading path parameters doesn't wait")
 }

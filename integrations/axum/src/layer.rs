@@ -52,8 +52,6 @@ impl DeferWorker {
         S::Error: Send,
     {
         let replayer = ServiceReplayer::<S, Body, Axum>::new(service);
-        Self {
-            inner: lockgate::defer::DeferWorker::on(store, replayer),
-        }
+        Self { inner: lockgate::defer::DeferWorker::on(store, replayer) }
     }
 }

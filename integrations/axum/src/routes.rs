@@ -28,10 +28,7 @@ impl<S: Clone + Send + Sync + 'static> From<DeferredRoutes> for Router<S> {
 async fn answer(gate: StatusGate<Parts>, request: Request, whole: bool) -> Response {
     let (mut parts, _) = request.into_parts();
     // An id of bytes that are no text is an unknown id like any other.
-    let id = Axum::param(&mut parts, "id")
-        .ok()
-        .flatten()
-        .unwrap_or_default();
+    let id = Axum::param(&mut parts, "id").ok().flatten().unwrap_or_default();
     let asked = gate.ask(&mut PartsView::<Axum>::new(&mut parts), &id, whole);
     let reply = match asked {
         Ok(request) => request.answer().await,

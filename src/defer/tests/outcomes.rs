@@ -19,39 +19,21 @@ use crate::{
 };
 
 fn answer(status: u16) -> Ran {
-    Ran::Answered(Answer {
-        status,
-        headers: Vec::new(),
-        body: Some(Bytes::new()),
-    })
+    Ran::Answered(Answer { status, headers: Vec::new(), body: Some(Bytes::new()) })
 }
 
 /// A run of a job on `/x`, and the hold it stands on.
 fn run_of(store: &Store) -> (Hold, Replay) {
     let key = key_of("/x");
-    let terms = Terms {
-        lease: SECOND,
-        renew: false,
-        max_hold: SECOND,
-        job: None,
-    };
+    let terms = Terms { lease: SECOND, renew: false, max_hold: SECOND, job: None };
     let hold = Attempt::new(store, &key).granted(1, terms);
-    let deferred = Deferred {
-        id: JobId::new(&key),
-        attempt: 1,
-        accepted: UNIX_EPOCH,
-    };
+    let deferred = Deferred { id: JobId::new(&key), attempt: 1, accepted: UNIX_EPOCH };
     let marker = Replay::new(deferred, Arc::clone(hold.facts()));
     (hold, marker)
 }
 
 fn judge(marker: &Replay, status: u16) -> Verdict {
-    let run = Run {
-        marker,
-        max_attempts: 3,
-        keep_done: SECOND,
-        keep_dead: SECOND,
-    };
+    let run = Run { marker, max_attempts: 3, keep_done: SECOND, keep_dead: SECOND };
     run.judge(answer(status))
 }
 
@@ -63,25 +45,13 @@ async fn a_503_from_outside_the_lock_is_tried_again() {
         let (_hold, marker) = run_of(&store);
         let verdict = judge(&marker, status);
         assert!(
-            matches!(
-                verdict,
-                Verdict::Retry {
-                    reason: "failed",
-                    ..
-                }
-            ),
+            matches!(verdict, Verdict::Retry { reason: "failed", .. }),
             "{status}: {verdict:?}"
         );
     }
     let (_hold, marker) = run_of(&store);
     let verdict = judge(&marker, 200);
-    assert!(matches!(
-        verdict,
-        Verdict::Dead {
-            reason: "wiring",
-            ..
-        }
-    ));
+    assert!(matches!(verdict, Verdict::Dead { reason: "wiring", .. }));
 }
 
 /// A run that passed its own lock and came to another one, while the store is away.
@@ -107,10 +77,7 @@ async fn a_run_that_was_let_through_an_outage_counts() {
     let (passed, marker, _hold) = nested(Outage::Admit).await;
     assert!(passed);
     let verdict = judge(&marker, 409);
-    assert!(
-        matches!(verdict, Verdict::Done { .. }),
-        "the handler's own 409"
-    );
+    assert!(matches!(verdict, Verdict::Done { .. }), "the handler's own 409");
     let (passed, marker, _hold) = nested(Outage::Refuse).await;
     assert!(!passed);
     let verdict = judge(&marker, 503);
@@ -127,11 +94,7 @@ async fn accept(gate: &DeferGate<()>, store: &Store, mut view: FakeView) -> Repl
     };
     gate.show(&ticket, &mut view);
     let slot: Slot = view.take().expect("there is a place for it");
-    slot.fill(Parked {
-        store: store.clone(),
-        key: key_of("/x"),
-        status: 409,
-    });
+    slot.fill(Parked { store: store.clone(), key: key_of("/x"), status: 409 });
     let Parting::Accept { parked, .. } = gate.leave(ticket, Outcome::Answered(409)).await else {
         panic!("it was busy");
     };
@@ -166,10 +129,7 @@ async fn status(gate: &StatusGate<()>, store: &Store, id: &JobId, response: bool
     let gate = gate.clone().store(store);
     let request = gate.ask(&mut FakeView::new("GET"), id.as_str(), response);
     let reply = request.expect("it is well formed").answer().await;
-    (
-        reply.status,
-        serde_json::from_slice(&reply.body).unwrap_or_default(),
-    )
+    (reply.status, serde_json::from_slice(&reply.body).unwrap_or_default())
 }
 
 #[tokio::test(start_paused = true)]
@@ -195,10 +155,7 @@ async fn a_response_over_the_limit_is_told_and_not_cut() {
     assert_eq!(ended(&store, &id).await, JobState::Done);
     let gate = StatusGate::new();
     let (code, document) = status(&gate, &store, &id, false).await;
-    assert_eq!(
-        (code, &document["response"]["whole"]),
-        (200, &Value::Bool(false))
-    );
+    assert_eq!((code, &document["response"]["whole"]), (200, &Value::Bool(false)));
     let (code, problem) = status(&gate, &store, &id, true).await;
     assert_eq!(code, 410);
     assert_eq!(problem["type"], "urn:lockgate:problem:response-not-kept");

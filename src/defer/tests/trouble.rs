@@ -17,10 +17,7 @@ async fn a_claim_without_an_answer_is_no_crash() {
     faults.set("claim", Fault::NoReply, 8);
     let id = put_off(&store, "/x").await;
     assert_eq!(ended(&store, &id).await, JobState::Done);
-    assert_eq!(
-        (routes.runs("/x"), look(&store, &id).await.attempts),
-        (1, 1)
-    );
+    assert_eq!((routes.runs("/x"), look(&store, &id).await.attempts), (1, 1));
     assert_eq!(faults.left("claim"), 0);
     worker.stop().await;
 }
@@ -44,10 +41,7 @@ async fn a_job_whose_claim_is_dropped_goes_back_uncharged() {
     let other = store.as_another_process();
     let worker = Working::on(&other, &routes);
     assert_eq!(ended(&store, &id).await, JobState::Done);
-    assert_eq!(
-        (routes.runs("/x"), look(&store, &id).await.attempts),
-        (1, 1)
-    );
+    assert_eq!((routes.runs("/x"), look(&store, &id).await.attempts), (1, 1));
     worker.stop().await;
 }
 

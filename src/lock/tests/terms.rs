@@ -34,10 +34,7 @@ async fn ends_at(request: LockRequest, store: &Store, end: Duration) {
     assert_eq!(guard.lost().await, Loss::TooLong);
     let lost_after = started.elapsed();
     let margin = Duration::from_millis(50);
-    assert!(
-        lost_after <= end && lost_after + margin >= end,
-        "{lost_after:?}"
-    );
+    assert!(lost_after <= end && lost_after + margin >= end, "{lost_after:?}");
     let other = store.as_another_process();
     let wait = end.saturating_sub(lost_after) + margin;
     let next = other.lock("x").wait(wait).acquire().await;
@@ -91,22 +88,16 @@ type LockTerms = fn(LockRequest) -> LockRequest;
 
 #[tokio::test(start_paused = true)]
 async fn a_grant_asked_for_on_fixed_terms_is_renewed_for_who_wants_it() {
-    let (_store, guard) = handed_on(
-        |first| first.lease_fixed(2 * SECOND),
-        |second| second.lease(2 * SECOND),
-    )
-    .await;
+    let (_store, guard) =
+        handed_on(|first| first.lease_fixed(2 * SECOND), |second| second.lease(2 * SECOND)).await;
     tokio::time::sleep(10 * SECOND).await;
     assert!(guard.remaining() > SECOND);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_grant_asked_for_on_renewed_terms_ends_for_who_wants_an_end() {
-    let (_store, guard) = handed_on(
-        |first| first.lease(2 * SECOND),
-        |second| second.lease_fixed(SECOND),
-    )
-    .await;
+    let (_store, guard) =
+        handed_on(|first| first.lease(2 * SECOND), |second| second.lease_fixed(SECOND)).await;
     let started = Instant::now();
     assert_eq!(guard.lost().await, Loss::TooLong);
     assert!(started.elapsed() <= SECOND);
@@ -114,11 +105,8 @@ async fn a_grant_asked_for_on_renewed_terms_ends_for_who_wants_an_end() {
 
 #[tokio::test(start_paused = true)]
 async fn a_grant_of_a_short_lease_grows_to_the_long_one_that_is_wanted() {
-    let (_store, guard) = handed_on(
-        |first| first.lease(SECOND),
-        |second| second.lease(10 * SECOND),
-    )
-    .await;
+    let (_store, guard) =
+        handed_on(|first| first.lease(SECOND), |second| second.lease(10 * SECOND)).await;
     assert!(guard.remaining() <= SECOND, "not more than was granted");
     tokio::time::sleep(2 * SECOND).await;
     assert!(guard.remaining() > 5 * SECOND);

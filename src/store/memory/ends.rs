@@ -50,10 +50,7 @@ impl<K: Clone + Eq + Hash + Ord> Index<K> {
 
 impl<K> Default for Index<K> {
     fn default() -> Self {
-        Self {
-            at: HashMap::new(),
-            order: BTreeSet::new(),
-        }
+        Self { at: HashMap::new(), order: BTreeSet::new() }
     }
 }
 
@@ -139,9 +136,6 @@ impl<K: Clone + Eq + Hash + Ord, V> Expiring<K, V> {
 
 impl<K, V> Default for Expiring<K, V> {
     fn default() -> Self {
-        Self {
-            values: HashMap::new(),
-            ends: Index::default(),
-        }
+        Self { values: HashMap::new(), ends: Index::default() }
     }
 }

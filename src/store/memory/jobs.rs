@@ -34,8 +34,7 @@ impl Visit<'_> {
         if let Some((record, print, life)) = &call.record {
             let end = self.now.after(*life);
             let name = (self.key.clone(), Arc::clone(record));
-            self.records
-                .put(&name, (id.clone(), print.clone()), Some(end));
+            self.records.put(&name, (id.clone(), print.clone()), Some(end));
         }
         self.jobs.put(&id, self.new_job(call, seq, bytes), None);
         match self.held_until() {
@@ -57,11 +56,7 @@ impl Visit<'_> {
         let name = (self.key.clone(), Arc::clone(record));
         let (id, old) = self.records.get(&name, self.now.ms)?;
         let same = old == print;
-        Some(if same {
-            Enqueued::Known(id.clone())
-        } else {
-            Enqueued::Mismatch
-        })
+        Some(if same { Enqueued::Known(id.clone()) } else { Enqueued::Mismatch })
     }
 
     fn is_full(&self, call: &Enqueue, bytes: u64) -> bool {
@@ -181,12 +176,7 @@ impl Visit<'_> {
         if fresh {
             self.tell_all(&call.id);
         }
-        Claimed::Claimed {
-            fence,
-            attempt,
-            envelope,
-            accepted_us,
-        }
+        Claimed::Claimed { fence, attempt, envelope, accepted_us }
     }
 
     fn bury(&mut self, seq: u64, id: JobId, retention: Duration) -> Claimed {
@@ -209,14 +199,9 @@ impl Visit<'_> {
     }
 
     pub(super) fn settle(&mut self, call: Settle) -> bool {
-        let Settle {
-            id, me, verdict, ..
-        } = call;
+        let Settle { id, me, verdict, .. } = call;
         let now = self.now.ms;
-        let Some(job) = self
-            .jobs
-            .get_mut(&id, now)
-            .filter(|job| job.run.as_ref() == Some(&me))
+        let Some(job) = self.jobs.get_mut(&id, now).filter(|job| job.run.as_ref() == Some(&me))
         else {
             return false;
         };
@@ -224,11 +209,7 @@ impl Visit<'_> {
             return true;
         }
         let holds = Member::Holds(me);
-        if self
-            .line
-            .deadline(&holds)
-            .is_none_or(|deadline| deadline <= now)
-        {
+        if self.line.deadline(&holds).is_none_or(|deadline| deadline <= now) {
             return false;
         }
         self.line.take(&holds);
@@ -276,10 +257,7 @@ enum After {
 
 fn decide(job: &mut Job, verdict: Verdict) -> After {
     match verdict {
-        Verdict::Done {
-            response,
-            retention,
-        } => {
+        Verdict::Done { response, retention } => {
             job.state = JobState::Done;
             job.reason = "";
             job.response = Some(response);

@@ -186,19 +186,14 @@ impl Visit<'_> {
     pub(super) fn held_until(&mut self) -> Option<u64> {
         let now = self.now.ms;
         self.line.holders.retain(|(_, deadline)| *deadline > now);
-        self.line
-            .holders
-            .iter()
-            .map(|(_, deadline)| *deadline)
-            .max()
+        self.line.holders.iter().map(|(_, deadline)| *deadline).max()
     }
 
     /// A fence above every fence ever given in this shard; the spare ones are the holder's too.
     pub(super) fn grant(&mut self, me: &Token, lease: Duration) -> u64 {
         let fence = (self.facts.fence + 1).max(self.now.us);
         self.facts.fence = fence + SPARE_FENCES;
-        self.line
-            .put(Member::Holds(me.clone()), self.now.after(lease));
+        self.line.put(Member::Holds(me.clone()), self.now.after(lease));
         fence
     }
 

@@ -29,9 +29,7 @@ impl Visit<'_> {
             return self.held(call);
         }
         let joined = call.wait.is_some() && self.line.place_of(me).is_none();
-        let seq = call
-            .wait
-            .map_or(0, |wait| self.join(me, wait, call.old_seq));
+        let seq = call.wait.map_or(0, |wait| self.join(me, wait, call.old_seq));
         // Every visit to a free lock moves its line on.
         if last.is_none() {
             self.move_on();
@@ -89,11 +87,7 @@ impl Visit<'_> {
                 seq
             }
         };
-        self.line.add_place(Place {
-            seq,
-            deadline: self.now.after(wait),
-            me: me.clone(),
-        });
+        self.line.add_place(Place { seq, deadline: self.now.after(wait), me: me.clone() });
         seq
     }
 

@@ -69,9 +69,7 @@ impl Memory {
     /// Runs a step on a line, then sends its messages.
     fn visit<T>(&self, key: &Key, step: impl FnOnce(&mut Visit<'_>) -> T) -> T {
         let mut post = Vec::new();
-        let answer = self.at(key.shard(), |shard, now| {
-            shard.visit(key, now, &mut post, step)
-        });
+        let answer = self.at(key.shard(), |shard, now| shard.visit(key, now, &mut post, step));
         self.post.send(post);
         answer
     }
@@ -95,9 +93,7 @@ impl Memory {
             if mine.len() >= most {
                 break;
             }
-            if self.at(shard, |shard, now| {
-                shard.take_watch(node.as_str(), until(now), now)
-            }) {
+            if self.at(shard, |shard, now| shard.take_watch(node.as_str(), until(now), now)) {
                 mine.push(shard);
             }
         }
@@ -126,10 +122,7 @@ impl Memory {
     }
 
     fn tell_workers(&self) {
-        self.post.send(vec![Mail {
-            to: None,
-            hint: Hint::Workers,
-        }]);
+        self.post.send(vec![Mail { to: None, hint: Hint::Workers }]);
     }
 
     /// Locks, jobs, records, counters and due entries, those that are over but not yet swept included.
@@ -234,9 +227,7 @@ impl Backend for Memory {
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // None of the data: keys and requests are the users'.
-        f.debug_struct("Memory")
-            .field("clock", &self.clock)
-            .finish_non_exhaustive()
+        f.debug_struct("Memory").field("clock", &self.clock).finish_non_exhaustive()
     }
 }
 

@@ -175,24 +175,16 @@ impl Shard {
             admitted &= windows[at].after <= item.limit;
         }
         for window in windows.iter().filter(|w| admitted && w.after > w.before) {
-            self.counters
-                .put(&window.name, window.after, Some(window.end));
+            self.counters.put(&window.name, window.after, Some(window.end));
         }
         self.counters.sweep(now.ms, SWEEP + items.len());
         let told = items.iter().filter_map(|item| {
             let window = windows.iter().find(|w| w.is_of(item))?;
-            let spent = if admitted {
-                window.after
-            } else {
-                window.before
-            };
+            let spent = if admitted { window.after } else { window.before };
             let left = Duration::from_millis((window.end - now.ms).max(1));
             Some((spent, left))
         });
-        Charged {
-            admitted,
-            windows: told.collect(),
-        }
+        Charged { admitted, windows: told.collect() }
     }
 
     /// A window starts with its first charge and never moves.
@@ -215,32 +207,21 @@ impl Shard {
         let mut names: Vec<_> = due.take(most + 1).map(|(_, name)| name.clone()).collect();
         if names.len() > most {
             names.truncate(most);
-            return Due {
-                names,
-                next: Some(Duration::ZERO),
-            };
+            return Due { names, next: Some(Duration::ZERO) };
         }
         let mut later = self.facts.due.iter().skip_while(|(at, _)| *at <= now.ms);
-        let next = later
-            .next()
-            .map(|(at, _)| Duration::from_millis(at - now.ms));
+        let next = later.next().map(|(at, _)| Duration::from_millis(at - now.ms));
         Due { names, next }
     }
 
     /// Whether this node watches the shard.
     pub(super) fn is_watched_by(&self, node: &str, now: Now) -> bool {
-        self.facts
-            .watcher(now)
-            .is_some_and(|watcher| **watcher == *node)
+        self.facts.watcher(now).is_some_and(|watcher| **watcher == *node)
     }
 
     /// `watch.lua`, first pass: keeps the watch of this node, or gives it up. True if kept.
     pub(super) fn keep_watch(&mut self, node: &str, keep: bool, until: u64, now: Now) -> bool {
-        if self
-            .facts
-            .watcher(now)
-            .is_none_or(|watcher| **watcher != *node)
-        {
+        if self.facts.watcher(now).is_none_or(|watcher| **watcher != *node) {
             return false;
         }
         self.facts.watch = keep.then(|| (node.into(), until));

@@ -36,15 +36,9 @@ impl Breaker {
 
     /// True if the breaker is open after this failure.
     pub(super) fn failed(&self) -> bool {
-        let failures = self
-            .failures
-            .fetch_add(1, Ordering::Relaxed)
-            .saturating_add(1);
+        let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         if failures >= FAILURES && !self.open.swap(true, Ordering::AcqRel) {
-            tracing::warn!(
-                failures,
-                "the store is away: calls are refused until it answers"
-            );
+            tracing::warn!(failures, "the store is away: calls are refused until it answers");
         }
         self.is_open()
     }

@@ -102,14 +102,10 @@ impl StoreBuilder {
             || Error::config("the store's URL can't be read; expected redis://host:port/db");
         let mut url = url::Url::parse(&self.url).map_err(|_| unreadable())?;
         if url.scheme() == "rediss" || url.scheme() == "valkeys" {
-            return Err(Error::config(
-                "TLS (rediss://) is not supported by this version",
-            ));
+            return Err(Error::config("TLS (rediss://) is not supported by this version"));
         }
         let namespace = self.namespace.or_else(|| {
-            url.query_pairs()
-                .find(|(name, _)| name == "ns")
-                .map(|(_, value)| value.into_owned())
+            url.query_pairs().find(|(name, _)| name == "ns").map(|(_, value)| value.into_owned())
         });
         let namespace = checked_namespace(namespace)?;
         if self.deadline < Duration::from_millis(1) {
@@ -123,16 +119,9 @@ impl StoreBuilder {
         let keepalive = TcpKeepalive::new()
             .with_time(Duration::from_secs(15))
             .with_interval(Duration::from_secs(5));
-        let tcp = info
-            .tcp_settings()
-            .clone()
-            .set_nodelay(true)
-            .set_keepalive(keepalive);
+        let tcp = info.tcp_settings().clone().set_nodelay(true).set_keepalive(keepalive);
         // RESP3, for the push that tells of a disconnect.
-        let settings = info
-            .redis_settings()
-            .clone()
-            .set_protocol(ProtocolVersion::RESP3);
+        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let info = info.set_tcp_settings(tcp).set_redis_settings(settings);
         let client = redis::Client::open(info).map_err(|_| unreadable())?;
         let keys = Keys::new(&namespace);
@@ -153,17 +142,13 @@ fn checked_namespace(namespace: Option<String>) -> Result<String, Error> {
     };
     let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
     if namespace.is_empty() || namespace.len() > NAMESPACE || !namespace.bytes().all(plain) {
-        return Err(Error::config(
-            "a namespace is 1 to 32 of a-z, A-Z, 0-9, _ and -",
-        ));
+        return Err(Error::config("a namespace is 1 to 32 of a-z, A-Z, 0-9, _ and -"));
     }
     Ok(namespace)
 }
 
 impl fmt::Debug for StoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StoreBuilder")
-            .field("namespace", &self.namespace)
-            .finish_non_exhaustive()
+        f.debug_struct("StoreBuilder").field("namespace", &self.namespace).finish_non_exhaustive()
     }
 }

@@ -42,9 +42,7 @@ impl Redis {
         keys: &[String],
         args: &[Vec<u8>],
     ) -> Result<Value, Error> {
-        self.script_counted(shard, script, keys, args)
-            .await
-            .map(|(value, _)| value)
+        self.script_counted(shard, script, keys, args).await.map(|(value, _)| value)
     }
 
     /// As [`Redis::script`], with how often it was sent: more than once, and an earlier one may have run.
@@ -68,11 +66,7 @@ impl Redis {
             loop {
                 // Once it may have run, no later error can say that it has not.
                 let doubtful = |error| {
-                    if sent > 1 {
-                        lost(script.name, error)
-                    } else {
-                        error
-                    }
+                    if sent > 1 { lost(script.name, error) } else { error }
                 };
                 let socket = self.lanes.socket(shard).await.map_err(doubtful)?;
                 reached.store(true, Ordering::Relaxed);
@@ -194,10 +188,7 @@ async fn answered<T>(
         }
         Err(_) => {
             socket.timed_out();
-            Err((
-                Fault::Late,
-                RedisError::from((RedisErrorKind::Io, "no answer in time")),
-            ))
+            Err((Fault::Late, RedisError::from((RedisErrorKind::Io, "no answer in time"))))
         }
     }
 }

@@ -182,9 +182,7 @@ impl bb8::ManageConnection for Manager {
     async fn connect(&self) -> Result<Socket, Error> {
         // Bounded as a whole: an attempt that never ends would keep its lane from making another.
         let opened = tokio::time::timeout(self.deadline * 2, self.open()).await;
-        opened
-            .unwrap_or(Err(Failure::Away))
-            .map_err(|failure| self.failures.note(failure))
+        opened.unwrap_or(Err(Failure::Away)).map_err(|failure| self.failures.note(failure))
     }
 
     async fn is_valid(&self, socket: &mut Socket) -> Result<(), Error> {
@@ -215,26 +213,16 @@ impl Manager {
             .set_connection_timeout(Some(self.deadline))
             .set_response_timeout(Some(self.deadline * 2))
             .set_push_sender(on_push);
-        let connect = self
-            .client
-            .get_multiplexed_async_connection_with_config(&config);
+        let connect = self.client.get_multiplexed_async_connection_with_config(&config);
         let mut connection = connect.await.map_err(|error| Failure::of(&error))?;
         self.check_layout(&mut connection).await?;
-        Ok(Socket {
-            connection,
-            dead,
-            timeouts: Arc::default(),
-        })
+        Ok(Socket { connection, dead, timeouts: Arc::default() })
     }
 
     /// The number of shards is part of every key: processes that disagree would not see each other.
     async fn check_layout(&self, connection: &mut MultiplexedConnection) -> Result<(), Failure> {
         let mut pipe = redis::pipe();
-        pipe.cmd("HSETNX")
-            .arg(&self.meta)
-            .arg("shards")
-            .arg(SHARDS)
-            .ignore();
+        pipe.cmd("HSETNX").arg(&self.meta).arg("shards").arg(SHARDS).ignore();
         pipe.cmd("HGET").arg(&self.meta).arg("shards");
         let answer: Result<(u16,), _> = pipe.query_async(connection).await;
         let (shards,) = answer.map_err(|error| Failure::of(&error))?;

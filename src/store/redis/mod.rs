@@ -34,8 +34,6 @@ pub(super) struct Redis {
 impl fmt::Debug for Redis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Neither address nor user: this ends in other people's logs.
-        f.debug_struct("Redis")
-            .field("keys", &self.keys)
-            .finish_non_exhaustive()
+        f.debug_struct("Redis").field("keys", &self.keys).finish_non_exhaustive()
     }
 }

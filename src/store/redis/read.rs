@@ -21,10 +21,7 @@ impl Row {
             Value::Nil => Vec::new(),
             one => vec![one],
         };
-        Self {
-            script,
-            parts: parts.into_iter(),
-        }
+        Self { script, parts: parts.into_iter() }
     }
 
     pub(super) fn bytes(&mut self) -> Result<Bytes, Error> {

@@ -41,29 +41,12 @@ fn apart(reply: Reply) -> (Reply, Vec<Duration>) {
         Reply::Acquired(Acquired::Held { line, .. }) => {
             (Reply::Acquired(Acquired::Held { fence: 0, line }), vec![])
         }
-        Reply::Acquired(Acquired::Busy {
-            left,
-            line,
-            seq,
-            joined,
-        }) => {
-            let plain = Acquired::Busy {
-                left: zero,
-                line,
-                seq: u64::from(seq > 0),
-                joined,
-            };
+        Reply::Acquired(Acquired::Busy { left, line, seq, joined }) => {
+            let plain = Acquired::Busy { left: zero, line, seq: u64::from(seq > 0), joined };
             (Reply::Acquired(plain), vec![left])
         }
-        Reply::Claimed(Claimed::Claimed {
-            attempt, envelope, ..
-        }) => {
-            let plain = Claimed::Claimed {
-                fence: 0,
-                attempt,
-                envelope,
-                accepted_us: 0,
-            };
+        Reply::Claimed(Claimed::Claimed { attempt, envelope, .. }) => {
+            let plain = Claimed::Claimed { fence: 0, attempt, envelope, accepted_us: 0 };
             (Reply::Claimed(plain), vec![])
         }
         Reply::Claimed(Claimed::Busy(left)) => (Reply::Claimed(Claimed::Busy(zero)), vec![left]),
@@ -102,11 +85,7 @@ async fn see(rig: &Rig, clients: &Clients) -> (Seen, Vec<Duration>) {
     let mut names: Vec<_> = due.into_iter().map(|due| due.names).collect();
     // Those of the same moment have no order.
     names.iter_mut().for_each(|names| names.sort());
-    let seen = Seen {
-        heads: heads.concat(),
-        due: names,
-        jobs,
-    };
+    let seen = Seen { heads: heads.concat(), due: names, jobs };
     (seen, next)
 }
 
@@ -152,17 +131,9 @@ async fn play(one_shard: bool, made: &[Move], end: &[Move]) -> bool {
         let context = || format!("move {at}, {call:?}");
         let ((plain, times), (other, other_times)) = (apart(reply), apart(other));
         assert_eq!(plain, other, "{}", context());
-        assert!(
-            near(&times, &other_times),
-            "{times:?} {other_times:?}, {}",
-            context()
-        );
+        assert!(near(&times, &other_times), "{times:?} {other_times:?}, {}", context());
         assert_eq!(seen, other_seen, "after {}", context());
-        assert!(
-            near(&next, &other_next),
-            "{next:?} {other_next:?}, due after {}",
-            context()
-        );
+        assert!(near(&next, &other_next), "{next:?} {other_next:?}, due after {}", context());
     }
     let left = redis.server().names().await;
     let left: Vec<_> = left.iter().filter(|name| !lasting(name)).collect();
@@ -188,26 +159,17 @@ async fn play_in_time(one_shard: bool, made: &[Move]) {
             return;
         }
     }
-    panic!(
-        "{} moves take longer than {SLOW:?} on this machine",
-        made.len()
-    );
+    panic!("{} moves take longer than {SLOW:?} on this machine", made.len());
 }
 
 #[test]
 fn both_stores_answer_alike() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     // Keeps the server up between two cases.
     let _server = runtime.block_on(Rig::redis());
-    let mut runner = TestRunner::new(Config {
-        cases: 96,
-        source_file: Some(file!()),
-        ..Config::default()
-    });
+    let mut runner =
+        TestRunner::new(Config { cases: 96, source_file: Some(file!()), ..Config::default() });
     runner
         .run(&(any::<bool>(), moves(30)), |(one_shard, made)| {
             runtime.block_on(play_in_time(one_shard, &made));

@@ -22,117 +22,56 @@ on_every_store!(
     every_end_gives_its_room_back,
 );
 
-const OPEN: Caps = Caps {
-    resource_jobs: 100,
-    resource_bytes: 1000,
-    shard_jobs: 100,
-    shard_bytes: 1000,
-};
+const OPEN: Caps =
+    Caps { resource_jobs: 100, resource_bytes: 1000, shard_jobs: 100, shard_bytes: 1000 };
 
 /// Stores a request of ten bytes.
 async fn store(rig: &Rig, key: &Key, caps: Caps) -> Enqueued {
     let envelope = Bytes::from_static(b"0123456789");
-    rig.enqueue(Enqueue {
-        caps,
-        envelope,
-        ..deferred(key)
-    })
-    .await
+    rig.enqueue(Enqueue { caps, envelope, ..deferred(key) }).await
 }
 
 async fn jobs_of_a_resource_are_bounded(rig: &Rig) {
     let [one, two] = neighbours::<2>();
-    let caps = Caps {
-        resource_jobs: 2,
-        ..OPEN
-    };
-    assert_eq!(
-        store(rig, &one, caps).await,
-        Enqueued::Stored { position: 1 }
-    );
-    assert_eq!(
-        store(rig, &one, caps).await,
-        Enqueued::Stored { position: 2 }
-    );
+    let caps = Caps { resource_jobs: 2, ..OPEN };
+    assert_eq!(store(rig, &one, caps).await, Enqueued::Stored { position: 1 });
+    assert_eq!(store(rig, &one, caps).await, Enqueued::Stored { position: 2 });
     assert_eq!(store(rig, &one, caps).await, Enqueued::Full);
-    assert_eq!(
-        store(rig, &two, caps).await,
-        Enqueued::Stored { position: 1 }
-    );
+    assert_eq!(store(rig, &two, caps).await, Enqueued::Stored { position: 1 });
 }
 
 async fn bytes_of_a_resource_are_bounded(rig: &Rig) {
     let [one, two] = neighbours::<2>();
-    let caps = Caps {
-        resource_bytes: 20,
-        ..OPEN
-    };
-    assert_eq!(
-        store(rig, &one, caps).await,
-        Enqueued::Stored { position: 1 }
-    );
-    assert_eq!(
-        store(rig, &one, caps).await,
-        Enqueued::Stored { position: 2 },
-        "exactly full"
-    );
+    let caps = Caps { resource_bytes: 20, ..OPEN };
+    assert_eq!(store(rig, &one, caps).await, Enqueued::Stored { position: 1 });
+    assert_eq!(store(rig, &one, caps).await, Enqueued::Stored { position: 2 }, "exactly full");
     assert_eq!(store(rig, &one, caps).await, Enqueued::Full);
-    assert_eq!(
-        store(rig, &two, caps).await,
-        Enqueued::Stored { position: 1 }
-    );
+    assert_eq!(store(rig, &two, caps).await, Enqueued::Stored { position: 1 });
 }
 
 async fn jobs_of_a_shard_are_bounded(rig: &Rig) {
     let [one, two] = neighbours::<2>();
-    let caps = Caps {
-        shard_jobs: 2,
-        ..OPEN
-    };
-    assert_eq!(
-        store(rig, &one, caps).await,
-        Enqueued::Stored { position: 1 }
-    );
-    assert_eq!(
-        store(rig, &two, caps).await,
-        Enqueued::Stored { position: 1 }
-    );
+    let caps = Caps { shard_jobs: 2, ..OPEN };
+    assert_eq!(store(rig, &one, caps).await, Enqueued::Stored { position: 1 });
+    assert_eq!(store(rig, &two, caps).await, Enqueued::Stored { position: 1 });
     assert_eq!(store(rig, &two, caps).await, Enqueued::Full);
     let elsewhere = (0..).map(|n: u32| Key::custom(&n.to_string()));
-    let other = elsewhere
-        .into_iter()
-        .find(|key| key.shard() != one.shard())
-        .unwrap();
-    assert_eq!(
-        store(rig, &other, caps).await,
-        Enqueued::Stored { position: 1 }
-    );
+    let other = elsewhere.into_iter().find(|key| key.shard() != one.shard()).unwrap();
+    assert_eq!(store(rig, &other, caps).await, Enqueued::Stored { position: 1 });
 }
 
 async fn bytes_of_a_shard_are_bounded(rig: &Rig) {
     let [one, two] = neighbours::<2>();
-    let caps = Caps {
-        shard_bytes: 20,
-        ..OPEN
-    };
-    assert_eq!(
-        store(rig, &one, caps).await,
-        Enqueued::Stored { position: 1 }
-    );
-    assert_eq!(
-        store(rig, &two, caps).await,
-        Enqueued::Stored { position: 1 }
-    );
+    let caps = Caps { shard_bytes: 20, ..OPEN };
+    assert_eq!(store(rig, &one, caps).await, Enqueued::Stored { position: 1 });
+    assert_eq!(store(rig, &two, caps).await, Enqueued::Stored { position: 1 });
     assert_eq!(store(rig, &two, caps).await, Enqueued::Full);
 }
 
 async fn a_refused_job_leaves_nothing(rig: &Rig) {
     let key = key();
     let call = Enqueue {
-        caps: Caps {
-            resource_bytes: 3,
-            ..OPEN
-        },
+        caps: Caps { resource_bytes: 3, ..OPEN },
         record: Some(("idem".into(), "print".into(), LONG)),
         ..deferred(&key)
     };
@@ -140,54 +79,30 @@ async fn a_refused_job_leaves_nothing(rig: &Rig) {
     assert_eq!(rig.job(&call.id).await, None);
     assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [None]);
     assert_eq!(rig.due(key.shard(), 10).await.names, []);
-    let other = Enqueue {
-        record: call.record,
-        ..deferred(&key)
-    };
-    assert_eq!(
-        rig.enqueue(other).await,
-        Enqueued::Stored { position: 1 },
-        "no record either"
-    );
+    let other = Enqueue { record: call.record, ..deferred(&key) };
+    assert_eq!(rig.enqueue(other).await, Enqueued::Stored { position: 1 }, "no record either");
 }
 
 async fn every_end_gives_its_room_back(rig: &Rig) {
     let key = key();
-    let caps = Caps {
-        resource_jobs: 2,
-        resource_bytes: 20,
-        shard_jobs: 2,
-        shard_bytes: 20,
-    };
+    let caps = Caps { resource_jobs: 2, resource_bytes: 20, shard_jobs: 2, shard_bytes: 20 };
     let mut ids = BTreeSet::new();
     for _ in 0..2 {
-        assert!(matches!(
-            store(rig, &key, caps).await,
-            Enqueued::Stored { .. }
-        ));
+        assert!(matches!(store(rig, &key, caps).await, Enqueued::Stored { .. }));
     }
     for end in ["done", "dead", "crashed", "cancelled", "done"] {
         assert_eq!(store(rig, &key, caps).await, Enqueued::Full, "before {end}");
-        let id = rig.heads(std::slice::from_ref(&key)).await[0]
-            .clone()
-            .unwrap();
+        let id = rig.heads(std::slice::from_ref(&key)).await[0].clone().unwrap();
         let run = stranger();
         if end == "cancelled" {
             rig.cancel(&id).await;
         } else {
-            rig.claim(Claim {
-                lease: SHORT,
-                ..visit(&key, &id, &run)
-            })
-            .await;
+            rig.claim(Claim { lease: SHORT, ..visit(&key, &id, &run) }).await;
         }
         match end {
             "done" => assert!(rig.finish(&key, &id, &run).await),
             "dead" => {
-                let verdict = Verdict::Dead {
-                    reason: "auth",
-                    retention: LONG,
-                };
+                let verdict = Verdict::Dead { reason: "auth", retention: LONG };
                 assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
             }
             "crashed" => {

@@ -133,12 +133,7 @@ impl Clients {
             }
             Move::Settle(run, verdict) => {
                 let Claim { key, id, me, .. } = latest(&self.runs, run)?;
-                Call::Settle(Settle {
-                    key,
-                    id,
-                    me,
-                    verdict,
-                })
+                Call::Settle(Settle { key, id, me, verdict })
             }
             Move::LeaveRun(run) => {
                 let Claim { key, me, .. } = latest(&self.runs, run)?;
@@ -218,12 +213,7 @@ impl Clients {
             again: job.again,
             max_attempts: job.max_attempts,
             record: job.record.map(record),
-            caps: Caps {
-                resource_jobs: 4,
-                resource_bytes: 60,
-                shard_jobs: 6,
-                shard_bytes: 90,
-            },
+            caps: Caps { resource_jobs: 4, resource_bytes: 60, shard_jobs: 6, shard_bytes: 90 },
             owner: String::new(),
         }
     }
@@ -241,12 +231,7 @@ impl Clients {
 
 fn renew(key: Key, me: Token, job: Option<JobId>, k: u64) -> Call {
     let lease = time(k);
-    Call::Renew(Renewal {
-        key,
-        me,
-        lease,
-        job,
-    })
+    Call::Renew(Renewal { key, me, lease, job })
 }
 
 /// Counted from the latest.

@@ -60,10 +60,7 @@ impl Faults {
 /// An embedded store, and what makes it fail.
 pub(crate) fn faulty() -> (Store, Faults) {
     let faults = Faults::default();
-    let backend = Faulty {
-        memory: Memory::new(Clock::system()),
-        faults: faults.clone(),
-    };
+    let backend = Faulty { memory: Memory::new(Clock::system()), faults: faults.clone() };
     (Store::on(Arc::new(backend)), faults)
 }
 

@@ -45,10 +45,7 @@ impl Ear {
         rig.listen(&node, &hints).await;
         // Where messages travel, it takes a while until they are subscribed to.
         if rig.resyncs() {
-            assert_eq!(
-                timeout(PATIENCE, work.recv()).await.unwrap(),
-                Some(Hint::Resync)
-            );
+            assert_eq!(timeout(PATIENCE, work.recv()).await.unwrap(), Some(Hint::Resync));
         }
         Self { node, hints, work }
     }
@@ -64,9 +61,7 @@ impl Ear {
 }
 
 async fn rings(bell: &Notify) {
-    timeout(PATIENCE, bell.notified())
-        .await
-        .expect("it was not told");
+    timeout(PATIENCE, bell.notified()).await.expect("it was not told");
 }
 
 async fn the_head_is_told_of_its_offer(rig: &Rig) {
@@ -79,10 +74,7 @@ async fn the_head_is_told_of_its_offer(rig: &Rig) {
     let (bell, other) = (b.hints.line(&key), c.hints.line(&key));
     rig.release(&key, &holder).await;
     rings(&bell).await;
-    assert!(
-        other.notified().now_or_never().is_none(),
-        "it wakes exactly one process"
-    );
+    assert!(other.notified().now_or_never().is_none(), "it wakes exactly one process");
     rig.hold(&key, &to_b).await;
     rig.release(&key, &to_b).await;
     rings(&other).await;
@@ -92,11 +84,7 @@ async fn a_moved_offer_is_told_to_the_next(rig: &Rig) {
     let key = key();
     let b = Ear::new(rig).await;
     let (me, dead) = (b.token(), stranger());
-    rig.acquire(Acquire {
-        lease: SHORT,
-        ..ask(&key, &stranger())
-    })
-    .await;
+    rig.acquire(Acquire { lease: SHORT, ..ask(&key, &stranger()) }).await;
     rig.join(&key, &dead).await;
     rig.join(&key, &me).await;
     rig.pass(SHORT).await;
@@ -134,10 +122,7 @@ async fn the_watcher_is_told_of_an_earlier_due_time(rig: &Rig) {
     rig.release(&key, &holder).await;
     assert_eq!(worker.next().await, Hint::Work(key.clone(), id.clone()));
     rig.start(&key, &id, &run).await;
-    let later = Verdict::Retry {
-        delay: SHORT,
-        reason: "status 500",
-    };
+    let later = Verdict::Retry { delay: SHORT, reason: "status 500" };
     rig.settle(settled(&key, &id, &run, later)).await;
     // The lock is taken while the jobs wait: they are due when its lease ends, and sooner once it is
     // given back.
@@ -160,11 +145,7 @@ async fn everybody_is_told_of_a_jobs_changes(rig: &Rig) {
     let told = bells(&id);
     rig.settle(settled(&key, &id, &run, done())).await;
     all_ring(told).await;
-    assert!(
-        quiet
-            .iter()
-            .all(|bell| bell.notified().now_or_never().is_none())
-    );
+    assert!(quiet.iter().all(|bell| bell.notified().now_or_never().is_none()));
     drop(quiet);
     let told = bells(&other);
     rig.cancel(&other).await;

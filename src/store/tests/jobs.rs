@@ -44,46 +44,25 @@ fn plain(position: u64) -> JobView {
 
 async fn a_stored_job_can_be_looked_up(rig: &Rig) {
     let key = key();
-    let call = Enqueue {
-        owner: "tenant 1".into(),
-        ..deferred(&key)
-    };
+    let call = Enqueue { owner: "tenant 1".into(), ..deferred(&key) };
     let (id, second) = (call.id.clone(), deferred(&key));
     assert_eq!(rig.job(&id).await, None);
     assert_eq!(rig.enqueue(call).await, Enqueued::Stored { position: 1 });
-    assert_eq!(
-        rig.enqueue(second.clone()).await,
-        Enqueued::Stored { position: 2 }
-    );
-    let first = JobView {
-        owner: "tenant 1".into(),
-        ..plain(1)
-    };
+    assert_eq!(rig.enqueue(second.clone()).await, Enqueued::Stored { position: 2 });
+    let first = JobView { owner: "tenant 1".into(), ..plain(1) };
     assert_eq!(rig.job(&id).await, Some(first));
     assert_eq!(rig.job(&second.id).await, Some(plain(2)));
     rig.worker().await;
-    let seen = JobView {
-        watched: true,
-        ..plain(2)
-    };
+    let seen = JobView { watched: true, ..plain(2) };
     assert_eq!(rig.job(&second.id).await, Some(seen));
 }
 
 async fn storing_it_twice_is_once(rig: &Rig) {
     let (key, mut call) = (key(), deferred(&key()));
     call.caps.resource_jobs = 1;
-    assert_eq!(
-        rig.enqueue(call.clone()).await,
-        Enqueued::Stored { position: 1 }
-    );
-    assert_eq!(
-        rig.enqueue(call.clone()).await,
-        Enqueued::Stored { position: 1 }
-    );
-    let other = Enqueue {
-        id: JobId::new(&key),
-        ..call.clone()
-    };
+    assert_eq!(rig.enqueue(call.clone()).await, Enqueued::Stored { position: 1 });
+    assert_eq!(rig.enqueue(call.clone()).await, Enqueued::Stored { position: 1 });
+    let other = Enqueue { id: JobId::new(&key), ..call.clone() };
     assert_eq!(rig.enqueue(other).await, Enqueued::Full);
     let run = stranger();
     rig.start(&key, &call.id, &run).await;
@@ -101,22 +80,13 @@ async fn a_known_key_gives_its_job(rig: &Rig) {
         ..deferred(&key)
     };
     let first = keyed("one");
-    assert_eq!(
-        rig.enqueue(first.clone()).await,
-        Enqueued::Stored { position: 1 }
-    );
-    assert_eq!(
-        rig.enqueue(keyed("one")).await,
-        Enqueued::Known(first.id.clone())
-    );
+    assert_eq!(rig.enqueue(first.clone()).await, Enqueued::Stored { position: 1 });
+    assert_eq!(rig.enqueue(keyed("one")).await, Enqueued::Known(first.id.clone()));
     assert_eq!(rig.enqueue(keyed("two")).await, Enqueued::Mismatch);
     // The very same call, sent again after a lost reply, is no other request.
     assert_eq!(rig.enqueue(first).await, Enqueued::Stored { position: 1 });
     rig.pass(SHORT).await;
-    assert_eq!(
-        rig.enqueue(keyed("two")).await,
-        Enqueued::Stored { position: 2 }
-    );
+    assert_eq!(rig.enqueue(keyed("two")).await, Enqueued::Stored { position: 2 });
 }
 
 async fn without_a_worker_jobs_are_passed_over(rig: &Rig) {
@@ -163,10 +133,7 @@ async fn an_offer_nobody_takes_parks_the_jobs(rig: &Rig) {
     rig.release(&key, &b).await;
     rig.start(&key, &id, &run).await;
     rig.finish(&key, &id, &run).await;
-    assert!(
-        rig.refused(&key, &a).await <= ACCEPT_WINDOW,
-        "the next job is offered again"
-    );
+    assert!(rig.refused(&key, &a).await <= ACCEPT_WINDOW, "the next job is offered again");
 }
 
 async fn a_visit_clears_the_parking_while_the_lock_is_held(rig: &Rig) {
@@ -195,10 +162,7 @@ async fn live_places_and_jobs_share_one_order(rig: &Rig) {
     rig.release(&key, &a).await;
     rig.refused(&key, &c).await;
     let early = rig.claim(visit(&key, &id, &run)).await;
-    assert!(
-        matches!(early, Claimed::Busy(left) if left <= ACCEPT_WINDOW),
-        "{early:?}"
-    );
+    assert!(matches!(early, Claimed::Busy(left) if left <= ACCEPT_WINDOW), "{early:?}");
     rig.hold(&key, &b).await;
     rig.release(&key, &b).await;
     assert!(rig.refused(&key, &c).await <= ACCEPT_WINDOW);
@@ -212,12 +176,7 @@ async fn a_job_may_be_claimed_before_any_offer(rig: &Rig) {
     let (key, run) = (key(), stranger());
     let id = rig.put_off(&key).await;
     let call = visit(&key, &id, &run);
-    let Claimed::Claimed {
-        fence,
-        attempt: 1,
-        envelope,
-        accepted_us,
-    } = rig.claim(call).await
+    let Claimed::Claimed { fence, attempt: 1, envelope, accepted_us } = rig.claim(call).await
     else {
         panic!("nobody stands before the job")
     };
@@ -228,11 +187,7 @@ async fn a_job_may_be_claimed_before_any_offer(rig: &Rig) {
 async fn a_live_place_before_the_job_gets_the_lock_by_the_visit(rig: &Rig) {
     let (key, a, b) = (key(), stranger(), stranger());
     rig.worker().await;
-    rig.acquire(Acquire {
-        lease: SHORT,
-        ..ask(&key, &a)
-    })
-    .await;
+    rig.acquire(Acquire { lease: SHORT, ..ask(&key, &a) }).await;
     rig.join(&key, &b).await;
     let id = rig.put_off(&key).await;
     rig.pass(SHORT).await;
@@ -247,16 +202,9 @@ async fn a_cancelled_job_is_out_of_the_line(rig: &Rig) {
     let (first, second) = (rig.put_off(&key).await, rig.put_off(&key).await);
     assert_eq!(rig.cancel(&first).await, Some(JobState::Cancelled));
     assert_eq!(rig.cancel(&first).await, Some(JobState::Cancelled));
-    assert_eq!(
-        rig.heads(std::slice::from_ref(&key)).await,
-        [Some(second.clone())]
-    );
+    assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [Some(second.clone())]);
     assert_eq!(rig.job(&second).await, Some(plain(1)));
-    let ended = JobView {
-        state: JobState::Cancelled,
-        position: None,
-        ..plain(0)
-    };
+    let ended = JobView { state: JobState::Cancelled, position: None, ..plain(0) };
     assert_eq!(rig.job(&first).await, Some(ended));
     assert_eq!(rig.cancel(&second).await, Some(JobState::Cancelled));
     assert_eq!(rig.due(key.shard(), 10).await.names, []);
@@ -273,10 +221,7 @@ async fn only_what_waits_can_be_cancelled(rig: &Rig) {
     assert_eq!(rig.cancel(&id).await, Some(JobState::Running));
     assert!(rig.finish(&key, &id, &run).await);
     assert_eq!(rig.cancel(&id).await, Some(JobState::Done));
-    assert_eq!(
-        rig.job(&id).await.unwrap().response,
-        Some(Bytes::from_static(b"answer"))
-    );
+    assert_eq!(rig.job(&id).await.unwrap().response, Some(Bytes::from_static(b"answer")));
 }
 
 async fn cancelling_the_first_in_backoff_frees_the_next(rig: &Rig) {
@@ -284,10 +229,7 @@ async fn cancelling_the_first_in_backoff_frees_the_next(rig: &Rig) {
     rig.worker().await;
     let (first, second) = (rig.put_off(&key).await, rig.put_off(&key).await);
     rig.start(&key, &first, &run).await;
-    let later = Verdict::Retry {
-        delay: LONG,
-        reason: "status 500",
-    };
+    let later = Verdict::Retry { delay: LONG, reason: "status 500" };
     assert!(rig.settle(settled(&key, &first, &run, later)).await);
     rig.cancel(&first).await;
     assert!(rig.refused(&key, &stranger()).await <= ACCEPT_WINDOW);

@@ -29,12 +29,9 @@ async fn a_free_lock_is_held_and_then_busy(rig: &Rig) {
         other => panic!("{other:?}"),
     }
     match rig.acquire(ask(&key, &b)).await {
-        Acquired::Busy {
-            left,
-            line: 0,
-            seq: 0,
-            joined: false,
-        } => assert!(left > LONG / 2 && left <= LONG),
+        Acquired::Busy { left, line: 0, seq: 0, joined: false } => {
+            assert!(left > LONG / 2 && left <= LONG)
+        }
         other => panic!("{other:?}"),
     }
     let elsewhere = crate::Key::path_param("id", "8");
@@ -80,11 +77,7 @@ async fn release_says_what_was_there(rig: &Rig) {
 
 async fn a_lease_ends_by_itself(rig: &Rig) {
     let (key, a, b) = (key(), stranger(), stranger());
-    rig.acquire(Acquire {
-        lease: SHORT,
-        ..ask(&key, &a)
-    })
-    .await;
+    rig.acquire(Acquire { lease: SHORT, ..ask(&key, &a) }).await;
     rig.pass(SHORT / 2).await;
     assert!(rig.refused(&key, &b).await <= SHORT / 2);
     rig.pass(SHORT / 2).await;
@@ -96,11 +89,7 @@ async fn a_lease_ends_by_itself(rig: &Rig) {
 async fn a_lease_that_ended_can_be_told_from_one_never_had(rig: &Rig) {
     let (key, a, b) = (key(), stranger(), stranger());
     rig.hold(&key, &a).await;
-    rig.acquire(Acquire {
-        lease: SHORT,
-        ..ask(&key, &a)
-    })
-    .await;
+    rig.acquire(Acquire { lease: SHORT, ..ask(&key, &a) }).await;
     rig.join(&key, &b).await;
     rig.pass(SHORT).await;
     // The key lives longer than the member: it once had a longer lease.
@@ -111,38 +100,20 @@ async fn a_lease_that_ended_can_be_told_from_one_never_had(rig: &Rig) {
 
 fn renewal(key: &crate::Key, me: &Token) -> Renewal {
     let (key, me) = (key.clone(), me.clone());
-    Renewal {
-        key,
-        me,
-        lease: LONG,
-        job: None,
-    }
+    Renewal { key, me, lease: LONG, job: None }
 }
 
 async fn renewal_moves_the_end_and_only_of_ones_own(rig: &Rig) {
     let [one, two, three] = neighbours::<3>();
     let (a, b) = (stranger(), stranger());
     for key in [&one, &two] {
-        rig.acquire(Acquire {
-            lease: SHORT,
-            ..ask(key, &a)
-        })
-        .await;
+        rig.acquire(Acquire { lease: SHORT, ..ask(key, &a) }).await;
     }
     rig.join(&one, &b).await;
-    let items = vec![
-        renewal(&one, &b),
-        renewal(&one, &a),
-        renewal(&three, &a),
-        renewal(&two, &b),
-    ];
+    let items = vec![renewal(&one, &b), renewal(&one, &a), renewal(&three, &a), renewal(&two, &b)];
     assert_eq!(rig.renew(items).await, [false, true, false, false]);
     rig.pass(SHORT).await;
-    assert_eq!(
-        rig.renew(vec![renewal(&two, &a)]).await,
-        [false],
-        "its lease had ended"
-    );
+    assert_eq!(rig.renew(vec![renewal(&two, &a)]).await, [false], "its lease had ended");
     assert!(rig.refused(&one, &stranger()).await > SHORT);
     rig.hold(&two, &b).await;
     assert_eq!(rig.renew(Vec::new()).await, [false; 0]);
@@ -151,10 +122,7 @@ async fn renewal_moves_the_end_and_only_of_ones_own(rig: &Rig) {
 async fn a_shorter_lease_counts_at_once(rig: &Rig) {
     let (key, a) = (key(), stranger());
     rig.hold(&key, &a).await;
-    let short = Renewal {
-        lease: SHORT,
-        ..renewal(&key, &a)
-    };
+    let short = Renewal { lease: SHORT, ..renewal(&key, &a) };
     assert_eq!(rig.renew(vec![short]).await, [true]);
     rig.pass(SHORT).await;
     rig.hold(&key, &stranger()).await;
@@ -165,16 +133,10 @@ async fn a_known_request_takes_nothing(rig: &Rig) {
     let mut call = deferred(&key);
     call.record = Some(("idem".into(), "print".into(), SHORT));
     assert_eq!(rig.enqueue(call).await, Enqueued::Stored { position: 1 });
-    let asked = |me: &Token| Acquire {
-        record: Some("idem".into()),
-        ..wait(&key, me)
-    };
+    let asked = |me: &Token| Acquire { record: Some("idem".into()), ..wait(&key, me) };
     // The lock is free, and nobody watches: without the record it would be held.
     assert_eq!(rig.acquire(asked(&a)).await, Acquired::Known);
-    let other = Acquire {
-        record: Some("other".into()),
-        ..ask(&key, &stranger())
-    };
+    let other = Acquire { record: Some("other".into()), ..ask(&key, &stranger()) };
     let Acquired::Held { line, .. } = rig.acquire(other).await else {
         panic!("the lock was taken by a known request")
     };
@@ -192,14 +154,8 @@ async fn a_holder_is_held_whatever_the_record_says(rig: &Rig) {
     let mut call = deferred(&key);
     call.record = Some(("idem".into(), "print".into(), LONG));
     rig.enqueue(call).await;
-    let again = Acquire {
-        record: Some("idem".into()),
-        ..ask(&key, &a)
-    };
-    assert!(matches!(
-        rig.acquire(again).await,
-        Acquired::Held { line: 1, .. }
-    ));
+    let again = Acquire { record: Some("idem".into()), ..ask(&key, &a) };
+    assert!(matches!(rig.acquire(again).await, Acquired::Held { line: 1, .. }));
 }
 
 async fn the_store_answers(rig: &Rig) {

@@ -15,13 +15,7 @@ fn keys() -> impl Iterator<Item = Key> {
 }
 
 fn charge(subject: Key) -> Charge {
-    Charge {
-        policy: "p".into(),
-        subject,
-        limit: 1,
-        window: SHORT,
-        cost: 1,
-    }
+    Charge { policy: "p".into(), subject, limit: 1, window: SHORT, cost: 1 }
 }
 
 /// As many later steps as there were ones that left something, about keys of their own.
@@ -30,11 +24,7 @@ async fn go_on(rig: &Rig) {
         let (key, me) = (Key::custom(&format!("later {n}")), stranger());
         rig.hold(&key, &me).await;
         rig.release(&key, &me).await;
-        rig.charge(vec![Charge {
-            cost: 0,
-            ..charge(key)
-        }])
-        .await;
+        rig.charge(vec![Charge { cost: 0, ..charge(key) }]).await;
     }
 }
 
@@ -70,16 +60,8 @@ async fn a_lock_used_again_and_again_is_kept_once() {
 async fn what_nobody_comes_back_for_is_swept_by_later_steps() {
     let rig = Rig::memory();
     for key in keys() {
-        rig.acquire(Acquire {
-            lease: SHORT,
-            ..ask(&key, &stranger())
-        })
-        .await;
-        rig.acquire(Acquire {
-            wait: Some(SHORT),
-            ..ask(&key, &stranger())
-        })
-        .await;
+        rig.acquire(Acquire { lease: SHORT, ..ask(&key, &stranger()) }).await;
+        rig.acquire(Acquire { wait: Some(SHORT), ..ask(&key, &stranger()) }).await;
         rig.charge(vec![charge(key)]).await;
     }
     assert_eq!(rig.stored(), 2 * MANY);
@@ -97,13 +79,8 @@ async fn ended_jobs_and_records_are_swept_by_later_steps() {
         let (id, run) = (call.id.clone(), stranger());
         rig.enqueue(call).await;
         rig.start(&key, &id, &run).await;
-        let Verdict::Done { response, .. } = done() else {
-            unreachable!("it is Done")
-        };
-        let verdict = Verdict::Done {
-            response,
-            retention: SHORT,
-        };
+        let Verdict::Done { response, .. } = done() else { unreachable!("it is Done") };
+        let verdict = Verdict::Done { response, retention: SHORT };
         assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
     }
     assert_eq!(rig.stored(), 2 * MANY, "jobs and records");

@@ -154,8 +154,7 @@ impl Model {
 
     fn watched(&mut self, node: &Node, lease: Duration, most: usize, mine: &[u16]) {
         let now = self.now;
-        self.watch
-            .retain(|_, (watcher, until)| *until >= now && watcher != node);
+        self.watch.retain(|_, (watcher, until)| *until >= now && watcher != node);
         let room = usize::from(SHARDS) - self.watch.len();
         assert_eq!(mine.len(), most.min(room));
         for shard in mine {
@@ -167,8 +166,7 @@ impl Model {
 
     fn present(&mut self, node: &Node, lease: Duration, number: usize) {
         let now = self.now;
-        self.workers
-            .retain(|other, until| *until > now && other != node);
+        self.workers.retain(|other, until| *until > now && other != node);
         if !lease.is_zero() {
             self.workers.insert(node.clone(), self.after(lease));
         }

@@ -109,19 +109,8 @@ async fn a_lapsed_offer_comes_back_to_its_old_place(rig: &Rig) {
     rig.hold(&key, &c).await;
     let later = rig.join(&key, &d).await;
     assert!(old < later);
-    match rig
-        .acquire(Acquire {
-            old_seq: old,
-            ..wait(&key, &b)
-        })
-        .await
-    {
-        Acquired::Busy {
-            seq,
-            line: 2,
-            joined: true,
-            ..
-        } => assert_eq!(seq, old),
+    match rig.acquire(Acquire { old_seq: old, ..wait(&key, &b) }).await {
+        Acquired::Busy { seq, line: 2, joined: true, .. } => assert_eq!(seq, old),
         other => panic!("{other:?}"),
     }
     rig.release(&key, &c).await;
@@ -132,21 +121,11 @@ async fn a_lapsed_offer_comes_back_to_its_old_place(rig: &Rig) {
 async fn the_old_place_of_a_free_lock_is_taken_at_once(rig: &Rig) {
     let (key, a, b, c, d) = (key(), stranger(), stranger(), stranger(), stranger());
     let old = lapse(rig, &a, &b).await;
-    rig.acquire(Acquire {
-        lease: SHORT,
-        ..ask(&key, &c)
-    })
-    .await;
+    rig.acquire(Acquire { lease: SHORT, ..ask(&key, &c) }).await;
     rig.join(&key, &d).await;
     rig.pass(SHORT).await;
-    let back = Acquire {
-        old_seq: old,
-        ..wait(&key, &b)
-    };
-    assert!(matches!(
-        rig.acquire(back).await,
-        Acquired::Held { line: 1, .. }
-    ));
+    let back = Acquire { old_seq: old, ..wait(&key, &b) };
+    assert!(matches!(rig.acquire(back).await, Acquired::Held { line: 1, .. }));
 }
 
 async fn without_its_old_sequence_it_is_the_last(rig: &Rig) {
@@ -163,11 +142,7 @@ async fn without_its_old_sequence_it_is_the_last(rig: &Rig) {
 async fn a_place_past_its_deadline_is_passed_over(rig: &Rig) {
     let (key, a, gone, c) = (key(), stranger(), stranger(), stranger());
     rig.hold(&key, &a).await;
-    rig.acquire(Acquire {
-        wait: Some(SHORT),
-        ..ask(&key, &gone)
-    })
-    .await;
+    rig.acquire(Acquire { wait: Some(SHORT), ..ask(&key, &gone) }).await;
     rig.join(&key, &c).await;
     rig.pass(SHORT).await;
     rig.release(&key, &a).await;
@@ -185,18 +160,11 @@ async fn asking_again_keeps_the_place(rig: &Rig) {
     let first = rig.join(&key, &b).await;
     rig.join(&key, &c).await;
     match rig.acquire(wait(&key, &b)).await {
-        Acquired::Busy {
-            seq, joined: false, ..
-        } => assert_eq!(seq, first),
+        Acquired::Busy { seq, joined: false, .. } => assert_eq!(seq, first),
         other => panic!("it has its place already: {other:?}"),
     }
     match rig.acquire(ask(&key, &b)).await {
-        Acquired::Busy {
-            line: 2,
-            seq: 0,
-            joined: false,
-            ..
-        } => {}
+        Acquired::Busy { line: 2, seq: 0, joined: false, .. } => {}
         other => panic!("a try of one who waits: {other:?}"),
     }
     rig.release(&key, &a).await;
@@ -206,10 +174,7 @@ async fn asking_again_keeps_the_place(rig: &Rig) {
 async fn asking_again_moves_the_deadline(rig: &Rig) {
     let (key, a, b) = (key(), stranger(), stranger());
     rig.hold(&key, &a).await;
-    let first = Acquire {
-        wait: Some(SHORT),
-        ..ask(&key, &b)
-    };
+    let first = Acquire { wait: Some(SHORT), ..ask(&key, &b) };
     rig.acquire(first).await;
     rig.join(&key, &b).await;
     rig.pass(SHORT).await;
@@ -220,25 +185,13 @@ async fn asking_again_moves_the_deadline(rig: &Rig) {
 
 async fn ones_own_place_past_its_deadline_is_no_place(rig: &Rig) {
     let (key, a, b, c) = (key(), stranger(), stranger(), stranger());
-    rig.acquire(Acquire {
-        lease: SHORT,
-        ..ask(&key, &a)
-    })
-    .await;
-    let first = Acquire {
-        wait: Some(SHORT),
-        ..ask(&key, &b)
-    };
+    rig.acquire(Acquire { lease: SHORT, ..ask(&key, &a) }).await;
+    let first = Acquire { wait: Some(SHORT), ..ask(&key, &b) };
     rig.acquire(first.clone()).await;
     let waits = rig.join(&key, &c).await;
     rig.pass(SHORT).await;
     match rig.acquire(first).await {
-        Acquired::Busy {
-            seq,
-            left,
-            joined: true,
-            ..
-        } => {
+        Acquired::Busy { seq, left, joined: true, .. } => {
             assert!(seq > waits, "{seq} is not behind {waits}");
             assert!(left <= ACCEPT_WINDOW);
         }
@@ -249,11 +202,7 @@ async fn ones_own_place_past_its_deadline_is_no_place(rig: &Rig) {
 
 async fn a_visit_to_a_free_lock_moves_its_line_on(rig: &Rig) {
     let (key, a, b, c) = (key(), stranger(), stranger(), stranger());
-    rig.acquire(Acquire {
-        lease: SHORT,
-        ..ask(&key, &a)
-    })
-    .await;
+    rig.acquire(Acquire { lease: SHORT, ..ask(&key, &a) }).await;
     rig.join(&key, &b).await;
     rig.pass(SHORT).await;
     // The holder has died; a try of somebody else finds it free, and b stands before it.
@@ -267,11 +216,7 @@ async fn a_visit_to_a_free_lock_moves_its_line_on(rig: &Rig) {
 
 async fn the_head_takes_a_free_lock_itself(rig: &Rig) {
     let (key, a, b, c) = (key(), stranger(), stranger(), stranger());
-    rig.acquire(Acquire {
-        lease: SHORT,
-        ..ask(&key, &a)
-    })
-    .await;
+    rig.acquire(Acquire { lease: SHORT, ..ask(&key, &a) }).await;
     rig.join(&key, &b).await;
     rig.join(&key, &c).await;
     rig.pass(SHORT).await;
@@ -296,11 +241,7 @@ async fn places_vanish_with_the_last_deadline(rig: &Rig) {
     let (key, a, b, c) = (key(), stranger(), stranger(), stranger());
     rig.put_off(&key).await;
     rig.hold(&key, &a).await;
-    rig.acquire(Acquire {
-        wait: Some(SHORT),
-        ..ask(&key, &b)
-    })
-    .await;
+    rig.acquire(Acquire { wait: Some(SHORT), ..ask(&key, &b) }).await;
     rig.pass(SHORT).await;
     assert_eq!(rig.release(&key, &b).await, GaveBack::Nothing);
     let asked = rig.acquire(ask(&key, &c)).await;

@@ -38,24 +38,16 @@ impl Server {
         };
         *server = Arc::downgrade(&process);
         drop(server);
-        let raw = connection(&process)
-            .await
-            .expect("the server has just answered");
+        let raw = connection(&process).await.expect("the server has just answered");
         let namespace = uuid::Uuid::new_v4().simple().to_string();
-        Self {
-            process,
-            namespace,
-            raw,
-        }
+        Self { process, namespace, raw }
     }
 
     pub(super) async fn store(&self) -> Store {
         let (host, port) = self.process.host_and_port().expect("it listens on TCP");
         let builder = Store::builder(&format!("redis://{host}:{port}/"));
         // Far more than a call takes: a loaded machine is no outage.
-        let builder = builder
-            .namespace(&self.namespace)
-            .deadline(Duration::from_secs(20));
+        let builder = builder.namespace(&self.namespace).deadline(Duration::from_secs(20));
         builder.connect().await.unwrap()
     }
 
@@ -66,9 +58,7 @@ impl Server {
     /// Lets time pass: everything stored ends that much sooner.
     pub(super) async fn travel(&self, time: Duration) {
         let mut call = redis::cmd("EVAL");
-        call.arg(include_str!("travel.lua"))
-            .arg(0)
-            .arg(self.prefix());
+        call.arg(include_str!("travel.lua")).arg(0).arg(self.prefix());
         call.arg(u64::try_from(time.as_millis()).unwrap());
         let () = call.query_async(&mut self.raw.clone()).await.unwrap();
     }
@@ -108,29 +98,19 @@ async fn started() -> RedisServer {
         if connection(&server).await.is_some() {
             return server;
         }
-        if server
-            .process
-            .try_wait()
-            .is_ok_and(|status| status.is_some())
-        {
+        if server.process.try_wait().is_ok_and(|status| status.is_some()) {
             // Another process was faster to take the port.
             server = RedisServer::new();
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!(
-        "redis-server does not answer: {:?}",
-        server.log_file_contents()
-    );
+    panic!("redis-server does not answer: {:?}", server.log_file_contents());
 }
 
 async fn connection(server: &RedisServer) -> Option<MultiplexedConnection> {
     let client = redis::Client::open(server.connection_info()).ok()?;
     let mut connection = client.get_multiplexed_async_connection().await.ok()?;
-    redis::cmd("PING")
-        .query_async::<()>(&mut connection)
-        .await
-        .ok()?;
+    redis::cmd("PING").query_async::<()>(&mut connection).await.ok()?;
     Some(connection)
 }
 
@@ -149,15 +129,9 @@ async fn a_counter_that_lost_its_ttl_gets_it_back() {
     let counter = format!("{{{}}}:c:p:{subject}", subject.shard());
     assert_eq!(rig.server().raw::<i64>("PERSIST", &counter, &[]).await, 1);
     let refused = rig.charge(vec![charge()]).await;
-    assert_eq!(
-        (refused.admitted, refused.windows),
-        (false, vec![(1, SHORT)])
-    );
+    assert_eq!((refused.admitted, refused.windows), (false, vec![(1, SHORT)]));
     rig.pass(SHORT).await;
-    assert!(
-        rig.charge(vec![charge()]).await.admitted,
-        "it would refuse for ever"
-    );
+    assert!(rig.charge(vec![charge()]).await.admitted, "it would refuse for ever");
 }
 
 #[tokio::test]
@@ -170,10 +144,7 @@ async fn a_job_whose_facts_vanished_does_not_block_its_line() {
     assert_eq!(rig.server().raw::<i64>("DEL", &facts, &[]).await, 1);
     let visited = rig.claim(visit(&key, &lost, &run)).await;
     assert_eq!(visited, Claimed::Dead(lost.clone()));
-    assert_eq!(
-        rig.job(&lost).await.unwrap().reason.as_deref(),
-        Some("lost")
-    );
+    assert_eq!(rig.job(&lost).await.unwrap().reason.as_deref(), Some("lost"));
     assert_eq!(rig.start(&key, &next, &run).await, 1);
     rig.finish(&key, &next, &run).await;
     let shard = format!("{{{}}}:f", key.shard());
@@ -196,11 +167,7 @@ async fn a_job_whose_request_vanished_is_dead() {
 
 /// Waits for so long, and dies.
 async fn die_in_line(rig: &Rig, key: &Key) {
-    rig.acquire(Acquire {
-        wait: Some(SHORT),
-        ..ask(key, &stranger())
-    })
-    .await;
+    rig.acquire(Acquire { wait: Some(SHORT), ..ask(key, &stranger()) }).await;
 }
 
 #[tokio::test]
@@ -223,10 +190,7 @@ async fn dead_places_leave_no_fields_in_a_line_that_always_has_jobs() {
     assert_eq!(bytes, "7");
     rig.pass(LONG).await;
     rig.start(&key, &id, &run).await;
-    let verdict = Verdict::Retry {
-        delay: LONG / 2,
-        reason: "status 503",
-    };
+    let verdict = Verdict::Retry { delay: LONG / 2, reason: "status 503" };
     assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
     rig.hold(&key, &run).await;
     rig.join(&key, &stranger()).await;
@@ -264,11 +228,7 @@ async fn nothing_is_left_when_everything_has_ended() {
     let rig = Rig::redis().await;
     let (key, a, b, run) = (key(), stranger(), stranger(), stranger());
     rig.worker().await;
-    rig.acquire(Acquire {
-        lease: SHORT,
-        ..ask(&key, &a)
-    })
-    .await;
+    rig.acquire(Acquire { lease: SHORT, ..ask(&key, &a) }).await;
     rig.join(&key, &b).await;
     let mut call = deferred(&key);
     call.record = Some(("idem".into(), "print".into(), LONG));

@@ -51,11 +51,7 @@ impl Rig {
         let server = super::redis_only::Server::shared().await;
         let store = server.store().await;
         let time = Time::Travel(server);
-        Self {
-            store,
-            memory: None,
-            time,
-        }
+        Self { store, memory: None, time }
     }
 
     #[cfg(feature = "redis")]
@@ -88,10 +84,7 @@ impl Rig {
         self.store.backend()
     }
 
-    #[expect(
-        clippy::unused_async,
-        reason = "a store may need its runtime to listen"
-    )]
+    #[expect(clippy::unused_async, reason = "a store may need its runtime to listen")]
     pub(super) async fn listen(&self, node: &Node, hints: &Arc<Hints>) {
         drop(self.backend().listen(node.clone(), hints));
     }
@@ -155,18 +148,11 @@ impl Rig {
     }
 
     pub(super) async fn due(&self, shard: u16, most: usize) -> Due {
-        self.backend()
-            .due(vec![shard], most)
-            .await
-            .unwrap()
-            .remove(0)
+        self.backend().due(vec![shard], most).await.unwrap().remove(0)
     }
 
     pub(super) async fn watch(&self, node: &Node, lease: Duration, most: usize) -> Vec<u16> {
-        self.backend()
-            .watch(node.clone(), lease, most)
-            .await
-            .unwrap()
+        self.backend().watch(node.clone(), lease, most).await.unwrap()
     }
 
     pub(super) async fn present(&self, node: &Node, lease: Duration) -> usize {
@@ -257,22 +243,12 @@ pub(super) fn neighbours<const N: usize>() -> [Key; N] {
 
 /// Tries to acquire, for long.
 pub(super) fn ask(key: &Key, me: &Token) -> Acquire {
-    Acquire {
-        key: key.clone(),
-        me: me.clone(),
-        lease: LONG,
-        wait: None,
-        old_seq: 0,
-        record: None,
-    }
+    Acquire { key: key.clone(), me: me.clone(), lease: LONG, wait: None, old_seq: 0, record: None }
 }
 
 /// Acquires or waits, for long.
 pub(super) fn wait(key: &Key, me: &Token) -> Acquire {
-    Acquire {
-        wait: Some(LONG),
-        ..ask(key, me)
-    }
+    Acquire { wait: Some(LONG), ..ask(key, me) }
 }
 
 /// A job that may not run again after a crash.
@@ -295,27 +271,13 @@ pub(super) fn deferred(key: &Key) -> Enqueue {
 }
 
 pub(super) fn visit(key: &Key, id: &JobId, me: &Token) -> Claim {
-    Claim {
-        key: key.clone(),
-        id: id.clone(),
-        me: me.clone(),
-        lease: LONG,
-        retention: LONG,
-    }
+    Claim { key: key.clone(), id: id.clone(), me: me.clone(), lease: LONG, retention: LONG }
 }
 
 pub(super) fn settled(key: &Key, id: &JobId, me: &Token, verdict: Verdict) -> Settle {
-    Settle {
-        key: key.clone(),
-        id: id.clone(),
-        me: me.clone(),
-        verdict,
-    }
+    Settle { key: key.clone(), id: id.clone(), me: me.clone(), verdict }
 }
 
 pub(super) fn done() -> Verdict {
-    Verdict::Done {
-        response: Bytes::from_static(b"answer"),
-        retention: LONG,
-    }
+    Verdict::Done { response: Bytes::from_static(b"answer"), retention: LONG }
 }

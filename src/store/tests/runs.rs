@@ -34,14 +34,8 @@ on_every_store!(
     renewal_keeps_job_and_lock,
 );
 
-const RETRY: Verdict = Verdict::Retry {
-    delay: SHORT,
-    reason: "status 503",
-};
-const BACK: Verdict = Verdict::Back {
-    delay: SHORT,
-    reason: "drained",
-};
+const RETRY: Verdict = Verdict::Retry { delay: SHORT, reason: "status 503" };
+const BACK: Verdict = Verdict::Back { delay: SHORT, reason: "drained" };
 
 async fn a_second_claim_is_busy(rig: &Rig) {
     let key = key();
@@ -60,12 +54,7 @@ async fn a_repeated_claim_is_the_same_run(rig: &Rig) {
     let mut fences = Vec::new();
     for _ in 0..3 {
         match rig.claim(visit(&key, &id, &run)).await {
-            Claimed::Claimed {
-                fence,
-                attempt: 1,
-                envelope,
-                ..
-            } => {
+            Claimed::Claimed { fence, attempt: 1, envelope, .. } => {
                 assert_eq!(envelope, "request");
                 fences.push(fence);
             }
@@ -79,10 +68,7 @@ async fn a_repeated_claim_is_the_same_run(rig: &Rig) {
 /// A claim that was sent twice, over a connection that broke: the first one arrives when its run is over.
 async fn a_late_claim_starts_no_second_run(rig: &Rig) {
     let key = key();
-    let call = Enqueue {
-        again: true,
-        ..deferred(&key)
-    };
+    let call = Enqueue { again: true, ..deferred(&key) };
     let id = call.id.clone();
     rig.enqueue(call).await;
     for end in ["settled", "given back", "lost"] {
@@ -121,14 +107,8 @@ async fn a_running_job_keeps_its_place(rig: &Rig) {
     let (key, run) = (key(), stranger());
     let (first, second) = (rig.put_off(&key).await, rig.put_off(&key).await);
     rig.start(&key, &first, &run).await;
-    let (running, waits) = (
-        rig.job(&first).await.unwrap(),
-        rig.job(&second).await.unwrap(),
-    );
-    assert_eq!(
-        (running.state, running.position),
-        (JobState::Running, Some(1))
-    );
+    let (running, waits) = (rig.job(&first).await.unwrap(), rig.job(&second).await.unwrap());
+    assert_eq!((running.state, running.position), (JobState::Running, Some(1)));
     assert_eq!((waits.state, waits.position), (JobState::Queued, Some(2)));
     let next = rig.claim(visit(&key, &second, &stranger())).await;
     assert_eq!(next, Claimed::Moved(first.clone()));
@@ -141,36 +121,23 @@ async fn done_stores_the_answer_for_its_time(rig: &Rig) {
     let (key, run) = (key(), stranger());
     let id = rig.put_off(&key).await;
     rig.start(&key, &id, &run).await;
-    let verdict = Verdict::Done {
-        response: "made".into(),
-        retention: SHORT,
-    };
+    let verdict = Verdict::Done { response: "made".into(), retention: SHORT };
     assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
     let job = rig.job(&id).await.unwrap();
-    assert_eq!(
-        (job.state, job.attempts, job.position),
-        (JobState::Done, 1, None)
-    );
+    assert_eq!((job.state, job.attempts, job.position), (JobState::Done, 1, None));
     assert_eq!((job.reason, job.response), (None, Some("made".into())));
     rig.pass(SHORT / 2).await;
     assert!(rig.job(&id).await.is_some());
     rig.pass(SHORT / 2).await;
     assert_eq!(rig.job(&id).await, None);
-    assert_eq!(
-        rig.release(&key, &run).await,
-        GaveBack::Nothing,
-        "settling gave it back"
-    );
+    assert_eq!(rig.release(&key, &run).await, GaveBack::Nothing, "settling gave it back");
 }
 
 async fn dead_keeps_its_reason(rig: &Rig) {
     let (key, run) = (key(), stranger());
     let id = rig.put_off(&key).await;
     rig.start(&key, &id, &run).await;
-    let verdict = Verdict::Dead {
-        reason: "auth",
-        retention: SHORT,
-    };
+    let verdict = Verdict::Dead { reason: "auth", retention: SHORT };
     assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
     let job = rig.job(&id).await.unwrap();
     assert_eq!((job.state, job.position), (JobState::Dead, None));
@@ -185,21 +152,14 @@ async fn settling_twice_is_once(rig: &Rig) {
     let (first, second) = (rig.put_off(&key).await, rig.put_off(&key).await);
     rig.start(&key, &first, &run).await;
     assert!(rig.settle(settled(&key, &first, &run, RETRY)).await);
-    assert!(
-        rig.settle(settled(&key, &first, &run, done())).await,
-        "a repeated call"
-    );
+    assert!(rig.settle(settled(&key, &first, &run, done())).await, "a repeated call");
     assert_eq!(rig.state(&first).await, Some(JobState::Queued));
     rig.pass(SHORT).await;
     let run = stranger();
     assert_eq!(rig.start(&key, &first, &run).await, 2);
     assert!(rig.finish(&key, &first, &run).await);
     assert!(rig.finish(&key, &first, &run).await);
-    assert_eq!(
-        rig.job(&second).await.unwrap().position,
-        Some(1),
-        "ended once"
-    );
+    assert_eq!(rig.job(&second).await.unwrap().position, Some(1), "ended once");
 }
 
 async fn settling_needs_the_token(rig: &Rig) {
@@ -215,11 +175,7 @@ async fn settling_needs_the_token(rig: &Rig) {
 
 /// A run whose lease is short.
 async fn start_short(rig: &Rig, key: &Key, id: &JobId, run: &Token) -> Claimed {
-    rig.claim(Claim {
-        lease: SHORT,
-        ..visit(key, id, run)
-    })
-    .await
+    rig.claim(Claim { lease: SHORT, ..visit(key, id, run) }).await
 }
 
 async fn settling_needs_the_lock(rig: &Rig) {
@@ -241,10 +197,7 @@ async fn settling_needs_the_lock(rig: &Rig) {
     rig.start(&key, &id, &run).await;
     start_short(rig, &key, &id, &run).await;
     rig.pass(SHORT).await;
-    assert!(
-        !rig.finish(&key, &id, &run).await,
-        "its lease had become short"
-    );
+    assert!(!rig.finish(&key, &id, &run).await, "its lease had become short");
 }
 
 async fn a_retry_waits_out_its_backoff(rig: &Rig) {
@@ -254,10 +207,7 @@ async fn a_retry_waits_out_its_backoff(rig: &Rig) {
     rig.start(&key, &id, &run).await;
     assert!(rig.settle(settled(&key, &id, &run, RETRY)).await);
     let job = rig.job(&id).await.unwrap();
-    assert_eq!(
-        (job.state, job.attempts, job.position),
-        (JobState::Queued, 1, Some(1))
-    );
+    assert_eq!((job.state, job.attempts, job.position), (JobState::Queued, 1, Some(1)));
     assert_eq!(job.reason.as_deref(), Some("status 503"));
     let due = rig.due(key.shard(), 10).await;
     assert_eq!(due.names, []);
@@ -276,20 +226,13 @@ async fn a_backoff_hides_the_whole_line(rig: &Rig) {
     rig.start(&key, &first, &run).await;
     rig.settle(settled(&key, &first, &run, RETRY)).await;
     let ahead = rig.claim(visit(&key, &second, &stranger())).await;
-    assert_eq!(
-        ahead,
-        Claimed::Moved(first.clone()),
-        "no later job starts before it"
-    );
+    assert_eq!(ahead, Claimed::Moved(first.clone()), "no later job starts before it");
     rig.hold(&key, &a).await;
     rig.release(&key, &a).await;
     rig.hold(&key, &a).await;
     rig.pass(SHORT).await;
     rig.release(&key, &a).await;
-    assert!(
-        rig.refused(&key, &a).await <= ACCEPT_WINDOW,
-        "the backoff is over"
-    );
+    assert!(rig.refused(&key, &a).await <= ACCEPT_WINDOW, "the backoff is over");
     assert_eq!(rig.start(&key, &first, &stranger()).await, 2);
 }
 
@@ -331,10 +274,7 @@ async fn a_crashed_job_that_must_not_run_again_is_dead(rig: &Rig) {
 
 async fn a_crashed_job_that_may_run_again_does(rig: &Rig) {
     let (key, paused, b) = (key(), stranger(), stranger());
-    let call = Enqueue {
-        again: true,
-        ..deferred(&key)
-    };
+    let call = Enqueue { again: true, ..deferred(&key) };
     let first = call.id.clone();
     rig.enqueue(call).await;
     let second = rig.put_off(&key).await;
@@ -350,11 +290,7 @@ async fn a_crashed_job_that_may_run_again_does(rig: &Rig) {
 
 async fn a_crashed_job_has_a_last_attempt(rig: &Rig) {
     let key = key();
-    let call = Enqueue {
-        again: true,
-        max_attempts: 2,
-        ..deferred(&key)
-    };
+    let call = Enqueue { again: true, max_attempts: 2, ..deferred(&key) };
     let id = call.id.clone();
     rig.enqueue(call).await;
     for attempt in 1..=2 {
@@ -372,10 +308,7 @@ async fn a_crashed_job_has_a_last_attempt(rig: &Rig) {
 async fn a_job_whose_run_is_dropped_is_still_first(rig: &Rig) {
     let (key, run) = (key(), stranger());
     rig.worker().await;
-    let call = Enqueue {
-        again: true,
-        ..deferred(&key)
-    };
+    let call = Enqueue { again: true, ..deferred(&key) };
     let id = call.id.clone();
     rig.enqueue(call).await;
     rig.start(&key, &id, &run).await;
@@ -388,20 +321,12 @@ async fn renewal_keeps_job_and_lock(rig: &Rig) {
     let (key, run) = (key(), stranger());
     let id = rig.put_off(&key).await;
     start_short(rig, &key, &id, &run).await;
-    let renewal = Renewal {
-        key: key.clone(),
-        me: run.clone(),
-        lease: LONG,
-        job: Some(id.clone()),
-    };
+    let renewal = Renewal { key: key.clone(), me: run.clone(), lease: LONG, job: Some(id.clone()) };
     assert_eq!(rig.renew(vec![renewal]).await, [true]);
     rig.pass(SHORT).await;
     let due = rig.due(key.shard(), 10).await;
     assert_eq!(due.names, [], "a worker would look in vain");
-    assert!(
-        due.next
-            .is_some_and(|next| next > LONG - SHORT - Duration::from_secs(5))
-    );
+    assert!(due.next.is_some_and(|next| next > LONG - SHORT - Duration::from_secs(5)));
     assert!(rig.acquire(ask(&key, &stranger())).await != crate::store::Acquired::Known);
     assert!(rig.finish(&key, &id, &run).await);
 }

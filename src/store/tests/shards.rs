@@ -28,13 +28,7 @@ on_every_store!(
 );
 
 fn charge(policy: &str, subject: &Key, limit: u64, cost: u64) -> Charge {
-    Charge {
-        policy: policy.into(),
-        subject: subject.clone(),
-        limit,
-        window: SHORT,
-        cost,
-    }
+    Charge { policy: policy.into(), subject: subject.clone(), limit, window: SHORT, cost }
 }
 
 /// Whether one charge of one is admitted, and what is spent.
@@ -65,13 +59,8 @@ async fn a_refused_charge_takes_from_none(rig: &Rig) {
     assert_eq!((second.admitted, spent(&second)), (false, vec![4, 1]));
     assert_eq!(spent(&rig.charge(both(6, 1)).await), [10, 2]);
     // Too much for an empty window: nothing is spent, and no window has begun.
-    let fresh = rig
-        .charge(vec![charge("c", &key, 2, 1), charge("d", &key, 2, 3)])
-        .await;
-    assert_eq!(
-        (fresh.admitted, fresh.windows),
-        (false, vec![(0, SHORT), (0, SHORT)])
-    );
+    let fresh = rig.charge(vec![charge("c", &key, 2, 1), charge("d", &key, 2, 3)]).await;
+    assert_eq!((fresh.admitted, fresh.windows), (false, vec![(0, SHORT), (0, SHORT)]));
 }
 
 fn spent(charged: &Charged) -> Vec<u64> {
@@ -119,22 +108,13 @@ async fn a_counter_named_twice_is_charged_twice(rig: &Rig) {
     let twice = || vec![charge("p", &key, 5, 1), charge("p", &key, 5, 2)];
     for (admitted, sum) in [(true, 3), (false, 3)] {
         let charged = rig.charge(twice()).await;
-        assert_eq!(
-            (charged.admitted, spent(&charged)),
-            (admitted, vec![sum; 2])
-        );
+        assert_eq!((charged.admitted, spent(&charged)), (admitted, vec![sum; 2]));
     }
     assert_eq!(one(rig, "p", &key, 5).await, (true, 4));
     // Its window is one too: the other's end is not its own.
-    let other = Charge {
-        window: LONG,
-        ..charge("q", &key, 5, 1)
-    };
+    let other = Charge { window: LONG, ..charge("q", &key, 5, 1) };
     let charged = rig.charge(vec![charge("q", &key, 5, 0), other]).await;
-    assert!(
-        charged.windows.iter().all(|(_, left)| *left <= SHORT),
-        "{charged:?}"
-    );
+    assert!(charged.windows.iter().all(|(_, left)| *left <= SHORT), "{charged:?}");
 }
 
 async fn workers_divide_the_shards(rig: &Rig) {
@@ -198,11 +178,7 @@ async fn due_names_what_is_due_and_when_the_next_is(rig: &Rig) {
     assert_eq!((none.names.len(), none.next), (0, None));
     // A held lock with jobs is due when its lease ends.
     for (key, lease) in [(&one, SHORT), (&two, SHORT * 2), (&three, LONG)] {
-        rig.acquire(Acquire {
-            lease,
-            ..ask(key, &stranger())
-        })
-        .await;
+        rig.acquire(Acquire { lease, ..ask(key, &stranger()) }).await;
         rig.put_off(key).await;
     }
     let later = rig.due(shard, 10).await;
@@ -212,9 +188,5 @@ async fn due_names_what_is_due_and_when_the_next_is(rig: &Rig) {
     let now = rig.due(shard, 10).await;
     assert_eq!(now.names, [one.clone(), two]);
     assert!(now.next.unwrap() > LONG / 2);
-    assert_eq!(
-        rig.due(shard, 1).await.names,
-        [one],
-        "no more than asked for"
-    );
+    assert_eq!(rig.due(shard, 1).await.names, [one], "no more than asked for");
 }

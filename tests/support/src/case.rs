@@ -85,10 +85,7 @@ impl Case {
     pub async fn stranger(&self) -> Store {
         match self.backing {
             Backing::Memory => Store::memory(),
-            Backing::Redis => {
-                self.connect(&uuid::Uuid::new_v4().simple().to_string())
-                    .await
-            }
+            Backing::Redis => self.connect(&uuid::Uuid::new_v4().simple().to_string()).await,
         }
     }
 
@@ -112,11 +109,6 @@ impl Case {
     /// A site in the making, on this store.
     pub fn plan_on(&self, store: Store) -> Plan {
         let number = self.sites.fetch_add(1, Ordering::Relaxed);
-        Plan::new(
-            self.framework,
-            store,
-            self.desk.clone(),
-            format!("site {number}"),
-        )
+        Plan::new(self.framework, store, self.desk.clone(), format!("site {number}"))
     }
 }

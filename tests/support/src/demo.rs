@@ -48,12 +48,7 @@ impl Demo {
         // Read to the end: a demo that can't print would not go on.
         let said = collect(child.stdout.take().expect("it is piped"));
         let log = collect(child.stderr.take().expect("it is piped"));
-        let mut demo = Self {
-            addr: ([127, 0, 0, 1], 0).into(),
-            child,
-            said,
-            log,
-        };
+        let mut demo = Self { addr: ([127, 0, 0, 1], 0).into(), child, said, log };
         eventually("the demo to listen", async || !demo.said.lock().is_empty()).await;
         let first = demo.said.lock()[0].clone();
         let addr = first.strip_prefix("listening on http://");
@@ -123,10 +118,7 @@ impl Drop for Demo {
         self.kill();
         if thread::panicking() {
             eprintln!("the demo on {} logged:", self.addr);
-            self.log
-                .lock()
-                .iter()
-                .for_each(|line| eprintln!("  {line}"));
+            self.log.lock().iter().for_each(|line| eprintln!("  {line}"));
         }
     }
 }
@@ -156,10 +148,7 @@ fn binary(framework: Framework) -> &'static Path {
 /// starts a test, so it may be asked. In the same profile and directory as this test.
 fn build() -> HashMap<String, PathBuf> {
     let here = env::current_exe().expect("a test has a path");
-    let profile = here
-        .parent()
-        .and_then(Path::parent)
-        .expect("it lies in deps");
+    let profile = here.parent().and_then(Path::parent).expect("it lies in deps");
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
     build
@@ -167,11 +156,7 @@ fn build() -> HashMap<String, PathBuf> {
         .args(["build", "--quiet", "--message-format", "json"])
         .args(["-p", "example-axum", "-p", "example-actix-web"])
         .arg("--target-dir")
-        .arg(
-            profile
-                .parent()
-                .expect("a profile lies in a target directory"),
-        );
+        .arg(profile.parent().expect("a profile lies in a target directory"));
     if profile.ends_with("release") {
         build.arg("--release");
     }

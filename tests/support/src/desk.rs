@@ -104,11 +104,7 @@ impl Desk {
         let number = |name| query.get(name).and_then(|text| text.parse::<u32>().ok());
         let attempt = seen.job.as_ref().map_or(0, |(_, attempt)| *attempt);
         let fails = number("fail").is_some_and(|runs| attempt <= runs);
-        let status = if fails {
-            500
-        } else {
-            number("status").unwrap_or(200)
-        };
+        let status = if fails { 500 } else { number("status").unwrap_or(200) };
         let status = u16::try_from(status).unwrap_or(500);
         let mut told = if let Some(text) = query.get("text") {
             Told::new(status, "text/plain", text.clone())
@@ -156,11 +152,7 @@ impl Desk {
 
 impl Told {
     fn new(status: u16, kind: &str, body: impl Into<Bytes>) -> Self {
-        Self {
-            status,
-            headers: vec![("content-type", kind.to_owned())],
-            body: body.into(),
-        }
+        Self { status, headers: vec![("content-type", kind.to_owned())], body: body.into() }
     }
 }
 
@@ -186,7 +178,5 @@ impl Seen {
 fn query(target: &str) -> HashMap<String, String> {
     let query = target.split_once('?').map_or("", |(_, query)| query);
     let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-    pairs
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .collect()
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }

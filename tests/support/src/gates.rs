@@ -19,10 +19,7 @@ struct Gate {
 
 impl Default for Gate {
     fn default() -> Self {
-        Self {
-            arrived: watch::Sender::new(0),
-            open: watch::Sender::new(false),
-        }
+        Self { arrived: watch::Sender::new(0), open: watch::Sender::new(false) }
     }
 }
 

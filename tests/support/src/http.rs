@@ -92,9 +92,7 @@ impl Request {
         for (name, value) in self.fields {
             request = request.header(name, value);
         }
-        let response = sender
-            .send_request(request.body(Full::new(self.body))?)
-            .await?;
+        let response = sender.send_request(request.body(Full::new(self.body))?).await?;
         let (head, body) = response.into_parts();
         let answer = Answer {
             status: head.status,
@@ -171,9 +169,7 @@ impl Answer {
     #[must_use]
     pub fn field(&self, name: &str) -> &str {
         let values: Vec<_> = self.headers.get_all(name).iter().collect();
-        let [value] = values[..] else {
-            panic!("expected one {name}: {self:?}")
-        };
+        let [value] = values[..] else { panic!("expected one {name}: {self:?}") };
         value.to_str().expect("visible characters")
     }
 
@@ -232,25 +228,11 @@ impl Answer {
     #[track_caller]
     #[must_use]
     pub fn problem(&self) -> Value {
-        assert_eq!(
-            self.field("content-type"),
-            "application/problem+json",
-            "{self:?}"
-        );
+        assert_eq!(self.field("content-type"), "application/problem+json", "{self:?}");
         let problem = self.json();
         assert_eq!(problem["status"], self.status.as_u16(), "{self:?}");
-        assert!(
-            problem["type"]
-                .as_str()
-                .is_some_and(|kind| kind.contains(':')),
-            "{self:?}"
-        );
-        assert!(
-            problem["title"]
-                .as_str()
-                .is_some_and(|title| !title.is_empty()),
-            "{self:?}"
-        );
+        assert!(problem["type"].as_str().is_some_and(|kind| kind.contains(':')), "{self:?}");
+        assert!(problem["title"].as_str().is_some_and(|title| !title.is_empty()), "{self:?}");
         problem
     }
 }

@@ -75,12 +75,7 @@ impl Server {
     fn spawn(password: Option<String>) -> Self {
         let port = free_port();
         let (keeper, pid) = launch(port, password.as_deref());
-        Self {
-            port,
-            password,
-            keeper,
-            pid,
-        }
+        Self { port, password, keeper, pid }
     }
 
     /// Its URL, with a namespace.
@@ -116,14 +111,8 @@ impl Server {
 
     fn signal(&self, signal: &str) {
         let pid = self.pid.to_string();
-        let sent = Command::new("kill")
-            .arg(format!("-{signal}"))
-            .arg(pid)
-            .status();
-        assert!(
-            sent.is_ok_and(|sent| sent.success()),
-            "no server to send {signal} to"
-        );
+        let sent = Command::new("kill").arg(format!("-{signal}")).arg(pid).status();
+        assert!(sent.is_ok_and(|sent| sent.success()), "no server to send {signal} to");
     }
 
     /// A connection of the test's own.
@@ -148,10 +137,7 @@ impl Server {
     }
 
     async fn is_up(&self) {
-        eventually("redis-server to answer", async || {
-            self.try_connection().await.is_some()
-        })
-        .await;
+        eventually("redis-server to answer", async || self.try_connection().await.is_some()).await;
     }
 }
 

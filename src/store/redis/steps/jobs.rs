@@ -20,23 +20,10 @@ use crate::{
 
 impl Redis {
     pub(super) async fn do_enqueue(&self, call: Enqueue) -> Result<Enqueued, Error> {
-        let Enqueue {
-            key,
-            id,
-            envelope,
-            again,
-            max_attempts,
-            record,
-            caps,
-            owner,
-        } = call;
+        let Enqueue { key, id, envelope, again, max_attempts, record, caps, owner } = call;
         let (record, print, life) =
             record.unwrap_or_else(|| ("-".into(), String::new(), Duration::ZERO));
-        let more = [
-            self.keys.job(&id),
-            self.keys.request(&id),
-            self.keys.record(&key, &record),
-        ];
+        let more = [self.keys.job(&id), self.keys.request(&id), self.keys.record(&key, &record)];
         let own = [
             id.as_str().into(),
             envelope.into(),
@@ -53,12 +40,8 @@ impl Redis {
         let args = self.line_args(&key, own);
         let mut row = self.line_script(&script::ENQUEUE, &key, more, args).await?;
         match row.text()?.as_str() {
-            "stored" => Ok(Enqueued::Stored {
-                position: row.number()?,
-            }),
-            "known" => JobId::parse(&row.text()?)
-                .map(Enqueued::Known)
-                .ok_or_else(|| row.odd()),
+            "stored" => Ok(Enqueued::Stored { position: row.number()? }),
+            "known" => JobId::parse(&row.text()?).map(Enqueued::Known).ok_or_else(|| row.odd()),
             "mismatch" => Ok(Enqueued::Mismatch),
             "full" => Ok(Enqueued::Full),
             _ => Err(row.odd()),
@@ -66,13 +49,7 @@ impl Redis {
     }
 
     pub(super) async fn do_claim(&self, call: Claim) -> Result<Claimed, Error> {
-        let Claim {
-            key,
-            id,
-            me,
-            lease,
-            retention,
-        } = call;
+        let Claim { key, id, me, lease, retention } = call;
         let shard = key.shard();
         let more = [
             self.keys.job(&id),
@@ -108,18 +85,10 @@ impl Redis {
     }
 
     pub(super) async fn do_settle(&self, call: Settle) -> Result<bool, Error> {
-        let Settle {
-            key,
-            id,
-            me,
-            verdict,
-        } = call;
+        let Settle { key, id, me, verdict } = call;
         let none = bytes::Bytes::new();
         let (verb, time, reason, response) = match verdict {
-            Verdict::Done {
-                response,
-                retention,
-            } => ("done", retention, "", response),
+            Verdict::Done { response, retention } => ("done", retention, "", response),
             Verdict::Dead { reason, retention } => ("dead", retention, reason, none),
             Verdict::Retry { delay, reason } => ("retry", delay, reason, none),
             Verdict::Back { delay, reason } => ("back", delay, reason, none),
@@ -175,10 +144,7 @@ impl Redis {
         pipe.cmd("HMGET").arg(self.keys.job(&id)).arg(&fields);
         pipe.cmd("GET").arg(self.keys.response(&id));
         pipe.cmd("EXISTS").arg(self.keys.shard(id.shard(), "watch"));
-        let mut row = Row::of(
-            "job",
-            Value::Array(self.read(id.shard(), "job", &pipe).await?),
-        );
+        let mut row = Row::of("job", Value::Array(self.read(id.shard(), "job", &pipe).await?));
         let mut facts = row.row()?;
         let mut fact = || facts.text().unwrap_or_default();
         let (state, attempts, reason, owner, lock) = (fact(), fact(), fact(), fact(), fact());
@@ -189,28 +155,15 @@ impl Redis {
         let watched = row.number()? == 1;
         let position = if state.is_pending() {
             let mut pipe = redis::pipe();
-            pipe.cmd("ZRANK")
-                .arg(self.keys.jobs(&Key::from_store(&lock)))
-                .arg(id.as_str());
+            pipe.cmd("ZRANK").arg(self.keys.jobs(&Key::from_store(&lock))).arg(id.as_str());
             let rank = self.read(id.shard(), "job", &pipe).await?;
-            Row::of("job", Value::Array(rank))
-                .number()
-                .ok()
-                .map(|rank| rank + 1)
+            Row::of("job", Value::Array(rank)).number().ok().map(|rank| rank + 1)
         } else {
             None
         };
         let attempts = attempts.parse().unwrap_or(0);
         let reason = Some(reason).filter(|r| !r.is_empty());
-        Ok(Some(JobView {
-            state,
-            attempts,
-            position,
-            reason,
-            owner,
-            watched,
-            response,
-        }))
+        Ok(Some(JobView { state, attempts, position, reason, owner, watched, response }))
     }
 
     pub(super) async fn do_heads(&self, keys: Vec<Key>) -> Result<Vec<Option<JobId>>, Error> {
@@ -221,12 +174,7 @@ impl Redis {
         for key in &keys {
             pipe.cmd("ZRANGE").arg(self.keys.jobs(key)).arg(0).arg(0);
         }
-        let mut row = Row::of(
-            "heads",
-            Value::Array(self.read(shard, "heads", &pipe).await?),
-        );
-        keys.iter()
-            .map(|_| Ok(row.row()?.text().ok().and_then(|id| JobId::parse(&id))))
-            .collect()
+        let mut row = Row::of("heads", Value::Array(self.read(shard, "heads", &pipe).await?));
+        keys.iter().map(|_| Ok(row.row()?.text().ok().and_then(|id| JobId::parse(&id)))).collect()
     }
 }

@@ -16,11 +16,8 @@ use crate::{
 impl Redis {
     /// The first three arguments of every script about a line, then its own.
     pub(super) fn line_args<const N: usize>(&self, key: &Key, own: [Vec<u8>; N]) -> Args {
-        let first = [
-            key.as_str().into(),
-            self.keys.channels().into(),
-            number(millis(ACCEPT_WINDOW)),
-        ];
+        let first =
+            [key.as_str().into(), self.keys.channels().into(), number(millis(ACCEPT_WINDOW))];
         first.into_iter().chain(own).collect()
     }
 
@@ -38,14 +35,7 @@ impl Redis {
     }
 
     pub(super) async fn do_acquire(&self, call: Acquire) -> Result<Acquired, Error> {
-        let Acquire {
-            key,
-            me,
-            lease,
-            wait,
-            old_seq,
-            record,
-        } = call;
+        let Acquire { key, me, lease, wait, old_seq, record } = call;
         let looks = number(u64::from(record.is_some()));
         let record = self.keys.record(&key, record.as_deref().unwrap_or("-"));
         let own = [
@@ -57,14 +47,9 @@ impl Redis {
             looks,
         ];
         let args = self.line_args(&key, own);
-        let mut row = self
-            .line_script(&script::ACQUIRE, &key, [record], args)
-            .await?;
+        let mut row = self.line_script(&script::ACQUIRE, &key, [record], args).await?;
         match row.text()?.as_str() {
-            "held" => Ok(Acquired::Held {
-                fence: row.number()?,
-                line: row.number()?,
-            }),
+            "held" => Ok(Acquired::Held { fence: row.number()?, line: row.number()? }),
             "busy" => Ok(Acquired::Busy {
                 left: row.millis()?,
                 line: row.number()?,
@@ -97,30 +82,15 @@ impl Redis {
             return Ok(Vec::new());
         };
         let (mut keys, mut args) = (Vec::new(), Vec::new());
-        for Renewal {
-            key,
-            me,
-            lease,
-            job,
-        } in &items
-        {
+        for Renewal { key, me, lease, job } in &items {
             keys.push(self.keys.holders(key));
             keys.push(self.keys.shard(key.shard(), "lease"));
             keys.push(self.keys.shard(key.shard(), "due"));
             // A key that is not touched: it only has to carry the shard.
-            keys.push(
-                job.as_ref()
-                    .map_or_else(|| self.keys.holders(key), |id| self.keys.job(id)),
-            );
+            keys.push(job.as_ref().map_or_else(|| self.keys.holders(key), |id| self.keys.job(id)));
             let job = job.as_ref().map_or("", JobId::as_str);
             let lease = number(millis(*lease));
-            args.extend([
-                me.as_str().into(),
-                lease,
-                key.as_str().into(),
-                job.into(),
-                Vec::new(),
-            ]);
+            args.extend([me.as_str().into(), lease, key.as_str().into(), job.into(), Vec::new()]);
         }
         let reply = self.script(shard, &script::RENEW, &keys, &args).await?;
         let mut row = Row::of("renew", reply);

@@ -39,9 +39,7 @@ async fn usable(store: &Store) {
 
 #[tokio::test]
 async fn a_server_that_is_away_at_the_start_is_an_outage_like_any_other() {
-    let store = Store::connect(&format!("redis://127.0.0.1:{}/", free_port()))
-        .await
-        .unwrap();
+    let store = Store::connect(&format!("redis://127.0.0.1:{}/", free_port())).await.unwrap();
     assert_eq!(fault(&store).await, ErrorKind::Unavailable);
 }
 
@@ -61,10 +59,7 @@ async fn a_killed_server_is_noticed_and_an_empty_one_is_taken_back() {
     server.restart().await;
     usable(&store).await;
     let after = store.lock("x").acquire().await.unwrap();
-    assert!(
-        after.fence() > before.fence(),
-        "fences grow over a loss of data"
-    );
+    assert!(after.fence() > before.fence(), "fences grow over a loss of data");
     assert_eq!(before.release().await, Released::AlreadyLost);
     assert_eq!(after.release().await, Released::Released);
 }
@@ -96,9 +91,7 @@ async fn killed_connections_are_replaced_without_an_error() {
     let store = server.store().await;
     for _ in 0..10 {
         let guard = store.lock("x").acquire().await.unwrap();
-        server
-            .command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
-            .await;
+        server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
         assert_eq!(guard.release().await, Released::Released);
     }
 }
@@ -137,20 +130,13 @@ async fn a_wrong_password_is_told_at_connect_and_not_repeated() {
         assert_eq!(error.kind(), ErrorKind::Config);
         assert!(!format!("{error} {error:?}").contains("sesame"));
     }
-    Store::connect(&format!("redis://:right@{at}/"))
-        .await
-        .unwrap()
-        .check()
-        .await
-        .unwrap();
+    Store::connect(&format!("redis://:right@{at}/")).await.unwrap().check().await.unwrap();
 }
 
 #[tokio::test]
 async fn another_number_of_shards_is_refused() {
     let server = Server::start().await;
-    server
-        .command(&["HSET", "lg:1:test:meta", "shards", "32"])
-        .await;
+    server.command(&["HSET", "lg:1:test:meta", "shards", "32"]).await;
     let error = Store::connect(&server.url()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Config);
     assert!(error.to_string().contains("32 shards"), "{error}");
@@ -158,19 +144,10 @@ async fn another_number_of_shards_is_refused() {
 
 #[tokio::test]
 async fn bad_urls_are_refused_with_a_sentence_that_keeps_the_password() {
-    for url in [
-        "",
-        "nonsense",
-        "redis://:sesame@",
-        "http://x:sesame@h/",
-        "redis://h/?ns=a b",
-    ] {
+    for url in ["", "nonsense", "redis://:sesame@", "http://x:sesame@h/", "redis://h/?ns=a b"] {
         let error = Store::connect(url).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Config, "{url}");
-        assert!(
-            !format!("{error} {error:?}").contains("sesame"),
-            "{error:?}"
-        );
+        assert!(!format!("{error} {error:?}").contains("sesame"), "{error:?}");
     }
 }
 
@@ -210,10 +187,7 @@ async fn a_charge_whose_reply_is_lost_is_not_made_twice() {
 async fn namespaces_share_nothing() {
     let server = Server::start().await;
     let url = |ns| format!("redis://127.0.0.1:{}/?ns={ns}", server.port());
-    let (a, b) = (
-        Store::connect(&url("a")).await,
-        Store::connect(&url("b")).await,
-    );
+    let (a, b) = (Store::connect(&url("a")).await, Store::connect(&url("b")).await);
     let (a, b) = (a.unwrap(), b.unwrap());
     let held = a.lock("7").acquire().await.unwrap();
     drop(b.lock("7").acquire().await.unwrap());

@@ -86,9 +86,8 @@ async fn what_was_refused_at_once_is_not_given_back_later() {
 /// A place to connect to at which nobody ever listened is the same.
 #[tokio::test]
 async fn what_never_had_a_connection_is_not_given_back_later() {
-    let store = Store::connect(&format!("redis://127.0.0.1:{}/?ns=test", free_port()))
-        .await
-        .unwrap();
+    let store =
+        Store::connect(&format!("redis://127.0.0.1:{}/?ns=test", free_port())).await.unwrap();
     for _ in 0..500 {
         assert_eq!(kind(&store, "x").await, ErrorKind::Unavailable);
     }

@@ -26,12 +26,7 @@ impl Proxy {
     pub(super) async fn to(server: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
-        let proxy = Self {
-            port,
-            cuts: Arc::default(),
-            last: Arc::default(),
-            mute: Arc::default(),
-        };
+        let proxy = Self { port, cuts: Arc::default(), last: Arc::default(), mute: Arc::default() };
         let own = proxy.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -107,6 +102,5 @@ impl Proxy {
 
 fn takes_one(left: &AtomicUsize) -> bool {
     let one_less = |n: usize| n.checked_sub(1);
-    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less)
-        .is_ok()
+    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
 }

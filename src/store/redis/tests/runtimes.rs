@@ -32,11 +32,7 @@ impl Orphan {
         });
         let made = here.block_on(before(&store));
         drop(home);
-        let orphan = Self {
-            store,
-            here,
-            server,
-        };
+        let orphan = Self { store, here, server };
         (orphan, made)
     }
 }
@@ -65,10 +61,7 @@ fn a_store_works_on_after_the_runtime_it_was_made_on() {
         for i in 0..8 {
             let name = format!("{i}");
             let guard = store.lock(name.as_str()).lease(SECOND).acquire().await;
-            guard
-                .expect("the connections are made anew")
-                .release()
-                .await;
+            guard.expect("the connections are made anew").release().await;
         }
         let guard = store.lock("x").lease(SECOND).acquire().await.unwrap();
         tokio::time::sleep(2 * SECOND).await;

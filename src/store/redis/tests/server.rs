@@ -21,11 +21,7 @@ impl Server {
 
     pub(super) async fn start_with(password: Option<&'static str>) -> Self {
         let port = free_port();
-        let server = Self {
-            child: spawn(port, password),
-            port,
-            password,
-        };
+        let server = Self { child: spawn(port, password), port, password };
         server.answers().await;
         server
     }
@@ -59,9 +55,7 @@ impl Server {
     }
 
     fn signal(&self, name: &str) {
-        let done = Command::new("kill")
-            .args([name, &self.child.id().to_string()])
-            .status();
+        let done = Command::new("kill").args([name, &self.child.id().to_string()]).status();
         assert!(done.expect("kill is there").success());
     }
 
@@ -73,16 +67,10 @@ impl Server {
     /// As [`Server::command`], with its answer.
     pub(super) async fn ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
         let client = redis::Client::open(("127.0.0.1", self.port)).expect("an address");
-        let mut connection = client
-            .get_multiplexed_async_connection()
-            .await
-            .expect("it runs");
+        let mut connection = client.get_multiplexed_async_connection().await.expect("it runs");
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
-        command
-            .query_async(&mut connection)
-            .await
-            .expect("the command is right")
+        command.query_async(&mut connection).await.expect("the command is right")
     }
 
     /// One number out of `INFO`; its own connection and call are counted too.
@@ -101,10 +89,7 @@ impl Server {
 
     async fn answers(&self) {
         for _ in 0..500 {
-            if tokio::net::TcpStream::connect(("127.0.0.1", self.port))
-                .await
-                .is_ok()
-            {
+            if tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await.is_ok() {
                 return;
             }
             // A process tells nobody when it starts to listen.
@@ -129,9 +114,7 @@ fn spawn(port: u16, password: Option<&str>) -> Child {
         command.args(["--requirepass", password]);
     }
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    command
-        .spawn()
-        .expect("these tests need a redis-server: install Redis, or put it into PATH")
+    command.spawn().expect("these tests need a redis-server: install Redis, or put it into PATH")
 }
 
 pub(super) fn free_port() -> u16 {

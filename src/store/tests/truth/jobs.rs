@@ -56,10 +56,7 @@ impl Truth {
     ) {
         let bytes = call.envelope.len() as u64;
         let own = |job: &Accepted| (1, job.bytes);
-        let (jobs, used) = self
-            .pending()
-            .map(own)
-            .fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+        let (jobs, used) = self.pending().map(own).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
         let record = call.record.as_ref();
         let known = record.and_then(|(name, ..)| self.records.get(name));
         let known = known.filter(|(_, _, end)| *end >= self.now);
@@ -147,18 +144,10 @@ impl Truth {
         let spent = !job.again || job.view.attempts >= job.max_attempts;
         let crashed = job.view.state == JobState::Running && spent && !mine;
         match reply {
-            Claimed::Claimed {
-                fence,
-                attempt,
-                envelope,
-                accepted_us,
-            } => {
+            Claimed::Claimed { fence, attempt, envelope, accepted_us } => {
                 assert!(!crashed, "it may have run, and must not run again");
                 job.view.attempts += u32::from(!mine);
-                assert_eq!(
-                    (*attempt, *accepted_us),
-                    (job.view.attempts, job.accepted_us)
-                );
+                assert_eq!((*attempt, *accepted_us), (job.view.attempts, job.accepted_us));
                 assert_eq!(envelope.len() as u64, job.bytes);
                 job.view.state = JobState::Running;
                 job.view.reason = None;
@@ -170,11 +159,7 @@ impl Truth {
                 assert!(crashed, "it has not crashed");
                 assert_eq!(*id, call.id);
                 job.run = None;
-                job.end(
-                    JobState::Dead,
-                    "crashed, may have run",
-                    now + millis(call.retention),
-                );
+                job.end(JobState::Dead, "crashed, may have run", now + millis(call.retention));
                 self.back = None;
             }
             Claimed::Busy(left) => {
@@ -187,9 +172,7 @@ impl Truth {
 
     pub(in crate::store::tests) fn settled(&mut self, call: &Settle, reply: bool) {
         let (now, mine) = (self.now, self.is_held_by(&call.me));
-        let job = self
-            .job(&call.id)
-            .filter(|job| job.run.as_ref() == Some(&call.me));
+        let job = self.job(&call.id).filter(|job| job.run.as_ref() == Some(&call.me));
         let Some(job) = job else {
             assert!(!reply, "not its run");
             return;
@@ -203,10 +186,7 @@ impl Truth {
             return;
         }
         self.back = match &call.verdict {
-            Verdict::Done {
-                response,
-                retention,
-            } => {
+            Verdict::Done { response, retention } => {
                 job.view.response = Some(response.clone());
                 job.end(JobState::Done, "", now + millis(*retention));
                 None

@@ -89,9 +89,7 @@ impl Truth {
                 assert!(line >= jobs);
                 self.granted(&call.me, call.lease, fence);
             }
-            Acquired::Busy {
-                left, line, seq, ..
-            } => {
+            Acquired::Busy { left, line, seq, .. } => {
                 assert!(!mine, "it has the lock");
                 match self.live() {
                     Some((_, until)) => assert_eq!(left, self.left(*until)),

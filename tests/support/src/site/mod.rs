@@ -72,9 +72,7 @@ impl Framework {
 
 /// The gate at which a busy answer stops on its way out.
 fn late_gate(query: Option<&str>) -> &str {
-    query
-        .and_then(|query| query.strip_prefix("after="))
-        .unwrap_or_default()
+    query.and_then(|query| query.strip_prefix("after=")).unwrap_or_default()
 }
 
 /// What the routes are made of.

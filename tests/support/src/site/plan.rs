@@ -25,27 +25,15 @@ pub(super) struct WorkerPlan {
 
 impl Default for WorkerPlan {
     fn default() -> Self {
-        Self {
-            concurrency: 16,
-            lease: Duration::from_secs(10),
-        }
+        Self { concurrency: 16, lease: Duration::from_secs(10) }
     }
 }
 
 impl Plan {
     pub(crate) fn new(framework: Framework, store: Store, desk: Desk, site: String) -> Self {
         let site = site.into();
-        let app = App {
-            store,
-            given: true,
-            desk,
-            site,
-        };
-        Self {
-            framework,
-            app,
-            worker: Some(WorkerPlan::default()),
-        }
+        let app = App { store, given: true, desk, site };
+        Self { framework, app, worker: Some(WorkerPlan::default()) }
     }
 
     /// In this framework.
@@ -55,10 +43,7 @@ impl Plan {
 
     /// Without a worker.
     pub fn no_worker(self) -> Self {
-        Self {
-            worker: None,
-            ..self
-        }
+        Self { worker: None, ..self }
     }
 
     /// With a worker that runs so many at once.

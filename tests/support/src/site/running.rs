@@ -84,11 +84,7 @@ impl Site {
         let mark = if target.contains('?') { '&' } else { '?' };
         let pending = request.target(format!("{target}{mark}gate={gate}")).spawn();
         self.app.desk.gates.arrived(&gate).await;
-        Hold {
-            pending,
-            gate,
-            desk: self.app.desk.clone(),
-        }
+        Hold { pending, gate, desk: self.app.desk.clone() }
     }
 
     /// Starts a worker.
@@ -101,15 +97,11 @@ impl Site {
         let WorkerPlan { concurrency, lease } = self.plan;
         let worker = match self.framework {
             Framework::Axum => {
-                let worker = axum::worker(&self.app)
-                    .concurrency(concurrency)
-                    .lease(lease);
+                let worker = axum::worker(&self.app).concurrency(concurrency).lease(lease);
                 tokio::spawn(worker.run(stopped))
             }
             Framework::Actix => {
-                let worker = actix::worker(&self.app)
-                    .concurrency(concurrency)
-                    .lease(lease);
+                let worker = actix::worker(&self.app).concurrency(concurrency).lease(lease);
                 tokio::spawn(worker.run(stopped))
             }
         };
@@ -132,9 +124,7 @@ impl Site {
     pub async fn stop(mut self) {
         let (server, worker) = (self.server.take(), self.worker.take());
         let parts = [server, worker].into_iter().flatten();
-        let parts: Vec<_> = parts
-            .map(|(stop, ended)| (stop.send(()), ended).1)
-            .collect();
+        let parts: Vec<_> = parts.map(|(stop, ended)| (stop.send(()), ended).1).collect();
         for part in parts {
             let _ = within("the site to stop", part).await;
         }

@@ -19,9 +19,7 @@ pub(super) async fn guard(
         let refused = request.into_response(HttpResponse::new(StatusCode::UNAUTHORIZED));
         return Ok(refused.map_into_right_body());
     }
-    next.call(request)
-        .await
-        .map(ServiceResponse::map_into_left_body)
+    next.call(request).await.map(ServiceResponse::map_into_left_body)
 }
 
 pub(super) async fn rewrite(
@@ -42,10 +40,7 @@ pub(super) async fn rebuild(
     let (request, response) = next.call(request).await?.into_parts();
     let status = response.status();
     let body = to_bytes(response.into_body()).await.unwrap_or_default();
-    Ok(ServiceResponse::new(
-        request,
-        HttpResponse::build(status).body(body),
-    ))
+    Ok(ServiceResponse::new(request, HttpResponse::build(status).body(body)))
 }
 
 pub(super) async fn stop_late(

@@ -44,9 +44,7 @@ async fn run(app: App, listener: TcpListener, stopped: oneshot::Receiver<()>) {
         let app = app.clone();
         ActixApp::new().configure(move |config| {
             routes(config, &app);
-            config
-                .service(unknown())
-                .service(deferred_routes("/deferred"));
+            config.service(unknown()).service(deferred_routes("/deferred"));
             config.service(deferred_routes("/mine").visible_to(user));
             if app.given {
                 config.app_data(Data::new(app.store.clone()));
@@ -93,27 +91,12 @@ fn quotas(config: &mut ServiceConfig) {
         config.service(resource(path).to(work).wrap(layer));
     };
     let second = Quota::requests(1).per(Duration::from_secs(1));
-    one(
-        "/quota/three",
-        RateLimitLayer::by_ip(minute(3)).name("three"),
-    );
+    one("/quota/three", RateLimitLayer::by_ip(minute(3)).name("three"));
     one("/quota/ten", RateLimitLayer::by_ip(minute(10)).name("ten"));
-    one(
-        "/quota/second",
-        RateLimitLayer::by_ip(second).name("second"),
-    );
-    one(
-        "/quota/header",
-        RateLimitLayer::by_header("x-api-key", minute(2)).name("header"),
-    );
-    one(
-        "/quota/param/{id}",
-        RateLimitLayer::by_path_param("id", minute(2)).name("param"),
-    );
-    one(
-        "/quota/user",
-        RateLimitLayer::by_key(user, minute(2)).name("user"),
-    );
+    one("/quota/second", RateLimitLayer::by_ip(second).name("second"));
+    one("/quota/header", RateLimitLayer::by_header("x-api-key", minute(2)).name("header"));
+    one("/quota/param/{id}", RateLimitLayer::by_path_param("id", minute(2)).name("param"));
+    one("/quota/user", RateLimitLayer::by_key(user, minute(2)).name("user"));
     let refuse = RateLimitLayer::by_ip(minute(3)).name("refuse");
     one("/quota/refuse", refuse.on_outage(Outage::Refuse));
     let both = resource("/quota/both/{id}")
@@ -133,10 +116,7 @@ fn locks(config: &mut ServiceConfig) {
         config.service(resource(path).to(work).wrap(layer));
     };
     one("/orders/{id}/ship", by_id().wait(Duration::from_secs(15)));
-    one(
-        "/orders/{id}/hurry",
-        by_id().wait(Duration::from_millis(100)),
-    );
+    one("/orders/{id}/hurry", by_id().wait(Duration::from_millis(100)));
     one("/orders/{id}/audit", by_id().all_methods());
     one("/orders/{id}/anyway", by_id().on_outage(Outage::Admit));
     one("/users/{id}", by_id().scope("users"));
@@ -147,28 +127,10 @@ fn locks(config: &mut ServiceConfig) {
 fn odd_locks(config: &mut ServiceConfig) {
     let by_id = || LockLayer::by_path_param("id");
     config
-        .service(
-            resource("/account")
-                .to(work)
-                .wrap(LockLayer::by_header("x-account")),
-        )
-        .service(
-            resource("/nested/{id}")
-                .to(work)
-                .wrap(by_id())
-                .wrap(by_id()),
-        )
-        .service(
-            resource("/wrong/{id}")
-                .to(work)
-                .wrap(LockLayer::by_path_param("order")),
-        )
-        .service(
-            resource("/inverted/{id}")
-                .to(work)
-                .wrap(DeferLayer::new())
-                .wrap(by_id()),
-        );
+        .service(resource("/account").to(work).wrap(LockLayer::by_header("x-account")))
+        .service(resource("/nested/{id}").to(work).wrap(by_id()).wrap(by_id()))
+        .service(resource("/wrong/{id}").to(work).wrap(LockLayer::by_path_param("order")))
+        .service(resource("/inverted/{id}").to(work).wrap(DeferLayer::new()).wrap(by_id()));
 }
 
 fn deferring(config: &mut ServiceConfig) {
@@ -178,21 +140,9 @@ fn deferring(config: &mut ServiceConfig) {
     };
     one("/orders/{id}/refund", by_id(), DeferLayer::new());
     one("/peer", LockLayer::by_ip(), DeferLayer::new());
-    one(
-        "/small/{id}",
-        by_id(),
-        DeferLayer::new().body_limit(16).max_jobs(2),
-    );
-    one(
-        "/kept/{id}",
-        by_id(),
-        DeferLayer::new().keep_header("Authorization"),
-    );
-    one(
-        "/owned/{id}",
-        by_id(),
-        DeferLayer::new().owner(user).status_at("/mine"),
-    );
+    one("/small/{id}", by_id(), DeferLayer::new().body_limit(16).max_jobs(2));
+    one("/kept/{id}", by_id(), DeferLayer::new().keep_header("Authorization"));
+    one("/owned/{id}", by_id(), DeferLayer::new().owner(user).status_at("/mine"));
     let metered = resource("/metered/{id}")
         .to(work)
         .wrap(by_id())
@@ -204,22 +154,10 @@ fn deferring(config: &mut ServiceConfig) {
 /// Layers of the application's own between ours.
 fn between(config: &mut ServiceConfig) {
     let by_id = || LockLayer::by_path_param("id");
-    let guarded = resource("/guarded/{id}")
-        .to(work)
-        .wrap(by_id())
-        .wrap(DeferLayer::new());
-    let rewritten = resource("/rewritten/{id}")
-        .to(work)
-        .wrap(by_id())
-        .wrap(from_fn(rewrite));
-    let rebuilt = resource("/rebuilt/{id}")
-        .to(work)
-        .wrap(by_id())
-        .wrap(from_fn(rebuild));
-    let late = resource("/late/{id}")
-        .to(work)
-        .wrap(by_id())
-        .wrap(from_fn(stop_late));
+    let guarded = resource("/guarded/{id}").to(work).wrap(by_id()).wrap(DeferLayer::new());
+    let rewritten = resource("/rewritten/{id}").to(work).wrap(by_id()).wrap(from_fn(rewrite));
+    let rebuilt = resource("/rebuilt/{id}").to(work).wrap(by_id()).wrap(from_fn(rebuild));
+    let late = resource("/late/{id}").to(work).wrap(by_id()).wrap(from_fn(stop_late));
     config
         .service(guarded.wrap(from_fn(guard)))
         .service(rewritten.wrap(DeferLayer::new()))
@@ -230,10 +168,7 @@ fn between(config: &mut ServiceConfig) {
 /// Served, but not known to the worker.
 fn unknown() -> impl actix_web::dev::HttpServiceFactory {
     let unknown: Resource = resource("/unknown/{id}");
-    unknown
-        .to(work)
-        .wrap(LockLayer::by_path_param("id"))
-        .wrap(DeferLayer::new())
+    unknown.to(work).wrap(LockLayer::by_path_param("id")).wrap(DeferLayer::new())
 }
 
 fn user(request: &HttpRequest) -> Option<String> {
@@ -275,10 +210,7 @@ fn fields(request: &HttpRequest) -> Vec<(String, String)> {
     let fields = request.headers().iter();
     fields
         .map(|(name, value)| {
-            (
-                name.to_string(),
-                String::from_utf8_lossy(value.as_bytes()).into_owned(),
-            )
+            (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned())
         })
         .collect()
 }

@@ -47,19 +47,11 @@ pub(super) fn worker(app: &App) -> DeferWorker {
 type Routes = Router<App>;
 
 fn with_store(routes: Routes, app: &App) -> Routes {
-    if app.given {
-        routes.layer(Extension(app.store.clone()))
-    } else {
-        routes
-    }
+    if app.given { routes.layer(Extension(app.store.clone())) } else { routes }
 }
 
 fn routes(app: &App) -> Routes {
-    quotas()
-        .merge(locks())
-        .merge(odd_locks())
-        .merge(deferring())
-        .merge(between(app))
+    quotas().merge(locks()).merge(odd_locks()).merge(deferring()).merge(between(app))
 }
 
 fn minute(requests: u64) -> Quota {
@@ -69,43 +61,26 @@ fn minute(requests: u64) -> Quota {
 fn quotas() -> Routes {
     let one = |path, layer: RateLimitLayer| Router::new().route(path, any(work)).layer(layer);
     let second = Quota::requests(1).per(Duration::from_secs(1));
-    one(
-        "/quota/three",
-        RateLimitLayer::by_ip(minute(3)).name("three"),
-    )
-    .merge(one(
-        "/quota/ten",
-        RateLimitLayer::by_ip(minute(10)).name("ten"),
-    ))
-    .merge(one(
-        "/quota/second",
-        RateLimitLayer::by_ip(second).name("second"),
-    ))
-    .merge(one(
-        "/quota/header",
-        RateLimitLayer::by_header("x-api-key", minute(2)).name("header"),
-    ))
-    .merge(one(
-        "/quota/param/{id}",
-        RateLimitLayer::by_path_param("id", minute(2)).name("param"),
-    ))
-    .merge(one(
-        "/quota/user",
-        RateLimitLayer::by_key(user, minute(2)).name("user"),
-    ))
-    .merge(
-        one(
-            "/quota/both/{id}",
-            RateLimitLayer::by_path_param("id", minute(2)).name("inner"),
+    one("/quota/three", RateLimitLayer::by_ip(minute(3)).name("three"))
+        .merge(one("/quota/ten", RateLimitLayer::by_ip(minute(10)).name("ten")))
+        .merge(one("/quota/second", RateLimitLayer::by_ip(second).name("second")))
+        .merge(one(
+            "/quota/header",
+            RateLimitLayer::by_header("x-api-key", minute(2)).name("header"),
+        ))
+        .merge(one(
+            "/quota/param/{id}",
+            RateLimitLayer::by_path_param("id", minute(2)).name("param"),
+        ))
+        .merge(one("/quota/user", RateLimitLayer::by_key(user, minute(2)).name("user")))
+        .merge(
+            one("/quota/both/{id}", RateLimitLayer::by_path_param("id", minute(2)).name("inner"))
+                .layer(RateLimitLayer::by_route(minute(5)).name("outer")),
         )
-        .layer(RateLimitLayer::by_route(minute(5)).name("outer")),
-    )
-    .merge(one(
-        "/quota/refuse",
-        RateLimitLayer::by_ip(minute(3))
-            .name("refuse")
-            .on_outage(Outage::Refuse),
-    ))
+        .merge(one(
+            "/quota/refuse",
+            RateLimitLayer::by_ip(minute(3)).name("refuse").on_outage(Outage::Refuse),
+        ))
 }
 
 fn locks() -> Routes {
@@ -120,14 +95,8 @@ fn locks() -> Routes {
     Router::new()
         .route("/orders/{id}/pay", on(all_but_patch, work))
         .layer(LockLayer::by_path_param("id"))
-        .merge(one(
-            "/orders/{id}/ship",
-            by_id().wait(Duration::from_secs(15)),
-        ))
-        .merge(one(
-            "/orders/{id}/hurry",
-            by_id().wait(Duration::from_millis(100)),
-        ))
+        .merge(one("/orders/{id}/ship", by_id().wait(Duration::from_secs(15))))
+        .merge(one("/orders/{id}/hurry", by_id().wait(Duration::from_millis(100))))
         .merge(one("/orders/{id}/audit", by_id().all_methods()))
         .merge(one("/orders/{id}/anyway", by_id().on_outage(Outage::Admit)))
         .merge(one("/users/{id}", by_id().scope("users")))
@@ -152,24 +121,13 @@ fn odd_locks() -> Routes {
 fn deferring() -> Routes {
     let by_id = || LockLayer::by_path_param("id");
     let one = |path, lock: LockLayer, defer: DeferLayer| {
-        Router::new()
-            .route(path, any(work))
-            .layer(lock)
-            .layer(defer)
+        Router::new().route(path, any(work)).layer(lock).layer(defer)
     };
     let owned = DeferLayer::new().owner(user).status_at("/mine");
     one("/orders/{id}/refund", by_id(), DeferLayer::new())
         .merge(one("/peer", LockLayer::by_ip(), DeferLayer::new()))
-        .merge(one(
-            "/small/{id}",
-            by_id(),
-            DeferLayer::new().body_limit(16).max_jobs(2),
-        ))
-        .merge(one(
-            "/kept/{id}",
-            by_id(),
-            DeferLayer::new().keep_header("Authorization"),
-        ))
+        .merge(one("/small/{id}", by_id(), DeferLayer::new().body_limit(16).max_jobs(2)))
+        .merge(one("/kept/{id}", by_id(), DeferLayer::new().keep_header("Authorization")))
         .merge(one("/owned/{id}", by_id(), owned))
         .merge(
             one("/metered/{id}", by_id(), DeferLayer::new())
@@ -184,20 +142,10 @@ fn between(app: &App) -> Routes {
     one("/guarded/{id}")
         .layer(DeferLayer::new())
         .layer(from_fn(guard))
+        .merge(one("/rewritten/{id}").layer(from_fn(rewrite)).layer(DeferLayer::new()))
+        .merge(one("/rebuilt/{id}").layer(from_fn(rebuild)).layer(DeferLayer::new()))
         .merge(
-            one("/rewritten/{id}")
-                .layer(from_fn(rewrite))
-                .layer(DeferLayer::new()),
-        )
-        .merge(
-            one("/rebuilt/{id}")
-                .layer(from_fn(rebuild))
-                .layer(DeferLayer::new()),
-        )
-        .merge(
-            one("/late/{id}")
-                .layer(from_fn_with_state(app.clone(), late))
-                .layer(DeferLayer::new()),
+            one("/late/{id}").layer(from_fn_with_state(app.clone(), late)).layer(DeferLayer::new()),
         )
 }
 
@@ -232,17 +180,10 @@ async fn work(
         site: app.site.to_string(),
         method: parts.method.to_string(),
         target: parts.uri.to_string(),
-        route: parts
-            .extensions
-            .get::<MatchedPath>()
-            .map_or("", MatchedPath::as_str)
-            .to_owned(),
+        route: parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str).to_owned(),
         id: id.map(|Path(id)| id),
         headers: fields(&parts),
-        peer: parts
-            .extensions
-            .get::<ConnectInfo<SocketAddr>>()
-            .map(|peer| peer.0.to_string()),
+        peer: parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.to_string()),
         fence: lock.and_then(|lock| lock.0.fence()),
         remaining: rate.map(|rate| rate.0.decision().remaining()),
         job: job.map(|job| (job.0.id.to_string(), job.0.attempt)),
@@ -252,19 +193,14 @@ async fn work(
     for (name, value) in told.headers {
         response = response.header(name, value);
     }
-    response
-        .body(Body::from(told.body))
-        .expect("the desk tells valid fields")
+    response.body(Body::from(told.body)).expect("the desk tells valid fields")
 }
 
 fn fields(parts: &Parts) -> Vec<(String, String)> {
     let fields = parts.headers.iter();
     fields
         .map(|(name, value)| {
-            (
-                name.to_string(),
-                String::from_utf8_lossy(value.as_bytes()).into_owned(),
-            )
+            (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned())
         })
         .collect()
 }
