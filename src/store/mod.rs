@@ -10,6 +10,7 @@ mod backend;
 mod handle;
 mod hints;
 mod hold;
+mod job;
 #[cfg(any(feature = "redis", test))]
 mod keys;
 mod memory;
@@ -34,6 +35,6 @@ pub(crate) use self::{
     hold::{Facts as HoldFacts, Hold, Terms},
 };
 pub use self::{
-    backend::{JobId, JobState},
     handle::Store,
+    job::{JobId, JobState},
 };

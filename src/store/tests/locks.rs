@@ -30,7 +30,7 @@ async fn a_free_lock_is_held_and_then_busy(rig: &Rig) {
     }
     match rig.acquire(ask(&key, &b)).await {
         Acquired::Busy { left, line: 0, seq: 0, joined: false } => {
-            assert!(left > LONG / 2 && left <= LONG)
+            assert!(left > LONG / 2 && left <= LONG);
         }
         other => panic!("{other:?}"),
     }

@@ -1,0 +1,90 @@
+//! A deferred request, seen from outside: its id, and what becomes of it.
+
+use std::{fmt, sync::Arc};
+
+use crate::key::{Hashed, Key, SHARDS};
+
+/// The id of a deferred request: its shard and 128 random bits, as 34 hex digits. Whoever knows it may
+/// see the request's state, so it is hashed in logs.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct JobId(Arc<str>);
+
+impl JobId {
+    pub(crate) fn new(key: &Key) -> Self {
+        Self(format!("{:02x}{}", key.shard(), uuid::Uuid::new_v4().simple()).into())
+    }
+
+    /// Reads an id; `None` if the text can't be one.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let hex = text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        let id = (text.len() == 34 && hex).then(|| Self(text.into()))?;
+        (id.shard() < SHARDS).then_some(id)
+    }
+
+    /// The id as text, as it stands in `Location`.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub(crate) fn shard(&self) -> u16 {
+        u16::from_str_radix(&self.0[..2], 16).unwrap_or(u16::MAX)
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "JobId({})", Hashed(&self.0))
+    }
+}
+
+/// What becomes of an accepted request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum JobState {
+    /// It waits in its line.
+    Queued,
+    /// A worker runs it.
+    Running,
+    /// It has run and its response is stored.
+    Done,
+    /// It was given up; the document has the reason.
+    Dead,
+    /// It was cancelled before it ran.
+    Cancelled,
+    /// Its time ran out before it ran.
+    Expired,
+}
+
+impl JobState {
+    /// The word in the status document, and in the store.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Done => "done",
+            Self::Dead => "dead",
+            Self::Cancelled => "cancelled",
+            Self::Expired => "expired",
+        }
+    }
+
+    pub(crate) fn parse(word: &str) -> Option<Self> {
+        [Self::Queued, Self::Running, Self::Done, Self::Dead, Self::Cancelled, Self::Expired]
+            .into_iter()
+            .find(|s| s.as_str() == word)
+    }
+
+    /// True while something may still happen to it.
+    #[must_use]
+    pub fn is_pending(self) -> bool {
+        matches!(self, Self::Queued | Self::Running)
+    }
+}
