@@ -116,13 +116,17 @@ async fn look(store: &Store, id: &JobId) -> JobView {
 
 /// Waits until nothing more will happen to it; how it ended.
 async fn ended(store: &Store, id: &JobId) -> JobState {
-    loop {
-        let job = look(store, id).await;
-        if !job.state.is_pending() {
-            return job.state;
+    let state = async {
+        loop {
+            let job = look(store, id).await;
+            if !job.state.is_pending() {
+                return job.state;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    };
+    // Of the stopped clock: far beyond every lease, watch and backoff.
+    tokio::time::timeout(Duration::from_secs(600), state).await.expect("the job ends")
 }
 
 /// Lets everything that can happen now happen: with the clock stopped, that is when a sleep ends.
