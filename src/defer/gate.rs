@@ -8,6 +8,7 @@ use serde_json::json;
 use super::{
     envelope::write_request,
     headers::{idempotency_key, is_upgrade, of_request},
+    unwatched::Workers,
 };
 use crate::{
     gate::{
@@ -227,6 +228,7 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
         match store.backend().enqueue(call).await {
             Ok(Enqueued::Stored { position }) => {
                 tracing::info!(node = %store.node(), %lock, job = ?id, position, "request deferred");
+                store.room::<Workers>().look(store, &id).await;
                 Some(self.accepted(&id, JobState::Queued, Some(position)))
             }
             Ok(Enqueued::Known(id)) => Some(self.known(&parked, &id).await),

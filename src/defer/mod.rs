@@ -21,6 +21,7 @@ mod run;
 mod status;
 #[cfg(test)]
 mod tests;
+mod unwatched;
 mod visit;
 mod worker;
 

@@ -1,5 +1,6 @@
 //! The worker and the status on the embedded store, with tokio's clock stopped.
 
+mod alone;
 mod outcomes;
 mod takeover;
 mod trouble;

@@ -72,11 +72,11 @@ impl Visit {
                 None => self.head().await.unwrap_or_else(|| JobId::new(&self.key)),
             };
             match self.claim(id).await {
-                Ok(Some(claimant)) => {
+                Ok(Ok(claimant)) => {
                     self.run_job(claimant).await;
                     return Next::WhenTold;
                 }
-                Ok(None) => {}
+                Ok(Err(moved)) => head = moved,
                 Err(next) => return next,
             }
         }
@@ -88,8 +88,8 @@ impl Visit {
         heads.into_iter().next().flatten()
     }
 
-    /// `Ok(None)`: another job may be first now.
-    async fn claim(&self, id: JobId) -> Result<Option<Claimant>, Next> {
+    /// `Ok(Err(..))`: another job is first now, this one if the store said which.
+    async fn claim(&self, id: JobId) -> Result<Result<Claimant, Option<JobId>>, Next> {
         let DeferWorker { store, lease, max_run, .. } = &*self.worker;
         let mut attempt = Attempt::claim(store, &self.key, &id);
         match self.send_claim(&mut attempt, &id).await {
@@ -100,7 +100,7 @@ impl Visit {
                 let accepted = UNIX_EPOCH + Duration::from_micros(accepted_us);
                 let deferred = Deferred { id: id.clone(), attempt: number, accepted };
                 let marker = Replay::new(deferred, Arc::clone(hold.facts()));
-                Ok(Some(Claimant { id, hold, envelope, marker }))
+                Ok(Ok(Claimant { id, hold, envelope, marker }))
             }
             Some(answer) => {
                 attempt.refused();
@@ -109,9 +109,10 @@ impl Visit {
                     Claimed::Empty => Err(Next::WhenTold),
                     Claimed::Dead(id) => {
                         tracing::error!(job = ?id, "deferred request is dead: crashed or lost");
-                        Ok(None)
+                        Ok(Err(None))
                     }
-                    Claimed::Moved(_) | Claimed::Claimed { .. } => Ok(None),
+                    Claimed::Moved(first) => Ok(Err(Some(first))),
+                    Claimed::Claimed { .. } => Ok(Err(None)),
                 }
             }
             None => Err(Next::After(Duration::from_millis(200))),
