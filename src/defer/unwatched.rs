@@ -21,24 +21,29 @@ struct Seen {
 }
 
 impl Workers {
-    /// After a request was stored: looks now and then whether anybody will run it.
-    pub(super) async fn look(&self, store: &Store, id: &JobId) {
+    /// After a request was stored: looks now and then whether anybody will run it. True if it was said now
+    /// that nobody will.
+    pub(super) async fn look(&self, store: &Store, id: &JobId) -> bool {
         let now = Instant::now();
         {
             let mut seen = self.0.lock();
             if seen.looked.is_some_and(|looked| now < looked + EVERY) {
-                return;
+                return false;
             }
             seen.looked = Some(now);
         }
-        let Ok(Some(job)) = store.backend().job(id.clone()).await else { return };
+        let Ok(Some(job)) = store.backend().job(id.clone()).await else {
+            return false;
+        };
         let unwatched = job.state.is_pending() && !job.watched;
         let before = std::mem::replace(&mut self.0.lock().told, unwatched);
-        if unwatched && !before {
+        let news = unwatched && !before;
+        if news {
             tracing::warn!(
                 node = %store.node(),
                 "requests are deferred and no worker is alive to run them: spawn a DeferWorker"
             );
         }
+        news
     }
 }

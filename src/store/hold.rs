@@ -23,7 +23,7 @@ use super::{
 use crate::{error::Error, key::Key};
 
 /// How a lease is kept alive.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Terms {
     pub(crate) lease: Duration,
     /// False: the lease ends at its end, whoever holds it.
@@ -171,6 +171,9 @@ impl Hold {
 
     /// The same hold, for somebody who asked for other terms.
     pub(crate) fn on_terms(mut self, terms: Terms) -> Self {
+        if self.facts.terms == terms {
+            return self;
+        }
         let Facts { key, me, fence, .. } = &*self.facts;
         let valid_until = self.facts.valid_until();
         let next = Self::new(&self.store, key, me, *fence, valid_until, terms);
