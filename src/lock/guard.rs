@@ -143,7 +143,8 @@ impl fmt::Debug for HeldLock {
 }
 
 fn remaining(facts: &HoldFacts) -> Duration {
-    if facts.loss().is_some() {
+    // Lost, or given back: a copy in a handler's own task may outlive the request.
+    if facts.loss().is_some() || facts.is_over() {
         return Duration::ZERO;
     }
     facts.valid_until().saturating_duration_since(Instant::now())

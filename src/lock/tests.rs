@@ -32,8 +32,10 @@ async fn fences_grow_and_a_holder_excludes() {
     let first = store.lock("x").acquire().await.unwrap();
     let told = busy(store.lock("x").acquire().await);
     assert!(told.left <= 10 * SECOND && told.waited.is_none());
-    let fence = first.fence();
+    let (fence, copy) = (first.fence(), first.held());
+    assert!(!copy.remaining().is_zero());
     assert_eq!(first.release().await, Released::Released);
+    assert!(copy.remaining().is_zero(), "a copy outlives the lock, and says so");
     assert!(store.lock("x").acquire().await.unwrap().fence() > fence);
 }
 
