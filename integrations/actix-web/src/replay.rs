@@ -57,6 +57,7 @@ impl AppReplayer {
         thread::Builder::new()
             .name("lockgate-replay".to_owned())
             .spawn(move || System::new().block_on(serve(store, configure, inbox)))
+            // As `std::thread::spawn` does: without it nothing would ever run, and this is at start-up.
             .expect("a thread for deferred requests");
         Self { jobs }
     }

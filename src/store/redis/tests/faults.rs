@@ -1,8 +1,10 @@
 use std::time::{Duration, Instant};
 
 use super::{
+    SECOND,
     proxy::Proxy,
     server::{Server, free_port},
+    usable,
 };
 use crate::{
     Policy, Quota,
@@ -10,8 +12,6 @@ use crate::{
     lock::{NotAcquired, Released},
     store::Store,
 };
-
-const SECOND: Duration = Duration::from_secs(1);
 
 /// Far above the deadline of 250 ms, far below any library's own retries.
 const SOON: Duration = SECOND;
@@ -24,17 +24,6 @@ async fn fault(store: &Store) -> ErrorKind {
         Err(NotAcquired::Fault(error)) => error.kind(),
         other => panic!("{other:?}"),
     }
-}
-
-/// Waits, by asking, until the store is usable again.
-async fn usable(store: &Store) {
-    for _ in 0..200 {
-        if store.check().await.is_ok() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    panic!("the store did not come back");
 }
 
 #[tokio::test]

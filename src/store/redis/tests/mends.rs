@@ -3,8 +3,10 @@
 use std::time::{Duration, Instant};
 
 use super::{
+    SECOND,
     proxy::Proxy,
     server::{Server, free_port},
+    usable,
 };
 use crate::{
     error::ErrorKind,
@@ -13,23 +15,11 @@ use crate::{
     store::{Store, keys::Keys},
 };
 
-const SECOND: Duration = Duration::from_secs(1);
-
 async fn kind(store: &Store, name: &str) -> ErrorKind {
     match store.lock(name).acquire().await {
         Err(NotAcquired::Fault(error)) => error.kind(),
         other => panic!("{other:?}"),
     }
-}
-
-async fn usable(store: &Store) {
-    for _ in 0..200 {
-        if store.check().await.is_ok() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    panic!("the store did not come back");
 }
 
 #[tokio::test]

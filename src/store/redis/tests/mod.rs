@@ -6,3 +6,20 @@ mod mends;
 mod proxy;
 mod runtimes;
 mod server;
+
+use std::time::Duration;
+
+use crate::store::Store;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Waits, by asking, until the store is usable again.
+async fn usable(store: &Store) {
+    for _ in 0..200 {
+        if store.check().await.is_ok() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the store did not come back");
+}

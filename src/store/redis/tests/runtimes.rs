@@ -1,13 +1,9 @@
 //! A store that is older than the runtime it is used on.
 
-use std::time::Duration;
-
 use tokio::runtime::Runtime;
 
-use super::server::Server;
+use super::{SECOND, server::Server};
 use crate::store::Store;
-
-const SECOND: Duration = Duration::from_secs(1);
 
 fn runtime() -> Runtime {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
