@@ -18,7 +18,7 @@ use super::{
 use crate::{
     gate::{Deferred, Replay},
     key::Key,
-    store::{Attempt, Claim, Claimed, Hold, JobId, Settle, Terms, Verdict},
+    store::{Attempt, Claim, Claimed, Hold, JobId, Mode, Settle, Terms, Verdict},
 };
 
 /// How long an envelope of a newer version is left to newer workers.
@@ -95,7 +95,13 @@ impl Visit {
         match self.send_claim(&mut attempt, &id).await {
             Some(Claimed::Claimed { fence, attempt: number, envelope, accepted_us }) => {
                 let job = Some(id.clone());
-                let terms = Terms { lease: *lease, renew: true, max_hold: *max_run, job };
+                let terms = Terms {
+                    lease: *lease,
+                    renew: true,
+                    max_hold: *max_run,
+                    job,
+                    mode: Mode::Exclusive,
+                };
                 let hold = attempt.granted(fence, terms);
                 let accepted = UNIX_EPOCH + Duration::from_micros(accepted_us);
                 let deferred = Deferred { id: id.clone(), attempt: number, accepted };

@@ -20,7 +20,7 @@ use tokio::{
 use crate::{
     error::{Error, ErrorKind},
     key::Key,
-    store::{ACCEPT_WINDOW, Acquire, Acquired, Attempt, Hold, Store, Terms},
+    store::{ACCEPT_WINDOW, Acquire, Acquired, Attempt, Hold, SPARE_FENCES, Store, Terms},
 };
 
 /// Most waiters of one lock in one process; beyond it the answer is "busy" at once.
@@ -39,7 +39,7 @@ const MAX_WAITERS_IN_ALL: usize = 16 * 1024;
 /// All local lines of a store handle.
 #[derive(Debug)]
 pub(super) struct Lines {
-    lines: Mutex<HashMap<Key, VecDeque<Waiter>>>,
+    lines: Mutex<HashMap<Key, (Arc<Notify>, VecDeque<Waiter>)>>,
     room: Semaphore,
 }
 
@@ -92,18 +92,17 @@ impl Lines {
         let Ok(_room) = self.room.try_acquire() else {
             return Waited::Full;
         };
-        let bell = store.hints().line(key);
         let (tell, told) = oneshot::channel();
-        let starts = {
+        let (starts, bell) = {
             let mut lines = self.lines.lock();
             // A line is there exactly while its keeper is.
             let starts = !lines.contains_key(key);
-            let line = lines.entry(key.clone()).or_default();
+            let (bell, line) = lines.entry(key.clone()).or_default();
             if line.len() >= MAX_WAITERS {
                 return Waited::Full;
             }
             line.push_back(Waiter { until, terms: terms.clone(), tell });
-            starts
+            (starts, Arc::clone(bell))
         };
         let mut leaves = Leaves(Some(Arc::clone(&bell)));
         if starts {
@@ -132,7 +131,7 @@ impl Lines {
     /// The first who still waits, and how long the last one will; takes the line away if there is none.
     fn front(&self, key: &Key) -> Option<(Terms, Instant)> {
         let mut lines = self.lines.lock();
-        let line = lines.get_mut(key)?;
+        let (_, line) = lines.get_mut(key)?;
         let now = Instant::now();
         line.retain(|waiter| !waiter.tell.is_closed() && waiter.until > now);
         let last = line.iter().map(|waiter| waiter.until).max();
@@ -150,7 +149,7 @@ impl Lines {
     fn hand_over(&self, key: &Key, mut hold: Hold) {
         loop {
             // The lock on the map is not held over the send: a refused hold may be dropped in it.
-            let next = self.lines.lock().get_mut(key).and_then(VecDeque::pop_front);
+            let next = self.lines.lock().get_mut(key).and_then(|(_, line)| line.pop_front());
             let Some(Waiter { terms, tell, .. }) = next else {
                 return;
             };
@@ -163,7 +162,7 @@ impl Lines {
     }
 
     fn fail(&self, key: &Key, kind: ErrorKind) {
-        let line = self.lines.lock().remove(key).unwrap_or_default();
+        let (_, line) = self.lines.lock().remove(key).unwrap_or_default();
         for waiter in line {
             let _ = waiter.tell.send(Waited::Fault(Error::new(kind, "wait")));
         }
@@ -185,8 +184,10 @@ impl Keeper {
         let mut away_since: Option<Instant> = None;
         while let Some((terms, last)) = self.lines.front(&self.key) {
             let rung = bell.notified();
-            let mut mine =
-                place.take().unwrap_or_else(|| Place::new(Attempt::new(&self.store, &self.key)));
+            let mut mine = place
+                .take()
+                .unwrap_or_else(|| Place::new(Attempt::new(&self.store, &self.key, terms.mode)));
+            let offered = self.store.hints().place(&mine.attempt.me);
             let pause = match self.look(&mut mine, &terms, last).await {
                 Ok(Acquired::Held { fence, .. }) => {
                     away_since = None;
@@ -209,7 +210,11 @@ impl Keeper {
                 }
             };
             place = Some(mine);
-            let _ = tokio::time::timeout(pause, rung).await;
+            tokio::select! {
+                () = rung => {}
+                () = offered.notified() => {}
+                () = tokio::time::sleep(pause) => {}
+            }
         }
         self.done = true;
     }
@@ -224,7 +229,9 @@ impl Keeper {
         let call = Acquire {
             key: self.key.clone(),
             me: place.attempt.me.clone(),
+            mode: terms.mode,
             lease,
+            spare: SPARE_FENCES,
             wait: Some(last.saturating_duration_since(Instant::now())),
             old_seq: place.old_seq,
             record: None,

@@ -12,7 +12,7 @@ use crate::{
     clock::LONGEST,
     error::Error,
     key::Key,
-    store::{Acquire, Acquired, Attempt, Store, Terms},
+    store::{Acquire, Acquired, Attempt, Mode, SPARE_FENCES, Store, Terms},
 };
 
 /// Longest wait: places in the line are kept for no longer.
@@ -45,6 +45,7 @@ pub(super) fn default_terms() -> Terms {
         renew: true,
         max_hold: Duration::from_secs(60),
         job: None,
+        mode: Mode::Exclusive,
     }
 }
 
@@ -126,9 +127,11 @@ impl LockRequest {
     /// One call, sent by the caller itself; takes the lock if it is free and nobody stands in line.
     async fn once(&self, record: Option<Arc<str>>) -> Result<Answer, Error> {
         let lease = self.terms.for_the_first_time();
-        let mut attempt = Attempt::new(&self.store, &self.key);
+        let mut attempt = Attempt::new(&self.store, &self.key, self.terms.mode);
         let (key, me) = (self.key.clone(), attempt.me.clone());
-        let call = Acquire { key, me, lease, wait: None, old_seq: 0, record };
+        let mode = self.terms.mode;
+        let call =
+            Acquire { key, me, mode, lease, spare: SPARE_FENCES, wait: None, old_seq: 0, record };
         match attempt.send(lease, self.store.backend().acquire(call)).await? {
             Acquired::Held { fence, .. } => {
                 let hold = attempt.granted(fence, self.terms.clone());

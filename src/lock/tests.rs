@@ -189,7 +189,7 @@ async fn a_renewed_lock_that_is_taken_away_is_lost_at_the_next_renewal() {
     let guard = store.lock("x").lease(3 * SECOND).acquire().await.unwrap();
     // What a FLUSHALL or an operator's DEL does: the nonce is gone.
     let facts = guard.hold.facts();
-    store.backend().release(facts.key.clone(), facts.me.clone()).await.unwrap();
+    store.backend().release(facts.key.clone(), facts.me.clone(), facts.terms.mode).await.unwrap();
     let started = Instant::now();
     assert_eq!(guard.lost().await, Loss::Taken);
     assert!(started.elapsed() <= SECOND + Duration::from_millis(100));

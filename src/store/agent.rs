@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use super::{
-    backend::{Backend, GaveBack, JobId, Settle, Token, Verdict},
+    backend::{Backend, GaveBack, JobId, Mode, Settle, Token, Verdict},
     hold::Facts,
     rounds::Rounds,
 };
@@ -57,6 +57,7 @@ struct Shared {
 pub(super) struct GiveBack {
     pub(super) key: Key,
     pub(super) me: Token,
+    pub(super) mode: Mode,
     /// The undo of a claim: the job goes back in line, together with its lock.
     pub(super) job: Option<JobId>,
     /// When it has ended by itself.
@@ -177,11 +178,11 @@ async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceiver<(GiveBack
 
 async fn give_back((message, pending): (GiveBack, Pending)) {
     let shared = &pending.0;
-    let GiveBack { key, me, job, until, doubtful } = message;
+    let GiveBack { key, me, mode, job, until, doubtful } = message;
     let mut pause = Duration::from_millis(20);
     loop {
         let outcome = match &job {
-            None => shared.backend.release(key.clone(), me.clone()).await,
+            None => shared.backend.release(key.clone(), me.clone(), mode).await,
             Some(job) => unclaim(&*shared.backend, &key, &me, job).await,
         };
         match outcome {

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{
     Store,
     agent::GiveBack,
-    backend::{JobId, Token},
+    backend::{JobId, Mode, Token},
     hold::{Hold, Terms},
 };
 use crate::{
@@ -26,6 +26,7 @@ pub(crate) struct Attempt {
     store: Store,
     pub(crate) key: Key,
     pub(crate) me: Token,
+    mode: Mode,
     sent: Instant,
     lease: Duration,
     /// The job a claim is for.
@@ -38,11 +39,12 @@ pub(crate) struct Attempt {
 
 impl Attempt {
     /// An acquisition, not sent yet.
-    pub(crate) fn new(store: &Store, key: &Key) -> Self {
+    pub(crate) fn new(store: &Store, key: &Key, mode: Mode) -> Self {
         Self {
             store: store.clone(),
             key: key.clone(),
             me: Token::new(store.node()),
+            mode,
             sent: Instant::now(),
             lease: Duration::ZERO,
             job: None,
@@ -53,7 +55,7 @@ impl Attempt {
 
     /// The claim of a job. Its undo puts the job back in line, uncharged: it has not been started.
     pub(crate) fn claim(store: &Store, key: &Key, job: &JobId) -> Self {
-        let mut attempt = Self::new(store, key);
+        let mut attempt = Self::new(store, key, Mode::Exclusive);
         attempt.job = Some(job.clone());
         attempt
     }
@@ -101,6 +103,7 @@ impl Drop for Attempt {
             self.store.agent().give_back(GiveBack {
                 key: self.key.clone(),
                 me: self.me.clone(),
+                mode: self.mode,
                 job: self.job.clone(),
                 until: Instant::now() + self.lease,
                 doubtful: self.doubtful || self.sent.elapsed() > HEALTHY,

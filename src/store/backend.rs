@@ -22,6 +22,42 @@ pub(crate) const ACCEPT_WINDOW: Duration = Duration::from_millis(300);
 /// Fences left free after each grant, for hand-overs inside the holder's process.
 pub(crate) const SPARE_FENCES: u64 = 16;
 
+/// Who may hold a lock at the same time. Those who hold it are all of one mode.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Mode {
+    /// One.
+    #[default]
+    Exclusive,
+    /// Any number.
+    Shared,
+    /// At most this many, at least one.
+    Permits(u32),
+}
+
+impl Mode {
+    /// The letter on the wire.
+    pub(crate) fn letter(self) -> &'static str {
+        match self {
+            Self::Exclusive => "x",
+            Self::Shared => "s",
+            Self::Permits(_) => "p",
+        }
+    }
+
+    /// The letter before a token in `h`.
+    pub(crate) fn tag(self) -> &'static str {
+        if self == Self::Exclusive { "" } else { self.letter() }
+    }
+
+    /// Most holders at once, where that has to be counted.
+    pub(crate) fn limit(self) -> u64 {
+        match self {
+            Self::Permits(most) => most.into(),
+            Self::Exclusive | Self::Shared => 0,
+        }
+    }
+}
+
 /// Who an acquisition is: `<nonce>:<node>`, both random hex. Never logged, never sent to a client.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Token(Arc<str>);
@@ -29,6 +65,13 @@ pub(crate) struct Token(Arc<str>);
 impl Token {
     pub(crate) fn new(node: &Node) -> Self {
         Self(format!("{}:{}", uuid::Uuid::new_v4().simple(), node.as_str()).into())
+    }
+
+    /// One that came back from the store.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let hex = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_hexdigit());
+        let (nonce, node) = text.split_once(':')?;
+        (hex(nonce) && hex(node)).then(|| Self(text.into()))
     }
 
     pub(crate) fn as_str(&self) -> &str {
@@ -78,10 +121,14 @@ impl fmt::Debug for Node {
 pub(crate) struct Acquire {
     pub(crate) key: Key,
     pub(crate) me: Token,
+    pub(crate) mode: Mode,
     pub(crate) lease: Duration,
+    /// Fences wanted beyond the first, for hand-overs in this process.
+    pub(crate) spare: u64,
     /// How long a place in the line may wait; `None` = try, and take no place.
     pub(crate) wait: Option<Duration>,
-    /// The sequence of a lapsed offer, to come back to the old place once; 0 = none.
+    /// The sequence of a lapsed offer, to come back to the old place once; or that of the place of
+    /// another reader of this process, who was let in when this one stood behind him; 0 = none.
     pub(crate) old_seq: u64,
     /// Idempotency record to look up before a free lock is taken.
     pub(crate) record: Option<Arc<str>>,
@@ -89,17 +136,11 @@ pub(crate) struct Acquire {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Acquired {
-    Held {
-        fence: u64,
-        line: u64,
-    },
+    /// `next`: the sequence of the first in line who can be served, 0 if there is none. `now`: the
+    /// server's time in microseconds, which sequences are made of.
+    Held { fence: u64, line: u64, next: u64, now: u64 },
     /// `joined`: this call put the place into the line.
-    Busy {
-        left: Duration,
-        line: u64,
-        seq: u64,
-        joined: bool,
-    },
+    Busy { left: Duration, line: u64, seq: u64, joined: bool },
     /// Accepted before: nothing was taken. The record's text is for `enqueue` alone.
     Known,
 }
@@ -120,6 +161,7 @@ pub(crate) enum GaveBack {
 pub(crate) struct Renewal {
     pub(crate) key: Key,
     pub(crate) me: Token,
+    pub(crate) mode: Mode,
     pub(crate) lease: Duration,
     pub(crate) job: Option<JobId>,
 }
@@ -250,7 +292,12 @@ pub(crate) struct Due {
 /// A store, seen from the engines. Every step is bounded by the store's deadline.
 pub(crate) trait Backend: fmt::Debug + Send + Sync + 'static {
     fn acquire(&self, call: Acquire) -> Step<'_, Acquired>;
-    fn release(&self, key: Key, me: Token) -> Step<'_, GaveBack>;
+    fn release(&self, key: Key, me: Token, mode: Mode) -> Step<'_, GaveBack>;
+    /// Gives back what this nonce has, and acquires for the next of the same process, in one call: if
+    /// nobody else stands in line, that one has the lock at once.
+    fn pass(&self, me: Token, mode: Mode, next: Acquire) -> Step<'_, (GaveBack, Acquired)>;
+    /// Makes an exclusive hold a shared one; false if it had been lost.
+    fn downgrade(&self, key: Key, me: Token, lease: Duration) -> Step<'_, bool>;
     /// At most 25 items.
     fn renew(&self, items: Vec<Renewal>) -> Step<'_, Vec<bool>>;
     /// All items of one shard, at most 100.

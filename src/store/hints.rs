@@ -5,6 +5,7 @@
 
 use std::{
     collections::HashMap,
+    fmt,
     sync::{Arc, Weak},
 };
 
@@ -14,16 +15,16 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::backend::JobId;
+use super::backend::{JobId, Token};
 use crate::key::Key;
 
 /// What a message can say.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Hint {
-    /// The lock was offered to this process's place.
-    Offer(Key),
-    /// Somebody joined the line of a lock that this process holds.
-    Line(Key),
+    /// A lock was offered to this place of the process.
+    Offer(Token),
+    /// Somebody joined the line of a lock that this process holds, at this sequence.
+    Line(Key, u64),
     /// The lock is offered to its first job.
     Work(Key, JobId),
     /// A shard's due index has an earlier entry now.
@@ -43,8 +44,8 @@ impl Hint {
         let kind = words.next()?;
         let key = Key::from_store(words.next()?);
         match kind {
-            "o" => Some(Self::Offer(key)),
-            "q" => Some(Self::Line(key)),
+            "o" => Token::parse(words.next()?).map(Self::Offer),
+            "q" => Some(Self::Line(key, words.next()?.parse().ok()?)),
             "j" => Some(Self::Work(key, JobId::parse(words.next()?)?)),
             "d" => Some(Self::Due(key.shard())),
             _ => None,
@@ -57,10 +58,16 @@ impl Hint {
     }
 }
 
+/// Who wants to know of those that join the line of a lock this process holds.
+pub(crate) trait Joined: Send + Sync {
+    fn joined(&self, key: &Key, seq: u64);
+}
+
 /// The listeners of one store handle.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Hints {
-    lines: Mutex<HashMap<Key, Weak<Notify>>>,
+    places: Mutex<HashMap<Token, Weak<Notify>>>,
+    lines: Mutex<Option<Weak<dyn Joined>>>,
     jobs: Mutex<HashMap<JobId, Weak<Notify>>>,
     worker: Mutex<Option<mpsc::UnboundedSender<Hint>>>,
     listening: Mutex<Option<Listening>>,
@@ -86,9 +93,14 @@ impl Hints {
         self.life.subscribe()
     }
 
-    /// A bell that rings when the lock is offered to this process.
-    pub(crate) fn line(&self, key: &Key) -> Arc<Notify> {
-        bell(&self.lines, key)
+    /// A bell that rings when a lock is offered to this place.
+    pub(crate) fn place(&self, me: &Token) -> Arc<Notify> {
+        bell(&self.places, me)
+    }
+
+    /// Tells this one from now on of those that join lines.
+    pub(crate) fn tell_of_lines(&self, told: Weak<dyn Joined>) {
+        *self.lines.lock() = Some(told);
     }
 
     /// A bell that rings when something happens to the job.
@@ -105,13 +117,17 @@ impl Hints {
 
     pub(crate) fn deliver(&self, hint: Hint) {
         match hint {
-            Hint::Offer(key) => ring(&self.lines, &key, Notify::notify_one),
+            Hint::Offer(me) => ring(&self.places, &me, Notify::notify_one),
             Hint::Job(id) => ring(&self.jobs, &id, wake_all),
-            // Local hand-over is bounded to none for now, so a holder has nothing to decide by it.
-            Hint::Line(_) => {}
+            Hint::Line(key, seq) => {
+                let told = self.lines.lock().as_ref().and_then(Weak::upgrade);
+                if let Some(told) = told {
+                    told.joined(&key, seq);
+                }
+            }
             Hint::Work(..) | Hint::Due(_) | Hint::Workers => self.tell_worker(hint),
             Hint::Resync => {
-                ring_all(&self.lines, Notify::notify_one);
+                ring_all(&self.places, Notify::notify_one);
                 ring_all(&self.jobs, wake_all);
                 self.tell_worker(Hint::Resync);
             }
@@ -122,6 +138,12 @@ impl Hints {
         if let Some(worker) = &*self.worker.lock() {
             let _ = worker.send(hint);
         }
+    }
+}
+
+impl fmt::Debug for Hints {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hints").field("places", &self.places.lock().len()).finish_non_exhaustive()
     }
 }
 
@@ -152,7 +174,7 @@ fn wake_all(bell: &Notify) {
     bell.notify_one();
 }
 
-/// Line bells have one listener, the keeper: a permit is kept for it if it is between two looks.
+/// Bells of places have one listener, the keeper: a permit is kept for it if it is between two looks.
 fn ring<K: Eq + std::hash::Hash>(bells: &Bells<K>, key: &K, how: fn(&Notify)) {
     if let Some(bell) = bells.lock().get(key).and_then(Weak::upgrade) {
         how(&bell);

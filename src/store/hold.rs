@@ -18,7 +18,7 @@ use tokio::{sync::watch, time::Instant};
 use super::{
     Store,
     agent::GiveBack,
-    backend::{GaveBack, JobId, Token},
+    backend::{GaveBack, JobId, Mode, Token},
 };
 use crate::{error::Error, key::Key};
 
@@ -32,6 +32,7 @@ pub(crate) struct Terms {
     pub(crate) max_hold: Duration,
     /// The job whose own lease is renewed in the same step.
     pub(crate) job: Option<JobId>,
+    pub(crate) mode: Mode,
 }
 
 impl Terms {
@@ -193,7 +194,7 @@ impl Hold {
         let (key, me) = (self.facts.key.clone(), self.facts.me.clone());
         // Before the call: a renewal that it overtakes would be told "not yours", and that is no loss.
         self.end();
-        let outcome = self.store.backend().release(key, me).await?;
+        let outcome = self.store.backend().release(key, me, self.facts.terms.mode).await?;
         // Only now: until here `Drop` had to see to it.
         self.forget();
         tracing::debug!(
@@ -224,6 +225,7 @@ impl Drop for Hold {
             self.store.agent().give_back(GiveBack {
                 key: facts.key.clone(),
                 me: facts.me.clone(),
+                mode: facts.terms.mode,
                 job: None,
                 until: facts.valid_until() + facts.terms.lease / 8,
                 doubtful: false,

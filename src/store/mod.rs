@@ -22,7 +22,7 @@ mod tests;
 
 pub(crate) use self::backend::{
     ACCEPT_WINDOW, Acquire, Acquired, Caps, Charge, Claim, Claimed, Enqueue, Enqueued, GaveBack,
-    JobView, Settle, Verdict,
+    JobView, Mode, SPARE_FENCES, Settle, Verdict,
 };
 pub(crate) use self::hints::Hint;
 pub use self::hold::Loss;

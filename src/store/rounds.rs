@@ -98,6 +98,7 @@ impl Rounds {
         let items = holds.iter().map(|hold| Renewal {
             key: hold.key.clone(),
             me: hold.me.clone(),
+            mode: hold.terms.mode,
             lease: lease(hold),
             job: hold.terms.job.clone(),
         });

@@ -15,7 +15,7 @@ use crate::{
     },
     lock::LockGate,
     reply::Reply,
-    store::{Attempt, Fault, Hold, JobId, JobState, Store, Terms, Verdict, faulty},
+    store::{Attempt, Fault, Hold, JobId, JobState, Mode, Store, Terms, Verdict, faulty},
 };
 
 fn answer(status: u16) -> Ran {
@@ -25,8 +25,9 @@ fn answer(status: u16) -> Ran {
 /// A run of a job on `/x`, and the hold it stands on.
 fn run_of(store: &Store) -> (Hold, Replay) {
     let key = key_of("/x");
-    let terms = Terms { lease: SECOND, renew: false, max_hold: SECOND, job: None };
-    let hold = Attempt::new(store, &key).granted(1, terms);
+    let terms =
+        Terms { lease: SECOND, renew: false, max_hold: SECOND, job: None, mode: Mode::Exclusive };
+    let hold = Attempt::new(store, &key, Mode::Exclusive).granted(1, terms);
     let deferred = Deferred { id: JobId::new(&key), attempt: 1, accepted: UNIX_EPOCH };
     let marker = Replay::new(deferred, Arc::clone(hold.facts()));
     (hold, marker)

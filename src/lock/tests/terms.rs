@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{SECOND, free};
 use crate::{
     lock::{LockGuard, LockRequest},
-    store::{Acquire, Acquired, Attempt, Fault, Loss, Store, faulty},
+    store::{Acquire, Acquired, Attempt, Fault, Loss, Mode, SPARE_FENCES, Store, faulty},
 };
 
 #[tokio::test(start_paused = true)]
@@ -118,10 +118,12 @@ async fn a_dead_place_costs_the_next_one_little_more_than_its_window() {
     let held = store.lock("x").acquire().await.unwrap();
     // A place in line whose process has died: nobody will confirm.
     let (dead, key) = (store.as_another_process(), held.key().clone());
-    let mut place = Attempt::new(&dead, &key);
+    let mut place = Attempt::new(&dead, &key, Mode::Exclusive);
     let call = Acquire {
         key: key.clone(),
         me: place.me.clone(),
+        mode: Mode::Exclusive,
+        spare: SPARE_FENCES,
         lease: SECOND,
         wait: Some(600 * SECOND),
         old_seq: 0,

@@ -1,68 +1,86 @@
 -- Acquires a lock, confirms an offer, or takes a place in the line. One call is all three, so that a
 -- retry after a lost reply and the confirmation of an offer need nothing of their own.
 --
--- KEYS[1..7] the line (line.lua)   KEYS[8] idempotency record, read only if ARGV[9] is 1
--- ARGV[1..3] as line.lua   ARGV[4] '<nonce>:<node>'   ARGV[5] lease, ms   ARGV[6] spare fences
--- ARGV[7] how long a place may wait, ms; 0 = try   ARGV[8] old sequence of a lapsed offer, or 0
--- ARGV[9] 1 to look up the idempotency record first
--- Returns {'held', fence, others in line}
---       | {'busy', ms until the last deadline, length of the line, my sequence or 0, 1 if this call
---          put me into the line (the caller gives its old sequence once, then waits at the tail)}
+-- A step of calls.lua. KEYS the line (line.lua)   record: key of an idempotency record to look up
+-- before a free lock is taken, or nil
+-- ARGV[a+1] '<nonce>:<node>'   ARGV[a+2] mode x, s or p   ARGV[a+3] most at once, for p   ARGV[a+4]
+-- lease, ms   ARGV[a+5] spare fences   ARGV[a+6] how long a place may wait, ms; 0 = try   ARGV[a+7] old
+-- sequence of a lapsed offer, or of the place of a reader of the same process; 0 = none
+-- Returns {'held', fence, others in line, sequence of the first of them that can be served or 0, now us}
+--       | {'busy', ms until the deadline it waits for, length of the line, my sequence or 0, 1 if this
+--          call put me into the line (the caller gives its old sequence once, then waits at the tail)}
 --       | {'known', record}: this request was accepted before; nothing was taken
 -- O(log n) in holders and places. Idempotent by nonce: mine already (held or offered) -> held, with
 -- a new and larger fence. If the caller has gone, release.lua with the same nonce undoes it.
-local me, lease, spare = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
-local wait, old = tonumber(ARGV[7]), tonumber(ARGV[8])
 
--- The usual case, one look: nobody holds it, nobody waits.
-if ARGV[9] ~= '1' and redis.call('EXISTS', H, Q, G) == 0 then
-  return {'held', grant(me, lease, spare), 0}
-end
-
-local last = held_until()
-local mine = redis.call('ZSCORE', H, 'h' .. me)
-if not mine and ARGV[9] == '1' then
-  -- Before a free lock is taken: a retry after a lost 202 must find its job, not run again.
-  local record = redis.call('GET', KEYS[8])
-  if record then return {'known', record} end
-end
-local line = redis.call('ZCARD', Q) + redis.call('ZCARD', G)
-if mine then return {'held', grant(me, lease, spare), line} end
-if redis.call('ZREM', H, 'o' .. me) == 1 then return {'held', grant(me, lease, spare), line} end
-
-local place = redis.call('HGET', L, '@' .. me)
-if place and not redis.call('ZSCORE', Q, place) then place = nil end
-if not last then
+-- The sequence at the head of the line, and whose place it is; nil if nobody can be served.
+local function head()
   local seq, who = live_head()
   local job_seq = jobs_head()
-  local first = seq
-  if job_seq and (not first or job_seq < first) then first, who = job_seq, nil end
-  if not first or who == me or (old > 0 and old < first) then
-    if place then drop_place(place) end
-    -- Jobs that are passed over keep their turn: their lock has an end to wait for again.
-    -- (One that is due already stays so: a worker's look ends the passing over, also while I hold.)
-    local due = tonumber(redis.call('ZSCORE', DUE, NAME) or '0')
-    if redis.call('EXISTS', G) == 1 and (due == 0 or due > NOW) then arm(NOW + lease) end
-    line = redis.call('ZCARD', Q) + redis.call('ZCARD', G)
-    return {'held', grant(me, lease, spare), line}
-  end
-  -- Looking for the head drops places past their deadline, mine too if I come back too late.
-  if place and not redis.call('ZSCORE', Q, place) then place = nil end
+  if job_seq and (not seq or job_seq < seq) then return job_seq, nil end
+  return seq, who
 end
 
-local seq, joined = 0, 0
-if wait > 0 then
-  if place then
-    seq = tonumber(redis.call('ZSCORE', Q, place))
-    drop_place(place)
-  else
-    seq = old > 0 and old or next_seq()
-    joined = 1
-    tell_holders(seq)
-  end
-  add_place(me, seq, wait)
+local function granted(me, mode, lease, spare)
+  local line = redis.call('ZCARD', Q) + redis.call('ZCARD', G)
+  local first = line > 0 and head() or 0
+  return {'held', grant(me, mode, lease, spare), line, int(first), int(NOW_US)}
 end
--- Every visit to a free lock moves its line on.
-if not last then move_on() end
-local left, length = busy_for(held_until() or NOW + ACCEPT)
-return {'busy', left, length, int(seq), joined}
+
+local function acquire(a, record)
+  local me, mode, limit = ARGV[a + 1], ARGV[a + 2], tonumber(ARGV[a + 3])
+  local lease, spare = tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5])
+  local wait, old = tonumber(ARGV[a + 6]), tonumber(ARGV[a + 7])
+
+  -- The usual case, one look: nobody holds it, nobody waits.
+  if not record and redis.call('EXISTS', H, Q, G) == 0 then
+    return {'held', grant(me, mode, lease, spare, true), 0, 0, int(NOW_US)}
+  end
+
+  local last, held = held_until()
+  local mine = redis.call('ZSCORE', H, 'h' .. TAG[mode] .. me)
+  if not mine and record then
+    -- Before a free lock is taken: a retry after a lost 202 must find its job, not run again.
+    local known = redis.call('GET', record)
+    if known then return {'known', known} end
+  end
+  if mine or redis.call('ZREM', H, 'o' .. TAG[mode] .. me) == 1 then
+    return granted(me, mode, lease, spare)
+  end
+
+  local place = redis.call('HGET', L, '@' .. me)
+  if place and not redis.call('ZSCORE', Q, place) then place = nil end
+  if fits(mode, limit, held) then
+    local first, who = head()
+    if not first or who == me or (old > 0 and old < first) then
+      if place then drop_place(place) end
+      -- Jobs that are passed over keep their turn: their lock has an end to wait for again.
+      -- (One that is due already stays so: a worker's look ends the passing over, also while I hold.)
+      local due = tonumber(redis.call('ZSCORE', DUE, NAME) or '0')
+      if redis.call('EXISTS', G) == 1 and (due == 0 or due > NOW) then arm(NOW + lease) end
+      local answer = granted(me, mode, lease, spare)
+      -- Others of my mode may stand next, and nobody else will tell them.
+      if mode ~= 'x' then move_on() end
+      return answer
+    end
+    -- Looking for the head drops places past their deadline, mine too if I come back too late.
+    if place and not redis.call('ZSCORE', Q, place) then place = nil end
+  end
+
+  local seq, joined = 0, 0
+  if wait > 0 then
+    if place then
+      seq = tonumber(redis.call('ZSCORE', Q, place))
+      drop_place(place)
+    else
+      seq = old > 0 and old or next_seq()
+      joined = 1
+      tell_holders(seq)
+    end
+    add_place(me, mode, limit, seq, wait)
+  end
+  -- Every visit to a lock with room moves its line on.
+  if held ~= 'x' then move_on() end
+  local left, length = busy_for()
+  return {'busy', left, length, int(seq), joined}
+end

@@ -25,7 +25,7 @@ local v = redis.call('HMGET', KEYS[8], 'state', 'run', 'attempts', 'again', 'max
 local state, run, attempts, bytes = v[1], v[2], tonumber(v[3] or '0'), tonumber(v[6] or '0')
 local last = held_until()
 if state == 'running' and run == me and redis.call('ZSCORE', H, 'h' .. me) then
-  return {'claimed', grant(me, lease, tonumber(ARGV[7])), attempts, redis.call('GET', KEYS[9]), v[7]}
+  return {'claimed', grant(me, 'x', lease, tonumber(ARGV[7])), attempts, redis.call('GET', KEYS[9]), v[7]}
 end
 -- A token starts one run. It comes again, late, after that run was settled, given back or lost: nobody
 -- waits for this answer, and nobody would execute another run.
@@ -81,6 +81,6 @@ redis.call('HDEL', KEYS[8], 'reason')
 redis.call('HDEL', L, 'back')
 redis.call('ZADD', KEYS[10], int(NOW + lease), id)
 redis.call('ZADD', DUE, int(NOW + lease), NAME)
-local fence = grant(me, lease, tonumber(ARGV[7]))
+local fence = grant(me, 'x', lease, tonumber(ARGV[7]))
 redis.call('PUBLISH', CHANNEL .. 'e', id)
 return {'claimed', fence, attempts + 1, envelope, v[7]}

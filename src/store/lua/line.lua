@@ -2,21 +2,32 @@
 --
 -- This file is put in front of each of those scripts. It reads the first seven KEYS and the first
 -- three ARGV, which they all have in common; everything it names carries the lock's shard tag.
+-- calls.lua has several locks in one script, and moves from one to the next with `at`.
 --
 -- KEYS[1] h      ZSET  who holds the lock or has been offered it: member -> server deadline, ms
 -- KEYS[2] l      HASH  facts that go with the line: park, back, bytes, '@<place>' -> member in q
--- KEYS[3] q      ZSET  places of live processes: '<deadline ms>:<mode>:<nonce>:<node>' -> sequence;
---                      mode x = exclusive, the only one so far
+-- KEYS[3] q      ZSET  places of live processes: '<deadline ms>:<mode>:<nonce>:<node>' -> sequence
 -- KEYS[4] g      ZSET  deferred jobs: job id -> sequence (the same sequence as q)
 -- KEYS[5] due    ZSET  of the shard: lock that has jobs -> when a worker should look at it, ms
 -- KEYS[6] f      HASH  of the shard, never expires: fence mark, sequence, number and bytes of jobs
 -- KEYS[7] watch  STRING of the shard: the node whose worker watches it, with a short TTL
 -- ARGV[1] the lock's name   ARGV[2] channel prefix   ARGV[3] accept window, ms
 --
--- Members of h: 'h<nonce>:<node>' holds, 'o<nonce>:<node>' is a place that was offered the lock,
--- 'j<job id>' is a job that was offered it. A member whose deadline has passed counts for nothing.
-local H, L, Q, G, DUE, F, WATCH = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local NAME, CHANNEL, ACCEPT = ARGV[1], ARGV[2], tonumber(ARGV[3])
+-- Modes: x = exclusive, s = shared, p<n> = at most n at once. Those in h at one time are of one mode.
+-- Members of h: 'h<token>' holds, 'o<token>' is a place that was offered the lock; for the modes s and
+-- p their letter stands before the token ('hs<token>', 'op<token>'; a token is hex). 'j<job id>' is a
+-- job that was offered it. A member whose deadline has passed counts for nothing.
+local H, L, Q, G, DUE, F, WATCH, NAME
+local CHANNEL, ACCEPT = ARGV[2], tonumber(ARGV[3])
+local TAG = {x = '', s = 's', p = 'p'}
+
+-- Turns to the lock of this name, whose keys follow KEYS[k].
+local function at(k, name)
+  H, L, Q, G, DUE, F, WATCH = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 4], KEYS[k + 5], KEYS[k + 6], KEYS[k + 7]
+  NAME = name
+end
+at(0, ARGV[1])
+
 local time = redis.call('TIME')
 -- Microseconds since 1970 stay below 2^53 until the year 2255, so a Lua number holds them exactly.
 local NOW_US = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -31,26 +42,35 @@ local function keep_ttl(key, ms)
   if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, int(ms)) end
 end
 
--- Writes a member of h. The key lives exactly as long as its latest member.
-local function put(member, ms)
+-- Writes a member of h. The key lives exactly as long as its latest member; `alone` saves the look.
+local function put(member, ms, alone)
   redis.call('ZADD', H, int(NOW + ms), member)
-  keep_ttl(H, ms)
+  if alone then redis.call('PEXPIRE', H, int(ms)) else keep_ttl(H, ms) end
 end
 
--- Takes expired holders and offers out; returns the latest deadline that is left, or nil if free.
+-- Takes expired holders and offers out; returns the latest deadline that is left and the mode of those
+-- who have it, or nil if it is free.
 local function held_until()
   local last = redis.call('ZRANGE', H, -1, -1, 'WITHSCORES')
   if #last == 0 then return nil end
   redis.call('ZREMRANGEBYSCORE', H, '-inf', int(NOW))
   if tonumber(last[2]) <= NOW then return nil end
-  return tonumber(last[2])
+  local letter = string.match(last[1], '^[ho]([sp])')
+  return tonumber(last[2]), letter or 'x'
+end
+
+-- Whether one more of this mode may come in, where those of the mode `held` are (nil: nobody is).
+local function fits(mode, limit, held)
+  if not held then return true end
+  if mode ~= held then return false end
+  return mode == 's' or (mode == 'p' and redis.call('ZCARD', H) < limit)
 end
 
 -- A fence above every fence ever given in this shard; the next `spare` ones are the holder's too.
-local function grant(me, lease, spare)
+local function grant(me, mode, lease, spare, alone)
   local fence = math.max(tonumber(redis.call('HGET', F, 'fence') or '0') + 1, NOW_US)
   redis.call('HSET', F, 'fence', int(fence + spare))
-  put('h' .. me, lease)
+  put('h' .. TAG[mode] .. me, lease, alone)
   return int(fence)
 end
 
@@ -75,7 +95,7 @@ end
 -- Tells the processes of all holders that somebody joined the line at this sequence.
 local function tell_holders(seq)
   for _, m in ipairs(redis.call('ZRANGE', H, 0, SCAN - 1)) do
-    local node = string.match(m, '^h%x+:(%x+)$')
+    local node = string.match(m, '^h[sp]?%x+:(%x+)$')
     if node then redis.call('PUBLISH', CHANNEL .. 'w:' .. node, 'q ' .. NAME .. ' ' .. int(seq)) end
   end
 end
@@ -83,13 +103,13 @@ end
 -- Takes a place out of the line.
 local function drop_place(member)
   redis.call('ZREM', Q, member)
-  redis.call('HDEL', L, '@' .. string.gsub(member, '^%d+:%a:', ''))
+  redis.call('HDEL', L, '@' .. string.gsub(member, '^%d+:%a%d*:', ''))
 end
 
 -- Puts a place into the line, for ms. While a lock has jobs, l has no end: q's TTL takes away places
 -- whose processes died, and leaves their fields. So the first place of a line makes l anew, and fields
 -- are left of the line before at most. UNLINK: however many, they cost this script nothing.
-local function add_place(me, seq, ms)
+local function add_place(me, mode, limit, seq, ms)
   if redis.call('EXISTS', Q) == 0 and redis.call('HLEN', L) > 3 then
     local facts = redis.call('HMGET', L, 'park', 'back', 'bytes')
     redis.call('UNLINK', L)
@@ -97,22 +117,22 @@ local function add_place(me, seq, ms)
       if facts[i] then redis.call('HSET', L, name, facts[i]) end
     end
   end
-  local member = int(NOW + ms) .. ':x:' .. me
+  local member = int(NOW + ms) .. ':' .. mode .. (mode == 'p' and int(limit) or '') .. ':' .. me
   redis.call('ZADD', Q, int(seq), member)
   keep_ttl(Q, ms)
   redis.call('HSET', L, '@' .. me, member)
   if redis.call('EXISTS', G) == 1 then redis.call('PERSIST', L) else keep_ttl(L, ms) end
 end
 
--- First place whose process may still be waiting: sequence, '<nonce>:<node>', member. A place of a mode
--- that this version does not know stands in line like any other, but is nobody it could offer to.
+-- First place whose process may still be waiting: sequence, '<nonce>:<node>', member, mode, limit. A place
+-- of a mode that this version does not know stands in line like any other, but is nobody it could offer to.
 local function live_head()
   for _ = 1, SCAN do
     local e = redis.call('ZRANGE', Q, 0, 0, 'WITHSCORES')
     if #e == 0 then return nil end
-    local deadline, mode, me = string.match(e[1], '^(%d+):(%a):(%x+:%x+)$')
+    local deadline, mode, limit, me = string.match(e[1], '^(%d+):(%a)(%d*):(%x+:%x+)$')
     if deadline and tonumber(deadline) > NOW then
-      return tonumber(e[2]), mode == 'x' and me or nil, e[1]
+      return tonumber(e[2]), TAG[mode] and me or nil, e[1], mode, tonumber(limit)
     end
     drop_place(e[1])
   end
@@ -131,31 +151,47 @@ local function jobs_head()
   return tonumber(e[2]), e[1]
 end
 
--- A free lock is offered to the head of its line for one accept window. A live place leaves the
--- line (a dead one would block everybody); a job stays, and is parked unless a worker claims it.
+-- The lock is offered for one accept window to whoever is at the head of its line and fits beside those
+-- who are in: one writer, the leading run of readers, as many as there are permits. A live place leaves
+-- the line (a dead one would block everybody); a job stays, and is parked unless a worker claims it.
 local function move_on()
-  local seq, me, member = live_head()
-  local job_seq, job = jobs_head()
-  if seq and (not job_seq or seq < job_seq) then
-    if not me then return end
-    drop_place(member)
-    put('o' .. me, ACCEPT)
-    redis.call('PUBLISH', CHANNEL .. 'w:' .. string.match(me, ':(%x+)$'), 'o ' .. NAME)
-    if redis.call('EXISTS', G) == 1 then arm(NOW + ACCEPT) end
-  elseif job then
-    put('j' .. job, ACCEPT)
-    redis.call('HSET', L, 'park', int(NOW + ACCEPT))
-    redis.call('ZADD', DUE, int(NOW), NAME)
-    redis.call('PUBLISH', CHANNEL .. 'w:' .. redis.call('GET', WATCH), 'j ' .. NAME .. ' ' .. job)
-  elseif redis.call('EXISTS', G) == 1 then
-    -- Hidden jobs on a free lock: a worker looks when it comes, or when the backoff is over.
-    local back = tonumber(redis.call('HGET', L, 'back') or '0')
-    arm(math.max(back, NOW))
+  for _ = 1, SCAN do
+    local last, held = held_until()
+    if held == 'x' then return end
+    local seq, me, member, mode, limit = live_head()
+    local job_seq, job = jobs_head()
+    if seq and (not job_seq or seq < job_seq) then
+      if not me or not fits(mode, limit, held) then return end
+      drop_place(member)
+      put('o' .. TAG[mode] .. me, ACCEPT)
+      redis.call('PUBLISH', CHANNEL .. 'w:' .. string.match(me, ':(%x+)$'), 'o ' .. NAME .. ' ' .. me)
+      if redis.call('EXISTS', G) == 1 then arm(NOW + ACCEPT) end
+      if mode == 'x' then return end
+    elseif last then
+      return
+    elseif job then
+      put('j' .. job, ACCEPT)
+      redis.call('HSET', L, 'park', int(NOW + ACCEPT))
+      redis.call('ZADD', DUE, int(NOW), NAME)
+      redis.call('PUBLISH', CHANNEL .. 'w:' .. redis.call('GET', WATCH), 'j ' .. NAME .. ' ' .. job)
+      return
+    else
+      -- Hidden jobs on a free lock: a worker looks when it comes, or when the backoff is over.
+      if redis.call('EXISTS', G) == 1 then
+        local back = tonumber(redis.call('HGET', L, 'back') or '0')
+        arm(math.max(back, NOW))
+      end
+      return
+    end
   end
 end
 
--- What a request that was not let in is told: ms until the last deadline, length of the line.
-local function busy_for(last)
+-- What a request that was not let in is told: ms until the deadline it waits for (of permits the first,
+-- else the last), length of the line.
+local function busy_for()
+  local last, held = held_until()
+  if held == 'p' then last = tonumber(redis.call('ZRANGE', H, 0, 0, 'WITHSCORES')[2]) end
+  last = last or NOW + ACCEPT
   return int(math.max(last - NOW, 1)), redis.call('ZCARD', Q) + redis.call('ZCARD', G)
 end
 

@@ -1,7 +1,8 @@
 -- Extends leases: of locks, and of the jobs that run under them, in one step.
 --
 -- KEYS per item (4): h, lease, due, j   (lease, due, j are touched only if the item has a job)
--- ARGV per item (5): '<nonce>:<node>', lease ms, lock name, job id or '', reserved ''
+-- ARGV per item (5): '<nonce>:<node>', lease ms, lock name, job id or '',
+-- letter of the mode before the token in h ('' exclusive, s, p)
 -- Returns one number an item: 1 extended, 0 not mine any more. At most 25 items a call.
 -- O(items * log n). Idempotent; a dead caller's extension ends with the lease it gave.
 local time = redis.call('TIME')
@@ -10,7 +11,7 @@ local function int(n) return string.format('%.0f', n) end
 local out = {}
 for i = 1, #KEYS / 4 do
   local k, a = (i - 1) * 4, (i - 1) * 5
-  local member, lease = 'h' .. ARGV[a + 1], tonumber(ARGV[a + 2])
+  local member, lease = 'h' .. ARGV[a + 5] .. ARGV[a + 1], tonumber(ARGV[a + 2])
   local deadline = redis.call('ZSCORE', KEYS[k + 1], member)
   if deadline and tonumber(deadline) > now then
     redis.call('ZADD', KEYS[k + 1], int(now + lease), member)

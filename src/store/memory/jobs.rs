@@ -9,7 +9,8 @@ use super::{
     shard::Job,
 };
 use crate::store::backend::{
-    ACCEPT_WINDOW, Claim, Claimed, Enqueue, Enqueued, JobId, JobState, Settle, Verdict,
+    ACCEPT_WINDOW, Claim, Claimed, Enqueue, Enqueued, JobId, JobState, Mode, SPARE_FENCES, Settle,
+    Verdict,
 };
 
 impl Visit<'_> {
@@ -39,7 +40,7 @@ impl Visit<'_> {
         self.jobs.put(&id, self.new_job(call, seq, bytes), None);
         match self.held_until() {
             Some(last) => {
-                self.tell_holders();
+                self.tell_holders(seq);
                 if self.facts.due.get(self.key).is_none() {
                     self.arm(last);
                 }
@@ -96,7 +97,7 @@ impl Visit<'_> {
         }
         let last = self.held_until();
         if let Some(state) = self.began(call) {
-            let holds = Member::Holds(call.me.clone());
+            let holds = Member::holds(Mode::Exclusive, &call.me);
             return match self.line.deadline(&holds) {
                 Some(_) if state == JobState::Running => self.run(call, false),
                 // A token starts one run. It comes again, late, after that run was settled, given
@@ -172,7 +173,7 @@ impl Visit<'_> {
         }
         let (attempt, accepted_us) = (job.attempts, job.accepted_us);
         let envelope = job.envelope.clone();
-        let fence = self.grant(&call.me, call.lease);
+        let fence = self.grant(&call.me, Mode::Exclusive, call.lease, SPARE_FENCES);
         if fresh {
             self.tell_all(&call.id);
         }
@@ -208,7 +209,7 @@ impl Visit<'_> {
         if job.state != JobState::Running {
             return true;
         }
-        let holds = Member::Holds(me);
+        let holds = Member::holds(Mode::Exclusive, &me);
         if self.line.deadline(&holds).is_none_or(|deadline| deadline <= now) {
             return false;
         }

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     key::Key,
     store::{
-        backend::{ACCEPT_WINDOW, JobId, SPARE_FENCES, Token},
+        backend::{ACCEPT_WINDOW, JobId, Mode, Token},
         hints::Hint,
     },
 };
@@ -22,12 +22,29 @@ use crate::{
 /// Rows that one step may look at: a bound on its running time, not on the line.
 const SCAN: usize = 100;
 
-/// Who stands in h: holders, and those who have been offered the lock.
+/// Who stands in h: holders, and those who have been offered the lock; with the letter of their mode.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Member {
-    Holds(Token),
-    Offered(Token),
+    Holds(&'static str, Token),
+    Offered(&'static str, Token),
     Job(JobId),
+}
+
+impl Member {
+    pub(super) fn holds(mode: Mode, me: &Token) -> Self {
+        Self::Holds(mode.letter(), me.clone())
+    }
+
+    pub(super) fn offered(mode: Mode, me: &Token) -> Self {
+        Self::Offered(mode.letter(), me.clone())
+    }
+
+    fn letter(&self) -> &'static str {
+        match self {
+            Self::Holds(letter, _) | Self::Offered(letter, _) => letter,
+            Self::Job(_) => Mode::Exclusive.letter(),
+        }
+    }
 }
 
 /// A place in q, in its order.
@@ -36,12 +53,13 @@ pub(super) struct Place {
     pub(super) seq: u64,
     pub(super) deadline: u64,
     pub(super) me: Token,
+    pub(super) mode: Mode,
 }
 
 /// The keys h, l, q and g of one lock.
 #[derive(Default)]
 pub(super) struct Line {
-    /// h: one member if the lock is exclusive, so a list is enough.
+    /// h: mostly one member, so a list is enough. All are of one mode.
     holders: Vec<(Member, u64)>,
     /// When h ends: with its latest member ever, until it was empty.
     holders_end: u64,
@@ -112,7 +130,7 @@ impl Line {
         self.holders.len() < before
     }
 
-    fn put(&mut self, member: Member, deadline: u64) {
+    pub(super) fn put(&mut self, member: Member, deadline: u64) {
         if self.holders.is_empty() {
             self.holders_end = 0;
         }
@@ -124,8 +142,8 @@ impl Line {
     }
 
     /// Moves the deadline of a live holder; false if it is none.
-    pub(super) fn extend(&mut self, me: &Token, now: Now, until: u64) -> bool {
-        let member = Member::Holds(me.clone());
+    pub(super) fn extend(&mut self, me: &Token, mode: Mode, now: Now, until: u64) -> bool {
+        let member = Member::holds(mode, me);
         let live = self.deadline(&member).is_some_and(|end| end > now.ms);
         if live {
             self.put(member, until);
@@ -189,11 +207,40 @@ impl Visit<'_> {
         self.line.holders.iter().map(|(_, deadline)| *deadline).max()
     }
 
+    /// The mode of those who have it; `None` if it is free.
+    pub(super) fn held(&mut self) -> Option<&'static str> {
+        self.held_until()?;
+        self.line.holders.first().map(|(member, _)| member.letter())
+    }
+
+    /// Whether one more of this mode may come in.
+    pub(super) fn fits(&mut self, mode: Mode) -> bool {
+        match self.held() {
+            None => true,
+            Some(held) if held != mode.letter() => false,
+            Some(_) => match mode {
+                Mode::Exclusive => false,
+                Mode::Shared => true,
+                Mode::Permits(most) => self.line.holders.len() < most as usize,
+            },
+        }
+    }
+
+    /// What a request that was not let in is told: until when, and the length of the line.
+    pub(super) fn busy_for(&mut self) -> (Duration, u64) {
+        let mut until = self.held_until();
+        if self.held() == Some(Mode::Permits(1).letter()) {
+            until = self.line.holders.iter().map(|(_, deadline)| *deadline).min();
+        }
+        let left = until.unwrap_or_else(|| self.accept_until()).saturating_sub(self.now.ms);
+        (Duration::from_millis(left.max(1)), self.line.len())
+    }
+
     /// A fence above every fence ever given in this shard; the spare ones are the holder's too.
-    pub(super) fn grant(&mut self, me: &Token, lease: Duration) -> u64 {
+    pub(super) fn grant(&mut self, me: &Token, mode: Mode, lease: Duration, spare: u64) -> u64 {
         let fence = (self.facts.fence + 1).max(self.now.us);
-        self.facts.fence = fence + SPARE_FENCES;
-        self.line.put(Member::Holds(me.clone()), self.now.after(lease));
+        self.facts.fence = fence + spare;
+        self.line.put(Member::holds(mode, me), self.now.after(lease));
         fence
     }
 
@@ -207,12 +254,12 @@ impl Visit<'_> {
         }
     }
 
-    /// Tells the processes of all holders that somebody joined the line.
-    pub(super) fn tell_holders(&mut self) {
+    /// Tells the processes of all holders that somebody joined the line at this sequence.
+    pub(super) fn tell_holders(&mut self, seq: u64) {
         for (member, _) in self.line.holders.iter().take(SCAN) {
-            if let Member::Holds(me) = member {
+            if let Member::Holds(_, me) = member {
                 let to = Some(me.node().into());
-                let hint = Hint::Line(self.key.clone());
+                let hint = Hint::Line(self.key.clone(), seq);
                 self.post.push(Mail { to, hint });
             }
         }
@@ -240,31 +287,66 @@ impl Visit<'_> {
         self.line.first_job().filter(|_| seen).cloned()
     }
 
-    /// A free lock is offered to the head of its line for one accept window. A live place leaves the
-    /// line (a dead one would block everybody); a job stays, and is parked unless a worker claims it.
-    pub(super) fn move_on(&mut self) {
+    /// Who stands at the head of the line, and whose place that is; `None` if nobody can be served.
+    pub(super) fn head(&mut self) -> Option<(u64, Option<Place>)> {
         let place = self.live_head();
-        let job = self.jobs_head();
-        let until = self.accept_until();
-        match (place, job) {
-            (Some(place), job) if job.as_ref().is_none_or(|(seq, _)| place.seq < *seq) => {
-                self.line.drop_place(&place);
-                self.line.put(Member::Offered(place.me.clone()), until);
-                self.tell(place.me.node(), Hint::Offer(self.key.clone()));
-                if !self.line.jobs.is_empty() {
-                    self.arm(until);
-                }
+        match (place, self.jobs_head()) {
+            (place, Some((seq, _))) if place.as_ref().is_none_or(|place| seq < place.seq) => {
+                Some((seq, None))
             }
-            (_, Some((_, id))) => self.offer_to_job(id, until),
-            // Hidden jobs on a free lock: a worker looks when it comes, or when the backoff is over.
-            _ if !self.line.jobs.is_empty() => {
-                self.arm(self.line.back.unwrap_or(0).max(self.now.ms));
-            }
-            _ => {}
+            (place, _) => place.map(|place| (place.seq, Some(place))),
         }
     }
 
-    fn offer_to_job(&mut self, id: JobId, until: u64) {
+    /// The lock is offered for one accept window to whoever is at the head of its line and fits beside
+    /// those who are in: one writer, the leading run of readers, as many as there are permits. A live
+    /// place leaves the line (a dead one would block everybody); a job stays, and is parked unless a
+    /// worker claims it.
+    pub(super) fn move_on(&mut self) {
+        for _ in 0..SCAN {
+            let held = self.held();
+            if held == Some(Mode::Exclusive.letter()) {
+                return;
+            }
+            match self.head() {
+                Some((_, Some(place))) => {
+                    if !self.fits(place.mode) {
+                        return;
+                    }
+                    self.offer_to(&place);
+                    if place.mode == Mode::Exclusive {
+                        return;
+                    }
+                }
+                _ if held.is_some() => return,
+                Some((_, None)) => return self.offer_to_first_job(),
+                None => {
+                    // Hidden jobs on a free lock: a worker looks when it comes, or when the backoff is
+                    // over.
+                    if !self.line.jobs.is_empty() {
+                        self.arm(self.line.back.unwrap_or(0).max(self.now.ms));
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn offer_to(&mut self, place: &Place) {
+        let until = self.accept_until();
+        self.line.drop_place(place);
+        self.line.put(Member::offered(place.mode, &place.me), until);
+        self.tell(place.me.node(), Hint::Offer(place.me.clone()));
+        if !self.line.jobs.is_empty() {
+            self.arm(until);
+        }
+    }
+
+    fn offer_to_first_job(&mut self) {
+        let until = self.accept_until();
+        let Some((_, id)) = self.line.first_job().cloned() else {
+            return;
+        };
         self.line.put(Member::Job(id.clone()), until);
         self.line.park = Some(until);
         self.facts.due.set(self.key, self.now.ms);

@@ -1,22 +1,22 @@
-//! `acquire.lua` and `release.lua`.
+//! `acquire.lua`, `release.lua` and `downgrade.lua`.
 
 use std::{sync::Arc, time::Duration};
 
 use super::line::{Member, Place, Visit};
-use crate::store::backend::{Acquire, Acquired, GaveBack, Token};
+use crate::store::backend::{Acquire, Acquired, GaveBack, Mode, Token};
 
 impl Visit<'_> {
     pub(super) fn acquire(&mut self, call: &Acquire) -> Acquired {
-        let me = &call.me;
-        let last = self.held_until();
-        let mine = self.line.deadline(&Member::Holds(me.clone())).is_some();
+        let Acquire { me, mode, .. } = call;
+        self.held_until();
+        let mine = self.line.deadline(&Member::holds(*mode, me)).is_some();
         if !mine && self.is_known(call) {
             return Acquired::Known;
         }
-        if mine || self.line.take(&Member::Offered(me.clone())) {
-            return self.held(call);
+        if mine || self.line.take(&Member::offered(*mode, me)) {
+            return self.granted(call);
         }
-        if last.is_none() && self.may_take(call) {
+        if self.fits(*mode) && self.may_take(call) {
             if let Some(place) = self.line.place_of(me) {
                 self.line.drop_place(&place);
             }
@@ -26,21 +26,19 @@ impl Visit<'_> {
             if !self.line.jobs.is_empty() && due.is_none_or(|due| due > self.now.ms) {
                 self.arm(self.now.after(call.lease));
             }
-            return self.held(call);
+            let answer = self.granted(call);
+            // Others of its mode may stand next, and nobody else will tell them.
+            if *mode != Mode::Exclusive {
+                self.move_on();
+            }
+            return answer;
         }
         let joined = call.wait.is_some() && self.line.place_of(me).is_none();
-        let seq = call.wait.map_or(0, |wait| self.join(me, wait, call.old_seq));
-        // Every visit to a free lock moves its line on.
-        if last.is_none() {
-            self.move_on();
-        }
-        let until = self.held_until().unwrap_or_else(|| self.accept_until());
-        Acquired::Busy {
-            left: Duration::from_millis((until - self.now.ms).max(1)),
-            line: self.line.len(),
-            seq,
-            joined,
-        }
+        let seq = call.wait.map_or(0, |wait| self.join(call, wait));
+        // Every visit to a lock with room moves its line on.
+        self.move_on();
+        let (left, line) = self.busy_for();
+        Acquired::Busy { left, line, seq, joined }
     }
 
     /// Before a free lock is taken: a retry after a lost 202 must find its job, not run again.
@@ -52,42 +50,40 @@ impl Visit<'_> {
         })
     }
 
-    fn held(&mut self, call: &Acquire) -> Acquired {
+    fn granted(&mut self, call: &Acquire) -> Acquired {
         let line = self.line.len();
-        let fence = self.grant(&call.me, call.lease);
-        Acquired::Held { fence, line }
+        let next = self.head().map_or(0, |(seq, _)| seq);
+        let fence = self.grant(&call.me, call.mode, call.lease, call.spare);
+        Acquired::Held { fence, line, next, now: self.now.us }
     }
 
     /// Whether nobody stands before the caller.
     fn may_take(&mut self, call: &Acquire) -> bool {
-        let place = self.live_head();
-        let job = self.jobs_head().map(|(seq, _)| seq);
-        let old = call.old_seq;
-        match (place, job) {
-            (None, None) => true,
-            (Some(place), job) if job.is_none_or(|seq| place.seq <= seq) => {
-                place.me == call.me || (old > 0 && old < place.seq)
+        match self.head() {
+            None => true,
+            Some((seq, place)) => {
+                place.is_some_and(|place| place.me == call.me)
+                    || (call.old_seq > 0 && call.old_seq < seq)
             }
-            (_, Some(seq)) => old > 0 && old < seq,
-            // The arm above takes it, since there is no job.
-            (Some(_), None) => false,
         }
     }
 
     /// Takes a place in the line, or keeps the one it has for longer; returns its sequence.
-    fn join(&mut self, me: &Token, wait: Duration, old: u64) -> u64 {
+    fn join(&mut self, call: &Acquire, wait: Duration) -> u64 {
+        let Acquire { me, mode, old_seq, .. } = call;
         let seq = match self.line.place_of(me) {
             Some(place) => {
                 self.line.drop_place(&place);
                 place.seq
             }
             None => {
-                let seq = if old > 0 { old } else { self.next_seq() };
-                self.tell_holders();
+                let seq = if *old_seq > 0 { *old_seq } else { self.next_seq() };
+                self.tell_holders(seq);
                 seq
             }
         };
-        self.line.add_place(Place { seq, deadline: self.now.after(wait), me: me.clone() });
+        let deadline = self.now.after(wait);
+        self.line.add_place(Place { seq, deadline, me: me.clone(), mode: *mode });
         seq
     }
 
@@ -97,24 +93,38 @@ impl Visit<'_> {
         self.facts.seq
     }
 
-    pub(super) fn release(&mut self, me: &Token) -> GaveBack {
-        let (holds, offered) = (Member::Holds(me.clone()), Member::Offered(me.clone()));
+    pub(super) fn release(&mut self, me: &Token, mode: Mode) -> GaveBack {
+        let holds = Member::holds(mode, me);
         let held = self.line.deadline(&holds);
         let place = self.line.place_of(me);
         if let Some(place) = &place {
             self.line.drop_place(place);
         }
-        let taken = self.line.take(&holds) | self.line.take(&offered);
-        if !taken {
-            return place.map_or(GaveBack::Nothing, |_| GaveBack::Left);
+        let taken = self.line.take(&holds) | self.line.take(&Member::offered(mode, me));
+        if !taken && place.is_none() {
+            return GaveBack::Nothing;
         }
-        if self.held_until().is_none() {
-            self.move_on();
-        }
+        self.move_on();
         match held {
             None => GaveBack::Left,
             Some(deadline) if deadline > self.now.ms => GaveBack::Released,
             Some(_) => GaveBack::Lost,
         }
+    }
+
+    /// False if it was not held any more.
+    pub(super) fn downgrade(&mut self, me: &Token, lease: Duration) -> bool {
+        let now = self.now.ms;
+        let (shared, held) = (Member::holds(Mode::Shared, me), Member::holds(Mode::Exclusive, me));
+        if let Some(deadline) = self.line.deadline(&shared) {
+            return deadline > now;
+        }
+        if self.line.deadline(&held).is_none_or(|deadline| deadline <= now) {
+            return false;
+        }
+        self.line.take(&held);
+        self.line.put(shared, self.now.after(lease));
+        self.move_on();
+        true
     }
 }

@@ -29,7 +29,7 @@ use self::{
 use super::{
     backend::{
         Acquire, Acquired, Backend, Charge, Charged, Claim, Claimed, Due, Enqueue, Enqueued,
-        GaveBack, JobId, JobState, JobView, Node, Renewal, Settle, Step, Token,
+        GaveBack, JobId, JobState, JobView, Mode, Node, Renewal, Settle, Step, Token,
     },
     hints::{Hint, Hints},
 };
@@ -154,8 +154,16 @@ impl Backend for Memory {
         done(self.visit(&call.key, |visit| visit.acquire(&call)))
     }
 
-    fn release(&self, key: Key, me: Token) -> Step<'_, GaveBack> {
-        done(self.visit(&key, |visit| visit.release(&me)))
+    fn release(&self, key: Key, me: Token, mode: Mode) -> Step<'_, GaveBack> {
+        done(self.visit(&key, |visit| visit.release(&me, mode)))
+    }
+
+    fn pass(&self, me: Token, mode: Mode, next: Acquire) -> Step<'_, (GaveBack, Acquired)> {
+        done(self.visit(&next.key, |visit| (visit.release(&me, mode), visit.acquire(&next))))
+    }
+
+    fn downgrade(&self, key: Key, me: Token, lease: Duration) -> Step<'_, bool> {
+        done(self.visit(&key, |visit| visit.downgrade(&me, lease)))
     }
 
     fn renew(&self, items: Vec<Renewal>) -> Step<'_, Vec<bool>> {

@@ -146,7 +146,7 @@ impl Shard {
             return false;
         };
         line.expire(now);
-        if !line.extend(&item.me, now, until) {
+        if !line.extend(&item.me, item.mode, now, until) {
             return false;
         }
         let end = line.end();

@@ -55,6 +55,19 @@ impl Row {
         }
     }
 
+    /// What a step of several ran into.
+    pub(super) fn refusal(&self) -> Option<Error> {
+        let [Value::BulkString(word), Value::BulkString(text), ..] = self.parts.as_slice() else {
+            return None;
+        };
+        if word != b"error" {
+            return None;
+        }
+        let error = String::from_utf8_lossy(text);
+        tracing::error!(%error, script = self.script, "the store refused a step");
+        Some(Error::new(ErrorKind::Protocol, self.script))
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.parts.as_slice().is_empty()
     }

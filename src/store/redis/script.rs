@@ -39,8 +39,18 @@ macro_rules! line_script {
     };
 }
 
-line_script!(ACQUIRE, "acquire");
-line_script!(RELEASE, "release");
+script!(
+    CALLS,
+    "calls",
+    concat!(
+        include_str!("../lua/line.lua"),
+        include_str!("../lua/acquire.lua"),
+        include_str!("../lua/release.lua"),
+        include_str!("../lua/downgrade.lua"),
+        include_str!("../lua/calls.lua")
+    ),
+    repeatable: true
+);
 line_script!(ENQUEUE, "enqueue");
 line_script!(CLAIM, "claim");
 line_script!(SETTLE, "settle");

@@ -38,8 +38,8 @@ const RUNS: usize = 40;
 fn apart(reply: Reply) -> (Reply, Vec<Duration>) {
     let zero = Duration::ZERO;
     let (reply, times) = match reply {
-        Reply::Acquired(Acquired::Held { line, .. }) => {
-            (Reply::Acquired(Acquired::Held { fence: 0, line }), vec![])
+        Reply::Acquired(Acquired::Held { line, next, .. }) => {
+            (Reply::Acquired(Acquired::Held { fence: 0, line, next: next.min(1), now: 0 }), vec![])
         }
         Reply::Acquired(Acquired::Busy { left, line, seq, joined }) => {
             let plain = Acquired::Busy { left: zero, line, seq: u64::from(seq > 0), joined };

@@ -10,8 +10,8 @@ use super::{
 use crate::{
     Key,
     store::backend::{
-        Acquire, Acquired, Caps, Charge, Claim, Claimed, Enqueue, Enqueued, JobId, Node, Renewal,
-        Settle, Token,
+        Acquire, Acquired, Caps, Charge, Claim, Claimed, Enqueue, Enqueued, JobId, Mode, Node,
+        Renewal, SPARE_FENCES, Settle, Token,
     },
 };
 
@@ -34,6 +34,8 @@ impl Waiter {
         Acquire {
             key: self.key.clone(),
             me: self.me.clone(),
+            mode: Mode::Exclusive,
+            spare: SPARE_FENCES,
             lease,
             wait: Some(wait),
             old_seq: self.old_seq,
@@ -231,7 +233,7 @@ impl Clients {
 
 fn renew(key: Key, me: Token, job: Option<JobId>, k: u64) -> Call {
     let lease = time(k);
-    Call::Renew(Renewal { key, me, lease, job })
+    Call::Renew(Renewal { key, me, mode: Mode::Exclusive, lease, job })
 }
 
 /// Counted from the latest.

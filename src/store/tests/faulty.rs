@@ -12,7 +12,7 @@ use crate::{
         Store,
         backend::{
             Acquire, Acquired, Backend, Charge, Charged, Claim, Claimed, Due, Enqueue, Enqueued,
-            GaveBack, JobId, JobState, JobView, Node, Renewal, Settle, Step, Token,
+            GaveBack, JobId, JobState, JobView, Mode, Node, Renewal, Settle, Step, Token,
         },
         hints::Hints,
         memory::Memory,
@@ -102,8 +102,16 @@ impl Backend for Faulty {
         self.call("acquire", |memory| memory.acquire(call))
     }
 
-    fn release(&self, key: crate::Key, me: Token) -> Step<'_, GaveBack> {
-        self.call("release", |memory| memory.release(key, me))
+    fn release(&self, key: crate::Key, me: Token, mode: Mode) -> Step<'_, GaveBack> {
+        self.call("release", move |memory| memory.release(key, me, mode))
+    }
+
+    fn pass(&self, me: Token, mode: Mode, next: Acquire) -> Step<'_, (GaveBack, Acquired)> {
+        self.call("pass", move |memory| memory.pass(me, mode, next))
+    }
+
+    fn downgrade(&self, key: crate::Key, me: Token, lease: Duration) -> Step<'_, bool> {
+        self.call("downgrade", move |memory| memory.downgrade(key, me, lease))
     }
 
     fn renew(&self, items: Vec<Renewal>) -> Step<'_, Vec<bool>> {

@@ -71,7 +71,7 @@ async fn the_head_is_told_of_its_offer(rig: &Rig) {
     let (to_b, to_c) = (b.token(), c.token());
     rig.join(&key, &to_b).await;
     rig.join(&key, &to_c).await;
-    let (bell, other) = (b.hints.line(&key), c.hints.line(&key));
+    let (bell, other) = (b.hints.place(&to_b), c.hints.place(&to_c));
     rig.release(&key, &holder).await;
     rings(&bell).await;
     assert!(other.notified().now_or_never().is_none(), "it wakes exactly one process");
@@ -88,7 +88,7 @@ async fn a_moved_offer_is_told_to_the_next(rig: &Rig) {
     rig.join(&key, &dead).await;
     rig.join(&key, &me).await;
     rig.pass(SHORT).await;
-    let bell = b.hints.line(&key);
+    let bell = b.hints.place(&me);
     rig.refused(&key, &stranger()).await;
     rig.miss_the_window().await;
     rig.refused(&key, &stranger()).await;

@@ -5,7 +5,7 @@ use super::{
     rig::{LONG, Rig, SHORT, ask, deferred, key, neighbours, stranger, wait},
 };
 use crate::store::backend::{
-    Acquire, Acquired, Enqueued, GaveBack, Node, Renewal, SPARE_FENCES, Token,
+    Acquire, Acquired, Enqueued, GaveBack, Mode, Node, Renewal, SPARE_FENCES, Token,
 };
 
 on_every_store!(
@@ -25,7 +25,7 @@ on_every_store!(
 async fn a_free_lock_is_held_and_then_busy(rig: &Rig) {
     let (key, a, b) = (key(), stranger(), stranger());
     match rig.acquire(ask(&key, &a)).await {
-        Acquired::Held { fence, line: 0 } => assert!(fence > 0),
+        Acquired::Held { fence, line: 0, .. } => assert!(fence > 0),
         other => panic!("{other:?}"),
     }
     match rig.acquire(ask(&key, &b)).await {
@@ -100,7 +100,7 @@ async fn a_lease_that_ended_can_be_told_from_one_never_had(rig: &Rig) {
 
 fn renewal(key: &crate::Key, me: &Token) -> Renewal {
     let (key, me) = (key.clone(), me.clone());
-    Renewal { key, me, lease: LONG, job: None }
+    Renewal { key, me, mode: Mode::Exclusive, lease: LONG, job: None }
 }
 
 async fn renewal_moves_the_end_and_only_of_ones_own(rig: &Rig) {

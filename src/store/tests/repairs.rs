@@ -136,7 +136,7 @@ mod by_hand {
         rig.hold(&key, &a).await;
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let deadline = (since.unwrap() + LONG).as_millis();
-        let place = format!("{deadline}:s:{}", stranger().as_str());
+        let place = format!("{deadline}:z:{}", stranger().as_str());
         let (line, seq) = (of_line(&key, "q"), "7");
         let added: i64 = rig.server().raw("ZADD", &line, &[seq, &place]).await;
         assert_eq!(added, 1);
@@ -150,7 +150,7 @@ mod by_hand {
             rig.miss_the_window().await;
         }
         let first: Vec<String> = rig.server().raw("ZRANGE", &line, &["0", "0"]).await;
-        assert!(first[0].contains(":s:"), "it was dropped: {first:?}");
+        assert!(first[0].contains(":z:"), "it was dropped: {first:?}");
         // Until its own deadline; then b, who has come back meanwhile, is the first.
         rig.pass(LONG).await;
         rig.hold(&key, &b).await;

@@ -11,8 +11,8 @@ use crate::{
         Store,
         backend::{
             ACCEPT_WINDOW, Acquire, Acquired, Backend, Caps, Charge, Charged, Claim, Claimed, Due,
-            Enqueue, Enqueued, GaveBack, JobId, JobState, JobView, Node, Renewal, Settle, Token,
-            Verdict,
+            Enqueue, Enqueued, GaveBack, JobId, JobState, JobView, Mode, Node, Renewal,
+            SPARE_FENCES, Settle, Token, Verdict,
         },
         hints::Hints,
         memory::Memory,
@@ -112,7 +112,7 @@ impl Rig {
 
     pub(super) async fn release(&self, key: &Key, me: &Token) -> GaveBack {
         let (key, me) = (key.clone(), me.clone());
-        self.backend().release(key, me).await.unwrap()
+        self.backend().release(key, me, Mode::Exclusive).await.unwrap()
     }
 
     pub(super) async fn renew(&self, items: Vec<Renewal>) -> Vec<bool> {
@@ -243,7 +243,16 @@ pub(super) fn neighbours<const N: usize>() -> [Key; N] {
 
 /// Tries to acquire, for long.
 pub(super) fn ask(key: &Key, me: &Token) -> Acquire {
-    Acquire { key: key.clone(), me: me.clone(), lease: LONG, wait: None, old_seq: 0, record: None }
+    Acquire {
+        key: key.clone(),
+        me: me.clone(),
+        mode: Mode::Exclusive,
+        lease: LONG,
+        spare: SPARE_FENCES,
+        wait: None,
+        old_seq: 0,
+        record: None,
+    }
 }
 
 /// Acquires or waits, for long.

@@ -9,7 +9,8 @@ use super::{
 use crate::{
     Key,
     store::backend::{
-        ACCEPT_WINDOW, Claim, Claimed, Enqueue, GaveBack, JobId, JobState, Renewal, Token, Verdict,
+        ACCEPT_WINDOW, Claim, Claimed, Enqueue, GaveBack, JobId, JobState, Mode, Renewal, Token,
+        Verdict,
     },
 };
 
@@ -321,7 +322,13 @@ async fn renewal_keeps_job_and_lock(rig: &Rig) {
     let (key, run) = (key(), stranger());
     let id = rig.put_off(&key).await;
     start_short(rig, &key, &id, &run).await;
-    let renewal = Renewal { key: key.clone(), me: run.clone(), lease: LONG, job: Some(id.clone()) };
+    let renewal = Renewal {
+        key: key.clone(),
+        me: run.clone(),
+        mode: Mode::Exclusive,
+        lease: LONG,
+        job: Some(id.clone()),
+    };
     assert_eq!(rig.renew(vec![renewal]).await, [true]);
     rig.pass(SHORT).await;
     let due = rig.due(key.shard(), 10).await;

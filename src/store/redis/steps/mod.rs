@@ -17,7 +17,7 @@ use crate::{
     store::{
         backend::{
             Acquire, Acquired, Backend, Charge, Charged, Claim, Claimed, Due, Enqueue, Enqueued,
-            GaveBack, JobId, JobState, JobView, Node, Renewal, Settle, Step, Token,
+            GaveBack, JobId, JobState, JobView, Mode, Node, Renewal, Settle, Step, Token,
         },
         hints::Hints,
     },
@@ -30,8 +30,16 @@ impl Backend for Redis {
         Box::pin(self.do_acquire(call))
     }
 
-    fn release(&self, key: Key, me: Token) -> Step<'_, GaveBack> {
-        Box::pin(self.do_release(key, me))
+    fn release(&self, key: Key, me: Token, mode: Mode) -> Step<'_, GaveBack> {
+        Box::pin(self.do_release(key, me, mode))
+    }
+
+    fn pass(&self, me: Token, mode: Mode, next: Acquire) -> Step<'_, (GaveBack, Acquired)> {
+        Box::pin(self.do_pass(me, mode, next))
+    }
+
+    fn downgrade(&self, key: Key, me: Token, lease: Duration) -> Step<'_, bool> {
+        Box::pin(self.do_downgrade(key, me, lease))
     }
 
     fn renew(&self, items: Vec<Renewal>) -> Step<'_, Vec<bool>> {

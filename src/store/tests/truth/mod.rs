@@ -85,7 +85,7 @@ impl Truth {
         assert_eq!(known, *reply == Acquired::Known);
         let jobs = self.pending().count() as u64;
         match *reply {
-            Acquired::Held { fence, line } => {
+            Acquired::Held { fence, line, .. } => {
                 assert!(line >= jobs);
                 self.granted(&call.me, call.lease, fence);
             }
