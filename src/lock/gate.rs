@@ -8,7 +8,8 @@ use tokio::time::Instant;
 use super::{
     estimate::HoldTimes,
     guard::{HeldLock, LockGuard, Released},
-    request::{Answer, Busy, LockRequest, MAX_WAIT, MIN_LEASE, NotAcquired, default_terms},
+    line::Asking,
+    request::{Answer, Busy, LockRequest, MAX_WAIT, MIN_LEASE, NotAcquired},
 };
 use crate::{
     clock::LONGEST,
@@ -19,7 +20,7 @@ use crate::{
     key::Key,
     outage::Outage,
     reply::{Reply, problem},
-    store::{Store, Terms},
+    store::Store,
 };
 
 /// The policy of a `LockLayer`: which requests take which lock, and what they are told when it is busy.
@@ -27,7 +28,7 @@ pub struct LockGate<N: ?Sized> {
     source: KeySource<N>,
     scope: Option<String>,
     store: Option<Store>,
-    terms: Terms,
+    asking: Asking,
     wait: Option<Duration>,
     all_methods: bool,
     outage: Outage,
@@ -41,7 +42,7 @@ impl<N: ?Sized> LockGate<N> {
             source,
             scope: None,
             store: None,
-            terms: default_terms(),
+            asking: Asking::default(),
             wait: None,
             all_methods: false,
             outage: Outage::Refuse,
@@ -72,14 +73,14 @@ impl<N: ?Sized> LockGate<N> {
     /// See `LockLayer::lease`.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.terms.lease = lease.clamp(MIN_LEASE, LONGEST);
+        self.asking.terms.lease = lease.clamp(MIN_LEASE, LONGEST);
         self
     }
 
     /// See `LockLayer::max_hold`.
     #[must_use]
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.terms.max_hold = max_hold.min(LONGEST);
+        self.asking.terms.max_hold = max_hold.min(LONGEST);
         self
     }
 
@@ -99,7 +100,7 @@ impl<N: ?Sized> LockGate<N> {
 
     fn request(&self, facts: &LockFacts) -> LockRequest {
         let wait = if facts.slot.is_some() { None } else { self.wait };
-        LockRequest::of(&facts.store, &facts.key, self.terms.clone(), wait)
+        LockRequest::of(&facts.store, &facts.key, self.asking.clone(), wait)
     }
 
     fn busy(&self, facts: LockFacts, busy: &Busy) -> Verdict<LockTicket> {
@@ -262,7 +263,7 @@ impl<N: ?Sized> Clone for LockGate<N> {
             source: self.source.clone(),
             scope: self.scope.clone(),
             store: self.store.clone(),
-            terms: self.terms.clone(),
+            asking: self.asking.clone(),
             wait: self.wait,
             all_methods: self.all_methods,
             outage: self.outage,
@@ -275,7 +276,7 @@ impl<N: ?Sized> fmt::Debug for LockGate<N> {
         f.debug_struct("LockGate")
             .field("source", &self.source)
             .field("scope", &self.scope)
-            .field("terms", &self.terms)
+            .field("asking", &self.asking)
             .field("wait", &self.wait)
             .field("all_methods", &self.all_methods)
             .field("outage", &self.outage)

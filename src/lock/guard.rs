@@ -2,28 +2,54 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use tokio::time::Instant;
+use tokio::{
+    sync::{Notify, oneshot},
+    time::Instant,
+};
 
+use super::line::{Fences, Keeper, Lines, Start, TurnEnd};
 use crate::{
+    error::Error,
     key::Key,
-    store::{GaveBack, Hold, HoldFacts, Loss},
+    store::{GaveBack, Hold, HoldFacts, Lease, Loss},
 };
 
 /// A lock that is held, and renewed, until this is dropped or released.
 ///
-/// Dropping it never waits and needs no runtime: one message goes to the store's background agent,
-/// which gives the lock back. If the process dies instead, the lock ends with its lease.
+/// Dropping it never waits and needs no runtime: the lock passes to the next who waits in this process, or
+/// one message goes to the store's background agent, which gives it back. If the process dies instead,
+/// the lock ends with its lease.
 #[derive(Debug)]
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct LockGuard {
-    pub(super) hold: Hold,
+    /// `None` once it is released.
+    held: Option<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    hold: Hold,
+    /// `None`: it is given back, whoever waits.
+    turn: Option<Turn>,
+}
+
+/// The way to the next of this process.
+pub(super) struct Turn {
+    pub(super) lines: Arc<Lines>,
+    pub(super) fences: Fences,
+}
+
+impl fmt::Debug for Turn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Turn").field("fences", &self.fences).finish_non_exhaustive()
+    }
 }
 
 /// How a release went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Released {
-    /// It was held to the end, and is given back.
+    /// It was held to the end, and is given back, or the next of this process has it.
     Released,
     /// It had been lost before: somebody else may have had it meanwhile.
     AlreadyLost,
@@ -32,55 +58,133 @@ pub enum Released {
 }
 
 impl LockGuard {
+    pub(super) fn new(hold: Hold, turn: Option<Turn>) -> Self {
+        Self { held: Some(Held { hold, turn }) }
+    }
+
+    fn hold(&self) -> &Hold {
+        // Only what consumes the guard takes it.
+        &self.held.as_ref().expect("the guard is held until it is consumed").hold
+    }
+
+    pub(super) fn facts(&self) -> &Arc<HoldFacts> {
+        self.hold().facts()
+    }
+
+    pub(super) fn lease(&self) -> &Arc<Lease> {
+        self.hold().lease()
+    }
+
+    /// The hold alone: it is not passed on when it is dropped.
+    pub(super) fn into_hold(mut self) -> Hold {
+        self.held.take().expect("the guard is held until it is consumed").hold
+    }
+
     /// The number of this grant: larger than that of every earlier grant of this lock.
     #[must_use]
     pub fn fence(&self) -> u64 {
-        self.hold.facts().fence
+        self.facts().fence
     }
 
     /// The lock's key.
     #[must_use]
     pub fn key(&self) -> &Key {
-        &self.hold.facts().key
+        self.facts().key()
     }
 
     /// How long it is sure to be held if no renewal succeeds from now on.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        remaining(self.hold.facts())
+        remaining(self.facts())
     }
 
     /// Resolves when the lock is lost, with the reason; never if it is released first. Cancel safe.
     pub async fn lost(&self) -> Loss {
-        self.hold.facts().lost().await
+        self.facts().lost().await
     }
 
     /// A copy to hand to code that must not give it back.
     #[must_use]
     pub fn held(&self) -> HeldLock {
-        HeldLock::of(self.hold.facts())
+        HeldLock::of(self.facts())
     }
 
-    /// Gives it back now, and says how that went. If this future is dropped, the agent gives it back.
-    pub async fn release(self) -> Released {
-        let facts = Arc::clone(self.hold.facts());
-        match self.hold.release().await {
-            Ok(GaveBack::Released) => Released::Released,
-            // The first of two calls may have done it: within the lease nobody else can have.
-            Ok(GaveBack::NothingOnRetry) if facts.loss().is_none() => {
-                if facts.valid_until() > Instant::now() {
-                    Released::Released
-                } else {
-                    Released::Unknown
-                }
+    /// Gives it back now, and says how that went. If this future is dropped, that happens all the same,
+    /// in the background.
+    pub async fn release(mut self) -> Released {
+        let Some(held) = self.held.take() else {
+            return Released::Unknown;
+        };
+        let facts = Arc::clone(held.hold.facts());
+        match held.end() {
+            Ended::HandedOver => Released::Released,
+            Ended::GiveBack(hold) => outcome(&facts, hold.release().await),
+            Ended::Pass(pass) => {
+                let (tell, told) = oneshot::channel();
+                pass.start(Some(tell));
+                told.await.unwrap_or(Released::Unknown)
             }
-            Ok(_) => {
-                facts.lose(Loss::Taken);
-                Released::AlreadyLost
-            }
-            Err(_) if facts.loss().is_some() => Released::AlreadyLost,
-            Err(_) => Released::Unknown,
         }
+    }
+}
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        if let Some(held) = self.held.take() {
+            match held.end() {
+                // A hold that is dropped is given back by the agent.
+                Ended::HandedOver | Ended::GiveBack(_) => {}
+                Ended::Pass(pass) => pass.start(None),
+            }
+        }
+    }
+}
+
+enum Ended {
+    HandedOver,
+    GiveBack(Hold),
+    Pass(Pass),
+}
+
+/// It is given back, and the next of this process asks for it, in one call.
+struct Pass {
+    lines: Arc<Lines>,
+    hold: Hold,
+    bell: Arc<Notify>,
+}
+
+impl Pass {
+    fn start(self, tell: Option<oneshot::Sender<Released>>) {
+        let Self { lines, hold, bell } = self;
+        let (store, lease) = (hold.store().clone(), Arc::clone(hold.lease()));
+        let name = (lease.key.clone(), lease.terms.mode);
+        Keeper::spawn(&lines, &store, &name, bell, Start::Pass(hold, tell));
+    }
+}
+
+impl Held {
+    fn end(self) -> Ended {
+        let Self { hold, turn } = self;
+        let Some(Turn { lines, fences }) = turn else {
+            return Ended::GiveBack(hold);
+        };
+        match lines.end_turn(hold, fences) {
+            TurnEnd::HandedOver => Ended::HandedOver,
+            TurnEnd::GiveBack(hold) => Ended::GiveBack(hold),
+            TurnEnd::Pass(hold, bell) => Ended::Pass(Pass { lines, hold, bell }),
+        }
+    }
+}
+
+/// What a release came to, for its holder.
+pub(super) fn outcome(facts: &HoldFacts, gave_back: Result<GaveBack, Error>) -> Released {
+    match gave_back {
+        _ if facts.loss().is_some() => Released::AlreadyLost,
+        Ok(GaveBack::Released) => Released::Released,
+        // The first of two calls may have done it: within the lease nobody else can have.
+        Ok(GaveBack::NothingOnRetry) if facts.valid_until() > Instant::now() => Released::Released,
+        Ok(GaveBack::NothingOnRetry) | Err(_) => Released::Unknown,
+        Ok(_) => Released::AlreadyLost,
     }
 }
 
@@ -94,7 +198,7 @@ pub struct HeldLock {
 
 impl HeldLock {
     pub(crate) fn of(facts: &Arc<HoldFacts>) -> Self {
-        Self { key: facts.key.clone(), facts: Some(Arc::clone(facts)) }
+        Self { key: facts.key().clone(), facts: Some(Arc::clone(facts)) }
     }
 
     pub(super) fn admitted(key: Key) -> Self {

@@ -188,8 +188,8 @@ async fn a_renewed_lock_that_is_taken_away_is_lost_at_the_next_renewal() {
     let store = Store::memory();
     let guard = store.lock("x").lease(3 * SECOND).acquire().await.unwrap();
     // What a FLUSHALL or an operator's DEL does: the nonce is gone.
-    let facts = guard.hold.facts();
-    store.backend().release(facts.key.clone(), facts.me.clone(), facts.terms.mode).await.unwrap();
+    let lease = guard.lease();
+    store.backend().release(lease.key.clone(), lease.me.clone(), lease.terms.mode).await.unwrap();
     let started = Instant::now();
     assert_eq!(guard.lost().await, Loss::Taken);
     assert!(started.elapsed() <= SECOND + Duration::from_millis(100));

@@ -8,7 +8,8 @@ use super::{
     Store,
     agent::GiveBack,
     backend::{JobId, Mode, Token},
-    hold::{Hold, Terms},
+    hold::Hold,
+    lease::{Terms, sure},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -80,9 +81,14 @@ impl Attempt {
         answer
     }
 
+    /// When the last call was sent, or a little before.
+    pub(crate) fn sent(&self) -> Instant {
+        self.sent
+    }
+
     /// Until when a grant by the last call would be sure.
     pub(crate) fn sure_until(&self) -> Instant {
-        self.sent + super::hold::sure(self.lease)
+        self.sent + sure(self.lease)
     }
 
     /// The store said that this nonce has nothing there.

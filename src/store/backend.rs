@@ -127,8 +127,9 @@ pub(crate) struct Acquire {
     pub(crate) spare: u64,
     /// How long a place in the line may wait; `None` = try, and take no place.
     pub(crate) wait: Option<Duration>,
-    /// The sequence of a lapsed offer, to come back to the old place once; or that of the place of
-    /// another reader of this process, who was let in when this one stood behind him; 0 = none.
+    /// The sequence of a lapsed offer, to come back to the old place once; that of the place of
+    /// another reader of this process, who was let in when this one stood behind him; or when the caller
+    /// came, in the server's time, if its own process had the lock until now; 0 = none.
     pub(crate) old_seq: u64,
     /// Idempotency record to look up before a free lock is taken.
     pub(crate) record: Option<Arc<str>>,

@@ -18,7 +18,8 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     backend::{Backend, Renewal},
-    hold::{Facts, Loss},
+    hold::Loss,
+    lease::Lease,
 };
 
 /// Leases renewed in one call: bounded as `renew.lua` is.
@@ -30,7 +31,7 @@ const SLACK: Duration = Duration::from_millis(20);
 pub(super) struct Rounds {
     backend: Arc<dyn Backend>,
     /// The number only makes the times distinct.
-    looks: Mutex<BTreeMap<(Instant, usize), Weak<Facts>>>,
+    looks: Mutex<BTreeMap<(Instant, usize), Weak<Lease>>>,
     numbers: AtomicUsize,
     sooner: Notify,
 }
@@ -42,7 +43,7 @@ impl Rounds {
     }
 
     /// A new hold.
-    pub(super) fn begin(&self, hold: &Arc<Facts>) {
+    pub(super) fn begin(&self, hold: &Arc<Lease>) {
         let (now, until) = (Instant::now(), hold.valid_until());
         // Of what it has, not of what it wants: a waiter may have been handed a shorter lease.
         let third = now + until.saturating_duration_since(now) / 3;
@@ -50,7 +51,7 @@ impl Rounds {
     }
 
     /// A hold that is over.
-    pub(super) fn forget(&self, hold: &Facts) {
+    pub(super) fn forget(&self, hold: &Lease) {
         if let Some(look) = hold.round.lock().take() {
             self.looks.lock().remove(&look);
         }
@@ -75,7 +76,7 @@ impl Rounds {
         let mut to_renew = Vec::new();
         for hold in self.due() {
             let until = hold.valid_until();
-            let past_end = hold.last.load(Ordering::Acquire) || now >= hold.end;
+            let past_end = hold.last.load(Ordering::Acquire) || now >= hold.end();
             if !past_end && !hold.renewing.swap(true, Ordering::AcqRel) {
                 // Should its renewal hang, the hold still ends in time.
                 self.schedule(until, &hold);
@@ -91,10 +92,10 @@ impl Rounds {
         }
     }
 
-    async fn renew(self: Arc<Self>, holds: Vec<Arc<Facts>>) {
+    async fn renew(self: Arc<Self>, holds: Vec<Arc<Lease>>) {
         let now = Instant::now();
         // Near its end a hold gets what is left, so that the store ends it when the holder is told.
-        let lease = |hold: &Facts| hold.terms.lease.min(hold.end.saturating_duration_since(now));
+        let lease = |hold: &Lease| hold.terms.lease.min(hold.end().saturating_duration_since(now));
         let items = holds.iter().map(|hold| Renewal {
             key: hold.key.clone(),
             me: hold.me.clone(),
@@ -125,7 +126,7 @@ impl Rounds {
     }
 
     /// Looks at the hold at this time, and not at the one that was set before.
-    fn schedule(&self, at: Instant, hold: &Arc<Facts>) {
+    fn schedule(&self, at: Instant, hold: &Arc<Lease>) {
         let look = (at, self.numbers.fetch_add(1, Ordering::Relaxed));
         let before = hold.round.lock().replace(look);
         let mut looks = self.looks.lock();
@@ -145,7 +146,7 @@ impl Rounds {
     }
 
     /// Takes out what is due.
-    fn due(&self) -> Vec<Arc<Facts>> {
+    fn due(&self) -> Vec<Arc<Lease>> {
         let end = Instant::now() + SLACK;
         let mut looks = self.looks.lock();
         let later = looks.split_off(&(end, 0));
