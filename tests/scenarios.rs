@@ -85,6 +85,7 @@ table! { each_store {
         a_second_waiter_passes_when_the_first_has_left;
     end_of_lock:
         returned,
+        returned_in_the_background,
         refused_by_the_handler,
         failed,
         panicked,

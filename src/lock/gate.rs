@@ -6,8 +6,9 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
+    ends::Ends,
     estimate::HoldTimes,
-    guard::{HeldLock, LockGuard, Released},
+    guard::{HeldLock, LockGuard},
     request::{Answer, Busy, LockRequest, MAX_WAIT, MIN_LEASE, NotAcquired, default_terms},
 };
 use crate::{
@@ -31,6 +32,7 @@ pub struct LockGate<N: ?Sized> {
     wait: Option<Duration>,
     all_methods: bool,
     outage: Outage,
+    pub(super) ends: Ends,
 }
 
 impl<N: ?Sized> LockGate<N> {
@@ -45,6 +47,7 @@ impl<N: ?Sized> LockGate<N> {
             wait: None,
             all_methods: false,
             outage: Outage::Refuse,
+            ends: Ends::default(),
         }
     }
 
@@ -154,10 +157,10 @@ pub struct LockFacts {
 
 /// The lock of a request that passed; dropping it gives the lock back.
 #[derive(Debug)]
-pub struct LockTicket(Ticket);
+pub struct LockTicket(pub(super) Ticket);
 
 #[derive(Debug)]
-enum Ticket {
+pub(super) enum Ticket {
     Own {
         guard: LockGuard,
         store: Store,
@@ -240,15 +243,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     }
 
     async fn leave(&self, ticket: LockTicket, _: Outcome) -> Parting<Self::Parked> {
-        if let Ticket::Own { guard, store, since } = ticket.0 {
-            store.room::<HoldTimes>().note(since.elapsed());
-            let key = guard.key().clone();
-            let released = guard.release().await;
-            if released != Released::Released {
-                tracing::warn!(lock = %key.hashed(), ?released, "the lock did not last");
-            }
-        }
-        Parting::Fields(Vec::new())
+        Parting::Fields(self.ends.leave(ticket).await)
     }
 
     async fn accept(&self, parked: Self::Parked, _: Head, _: Bytes) -> Option<Reply> {
@@ -266,6 +261,7 @@ impl<N: ?Sized> Clone for LockGate<N> {
             wait: self.wait,
             all_methods: self.all_methods,
             outage: self.outage,
+            ends: self.ends,
         }
     }
 }
@@ -279,6 +275,7 @@ impl<N: ?Sized> fmt::Debug for LockGate<N> {
             .field("wait", &self.wait)
             .field("all_methods", &self.all_methods)
             .field("outage", &self.outage)
+            .field("ends", &self.ends)
             .finish_non_exhaustive()
     }
 }

@@ -19,6 +19,7 @@
 //! | `/ab/{id}`, `/a/{id}` | lock by `id` in the scopes `a:b` and `a` |
 //! | `/account` | lock by the header `x-account` |
 //! | `/nested/{id}` | lock by `id` twice |
+//! | `/background/{id}` | lock by `id`, given back in the background |
 //! | `/wrong/{id}` | lock by a parameter that the route does not have |
 //! | `/inverted/{id}` | lock by `id`, defer: the wrong way round |
 //! | `/orders/{id}/refund` | defer, lock by `id` |
