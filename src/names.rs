@@ -176,6 +176,15 @@ macro_rules! __define_names {
 
         // How the lock ends.
         impl LockLayer {
+            /// What becomes of a request that loses its lock while its handler runs. Default
+            /// [`OnLoss::Cancel`](::lockgate::OnLoss): a handler that is cut off is better than two at
+            /// once. Of nested layers of one key each acts on the loss of the one lock. A deferred
+            /// request that loses its lock is abandoned, whatever is set here.
+            #[must_use]
+            pub fn on_loss(self, on_loss: ::lockgate::OnLoss) -> Self {
+                Self { gate: self.gate.on_loss(on_loss) }
+            }
+
             /// Gives the lock back while the answer goes out already, which saves the answer a round
             /// trip. Default: the answer waits until the lock is given back.
             ///

@@ -152,7 +152,7 @@ pub struct LockFacts {
     slot: Option<Slot>,
     replay: Option<Replay>,
     /// The lock is held for this request already.
-    lent: Option<HeldLock>,
+    lent: Option<Ticket>,
 }
 
 /// The lock of a request that passed; dropping it gives the lock back.
@@ -168,6 +168,8 @@ pub(super) enum Ticket {
     },
     /// Somebody further out gives it back, or nobody has to.
     Lent(HeldLock),
+    /// A worker gives it back, when it has seen the answer of this run.
+    Run(HeldLock),
 }
 
 /// All locks of a request, outermost first: a nested layer with the same key must not wait for itself.
@@ -195,8 +197,8 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         let replay = current_replay(view);
         let held = view.get::<AllHeld>().unwrap_or_default();
         let lent = match replay.as_ref().and_then(|replay| replay.hold_of(&key)) {
-            Some(facts) => Some(HeldLock::of(&facts)),
-            None => held.0.into_iter().find(|held| *held.key() == key),
+            Some(facts) => Some(Ticket::Run(HeldLock::of(&facts))),
+            None => held.0.into_iter().find(|held| *held.key() == key).map(Ticket::Lent),
         };
         // Taken out before it is filled: a request that holds the slot that holds it is never freed.
         let slot = view.take::<Slot>();
@@ -205,7 +207,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
 
     async fn enter(&self, mut facts: LockFacts) -> Verdict<LockTicket> {
         if let Some(lent) = facts.lent.take() {
-            return Verdict::Pass(LockTicket(Ticket::Lent(lent)));
+            return Verdict::Pass(LockTicket(lent));
         }
         let record = facts.slot.as_ref().and_then(Slot::record);
         match self.request(&facts).ask(record).await {
@@ -233,7 +235,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     fn show<V: View<Native = N>>(&self, ticket: &LockTicket, view: &mut V) {
         let held = match &ticket.0 {
             Ticket::Own { guard, .. } => guard.held(),
-            Ticket::Lent(held) => held.clone(),
+            Ticket::Lent(held) | Ticket::Run(held) => held.clone(),
         };
         let mut all = view.take::<AllHeld>().unwrap_or_default();
         all.0.push(held.clone());
@@ -242,8 +244,12 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         view.put(UnderLock);
     }
 
-    async fn leave(&self, ticket: LockTicket, _: Outcome) -> Parting<Self::Parked> {
-        Parting::Fields(self.ends.leave(ticket).await)
+    fn watch(&self, ticket: &LockTicket) -> impl Future<Output = ()> + Send + 'static {
+        self.ends.watch(ticket)
+    }
+
+    async fn leave(&self, ticket: LockTicket, outcome: Outcome) -> Parting<Self::Parked> {
+        self.ends.leave(ticket, outcome).await
     }
 
     async fn accept(&self, parked: Self::Parked, _: Head, _: Bytes) -> Option<Reply> {
