@@ -38,7 +38,7 @@ mod request;
 mod tests;
 
 pub use self::{
-    ends::OnLoss,
+    ends::{HoldUntil, OnLoss},
     gate::{LockFacts, LockGate, LockTicket},
     guard::{HeldLock, LockGuard, Released},
     request::{Busy, LockRequest, NotAcquired},
