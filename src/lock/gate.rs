@@ -6,8 +6,9 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
+    ends::Ends,
     estimate::HoldTimes,
-    guard::{HeldLock, LockGuard, Released},
+    guard::{HeldLock, LockGuard},
     line::Asking,
     request::{Answer, Busy, LockRequest, MAX_WAIT, MIN_LEASE, NotAcquired},
 };
@@ -32,6 +33,7 @@ pub struct LockGate<N: ?Sized> {
     wait: Option<Duration>,
     all_methods: bool,
     outage: Outage,
+    pub(super) ends: Ends,
 }
 
 impl<N: ?Sized> LockGate<N> {
@@ -46,6 +48,7 @@ impl<N: ?Sized> LockGate<N> {
             wait: None,
             all_methods: false,
             outage: Outage::Refuse,
+            ends: Ends::default(),
         }
     }
 
@@ -150,15 +153,15 @@ pub struct LockFacts {
     slot: Option<Slot>,
     replay: Option<Replay>,
     /// The lock is held for this request already.
-    lent: Option<HeldLock>,
+    lent: Option<Ticket>,
 }
 
 /// The lock of a request that passed; dropping it gives the lock back.
 #[derive(Debug)]
-pub struct LockTicket(Ticket);
+pub struct LockTicket(pub(super) Ticket);
 
 #[derive(Debug)]
-enum Ticket {
+pub(super) enum Ticket {
     Own {
         guard: LockGuard,
         store: Store,
@@ -166,6 +169,8 @@ enum Ticket {
     },
     /// Somebody further out gives it back, or nobody has to.
     Lent(HeldLock),
+    /// A worker gives it back, when it has seen the answer of this run.
+    Run(HeldLock),
 }
 
 /// All locks of a request, outermost first: a nested layer with the same key must not wait for itself.
@@ -193,8 +198,8 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         let replay = current_replay(view);
         let held = view.get::<AllHeld>().unwrap_or_default();
         let lent = match replay.as_ref().and_then(|replay| replay.hold_of(&key)) {
-            Some(facts) => Some(HeldLock::of(&facts)),
-            None => held.0.into_iter().find(|held| *held.key() == key),
+            Some(facts) => Some(Ticket::Run(HeldLock::of(&facts))),
+            None => held.0.into_iter().find(|held| *held.key() == key).map(Ticket::Lent),
         };
         // Taken out before it is filled: a request that holds the slot that holds it is never freed.
         let slot = view.take::<Slot>();
@@ -203,7 +208,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
 
     async fn enter(&self, mut facts: LockFacts) -> Verdict<LockTicket> {
         if let Some(lent) = facts.lent.take() {
-            return Verdict::Pass(LockTicket(Ticket::Lent(lent)));
+            return Verdict::Pass(LockTicket(lent));
         }
         let record = facts.slot.as_ref().and_then(Slot::record);
         match self.request(&facts).ask(record).await {
@@ -231,7 +236,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     fn show<V: View<Native = N>>(&self, ticket: &LockTicket, view: &mut V) {
         let held = match &ticket.0 {
             Ticket::Own { guard, .. } => guard.held(),
-            Ticket::Lent(held) => held.clone(),
+            Ticket::Lent(held) | Ticket::Run(held) => held.clone(),
         };
         let mut all = view.take::<AllHeld>().unwrap_or_default();
         all.0.push(held.clone());
@@ -240,16 +245,16 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         view.put(UnderLock);
     }
 
-    async fn leave(&self, ticket: LockTicket, _: Outcome) -> Parting<Self::Parked> {
-        if let Ticket::Own { guard, store, since } = ticket.0 {
-            store.room::<HoldTimes>().note(since.elapsed());
-            let key = guard.key().clone();
-            let released = guard.release().await;
-            if released != Released::Released {
-                tracing::warn!(lock = %key.hashed(), ?released, "the lock did not last");
-            }
-        }
-        Parting::Fields(Vec::new())
+    fn watch(&self, ticket: &LockTicket) -> impl Future<Output = ()> + Send + 'static {
+        self.ends.watch(ticket)
+    }
+
+    async fn leave(
+        &self,
+        ticket: LockTicket,
+        outcome: Outcome,
+    ) -> Parting<LockTicket, Self::Parked> {
+        self.ends.leave(ticket, outcome).await
     }
 
     async fn accept(&self, parked: Self::Parked, _: Head, _: Bytes) -> Option<Reply> {
@@ -267,6 +272,7 @@ impl<N: ?Sized> Clone for LockGate<N> {
             wait: self.wait,
             all_methods: self.all_methods,
             outage: self.outage,
+            ends: self.ends,
         }
     }
 }
@@ -280,6 +286,7 @@ impl<N: ?Sized> fmt::Debug for LockGate<N> {
             .field("wait", &self.wait)
             .field("all_methods", &self.all_methods)
             .field("outage", &self.outage)
+            .field("ends", &self.ends)
             .finish_non_exhaustive()
     }
 }

@@ -3,23 +3,24 @@
 use std::{
     marker::PhantomData,
     mem,
+    pin::pin,
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
-use http::{Request, Response, request::Parts};
+use http::{Method, Request, Response, request::Parts};
 use http_body::Body;
 use tower_service::Service;
 
 use super::{
-    body::{GateBody, add_fields, response},
+    body::{GateBody, add_fields, is_sent_without_body, response},
     framework::{Framework, PartsView, head},
     future::ResponseFuture,
     parking::{AnyRequest, Parking, read_whole},
 };
 use crate::{
-    gate::{Asked, Gate, Outcome, Parting, Verdict},
-    reply::Reply,
+    gate::{Asked, Attended, Gate, Kept, Outcome, Parting, Verdict, attend},
+    reply::{Fields, Reply},
 };
 
 /// A service with a gate around it.
@@ -50,7 +51,7 @@ where
     G: Gate<Parts>,
     F: Framework,
     B: Body<Data = Bytes> + Send + 'static,
-    R: Send + 'static,
+    R: Body + Send + 'static,
 {
     type Response = Response<GateBody<R>>;
     type Error = S::Error;
@@ -93,6 +94,7 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
     where
         S: Service<Request<B>, Response = Response<R>>,
         B: Body<Data = Bytes> + Send + 'static,
+        R: Body,
     {
         match self.gate.enter(facts).await {
             Verdict::Pass(ticket) => self.pass(ticket, parts, body).await,
@@ -114,36 +116,54 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
     ) -> Result<Response<GateBody<R>>, S::Error>
     where
         S: Service<Request<B>, Response = Response<R>>,
+        R: Body,
     {
+        let head = parts.method == Method::HEAD;
         self.gate.show(&ticket, &mut PartsView::<F>::new(&mut parts));
         let parking = Parking::default();
         if G::PARKS {
             parts.extensions.insert(parking.clone());
         }
-        let outcome = self.inner.call(Request::from_parts(parts, body)).await;
+        let ended = attend(
+            pin!(self.inner.call(Request::from_parts(parts, body))),
+            pin!(self.gate.watch(&ticket)),
+        )
+        .await;
         // No early return for an error: the gate is left in every case.
-        let status = match &outcome {
-            Ok(response) => Outcome::Answered(response.status().as_u16()),
-            Err(_) => Outcome::Failed,
-        };
-        match self.gate.leave(ticket, status).await {
-            Parting::Fields(fields) => outcome.map(|mut response| {
-                add_fields(&mut response, fields);
-                response.map(GateBody::inner)
-            }),
-            Parting::Accept { parked, limit } => {
-                // An error of the inner service goes out as it is, whatever is parked.
-                let reply = match parking.take().filter(|_| outcome.is_ok()) {
-                    Some(request) => accept::<G, F>(&self.gate, parked, request, limit).await,
-                    None => None,
-                };
-                match reply {
-                    Some(reply) => Ok(response(reply)),
-                    None => outcome.map(|response| response.map(GateBody::inner)),
-                }
+        let outcome = ended.outcome(|ended| match ended {
+            Ok(response) if is_sent_without_body(head, response) => {
+                Outcome::Answered(response.status().as_u16())
             }
-        }
+            Ok(response) => Outcome::Streams(response.status().as_u16()),
+            Err(_) => Outcome::Failed,
+        });
+        let parting = self.gate.leave(ticket, outcome).await;
+        let Attended::Ended(ended) = ended else {
+            return Ok(response(parting.into_reply()));
+        };
+        let answer = ended?;
+        let instead = match parting {
+            Parting::Fields(fields) => return Ok(with_fields(answer, fields)),
+            Parting::Replace(reply) => Some(reply),
+            Parting::Keep(ticket) => {
+                let kept = Kept::new(self.gate, ticket);
+                return Ok(answer.map(|body| GateBody::kept(body, kept)));
+            }
+            Parting::Accept { parked, limit } => match parking.take() {
+                Some(request) => accept::<G, F>(&self.gate, parked, request, limit).await,
+                None => None,
+            },
+        };
+        Ok(match instead {
+            Some(reply) => response(reply),
+            None => answer.map(GateBody::inner),
+        })
     }
+}
+
+fn with_fields<R>(mut response: Response<R>, fields: Fields) -> Response<GateBody<R>> {
+    add_fields(&mut response, fields);
+    response.map(GateBody::inner)
 }
 
 async fn accept<G: Gate<Parts>, F: Framework>(

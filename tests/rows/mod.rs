@@ -2,11 +2,13 @@
 
 pub(crate) mod defer;
 pub(crate) mod end_of_lock;
+pub(crate) mod hold_until;
 pub(crate) mod idempotency;
 pub(crate) mod line;
 pub(crate) mod lock;
 pub(crate) mod not_deferred;
 pub(crate) mod odd_keys;
+pub(crate) mod on_loss;
 pub(crate) mod outage;
 pub(crate) mod quota;
 pub(crate) mod recovery;

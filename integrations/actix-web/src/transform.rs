@@ -1,6 +1,6 @@
 //! `GateService`: the way of one request. The same steps as the tower driver, on actix's types.
 
-use std::rc::Rc;
+use std::{pin::pin, rc::Rc};
 
 use actix_web::{
     Error, HttpMessage as _, HttpRequest,
@@ -13,13 +13,14 @@ use futures_util::{
 };
 use lockgate::{
     Reply,
-    gate::{Asked, Gate, Outcome, Parting, Verdict},
+    gate::{Asked, Attended, Gate, Kept, Outcome, Parting, Verdict, attend},
 };
 
 use crate::{
+    body::{is_sent_without_body, keep},
     framework::{RequestView, head},
     parking::{Parking, read_whole},
-    reply::{add_fields, response},
+    reply::{Refused, add_fields, response},
 };
 
 /// The inner service's own body, or that of a reply of ours.
@@ -79,6 +80,7 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
     async fn run<B>(self, facts: G::Facts, mut request: ServiceRequest) -> Result<Answer<B>, Error>
     where
         S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error>,
+        B: MessageBody + 'static,
     {
         match self.gate.enter(facts).await {
             Verdict::Pass(ticket) => self.pass(ticket, request).await,
@@ -93,6 +95,7 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
     async fn pass<B>(self, ticket: G::Ticket, request: ServiceRequest) -> Result<Answer<B>, Error>
     where
         S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error>,
+        B: MessageBody + 'static,
     {
         self.gate.show(&ticket, &mut RequestView(request.request()));
         let parking = Parking::default();
@@ -100,31 +103,48 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
             request.extensions_mut().insert(parking.clone());
         }
         // No clone of the request is kept meanwhile: routing has to be its only owner.
-        let outcome = self.inner.call(request).await;
+        let ended = attend(pin!(self.inner.call(request)), pin!(self.gate.watch(&ticket))).await;
         // No early return for an error: the gate is left in every case.
-        let status = match &outcome {
-            Ok(response) => Outcome::Answered(response.status().as_u16()),
-            Err(_) => Outcome::Failed,
-        };
-        match self.gate.leave(ticket, status).await {
-            Parting::Fields(fields) => outcome.map(|mut response| {
-                add_fields(response.headers_mut(), fields);
-                response.map_into_left_body()
-            }),
-            Parting::Accept { parked, limit } => {
-                // An error of the inner service goes out as it is, whatever is parked: the request has
-                // gone with it.
-                let (request, unchanged) = outcome?.into_parts();
-                let reply = match parking.take() {
-                    Some(payload) => self.accept(parked, &request, payload, limit).await,
-                    None => None,
-                };
-                let response = match reply {
-                    Some(reply) => response(reply).map_into_right_body(),
-                    None => unchanged.map_into_left_body(),
-                };
-                Ok(ServiceResponse::new(request, response))
+        let outcome = ended.outcome(|ended| match ended {
+            Ok(response) if is_sent_without_body(response) => {
+                Outcome::Answered(response.status().as_u16())
             }
+            Ok(response) => Outcome::Streams(response.status().as_u16()),
+            Err(error) => Refused::of(error)
+                .map_or(Outcome::Failed, |refused| Outcome::Answered(refused.reply().status)),
+        });
+        let parting = self.gate.leave(ticket, outcome).await;
+        match ended {
+            Attended::Ended(Ok(response)) => Ok(self.answer(response, parting, &parking).await),
+            Attended::Ended(Err(error)) => Err(amend(error, parting)),
+            Attended::Stopped => Err(Refused::error(parting.into_reply())),
+        }
+    }
+
+    async fn answer<B: MessageBody + 'static>(
+        self,
+        mut answer: ServiceResponse<B>,
+        parting: Parting<G::Ticket, G::Parked>,
+        parking: &Parking,
+    ) -> Answer<B> {
+        let instead = match parting {
+            Parting::Fields(fields) => {
+                add_fields(answer.headers_mut(), fields);
+                None
+            }
+            Parting::Replace(reply) => Some(reply),
+            Parting::Keep(ticket) => {
+                let kept = Kept::new(self.gate, ticket);
+                return answer.map_body(|_, body| EitherBody::right(keep(body, kept)));
+            }
+            Parting::Accept { parked, limit } => match parking.take() {
+                Some(payload) => self.accept(parked, answer.request(), payload, limit).await,
+                None => None,
+            },
+        };
+        match instead {
+            Some(reply) => answer.into_response(response(reply).map_into_right_body()),
+            None => answer.map_into_left_body(),
         }
     }
 
@@ -138,6 +158,19 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
         let body = read_whole(request, payload, limit).await?;
         self.gate.accept(parked, head(request), body).await
     }
+}
+
+/// An error of the inner service goes out as it is: its request has gone with it. One of ours is the
+/// answer of a gate further in.
+fn amend<T, P>(error: Error, parting: Parting<T, P>) -> Error {
+    if let Some(refused) = Refused::of(&error) {
+        match parting {
+            Parting::Fields(fields) => refused.reply_mut().fields.extend(fields),
+            Parting::Replace(reply) => *refused.reply_mut() = reply,
+            Parting::Keep(_) | Parting::Accept { .. } => {}
+        }
+    }
+    error
 }
 
 fn refuse<B>(request: ServiceRequest, reply: Reply) -> Answer<B> {

@@ -1,6 +1,7 @@
 //! The application in actix-web.
 
 mod between;
+mod ends;
 
 use std::{net::TcpListener, thread, time::Duration};
 
@@ -20,7 +21,7 @@ use tokio::sync::oneshot;
 
 use self::between::{guard, rebuild, rewrite, stop_late};
 use super::{App, Running};
-use crate::desk::Seen;
+use crate::desk::{Body, Seen};
 
 pub(super) async fn serve(app: &App) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -77,6 +78,7 @@ fn routes(config: &mut ServiceConfig, app: &App) {
     config.app_data(Data::new(app.clone()));
     quotas(config);
     locks(config);
+    ends::ends(config);
     odd_locks(config);
     deferring(config);
     between(config);
@@ -203,7 +205,10 @@ async fn work(
     for field in told.headers {
         response.append_header(field);
     }
-    response.body(told.body)
+    match told.body {
+        Body::Whole(bytes) => response.body(bytes),
+        Body::Stream(stream) => response.streaming(stream),
+    }
 }
 
 fn fields(request: &HttpRequest) -> Vec<(String, String)> {

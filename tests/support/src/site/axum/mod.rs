@@ -1,6 +1,7 @@
 //! The application in axum.
 
 mod between;
+mod ends;
 
 use std::{future::IntoFuture as _, net::SocketAddr, time::Duration};
 
@@ -21,7 +22,7 @@ use tokio::{net::TcpListener, sync::oneshot};
 
 use self::between::{guard, late, rebuild, rewrite};
 use super::{App, Running};
-use crate::desk::Seen;
+use crate::desk::{Body as Told, Seen};
 
 pub(super) async fn serve(app: &App) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -51,7 +52,12 @@ fn with_store(routes: Routes, app: &App) -> Routes {
 }
 
 fn routes(app: &App) -> Routes {
-    quotas().merge(locks()).merge(odd_locks()).merge(deferring()).merge(between(app))
+    quotas()
+        .merge(locks())
+        .merge(ends::ends())
+        .merge(odd_locks())
+        .merge(deferring())
+        .merge(between(app))
 }
 
 fn minute(requests: u64) -> Quota {
@@ -193,7 +199,11 @@ async fn work(
     for (name, value) in told.headers {
         response = response.header(name, value);
     }
-    response.body(Body::from(told.body)).expect("the desk tells valid fields")
+    let body = match told.body {
+        Told::Whole(bytes) => Body::from(bytes),
+        Told::Stream(stream) => Body::from_stream(stream),
+    };
+    response.body(body).expect("the desk tells valid fields")
 }
 
 fn fields(parts: &Parts) -> Vec<(String, String)> {
