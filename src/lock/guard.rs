@@ -7,11 +7,14 @@ use tokio::{
     time::Instant,
 };
 
-use super::line::{Fences, Keeper, Lines, Start, TurnEnd};
+use super::{
+    line::{Fences, Keeper, Lines, Start, TurnEnd},
+    request::{Busy, NotAcquired},
+};
 use crate::{
     error::Error,
     key::Key,
-    store::{GaveBack, Hold, HoldFacts, Lease, Loss},
+    store::{GaveBack, Hold, HoldFacts, Lease, Loss, Mode},
 };
 
 /// A lock that is held, and renewed, until this is dropped or released.
@@ -37,6 +40,7 @@ struct Held {
 pub(super) struct Turn {
     pub(super) lines: Arc<Lines>,
     pub(super) fences: Fences,
+    pub(super) linger: Duration,
 }
 
 impl fmt::Debug for Turn {
@@ -75,9 +79,10 @@ impl LockGuard {
         self.hold().lease()
     }
 
-    /// The hold alone: it is not passed on when it is dropped.
-    pub(super) fn into_hold(mut self) -> Hold {
-        self.held.take().expect("the guard is held until it is consumed").hold
+    /// Its parts: they are not passed on when they are dropped.
+    pub(super) fn into_parts(mut self) -> (Hold, Option<Turn>) {
+        let Held { hold, turn } = self.held.take().expect("the guard is held until it is consumed");
+        (hold, turn)
     }
 
     /// The number of this grant: larger than that of every earlier grant of this lock.
@@ -107,6 +112,40 @@ impl LockGuard {
     #[must_use]
     pub fn held(&self) -> HeldLock {
         HeldLock::of(self.facts())
+    }
+
+    /// Makes the lease last for so long from now, once, at most until `max_hold`: before a step during
+    /// which this process may not get to renewing it. False if the lock is lost. Cancel safe: it may or
+    /// may not have been extended.
+    ///
+    /// # Errors
+    ///
+    /// If the store could not be asked; the lock is held as before.
+    pub async fn extend(&self, lease: Duration) -> Result<bool, Error> {
+        self.hold().extend(lease).await
+    }
+
+    /// Makes an exclusive lock a shared one without a gap, and lets in the readers at the head of the
+    /// line. The fence stays. Cancel safe: if the future is dropped, the lock is given back.
+    ///
+    /// There is no way up: two readers who both wanted to write would wait for each other.
+    ///
+    /// # Errors
+    ///
+    /// [`NotAcquired::Busy`] if it was lost before; [`NotAcquired::Fault`] if the store could not be
+    /// asked. Either way the lock is gone.
+    pub async fn downgrade(self) -> Result<Self, NotAcquired> {
+        if self.lease().terms.mode != Mode::Exclusive {
+            return Ok(self);
+        }
+        let (hold, turn) = self.into_parts();
+        if let Some(Turn { lines, .. }) = turn {
+            lines.leave_turn(hold.lease());
+        }
+        match hold.downgrade().await? {
+            Some(hold) => Ok(Self::new(hold, None)),
+            None => Err(NotAcquired::Busy(Busy { left: Duration::ZERO, line: 0, waited: None })),
+        }
     }
 
     /// Gives it back now, and says how that went. If this future is dropped, that happens all the same,
@@ -165,10 +204,11 @@ impl Pass {
 impl Held {
     fn end(self) -> Ended {
         let Self { hold, turn } = self;
-        let Some(Turn { lines, fences }) = turn else {
+        let Some(turn) = turn else {
             return Ended::GiveBack(hold);
         };
-        match lines.end_turn(hold, fences) {
+        let lines = Arc::clone(&turn.lines);
+        match lines.end_turn(hold, turn) {
             TurnEnd::HandedOver => Ended::HandedOver,
             TurnEnd::GiveBack(hold) => Ended::GiveBack(hold),
             TurnEnd::Pass(hold, bell) => Ended::Pass(Pass { lines, hold, bell }),

@@ -1,6 +1,9 @@
 //! The lock engine on the embedded store, with tokio's clock stopped: time passes when nothing runs.
 
+mod cancel;
 mod ends;
+mod handover;
+mod modes;
 mod seam;
 mod terms;
 

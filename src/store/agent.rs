@@ -85,6 +85,11 @@ impl Agent {
         self.shared.rounds.forget(lease);
     }
 
+    /// Makes the lease last for so long from now; false if it is lost.
+    pub(super) async fn extend(&self, lease: &Arc<Lease>, by: Duration) -> Result<bool, Error> {
+        self.shared.rounds.extend(lease, by).await
+    }
+
     /// Has something given back, ordered after the call that may have taken it (calls about one lock
     /// share a connection). Never waits; if there is no runtime left to do it, the lease ends by itself.
     pub(super) fn give_back(&self, message: GiveBack) {

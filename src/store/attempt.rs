@@ -54,6 +54,13 @@ impl Attempt {
         }
     }
 
+    /// A call of a token that has something in the store already.
+    pub(crate) fn of(store: &Store, key: &Key, me: &Token, mode: Mode) -> Self {
+        let mut attempt = Self::new(store, key, mode);
+        attempt.me = me.clone();
+        attempt
+    }
+
     /// The claim of a job. Its undo puts the job back in line, uncharged: it has not been started.
     pub(crate) fn claim(store: &Store, key: &Key, job: &JobId) -> Self {
         let mut attempt = Self::new(store, key, Mode::Exclusive);

@@ -299,7 +299,7 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync + 'static {
     fn pass(&self, me: Token, mode: Mode, next: Acquire) -> Step<'_, (GaveBack, Acquired)>;
     /// Makes an exclusive hold a shared one; false if it had been lost.
     fn downgrade(&self, key: Key, me: Token, lease: Duration) -> Step<'_, bool>;
-    /// At most 25 items.
+    /// At most 100 items.
     fn renew(&self, items: Vec<Renewal>) -> Step<'_, Vec<bool>>;
     /// All items of one shard, at most 100.
     fn charge(&self, items: Vec<Charge>) -> Step<'_, Charged>;

@@ -17,7 +17,8 @@ use tokio::{sync::watch, time::Instant};
 use super::{
     Store,
     agent::GiveBack,
-    backend::{Acquire, Acquired, GaveBack, Token},
+    attempt::Attempt,
+    backend::{Acquire, Acquired, GaveBack, Mode, Token},
     lease::{Lease, LossWatcher, Terms, sure},
 };
 use crate::{error::Error, key::Key};
@@ -175,6 +176,30 @@ impl Hold {
         let outcome = self.store.backend().release(key, me, mode).await?;
         self.given_back(outcome);
         Ok(outcome)
+    }
+
+    /// Makes the lease last for so long from now; false if it is lost.
+    pub(crate) async fn extend(&self, lease: Duration) -> Result<bool, Error> {
+        let lease = lease.min(self.facts.end.saturating_duration_since(Instant::now()));
+        self.store.agent().extend(self.lease(), lease).await
+    }
+
+    /// The same hold, shared; `None` if it was lost. If this future is dropped, it is given back.
+    pub(crate) async fn downgrade(mut self) -> Result<Option<Self>, Error> {
+        let lease = Arc::clone(self.lease());
+        self.end();
+        // Either may be in the store until there is an answer: both have their undo.
+        let terms = Terms { mode: Mode::Shared, ..lease.terms.clone() };
+        let mut attempt = Attempt::of(&self.store, &lease.key, &lease.me, Mode::Shared);
+        let call = self.store.backend().downgrade(lease.key.clone(), lease.me.clone(), terms.lease);
+        let stands = attempt.send(terms.lease, call).await?;
+        self.forget();
+        if stands {
+            Ok(Some(attempt.granted(self.facts.fence, terms)))
+        } else {
+            attempt.refused();
+            Ok(None)
+        }
     }
 
     /// Gives it back, and asks for the next of this process, in one call.

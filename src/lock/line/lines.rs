@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::{Arc, OnceLock},
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -58,11 +59,22 @@ struct Line {
     word: Option<Word>,
     /// What the store said last of who has it.
     busy: Option<Busy>,
+    /// A lease that nobody uses, for a while.
+    resting: Option<Resting>,
+}
+
+/// A lock that was released, and is kept until somebody wants it.
+struct Resting {
+    hold: Hold,
+    turn: Turn,
 }
 
 impl Line {
     fn is_empty(&self) -> bool {
-        self.waiters.is_empty() && self.turns.is_empty() && self.keeper.is_none()
+        self.waiters.is_empty()
+            && self.turns.is_empty()
+            && self.keeper.is_none()
+            && self.resting.is_none()
     }
 
     /// Whether a newcomer stands behind others of this process, who are or will be served.
@@ -198,17 +210,21 @@ impl Lines {
         let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else {
             return full();
         };
-        // Also where nobody will ask the store: who joins there has to be heard of.
+        self.listen(store);
+        let (tell, told) = oneshot::channel();
+        let (came, asking, store) = (Instant::now(), asking.clone(), store.clone());
+        push(&mut line.waiters, Waiter { came, until, asking, store, tell });
+        Way::Wait(Waiting { told, bell: line.keeper.clone(), _room: room })
+    }
+
+    /// Also where nobody asks the store: who joins there has to be heard of.
+    fn listen(self: &Arc<Self>, store: &Store) {
         let hints = store.hints();
         self.listens.get_or_init(|| {
             let me: Arc<Self> = Arc::clone(self);
             let me: Arc<dyn Joined> = me;
             hints.tell_of_lines(Arc::downgrade(&me));
         });
-        let (tell, told) = oneshot::channel();
-        let (came, asking, store) = (Instant::now(), asking.clone(), store.clone());
-        push(&mut line.waiters, Waiter { came, until, asking, store, tell });
-        Way::Wait(Waiting { told, bell: line.keeper.clone(), _room: room })
     }
 
     async fn wait(
@@ -253,13 +269,17 @@ impl Lines {
         let me: Arc<Self> = Arc::clone(self);
         let watcher: Arc<dyn LossWatcher> = me;
         hold.watched_by(Arc::downgrade(&watcher));
+        if !asking.linger.is_zero() {
+            self.listen(hold.store());
+        }
         let mut lines = self.lines.lock();
         let line = lines.entry(&(lease.key.clone(), lease.terms.mode));
         line.turns.push(lease.me.clone());
         line.word = Some(word);
         drop(lines);
         let fences = Fences::after(fence, asking.hand_over);
-        LockGuard::new(hold, Some(Turn { lines: Arc::clone(self), fences }))
+        let linger = asking.linger;
+        LockGuard::new(hold, Some(Turn { lines: Arc::clone(self), fences, linger }))
     }
 
     /// The keeper's grant goes to the first of the line, who asked for the same; nobody there: it is
@@ -360,11 +380,7 @@ impl Lines {
     }
 
     /// A guard has ended, whose lease can be handed on.
-    pub(in crate::lock) fn end_turn(
-        self: &Arc<Self>,
-        mut hold: Hold,
-        mut fences: Fences,
-    ) -> TurnEnd {
+    pub(in crate::lock) fn end_turn(self: &Arc<Self>, mut hold: Hold, mut turn: Turn) -> TurnEnd {
         let lease = Arc::clone(hold.lease());
         let name = (lease.key.clone(), lease.terms.mode);
         loop {
@@ -372,8 +388,14 @@ impl Lines {
                 let mut lines = self.lines.lock();
                 let Some(line) = lines.get(&name) else { return TurnEnd::GiveBack(hold) };
                 line.drop_those_who_left();
-                match line.next_turn(&lease, &mut fences) {
+                match line.next_turn(&lease, &mut turn.fences) {
                     Some(next) => next,
+                    None if line.may_rest(&lease, &turn) => {
+                        self.rest_over_after(turn.linger, hold.store(), &name, &lease.me);
+                        line.turns.clear();
+                        line.resting = Some(Resting { hold, turn });
+                        return TurnEnd::HandedOver;
+                    }
                     None => {
                         let bell = line.turn_ends(&lease.me);
                         lines.sweep(&name);
@@ -384,22 +406,78 @@ impl Lines {
                     }
                 }
             };
-            let turn = Turn { lines: Arc::clone(self), fences };
             let guard = match hold.hand_on(fence) {
                 Ok(next) => LockGuard::new(next, Some(turn)),
                 // Lost meanwhile: the watcher has seen to the line, but this waiter is out of it.
                 Err(lost) => {
                     self.put_back(&name, waiter);
-                    hold = lost;
-                    continue;
+                    return TurnEnd::GiveBack(lost);
                 }
             };
             match waiter.tell.send(Waited::Granted(guard)) {
                 Ok(()) => return TurnEnd::HandedOver,
-                Err(Waited::Granted(back)) => hold = back.into_hold(),
+                Err(Waited::Granted(back)) => match back.into_parts() {
+                    (back, Some(again)) => (hold, turn) = (back, again),
+                    (back, None) => return TurnEnd::GiveBack(back),
+                },
                 Err(_) => return TurnEnd::HandedOver,
             }
         }
+    }
+
+    /// A lock that rests here, if it can be had on these terms. If not, it goes back to the store.
+    pub(in crate::lock) fn take_resting(
+        self: &Arc<Self>,
+        key: &Key,
+        asking: &Asking,
+    ) -> Option<LockGuard> {
+        let name = (key.clone(), asking.terms.mode);
+        let (hold, mut turn) = {
+            let mut lines = self.lines.lock();
+            let line = lines.get(&name)?;
+            let Resting { hold, mut turn } = line.resting.take()?;
+            let word = line.word.as_ref();
+            let may = hold.lease().terms == asking.terms
+                && word.is_some_and(|word| word.allows(Instant::now(), &turn.fences))
+                && hold.lease().bears_another_turn();
+            match turn.fences.next().filter(|_| may) {
+                Some(fence) => {
+                    line.turns.push(hold.lease().me.clone());
+                    (hold.hand_on(fence), turn)
+                }
+                None => {
+                    lines.sweep(&name);
+                    (Err(hold), turn)
+                }
+            }
+        };
+        turn.linger = asking.linger;
+        match hold {
+            Ok(hold) => Some(LockGuard::new(hold, Some(turn))),
+            Err(hold) => {
+                self.leave_turn(hold.lease());
+                None
+            }
+        }
+    }
+
+    fn stop_resting(&self, name: &Name, me: Option<&Token>) -> Option<Resting> {
+        let mut lines = self.lines.lock();
+        let line = lines.get(name)?;
+        let is_meant = |resting: &mut Resting| me.is_none_or(|me| resting.hold.lease().me == *me);
+        let rested = line.resting.take_if(is_meant);
+        lines.sweep(name);
+        rested
+    }
+
+    fn rest_over_after(self: &Arc<Self>, linger: Duration, store: &Store, name: &Name, me: &Token) {
+        let (lines, name, me) = (Arc::downgrade(self), name.clone(), me.clone());
+        store.spawn(async move {
+            tokio::time::sleep(linger).await;
+            if let Some(lines) = lines.upgrade() {
+                drop(lines.stop_resting(&name, Some(&me)));
+            }
+        });
     }
 
     fn put_back(self: &Arc<Self>, name: &Name, waiter: Waiter) {
@@ -419,6 +497,17 @@ impl Line {
             && lease.bears_another_turn();
         let fence = if may { fences.next()? } else { return None };
         Some((self.waiters.pop_front()?, fence))
+    }
+
+    /// Whether the lock may stay here although nobody of this process wants it now.
+    fn may_rest(&self, lease: &Lease, turn: &Turn) -> bool {
+        let quiet = self.word.as_ref().is_some_and(|word| !word.others_wait());
+        quiet
+            && !turn.linger.is_zero()
+            && self.waiters.is_empty()
+            && self.keeper.is_none()
+            && self.turns == [lease.me.clone()]
+            && lease.bears_another_turn()
     }
 
     /// The turn is over, and nobody was handed it. A bell for the keeper, if one is needed: those who
@@ -443,19 +532,35 @@ pub(in crate::lock) enum TurnEnd {
     Pass(Hold, Arc<Notify>),
 }
 
-impl LossWatcher for Lines {
-    fn lost(self: Arc<Self>, lease: &Lease) {
+impl Lines {
+    #[cfg(test)]
+    pub(in crate::lock) fn is_empty(&self) -> bool {
+        let lines = self.lines.lock();
+        lines.exclusive.is_empty() && lines.others.is_empty()
+    }
+
+    /// The lease is not to be handed on any more; those who wait behind it ask the store.
+    pub(in crate::lock) fn leave_turn(self: &Arc<Self>, lease: &Lease) {
         let name = (lease.key.clone(), lease.terms.mode);
         if let Some(line) = self.lines.lock().get(&name) {
             line.turns.retain(|turn| *turn != lease.me);
         }
-        // They need not wait for what the loser still does.
         self.ask_for_them(&name);
+    }
+}
+
+impl LossWatcher for Lines {
+    fn lost(self: Arc<Self>, lease: &Lease) {
+        let name = (lease.key.clone(), lease.terms.mode);
+        drop(self.stop_resting(&name, Some(&lease.me)));
+        // They need not wait for what the loser still does.
+        self.leave_turn(lease);
     }
 }
 
 impl Joined for Lines {
     fn joined(&self, key: &Key, seq: u64) {
+        let mut rested = Vec::new();
         let mut lines = self.lines.lock();
         let Map { exclusive, others } = &mut *lines;
         let others = others.iter_mut().filter(|((other, _), _)| other == key);
@@ -463,7 +568,23 @@ impl Joined for Lines {
             if let Some(word) = &mut line.word {
                 word.joined(seq);
             }
+            rested.extend(line.resting.take());
         }
+        lines.sweep(&(key.clone(), Mode::Exclusive));
+        drop(lines);
+        // Given back by being dropped, and not under the mutex.
+        drop(rested);
+    }
+
+    fn drain(&self) {
+        let mut lines = self.lines.lock();
+        let Map { exclusive, others } = &mut *lines;
+        let all = exclusive.values_mut().chain(others.values_mut());
+        let rested: Vec<_> = all.filter_map(|line| line.resting.take()).collect();
+        exclusive.retain(|_, line| !line.is_empty());
+        others.retain(|_, line| !line.is_empty());
+        drop(lines);
+        drop(rested);
     }
 }
 
