@@ -63,9 +63,6 @@ fn main() -> ExitCode {
             Ok(args) => locks(&args),
             Err(sentence) => return refused(&sentence),
         },
-        [name @ ("http" | "defer"), ..] => {
-            return refused(&format!("`bench {name}` is not there yet: it comes with its engine."));
-        }
         _ => return refused(USAGE),
     };
     match done {
