@@ -6,9 +6,11 @@ use crate::{
     args::Pace,
     clock,
     contestant::{Contender, Load, Who},
+    cores,
     outcome::Outcome,
     plan::{Keys, Plan, Trial},
     process::Process,
+    quiet,
     record::{Event, Head},
     redis::Server,
     sent::{Monitor, Senders},
@@ -23,6 +25,8 @@ pub(crate) struct Bench {
     pub(crate) pace: Pace,
     /// What must not happen at all, and did: calls of ours that failed, two holders at once.
     pub(crate) faults: Vec<String>,
+    /// Nobody else was seen to use the cores.
+    pub(crate) quiet: bool,
 }
 
 /// The two ends of a window, as the server counted.
@@ -33,16 +37,16 @@ pub(crate) struct Counted {
 
 impl Bench {
     pub(crate) fn start(pace: Pace) -> Outcome<Self> {
+        let cores = cores::keep_to_two()?;
         let mut server = Server::start()?;
+        let (version, port) = (server.version()?, server.port());
+        let Pace { rounds, warm, window } = pace;
         println!(
-            "redis-server {} on 127.0.0.1:{}; {} rounds of {:?} after {:?} of warm-up",
-            server.version()?,
-            server.port(),
-            pace.rounds,
-            pace.window,
-            pace.warm
+            "redis-server {version} on 127.0.0.1:{port}; everything on {cores} cores; {rounds} rounds of \
+             {window:?} after {warm:?} of warm-up"
         );
-        Ok(Self { server, pace, faults: Vec::new() })
+        let quiet = quiet::check();
+        Ok(Self { server, pace, faults: Vec::new(), quiet })
     }
 
     /// One window of one contender, on an empty server, in fresh processes.

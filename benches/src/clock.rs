@@ -3,13 +3,17 @@
 
 use std::{thread, time::Duration};
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// Nanoseconds since some moment that is the same for all processes.
 pub(crate) fn now() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    let whole = |part: i64| u64::try_from(part).unwrap_or(0);
-    whole(now.tv_sec) * 1_000_000_000 + whole(now.tv_nsec)
+    whole(clock_gettime(ClockId::Monotonic))
+}
+
+/// As nanoseconds.
+pub(crate) fn whole(time: Timespec) -> u64 {
+    let part = |part: i64| u64::try_from(part).unwrap_or(0);
+    part(time.tv_sec) * 1_000_000_000 + part(time.tv_nsec)
 }
 
 pub(crate) fn nanos(duration: Duration) -> u64 {

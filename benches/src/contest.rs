@@ -5,7 +5,7 @@ use crate::{
     contestant::{Contender, Load, Who},
     outcome::Outcome,
     plan::{Keys, Trial},
-    report,
+    quiet, report,
     sent::Senders,
     stats::{median, paired_ratios},
     summary::Summary,
@@ -50,6 +50,7 @@ impl Contest {
         let contenders = lanes.into_iter().map(|(contender, ..)| contender).chain([ping]);
         let contest = Self { entries: contenders.zip(windows).collect() };
         report::contest(&contest);
+        bench.quiet &= quiet::check();
         bench
             .faults
             .extend(contest.faults().filter(|(who, _)| who.is_ours()).map(|(_, what)| what));

@@ -9,6 +9,7 @@ mod bench;
 mod clock;
 mod contest;
 mod contestant;
+mod cores;
 mod figure;
 mod holder;
 mod http;
@@ -16,6 +17,7 @@ mod lifeline;
 mod outcome;
 mod plan;
 mod process;
+mod quiet;
 mod record;
 mod redis;
 mod report;
@@ -53,13 +55,14 @@ fn main() -> ExitCode {
         ["holder", plan] => holder::main(plan).map(|()| true),
         ["server", plan] => http::server::main(plan).map(|()| true),
         ["load", plan] => http::load::main(plan).map(|()| true),
+        ["locks", "--help" | "-h"] => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
         ["locks", rest @ ..] => match Args::read(rest) {
             Ok(args) => locks(&args),
             Err(sentence) => return refused(&sentence),
         },
-        [name @ ("http" | "defer"), ..] => {
-            return refused(&format!("`bench {name}` is not there yet: it comes with its engine."));
-        }
         _ => return refused(USAGE),
     };
     match done {
@@ -88,7 +91,7 @@ fn locks(args: &Args) -> Outcome<bool> {
         Task::Sweep => sweep::run(&mut bench).map(|()| true),
         Task::Figures { only, check } => {
             let figures = scenario::run(&mut bench, only)?;
-            Ok(report::summary(&figures, &bench.faults) || !check)
+            Ok(report::summary(&figures, &bench) || !check)
         }
     }
 }

@@ -9,8 +9,9 @@ use redis::{Client, Connection};
 use crate::{clock, outcome::Outcome, process::Process};
 
 /// A small shell ends the server when its own input closes, and so when this process ends, however that
-/// happens.
+/// happens. It outlives a Ctrl-C, which reaches everybody at once: a server in the background does too.
 const KEEPER: &str = r#"
+trap "" INT TERM HUP
 redis-server "$@" >/dev/null 2>&1 &
 echo $!
 cat >/dev/null

@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal as _, Write as _};
 
 use crate::{
+    bench::Bench,
     contest::Contest,
     contestant::Who,
     figure::{Figure, short},
@@ -101,12 +102,17 @@ pub(crate) fn figures(figures: &[Figure]) {
 }
 
 /// All figures again, and whether all of them reach their line and nothing failed.
-pub(crate) fn summary(figures: &[Figure], faults: &[String]) -> bool {
+pub(crate) fn summary(figures: &[Figure], bench: &Bench) -> bool {
     title("All figures: median (spread) of the rounds, line to reach");
     self::figures(figures);
     println!();
-    for fault in faults {
+    for fault in &bench.faults {
         println!("{fault}");
+    }
+    if !bench.quiet {
+        println!(
+            "DISTURBED: other processes used the cores meanwhile; run it again on a quiet machine"
+        );
     }
     let short: Vec<_> = figures.iter().filter(|figure| !figure.verdict().reached).collect();
     if short.is_empty() {
@@ -115,5 +121,5 @@ pub(crate) fn summary(figures: &[Figure], faults: &[String]) -> bool {
         let names: Vec<_> = short.iter().map(|figure| figure.id).collect();
         println!("{} of {} figures fall short: {}", short.len(), figures.len(), names.join(", "));
     }
-    short.is_empty() && faults.is_empty()
+    short.is_empty() && bench.faults.is_empty()
 }

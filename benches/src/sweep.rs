@@ -45,6 +45,10 @@ pub(crate) fn run(bench: &mut Bench) -> Outcome<()> {
             text += &rows(&contest, who, load);
         }
     }
+    if !bench.quiet {
+        text +=
+            "\nOther processes used the cores during this sweep: repeat it on a quiet machine.\n";
+    }
     let file = file();
     fs::write(&file, text)?;
     println!("\nwritten: {}", file.display());

@@ -41,7 +41,6 @@ struct Worker {
 }
 
 /// What one task leaves behind as it goes. Only its own task and, once, the end of the window touch it.
-#[derive(Default)]
 struct Seat {
     events: Mutex<Vec<Event>>,
     /// The moment at which it began to wait; zero while it does not.
@@ -50,7 +49,19 @@ struct Seat {
     first_error: Mutex<Option<String>>,
 }
 
+/// Events for which there is room from the start: to move them while a lock is held would be measured.
+const ROOM: usize = 1 << 15;
+
 impl Seat {
+    fn new() -> Self {
+        Self {
+            events: Mutex::new(Vec::with_capacity(ROOM)),
+            waiting_since: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+            first_error: Mutex::new(None),
+        }
+    }
+
     fn had(&self, event: Event) {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
     }
@@ -75,7 +86,7 @@ impl Visitor for Worker {
         let start = orders.start()?;
         let mut seats = Vec::new();
         for (task, locks) in (0..).zip(locks) {
-            let seat = Arc::new(Seat::default());
+            let seat = Arc::new(Seat::new());
             let contestant = Arc::clone(&contestant);
             runtime.spawn(cycle(contestant, locks, plan.trial.work, task, Arc::clone(&seat)));
             seats.push(seat);

@@ -10,7 +10,7 @@ use crate::{
     },
     outcome::Outcome,
     process::Process,
-    report,
+    quiet, report,
     sent::Senders,
     stats::{median, paired_ratios},
 };
@@ -35,6 +35,13 @@ pub(super) fn run(bench: &mut Bench) -> Outcome<Vec<Figure>> {
         None => ping(bench),
     })?;
     print(&windows);
+    bench.quiet &= quiet::check();
+    for (kind, fault) in faults(&windows) {
+        println!("  {fault}");
+        if kind == Kind::LockLayer {
+            bench.faults.push(fault);
+        }
+    }
     Ok(figures(&windows))
 }
 
@@ -79,14 +86,17 @@ fn print(windows: &[Vec<Window>]) {
         ]);
     }
     report::table(&rows);
-    for (kind, windows) in KINDS.iter().zip(windows) {
-        let failed: usize = windows.iter().map(|window| window.load.failed).sum();
-        if let Some(first) = windows.iter().find_map(|window| window.load.first_failure.as_ref()) {
-            println!("  {kind}: {failed} connections FAILED, the first: {first}");
-        }
-    }
     let pings = &windows[KINDS.len()];
     report::ping(&rounds(pings, |load| load.p50), &rounds(pings, |load| load.p99));
+}
+
+/// Connections on which something else was answered than 200, or nothing.
+fn faults(windows: &[Vec<Window>]) -> impl Iterator<Item = (Kind, String)> {
+    KINDS.into_iter().zip(windows).filter_map(|(kind, windows)| {
+        let first = windows.iter().find_map(|window| window.load.first_failure.as_ref())?;
+        let failed: usize = windows.iter().map(|window| window.load.failed).sum();
+        Some((kind, format!("{kind}: {failed} connections FAILED, the first: {first}")))
+    })
 }
 
 fn figures(windows: &[Vec<Window>]) -> Vec<Figure> {
