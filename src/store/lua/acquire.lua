@@ -22,10 +22,27 @@ local function head()
   return seq, who
 end
 
+-- Whether somebody of this old sequence would pass the first in line, and those before him have done so
+-- for one accept window already. Slow ones that come back to their old place, and readers who come with
+-- that of their process, enter beside those who are in; whoever waits for all of these to leave must not
+-- wait for one more after the other.
+local function passes_too_late(old)
+  local first = head()
+  if not first or old >= first then return false end
+  local whom, til = string.match(redis.call('HGET', L, 'past') or '', '^(%d+) (%d+)$')
+  if whom and tonumber(whom) >= first then return tonumber(til) <= NOW end
+  redis.call('HSET', L, 'past', int(first) .. ' ' .. int(NOW + ACCEPT))
+  if redis.call('EXISTS', G) == 0 then keep_ttl(L, ACCEPT) end
+  return false
+end
+
 local function granted(me, mode, lease, spare)
+  local fence = grant(me, mode, lease, spare)
+  -- Others of my mode may stand next, and nobody else will tell them.
+  if mode ~= 'x' then move_on() end
   local line = redis.call('ZCARD', Q) + redis.call('ZCARD', G)
   local first = line > 0 and head() or 0
-  return {'held', grant(me, mode, lease, spare), line, int(first), int(NOW_US)}
+  return {'held', fence, line, int(first), int(NOW_US)}
 end
 
 local function acquire(a, record)
@@ -51,6 +68,8 @@ local function acquire(a, record)
 
   local place = redis.call('HGET', L, '@' .. me)
   if place and not redis.call('ZSCORE', Q, place) then place = nil end
+  -- Who has a place has no other: also where this call comes a second time.
+  if place or (old > 0 and mode == held and mode ~= 'x' and passes_too_late(old)) then old = 0 end
   if fits(mode, limit, held) then
     local first, who = head()
     if not first or who == me or (old > 0 and old < first) then
@@ -59,10 +78,7 @@ local function acquire(a, record)
       -- (One that is due already stays so: a worker's look ends the passing over, also while I hold.)
       local due = tonumber(redis.call('ZSCORE', DUE, NAME) or '0')
       if redis.call('EXISTS', G) == 1 and (due == 0 or due > NOW) then arm(NOW + lease) end
-      local answer = granted(me, mode, lease, spare)
-      -- Others of my mode may stand next, and nobody else will tell them.
-      if mode ~= 'x' then move_on() end
-      return answer
+      return granted(me, mode, lease, spare)
     end
     -- Looking for the head drops places past their deadline, mine too if I come back too late.
     if place and not redis.call('ZSCORE', Q, place) then place = nil end
@@ -82,8 +98,14 @@ local function acquire(a, record)
     end
     add_place(me, mode, limit, seq, wait)
   end
-  -- Every visit to a lock with room moves its line on.
-  if held ~= 'x' then move_on() end
-  local left, length = busy_for()
+  -- Every visit to a lock with room moves its line on. Those before me may have been of my mode: then I
+  -- am among those who come in.
+  if held ~= 'x' then
+    move_on()
+    if mode ~= 'x' and redis.call('ZREM', H, 'o' .. TAG[mode] .. me) == 1 then
+      return granted(me, mode, lease, spare)
+    end
+  end
+  local left, length = busy_for(mode, limit)
   return {'busy', left, length, int(seq), joined}
 end

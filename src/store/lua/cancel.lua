@@ -15,6 +15,6 @@ redis.call('DEL', KEYS[9])
 end_job(id, tonumber(v[2] or '0'))
 file_under(KEYS[10], id, tonumber(ARGV[5]))
 redis.call('ZREM', H, 'j' .. id)
-if not held_until() then move_on() end
+move_on()
 redis.call('PUBLISH', CHANNEL .. 'e', id)
 return 'cancelled'

@@ -33,7 +33,7 @@ if run == me then return {'busy', int(ACCEPT)} end
 local back = tonumber(redis.call('HGET', L, 'back') or '0')
 if back > NOW then
   redis.call('ZADD', DUE, int(back), NAME)
-  if not last then move_on() end
+  move_on()
   return {'later', int(back - NOW)}
 end
 local offered = redis.call('ZSCORE', H, 'j' .. id)
@@ -44,7 +44,9 @@ end
 if not offered then
   local seq = live_head()
   if seq and seq < tonumber(first[2]) then
-    -- A live place stands before the job: a worker's visit moves the line on for it too.
+    -- A live place stands before the job: a worker's visit moves the line on for it too. A visit has to
+    -- move what is due, or it would be due at once again.
+    redis.call('ZADD', DUE, int(NOW + ACCEPT), NAME)
     move_on()
     return {'busy', int(ACCEPT)}
   end
@@ -70,7 +72,7 @@ if reason then
   redis.call('PEXPIRE', KEYS[9], ARGV[8])
   end_job(id, bytes)
   file_under(KEYS[11], id, tonumber(ARGV[8]))
-  if not held_until() then move_on() end
+  move_on()
   redis.call('PUBLISH', CHANNEL .. 'e', id)
   return {'dead', id}
 end

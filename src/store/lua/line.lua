@@ -5,7 +5,7 @@
 -- calls.lua has several locks in one script, and moves from one to the next with `at`.
 --
 -- KEYS[1] h      ZSET  who holds the lock or has been offered it: member -> server deadline, ms
--- KEYS[2] l      HASH  facts that go with the line: park, back, bytes, '@<place>' -> member in q
+-- KEYS[2] l      HASH  facts that go with the line: park, back, bytes, past, '@<place>' -> member in q
 -- KEYS[3] q      ZSET  places of live processes: '<deadline ms>:<mode>:<nonce>:<node>' -> sequence
 -- KEYS[4] g      ZSET  deferred jobs: job id -> sequence (the same sequence as q)
 -- KEYS[5] due    ZSET  of the shard: lock that has jobs -> when a worker should look at it, ms
@@ -59,11 +59,12 @@ local function held_until()
   return tonumber(last[2]), letter or 'x'
 end
 
--- Whether one more of this mode may come in, where those of the mode `held` are (nil: nobody is).
+-- Whether one more of this mode may come in, where those of the mode `held` are (nil: nobody is). Each
+-- has its own limit of permits: where they differ, there are never more than the greatest of them.
 local function fits(mode, limit, held)
   if not held then return true end
   if mode ~= held then return false end
-  return mode == 's' or (mode == 'p' and redis.call('ZCARD', H) < limit)
+  return mode == 's' or (mode == 'p' and redis.call('ZCARD', H) < (limit or 1))
 end
 
 -- A fence above every fence ever given in this shard; the next `spare` ones are the holder's too.
@@ -92,11 +93,22 @@ local function arm(at)
   end
 end
 
--- Tells the processes of all holders that somebody joined the line at this sequence.
+-- As arm, but a look that is due already stays so, and one that comes sooner too: it ends the passing
+-- over of jobs, and traffic must not put it off.
+local function arm_by(at)
+  local due = redis.call('ZSCORE', DUE, NAME)
+  if not due or tonumber(due) > at then arm(at) end
+end
+
+-- Tells the processes of all holders that somebody joined the line at this sequence, each once.
 local function tell_holders(seq)
+  local told = {}
   for _, m in ipairs(redis.call('ZRANGE', H, 0, SCAN - 1)) do
     local node = string.match(m, '^h[sp]?%x+:(%x+)$')
-    if node then redis.call('PUBLISH', CHANNEL .. 'w:' .. node, 'q ' .. NAME .. ' ' .. int(seq)) end
+    if node and not told[node] then
+      told[node] = true
+      redis.call('PUBLISH', CHANNEL .. 'w:' .. node, 'q ' .. NAME .. ' ' .. int(seq))
+    end
   end
 end
 
@@ -110,10 +122,10 @@ end
 -- whose processes died, and leaves their fields. So the first place of a line makes l anew, and fields
 -- are left of the line before at most. UNLINK: however many, they cost this script nothing.
 local function add_place(me, mode, limit, seq, ms)
-  if redis.call('EXISTS', Q) == 0 and redis.call('HLEN', L) > 3 then
-    local facts = redis.call('HMGET', L, 'park', 'back', 'bytes')
+  if redis.call('EXISTS', Q) == 0 and redis.call('HLEN', L) > 4 then
+    local facts = redis.call('HMGET', L, 'park', 'back', 'bytes', 'past')
     redis.call('UNLINK', L)
-    for i, name in ipairs({'park', 'back', 'bytes'}) do
+    for i, name in ipairs({'park', 'back', 'bytes', 'past'}) do
       if facts[i] then redis.call('HSET', L, name, facts[i]) end
     end
   end
@@ -125,7 +137,8 @@ local function add_place(me, mode, limit, seq, ms)
 end
 
 -- First place whose process may still be waiting: sequence, '<nonce>:<node>', member, mode, limit. A place
--- of a mode that this version does not know stands in line like any other, but is nobody it could offer to.
+-- of a mode that this version does not know stands in line like any other, but is nobody it could offer to;
+-- and so does the one behind more dead places than a script may look at: it may be alive, and is not passed.
 local function live_head()
   for _ = 1, SCAN do
     local e = redis.call('ZRANGE', Q, 0, 0, 'WITHSCORES')
@@ -136,6 +149,8 @@ local function live_head()
     end
     drop_place(e[1])
   end
+  local e = redis.call('ZRANGE', Q, 0, 0, 'WITHSCORES')
+  if #e > 0 then return tonumber(e[2]) end
   return nil
 end
 
@@ -165,7 +180,7 @@ local function move_on()
       drop_place(member)
       put('o' .. TAG[mode] .. me, ACCEPT)
       redis.call('PUBLISH', CHANNEL .. 'w:' .. string.match(me, ':(%x+)$'), 'o ' .. NAME .. ' ' .. me)
-      if redis.call('EXISTS', G) == 1 then arm(NOW + ACCEPT) end
+      if redis.call('EXISTS', G) == 1 then arm_by(NOW + ACCEPT) end
       if mode == 'x' then return end
     elseif last then
       return
@@ -186,11 +201,14 @@ local function move_on()
   end
 end
 
--- What a request that was not let in is told: ms until the deadline it waits for (of permits the first,
--- else the last), length of the line.
-local function busy_for()
+-- What a request that was not let in is told: ms until the deadline it waits for, length of the line. That
+-- is the last one, unless nothing but permits is wanting: then the one that leaves fewer than there may be.
+local function busy_for(mode, limit)
   local last, held = held_until()
-  if held == 'p' then last = tonumber(redis.call('ZRANGE', H, 0, 0, 'WITHSCORES')[2]) end
+  if held == 'p' and mode == 'p' then
+    local over = redis.call('ZCARD', H) - limit
+    if over >= 0 then last = tonumber(redis.call('ZRANGE', H, over, over, 'WITHSCORES')[2]) end
+  end
   last = last or NOW + ACCEPT
   return int(math.max(last - NOW, 1)), redis.call('ZCARD', Q) + redis.call('ZCARD', G)
 end

@@ -8,6 +8,11 @@
 local function release(a)
   local me, tag = ARGV[a + 1], TAG[ARGV[a + 2]]
   local held = redis.call('ZSCORE', H, 'h' .. tag .. me)
+  if not held and tag == '' then
+    -- What a downgrade has made of it, whose answer was lost.
+    held = redis.call('ZSCORE', H, 'hs' .. me)
+    if held then tag = 's' end
+  end
   if held then
     redis.call('ZREM', H, 'h' .. tag .. me)
     held = tonumber(held) > NOW and 'released' or 'lost'

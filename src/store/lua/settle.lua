@@ -36,6 +36,6 @@ else
   redis.call('PERSIST', L)
   redis.call('ZADD', DUE, int(NOW + ms), NAME)
 end
-if not held_until() then move_on() end
+move_on()
 redis.call('PUBLISH', CHANNEL .. 'e', id)
 return 'ok'

@@ -4,10 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{
-    line::{Member, Visit},
-    shard::Job,
-};
+use super::{line::Member, shard::Job, visit::Visit};
 use crate::store::backend::{
     ACCEPT_WINDOW, Claim, Claimed, Enqueue, Enqueued, JobId, JobState, Mode, SPARE_FENCES, Settle,
     Verdict,
@@ -121,9 +118,7 @@ impl Visit<'_> {
     fn in_its_way(&mut self, seq: u64, id: &JobId, last: Option<u64>) -> Option<Claimed> {
         if let Some(back) = self.line.back.filter(|back| *back > self.now.ms) {
             self.facts.due.set(self.key, back);
-            if last.is_none() {
-                self.move_on();
-            }
+            self.move_on();
             return Some(Claimed::Later(Duration::from_millis(back - self.now.ms)));
         }
         let offered = self.line.deadline(&Member::Job(id.clone())).is_some();
@@ -134,6 +129,8 @@ impl Visit<'_> {
             }
             // A live place stands before the job: a worker's visit moves the line on for it too.
             None if self.live_head().is_some_and(|place| place.seq < seq) => {
+                // A visit has to move what is due, or it would be due at once again.
+                self.facts.due.set(self.key, self.accept_until());
                 self.move_on();
                 return Some(Claimed::Busy(ACCEPT_WINDOW));
             }
@@ -192,9 +189,7 @@ impl Visit<'_> {
         }
         self.jobs.end_at(&id, Some(self.now.after(retention)));
         self.end_job(seq, &id, bytes);
-        if self.held_until().is_none() {
-            self.move_on();
-        }
+        self.move_on();
         self.tell_all(&id);
         Claimed::Dead(id)
     }
@@ -242,9 +237,7 @@ impl Visit<'_> {
         self.jobs.end_at(id, Some(self.now.after(retention)));
         self.end_job(seq, id, bytes);
         self.line.take(&Member::Job(id.clone()));
-        if self.held_until().is_none() {
-            self.move_on();
-        }
+        self.move_on();
         self.tell_all(id);
         Some(JobState::Cancelled)
     }

@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::line::{Member, Place, Visit};
+use super::{
+    line::{Member, Place},
+    visit::Visit,
+};
 use crate::store::backend::{Acquire, Acquired, GaveBack, Mode, Token};
 
 impl Visit<'_> {
@@ -16,7 +19,14 @@ impl Visit<'_> {
         if mine || self.line.take(&Member::offered(*mode, me)) {
             return self.granted(call);
         }
-        if self.fits(*mode) && self.may_take(call) {
+        let beside = *mode != Mode::Exclusive && self.held() == Some(mode.letter());
+        // Who has a place has no other: also where this call comes a second time.
+        let has_place = self.line.place_of(me).is_some();
+        let mut old_seq = if has_place { 0 } else { call.old_seq };
+        if beside && self.passes_too_late(old_seq) {
+            old_seq = 0;
+        }
+        if self.fits(*mode) && self.may_take(me, old_seq) {
             if let Some(place) = self.line.place_of(me) {
                 self.line.drop_place(&place);
             }
@@ -26,18 +36,17 @@ impl Visit<'_> {
             if !self.line.jobs.is_empty() && due.is_none_or(|due| due > self.now.ms) {
                 self.arm(self.now.after(call.lease));
             }
-            let answer = self.granted(call);
-            // Others of its mode may stand next, and nobody else will tell them.
-            if *mode != Mode::Exclusive {
-                self.move_on();
-            }
-            return answer;
+            return self.granted(call);
         }
         let joined = call.wait.is_some() && self.line.place_of(me).is_none();
-        let seq = call.wait.map_or(0, |wait| self.join(call, wait));
-        // Every visit to a lock with room moves its line on.
+        let seq = call.wait.map_or(0, |wait| self.join(call, old_seq, wait));
+        // Every visit to a lock with room moves its line on. Those before the caller may have been of its
+        // mode: then it is among those who come in.
         self.move_on();
-        let (left, line) = self.busy_for();
+        if *mode != Mode::Exclusive && self.line.take(&Member::offered(*mode, me)) {
+            return self.granted(call);
+        }
+        let (left, line) = self.busy_for(*mode);
         Acquired::Busy { left, line, seq, joined }
     }
 
@@ -51,26 +60,46 @@ impl Visit<'_> {
     }
 
     fn granted(&mut self, call: &Acquire) -> Acquired {
+        let fence = self.grant(&call.me, call.mode, call.lease, call.spare);
+        // Others of its mode may stand next, and nobody else will tell them.
+        if call.mode != Mode::Exclusive {
+            self.move_on();
+        }
         let line = self.line.len();
         let next = self.head().map_or(0, |(seq, _)| seq);
-        let fence = self.grant(&call.me, call.mode, call.lease, call.spare);
         Acquired::Held { fence, line, next, now: self.now.us }
     }
 
     /// Whether nobody stands before the caller.
-    fn may_take(&mut self, call: &Acquire) -> bool {
+    fn may_take(&mut self, me: &Token, old_seq: u64) -> bool {
         match self.head() {
             None => true,
             Some((seq, place)) => {
-                place.is_some_and(|place| place.me == call.me)
-                    || (call.old_seq > 0 && call.old_seq < seq)
+                place.is_some_and(|place| place.me == *me) || (old_seq > 0 && old_seq < seq)
+            }
+        }
+    }
+
+    /// Whether somebody of this old sequence would pass the first in line, and those before him have done
+    /// so for one accept window already: see `acquire.lua`.
+    fn passes_too_late(&mut self, old_seq: u64) -> bool {
+        // Looking for the head drops dead places: the script does not look without need, either.
+        let first = if old_seq > 0 { self.head() } else { None };
+        let Some((first, _)) = first.filter(|(first, _)| old_seq < *first) else {
+            return false;
+        };
+        match self.line.past {
+            Some((whom, until)) if whom >= first => until <= self.now.ms,
+            _ => {
+                self.line.past = Some((first, self.accept_until()));
+                false
             }
         }
     }
 
     /// Takes a place in the line, or keeps the one it has for longer; returns its sequence.
-    fn join(&mut self, call: &Acquire, wait: Duration) -> u64 {
-        let Acquire { me, mode, old_seq, .. } = call;
+    fn join(&mut self, call: &Acquire, old_seq: u64, wait: Duration) -> u64 {
+        let Acquire { me, mode, .. } = call;
         let seq = match self.line.place_of(me) {
             Some(place) => {
                 self.line.drop_place(&place);
@@ -78,8 +107,8 @@ impl Visit<'_> {
             }
             None => {
                 let mut seq = self.next_seq();
-                if *old_seq > 0 {
-                    seq = seq.min(*old_seq);
+                if old_seq > 0 {
+                    seq = seq.min(old_seq);
                 }
                 self.tell_holders(seq);
                 seq
@@ -97,7 +126,13 @@ impl Visit<'_> {
     }
 
     pub(super) fn release(&mut self, me: &Token, mode: Mode) -> GaveBack {
-        let holds = Member::holds(mode, me);
+        let (mut mode, mut holds) = (mode, Member::holds(mode, me));
+        let shared = Member::holds(Mode::Shared, me);
+        let none = self.line.deadline(&holds).is_none();
+        if none && mode == Mode::Exclusive && self.line.deadline(&shared).is_some() {
+            // What a downgrade has made of it, whose answer was lost.
+            (mode, holds) = (Mode::Shared, shared);
+        }
         let held = self.line.deadline(&holds);
         let place = self.line.place_of(me);
         if let Some(place) = &place {

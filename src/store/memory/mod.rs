@@ -2,7 +2,7 @@
 //!
 //! A step locks its shard, reads the clock once, does what the script does, and unlocks; then its
 //! messages go out. It never waits, so the future it returns is ready at once. The scripts are the
-//! specification: [`line`] is `line.lua`, [`locks`] and [`jobs`] are the scripts about a line, the
+//! specification: [`visit`] is `line.lua`, [`locks`] and [`jobs`] are the scripts about a line, the
 //! rest is in [`shard`]. Not kept are the indexes `lease`, `done` and `dead`, which are there so that
 //! something on a server can be found without its key.
 //!
@@ -14,6 +14,7 @@ mod line;
 mod locks;
 mod post;
 mod shard;
+mod visit;
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
@@ -22,9 +23,9 @@ use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
 use self::{
-    line::Visit,
     post::{Mail, Post},
     shard::{Now, Shard},
+    visit::Visit,
 };
 use super::{
     backend::{

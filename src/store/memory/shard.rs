@@ -6,8 +6,9 @@ use bytes::Bytes;
 
 use super::{
     ends::{Expiring, Index},
-    line::{Line, RecordName, Visit},
+    line::Line,
     post::Mail,
+    visit::{RecordName, Visit},
 };
 use crate::{
     key::Key,

@@ -15,8 +15,8 @@ use super::{
 use crate::{
     Key,
     store::{
-        backend::{Acquire, JobId, Node, Token, Verdict},
-        hints::{Hint, Hints},
+        backend::{Acquire, JobId, Mode, Node, Token, Verdict},
+        hints::{Hint, Hints, Joined},
     },
 };
 
@@ -27,6 +27,7 @@ on_every_store!(
     the_watcher_is_told_of_an_earlier_due_time,
     everybody_is_told_of_a_jobs_changes,
     a_listener_that_has_gone_is_told_nothing,
+    each_holders_process_is_told_once_of_who_joins,
 );
 
 /// A process that listens.
@@ -178,4 +179,43 @@ async fn a_listener_that_has_gone_is_told_nothing(rig: &Rig) {
     assert!(gone.upgrade().is_none(), "the store keeps it alive");
     rig.hold(&key, &me).await;
     assert_eq!(rig.job(&JobId::new(&key)).await, None);
+}
+
+/// What a process is told of its lines.
+struct Told(mpsc::UnboundedSender<(Key, u64)>);
+
+impl Joined for Told {
+    fn joined(&self, key: &Key, seq: u64) {
+        self.0.send((key.clone(), seq)).unwrap();
+    }
+
+    fn drain(&self) {}
+}
+
+async fn each_holders_process_is_told_once_of_who_joins(rig: &Rig) {
+    let key = key();
+    let ears = [Ear::new(rig).await, Ear::new(rig).await];
+    let mut told = Vec::new();
+    for ear in &ears {
+        let (tx, rx) = mpsc::unbounded_channel();
+        let listens: Arc<dyn Joined> = Arc::new(Told(tx));
+        ear.hints.tell_of_lines(Arc::downgrade(&listens));
+        told.push((rx, listens));
+        // Readers of one process, each with a hold of its own.
+        for _ in 0..3 {
+            rig.hold_as(Mode::Shared, &key, &ear.token()).await;
+        }
+    }
+    let seqs = [rig.join(&key, &stranger()).await, rig.join(&key, &stranger()).await];
+    let id = rig.put_off(&key).await;
+    for (rx, _) in &mut told {
+        for seq in seqs {
+            let (of, at) = timeout(PATIENCE, rx.recv()).await.expect("it was not told").unwrap();
+            assert_eq!((of, at), (key.clone(), seq));
+        }
+        // A job joins the line as well.
+        let (_, job) = timeout(PATIENCE, rx.recv()).await.expect("it was not told").unwrap();
+        assert!(job > seqs[1], "{id:?} stands behind them");
+        assert!(rx.try_recv().is_err(), "told twice");
+    }
 }

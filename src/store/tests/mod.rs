@@ -9,14 +9,19 @@ mod alike;
 mod calls;
 mod caps;
 mod clients;
+mod downgrade;
 mod drain;
 mod faulty;
 mod hints;
 mod jobs;
 mod locks;
 mod memory_only;
+mod mixed;
 mod model;
+mod modes;
 mod moves;
+mod pass;
+mod permits;
 mod places;
 #[cfg(feature = "redis")]
 mod redis_only;
@@ -24,6 +29,7 @@ mod repairs;
 mod rig;
 mod runs;
 mod shards;
+mod shared;
 mod truth;
 
 /// Makes each case a test on every store. A case that is not named here is an unused function, which

@@ -22,6 +22,7 @@ on_every_store!(
     the_head_takes_a_free_lock_itself,
     a_try_takes_no_place,
     places_vanish_with_the_last_deadline,
+    a_live_place_behind_many_dead_ones_is_not_passed,
 );
 
 async fn those_who_wait_come_in_their_order(rig: &Rig) {
@@ -247,4 +248,18 @@ async fn places_vanish_with_the_last_deadline(rig: &Rig) {
     let asked = rig.acquire(ask(&key, &c)).await;
     assert!(matches!(asked, Acquired::Busy { line: 1, .. }), "{asked:?}");
     assert!(rig.refused(&key, &c).await > LONG / 2);
+}
+
+/// More than one step looks at.
+async fn a_live_place_behind_many_dead_ones_is_not_passed(rig: &Rig) {
+    let (key, holder, me) = (key(), stranger(), stranger());
+    rig.acquire(Acquire { lease: SHORT, ..ask(&key, &holder) }).await;
+    for _ in 0..130 {
+        rig.acquire(Acquire { wait: Some(SHORT), ..ask(&key, &stranger()) }).await;
+    }
+    rig.join(&key, &me).await;
+    rig.pass(SHORT).await;
+    rig.refused(&key, &stranger()).await;
+    rig.refused(&key, &stranger()).await;
+    rig.hold(&key, &me).await;
 }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
 use redis_test::server::RedisServer;
 use tokio::sync::Mutex;
 
@@ -109,7 +109,12 @@ async fn started() -> RedisServer {
 
 async fn connection(server: &RedisServer) -> Option<MultiplexedConnection> {
     let client = redis::Client::open(server.connection_info()).ok()?;
-    let mut connection = client.get_multiplexed_async_connection().await.ok()?;
+    // A loaded machine is no outage here either.
+    let patient = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(Duration::from_secs(20)))
+        .set_response_timeout(Some(Duration::from_secs(20)));
+    let connection = client.get_multiplexed_async_connection_with_config(&patient);
+    let mut connection = connection.await.ok()?;
     redis::cmd("PING").query_async::<()>(&mut connection).await.ok()?;
     Some(connection)
 }

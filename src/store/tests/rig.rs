@@ -80,7 +80,7 @@ impl Rig {
         self.pass(ACCEPT_WINDOW).await;
     }
 
-    fn backend(&self) -> &dyn Backend {
+    pub(super) fn backend(&self) -> &dyn Backend {
         self.store.backend()
     }
 

@@ -27,6 +27,9 @@ function shift.l(key)
     local name, value = facts[i], facts[i + 1]
     if name == 'park' or name == 'back' then
       redis.call('HSET', key, name, int(tonumber(value) - ms))
+    elseif name == 'past' then
+      local whom, til = string.match(value, '^(%d+) (%d+)$')
+      redis.call('HSET', key, name, whom .. ' ' .. int(tonumber(til) - ms))
     elseif string.sub(name, 1, 1) == '@' then
       redis.call('HSET', key, name, place(value))
     end

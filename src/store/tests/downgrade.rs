@@ -1,0 +1,141 @@
+//! An exclusive hold that becomes a shared one.
+
+use super::{
+    modes::{renewal_as, wait_as},
+    on_every_store,
+    rig::{LONG, Rig, SHORT, key, stranger, wait},
+};
+use crate::store::backend::{
+    Acquired, GaveBack,
+    Mode::{Exclusive, Permits, Shared},
+};
+
+on_every_store!(
+    a_downgraded_hold_is_a_readers,
+    it_lets_in_the_readers_at_the_head_alone,
+    twice_is_once,
+    only_a_holder_can,
+    a_hold_past_its_end_cannot,
+    what_a_lost_answer_made_of_it_is_given_back,
+    a_job_waits_for_it_as_for_any_reader,
+    it_has_a_lease_of_its_own,
+);
+
+async fn a_downgraded_hold_is_a_readers(rig: &Rig) {
+    let (key, me, reader, writer) = (key(), stranger(), stranger(), stranger());
+    rig.hold(&key, &me).await;
+    rig.refused_as(Shared, &key, &reader).await;
+    assert!(rig.downgrade(&key, &me).await);
+    rig.hold_as(Shared, &key, &reader).await;
+    rig.refused_as(Permits(9), &key, &writer).await;
+    rig.refused(&key, &writer).await;
+    assert_eq!(rig.renew(vec![renewal_as(Exclusive, &key, &me, LONG)]).await, [false]);
+    assert_eq!(rig.renew(vec![renewal_as(Shared, &key, &me, LONG)]).await, [true]);
+    // There is no way back.
+    rig.refused(&key, &me).await;
+    assert_eq!(rig.release_as(Shared, &key, &me).await, GaveBack::Released);
+    rig.refused(&key, &writer).await;
+    rig.release_as(Shared, &key, &reader).await;
+    rig.hold(&key, &writer).await;
+}
+
+async fn it_lets_in_the_readers_at_the_head_alone(rig: &Rig) {
+    let (key, me, writer) = (key(), stranger(), stranger());
+    let [a, b, late] = [stranger(), stranger(), stranger()];
+    rig.hold(&key, &me).await;
+    rig.join_as(Shared, &key, &a).await;
+    rig.join_as(Shared, &key, &b).await;
+    rig.join(&key, &writer).await;
+    rig.join_as(Shared, &key, &late).await;
+    assert!(rig.downgrade(&key, &me).await);
+    match rig.acquire(wait_as(Shared, &key, &late)).await {
+        Acquired::Busy { line: 2, .. } => {}
+        other => panic!("{other:?}"),
+    }
+    for reader in [&b, &a] {
+        rig.hold_as(Shared, &key, reader).await;
+    }
+    for reader in [&a, &me, &b] {
+        rig.refused(&key, &writer).await;
+        rig.release_as(Shared, &key, reader).await;
+    }
+    rig.hold(&key, &writer).await;
+}
+
+async fn twice_is_once(rig: &Rig) {
+    let (key, me) = (key(), stranger());
+    rig.hold(&key, &me).await;
+    for _ in 0..3 {
+        assert!(rig.downgrade(&key, &me).await);
+    }
+    assert_eq!(rig.release_as(Shared, &key, &me).await, GaveBack::Released);
+    assert!(!rig.downgrade(&key, &me).await, "given back");
+    rig.hold(&key, &stranger()).await;
+}
+
+async fn only_a_holder_can(rig: &Rig) {
+    let (key, holder, waits, permit) = (key(), stranger(), stranger(), stranger());
+    assert!(!rig.downgrade(&key, &holder).await, "nobody has it");
+    rig.hold(&key, &holder).await;
+    rig.join(&key, &waits).await;
+    assert!(!rig.downgrade(&key, &waits).await, "a place");
+    rig.release(&key, &holder).await;
+    assert!(!rig.downgrade(&key, &waits).await, "an offer");
+    rig.hold(&key, &waits).await;
+    assert!(!rig.downgrade(&key, &holder).await, "another one has it");
+    rig.release(&key, &waits).await;
+    rig.hold_as(Permits(2), &key, &permit).await;
+    assert!(!rig.downgrade(&key, &permit).await, "a permit");
+    rig.refused_as(Shared, &key, &holder).await;
+}
+
+async fn a_hold_past_its_end_cannot(rig: &Rig) {
+    let (key, me, next) = (key(), stranger(), stranger());
+    rig.hold(&key, &me).await;
+    // The key outlives the member: it once had a longer lease.
+    rig.hold_for(Exclusive, &key, &me, SHORT).await;
+    rig.join(&key, &next).await;
+    rig.pass(SHORT).await;
+    assert!(!rig.downgrade(&key, &me).await);
+    rig.hold(&key, &next).await;
+}
+
+async fn what_a_lost_answer_made_of_it_is_given_back(rig: &Rig) {
+    let (key, me, writer) = (key(), stranger(), stranger());
+    rig.hold(&key, &me).await;
+    rig.downgrade(&key, &me).await;
+    rig.join(&key, &writer).await;
+    // Who never heard of it undoes what he knows of.
+    assert_eq!(rig.release(&key, &me).await, GaveBack::Released);
+    assert_eq!(rig.release(&key, &me).await, GaveBack::Nothing);
+    rig.hold(&key, &writer).await;
+    // And it was not another one's.
+    rig.release(&key, &writer).await;
+    rig.hold_as(Shared, &key, &me).await;
+    assert_eq!(rig.release(&key, &writer).await, GaveBack::Nothing);
+    rig.refused(&key, &writer).await;
+}
+
+async fn a_job_waits_for_it_as_for_any_reader(rig: &Rig) {
+    let (key, me, reader, run) = (key(), stranger(), stranger(), stranger());
+    rig.worker().await;
+    rig.hold(&key, &me).await;
+    let id = rig.put_off(&key).await;
+    rig.join_as(Shared, &key, &reader).await;
+    assert!(rig.downgrade(&key, &me).await);
+    rig.refused_as(Shared, &key, &reader).await;
+    rig.release_as(Shared, &key, &me).await;
+    assert_eq!(rig.start(&key, &id, &run).await, 1);
+    rig.finish(&key, &id, &run).await;
+    rig.hold_as(Shared, &key, &reader).await;
+}
+
+async fn it_has_a_lease_of_its_own(rig: &Rig) {
+    let (key, me, writer) = (key(), stranger(), stranger());
+    rig.hold_for(Exclusive, &key, &me, SHORT).await;
+    assert!(rig.downgrade(&key, &me).await);
+    rig.pass(SHORT).await;
+    assert!(rig.refused(&key, &writer).await > SHORT);
+    rig.pass(LONG).await;
+    assert!(matches!(rig.acquire(wait(&key, &writer)).await, Acquired::Held { .. }));
+}
