@@ -8,14 +8,20 @@
 //!
 //! So a waiter's future holds nothing but the end of a channel, and dropping it leaves nothing behind.
 
+mod enter;
 mod keeper;
 mod lines;
+mod map;
+mod place;
+mod resting;
 mod rules;
+mod turns;
 mod waiter;
 
 pub(super) use self::{
     keeper::{Keeper, Start},
-    lines::{Lines, TurnEnd},
+    lines::Lines,
     rules::{Fences, HandOver, Word},
+    turns::TurnEnd,
     waiter::{Asking, Waited},
 };

@@ -48,15 +48,19 @@ impl Fences {
 pub(in crate::lock) struct Word {
     /// Before the call was sent that brought it.
     sent: Instant,
-    /// The server's time while it ran, microseconds.
+    /// When it ran, as well as this process can know: half way between call and answer.
+    ran: Instant,
+    /// The server's time then, microseconds.
     server_us: u64,
     /// Sequence of the first other who can be served, a time of the server too; none: the largest.
     first: u64,
 }
 
 impl Word {
+    /// Made when the answer is there.
     pub(in crate::lock) fn new(sent: Instant, server_us: u64, first: u64) -> Self {
-        let mut word = Self { sent, server_us, first: u64::MAX };
+        let ran = sent + sent.elapsed() / 2;
+        let mut word = Self { sent, ran, server_us, first: u64::MAX };
         word.joined(first);
         word
     }
@@ -77,13 +81,12 @@ impl Word {
         self.sent.elapsed() < fences.within && self.server_time(came) < self.first
     }
 
-    /// A moment in the server's time. It is translated from before the call was sent, when less of that
-    /// time had passed: so it comes out late by up to a round trip, and who came in doubt waits.
+    /// A moment in the server's time, give or take half a round trip.
     pub(super) fn server_time(&self, moment: Instant) -> u64 {
         let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        match moment.checked_duration_since(self.sent) {
+        match moment.checked_duration_since(self.ran) {
             Some(later) => self.server_us.saturating_add(us(later)),
-            None => self.server_us.saturating_sub(us(self.sent - moment)),
+            None => self.server_us.saturating_sub(us(self.ran - moment)),
         }
     }
 }

@@ -1,0 +1,186 @@
+//! Coming in: behind those of this process, or by asking the store on behalf of all who come meanwhile.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use tokio::{
+    sync::{Notify, OwnedSemaphorePermit, oneshot},
+    time::Instant,
+};
+
+use super::{
+    keeper::{Keeper, Start},
+    lines::{Front, Lines},
+    map::{Line, Name},
+    place::{Looked, Place},
+    waiter::{Asking, Waited, Waiter, unknown},
+};
+use crate::{
+    error::{Error, ErrorKind},
+    key::Key,
+    lock::request::Busy,
+    store::Store,
+};
+
+/// How a newcomer goes on.
+enum Way {
+    /// Ask the store, on behalf of all who come meanwhile.
+    Ask(Opening),
+    Wait(Waiting),
+    Done(Waited),
+}
+
+/// A place in the local line.
+struct Waiting {
+    told: oneshot::Receiver<Waited>,
+    bell: Option<Arc<Notify>>,
+    _room: OwnedSemaphorePermit,
+}
+
+/// Rings the keeper when the waiter leaves without the lock, so that its place is not kept for nobody.
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(bell) = &self.bell {
+            bell.notify_one();
+        }
+    }
+}
+
+impl Lines {
+    /// Acquires, or waits in line. Dropping the future leaves it.
+    pub(in crate::lock) async fn acquire(
+        self: &Arc<Self>,
+        store: &Store,
+        key: &Key,
+        asking: &Asking,
+        until: Instant,
+    ) -> Waited {
+        let name = (key.clone(), asking.terms.mode);
+        let waiting = match self.enter(store, &name, asking, until) {
+            Way::Done(waited) => return waited,
+            Way::Wait(waiting) => waiting,
+            Way::Ask(opening) => match opening.ask(asking, until).await {
+                Way::Done(waited) => return waited,
+                Way::Wait(waiting) => waiting,
+                Way::Ask(_) => unreachable!("it has asked"),
+            },
+        };
+        self.wait(waiting, &name, asking, until).await
+    }
+
+    fn enter(self: &Arc<Self>, store: &Store, name: &Name, asking: &Asking, until: Instant) -> Way {
+        let mut lines = self.lines.lock();
+        let line = lines.entry(name);
+        if line.has_a_line(name.1) {
+            return self.line_up(line, store, asking, until, VecDeque::push_back);
+        }
+        let bell = Arc::new(Notify::new());
+        line.keeper = Some(Arc::clone(&bell));
+        drop(lines);
+        let lines = Arc::clone(self);
+        Way::Ask(Opening { lines, store: store.clone(), name: name.clone(), bell, done: false })
+    }
+
+    fn line_up(
+        self: &Arc<Self>,
+        line: &mut Line,
+        store: &Store,
+        asking: &Asking,
+        until: Instant,
+        push: fn(&mut VecDeque<Waiter>, Waiter),
+    ) -> Way {
+        let full = || {
+            let known = line.busy.clone();
+            Way::Done(Waited::Full(known.unwrap_or_else(|| unknown(asking.terms.lease))))
+        };
+        if line.waiters.len() >= asking.max_waiters {
+            return full();
+        }
+        let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else {
+            return full();
+        };
+        self.listen(store);
+        let (tell, told) = oneshot::channel();
+        let (came, asking, store) = (Instant::now(), asking.clone(), store.clone());
+        push(&mut line.waiters, Waiter { came, until, asking, store, tell });
+        Way::Wait(Waiting { told, bell: line.keeper.clone(), _room: room })
+    }
+
+    async fn wait(
+        &self,
+        mut waiting: Waiting,
+        name: &Name,
+        asking: &Asking,
+        until: Instant,
+    ) -> Waited {
+        match tokio::time::timeout_at(until, &mut waiting.told).await {
+            Ok(Ok(waited)) => {
+                waiting.bell = None;
+                waited
+            }
+            // The keeper's runtime ended under it. (Or it has looked at the clock a moment before.)
+            Ok(Err(_)) if Instant::now() < until => {
+                Waited::Fault(Error::new(ErrorKind::Unavailable, "wait"))
+            }
+            Ok(Err(_)) | Err(_) => {
+                let mut lines = self.lines.lock();
+                let line = lines.get(name);
+                let length = line.as_ref().map_or(0, |line| line.waiters.len());
+                let known = line.and_then(|line| line.busy.clone());
+                let mut busy = known.unwrap_or_else(|| unknown(asking.terms.lease));
+                busy.line = busy.line.max(length as u64);
+                Waited::TooLong(busy)
+            }
+        }
+    }
+}
+
+/// The first who asks: it does so itself, and whoever comes meanwhile stands behind it.
+struct Opening {
+    lines: Arc<Lines>,
+    store: Store,
+    name: Name,
+    bell: Arc<Notify>,
+    done: bool,
+}
+
+impl Opening {
+    async fn ask(mut self, asking: &Asking, until: Instant) -> Way {
+        let place = Place::new(&self.store, &self.name);
+        let front = Front { asking: asking.clone(), came: 0, last: until, number: 1 };
+        match place.look(&front).await {
+            Looked::Held(hold, word, _) => {
+                let guard = self.lines.granted(hold, asking, word);
+                Way::Done(Waited::Granted(guard))
+            }
+            Looked::Busy(place, busy) => self.stand_in_line(place, busy, asking, until),
+            Looked::Failed(_, error) => Way::Done(Waited::Fault(error)),
+        }
+    }
+
+    /// From here on a keeper looks after the place.
+    fn stand_in_line(&mut self, place: Place, busy: Busy, asking: &Asking, until: Instant) -> Way {
+        let pause = busy.left;
+        let way = {
+            let mut lines = self.lines.lines.lock();
+            let line = lines.entry(&self.name);
+            line.busy = Some(busy);
+            // It came before all who came while it asked.
+            self.lines.line_up(line, &self.store, asking, until, VecDeque::push_front)
+        };
+        if matches!(way, Way::Wait(_)) {
+            self.done = true;
+            let (store, bell) = (&self.store, Arc::clone(&self.bell));
+            Keeper::spawn(&self.lines, store, &self.name, bell, Start::At(place, pause));
+        }
+        way
+    }
+}
+
+/// It has been answered, or its future was dropped: those who came meanwhile go on.
+impl Drop for Opening {
+    fn drop(&mut self) {
+        if !self.done {
+            self.lines.keeper_ends(&self.name);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The lines under the mutex: who waits, whose turn it is, and what the store has said.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+
+use tokio::{sync::Notify, time::Instant};
+
+use super::{
+    rules::{Fences, Word},
+    waiter::Waiter,
+};
+use crate::{
+    key::Key,
+    lock::{guard::Turn, request::Busy},
+    store::{Hold, Lease, Mode, Token},
+};
+
+/// A lock in one mode: what has a line of its own.
+pub(super) type Name = (Key, Mode);
+
+/// Nearly all are exclusive; a word about a lock has to find all of its lines.
+#[derive(Default)]
+pub(super) struct Map {
+    pub(super) exclusive: HashMap<Key, Line>,
+    pub(super) others: HashMap<Name, Line>,
+}
+
+/// One of them. It is there exactly while a guard, a keeper or a waiter is.
+#[derive(Default)]
+pub(super) struct Line {
+    pub(super) waiters: VecDeque<Waiter>,
+    /// The leases of this process that can be handed on.
+    pub(super) turns: Vec<Token>,
+    /// Somebody asks the store for this process; rung when a waiter leaves.
+    pub(super) keeper: Option<Arc<Notify>>,
+    pub(super) word: Option<Word>,
+    /// What the store said last of who has it.
+    pub(super) busy: Option<Busy>,
+    /// A lease that nobody uses, for a while.
+    pub(super) resting: Option<Resting>,
+}
+
+/// A lock that was released, and is kept until somebody wants it.
+pub(super) struct Resting {
+    pub(super) hold: Hold,
+    pub(super) turn: Turn,
+}
+
+impl Line {
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+            && self.turns.is_empty()
+            && self.keeper.is_none()
+            && self.resting.is_none()
+    }
+
+    /// Whether a newcomer stands behind others of this process, who are or will be served.
+    pub(super) fn has_a_line(&self, mode: Mode) -> bool {
+        let mine = mode == Mode::Exclusive && !self.turns.is_empty();
+        mine || self.keeper.is_some() || !self.waiters.is_empty()
+    }
+
+    pub(super) fn drop_those_who_left(&mut self) {
+        let now = Instant::now();
+        while self.waiters.front().is_some_and(|waiter| !waiter.still_waits(now)) {
+            self.waiters.pop_front();
+        }
+    }
+
+    /// The next waiter and its fence, if the lock may be handed over to it.
+    pub(super) fn next_turn(
+        &mut self,
+        lease: &Lease,
+        fences: &mut Fences,
+    ) -> Option<(Waiter, u64)> {
+        let first = self.waiters.front()?;
+        let word = self.word.as_ref()?;
+        let may = self.turns.contains(&lease.me)
+            && first.asking.terms == lease.terms
+            && word.allows(first.came, fences)
+            && lease.bears_another_turn();
+        let fence = if may { fences.next()? } else { return None };
+        Some((self.waiters.pop_front()?, fence))
+    }
+
+    /// Whether the lock may stay here although nobody of this process wants it now.
+    pub(super) fn may_rest(&self, lease: &Lease, turn: &Turn) -> bool {
+        let quiet = self.word.as_ref().is_some_and(|word| !word.others_wait());
+        quiet
+            && !turn.linger.is_zero()
+            && self.waiters.is_empty()
+            && self.keeper.is_none()
+            && self.turns == [lease.me.clone()]
+            && lease.bears_another_turn()
+    }
+
+    /// The turn is over, and nobody was handed it. A bell for the keeper, if one is needed: those who
+    /// wait have nobody who asks for them.
+    pub(super) fn turn_ends(&mut self, me: &Token) -> Option<Arc<Notify>> {
+        self.turns.retain(|turn| turn != me);
+        if self.waiters.is_empty() || self.keeper.is_some() {
+            return None;
+        }
+        let bell = Arc::new(Notify::new());
+        self.keeper = Some(Arc::clone(&bell));
+        Some(bell)
+    }
+}
+
+impl Map {
+    pub(super) fn get(&mut self, name: &Name) -> Option<&mut Line> {
+        match name.1 {
+            Mode::Exclusive => self.exclusive.get_mut(&name.0),
+            _ => self.others.get_mut(name),
+        }
+    }
+
+    pub(super) fn entry(&mut self, name: &Name) -> &mut Line {
+        match name.1 {
+            Mode::Exclusive => self.exclusive.entry(name.0.clone()).or_default(),
+            _ => self.others.entry(name.clone()).or_default(),
+        }
+    }
+
+    pub(super) fn sweep(&mut self, name: &Name) {
+        if self.get(name).is_some_and(|line| line.is_empty()) {
+            match name.1 {
+                Mode::Exclusive => drop(self.exclusive.remove(&name.0)),
+                _ => drop(self.others.remove(name)),
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The process's place in the store's line, and one look at the store.
+
+use std::sync::Arc;
+
+use tokio::{sync::Notify, time::Instant};
+
+use super::{lines::Front, map::Name, rules::Word, waiter::Asking};
+use crate::{
+    error::Error,
+    lock::request::Busy,
+    store::{Acquire, Acquired, Attempt, Hold, Store},
+};
+
+/// The process's place in the store's line, or the way to it. Dropping it gives up what it has there.
+pub(in crate::lock) struct Place {
+    pub(super) attempt: Attempt,
+    store: Store,
+    /// Rings when the lock is offered to it; made before the first call, so that no offer is missed.
+    pub(super) offered: Arc<Notify>,
+    seq: u64,
+    /// Where it comes back to if an offer lapsed before it was confirmed; 0 = at the tail.
+    pub(super) old_seq: u64,
+    joins: u32,
+}
+
+/// What a look at the store came to.
+pub(super) enum Looked {
+    /// With the sequence of the place, if it had one.
+    Held(Hold, Word, u64),
+    Busy(Place, Busy),
+    Failed(Place, Error),
+}
+
+impl Place {
+    pub(super) fn new(store: &Store, name: &Name) -> Self {
+        let attempt = Attempt::new(store, &name.0, name.1);
+        let offered = store.hints().place(&attempt.me);
+        Self { attempt, store: store.clone(), offered, seq: 0, old_seq: 0, joins: 0 }
+    }
+
+    /// Those who waited behind a holder of this process have no place yet: the first of them gets the
+    /// one it would have, had it asked when it came.
+    pub(super) fn call(&self, front: &Front) -> Acquire {
+        let Front { asking, came, last, .. } = front;
+        let old_seq = if self.joins == 0 && self.old_seq == 0 { *came } else { self.old_seq };
+        Acquire {
+            key: self.attempt.key.clone(),
+            me: self.attempt.me.clone(),
+            mode: asking.terms.mode,
+            lease: asking.terms.for_the_first_time(),
+            spare: asking.hand_over.most,
+            wait: Some(last.saturating_duration_since(Instant::now())),
+            old_seq,
+            record: None,
+        }
+    }
+
+    pub(super) async fn look(self, front: &Front) -> Looked {
+        let call = self.call(front);
+        self.send(call, &front.asking).await
+    }
+
+    pub(super) async fn try_once(self, front: &Front) -> Looked {
+        let call = Acquire { wait: None, ..self.call(front) };
+        self.send(call, &front.asking).await
+    }
+
+    async fn send(mut self, call: Acquire, asking: &Asking) -> Looked {
+        let store = self.store.clone();
+        let answer = self.attempt.send(call.lease, store.backend().acquire(call)).await;
+        self.looked(asking, answer)
+    }
+
+    pub(super) fn looked(mut self, asking: &Asking, answer: Result<Acquired, Error>) -> Looked {
+        match answer {
+            Ok(Acquired::Held { fence, next, now, .. }) => {
+                let word = Word::new(self.attempt.sent(), now, next);
+                let hold = self.attempt.granted(fence, asking.terms.clone());
+                Looked::Held(hold, word, self.seq)
+            }
+            Ok(Acquired::Busy { left, line, seq, joined }) => {
+                self.joined(seq, joined);
+                Looked::Busy(self, Busy { left, line, waited: None })
+            }
+            Ok(Acquired::Known) => unreachable!("no record was asked for"),
+            Err(error) => Looked::Failed(self, error),
+        }
+    }
+
+    /// Coming back to the old place is for a slow process, once: a second time would let a process that
+    /// never confirms keep everybody behind it waiting.
+    fn joined(&mut self, seq: u64, joined: bool) {
+        self.joins += u32::from(joined);
+        self.old_seq = if self.joins < 2 { seq } else { 0 };
+        self.seq = seq;
+    }
+}

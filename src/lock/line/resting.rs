@@ -1,0 +1,79 @@
+//! Locks that rest: released, and kept in this process for a while, in case it wants them again.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{
+    lines::Lines,
+    map::{Name, Resting},
+    waiter::Asking,
+};
+use crate::{
+    key::Key,
+    lock::guard::LockGuard,
+    store::{Store, Token},
+};
+
+impl Lines {
+    /// A lock that rests here, if it can be had on these terms. If not, it goes back to the store.
+    pub(in crate::lock) fn take_resting(
+        self: &Arc<Self>,
+        key: &Key,
+        asking: &Asking,
+    ) -> Option<LockGuard> {
+        let name = (key.clone(), asking.terms.mode);
+        let (hold, mut turn) = {
+            let mut lines = self.lines.lock();
+            let line = lines.get(&name)?;
+            let Resting { hold, mut turn } = line.resting.take()?;
+            let word = line.word.as_ref();
+            let may = hold.lease().terms == asking.terms
+                && word.is_some_and(|word| word.allows(Instant::now(), &turn.fences))
+                && hold.lease().bears_another_turn();
+            match turn.fences.next().filter(|_| may) {
+                Some(fence) => {
+                    line.turns.push(hold.lease().me.clone());
+                    (hold.hand_on(fence), turn)
+                }
+                None => {
+                    lines.sweep(&name);
+                    (Err(hold), turn)
+                }
+            }
+        };
+        turn.linger = asking.linger;
+        match hold {
+            Ok(hold) => Some(LockGuard::new(hold, Some(turn))),
+            Err(hold) => {
+                self.leave_turn(hold.lease());
+                None
+            }
+        }
+    }
+
+    pub(super) fn stop_resting(&self, name: &Name, me: Option<&Token>) -> Option<Resting> {
+        let mut lines = self.lines.lock();
+        let line = lines.get(name)?;
+        let is_meant = |resting: &mut Resting| me.is_none_or(|me| resting.hold.lease().me == *me);
+        let rested = line.resting.take_if(is_meant);
+        lines.sweep(name);
+        rested
+    }
+
+    pub(super) fn rest_over_after(
+        self: &Arc<Self>,
+        linger: Duration,
+        store: &Store,
+        name: &Name,
+        me: &Token,
+    ) {
+        let (lines, name, me) = (Arc::downgrade(self), name.clone(), me.clone());
+        store.spawn(async move {
+            tokio::time::sleep(linger).await;
+            if let Some(lines) = lines.upgrade() {
+                drop(lines.stop_resting(&name, Some(&me)));
+            }
+        });
+    }
+}

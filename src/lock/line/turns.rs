@@ -1,0 +1,128 @@
+//! Turns: how a grant is given to one who waits, and how a guard that ends passes it on.
+
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+use super::{
+    lines::Lines,
+    map::{Name, Resting},
+    rules::{Fences, Word},
+    waiter::{Asking, Waited, Waiter},
+};
+use crate::{
+    lock::guard::{LockGuard, Turn},
+    store::{Hold, LossWatcher, Mode},
+};
+
+/// What becomes of a lease when its guard has ended.
+pub(in crate::lock) enum TurnEnd {
+    /// The next of this process has it.
+    HandedOver,
+    GiveBack(Hold),
+    /// It is given back, and a keeper with this bell asks for the next in the same call.
+    Pass(Hold, Arc<Notify>),
+}
+
+impl Lines {
+    /// A grant of the store: from now on newcomers of this process stand behind it.
+    pub(in crate::lock) fn granted(
+        self: &Arc<Self>,
+        hold: Hold,
+        asking: &Asking,
+        word: Word,
+    ) -> LockGuard {
+        let (lease, fence) = (Arc::clone(hold.lease()), hold.facts().fence);
+        if lease.terms.mode == Mode::Shared {
+            return LockGuard::new(hold, None);
+        }
+        let me: Arc<Self> = Arc::clone(self);
+        let watcher: Arc<dyn LossWatcher> = me;
+        hold.watched_by(Arc::downgrade(&watcher));
+        if !asking.linger.is_zero() {
+            self.listen(hold.store());
+        }
+        let mut lines = self.lines.lock();
+        let line = lines.entry(&(lease.key.clone(), lease.terms.mode));
+        line.turns.push(lease.me.clone());
+        line.word = Some(word);
+        drop(lines);
+        let fences = Fences::after(fence, asking.hand_over);
+        let linger = asking.linger;
+        LockGuard::new(hold, Some(Turn { lines: Arc::clone(self), fences, linger }))
+    }
+
+    /// The keeper's grant goes to the first of the line, who asked for the same; nobody there: it is
+    /// dropped, and so passes on or is given back. An exclusive lock needs no keeper then.
+    pub(super) fn give(&self, name: &Name, mut guard: LockGuard) {
+        loop {
+            let next = {
+                let mut lines = self.lines.lock();
+                let Some(line) = lines.get(name) else { return };
+                line.drop_those_who_left();
+                let fits = |waiter: &Waiter| waiter.asking.terms == guard.lease().terms;
+                match line.waiters.front().is_some_and(fits) {
+                    true => line.waiters.pop_front(),
+                    false => None,
+                }
+            };
+            let Some(waiter) = next else { return };
+            match waiter.tell.send(Waited::Granted(guard)) {
+                Ok(()) => return,
+                Err(Waited::Granted(back)) => guard = back,
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// A guard has ended, whose lease can be handed on.
+    pub(in crate::lock) fn end_turn(self: &Arc<Self>, mut hold: Hold, mut turn: Turn) -> TurnEnd {
+        let lease = Arc::clone(hold.lease());
+        let name = (lease.key.clone(), lease.terms.mode);
+        loop {
+            let (waiter, fence) = {
+                let mut lines = self.lines.lock();
+                let Some(line) = lines.get(&name) else { return TurnEnd::GiveBack(hold) };
+                line.drop_those_who_left();
+                match line.next_turn(&lease, &mut turn.fences) {
+                    Some(next) => next,
+                    None if line.may_rest(&lease, &turn) => {
+                        self.rest_over_after(turn.linger, hold.store(), &name, &lease.me);
+                        line.turns.clear();
+                        line.resting = Some(Resting { hold, turn });
+                        return TurnEnd::HandedOver;
+                    }
+                    None => {
+                        let bell = line.turn_ends(&lease.me);
+                        lines.sweep(&name);
+                        return match bell {
+                            Some(bell) => TurnEnd::Pass(hold, bell),
+                            None => TurnEnd::GiveBack(hold),
+                        };
+                    }
+                }
+            };
+            let guard = match hold.hand_on(fence) {
+                Ok(next) => LockGuard::new(next, Some(turn)),
+                // Lost meanwhile: the watcher has seen to the line, but this waiter is out of it.
+                Err(lost) => {
+                    self.put_back(&name, waiter);
+                    return TurnEnd::GiveBack(lost);
+                }
+            };
+            match waiter.tell.send(Waited::Granted(guard)) {
+                Ok(()) => return TurnEnd::HandedOver,
+                Err(Waited::Granted(back)) => match back.into_parts() {
+                    (back, Some(again)) => (hold, turn) = (back, again),
+                    (back, None) => return TurnEnd::GiveBack(back),
+                },
+                Err(_) => return TurnEnd::HandedOver,
+            }
+        }
+    }
+
+    fn put_back(self: &Arc<Self>, name: &Name, waiter: Waiter) {
+        self.lines.lock().entry(name).waiters.push_front(waiter);
+        self.ask_for_them(name);
+    }
+}
