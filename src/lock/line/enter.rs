@@ -88,15 +88,19 @@ impl Lines {
         until: Instant,
         push: fn(&mut VecDeque<Waiter>, Waiter),
     ) -> Way {
-        let full = || {
+        let full = |line: &Line| {
             let known = line.busy.clone();
             Way::Done(Waited::Full(known.unwrap_or_else(|| unknown(asking.terms.lease))))
         };
         if line.waiters.len() >= asking.max_waiters {
-            return full();
+            // Those who left are mostly dropped when their turn comes; here they would keep others out.
+            line.drop_all_who_left();
+        }
+        if line.waiters.len() >= asking.max_waiters {
+            return full(line);
         }
         let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else {
-            return full();
+            return full(line);
         };
         self.listen(store);
         let (tell, told) = oneshot::channel();

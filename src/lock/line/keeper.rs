@@ -19,11 +19,8 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
-    lock::{
-        guard::{Released, outcome},
-        request::Busy,
-    },
-    store::{ACCEPT_WINDOW, Acquire, Acquired, Attempt, GaveBack, Hold, HoldFacts, Mode, Store},
+    lock::guard::{Released, outcome},
+    store::{ACCEPT_WINDOW, GaveBack, Hold, HoldFacts, Mode, Store},
 };
 
 /// Longest time between two looks at the store, whatever the lease says: bounds a lost message, and
@@ -40,8 +37,7 @@ const READERS: usize = 32;
 pub(in crate::lock) enum Start {
     /// At the end of the store's line.
     Fresh,
-    /// At a place that has been taken.
-    /// To be looked at after this pause.
+    /// At a place that has been taken, to be looked at after this pause.
     At(Place, Duration),
     /// With a lease that is given back in the same call; who gave it back may want to know.
     Pass(Hold, Option<oneshot::Sender<Released>>),

@@ -64,8 +64,7 @@ impl Lines {
     pub(super) fn front(&self, name: &Name) -> Option<Front> {
         let mut lines = self.lines.lock();
         let line = lines.get(name)?;
-        let now = Instant::now();
-        line.waiters.retain(|waiter| waiter.still_waits(now));
+        line.drop_all_who_left();
         let last = line.waiters.iter().map(|waiter| waiter.until).max();
         match (line.waiters.front(), last) {
             (Some(first), Some(last)) => Some(Front {

@@ -62,6 +62,12 @@ impl Line {
         mine || self.keeper.is_some() || !self.waiters.is_empty()
     }
 
+    pub(super) fn drop_all_who_left(&mut self) {
+        let now = Instant::now();
+        self.waiters.retain(|waiter| waiter.still_waits(now));
+    }
+
+    /// From the front, as far as it goes.
     pub(super) fn drop_those_who_left(&mut self) {
         let now = Instant::now();
         while self.waiters.front().is_some_and(|waiter| !waiter.still_waits(now)) {

@@ -213,6 +213,12 @@ async fn a_full_line_is_told_at_once_and_the_store_is_not_asked() {
     let told = busy(request().acquire().await);
     assert!(told.waited.is_some_and(|waited| waited.is_zero()));
     assert_eq!(faults.seen("acquire"), before);
+    // Those who leave make room at once, not when their turn comes.
+    first.abort();
+    tokio::time::sleep(MS).await;
+    let first = tokio::spawn(request().acquire());
+    tokio::time::sleep(MS).await;
+    assert!(!first.is_finished());
     drop(held);
     drop(first.await.unwrap().unwrap());
     drop(second.await.unwrap().unwrap());
