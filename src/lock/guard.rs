@@ -224,7 +224,10 @@ pub(super) fn outcome(facts: &HoldFacts, gave_back: Result<GaveBack, Error>) -> 
         // The first of two calls may have done it: within the lease nobody else can have.
         Ok(GaveBack::NothingOnRetry) if facts.valid_until() > Instant::now() => Released::Released,
         Ok(GaveBack::NothingOnRetry) | Err(_) => Released::Unknown,
-        Ok(_) => Released::AlreadyLost,
+        Ok(_) => {
+            facts.had_been_lost();
+            Released::AlreadyLost
+        }
     }
 }
 

@@ -65,7 +65,8 @@ impl Facts {
     pub(crate) fn loss(&self) -> Option<Loss> {
         // Not only when the agent says so: its runtime may stand still.
         if !self.is_over() && Instant::now() >= self.valid_until() + BEHIND {
-            self.lease.lose(Loss::Lapsed);
+            let last = self.lease.last.load(Ordering::Acquire);
+            self.lease.lose(if last { Loss::TooLong } else { Loss::Lapsed });
         }
         *self.lost.borrow()
     }
@@ -92,6 +93,11 @@ impl Facts {
     /// True once it was given back, handed on or lost.
     pub(crate) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
+    }
+
+    /// Found when it was given back: whoever has a copy may want to know.
+    pub(crate) fn had_been_lost(&self) {
+        self.lost.send_if_modified(|lost| lost.is_none() && lost.replace(Loss::Taken).is_none());
     }
 
     pub(super) fn lose(&self, loss: Loss) {

@@ -220,8 +220,8 @@ async fn a_full_line_is_told_at_once_and_the_store_is_not_asked() {
     tokio::time::sleep(MS).await;
     assert!(!first.is_finished());
     drop(held);
-    drop(first.await.unwrap().unwrap());
     drop(second.await.unwrap().unwrap());
+    drop(first.await.unwrap().unwrap());
 }
 
 #[tokio::test(start_paused = true)]
