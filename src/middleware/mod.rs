@@ -18,6 +18,7 @@ mod replay;
 mod service;
 #[cfg(test)]
 mod tests;
+mod timed;
 
 pub use self::{
     body::{BodyError, GateBody, response},
@@ -26,4 +27,5 @@ pub use self::{
     layer::GateLayer,
     replay::ServiceReplayer,
     service::GateService,
+    timed::{TimedBody, Untimed},
 };
