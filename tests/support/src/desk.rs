@@ -186,6 +186,11 @@ impl Desk {
         self.ran.lock().clone()
     }
 
+    /// Forgets what has run.
+    pub fn forget(&self) {
+        self.ran.lock().clear();
+    }
+
     /// The tags of what has run, in order.
     #[must_use]
     pub fn tags(&self) -> Vec<String> {

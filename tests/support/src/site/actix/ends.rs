@@ -37,6 +37,9 @@ pub(super) fn ends(config: &mut ServiceConfig) {
         resource("/whole-refund/{id}").to(work).wrap(whole()).wrap(DeferLayer::new());
     let slow_twice = resource("/slow-twice/{id}").to(work).wrap(by_id()).wrap(slow());
     let slow_refund = resource("/slow-refund/{id}").to(work).wrap(slow()).wrap(DeferLayer::new());
+    let inverted = resource("/inverted-whole/{id}").to(work).wrap(DeferLayer::new()).wrap(whole());
+    let between = resource("/between-locks/{id}").to(work).wrap(by_id()).wrap(DeferLayer::new());
+    config.service(inverted).service(between.wrap(by_id()));
     config.service(slow_twice).service(slow_refund);
     config.service(layered).service(refund).service(twice).service(whole_refund);
 }

@@ -24,6 +24,13 @@ pub(super) fn ends() -> Routes {
         .merge(one("/slow-whole/{id}", slow().hold_until(HoldUntil::BodyEnd)))
         .merge(one("/slow-twice/{id}", by_id()).layer(slow()))
         .merge(one("/slow-refund/{id}", slow()).layer(DeferLayer::new()))
+        .merge(
+            Router::new()
+                .route("/inverted-whole/{id}", any(work))
+                .layer(DeferLayer::new())
+                .layer(whole()),
+        )
+        .merge(one("/between-locks/{id}", by_id()).layer(DeferLayer::new()).layer(by_id()))
         .merge(one("/brief/{id}", brief()))
         .merge(one("/finish/{id}", brief().on_loss(OnLoss::Finish)))
         .merge(one("/finish-late/{id}", by_id().on_loss(OnLoss::Finish)))
