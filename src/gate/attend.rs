@@ -38,8 +38,13 @@ pub async fn attend<C: Future, W: Future<Output = ()>>(
     mut watch: Pin<&mut W>,
     reading: Option<&Reading>,
 ) -> Attended<C::Output> {
+    // A call that ends at once costs no watch. Later the watch comes first: of nested layers that stop
+    // one call the outermost does, and knows that it was stopped.
+    let mut began = false;
     poll_fn(|cx| {
-        // The call first: an answer that is there counts, and one that is there at once costs no watch.
+        if began && watch.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Attended::Stopped);
+        }
         if let Poll::Ready(output) = call.as_mut().poll(cx) {
             return Poll::Ready(Attended::Ended(output));
         }
@@ -47,6 +52,10 @@ pub async fn attend<C: Future, W: Future<Output = ()>>(
         if reading.is_some_and(too_slow) {
             return Poll::Ready(Attended::Stopped);
         }
+        if began {
+            return Poll::Pending;
+        }
+        began = true;
         watch.as_mut().poll(cx).map(|()| Attended::Stopped)
     })
     .await

@@ -236,7 +236,7 @@ fn lost_reply(loss: Loss, stopped: bool) -> Reply {
     let detail = if stopped {
         "It was stopped where it was; a part of it may have been done."
     } else {
-        "It was carried out, but perhaps not alone."
+        "It may have been carried out, and perhaps not alone."
     };
     Reply::problem(503, problem::LOCK_LOST, "The request lost its hold on the resource")
         .member("detail", detail)

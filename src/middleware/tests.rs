@@ -244,6 +244,21 @@ async fn whatever_the_handler_makes_of_it_the_answer_is_408() {
     assert!(is_free(&store).await);
 }
 
+/// Each of them would stop it. The outer one, whose answer goes out, must not say that it has ended.
+#[tokio::test(start_paused = true)]
+async fn of_nested_layers_the_outer_one_stops_the_handler() {
+    let store = Store::memory();
+    let gate = || gate(&store).max_hold(SECOND);
+    let handler = service_fn(|_| std::future::pending::<Result<Response<Boxed>, Infallible>>());
+    let inner = GateLayer::<_, Plain>::new(gate()).layer(handler);
+    let service = GateLayer::<_, Plain>::new(gate()).layer(inner);
+    let answer = service.oneshot(post(Empty::<Bytes>::new())).await.expect("it does not fail");
+    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let body = answer.into_body().collect().await.expect("whole").to_bytes();
+    let detail = String::from_utf8_lossy(&body).into_owned();
+    assert!(detail.contains("It was stopped"), "{detail}");
+}
+
 /// What the handler had begun has ended before the lock is given back.
 #[tokio::test(start_paused = true)]
 async fn a_handler_is_dropped_before_its_lock_is_given_back() {
