@@ -249,6 +249,10 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         self.ends.watch(ticket)
     }
 
+    fn body_deadline(&self, ticket: &LockTicket) -> Option<Duration> {
+        self.ends.body_deadline(ticket)
+    }
+
     async fn leave(
         &self,
         ticket: LockTicket,

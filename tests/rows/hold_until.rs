@@ -91,7 +91,7 @@ pub(crate) async fn the_body_broke_off(case: Case) {
 /// More than all buffers between hold, so that the body waits for its reader.
 pub(crate) async fn a_slow_reader_holds_it(case: Case) {
     let site = case.site().await;
-    let mut raw = streams(&site, "/whole/7?stream=much&mib=32").await;
+    let mut raw = streams(&site, "/whole/7?stream=much&mib=16").await;
     case.desk.gates.open("much");
     let _ = raw.read_until("....").await;
     busy(site.post("/orders/7/pay").send().await);
@@ -99,7 +99,7 @@ pub(crate) async fn a_slow_reader_holds_it(case: Case) {
     assert!(rest.ends_with(&format!("last{END}")), "it is whole");
     is_free(&site, "7").await;
     // And one that goes away in the middle.
-    let mut raw = streams(&site, "/whole/7?stream=much&mib=32").await;
+    let mut raw = streams(&site, "/whole/7?stream=much&mib=16").await;
     let _ = raw.read_until("....").await;
     busy(site.post("/orders/7/pay").send().await);
     drop(raw);
