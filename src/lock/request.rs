@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     clock::LONGEST,
-    error::Error,
+    error::{Error, ErrorKind},
     key::Key,
     store::{Acquire, Acquired, Attempt, Mode, Store, Terms},
 };
@@ -58,6 +58,7 @@ impl Default for Asking {
         Self {
             terms,
             hand_over: HandOver::default(),
+            replicas: 0,
             linger: Duration::ZERO,
             max_waiters: MAX_WAITERS,
         }
@@ -120,6 +121,16 @@ impl LockRequest {
         self
     }
 
+    /// Grants count only when so many replicas have them; else the lock is given back, and the answer is
+    /// the fault of a store that is away. Default 0. One more round trip for each grant (`WAIT`).
+    ///
+    /// It makes the loss of a grant in a failover less likely and does not rule it out: with one of two
+    /// replicas, the other may be promoted. The fence is what keeps a late writer out.
+    pub fn replicas(mut self, replicas: u32) -> Self {
+        self.asking.replicas = replicas;
+        self
+    }
+
     /// Most who may wait for this lock in this process; beyond it the answer is "busy" at once, without
     /// asking the store. Default 1024.
     pub fn max_waiters(mut self, most: usize) -> Self {
@@ -160,6 +171,23 @@ impl LockRequest {
 
     /// As `acquire`, with the idempotency record that is looked up first.
     pub(super) async fn ask(self, record: Option<Arc<str>>) -> Result<Answer, NotAcquired> {
+        let (store, wanted) = (self.store.clone(), self.asking.replicas);
+        match self.ask_the_master(record).await? {
+            Answer::Granted(guard) if wanted > 0 => {
+                // If this future is dropped, or fails, so is the guard: the lock is given back.
+                let shard = guard.key().shard();
+                let have = store.backend().replicated(shard, wanted).await?;
+                if have < wanted {
+                    tracing::warn!(have, wanted, "lock refused: too few replicas have the grant");
+                    return Err(Error::new(ErrorKind::Unavailable, "replicas").into());
+                }
+                Ok(Answer::Granted(guard))
+            }
+            answer => Ok(answer),
+        }
+    }
+
+    async fn ask_the_master(self, record: Option<Arc<str>>) -> Result<Answer, NotAcquired> {
         let started = Instant::now();
         let lines = self.store.room::<Lines>();
         if record.is_none()

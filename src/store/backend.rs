@@ -317,6 +317,11 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync + 'static {
     fn watch(&self, node: Node, lease: Duration, most: usize) -> Step<'_, Vec<u16>>;
     /// Number of live workers; a lease of zero takes this one out.
     fn present(&self, node: Node, lease: Duration) -> Step<'_, usize>;
+    /// How many replicas have all that was written so far, once there are `wanted` of them, or the
+    /// deadline has nearly passed. A store without replicas cannot lose a grant: as many as wanted.
+    fn replicated(&self, _shard: u16, wanted: u32) -> Step<'_, u32> {
+        Box::pin(std::future::ready(Ok(wanted)))
+    }
     /// Fails if the store is away or is not usable.
     fn ping(&self) -> Step<'_, ()>;
     /// Delivers hints for this node into `hints` from now on, for as long as `hints` lives. The task

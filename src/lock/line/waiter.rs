@@ -16,6 +16,8 @@ use crate::{
 pub(crate) struct Asking {
     pub(crate) terms: Terms,
     pub(crate) hand_over: HandOver,
+    /// Replicas that must have a grant before it counts.
+    pub(crate) replicas: u32,
     /// How long a lock that nobody wants stays with this process.
     pub(crate) linger: Duration,
     /// Most who may wait for this lock in this process.

@@ -1,0 +1,45 @@
+//! `WAIT`: how many replicas have a grant.
+//!
+//! `WAIT` holds up its connection, and counts what was written on that connection: so it has one of its
+//! own, and writes something there first. What was written before, on any connection, stands before it
+//! in the stream that replicas get.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use tokio::{sync::Mutex, time::timeout};
+
+use super::Redis;
+use crate::{
+    clock::millis,
+    error::{Error, ErrorKind},
+};
+
+/// The connection, made by the first who needs it.
+#[derive(Default)]
+pub(super) struct Replicas(Mutex<Option<MultiplexedConnection>>);
+
+impl Redis {
+    pub(super) async fn do_replicated(&self, shard: u16, wanted: u32) -> Result<u32, Error> {
+        let late = || Error::new(ErrorKind::Timeout, "replicas");
+        timeout(self.deadline, self.wait_for_replicas(shard, wanted)).await.map_err(|_| late())?
+    }
+
+    async fn wait_for_replicas(&self, shard: u16, wanted: u32) -> Result<u32, Error> {
+        let away = |error| Error::new(ErrorKind::Unavailable, "replicas").with(error);
+        let mut kept = self.replicas.0.lock().await;
+        // Taken out: a call that is dropped half way leaves no connection with a reply on its way.
+        let mut connection = match kept.take() {
+            Some(connection) => connection,
+            None => self.client.get_multiplexed_async_connection().await.map_err(away)?,
+        };
+        let mark = self.keys.shard(shard, "replicas");
+        let patience = millis(self.deadline.saturating_sub(self.deadline / 5)).max(1);
+        let mut pipe = redis::pipe();
+        pipe.cmd("SET").arg(&mark).arg(1).arg("PX").arg(millis(Duration::from_secs(1))).ignore();
+        pipe.cmd("WAIT").arg(wanted).arg(patience);
+        let (have,): (u32,) = pipe.query_async(&mut connection).await.map_err(away)?;
+        *kept = Some(connection);
+        Ok(have)
+    }
+}
