@@ -69,7 +69,7 @@ local function acquire(a, record)
   local place = redis.call('HGET', L, '@' .. me)
   if place and not redis.call('ZSCORE', Q, place) then place = nil end
   -- Who has a place has no other: also where this call comes a second time.
-  if place or (old > 0 and mode == held and mode ~= 'x' and passes_too_late(old)) then old = 0 end
+  if place or (old > 0 and mode ~= 'x' and held ~= 'x' and passes_too_late(old)) then old = 0 end
   if fits(mode, limit, held) then
     local first, who = head()
     if not first or who == me or (old > 0 and old < first) then

@@ -19,11 +19,12 @@ impl Visit<'_> {
         if mine || self.line.take(&Member::offered(*mode, me)) {
             return self.granted(call);
         }
-        let beside = *mode != Mode::Exclusive && self.held() == Some(mode.letter());
         // Who has a place has no other: also where this call comes a second time.
         let has_place = self.line.place_of(me).is_some();
         let mut old_seq = if has_place { 0 } else { call.old_seq };
-        if beside && self.passes_too_late(old_seq) {
+        let exclusive = Mode::Exclusive.letter();
+        let room = mode.letter() != exclusive && self.held() != Some(exclusive);
+        if room && self.passes_too_late(old_seq) {
             old_seq = 0;
         }
         if self.fits(*mode) && self.may_take(me, old_seq) {

@@ -28,6 +28,7 @@ on_every_store!(
     everybody_is_told_of_a_jobs_changes,
     a_listener_that_has_gone_is_told_nothing,
     each_holders_process_is_told_once_of_who_joins,
+    every_reader_that_is_let_in_is_told,
 );
 
 /// A process that listens.
@@ -217,5 +218,47 @@ async fn each_holders_process_is_told_once_of_who_joins(rig: &Rig) {
         let (_, job) = timeout(PATIENCE, rx.recv()).await.expect("it was not told").unwrap();
         assert!(job > seqs[1], "{id:?} stands behind them");
         assert!(rx.try_recv().is_err(), "told twice");
+    }
+}
+
+/// By whichever step made room: nobody else looks at the lock in this case.
+async fn every_reader_that_is_let_in_is_told(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    let ears = [Ear::new(rig).await, Ear::new(rig).await];
+    rig.watch(&Node::new(), LONG, 64).await;
+    for step in ["release", "downgrade", "leave", "cancel", "settle"] {
+        let (holder, before) = (stranger(), stranger());
+        let mut job = None;
+        match step {
+            "release" | "downgrade" => drop(rig.hold(&key, &holder).await),
+            "settle" => {
+                let id = rig.put_off(&key).await;
+                rig.start(&key, &id, &run).await;
+                job = Some(id);
+            }
+            _ => drop(rig.hold_as(Mode::Shared, &key, &holder).await),
+        }
+        match step {
+            "leave" => drop(rig.join(&key, &before).await),
+            "cancel" => job = Some(rig.put_off(&key).await),
+            _ => {}
+        }
+        let readers = ears.each_ref().map(Ear::token);
+        for me in &readers {
+            rig.join_as(Mode::Shared, &key, me).await;
+        }
+        let bells = [ears[0].hints.place(&readers[0]), ears[1].hints.place(&readers[1])];
+        match (step, &job) {
+            ("release", _) => drop(rig.release(&key, &holder).await),
+            ("downgrade", _) => assert!(rig.downgrade(&key, &holder).await),
+            ("leave", _) => drop(rig.release(&key, &before).await),
+            ("cancel", Some(id)) => drop(rig.cancel(id).await),
+            ("settle", Some(id)) => assert!(rig.finish(&key, id, &run).await),
+            _ => unreachable!("{step}"),
+        }
+        all_ring(bells).await;
+        for me in readers.iter().chain([&holder]) {
+            rig.release_as(Mode::Shared, &key, me).await;
+        }
     }
 }

@@ -22,6 +22,7 @@ mod modes;
 mod moves;
 mod pass;
 mod permits;
+mod phases;
 mod places;
 #[cfg(feature = "redis")]
 mod redis_only;

@@ -1,7 +1,5 @@
 //! Readers and writers: who is in together, and who waits for whom.
 
-use std::collections::BTreeSet;
-
 use super::{
     modes::{ask_as, renewal_as, seq_of, wait_as},
     on_every_store,
@@ -20,14 +18,10 @@ on_every_store!(
     a_writer_waits_for_the_last_reader,
     a_reader_stands_behind_a_writer_that_waits,
     one_release_lets_in_the_leading_run,
-    a_writer_waits_for_one_run_of_readers,
     the_first_reader_at_a_free_lock_brings_in_the_others,
     a_reader_never_confirmed_costs_nobody_anything,
     a_writer_that_leaves_lets_in_those_behind_it,
     a_writer_that_waits_no_more_lets_in_those_behind_it,
-    readers_of_a_process_come_in_with_its_sequence,
-    old_sequences_pass_a_writer_for_one_window,
-    a_slow_reader_comes_back_once_it_is_the_writers_turn,
     there_is_no_upgrade,
 );
 
@@ -111,7 +105,7 @@ async fn a_reader_stands_behind_a_writer_that_waits(rig: &Rig) {
 }
 
 /// Joins one after the other; the tokens.
-async fn line_up<const N: usize>(rig: &Rig, modes: [Mode; N]) -> [Token; N] {
+pub(super) async fn line_up<const N: usize>(rig: &Rig, modes: [Mode; N]) -> [Token; N] {
     let line = [(); N].map(|()| stranger());
     for (mode, me) in modes.into_iter().zip(&line) {
         rig.join_as(mode, &key(), me).await;
@@ -139,30 +133,6 @@ async fn one_release_lets_in_the_leading_run(rig: &Rig) {
     rig.hold(&key, &writer).await;
     rig.release(&key, &writer).await;
     rig.hold_as(Shared, &key, &c).await;
-}
-
-async fn a_writer_waits_for_one_run_of_readers(rig: &Rig) {
-    let (key, first) = (key(), stranger());
-    rig.hold_as(Shared, &key, &first).await;
-    let [writer] = line_up(rig, [Exclusive]).await;
-    // However many come, and however often they ask.
-    let flood = [(); 20].map(|()| stranger());
-    for me in flood.iter().chain(&flood) {
-        rig.refused_as(Shared, &key, me).await;
-        rig.join_as(Shared, &key, me).await;
-    }
-    rig.release_as(Shared, &key, &first).await;
-    rig.hold(&key, &writer).await;
-    let [next] = line_up(rig, [Exclusive]).await;
-    rig.release(&key, &writer).await;
-    for me in &flood {
-        rig.hold_as(Shared, &key, me).await;
-    }
-    for me in &flood {
-        rig.refused(&key, &next).await;
-        rig.release_as(Shared, &key, me).await;
-    }
-    rig.hold(&key, &next).await;
 }
 
 async fn the_first_reader_at_a_free_lock_brings_in_the_others(rig: &Rig) {
@@ -219,77 +189,6 @@ async fn a_writer_that_waits_no_more_lets_in_those_behind_it(rig: &Rig) {
         other => panic!("{other:?}"),
     }
     rig.hold_as(Shared, &key, &a).await;
-}
-
-async fn readers_of_a_process_come_in_with_its_sequence(rig: &Rig) {
-    let (key, holder, node) = (key(), stranger(), Node::new());
-    let mine = [(); 4].map(|()| Token::new(&node));
-    rig.hold(&key, &holder).await;
-    let seq = rig.join_as(Shared, &key, &mine[0]).await;
-    let [writer] = line_up(rig, [Exclusive]).await;
-    rig.release(&key, &holder).await;
-    let mut fences = BTreeSet::from([rig.hold_as(Shared, &key, &mine[0]).await]);
-    for me in &mine[1..] {
-        let call = Acquire { old_seq: seq, ..wait_as(Shared, &key, me) };
-        match rig.acquire(call).await {
-            Acquired::Held { fence, line: 1, next, .. } => {
-                assert!(next > seq, "the writer is next");
-                assert!(fences.iter().all(|other| *other + SPARE_FENCES < fence));
-                fences.insert(fence);
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-    for me in &mine {
-        rig.refused(&key, &writer).await;
-        rig.release_as(Shared, &key, me).await;
-    }
-    rig.hold(&key, &writer).await;
-}
-
-async fn old_sequences_pass_a_writer_for_one_window(rig: &Rig) {
-    let (key, holder, node) = (key(), stranger(), Node::new());
-    rig.hold(&key, &holder).await;
-    let seq = rig.join_as(Shared, &key, &Token::new(&node)).await;
-    let [writer] = line_up(rig, [Exclusive]).await;
-    rig.release(&key, &holder).await;
-    let again = || Acquire { old_seq: seq, ..wait_as(Shared, &key, &Token::new(&node)) };
-    let first = again();
-    assert!(matches!(rig.acquire(first.clone()).await, Acquired::Held { .. }));
-    rig.advance(ACCEPT_WINDOW / 3).await;
-    assert!(matches!(rig.acquire(again()).await, Acquired::Held { .. }));
-    rig.miss_the_window().await;
-    let writers = seq_of(&rig.acquire(wait_as(Exclusive, &key, &writer)).await);
-    let late = again();
-    let place = seq_of(&rig.acquire(late.clone()).await);
-    assert!(place > writers, "{place} is before the writer, {writers}");
-    let tried = rig.acquire(Acquire { wait: None, ..again() }).await;
-    assert!(matches!(tried, Acquired::Busy { .. }), "{tried:?}");
-    // What was let in is not touched by it, and what has its place keeps it.
-    assert!(matches!(rig.acquire(first).await, Acquired::Held { .. }));
-    assert_eq!(seq_of(&rig.acquire(late).await), place);
-}
-
-async fn a_slow_reader_comes_back_once_it_is_the_writers_turn(rig: &Rig) {
-    let (key, holder) = (key(), stranger());
-    rig.hold(&key, &holder).await;
-    let slow = stranger();
-    let old = rig.join_as(Shared, &key, &slow).await;
-    let [quick, writer, behind] = line_up(rig, [Shared, Exclusive, Shared]).await;
-    rig.release(&key, &holder).await;
-    rig.hold_as(Shared, &key, &quick).await;
-    rig.miss_the_window().await;
-    rig.release_as(Shared, &key, &quick).await;
-    // The writer has been offered it; the slow one is before all the others once more.
-    match rig.acquire(Acquire { old_seq: old, ..wait_as(Shared, &key, &slow) }).await {
-        Acquired::Busy { seq, line: 2, .. } => assert_eq!(seq, old),
-        other => panic!("{other:?}"),
-    }
-    rig.hold(&key, &writer).await;
-    rig.release(&key, &writer).await;
-    for me in [&behind, &slow] {
-        rig.hold_as(Shared, &key, me).await;
-    }
 }
 
 async fn there_is_no_upgrade(rig: &Rig) {
