@@ -27,6 +27,7 @@ impl Contest {
         Self::between(bench, trial, contenders)
     }
 
+    /// As `run`, at settings of the caller's.
     pub(crate) fn between(
         bench: &mut Bench,
         trial: &Trial,
@@ -51,9 +52,8 @@ impl Contest {
         let contest = Self { entries: contenders.zip(windows).collect() };
         report::contest(&contest);
         bench.quiet &= quiet::check();
-        bench
-            .faults
-            .extend(contest.faults().filter(|(who, _)| who.is_ours()).map(|(_, what)| what));
+        let ours = contest.faults().filter(|(who, _)| who.is_ours());
+        bench.faults.extend(ours.map(|(_, what)| what));
         Ok(contest)
     }
 

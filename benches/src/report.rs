@@ -38,7 +38,7 @@ pub(crate) fn title(text: &str) {
     println!("\n{text}");
 }
 
-/// A dot a round, for people who wait.
+/// For people who wait, and not for files.
 pub(crate) fn progress(round: usize, rounds: usize) {
     let mut out = io::stderr();
     if out.is_terminal() {
