@@ -1,6 +1,6 @@
 //! `LockGate`: the lock around a request.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -8,98 +8,36 @@ use tokio::time::Instant;
 use super::{
     estimate::HoldTimes,
     guard::{HeldLock, LockGuard, Released},
-    request::{Answer, Busy, LockRequest, MAX_WAIT, MIN_LEASE, NotAcquired, default_terms},
+    policy::Policy,
+    request::{Answer, Busy, LockRequest, NotAcquired},
 };
 use crate::{
-    clock::LONGEST,
     gate::{
         Asked, Gate, Head, KeySource, Outcome, Parked, Parting, Replay, Slot, UnderLock, Verdict,
-        View, current_replay, is_safe,
+        View, current_replay,
     },
     key::Key,
     outage::Outage,
     reply::{Reply, problem},
-    store::{Store, Terms},
+    store::Store,
 };
 
 /// The policy of a `LockLayer`: which requests take which lock, and what they are told when it is busy.
 pub struct LockGate<N: ?Sized> {
     source: KeySource<N>,
-    scope: Option<String>,
-    store: Option<Store>,
-    terms: Terms,
-    wait: Option<Duration>,
-    all_methods: bool,
-    outage: Outage,
+    pub(super) policy: Arc<Policy>,
 }
 
 impl<N: ?Sized> LockGate<N> {
     /// A lock per key, tried once, on unsafe methods.
     #[must_use]
     pub fn new(source: KeySource<N>) -> Self {
-        Self {
-            source,
-            scope: None,
-            store: None,
-            terms: default_terms(),
-            wait: None,
-            all_methods: false,
-            outage: Outage::Refuse,
-        }
-    }
-
-    /// See `LockLayer::scope`.
-    #[must_use]
-    pub fn scope(mut self, scope: &str) -> Self {
-        self.scope = Some(scope.to_owned());
-        self
-    }
-
-    /// See `LockLayer::store`.
-    #[must_use]
-    pub fn store(mut self, store: &Store) -> Self {
-        self.store = Some(store.clone());
-        self
-    }
-
-    /// See `LockLayer::wait`.
-    #[must_use]
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = Some(wait.min(MAX_WAIT));
-        self
-    }
-
-    /// See `LockLayer::lease`.
-    #[must_use]
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.terms.lease = lease.clamp(MIN_LEASE, LONGEST);
-        self
-    }
-
-    /// See `LockLayer::max_hold`.
-    #[must_use]
-    pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.terms.max_hold = max_hold.min(LONGEST);
-        self
-    }
-
-    /// See `LockLayer::all_methods`.
-    #[must_use]
-    pub fn all_methods(mut self) -> Self {
-        self.all_methods = true;
-        self
-    }
-
-    /// See `LockLayer::on_outage`.
-    #[must_use]
-    pub fn on_outage(mut self, outage: Outage) -> Self {
-        self.outage = outage;
-        self
+        Self { source, policy: Arc::default() }
     }
 
     fn request(&self, facts: &LockFacts) -> LockRequest {
-        let wait = if facts.slot.is_some() { None } else { self.wait };
-        LockRequest::of(&facts.store, &facts.key, self.terms.clone(), wait)
+        let wait = if facts.slot.is_some() { None } else { self.policy.wait };
+        LockRequest::of(&facts.store, &facts.key, self.policy.terms.clone(), wait)
     }
 
     fn busy(&self, facts: LockFacts, busy: &Busy) -> Verdict<LockTicket> {
@@ -125,9 +63,9 @@ impl<N: ?Sized> LockGate<N> {
 
     fn outage(&self, facts: LockFacts, error: &crate::Error) -> Verdict<LockTicket> {
         tracing::error!(
-            node = %facts.store.node(), %error, policy = ?self.outage, "no lock: store away"
+            node = %facts.store.node(), %error, policy = ?self.policy.outage, "no lock: store away"
         );
-        match self.outage {
+        match self.policy.outage {
             Outage::Refuse => {
                 if let Some(replay) = facts.replay {
                     // A run that could not even start is not charged.
@@ -177,16 +115,16 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     type Parked = std::convert::Infallible;
 
     fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<LockFacts> {
-        if !self.all_methods && is_safe(view.method()) {
+        if !self.policy.is_about(view.method()) {
             return Asked::Skip;
         }
         let key = match self.source.read(view) {
-            Ok(key) => self.scope.as_deref().map_or(key.clone(), |scope| key.scope(scope)),
+            Ok(key) => self.policy.scope.as_deref().map_or(key.clone(), |scope| key.scope(scope)),
             Err(fault) => {
                 return fault.answer("LockLayer").map_or(Asked::Skip, Asked::Answer);
             }
         };
-        let Some(store) = self.store.clone().or_else(|| view.store()) else {
+        let Some(store) = self.policy.store.clone().or_else(|| view.store()) else {
             return Asked::Answer(crate::outage::no_store("LockLayer"));
         };
         let replay = current_replay(view);
@@ -258,15 +196,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
 
 impl<N: ?Sized> Clone for LockGate<N> {
     fn clone(&self) -> Self {
-        Self {
-            source: self.source.clone(),
-            scope: self.scope.clone(),
-            store: self.store.clone(),
-            terms: self.terms.clone(),
-            wait: self.wait,
-            all_methods: self.all_methods,
-            outage: self.outage,
-        }
+        Self { source: self.source.clone(), policy: Arc::clone(&self.policy) }
     }
 }
 
@@ -274,11 +204,7 @@ impl<N: ?Sized> fmt::Debug for LockGate<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockGate")
             .field("source", &self.source)
-            .field("scope", &self.scope)
-            .field("terms", &self.terms)
-            .field("wait", &self.wait)
-            .field("all_methods", &self.all_methods)
-            .field("outage", &self.outage)
-            .finish_non_exhaustive()
+            .field("policy", &self.policy)
+            .finish()
     }
 }

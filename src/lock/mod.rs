@@ -32,6 +32,7 @@ mod estimate;
 mod gate;
 mod guard;
 mod line;
+mod policy;
 mod request;
 #[cfg(test)]
 mod tests;
