@@ -174,6 +174,29 @@ macro_rules! __define_names {
             }
         }
 
+        // How the lock ends.
+        impl LockLayer {
+            /// What becomes of a request that loses its lock while its handler runs. Default
+            /// [`OnLoss::Cancel`](::lockgate::OnLoss): a handler that is cut off is better than two at
+            /// once. Of nested layers of one key each acts on the loss of the one lock. A deferred
+            /// request that loses its lock is abandoned, whatever is set here.
+            #[must_use]
+            pub fn on_loss(self, on_loss: ::lockgate::OnLoss) -> Self {
+                Self { gate: self.gate.on_loss(on_loss) }
+            }
+
+            /// Gives the lock back while the answer goes out already, which saves the answer a round
+            /// trip. Default: the answer waits until the lock is given back.
+            ///
+            /// What it costs: a client that acts on the answer at once may still meet its own lock, and
+            /// be told 409 or stand in line for it; and that the store did not take the lock back, or
+            /// that it had been lost meanwhile, is no longer known when the answer goes out.
+            #[must_use]
+            pub fn release_in_background(self) -> Self {
+                Self { gate: self.gate.release_in_background() }
+            }
+        }
+
         /// Accepts requests whose resource is busy: 202 now, and a run later, once, in order.
         ///
         /// See [`lockgate::defer`](::lockgate::defer) for what happens to a request, and the crate

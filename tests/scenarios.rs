@@ -85,12 +85,20 @@ table! { each_store {
         a_second_waiter_passes_when_the_first_has_left;
     end_of_lock:
         returned,
+        returned_in_the_background,
         refused_by_the_handler,
         failed,
         panicked,
         disconnected,
         disconnected_in_the_middle_of_the_body,
         stopped;
+    on_loss:
+        a_handler_is_stopped,
+        a_handler_may_finish_and_is_marked,
+        an_answer_is_replaced,
+        layers_further_out_see_the_answer,
+        a_request_that_lost_is_not_deferred,
+        a_deferred_run_is_not_stopped_by_the_layer;
     odd_keys:
         one_value_is_one_lock_in_both_frameworks,
         different_values_are_different_locks,

@@ -2,7 +2,8 @@
 //!
 //! What happens to a request: a driver (one for tower, one for actix-web) shows the gate a [`View`] of
 //! it; the gate *asks* what it needs, without waiting; *enters*, which may wait for the store; and,
-//! if the request may pass, *leaves* when the inner service has answered. What must be given back
+//! if the request may pass, *leaves* when the inner service has answered, or was dropped because the
+//! gate's *watch* ended it. What must be given back
 //! lies in the ticket between the two: if the driver's future is dropped, so is the ticket, and its
 //! `Drop` starts the giving back without waiting, blocking or needing a runtime.
 //!
@@ -11,6 +12,7 @@
 //!
 //! This module is public for those who write a driver. Applications need nothing of it.
 
+mod attend;
 #[cfg(test)]
 pub(crate) mod fake;
 mod replay;
@@ -22,13 +24,14 @@ use std::future::Future;
 
 use crate::reply::{Fields, Reply};
 
-pub(crate) use self::{replay::current_replay, slot::UnderLock, view::is_safe};
 pub use self::{
+    attend::{Attended, attend},
     replay::{Deferred, Replay},
     slot::{Parked, Slot},
     source::{KeyFault, KeySource},
     view::{BadParam, Head, Route, View},
 };
+pub(crate) use self::{replay::current_replay, slot::UnderLock, view::is_safe};
 
 /// What a gate says before anything is awaited.
 #[derive(Debug)]
@@ -60,6 +63,8 @@ pub enum Outcome {
     Answered(u16),
     /// It returned its error.
     Failed,
+    /// It was dropped, because [`Gate::watch`] resolved.
+    Stopped,
 }
 
 /// What a gate wants when it leaves.
@@ -67,6 +72,9 @@ pub enum Outcome {
 pub enum Parting<P> {
     /// Add these fields to the response.
     Fields(Fields),
+    /// Answer with this instead. An error of the inner service goes out as it is all the same. What was
+    /// stopped has no other answer.
+    Replace(Reply),
     /// Read the parked body, at most this many bytes, and call [`Gate::accept`]. If there is no parked
     /// body, or it can't be read whole, the response stays as it is.
     Accept {
@@ -75,6 +83,18 @@ pub enum Parting<P> {
         /// Most bytes of the body.
         limit: usize,
     },
+}
+
+impl<P> Parting<P> {
+    /// The answer to a call that was stopped, which has no other.
+    #[must_use]
+    pub fn into_reply(self) -> Reply {
+        match self {
+            Self::Replace(reply) => reply,
+            // A gate that stops calls says what they are answered with.
+            Self::Fields(_) | Self::Accept { .. } => Reply::new(503),
+        }
+    }
 }
 
 /// One policy about requests whose native form is `N`.
@@ -101,6 +121,13 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
 
     /// Shows the handler what it may see of the ticket.
     fn show<V: View<Native = N>>(&self, ticket: &Self::Ticket, view: &mut V);
+
+    /// Resolves when the inner call must not go on: the driver then drops it, and leaves with
+    /// [`Outcome::Stopped`]. Never, for most gates.
+    fn watch(&self, ticket: &Self::Ticket) -> impl Future<Output = ()> + Send + 'static {
+        let _ = ticket;
+        std::future::pending()
+    }
 
     /// Settles. Cancel safe, as `enter`.
     fn leave(

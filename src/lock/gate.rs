@@ -6,8 +6,9 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
+    ends::Ends,
     estimate::HoldTimes,
-    guard::{HeldLock, LockGuard, Released},
+    guard::{HeldLock, LockGuard},
     policy::Policy,
     request::{Answer, Busy, LockRequest, NotAcquired},
 };
@@ -26,13 +27,14 @@ use crate::{
 pub struct LockGate<N: ?Sized> {
     source: KeySource<N>,
     pub(super) policy: Arc<Policy>,
+    pub(super) ends: Ends,
 }
 
 impl<N: ?Sized> LockGate<N> {
     /// A lock per key, tried once, on unsafe methods.
     #[must_use]
     pub fn new(source: KeySource<N>) -> Self {
-        Self { source, policy: Arc::default() }
+        Self { source, policy: Arc::default(), ends: Ends::default() }
     }
 
     fn request(&self, facts: &LockFacts) -> LockRequest {
@@ -87,15 +89,15 @@ pub struct LockFacts {
     slot: Option<Slot>,
     replay: Option<Replay>,
     /// The lock is held for this request already.
-    lent: Option<HeldLock>,
+    lent: Option<Ticket>,
 }
 
 /// The lock of a request that passed; dropping it gives the lock back.
 #[derive(Debug)]
-pub struct LockTicket(Ticket);
+pub struct LockTicket(pub(super) Ticket);
 
 #[derive(Debug)]
-enum Ticket {
+pub(super) enum Ticket {
     Own {
         guard: LockGuard,
         store: Store,
@@ -103,6 +105,8 @@ enum Ticket {
     },
     /// Somebody further out gives it back, or nobody has to.
     Lent(HeldLock),
+    /// A worker gives it back, when it has seen the answer of this run.
+    Run(HeldLock),
 }
 
 /// All locks of a request, outermost first: a nested layer with the same key must not wait for itself.
@@ -130,8 +134,8 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         let replay = current_replay(view);
         let held = view.get::<AllHeld>().unwrap_or_default();
         let lent = match replay.as_ref().and_then(|replay| replay.hold_of(&key)) {
-            Some(facts) => Some(HeldLock::of(&facts)),
-            None => held.0.into_iter().find(|held| *held.key() == key),
+            Some(facts) => Some(Ticket::Run(HeldLock::of(&facts))),
+            None => held.0.into_iter().find(|held| *held.key() == key).map(Ticket::Lent),
         };
         // Taken out before it is filled: a request that holds the slot that holds it is never freed.
         let slot = view.take::<Slot>();
@@ -140,7 +144,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
 
     async fn enter(&self, mut facts: LockFacts) -> Verdict<LockTicket> {
         if let Some(lent) = facts.lent.take() {
-            return Verdict::Pass(LockTicket(Ticket::Lent(lent)));
+            return Verdict::Pass(LockTicket(lent));
         }
         let record = facts.slot.as_ref().and_then(Slot::record);
         match self.request(&facts).ask(record).await {
@@ -168,7 +172,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     fn show<V: View<Native = N>>(&self, ticket: &LockTicket, view: &mut V) {
         let held = match &ticket.0 {
             Ticket::Own { guard, .. } => guard.held(),
-            Ticket::Lent(held) => held.clone(),
+            Ticket::Lent(held) | Ticket::Run(held) => held.clone(),
         };
         let mut all = view.take::<AllHeld>().unwrap_or_default();
         all.0.push(held.clone());
@@ -177,16 +181,12 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         view.put(UnderLock);
     }
 
-    async fn leave(&self, ticket: LockTicket, _: Outcome) -> Parting<Self::Parked> {
-        if let Ticket::Own { guard, store, since } = ticket.0 {
-            store.room::<HoldTimes>().note(since.elapsed());
-            let key = guard.key().clone();
-            let released = guard.release().await;
-            if released != Released::Released {
-                tracing::warn!(lock = %key.hashed(), ?released, "the lock did not last");
-            }
-        }
-        Parting::Fields(Vec::new())
+    fn watch(&self, ticket: &LockTicket) -> impl Future<Output = ()> + Send + 'static {
+        self.ends.watch(ticket)
+    }
+
+    async fn leave(&self, ticket: LockTicket, outcome: Outcome) -> Parting<Self::Parked> {
+        self.ends.leave(ticket, outcome).await
     }
 
     async fn accept(&self, parked: Self::Parked, _: Head, _: Bytes) -> Option<Reply> {
@@ -196,7 +196,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
 
 impl<N: ?Sized> Clone for LockGate<N> {
     fn clone(&self) -> Self {
-        Self { source: self.source.clone(), policy: Arc::clone(&self.policy) }
+        Self { source: self.source.clone(), policy: Arc::clone(&self.policy), ends: self.ends }
     }
 }
 
@@ -205,6 +205,7 @@ impl<N: ?Sized> fmt::Debug for LockGate<N> {
         f.debug_struct("LockGate")
             .field("source", &self.source)
             .field("policy", &self.policy)
+            .field("ends", &self.ends)
             .finish()
     }
 }

@@ -28,6 +28,7 @@
 //! that is paused for longer than its lease is told of the loss when it wakes, not before: whoever
 //! writes to something that must not go back checks the **fence**, a number that grows with every grant.
 
+mod ends;
 mod estimate;
 mod gate;
 mod guard;
@@ -38,6 +39,7 @@ mod request;
 mod tests;
 
 pub use self::{
+    ends::OnLoss,
     gate::{LockFacts, LockGate, LockTicket},
     guard::{HeldLock, LockGuard, Released},
     request::{Busy, LockRequest, NotAcquired},

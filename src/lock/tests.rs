@@ -1,5 +1,6 @@
 //! The lock engine on the embedded store, with tokio's clock stopped: time passes when nothing runs.
 
+mod ends;
 mod seam;
 mod terms;
 

@@ -3,6 +3,7 @@
 use std::{
     marker::PhantomData,
     mem,
+    pin::pin,
     task::{Context, Poll},
 };
 
@@ -18,8 +19,8 @@ use super::{
     parking::{AnyRequest, Parking, read_whole},
 };
 use crate::{
-    gate::{Asked, Gate, Outcome, Parting, Verdict},
-    reply::Reply,
+    gate::{Asked, Attended, Gate, Outcome, Parting, Verdict, attend},
+    reply::{Fields, Reply},
 };
 
 /// A service with a gate around it.
@@ -120,30 +121,39 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
         if G::PARKS {
             parts.extensions.insert(parking.clone());
         }
-        let outcome = self.inner.call(Request::from_parts(parts, body)).await;
+        let ended = attend(
+            pin!(self.inner.call(Request::from_parts(parts, body))),
+            pin!(self.gate.watch(&ticket)),
+        )
+        .await;
         // No early return for an error: the gate is left in every case.
-        let status = match &outcome {
+        let outcome = ended.outcome(|ended| match ended {
             Ok(response) => Outcome::Answered(response.status().as_u16()),
             Err(_) => Outcome::Failed,
+        });
+        let parting = self.gate.leave(ticket, outcome).await;
+        let Attended::Ended(ended) = ended else {
+            return Ok(response(parting.into_reply()));
         };
-        match self.gate.leave(ticket, status).await {
-            Parting::Fields(fields) => outcome.map(|mut response| {
-                add_fields(&mut response, fields);
-                response.map(GateBody::inner)
-            }),
-            Parting::Accept { parked, limit } => {
-                // An error of the inner service goes out as it is, whatever is parked.
-                let reply = match parking.take().filter(|_| outcome.is_ok()) {
-                    Some(request) => accept::<G, F>(&self.gate, parked, request, limit).await,
-                    None => None,
-                };
-                match reply {
-                    Some(reply) => Ok(response(reply)),
-                    None => outcome.map(|response| response.map(GateBody::inner)),
-                }
-            }
-        }
+        let answer = ended?;
+        let instead = match parting {
+            Parting::Fields(fields) => return Ok(with_fields(answer, fields)),
+            Parting::Replace(reply) => Some(reply),
+            Parting::Accept { parked, limit } => match parking.take() {
+                Some(request) => accept::<G, F>(&self.gate, parked, request, limit).await,
+                None => None,
+            },
+        };
+        Ok(match instead {
+            Some(reply) => response(reply),
+            None => answer.map(GateBody::inner),
+        })
     }
+}
+
+fn with_fields<R>(mut response: Response<R>, fields: Fields) -> Response<GateBody<R>> {
+    add_fields(&mut response, fields);
+    response.map(GateBody::inner)
 }
 
 async fn accept<G: Gate<Parts>, F: Framework>(

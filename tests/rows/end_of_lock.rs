@@ -12,6 +12,20 @@ pub(crate) async fn returned(case: Case) {
     }
 }
 
+/// Not before the answer, perhaps, but at once.
+pub(crate) async fn returned_in_the_background(case: Case) {
+    let site = case.site().await;
+    for _ in 0..5 {
+        let _ = site.post("/background/7").send().await.expect(200);
+        passes_at_once(&site, "7").await;
+    }
+    let hold = site.hold("/background/7").await;
+    busy(site.post("/orders/7/pay").send().await);
+    let _ = hold.let_go().await.expect(200);
+    // Nothing is left to be given back when it has stopped, which is asserted there.
+    site.stop().await;
+}
+
 pub(crate) async fn refused_by_the_handler(case: Case) {
     let site = case.site().await;
     let _ = site.post("/orders/7/pay?status=404").send().await.expect(404);

@@ -7,6 +7,7 @@ pub(crate) mod line;
 pub(crate) mod lock;
 pub(crate) mod not_deferred;
 pub(crate) mod odd_keys;
+pub(crate) mod on_loss;
 pub(crate) mod outage;
 pub(crate) mod quota;
 pub(crate) mod recovery;

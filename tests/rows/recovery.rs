@@ -13,6 +13,7 @@ use lockgate_tests::{Case, Server, Site, eventually};
 use super::{
     accepted,
     lock::busy,
+    on_loss::lost,
     outage::{away, comes_back, promptly, site, site_within},
     passes_at_once,
 };
@@ -86,15 +87,18 @@ async fn load(site: Arc<Site>, target: String, counts: Arc<Counts>) {
     }
 }
 
-/// Redis comes back empty while a handler runs: its answer goes out, and the lock is free.
+/// Redis comes back empty while handlers run: their clients are told that the lock did not last, as
+/// their layers say, and the lock is free.
 pub(crate) async fn a_lock_that_was_held_is_given_up(case: Case) {
     let mut server = Server::start().await;
     let site = site(&case, &server).await;
-    let hold = site.hold("/orders/7/pay").await;
+    let (hold, marked) = (site.hold("/orders/7/pay").await, site.hold("/finish-late/8").await);
     server.kill();
     server.restart().await;
     comes_back(&site).await;
-    let _ = hold.let_go().await.expect(200);
+    lost(hold.let_go().await, "taken");
+    let marked = marked.let_go().await.expect(200);
+    assert_eq!(marked.field("lock-lost"), "taken");
     let _ = site.post("/orders/7/ship").send().await.expect(200);
 }
 

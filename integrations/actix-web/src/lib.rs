@@ -71,6 +71,12 @@
 //! connection for one that still listens, and lets the handler end; the lock is given back only then.
 //! With the setting the request's future is dropped, and the lock given back within milliseconds; a
 //! large upload that nobody reads hides the disconnect until the handler has ended.
+//!
+//! # Requests that are stopped
+//!
+//! A handler that loses its lock is dropped, unless [`OnLoss`] says otherwise, and actix's `HttpRequest`
+//! with it. The answer is therefore an [`actix_web::Error`] until it reaches the server: middlewares of
+//! your own between server and layer see an `Err` there, as from `error::ErrorConflict` and the like.
 
 mod extract;
 mod framework;
@@ -84,8 +90,8 @@ mod transform;
 #[cfg(feature = "redis")]
 pub use lockgate::StoreBuilder;
 pub use lockgate::{
-    Deferred, Error, ErrorKind, HeldLock, JobId, JobState, Key, LockGuard, NotAcquired, Outage,
-    Policy, Quota, RateStatus, Store,
+    Deferred, Error, ErrorKind, HeldLock, JobId, JobState, Key, LockGuard, NotAcquired, OnLoss,
+    Outage, Policy, Quota, RateStatus, Store,
 };
 
 pub use self::{

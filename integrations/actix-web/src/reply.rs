@@ -1,7 +1,12 @@
-//! A reply of ours as actix's response.
+//! A reply of ours as actix's response, or as its error.
+
+use std::{
+    cell::{Ref, RefCell, RefMut},
+    fmt,
+};
 
 use actix_web::{
-    HttpResponse,
+    Error, HttpResponse, ResponseError,
     body::BoxBody,
     http::{
         StatusCode,
@@ -38,6 +43,52 @@ pub(crate) fn add_fields(headers: &mut HeaderMap, fields: Fields) {
         if let (Ok(name), Ok(value)) = (name, HeaderValue::from_str(&value)) {
             headers.append(name, value);
         }
+    }
+}
+
+/// A reply without a request: when a gate has stopped the inner call, actix's `HttpRequest` has gone
+/// with it, and a response can't be made of a reply alone. An error becomes one at the server.
+///
+/// Gates further out treat it as the answer that it is.
+pub(crate) struct Refused(RefCell<Reply>);
+
+impl Refused {
+    pub(crate) fn error(reply: Reply) -> Error {
+        Self(RefCell::new(reply)).into()
+    }
+
+    pub(crate) fn of(error: &Error) -> Option<&Self> {
+        error.as_error()
+    }
+
+    pub(crate) fn reply(&self) -> Ref<'_, Reply> {
+        self.0.borrow()
+    }
+
+    pub(crate) fn reply_mut(&self) -> RefMut<'_, Reply> {
+        self.0.borrow_mut()
+    }
+}
+
+impl ResponseError for Refused {
+    fn status_code(&self) -> StatusCode {
+        StatusCode::from_u16(self.reply().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    fn error_response(&self) -> HttpResponse {
+        response(self.reply().clone())
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stopped by lockgate: {}", self.status_code())
+    }
+}
+
+impl fmt::Debug for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Refused").field(&self.status_code()).finish()
     }
 }
 

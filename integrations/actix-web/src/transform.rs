@@ -1,6 +1,6 @@
 //! `GateService`: the way of one request. The same steps as the tower driver, on actix's types.
 
-use std::rc::Rc;
+use std::{pin::pin, rc::Rc};
 
 use actix_web::{
     Error, HttpMessage as _, HttpRequest,
@@ -13,13 +13,13 @@ use futures_util::{
 };
 use lockgate::{
     Reply,
-    gate::{Asked, Gate, Outcome, Parting, Verdict},
+    gate::{Asked, Attended, Gate, Outcome, Parting, Verdict, attend},
 };
 
 use crate::{
     framework::{RequestView, head},
     parking::{Parking, read_whole},
-    reply::{add_fields, response},
+    reply::{Refused, add_fields, response},
 };
 
 /// The inner service's own body, or that of a reply of ours.
@@ -100,31 +100,41 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
             request.extensions_mut().insert(parking.clone());
         }
         // No clone of the request is kept meanwhile: routing has to be its only owner.
-        let outcome = self.inner.call(request).await;
+        let ended = attend(pin!(self.inner.call(request)), pin!(self.gate.watch(&ticket))).await;
         // No early return for an error: the gate is left in every case.
-        let status = match &outcome {
+        let outcome = ended.outcome(|ended| match ended {
             Ok(response) => Outcome::Answered(response.status().as_u16()),
-            Err(_) => Outcome::Failed,
-        };
-        match self.gate.leave(ticket, status).await {
-            Parting::Fields(fields) => outcome.map(|mut response| {
-                add_fields(response.headers_mut(), fields);
-                response.map_into_left_body()
-            }),
-            Parting::Accept { parked, limit } => {
-                // An error of the inner service goes out as it is, whatever is parked: the request has
-                // gone with it.
-                let (request, unchanged) = outcome?.into_parts();
-                let reply = match parking.take() {
-                    Some(payload) => self.accept(parked, &request, payload, limit).await,
-                    None => None,
-                };
-                let response = match reply {
-                    Some(reply) => response(reply).map_into_right_body(),
-                    None => unchanged.map_into_left_body(),
-                };
-                Ok(ServiceResponse::new(request, response))
+            Err(error) => Refused::of(error)
+                .map_or(Outcome::Failed, |refused| Outcome::Answered(refused.reply().status)),
+        });
+        let parting = self.gate.leave(ticket, outcome).await;
+        match ended {
+            Attended::Ended(Ok(response)) => Ok(self.answer(response, parting, &parking).await),
+            Attended::Ended(Err(error)) => Err(amend(error, parting)),
+            Attended::Stopped => Err(Refused::error(parting.into_reply())),
+        }
+    }
+
+    async fn answer<B>(
+        &self,
+        mut answer: ServiceResponse<B>,
+        parting: Parting<G::Parked>,
+        parking: &Parking,
+    ) -> Answer<B> {
+        let instead = match parting {
+            Parting::Fields(fields) => {
+                add_fields(answer.headers_mut(), fields);
+                None
             }
+            Parting::Replace(reply) => Some(reply),
+            Parting::Accept { parked, limit } => match parking.take() {
+                Some(payload) => self.accept(parked, answer.request(), payload, limit).await,
+                None => None,
+            },
+        };
+        match instead {
+            Some(reply) => answer.into_response(response(reply).map_into_right_body()),
+            None => answer.map_into_left_body(),
         }
     }
 
@@ -138,6 +148,19 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
         let body = read_whole(request, payload, limit).await?;
         self.gate.accept(parked, head(request), body).await
     }
+}
+
+/// An error of the inner service goes out as it is: its request has gone with it. One of ours is the
+/// answer of a gate further in.
+fn amend<P>(error: Error, parting: Parting<P>) -> Error {
+    if let Some(refused) = Refused::of(&error) {
+        match parting {
+            Parting::Fields(fields) => refused.reply_mut().fields.extend(fields),
+            Parting::Replace(reply) => *refused.reply_mut() = reply,
+            Parting::Accept { .. } => {}
+        }
+    }
+    error
 }
 
 fn refuse<B>(request: ServiceRequest, reply: Reply) -> Answer<B> {

@@ -10,12 +10,12 @@ use crate::{
     store::Store,
 };
 
-fn gate(store: &Store) -> LockGate<()> {
+pub(super) fn gate(store: &Store) -> LockGate<()> {
     let source = KeySource::function(|()| Some("x".to_owned()));
     LockGate::new(source).store(store)
 }
 
-async fn enter<G: Gate<()>>(gate: &G, view: &mut FakeView) -> Verdict<G::Ticket> {
+pub(super) async fn enter<G: Gate<()>>(gate: &G, view: &mut FakeView) -> Verdict<G::Ticket> {
     match gate.ask(view) {
         Asked::Enter(facts) => gate.enter(facts).await,
         _ => panic!("it has a key"),

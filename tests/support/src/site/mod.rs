@@ -19,6 +19,12 @@
 //! | `/ab/{id}`, `/a/{id}` | lock by `id` in the scopes `a:b` and `a` |
 //! | `/account` | lock by the header `x-account` |
 //! | `/nested/{id}` | lock by `id` twice |
+//! | `/brief/{id}` | lock by `id`, for at most a second |
+//! | `/finish/{id}`, `/replace/{id}` | the same, with other answers to a loss |
+//! | `/finish-late/{id}` | lock by `id`, not brief; answers to a loss as `/finish` |
+//! | `/layered/{id}` | 5 a minute by ip, named `layered`; lock by `id` as `/finish`, and again as `/brief` |
+//! | `/brief-refund/{id}` | defer, lock by `id` as `/brief` |
+//! | `/background/{id}` | lock by `id`, given back in the background |
 //! | `/wrong/{id}` | lock by a parameter that the route does not have |
 //! | `/inverted/{id}` | lock by `id`, defer: the wrong way round |
 //! | `/orders/{id}/refund` | defer, lock by `id` |

@@ -149,6 +149,11 @@ impl Hold {
         self.pending.answer().await
     }
 
+    /// The answer of a request that is ended at its gate.
+    pub async fn answer(self) -> Answer {
+        self.pending.answer().await
+    }
+
     /// Goes away without waiting for the answer.
     pub async fn disconnect(self) {
         self.pending.disconnect().await;

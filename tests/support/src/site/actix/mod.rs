@@ -1,6 +1,7 @@
 //! The application in actix-web.
 
 mod between;
+mod ends;
 
 use std::{net::TcpListener, thread, time::Duration};
 
@@ -77,6 +78,7 @@ fn routes(config: &mut ServiceConfig, app: &App) {
     config.app_data(Data::new(app.clone()));
     quotas(config);
     locks(config);
+    ends::ends(config);
     odd_locks(config);
     deferring(config);
     between(config);

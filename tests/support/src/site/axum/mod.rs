@@ -1,6 +1,7 @@
 //! The application in axum.
 
 mod between;
+mod ends;
 
 use std::{future::IntoFuture as _, net::SocketAddr, time::Duration};
 
@@ -51,7 +52,12 @@ fn with_store(routes: Routes, app: &App) -> Routes {
 }
 
 fn routes(app: &App) -> Routes {
-    quotas().merge(locks()).merge(odd_locks()).merge(deferring()).merge(between(app))
+    quotas()
+        .merge(locks())
+        .merge(ends::ends())
+        .merge(odd_locks())
+        .merge(deferring())
+        .merge(between(app))
 }
 
 fn minute(requests: u64) -> Quota {

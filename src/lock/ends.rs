@@ -1,0 +1,162 @@
+//! How the lock of a request ends, and what its client is told of that.
+
+use std::time::Duration;
+
+use super::{
+    estimate::HoldTimes,
+    gate::{LockGate, LockTicket, Ticket},
+    guard::{HeldLock, LockGuard, Released},
+};
+use crate::{
+    gate::{Outcome, Parting},
+    reply::{Reply, problem},
+    store::Loss,
+};
+
+/// What becomes of a request that loses its lock while its handler runs.
+///
+/// A lock is lost when the store has given it to somebody else or forgotten it, when it could not be
+/// renewed in time, and at the end of `max_hold`. From then on another request may change the resource
+/// too. Whatever is chosen here, the loss is logged, and the handler can see it
+/// ([`HeldLock::lost`](crate::HeldLock::lost)); nothing but the fence keeps a late write out.
+///
+/// The default is `Cancel`. What is worst about a lost lock is that two handlers change the resource at
+/// once, and `Cancel` alone shortens that: to the time until the handler awaits next. What speaks against
+/// it, that a handler may be cut off between two of its steps, is nothing new to it: a client that goes
+/// away does the same, at every `await`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum OnLoss {
+    /// The handler is dropped where it stands, as if its client had gone, and the answer is 503 with
+    /// `Retry-After`. What it has spawned goes on. If it ended before it could be told, its answer is
+    /// replaced too: so an answer of the handler says that it had the lock from beginning to end.
+    #[default]
+    Cancel,
+    /// The handler finishes, and its answer goes out with the field `Lock-Lost: taken`, `lapsed` or
+    /// `too-long` (a token of RFC 9651). For handlers that must not stop half-way, and check the fence
+    /// where they write. Clients that don't know the field don't see that two changes may have met.
+    Finish,
+    /// The handler finishes, and its answer is replaced by the 503 of `Cancel`. Nobody takes it for a
+    /// change made alone; but it may have been made, and a client that sends it again makes it twice.
+    Replace,
+}
+
+/// The part of a layer's policy that begins when the handler does.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Ends {
+    on_loss: OnLoss,
+    in_background: bool,
+}
+
+impl<N: ?Sized> LockGate<N> {
+    /// See `LockLayer::on_loss`.
+    #[must_use]
+    pub fn on_loss(mut self, on_loss: OnLoss) -> Self {
+        self.ends.on_loss = on_loss;
+        self
+    }
+
+    /// See `LockLayer::release_in_background`.
+    #[must_use]
+    pub fn release_in_background(mut self) -> Self {
+        self.ends.in_background = true;
+        self
+    }
+}
+
+impl Ends {
+    /// Resolves when the handler has to stop.
+    pub(super) fn watch(self, ticket: &LockTicket) -> impl Future<Output = ()> + Send + 'static {
+        let held = match &ticket.0 {
+            _ if self.on_loss != OnLoss::Cancel => None,
+            Ticket::Own { guard, .. } => Some(guard.held()),
+            Ticket::Lent(held) => Some(held.clone()),
+            // Its worker drops the whole run when it loses the lock, and no answer of ours is wanted.
+            Ticket::Run(_) => None,
+        };
+        async move {
+            match held {
+                Some(held) => {
+                    held.lost().await;
+                }
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// The handler has answered, or was stopped.
+    pub(super) async fn leave<P>(self, ticket: LockTicket, outcome: Outcome) -> Parting<P> {
+        let (held, loss, own) = match ticket.0 {
+            Ticket::Own { guard, store, since } => {
+                store.room::<HoldTimes>().note(since.elapsed());
+                let held = guard.held();
+                let loss = self.give_back(guard).await;
+                (held, loss, true)
+            }
+            Ticket::Lent(held) => {
+                let loss = held.loss();
+                (held, loss, false)
+            }
+            Ticket::Run(_) => return Parting::Fields(Vec::new()),
+        };
+        match loss {
+            Some(loss) => self.lost(&held, loss, own, outcome),
+            None => Parting::Fields(Vec::new()),
+        }
+    }
+
+    /// How it was lost, as far as is known.
+    async fn give_back(self, guard: LockGuard) -> Option<Loss> {
+        let held = guard.held();
+        let loss = held.loss();
+        // A lost lock is given back all the same, but there is nothing to wait for.
+        if self.in_background || loss.is_some() {
+            drop(guard);
+            return loss;
+        }
+        match guard.release().await {
+            Released::Released => None,
+            Released::AlreadyLost => held.loss().or(Some(Loss::Taken)),
+            Released::Unknown => {
+                tracing::warn!(lock = %held.key().hashed(), "no answer to the lock's release");
+                None
+            }
+        }
+    }
+
+    fn lost<P>(self, held: &HeldLock, loss: Loss, own: bool, outcome: Outcome) -> Parting<P> {
+        let policy = self.on_loss;
+        tracing::warn!(lock = %held.key().hashed(), ?loss, ?policy, ?outcome, "lost under a request");
+        match self.on_loss {
+            OnLoss::Cancel | OnLoss::Replace => {
+                Parting::Replace(lost_reply(loss, outcome == Outcome::Stopped))
+            }
+            // Of nested layers the one that took the lock says so, once.
+            OnLoss::Finish if own => {
+                Parting::Fields(vec![("lock-lost".into(), token(loss).to_owned())])
+            }
+            OnLoss::Finish => Parting::Fields(Vec::new()),
+        }
+    }
+}
+
+fn token(loss: Loss) -> &'static str {
+    match loss {
+        Loss::Taken => "taken",
+        Loss::Lapsed => "lapsed",
+        Loss::TooLong => "too-long",
+    }
+}
+
+/// Says what is known of the change: whoever sends it again has to know.
+fn lost_reply(loss: Loss, stopped: bool) -> Reply {
+    let detail = if stopped {
+        "It was stopped where it was; a part of it may have been done."
+    } else {
+        "It was carried out, but perhaps not alone."
+    };
+    Reply::problem(503, problem::LOCK_LOST, "The request lost its hold on the resource")
+        .member("detail", detail)
+        .member("loss", token(loss))
+        .retry_after(Duration::from_secs(1))
+}

@@ -1,0 +1,188 @@
+//! How the lock of a request ends: what the gate says, and what becomes of the lock.
+
+use std::{pin::pin, sync::Arc, time::Duration};
+
+use futures_util::FutureExt as _;
+use tokio::time::{Instant, timeout};
+
+use super::{
+    SECOND, free,
+    seam::{enter, gate},
+};
+use crate::{
+    gate::{Deferred, Gate as _, Outcome, Parting, Replay, Verdict, View as _, fake::FakeView},
+    lock::{LockGate, LockTicket, OnLoss, gate::Ticket},
+    store::{Fault, Loss, Store, faulty},
+};
+
+async fn pass(gate: &LockGate<()>) -> LockTicket {
+    match enter(gate, &mut FakeView::new("POST")).await {
+        Verdict::Pass(ticket) => ticket,
+        _ => panic!("it is free"),
+    }
+}
+
+/// How long the answer waits for a store that takes a second for a release.
+async fn leaving_takes(set: impl FnOnce(LockGate<()>) -> LockGate<()>) -> Duration {
+    let (store, faults) = faulty();
+    let gate = set(gate(&store));
+    let ticket = pass(&gate).await;
+    faults.set("release", Fault::Slow(SECOND), 1);
+    let asked = Instant::now();
+    gate.leave(ticket, Outcome::Answered(200)).await;
+    let took = asked.elapsed();
+    tokio::time::sleep(2 * SECOND).await;
+    assert_eq!(faults.left("release"), 0);
+    drop(free(&store).await);
+    took
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_answer_waits_for_the_release_unless_it_is_in_the_background() {
+    assert_eq!(leaving_takes(|gate| gate).await, SECOND);
+    assert_eq!(leaving_takes(LockGate::release_in_background).await, Duration::ZERO);
+}
+
+/// The three ways to lose a lock, with the word for each.
+async fn lose(store: &Store, ticket: &LockTicket, how: Loss) -> &'static str {
+    let Ticket::Own { guard, .. } = &ticket.0 else { panic!("it is its own") };
+    match how {
+        Loss::Taken => {
+            let facts = guard.hold.facts();
+            let (key, me, mode) = (facts.key.clone(), facts.me.clone(), facts.terms.mode);
+            store.backend().release(key, me, mode).await.expect("the store is there");
+            "taken"
+        }
+        Loss::Lapsed => "lapsed",
+        Loss::TooLong => "too-long",
+    }
+}
+
+/// A gate whose lock is lost in this way, within 20 s.
+fn losing(policy: OnLoss, how: Loss) -> (Store, LockGate<()>) {
+    let (store, faults) = faulty();
+    if how == Loss::Lapsed {
+        faults.set("renew", Fault::Away, usize::MAX);
+    }
+    let hold = if how == Loss::TooLong { 15 * SECOND } else { 60 * SECOND };
+    let gate = gate(&store).on_loss(policy).max_hold(hold);
+    (store, gate)
+}
+
+const EVERY: [Loss; 3] = [Loss::Taken, Loss::Lapsed, Loss::TooLong];
+
+fn replaced<P: std::fmt::Debug>(parting: Parting<P>, loss: &str) -> serde_json::Value {
+    let Parting::Replace(reply) = parting else { panic!("{parting:?}") };
+    assert_eq!(reply.status, 503);
+    assert!(reply.fields.iter().any(|(name, value)| name == "retry-after" && value == "1"));
+    let problem: serde_json::Value = serde_json::from_slice(&reply.body).expect("JSON");
+    assert_eq!(problem["type"], "urn:lockgate:problem:lock-lost");
+    assert_eq!(problem["loss"], loss);
+    problem
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancel_stops_the_handler_when_the_loss_is_told() {
+    for how in EVERY {
+        let (store, gate) = losing(OnLoss::Cancel, how);
+        let ticket = pass(&gate).await;
+        let mut watch = pin!(gate.watch(&ticket));
+        assert!(watch.as_mut().now_or_never().is_none(), "it is held");
+        let loss = lose(&store, &ticket, how).await;
+        timeout(20 * SECOND, watch).await.expect("told within a lease");
+        let parting = gate.leave(ticket, Outcome::Stopped).await;
+        let detail = replaced(parting, loss)["detail"].to_string();
+        assert!(detail.contains("a part of it"), "{detail}");
+        drop(free(&store).await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_of_the_handler_that_came_too_late_is_none() {
+    for (policy, how) in EVERY.map(|how| (OnLoss::Cancel, how)).into_iter().chain([
+        (OnLoss::Replace, Loss::Taken),
+        (OnLoss::Replace, Loss::Lapsed),
+        (OnLoss::Replace, Loss::TooLong),
+    ]) {
+        let (store, gate) = losing(policy, how);
+        let ticket = pass(&gate).await;
+        let loss = lose(&store, &ticket, how).await;
+        tokio::time::sleep(20 * SECOND).await;
+        let detail = replaced(gate.leave(ticket, Outcome::Answered(200)).await, loss);
+        assert!(detail["detail"].to_string().contains("carried out"), "{detail}");
+    }
+}
+
+/// Nobody has told of it yet: the store says so when the lock is given back.
+#[tokio::test(start_paused = true)]
+async fn a_loss_that_shows_at_the_release_counts() {
+    for policy in [OnLoss::Cancel, OnLoss::Replace] {
+        let (store, gate) = losing(policy, Loss::Taken);
+        let ticket = pass(&gate).await;
+        let loss = lose(&store, &ticket, Loss::Taken).await;
+        replaced(gate.leave(ticket, Outcome::Answered(200)).await, loss);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn finish_marks_the_answer_and_nothing_else() {
+    for how in EVERY {
+        let (store, gate) = losing(OnLoss::Finish, how);
+        let ticket = pass(&gate).await;
+        let loss = lose(&store, &ticket, how).await;
+        let stopped = timeout(20 * SECOND, gate.watch(&ticket)).await;
+        assert!(stopped.is_err(), "the handler may finish");
+        let parting = gate.leave(ticket, Outcome::Answered(200)).await;
+        let Parting::Fields(fields) = parting else { panic!("{parting:?}") };
+        assert_eq!(fields, [("lock-lost".into(), loss.to_owned())]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_loss_there_is_nothing_to_tell() {
+    for policy in [OnLoss::Cancel, OnLoss::Finish, OnLoss::Replace] {
+        let (store, gate) = (Store::memory(), |store| gate(store).on_loss(policy));
+        let gate = gate(&store);
+        let ticket = pass(&gate).await;
+        assert!(timeout(30 * SECOND, gate.watch(&ticket)).await.is_err());
+        let parting = gate.leave(ticket, Outcome::Answered(200)).await;
+        assert!(matches!(&parting, Parting::Fields(fields) if fields.is_empty()), "{parting:?}");
+    }
+}
+
+/// The layer further in acts on the loss of the lock that the outer one has.
+#[tokio::test(start_paused = true)]
+async fn a_nested_layer_acts_on_the_loss_too() {
+    for policy in [OnLoss::Cancel, OnLoss::Finish, OnLoss::Replace] {
+        let (store, outer) = losing(OnLoss::Finish, Loss::TooLong);
+        let inner = gate(&store).on_loss(policy);
+        let mut view = FakeView::new("POST");
+        let Verdict::Pass(own) = enter(&outer, &mut view).await else { panic!("it is free") };
+        outer.show(&own, &mut view);
+        let Verdict::Pass(lent) = enter(&inner, &mut view).await else { panic!("it is its own") };
+        let stopped = timeout(20 * SECOND, inner.watch(&lent)).await.is_ok();
+        assert_eq!(stopped, policy == OnLoss::Cancel);
+        let parting = inner.leave(lent, Outcome::Answered(200)).await;
+        let replaces = matches!(&parting, Parting::Replace(_));
+        assert_eq!(replaces, policy != OnLoss::Finish, "marked once, by the outer one");
+        let parting = outer.leave(own, Outcome::Answered(200)).await;
+        assert!(matches!(&parting, Parting::Fields(fields) if fields.len() == 1), "{parting:?}");
+    }
+}
+
+/// A run loses its lock: its worker drops it, and wants no answer in its stead.
+#[tokio::test(start_paused = true)]
+async fn the_loss_of_a_run_is_its_workers() {
+    let store = Store::memory();
+    let guard = store.lock("x").lease_fixed(SECOND).acquire().await.expect("free");
+    let id = crate::store::JobId::new(guard.key());
+    let deferred = Deferred { id, attempt: 1, accepted: std::time::UNIX_EPOCH };
+    let mut view = FakeView::new("POST");
+    view.put(Replay::new(deferred, Arc::clone(guard.hold.facts())));
+    let gate = gate(&store).on_loss(OnLoss::Cancel);
+    let Verdict::Pass(run) = enter(&gate, &mut view).await else { panic!("it is the job's own") };
+    assert!(timeout(2 * SECOND, gate.watch(&run)).await.is_err());
+    assert!(guard.held().loss().is_some());
+    let parting = gate.leave(run, Outcome::Answered(200)).await;
+    assert!(matches!(&parting, Parting::Fields(fields) if fields.is_empty()), "{parting:?}");
+}

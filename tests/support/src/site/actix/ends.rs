@@ -1,0 +1,28 @@
+//! Routes whose locks end in ways of their own.
+
+use std::time::Duration;
+
+use actix_web::web::{ServiceConfig, resource};
+use lockgate_actix_web::{DeferLayer, LockLayer, OnLoss, RateLimitLayer};
+
+use super::{minute, work};
+
+pub(super) fn ends(config: &mut ServiceConfig) {
+    let by_id = || LockLayer::by_path_param("id");
+    let brief = || by_id().max_hold(Duration::from_secs(1));
+    let mut one = |path: &str, layer: LockLayer| {
+        config.service(resource(path).to(work).wrap(layer));
+    };
+    one("/background/{id}", by_id().release_in_background());
+    one("/brief/{id}", brief());
+    one("/finish/{id}", brief().on_loss(OnLoss::Finish));
+    one("/finish-late/{id}", by_id().on_loss(OnLoss::Finish));
+    one("/replace/{id}", brief().on_loss(OnLoss::Replace));
+    let layered = resource("/layered/{id}")
+        .to(work)
+        .wrap(brief())
+        .wrap(brief().on_loss(OnLoss::Finish))
+        .wrap(RateLimitLayer::by_ip(minute(5)).name("layered"));
+    let refund = resource("/brief-refund/{id}").to(work).wrap(brief()).wrap(DeferLayer::new());
+    config.service(layered).service(refund);
+}

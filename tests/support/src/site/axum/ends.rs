@@ -1,0 +1,25 @@
+//! Routes whose locks end in ways of their own.
+
+use std::time::Duration;
+
+use axum::{Router, routing::any};
+use lockgate_axum::{DeferLayer, LockLayer, OnLoss, RateLimitLayer};
+
+use super::{Routes, minute, work};
+
+pub(super) fn ends() -> Routes {
+    let by_id = || LockLayer::by_path_param("id");
+    let brief = || by_id().max_hold(Duration::from_secs(1));
+    let one = |path, layer: LockLayer| Router::new().route(path, any(work)).layer(layer);
+    one("/background/{id}", by_id().release_in_background())
+        .merge(one("/brief/{id}", brief()))
+        .merge(one("/finish/{id}", brief().on_loss(OnLoss::Finish)))
+        .merge(one("/finish-late/{id}", by_id().on_loss(OnLoss::Finish)))
+        .merge(one("/replace/{id}", brief().on_loss(OnLoss::Replace)))
+        .merge(
+            one("/layered/{id}", brief())
+                .layer(brief().on_loss(OnLoss::Finish))
+                .layer(RateLimitLayer::by_ip(minute(5)).name("layered")),
+        )
+        .merge(one("/brief-refund/{id}", brief()).layer(DeferLayer::new()))
+}
