@@ -99,6 +99,12 @@ table! { each_store {
         layers_further_out_see_the_answer,
         a_request_that_lost_is_not_deferred,
         a_deferred_run_is_not_stopped_by_the_layer;
+    policy:
+        exactly_the_named_methods_lock,
+        the_busy_answer_has_the_status_of_choice,
+        a_busy_answer_of_any_status_is_deferred,
+        who_asks_again_passes_in_the_end,
+        a_wait_can_be_taken_back;
     odd_keys:
         one_value_is_one_lock_in_both_frameworks,
         different_values_are_different_locks,

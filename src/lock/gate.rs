@@ -10,7 +10,7 @@ use super::{
     estimate::HoldTimes,
     guard::{HeldLock, LockGuard},
     policy::Policy,
-    request::{Answer, Busy, LockRequest, NotAcquired},
+    request::{Answer, Busy, NotAcquired},
 };
 use crate::{
     gate::{
@@ -37,11 +37,6 @@ impl<N: ?Sized> LockGate<N> {
         Self { source, policy: Arc::default(), ends: Ends::default() }
     }
 
-    fn request(&self, facts: &LockFacts) -> LockRequest {
-        let wait = if facts.slot.is_some() { None } else { self.policy.wait };
-        LockRequest::of(&facts.store, &facts.key, self.policy.terms.clone(), wait)
-    }
-
     fn busy(&self, facts: LockFacts, busy: &Busy) -> Verdict<LockTicket> {
         let LockFacts { store, key, slot, replay, .. } = facts;
         tracing::debug!(
@@ -51,8 +46,9 @@ impl<N: ?Sized> LockGate<N> {
             replay.met_a_busy_lock();
         }
         let wait = store.room::<HoldTimes>().retry_after(busy);
+        let status = self.policy.busy_status.code();
         let mut reply =
-            Reply::problem(409, problem::BUSY, "The resource is busy").retry_after(wait);
+            Reply::problem(status, problem::BUSY, "The resource is busy").retry_after(wait);
         if let Some(waited) = busy.waited {
             let waited = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
             reply = reply.member("waited_ms", waited);
@@ -69,6 +65,10 @@ impl<N: ?Sized> LockGate<N> {
         );
         match self.policy.outage {
             Outage::Refuse => {
+                // As below in `enter`; and this may be the status of a busy answer too.
+                if let Some(slot) = facts.slot {
+                    slot.empty();
+                }
                 if let Some(replay) = facts.replay {
                     // A run that could not even start is not charged.
                     replay.met_a_busy_lock();
@@ -147,7 +147,8 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
             return Verdict::Pass(LockTicket(lent));
         }
         let record = facts.slot.as_ref().and_then(Slot::record);
-        match self.request(&facts).ask(record).await {
+        let request = self.policy.request(&facts.store, &facts.key, facts.slot.is_some());
+        match request.ask(record).await {
             Ok(Answer::Granted(guard)) => {
                 // A retry layer in between may have come here before, to a busy lock: what runs now must
                 // not be accepted too.

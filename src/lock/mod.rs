@@ -33,8 +33,10 @@ mod estimate;
 mod gate;
 mod guard;
 mod line;
+mod methods;
 mod policy;
 mod request;
+mod retry;
 #[cfg(test)]
 mod tests;
 
@@ -42,5 +44,6 @@ pub use self::{
     ends::OnLoss,
     gate::{LockFacts, LockGate, LockTicket},
     guard::{HeldLock, LockGuard, Released},
+    policy::BusyStatus,
     request::{Busy, LockRequest, NotAcquired},
 };

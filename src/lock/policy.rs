@@ -4,14 +4,53 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     gate::LockGate,
-    request::{MAX_WAIT, MIN_LEASE, default_terms},
+    methods::Methods,
+    request::{LockRequest, MAX_WAIT, MIN_LEASE, default_terms},
+    retry::Retry,
 };
 use crate::{
     clock::LONGEST,
-    gate::is_safe,
+    key::Key,
     outage::Outage,
     store::{Store, Terms},
 };
+
+/// The status of a busy answer. Its fields and its body are the same, whichever it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum BusyStatus {
+    /// 409: the request conflicts with what is going on at the resource, and may be sent again. The
+    /// default, since it says what is the matter and proxies leave it alone.
+    #[default]
+    Conflict,
+    /// 423 (RFC 4918): for clients that know it from WebDAV.
+    Locked,
+    /// 429: for clients that wait and repeat by themselves after this status. It looks like a quota;
+    /// the problem's type tells them apart.
+    TooManyRequests,
+    /// 503: for proxies and clients that repeat by themselves after this status. Some take the server
+    /// out of service for it.
+    Unavailable,
+}
+
+impl BusyStatus {
+    pub(super) fn code(self) -> u16 {
+        match self {
+            Self::Conflict => 409,
+            Self::Locked => 423,
+            Self::TooManyRequests => 429,
+            Self::Unavailable => 503,
+        }
+    }
+}
+
+/// What a request does that meets a busy lock.
+#[derive(Debug, Clone, Copy)]
+enum Strategy {
+    Reject,
+    Wait(Duration),
+    Retry(Retry),
+}
 
 /// The settings. A gate is cloned for each request, so they lie behind one pointer.
 #[derive(Debug, Clone)]
@@ -19,9 +58,10 @@ pub(super) struct Policy {
     pub(super) scope: Option<String>,
     pub(super) store: Option<Store>,
     pub(super) terms: Terms,
-    pub(super) wait: Option<Duration>,
     pub(super) outage: Outage,
-    all_methods: bool,
+    pub(super) busy_status: BusyStatus,
+    strategy: Strategy,
+    methods: Methods,
 }
 
 impl Default for Policy {
@@ -30,9 +70,10 @@ impl Default for Policy {
             scope: None,
             store: None,
             terms: default_terms(),
-            wait: None,
             outage: Outage::Refuse,
-            all_methods: false,
+            busy_status: BusyStatus::default(),
+            strategy: Strategy::Reject,
+            methods: Methods::Unsafe,
         }
     }
 }
@@ -40,7 +81,17 @@ impl Default for Policy {
 impl Policy {
     /// Whether requests of this method take the lock.
     pub(super) fn is_about(&self, method: &str) -> bool {
-        self.all_methods || !is_safe(method)
+        self.methods.include(method)
+    }
+
+    /// How a request asks for its lock. One that an outer layer takes over does not wait.
+    pub(super) fn request(&self, store: &Store, key: &Key, taken_over: bool) -> LockRequest {
+        let request = |wait| LockRequest::of(store, key, self.terms.clone(), wait);
+        match self.strategy {
+            Strategy::Wait(wait) if !taken_over => request(Some(wait)),
+            Strategy::Retry(retry) if !taken_over => request(None).again(Some(retry)),
+            _ => request(None),
+        }
     }
 }
 
@@ -65,7 +116,25 @@ impl<N: ?Sized> LockGate<N> {
     /// See `LockLayer::wait`.
     #[must_use]
     pub fn wait(self, wait: Duration) -> Self {
-        self.with(|policy| policy.wait = Some(wait.min(MAX_WAIT)))
+        self.with(|policy| policy.strategy = Strategy::Wait(wait.min(MAX_WAIT)))
+    }
+
+    /// See `LockLayer::reject`.
+    #[must_use]
+    pub fn reject(self) -> Self {
+        self.with(|policy| policy.strategy = Strategy::Reject)
+    }
+
+    /// See `LockLayer::retry`.
+    #[must_use]
+    pub fn retry(self, times: u32, every: Duration) -> Self {
+        self.with(|policy| policy.strategy = Strategy::Retry(Retry::new(times, every)))
+    }
+
+    /// See `LockLayer::busy_status`.
+    #[must_use]
+    pub fn busy_status(self, status: BusyStatus) -> Self {
+        self.with(|policy| policy.busy_status = status)
     }
 
     /// See `LockLayer::lease`.
@@ -83,7 +152,18 @@ impl<N: ?Sized> LockGate<N> {
     /// See `LockLayer::all_methods`.
     #[must_use]
     pub fn all_methods(self) -> Self {
-        self.with(|policy| policy.all_methods = true)
+        self.with(|policy| policy.methods = Methods::All)
+    }
+
+    /// See `LockLayer::methods`.
+    ///
+    /// # Panics
+    ///
+    /// If there are none, or one of them is no method's name.
+    #[must_use]
+    pub fn methods<M: AsRef<str>>(self, methods: impl IntoIterator<Item = M>) -> Self {
+        let methods = Methods::these(methods);
+        self.with(|policy| policy.methods = methods)
     }
 
     /// See `LockLayer::on_outage`.

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use super::{
     guard::LockGuard,
     line::{Lines, Waited},
+    retry::Retry,
 };
 use crate::{
     clock::LONGEST,
@@ -29,13 +30,14 @@ pub struct LockRequest {
     key: Key,
     terms: Terms,
     wait: Option<Duration>,
+    retry: Option<Retry>,
 }
 
 impl Store {
     /// A lock of this name. Text becomes [`Key::custom`]; [`Key::path_param`] is the key of a
     /// `LockLayer`, so that jobs and handlers can share its lock.
     pub fn lock(&self, key: impl Into<Key>) -> LockRequest {
-        LockRequest { store: self.clone(), key: key.into(), terms: default_terms(), wait: None }
+        LockRequest::of(self, &key.into(), default_terms(), None)
     }
 }
 
@@ -51,7 +53,7 @@ pub(super) fn default_terms() -> Terms {
 
 impl LockRequest {
     pub(super) fn of(store: &Store, key: &Key, terms: Terms, wait: Option<Duration>) -> Self {
-        Self { store: store.clone(), key: key.clone(), terms, wait }
+        Self { store: store.clone(), key: key.clone(), terms, wait, retry: None }
     }
 
     /// How long the lock outlives its process; renewed at a third of it. Default 10 s: long enough to
@@ -77,7 +79,13 @@ impl LockRequest {
 
     /// Stand in line for at most this long. Default: don't. At most ten minutes.
     pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = Some(wait.min(MAX_WAIT));
+        (self.wait, self.retry) = (Some(wait.min(MAX_WAIT)), None);
+        self
+    }
+
+    /// Ask again as this says, or, with `None`, as `wait` says.
+    pub(super) fn again(mut self, retry: Option<Retry>) -> Self {
+        (self.wait, self.retry) = (self.wait.filter(|_| retry.is_none()), retry);
         self
     }
 
@@ -100,6 +108,9 @@ impl LockRequest {
 
     /// As `acquire`, with the idempotency record that is looked up first.
     pub(super) async fn ask(self, record: Option<Arc<str>>) -> Result<Answer, NotAcquired> {
+        if let Some(retry) = self.retry {
+            return self.retried(retry, record).await;
+        }
         let started = Instant::now();
         let lines = self.store.room::<Lines>();
         let mut busy = Busy { left: self.terms.lease, line: 0, waited: None };
@@ -125,7 +136,7 @@ impl LockRequest {
     }
 
     /// One call, sent by the caller itself; takes the lock if it is free and nobody stands in line.
-    async fn once(&self, record: Option<Arc<str>>) -> Result<Answer, Error> {
+    pub(super) async fn once(&self, record: Option<Arc<str>>) -> Result<Answer, Error> {
         let lease = self.terms.for_the_first_time();
         let mut attempt = Attempt::new(&self.store, &self.key, self.terms.mode);
         let (key, me) = (self.key.clone(), attempt.me.clone());

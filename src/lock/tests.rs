@@ -1,6 +1,7 @@
 //! The lock engine on the embedded store, with tokio's clock stopped: time passes when nothing runs.
 
 mod ends;
+mod policy;
 mod seam;
 mod terms;
 

@@ -9,6 +9,7 @@ pub(crate) mod not_deferred;
 pub(crate) mod odd_keys;
 pub(crate) mod on_loss;
 pub(crate) mod outage;
+pub(crate) mod policy;
 pub(crate) mod quota;
 pub(crate) mod recovery;
 pub(crate) mod replay;

@@ -38,6 +38,12 @@
 //! | `/rebuilt/{id}` | defer, the response is made anew with status and body, lock by `id` |
 //! | `/late/{id}` | defer, a 409 stops at the gate named by `after`, lock by `id` |
 //! | `/unknown/{id}` | defer, lock by `id`; the worker does not have it |
+//! | `/methods/{id}` | lock by `id`, POST and GET alone |
+//! | `/locked/{id}`, `/unavailable/{id}` | lock by `id`, busy is 423 and 503 |
+//! | `/too-many/{id}` | lock by `id`, busy is 429; asks again twice, 20 ms apart |
+//! | `/locked-refund/{id}` | defer, lock by `id`, busy is 423 |
+//! | `/again/{id}` | lock by `id`, asks again 1,000 times, 20 ms apart |
+//! | `/reject/{id}` | lock by `id`, whose wait was taken back |
 //! | `/deferred`, `/mine` | the status resource; the second one visible to `x-user` |
 
 mod actix;

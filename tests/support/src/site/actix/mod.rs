@@ -2,6 +2,7 @@
 
 mod between;
 mod ends;
+mod policies;
 
 use std::{net::TcpListener, thread, time::Duration};
 
@@ -79,6 +80,7 @@ fn routes(config: &mut ServiceConfig, app: &App) {
     quotas(config);
     locks(config);
     ends::ends(config);
+    policies::policies(config);
     odd_locks(config);
     deferring(config);
     between(config);

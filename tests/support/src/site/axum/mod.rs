@@ -2,6 +2,7 @@
 
 mod between;
 mod ends;
+mod policies;
 
 use std::{future::IntoFuture as _, net::SocketAddr, time::Duration};
 
@@ -55,6 +56,7 @@ fn routes(app: &App) -> Routes {
     quotas()
         .merge(locks())
         .merge(ends::ends())
+        .merge(policies::policies())
         .merge(odd_locks())
         .merge(deferring())
         .merge(between(app))
