@@ -187,6 +187,14 @@ macro_rules! __define_names {
                 Self { gate: self.gate.on_loss(on_loss) }
             }
 
+            /// How long a request keeps its lock. Default
+            /// [`HoldUntil::Answered`](::lockgate::HoldUntil): until the handler has answered. Of nested
+            /// layers of one key the outer one decides.
+            #[must_use]
+            pub fn hold_until(self, hold_until: ::lockgate::HoldUntil) -> Self {
+                Self { gate: self.gate.hold_until(hold_until) }
+            }
+
             /// Gives the lock back while the answer goes out already, which saves the answer a round
             /// trip. Default: the answer waits until the lock is given back.
             ///

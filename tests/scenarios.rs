@@ -92,6 +92,18 @@ table! { each_store {
         disconnected,
         disconnected_in_the_middle_of_the_body,
         stopped;
+    hold_until:
+        answered_is_before_the_body_has_ended,
+        the_body_has_ended,
+        a_body_of_known_length_has_ended,
+        there_is_no_body,
+        the_body_was_dropped,
+        the_body_broke_off,
+        a_slow_reader_holds_it,
+        the_handler_ended_otherwise,
+        a_loss_breaks_the_body_off,
+        a_loss_lets_the_body_go_on,
+        a_run_holds_its_own;
     on_loss:
         a_handler_is_stopped,
         a_handler_may_finish_and_is_marked,

@@ -189,11 +189,15 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
         view.put(ticket.slot.clone());
     }
 
-    async fn leave(&self, ticket: DeferTicket, outcome: Outcome) -> Parting<DeferParked> {
+    async fn leave(
+        &self,
+        ticket: DeferTicket,
+        outcome: Outcome,
+    ) -> Parting<DeferTicket, DeferParked> {
         let DeferTicket { slot, owner } = ticket;
         match slot.empty() {
             // Only if the busy answer itself came out: a retry or cache layer may have done better.
-            Some(parked) if outcome == Outcome::Answered(parked.status) => {
+            Some(parked) if outcome.status() == Some(parked.status) => {
                 let parked = DeferParked { parked, record: slot.record(), owner };
                 Parting::Accept { parked, limit: self.0.body_limit }
             }

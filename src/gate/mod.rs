@@ -15,6 +15,7 @@
 mod attend;
 #[cfg(test)]
 pub(crate) mod fake;
+mod kept;
 mod replay;
 mod slot;
 mod source;
@@ -26,6 +27,7 @@ use crate::reply::{Fields, Reply};
 
 pub use self::{
     attend::{Attended, attend},
+    kept::{Kept, Next, Stopped},
     replay::{Deferred, Replay},
     slot::{Parked, Slot},
     source::{KeyFault, KeySource},
@@ -59,22 +61,39 @@ pub enum Verdict<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// It answered with this status.
+    /// It answered with this status, and no body is to come.
     Answered(u16),
+    /// It answered with this status, and the body is still to come.
+    Streams(u16),
     /// It returned its error.
     Failed,
     /// It was dropped, because [`Gate::watch`] resolved.
     Stopped,
+    /// The body of its answer has ended or broken off, after [`Parting::Keep`].
+    Ended,
+}
+
+impl Outcome {
+    /// The status, if there is an answer.
+    #[must_use]
+    pub fn status(self) -> Option<u16> {
+        match self {
+            Self::Answered(status) | Self::Streams(status) => Some(status),
+            Self::Failed | Self::Stopped | Self::Ended => None,
+        }
+    }
 }
 
 /// What a gate wants when it leaves.
 #[derive(Debug)]
-pub enum Parting<P> {
+pub enum Parting<T, P> {
     /// Add these fields to the response.
     Fields(Fields),
     /// Answer with this instead. An error of the inner service goes out as it is all the same. What was
     /// stopped has no other answer.
     Replace(Reply),
+    /// Keep the ticket with the body of an answer that [streams](Outcome::Streams): see [`Kept`].
+    Keep(T),
     /// Read the parked body, at most this many bytes, and call [`Gate::accept`]. If there is no parked
     /// body, or it can't be read whole, the response stays as it is.
     Accept {
@@ -85,14 +104,14 @@ pub enum Parting<P> {
     },
 }
 
-impl<P> Parting<P> {
+impl<T, P> Parting<T, P> {
     /// The answer to a call that was stopped, which has no other.
     #[must_use]
     pub fn into_reply(self) -> Reply {
         match self {
             Self::Replace(reply) => reply,
             // A gate that stops calls says what they are answered with.
-            Self::Fields(_) | Self::Accept { .. } => Reply::new(503),
+            Self::Fields(_) | Self::Keep(_) | Self::Accept { .. } => Reply::new(503),
         }
     }
 }
@@ -134,7 +153,7 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
         &self,
         ticket: Self::Ticket,
         outcome: Outcome,
-    ) -> impl Future<Output = Parting<Self::Parked>> + Send;
+    ) -> impl Future<Output = Parting<Self::Ticket, Self::Parked>> + Send;
 
     /// Takes a parked request over; `None` leaves the response as it is.
     fn accept(

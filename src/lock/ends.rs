@@ -41,10 +41,32 @@ pub enum OnLoss {
     Replace,
 }
 
+/// How long a request keeps its lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum HoldUntil {
+    /// Until the handler has answered: the change is made then, and how fast the client reads the
+    /// answer is nobody else's delay.
+    #[default]
+    Answered,
+    /// Until the body of the answer has ended, or was dropped: for handlers that go on changing or
+    /// reading the resource while they stream. A slow client holds the lock for as long as it takes it to
+    /// read, at most [`max_hold`](super::LockRequest::max_hold).
+    ///
+    /// The end of a body is shown to the client when the lock is given back, where the server asks for
+    /// the end: in chunked bodies, and in those that know which chunk is their last. An answer without
+    /// a body gives it back before its head.
+    ///
+    /// If the lock is lost meanwhile, [`OnLoss::Cancel`] breaks the body off, so that the client sees
+    /// that it is not whole. The other two let it go on, since its head is out and can say nothing any more.
+    BodyEnd,
+}
+
 /// The part of a layer's policy that begins when the handler does.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Ends {
     on_loss: OnLoss,
+    hold_until: HoldUntil,
     in_background: bool,
 }
 
@@ -53,6 +75,13 @@ impl<N: ?Sized> LockGate<N> {
     #[must_use]
     pub fn on_loss(mut self, on_loss: OnLoss) -> Self {
         self.ends.on_loss = on_loss;
+        self
+    }
+
+    /// See `LockLayer::hold_until`.
+    #[must_use]
+    pub fn hold_until(mut self, hold_until: HoldUntil) -> Self {
+        self.ends.hold_until = hold_until;
         self
     }
 
@@ -85,7 +114,14 @@ impl Ends {
     }
 
     /// The handler has answered, or was stopped.
-    pub(super) async fn leave<P>(self, ticket: LockTicket, outcome: Outcome) -> Parting<P> {
+    pub(super) async fn leave<P>(
+        self,
+        ticket: LockTicket,
+        outcome: Outcome,
+    ) -> Parting<LockTicket, P> {
+        if self.keeps(&ticket, outcome) {
+            return Parting::Keep(ticket);
+        }
         let (held, loss, own) = match ticket.0 {
             Ticket::Own { guard, store, since } => {
                 store.room::<HoldTimes>().note(since.elapsed());
@@ -102,6 +138,18 @@ impl Ends {
         match loss {
             Some(loss) => self.lost(&held, loss, own, outcome),
             None => Parting::Fields(Vec::new()),
+        }
+    }
+
+    /// A lock that is lost needs no keeping, and its answer can still be given.
+    fn keeps(self, ticket: &LockTicket, outcome: Outcome) -> bool {
+        match &ticket.0 {
+            Ticket::Own { guard, .. } => {
+                self.hold_until == HoldUntil::BodyEnd
+                    && matches!(outcome, Outcome::Streams(_))
+                    && guard.held().loss().is_none()
+            }
+            Ticket::Lent(_) | Ticket::Run(_) => false,
         }
     }
 
@@ -124,7 +172,7 @@ impl Ends {
         }
     }
 
-    fn lost<P>(self, held: &HeldLock, loss: Loss, own: bool, outcome: Outcome) -> Parting<P> {
+    fn lost<T, P>(self, held: &HeldLock, loss: Loss, own: bool, outcome: Outcome) -> Parting<T, P> {
         let policy = self.on_loss;
         tracing::warn!(lock = %held.key().hashed(), ?loss, ?policy, ?outcome, "lost under a request");
         match self.on_loss {

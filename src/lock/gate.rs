@@ -186,7 +186,11 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         self.ends.watch(ticket)
     }
 
-    async fn leave(&self, ticket: LockTicket, outcome: Outcome) -> Parting<Self::Parked> {
+    async fn leave(
+        &self,
+        ticket: LockTicket,
+        outcome: Outcome,
+    ) -> Parting<LockTicket, Self::Parked> {
         self.ends.leave(ticket, outcome).await
     }
 

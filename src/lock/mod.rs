@@ -41,7 +41,7 @@ mod retry;
 mod tests;
 
 pub use self::{
-    ends::OnLoss,
+    ends::{HoldUntil, OnLoss},
     gate::{LockFacts, LockGate, LockTicket},
     guard::{HeldLock, LockGuard, Released},
     policy::BusyStatus,

@@ -1,8 +1,10 @@
 //! The response body: the inner service's own, or a reply of ours.
 
 use std::{
+    error::Error as StdError,
+    fmt,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
@@ -10,7 +12,12 @@ use http::{HeaderName, HeaderValue, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use pin_project::pin_project;
 
-use crate::reply::{Fields, Reply};
+use crate::{
+    gate::{Kept, Next, Stopped},
+    reply::{Fields, Reply},
+};
+
+type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// Response body of a gated service.
 #[pin_project]
@@ -24,12 +31,20 @@ pub struct GateBody<B> {
 #[derive(Debug)]
 enum Kind<B> {
     Inner(#[pin] B),
+    /// With the gate's ticket, until its end.
+    Kept(#[pin] B, Box<Kept<Item>>),
     Reply(Option<Bytes>),
 }
+
+type Item = Result<Frame<Bytes>, BodyError>;
 
 impl<B> GateBody<B> {
     pub(super) fn inner(body: B) -> Self {
         Self { kind: Kind::Inner(body) }
+    }
+
+    pub(super) fn kept(body: B, kept: Kept<Item>) -> Self {
+        Self { kind: Kind::Kept(body, Box::new(kept)) }
     }
 }
 
@@ -40,35 +55,89 @@ impl<B> Default for GateBody<B> {
     }
 }
 
-impl<B: Body<Data = Bytes>> Body for GateBody<B> {
+impl<B> Body for GateBody<B>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
     type Data = Bytes;
-    type Error = B::Error;
+    type Error = BodyError;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        match self.project().kind.project() {
-            KindProjection::Inner(body) => body.poll_frame(cx),
-            KindProjection::Reply(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
-        }
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Item>> {
+        let next = match self.as_mut().project().kind.project() {
+            KindProjection::Inner(body) => return body.poll_frame(cx).map_err(BodyError::new),
+            KindProjection::Reply(bytes) => {
+                return Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b))));
+            }
+            KindProjection::Kept(body, kept) => ready!(kept.poll_next(cx, |cx| next(body, cx))),
+        };
+        Poll::Ready(next.unwrap_or_else(|Stopped| {
+            // What it was made of goes at once, and nothing comes after the error.
+            self.project().kind.set(Kind::Reply(None));
+            Some(Err(BodyError::new("the body was broken off by its gate")))
+        }))
     }
 
     // Both are forwarded: without a known size hyper would send chunks instead of a content-length.
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Inner(body) => body.is_end_stream(),
+            Kind::Kept(body, kept) => kept.has_left() && body.is_end_stream(),
             Kind::Reply(bytes) => bytes.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Inner(body) => body.size_hint(),
+            Kind::Inner(body) | Kind::Kept(body, _) => body.size_hint(),
             Kind::Reply(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
         }
+    }
+}
+
+fn next<B>(mut body: Pin<&mut B>, cx: &mut Context<'_>) -> Poll<Next<Item>>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    let next = ready!(body.as_mut().poll_frame(cx)).map(|frame| frame.map_err(BodyError::new));
+    Poll::Ready(match next {
+        // hyper takes such a frame for the end, and asks for no other.
+        Some(Ok(frame)) if !body.is_end_stream() => Next::Item(Ok(frame)),
+        last => Next::Last(last),
+    })
+}
+
+/// True if nothing of this body is sent: it is empty, or the status or method has none (RFC 9110
+/// sections 6.4.1 and 9.3.2). hyper drops such a body without having asked for its end.
+pub(super) fn is_sent_without_body<B: Body>(head: bool, response: &Response<B>) -> bool {
+    let status = response.status();
+    head || status.is_informational()
+        || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+        || response.body().is_end_stream()
+}
+
+/// An error of a response's body: the inner service's own, or that a gate has broken it off.
+#[derive(Debug)]
+pub struct BodyError(BoxError);
+
+impl BodyError {
+    fn new(error: impl Into<BoxError>) -> Self {
+        Self(error.into())
+    }
+}
+
+impl fmt::Display for BodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl StdError for BodyError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&*self.0)
     }
 }
 

@@ -16,9 +16,11 @@ mod layer;
 mod parking;
 mod replay;
 mod service;
+#[cfg(test)]
+mod tests;
 
 pub use self::{
-    body::{GateBody, response},
+    body::{BodyError, GateBody, response},
     framework::{Framework, PartsView, Plain},
     future::ResponseFuture,
     layer::GateLayer,

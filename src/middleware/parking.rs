@@ -13,17 +13,17 @@ const READ: Duration = Duration::from_secs(10);
 
 /// An error of the request's body. Only that there was one counts: nothing is stored then.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct BodyError;
+pub(super) struct BrokeOff;
 
-impl fmt::Display for BodyError {
+impl fmt::Display for BrokeOff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the request's body broke off")
     }
 }
 
-impl std::error::Error for BodyError {}
+impl std::error::Error for BrokeOff {}
 
-pub(super) type AnyRequest = Request<UnsyncBoxBody<Bytes, BodyError>>;
+pub(super) type AnyRequest = Request<UnsyncBoxBody<Bytes, BrokeOff>>;
 
 /// The place. It travels in the request's extensions and is taken out of them before it is filled:
 /// otherwise place, request and extensions would own each other.
@@ -35,7 +35,7 @@ impl Parking {
     where
         B: Body<Data = Bytes> + Send + 'static,
     {
-        let request = request.map(|body| body.map_err(|_| BodyError).boxed_unsync());
+        let request = request.map(|body| body.map_err(|_| BrokeOff).boxed_unsync());
         *self.0.lock() = Some(request);
     }
 

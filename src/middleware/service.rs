@@ -8,18 +8,18 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, request::Parts};
+use http::{Method, Request, Response, request::Parts};
 use http_body::Body;
 use tower_service::Service;
 
 use super::{
-    body::{GateBody, add_fields, response},
+    body::{GateBody, add_fields, is_sent_without_body, response},
     framework::{Framework, PartsView, head},
     future::ResponseFuture,
     parking::{AnyRequest, Parking, read_whole},
 };
 use crate::{
-    gate::{Asked, Attended, Gate, Outcome, Parting, Verdict, attend},
+    gate::{Asked, Attended, Gate, Kept, Outcome, Parting, Verdict, attend},
     reply::{Fields, Reply},
 };
 
@@ -51,7 +51,7 @@ where
     G: Gate<Parts>,
     F: Framework,
     B: Body<Data = Bytes> + Send + 'static,
-    R: Send + 'static,
+    R: Body + Send + 'static,
 {
     type Response = Response<GateBody<R>>;
     type Error = S::Error;
@@ -94,6 +94,7 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
     where
         S: Service<Request<B>, Response = Response<R>>,
         B: Body<Data = Bytes> + Send + 'static,
+        R: Body,
     {
         match self.gate.enter(facts).await {
             Verdict::Pass(ticket) => self.pass(ticket, parts, body).await,
@@ -115,7 +116,9 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
     ) -> Result<Response<GateBody<R>>, S::Error>
     where
         S: Service<Request<B>, Response = Response<R>>,
+        R: Body,
     {
+        let head = parts.method == Method::HEAD;
         self.gate.show(&ticket, &mut PartsView::<F>::new(&mut parts));
         let parking = Parking::default();
         if G::PARKS {
@@ -128,7 +131,10 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
         .await;
         // No early return for an error: the gate is left in every case.
         let outcome = ended.outcome(|ended| match ended {
-            Ok(response) => Outcome::Answered(response.status().as_u16()),
+            Ok(response) if is_sent_without_body(head, response) => {
+                Outcome::Answered(response.status().as_u16())
+            }
+            Ok(response) => Outcome::Streams(response.status().as_u16()),
             Err(_) => Outcome::Failed,
         });
         let parting = self.gate.leave(ticket, outcome).await;
@@ -139,6 +145,10 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
         let instead = match parting {
             Parting::Fields(fields) => return Ok(with_fields(answer, fields)),
             Parting::Replace(reply) => Some(reply),
+            Parting::Keep(ticket) => {
+                let kept = Kept::new(self.gate, ticket);
+                return Ok(answer.map(|body| GateBody::kept(body, kept)));
+            }
             Parting::Accept { parked, limit } => match parking.take() {
                 Some(request) => accept::<G, F>(&self.gate, parked, request, limit).await,
                 None => None,

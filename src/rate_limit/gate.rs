@@ -136,7 +136,11 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
         }
     }
 
-    async fn leave(&self, ticket: Option<RateStatus>, _: Outcome) -> Parting<Self::Parked> {
+    async fn leave(
+        &self,
+        ticket: Option<RateStatus>,
+        _: Outcome,
+    ) -> Parting<Self::Ticket, Self::Parked> {
         let told = ticket.map_or_else(Fields::new, |s| fields(&s.policy, &s.decision));
         Parting::Fields(told)
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod defer;
 pub(crate) mod end_of_lock;
+pub(crate) mod hold_until;
 pub(crate) mod idempotency;
 pub(crate) mod line;
 pub(crate) mod lock;

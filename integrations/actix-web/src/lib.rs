@@ -78,6 +78,7 @@
 //! with it. The answer is therefore an [`actix_web::Error`] until it reaches the server: middlewares of
 //! your own between server and layer see an `Err` there, as from `error::ErrorConflict` and the like.
 
+mod body;
 mod extract;
 mod framework;
 mod layer;
@@ -90,8 +91,8 @@ mod transform;
 #[cfg(feature = "redis")]
 pub use lockgate::StoreBuilder;
 pub use lockgate::{
-    BusyStatus, Deferred, Error, ErrorKind, HeldLock, JobId, JobState, Key, LockGuard, NotAcquired,
-    OnLoss, Outage, Policy, Quota, RateStatus, Store,
+    BusyStatus, Deferred, Error, ErrorKind, HeldLock, HoldUntil, JobId, JobState, Key, LockGuard,
+    NotAcquired, OnLoss, Outage, Policy, Quota, RateStatus, Store,
 };
 
 pub use self::{

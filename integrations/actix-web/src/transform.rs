@@ -13,10 +13,11 @@ use futures_util::{
 };
 use lockgate::{
     Reply,
-    gate::{Asked, Attended, Gate, Outcome, Parting, Verdict, attend},
+    gate::{Asked, Attended, Gate, Kept, Outcome, Parting, Verdict, attend},
 };
 
 use crate::{
+    body::{is_sent_without_body, keep},
     framework::{RequestView, head},
     parking::{Parking, read_whole},
     reply::{Refused, add_fields, response},
@@ -79,6 +80,7 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
     async fn run<B>(self, facts: G::Facts, mut request: ServiceRequest) -> Result<Answer<B>, Error>
     where
         S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error>,
+        B: MessageBody + 'static,
     {
         match self.gate.enter(facts).await {
             Verdict::Pass(ticket) => self.pass(ticket, request).await,
@@ -93,6 +95,7 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
     async fn pass<B>(self, ticket: G::Ticket, request: ServiceRequest) -> Result<Answer<B>, Error>
     where
         S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error>,
+        B: MessageBody + 'static,
     {
         self.gate.show(&ticket, &mut RequestView(request.request()));
         let parking = Parking::default();
@@ -103,7 +106,10 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
         let ended = attend(pin!(self.inner.call(request)), pin!(self.gate.watch(&ticket))).await;
         // No early return for an error: the gate is left in every case.
         let outcome = ended.outcome(|ended| match ended {
-            Ok(response) => Outcome::Answered(response.status().as_u16()),
+            Ok(response) if is_sent_without_body(response) => {
+                Outcome::Answered(response.status().as_u16())
+            }
+            Ok(response) => Outcome::Streams(response.status().as_u16()),
             Err(error) => Refused::of(error)
                 .map_or(Outcome::Failed, |refused| Outcome::Answered(refused.reply().status)),
         });
@@ -115,10 +121,10 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
         }
     }
 
-    async fn answer<B>(
-        &self,
+    async fn answer<B: MessageBody + 'static>(
+        self,
         mut answer: ServiceResponse<B>,
-        parting: Parting<G::Parked>,
+        parting: Parting<G::Ticket, G::Parked>,
         parking: &Parking,
     ) -> Answer<B> {
         let instead = match parting {
@@ -127,6 +133,10 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
                 None
             }
             Parting::Replace(reply) => Some(reply),
+            Parting::Keep(ticket) => {
+                let kept = Kept::new(self.gate, ticket);
+                return answer.map_body(|_, body| EitherBody::right(keep(body, kept)));
+            }
             Parting::Accept { parked, limit } => match parking.take() {
                 Some(payload) => self.accept(parked, answer.request(), payload, limit).await,
                 None => None,
@@ -152,12 +162,12 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
 
 /// An error of the inner service goes out as it is: its request has gone with it. One of ours is the
 /// answer of a gate further in.
-fn amend<P>(error: Error, parting: Parting<P>) -> Error {
+fn amend<T, P>(error: Error, parting: Parting<T, P>) -> Error {
     if let Some(refused) = Refused::of(&error) {
         match parting {
             Parting::Fields(fields) => refused.reply_mut().fields.extend(fields),
             Parting::Replace(reply) => *refused.reply_mut() = reply,
-            Parting::Accept { .. } => {}
+            Parting::Keep(_) | Parting::Accept { .. } => {}
         }
     }
     error

@@ -59,8 +59,8 @@ mod routes;
 #[cfg(feature = "redis")]
 pub use lockgate::StoreBuilder;
 pub use lockgate::{
-    BusyStatus, Deferred, Error, ErrorKind, HeldLock, JobId, JobState, Key, LockGuard, NotAcquired,
-    OnLoss, Outage, Policy, Quota, RateStatus, Store,
+    BusyStatus, Deferred, Error, ErrorKind, HeldLock, HoldUntil, JobId, JobState, Key, LockGuard,
+    NotAcquired, OnLoss, Outage, Policy, Quota, RateStatus, Store,
 };
 
 pub use self::{

@@ -71,7 +71,7 @@ fn losing(policy: OnLoss, how: Loss) -> (Store, LockGate<()>) {
 
 const EVERY: [Loss; 3] = [Loss::Taken, Loss::Lapsed, Loss::TooLong];
 
-fn replaced<P: std::fmt::Debug>(parting: Parting<P>, loss: &str) -> serde_json::Value {
+fn replaced<P: std::fmt::Debug>(parting: Parting<LockTicket, P>, loss: &str) -> serde_json::Value {
     let Parting::Replace(reply) = parting else { panic!("{parting:?}") };
     assert_eq!(reply.status, 503);
     assert!(reply.fields.iter().any(|(name, value)| name == "retry-after" && value == "1"));

@@ -11,12 +11,18 @@
 //! | `cookie=1` | sets a cookie |
 //! | `text=WORD` | answers with this text instead of the JSON of what it saw |
 //! | `echo=1` | answers with the body it got |
+//! | `stream=NAME` | answers `first`, stops at the gate with the head out, and goes on with `last` |
+//! | `mib=N` | so many MiB come after that gate |
+//! | `breaks=how` | the body ends after that gate: `error` or `panic` |
 //! | `tag=WORD` | is written down with this word |
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, fmt, io, sync::Arc};
 
 use bytes::{Bytes, BytesMut};
-use futures_util::{Stream, StreamExt as _};
+use futures_util::{
+    Stream, StreamExt as _,
+    stream::{self, BoxStream},
+};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -76,7 +82,15 @@ pub struct Told {
     /// Header fields.
     pub headers: Vec<(&'static str, String)>,
     /// The body.
-    pub body: Bytes,
+    pub body: Body,
+}
+
+/// The body of an answer.
+pub enum Body {
+    /// All of it at once.
+    Whole(Bytes),
+    /// Bit by bit, of unknown length.
+    Stream(BoxStream<'static, io::Result<Bytes>>),
 }
 
 impl Desk {
@@ -113,6 +127,9 @@ impl Desk {
         } else {
             Told::new(status, "application/json", seen.document(&body).to_string())
         };
+        if let Some(gate) = query.get("stream") {
+            told.body = Body::Stream(self.stream(gate, number("mib"), query.get("breaks")));
+        }
         if query.contains_key("cookie") {
             told.headers.push(("set-cookie", "secret=1".to_owned()));
         }
@@ -131,6 +148,28 @@ impl Desk {
             whole.extend_from_slice(&chunk);
         }
         whole.freeze()
+    }
+
+    fn stream(
+        &self,
+        gate: &str,
+        mib: Option<u32>,
+        breaks: Option<&String>,
+    ) -> BoxStream<'static, io::Result<Bytes>> {
+        let (gates, gate, breaks) = (self.gates.clone(), gate.to_owned(), breaks.cloned());
+        let first = stream::once(async { Ok(Bytes::from_static(b"first")) });
+        let much =
+            stream::iter((0..mib.unwrap_or(0)).map(|_| Ok(Bytes::from(vec![b'.'; 1 << 20]))));
+        let gated = stream::once(async move {
+            gates.pass(&gate).await;
+            match breaks.as_deref() {
+                Some("panic") => panic!("the request asked for it"),
+                Some(_) => Err(io::Error::other("the request asked for it")),
+                None => Ok(Bytes::from_static(b"-")),
+            }
+        });
+        let end = stream::once(async { Ok(Bytes::from_static(b"last")) });
+        first.chain(gated).chain(much).chain(end).boxed()
     }
 
     fn write(&self, ran: Ran) {
@@ -152,7 +191,20 @@ impl Desk {
 
 impl Told {
     fn new(status: u16, kind: &str, body: impl Into<Bytes>) -> Self {
-        Self { status, headers: vec![("content-type", kind.to_owned())], body: body.into() }
+        Self {
+            status,
+            headers: vec![("content-type", kind.to_owned())],
+            body: Body::Whole(body.into()),
+        }
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole(bytes) => f.debug_tuple("Whole").field(bytes).finish(),
+            Self::Stream(_) => f.debug_tuple("Stream").finish_non_exhaustive(),
+        }
     }
 }
 

@@ -35,6 +35,25 @@ impl Raw {
         sent.expect("the connection is open");
     }
 
+    /// Reads until this has come.
+    ///
+    /// # Panics
+    ///
+    /// If the connection ends first.
+    pub async fn read_until(&mut self, text: &str) -> String {
+        let mut bytes = Vec::new();
+        let what = format!("`{text}` in an answer");
+        within(&what, async {
+            while !String::from_utf8_lossy(&bytes).contains(text) {
+                // Byte by byte, so that nothing after it is taken.
+                let read = self.0.read_u8().await;
+                bytes.push(read.expect("the connection is open"));
+            }
+        })
+        .await;
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
     /// Reads until the other side closes. A reset counts as closed: the server need not read all.
     pub async fn read_to_end(&mut self) -> String {
         let mut bytes = Vec::new();

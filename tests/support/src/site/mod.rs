@@ -24,6 +24,10 @@
 //! | `/finish-late/{id}` | lock by `id`, not brief; answers to a loss as `/finish` |
 //! | `/layered/{id}` | 5 a minute by ip, named `layered`; lock by `id` as `/finish`, and again as `/brief` |
 //! | `/brief-refund/{id}` | defer, lock by `id` as `/brief` |
+//! | `/whole/{id}` | lock by `id`, every method, until the body has ended |
+//! | `/whole-twice/{id}` | the same, with a lock by `id` inside |
+//! | `/whole-refund/{id}` | defer, lock by `id` as `/whole` |
+//! | `/brief-whole/{id}`, `/brief-whole-finish/{id}` | as `/whole`, for at most a second |
 //! | `/background/{id}` | lock by `id`, given back in the background |
 //! | `/wrong/{id}` | lock by a parameter that the route does not have |
 //! | `/inverted/{id}` | lock by `id`, defer: the wrong way round |

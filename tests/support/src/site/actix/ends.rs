@@ -3,17 +3,22 @@
 use std::time::Duration;
 
 use actix_web::web::{ServiceConfig, resource};
-use lockgate_actix_web::{DeferLayer, LockLayer, OnLoss, RateLimitLayer};
+use lockgate_actix_web::{DeferLayer, HoldUntil, LockLayer, OnLoss, RateLimitLayer};
 
 use super::{minute, work};
 
 pub(super) fn ends(config: &mut ServiceConfig) {
     let by_id = || LockLayer::by_path_param("id");
     let brief = || by_id().max_hold(Duration::from_secs(1));
+    let whole = || by_id().all_methods().hold_until(HoldUntil::BodyEnd);
+    let brief_whole = || brief().hold_until(HoldUntil::BodyEnd);
     let mut one = |path: &str, layer: LockLayer| {
         config.service(resource(path).to(work).wrap(layer));
     };
     one("/background/{id}", by_id().release_in_background());
+    one("/whole/{id}", whole());
+    one("/brief-whole/{id}", brief_whole());
+    one("/brief-whole-finish/{id}", brief_whole().on_loss(OnLoss::Finish));
     one("/brief/{id}", brief());
     one("/finish/{id}", brief().on_loss(OnLoss::Finish));
     one("/finish-late/{id}", by_id().on_loss(OnLoss::Finish));
@@ -24,5 +29,8 @@ pub(super) fn ends(config: &mut ServiceConfig) {
         .wrap(brief().on_loss(OnLoss::Finish))
         .wrap(RateLimitLayer::by_ip(minute(5)).name("layered"));
     let refund = resource("/brief-refund/{id}").to(work).wrap(brief()).wrap(DeferLayer::new());
-    config.service(layered).service(refund);
+    let twice = resource("/whole-twice/{id}").to(work).wrap(by_id()).wrap(whole());
+    let whole_refund =
+        resource("/whole-refund/{id}").to(work).wrap(whole()).wrap(DeferLayer::new());
+    config.service(layered).service(refund).service(twice).service(whole_refund);
 }

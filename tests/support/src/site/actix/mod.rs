@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 
 use self::between::{guard, rebuild, rewrite, stop_late};
 use super::{App, Running};
-use crate::desk::Seen;
+use crate::desk::{Body, Seen};
 
 pub(super) async fn serve(app: &App) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -207,7 +207,10 @@ async fn work(
     for field in told.headers {
         response.append_header(field);
     }
-    response.body(told.body)
+    match told.body {
+        Body::Whole(bytes) => response.body(bytes),
+        Body::Stream(stream) => response.streaming(stream),
+    }
 }
 
 fn fields(request: &HttpRequest) -> Vec<(String, String)> {

@@ -3,15 +3,22 @@
 use std::time::Duration;
 
 use axum::{Router, routing::any};
-use lockgate_axum::{DeferLayer, LockLayer, OnLoss, RateLimitLayer};
+use lockgate_axum::{DeferLayer, HoldUntil, LockLayer, OnLoss, RateLimitLayer};
 
 use super::{Routes, minute, work};
 
 pub(super) fn ends() -> Routes {
     let by_id = || LockLayer::by_path_param("id");
     let brief = || by_id().max_hold(Duration::from_secs(1));
+    let whole = || by_id().all_methods().hold_until(HoldUntil::BodyEnd);
+    let brief_whole = || brief().hold_until(HoldUntil::BodyEnd);
     let one = |path, layer: LockLayer| Router::new().route(path, any(work)).layer(layer);
     one("/background/{id}", by_id().release_in_background())
+        .merge(one("/whole/{id}", whole()))
+        .merge(one("/whole-twice/{id}", by_id()).layer(whole()))
+        .merge(one("/whole-refund/{id}", whole()).layer(DeferLayer::new()))
+        .merge(one("/brief-whole/{id}", brief_whole()))
+        .merge(one("/brief-whole-finish/{id}", brief_whole().on_loss(OnLoss::Finish)))
         .merge(one("/brief/{id}", brief()))
         .merge(one("/finish/{id}", brief().on_loss(OnLoss::Finish)))
         .merge(one("/finish-late/{id}", by_id().on_loss(OnLoss::Finish)))

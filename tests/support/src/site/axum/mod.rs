@@ -23,7 +23,7 @@ use tokio::{net::TcpListener, sync::oneshot};
 
 use self::between::{guard, late, rebuild, rewrite};
 use super::{App, Running};
-use crate::desk::Seen;
+use crate::desk::{Body as Told, Seen};
 
 pub(super) async fn serve(app: &App) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -201,7 +201,11 @@ async fn work(
     for (name, value) in told.headers {
         response = response.header(name, value);
     }
-    response.body(Body::from(told.body)).expect("the desk tells valid fields")
+    let body = match told.body {
+        Told::Whole(bytes) => Body::from(bytes),
+        Told::Stream(stream) => Body::from_stream(stream),
+    };
+    response.body(body).expect("the desk tells valid fields")
 }
 
 fn fields(parts: &Parts) -> Vec<(String, String)> {

@@ -1,0 +1,97 @@
+//! A body that the gate's ticket stays with.
+
+use std::{
+    error::Error as StdError,
+    fmt,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use actix_web::{
+    body::{BodySize, BoxBody, MessageBody},
+    dev::ServiceResponse,
+    http::{Method, StatusCode},
+};
+use bytes::Bytes;
+use lockgate::gate::{Kept, Next, Stopped};
+
+type Item = Result<Bytes, Box<dyn StdError>>;
+
+/// A body with a ticket, until its end.
+struct KeptBody<B> {
+    /// `None` once it was broken off.
+    body: Option<Pin<Box<B>>>,
+    size: BodySize,
+    /// Bytes still to come, where their number is known.
+    left: Option<u64>,
+    kept: Kept<Item>,
+}
+
+/// Puts a ticket beside a body.
+pub(crate) fn keep<B: MessageBody + 'static>(body: B, kept: Kept<Item>) -> BoxBody {
+    let size = body.size();
+    let left = match size {
+        BodySize::Sized(bytes) => Some(bytes),
+        BodySize::None | BodySize::Stream => None,
+    };
+    BoxBody::new(KeptBody { body: Some(Box::pin(body)), size, left, kept })
+}
+
+impl<B: MessageBody> MessageBody for KeptBody<B> {
+    type Error = Box<dyn StdError>;
+
+    fn size(&self) -> BodySize {
+        self.size
+    }
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Item>> {
+        let Self { body: place, left, kept, .. } = self.get_mut();
+        let Some(body) = place else {
+            return Poll::Ready(None);
+        };
+        let next = ready!(kept.poll_next(cx, |cx| next(body.as_mut(), left, cx)));
+        Poll::Ready(next.unwrap_or_else(|Stopped| {
+            // What it was made of goes at once, and nothing comes after the error.
+            *place = None;
+            Some(Err(Broken.into()))
+        }))
+    }
+}
+
+fn next<B: MessageBody>(
+    body: Pin<&mut B>,
+    left: &mut Option<u64>,
+    cx: &mut Context<'_>,
+) -> Poll<Next<Item>> {
+    Poll::Ready(match ready!(body.poll_next(cx)) {
+        Some(Ok(chunk)) => {
+            *left = left.map(|left| left.saturating_sub(chunk.len() as u64));
+            // The client has it all then, and asks for no end.
+            if *left == Some(0) { Next::Last(Some(Ok(chunk))) } else { Next::Item(Ok(chunk)) }
+        }
+        Some(Err(error)) => Next::Last(Some(Err(error.into()))),
+        None => Next::Last(None),
+    })
+}
+
+/// True if nothing of this body is sent: it is empty, or the status or method has none (RFC 9110
+/// sections 6.4.1 and 9.3.2).
+pub(crate) fn is_sent_without_body<B: MessageBody>(response: &ServiceResponse<B>) -> bool {
+    let status = response.status();
+    *response.request().method() == Method::HEAD
+        || status.is_informational()
+        || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+        || matches!(response.response().body().size(), BodySize::None | BodySize::Sized(0))
+}
+
+/// The gate has broken the body off.
+#[derive(Debug)]
+struct Broken;
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the body was broken off by its gate")
+    }
+}
+
+impl StdError for Broken {}

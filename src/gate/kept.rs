@@ -1,0 +1,105 @@
+//! A ticket that stays until the response's body has ended.
+
+use std::{
+    fmt,
+    task::{Context, Poll, ready},
+};
+
+use futures_util::future::BoxFuture;
+
+use super::{Gate, Outcome};
+
+/// What a driver puts beside a body whose gate has answered [`Parting::Keep`](super::Parting::Keep).
+/// `I` is what the body yields, its error included.
+///
+/// Dropping it drops the ticket, which is the usual end: of a body whose length is known no server asks
+/// for more than that length, and none reads on for a client that has gone.
+pub struct Kept<I>(State<I>);
+
+enum State<I> {
+    Watching { watch: BoxFuture<'static, ()>, leave: Leave },
+    Leaving { leaving: BoxFuture<'static, ()>, last: Option<I> },
+    Left,
+}
+
+type Leave = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>;
+
+/// What comes next of a body.
+#[derive(Debug)]
+pub enum Next<I> {
+    /// This, and more may follow.
+    Item(I),
+    /// Nothing follows: it is the last, an error, or nothing.
+    Last(Option<I>),
+}
+
+/// The gate has stopped the body, and its ticket is gone: the body must break off, visibly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stopped;
+
+impl<I> Kept<I> {
+    /// Keeps the ticket.
+    pub fn new<N: ?Sized, G: Gate<N>>(gate: G, ticket: G::Ticket) -> Self {
+        let watch = Box::pin(gate.watch(&ticket));
+        let leave = || -> BoxFuture<'static, ()> {
+            Box::pin(async move {
+                // The head is out: there is nothing to put fields or another answer into.
+                gate.leave(ticket, Outcome::Ended).await;
+            })
+        };
+        Self(State::Watching { watch, leave: Box::new(leave) })
+    }
+
+    /// True once the gate has been left: nothing is held any more.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        matches!(self.0, State::Left)
+    }
+
+    /// Polls the body under the ticket. The gate is left before the end is shown, so that a client that
+    /// has seen the end can act at once.
+    pub fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+        next: impl FnOnce(&mut Context<'_>) -> Poll<Next<I>>,
+    ) -> Poll<Result<Option<I>, Stopped>> {
+        match &mut self.0 {
+            State::Watching { watch, .. } => {
+                // First of all: a body that always has something would hide the watch.
+                if watch.as_mut().poll(cx).is_ready() {
+                    self.0 = State::Left;
+                    return Poll::Ready(Err(Stopped));
+                }
+                match ready!(next(cx)) {
+                    Next::Item(item) => return Poll::Ready(Ok(Some(item))),
+                    Next::Last(last) => self.leave(last),
+                }
+            }
+            State::Leaving { .. } => {}
+            State::Left => return Poll::Ready(Ok(None)),
+        }
+        self.poll_left(cx).map(Ok)
+    }
+
+    fn leave(&mut self, last: Option<I>) {
+        if let State::Watching { leave, .. } = std::mem::replace(&mut self.0, State::Left) {
+            self.0 = State::Leaving { leaving: leave(), last };
+        }
+    }
+
+    fn poll_left(&mut self, cx: &mut Context<'_>) -> Poll<Option<I>> {
+        let State::Leaving { leaving, last } = &mut self.0 else {
+            return Poll::Ready(None);
+        };
+        ready!(leaving.as_mut().poll(cx));
+        let last = last.take();
+        self.0 = State::Left;
+        Poll::Ready(last)
+    }
+}
+
+impl<I> fmt::Debug for Kept<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kept").field("has_left", &self.has_left()).finish_non_exhaustive()
+    }
+}
