@@ -47,8 +47,8 @@ pub use self::{
     gate::Deferred,
     key::Key,
     lock::{
-        Busy, BusyStatus, HeldLock, HoldUntil, LockGuard, LockRequest, NotAcquired, OnLoss,
-        Released,
+        Busy, BusyStatus, HeldLock, HeldLocks, HoldUntil, LockGuard, LockRequest, LockSet,
+        LocksRequest, NotAcquired, OnLoss, Released,
     },
     outage::Outage,
     rate_limit::{Decision, Policy, Quota, RateLimit, RateStatus, Requests},

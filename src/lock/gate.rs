@@ -8,24 +8,26 @@ use tokio::time::Instant;
 use super::{
     ends::Ends,
     estimate::HoldTimes,
-    guard::{HeldLock, LockGuard},
+    guard::LockGuard,
+    held::{HeldLock, HeldLocks},
     policy::Policy,
     request::{Answer, Busy, NotAcquired},
+    several::{LockSet, LocksRequest},
 };
 use crate::{
     gate::{
-        Asked, Gate, Head, KeySource, Outcome, Parked, Parting, Replay, Slot, UnderLock, Verdict,
-        View, current_replay,
+        Asked, Gate, Head, KeyFault, KeySource, Outcome, Parked, Parting, Replay, Scope, Slot,
+        UnderLock, Verdict, View, current_replay, each_once,
     },
     key::Key,
     outage::Outage,
     reply::{Reply, problem},
-    store::Store,
+    store::{Mode, Store},
 };
 
 /// The policy of a `LockLayer`: which requests take which lock, and what they are told when it is busy.
 pub struct LockGate<N: ?Sized> {
-    source: KeySource<N>,
+    pub(super) source: KeySource<N>,
     pub(super) policy: Arc<Policy>,
     pub(super) ends: Ends,
 }
@@ -37,8 +39,28 @@ impl<N: ?Sized> LockGate<N> {
         Self { source, policy: Arc::default(), ends: Ends::default() }
     }
 
+    /// The locks of a request, in the names that this layer gives them.
+    fn keys<V: View<Native = N>>(&self, view: &mut V) -> Result<Vec<Key>, KeyFault> {
+        let mut keys = self.source.read_all(view)?;
+        keys.iter_mut().for_each(|key| *key = self.policy.name(key));
+        each_once(&mut keys);
+        Ok(keys)
+    }
+
+    async fn take(&self, facts: &LockFacts) -> Result<Answer<LockSet>, NotAcquired> {
+        let LockFacts { store, keys, mode, slot, held, .. } = facts;
+        let request = self.policy.request(store, &keys[0], *mode, slot.is_some());
+        if keys.len() == 1 {
+            let record = slot.as_ref().and_then(Slot::record);
+            return Ok(request.ask(record).await?.map(LockSet::one));
+        }
+        LocksRequest::of(keys.clone(), request).within(held).await.map(Answer::Granted)
+    }
+
     fn busy(&self, facts: LockFacts, busy: &Busy) -> Verdict<LockTicket> {
-        let LockFacts { store, key, slot, replay, .. } = facts;
+        let LockFacts { store, mut keys, slot, replay, .. } = facts;
+        // Deferred are requests of one lock alone; there is none without.
+        let Some(key) = keys.pop() else { return Verdict::Answer(Reply::wiring_fault()) };
         tracing::debug!(
             node = %store.node(), lock = %key.hashed(), line = busy.line, "request refused: lock busy"
         );
@@ -75,7 +97,10 @@ impl<N: ?Sized> LockGate<N> {
                 }
                 Verdict::Answer(Reply::store_away())
             }
-            Outage::Admit => Verdict::Pass(LockTicket(Ticket::Lent(HeldLock::admitted(facts.key)))),
+            Outage::Admit => {
+                let admitted = facts.keys.into_iter().map(HeldLock::admitted).collect();
+                Verdict::Pass(LockTicket::new(Ticket::Lent(admitted), &facts.held))
+            }
         }
     }
 }
@@ -84,34 +109,71 @@ impl<N: ?Sized> LockGate<N> {
 #[derive(Debug)]
 pub struct LockFacts {
     store: Store,
-    key: Key,
+    /// One at least, each once.
+    keys: Vec<Key>,
+    mode: Mode,
     /// An outer layer would take the request over if the lock is busy: then don't wait.
     slot: Option<Slot>,
     replay: Option<Replay>,
-    /// The lock is held for this request already.
+    /// What the request has already.
+    held: HeldLocks,
+    /// It has all of these already.
     lent: Option<Ticket>,
 }
 
-/// The lock of a request that passed; dropping it gives the lock back.
+/// The lock of a request that passed; dropping it gives the lock back. Beside it, all that the request
+/// has, this one included.
 #[derive(Debug)]
-pub struct LockTicket(pub(super) Ticket);
+pub struct LockTicket(pub(super) Ticket, HeldLocks);
+
+impl LockTicket {
+    fn new(ticket: Ticket, outer: &HeldLocks) -> Self {
+        let all = match &ticket {
+            Ticket::Own { guard, .. } => outer.and(guard.held().iter().cloned()),
+            // They are among the outer ones, unless they are no locks.
+            Ticket::Lent(held) | Ticket::Run(held) => outer.and(held.iter().cloned()),
+        };
+        Self(ticket, all)
+    }
+
+    fn held(&self) -> HeldLocks {
+        match &self.0 {
+            Ticket::Own { guard, .. } => guard.held(),
+            Ticket::Lent(held) | Ticket::Run(held) => held.clone(),
+        }
+    }
+}
 
 #[derive(Debug)]
 pub(super) enum Ticket {
     Own {
-        guard: LockGuard,
+        guard: LockSet,
         store: Store,
         since: Instant,
     },
     /// Somebody further out gives it back, or nobody has to.
-    Lent(HeldLock),
+    Lent(HeldLocks),
     /// A worker gives it back, when it has seen the answer of this run.
-    Run(HeldLock),
+    Run(HeldLocks),
 }
 
-/// All locks of a request, outermost first: a nested layer with the same key must not wait for itself.
-#[derive(Debug, Clone, Default)]
-struct AllHeld(Vec<HeldLock>);
+impl Ticket {
+    /// If the request has all of these locks already, the ticket for them.
+    fn of_what_is_held(
+        store: &Store,
+        keys: &[Key],
+        mode: Mode,
+        held: &HeldLocks,
+        run: Option<&HeldLock>,
+    ) -> Result<Option<Self>, NotAcquired> {
+        if let (Some(run), [_]) = (run, keys) {
+            return Ok(Some(Self::Run([run.clone()].into_iter().collect())));
+        }
+        let found = keys.iter().map(|key| held.find(store, key, mode));
+        let found: Option<Vec<_>> = found.collect::<Result<_, _>>()?;
+        Ok(found.map(|guards| Self::Lent(guards.iter().map(LockGuard::held).collect())))
+    }
+}
 
 impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     type Facts = LockFacts;
@@ -119,11 +181,11 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     type Parked = std::convert::Infallible;
 
     fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<LockFacts> {
-        if !self.policy.is_about(view.method()) {
+        let Some(mode) = self.policy.mode(view.method()) else {
             return Asked::Skip;
-        }
-        let key = match self.source.read(view) {
-            Ok(key) => self.policy.scope.as_deref().map_or(key.clone(), |scope| key.scope(scope)),
+        };
+        let keys = match self.keys(view) {
+            Ok(keys) => keys,
             Err(fault) => {
                 return fault.answer("LockLayer").map_or(Asked::Skip, Asked::Answer);
             }
@@ -132,54 +194,57 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
             return Asked::Answer(crate::outage::no_store("LockLayer"));
         };
         let replay = current_replay(view);
-        let held = view.get::<AllHeld>().unwrap_or_default();
-        let lent = match replay.as_ref().and_then(|replay| replay.hold_of(&key)) {
-            Some(facts) => Some(Ticket::Run(HeldLock::of(&facts))),
-            None => held.0.into_iter().find(|held| *held.key() == key).map(Ticket::Lent),
-        };
-        // Taken out before it is filled: a request that holds the slot that holds it is never freed.
-        let slot = view.take::<Slot>();
-        Asked::Enter(LockFacts { store, key, slot, replay, lent })
+        let run =
+            replay.as_ref().and_then(|replay| keys.iter().find_map(|key| replay.hold_of(key)));
+        let run = run.map(HeldLock::of_run);
+        // A middleware may have rebuilt the request, or sent it to another task: one of the two is left.
+        let mut held = view.get::<HeldLocks>().unwrap_or_else(HeldLocks::current);
+        let lent = Ticket::of_what_is_held(&store, &keys, mode, &held, run.as_ref());
+        let Ok(lent) = lent else { return Asked::Answer(would_deadlock()) };
+        if lent.is_none() {
+            held = held.and(run);
+        }
+        // Taken out before it is filled: a request that holds the slot that holds it is never freed. A job
+        // runs under one lock that it has alone, so what asks for anything else is not deferred.
+        let slot = view.take::<Slot>().filter(|_| keys.len() == 1 && mode == Mode::Exclusive);
+        Asked::Enter(LockFacts { store, keys, mode, slot, replay, held, lent })
     }
 
     async fn enter(&self, mut facts: LockFacts) -> Verdict<LockTicket> {
         if let Some(lent) = facts.lent.take() {
-            return Verdict::Pass(LockTicket(lent));
+            return Verdict::Pass(LockTicket::new(lent, &facts.held));
         }
-        let record = facts.slot.as_ref().and_then(Slot::record);
-        let request = self.policy.request(&facts.store, &facts.key, facts.slot.is_some());
-        match request.ask(record).await {
+        match self.take(&facts).await {
             Ok(Answer::Granted(guard)) => {
                 // A retry layer in between may have come here before, to a busy lock: what runs now must
                 // not be accepted too.
                 if let Some(slot) = &facts.slot {
                     slot.empty();
                 }
-                let store = facts.store;
-                let own = Ticket::Own { guard, store, since: Instant::now() };
-                Verdict::Pass(LockTicket(own))
+                let own = Ticket::Own { guard, store: facts.store, since: Instant::now() };
+                Verdict::Pass(LockTicket::new(own, &facts.held))
             }
-            Ok(Answer::Busy(busy)) => self.busy(facts, &busy),
+            Ok(Answer::Busy(busy)) | Err(NotAcquired::Busy(busy)) => self.busy(facts, &busy),
             // Accepted before: the outer layer answers with that job once it has read the body.
             Ok(Answer::Known) => {
                 let busy = Busy { left: Duration::from_secs(1), line: 0, waited: None };
                 self.busy(facts, &busy)
             }
-            Err(NotAcquired::Busy(busy)) => self.busy(facts, &busy),
+            Err(NotAcquired::WouldDeadlock) => Verdict::Answer(would_deadlock()),
             Err(NotAcquired::Fault(error)) => self.outage(facts, &error),
         }
     }
 
     fn show<V: View<Native = N>>(&self, ticket: &LockTicket, view: &mut V) {
-        let held = match &ticket.0 {
-            Ticket::Own { guard, .. } => guard.held(),
-            Ticket::Lent(held) | Ticket::Run(held) => held.clone(),
-        };
-        let mut all = view.take::<AllHeld>().unwrap_or_default();
-        all.0.push(held.clone());
-        view.put(all);
-        view.put(held);
+        if let Some(first) = ticket.held().iter().next() {
+            view.put(first.clone());
+        }
+        view.put(ticket.1.clone());
         view.put(UnderLock);
+    }
+
+    fn within(&self, ticket: &LockTicket) -> Scope {
+        ticket.1.scope()
     }
 
     fn watch(&self, ticket: &LockTicket) -> impl Future<Output = ()> + Send + 'static {
@@ -197,6 +262,15 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     async fn accept(&self, parked: Self::Parked, _: Head, _: Bytes) -> Option<Reply> {
         match parked {}
     }
+}
+
+fn would_deadlock() -> Reply {
+    tracing::error!(
+        layer = "LockLayer",
+        "request refused: a layer further out has this lock shared or by a permit, and this one asks for \
+         it in another way, so the request would wait for itself; let the outer layer take it alone"
+    );
+    Reply::wiring_fault()
 }
 
 impl<N: ?Sized> Clone for LockGate<N> {

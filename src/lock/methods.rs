@@ -7,6 +7,9 @@ use crate::gate::is_safe;
 pub(super) enum Methods {
     /// Those that may change something.
     Unsafe,
+    /// Those that are about what the resource is, so not OPTIONS and TRACE: a preflight that a reader
+    /// could turn away would take the request with it.
+    ReadOrWrite,
     All,
     These(Vec<String>),
 }
@@ -27,6 +30,7 @@ impl Methods {
     pub(super) fn include(&self, method: &str) -> bool {
         match self {
             Self::Unsafe => !is_safe(method),
+            Self::ReadOrWrite => !matches!(method, "OPTIONS" | "TRACE"),
             Self::All => true,
             Self::These(names) => names.iter().any(|name| name == method),
         }
@@ -59,6 +63,7 @@ mod tests {
         assert!(!some.include("PUT") && !some.include("post"));
         assert!(Methods::Unsafe.include("PROPPATCH") && !Methods::Unsafe.include("GET"));
         assert!(Methods::All.include("OPTIONS"));
+        assert!(Methods::ReadOrWrite.include("GET") && !Methods::ReadOrWrite.include("OPTIONS"));
     }
 
     #[test]

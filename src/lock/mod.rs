@@ -32,18 +32,22 @@ mod ends;
 mod estimate;
 mod gate;
 mod guard;
+mod held;
 mod line;
 mod methods;
 mod policy;
 mod request;
 mod retry;
+mod several;
 #[cfg(test)]
 mod tests;
 
 pub use self::{
     ends::{HoldUntil, OnLoss},
     gate::{LockFacts, LockGate, LockTicket},
-    guard::{HeldLock, LockGuard, Released},
+    guard::{LockGuard, Released},
+    held::{HeldLock, HeldLocks},
     policy::BusyStatus,
     request::{Busy, LockRequest, NotAcquired},
+    several::{LockSet, LocksRequest},
 };

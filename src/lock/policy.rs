@@ -10,9 +10,10 @@ use super::{
 };
 use crate::{
     clock::LONGEST,
+    gate::KeySource,
     key::Key,
     outage::Outage,
-    store::{Store, Terms},
+    store::{Mode, Store, Terms},
 };
 
 /// The status of a busy answer. Its fields and its body are the same, whichever it is.
@@ -55,38 +56,69 @@ enum Strategy {
 /// The settings. A gate is cloned for each request, so they lie behind one pointer.
 #[derive(Debug, Clone)]
 pub(super) struct Policy {
-    pub(super) scope: Option<String>,
+    scope: Option<String>,
+    named: Option<String>,
+    stripes: Option<u32>,
     pub(super) store: Option<Store>,
-    pub(super) terms: Terms,
+    terms: Terms,
     pub(super) outage: Outage,
     pub(super) busy_status: BusyStatus,
     strategy: Strategy,
     methods: Methods,
+    read_write: bool,
 }
 
 impl Default for Policy {
     fn default() -> Self {
         Self {
             scope: None,
+            named: None,
+            stripes: None,
             store: None,
             terms: default_terms(),
             outage: Outage::Refuse,
             busy_status: BusyStatus::default(),
             strategy: Strategy::Reject,
             methods: Methods::Unsafe,
+            read_write: false,
         }
     }
 }
 
 impl Policy {
-    /// Whether requests of this method take the lock.
-    pub(super) fn is_about(&self, method: &str) -> bool {
-        self.methods.include(method)
+    /// How requests of this method take the lock; `None` if they don't.
+    pub(super) fn mode(&self, method: &str) -> Option<Mode> {
+        self.methods.include(method).then(|| match (self.read_write, method) {
+            (true, "GET" | "HEAD") => Mode::Shared,
+            _ => self.terms.mode,
+        })
+    }
+
+    /// The lock of a key.
+    pub(super) fn name(&self, key: &Key) -> Key {
+        let mut key = key.clone();
+        if let Some(name) = &self.named {
+            key = key.named(name);
+        }
+        if let Some(scope) = &self.scope {
+            key = key.scope(scope);
+        }
+        if let Some(stripes) = self.stripes {
+            key = key.stripe(stripes);
+        }
+        key
     }
 
     /// How a request asks for its lock. One that an outer layer takes over does not wait.
-    pub(super) fn request(&self, store: &Store, key: &Key, taken_over: bool) -> LockRequest {
-        let request = |wait| LockRequest::of(store, key, self.terms.clone(), wait);
+    pub(super) fn request(
+        &self,
+        store: &Store,
+        key: &Key,
+        mode: Mode,
+        taken_over: bool,
+    ) -> LockRequest {
+        let terms = || Terms { mode, ..self.terms.clone() };
+        let request = |wait| LockRequest::of(store, key, terms(), wait);
         match self.strategy {
             Strategy::Wait(wait) if !taken_over => request(Some(wait)),
             Strategy::Retry(retry) if !taken_over => request(None).again(Some(retry)),
@@ -105,6 +137,57 @@ impl<N: ?Sized> LockGate<N> {
     #[must_use]
     pub fn scope(self, scope: &str) -> Self {
         self.with(|policy| policy.scope = Some(scope.to_owned()))
+    }
+
+    /// See `LockLayer::named`.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        self.with(|policy| policy.named = Some(name.to_owned()))
+    }
+
+    /// See `LockLayer::stripes`.
+    ///
+    /// # Panics
+    ///
+    /// If `n` is not within 1 to 65,536.
+    #[must_use]
+    pub fn stripes(self, n: u32) -> Self {
+        // Says now what it would say at the first request.
+        let _ = Key::custom("").stripe(n);
+        self.with(|policy| policy.stripes = Some(n))
+    }
+
+    /// See `LockLayer::read_write`.
+    #[must_use]
+    pub fn read_write(self) -> Self {
+        self.with(|policy| {
+            policy.read_write = true;
+            policy.terms.mode = Mode::Exclusive;
+            if let Methods::Unsafe = policy.methods {
+                policy.methods = Methods::ReadOrWrite;
+            }
+        })
+    }
+
+    /// See `LockLayer::permits`.
+    ///
+    /// # Panics
+    ///
+    /// If `most` is 0.
+    #[must_use]
+    pub fn permits(self, most: u32) -> Self {
+        assert!(most > 0, "LockLayer::permits: with 0 permits nobody would ever be let in");
+        self.with(|policy| {
+            policy.terms.mode = Mode::Permits(most);
+            policy.read_write = false;
+        })
+    }
+
+    /// See `LockLayer::and_path_param`, `and_header` and `and_key`.
+    #[must_use]
+    pub fn and(mut self, source: KeySource<N>) -> Self {
+        self.source = self.source.and(source);
+        self
     }
 
     /// See `LockLayer::store`.

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     guard::LockGuard,
+    held::HeldLocks,
     line::{Lines, Waited},
     retry::Retry,
 };
@@ -77,6 +78,26 @@ impl LockRequest {
         self
     }
 
+    /// Together with all others who ask like this, and with nobody who asks otherwise: for readers. In
+    /// line, those who stand beside each other are let in together, and writers get their turn between.
+    /// Default: alone.
+    pub fn shared(mut self) -> Self {
+        self.terms.mode = Mode::Shared;
+        self
+    }
+
+    /// At most `most` at once, and nobody who asks otherwise. All who ask for it should say the same
+    /// number: each is let in while fewer than its own number are in.
+    ///
+    /// # Panics
+    ///
+    /// If `most` is 0: nobody would ever be let in.
+    pub fn permits(mut self, most: u32) -> Self {
+        assert!(most > 0, "LockRequest::permits: with 0 permits nobody would ever be let in");
+        self.terms.mode = Mode::Permits(most);
+        self
+    }
+
     /// Stand in line for at most this long. Default: don't. At most ten minutes.
     pub fn wait(mut self, wait: Duration) -> Self {
         (self.wait, self.retry) = (Some(wait.min(MAX_WAIT)), None);
@@ -91,19 +112,53 @@ impl LockRequest {
 
     /// Acquires the lock.
     ///
+    /// Within a request whose `LockLayer` has this lock, or within [`LockGuard::scope`], this is another
+    /// guard on what is held, by memory alone; the lease and `max_hold` are those of the first. Anywhere
+    /// else each call is an owner of its own, and two of one task exclude each other.
+    ///
     /// Cancel safe: if the future is dropped, whatever the store has granted or will grant for it is
     /// given back, and its place in line is left.
     ///
     /// # Errors
     ///
     /// [`NotAcquired::Busy`] if somebody else has it, after the wait if there is one;
+    /// [`NotAcquired::WouldDeadlock`] if this request itself keeps it from being granted;
     /// [`NotAcquired::Fault`] if the store is away.
     pub async fn acquire(self) -> Result<LockGuard, NotAcquired> {
+        match self.find(&self.key, &HeldLocks::current())? {
+            Some(guard) => Ok(guard),
+            None => self.acquire_anew().await,
+        }
+    }
+
+    /// As `acquire`, whatever this request has already.
+    pub(super) async fn acquire_anew(self) -> Result<LockGuard, NotAcquired> {
         match self.ask(None).await? {
             Answer::Granted(guard) => Ok(guard),
             Answer::Busy(busy) => Err(NotAcquired::Busy(busy)),
             Answer::Known => unreachable!("no record was asked for"),
         }
+    }
+
+    /// A guard on what is held already.
+    pub(super) fn find(
+        &self,
+        key: &Key,
+        held: &HeldLocks,
+    ) -> Result<Option<LockGuard>, NotAcquired> {
+        held.find(&self.store, key, self.terms.mode)
+    }
+
+    /// The same for another lock, with what is left of the wait that began then.
+    pub(super) fn for_key(&self, key: &Key, began: Instant) -> Self {
+        let wait = self.wait.map(|wait| wait.saturating_sub(began.elapsed()));
+        Self { key: key.clone(), wait, ..self.clone() }
+    }
+
+    /// One attempt, and how it is to be repeated.
+    pub(super) fn take_retry(mut self) -> (Self, Option<Retry>) {
+        let retry = self.retry.take();
+        (self, retry)
     }
 
     /// As `acquire`, with the idempotency record that is looked up first.
@@ -126,7 +181,7 @@ impl LockRequest {
         };
         let until = started + wait;
         match lines.wait(&self.store, &self.key, &self.terms, until).await {
-            Waited::Granted(hold) => Ok(Answer::Granted(LockGuard { hold })),
+            Waited::Granted(hold) => Ok(Answer::Granted(LockGuard::new(hold))),
             Waited::Fault(error) => Err(error.into()),
             Waited::TooLong | Waited::Full => {
                 busy.waited = Some(started.elapsed());
@@ -146,7 +201,7 @@ impl LockRequest {
         match attempt.send(lease, self.store.backend().acquire(call)).await? {
             Acquired::Held { fence, .. } => {
                 let hold = attempt.granted(fence, self.terms.clone());
-                Ok(Answer::Granted(LockGuard { hold }))
+                Ok(Answer::Granted(LockGuard::new(hold)))
             }
             Acquired::Busy { left, line, .. } => {
                 attempt.refused();
@@ -161,10 +216,20 @@ impl LockRequest {
 }
 
 /// What asking comes to.
-pub(super) enum Answer {
-    Granted(LockGuard),
+pub(super) enum Answer<G = LockGuard> {
+    Granted(G),
     Busy(Busy),
     Known,
+}
+
+impl<G> Answer<G> {
+    pub(super) fn map<H>(self, granted: impl FnOnce(G) -> H) -> Answer<H> {
+        match self {
+            Self::Granted(guard) => Answer::Granted(granted(guard)),
+            Self::Busy(busy) => Answer::Busy(busy),
+            Self::Known => Answer::Known,
+        }
+    }
 }
 
 /// What is known about a lock that somebody else has.
@@ -185,8 +250,25 @@ pub struct Busy {
 pub enum NotAcquired {
     /// Somebody else has it: an outcome, not a fault.
     Busy(Busy),
+    /// This request has the lock already, shared or by a permit, and asks for it in another way, for which
+    /// it would have to wait for itself: a fault of the program. Give it back first, or ask for it alone
+    /// from the start.
+    WouldDeadlock,
     /// The store could not be asked.
     Fault(Error),
+}
+
+impl NotAcquired {
+    /// The wait was for several locks, and began then.
+    pub(super) fn waited_since(self, began: Instant) -> Self {
+        match self {
+            Self::Busy(mut busy) => {
+                busy.waited = busy.waited.map(|_| began.elapsed());
+                Self::Busy(busy)
+            }
+            other => other,
+        }
+    }
 }
 
 impl From<Error> for NotAcquired {
@@ -199,6 +281,9 @@ impl fmt::Display for NotAcquired {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Busy(_) => f.write_str("the lock is held by somebody else"),
+            Self::WouldDeadlock => f.write_str(
+                "the lock is held by this request itself, in a way that excludes this one",
+            ),
             Self::Fault(_) => f.write_str("the lock could not be asked for"),
         }
     }
@@ -207,7 +292,7 @@ impl fmt::Display for NotAcquired {
 impl StdError for NotAcquired {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Self::Busy(_) => None,
+            Self::Busy(_) | Self::WouldDeadlock => None,
             Self::Fault(error) => Some(error),
         }
     }

@@ -2,8 +2,11 @@
 
 mod ends;
 mod policy;
+mod readers;
 mod seam;
+mod several;
 mod terms;
+mod within;
 
 use std::{sync::Arc, time::Duration};
 
@@ -190,7 +193,7 @@ async fn a_renewed_lock_that_is_taken_away_is_lost_at_the_next_renewal() {
     let store = Store::memory();
     let guard = store.lock("x").lease(3 * SECOND).acquire().await.unwrap();
     // What a FLUSHALL or an operator's DEL does: the nonce is gone.
-    let facts = guard.hold.facts();
+    let facts = guard.facts();
     store.backend().release(facts.key.clone(), facts.me.clone(), facts.terms.mode).await.unwrap();
     let started = Instant::now();
     assert_eq!(guard.lost().await, Loss::Taken);

@@ -124,11 +124,10 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
         if G::PARKS {
             parts.extensions.insert(parking.clone());
         }
-        let ended = attend(
-            pin!(self.inner.call(Request::from_parts(parts, body))),
-            pin!(self.gate.watch(&ticket)),
-        )
-        .await;
+        let (inner, request) = (&mut self.inner, Request::from_parts(parts, body));
+        // Called within the scope, not only polled: a layer further in asks its gate as it is called.
+        let call = self.gate.within(&ticket).run(async { inner.call(request).await });
+        let ended = attend(pin!(call), pin!(self.gate.watch(&ticket))).await;
         // No early return for an error: the gate is left in every case.
         let outcome = ended.outcome(|ended| match ended {
             Ok(response) if is_sent_without_body(head, response) => {

@@ -6,6 +6,98 @@
 macro_rules! __lock_settings {
     ($native:ty) => {
         impl LockLayer {
+            /// Several locks: one for each of these parameters, which name resources of one kind, such as
+            /// the two accounts of a transfer.
+            ///
+            /// They are taken in an order that all processes share, so requests that name them the other
+            /// way round wait for each other and never in a circle; a wait is for all of them together. Two
+            /// that have the same value are one lock. Which parameter a value came from does not count: the
+            /// locks are named by all the names together, sorted and joined by commas, and
+            /// [`named`](Self::named) gives them that of another route's parameter. Requests with more than
+            /// one lock are not deferred.
+            ///
+            /// # Panics
+            ///
+            /// If there are no names.
+            #[must_use]
+            pub fn by_path_params<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Self {
+                Self::by(::lockgate::gate::KeySource::path_params(names))
+            }
+
+            /// Several locks: one for each value the function returns, at most 32. Otherwise as
+            /// [`by_path_params`](Self::by_path_params). No value, or more than that, is answered with 400.
+            #[must_use]
+            pub fn by_keys(keys: impl Fn(&$native) -> Vec<String> + Send + Sync + 'static) -> Self {
+                Self::by(::lockgate::gate::KeySource::functions(keys))
+            }
+
+            /// Makes one lock of both, the key so far and this parameter of the route: another value of
+            /// either is another lock.
+            #[must_use]
+            pub fn and_path_param(self, name: &str) -> Self {
+                Self { gate: self.gate.and(::lockgate::gate::KeySource::path_param(name)) }
+            }
+
+            /// Makes one lock of both, the key so far and this header field, say that of a tenant. A
+            /// request without it is answered with 400.
+            #[must_use]
+            pub fn and_header(self, name: &str) -> Self {
+                Self { gate: self.gate.and(::lockgate::gate::KeySource::header(name)) }
+            }
+
+            /// Makes one lock of both, the key so far and what the function returns; `None` is answered
+            /// with 400.
+            #[must_use]
+            pub fn and_key(
+                self,
+                key: impl Fn(&$native) -> Option<String> + Send + Sync + 'static,
+            ) -> Self {
+                Self { gate: self.gate.and(::lockgate::gate::KeySource::function(key)) }
+            }
+
+            /// Names the lock by this in the place of the parameter or header, so that `/orders/{id}` and
+            /// `/payments/{order}` share one: see [`Key::named`](::lockgate::Key::named).
+            #[must_use]
+            pub fn named(self, name: &str) -> Self {
+                Self { gate: self.gate.named(name) }
+            }
+
+            /// Maps all keys of this kind, name and scope onto so many locks: fewer of them in the store,
+            /// and resources that have nothing to do with each other wait for each other now and then.
+            /// Every layer that is to exclude another one must have the same number: see
+            /// [`Key::stripe`](::lockgate::Key::stripe).
+            ///
+            /// # Panics
+            ///
+            /// If `n` is not within 1 to 65,536.
+            #[must_use]
+            pub fn stripes(self, n: u32) -> Self {
+                Self { gate: self.gate.stripes(n) }
+            }
+
+            /// Readers share: GET and HEAD take the lock together, everything else takes it alone. OPTIONS
+            /// and TRACE, which are not about what the resource is, take none unless
+            /// [`all_methods`](Self::all_methods) is set. Requests that share a lock are not deferred.
+            ///
+            /// Layers with and without this exclude each other as they should: one without it always
+            /// takes the lock alone.
+            #[must_use]
+            pub fn read_write(self) -> Self {
+                Self { gate: self.gate.read_write() }
+            }
+
+            /// Lets up to `most` requests in at once, instead of one; replaces
+            /// [`read_write`](Self::read_write), as that replaces this. A layer without it takes the same
+            /// lock alone, and waits for all of them. Requests under a permit are not deferred.
+            ///
+            /// # Panics
+            ///
+            /// If `most` is 0.
+            #[must_use]
+            pub fn permits(self, most: u32) -> Self {
+                Self { gate: self.gate.permits(most) }
+            }
+
             /// Don't wait: the busy answer at once. The default.
             #[must_use]
             pub fn reject(self) -> Self {

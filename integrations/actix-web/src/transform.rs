@@ -103,7 +103,9 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
             request.extensions_mut().insert(parking.clone());
         }
         // No clone of the request is kept meanwhile: routing has to be its only owner.
-        let ended = attend(pin!(self.inner.call(request)), pin!(self.gate.watch(&ticket))).await;
+        // Called within the scope, not only polled: a layer further in asks its gate as it is called.
+        let call = self.gate.within(&ticket).run(async { self.inner.call(request).await });
+        let ended = attend(pin!(call), pin!(self.gate.watch(&ticket))).await;
         // No early return for an error: the gate is left in every case.
         let outcome = ended.outcome(|ended| match ended {
             Ok(response) if is_sent_without_body(response) => {
