@@ -217,7 +217,7 @@ impl Visit {
             let call = Settle {
                 key: self.key.clone(),
                 id: id.clone(),
-                me: facts.me.clone(),
+                me: facts.lease.me.clone(),
                 verdict: verdict.clone(),
             };
             match self.worker.store.backend().settle(call).await {

@@ -52,7 +52,7 @@ struct Inner {
 
 impl Replay {
     pub(crate) fn new(deferred: Deferred, hold: Arc<HoldFacts>) -> Self {
-        let key = hold.key.clone();
+        let key = hold.key().clone();
         Self(Arc::new(Inner {
             deferred,
             key,

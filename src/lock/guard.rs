@@ -1,41 +1,81 @@
 //! The guard of a lock.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
-use tokio::time::Instant;
+use tokio::{
+    sync::{Notify, oneshot},
+    time::Instant,
+};
 
-use super::held::{HeldLock, HeldLocks};
+use super::{
+    held::{HeldLock, HeldLocks},
+    line::{Fences, Keeper, Lines, Start, TurnEnd},
+    request::{Busy, NotAcquired},
+};
 use crate::{
+    error::Error,
     key::Key,
-    store::{GaveBack, Hold, Loss},
+    store::{GaveBack, Hold, HoldFacts, Lease, Loss, Mode},
 };
 
 /// A lock that is held, and renewed, until this is dropped or released.
 ///
-/// Dropping it never waits and needs no runtime: one message goes to the store's background agent,
-/// which gives the lock back. If the process dies instead, the lock ends with its lease.
+/// Dropping it never waits and needs no runtime: the lock passes to the next who waits in this process, or
+/// one message goes to the store's background agent, which gives it back. If the process dies instead,
+/// the lock ends with its lease.
 ///
 /// # One lock, several guards
 ///
 /// Code within a request whose `LockLayer` has the lock, or within [`scope`](Self::scope), that acquires
 /// the same lock again does not wait for itself: it gets a guard on the same grant, with the same fence, by
-/// memory alone. The lock is given back when the last of them ends, in whatever order they do, because
-/// whoever has a guard relies on being alone. So an inner guard that outlives the request (in a task
-/// that was spawned, say) keeps the lock until it ends itself, or `max_hold` does; the terms are those
-/// of the first. In a deferred run the lock is the worker's, and an inner guard ends with the run.
+/// memory alone. The grant ends with the last of them, in whatever order they do, because whoever has a
+/// guard relies on being alone. So an inner guard that outlives the request (in a task that was
+/// spawned, say) keeps the lock until it ends itself, or `max_hold` does; the terms are those of the
+/// first. In a deferred run the lock is the worker's, and an inner guard ends with the run.
 #[derive(Debug)]
 #[must_use = "the lock is given back when the guard is dropped"]
-pub struct LockGuard {
-    held: HeldLock,
-    /// `None`: a share in what is not this handle's to give back.
-    hold: Option<Arc<Hold>>,
+pub struct LockGuard(Share);
+
+#[derive(Debug)]
+enum Share {
+    /// The last one ends the grant.
+    Of(Arc<Grant>),
+    /// Somebody else ends it.
+    Lent(HeldLock),
+}
+
+/// What the guards of one grant share.
+#[derive(Debug)]
+pub(super) struct Grant {
+    /// `None` once it has ended.
+    held: Option<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    hold: Hold,
+    /// `None`: it is given back, whoever waits.
+    turn: Option<Turn>,
+}
+
+/// The way to the next of this process.
+pub(super) struct Turn {
+    pub(super) lines: Arc<Lines>,
+    pub(super) fences: Fences,
+    pub(super) linger: Duration,
+}
+
+impl fmt::Debug for Turn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Turn").field("fences", &self.fences).finish_non_exhaustive()
+    }
 }
 
 /// How a release went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Released {
-    /// It was held to the end, and is given back.
+    /// It was held to the end, and is given back, or the next of this process has it.
     Released,
     /// It is held still: another guard of the same request has it, and the last one gives it back.
     StillHeld,
@@ -45,44 +85,97 @@ pub enum Released {
     Unknown,
 }
 
-impl LockGuard {
-    pub(super) fn new(hold: Hold) -> Self {
-        let hold = Arc::new(hold);
-        Self { held: HeldLock::own(&hold), hold: Some(hold) }
+impl Grant {
+    fn hold(&self) -> &Hold {
+        // Only what consumes the grant takes it.
+        &self.held.as_ref().expect("the grant is held until it is consumed").hold
     }
 
-    /// Another guard on what is held already.
-    pub(super) fn share(held: HeldLock, hold: Option<Arc<Hold>>) -> Self {
-        Self { held, hold }
+    pub(super) fn facts(&self) -> &Arc<HoldFacts> {
+        self.hold().facts()
+    }
+
+    fn into_parts(mut self) -> (Hold, Option<Turn>) {
+        let Held { hold, turn } = self.held.take().expect("the grant is held until it is consumed");
+        (hold, turn)
+    }
+}
+
+impl LockGuard {
+    pub(super) fn new(hold: Hold, turn: Option<Turn>) -> Self {
+        Self(Share::Of(Arc::new(Grant { held: Some(Held { hold, turn }) })))
+    }
+
+    /// Another guard on a grant.
+    pub(super) fn share(grant: Arc<Grant>) -> Self {
+        Self(Share::Of(grant))
+    }
+
+    /// A guard on what somebody else gives back.
+    pub(super) fn lent(held: HeldLock) -> Self {
+        Self(Share::Lent(held))
+    }
+
+    /// The turn, if it is one of this process's own.
+    pub(super) fn facts(&self) -> Option<&Arc<HoldFacts>> {
+        match &self.0 {
+            Share::Of(grant) => Some(grant.facts()),
+            Share::Lent(_) => None,
+        }
+    }
+
+    pub(super) fn lease(&self) -> Option<&Arc<Lease>> {
+        self.facts().map(|facts| &facts.lease)
+    }
+
+    /// Its parts, if it is the only guard: they are not passed on when they are dropped.
+    pub(super) fn into_parts(self) -> Result<(Hold, Option<Turn>), Self> {
+        match self.0 {
+            Share::Of(grant) => match Arc::try_unwrap(grant) {
+                Ok(grant) => Ok(grant.into_parts()),
+                Err(grant) => Err(Self::share(grant)),
+            },
+            Share::Lent(held) => Err(Self::lent(held)),
+        }
     }
 
     /// The number of this grant: larger than that of every earlier grant of this lock.
     #[must_use]
     pub fn fence(&self) -> u64 {
-        self.held.fence().unwrap_or_default()
+        match &self.0 {
+            Share::Of(grant) => grant.facts().fence,
+            // What has none is never lent.
+            Share::Lent(held) => held.fence().unwrap_or_default(),
+        }
     }
 
     /// The lock's key.
     #[must_use]
     pub fn key(&self) -> &Key {
-        self.held.key()
+        match &self.0 {
+            Share::Of(grant) => grant.facts().key(),
+            Share::Lent(held) => held.key(),
+        }
     }
 
     /// How long it is sure to be held if no renewal succeeds from now on.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.held.remaining()
+        self.held().remaining()
     }
 
     /// Resolves when the lock is lost, with the reason; never if it is released first. Cancel safe.
     pub async fn lost(&self) -> Loss {
-        self.held.lost().await
+        self.held().lost().await
     }
 
     /// A copy to hand to code that must not give it back.
     #[must_use]
     pub fn held(&self) -> HeldLock {
-        self.held.clone()
+        match &self.0 {
+            Share::Of(grant) => HeldLock::own(grant),
+            Share::Lent(held) => held.clone(),
+        }
     }
 
     /// Runs code that may acquire this lock again: it gets a guard on the same grant instead of waiting
@@ -93,41 +186,132 @@ impl LockGuard {
         HeldLocks::current().and([self.held()]).scope().run(future)
     }
 
-    /// Gives it back now, and says how that went. If this future is dropped, the agent gives it back.
+    /// Makes the lease last for so long from now, once, at most until `max_hold`: before a step during
+    /// which this process may not get to renewing it. False if the lock is lost. Cancel safe: it may or
+    /// may not have been extended. The lease of a deferred run is its worker's and stays as it is: true
+    /// if it lasts so long anyway.
     ///
-    /// Of several guards on one grant all but the last return [`Released::StillHeld`] without asking the
-    /// store.
-    pub async fn release(self) -> Released {
-        // Of two that are released at once, exactly one is the last.
-        let Some(hold) = self.hold.and_then(Arc::into_inner) else {
-            return match self.held.loss() {
-                Some(_) => Released::AlreadyLost,
-                None => Released::StillHeld,
-            };
-        };
-        let facts = Arc::clone(hold.facts());
-        match hold.release().await {
-            Ok(GaveBack::Released) => Released::Released,
-            // The first of two calls may have done it: within the lease nobody else can have.
-            Ok(GaveBack::NothingOnRetry) if facts.loss().is_none() => {
-                if facts.valid_until() > Instant::now() {
-                    Released::Released
-                } else {
-                    Released::Unknown
-                }
-            }
-            Ok(_) => {
-                facts.lose(Loss::Taken);
-                Released::AlreadyLost
-            }
-            Err(_) if facts.loss().is_some() => Released::AlreadyLost,
-            Err(_) => Released::Unknown,
+    /// # Errors
+    ///
+    /// If the store could not be asked; the lock is held as before.
+    pub async fn extend(&self, lease: Duration) -> Result<bool, Error> {
+        match &self.0 {
+            Share::Of(grant) => grant.hold().extend(lease).await,
+            Share::Lent(held) => Ok(held.remaining() >= lease),
         }
     }
 
-    /// What the store room knows of it.
-    #[cfg(test)]
-    pub(super) fn facts(&self) -> &Arc<crate::store::HoldFacts> {
-        self.hold.as_ref().expect("it is this handle's own").facts()
+    /// Makes an exclusive lock a shared one without a gap, and lets in the readers at the head of the
+    /// line. The fence stays. Cancel safe: if the future is dropped, the lock is given back.
+    ///
+    /// While another guard on the same grant relies on being alone, or in a deferred run, it stays
+    /// exclusive. There is no way up: two readers who both wanted to write would wait for each other.
+    ///
+    /// # Errors
+    ///
+    /// [`NotAcquired::Busy`] if it was lost before; [`NotAcquired::Fault`] if the store could not be
+    /// asked. Either way the lock is gone.
+    pub async fn downgrade(self) -> Result<Self, NotAcquired> {
+        if self.lease().is_some_and(|lease| lease.terms.mode != Mode::Exclusive) {
+            return Ok(self);
+        }
+        let (hold, turn) = match self.into_parts() {
+            Ok(parts) => parts,
+            Err(shared) => return Ok(shared),
+        };
+        if let Some(Turn { lines, .. }) = turn {
+            lines.leave_turn(hold.lease());
+        }
+        match hold.downgrade().await? {
+            Some(hold) => Ok(Self::new(hold, None)),
+            None => Err(NotAcquired::Busy(Busy { left: Duration::ZERO, line: 0, waited: None })),
+        }
+    }
+
+    /// Gives it back now, and says how that went. If this future is dropped, that happens all the same,
+    /// in the background.
+    ///
+    /// Of several guards on one grant all but the last return [`Released::StillHeld`], by memory alone.
+    pub async fn release(self) -> Released {
+        let held = self.held();
+        // Of two that are released at once, exactly one is the last.
+        let last = match self.0 {
+            Share::Of(grant) => Arc::into_inner(grant).and_then(|mut grant| grant.held.take()),
+            Share::Lent(_) => None,
+        };
+        let Some(last) = last else {
+            return held.loss().map_or(Released::StillHeld, |_| Released::AlreadyLost);
+        };
+        let facts = Arc::clone(last.hold.facts());
+        match last.end() {
+            Ended::HandedOver => Released::Released,
+            Ended::GiveBack(hold) => outcome(&facts, hold.release().await),
+            Ended::Pass(pass) => {
+                let (tell, told) = oneshot::channel();
+                pass.start(Some(tell));
+                told.await.unwrap_or(Released::Unknown)
+            }
+        }
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        if let Some(held) = self.held.take() {
+            match held.end() {
+                // A hold that is dropped is given back by the agent.
+                Ended::HandedOver | Ended::GiveBack(_) => {}
+                Ended::Pass(pass) => pass.start(None),
+            }
+        }
+    }
+}
+
+enum Ended {
+    HandedOver,
+    GiveBack(Hold),
+    Pass(Pass),
+}
+
+/// It is given back, and the next of this process asks for it, in one call.
+struct Pass {
+    lines: Arc<Lines>,
+    hold: Hold,
+    bell: Arc<Notify>,
+}
+
+impl Pass {
+    fn start(self, tell: Option<oneshot::Sender<Released>>) {
+        let Self { lines, hold, bell } = self;
+        let (store, lease) = (hold.store().clone(), Arc::clone(hold.lease()));
+        let name = (lease.key.clone(), lease.terms.mode);
+        Keeper::spawn(&lines, &store, &name, bell, Start::Pass(hold, tell));
+    }
+}
+
+impl Held {
+    fn end(self) -> Ended {
+        let Self { hold, turn } = self;
+        let Some(turn) = turn else {
+            return Ended::GiveBack(hold);
+        };
+        let lines = Arc::clone(&turn.lines);
+        match lines.end_turn(hold, turn) {
+            TurnEnd::HandedOver => Ended::HandedOver,
+            TurnEnd::GiveBack(hold) => Ended::GiveBack(hold),
+            TurnEnd::Pass(hold, bell) => Ended::Pass(Pass { lines, hold, bell }),
+        }
+    }
+}
+
+/// What a release came to, for its holder.
+pub(super) fn outcome(facts: &HoldFacts, gave_back: Result<GaveBack, Error>) -> Released {
+    match gave_back {
+        _ if facts.loss().is_some() => Released::AlreadyLost,
+        Ok(GaveBack::Released) => Released::Released,
+        // The first of two calls may have done it: within the lease nobody else can have.
+        Ok(GaveBack::NothingOnRetry) if facts.valid_until() > Instant::now() => Released::Released,
+        Ok(GaveBack::NothingOnRetry) | Err(_) => Released::Unknown,
+        Ok(_) => Released::AlreadyLost,
     }
 }

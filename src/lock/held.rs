@@ -9,11 +9,14 @@ use std::{
 use futures_util::future::select_all;
 use tokio::time::Instant;
 
-use super::{guard::LockGuard, request::NotAcquired};
+use super::{
+    guard::{Grant, LockGuard},
+    request::NotAcquired,
+};
 use crate::{
     gate::Scope,
     key::Key,
-    store::{Hold, HoldFacts, Loss, Mode, Store},
+    store::{HoldFacts, Loss, Mode, Store},
 };
 
 /// The lock this request runs under, as its handler sees it. Cloning it holds nothing.
@@ -27,19 +30,19 @@ pub struct HeldLock {
 enum Kind {
     /// The store was away and the layer's policy let the request pass without a lock.
     Admitted,
-    /// `hold` is `None` if the grant is of a deferred run, whose worker gives it back.
-    Here { facts: Arc<HoldFacts>, hold: Option<Weak<Hold>> },
+    /// `grant` is `None` if the lock is of a deferred run, whose worker gives it back.
+    Here { facts: Arc<HoldFacts>, grant: Option<Weak<Grant>> },
 }
 
 impl HeldLock {
-    pub(super) fn own(hold: &Arc<Hold>) -> Self {
-        let (facts, hold) = (Arc::clone(hold.facts()), Some(Arc::downgrade(hold)));
-        Self { key: facts.key.clone(), kind: Kind::Here { facts, hold } }
+    pub(super) fn own(grant: &Arc<Grant>) -> Self {
+        let (facts, grant) = (Arc::clone(grant.facts()), Some(Arc::downgrade(grant)));
+        Self { key: facts.key().clone(), kind: Kind::Here { facts, grant } }
     }
 
     /// The lock of a deferred run.
     pub(super) fn of_run(facts: Arc<HoldFacts>) -> Self {
-        Self { key: facts.key.clone(), kind: Kind::Here { facts, hold: None } }
+        Self { key: facts.key().clone(), kind: Kind::Here { facts, grant: None } }
     }
 
     pub(super) fn admitted(key: Key) -> Self {
@@ -96,7 +99,7 @@ impl HeldLock {
     fn is_of(&self, store: &Store, key: &Key) -> bool {
         let node = match &self.kind {
             Kind::Admitted => return false,
-            Kind::Here { facts, .. } => facts.me.node(),
+            Kind::Here { facts, .. } => facts.lease.me.node(),
         };
         self.key == *key && node == store.node().as_str()
     }
@@ -105,21 +108,18 @@ impl HeldLock {
     fn covers(&self, wanted: Mode) -> bool {
         match &self.kind {
             Kind::Admitted => false,
-            Kind::Here { facts, .. } => covers(facts.terms.mode, wanted),
+            Kind::Here { facts, .. } => covers(facts.lease.terms.mode, wanted),
         }
     }
 
     /// A guard on it; `None` once it has ended.
     fn share(&self) -> Option<LockGuard> {
-        let Kind::Here { facts, hold } = &self.kind else { return None };
-        if facts.is_over() || facts.loss().is_some() {
-            return None;
+        match &self.kind {
+            Kind::Here { facts, .. } if facts.is_over() || facts.loss().is_some() => None,
+            Kind::Here { grant: Some(grant), .. } => grant.upgrade().map(LockGuard::share),
+            Kind::Here { grant: None, .. } => Some(LockGuard::lent(self.clone())),
+            Kind::Admitted => None,
         }
-        let hold = match hold {
-            Some(hold) => Some(hold.upgrade()?),
-            None => None,
-        };
-        Some(LockGuard::share(self.clone(), hold))
     }
 }
 

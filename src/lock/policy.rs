@@ -4,8 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     gate::LockGate,
+    line::Asking,
     methods::Methods,
-    request::{LockRequest, MAX_WAIT, MIN_LEASE, default_terms},
+    request::{LockRequest, MAX_WAIT, MIN_LEASE},
     retry::Retry,
 };
 use crate::{
@@ -13,7 +14,7 @@ use crate::{
     gate::KeySource,
     key::Key,
     outage::Outage,
-    store::{Mode, Store, Terms},
+    store::{Mode, Store},
 };
 
 /// The status of a busy answer. Its fields and its body are the same, whichever it is.
@@ -60,7 +61,7 @@ pub(super) struct Policy {
     named: Option<String>,
     stripes: Option<u32>,
     pub(super) store: Option<Store>,
-    terms: Terms,
+    asking: Asking,
     pub(super) outage: Outage,
     pub(super) busy_status: BusyStatus,
     strategy: Strategy,
@@ -75,7 +76,7 @@ impl Default for Policy {
             named: None,
             stripes: None,
             store: None,
-            terms: default_terms(),
+            asking: Asking::default(),
             outage: Outage::Refuse,
             busy_status: BusyStatus::default(),
             strategy: Strategy::Reject,
@@ -90,7 +91,7 @@ impl Policy {
     pub(super) fn mode(&self, method: &str) -> Option<Mode> {
         self.methods.include(method).then(|| match (self.read_write, method) {
             (true, "GET" | "HEAD") => Mode::Shared,
-            _ => self.terms.mode,
+            _ => self.asking.terms.mode,
         })
     }
 
@@ -117,8 +118,9 @@ impl Policy {
         mode: Mode,
         taken_over: bool,
     ) -> LockRequest {
-        let terms = || Terms { mode, ..self.terms.clone() };
-        let request = |wait| LockRequest::of(store, key, terms(), wait);
+        let mut asking = self.asking.clone();
+        asking.terms.mode = mode;
+        let request = |wait| LockRequest::of(store, key, asking, wait);
         match self.strategy {
             Strategy::Wait(wait) if !taken_over => request(Some(wait)),
             Strategy::Retry(retry) if !taken_over => request(None).again(Some(retry)),
@@ -162,7 +164,7 @@ impl<N: ?Sized> LockGate<N> {
     pub fn read_write(self) -> Self {
         self.with(|policy| {
             policy.read_write = true;
-            policy.terms.mode = Mode::Exclusive;
+            policy.asking.terms.mode = Mode::Exclusive;
             if let Methods::Unsafe = policy.methods {
                 policy.methods = Methods::ReadOrWrite;
             }
@@ -178,7 +180,7 @@ impl<N: ?Sized> LockGate<N> {
     pub fn permits(self, most: u32) -> Self {
         assert!(most > 0, "LockLayer::permits: with 0 permits nobody would ever be let in");
         self.with(|policy| {
-            policy.terms.mode = Mode::Permits(most);
+            policy.asking.terms.mode = Mode::Permits(most);
             policy.read_write = false;
         })
     }
@@ -223,13 +225,13 @@ impl<N: ?Sized> LockGate<N> {
     /// See `LockLayer::lease`.
     #[must_use]
     pub fn lease(self, lease: Duration) -> Self {
-        self.with(|policy| policy.terms.lease = lease.clamp(MIN_LEASE, LONGEST))
+        self.with(|policy| policy.asking.terms.lease = lease.clamp(MIN_LEASE, LONGEST))
     }
 
     /// See `LockLayer::max_hold`.
     #[must_use]
     pub fn max_hold(self, max_hold: Duration) -> Self {
-        self.with(|policy| policy.terms.max_hold = max_hold.min(LONGEST))
+        self.with(|policy| policy.asking.terms.max_hold = max_hold.min(LONGEST))
     }
 
     /// See `LockLayer::all_methods`.

@@ -62,7 +62,7 @@ impl LockRequest {
         record: Option<Arc<str>>,
     ) -> Result<Answer, NotAcquired> {
         let once = || async {
-            Ok::<_, NotAcquired>(match self.once(record.clone()).await? {
+            Ok::<_, NotAcquired>(match self.ask_once(record.clone()).await? {
                 Answer::Busy(busy) => Err(busy),
                 answer => Ok(answer),
             })

@@ -203,8 +203,8 @@ impl LockSet {
     }
 
     #[cfg(test)]
-    pub(super) fn facts(&self) -> &std::sync::Arc<crate::store::HoldFacts> {
-        self.guards[0].1.facts()
+    pub(super) fn lease(&self) -> &std::sync::Arc<crate::store::Lease> {
+        self.guards[0].1.lease().expect("it is this process's own")
     }
 }
 

@@ -1,6 +1,9 @@
 //! The lock engine on the embedded store, with tokio's clock stopped: time passes when nothing runs.
 
+mod cancel;
 mod ends;
+mod handover;
+mod modes;
 mod policy;
 mod readers;
 mod seam;
@@ -193,8 +196,8 @@ async fn a_renewed_lock_that_is_taken_away_is_lost_at_the_next_renewal() {
     let store = Store::memory();
     let guard = store.lock("x").lease(3 * SECOND).acquire().await.unwrap();
     // What a FLUSHALL or an operator's DEL does: the nonce is gone.
-    let facts = guard.facts();
-    store.backend().release(facts.key.clone(), facts.me.clone(), facts.terms.mode).await.unwrap();
+    let lease = guard.lease().unwrap();
+    store.backend().release(lease.key.clone(), lease.me.clone(), lease.terms.mode).await.unwrap();
     let started = Instant::now();
     assert_eq!(guard.lost().await, Loss::Taken);
     assert!(started.elapsed() <= SECOND + Duration::from_millis(100));

@@ -26,7 +26,7 @@ use tokio::{
 
 use super::{
     backend::{Backend, GaveBack, JobId, Mode, Settle, Token, Verdict},
-    hold::Facts,
+    lease::Lease,
     rounds::Rounds,
 };
 use crate::{error::Error, key::Key};
@@ -75,14 +75,19 @@ impl Agent {
     }
 
     /// Takes care of a new hold: renewal, and its end.
-    pub(super) fn watch_over(&self, facts: &Arc<Facts>) {
+    pub(super) fn watch_over(&self, lease: &Arc<Lease>) {
         self.running();
-        self.shared.rounds.begin(facts);
+        self.shared.rounds.begin(lease);
     }
 
     /// A hold that is over leaves the rounds at once: they are as long as the number of holds.
-    pub(super) fn look_away(&self, facts: &Facts) {
-        self.shared.rounds.forget(facts);
+    pub(super) fn look_away(&self, lease: &Lease) {
+        self.shared.rounds.forget(lease);
+    }
+
+    /// Makes the lease last for so long from now; false if it is lost.
+    pub(super) async fn extend(&self, lease: &Arc<Lease>, by: Duration) -> Result<bool, Error> {
+        self.shared.rounds.extend(lease, by).await
     }
 
     /// Has something given back, ordered after the call that may have taken it (calls about one lock

@@ -8,7 +8,8 @@ use super::{
     Store,
     agent::GiveBack,
     backend::{JobId, Mode, Token},
-    hold::{Hold, Terms},
+    hold::Hold,
+    lease::{Terms, sure},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -53,6 +54,13 @@ impl Attempt {
         }
     }
 
+    /// A call of a token that has something in the store already.
+    pub(crate) fn of(store: &Store, key: &Key, me: &Token, mode: Mode) -> Self {
+        let mut attempt = Self::new(store, key, mode);
+        attempt.me = me.clone();
+        attempt
+    }
+
     /// The claim of a job. Its undo puts the job back in line, uncharged: it has not been started.
     pub(crate) fn claim(store: &Store, key: &Key, job: &JobId) -> Self {
         let mut attempt = Self::new(store, key, Mode::Exclusive);
@@ -80,9 +88,14 @@ impl Attempt {
         answer
     }
 
+    /// When the last call was sent, or a little before.
+    pub(crate) fn sent(&self) -> Instant {
+        self.sent
+    }
+
     /// Until when a grant by the last call would be sure.
     pub(crate) fn sure_until(&self) -> Instant {
-        self.sent + super::hold::sure(self.lease)
+        self.sent + sure(self.lease)
     }
 
     /// The store said that this nonce has nothing there.

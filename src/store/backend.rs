@@ -127,8 +127,9 @@ pub(crate) struct Acquire {
     pub(crate) spare: u64,
     /// How long a place in the line may wait; `None` = try, and take no place.
     pub(crate) wait: Option<Duration>,
-    /// The sequence of a lapsed offer, to come back to the old place once; or that of the place of
-    /// another reader of this process, who was let in when this one stood behind him; 0 = none.
+    /// The sequence of a lapsed offer, to come back to the old place once; that of the place of
+    /// another reader of this process, who was let in when this one stood behind him; or when the caller
+    /// came, in the server's time, if its own process had the lock until now; 0 = none.
     pub(crate) old_seq: u64,
     /// Idempotency record to look up before a free lock is taken.
     pub(crate) record: Option<Arc<str>>,
@@ -298,7 +299,7 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync + 'static {
     fn pass(&self, me: Token, mode: Mode, next: Acquire) -> Step<'_, (GaveBack, Acquired)>;
     /// Makes an exclusive hold a shared one; false if it had been lost.
     fn downgrade(&self, key: Key, me: Token, lease: Duration) -> Step<'_, bool>;
-    /// At most 25 items.
+    /// At most 100 items.
     fn renew(&self, items: Vec<Renewal>) -> Step<'_, Vec<bool>>;
     /// All items of one shard, at most 100.
     fn charge(&self, items: Vec<Charge>) -> Step<'_, Charged>;

@@ -74,6 +74,7 @@ impl Store {
     /// Gives back what was dropped but is not yet released, and returns when all of it is, or when
     /// `deadline` has passed: `true` if nothing was left. What is left then ends with its lease.
     pub async fn shutdown(&self, deadline: Duration) -> bool {
+        self.shared.hints.drain();
         tokio::time::timeout(deadline, self.shared.agent.drained()).await.is_ok()
     }
 

@@ -61,6 +61,8 @@ impl Hint {
 /// Who wants to know of those that join the line of a lock this process holds.
 pub(crate) trait Joined: Send + Sync {
     fn joined(&self, key: &Key, seq: u64);
+    /// The store is shut down: what is kept for later is given back now.
+    fn drain(&self);
 }
 
 /// The listeners of one store handle.
@@ -113,6 +115,13 @@ impl Hints {
         let (tx, rx) = mpsc::unbounded_channel();
         *self.worker.lock() = Some(tx);
         rx
+    }
+
+    pub(crate) fn drain(&self) {
+        let told = self.lines.lock().as_ref().and_then(Weak::upgrade);
+        if let Some(told) = told {
+            told.drain();
+        }
     }
 
     pub(crate) fn deliver(&self, hint: Hint) {

@@ -1,4 +1,4 @@
-//! A lease that this process has: who holds it, how long it is sure to be valid, and what ends it.
+//! A hold: the turn of one guard on a lease, and what gives the lease back.
 //!
 //! A [`Hold`] is given back when it is dropped. Dropping never waits, needs no runtime and can't fail:
 //! it puts one message into the agent's mailbox.
@@ -12,35 +12,16 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 
 use super::{
     Store,
     agent::GiveBack,
-    backend::{GaveBack, JobId, Mode, Token},
+    attempt::Attempt,
+    backend::{Acquire, Acquired, GaveBack, Mode, Token},
+    lease::{Lease, LossWatcher, Terms, sure},
 };
 use crate::{error::Error, key::Key};
-
-/// How a lease is kept alive.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Terms {
-    pub(crate) lease: Duration,
-    /// False: the lease ends at its end, whoever holds it.
-    pub(crate) renew: bool,
-    /// Renewal stops after this; bounds a holder that lives and never ends.
-    pub(crate) max_hold: Duration,
-    /// The job whose own lease is renewed in the same step.
-    pub(crate) job: Option<JobId>,
-    pub(crate) mode: Mode,
-}
-
-impl Terms {
-    /// The lease to ask for: no longer than it may be held.
-    pub(crate) fn for_the_first_time(&self) -> Duration {
-        self.lease.min(self.max_hold)
-    }
-}
 
 /// How a hold ended before it was given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,35 +35,37 @@ pub enum Loss {
     TooLong,
 }
 
-/// The shared facts of a hold; what handlers see of it.
+/// The shared facts of a turn; what handlers see of it.
 pub(crate) struct Facts {
-    pub(crate) key: Key,
-    pub(crate) me: Token,
+    pub(crate) lease: Arc<Lease>,
     pub(crate) fence: u64,
-    pub(crate) terms: Terms,
     pub(crate) since: Instant,
-    /// When the hold is over, renewed or not.
+    /// When the turn is over, renewed or not.
     pub(super) end: Instant,
-    valid_until: Mutex<Instant>,
     lost: watch::Sender<Option<Loss>>,
     over: AtomicBool,
-    /// What it has is its last lease: renewed no more.
-    pub(super) last: AtomicBool,
-    /// A renewal is under way.
-    pub(super) renewing: AtomicBool,
-    /// Where the agent has it in its rounds.
-    pub(super) round: Mutex<Option<(Instant, usize)>>,
 }
 
 impl Facts {
+    fn new(lease: Arc<Lease>, fence: u64) -> Arc<Self> {
+        let since = Instant::now();
+        let end = since + lease.terms.max_hold;
+        let (lost, over) = (watch::Sender::new(None), AtomicBool::new(false));
+        Arc::new(Self { lease, fence, since, end, lost, over })
+    }
+
+    pub(crate) fn key(&self) -> &Key {
+        &self.lease.key
+    }
+
     pub(crate) fn valid_until(&self) -> Instant {
-        *self.valid_until.lock()
+        self.lease.valid_until()
     }
 
     pub(crate) fn loss(&self) -> Option<Loss> {
         // Not only when the agent says so: its runtime may stand still.
-        if Instant::now() >= self.valid_until() + BEHIND {
-            self.lose(Loss::Lapsed);
+        if !self.is_over() && Instant::now() >= self.valid_until() + BEHIND {
+            self.lease.lose(Loss::Lapsed);
         }
         *self.lost.borrow()
     }
@@ -106,20 +89,13 @@ impl Facts {
         }
     }
 
-    /// True once it was given back or lost: nobody renews it any more.
+    /// True once it was given back, handed on or lost.
     pub(crate) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
 
-    /// A renewal that was sent at this time, for this lease, has gone well.
-    pub(super) fn extended(&self, sent: Instant, lease: Duration) {
-        *self.valid_until.lock() = sent + sure(lease);
-    }
-
-    /// Loss is terminal: the first reason stands, and nothing un-loses a hold.
-    pub(crate) fn lose(&self, loss: Loss) {
+    pub(super) fn lose(&self, loss: Loss) {
         if !self.over.swap(true, Ordering::AcqRel) {
-            tracing::warn!(node = self.me.node(), lock = %self.key.hashed(), ?loss, "lock lost");
             self.lost.send_replace(Some(loss));
         }
     }
@@ -127,12 +103,12 @@ impl Facts {
 
 impl fmt::Debug for Facts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, fence, .. } = self;
-        f.debug_struct("Hold").field("key", key).field("fence", fence).finish_non_exhaustive()
+        let (key, fence) = (self.key(), self.fence);
+        f.debug_struct("Hold").field("key", key).field("fence", &fence).finish_non_exhaustive()
     }
 }
 
-/// A lease that is held, and given back when dropped.
+/// The turn on a lease that is held, and given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Hold {
     store: Store,
@@ -150,40 +126,42 @@ impl Hold {
         valid_until: Instant,
         terms: Terms,
     ) -> Self {
-        let since = Instant::now();
-        let facts = Arc::new(Facts {
-            key: key.clone(),
-            me: me.clone(),
-            fence,
-            since,
-            end: since + terms.max_hold,
-            valid_until: Mutex::new(valid_until.min(since + sure(terms.lease))),
-            lost: watch::Sender::new(None),
-            over: AtomicBool::new(false),
-            last: AtomicBool::new(!terms.renew || terms.max_hold <= terms.lease),
-            renewing: AtomicBool::new(false),
-            round: Mutex::new(None),
-            terms,
-        });
-        store.agent().watch_over(&facts);
+        let valid_until = valid_until.min(Instant::now() + sure(terms.lease));
+        let lease = Lease::new(key, me, valid_until, terms);
+        let facts = Facts::new(lease, fence);
+        facts.lease.begin(&facts);
+        store.agent().watch_over(&facts.lease);
         tracing::debug!(node = %store.node(), lock = %key.hashed(), fence, "lock granted");
         Self { store: store.clone(), facts, settled: false }
     }
 
-    /// The same hold, for somebody who asked for other terms.
-    pub(crate) fn on_terms(mut self, terms: Terms) -> Self {
-        if self.facts.terms == terms {
-            return self;
+    /// The lease passes on to the next turn, with the next fence; `Err` if it was lost or given back.
+    pub(crate) fn hand_on(mut self, fence: u64) -> Result<Self, Self> {
+        let next = Facts::new(Arc::clone(&self.facts.lease), fence);
+        if !self.facts.lease.begin(&next) {
+            return Err(self);
         }
-        let Facts { key, me, fence, .. } = &*self.facts;
-        let valid_until = self.facts.valid_until();
-        let next = Self::new(&self.store, key, me, *fence, valid_until, terms);
-        self.forget();
-        next
+        self.settled = true;
+        // After the next turn has begun: a loss in between is told to that one.
+        self.facts.over.store(true, Ordering::Release);
+        Ok(Self { store: self.store.clone(), facts: next, settled: false })
     }
 
     pub(crate) fn facts(&self) -> &Arc<Facts> {
         &self.facts
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub(crate) fn lease(&self) -> &Arc<Lease> {
+        &self.facts.lease
+    }
+
+    /// Tells this one too if the lease is lost.
+    pub(crate) fn watched_by(&self, watcher: std::sync::Weak<dyn LossWatcher>) {
+        self.lease().watched_by(watcher);
     }
 
     /// Gives it back now and says how that went.
@@ -191,17 +169,56 @@ impl Hold {
     /// If this future is dropped, the agent gives it back. A lost hold is given back all the same: the
     /// store decides whether there is something to give.
     pub(crate) async fn release(mut self) -> Result<GaveBack, Error> {
-        let (key, me) = (self.facts.key.clone(), self.facts.me.clone());
+        let lease = Arc::clone(self.lease());
+        let (key, me, mode) = (lease.key.clone(), lease.me.clone(), lease.terms.mode);
         // Before the call: a renewal that it overtakes would be told "not yours", and that is no loss.
         self.end();
-        let outcome = self.store.backend().release(key, me, self.facts.terms.mode).await?;
-        // Only now: until here `Drop` had to see to it.
+        let outcome = self.store.backend().release(key, me, mode).await?;
+        self.given_back(outcome);
+        Ok(outcome)
+    }
+
+    /// Makes the lease last for so long from now; false if it is lost.
+    pub(crate) async fn extend(&self, lease: Duration) -> Result<bool, Error> {
+        let lease = lease.min(self.facts.end.saturating_duration_since(Instant::now()));
+        self.store.agent().extend(self.lease(), lease).await
+    }
+
+    /// The same hold, shared; `None` if it was lost. If this future is dropped, it is given back.
+    pub(crate) async fn downgrade(mut self) -> Result<Option<Self>, Error> {
+        let lease = Arc::clone(self.lease());
+        self.end();
+        // Either may be in the store until there is an answer: both have their undo.
+        let terms = Terms { mode: Mode::Shared, ..lease.terms.clone() };
+        let mut attempt = Attempt::of(&self.store, &lease.key, &lease.me, Mode::Shared);
+        let call = self.store.backend().downgrade(lease.key.clone(), lease.me.clone(), terms.lease);
+        let stands = attempt.send(terms.lease, call).await?;
+        self.forget();
+        if stands {
+            Ok(Some(attempt.granted(self.facts.fence, terms)))
+        } else {
+            attempt.refused();
+            Ok(None)
+        }
+    }
+
+    /// Gives it back, and asks for the next of this process, in one call.
+    pub(crate) async fn pass(mut self, next: Acquire) -> Result<(GaveBack, Acquired), Error> {
+        let lease = Arc::clone(self.lease());
+        self.end();
+        let call = self.store.backend().pass(lease.me.clone(), lease.terms.mode, next);
+        let (outcome, answer) = call.await?;
+        self.given_back(outcome);
+        Ok((outcome, answer))
+    }
+
+    /// Only now: until here `Drop` had to see to it.
+    fn given_back(&mut self, outcome: GaveBack) {
         self.forget();
         tracing::debug!(
-            node = %self.store.node(), lock = %self.facts.key.hashed(), ?outcome,
+            node = %self.store.node(), lock = %self.facts.key().hashed(), ?outcome,
             held_ms = self.facts.since.elapsed().as_millis(), "lock released"
         );
-        Ok(outcome)
     }
 
     /// Ends the hold without giving it back: another step has done so, or the store has it no more.
@@ -213,7 +230,8 @@ impl Hold {
     /// Nobody renews it any more.
     fn end(&self) {
         self.facts.over.store(true, Ordering::Release);
-        self.store.agent().look_away(&self.facts);
+        self.facts.lease.close();
+        self.store.agent().look_away(&self.facts.lease);
     }
 }
 
@@ -221,13 +239,13 @@ impl Drop for Hold {
     fn drop(&mut self) {
         if !self.settled {
             self.end();
-            let facts = &self.facts;
+            let lease = &self.facts.lease;
             self.store.agent().give_back(GiveBack {
-                key: facts.key.clone(),
-                me: facts.me.clone(),
-                mode: facts.terms.mode,
+                key: lease.key.clone(),
+                me: lease.me.clone(),
+                mode: lease.terms.mode,
                 job: None,
-                until: facts.valid_until() + facts.terms.lease / 8,
+                until: lease.valid_until() + lease.terms.lease / 8,
                 doubtful: false,
             });
         }
@@ -236,8 +254,3 @@ impl Drop for Hold {
 
 /// How much later than the agent a hold notices its own end: the agent knows the reason.
 const BEHIND: Duration = Duration::from_millis(5);
-
-/// The part of a lease that is sure: the server's clock may run a little faster than ours.
-pub(crate) fn sure(lease: Duration) -> Duration {
-    lease.saturating_sub(lease / 100 + Duration::from_millis(2))
-}

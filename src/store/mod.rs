@@ -13,6 +13,7 @@ mod hold;
 mod job;
 #[cfg(any(feature = "redis", test))]
 mod keys;
+mod lease;
 mod memory;
 #[cfg(feature = "redis")]
 mod redis;
@@ -22,9 +23,9 @@ mod tests;
 
 pub(crate) use self::backend::{
     ACCEPT_WINDOW, Acquire, Acquired, Caps, Charge, Claim, Claimed, Enqueue, Enqueued, GaveBack,
-    JobView, Mode, SPARE_FENCES, Settle, Verdict,
+    JobView, Mode, SPARE_FENCES, Settle, Token, Verdict,
 };
-pub(crate) use self::hints::Hint;
+pub(crate) use self::hints::{Hint, Joined};
 pub use self::hold::Loss;
 #[cfg(feature = "redis")]
 pub use self::redis::StoreBuilder;
@@ -32,7 +33,8 @@ pub use self::redis::StoreBuilder;
 pub(crate) use self::tests::{Fault, faulty};
 pub(crate) use self::{
     attempt::Attempt,
-    hold::{Facts as HoldFacts, Hold, Terms},
+    hold::{Facts as HoldFacts, Hold},
+    lease::{Lease, LossWatcher, Terms},
 };
 pub use self::{
     handle::Store,

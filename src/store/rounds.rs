@@ -18,39 +18,54 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     backend::{Backend, Renewal},
-    hold::{Facts, Loss},
+    hold::Loss,
+    lease::Lease,
 };
+use crate::error::Error;
 
 /// Leases renewed in one call: bounded as `renew.lua` is.
-const BATCH: usize = 25;
+const BATCH: usize = 100;
 
 /// Looks that are due within this of each other go together.
 const SLACK: Duration = Duration::from_millis(20);
 
+/// Renewals are brought forward to the beginning of their part of a lease, one in so many: leases that
+/// were granted at different times are renewed together, in a tenth of a third.
+const PARTS: u32 = 30;
+
 pub(super) struct Rounds {
     backend: Arc<dyn Backend>,
     /// The number only makes the times distinct.
-    looks: Mutex<BTreeMap<(Instant, usize), Weak<Facts>>>,
+    looks: Mutex<BTreeMap<(Instant, usize), Weak<Lease>>>,
     numbers: AtomicUsize,
     sooner: Notify,
+    since: Instant,
 }
 
 impl Rounds {
     pub(super) fn new(backend: Arc<dyn Backend>) -> Self {
         let (looks, numbers) = (Mutex::default(), AtomicUsize::new(0));
-        Self { backend, looks, numbers, sooner: Notify::new() }
+        Self { backend, looks, numbers, sooner: Notify::new(), since: Instant::now() }
     }
 
     /// A new hold.
-    pub(super) fn begin(&self, hold: &Arc<Facts>) {
+    pub(super) fn begin(&self, hold: &Arc<Lease>) {
         let (now, until) = (Instant::now(), hold.valid_until());
         // Of what it has, not of what it wants: a waiter may have been handed a shorter lease.
         let third = now + until.saturating_duration_since(now) / 3;
-        self.schedule(if hold.terms.renew { third } else { until }, hold);
+        let at = if hold.last.load(Ordering::Acquire) { until } else { self.part(third, hold) };
+        self.schedule(at, hold);
+    }
+
+    /// The beginning of the part of a lease in which this moment lies.
+    fn part(&self, at: Instant, hold: &Lease) -> Instant {
+        let part = (hold.terms.lease / PARTS).max(Duration::from_millis(1));
+        let into = at.saturating_duration_since(self.since).as_nanos() % part.as_nanos();
+        at - Duration::from_nanos(u64::try_from(into).unwrap_or(0))
     }
 
     /// A hold that is over.
-    pub(super) fn forget(&self, hold: &Facts) {
+    pub(super) fn forget(&self, hold: &Lease) {
         if let Some(look) = hold.round.lock().take() {
             self.looks.lock().remove(&look);
         }
@@ -75,7 +90,7 @@ impl Rounds {
         let mut to_renew = Vec::new();
         for hold in self.due() {
             let until = hold.valid_until();
-            let past_end = hold.last.load(Ordering::Acquire) || now >= hold.end;
+            let past_end = hold.last.load(Ordering::Acquire) || now >= hold.end();
             if !past_end && !hold.renewing.swap(true, Ordering::AcqRel) {
                 // Should its renewal hang, the hold still ends in time.
                 self.schedule(until, &hold);
@@ -91,15 +106,26 @@ impl Rounds {
         }
     }
 
-    async fn renew(self: Arc<Self>, holds: Vec<Arc<Facts>>) {
+    async fn renew(self: Arc<Self>, holds: Vec<Arc<Lease>>) {
         let now = Instant::now();
-        // Near its end a hold gets what is left, so that the store ends it when the holder is told.
-        let lease = |hold: &Facts| hold.terms.lease.min(hold.end.saturating_duration_since(now));
-        let items = holds.iter().map(|hold| Renewal {
+        let last: Vec<_> = holds.iter().map(|hold| hold.last.load(Ordering::Acquire)).collect();
+        // Near its end a hold gets what is left, so that the store ends it when the holder is told. One
+        // that is renewed no more is only looked at.
+        let lease = |hold: &Lease| {
+            let left = |end: Instant| end.saturating_duration_since(now);
+            let most = if hold.last.load(Ordering::Acquire) {
+                left(hold.valid_until())
+            } else {
+                hold.terms.lease
+            };
+            most.min(left(hold.end()))
+        };
+        let leases: Vec<_> = holds.iter().map(|hold| lease(hold)).collect();
+        let items = holds.iter().zip(&leases).map(|(hold, lease)| Renewal {
             key: hold.key.clone(),
             me: hold.me.clone(),
             mode: hold.terms.mode,
-            lease: lease(hold),
+            lease: *lease,
             job: hold.terms.job.clone(),
         });
         let answer = self.backend.renew(items.collect()).await;
@@ -109,11 +135,13 @@ impl Rounds {
             match answer.as_ref().map(|extended| extended.get(i).copied().unwrap_or(false)) {
                 // Given back or lost while the renewal was under way: either is final.
                 _ if hold.is_over() => {}
+                Ok(true) if last[i] => self.schedule(hold.valid_until(), hold),
                 Ok(true) => {
-                    hold.extended(now, lease(hold));
-                    let last = lease(hold) < whole;
+                    hold.extended(now, leases[i]);
+                    let last = leases[i] < whole;
                     hold.last.store(last, Ordering::Release);
-                    self.schedule(if last { hold.valid_until() } else { now + whole / 3 }, hold);
+                    let third = self.part(now + whole / 3, hold);
+                    self.schedule(if last { hold.valid_until() } else { third }, hold);
                 }
                 Ok(false) => hold.lose(Loss::Taken),
                 Err(_) => {
@@ -124,8 +152,45 @@ impl Rounds {
         }
     }
 
+    /// Looks at once whether all that is held is still there: the server may have lost it.
+    pub(super) fn verify(self: &Arc<Self>) {
+        let all: Vec<_> = self.looks.lock().values().filter_map(Weak::upgrade).collect();
+        let free =
+            |hold: &Arc<Lease>| !hold.is_over() && !hold.renewing.swap(true, Ordering::AcqRel);
+        let all: Vec<_> = all.into_iter().filter(free).collect();
+        for batch in all.chunks(BATCH) {
+            tokio::spawn(Arc::clone(self).renew(batch.to_vec()));
+        }
+    }
+
+    /// Makes a lease last for so long from now; false if it is lost. One renewal at a time: whose answer
+    /// comes last must be who ran last.
+    pub(super) async fn extend(
+        self: &Arc<Self>,
+        hold: &Arc<Lease>,
+        by: Duration,
+    ) -> Result<bool, Error> {
+        while hold.renewing.swap(true, Ordering::AcqRel) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let _mine = Renewing { rounds: self, hold };
+        let sent = Instant::now();
+        let (key, me, job) = (hold.key.clone(), hold.me.clone(), hold.terms.job.clone());
+        let item = Renewal { key, me, mode: hold.terms.mode, lease: by, job };
+        let stands = self.backend.renew(vec![item]).await?.first() == Some(&true);
+        if hold.is_over() {
+            return Ok(false);
+        }
+        if stands {
+            hold.extended(sent, by);
+        } else {
+            hold.lose(Loss::Taken);
+        }
+        Ok(stands)
+    }
+
     /// Looks at the hold at this time, and not at the one that was set before.
-    fn schedule(&self, at: Instant, hold: &Arc<Facts>) {
+    fn schedule(&self, at: Instant, hold: &Arc<Lease>) {
         let look = (at, self.numbers.fetch_add(1, Ordering::Relaxed));
         let before = hold.round.lock().replace(look);
         let mut looks = self.looks.lock();
@@ -145,12 +210,30 @@ impl Rounds {
     }
 
     /// Takes out what is due.
-    fn due(&self) -> Vec<Arc<Facts>> {
+    fn due(&self) -> Vec<Arc<Lease>> {
         let end = Instant::now() + SLACK;
         let mut looks = self.looks.lock();
         let later = looks.split_off(&(end, 0));
         let due = std::mem::replace(&mut *looks, later);
         drop(looks);
         due.into_values().filter_map(|f| f.upgrade()).filter(|f| !f.is_over()).collect()
+    }
+}
+
+/// An extension under way; when it is over, done or dropped, the rounds go on from what is left.
+struct Renewing<'a> {
+    rounds: &'a Arc<Rounds>,
+    hold: &'a Arc<Lease>,
+}
+
+impl Drop for Renewing<'_> {
+    fn drop(&mut self) {
+        let Self { rounds, hold } = self;
+        hold.renewing.store(false, Ordering::Release);
+        let until = hold.valid_until();
+        let whole = hold.terms.lease;
+        // As ever when two thirds are left.
+        let at = if hold.last.load(Ordering::Acquire) { until } else { until - whole * 2 / 3 };
+        rounds.schedule(at.max(Instant::now()), hold);
     }
 }

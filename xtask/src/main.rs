@@ -1,5 +1,6 @@
 //! The tasks of this repository, for people and for CI: `cargo xtask <task>`.
 
+mod bench;
 mod check;
 mod imports;
 mod metadata;
@@ -17,7 +18,8 @@ usage: cargo xtask <task>
   test [-- ARGS]  run every test (unit, conformance, scenario, property, doc); installs redis-server
                   if it is missing; ARGS go to `cargo test`
   check           formatting, lints, docs, each feature alone, MSRV, direction of imports, licences
-  bench           not there yet
+  bench NAME      `locks`: the lock engine beside its peers, by figures with a line to reach;
+                  `bench locks --help` tells its options; `http` and `defer` are not there yet
   faults          not there yet";
 
 fn main() -> ExitCode {
@@ -27,9 +29,7 @@ fn main() -> ExitCode {
         ["test"] => test::run(&[]),
         ["test", "--", rest @ ..] => test::run(rest),
         ["check"] => check::run(),
-        ["bench", ..] => {
-            later("There is no benchmark yet: each comes with the work on its engine.")
-        }
+        ["bench", rest @ ..] => bench::run(rest),
         ["faults", ..] => later(
             "There is no fault run yet: it comes with the work on the engines; `cargo xtask test` is what there is.",
         ),

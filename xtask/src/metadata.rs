@@ -21,8 +21,20 @@ pub(crate) struct Dependency {
 }
 
 impl Metadata {
+    /// Resolved with every feature of the libraries, and of nothing else: the peers that `benches` can be
+    /// built with would otherwise add their features to dependencies that they share with us.
     pub(crate) fn load() -> Result<Self, String> {
-        let mut command = shell::cargo(["metadata", "--format-version", "1", "--all-features"]);
+        let members = Self::ask(&["--no-deps"])?;
+        let mut features = Vec::new();
+        for library in LIBRARIES {
+            let names = members.features(library)?;
+            features.extend(names.iter().map(|name| format!("{library}/{name}")));
+        }
+        Self::ask(&["--features", &features.join(",")])
+    }
+
+    fn ask(args: &[&str]) -> Result<Self, String> {
+        let mut command = shell::cargo([&["metadata", "--format-version", "1"], args].concat());
         let output = command.output().map_err(|error| format!("cargo metadata: {error}"))?;
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());

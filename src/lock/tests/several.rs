@@ -182,8 +182,8 @@ async fn an_acquisition_dropped_at_any_await_leaves_nothing() {
 async fn the_worst_end_is_told_and_one_loss_is_the_loss_of_all() {
     let store = Store::memory();
     let set = store.locks(["a", "b"]).lease(SECOND).acquire().await.unwrap();
-    let facts = set.facts();
-    let (key, me, mode) = (facts.key.clone(), facts.me.clone(), facts.terms.mode);
+    let lease = set.lease();
+    let (key, me, mode) = (lease.key.clone(), lease.me.clone(), lease.terms.mode);
     store.backend().release(key, me, mode).await.unwrap();
     let started = Instant::now();
     set.lost().await;

@@ -107,11 +107,11 @@ async fn who_is_outside_the_request_is_another_owner() {
         })
         .await;
     // A lock that was lost is nobody's to share.
-    let facts = match &ticket.0 {
-        crate::lock::gate::Ticket::Own { guard, .. } => guard.facts().clone(),
+    let lease = match &ticket.0 {
+        crate::lock::gate::Ticket::Own { guard, .. } => guard.lease().clone(),
         _ => panic!("it is its own"),
     };
-    facts.lose(crate::store::Loss::Taken);
+    lease.lose(crate::store::Loss::Taken);
     let inner = lock.within(&ticket).run(store.lock("x").acquire()).await;
     busy(inner);
 }

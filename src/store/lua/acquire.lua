@@ -5,7 +5,8 @@
 -- before a free lock is taken, or nil
 -- ARGV[a+1] '<nonce>:<node>'   ARGV[a+2] mode x, s or p   ARGV[a+3] most at once, for p   ARGV[a+4]
 -- lease, ms   ARGV[a+5] spare fences   ARGV[a+6] how long a place may wait, ms; 0 = try   ARGV[a+7] old
--- sequence of a lapsed offer, or of the place of a reader of the same process; 0 = none
+-- sequence: of a lapsed offer, of the place of a reader of the same process, or when the caller came, if
+-- its process had the lock until now; 0 = none
 -- Returns {'held', fence, others in line, sequence of the first of them that can be served or 0, now us}
 --       | {'busy', ms until the deadline it waits for, length of the line, my sequence or 0, 1 if this
 --          call put me into the line (the caller gives its old sequence once, then waits at the tail)}
@@ -73,7 +74,9 @@ local function acquire(a, record)
       seq = tonumber(redis.call('ZSCORE', Q, place))
       drop_place(place)
     else
-      seq = old > 0 and old or next_seq()
+      -- Never later than a newcomer: should the server's clock have stepped back, old is of the future.
+      seq = next_seq()
+      if old > 0 then seq = math.min(old, seq) end
       joined = 1
       tell_holders(seq)
     end

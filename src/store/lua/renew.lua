@@ -3,7 +3,7 @@
 -- KEYS per item (4): h, lease, due, j   (lease, due, j are touched only if the item has a job)
 -- ARGV per item (5): '<nonce>:<node>', lease ms, lock name, job id or '',
 -- letter of the mode before the token in h ('' exclusive, s, p)
--- Returns one number an item: 1 extended, 0 not mine any more. At most 25 items a call.
+-- Returns one number an item: 1 extended, 0 not mine any more. At most 100 items a call.
 -- O(items * log n). Idempotent; a dead caller's extension ends with the lease it gave.
 local time = redis.call('TIME')
 local now = math.floor((tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000)

@@ -77,7 +77,10 @@ impl Visit<'_> {
                 place.seq
             }
             None => {
-                let seq = if *old_seq > 0 { *old_seq } else { self.next_seq() };
+                let mut seq = self.next_seq();
+                if *old_seq > 0 {
+                    seq = seq.min(*old_seq);
+                }
                 self.tell_holders(seq);
                 seq
             }

@@ -28,6 +28,8 @@ pub(crate) enum Fault {
     Silence,
     /// It runs; the answer comes so much later.
     Slow(Duration),
+    /// It runs after so long, and is answered as much later.
+    Late(Duration),
     /// It does not run.
     Away,
 }
@@ -36,7 +38,10 @@ const DEADLINE: Duration = Duration::from_millis(250);
 
 /// A handle on what fails, for the test.
 #[derive(Clone, Default)]
-pub(crate) struct Faults(Arc<Mutex<HashMap<&'static str, (Fault, usize)>>>);
+pub(crate) struct Faults(Arc<Mutex<HashMap<&'static str, (Fault, usize)>>>, Seen);
+
+/// How often each step was called.
+type Seen = Arc<Mutex<HashMap<&'static str, usize>>>;
 
 impl Faults {
     /// The next `calls` calls of this step meet this fault.
@@ -49,7 +54,13 @@ impl Faults {
         self.0.lock().get(step).map_or(0, |(_, left)| *left)
     }
 
+    /// How often this step was called.
+    pub(crate) fn seen(&self, step: &'static str) -> usize {
+        self.1.lock().get(step).copied().unwrap_or(0)
+    }
+
     fn next(&self, step: &'static str) -> Option<Fault> {
+        *self.1.lock().entry(step).or_default() += 1;
         let mut faults = self.0.lock();
         let (fault, left) = faults.get_mut(step)?;
         *left = left.checked_sub(1)?;
@@ -80,6 +91,9 @@ impl Faulty {
             if matches!(fault, Some(Fault::Away)) {
                 return Err(Error::new(ErrorKind::Unavailable, step));
             }
+            if let Some(Fault::Late(time)) = fault {
+                tokio::time::sleep(time).await;
+            }
             let answer = run(&self.memory).await;
             match fault {
                 Some(Fault::NoReply) => {
@@ -87,7 +101,7 @@ impl Faulty {
                     Err(Error::new(ErrorKind::Timeout, step))
                 }
                 Some(Fault::Silence) => std::future::pending().await,
-                Some(Fault::Slow(time)) => {
+                Some(Fault::Slow(time) | Fault::Late(time)) => {
                     tokio::time::sleep(time).await;
                     answer
                 }

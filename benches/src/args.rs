@@ -1,0 +1,134 @@
+//! What was asked for.
+
+use std::time::Duration;
+
+use crate::USAGE;
+
+/// Fewer rounds than this are nothing to judge by.
+const TO_JUDGE: usize = 9;
+
+/// Of a sweep: it looks at many settings, and differences that matter are large.
+const TO_CHOOSE: usize = 3;
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Args {
+    pub(crate) task: Task,
+    pub(crate) pace: Pace,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    Figures { only: Vec<Part>, check: bool },
+    Sweep,
+}
+
+/// What can be run by itself: the numbered figures, and the memory that is reported beside them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    HotKey,
+    Processes,
+    Work,
+    Uncontended,
+    Http,
+    Memory,
+}
+
+impl Part {
+    pub(crate) const ALL: [Self; 6] =
+        [Self::HotKey, Self::Processes, Self::Work, Self::Uncontended, Self::Http, Self::Memory];
+
+    fn named(name: &str) -> Option<Self> {
+        let names = ["1", "2", "3", "4", "5", "memory"];
+        names.iter().zip(Self::ALL).find(|(one, _)| **one == name).map(|(_, part)| part)
+    }
+}
+
+/// How often and how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pace {
+    pub(crate) rounds: usize,
+    /// Before each window: connections, scripts and caches are warm when counting begins.
+    pub(crate) warm: Duration,
+    pub(crate) window: Duration,
+}
+
+impl Pace {
+    const FULL: Self =
+        Self { rounds: 9, warm: Duration::from_millis(250), window: Duration::from_secs(1) };
+    const QUICK: Self =
+        Self { rounds: 3, warm: Duration::from_millis(100), window: Duration::from_millis(300) };
+}
+
+impl Args {
+    pub(crate) fn read(words: &[&str]) -> Result<Self, String> {
+        let (mut only, mut check, mut quick, mut sweep) = (Part::ALL.to_vec(), false, false, false);
+        let mut rounds = None;
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let mut value = || words.next().ok_or_else(|| format!("{word} needs a value\n{USAGE}"));
+            match *word {
+                "--check" => check = true,
+                "--quick" => quick = true,
+                "--sweep" => sweep = true,
+                "--rounds" => rounds = Some(number(value()?)?),
+                "--only" => only = parts(value()?)?,
+                _ => return Err(format!("`{word}` is not understood\n{USAGE}")),
+            }
+        }
+        let mut pace = if quick { Pace::QUICK } else { Pace::FULL };
+        pace.rounds = if sweep { TO_CHOOSE } else { pace.rounds };
+        pace.rounds = rounds.unwrap_or(pace.rounds);
+        if check && (quick || pace.rounds < TO_JUDGE) {
+            return Err(format!("--check needs full windows and at least {TO_JUDGE} rounds"));
+        }
+        let task = if sweep { Task::Sweep } else { Task::Figures { only, check } };
+        Ok(Self { task, pace })
+    }
+}
+
+fn number(word: &str) -> Result<usize, String> {
+    match word.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err(format!("--rounds needs a number, not `{word}`")),
+    }
+}
+
+fn parts(list: &str) -> Result<Vec<Part>, String> {
+    let named = |name| Part::named(name).ok_or_else(|| format!("there is no figure `{name}`"));
+    list.split(',').map(str::trim).map(named).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_by_default() {
+        let args = Args::read(&[]).unwrap();
+        assert_eq!(args.task, Task::Figures { only: Part::ALL.to_vec(), check: false });
+        assert_eq!(args.pace, Pace::FULL);
+    }
+
+    #[test]
+    fn some_figures_and_more_rounds() {
+        let args = Args::read(&["--only", "1,4,memory", "--rounds", "11", "--check"]).unwrap();
+        let only = vec![Part::HotKey, Part::Uncontended, Part::Memory];
+        assert_eq!(args.task, Task::Figures { only, check: true });
+        assert_eq!(args.pace.rounds, 11);
+    }
+
+    #[test]
+    fn what_is_asked_wrongly_is_refused() {
+        for wrong in [
+            &["--only"][..],
+            &["--only", "6"],
+            &["--rounds", "0"],
+            &["--rounds", "many"],
+            &["--chek"],
+            &["--check", "--quick"],
+            &["--check", "--rounds", "8"],
+        ] {
+            assert!(Args::read(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The one `redis-server` of a run, and what it counts.
+
+use std::{
+    collections::BTreeMap, env, io, net::TcpListener, process::Command, thread, time::Duration,
+};
+
+use redis::{Client, Connection};
+
+use crate::{clock, outcome::Outcome, process::Process};
+
+/// A small shell ends the server when its own input closes, and so when this process ends, however that
+/// happens.
+const KEEPER: &str = r#"
+redis-server "$@" >/dev/null 2>&1 &
+echo $!
+cat >/dev/null
+kill -KILL $! 2>/dev/null
+wait
+"#;
+
+/// How long the server may take to start, or to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(crate) struct Server {
+    port: u16,
+    control: Connection,
+    keeper: Process,
+}
+
+impl Server {
+    /// On a free port, with nothing kept on disk; on another one if somebody else was faster to take it.
+    pub(crate) fn start() -> Outcome<Self> {
+        Self::try_start().or_else(|_| Self::try_start())
+    }
+
+    fn try_start() -> Outcome<Self> {
+        let port = free_port()?;
+        let mut command = Command::new("sh");
+        command.args(["-c", KEEPER, "redis-server", "--port", &port.to_string()]);
+        command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+        command.arg("--dir").arg(env::temp_dir());
+        let mut keeper = Process::spawn(command)?;
+        let pid = keeper.line()?;
+        let control = connect(port, &pid)?;
+        Ok(Self { port, control, keeper })
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Empties it: nothing of one run is there in the next.
+    pub(crate) fn flush(&mut self) -> Outcome<()> {
+        Ok(redis::cmd("FLUSHALL").query(&mut self.control)?)
+    }
+
+    /// What it is, for the report's first line.
+    pub(crate) fn version(&mut self) -> Outcome<String> {
+        Ok(self.info("server")?.remove("redis_version").unwrap_or_default())
+    }
+
+    /// How often each command was called, from outside and inside scripts alike; subcommands count as
+    /// their command, and those of the benchmark itself are left out.
+    pub(crate) fn calls(&mut self) -> Outcome<BTreeMap<String, u64>> {
+        let mut calls = BTreeMap::new();
+        for (name, told) in self.info("commandstats")? {
+            let name = name.trim_start_matches("cmdstat_");
+            let name = name.split('|').next().unwrap_or_default().to_lowercase();
+            if !OURS.contains(&name.as_str()) {
+                *calls.entry(name).or_default() += count(&told);
+            }
+        }
+        Ok(calls)
+    }
+
+    pub(crate) fn used_memory(&mut self) -> Outcome<u64> {
+        let memory = self.info("memory")?;
+        Ok(memory.get("used_memory").ok_or("no used_memory")?.parse()?)
+    }
+
+    fn info(&mut self, section: &str) -> Outcome<BTreeMap<String, String>> {
+        let text: String = redis::cmd("INFO").arg(section).query(&mut self.control)?;
+        let lines = text.lines().filter_map(|line| line.split_once(':'));
+        Ok(lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The shell ends the server before itself; to kill the shell would leave the server behind.
+        self.keeper.close();
+    }
+}
+
+/// What the conductor of a run sends.
+pub(crate) const OURS: [&str; 3] = ["flushall", "info", "monitor"];
+
+/// `calls=5,usec=...` is 5.
+fn count(told: &str) -> u64 {
+    let calls = told.split(',').find_map(|part| part.strip_prefix("calls="));
+    calls.and_then(|calls| calls.parse().ok()).unwrap_or(0)
+}
+
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}
+
+/// Connects to that very process: somebody else may have taken the port first.
+fn connect(port: u16, pid: &str) -> Outcome<Connection> {
+    let give_up = clock::now() + clock::nanos(PATIENCE);
+    let client = Client::open(("127.0.0.1", port))?;
+    loop {
+        if let Ok(mut connection) = client.get_connection_with_timeout(PATIENCE) {
+            connection.set_read_timeout(Some(PATIENCE))?;
+            let server: String = redis::cmd("INFO").arg("server").query(&mut connection)?;
+            if server.lines().any(|line| line == format!("process_id:{pid}")) {
+                return Ok(connection);
+            }
+        }
+        if clock::now() > give_up {
+            return Err("redis-server did not start; is it installed, 6.2 or newer?".into());
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_calls() {
+        assert_eq!(count("calls=12,usec=30,usec_per_call=2.50"), 12);
+        assert_eq!(count("usec=30"), 0);
+    }
+}

@@ -1,0 +1,322 @@
+//! The keeper: one task per line that has nobody else to ask for it. It keeps the process's place in
+//! the store's line, looks again when it is told to or when a timer says so, and gives what it is
+//! granted to the first who still waits.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use tokio::{
+    sync::{Notify, oneshot},
+    time::Instant,
+};
+
+use super::{
+    lines::{Front, Lines, Name},
+    rules::Word,
+    waiter::Asking,
+};
+use crate::{
+    error::{Error, ErrorKind},
+    lock::{
+        guard::{Released, outcome},
+        request::Busy,
+    },
+    store::{ACCEPT_WINDOW, Acquire, Acquired, Attempt, GaveBack, Hold, HoldFacts, Mode, Store},
+};
+
+/// Longest time between two looks at the store, whatever the lease says: bounds a lost message, and
+/// what a dead process before this one costs beyond its accept window.
+const LOOK: Duration = ACCEPT_WINDOW;
+
+/// How long the line keeps trying while the store is away. Requests get an answer soon, not late.
+const OUTAGE: Duration = Duration::from_millis(500);
+
+/// Readers let in at once behind the first of them: bounded as what is sent together is.
+const READERS: usize = 32;
+
+/// How a keeper begins.
+pub(in crate::lock) enum Start {
+    /// At the end of the store's line.
+    Fresh,
+    /// At a place that has been taken.
+    /// To be looked at after this pause.
+    At(Place, Duration),
+    /// With a lease that is given back in the same call; who gave it back may want to know.
+    Pass(Hold, Option<oneshot::Sender<Released>>),
+}
+
+pub(in crate::lock) struct Keeper {
+    lines: Arc<Lines>,
+    store: Store,
+    name: Name,
+    bell: Arc<Notify>,
+    away_since: Option<Instant>,
+    /// The line has been told that nobody keeps it.
+    done: bool,
+}
+
+/// What comes next.
+enum Next {
+    Look(Place),
+    Pause(Place, Duration),
+    Ended,
+}
+
+impl Keeper {
+    pub(in crate::lock) fn spawn(
+        lines: &Arc<Lines>,
+        store: &Store,
+        name: &Name,
+        bell: Arc<Notify>,
+        start: Start,
+    ) {
+        tracing::debug!(node = %store.node(), lock = %name.0.hashed(), "waiting in line");
+        let keeper = Self {
+            lines: Arc::clone(lines),
+            store: store.clone(),
+            name: name.clone(),
+            bell,
+            away_since: None,
+            done: false,
+        };
+        store.spawn(keeper.run(start));
+    }
+
+    async fn run(mut self, start: Start) {
+        let mut next = match start {
+            Start::Fresh => Next::Look(self.new_place()),
+            Start::At(place, pause) => Next::Pause(place, pause.min(LOOK)),
+            Start::Pass(hold, tell) => self.pass(hold, tell).await,
+        };
+        loop {
+            next = match next {
+                Next::Look(place) => self.look(place).await,
+                Next::Pause(place, pause) => {
+                    let (bell, offered) = (Arc::clone(&self.bell), Arc::clone(&place.offered));
+                    tokio::select! {
+                        () = offered.notified() => {}
+                        () = bell.notified() => {}
+                        () = tokio::time::sleep(pause + self.jitter()) => {}
+                    }
+                    Next::Look(place)
+                }
+                Next::Ended => return,
+            };
+        }
+    }
+
+    /// Gives back what this process has, and asks for the next of it, in one call.
+    async fn pass(&mut self, hold: Hold, tell: Option<oneshot::Sender<Released>>) -> Next {
+        let Some(front) = self.lines.front(&self.name) else {
+            self.done = true;
+            let released = hold.facts().clone();
+            let answer = outcome(&released, hold.release().await);
+            let _ = tell.map(|tell| tell.send(answer));
+            return Next::Ended;
+        };
+        let facts = Arc::clone(hold.facts());
+        let Front { asking, .. } = &front;
+        let mut place = self.new_place();
+        let (lease, call) = (asking.terms.for_the_first_time(), place.call(&front));
+        let answer = place.attempt.send(lease, hold.pass(call)).await;
+        let (gave_back, answer) = match answer {
+            Ok((gave_back, acquired)) => (Ok(gave_back), Ok(acquired)),
+            Err(error) => (Err(Error::new(error.kind(), "release")), Err(error)),
+        };
+        self.tell(tell, &facts, gave_back);
+        let looked = place.looked(asking, answer);
+        self.decide(looked, asking).await
+    }
+
+    fn new_place(&self) -> Place {
+        Place::new(&self.store, &self.name)
+    }
+
+    fn tell(
+        &self,
+        tell: Option<oneshot::Sender<Released>>,
+        facts: &HoldFacts,
+        gave_back: Result<GaveBack, Error>,
+    ) {
+        if let Some(tell) = tell {
+            let _ = tell.send(outcome(facts, gave_back));
+        }
+    }
+
+    async fn look(&mut self, place: Place) -> Next {
+        let Some(front) = self.lines.front(&self.name) else {
+            self.done = true;
+            return Next::Ended;
+        };
+        let looked = place.look(&front).await;
+        self.decide(looked, &front.asking).await
+    }
+
+    async fn decide(&mut self, looked: Looked, asking: &Asking) -> Next {
+        match looked {
+            Looked::Held(hold, word, seq) => {
+                self.away_since = None;
+                self.serve(hold, word, seq, asking).await
+            }
+            Looked::Busy(place, busy) => {
+                self.away_since = None;
+                let pause = busy.left.min(LOOK);
+                self.lines.note_busy(&self.name, busy);
+                Next::Pause(place, pause)
+            }
+            Looked::Failed(place, error) => {
+                let since = *self.away_since.get_or_insert_with(Instant::now);
+                if error.kind() == ErrorKind::Config || since.elapsed() > OUTAGE {
+                    self.done = true;
+                    // The place is given back as it is dropped.
+                    self.lines.fail(&self.name, error.kind());
+                    return Next::Ended;
+                }
+                Next::Pause(place, Duration::from_millis(50))
+            }
+        }
+    }
+
+    /// The first of the line gets it. An exclusive lock comes to the others from guard to guard; of the
+    /// other modes there may be more to be had.
+    async fn serve(&mut self, hold: Hold, word: Word, seq: u64, asking: &Asking) -> Next {
+        let guard = self.lines.granted(hold, asking, word);
+        let exclusive = asking.terms.mode == Mode::Exclusive;
+        if exclusive {
+            self.done = true;
+            // Before the guard is given away: when it ends, it looks whether somebody asks already.
+            self.lines.keeper_ends(&self.name);
+        }
+        self.lines.give(&self.name, guard);
+        if exclusive {
+            return Next::Ended;
+        }
+        if asking.terms.mode == Mode::Shared {
+            self.let_in_readers(seq).await;
+        }
+        Next::Look(self.new_place())
+    }
+
+    /// Those who stood behind the first reader come in with it: they have its sequence.
+    async fn let_in_readers(&self, seq: u64) {
+        let Some(front) = self.lines.front(&self.name) else {
+            return;
+        };
+        let reader = || async {
+            let mut place = self.new_place();
+            place.old_seq = seq;
+            match place.try_once(&front).await {
+                Looked::Held(hold, word, _) => Some(self.lines.granted(hold, &front.asking, word)),
+                Looked::Busy(place, _) => {
+                    place.attempt.refused();
+                    None
+                }
+                Looked::Failed(..) => None,
+            }
+        };
+        let readers = join_all((0..front.number.min(READERS)).map(|_| reader())).await;
+        for guard in readers.into_iter().flatten() {
+            self.lines.give(&self.name, guard);
+        }
+    }
+
+    /// Processes whose timers were set by the same lease should not all look at once.
+    fn jitter(&self) -> Duration {
+        let byte = self.store.node().as_str().bytes().fold(0u8, u8::wrapping_add);
+        Duration::from_millis(u64::from(byte % 32))
+    }
+}
+
+/// If the runtime drops the task, its waiters' channels must not stay in the map for ever.
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        if !self.done {
+            self.lines.fail(&self.name, ErrorKind::Unavailable);
+        }
+    }
+}
+
+/// The process's place in the store's line, or the way to it. Dropping it gives up what it has there.
+pub(in crate::lock) struct Place {
+    attempt: Attempt,
+    store: Store,
+    /// Rings when the lock is offered to it; made before the first call, so that no offer is missed.
+    offered: Arc<Notify>,
+    seq: u64,
+    /// Where it comes back to if an offer lapsed before it was confirmed; 0 = at the tail.
+    old_seq: u64,
+    joins: u32,
+}
+
+/// What a look at the store came to.
+pub(super) enum Looked {
+    /// With the sequence of the place, if it had one.
+    Held(Hold, Word, u64),
+    Busy(Place, Busy),
+    Failed(Place, Error),
+}
+
+impl Place {
+    pub(super) fn new(store: &Store, name: &Name) -> Self {
+        let attempt = Attempt::new(store, &name.0, name.1);
+        let offered = store.hints().place(&attempt.me);
+        Self { attempt, store: store.clone(), offered, seq: 0, old_seq: 0, joins: 0 }
+    }
+
+    /// Those who waited behind a holder of this process have no place yet: the first of them gets the
+    /// one it would have, had it asked when it came.
+    fn call(&self, front: &Front) -> Acquire {
+        let Front { asking, came, last, .. } = front;
+        let old_seq = if self.joins == 0 && self.old_seq == 0 { *came } else { self.old_seq };
+        Acquire {
+            key: self.attempt.key.clone(),
+            me: self.attempt.me.clone(),
+            mode: asking.terms.mode,
+            lease: asking.terms.for_the_first_time(),
+            spare: asking.hand_over.most,
+            wait: Some(last.saturating_duration_since(Instant::now())),
+            old_seq,
+            record: None,
+        }
+    }
+
+    pub(super) async fn look(self, front: &Front) -> Looked {
+        let call = self.call(front);
+        self.send(call, &front.asking).await
+    }
+
+    async fn try_once(self, front: &Front) -> Looked {
+        let call = Acquire { wait: None, ..self.call(front) };
+        self.send(call, &front.asking).await
+    }
+
+    async fn send(mut self, call: Acquire, asking: &Asking) -> Looked {
+        let store = self.store.clone();
+        let answer = self.attempt.send(call.lease, store.backend().acquire(call)).await;
+        self.looked(asking, answer)
+    }
+
+    fn looked(mut self, asking: &Asking, answer: Result<Acquired, Error>) -> Looked {
+        match answer {
+            Ok(Acquired::Held { fence, next, now, .. }) => {
+                let word = Word::new(self.attempt.sent(), now, next);
+                let hold = self.attempt.granted(fence, asking.terms.clone());
+                Looked::Held(hold, word, self.seq)
+            }
+            Ok(Acquired::Busy { left, line, seq, joined }) => {
+                self.joined(seq, joined);
+                Looked::Busy(self, Busy { left, line, waited: None })
+            }
+            Ok(Acquired::Known) => unreachable!("no record was asked for"),
+            Err(error) => Looked::Failed(self, error),
+        }
+    }
+
+    /// Coming back to the old place is for a slow process, once: a second time would let a process that
+    /// never confirms keep everybody behind it waiting.
+    fn joined(&mut self, seq: u64, joined: bool) {
+        self.joins += u32::from(joined);
+        self.old_seq = if self.joins < 2 { seq } else { 0 };
+        self.seq = seq;
+    }
+}

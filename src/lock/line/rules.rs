@@ -1,0 +1,130 @@
+//! When a lock may pass from one guard of this process to the next without asking the store.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::store::SPARE_FENCES;
+
+/// Bounds of local hand-over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HandOver {
+    /// H: most hand-overs after a word from the store.
+    pub(crate) most: u64,
+    /// T: how long after it.
+    pub(crate) within: Duration,
+}
+
+impl Default for HandOver {
+    fn default() -> Self {
+        Self { most: SPARE_FENCES, within: Duration::from_millis(10) }
+    }
+}
+
+/// The fences of a grant that are not used yet, each for one hand-over.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fences {
+    last: u64,
+    left: u64,
+    within: Duration,
+}
+
+impl Fences {
+    /// Those after `fence`, as many as were asked for.
+    pub(super) fn after(fence: u64, asked: HandOver) -> Self {
+        Self { last: fence, left: asked.most, within: asked.within }
+    }
+
+    /// The next one.
+    pub(super) fn next(&mut self) -> Option<u64> {
+        self.left = self.left.checked_sub(1)?;
+        self.last += 1;
+        Some(self.last)
+    }
+}
+
+/// What the store has told of others in line.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::lock) struct Word {
+    /// Before the call was sent that brought it.
+    sent: Instant,
+    /// The server's time while it ran, microseconds.
+    server_us: u64,
+    /// Sequence of the first other who can be served, a time of the server too; none: the largest.
+    first: u64,
+}
+
+impl Word {
+    pub(in crate::lock) fn new(sent: Instant, server_us: u64, first: u64) -> Self {
+        let mut word = Self { sent, server_us, first: u64::MAX };
+        word.joined(first);
+        word
+    }
+
+    /// Somebody joined the line at this sequence; 0 is nobody.
+    pub(super) fn joined(&mut self, seq: u64) {
+        if seq > 0 {
+            self.first = self.first.min(seq);
+        }
+    }
+
+    pub(super) fn others_wait(&self) -> bool {
+        self.first != u64::MAX
+    }
+
+    /// Whether the word is fresh enough to act on, and nobody it tells of came before `came`.
+    pub(super) fn allows(&self, came: Instant, fences: &Fences) -> bool {
+        self.sent.elapsed() < fences.within && self.server_time(came) < self.first
+    }
+
+    /// A moment in the server's time. It is translated from before the call was sent, when less of that
+    /// time had passed: so it comes out late by up to a round trip, and who came in doubt waits.
+    pub(super) fn server_time(&self, moment: Instant) -> u64 {
+        let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        match moment.checked_duration_since(self.sent) {
+            Some(later) => self.server_us.saturating_add(us(later)),
+            None => self.server_us.saturating_sub(us(self.sent - moment)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn fences() -> Fences {
+        Fences::after(100, HandOver::default())
+    }
+
+    #[test]
+    fn there_is_a_fence_for_each_hand_over_and_no_more() {
+        let mut fences = Fences::after(100, HandOver { most: 2, within: MS });
+        assert_eq!([fences.next(), fences.next(), fences.next()], [Some(101), Some(102), None]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_is_handed_the_lock_past_one_who_came_first() {
+        let before = Instant::now();
+        tokio::time::advance(5 * MS).await;
+        let word = Word::new(Instant::now(), 1_000_000, 998_000);
+        assert!(word.allows(before, &fences()), "5 ms before is 995 000");
+        assert!(!word.allows(before + 3 * MS, &fences()));
+        let mut word = Word::new(Instant::now(), 1_000_000, 0);
+        assert!(word.allows(Instant::now(), &fences()) && !word.others_wait());
+        word.joined(1_002_000);
+        assert!(word.allows(Instant::now() + MS, &fences()));
+        assert!(!word.allows(Instant::now() + 2 * MS, &fences()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_word_is_good_for_a_while() {
+        let came = Instant::now();
+        let word = Word::new(came, 1_000_000, 0);
+        tokio::time::advance(9 * MS).await;
+        assert!(word.allows(came, &fences()));
+        tokio::time::advance(MS).await;
+        assert!(!word.allows(came, &fences()));
+    }
+}

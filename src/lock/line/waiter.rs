@@ -1,0 +1,52 @@
+//! One who waits: what it asked for, and how its wait ends.
+
+use std::time::Duration;
+
+use tokio::{sync::oneshot, time::Instant};
+
+use super::rules::HandOver;
+use crate::{
+    error::Error,
+    lock::{guard::LockGuard, request::Busy},
+    store::{Store, Terms},
+};
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct Asking {
+    pub(crate) terms: Terms,
+    pub(crate) hand_over: HandOver,
+    /// How long a lock that nobody wants stays with this process.
+    pub(crate) linger: Duration,
+    /// Most who may wait for this lock in this process.
+    pub(crate) max_waiters: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) came: Instant,
+    pub(super) until: Instant,
+    pub(super) asking: Asking,
+    pub(super) store: Store,
+    pub(super) tell: oneshot::Sender<Waited>,
+}
+
+impl Waiter {
+    pub(super) fn still_waits(&self, now: Instant) -> bool {
+        !self.tell.is_closed() && self.until > now
+    }
+}
+
+/// How a wait ends.
+#[derive(Debug)]
+pub(crate) enum Waited {
+    Granted(LockGuard),
+    TooLong(Busy),
+    Full(Busy),
+    Fault(Error),
+}
+
+/// What is known of a lock that is busy, before anybody has said.
+pub(super) fn unknown(lease: Duration) -> Busy {
+    Busy { left: lease, line: 0, waited: None }
+}

@@ -1,0 +1,252 @@
+//! How a lock passes within a process: how often, how long, past whom, and on what lease.
+
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::{task::JoinHandle, time::Instant};
+
+use super::{SECOND, busy, free};
+use crate::{
+    lock::{LockRequest, Released},
+    store::{Fault, Loss, Store, faulty},
+};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Who had the lock, with which fence, in this order.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<(u32, u64)>>>);
+
+impl Log {
+    fn names(&self) -> Vec<u32> {
+        self.0.lock().iter().map(|(name, _)| *name).collect()
+    }
+
+    /// A task that waits, holds it for `work` and gives it back; it is in line when this returns.
+    async fn waiter(&self, name: u32, request: LockRequest, work: Duration) -> JoinHandle<()> {
+        let log = self.clone();
+        let task = tokio::spawn(async move {
+            let guard = request.wait(60 * SECOND).acquire().await.expect("served in time");
+            log.0.lock().push((name, guard.fence()));
+            if !work.is_zero() {
+                tokio::time::sleep(work).await;
+            }
+            assert_eq!(guard.release().await, Released::Released);
+        });
+        // With time stopped, this ends when all tasks have nothing left to do.
+        tokio::time::sleep(MS).await;
+        task
+    }
+
+    fn fences_grow(&self) {
+        assert!(self.0.lock().is_sorted_by(|a, b| a.1 < b.1), "{:?}", self.0.lock());
+    }
+}
+
+async fn all(tasks: Vec<JoinHandle<()>>) {
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_word_of_the_store_is_good_for_seventeen_holders() {
+    let (store, faults) = faulty();
+    let log = Log::default();
+    let held = store.lock("x").acquire().await.unwrap();
+    let mut tasks = Vec::new();
+    for name in 0..40 {
+        tasks.push(log.waiter(name, store.lock("x"), Duration::ZERO).await);
+    }
+    // The first word is too old by now.
+    held.release().await;
+    all(tasks).await;
+    assert_eq!(log.names(), (0..40).collect::<Vec<_>>());
+    log.fences_grow();
+    // 17 of the first pass, 17 of the second, 6 of the third.
+    assert_eq!([faults.seen("acquire"), faults.seen("pass"), faults.seen("release")], [1, 3, 1]);
+    drop(free(&store).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_word_of_the_store_is_good_for_ten_milliseconds() {
+    let (store, faults) = faulty();
+    let log = Log::default();
+    let held = store.lock("x").acquire().await.unwrap();
+    let mut tasks = Vec::new();
+    for name in 0..6 {
+        tasks.push(log.waiter(name, store.lock("x"), 6 * MS).await);
+    }
+    held.release().await;
+    all(tasks).await;
+    // Each word is followed by one hand-over after 6 ms, and is too old after 12.
+    assert_eq!([faults.seen("pass"), faults.seen("release")], [3, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_strict_order_the_store_is_asked_each_time() {
+    let (store, faults) = faulty();
+    let log = Log::default();
+    let strict = || store.lock("x").strict_order();
+    let held = strict().acquire().await.unwrap();
+    let mut tasks = Vec::new();
+    for name in 0..3 {
+        tasks.push(log.waiter(name, strict(), Duration::ZERO).await);
+    }
+    held.release().await;
+    all(tasks).await;
+    assert_eq!([faults.seen("pass"), faults.seen("release")], [3, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_of_another_process_who_came_first_is_passed_over() {
+    let (store, _) = faulty();
+    let other = store.as_another_process();
+    let log = Log::default();
+    let lasting = |store: &Store| store.lock("x").hand_over(16, 60 * SECOND);
+    let held = lasting(&store).acquire().await.unwrap();
+    let mut tasks = Vec::new();
+    for (name, store) in [(1, &store), (2, &other), (3, &store), (4, &other), (5, &store)] {
+        tasks.push(log.waiter(name, lasting(store), Duration::ZERO).await);
+    }
+    held.release().await;
+    all(tasks).await;
+    // 4 waits behind 2 in its own process, and came before 5; but 3 has come before both.
+    assert_eq!(log.names(), [1, 2, 3, 4, 5]);
+    log.fences_grow();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_not_renewed_is_not_handed_on_near_its_end() {
+    let (store, faults) = faulty();
+    let request = || store.lock("x").lease(3 * SECOND).hand_over(16, 60 * SECOND);
+    let held = request().acquire().await.unwrap();
+    faults.set("renew", Fault::Silence, usize::MAX);
+    let waiter = tokio::spawn(request().wait(60 * SECOND).acquire());
+    tokio::time::sleep(2500 * MS).await;
+    assert_eq!(held.release().await, Released::Released);
+    let next = waiter.await.unwrap().unwrap();
+    assert_eq!(faults.seen("pass"), 1, "half a second of three is too little");
+    assert!(next.remaining() > 2900 * MS);
+}
+
+/// The renewal was sent in one turn and is answered in the next.
+async fn renewed_between_two_turns(end: Fault) -> (Store, crate::LockGuard, Instant) {
+    let (store, faults) = faulty();
+    let request = || store.lock("x").lease(3 * SECOND).hand_over(16, 60 * SECOND);
+    let held = request().acquire().await.unwrap();
+    faults.set("renew", end, 1);
+    let waiter = tokio::spawn(request().wait(60 * SECOND).acquire());
+    tokio::time::sleep(1200 * MS).await;
+    let lease = Arc::clone(held.lease().unwrap());
+    if matches!(end, Fault::Late(_)) {
+        // Somebody takes the lock away, before the renewal gets there.
+        let (key, me) = (lease.key.clone(), lease.me.clone());
+        store.backend().release(key, me, lease.terms.mode).await.unwrap();
+    }
+    let _ = held.release().await;
+    let next = waiter.await.unwrap().unwrap();
+    assert_eq!(faults.seen("pass"), 0, "handed over here");
+    (store, next, Instant::now())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_under_way_serves_the_next_turn() {
+    let (_store, next, _) = renewed_between_two_turns(Fault::Slow(SECOND)).await;
+    assert!(next.remaining() < 2 * SECOND);
+    tokio::time::sleep(SECOND).await;
+    assert!(next.remaining() > SECOND, "it was answered meanwhile");
+    tokio::time::sleep(10 * SECOND).await;
+    assert_eq!(next.release().await, Released::Released);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_fails_is_told_to_the_turn_that_is_on() {
+    let (_store, next, since) = renewed_between_two_turns(Fault::Late(SECOND / 2)).await;
+    assert_eq!(next.lost().await, Loss::Taken);
+    assert!(since.elapsed() < SECOND);
+    assert_eq!(next.release().await, Released::AlreadyLost);
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_wait_need_not_wait_for_what_a_loser_still_does() {
+    let store = Store::memory();
+    let request = || store.lock("x").lease(SECOND).max_hold(SECOND);
+    let loser = request().acquire().await.unwrap();
+    let waiter = tokio::spawn(request().wait(60 * SECOND).acquire());
+    let started = Instant::now();
+    assert_eq!(loser.lost().await, Loss::TooLong);
+    let next = waiter.await.unwrap().unwrap();
+    assert!(started.elapsed() < SECOND + 400 * MS, "{:?}", started.elapsed());
+    assert_eq!(loser.release().await, Released::AlreadyLost);
+    assert_eq!(next.release().await, Released::Released);
+    drop(free(&store).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_leaves_with_the_lock_in_its_hands_passes_it_on() {
+    let (store, faults) = faulty();
+    let request = || store.lock("x").hand_over(16, 60 * SECOND);
+    let held = request().acquire().await.unwrap();
+    let leaver = tokio::spawn(request().wait(60 * SECOND).acquire());
+    let stayer = tokio::spawn(request().wait(60 * SECOND).acquire());
+    tokio::time::sleep(MS).await;
+    // The lock is in the leaver's channel when it is aborted: it has not run since.
+    let released = held.release();
+    leaver.abort();
+    assert_eq!(released.await, Released::Released);
+    let next = stayer.await.unwrap().unwrap();
+    assert_eq!(faults.seen("pass"), 0);
+    drop(next);
+    drop(free(&store).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_line_is_told_at_once_and_the_store_is_not_asked() {
+    let (store, faults) = faulty();
+    let request = || store.lock("x").max_waiters(2).wait(60 * SECOND);
+    let held = request().acquire().await.unwrap();
+    let first = tokio::spawn(request().acquire());
+    let second = tokio::spawn(request().acquire());
+    tokio::time::sleep(MS).await;
+    let before = faults.seen("acquire");
+    let told = busy(request().acquire().await);
+    assert!(told.waited.is_some_and(|waited| waited.is_zero()));
+    assert_eq!(faults.seen("acquire"), before);
+    drop(held);
+    drop(first.await.unwrap().unwrap());
+    drop(second.await.unwrap().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extended_lease_bridges_a_time_without_renewals() {
+    let (store, faults) = faulty();
+    let guard = store.lock("x").lease(SECOND).acquire().await.unwrap();
+    assert!(guard.extend(20 * SECOND).await.unwrap());
+    faults.set("renew", Fault::Away, usize::MAX);
+    tokio::time::sleep(15 * SECOND).await;
+    assert!(guard.remaining() > 4 * SECOND);
+    faults.set("renew", Fault::Away, 0);
+    tokio::time::sleep(15 * SECOND).await;
+    assert_eq!(guard.release().await, Released::Released, "renewed as ever, when the time came");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lingering_lock_is_had_again_for_nothing_and_given_up_when_wanted() {
+    let (store, faults) = faulty();
+    let request = || store.lock("x").linger(5 * MS);
+    for _ in 0..10 {
+        assert_eq!(request().acquire().await.unwrap().release().await, Released::Released);
+    }
+    assert_eq!([faults.seen("acquire"), faults.seen("release")], [1, 0]);
+    // One that joins the line gets it at once, long before the five milliseconds are over.
+    let other = store.as_another_process();
+    let waiting = tokio::time::timeout(4 * MS, other.lock("x").wait(SECOND).acquire());
+    drop(waiting.await.expect("it was told of").unwrap());
+    // And it ends by itself, also at a shutdown.
+    drop(request().wait(SECOND).acquire().await.unwrap());
+    tokio::time::sleep(6 * MS).await;
+    drop(free(&store).await);
+    drop(request().wait(SECOND).acquire().await.unwrap());
+    drop(free(&store).await);
+}

@@ -1,0 +1,164 @@
+//! A lease: what this process has in the store, under one token, until a moment on our own clock.
+//!
+//! Several guards may use it one after the other, each in a turn of its own ([`Facts`]); renewal, loss
+//! and giving back are about the lease. What happens to it happens under its mutex, so that a turn is
+//! never begun on a lease that is lost already, and a loss is told to whoever's turn it is.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::{
+    backend::{JobId, Mode, Token},
+    hold::{Facts, Loss},
+};
+use crate::key::Key;
+
+/// How a lease is kept alive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Terms {
+    pub(crate) lease: Duration,
+    /// False: the lease ends at its end, whoever holds it.
+    pub(crate) renew: bool,
+    /// Renewal stops after this; bounds a holder that lives and never ends.
+    pub(crate) max_hold: Duration,
+    /// The job whose own lease is renewed in the same step.
+    pub(crate) job: Option<JobId>,
+    pub(crate) mode: Mode,
+}
+
+impl Terms {
+    /// The lease to ask for: no longer than it may be held.
+    pub(crate) fn for_the_first_time(&self) -> Duration {
+        self.lease.min(self.max_hold)
+    }
+
+    /// Whether there is a renewal after the first lease.
+    fn goes_on(&self) -> bool {
+        self.renew && self.max_hold > self.lease
+    }
+}
+
+/// Who is told when a lease is lost, besides the holder.
+pub(crate) trait LossWatcher: Send + Sync {
+    fn lost(self: Arc<Self>, lease: &Lease);
+}
+
+pub(crate) struct Lease {
+    pub(crate) key: Key,
+    pub(crate) me: Token,
+    pub(crate) terms: Terms,
+    state: Mutex<State>,
+    /// Given back, or lost: nobody renews it any more.
+    over: AtomicBool,
+    /// What it has is its last: renewed no more.
+    pub(super) last: AtomicBool,
+    /// A renewal is under way.
+    pub(super) renewing: AtomicBool,
+    /// Where the agent has it in its rounds.
+    pub(super) round: Mutex<Option<(Instant, usize)>>,
+    watcher: OnceLock<Weak<dyn LossWatcher>>,
+}
+
+struct State {
+    valid_until: Instant,
+    turn: Weak<Facts>,
+}
+
+impl Lease {
+    pub(super) fn new(key: &Key, me: &Token, valid_until: Instant, terms: Terms) -> Arc<Self> {
+        Arc::new(Self {
+            key: key.clone(),
+            me: me.clone(),
+            state: Mutex::new(State { valid_until, turn: Weak::new() }),
+            over: AtomicBool::new(false),
+            last: AtomicBool::new(!terms.goes_on()),
+            renewing: AtomicBool::new(false),
+            round: Mutex::new(None),
+            watcher: OnceLock::new(),
+            terms,
+        })
+    }
+
+    pub(crate) fn valid_until(&self) -> Instant {
+        self.state.lock().valid_until
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// Whether a third of it is left, and there will be more: what a next turn has to begin with.
+    pub(crate) fn bears_another_turn(&self) -> bool {
+        let left = self.valid_until().saturating_duration_since(Instant::now());
+        !self.is_over() && !self.last.load(Ordering::Acquire) && left >= self.terms.lease / 3
+    }
+
+    /// Tells this one too if the lease is lost.
+    pub(crate) fn watched_by(&self, watcher: Weak<dyn LossWatcher>) {
+        let _ = self.watcher.set(watcher);
+    }
+
+    /// When whoever's turn it is must be done, renewed or not.
+    pub(super) fn end(&self) -> Instant {
+        let state = self.state.lock();
+        state.turn.upgrade().map_or(state.valid_until, |turn| turn.end)
+    }
+
+    /// Begins a turn, unless the lease is over.
+    pub(super) fn begin(&self, turn: &Arc<Facts>) -> bool {
+        let mut state = self.state.lock();
+        if self.is_over() {
+            return false;
+        }
+        state.turn = Arc::downgrade(turn);
+        true
+    }
+
+    /// A renewal that was sent at this time, for this long, has gone well.
+    pub(super) fn extended(&self, sent: Instant, lease: Duration) {
+        self.state.lock().valid_until = sent + sure(lease);
+    }
+
+    /// Ends it without a loss; false if it was over before.
+    pub(super) fn close(&self) -> bool {
+        let _state = self.state.lock();
+        !self.over.swap(true, Ordering::AcqRel)
+    }
+
+    /// Loss is terminal: the first reason stands, and nothing un-loses a lease.
+    pub(crate) fn lose(&self, loss: Loss) {
+        let state = self.state.lock();
+        if self.over.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let turn = state.turn.upgrade();
+        drop(state);
+        tracing::warn!(node = self.me.node(), lock = %self.key.hashed(), ?loss, "lock lost");
+        if let Some(turn) = turn {
+            turn.lose(loss);
+        }
+        if let Some(watcher) = self.watcher.get().and_then(Weak::upgrade) {
+            watcher.lost(self);
+        }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+/// The part of a lease that is sure: the server's clock may run a little faster than ours.
+pub(crate) fn sure(lease: Duration) -> Duration {
+    lease.saturating_sub(lease / 100 + Duration::from_millis(2))
+}
