@@ -195,6 +195,19 @@ macro_rules! __define_names {
                 Self { gate: self.gate.hold_until(hold_until) }
             }
 
+            /// How long a handler under the lock may wait for the body of its request, in all. Default
+            /// 5 s: a client that dribbles must not hold what others wait for, and a body that takes
+            /// longer should be taken in before the lock is. Beyond it the handler is dropped, and the
+            /// answer is 408, whatever it was about to be.
+            ///
+            /// Counted is the time in which the handler has asked for more of the body and nothing
+            /// came; not the time it spends otherwise, and nothing once it has read the body to its
+            /// end. `Duration::MAX` counts nothing.
+            #[must_use]
+            pub fn body_deadline(self, deadline: ::std::time::Duration) -> Self {
+                Self { gate: self.gate.body_deadline(deadline) }
+            }
+
             /// Gives the lock back while the answer goes out already, which saves the answer a round
             /// trip. Default: the answer waits until the lock is given back.
             ///

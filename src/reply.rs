@@ -32,6 +32,7 @@ pub(crate) mod problem {
         "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
     pub(crate) const BUSY: &str = "urn:lockgate:problem:busy";
     pub(crate) const LOCK_LOST: &str = "urn:lockgate:problem:lock-lost";
+    pub(crate) const BODY_TOO_SLOW: &str = "urn:lockgate:problem:body-too-slow";
     pub(crate) const BAD_KEY: &str = "urn:lockgate:problem:bad-key";
     pub(crate) const WIRING: &str = "urn:lockgate:problem:server-error";
     pub(crate) const KEY_REUSED: &str = "urn:lockgate:problem:idempotency-key-reused";

@@ -104,6 +104,12 @@ table! { each_store {
         a_loss_breaks_the_body_off,
         a_loss_lets_the_body_go_on,
         a_run_holds_its_own;
+    body_deadline:
+        who_stops_is_told,
+        who_dribbles_is_told,
+        a_handler_that_has_its_body_may_take_its_time,
+        a_handler_that_does_not_wait_is_not_stopped,
+        who_leaves_in_the_middle_holds_nothing;
     on_loss:
         a_handler_is_stopped,
         a_handler_may_finish_and_is_marked,
@@ -126,7 +132,8 @@ table! { each_store {
     wiring:
         without_a_store_nothing_passes,
         a_parameter_that_the_route_lacks_is_our_fault,
-        a_defer_layer_inside_the_lock_is_our_fault;
+        a_defer_layer_inside_the_lock_is_our_fault,
+        a_defer_layer_outside_the_lock_is_right;
     defer:
         a_busy_resource_defers_the_request,
         a_free_resource_does_not,

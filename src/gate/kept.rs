@@ -7,7 +7,7 @@ use std::{
 
 use futures_util::future::BoxFuture;
 
-use super::{Gate, Outcome};
+use super::{Gate, Outcome, Reading};
 
 /// What a driver puts beside a body whose gate has answered [`Parting::Keep`](super::Parting::Keep).
 /// `I` is what the body yields, its error included.
@@ -17,7 +17,7 @@ use super::{Gate, Outcome};
 pub struct Kept<I>(State<I>);
 
 enum State<I> {
-    Watching { watch: BoxFuture<'static, ()>, leave: Leave },
+    Watching { watch: BoxFuture<'static, ()>, reading: Option<Reading>, leave: Leave },
     Leaving { leaving: BoxFuture<'static, ()>, last: Option<I> },
     Left,
 }
@@ -38,8 +38,12 @@ pub enum Next<I> {
 pub struct Stopped;
 
 impl<I> Kept<I> {
-    /// Keeps the ticket.
-    pub fn new<N: ?Sized, G: Gate<N>>(gate: G, ticket: G::Ticket) -> Self {
+    /// Keeps the ticket, and goes on to count the time of reading.
+    pub fn new<N: ?Sized, G: Gate<N>>(
+        gate: G,
+        ticket: G::Ticket,
+        reading: Option<Reading>,
+    ) -> Self {
         let watch = Box::pin(gate.watch(&ticket));
         let leave = || -> BoxFuture<'static, ()> {
             Box::pin(async move {
@@ -47,7 +51,7 @@ impl<I> Kept<I> {
                 gate.leave(ticket, Outcome::Ended).await;
             })
         };
-        Self(State::Watching { watch, leave: Box::new(leave) })
+        Self(State::Watching { watch, reading, leave: Box::new(leave) })
     }
 
     /// True once the gate has been left: nothing is held any more.
@@ -64,9 +68,10 @@ impl<I> Kept<I> {
         next: impl FnOnce(&mut Context<'_>) -> Poll<Next<I>>,
     ) -> Poll<Result<Option<I>, Stopped>> {
         match &mut self.0 {
-            State::Watching { watch, .. } => {
+            State::Watching { watch, reading, .. } => {
                 // First of all: a body that always has something would hide the watch.
-                if watch.as_mut().poll(cx).is_ready() {
+                let slow = |reading: &Reading| reading.poll_too_slow(cx).is_ready();
+                if reading.as_ref().is_some_and(slow) || watch.as_mut().poll(cx).is_ready() {
                     self.0 = State::Left;
                     return Poll::Ready(Err(Stopped));
                 }

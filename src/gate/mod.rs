@@ -16,19 +16,21 @@ mod attend;
 #[cfg(test)]
 pub(crate) mod fake;
 mod kept;
+mod reading;
 mod replay;
 mod scope;
 mod slot;
 mod source;
 mod view;
 
-use std::future::Future;
+use std::{future::Future, time::Duration};
 
 use crate::reply::{Fields, Reply};
 
 pub use self::{
     attend::{Attended, attend},
     kept::{Kept, Next, Stopped},
+    reading::{Patience, Reading, TooSlow},
     replay::{Deferred, Replay},
     scope::Scope,
     slot::{Parked, Slot},
@@ -71,6 +73,8 @@ pub enum Outcome {
     Failed,
     /// It was dropped, because [`Gate::watch`] resolved.
     Stopped,
+    /// Its client did not send the body in time: it was dropped, or its answer is void.
+    TooSlow,
     /// The body of its answer has ended or broken off, after [`Parting::Keep`].
     Ended,
 }
@@ -81,7 +85,7 @@ impl Outcome {
     pub fn status(self) -> Option<u16> {
         match self {
             Self::Answered(status) | Self::Streams(status) => Some(status),
-            Self::Failed | Self::Stopped | Self::Ended => None,
+            Self::Failed | Self::Stopped | Self::TooSlow | Self::Ended => None,
         }
     }
 }
@@ -155,6 +159,13 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     fn watch(&self, ticket: &Self::Ticket) -> impl Future<Output = ()> + Send + 'static {
         let _ = ticket;
         std::future::pending()
+    }
+
+    /// How long the handler may wait for the body of its request, in all: see [`Reading`]. If it has
+    /// waited longer, the driver drops the inner call, and leaves with [`Outcome::TooSlow`].
+    fn body_deadline(&self, ticket: &Self::Ticket) -> Option<Duration> {
+        let _ = ticket;
+        None
     }
 
     /// Settles. Cancel safe, as `enter`.

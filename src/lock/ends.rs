@@ -65,10 +65,11 @@ pub enum HoldUntil {
 }
 
 /// The part of a layer's policy that begins when the handler does.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Ends {
     on_loss: OnLoss,
     hold_until: HoldUntil,
+    body_deadline: Duration,
     in_background: bool,
 }
 
@@ -87,11 +88,29 @@ impl<N: ?Sized> LockGate<N> {
         self
     }
 
+    /// See `LockLayer::body_deadline`.
+    #[must_use]
+    pub fn body_deadline(mut self, deadline: Duration) -> Self {
+        self.ends.body_deadline = deadline;
+        self
+    }
+
     /// See `LockLayer::release_in_background`.
     #[must_use]
     pub fn release_in_background(mut self) -> Self {
         self.ends.in_background = true;
         self
+    }
+}
+
+impl Default for Ends {
+    fn default() -> Self {
+        Self {
+            on_loss: OnLoss::default(),
+            hold_until: HoldUntil::default(),
+            body_deadline: Duration::from_secs(5),
+            in_background: false,
+        }
     }
 }
 
@@ -113,6 +132,13 @@ impl Ends {
                 None => std::future::pending().await,
             }
         }
+    }
+
+    /// Only for the layer's own lock: of a run the body is there, and of a lent lock the layer that has it
+    /// counts.
+    pub(super) fn body_deadline(self, ticket: &LockTicket) -> Option<Duration> {
+        let counts = matches!(ticket.0, Ticket::Own { .. }) && self.body_deadline < Duration::MAX;
+        counts.then_some(self.body_deadline)
     }
 
     /// The handler has answered, or was stopped.
@@ -138,6 +164,10 @@ impl Ends {
             Ticket::Run(_) => return Parting::Fields(Vec::new()),
         };
         match loss {
+            _ if outcome == Outcome::TooSlow => {
+                tracing::info!(lock = %held.hashed(), "request stopped: its body dribbles");
+                Parting::Replace(too_slow())
+            }
             Some(loss) => self.lost(&held, loss, own, outcome),
             None => Parting::Fields(Vec::new()),
         }
@@ -203,6 +233,11 @@ fn token(loss: Loss) -> &'static str {
         Loss::Lapsed => "lapsed",
         Loss::TooLong => "too-long",
     }
+}
+
+fn too_slow() -> Reply {
+    let title = "The request's body did not arrive in time";
+    Reply::problem(408, problem::BODY_TOO_SLOW, title)
 }
 
 /// Says what is known of the change: whoever sends it again has to know.

@@ -128,12 +128,9 @@ pub struct LockTicket(pub(super) Ticket, HeldLocks);
 
 impl LockTicket {
     fn new(ticket: Ticket, outer: &HeldLocks) -> Self {
-        let all = match &ticket {
-            Ticket::Own { guard, .. } => outer.and(guard.held().iter().cloned()),
-            // They are among the outer ones, unless they are no locks.
-            Ticket::Lent(held) | Ticket::Run(held) => outer.and(held.iter().cloned()),
-        };
-        Self(ticket, all)
+        let mut whole = Self(ticket, HeldLocks::default());
+        whole.1 = outer.and(whole.held().iter().cloned());
+        whole
     }
 
     fn held(&self) -> HeldLocks {
@@ -249,6 +246,10 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
 
     fn watch(&self, ticket: &LockTicket) -> impl Future<Output = ()> + Send + 'static {
         self.ends.watch(ticket)
+    }
+
+    fn body_deadline(&self, ticket: &LockTicket) -> Option<Duration> {
+        self.ends.body_deadline(ticket)
     }
 
     async fn leave(

@@ -151,9 +151,12 @@ impl HeldLocks {
         Scope::current().unwrap_or_default()
     }
 
-    /// These and more.
+    /// These and more; what is here already, from a layer further out, is here once.
     pub(super) fn and(&self, more: impl IntoIterator<Item = HeldLock>) -> Self {
-        Self(self.iter().cloned().chain(more).collect())
+        let is_new = |new: &HeldLock| {
+            !self.iter().any(|held| held.key == new.key && held.fence() == new.fence())
+        };
+        Self(self.iter().cloned().chain(more.into_iter().filter(is_new)).collect())
     }
 
     /// What makes code that runs within it know of these.

@@ -6,6 +6,10 @@
 //! `Retry-After`; with a wait set, the request stands in line first: in this process behind those that
 //! came before it, and with a single place for the whole process in the store's line.
 //!
+//! If the lock is lost while the handler runs, [`OnLoss`] says what its client gets. [`HoldUntil`] keeps the
+//! lock for as long as the answer streams. A client that dribbles its request is cut off after the
+//! layer's `body_deadline`, with 408.
+//!
 //! The same lock is there for code beneath the layers:
 //!
 //! ```

@@ -89,10 +89,9 @@ impl Default for Policy {
 impl Policy {
     /// How requests of this method take the lock; `None` if they don't.
     pub(super) fn mode(&self, method: &str) -> Option<Mode> {
-        self.methods.include(method).then(|| match (self.read_write, method) {
-            (true, "GET" | "HEAD") => Mode::Shared,
-            _ => self.asking.terms.mode,
-        })
+        let reads = self.read_write && matches!(method, "GET" | "HEAD");
+        let mode = if reads { Mode::Shared } else { self.asking.terms.mode };
+        self.methods.include(method).then_some(mode)
     }
 
     /// The lock of a key.

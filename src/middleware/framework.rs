@@ -1,9 +1,13 @@
 //! What the driver has to be told about a router.
 
-use std::{marker::PhantomData, net::SocketAddr};
+use std::{convert, error::Error, marker::PhantomData, net::SocketAddr};
 
+use bytes::Bytes;
 use http::{Extensions, request::Parts};
+use http_body::Body;
+use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
 
+use super::timed::{TimedBody, Untimed};
 use crate::{
     gate::{BadParam, Head, Route, View},
     store::Store,
@@ -31,11 +35,23 @@ pub trait Framework: Copy + Send + Sync + 'static {
     fn target(parts: &Parts) -> String {
         parts.uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string)
     }
+
+    /// Times a request's body, if it is of a type that can hold a timed one. Default: it is not, which is
+    /// logged once.
+    fn time<B: Body<Data = Bytes> + Send + 'static>(body: Untimed<B>) -> B {
+        body.give_up()
+    }
 }
 
 /// No router: plain hyper, tonic, a tower stack of one's own. The peer is a `SocketAddr` extension.
+///
+/// A `body_deadline` is kept for bodies of the type `UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>`, and
+/// for no other: nothing can be put into hyper's `Incoming`. Without it `max_hold` is what ends a lock
+/// whose client dribbles.
 #[derive(Debug, Clone, Copy)]
 pub struct Plain;
+
+type AnyBody = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
 
 impl Framework for Plain {
     fn route(_: &mut Parts) -> Route {
@@ -52,6 +68,11 @@ impl Framework for Plain {
 
     fn put_peer(extensions: &mut Extensions, peer: SocketAddr) {
         extensions.insert(peer);
+    }
+
+    fn time<B: Body<Data = Bytes> + Send + 'static>(body: Untimed<B>) -> B {
+        let timed = body.within::<AnyBody>(convert::identity, TimedBody::boxed_unsync);
+        timed.unwrap_or_else(Untimed::give_up)
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! What happens to a request: the gate is asked; if it has nothing to do with the request, the inner
 //! service is called as if the layer were not there. Otherwise the future enters the gate, calls the
-//! inner service, leaves the gate, and never changes the service's error. Dropping the future drops the
-//! gate's ticket, which gives back whatever was taken.
+//! inner service, leaves the gate, and never changes the service's error. The gate may end the call, or
+//! stay until the response's body has ended. Dropping the future or the body drops the gate's ticket, which
+//! gives back whatever was taken.
 //!
 //! The layer is generic over request and response body. It differs from a middleware written for one
 //! framework in that it has to be told how a router shows itself ([`Framework`]); without a router,
@@ -18,6 +19,7 @@ mod replay;
 mod service;
 #[cfg(test)]
 mod tests;
+mod timed;
 
 pub use self::{
     body::{BodyError, GateBody, response},
@@ -26,4 +28,5 @@ pub use self::{
     layer::GateLayer,
     replay::ServiceReplayer,
     service::GateService,
+    timed::{TimedBody, Untimed},
 };

@@ -5,6 +5,7 @@ use std::{
     mem,
     pin::pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -17,9 +18,10 @@ use super::{
     framework::{Framework, PartsView, head},
     future::ResponseFuture,
     parking::{AnyRequest, Parking, read_whole},
+    timed::Untimed,
 };
 use crate::{
-    gate::{Asked, Attended, Gate, Kept, Outcome, Parting, Verdict, attend},
+    gate::{Asked, Attended, Gate, Kept, Outcome, Parting, Reading, Verdict, attend},
     reply::{Fields, Reply},
 };
 
@@ -116,6 +118,7 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
     ) -> Result<Response<GateBody<R>>, S::Error>
     where
         S: Service<Request<B>, Response = Response<R>>,
+        B: Body<Data = Bytes> + Send + 'static,
         R: Body,
     {
         let head = parts.method == Method::HEAD;
@@ -124,12 +127,13 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
         if G::PARKS {
             parts.extensions.insert(parking.clone());
         }
+        let (body, reading) = time::<B, F>(body, self.gate.body_deadline(&ticket));
         let (inner, request) = (&mut self.inner, Request::from_parts(parts, body));
         // Called within the scope, not only polled: a layer further in asks its gate as it is called.
         let call = self.gate.within(&ticket).run(async { inner.call(request).await });
-        let ended = attend(pin!(call), pin!(self.gate.watch(&ticket))).await;
+        let ended = attend(pin!(call), pin!(self.gate.watch(&ticket)), reading.as_ref()).await;
         // No early return for an error: the gate is left in every case.
-        let outcome = ended.outcome(|ended| match ended {
+        let outcome = ended.outcome(reading.as_ref(), |ended| match ended {
             Ok(response) if is_sent_without_body(head, response) => {
                 Outcome::Answered(response.status().as_u16())
             }
@@ -137,15 +141,18 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
             Err(_) => Outcome::Failed,
         });
         let parting = self.gate.leave(ticket, outcome).await;
-        let Attended::Ended(ended) = ended else {
-            return Ok(response(parting.into_reply()));
+        let answer = match ended {
+            Attended::Ended(Ok(answer)) => answer,
+            Attended::Ended(Err(error)) if outcome != Outcome::TooSlow => return Err(error),
+            Attended::Ended(Err(_)) | Attended::Stopped => {
+                return Ok(response(parting.into_reply()));
+            }
         };
-        let answer = ended?;
         let instead = match parting {
             Parting::Fields(fields) => return Ok(with_fields(answer, fields)),
             Parting::Replace(reply) => Some(reply),
             Parting::Keep(ticket) => {
-                let kept = Kept::new(self.gate, ticket);
+                let kept = Kept::new(self.gate, ticket, reading);
                 return Ok(answer.map(|body| GateBody::kept(body, kept)));
             }
             Parting::Accept { parked, limit } => match parking.take() {
@@ -157,6 +164,21 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
             Some(reply) => response(reply),
             None => answer.map(GateBody::inner),
         })
+    }
+}
+
+/// A body that is at its end has no client to wait for.
+fn time<B, F>(body: B, limit: Option<Duration>) -> (B, Option<Reading>)
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    F: Framework,
+{
+    match limit {
+        Some(limit) if !body.is_end_stream() => {
+            let (reading, patience) = Reading::new(limit);
+            (F::time(Untimed::new(body, patience)), Some(reading))
+        }
+        _ => (body, None),
     }
 }
 

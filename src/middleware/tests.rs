@@ -1,12 +1,15 @@
 //! The driver around a lock whose store is slow, with tokio's clock stopped: what waits for what.
 
-use std::{convert::Infallible, future::Future, time::Duration};
+use std::{
+    convert::Infallible, error::Error as StdError, future::Future, sync::Arc, time::Duration,
+};
 
 use bytes::Bytes;
-use futures_util::stream;
-use http::{Request, Response, request::Parts};
+use futures_util::{StreamExt as _, stream};
+use http::{Request, Response, StatusCode, request::Parts};
 use http_body::{Body, Frame};
-use http_body_util::{BodyExt as _, Empty, Full, StreamBody};
+use http_body_util::{BodyExt as _, Empty, Full, StreamBody, combinators::UnsyncBoxBody};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tower::{ServiceExt as _, service_fn};
 use tower_layer::Layer as _;
@@ -24,10 +27,6 @@ fn gate(store: &Store) -> LockGate<Parts> {
     LockGate::new(KeySource::header("order")).store(store)
 }
 
-fn request() -> Request<Empty<Bytes>> {
-    Request::post("/").header("order", "7").body(Empty::new()).expect("valid")
-}
-
 /// What the layer answers around a handler.
 async fn answer<F, R>(
     gate: LockGate<Parts>,
@@ -42,7 +41,7 @@ where
         async { Ok::<_, Infallible>(Response::new(answer.await)) }
     });
     let service = GateLayer::<_, Plain>::new(gate).layer(handler);
-    service.oneshot(request()).await.expect("it does not fail")
+    service.oneshot(post(Empty::<Bytes>::new())).await.expect("it does not fail")
 }
 
 /// A store that takes a second for the next release.
@@ -145,5 +144,162 @@ async fn a_loss_breaks_the_body_off_or_not() {
     for policy in [OnLoss::Finish, OnLoss::Replace] {
         let (_, next) = stalls(policy).await;
         assert!(next.is_none(), "it may go on: {next:?}");
+    }
+}
+
+fn post<B>(body: B) -> Request<B> {
+    Request::post("/").header("order", "7").body(body).expect("valid")
+}
+
+type Boxed = UnsyncBoxBody<Bytes, Box<dyn StdError + Send + Sync>>;
+
+/// A body of so many bytes, each of which takes so long.
+fn dribble<E: Send + 'static>(bytes: usize, each: Duration) -> UnsyncBoxBody<Bytes, E> {
+    let frames = stream::iter(0..bytes).then(move |_| async move {
+        tokio::time::sleep(each).await;
+        Ok(Frame::data(Bytes::from_static(b".")))
+    });
+    StreamBody::new(frames).boxed_unsync()
+}
+
+/// What is answered to a dribbling client, and when.
+async fn answered<F, E>(
+    gate: LockGate<Parts>,
+    body: Boxed,
+    handler: impl Fn(Boxed) -> F + Clone + Send + 'static,
+) -> (Duration, Result<u16, E>)
+where
+    F: Future<Output = Result<StatusCode, E>> + Send + 'static,
+    E: Send + 'static,
+{
+    let handler = service_fn(move |request: Request<Boxed>| {
+        let status = handler(request.into_body());
+        async {
+            let mut response = Response::new(Empty::<Bytes>::new());
+            *response.status_mut() = status.await?;
+            Ok(response)
+        }
+    });
+    let began = Instant::now();
+    let answer = GateLayer::<_, Plain>::new(gate).layer(handler).oneshot(post(body)).await;
+    (began.elapsed(), answer.map(|answer| answer.status().as_u16()))
+}
+
+/// A handler that makes the best of it.
+async fn reads(mut body: Boxed) -> Result<StatusCode, Infallible> {
+    while let Some(Ok(_)) = body.frame().await {}
+    Ok(StatusCode::OK)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dribble_ends_after_five_seconds_of_waiting() {
+    let store = Store::memory();
+    let second = |bytes| dribble(bytes, SECOND);
+    assert_eq!(answered(gate(&store), second(4), reads).await, (4 * SECOND, Ok(200)));
+    let (took, status) = answered(gate(&store), second(60), reads).await;
+    assert_eq!((took.as_secs(), status), (5, Ok(408)));
+    assert!(is_free(&store).await);
+    let store = Store::memory();
+    let longer = gate(&store).body_deadline(Duration::MAX);
+    assert_eq!(answered(longer, second(50), reads).await, (50 * SECOND, Ok(200)));
+}
+
+/// Between two bytes the handler is busy for longer than the client.
+#[tokio::test(start_paused = true)]
+async fn what_the_handler_does_meanwhile_does_not_count() {
+    let works = |mut body: Boxed| async move {
+        tokio::time::sleep(10 * SECOND).await;
+        while let Some(Ok(_)) = body.frame().await {
+            tokio::time::sleep(10 * SECOND).await;
+        }
+        Ok::<_, Infallible>(StatusCode::OK)
+    };
+    let store = Store::memory();
+    let each = Duration::from_millis(1500);
+    assert_eq!(answered(gate(&store), dribble(3, each), works).await.1, Ok(200));
+    assert_eq!(answered(gate(&store), dribble(4, each), works).await.1, Ok(408));
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_the_handler_makes_of_it_the_answer_is_408() {
+    let store = Store::memory();
+    let fails = |mut body: Boxed| async move {
+        while let Some(frame) = body.frame().await {
+            frame.map_err(|error| error.to_string())?;
+        }
+        Ok::<_, String>(StatusCode::OK)
+    };
+    assert_eq!(answered(gate(&store), dribble(60, SECOND), fails).await.1, Ok(408));
+    let ignores = |body: Boxed| async move {
+        let _ = reads(body).await;
+        std::future::pending::<Result<_, Infallible>>().await
+    };
+    assert_eq!(answered(gate(&store), dribble(60, SECOND), ignores).await.1, Ok(408));
+    // In a task of its own, which nothing else tells the driver of.
+    let spawns = |body: Boxed| async move {
+        tokio::spawn(reads(body));
+        std::future::pending::<Result<_, Infallible>>().await
+    };
+    assert_eq!(answered(gate(&store), dribble(60, SECOND), spawns).await.1, Ok(408));
+    assert!(is_free(&store).await);
+}
+
+/// What the handler had begun has ended before the lock is given back.
+#[tokio::test(start_paused = true)]
+async fn a_handler_is_dropped_before_its_lock_is_given_back() {
+    struct Work(Arc<Mutex<Option<Instant>>>);
+
+    impl Drop for Work {
+        fn drop(&mut self) {
+            *self.0.lock() = Some(Instant::now());
+        }
+    }
+
+    let store = slow();
+    let ended = Arc::new(Mutex::new(None));
+    let place = Arc::clone(&ended);
+    let began = Instant::now();
+    let (took, status) = answered(gate(&store), dribble(60, SECOND), move |body| {
+        let work = Work(Arc::clone(&place));
+        async move {
+            let _work = work;
+            let _ = reads(body).await;
+            std::future::pending::<Result<_, Infallible>>().await
+        }
+    })
+    .await;
+    assert_eq!((took.as_secs(), status), (6, Ok(408)));
+    let ended = ended.lock().expect("it was dropped");
+    assert_eq!((ended - began).as_secs(), 5, "a second before the release was over");
+}
+
+/// Nothing can be put into it, so nothing is counted; it is logged.
+#[tokio::test(start_paused = true)]
+async fn a_body_of_another_type_is_left_alone() {
+    let store = Store::memory();
+    let handler = service_fn(|request: Request<UnsyncBoxBody<Bytes, Infallible>>| async {
+        let whole = request.into_body().collect().await?.to_bytes();
+        Ok::<_, Infallible>(Response::new(Full::new(whole)))
+    });
+    let service = GateLayer::<_, Plain>::new(gate(&store)).layer(handler);
+    let answer = service.oneshot(post(dribble(9, SECOND))).await.expect("it does not fail");
+    assert_eq!(answer.status(), StatusCode::OK);
+}
+
+/// The request's body becomes the answer's: the head is out when the client turns out to be slow.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_waits_for_its_request_breaks_off() {
+    for (until, whole) in [(HoldUntil::BodyEnd, false), (HoldUntil::Answered, true)] {
+        let store = Store::memory();
+        let echo = service_fn(|request: Request<Boxed>| async {
+            Ok::<_, Infallible>(Response::new(request.into_body()))
+        });
+        let gate = gate(&store).hold_until(until);
+        let service = GateLayer::<_, Plain>::new(gate).layer(echo);
+        let answer = service.oneshot(post(dribble(9, SECOND))).await.expect("it does not fail");
+        assert_eq!(answer.status(), StatusCode::OK);
+        let echoed = answer.into_body().collect().await;
+        assert_eq!(echoed.is_ok(), whole, "without a lock there is nothing to protect");
+        assert!(store.shutdown(SECOND).await && is_free(&store).await);
     }
 }

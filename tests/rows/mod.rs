@@ -1,5 +1,6 @@
 //! The rows, and what they have in common.
 
+pub(crate) mod body_deadline;
 pub(crate) mod defer;
 pub(crate) mod end_of_lock;
 pub(crate) mod hold_until;

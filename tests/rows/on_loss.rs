@@ -12,9 +12,14 @@ pub(super) fn lost(answer: Answer, loss: &str) -> Answer {
     assert_eq!(answer.field("cache-control"), "no-store", "{answer:?}");
     let problem = answer.problem();
     assert_eq!(problem["type"], "urn:lockgate:problem:lock-lost");
-    assert_eq!(problem["loss"], loss);
+    assert!(is(problem["loss"].as_str(), loss), "{problem}");
     assert!(problem["detail"].is_string(), "what has become of the change: {problem}");
     answer
+}
+
+/// Whoever looks at a lock that is at its end before the agent does finds that it has lapsed.
+fn is(told: Option<&str>, loss: &str) -> bool {
+    told == Some(loss) || (loss, told) == ("too-long", Some("lapsed"))
 }
 
 /// It is the default: nothing else is set on this route.
@@ -35,7 +40,7 @@ pub(crate) async fn a_handler_may_finish_and_is_marked(case: Case) {
     // Somebody else has had the lock meanwhile.
     passes_at_once(&site, "7").await;
     let answer = hold.let_go().await.expect(200);
-    assert_eq!(answer.field("lock-lost"), "too-long", "{answer:?}");
+    assert!(is(Some(answer.field("lock-lost")), "too-long"), "{answer:?}");
     let _ = fence(&answer);
     assert_eq!(case.desk.tags(), ["", "late"]);
     let in_time = site.post("/finish/7").send().await.expect(200);
@@ -58,7 +63,7 @@ pub(crate) async fn layers_further_out_see_the_answer(case: Case) {
     let site = case.site().await;
     let hold = site.hold("/layered/7").await;
     let answer = lost(hold.answer().await, "too-long");
-    assert_eq!(answer.field("lock-lost"), "too-long", "{answer:?}");
+    assert!(is(Some(answer.field("lock-lost")), "too-long"), "{answer:?}");
     assert!(answer.field("ratelimit").contains("r=4"), "{answer:?}");
     passes_at_once(&site, "7").await;
 }

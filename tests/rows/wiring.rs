@@ -2,6 +2,8 @@
 
 use lockgate_tests::{Answer, Case};
 
+use super::accepted;
+
 /// A 500 that tells nothing but that.
 #[track_caller]
 fn our_fault(answer: Answer) {
@@ -33,8 +35,26 @@ pub(crate) async fn a_parameter_that_the_route_lacks_is_our_fault(case: Case) {
 
 pub(crate) async fn a_defer_layer_inside_the_lock_is_our_fault(case: Case) {
     let site = case.site().await;
-    our_fault(site.post("/inverted/7").send().await);
-    assert_eq!(case.desk.ran().len(), 0);
-    // What the outer layer took is given back.
-    let _ = site.post("/orders/7/pay").send().await.expect(200);
+    for target in ["/inverted/7", "/inverted-whole/7", "/between-locks/7"] {
+        our_fault(site.post(target).body("note").send().await);
+        assert_eq!(case.desk.ran().len(), 0);
+        // What the outer layer took is given back.
+        let _ = site.post("/orders/7/pay").send().await.expect(200);
+        case.desk.forget();
+    }
+}
+
+/// The other way round is right, whatever is set on the lock.
+pub(crate) async fn a_defer_layer_outside_the_lock_is_right(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let jobs = ["/orders/7/refund", "/whole-refund/7", "/brief-refund/7", "/slow-refund/7"];
+    let mut accepted_jobs = Vec::new();
+    for target in jobs {
+        accepted_jobs.push(accepted(site.post(target).body("note").send().await));
+    }
+    let _ = hold.let_go().await.expect(200);
+    for job in accepted_jobs {
+        assert_eq!(job.done(&site).await["body"], "note");
+    }
 }

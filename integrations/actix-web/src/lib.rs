@@ -86,6 +86,7 @@ mod parking;
 mod replay;
 mod reply;
 mod routes;
+mod timed;
 mod transform;
 
 #[cfg(feature = "redis")]

@@ -13,7 +13,7 @@ use futures_util::{
 };
 use lockgate::{
     Reply,
-    gate::{Asked, Attended, Gate, Kept, Outcome, Parting, Verdict, attend},
+    gate::{Asked, Attended, Gate, Kept, Outcome, Parting, Reading, Verdict, attend},
 };
 
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
     framework::{RequestView, head},
     parking::{Parking, read_whole},
     reply::{Refused, add_fields, response},
+    timed::time,
 };
 
 /// The inner service's own body, or that of a reply of ours.
@@ -92,7 +93,11 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
         }
     }
 
-    async fn pass<B>(self, ticket: G::Ticket, request: ServiceRequest) -> Result<Answer<B>, Error>
+    async fn pass<B>(
+        self,
+        ticket: G::Ticket,
+        mut request: ServiceRequest,
+    ) -> Result<Answer<B>, Error>
     where
         S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error>,
         B: MessageBody + 'static,
@@ -103,11 +108,12 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
             request.extensions_mut().insert(parking.clone());
         }
         // No clone of the request is kept meanwhile: routing has to be its only owner.
+        let reading = time(&mut request, self.gate.body_deadline(&ticket));
         // Called within the scope, not only polled: a layer further in asks its gate as it is called.
         let call = self.gate.within(&ticket).run(async { self.inner.call(request).await });
-        let ended = attend(pin!(call), pin!(self.gate.watch(&ticket))).await;
+        let ended = attend(pin!(call), pin!(self.gate.watch(&ticket)), reading.as_ref()).await;
         // No early return for an error: the gate is left in every case.
-        let outcome = ended.outcome(|ended| match ended {
+        let outcome = ended.outcome(reading.as_ref(), |ended| match ended {
             Ok(response) if is_sent_without_body(response) => {
                 Outcome::Answered(response.status().as_u16())
             }
@@ -117,9 +123,15 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
         });
         let parting = self.gate.leave(ticket, outcome).await;
         match ended {
-            Attended::Ended(Ok(response)) => Ok(self.answer(response, parting, &parking).await),
-            Attended::Ended(Err(error)) => Err(amend(error, parting)),
-            Attended::Stopped => Err(Refused::error(parting.into_reply())),
+            Attended::Ended(Ok(response)) => {
+                Ok(self.answer(response, parting, &parking, reading).await)
+            }
+            Attended::Ended(Err(error)) if outcome != Outcome::TooSlow => {
+                Err(amend(error, parting))
+            }
+            Attended::Ended(Err(_)) | Attended::Stopped => {
+                Err(Refused::error(parting.into_reply()))
+            }
         }
     }
 
@@ -128,6 +140,7 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
         mut answer: ServiceResponse<B>,
         parting: Parting<G::Ticket, G::Parked>,
         parking: &Parking,
+        reading: Option<Reading>,
     ) -> Answer<B> {
         let instead = match parting {
             Parting::Fields(fields) => {
@@ -136,7 +149,7 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
             }
             Parting::Replace(reply) => Some(reply),
             Parting::Keep(ticket) => {
-                let kept = Kept::new(self.gate, ticket);
+                let kept = Kept::new(self.gate, ticket, reading);
                 return answer.map_body(|_, body| EitherBody::right(keep(body, kept)));
             }
             Parting::Accept { parked, limit } => match parking.take() {

@@ -323,3 +323,42 @@ async fn an_extractor_without_its_layer_is_500() {
     assert!(!ran.load(Ordering::SeqCst));
     assert!(read_body(answer).await.is_empty(), "the client learns nothing");
 }
+
+/// A client that sends nothing more.
+fn stalled() -> actix_http::Payload {
+    actix_http::Payload::Stream { payload: Box::pin(futures_util::stream::pending()) }
+}
+
+/// Whatever a handler, or a layer inside the lock, makes of a body that broke off.
+#[actix_web::test]
+async fn a_slow_client_is_told_408() {
+    let store = Store::memory();
+    let lock = || LockLayer::by_path_param("id").body_deadline(Duration::from_millis(10));
+    let order = || web::resource("/orders/{id}/refund");
+    let app = App::new()
+        .service(order().post(|_: Bytes| async { "" }).wrap(lock()))
+        .service(web::scope("/errors").service(
+            order().post(|_: Bytes| async { "" }).wrap(from_fn(all_to_error)).wrap(lock()),
+        ))
+        .app_data(Data::new(store.clone()));
+    let app = init_service(app).await;
+    for uri in ["/orders/7/refund", "/errors/orders/7/refund"] {
+        let request = TestRequest::post().uri(uri).to_request();
+        let (request, _) = request.replace_payload(stalled());
+        let status = match app.call(request).await {
+            Ok(response) => response.status(),
+            Err(error) => error.as_response_error().status_code(),
+        };
+        assert_eq!(status, StatusCode::REQUEST_TIMEOUT, "{uri}");
+        assert!(store.lock(key()).acquire().await.is_ok_and(|guard| guard.fence() > 0));
+        assert!(store.shutdown(Duration::from_secs(5)).await);
+    }
+}
+
+async fn all_to_error(
+    request: ServiceRequest,
+    next: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse<impl MessageBody>, Error> {
+    let response = next.call(request).await?;
+    if response.status().is_client_error() { Err(ErrorImATeapot("no")) } else { Ok(response) }
+}

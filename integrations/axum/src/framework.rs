@@ -2,15 +2,18 @@
 
 use std::net::SocketAddr;
 
-use axum::extract::{
-    ConnectInfo, FromRequestParts as _, MatchedPath, OriginalUri, RawPathParams,
-    rejection::RawPathParamsRejection,
+use axum::{
+    body::{Body, Bytes, HttpBody},
+    extract::{
+        ConnectInfo, FromRequestParts as _, MatchedPath, OriginalUri, RawPathParams,
+        rejection::RawPathParamsRejection,
+    },
 };
 use futures_util::FutureExt as _;
 use http::{Extensions, request::Parts};
 use lockgate::{
     gate::{BadParam, Route},
-    middleware::Framework,
+    middleware::{Framework, Untimed},
 };
 
 /// axum 0.8.
@@ -52,6 +55,12 @@ impl Framework for Axum {
     fn target(parts: &Parts) -> String {
         let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |original| &original.0);
         uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string)
+    }
+
+    fn time<B: HttpBody<Data = Bytes> + Send + 'static>(body: Untimed<B>) -> B {
+        // What an error was made of, so that a body over its limit still is one (413).
+        let timed = body.within::<Body>(axum::Error::into_inner, Body::new);
+        timed.unwrap_or_else(Untimed::give_up)
     }
 }
 

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `gate=NAME` | stops at the gate before it works |
 //! | `first=NAME` | reads the first chunk of the body, then stops at the gate |
+//! | `unread=1` | does not read the body |
 //! | `status=N` | answers with this status |
 //! | `fail=N` | answers with 500 on the first N runs of a deferred request |
 //! | `panic=1` | panics |
@@ -104,7 +105,10 @@ impl Desk {
         S: Stream<Item = Result<Bytes, E>> + Unpin,
     {
         let query = query(&seen.target);
-        let body = self.read(body, query.get("first")).await;
+        let body = match query.get("unread") {
+            None => self.read(body, query.get("first")).await,
+            Some(_) => Bytes::new(),
+        };
         if let Some(gate) = query.get("gate") {
             self.gates.pass(gate).await;
         }
@@ -180,6 +184,11 @@ impl Desk {
     #[must_use]
     pub fn ran(&self) -> Vec<Ran> {
         self.ran.lock().clone()
+    }
+
+    /// Forgets what has run.
+    pub fn forget(&self) {
+        self.ran.lock().clear();
     }
 
     /// The tags of what has run, in order.

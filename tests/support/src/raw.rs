@@ -1,6 +1,6 @@
 //! A socket and nothing else: for bytes that no client would send, and for clients that leave.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -52,6 +52,27 @@ impl Raw {
         })
         .await;
         String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Sends bytes at this pace, one at a time, and then nothing. Reads meanwhile, until the other side
+    /// closes.
+    pub async fn dribble(&mut self, bytes: &str, pace: Duration) -> String {
+        let (mut reader, mut writer) = self.0.split();
+        let dribble = async {
+            for byte in bytes.bytes() {
+                tokio::time::sleep(pace).await;
+                // The other side may have had enough.
+                let _ = writer.write_all(&[byte]).await;
+            }
+            std::future::pending::<()>().await;
+        };
+        let mut answer = Vec::new();
+        let read = within("the end of the connection", reader.read_to_end(&mut answer));
+        tokio::select! {
+            _ = read => {}
+            () = dribble => {}
+        }
+        String::from_utf8_lossy(&answer).into_owned()
     }
 
     /// Reads until the other side closes. A reset counts as closed: the server need not read all.

@@ -28,6 +28,12 @@
 //! | `/whole-twice/{id}` | the same, with a lock by `id` inside |
 //! | `/whole-refund/{id}` | defer, lock by `id` as `/whole` |
 //! | `/brief-whole/{id}`, `/brief-whole-finish/{id}` | as `/whole`, for at most a second |
+//! | `/slow/{id}` | lock by `id`, waits 300 ms for the request's body |
+//! | `/slow-whole/{id}` | the same, and until the body of the answer has ended |
+//! | `/slow-twice/{id}` | the same, with a lock by `id` inside |
+//! | `/slow-refund/{id}` | defer, lock by `id` as `/slow` |
+//! | `/inverted-whole/{id}` | lock by `id` as `/whole`, defer: the wrong way round |
+//! | `/between-locks/{id}` | lock by `id`, defer, lock by `id`: wrong too |
 //! | `/background/{id}` | lock by `id`, given back in the background |
 //! | `/wrong/{id}` | lock by a parameter that the route does not have |
 //! | `/inverted/{id}` | lock by `id`, defer: the wrong way round |

@@ -12,6 +12,7 @@ pub(super) fn ends(config: &mut ServiceConfig) {
     let brief = || by_id().max_hold(Duration::from_secs(1));
     let whole = || by_id().all_methods().hold_until(HoldUntil::BodyEnd);
     let brief_whole = || brief().hold_until(HoldUntil::BodyEnd);
+    let slow = || by_id().body_deadline(Duration::from_millis(300));
     let mut one = |path: &str, layer: LockLayer| {
         config.service(resource(path).to(work).wrap(layer));
     };
@@ -19,6 +20,8 @@ pub(super) fn ends(config: &mut ServiceConfig) {
     one("/whole/{id}", whole());
     one("/brief-whole/{id}", brief_whole());
     one("/brief-whole-finish/{id}", brief_whole().on_loss(OnLoss::Finish));
+    one("/slow/{id}", slow());
+    one("/slow-whole/{id}", slow().hold_until(HoldUntil::BodyEnd));
     one("/brief/{id}", brief());
     one("/finish/{id}", brief().on_loss(OnLoss::Finish));
     one("/finish-late/{id}", by_id().on_loss(OnLoss::Finish));
@@ -32,5 +35,11 @@ pub(super) fn ends(config: &mut ServiceConfig) {
     let twice = resource("/whole-twice/{id}").to(work).wrap(by_id()).wrap(whole());
     let whole_refund =
         resource("/whole-refund/{id}").to(work).wrap(whole()).wrap(DeferLayer::new());
+    let slow_twice = resource("/slow-twice/{id}").to(work).wrap(by_id()).wrap(slow());
+    let slow_refund = resource("/slow-refund/{id}").to(work).wrap(slow()).wrap(DeferLayer::new());
+    let inverted = resource("/inverted-whole/{id}").to(work).wrap(DeferLayer::new()).wrap(whole());
+    let between = resource("/between-locks/{id}").to(work).wrap(by_id()).wrap(DeferLayer::new());
+    config.service(inverted).service(between.wrap(by_id()));
+    config.service(slow_twice).service(slow_refund);
     config.service(layered).service(refund).service(twice).service(whole_refund);
 }

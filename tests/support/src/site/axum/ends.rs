@@ -12,6 +12,7 @@ pub(super) fn ends() -> Routes {
     let brief = || by_id().max_hold(Duration::from_secs(1));
     let whole = || by_id().all_methods().hold_until(HoldUntil::BodyEnd);
     let brief_whole = || brief().hold_until(HoldUntil::BodyEnd);
+    let slow = || by_id().body_deadline(Duration::from_millis(300));
     let one = |path, layer: LockLayer| Router::new().route(path, any(work)).layer(layer);
     one("/background/{id}", by_id().release_in_background())
         .merge(one("/whole/{id}", whole()))
@@ -19,6 +20,17 @@ pub(super) fn ends() -> Routes {
         .merge(one("/whole-refund/{id}", whole()).layer(DeferLayer::new()))
         .merge(one("/brief-whole/{id}", brief_whole()))
         .merge(one("/brief-whole-finish/{id}", brief_whole().on_loss(OnLoss::Finish)))
+        .merge(one("/slow/{id}", slow()))
+        .merge(one("/slow-whole/{id}", slow().hold_until(HoldUntil::BodyEnd)))
+        .merge(one("/slow-twice/{id}", by_id()).layer(slow()))
+        .merge(one("/slow-refund/{id}", slow()).layer(DeferLayer::new()))
+        .merge(
+            Router::new()
+                .route("/inverted-whole/{id}", any(work))
+                .layer(DeferLayer::new())
+                .layer(whole()),
+        )
+        .merge(one("/between-locks/{id}", by_id()).layer(DeferLayer::new()).layer(by_id()))
         .merge(one("/brief/{id}", brief()))
         .merge(one("/finish/{id}", brief().on_loss(OnLoss::Finish)))
         .merge(one("/finish-late/{id}", by_id().on_loss(OnLoss::Finish)))

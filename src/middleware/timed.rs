@@ -1,0 +1,122 @@
+//! A request body whose client must not be too slow.
+
+use std::{
+    any::{Any, TypeId, type_name},
+    error::Error as StdError,
+    fmt,
+    pin::Pin,
+    sync::Once,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use pin_project::pin_project;
+
+use crate::gate::Patience;
+
+type BoxError = Box<dyn StdError + Send + Sync>;
+
+/// A request body that is to be timed. The layers don't change a request's body type, so it can be only
+/// if a timed one fits into that type again; a [`Framework`](super::Framework) knows into which it does.
+pub struct Untimed<B> {
+    body: B,
+    patience: Patience,
+}
+
+impl<B: Body<Data = Bytes> + 'static> Untimed<B> {
+    pub(super) fn new(body: B, patience: Patience) -> Self {
+        Self { body, patience }
+    }
+
+    /// Times the body if it is a `T`, by putting it into another `T`. The first function makes an error of
+    /// what a `T` fails with, so that the second can make the same of it again.
+    ///
+    /// # Errors
+    ///
+    /// The body as it was, if it is none.
+    pub fn within<T: Body<Data = Bytes> + 'static>(
+        self,
+        error: fn(T::Error) -> BoxError,
+        make: impl FnOnce(TimedBody<T>) -> T,
+    ) -> Result<B, Self> {
+        if TypeId::of::<B>() != TypeId::of::<T>() {
+            return Err(self);
+        }
+        let timed = |body| make(TimedBody { body: Some(body), error, patience: self.patience });
+        // One type by two names.
+        let body = cast::<B, T>(self.body).map(timed).and_then(cast::<T, B>);
+        Ok(body.expect("it is of this type"))
+    }
+
+    /// Leaves it as it is, and logs once that the setting does nothing here.
+    pub fn give_up(self) -> B {
+        static TOLD: Once = Once::new();
+        TOLD.call_once(|| {
+            tracing::warn!(
+                body = type_name::<B>(),
+                "body_deadline is not kept: a body of this type can't be timed; box it outside the \
+                 layer, or give the layer a `Framework` of your own"
+            );
+        });
+        self.body
+    }
+}
+
+fn cast<A: 'static, B: 'static>(value: A) -> Option<B> {
+    let mut place = Some(value);
+    (&mut place as &mut dyn Any).downcast_mut::<Option<B>>()?.take()
+}
+
+/// A request body that fails when its client has been too slow.
+#[pin_project]
+pub struct TimedBody<B: Body> {
+    /// `None` once it has failed.
+    #[pin]
+    body: Option<B>,
+    error: fn(B::Error) -> BoxError,
+    patience: Patience,
+}
+
+impl<B: Body<Data = Bytes>> Body for TimedBody<B> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let mut this = self.project();
+        let Some(body) = this.body.as_mut().as_pin_mut() else {
+            return Poll::Ready(None);
+        };
+        let polled = body.poll_frame(cx).map_err(*this.error);
+        match this.patience.check(cx, polled.is_pending()) {
+            Ok(()) => polled,
+            Err(too_slow) => {
+                this.body.set(None);
+                Poll::Ready(Some(Err(too_slow.into())))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map(Body::size_hint).unwrap_or_default()
+    }
+}
+
+impl<B> fmt::Debug for Untimed<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Untimed").field("patience", &self.patience).finish_non_exhaustive()
+    }
+}
+
+impl<B: Body> fmt::Debug for TimedBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TimedBody").field("patience", &self.patience).finish_non_exhaustive()
+    }
+}
