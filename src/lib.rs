@@ -48,7 +48,7 @@ pub use self::{
     key::Key,
     lock::{
         Busy, BusyStatus, HeldLock, HeldLocks, HoldUntil, LockGuard, LockRequest, LockSet,
-        LocksRequest, NotAcquired, OnLoss, Released,
+        LocksRequest, NotAcquired, OnLoss, Released, SharedSecret,
     },
     outage::Outage,
     rate_limit::{Decision, Policy, Quota, RateLimit, RateStatus, Requests},

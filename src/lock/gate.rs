@@ -178,6 +178,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     type Parked = std::convert::Infallible;
 
     fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<LockFacts> {
+        self.policy.clean(view);
         let Some(mode) = self.policy.mode(view.method()) else {
             return Asked::Skip;
         };
@@ -196,6 +197,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         let run = run.map(HeldLock::of_run);
         // A middleware may have rebuilt the request, or sent it to another task: one of the two is left.
         let mut held = view.get::<HeldLocks>().unwrap_or_else(HeldLocks::current);
+        held = held.and(self.policy.trusted(view, &store));
         let lent = Ticket::of_what_is_held(&store, &keys, mode, &held, run.as_ref());
         let Ok(lent) = lent else { return Asked::Answer(would_deadlock()) };
         if lent.is_none() {
@@ -233,9 +235,11 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     }
 
     fn show<V: View<Native = N>>(&self, ticket: &LockTicket, view: &mut V) {
-        if let Some(first) = ticket.held().iter().next() {
+        let held = ticket.held();
+        if let Some(first) = held.iter().next() {
             view.put(first.clone());
         }
+        self.policy.tell_fences(&held, view);
         view.put(ticket.1.clone());
         view.put(UnderLock);
     }

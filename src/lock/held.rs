@@ -32,6 +32,17 @@ enum Kind {
     Admitted,
     /// `grant` is `None` if the lock is of a deferred run, whose worker gives it back.
     Here { facts: Arc<HoldFacts>, grant: Option<Weak<Grant>> },
+    /// Another service said so.
+    Elsewhere(Arc<Elsewhere>),
+}
+
+/// What another service has said of its lock, for the store of this node.
+#[derive(Debug)]
+pub(super) struct Elsewhere {
+    pub(super) node: Arc<str>,
+    pub(super) fence: u64,
+    pub(super) mode: Mode,
+    pub(super) until: Instant,
 }
 
 impl HeldLock {
@@ -49,6 +60,10 @@ impl HeldLock {
         Self { key, kind: Kind::Admitted }
     }
 
+    pub(super) fn elsewhere(key: Key, said: Elsewhere) -> Self {
+        Self { key, kind: Kind::Elsewhere(Arc::new(said)) }
+    }
+
     /// The lock's key.
     #[must_use]
     pub fn key(&self) -> &Key {
@@ -62,6 +77,7 @@ impl HeldLock {
         match &self.kind {
             Kind::Admitted => None,
             Kind::Here { facts, .. } => Some(facts.fence),
+            Kind::Elsewhere(said) => Some(said.fence),
         }
     }
 
@@ -73,6 +89,7 @@ impl HeldLock {
             Kind::Here { facts, .. } if facts.loss().is_none() && !facts.is_over() => {
                 facts.valid_until().saturating_duration_since(Instant::now())
             }
+            Kind::Elsewhere(said) => said.until.saturating_duration_since(Instant::now()),
             Kind::Here { .. } | Kind::Admitted => Duration::ZERO,
         }
     }
@@ -83,32 +100,40 @@ impl HeldLock {
         match &self.kind {
             Kind::Admitted => None,
             Kind::Here { facts, .. } => facts.loss(),
+            Kind::Elsewhere(said) => (Instant::now() >= said.until).then_some(Loss::Lapsed),
         }
     }
 
-    /// Resolves when the lock is lost; never if it is given back first, or was never held.
+    /// Resolves when the lock is lost; never if it is given back first, or was never held. A lock that
+    /// another service has ends here when that service's word for it does.
     pub async fn lost(&self) -> Loss {
         match &self.kind {
             Kind::Admitted => std::future::pending().await,
             Kind::Here { facts, .. } => facts.lost().await,
+            Kind::Elsewhere(said) => {
+                tokio::time::sleep_until(said.until).await;
+                Loss::Lapsed
+            }
         }
     }
 
     /// Whether it is the lock of this name in this store. A handle of another process, or of another
     /// namespace, is another store as far as can be known.
-    fn is_of(&self, store: &Store, key: &Key) -> bool {
+    pub(super) fn is_of(&self, store: &Store, key: &Key) -> bool {
         let node = match &self.kind {
             Kind::Admitted => return false,
             Kind::Here { facts, .. } => facts.lease.me.node(),
+            Kind::Elsewhere(said) => &*said.node,
         };
         self.key == *key && node == store.node().as_str()
     }
 
-    /// Whether whoever has it in its mode has it in that one too.
-    fn covers(&self, wanted: Mode) -> bool {
+    /// How it is held, if it is.
+    pub(super) fn mode(&self) -> Option<Mode> {
         match &self.kind {
-            Kind::Admitted => false,
-            Kind::Here { facts, .. } => covers(facts.lease.terms.mode, wanted),
+            Kind::Admitted => None,
+            Kind::Here { facts, .. } => Some(facts.lease.terms.mode),
+            Kind::Elsewhere(said) => Some(said.mode),
         }
     }
 
@@ -118,6 +143,8 @@ impl HeldLock {
             Kind::Here { facts, .. } if facts.is_over() || facts.loss().is_some() => None,
             Kind::Here { grant: Some(grant), .. } => grant.upgrade().map(LockGuard::share),
             Kind::Here { grant: None, .. } => Some(LockGuard::lent(self.clone())),
+            Kind::Elsewhere(said) if Instant::now() >= said.until => None,
+            Kind::Elsewhere(_) => Some(LockGuard::lent(self.clone())),
             Kind::Admitted => None,
         }
     }
@@ -223,7 +250,11 @@ impl HeldLocks {
         let Some((held, guard)) = here.find_map(|held| Some((held, held.share()?))) else {
             return Ok(None);
         };
-        if held.covers(mode) { Ok(Some(guard)) } else { Err(NotAcquired::WouldDeadlock) }
+        if held.mode().is_some_and(|has| covers(has, mode)) {
+            Ok(Some(guard))
+        } else {
+            Err(NotAcquired::WouldDeadlock)
+        }
     }
 
     /// Their names in a log line.

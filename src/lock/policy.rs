@@ -3,7 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
+    elsewhere::{self, SharedSecret},
     gate::LockGate,
+    held::{HeldLock, HeldLocks},
     line::Asking,
     methods::Methods,
     request::{LockRequest, MAX_WAIT, MIN_LEASE},
@@ -11,7 +13,7 @@ use super::{
 };
 use crate::{
     clock::LONGEST,
-    gate::KeySource,
+    gate::{KeySource, View},
     key::Key,
     outage::Outage,
     store::{Mode, Store},
@@ -67,6 +69,10 @@ pub(super) struct Policy {
     strategy: Strategy,
     methods: Methods,
     read_write: bool,
+    /// In lower case.
+    fence_header: Option<String>,
+    /// Of services whose word is taken for it that they have a lock.
+    trust: Vec<SharedSecret>,
 }
 
 impl Default for Policy {
@@ -82,6 +88,8 @@ impl Default for Policy {
             strategy: Strategy::Reject,
             methods: Methods::Unsafe,
             read_write: false,
+            fence_header: None,
+            trust: Vec::new(),
         }
     }
 }
@@ -107,6 +115,37 @@ impl Policy {
             key = key.stripe(stripes);
         }
         key
+    }
+
+    /// Takes out of a request what only a layer may say in it, whether it takes a lock or not.
+    pub(super) fn clean<V: View>(&self, view: &mut V) {
+        if let Some(name) = &self.fence_header
+            && !view.header(name).is_empty()
+        {
+            view.set_header(name, None);
+        }
+        if !self.trust.is_empty() {
+            elsewhere::receive(view);
+        }
+    }
+
+    /// What another service has of the locks this request may need.
+    pub(super) fn trusted<V: View>(&self, view: &V, store: &Store) -> Vec<HeldLock> {
+        if self.trust.is_empty() {
+            Vec::new()
+        } else {
+            elsewhere::trusted(view, store, &self.trust)
+        }
+    }
+
+    /// Tells the fences to what reads the request's header.
+    pub(super) fn tell_fences<V: View>(&self, held: &HeldLocks, view: &mut V) {
+        if let Some(name) = &self.fence_header {
+            let fences: Vec<_> = held.fences().map(|(_, fence)| fence.to_string()).collect();
+            if !fences.is_empty() {
+                view.set_header(name, Some(&fences.join(", ")));
+            }
+        }
     }
 
     /// How a request asks for its lock. One that an outer layer takes over does not wait.
@@ -182,6 +221,24 @@ impl<N: ?Sized> LockGate<N> {
             policy.asking.terms.mode = Mode::Permits(most);
             policy.read_write = false;
         })
+    }
+
+    /// See `LockLayer::fence_header`.
+    ///
+    /// # Panics
+    ///
+    /// If it is no header field's name.
+    #[must_use]
+    pub fn fence_header(self, name: &str) -> Self {
+        let valid = http::HeaderName::from_bytes(name.as_bytes());
+        assert!(valid.is_ok(), "LockLayer::fence_header: {name:?} is no header field's name");
+        self.with(|policy| policy.fence_header = Some(name.to_ascii_lowercase()))
+    }
+
+    /// See `LockLayer::trust`.
+    #[must_use]
+    pub fn trust(self, secret: &SharedSecret) -> Self {
+        self.with(|policy| policy.trust.push(secret.clone()))
     }
 
     /// See `LockLayer::and_path_param`, `and_header` and `and_key`.

@@ -2,6 +2,7 @@
 
 mod cancel;
 mod ends;
+mod fields;
 mod handover;
 mod modes;
 mod policy;

@@ -98,6 +98,32 @@ macro_rules! __lock_settings {
                 Self { gate: self.gate.permits(most) }
             }
 
+            /// Puts the fence into the request under this name, for upstreams that a handler passes the
+            /// request's header on to; several locks have theirs joined by commas, in the order they are
+            /// named in. What a client sends under this name is taken out of every request that comes by
+            /// here, also of those that take no lock.
+            ///
+            /// # Panics
+            ///
+            /// If it is no header field's name.
+            #[must_use]
+            pub fn fence_header(self, name: &str) -> Self {
+                Self { gate: self.gate.fence_header(name) }
+            }
+
+            /// Takes the word of services that know this secret for it that the caller has the lock: the
+            /// request then runs under it, without waiting for its own caller. Given more than once,
+            /// each of them counts, so that secrets can change. Default: nobody's word.
+            ///
+            /// The caller signs with [`HeldLock::header`](::lockgate::HeldLock::header), and the field
+            /// `Lockgate-Held` goes from one to the other; it is taken out of what the handler sees. Mind
+            /// what it is: how long the caller was sure when it signed. It isn't renewed, so the lock counts
+            /// as lost here when that time is over, and whoever can read it can use it until then.
+            #[must_use]
+            pub fn trust(self, secret: &::lockgate::SharedSecret) -> Self {
+                Self { gate: self.gate.trust(secret) }
+            }
+
             /// Don't wait: the busy answer at once. The default.
             #[must_use]
             pub fn reject(self) -> Self {

@@ -93,7 +93,8 @@ mod transform;
 pub use lockgate::StoreBuilder;
 pub use lockgate::{
     BusyStatus, Deferred, Error, ErrorKind, HeldLock, HeldLocks, HoldUntil, JobId, JobState, Key,
-    LockGuard, LockSet, NotAcquired, OnLoss, Outage, Policy, Quota, RateStatus, Store,
+    LockGuard, LockSet, NotAcquired, OnLoss, Outage, Policy, Quota, RateStatus, SharedSecret,
+    Store,
 };
 
 pub use self::{

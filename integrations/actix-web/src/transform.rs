@@ -18,7 +18,7 @@ use lockgate::{
 
 use crate::{
     body::{is_sent_without_body, keep},
-    framework::{RequestView, head},
+    framework::{RequestView, apply, head},
     parking::{Parking, read_whole},
     reply::{Refused, add_fields, response},
     timed::time,
@@ -56,8 +56,11 @@ where
 
     forward_ready!(inner);
 
-    fn call(&self, request: ServiceRequest) -> Self::Future {
-        match self.gate.ask(&mut RequestView(request.request())) {
+    fn call(&self, mut request: ServiceRequest) -> Self::Future {
+        let mut view = RequestView::new(request.request());
+        let asked = self.gate.ask(&mut view);
+        apply(view.into_changes(), &mut request);
+        match asked {
             Asked::Skip => {
                 Either::Left(self.inner.call(request).map_ok(ServiceResponse::map_into_left_body))
             }
@@ -102,7 +105,9 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
         S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error>,
         B: MessageBody + 'static,
     {
-        self.gate.show(&ticket, &mut RequestView(request.request()));
+        let mut view = RequestView::new(request.request());
+        self.gate.show(&ticket, &mut view);
+        apply(view.into_changes(), &mut request);
         let parking = Parking::default();
         if G::PARKS {
             request.extensions_mut().insert(parking.clone());

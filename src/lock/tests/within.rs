@@ -170,9 +170,8 @@ async fn who_shares_a_lock_does_not_get_it_alone() {
     let store = Store::memory();
     for outer in [gate(&store).read_write(), gate(&store).permits(3)] {
         let mut view = FakeView::new("GET");
-        let ticket = match enter(&outer.all_methods(), &mut view).await {
-            Verdict::Pass(ticket) => ticket,
-            _ => panic!("it is free"),
+        let Verdict::Pass(ticket) = enter(&outer.all_methods(), &mut view).await else {
+            panic!("it is free");
         };
         let lock = gate(&store);
         lock.show(&ticket, &mut view);
