@@ -5,6 +5,7 @@ pub(crate) mod defer;
 pub(crate) mod end_of_lock;
 pub(crate) mod hold_until;
 pub(crate) mod idempotency;
+pub(crate) mod keys;
 pub(crate) mod line;
 pub(crate) mod lock;
 pub(crate) mod not_deferred;
@@ -17,6 +18,7 @@ pub(crate) mod recovery;
 pub(crate) mod replay;
 pub(crate) mod status;
 pub(crate) mod wiring;
+pub(crate) mod within;
 
 use std::time::{Duration, Instant};
 

@@ -49,12 +49,12 @@ pub(crate) async fn a_busy_answer_of_any_status_is_deferred(case: Case) {
 }
 
 pub(crate) async fn who_asks_again_passes_in_the_end(case: Case) {
-    let site = case.site().await;
+    let (store, site, other) = (case.store().await, case.site().await, case.site().await);
     let hold = site.hold("/orders/7/pay?tag=holder").await;
     let asking: Vec<_> = (0..4).map(|_| site.post("/again/7?tag=again").spawn()).collect();
     // This one stands in line meanwhile, alone.
-    let waiting = site.post("/orders/7/ship?tag=waiting").spawn();
-    super::line_is(site.store(), "7", 1).await;
+    let waiting = other.post("/orders/7/ship?tag=waiting").spawn();
+    super::line_is(&store, "7", 1).await;
     let _ = hold.let_go().await.expect(200);
     let _ = waiting.answer().await.expect(200);
     for asking in asking {
