@@ -5,6 +5,9 @@
 //! would be mostly escapes are hashed. Both frameworks hand in the *decoded* value, so the same URL is
 //! the same key in each of them.
 
+#[cfg(test)]
+mod tests;
+
 use std::{fmt, fmt::Write as _, hash::Hasher as _, net::IpAddr, sync::Arc};
 
 use sha2::{Digest as _, Sha256};
@@ -12,6 +15,9 @@ use sha2::{Digest as _, Sha256};
 /// Number of shards a namespace is divided into. Part of the wire layout: written into the store when
 /// it is first used, and checked at every connect.
 pub(crate) const SHARDS: u16 = 64;
+
+/// Most stripes: beyond it, they save nothing over a lock for each key.
+const MOST_STRIPES: u32 = 65_536;
 
 /// Longest value, in bytes after escaping, that is kept readable in a key.
 const READABLE: usize = 80;
@@ -72,11 +78,47 @@ impl Key {
     /// count.
     #[must_use]
     pub fn scope(&self, scope: &str) -> Self {
-        let mut parts = self.0.splitn(4, ':');
-        let mut part = || parts.next().unwrap_or_default();
-        let (kind, name, old, value) = (part(), part(), part(), part());
+        let [kind, name, old, value] = self.parts();
         let joint = if old.is_empty() { "" } else { "+" };
         Self(format!("{kind}:{name}:{old}{joint}{}:{value}", escape(scope.as_bytes())).into())
+    }
+
+    /// Puts this in the place of the parameter's or header's name: `/orders/{id}` and
+    /// `/payments/{order}` can share a lock.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Self {
+        let [kind, _, scope, value] = self.parts();
+        Self(format!("{kind}:{}:{scope}:{value}", escape(name.as_bytes())).into())
+    }
+
+    /// One of `n` keys, which all keys of this kind, name and scope share among them: fewer locks, and
+    /// strangers that now and then wait for each other.
+    ///
+    /// Which one it is follows from the key alone, in every process and version: the first eight bytes of
+    /// the SHA-256 of [`as_str`](Self::as_str), as a big-endian number, modulo `n`. Stripes are keys of their
+    /// own, and of their own `n`: what locks by stripes does not exclude what locks by the plain key, nor
+    /// what has another number of them.
+    ///
+    /// ```
+    /// use lockgate::Key;
+    ///
+    /// let key = Key::path_param("id", "7").scope("orders").stripe(16);
+    /// assert_eq!(key.as_str(), "s:p.id:orders:16.9");
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If `n` is not within 1 to 65,536.
+    #[must_use]
+    pub fn stripe(&self, n: u32) -> Self {
+        assert!(
+            (1..=MOST_STRIPES).contains(&n),
+            "Key::stripe: {n} stripes; there can be 1 to {MOST_STRIPES}"
+        );
+        let start = Sha256::digest(self.0.as_bytes());
+        let number = start[..8].iter().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
+        let [kind, name, scope, _] = self.parts();
+        Self(format!("s:{kind}.{name}:{scope}:{n}.{}", number % u64::from(n)).into())
     }
 
     /// One key of two: both must be the same for the whole to be the same.
@@ -109,6 +151,12 @@ impl Key {
     /// A key as it came back from the store.
     pub(crate) fn from_store(text: &str) -> Self {
         Self(text.into())
+    }
+
+    /// Kind, name, scope and value.
+    fn parts(&self) -> [&str; 4] {
+        let mut parts = self.0.splitn(4, ':');
+        std::array::from_fn(|_| parts.next().unwrap_or_default())
     }
 
     fn build(kind: &str, name: &str, value: &[u8]) -> Self {
@@ -184,51 +232,4 @@ fn escape(bytes: &[u8]) -> String {
         return out;
     }
     format!("~{}", hex(&Sha256::digest(bytes)[..16]))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_never_run_into_each_other() {
-        let a = Key::path_param("id", "c").scope("a:b");
-        let b = Key::path_param("id", "b:c").scope("a");
-        assert_ne!(a, b);
-        assert_ne!(Key::custom("a").and(&"b".into()), Key::custom("a\nb").and(&"".into()));
-        assert_ne!(Key::path_param("a", "1"), Key::header("a", b"1"));
-    }
-
-    #[test]
-    fn odd_values_are_short_plain_and_distinct() {
-        let long = "x".repeat(10_000);
-        for value in ["a/b", "a\0b", "ä", " ", "~", "*", &long] {
-            let key = Key::path_param("id", value);
-            assert!(key.as_str().len() < 120, "{key}");
-            assert!(key.as_str().bytes().all(|b| b.is_ascii_graphic()), "{key}");
-        }
-        assert_ne!(Key::custom(&long), Key::custom(&format!("{long}x")));
-    }
-
-    #[test]
-    fn a_hash_is_not_a_value() {
-        let hashed = Key::custom(&"x".repeat(100));
-        let tail = hashed.as_str().strip_prefix("c:::").unwrap();
-        assert_ne!(Key::custom(tail), hashed);
-    }
-
-    #[test]
-    fn addresses_are_normalised() {
-        let ip = |s: &str| Key::ip(s.parse().unwrap());
-        assert_eq!(ip("::ffff:192.0.2.1"), ip("192.0.2.1"));
-        assert_eq!(ip("2001:db8:1:2:3::4"), ip("2001:db8:1:2::"));
-        assert_ne!(ip("2001:db8:1:3::"), ip("2001:db8:1:2::"));
-    }
-
-    #[test]
-    fn the_shard_is_part_of_the_wire_layout() {
-        // Processes of different versions must agree on these for ever.
-        assert_eq!(Key::path_param("id", "7").shard(), 51);
-        assert_eq!(Key::path_param("id", "8").shard(), 10);
-    }
 }

@@ -46,7 +46,10 @@ pub use self::{
     error::{Error, ErrorKind},
     gate::Deferred,
     key::Key,
-    lock::{Busy, HeldLock, HoldUntil, LockGuard, LockRequest, NotAcquired, OnLoss, Released},
+    lock::{
+        Busy, BusyStatus, HeldLock, HeldLocks, HoldUntil, LockGuard, LockRequest, LockSet,
+        LocksRequest, NotAcquired, OnLoss, Released, SharedSecret,
+    },
     outage::Outage,
     rate_limit::{Decision, Policy, Quota, RateLimit, RateStatus, Requests},
     reply::{Fields, Reply},

@@ -4,6 +4,8 @@
 //! settings and their documentation can't drift apart. An integration adds what makes them layers of
 //! its framework, and nothing else.
 
+mod lock;
+
 /// Defines `RateLimitLayer`, `LockLayer`, `DeferLayer`, `DeferWorker` and `DeferredRoutes` over the
 /// framework's own request type, which closures get to see.
 #[doc(hidden)]
@@ -217,6 +219,8 @@ macro_rules! __define_names {
                 Self { gate: self.gate.release_in_background() }
             }
         }
+
+        ::lockgate::__lock_settings!($native);
 
         /// Accepts requests whose resource is busy: 202 now, and a run later, once, in order.
         ///

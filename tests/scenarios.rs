@@ -117,6 +117,29 @@ table! { each_store {
         layers_further_out_see_the_answer,
         a_request_that_lost_is_not_deferred,
         a_deferred_run_is_not_stopped_by_the_layer;
+    policy:
+        exactly_the_named_methods_lock,
+        the_busy_answer_has_the_status_of_choice,
+        a_busy_answer_of_any_status_is_deferred,
+        who_asks_again_passes_in_the_end,
+        a_wait_can_be_taken_back;
+    keys:
+        one_stripe_is_one_lock,
+        parameters_can_share_a_name,
+        both_parts_of_a_key_count,
+        a_transfer_locks_both_accounts,
+        transfers_there_and_back_never_wait_in_a_circle,
+        a_request_of_several_locks_is_not_deferred,
+        a_function_can_name_several_locks,
+        readers_share_and_writers_do_not,
+        two_at_once_and_no_more;
+    within:
+        its_handler_has_the_lock_already,
+        a_middleware_that_rebuilds_it_changes_nothing,
+        a_deferred_run_has_its_lock,
+        what_it_shares_it_does_not_get_alone,
+        upstreams_are_told_the_fence_and_nothing_else,
+        another_service_takes_its_word;
     odd_keys:
         one_value_is_one_lock_in_both_frameworks,
         different_values_are_different_locks,

@@ -43,6 +43,13 @@ impl View for FakeView {
         named.map(|(_, value)| value.as_bytes()).collect()
     }
 
+    fn set_header(&mut self, name: &str, value: Option<&str>) {
+        self.headers.retain(|(n, _)| *n != name);
+        // Tests are short.
+        let leak = |text: &str| &*text.to_owned().leak();
+        self.headers.extend(value.map(|value| (leak(name), leak(value))));
+    }
+
     fn peer(&self) -> Option<SocketAddr> {
         None
     }

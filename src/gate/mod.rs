@@ -18,6 +18,7 @@ pub(crate) mod fake;
 mod kept;
 mod reading;
 mod replay;
+mod scope;
 mod slot;
 mod source;
 mod view;
@@ -31,11 +32,12 @@ pub use self::{
     kept::{Kept, Next, Stopped},
     reading::{Patience, Reading, TooSlow},
     replay::{Deferred, Replay},
+    scope::Scope,
     slot::{Parked, Slot},
     source::{KeyFault, KeySource},
     view::{BadParam, Head, Route, View},
 };
-pub(crate) use self::{replay::current_replay, slot::UnderLock, view::is_safe};
+pub(crate) use self::{replay::current_replay, slot::UnderLock, source::each_once, view::is_safe};
 
 /// What a gate says before anything is awaited.
 #[derive(Debug)]
@@ -144,6 +146,13 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
 
     /// Shows the handler what it may see of the ticket.
     fn show<V: View<Native = N>>(&self, ticket: &Self::Ticket, view: &mut V);
+
+    /// What code within the inner call may find out without the request: the driver makes the whole call,
+    /// from its first step, within [`Scope::run`].
+    fn within(&self, ticket: &Self::Ticket) -> Scope {
+        let _ = ticket;
+        Scope::default()
+    }
 
     /// Resolves when the inner call must not go on: the driver then drops it, and leaves with
     /// [`Outcome::Stopped`]. Never, for most gates.

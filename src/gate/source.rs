@@ -41,13 +41,28 @@ impl KeyFault {
 pub struct KeySource<N: ?Sized>(Kind<N>);
 
 type Function<N> = dyn Fn(&N) -> Option<String> + Send + Sync;
+type Functions<N> = dyn Fn(&N) -> Vec<String> + Send + Sync;
+
+/// Most keys of one request: each is a lock to be taken, and clients may decide how many there are.
+const MOST: usize = 32;
 
 enum Kind<N: ?Sized> {
     Ip,
     PathParam(Arc<str>),
+    PathParams(Arc<Names>),
     Header(Arc<str>),
     Route,
     Function(Arc<Function<N>>),
+    Functions(Arc<Functions<N>>),
+    Both(Arc<(KeySource<N>, KeySource<N>)>),
+}
+
+/// Several parameters that name resources of one kind.
+#[derive(Debug)]
+struct Names {
+    names: Vec<String>,
+    /// What stands in the keys for all of them, or `from` 7 and `to` 7 would be two locks.
+    joint: String,
 }
 
 impl<N: ?Sized> KeySource<N> {
@@ -61,6 +76,22 @@ impl<N: ?Sized> KeySource<N> {
     #[must_use]
     pub fn path_param(name: &str) -> Self {
         Self(Kind::PathParam(name.into()))
+    }
+
+    /// Parameters of the matched route that name resources of one kind, such as `from` and `to`: a key for
+    /// each, [`Key::path_param`] of the names, sorted and joined by commas.
+    ///
+    /// # Panics
+    ///
+    /// If there are none.
+    #[must_use]
+    pub fn path_params<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Self {
+        let names: Vec<_> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
+        assert!(!names.is_empty(), "by_path_params: name one parameter at least");
+        let mut sorted = names.clone();
+        sorted.sort();
+        sorted.dedup();
+        Self(Kind::PathParams(Arc::new(Names { names, joint: sorted.join(",") })))
     }
 
     /// A header field, which must be there exactly once: [`Key::header`].
@@ -81,13 +112,61 @@ impl<N: ?Sized> KeySource<N> {
         Self(Kind::Function(Arc::new(f)))
     }
 
-    /// Reads the key of a request.
+    /// Whatever the function says, each a [`Key::custom`]. An empty list refuses the request with 400, and
+    /// so does one of more than 32.
+    #[must_use]
+    pub fn functions(f: impl Fn(&N) -> Vec<String> + Send + Sync + 'static) -> Self {
+        Self(Kind::Functions(Arc::new(f)))
+    }
+
+    /// A key of this and the other, which must both be the same for the whole to be: [`Key::and`].
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self(Kind::Both(Arc::new((self, other))))
+    }
+
+    /// Reads all keys of a request: as they are named, each once, one at least.
+    ///
+    /// # Errors
+    ///
+    /// [`KeyFault`], when there is none.
+    pub fn read_all<V: View<Native = N>>(&self, view: &mut V) -> Result<Vec<Key>, KeyFault> {
+        let mut keys = match &self.0 {
+            Kind::PathParams(all) => {
+                let Names { names, joint } = &**all;
+                let key = |name: &String| Ok(path_param(name, view)?.named(joint));
+                names.iter().map(key).collect::<Result<Vec<_>, _>>()?
+            }
+            Kind::Functions(f) => {
+                f(view.native()).iter().map(|value| Key::custom(value)).collect::<Vec<_>>()
+            }
+            Kind::Both(both) => {
+                let (these, those) = (both.0.read_all(view)?, both.1.read_all(view)?);
+                these.iter().flat_map(|a| those.iter().map(|b| a.and(b))).collect()
+            }
+            _ => return Ok(vec![self.read(view)?]),
+        };
+        each_once(&mut keys);
+        match keys.len() {
+            0 if view.route() == Route::Unmatched => Err(KeyFault::Unmatched),
+            0 => Err(KeyFault::Request("The request can't be identified")),
+            n if n > MOST => Err(KeyFault::Request("The request names too many resources")),
+            _ => Ok(keys),
+        }
+    }
+
+    /// Reads the key of a request; one of all of them, if there are several.
     ///
     /// # Errors
     ///
     /// [`KeyFault`], when there is none.
     pub fn read<V: View<Native = N>>(&self, view: &mut V) -> Result<Key, KeyFault> {
         match &self.0 {
+            Kind::PathParams(_) | Kind::Functions(_) | Kind::Both(_) => {
+                let keys = self.read_all(view)?.into_iter();
+                keys.reduce(|all, key| all.and(&key))
+                    .ok_or(KeyFault::Request("The request can't be identified"))
+            }
             Kind::Ip => view.peer().map(|peer| Key::ip(peer.ip())).ok_or_else(no_peer),
             Kind::PathParam(name) => path_param(name, view),
             Kind::Header(name) => {
@@ -115,6 +194,12 @@ impl<N: ?Sized> KeySource<N> {
             },
         }
     }
+}
+
+/// Takes out what is there already, and keeps the order.
+pub(crate) fn each_once(keys: &mut Vec<Key>) {
+    let mut seen = std::collections::HashSet::new();
+    keys.retain(|key| seen.insert(key.clone()));
 }
 
 fn path_param<V: View>(name: &str, view: &mut V) -> Result<Key, KeyFault> {
@@ -149,6 +234,9 @@ impl<N: ?Sized> Clone for KeySource<N> {
             Kind::Header(name) => Kind::Header(Arc::clone(name)),
             Kind::Route => Kind::Route,
             Kind::Function(f) => Kind::Function(Arc::clone(f)),
+            Kind::PathParams(names) => Kind::PathParams(Arc::clone(names)),
+            Kind::Functions(f) => Kind::Functions(Arc::clone(f)),
+            Kind::Both(both) => Kind::Both(Arc::clone(both)),
         })
     }
 }
@@ -160,7 +248,9 @@ impl<N: ?Sized> fmt::Debug for KeySource<N> {
             Kind::PathParam(name) => write!(f, "path_param({name})"),
             Kind::Header(name) => write!(f, "header({name})"),
             Kind::Route => f.write_str("route"),
-            Kind::Function(_) => f.write_str("function"),
+            Kind::Function(_) | Kind::Functions(_) => f.write_str("function"),
+            Kind::PathParams(all) => write!(f, "path_params({})", all.joint),
+            Kind::Both(both) => write!(f, "{:?} and {:?}", both.0, both.1),
         }
     }
 }

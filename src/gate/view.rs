@@ -74,6 +74,10 @@ pub trait View {
     /// All values of a header field.
     fn header(&self, name: &str) -> Vec<&[u8]>;
 
+    /// Makes a header field have this one value, or none: what inner layers and the handler see. Names
+    /// and values that are none change nothing.
+    fn set_header(&mut self, name: &str, value: Option<&str>);
+
     /// The socket's other end.
     fn peer(&self) -> Option<SocketAddr>;
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 use super::{
     estimate::HoldTimes,
     gate::{LockGate, LockTicket, Ticket},
-    guard::{HeldLock, LockGuard, Released},
+    guard::Released,
+    held::HeldLocks,
+    several::LockSet,
 };
 use crate::{
     gate::{Outcome, Parting},
@@ -163,7 +165,7 @@ impl Ends {
         };
         match loss {
             _ if outcome == Outcome::TooSlow => {
-                tracing::info!(lock = %held.key().hashed(), "request stopped: its body dribbles");
+                tracing::info!(lock = %held.hashed(), "request stopped: its body dribbles");
                 Parting::Replace(too_slow())
             }
             Some(loss) => self.lost(&held, loss, own, outcome),
@@ -184,7 +186,7 @@ impl Ends {
     }
 
     /// How it was lost, as far as is known.
-    async fn give_back(self, guard: LockGuard) -> Option<Loss> {
+    async fn give_back(self, guard: LockSet) -> Option<Loss> {
         let held = guard.held();
         let loss = held.loss();
         // A lost lock is given back all the same, but there is nothing to wait for.
@@ -193,18 +195,25 @@ impl Ends {
             return loss;
         }
         match guard.release().await {
-            Released::Released => None,
+            // The handler has left a guard behind, which gives it back.
+            Released::Released | Released::StillHeld => None,
             Released::AlreadyLost => held.loss().or(Some(Loss::Taken)),
             Released::Unknown => {
-                tracing::warn!(lock = %held.key().hashed(), "no answer to the lock's release");
+                tracing::warn!(lock = %held.hashed(), "no answer to the lock's release");
                 None
             }
         }
     }
 
-    fn lost<T, P>(self, held: &HeldLock, loss: Loss, own: bool, outcome: Outcome) -> Parting<T, P> {
+    fn lost<T, P>(
+        self,
+        held: &HeldLocks,
+        loss: Loss,
+        own: bool,
+        outcome: Outcome,
+    ) -> Parting<T, P> {
         let policy = self.on_loss;
-        tracing::warn!(lock = %held.key().hashed(), ?loss, ?policy, ?outcome, "lost under a request");
+        tracing::warn!(lock = %held.hashed(), ?loss, ?policy, ?outcome, "lost under a request");
         match self.on_loss {
             OnLoss::Cancel | OnLoss::Replace => {
                 Parting::Replace(lost_reply(loss, outcome == Outcome::Stopped))

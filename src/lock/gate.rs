@@ -1,6 +1,6 @@
 //! `LockGate`: the lock around a request.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -8,31 +8,27 @@ use tokio::time::Instant;
 use super::{
     ends::Ends,
     estimate::HoldTimes,
-    guard::{HeldLock, LockGuard},
-    line::Asking,
-    request::{Answer, Busy, LockRequest, MAX_WAIT, MIN_LEASE, NotAcquired},
+    guard::LockGuard,
+    held::{HeldLock, HeldLocks},
+    policy::Policy,
+    request::{Answer, Busy, NotAcquired},
+    several::{LockSet, LocksRequest},
 };
 use crate::{
-    clock::LONGEST,
     gate::{
-        Asked, Gate, Head, KeySource, Outcome, Parked, Parting, Replay, Slot, UnderLock, Verdict,
-        View, current_replay, is_safe,
+        Asked, Gate, Head, KeyFault, KeySource, Outcome, Parked, Parting, Replay, Scope, Slot,
+        UnderLock, Verdict, View, current_replay, each_once,
     },
     key::Key,
     outage::Outage,
     reply::{Reply, problem},
-    store::Store,
+    store::{Mode, Store},
 };
 
 /// The policy of a `LockLayer`: which requests take which lock, and what they are told when it is busy.
 pub struct LockGate<N: ?Sized> {
-    source: KeySource<N>,
-    scope: Option<String>,
-    store: Option<Store>,
-    asking: Asking,
-    wait: Option<Duration>,
-    all_methods: bool,
-    outage: Outage,
+    pub(super) source: KeySource<N>,
+    pub(super) policy: Arc<Policy>,
     pub(super) ends: Ends,
 }
 
@@ -40,74 +36,31 @@ impl<N: ?Sized> LockGate<N> {
     /// A lock per key, tried once, on unsafe methods.
     #[must_use]
     pub fn new(source: KeySource<N>) -> Self {
-        Self {
-            source,
-            scope: None,
-            store: None,
-            asking: Asking::default(),
-            wait: None,
-            all_methods: false,
-            outage: Outage::Refuse,
-            ends: Ends::default(),
+        Self { source, policy: Arc::default(), ends: Ends::default() }
+    }
+
+    /// The locks of a request, in the names that this layer gives them.
+    fn keys<V: View<Native = N>>(&self, view: &mut V) -> Result<Vec<Key>, KeyFault> {
+        let mut keys = self.source.read_all(view)?;
+        keys.iter_mut().for_each(|key| *key = self.policy.name(key));
+        each_once(&mut keys);
+        Ok(keys)
+    }
+
+    async fn take(&self, facts: &LockFacts) -> Result<Answer<LockSet>, NotAcquired> {
+        let LockFacts { store, keys, mode, slot, held, .. } = facts;
+        let request = self.policy.request(store, &keys[0], *mode, slot.is_some());
+        if keys.len() == 1 {
+            let record = slot.as_ref().and_then(Slot::record);
+            return Ok(request.ask(record).await?.map(LockSet::one));
         }
-    }
-
-    /// See `LockLayer::scope`.
-    #[must_use]
-    pub fn scope(mut self, scope: &str) -> Self {
-        self.scope = Some(scope.to_owned());
-        self
-    }
-
-    /// See `LockLayer::store`.
-    #[must_use]
-    pub fn store(mut self, store: &Store) -> Self {
-        self.store = Some(store.clone());
-        self
-    }
-
-    /// See `LockLayer::wait`.
-    #[must_use]
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = Some(wait.min(MAX_WAIT));
-        self
-    }
-
-    /// See `LockLayer::lease`.
-    #[must_use]
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.asking.terms.lease = lease.clamp(MIN_LEASE, LONGEST);
-        self
-    }
-
-    /// See `LockLayer::max_hold`.
-    #[must_use]
-    pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.asking.terms.max_hold = max_hold.min(LONGEST);
-        self
-    }
-
-    /// See `LockLayer::all_methods`.
-    #[must_use]
-    pub fn all_methods(mut self) -> Self {
-        self.all_methods = true;
-        self
-    }
-
-    /// See `LockLayer::on_outage`.
-    #[must_use]
-    pub fn on_outage(mut self, outage: Outage) -> Self {
-        self.outage = outage;
-        self
-    }
-
-    fn request(&self, facts: &LockFacts) -> LockRequest {
-        let wait = if facts.slot.is_some() { None } else { self.wait };
-        LockRequest::of(&facts.store, &facts.key, self.asking.clone(), wait)
+        LocksRequest::of(keys.clone(), request).within(held).await.map(Answer::Granted)
     }
 
     fn busy(&self, facts: LockFacts, busy: &Busy) -> Verdict<LockTicket> {
-        let LockFacts { store, key, slot, replay, .. } = facts;
+        let LockFacts { store, mut keys, slot, replay, .. } = facts;
+        // Deferred are requests of one lock alone; there is none without.
+        let Some(key) = keys.pop() else { return Verdict::Answer(Reply::wiring_fault()) };
         tracing::debug!(
             node = %store.node(), lock = %key.hashed(), line = busy.line, "request refused: lock busy"
         );
@@ -115,8 +68,9 @@ impl<N: ?Sized> LockGate<N> {
             replay.met_a_busy_lock();
         }
         let wait = store.room::<HoldTimes>().retry_after(busy);
+        let status = self.policy.busy_status.code();
         let mut reply =
-            Reply::problem(409, problem::BUSY, "The resource is busy").retry_after(wait);
+            Reply::problem(status, problem::BUSY, "The resource is busy").retry_after(wait);
         if let Some(waited) = busy.waited {
             let waited = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
             reply = reply.member("waited_ms", waited);
@@ -129,17 +83,24 @@ impl<N: ?Sized> LockGate<N> {
 
     fn outage(&self, facts: LockFacts, error: &crate::Error) -> Verdict<LockTicket> {
         tracing::error!(
-            node = %facts.store.node(), %error, policy = ?self.outage, "no lock: store away"
+            node = %facts.store.node(), %error, policy = ?self.policy.outage, "no lock: store away"
         );
-        match self.outage {
+        match self.policy.outage {
             Outage::Refuse => {
+                // As below in `enter`; and this may be the status of a busy answer too.
+                if let Some(slot) = facts.slot {
+                    slot.empty();
+                }
                 if let Some(replay) = facts.replay {
                     // A run that could not even start is not charged.
                     replay.met_a_busy_lock();
                 }
                 Verdict::Answer(Reply::store_away())
             }
-            Outage::Admit => Verdict::Pass(LockTicket(Ticket::Lent(HeldLock::admitted(facts.key)))),
+            Outage::Admit => {
+                let admitted = facts.keys.into_iter().map(HeldLock::admitted).collect();
+                Verdict::Pass(LockTicket::new(Ticket::Lent(admitted), &facts.held))
+            }
         }
     }
 }
@@ -148,34 +109,68 @@ impl<N: ?Sized> LockGate<N> {
 #[derive(Debug)]
 pub struct LockFacts {
     store: Store,
-    key: Key,
+    /// One at least, each once.
+    keys: Vec<Key>,
+    mode: Mode,
     /// An outer layer would take the request over if the lock is busy: then don't wait.
     slot: Option<Slot>,
     replay: Option<Replay>,
-    /// The lock is held for this request already.
+    /// What the request has already.
+    held: HeldLocks,
+    /// It has all of these already.
     lent: Option<Ticket>,
 }
 
-/// The lock of a request that passed; dropping it gives the lock back.
+/// The lock of a request that passed; dropping it gives the lock back. Beside it, all that the request
+/// has, this one included.
 #[derive(Debug)]
-pub struct LockTicket(pub(super) Ticket);
+pub struct LockTicket(pub(super) Ticket, HeldLocks);
+
+impl LockTicket {
+    fn new(ticket: Ticket, outer: &HeldLocks) -> Self {
+        let mut whole = Self(ticket, HeldLocks::default());
+        whole.1 = outer.and(whole.held().iter().cloned());
+        whole
+    }
+
+    fn held(&self) -> HeldLocks {
+        match &self.0 {
+            Ticket::Own { guard, .. } => guard.held(),
+            Ticket::Lent(held) | Ticket::Run(held) => held.clone(),
+        }
+    }
+}
 
 #[derive(Debug)]
 pub(super) enum Ticket {
     Own {
-        guard: LockGuard,
+        guard: LockSet,
         store: Store,
         since: Instant,
     },
     /// Somebody further out gives it back, or nobody has to.
-    Lent(HeldLock),
+    Lent(HeldLocks),
     /// A worker gives it back, when it has seen the answer of this run.
-    Run(HeldLock),
+    Run(HeldLocks),
 }
 
-/// All locks of a request, outermost first: a nested layer with the same key must not wait for itself.
-#[derive(Debug, Clone, Default)]
-struct AllHeld(Vec<HeldLock>);
+impl Ticket {
+    /// If the request has all of these locks already, the ticket for them.
+    fn of_what_is_held(
+        store: &Store,
+        keys: &[Key],
+        mode: Mode,
+        held: &HeldLocks,
+        run: Option<&HeldLock>,
+    ) -> Result<Option<Self>, NotAcquired> {
+        if let (Some(run), [_]) = (run, keys) {
+            return Ok(Some(Self::Run([run.clone()].into_iter().collect())));
+        }
+        let found = keys.iter().map(|key| held.find(store, key, mode));
+        let found: Option<Vec<_>> = found.collect::<Result<_, _>>()?;
+        Ok(found.map(|guards| Self::Lent(guards.iter().map(LockGuard::held).collect())))
+    }
+}
 
 impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     type Facts = LockFacts;
@@ -183,66 +178,74 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     type Parked = std::convert::Infallible;
 
     fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<LockFacts> {
-        if !self.all_methods && is_safe(view.method()) {
+        self.policy.clean(view);
+        let Some(mode) = self.policy.mode(view.method()) else {
             return Asked::Skip;
-        }
-        let key = match self.source.read(view) {
-            Ok(key) => self.scope.as_deref().map_or(key.clone(), |scope| key.scope(scope)),
+        };
+        let keys = match self.keys(view) {
+            Ok(keys) => keys,
             Err(fault) => {
                 return fault.answer("LockLayer").map_or(Asked::Skip, Asked::Answer);
             }
         };
-        let Some(store) = self.store.clone().or_else(|| view.store()) else {
+        let Some(store) = self.policy.store.clone().or_else(|| view.store()) else {
             return Asked::Answer(crate::outage::no_store("LockLayer"));
         };
         let replay = current_replay(view);
-        let held = view.get::<AllHeld>().unwrap_or_default();
-        let lent = match replay.as_ref().and_then(|replay| replay.hold_of(&key)) {
-            Some(facts) => Some(Ticket::Run(HeldLock::of(&facts))),
-            None => held.0.into_iter().find(|held| *held.key() == key).map(Ticket::Lent),
-        };
-        // Taken out before it is filled: a request that holds the slot that holds it is never freed.
-        let slot = view.take::<Slot>();
-        Asked::Enter(LockFacts { store, key, slot, replay, lent })
+        let run =
+            replay.as_ref().and_then(|replay| keys.iter().find_map(|key| replay.hold_of(key)));
+        let run = run.map(HeldLock::of_run);
+        // A middleware may have rebuilt the request, or sent it to another task: one of the two is left.
+        let mut held = view.get::<HeldLocks>().unwrap_or_else(HeldLocks::current);
+        held = held.and(self.policy.trusted(view, &store));
+        let lent = Ticket::of_what_is_held(&store, &keys, mode, &held, run.as_ref());
+        let Ok(lent) = lent else { return Asked::Answer(would_deadlock()) };
+        if lent.is_none() {
+            held = held.and(run);
+        }
+        // Taken out before it is filled: a request that holds the slot that holds it is never freed. A job
+        // runs under one lock that it has alone, so what asks for anything else is not deferred.
+        let slot = view.take::<Slot>().filter(|_| keys.len() == 1 && mode == Mode::Exclusive);
+        Asked::Enter(LockFacts { store, keys, mode, slot, replay, held, lent })
     }
 
     async fn enter(&self, mut facts: LockFacts) -> Verdict<LockTicket> {
         if let Some(lent) = facts.lent.take() {
-            return Verdict::Pass(LockTicket(lent));
+            return Verdict::Pass(LockTicket::new(lent, &facts.held));
         }
-        let record = facts.slot.as_ref().and_then(Slot::record);
-        match self.request(&facts).ask(record).await {
+        match self.take(&facts).await {
             Ok(Answer::Granted(guard)) => {
                 // A retry layer in between may have come here before, to a busy lock: what runs now must
                 // not be accepted too.
                 if let Some(slot) = &facts.slot {
                     slot.empty();
                 }
-                let store = facts.store;
-                let own = Ticket::Own { guard, store, since: Instant::now() };
-                Verdict::Pass(LockTicket(own))
+                let own = Ticket::Own { guard, store: facts.store, since: Instant::now() };
+                Verdict::Pass(LockTicket::new(own, &facts.held))
             }
-            Ok(Answer::Busy(busy)) => self.busy(facts, &busy),
+            Ok(Answer::Busy(busy)) | Err(NotAcquired::Busy(busy)) => self.busy(facts, &busy),
             // Accepted before: the outer layer answers with that job once it has read the body.
             Ok(Answer::Known) => {
                 let busy = Busy { left: Duration::from_secs(1), line: 0, waited: None };
                 self.busy(facts, &busy)
             }
-            Err(NotAcquired::Busy(busy)) => self.busy(facts, &busy),
+            Err(NotAcquired::WouldDeadlock) => Verdict::Answer(would_deadlock()),
             Err(NotAcquired::Fault(error)) => self.outage(facts, &error),
         }
     }
 
     fn show<V: View<Native = N>>(&self, ticket: &LockTicket, view: &mut V) {
-        let held = match &ticket.0 {
-            Ticket::Own { guard, .. } => guard.held(),
-            Ticket::Lent(held) | Ticket::Run(held) => held.clone(),
-        };
-        let mut all = view.take::<AllHeld>().unwrap_or_default();
-        all.0.push(held.clone());
-        view.put(all);
-        view.put(held);
+        let held = ticket.held();
+        if let Some(first) = held.iter().next() {
+            view.put(first.clone());
+        }
+        self.policy.tell_fences(&held, view);
+        view.put(ticket.1.clone());
         view.put(UnderLock);
+    }
+
+    fn within(&self, ticket: &LockTicket) -> Scope {
+        ticket.1.scope()
     }
 
     fn watch(&self, ticket: &LockTicket) -> impl Future<Output = ()> + Send + 'static {
@@ -266,18 +269,18 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     }
 }
 
+fn would_deadlock() -> Reply {
+    tracing::error!(
+        layer = "LockLayer",
+        "request refused: a layer further out has this lock shared or by a permit, and this one asks for \
+         it in another way, so the request would wait for itself; let the outer layer take it alone"
+    );
+    Reply::wiring_fault()
+}
+
 impl<N: ?Sized> Clone for LockGate<N> {
     fn clone(&self) -> Self {
-        Self {
-            source: self.source.clone(),
-            scope: self.scope.clone(),
-            store: self.store.clone(),
-            asking: self.asking.clone(),
-            wait: self.wait,
-            all_methods: self.all_methods,
-            outage: self.outage,
-            ends: self.ends,
-        }
+        Self { source: self.source.clone(), policy: Arc::clone(&self.policy), ends: self.ends }
     }
 }
 
@@ -285,12 +288,8 @@ impl<N: ?Sized> fmt::Debug for LockGate<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockGate")
             .field("source", &self.source)
-            .field("scope", &self.scope)
-            .field("asking", &self.asking)
-            .field("wait", &self.wait)
-            .field("all_methods", &self.all_methods)
-            .field("outage", &self.outage)
+            .field("policy", &self.policy)
             .field("ends", &self.ends)
-            .finish_non_exhaustive()
+            .finish()
     }
 }

@@ -1,4 +1,4 @@
-//! The guard of a lock, and what handlers see of it.
+//! The guard of a lock.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -8,6 +8,7 @@ use tokio::{
 };
 
 use super::{
+    held::{HeldLock, HeldLocks},
     line::{Fences, Keeper, Lines, Start, TurnEnd},
     request::{Busy, NotAcquired},
 };
@@ -22,10 +23,31 @@ use crate::{
 /// Dropping it never waits and needs no runtime: the lock passes to the next who waits in this process, or
 /// one message goes to the store's background agent, which gives it back. If the process dies instead,
 /// the lock ends with its lease.
+///
+/// # One lock, several guards
+///
+/// Code within a request whose `LockLayer` has the lock, or within [`scope`](Self::scope), that acquires
+/// the same lock again does not wait for itself: it gets a guard on the same grant, with the same fence, by
+/// memory alone. The grant ends with the last of them, in whatever order they do, because whoever has a
+/// guard relies on being alone. So an inner guard that outlives the request (in a task that was
+/// spawned, say) keeps the lock until it ends itself, or `max_hold` does; the terms are those of the
+/// first. In a deferred run the lock is the worker's, and an inner guard ends with the run.
 #[derive(Debug)]
 #[must_use = "the lock is given back when the guard is dropped"]
-pub struct LockGuard {
-    /// `None` once it is released.
+pub struct LockGuard(Share);
+
+#[derive(Debug)]
+enum Share {
+    /// The last one ends the grant.
+    Of(Arc<Grant>),
+    /// Somebody else ends it.
+    Lent(HeldLock),
+}
+
+/// What the guards of one grant share.
+#[derive(Debug)]
+pub(super) struct Grant {
+    /// `None` once it has ended.
     held: Option<Held>,
 }
 
@@ -55,90 +77,148 @@ impl fmt::Debug for Turn {
 pub enum Released {
     /// It was held to the end, and is given back, or the next of this process has it.
     Released,
+    /// It is held still: another guard of the same request has it, and the last one gives it back.
+    StillHeld,
     /// It had been lost before: somebody else may have had it meanwhile.
     AlreadyLost,
     /// The store did not answer. It is tried again in the background, until the lease has ended.
     Unknown,
 }
 
-impl LockGuard {
-    pub(super) fn new(hold: Hold, turn: Option<Turn>) -> Self {
-        Self { held: Some(Held { hold, turn }) }
-    }
-
+impl Grant {
     fn hold(&self) -> &Hold {
-        // Only what consumes the guard takes it.
-        &self.held.as_ref().expect("the guard is held until it is consumed").hold
+        // Only what consumes the grant takes it.
+        &self.held.as_ref().expect("the grant is held until it is consumed").hold
     }
 
     pub(super) fn facts(&self) -> &Arc<HoldFacts> {
         self.hold().facts()
     }
 
-    pub(super) fn lease(&self) -> &Arc<Lease> {
-        self.hold().lease()
+    fn into_parts(mut self) -> (Hold, Option<Turn>) {
+        let Held { hold, turn } = self.held.take().expect("the grant is held until it is consumed");
+        (hold, turn)
+    }
+}
+
+impl LockGuard {
+    pub(super) fn new(hold: Hold, turn: Option<Turn>) -> Self {
+        Self(Share::Of(Arc::new(Grant { held: Some(Held { hold, turn }) })))
     }
 
-    /// Its parts: they are not passed on when they are dropped.
-    pub(super) fn into_parts(mut self) -> (Hold, Option<Turn>) {
-        let Held { hold, turn } = self.held.take().expect("the guard is held until it is consumed");
-        (hold, turn)
+    /// Another guard on a grant.
+    pub(super) fn share(grant: Arc<Grant>) -> Self {
+        Self(Share::Of(grant))
+    }
+
+    /// A guard on what somebody else gives back.
+    pub(super) fn lent(held: HeldLock) -> Self {
+        Self(Share::Lent(held))
+    }
+
+    /// The turn, if it is one of this process's own.
+    pub(super) fn facts(&self) -> Option<&Arc<HoldFacts>> {
+        match &self.0 {
+            Share::Of(grant) => Some(grant.facts()),
+            Share::Lent(_) => None,
+        }
+    }
+
+    pub(super) fn lease(&self) -> Option<&Arc<Lease>> {
+        self.facts().map(|facts| &facts.lease)
+    }
+
+    /// Its parts, if it is the only guard: they are not passed on when they are dropped.
+    pub(super) fn into_parts(self) -> Result<(Hold, Option<Turn>), Self> {
+        match self.0 {
+            Share::Of(grant) => match Arc::try_unwrap(grant) {
+                Ok(grant) => Ok(grant.into_parts()),
+                Err(grant) => Err(Self::share(grant)),
+            },
+            Share::Lent(held) => Err(Self::lent(held)),
+        }
     }
 
     /// The number of this grant: larger than that of every earlier grant of this lock.
     #[must_use]
     pub fn fence(&self) -> u64 {
-        self.facts().fence
+        match &self.0 {
+            Share::Of(grant) => grant.facts().fence,
+            // What has none is never lent.
+            Share::Lent(held) => held.fence().unwrap_or_default(),
+        }
     }
 
     /// The lock's key.
     #[must_use]
     pub fn key(&self) -> &Key {
-        self.facts().key()
+        match &self.0 {
+            Share::Of(grant) => grant.facts().key(),
+            Share::Lent(held) => held.key(),
+        }
     }
 
     /// How long it is sure to be held if no renewal succeeds from now on.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        remaining(self.facts())
+        self.held().remaining()
     }
 
     /// Resolves when the lock is lost, with the reason; never if it is released first. Cancel safe.
     pub async fn lost(&self) -> Loss {
-        self.facts().lost().await
+        self.held().lost().await
     }
 
     /// A copy to hand to code that must not give it back.
     #[must_use]
     pub fn held(&self) -> HeldLock {
-        HeldLock::of(self.facts())
+        match &self.0 {
+            Share::Of(grant) => HeldLock::own(grant),
+            Share::Lent(held) => held.clone(),
+        }
+    }
+
+    /// Runs code that may acquire this lock again: it gets a guard on the same grant instead of waiting
+    /// for itself. What runs in a `LockLayer` is within such a scope already; a guard that a handler
+    /// takes for itself is not, so that futures joined in one task exclude each other. Tasks that
+    /// the future spawns are outside. Cancel safe if the future is.
+    pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        HeldLocks::current().and([self.held()]).scope().run(future)
     }
 
     /// Makes the lease last for so long from now, once, at most until `max_hold`: before a step during
     /// which this process may not get to renewing it. False if the lock is lost. Cancel safe: it may or
-    /// may not have been extended.
+    /// may not have been extended. The lease of a deferred run is its worker's and stays as it is: true
+    /// if it lasts so long anyway.
     ///
     /// # Errors
     ///
     /// If the store could not be asked; the lock is held as before.
     pub async fn extend(&self, lease: Duration) -> Result<bool, Error> {
-        self.hold().extend(lease).await
+        match &self.0 {
+            Share::Of(grant) => grant.hold().extend(lease).await,
+            Share::Lent(held) => Ok(held.remaining() >= lease),
+        }
     }
 
     /// Makes an exclusive lock a shared one without a gap, and lets in the readers at the head of the
     /// line. The fence stays. Cancel safe: if the future is dropped, the lock is given back.
     ///
-    /// There is no way up: two readers who both wanted to write would wait for each other.
+    /// While another guard on the same grant relies on being alone, or in a deferred run, it stays
+    /// exclusive. There is no way up: two readers who both wanted to write would wait for each other.
     ///
     /// # Errors
     ///
     /// [`NotAcquired::Busy`] if it was lost before; [`NotAcquired::Fault`] if the store could not be
     /// asked. Either way the lock is gone.
     pub async fn downgrade(self) -> Result<Self, NotAcquired> {
-        if self.lease().terms.mode != Mode::Exclusive {
+        if self.lease().is_some_and(|lease| lease.terms.mode != Mode::Exclusive) {
             return Ok(self);
         }
-        let (hold, turn) = self.into_parts();
+        let (hold, turn) = match self.into_parts() {
+            Ok(parts) => parts,
+            Err(shared) => return Ok(shared),
+        };
         if let Some(Turn { lines, .. }) = turn {
             lines.leave_turn(hold.lease());
         }
@@ -150,12 +230,20 @@ impl LockGuard {
 
     /// Gives it back now, and says how that went. If this future is dropped, that happens all the same,
     /// in the background.
-    pub async fn release(mut self) -> Released {
-        let Some(held) = self.held.take() else {
-            return Released::Unknown;
+    ///
+    /// Of several guards on one grant all but the last return [`Released::StillHeld`], by memory alone.
+    pub async fn release(self) -> Released {
+        let held = self.held();
+        // Of two that are released at once, exactly one is the last.
+        let last = match self.0 {
+            Share::Of(grant) => Arc::into_inner(grant).and_then(|mut grant| grant.held.take()),
+            Share::Lent(_) => None,
         };
-        let facts = Arc::clone(held.hold.facts());
-        match held.end() {
+        let Some(last) = last else {
+            return held.loss().map_or(Released::StillHeld, |_| Released::AlreadyLost);
+        };
+        let facts = Arc::clone(last.hold.facts());
+        match last.end() {
             Ended::HandedOver => Released::Released,
             Ended::GiveBack(hold) => outcome(&facts, hold.release().await),
             Ended::Pass(pass) => {
@@ -167,7 +255,7 @@ impl LockGuard {
     }
 }
 
-impl Drop for LockGuard {
+impl Drop for Grant {
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
             match held.end() {
@@ -229,70 +317,4 @@ pub(super) fn outcome(facts: &HoldFacts, gave_back: Result<GaveBack, Error>) -> 
             Released::AlreadyLost
         }
     }
-}
-
-/// The lock this request runs under, as its handler sees it. Cloning it holds nothing.
-#[derive(Clone)]
-pub struct HeldLock {
-    key: Key,
-    /// `None`: the store was away and the layer's policy let the request pass without a lock.
-    facts: Option<Arc<HoldFacts>>,
-}
-
-impl HeldLock {
-    pub(crate) fn of(facts: &Arc<HoldFacts>) -> Self {
-        Self { key: facts.key().clone(), facts: Some(Arc::clone(facts)) }
-    }
-
-    pub(super) fn admitted(key: Key) -> Self {
-        Self { key, facts: None }
-    }
-
-    /// The lock's key.
-    #[must_use]
-    pub fn key(&self) -> &Key {
-        &self.key
-    }
-
-    /// The number of this grant, larger than that of every earlier grant of this lock; `None` if the
-    /// store was away and the request was let through without a lock.
-    #[must_use]
-    pub fn fence(&self) -> Option<u64> {
-        self.facts.as_ref().map(|facts| facts.fence)
-    }
-
-    /// How long the lock is sure to be held if no renewal succeeds from now on; zero without a lock.
-    #[must_use]
-    pub fn remaining(&self) -> Duration {
-        self.facts.as_deref().map_or(Duration::ZERO, remaining)
-    }
-
-    /// Why it was lost, if it was.
-    #[must_use]
-    pub fn loss(&self) -> Option<Loss> {
-        self.facts.as_ref().and_then(|facts| facts.loss())
-    }
-
-    /// Resolves when the lock is lost; never if it is given back first, or was never held.
-    pub async fn lost(&self) -> Loss {
-        match &self.facts {
-            Some(facts) => facts.lost().await,
-            None => std::future::pending().await,
-        }
-    }
-}
-
-impl fmt::Debug for HeldLock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let fence = self.fence();
-        f.debug_struct("HeldLock").field("key", &self.key).field("fence", &fence).finish()
-    }
-}
-
-fn remaining(facts: &HoldFacts) -> Duration {
-    // Lost, or given back: a copy in a handler's own task may outlive the request.
-    if facts.loss().is_some() || facts.is_over() {
-        return Duration::ZERO;
-    }
-    facts.valid_until().saturating_duration_since(Instant::now())
 }

@@ -3,8 +3,9 @@
 //! What happens to a request behind a `LockLayer`: its key is read, and one call asks the store for the
 //! lock. If it is free the handler runs under it, and the lock is given back before the response goes
 //! out, or as soon as the server drops the request. If somebody else has it, the answer is 409 with
-//! `Retry-After`; with a wait set, the request stands in line first: in this process behind those that
-//! came before it, and with a single place for the whole process in the store's line.
+//! `Retry-After` (or another [`BusyStatus`]); with a wait set, the request stands in line first: in this
+//! process behind those that came before it, and with a single place for the whole process in the
+//! store's line.
 //!
 //! If the lock is lost while the handler runs, [`OnLoss`] says what its client gets. [`HoldUntil`] keeps the
 //! lock for as long as the answer streams. A client that dribbles its request is cut off after the
@@ -19,11 +20,64 @@
 //!
 //! let store = Store::memory();
 //! let guard = store.lock("order:7").wait(Duration::from_secs(5)).acquire().await?;
-//! // `WHERE fence < $1` in the statements under the lock keeps a late writer out.
-//! let fence = guard.fence();
+//! let fence = guard.fence(); // keeps a late writer out: see below
 //! guard.release().await;
 //! # let _ = fence; Ok(()) }
 //! ```
+//!
+//! # Fences
+//!
+//! A process that is paused for longer than its lease goes on as if nothing had happened, and no lease can
+//! stop it. Whatever must not go back therefore keeps the largest fence it has seen beside its data, and
+//! refuses smaller ones. In SQL that is one more column and one more condition:
+//!
+//! ```sql
+//! UPDATE orders SET state = $1, fence = $2 WHERE id = $3 AND fence <= $2
+//! ```
+//!
+//! No row updated: somebody has had the lock since. (`<=`, because one holder may write more than once.) The
+//! same with a register in memory, and a writer that comes too late:
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use std::time::Duration;
+//! # let store = lockgate::Store::memory();
+//! struct Order { state: &'static str, fence: u64 }
+//!
+//! fn update(order: &mut Order, state: &'static str, fence: u64) -> bool {
+//!     if order.fence > fence {
+//!         return false;
+//!     }
+//!     *order = Order { state, fence };
+//!     true
+//! }
+//!
+//! let mut order = Order { state: "new", fence: 0 };
+//! let late = store.lock("order:7").lease_fixed(Duration::from_millis(100)).acquire().await?;
+//! // It is paused here; its lease ends, and another one has the lock.
+//! let next = store.lock("order:7").wait(Duration::from_secs(5)).acquire().await?;
+//! assert!(update(&mut order, "paid", next.fence()));
+//! assert!(!update(&mut order, "cancelled", late.fence()));
+//! assert_eq!(order.state, "paid");
+//! # Ok(()) }
+//! ```
+//!
+//! Handlers have the fence from the extractor `Fence`; `LockLayer::fence_header` puts it into the request's
+//! header for upstreams that keep the register.
+//!
+//! # Several locks, readers, and the request itself
+//!
+//! A request may need several locks ([`Store::locks`](crate::Store::locks), `LockLayer::by_path_params`): they
+//! are taken in an order that all processes share, so two that name them the other way round never wait in a
+//! circle. That holds for the locks of one call or layer; whoever holds one and asks for another by
+//! itself has to keep an order of its own, and until then is saved by the wait's end alone.
+//!
+//! A lock can be had together with other readers ([`LockRequest::shared`], `LockLayer::read_write`) or with
+//! so many others ([`LockRequest::permits`]). There is no way from there to having it alone.
+//!
+//! A request does not wait for itself: a nested layer, or a call within the handler, gets a share in the
+//! lock that is there ([`LockGuard`]). Another service that is called on the way can be told of it
+//! ([`HeldLock::header`], `LockLayer::trust`).
 //!
 //! # What it guarantees, and what not
 //!
@@ -32,18 +86,28 @@
 //! that is paused for longer than its lease is told of the loss when it wakes, not before: whoever
 //! writes to something that must not go back checks the **fence**, a number that grows with every grant.
 
+mod elsewhere;
 mod ends;
 mod estimate;
 mod gate;
 mod guard;
+mod held;
 mod line;
+mod methods;
+mod policy;
 mod request;
+mod retry;
+mod several;
 #[cfg(test)]
 mod tests;
 
 pub use self::{
+    elsewhere::SharedSecret,
     ends::{HoldUntil, OnLoss},
     gate::{LockFacts, LockGate, LockTicket},
-    guard::{HeldLock, LockGuard, Released},
+    guard::{LockGuard, Released},
+    held::{HeldLock, HeldLocks},
+    policy::BusyStatus,
     request::{Busy, LockRequest, NotAcquired},
+    several::{LockSet, LocksRequest},
 };

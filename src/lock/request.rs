@@ -6,7 +6,9 @@ use tokio::time::Instant;
 
 use super::{
     guard::LockGuard,
+    held::HeldLocks,
     line::{Asking, HandOver, Lines, Waited, Word},
+    retry::Retry,
 };
 use crate::{
     clock::LONGEST,
@@ -36,6 +38,7 @@ pub struct LockRequest {
     key: Key,
     asking: Asking,
     wait: Option<Duration>,
+    retry: Option<Retry>,
 }
 
 impl Store {
@@ -67,7 +70,7 @@ impl Default for Asking {
 
 impl LockRequest {
     pub(super) fn of(store: &Store, key: &Key, asking: Asking, wait: Option<Duration>) -> Self {
-        Self { store: store.clone(), key: key.clone(), asking, wait }
+        Self { store: store.clone(), key: key.clone(), asking, wait, retry: None }
     }
 
     /// How long the lock outlives its process; renewed at a third of it. Default 10 s: long enough to
@@ -93,7 +96,13 @@ impl LockRequest {
 
     /// Stand in line for at most this long. Default: don't. At most ten minutes.
     pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = Some(wait.min(MAX_WAIT));
+        (self.wait, self.retry) = (Some(wait.min(MAX_WAIT)), None);
+        self
+    }
+
+    /// Ask again as this says, or, with `None`, as `wait` says.
+    pub(super) fn again(mut self, retry: Option<Retry>) -> Self {
+        (self.wait, self.retry) = (self.wait.filter(|_| retry.is_none()), retry);
         self
     }
 
@@ -145,14 +154,23 @@ impl LockRequest {
         self
     }
 
-    /// Up to this many holders at once (at least one), and no exclusive or shared one beside them. Each
-    /// request brings its own number along: a smaller one waits for longer.
+    /// Up to this many holders at once, and no exclusive or shared one beside them. Each request brings
+    /// its own number along: a smaller one waits for longer.
+    ///
+    /// # Panics
+    ///
+    /// If `most` is 0: nobody would ever be let in.
     pub fn permits(mut self, most: u32) -> Self {
-        self.asking.terms.mode = Mode::Permits(most.max(1));
+        assert!(most > 0, "LockRequest::permits: with 0 permits nobody would ever be let in");
+        self.asking.terms.mode = Mode::Permits(most);
         self
     }
 
     /// Acquires the lock.
+    ///
+    /// Within a request whose `LockLayer` has this lock, or within [`LockGuard::scope`], this is another
+    /// guard on what is held, by memory alone; the lease and `max_hold` are those of the first. Anywhere
+    /// else each call is an owner of its own, and two of one task exclude each other.
     ///
     /// Cancel safe: if the future is dropped, whatever the store has granted or will grant for it is
     /// given back, and its place in line is left.
@@ -160,8 +178,17 @@ impl LockRequest {
     /// # Errors
     ///
     /// [`NotAcquired::Busy`] if somebody else has it, after the wait if there is one;
+    /// [`NotAcquired::WouldDeadlock`] if this request itself keeps it from being granted;
     /// [`NotAcquired::Fault`] if the store is away.
     pub async fn acquire(self) -> Result<LockGuard, NotAcquired> {
+        match self.find(&self.key, &HeldLocks::current())? {
+            Some(guard) => Ok(guard),
+            None => self.acquire_anew().await,
+        }
+    }
+
+    /// As `acquire`, whatever this request has already.
+    pub(super) async fn acquire_anew(self) -> Result<LockGuard, NotAcquired> {
         match self.ask(None).await? {
             Answer::Granted(guard) => Ok(guard),
             Answer::Busy(busy) => Err(NotAcquired::Busy(busy)),
@@ -169,14 +196,39 @@ impl LockRequest {
         }
     }
 
+    /// A guard on what is held already.
+    pub(super) fn find(
+        &self,
+        key: &Key,
+        held: &HeldLocks,
+    ) -> Result<Option<LockGuard>, NotAcquired> {
+        held.find(&self.store, key, self.asking.terms.mode)
+    }
+
+    /// The same for another lock, with what is left of the wait that began then.
+    pub(super) fn for_key(&self, key: &Key, began: Instant) -> Self {
+        let wait = self.wait.map(|wait| wait.saturating_sub(began.elapsed()));
+        Self { key: key.clone(), wait, ..self.clone() }
+    }
+
+    /// One attempt, and how it is to be repeated.
+    pub(super) fn take_retry(mut self) -> (Self, Option<Retry>) {
+        let retry = self.retry.take();
+        (self, retry)
+    }
+
     /// As `acquire`, with the idempotency record that is looked up first.
     pub(super) async fn ask(self, record: Option<Arc<str>>) -> Result<Answer, NotAcquired> {
-        let (store, wanted) = (self.store.clone(), self.asking.replicas);
-        match self.ask_the_master(record).await? {
+        let wanted = self.asking.replicas;
+        let answer = match self.retry {
+            Some(retry) => self.retried(retry, record).await?,
+            None => self.ask_once(record).await?,
+        };
+        match answer {
             Answer::Granted(guard) if wanted > 0 => {
                 // If this future is dropped, or fails, so is the guard: the lock is given back.
                 let shard = guard.key().shard();
-                let have = store.backend().replicated(shard, wanted).await?;
+                let have = self.store.backend().replicated(shard, wanted).await?;
                 if have < wanted {
                     tracing::warn!(have, wanted, "lock refused: too few replicas have the grant");
                     return Err(Error::new(ErrorKind::Unavailable, "replicas").into());
@@ -187,7 +239,8 @@ impl LockRequest {
         }
     }
 
-    async fn ask_the_master(self, record: Option<Arc<str>>) -> Result<Answer, NotAcquired> {
+    /// One attempt, with a place in line if a wait is set.
+    pub(super) async fn ask_once(&self, record: Option<Arc<str>>) -> Result<Answer, NotAcquired> {
         let started = Instant::now();
         let lines = self.store.room::<Lines>();
         if record.is_none()
@@ -242,10 +295,20 @@ impl LockRequest {
 }
 
 /// What asking comes to.
-pub(super) enum Answer {
-    Granted(LockGuard),
+pub(super) enum Answer<G = LockGuard> {
+    Granted(G),
     Busy(Busy),
     Known,
+}
+
+impl<G> Answer<G> {
+    pub(super) fn map<H>(self, granted: impl FnOnce(G) -> H) -> Answer<H> {
+        match self {
+            Self::Granted(guard) => Answer::Granted(granted(guard)),
+            Self::Busy(busy) => Answer::Busy(busy),
+            Self::Known => Answer::Known,
+        }
+    }
 }
 
 /// What is known about a lock that somebody else has.
@@ -266,8 +329,25 @@ pub struct Busy {
 pub enum NotAcquired {
     /// Somebody else has it: an outcome, not a fault.
     Busy(Busy),
+    /// This request has the lock already, shared or by a permit, and asks for it in another way, for which
+    /// it would have to wait for itself: a fault of the program. Give it back first, or ask for it alone
+    /// from the start.
+    WouldDeadlock,
     /// The store could not be asked.
     Fault(Error),
+}
+
+impl NotAcquired {
+    /// The wait was for several locks, and began then.
+    pub(super) fn waited_since(self, began: Instant) -> Self {
+        match self {
+            Self::Busy(mut busy) => {
+                busy.waited = busy.waited.map(|_| began.elapsed());
+                Self::Busy(busy)
+            }
+            other => other,
+        }
+    }
 }
 
 impl From<Error> for NotAcquired {
@@ -280,6 +360,9 @@ impl fmt::Display for NotAcquired {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Busy(_) => f.write_str("the lock is held by somebody else"),
+            Self::WouldDeadlock => f.write_str(
+                "the lock is held by this request itself, in a way that excludes this one",
+            ),
             Self::Fault(_) => f.write_str("the lock could not be asked for"),
         }
     }
@@ -288,7 +371,7 @@ impl fmt::Display for NotAcquired {
 impl StdError for NotAcquired {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Self::Busy(_) => None,
+            Self::Busy(_) | Self::WouldDeadlock => None,
             Self::Fault(error) => Some(error),
         }
     }

@@ -2,10 +2,15 @@
 
 mod cancel;
 mod ends;
+mod fields;
 mod handover;
 mod modes;
+mod policy;
+mod readers;
 mod seam;
+mod several;
 mod terms;
+mod within;
 
 use std::{sync::Arc, time::Duration};
 
@@ -192,7 +197,7 @@ async fn a_renewed_lock_that_is_taken_away_is_lost_at_the_next_renewal() {
     let store = Store::memory();
     let guard = store.lock("x").lease(3 * SECOND).acquire().await.unwrap();
     // What a FLUSHALL or an operator's DEL does: the nonce is gone.
-    let lease = guard.lease();
+    let lease = guard.lease().unwrap();
     store.backend().release(lease.key.clone(), lease.me.clone(), lease.terms.mode).await.unwrap();
     let started = Instant::now();
     assert_eq!(guard.lost().await, Loss::Taken);

@@ -3,7 +3,7 @@
 use std::{convert, error::Error, marker::PhantomData, net::SocketAddr};
 
 use bytes::Bytes;
-use http::{Extensions, request::Parts};
+use http::{Extensions, HeaderName, HeaderValue, request::Parts};
 use http_body::Body;
 use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
 
@@ -110,7 +110,16 @@ impl<F: Framework> View for PartsView<'_, F> {
     }
 
     fn header(&self, name: &str) -> Vec<&[u8]> {
-        self.parts.headers.get_all(name).iter().map(http::HeaderValue::as_bytes).collect()
+        self.parts.headers.get_all(name).iter().map(HeaderValue::as_bytes).collect()
+    }
+
+    fn set_header(&mut self, name: &str, value: Option<&str>) {
+        let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else { return };
+        match value.map(HeaderValue::from_str) {
+            Some(Ok(value)) => drop(self.parts.headers.insert(name, value)),
+            Some(Err(_)) => {}
+            None => drop(self.parts.headers.remove(name)),
+        }
     }
 
     fn peer(&self) -> Option<SocketAddr> {
@@ -136,7 +145,7 @@ impl<F: Framework> View for PartsView<'_, F> {
 
 /// The head as it is stored.
 pub(super) fn head<F: Framework>(parts: &Parts) -> Head {
-    let field = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
+    let field = |(name, value): (&HeaderName, &HeaderValue)| {
         (name.as_str().to_owned(), value.as_bytes().to_vec())
     };
     Head {

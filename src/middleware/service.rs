@@ -128,12 +128,10 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
             parts.extensions.insert(parking.clone());
         }
         let (body, reading) = time::<B, F>(body, self.gate.body_deadline(&ticket));
-        let ended = attend(
-            pin!(self.inner.call(Request::from_parts(parts, body))),
-            pin!(self.gate.watch(&ticket)),
-            reading.as_ref(),
-        )
-        .await;
+        let (inner, request) = (&mut self.inner, Request::from_parts(parts, body));
+        // Called within the scope, not only polled: a layer further in asks its gate as it is called.
+        let call = self.gate.within(&ticket).run(async { inner.call(request).await });
+        let ended = attend(pin!(call), pin!(self.gate.watch(&ticket)), reading.as_ref()).await;
         // No early return for an error: the gate is left in every case.
         let outcome = ended.outcome(reading.as_ref(), |ended| match ended {
             Ok(response) if is_sent_without_body(head, response) => {

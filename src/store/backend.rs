@@ -292,6 +292,8 @@ pub(crate) struct Due {
 
 /// A store, seen from the engines. Every step is bounded by the store's deadline.
 pub(crate) trait Backend: fmt::Debug + Send + Sync + 'static {
+    /// Tells its locks from those of the same name in another namespace; the same in every process.
+    fn space(&self) -> &str;
     fn acquire(&self, call: Acquire) -> Step<'_, Acquired>;
     fn release(&self, key: Key, me: Token, mode: Mode) -> Step<'_, GaveBack>;
     /// Gives back what this nonce has, and acquires for the next of the same process, in one call: if

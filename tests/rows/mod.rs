@@ -5,17 +5,20 @@ pub(crate) mod defer;
 pub(crate) mod end_of_lock;
 pub(crate) mod hold_until;
 pub(crate) mod idempotency;
+pub(crate) mod keys;
 pub(crate) mod line;
 pub(crate) mod lock;
 pub(crate) mod not_deferred;
 pub(crate) mod odd_keys;
 pub(crate) mod on_loss;
 pub(crate) mod outage;
+pub(crate) mod policy;
 pub(crate) mod quota;
 pub(crate) mod recovery;
 pub(crate) mod replay;
 pub(crate) mod status;
 pub(crate) mod wiring;
+pub(crate) mod within;
 
 use std::time::{Duration, Instant};
 

@@ -10,8 +10,8 @@ use std::{
 
 use actix_web::{
     HttpMessage as _, HttpRequest,
-    dev::{Path, ResourceDef},
-    http::header::HeaderValue,
+    dev::{Path, ResourceDef, ServiceRequest},
+    http::header::{HeaderName, HeaderValue},
     web,
 };
 use lockgate::{
@@ -25,64 +25,102 @@ use percent_encoding::percent_decode_str;
 /// It borrows an `HttpRequest` and nothing else, so the layers, which have a `ServiceRequest`, and the
 /// status resource, which is a handler, show the same thing to the application's closures.
 #[derive(Debug)]
-pub(crate) struct RequestView<'a>(pub(crate) &'a HttpRequest);
+pub(crate) struct RequestView<'a> {
+    request: &'a HttpRequest,
+    changes: Changes,
+}
+
+/// Header fields to be set or taken out, once the request is not borrowed any more.
+pub(crate) type Changes = Vec<(HeaderName, Option<HeaderValue>)>;
+
+impl<'a> RequestView<'a> {
+    pub(crate) fn new(request: &'a HttpRequest) -> Self {
+        Self { request, changes: Vec::new() }
+    }
+
+    pub(crate) fn into_changes(self) -> Changes {
+        self.changes
+    }
+}
+
+/// Makes what a gate has changed visible. As with every middleware that changes a request, no other one
+/// may keep a clone of it: actix panics then.
+pub(crate) fn apply(changes: Changes, request: &mut ServiceRequest) {
+    for (name, value) in changes {
+        match value {
+            Some(value) => drop(request.headers_mut().insert(name, value)),
+            None => drop(request.headers_mut().remove(name)),
+        }
+    }
+}
 
 // No borrow of the request's extensions outlives a method: actix shares them in a `RefCell`.
 impl View for RequestView<'_> {
     type Native = HttpRequest;
 
     fn native(&mut self) -> &HttpRequest {
-        self.0
+        self.request
     }
 
     fn method(&self) -> &str {
-        self.0.method().as_str()
+        self.request.method().as_str()
     }
 
     fn route(&mut self) -> Route {
-        pattern(self.0).map_or(Route::Unmatched, Route::Matched)
+        pattern(self.request).map_or(Route::Unmatched, Route::Matched)
     }
 
     fn param(&mut self, name: &str) -> Result<Option<String>, BadParam> {
-        let path = self.0.match_info();
+        let path = self.request.match_info();
         let value = match path.get(name) {
             Some(value) => decode(value),
             // Around the router nothing is captured yet: find the value as the router will.
             None => {
-                match pattern(self.0).and_then(|pattern| captured(&pattern, path.as_str(), name)) {
+                match pattern(self.request)
+                    .and_then(|pattern| captured(&pattern, path.as_str(), name))
+                {
                     Some(value) => decode(&value),
                     None => return Ok(None),
                 }
             }
         }?;
         // actix has replaced what isn't UTF-8 by U+FFFD, which would make one key of many URLs.
-        decode(self.0.path()).map(|_| Some(value))
+        decode(self.request.path()).map(|_| Some(value))
     }
 
     fn header(&self, name: &str) -> Vec<&[u8]> {
-        let values = self.0.headers().get_all(name);
+        let values = self.request.headers().get_all(name);
         values.map(HeaderValue::as_bytes).collect()
     }
 
+    fn set_header(&mut self, name: &str, value: Option<&str>) {
+        let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else { return };
+        match value.map(HeaderValue::from_str) {
+            Some(Ok(value)) => self.changes.push((name, Some(value))),
+            Some(Err(_)) => {}
+            None => self.changes.push((name, None)),
+        }
+    }
+
     fn peer(&self) -> Option<SocketAddr> {
-        self.0.peer_addr()
+        self.request.peer_addr()
     }
 
     fn store(&self) -> Option<Store> {
-        let data = self.0.app_data::<web::Data<Store>>();
+        let data = self.request.app_data::<web::Data<Store>>();
         data.map(|store| Store::clone(store))
     }
 
     fn get<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
-        self.0.extensions().get().cloned()
+        self.request.extensions().get().cloned()
     }
 
     fn put<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
-        self.0.extensions_mut().insert(value);
+        self.request.extensions_mut().insert(value);
     }
 
     fn take<T: Clone + Send + Sync + 'static>(&mut self) -> Option<T> {
-        self.0.extensions_mut().remove()
+        self.request.extensions_mut().remove()
     }
 }
 

@@ -22,7 +22,7 @@ fn resource(path: &str, gate: StatusGate<HttpRequest>, whole: bool) -> Resource 
 }
 
 async fn answer(gate: StatusGate<HttpRequest>, request: HttpRequest, whole: bool) -> HttpResponse {
-    let mut view = RequestView(&request);
+    let mut view = RequestView::new(&request);
     // What can't be read is no id, and gets the 404 of every other one that is none.
     let id = view.param("id").ok().flatten().unwrap_or_default();
     let asked = gate.ask(&mut view, &id, whole);

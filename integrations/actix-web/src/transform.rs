@@ -18,7 +18,7 @@ use lockgate::{
 
 use crate::{
     body::{is_sent_without_body, keep},
-    framework::{RequestView, head},
+    framework::{RequestView, apply, head},
     parking::{Parking, read_whole},
     reply::{Refused, add_fields, response},
     timed::time,
@@ -56,8 +56,11 @@ where
 
     forward_ready!(inner);
 
-    fn call(&self, request: ServiceRequest) -> Self::Future {
-        match self.gate.ask(&mut RequestView(request.request())) {
+    fn call(&self, mut request: ServiceRequest) -> Self::Future {
+        let mut view = RequestView::new(request.request());
+        let asked = self.gate.ask(&mut view);
+        apply(view.into_changes(), &mut request);
+        match asked {
             Asked::Skip => {
                 Either::Left(self.inner.call(request).map_ok(ServiceResponse::map_into_left_body))
             }
@@ -102,19 +105,18 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
         S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error>,
         B: MessageBody + 'static,
     {
-        self.gate.show(&ticket, &mut RequestView(request.request()));
+        let mut view = RequestView::new(request.request());
+        self.gate.show(&ticket, &mut view);
+        apply(view.into_changes(), &mut request);
         let parking = Parking::default();
         if G::PARKS {
             request.extensions_mut().insert(parking.clone());
         }
         // No clone of the request is kept meanwhile: routing has to be its only owner.
         let reading = time(&mut request, self.gate.body_deadline(&ticket));
-        let ended = attend(
-            pin!(self.inner.call(request)),
-            pin!(self.gate.watch(&ticket)),
-            reading.as_ref(),
-        )
-        .await;
+        // Called within the scope, not only polled: a layer further in asks its gate as it is called.
+        let call = self.gate.within(&ticket).run(async { self.inner.call(request).await });
+        let ended = attend(pin!(call), pin!(self.gate.watch(&ticket)), reading.as_ref()).await;
         // No early return for an error: the gate is left in every case.
         let outcome = ended.outcome(reading.as_ref(), |ended| match ended {
             Ok(response) if is_sent_without_body(response) => {

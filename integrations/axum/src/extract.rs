@@ -11,13 +11,17 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::request::Parts;
-use lockgate::{Deferred, HeldLock, RateStatus};
+use lockgate::{Deferred, HeldLock, HeldLocks, RateStatus};
 
-/// The lock this request runs under.
+/// The lock this request runs under; the first that the innermost layer names, if there are several.
 #[derive(Debug, Clone)]
 pub struct CurrentLock(pub HeldLock);
 
-/// The fence of the lock this request runs under: larger than that of every earlier grant. Rejected if
+/// All locks this request runs under.
+#[derive(Debug, Clone)]
+pub struct CurrentLocks(pub HeldLocks);
+
+/// The fence of the lock this request runs under, the one of [`CurrentLock`]: larger than that of every earlier grant. Rejected if
 /// the store was away and the request was let through without a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fence(pub u64);
@@ -69,6 +73,7 @@ macro_rules! extractor {
 }
 
 extractor!(CurrentLock, "a LockLayer", |parts| parts.extensions.get().cloned().map(CurrentLock));
+extractor!(CurrentLocks, "a LockLayer", |parts| parts.extensions.get().cloned().map(CurrentLocks));
 extractor!(Fence, "a LockLayer that refuses while the store is away", |parts| parts
     .extensions
     .get::<HeldLock>()

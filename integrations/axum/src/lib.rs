@@ -59,11 +59,12 @@ mod routes;
 #[cfg(feature = "redis")]
 pub use lockgate::StoreBuilder;
 pub use lockgate::{
-    Deferred, Error, ErrorKind, HeldLock, HoldUntil, JobId, JobState, Key, LockGuard, NotAcquired,
-    OnLoss, Outage, Policy, Quota, RateStatus, Store,
+    BusyStatus, Deferred, Error, ErrorKind, HeldLock, HeldLocks, HoldUntil, JobId, JobState, Key,
+    LockGuard, LockSet, NotAcquired, OnLoss, Outage, Policy, Quota, RateStatus, SharedSecret,
+    Store,
 };
 
 pub use self::{
-    extract::{CurrentJob, CurrentLock, CurrentRate, Fence, NotInstalled},
+    extract::{CurrentJob, CurrentLock, CurrentLocks, CurrentRate, Fence, NotInstalled},
     layer::{DeferLayer, DeferWorker, DeferredRoutes, LockLayer, RateLimitLayer, deferred_routes},
 };

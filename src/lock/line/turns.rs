@@ -60,7 +60,8 @@ impl Lines {
                 let mut lines = self.lines.lock();
                 let Some(line) = lines.get(name) else { return };
                 line.drop_those_who_left();
-                let fits = |waiter: &Waiter| waiter.asking.terms == guard.lease().terms;
+                let terms = guard.lease().map(|lease| &lease.terms);
+                let fits = |waiter: &Waiter| terms == Some(&waiter.asking.terms);
                 match line.waiters.front().is_some_and(fits) {
                     true => line.waiters.pop_front(),
                     false => None,
@@ -113,8 +114,10 @@ impl Lines {
             match waiter.tell.send(Waited::Granted(guard)) {
                 Ok(()) => return TurnEnd::HandedOver,
                 Err(Waited::Granted(back)) => match back.into_parts() {
-                    (back, Some(again)) => (hold, turn) = (back, again),
-                    (back, None) => return TurnEnd::GiveBack(back),
+                    Ok((back, Some(again))) => (hold, turn) = (back, again),
+                    Ok((back, None)) => return TurnEnd::GiveBack(back),
+                    // It has never been anybody's, so nobody shares it; whoever does will end it.
+                    Err(_) => return TurnEnd::HandedOver,
                 },
                 Err(_) => return TurnEnd::HandedOver,
             }

@@ -138,7 +138,7 @@ async fn renewed_between_two_turns(end: Fault) -> (Store, crate::LockGuard, Inst
     faults.set("renew", end, 1);
     let waiter = tokio::spawn(request().wait(60 * SECOND).acquire());
     tokio::time::sleep(1200 * MS).await;
-    let lease = Arc::clone(held.lease());
+    let lease = Arc::clone(held.lease().unwrap());
     if matches!(end, Fault::Late(_)) {
         // Somebody takes the lock away, before the renewal gets there.
         let (key, me) = (lease.key.clone(), lease.me.clone());

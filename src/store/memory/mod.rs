@@ -43,6 +43,7 @@ use crate::{
 /// The store of [`Store::memory`](crate::Store::memory).
 pub(crate) struct Memory {
     clock: Clock,
+    space: String,
     /// One for each shard number.
     shards: Vec<Mutex<Shard>>,
     /// Live workers, and when each one's lease ends.
@@ -54,6 +55,7 @@ impl Memory {
     pub(crate) fn new(clock: Clock) -> Self {
         Self {
             clock,
+            space: uuid::Uuid::new_v4().simple().to_string(),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             workers: Mutex::default(),
             post: Post::default(),
@@ -151,6 +153,10 @@ impl Memory {
 }
 
 impl Backend for Memory {
+    fn space(&self) -> &str {
+        &self.space
+    }
+
     fn acquire(&self, call: Acquire) -> Step<'_, Acquired> {
         done(self.visit(&call.key, |visit| visit.acquire(&call)))
     }

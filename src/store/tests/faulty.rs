@@ -112,6 +112,10 @@ impl Faulty {
 }
 
 impl Backend for Faulty {
+    fn space(&self) -> &str {
+        self.memory.space()
+    }
+
     fn acquire(&self, call: Acquire) -> Step<'_, Acquired> {
         self.call("acquire", |memory| memory.acquire(call))
     }

@@ -51,7 +51,7 @@ pub struct Ran {
 }
 
 /// What the framework shows of a request.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Seen {
     /// The site the handler is of.
     pub site: String,
@@ -69,6 +69,12 @@ pub struct Seen {
     pub peer: Option<String>,
     /// The lock: `None` = not under one.
     pub fence: Option<u64>,
+    /// All locks: names and fences.
+    pub locks: Vec<(String, u64)>,
+    /// What it told who asked for the first of them again.
+    pub inner: Value,
+    /// The word about that one, for another service.
+    pub word: Option<String>,
     /// What is left of the quota.
     pub remaining: Option<u64>,
     /// Id and attempt of the deferred request.
@@ -228,6 +234,9 @@ impl Seen {
             "headers": self.headers,
             "peer": self.peer,
             "fence": self.fence,
+            "locks": self.locks,
+            "inner": self.inner,
+            "word": self.word,
             "remaining": self.remaining,
             "deferred": self.job.as_ref().map(|(id, attempt)| json!({ "id": id, "attempt": attempt })),
             "body": String::from_utf8_lossy(body),

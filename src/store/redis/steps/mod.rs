@@ -26,6 +26,10 @@ use crate::{
 type Args = Vec<Vec<u8>>;
 
 impl Backend for Redis {
+    fn space(&self) -> &str {
+        self.keys.channels()
+    }
+
     fn acquire(&self, call: Acquire) -> Step<'_, Acquired> {
         Box::pin(self.do_acquire(call))
     }

@@ -101,6 +101,7 @@ async fn a_connection_that_falls_silent_while_it_is_made_is_replaced() {
                 Ok(guard) => break held.push(guard),
                 Err(NotAcquired::Busy(_)) => {}
                 Err(NotAcquired::Fault(_)) => usable(&store).await,
+                Err(other) => panic!("{other}"),
             }
         }
     }

@@ -48,6 +48,26 @@
 //! | `/rebuilt/{id}` | defer, the response is made anew with status and body, lock by `id` |
 //! | `/late/{id}` | defer, a 409 stops at the gate named by `after`, lock by `id` |
 //! | `/unknown/{id}` | defer, lock by `id`; the worker does not have it |
+//! | `/methods/{id}` | lock by `id`, POST and GET alone |
+//! | `/locked/{id}`, `/unavailable/{id}` | lock by `id`, busy is 423 and 503 |
+//! | `/too-many/{id}` | lock by `id`, busy is 429; asks again twice, 20 ms apart |
+//! | `/locked-refund/{id}` | defer, lock by `id`, busy is 423 |
+//! | `/again/{id}` | lock by `id`, asks again 1,000 times, 20 ms apart |
+//! | `/reject/{id}` | lock by `id`, whose wait was taken back |
+//! | `/stripes/{id}` | lock by `id`, on one stripe |
+//! | `/payments/{order}` | lock by `order`, named `id` |
+//! | `/tenant/{id}` | lock by `id` and the header `x-tenant` |
+//! | `/transfer/{from}/{to}` | locks by both, named `id`, waits up to 15 s |
+//! | `/transfer-later/{from}/{to}` | defer, locks by both, named `id` |
+//! | `/accounts` | locks by each value of the header `x-accounts` |
+//! | `/document/{id}` | lock by `id`, readers share |
+//! | `/two/{id}` | defer, lock by `id`, two at once |
+//! | `/within/{id}` | lock by `id`; the handler asks for it again, as on all of these |
+//! | `/within-refund/{id}` | defer, lock by `id` |
+//! | `/within-rebuilt` | lock by the header `x-account`, a middleware that forgets the extensions, the same lock |
+//! | `/upgrade/{id}` | two at once by `id`, lock by `id` |
+//! | `/fence/{id}` | lock by `id`, the fence in `x-fence` |
+//! | `/called/{id}` | lock by `id`, trusts other sites |
 //! | `/deferred`, `/mine` | the status resource; the second one visible to `x-user` |
 
 mod actix;
@@ -57,14 +77,14 @@ mod running;
 
 use std::{net::SocketAddr, sync::Arc};
 
-use lockgate::Store;
+use lockgate::{HeldLocks, SharedSecret, Store};
 use tokio::{sync::oneshot, task::JoinHandle};
 
 pub use self::{
     plan::Plan,
     running::{Hold, Site},
 };
-use crate::desk::Desk;
+use crate::desk::{Desk, Seen};
 
 /// The frameworks there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +109,31 @@ impl Framework {
 /// The gate at which a busy answer stops on its way out.
 fn late_gate(query: Option<&str>) -> &str {
     query.and_then(|query| query.strip_prefix("after=")).unwrap_or_default()
+}
+
+/// The accounts that a request names.
+fn accounts(field: Option<&[u8]>) -> Vec<String> {
+    let names = field.and_then(|names| str::from_utf8(names).ok()).unwrap_or_default();
+    names.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+/// What all sites know.
+fn secret() -> SharedSecret {
+    SharedSecret::new([7; 32])
+}
+
+/// Tells the locks of a request, and asks for the first of them again.
+async fn ask_again(app: &App, locks: &HeldLocks, seen: &mut Seen) {
+    seen.locks = locks.fences().map(|(key, fence)| (key.to_string(), fence)).collect();
+    if let Some(first) = locks.iter().next() {
+        seen.fence = first.fence();
+        let inner = app.store.lock(first.key().clone()).acquire().await;
+        seen.inner = match &inner {
+            Ok(guard) => guard.fence().into(),
+            Err(error) => error.to_string().into(),
+        };
+        seen.word = first.header(&app.store, &secret()).map(|(_, word)| word);
+    }
 }
 
 /// What the routes are made of.

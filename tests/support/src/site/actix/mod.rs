@@ -2,6 +2,7 @@
 
 mod between;
 mod ends;
+mod policies;
 
 use std::{net::TcpListener, thread, time::Duration};
 
@@ -21,7 +22,7 @@ use tokio::sync::oneshot;
 
 use self::between::{guard, rebuild, rewrite, stop_late};
 use super::{App, Running};
-use crate::desk::{Body, Seen};
+use crate::desk::{Body, Seen, Told};
 
 pub(super) async fn serve(app: &App) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -79,6 +80,7 @@ fn routes(config: &mut ServiceConfig, app: &App) {
     quotas(config);
     locks(config);
     ends::ends(config);
+    policies::policies(config, app);
     odd_locks(config);
     deferring(config);
     between(config);
@@ -188,18 +190,28 @@ async fn work(
     body: Payload,
 ) -> HttpResponse {
     let seen = Seen {
+        id: id.map(Path::into_inner),
+        fence: lock.and_then(|lock| lock.0.fence()),
+        remaining: rate.map(|rate| rate.0.decision().remaining()),
+        job: job.map(|job| (job.0.id.to_string(), job.0.attempt)),
+        ..seen(&app, &request)
+    };
+    answer(app.desk.work(seen, body).await)
+}
+
+fn seen(app: &App, request: &HttpRequest) -> Seen {
+    Seen {
         site: app.site.to_string(),
         method: request.method().to_string(),
         target: request.uri().to_string(),
         route: request.match_pattern().unwrap_or_default(),
-        id: id.map(Path::into_inner),
-        headers: fields(&request),
+        headers: fields(request),
         peer: request.peer_addr().map(|peer| peer.to_string()),
-        fence: lock.and_then(|lock| lock.0.fence()),
-        remaining: rate.map(|rate| rate.0.decision().remaining()),
-        job: job.map(|job| (job.0.id.to_string(), job.0.attempt)),
-    };
-    let told = app.desk.work(seen, body).await;
+        ..Seen::default()
+    }
+}
+
+fn answer(told: Told) -> HttpResponse {
     let status = StatusCode::from_u16(told.status).expect("the desk tells a valid status");
     let mut response = HttpResponse::build(status);
     for field in told.headers {

@@ -2,6 +2,7 @@
 
 mod between;
 mod ends;
+mod policies;
 
 use std::{future::IntoFuture as _, net::SocketAddr, time::Duration};
 
@@ -55,6 +56,7 @@ fn routes(app: &App) -> Routes {
     quotas()
         .merge(locks())
         .merge(ends::ends())
+        .merge(policies::policies(app))
         .merge(odd_locks())
         .merge(deferring())
         .merge(between(app))
@@ -183,18 +185,28 @@ async fn work(
 ) -> Response {
     let (parts, body) = request.into_parts();
     let seen = Seen {
+        id: id.map(|Path(id)| id),
+        fence: lock.and_then(|lock| lock.0.fence()),
+        remaining: rate.map(|rate| rate.0.decision().remaining()),
+        job: job.map(|job| (job.0.id.to_string(), job.0.attempt)),
+        ..seen(&app, &parts)
+    };
+    answer(app.desk.work(seen, body.into_data_stream()).await)
+}
+
+fn seen(app: &App, parts: &Parts) -> Seen {
+    Seen {
         site: app.site.to_string(),
         method: parts.method.to_string(),
         target: parts.uri.to_string(),
         route: parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str).to_owned(),
-        id: id.map(|Path(id)| id),
-        headers: fields(&parts),
+        headers: fields(parts),
         peer: parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.to_string()),
-        fence: lock.and_then(|lock| lock.0.fence()),
-        remaining: rate.map(|rate| rate.0.decision().remaining()),
-        job: job.map(|job| (job.0.id.to_string(), job.0.attempt)),
-    };
-    let told = app.desk.work(seen, body.into_data_stream()).await;
+        ..Seen::default()
+    }
+}
+
+fn answer(told: crate::desk::Told) -> Response {
     let mut response = Response::builder().status(told.status);
     for (name, value) in told.headers {
         response = response.header(name, value);

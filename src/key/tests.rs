@@ -1,0 +1,94 @@
+use super::*;
+
+#[test]
+fn parts_never_run_into_each_other() {
+    let a = Key::path_param("id", "c").scope("a:b");
+    let b = Key::path_param("id", "b:c").scope("a");
+    assert_ne!(a, b);
+    assert_ne!(Key::custom("a").and(&"b".into()), Key::custom("a\nb").and(&"".into()));
+    assert_ne!(Key::path_param("a", "1"), Key::header("a", b"1"));
+}
+
+#[test]
+fn odd_values_are_short_plain_and_distinct() {
+    let long = "x".repeat(10_000);
+    for value in ["a/b", "a\0b", "ä", " ", "~", "*", &long] {
+        let key = Key::path_param("id", value);
+        assert!(key.as_str().len() < 120, "{key}");
+        assert!(key.as_str().bytes().all(|b| b.is_ascii_graphic()), "{key}");
+    }
+    assert_ne!(Key::custom(&long), Key::custom(&format!("{long}x")));
+}
+
+#[test]
+fn a_hash_is_not_a_value() {
+    let hashed = Key::custom(&"x".repeat(100));
+    let tail = hashed.as_str().strip_prefix("c:::").unwrap();
+    assert_ne!(Key::custom(tail), hashed);
+}
+
+#[test]
+fn addresses_are_normalised() {
+    let ip = |s: &str| Key::ip(s.parse().unwrap());
+    assert_eq!(ip("::ffff:192.0.2.1"), ip("192.0.2.1"));
+    assert_eq!(ip("2001:db8:1:2:3::4"), ip("2001:db8:1:2::"));
+    assert_ne!(ip("2001:db8:1:3::"), ip("2001:db8:1:2::"));
+}
+
+#[test]
+fn the_stripe_is_part_of_the_wire_layout() {
+    // Processes of different versions must agree on these for ever.
+    let stripe = |value: &str, n| Key::path_param("id", value).stripe(n).as_str().to_owned();
+    assert_eq!(stripe("7", 64), "s:p.id::64.10");
+    assert_eq!(stripe("8", 64), "s:p.id::64.18");
+    assert_eq!(stripe("7", 65_536), "s:p.id::65536.53962");
+    assert_eq!(stripe("7", 1), "s:p.id::1.0");
+}
+
+#[test]
+fn stripes_are_keys_of_their_own() {
+    let key = Key::path_param("id", "7");
+    let one = |key: &Key| key.stripe(1);
+    assert_eq!(one(&key), one(&Key::path_param("id", "8")), "they share the only one");
+    assert_ne!(key.stripe(2), key.stripe(4));
+    assert_ne!(one(&key), one(&key.scope("x")));
+    assert_ne!(one(&key), one(&Key::path_param("p.id", "7")));
+    assert_ne!(one(&key), one(&Key::header("id", b"7")));
+    assert_ne!(one(&Key::custom("a").named("s")), one(&one(&Key::custom("a"))));
+    for forged in [one(&key).as_str(), "s:p.id::1.0", "1.0"] {
+        assert_ne!(Key::custom(forged), one(&key));
+        assert_ne!(Key::path_param("id", forged), one(&key));
+    }
+}
+
+#[test]
+fn stripes_are_used_evenly() {
+    let mut used = [0u32; 64];
+    for id in 0..64_000 {
+        let key = Key::path_param("id", &id.to_string()).stripe(64);
+        let number = key.as_str().rsplit_once('.').unwrap().1.parse::<usize>().unwrap();
+        used[number] += 1;
+    }
+    assert!(used.iter().all(|n| (800..1200).contains(n)), "{used:?}");
+}
+
+#[test]
+fn a_number_of_stripes_that_is_none_is_refused() {
+    for n in [0, 65_537, u32::MAX] {
+        assert!(std::panic::catch_unwind(|| Key::custom("a").stripe(n)).is_err());
+    }
+}
+
+#[test]
+fn a_name_can_be_shared() {
+    let named = Key::path_param("order", "7").scope("shop").named("id");
+    assert_eq!(named, Key::path_param("id", "7").scope("shop"));
+    assert_ne!(named, Key::header("id", b"7").scope("shop"));
+}
+
+#[test]
+fn the_shard_is_part_of_the_wire_layout() {
+    // Processes of different versions must agree on these for ever.
+    assert_eq!(Key::path_param("id", "7").shard(), 51);
+    assert_eq!(Key::path_param("id", "8").shard(), 10);
+}

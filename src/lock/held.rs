@@ -1,0 +1,297 @@
+//! What a request has of locks, as its handler and the layers further in see it.
+
+use std::{
+    fmt,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use futures_util::future::select_all;
+use tokio::time::Instant;
+
+use super::{
+    guard::{Grant, LockGuard},
+    request::NotAcquired,
+};
+use crate::{
+    gate::Scope,
+    key::Key,
+    store::{HoldFacts, Loss, Mode, Store},
+};
+
+/// The lock this request runs under, as its handler sees it. Cloning it holds nothing.
+#[derive(Clone)]
+pub struct HeldLock {
+    key: Key,
+    kind: Kind,
+}
+
+#[derive(Clone)]
+enum Kind {
+    /// The store was away and the layer's policy let the request pass without a lock.
+    Admitted,
+    /// `grant` is `None` if the lock is of a deferred run, whose worker gives it back.
+    Here { facts: Arc<HoldFacts>, grant: Option<Weak<Grant>> },
+    /// Another service said so.
+    Elsewhere(Arc<Elsewhere>),
+}
+
+/// What another service has said of its lock, for the store of this node.
+#[derive(Debug)]
+pub(super) struct Elsewhere {
+    pub(super) node: Arc<str>,
+    pub(super) fence: u64,
+    pub(super) mode: Mode,
+    pub(super) until: Instant,
+}
+
+impl HeldLock {
+    pub(super) fn own(grant: &Arc<Grant>) -> Self {
+        let (facts, grant) = (Arc::clone(grant.facts()), Some(Arc::downgrade(grant)));
+        Self { key: facts.key().clone(), kind: Kind::Here { facts, grant } }
+    }
+
+    /// The lock of a deferred run.
+    pub(super) fn of_run(facts: Arc<HoldFacts>) -> Self {
+        Self { key: facts.key().clone(), kind: Kind::Here { facts, grant: None } }
+    }
+
+    pub(super) fn admitted(key: Key) -> Self {
+        Self { key, kind: Kind::Admitted }
+    }
+
+    pub(super) fn elsewhere(key: Key, said: Elsewhere) -> Self {
+        Self { key, kind: Kind::Elsewhere(Arc::new(said)) }
+    }
+
+    /// The lock's key.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The number of this grant, larger than that of every earlier grant of this lock; `None` if the
+    /// store was away and the request was let through without a lock.
+    #[must_use]
+    pub fn fence(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Admitted => None,
+            Kind::Here { facts, .. } => Some(facts.fence),
+            Kind::Elsewhere(said) => Some(said.fence),
+        }
+    }
+
+    /// How long the lock is sure to be held if no renewal succeeds from now on; zero without a lock.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        match &self.kind {
+            // Lost, or given back: a copy in a handler's own task may outlive the request.
+            Kind::Here { facts, .. } if facts.loss().is_none() && !facts.is_over() => {
+                facts.valid_until().saturating_duration_since(Instant::now())
+            }
+            Kind::Elsewhere(said) => said.until.saturating_duration_since(Instant::now()),
+            Kind::Here { .. } | Kind::Admitted => Duration::ZERO,
+        }
+    }
+
+    /// Why it was lost, if it was.
+    #[must_use]
+    pub fn loss(&self) -> Option<Loss> {
+        match &self.kind {
+            Kind::Admitted => None,
+            Kind::Here { facts, .. } => facts.loss(),
+            Kind::Elsewhere(said) => (Instant::now() >= said.until).then_some(Loss::Lapsed),
+        }
+    }
+
+    /// Resolves when the lock is lost; never if it is given back first, or was never held. A lock that
+    /// another service has ends here when that service's word for it does.
+    pub async fn lost(&self) -> Loss {
+        match &self.kind {
+            Kind::Admitted => std::future::pending().await,
+            Kind::Here { facts, .. } => facts.lost().await,
+            Kind::Elsewhere(said) => {
+                tokio::time::sleep_until(said.until).await;
+                Loss::Lapsed
+            }
+        }
+    }
+
+    /// Whether it is the lock of this name in this store. A handle of another process, or of another
+    /// namespace, is another store as far as can be known.
+    pub(super) fn is_of(&self, store: &Store, key: &Key) -> bool {
+        let node = match &self.kind {
+            Kind::Admitted => return false,
+            Kind::Here { facts, .. } => facts.lease.me.node(),
+            Kind::Elsewhere(said) => &*said.node,
+        };
+        self.key == *key && node == store.node().as_str()
+    }
+
+    /// How it is held, if it is.
+    pub(super) fn mode(&self) -> Option<Mode> {
+        match &self.kind {
+            Kind::Admitted => None,
+            Kind::Here { facts, .. } => Some(facts.lease.terms.mode),
+            Kind::Elsewhere(said) => Some(said.mode),
+        }
+    }
+
+    /// A guard on it; `None` once it has ended.
+    fn share(&self) -> Option<LockGuard> {
+        match &self.kind {
+            Kind::Here { facts, .. } if facts.is_over() || facts.loss().is_some() => None,
+            Kind::Here { grant: Some(grant), .. } => grant.upgrade().map(LockGuard::share),
+            Kind::Here { grant: None, .. } => Some(LockGuard::lent(self.clone())),
+            Kind::Elsewhere(said) if Instant::now() >= said.until => None,
+            Kind::Elsewhere(_) => Some(LockGuard::lent(self.clone())),
+            Kind::Admitted => None,
+        }
+    }
+}
+
+/// One that has it alone has it in every way. All readers are alike, and so are all permits, however
+/// many there are of them.
+fn covers(has: Mode, wanted: Mode) -> bool {
+    match has {
+        Mode::Exclusive => true,
+        Mode::Shared => wanted == Mode::Shared,
+        Mode::Permits(_) => matches!(wanted, Mode::Permits(_)),
+    }
+}
+
+impl fmt::Debug for HeldLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fence = self.fence();
+        f.debug_struct("HeldLock").field("key", &self.key).field("fence", &fence).finish()
+    }
+}
+
+/// All locks this request runs under, those of the outermost layer first, each layer's in the order in
+/// which it names them. Cloning it holds nothing.
+#[derive(Clone, Default)]
+pub struct HeldLocks(Arc<[HeldLock]>);
+
+impl HeldLocks {
+    /// Those of the request that this code runs within.
+    pub(super) fn current() -> Self {
+        Scope::current().unwrap_or_default()
+    }
+
+    /// These and more; what is here already, from a layer further out, is here once.
+    pub(super) fn and(&self, more: impl IntoIterator<Item = HeldLock>) -> Self {
+        let is_new = |new: &HeldLock| {
+            !self.iter().any(|held| held.key == new.key && held.fence() == new.fence())
+        };
+        Self(self.iter().cloned().chain(more.into_iter().filter(is_new)).collect())
+    }
+
+    /// What makes code that runs within it know of these.
+    pub(super) fn scope(&self) -> Scope {
+        Scope::of(self.clone())
+    }
+
+    /// The locks.
+    pub fn iter(&self) -> std::slice::Iter<'_, HeldLock> {
+        self.0.iter()
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The lock of this name. Text becomes [`Key::custom`].
+    #[must_use]
+    pub fn get(&self, key: impl Into<Key>) -> Option<&HeldLock> {
+        let key = key.into();
+        // The innermost, if a lock was lost and taken anew.
+        self.iter().rev().find(|held| held.key == key)
+    }
+
+    /// The fences, in the same order; those of locks that were let through without one are missing.
+    pub fn fences(&self) -> impl Iterator<Item = (&Key, u64)> {
+        self.iter().filter_map(|held| Some((held.key(), held.fence()?)))
+    }
+
+    /// Why one of them was lost, if one was.
+    #[must_use]
+    pub fn loss(&self) -> Option<Loss> {
+        self.iter().find_map(HeldLock::loss)
+    }
+
+    /// Resolves when one of them is lost; never if all are given back first.
+    pub async fn lost(&self) -> Loss {
+        if self.is_empty() {
+            return std::future::pending().await;
+        }
+        select_all(self.iter().map(|held| Box::pin(held.lost()))).await.0
+    }
+
+    /// The one that is held already, for somebody who wants it in this mode.
+    ///
+    /// # Errors
+    ///
+    /// [`NotAcquired::WouldDeadlock`] if it is held in a way that lets nobody have it in that one.
+    pub(super) fn find(
+        &self,
+        store: &Store,
+        key: &Key,
+        mode: Mode,
+    ) -> Result<Option<LockGuard>, NotAcquired> {
+        let mut here = self.iter().rev().filter(|held| held.is_of(store, key));
+        let Some((held, guard)) = here.find_map(|held| Some((held, held.share()?))) else {
+            return Ok(None);
+        };
+        if held.mode().is_some_and(|has| covers(has, mode)) {
+            Ok(Some(guard))
+        } else {
+            Err(NotAcquired::WouldDeadlock)
+        }
+    }
+
+    /// Their names in a log line.
+    pub(super) fn hashed(&self) -> impl fmt::Display {
+        Hashed(self.clone())
+    }
+}
+
+struct Hashed(HeldLocks);
+
+impl fmt::Display for Hashed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, held) in self.0.iter().enumerate() {
+            let comma = if n > 0 { "," } else { "" };
+            write!(f, "{comma}{}", held.key().hashed())?;
+        }
+        Ok(())
+    }
+}
+
+impl FromIterator<HeldLock> for HeldLocks {
+    fn from_iter<I: IntoIterator<Item = HeldLock>>(locks: I) -> Self {
+        Self(locks.into_iter().collect())
+    }
+}
+
+impl<'a> IntoIterator for &'a HeldLocks {
+    type Item = &'a HeldLock;
+    type IntoIter = std::slice::Iter<'a, HeldLock>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl fmt::Debug for HeldLocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}

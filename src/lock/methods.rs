@@ -1,0 +1,82 @@
+//! Which methods take a lock.
+
+use crate::gate::is_safe;
+
+/// Which methods take the lock.
+#[derive(Debug, Clone)]
+pub(super) enum Methods {
+    /// Those that may change something.
+    Unsafe,
+    /// Those that are about what the resource is, so not OPTIONS and TRACE: a preflight that a reader
+    /// could turn away would take the request with it.
+    ReadOrWrite,
+    All,
+    These(Vec<String>),
+}
+
+impl Methods {
+    /// These names, as they must be sent to be meant.
+    ///
+    /// # Panics
+    ///
+    /// If there are none, or one of them would match nothing: then requests would pass unlocked.
+    pub(super) fn these<M: AsRef<str>>(methods: impl IntoIterator<Item = M>) -> Self {
+        let names: Vec<_> = methods.into_iter().map(|name| name.as_ref().to_owned()).collect();
+        assert!(!names.is_empty(), "LockLayer::methods: no method would lock; name one at least");
+        names.iter().for_each(|name| check(name));
+        Self::These(names)
+    }
+
+    pub(super) fn include(&self, method: &str) -> bool {
+        match self {
+            Self::Unsafe => !is_safe(method),
+            Self::ReadOrWrite => !matches!(method, "OPTIONS" | "TRACE"),
+            Self::All => true,
+            Self::These(names) => names.iter().any(|name| name == method),
+        }
+    }
+}
+
+fn check(name: &str) {
+    const KNOWN: [&str; 9] =
+        ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+    // RFC 9110 section 5.6.2.
+    let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    let valid = !name.is_empty() && name.bytes().all(token);
+    assert!(valid, "LockLayer::methods: {name:?} is no method name");
+    let meant = KNOWN.iter().find(|known| known.eq_ignore_ascii_case(name));
+    assert!(
+        meant.is_none_or(|known| *known == name),
+        "LockLayer::methods: method names are case-sensitive, and {name:?} is none; write it in \
+         upper case"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exactly_those_named_are_included() {
+        let some = Methods::these(["POST", "GET", "PROPPATCH"]);
+        assert!(some.include("POST") && some.include("GET") && some.include("PROPPATCH"));
+        assert!(!some.include("PUT") && !some.include("post"));
+        assert!(Methods::Unsafe.include("PROPPATCH") && !Methods::Unsafe.include("GET"));
+        assert!(Methods::All.include("OPTIONS"));
+        assert!(Methods::ReadOrWrite.include("GET") && !Methods::ReadOrWrite.include("OPTIONS"));
+    }
+
+    #[test]
+    fn what_would_lock_nothing_is_refused() {
+        for names in
+            [&[][..], &[""], &["post"], &["POST", "Get"], &["PO ST"], &["POST,PUT"], &["é"]]
+        {
+            let built = std::panic::catch_unwind(|| Methods::these(names));
+            let told = built.expect_err("it locks nothing");
+            let told = told.downcast_ref::<String>().cloned().unwrap_or_else(|| {
+                told.downcast_ref::<&str>().map(ToString::to_string).unwrap_or_default()
+            });
+            assert!(told.starts_with("LockLayer::methods: "), "{told}");
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! What a `LockLayer` is set to.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    elsewhere::{self, SharedSecret},
+    gate::LockGate,
+    held::{HeldLock, HeldLocks},
+    line::Asking,
+    methods::Methods,
+    request::{LockRequest, MAX_WAIT, MIN_LEASE},
+    retry::Retry,
+};
+use crate::{
+    clock::LONGEST,
+    gate::{KeySource, View},
+    key::Key,
+    outage::Outage,
+    store::{Mode, Store},
+};
+
+/// The status of a busy answer. Its fields and its body are the same, whichever it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum BusyStatus {
+    /// 409: the request conflicts with what is going on at the resource, and may be sent again. The
+    /// default, since it says what is the matter and proxies leave it alone.
+    #[default]
+    Conflict,
+    /// 423 (RFC 4918): for clients that know it from WebDAV.
+    Locked,
+    /// 429: for clients that wait and repeat by themselves after this status. It looks like a quota;
+    /// the problem's type tells them apart.
+    TooManyRequests,
+    /// 503: for proxies and clients that repeat by themselves after this status. Some take the server
+    /// out of service for it.
+    Unavailable,
+}
+
+impl BusyStatus {
+    pub(super) fn code(self) -> u16 {
+        match self {
+            Self::Conflict => 409,
+            Self::Locked => 423,
+            Self::TooManyRequests => 429,
+            Self::Unavailable => 503,
+        }
+    }
+}
+
+/// What a request does that meets a busy lock.
+#[derive(Debug, Clone, Copy)]
+enum Strategy {
+    Reject,
+    Wait(Duration),
+    Retry(Retry),
+}
+
+/// The settings. A gate is cloned for each request, so they lie behind one pointer.
+#[derive(Debug, Clone)]
+pub(super) struct Policy {
+    scope: Option<String>,
+    named: Option<String>,
+    stripes: Option<u32>,
+    pub(super) store: Option<Store>,
+    asking: Asking,
+    pub(super) outage: Outage,
+    pub(super) busy_status: BusyStatus,
+    strategy: Strategy,
+    methods: Methods,
+    read_write: bool,
+    /// In lower case.
+    fence_header: Option<String>,
+    /// Of services whose word is taken for it that they have a lock.
+    trust: Vec<SharedSecret>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            scope: None,
+            named: None,
+            stripes: None,
+            store: None,
+            asking: Asking::default(),
+            outage: Outage::Refuse,
+            busy_status: BusyStatus::default(),
+            strategy: Strategy::Reject,
+            methods: Methods::Unsafe,
+            read_write: false,
+            fence_header: None,
+            trust: Vec::new(),
+        }
+    }
+}
+
+impl Policy {
+    /// How requests of this method take the lock; `None` if they don't.
+    pub(super) fn mode(&self, method: &str) -> Option<Mode> {
+        let reads = self.read_write && matches!(method, "GET" | "HEAD");
+        let mode = if reads { Mode::Shared } else { self.asking.terms.mode };
+        self.methods.include(method).then_some(mode)
+    }
+
+    /// The lock of a key.
+    pub(super) fn name(&self, key: &Key) -> Key {
+        let mut key = key.clone();
+        if let Some(name) = &self.named {
+            key = key.named(name);
+        }
+        if let Some(scope) = &self.scope {
+            key = key.scope(scope);
+        }
+        if let Some(stripes) = self.stripes {
+            key = key.stripe(stripes);
+        }
+        key
+    }
+
+    /// Takes out of a request what only a layer may say in it, whether it takes a lock or not.
+    pub(super) fn clean<V: View>(&self, view: &mut V) {
+        if let Some(name) = &self.fence_header
+            && !view.header(name).is_empty()
+        {
+            view.set_header(name, None);
+        }
+        if !self.trust.is_empty() {
+            elsewhere::receive(view);
+        }
+    }
+
+    /// What another service has of the locks this request may need.
+    pub(super) fn trusted<V: View>(&self, view: &V, store: &Store) -> Vec<HeldLock> {
+        if self.trust.is_empty() {
+            Vec::new()
+        } else {
+            elsewhere::trusted(view, store, &self.trust)
+        }
+    }
+
+    /// Tells the fences to what reads the request's header.
+    pub(super) fn tell_fences<V: View>(&self, held: &HeldLocks, view: &mut V) {
+        if let Some(name) = &self.fence_header {
+            let fences: Vec<_> = held.fences().map(|(_, fence)| fence.to_string()).collect();
+            if !fences.is_empty() {
+                view.set_header(name, Some(&fences.join(", ")));
+            }
+        }
+    }
+
+    /// How a request asks for its lock. One that an outer layer takes over does not wait.
+    pub(super) fn request(
+        &self,
+        store: &Store,
+        key: &Key,
+        mode: Mode,
+        taken_over: bool,
+    ) -> LockRequest {
+        let mut asking = self.asking.clone();
+        asking.terms.mode = mode;
+        let request = |wait| LockRequest::of(store, key, asking, wait);
+        match self.strategy {
+            Strategy::Wait(wait) if !taken_over => request(Some(wait)),
+            Strategy::Retry(retry) if !taken_over => request(None).again(Some(retry)),
+            _ => request(None),
+        }
+    }
+}
+
+impl<N: ?Sized> LockGate<N> {
+    fn with(mut self, change: impl FnOnce(&mut Policy)) -> Self {
+        change(Arc::make_mut(&mut self.policy));
+        self
+    }
+
+    /// See `LockLayer::scope`.
+    #[must_use]
+    pub fn scope(self, scope: &str) -> Self {
+        self.with(|policy| policy.scope = Some(scope.to_owned()))
+    }
+
+    /// See `LockLayer::named`.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        self.with(|policy| policy.named = Some(name.to_owned()))
+    }
+
+    /// See `LockLayer::stripes`.
+    ///
+    /// # Panics
+    ///
+    /// If `n` is not within 1 to 65,536.
+    #[must_use]
+    pub fn stripes(self, n: u32) -> Self {
+        // Says now what it would say at the first request.
+        let _ = Key::custom("").stripe(n);
+        self.with(|policy| policy.stripes = Some(n))
+    }
+
+    /// See `LockLayer::read_write`.
+    #[must_use]
+    pub fn read_write(self) -> Self {
+        self.with(|policy| {
+            policy.read_write = true;
+            policy.asking.terms.mode = Mode::Exclusive;
+            if let Methods::Unsafe = policy.methods {
+                policy.methods = Methods::ReadOrWrite;
+            }
+        })
+    }
+
+    /// See `LockLayer::permits`.
+    ///
+    /// # Panics
+    ///
+    /// If `most` is 0.
+    #[must_use]
+    pub fn permits(self, most: u32) -> Self {
+        assert!(most > 0, "LockLayer::permits: with 0 permits nobody would ever be let in");
+        self.with(|policy| {
+            policy.asking.terms.mode = Mode::Permits(most);
+            policy.read_write = false;
+        })
+    }
+
+    /// See `LockLayer::fence_header`.
+    ///
+    /// # Panics
+    ///
+    /// If it is no header field's name.
+    #[must_use]
+    pub fn fence_header(self, name: &str) -> Self {
+        let valid = http::HeaderName::from_bytes(name.as_bytes());
+        assert!(valid.is_ok(), "LockLayer::fence_header: {name:?} is no header field's name");
+        self.with(|policy| policy.fence_header = Some(name.to_ascii_lowercase()))
+    }
+
+    /// See `LockLayer::trust`.
+    #[must_use]
+    pub fn trust(self, secret: &SharedSecret) -> Self {
+        self.with(|policy| policy.trust.push(secret.clone()))
+    }
+
+    /// See `LockLayer::and_path_param`, `and_header` and `and_key`.
+    #[must_use]
+    pub fn and(mut self, source: KeySource<N>) -> Self {
+        self.source = self.source.and(source);
+        self
+    }
+
+    /// See `LockLayer::store`.
+    #[must_use]
+    pub fn store(self, store: &Store) -> Self {
+        self.with(|policy| policy.store = Some(store.clone()))
+    }
+
+    /// See `LockLayer::wait`.
+    #[must_use]
+    pub fn wait(self, wait: Duration) -> Self {
+        self.with(|policy| policy.strategy = Strategy::Wait(wait.min(MAX_WAIT)))
+    }
+
+    /// See `LockLayer::reject`.
+    #[must_use]
+    pub fn reject(self) -> Self {
+        self.with(|policy| policy.strategy = Strategy::Reject)
+    }
+
+    /// See `LockLayer::retry`.
+    #[must_use]
+    pub fn retry(self, times: u32, every: Duration) -> Self {
+        self.with(|policy| policy.strategy = Strategy::Retry(Retry::new(times, every)))
+    }
+
+    /// See `LockLayer::busy_status`.
+    #[must_use]
+    pub fn busy_status(self, status: BusyStatus) -> Self {
+        self.with(|policy| policy.busy_status = status)
+    }
+
+    /// See `LockLayer::lease`.
+    #[must_use]
+    pub fn lease(self, lease: Duration) -> Self {
+        self.with(|policy| policy.asking.terms.lease = lease.clamp(MIN_LEASE, LONGEST))
+    }
+
+    /// See `LockLayer::max_hold`.
+    #[must_use]
+    pub fn max_hold(self, max_hold: Duration) -> Self {
+        self.with(|policy| policy.asking.terms.max_hold = max_hold.min(LONGEST))
+    }
+
+    /// See `LockLayer::all_methods`.
+    #[must_use]
+    pub fn all_methods(self) -> Self {
+        self.with(|policy| policy.methods = Methods::All)
+    }
+
+    /// See `LockLayer::methods`.
+    ///
+    /// # Panics
+    ///
+    /// If there are none, or one of them is no method's name.
+    #[must_use]
+    pub fn methods<M: AsRef<str>>(self, methods: impl IntoIterator<Item = M>) -> Self {
+        let methods = Methods::these(methods);
+        self.with(|policy| policy.methods = methods)
+    }
+
+    /// See `LockLayer::on_outage`.
+    #[must_use]
+    pub fn on_outage(self, outage: Outage) -> Self {
+        self.with(|policy| policy.outage = outage)
+    }
+}

@@ -1,0 +1,215 @@
+//! Several locks at once.
+//!
+//! They are taken one after the other, in an order that all processes share: by shard, then by name. So
+//! of two requests that want the same two locks one has the first of them, and the other waits there with
+//! empty hands; nobody waits in a circle. All waits together have one deadline.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use super::{
+    guard::{LockGuard, Released},
+    held::HeldLocks,
+    request::{LockRequest, NotAcquired},
+};
+use crate::{
+    gate::each_once,
+    key::Key,
+    store::{Loss, Store},
+};
+
+/// How several locks are asked for. Made by [`Store::locks`].
+#[derive(Debug, Clone)]
+#[must_use = "nothing is locked until `acquire` is awaited"]
+pub struct LocksRequest {
+    /// As they were named, each once.
+    keys: Vec<Key>,
+    /// How each is asked for.
+    each: LockRequest,
+}
+
+impl Store {
+    /// Locks of these names, all or none. A name that is there twice is one lock; no names are no locks.
+    pub fn locks<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> LocksRequest {
+        let keys = keys.into_iter().map(Into::into).collect();
+        // The name is a placeholder: each lock is asked for by its own.
+        LocksRequest::of(keys, self.lock(""))
+    }
+}
+
+impl LocksRequest {
+    pub(super) fn of(mut keys: Vec<Key>, each: LockRequest) -> Self {
+        each_once(&mut keys);
+        Self { keys, each }
+    }
+
+    fn each(mut self, set: impl FnOnce(LockRequest) -> LockRequest) -> Self {
+        self.each = set(self.each);
+        self
+    }
+
+    /// As [`LockRequest::lease`], for each.
+    pub fn lease(self, lease: Duration) -> Self {
+        self.each(|each| each.lease(lease))
+    }
+
+    /// As [`LockRequest::lease_fixed`], for each; the first has less of it left when the last is there.
+    pub fn lease_fixed(self, lease: Duration) -> Self {
+        self.each(|each| each.lease_fixed(lease))
+    }
+
+    /// As [`LockRequest::max_hold`], for each, from when it was granted.
+    pub fn max_hold(self, max_hold: Duration) -> Self {
+        self.each(|each| each.max_hold(max_hold))
+    }
+
+    /// Stand in line for at most this long, for all of them together. Default: don't. At most ten minutes.
+    /// What has been granted is kept meanwhile.
+    pub fn wait(self, wait: Duration) -> Self {
+        self.each(|each| each.wait(wait))
+    }
+
+    /// As [`LockRequest::retry`], for all of them together: nothing is kept from one attempt to the next.
+    pub fn retry(self, times: u32, every: Duration) -> Self {
+        self.each(|each| each.retry(times, every))
+    }
+
+    /// As [`LockRequest::shared`], for each.
+    pub fn shared(self) -> Self {
+        self.each(LockRequest::shared)
+    }
+
+    /// As [`LockRequest::permits`], for each.
+    ///
+    /// # Panics
+    ///
+    /// If `most` is 0.
+    pub fn permits(self, most: u32) -> Self {
+        self.each(|each| each.permits(most))
+    }
+
+    /// Acquires all of them, or none.
+    ///
+    /// Cancel safe: if the future is dropped, what was granted is given back, in reverse.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockRequest::acquire`]; what was granted before the one that failed has been given back.
+    pub async fn acquire(self) -> Result<LockSet, NotAcquired> {
+        self.within(&HeldLocks::current()).await
+    }
+
+    /// Acquires them for a request that has these already.
+    pub(super) async fn within(self, held: &HeldLocks) -> Result<LockSet, NotAcquired> {
+        let (each, retry) = self.each.clone().take_retry();
+        let Some(retry) = retry else {
+            return self.in_order(each, held).await;
+        };
+        let once = || async {
+            match self.in_order(each.clone(), held).await {
+                Ok(set) => Ok(Ok(set)),
+                Err(NotAcquired::Busy(busy)) => Ok(Err(busy)),
+                Err(other) => Err(other),
+            }
+        };
+        retry.run(once).await?.map_err(NotAcquired::Busy)
+    }
+
+    async fn in_order(&self, each: LockRequest, held: &HeldLocks) -> Result<LockSet, NotAcquired> {
+        let started = Instant::now();
+        let mut order: Vec<_> = self.keys.iter().enumerate().collect();
+        order.sort_by_key(|(_, key)| (key.shard(), *key));
+        // All shares first: they cost nothing, and one that is refused should cost nothing either.
+        let mut shares = Vec::with_capacity(order.len());
+        for (place, key) in order {
+            shares.push((place, key, each.find(key, held)?));
+        }
+        // Where one script can take all that are free with empty lines, it is to be tried here, before
+        // the first of them is waited for.
+        let mut set = LockSet::default();
+        for (place, key, share) in shares {
+            let acquired = match share {
+                Some(guard) => Ok(guard),
+                None => each.for_key(key, started).acquire_anew().await,
+            };
+            match acquired {
+                Ok(guard) => set.guards.push((place, guard)),
+                Err(error) => {
+                    // Before the answer: whoever sees it may ask for one of them at once.
+                    set.release().await;
+                    return Err(error.waited_since(started));
+                }
+            }
+        }
+        Ok(set)
+    }
+}
+
+/// Several locks that are held. Dropping it gives all of them back, as [`LockGuard`] does, in reverse.
+#[derive(Debug, Default)]
+#[must_use = "the locks are given back when the set is dropped"]
+pub struct LockSet {
+    /// In the order they were taken in, each with its place among the names.
+    guards: Vec<(usize, LockGuard)>,
+}
+
+impl LockSet {
+    pub(super) fn one(guard: LockGuard) -> Self {
+        Self { guards: vec![(0, guard)] }
+    }
+
+    /// Copies of them to hand to code that must not give them back, in the order they were named in.
+    #[must_use]
+    pub fn held(&self) -> HeldLocks {
+        let mut named: Vec<_> = self.guards.iter().map(|(place, guard)| (place, guard)).collect();
+        named.sort_by_key(|(place, _)| **place);
+        named.into_iter().map(|(_, guard)| guard.held()).collect()
+    }
+
+    /// The fence of each lock, in the order they were named in.
+    #[must_use]
+    pub fn fences(&self) -> Vec<(Key, u64)> {
+        self.held().fences().map(|(key, fence)| (key.clone(), fence)).collect()
+    }
+
+    /// How long all of them are sure to be held if no renewal succeeds from now on; zero if there are none.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.guards.iter().map(|(_, guard)| guard.remaining()).min().unwrap_or_default()
+    }
+
+    /// Resolves when one of them is lost, with the reason; never if they are released first. Cancel safe.
+    pub async fn lost(&self) -> Loss {
+        self.held().lost().await
+    }
+
+    /// As [`LockGuard::scope`], for all of them.
+    pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        HeldLocks::current().and(self.held().iter().cloned()).scope().run(future)
+    }
+
+    /// Gives all of them back now, and says how the worst of them went. The calls are sent in reverse
+    /// order and waited for together. If this future is dropped, the agent gives them back.
+    pub async fn release(mut self) -> Released {
+        let guards = std::mem::take(&mut self.guards).into_iter().rev();
+        let ends = join_all(guards.map(|(_, guard)| guard.release())).await;
+        let has = |end| ends.contains(&end);
+        [Released::AlreadyLost, Released::Unknown, Released::StillHeld]
+            .into_iter()
+            .find(|end| has(*end))
+            .unwrap_or(Released::Released)
+    }
+
+    #[cfg(test)]
+    pub(super) fn lease(&self) -> &std::sync::Arc<crate::store::Lease> {
+        self.guards[0].1.lease().expect("it is this process's own")
+    }
+}
+
+impl Drop for LockSet {
+    fn drop(&mut self) {
+        while self.guards.pop().is_some() {}
+    }
+}

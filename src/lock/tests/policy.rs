@@ -1,0 +1,145 @@
+//! What a layer is set to, on the seam.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    SECOND, busy,
+    seam::{enter, gate},
+};
+use crate::{
+    defer::DeferGate,
+    gate::{Asked, Gate as _, Outcome, Parting, Verdict, fake::FakeView},
+    lock::{BusyStatus, LockGate},
+    reply::Reply,
+    store::{Fault, Store, faulty},
+};
+
+async fn refused(gate: &LockGate<()>) -> Reply {
+    match enter(gate, &mut FakeView::new("POST")).await {
+        Verdict::Busy(reply) => reply,
+        _ => panic!("it is busy"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_asks_so_often_and_no_more() {
+    let (store, faults) = faulty();
+    let held = store.as_another_process().lock("x").acquire().await.unwrap();
+    // Harmless, and so a count of the calls.
+    faults.set("acquire", Fault::Slow(Duration::ZERO), 1000);
+    let asked = || 1000 - faults.left("acquire");
+    for (times, pauses) in [(0, 0), (1, 1), (3, 3)] {
+        let (before, started) = (asked(), Instant::now());
+        let told = busy(store.lock("x").retry(times, SECOND).acquire().await);
+        assert_eq!(asked() - before, 1 + times as usize);
+        assert_eq!(started.elapsed(), pauses * SECOND);
+        assert_eq!(told.waited, (times > 0).then_some(pauses * SECOND));
+        assert_eq!(told.line, 0, "it holds no place");
+    }
+    let waiter = tokio::spawn(store.lock("x").retry(3, SECOND).acquire());
+    tokio::time::sleep(SECOND / 2).await;
+    held.release().await;
+    let started = Instant::now();
+    drop(waiter.await.unwrap().expect("it came free before the second attempt"));
+    assert_eq!(started.elapsed(), SECOND / 2, "nobody woke it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_is_bounded_whatever_it_is_set_to() {
+    let store = Store::memory();
+    let _held = store.lock("x").max_hold(Duration::MAX).acquire().await.unwrap();
+    for every in [Duration::ZERO, 7 * SECOND, Duration::MAX] {
+        let started = Instant::now();
+        let told = busy(store.lock("x").retry(u32::MAX, every).acquire().await);
+        assert!(started.elapsed() <= 600 * SECOND);
+        assert_eq!(told.waited, Some(started.elapsed()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_strategy_counts() {
+    let store = Store::memory();
+    let _held = store.lock("x").acquire().await.unwrap();
+    let wait = |gate: LockGate<()>| gate.wait(5 * SECOND);
+    for (lock, waits) in [
+        (wait(gate(&store)).reject(), 0),
+        (wait(gate(&store)).retry(2, SECOND), 2),
+        (wait(gate(&store).retry(2, SECOND)), 5),
+        (gate(&store).retry(2, SECOND).reject(), 0),
+    ] {
+        let started = Instant::now();
+        let told = refused(&lock).await;
+        assert_eq!(started.elapsed(), waits * SECOND);
+        let told: serde_json::Value = serde_json::from_slice(&told.body).unwrap();
+        assert_eq!(told["waited_ms"].as_u64(), (waits > 0).then(|| u64::from(waits) * 1000));
+    }
+    let started = Instant::now();
+    busy(store.lock("x").retry(2, SECOND).wait(5 * SECOND).acquire().await);
+    assert_eq!(started.elapsed(), 5 * SECOND);
+    busy(store.lock("x").wait(5 * SECOND).retry(2, SECOND).acquire().await);
+    assert_eq!(started.elapsed(), 7 * SECOND);
+}
+
+/// Each status is the same answer otherwise, and is deferred as 409 is, without a wait before.
+#[tokio::test(start_paused = true)]
+async fn whichever_status_the_busy_answer_has_it_can_be_deferred() {
+    let store = Store::memory();
+    let _held = store.lock("x").acquire().await.unwrap();
+    for (status, code) in [
+        (BusyStatus::Conflict, 409),
+        (BusyStatus::Locked, 423),
+        (BusyStatus::TooManyRequests, 429),
+        (BusyStatus::Unavailable, 503),
+    ] {
+        let (defer, lock) = (DeferGate::<()>::new(), gate(&store).busy_status(status));
+        let plain = refused(&lock).await;
+        assert_eq!(plain.status, code);
+        assert!(plain.fields.iter().any(|(name, _)| name == "retry-after"));
+        let mut view = FakeView::new("POST");
+        let Verdict::Pass(deferral) = enter(&defer, &mut view).await else {
+            panic!("deferral lets everything in");
+        };
+        defer.show(&deferral, &mut view);
+        let started = Instant::now();
+        let refused = enter(&lock.retry(9, SECOND), &mut view).await;
+        assert!(matches!(refused, Verdict::Busy(reply) if reply.status == code));
+        assert_eq!(started.elapsed(), Duration::ZERO, "somebody takes it over");
+        let parting = defer.leave(deferral, Outcome::Answered(code)).await;
+        assert!(matches!(parting, Parting::Accept { .. }), "{code}");
+    }
+}
+
+/// Busy at first, and then the store is away, which is a 503 too: that is no acceptance.
+#[tokio::test(start_paused = true)]
+async fn an_outage_after_a_busy_try_is_not_deferred() {
+    let (store, faults) = faulty();
+    let _held = store.as_another_process().lock("x").acquire().await.unwrap();
+    let lock = gate(&store).busy_status(BusyStatus::Unavailable);
+    let defer = DeferGate::<()>::new();
+    let mut view = FakeView::new("POST");
+    let Verdict::Pass(deferral) = enter(&defer, &mut view).await else {
+        panic!("deferral lets everything in");
+    };
+    defer.show(&deferral, &mut view);
+    let mut again = view.clone();
+    assert!(matches!(enter(&lock, &mut view).await, Verdict::Busy(_)));
+    faults.set("acquire", Fault::Away, 1);
+    let away = enter(&lock, &mut again).await;
+    assert!(matches!(away, Verdict::Answer(reply) if reply.status == 503));
+    let parting = defer.leave(deferral, Outcome::Answered(503)).await;
+    assert!(matches!(parting, Parting::Fields(_)));
+}
+
+#[test]
+fn methods_are_asked_for() {
+    let store = Store::memory();
+    let takes = |gate: &LockGate<()>, method| {
+        matches!(gate.ask(&mut FakeView::new(method)), Asked::Enter(_))
+    };
+    let some = gate(&store).methods(["POST", "GET"]);
+    assert!(takes(&some, "POST") && takes(&some, "GET") && !takes(&some, "PUT"));
+    let all = some.all_methods();
+    assert!(takes(&all, "OPTIONS"));
+}

@@ -1,0 +1,239 @@
+//! Several locks of one owner.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::FutureExt as _;
+use tokio::time::Instant;
+
+use super::{SECOND, busy, seam::enter};
+use crate::{
+    gate::{Gate as _, KeySource, Outcome, Verdict, View as _, fake::FakeView},
+    key::Key,
+    lock::{Busy, HeldLock, HeldLocks, LockGate, LockSet, NotAcquired, Released},
+    outage::Outage,
+    store::{Fault, Store, faulty},
+};
+
+fn gate(store: &Store) -> LockGate<()> {
+    let names = ["b", "a", "b"].map(str::to_owned).to_vec();
+    LockGate::new(KeySource::functions(move |()| names.clone())).store(store)
+}
+
+#[track_caller]
+fn all_busy(outcome: Result<LockSet, NotAcquired>) -> Busy {
+    match outcome {
+        Err(NotAcquired::Busy(busy)) => busy,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn is_free(store: &Store, key: &str) -> bool {
+    match store.as_another_process().lock(key).acquire().await {
+        Ok(guard) => guard.release().await == Released::Released,
+        Err(_) => false,
+    }
+}
+
+/// As `free`, for these.
+async fn all_free(store: &Store, keys: &[&str]) {
+    assert!(store.shutdown(SECOND).await, "something was not given back");
+    let set = store.as_another_process().locks(keys.iter().copied()).acquire().await;
+    set.expect("all are free").release().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_or_none() {
+    let store = Store::memory();
+    let set = store.locks(["b", "a", "b", "c"]).acquire().await.unwrap();
+    let names: Vec<_> = set.fences().into_iter().map(|(key, _)| key).collect();
+    assert_eq!(names, ["b", "a", "c"].map(Key::from), "as they were named, each once");
+    assert!(set.remaining() > 5 * SECOND);
+    for key in ["a", "b", "c"] {
+        busy(store.lock(key).acquire().await);
+    }
+    assert_eq!(set.release().await, Released::Released);
+    let b = store.lock("b").acquire().await.unwrap();
+    all_busy(store.locks(["a", "b", "c"]).acquire().await);
+    assert!(
+        is_free(&store, "a").await && is_free(&store, "c").await,
+        "those before are given back"
+    );
+    b.release().await;
+    all_free(&store, &["a", "b", "c"]).await;
+    let none = store.locks(Vec::<Key>::new()).acquire().await.unwrap();
+    assert_eq!(none.fences(), []);
+    assert_eq!(none.release().await, Released::Released);
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_waits_have_one_deadline() {
+    let store = Store::memory();
+    let keys = ["a", "b"];
+    // Whichever of the two comes first, half of the time is gone when it is free.
+    let mut held = Vec::new();
+    for key in keys {
+        held.push(store.as_another_process().lock(key).acquire().await.unwrap());
+    }
+    let (waiter, started) = (store.locks(keys).wait(4 * SECOND).acquire(), Instant::now());
+    let waiter = tokio::spawn(waiter);
+    tokio::time::sleep(2 * SECOND).await;
+    held.sort_by_key(|guard| (guard.key().shard(), guard.key().clone()));
+    let first = held.remove(0);
+    let first_key = first.key().clone();
+    first.release().await;
+    tokio::time::sleep(SECOND).await;
+    busy(store.as_another_process().lock(first_key).acquire().await);
+    let told = all_busy(waiter.await.unwrap());
+    assert_eq!(started.elapsed().as_secs(), 4);
+    assert!(told.waited.is_some_and(|waited| waited >= 4 * SECOND), "{told:?}");
+    held.remove(0).release().await;
+    all_free(&store, &keys).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_kept_between_two_attempts() {
+    let store = Store::memory();
+    let keys = ["a", "b"];
+    for key in keys {
+        let held = store.as_another_process().lock(key).acquire().await.unwrap();
+        let waiter = tokio::spawn(store.locks(keys).retry(3, SECOND).acquire());
+        tokio::time::sleep(SECOND / 2).await;
+        for other in keys {
+            assert_eq!(is_free(&store, other).await, other != key);
+        }
+        assert!(store.shutdown(SECOND).await);
+        held.release().await;
+        let started = Instant::now();
+        drop(waiter.await.unwrap().expect("both are free at the second attempt"));
+        assert_eq!(started.elapsed(), SECOND / 2);
+        all_free(&store, &keys).await;
+    }
+    let _held = store.lock("b").acquire().await.unwrap();
+    let told = all_busy(store.locks(keys).retry(3, SECOND).acquire().await);
+    assert_eq!(told.waited, Some(3 * SECOND));
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_name_them_the_other_way_round_never_wait_in_a_circle() {
+    let store = Store::memory();
+    let inside = Arc::new([const { AtomicUsize::new(0) }; 4]);
+    let mut crowd = Vec::new();
+    for n in 0..64_usize {
+        let store = if n % 2 == 0 { store.clone() } else { store.as_another_process() };
+        let inside = Arc::clone(&inside);
+        // Every pair, in both orders.
+        let (from, to) = (n % 4, (n / 4 + 1 + n % 4) % 4);
+        crowd.push(tokio::spawn(async move {
+            let wait = Duration::from_secs(60);
+            let keys = [from, to].map(|n| format!("account {n}"));
+            let set = store.locks(keys).wait(wait).acquire().await.expect("in time");
+            let mut mine = vec![from, to];
+            mine.dedup();
+            for n in &mine {
+                assert_eq!(inside[*n].fetch_add(1, Ordering::SeqCst), 0, "two at once");
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            for n in mine {
+                inside[n].fetch_sub(1, Ordering::SeqCst);
+            }
+            assert_eq!(set.release().await, Released::Released);
+        }));
+    }
+    for one in crowd {
+        one.await.unwrap();
+    }
+}
+
+/// Polls an acquisition n times and drops it, for every n until it completes.
+#[tokio::test(start_paused = true)]
+async fn an_acquisition_dropped_at_any_await_leaves_nothing() {
+    for busy in [None, Some("a"), Some("b")] {
+        for polls in 0..12 {
+            let store = Store::memory();
+            let mut held = None;
+            if let Some(busy) = busy {
+                held = Some(store.as_another_process().lock(busy).acquire().await.unwrap());
+            }
+            let mut future = Box::pin(store.locks(["a", "b"]).wait(SECOND).acquire());
+            for _ in 0..polls {
+                if (&mut future).now_or_never().is_some() {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+            drop(future);
+            // The keeper hears of it and gives the place back.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            if let Some(held) = held {
+                held.release().await;
+            }
+            all_free(&store, &["a", "b"]).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_worst_end_is_told_and_one_loss_is_the_loss_of_all() {
+    let store = Store::memory();
+    let set = store.locks(["a", "b"]).lease(SECOND).acquire().await.unwrap();
+    let lease = set.lease();
+    let (key, me, mode) = (lease.key.clone(), lease.me.clone(), lease.terms.mode);
+    store.backend().release(key, me, mode).await.unwrap();
+    let started = Instant::now();
+    set.lost().await;
+    assert!(started.elapsed() < SECOND);
+    assert!(set.held().loss().is_some());
+    assert_eq!(set.release().await, Released::AlreadyLost);
+    all_free(&store, &["a", "b"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_of_several_locks_shows_all_of_them() {
+    let store = Store::memory();
+    let lock = gate(&store);
+    let mut view = FakeView::new("POST");
+    let Verdict::Pass(ticket) = enter(&lock, &mut view).await else { panic!("they are free") };
+    lock.show(&ticket, &mut view);
+    let all = view.get::<HeldLocks>().expect("they are shown");
+    let names: Vec<_> = all.iter().map(HeldLock::key).collect();
+    assert_eq!(names, [&Key::from("b"), &Key::from("a")]);
+    assert_eq!(view.get::<HeldLock>().expect("the first").key(), &Key::from("b"));
+    assert_eq!(all.get("a").and_then(HeldLock::fence), all.fences().nth(1).map(|(_, fence)| fence));
+    assert!(matches!(enter(&lock, &mut FakeView::new("POST")).await, Verdict::Busy(_)));
+    lock.leave(ticket, Outcome::Answered(200)).await;
+    all_free(&store, &["a", "b"]).await;
+}
+
+/// The store goes away between the two: what was taken is given back, and the policy says what is next.
+#[tokio::test(start_paused = true)]
+async fn an_outage_half_way_is_an_outage() {
+    for (policy, passes) in [(Outage::Refuse, false), (Outage::Admit, true)] {
+        let (store, faults) = faulty();
+        let lock = gate(&store).on_outage(policy);
+        // The first call runs, if late.
+        faults.set("acquire", Fault::Slow(SECOND / 10), 1);
+        let entering = tokio::spawn({
+            let lock = lock.clone();
+            async move { enter(&lock, &mut FakeView::new("POST")).await }
+        });
+        tokio::time::sleep(SECOND / 20).await;
+        faults.set("acquire", Fault::Away, 1);
+        match entering.await.unwrap() {
+            Verdict::Pass(ticket) => {
+                let mut view = FakeView::new("POST");
+                lock.show(&ticket, &mut view);
+                let all = view.get::<HeldLocks>().unwrap();
+                assert!(passes && all.len() == 2 && all.fences().count() == 0);
+            }
+            Verdict::Answer(reply) => assert!(!passes && reply.status == 503),
+            Verdict::Busy(_) => panic!("it is an outage"),
+        }
+        all_free(&store, &["a", "b"]).await;
+    }
+}

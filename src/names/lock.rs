@@ -1,0 +1,166 @@
+//! What a `LockLayer` can be set to beyond what most need.
+
+/// Settings of `LockLayer`, for `__define_names`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __lock_settings {
+    ($native:ty) => {
+        impl LockLayer {
+            /// Several locks: one for each of these parameters, which name resources of one kind, such as
+            /// the two accounts of a transfer.
+            ///
+            /// They are taken in an order that all processes share, so requests that name them the other
+            /// way round wait for each other and never in a circle; a wait is for all of them together. Two
+            /// that have the same value are one lock. Which parameter a value came from does not count: the
+            /// locks are named by all the names together, sorted and joined by commas, and
+            /// [`named`](Self::named) gives them that of another route's parameter. Requests with more than
+            /// one lock are not deferred.
+            ///
+            /// # Panics
+            ///
+            /// If there are no names.
+            #[must_use]
+            pub fn by_path_params<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Self {
+                Self::by(::lockgate::gate::KeySource::path_params(names))
+            }
+
+            /// Several locks: one for each value the function returns, at most 32. Otherwise as
+            /// [`by_path_params`](Self::by_path_params). No value, or more than that, is answered with 400.
+            #[must_use]
+            pub fn by_keys(keys: impl Fn(&$native) -> Vec<String> + Send + Sync + 'static) -> Self {
+                Self::by(::lockgate::gate::KeySource::functions(keys))
+            }
+
+            /// Makes one lock of both, the key so far and this parameter of the route: another value of
+            /// either is another lock.
+            #[must_use]
+            pub fn and_path_param(self, name: &str) -> Self {
+                Self { gate: self.gate.and(::lockgate::gate::KeySource::path_param(name)) }
+            }
+
+            /// Makes one lock of both, the key so far and this header field, say that of a tenant. A
+            /// request without it is answered with 400.
+            #[must_use]
+            pub fn and_header(self, name: &str) -> Self {
+                Self { gate: self.gate.and(::lockgate::gate::KeySource::header(name)) }
+            }
+
+            /// Makes one lock of both, the key so far and what the function returns; `None` is answered
+            /// with 400.
+            #[must_use]
+            pub fn and_key(
+                self,
+                key: impl Fn(&$native) -> Option<String> + Send + Sync + 'static,
+            ) -> Self {
+                Self { gate: self.gate.and(::lockgate::gate::KeySource::function(key)) }
+            }
+
+            /// Names the lock by this in the place of the parameter or header, so that `/orders/{id}` and
+            /// `/payments/{order}` share one: see [`Key::named`](::lockgate::Key::named).
+            #[must_use]
+            pub fn named(self, name: &str) -> Self {
+                Self { gate: self.gate.named(name) }
+            }
+
+            /// Maps all keys of this kind, name and scope onto so many locks: fewer of them in the store,
+            /// and resources that have nothing to do with each other wait for each other now and then.
+            /// Every layer that is to exclude another one must have the same number: see
+            /// [`Key::stripe`](::lockgate::Key::stripe).
+            ///
+            /// # Panics
+            ///
+            /// If `n` is not within 1 to 65,536.
+            #[must_use]
+            pub fn stripes(self, n: u32) -> Self {
+                Self { gate: self.gate.stripes(n) }
+            }
+
+            /// Readers share: GET and HEAD take the lock together, everything else takes it alone. OPTIONS
+            /// and TRACE, which are not about what the resource is, take none unless
+            /// [`all_methods`](Self::all_methods) is set. Requests that share a lock are not deferred.
+            ///
+            /// Layers with and without this exclude each other as they should: one without it always
+            /// takes the lock alone.
+            #[must_use]
+            pub fn read_write(self) -> Self {
+                Self { gate: self.gate.read_write() }
+            }
+
+            /// Lets up to `most` requests in at once, instead of one; replaces
+            /// [`read_write`](Self::read_write), as that replaces this. A layer without it takes the same
+            /// lock alone, and waits for all of them. Requests under a permit are not deferred.
+            ///
+            /// # Panics
+            ///
+            /// If `most` is 0.
+            #[must_use]
+            pub fn permits(self, most: u32) -> Self {
+                Self { gate: self.gate.permits(most) }
+            }
+
+            /// Puts the fence into the request under this name, for upstreams that a handler passes the
+            /// request's header on to; several locks have theirs joined by commas, in the order they are
+            /// named in. What a client sends under this name is taken out of every request that comes by
+            /// here, also of those that take no lock.
+            ///
+            /// # Panics
+            ///
+            /// If it is no header field's name.
+            #[must_use]
+            pub fn fence_header(self, name: &str) -> Self {
+                Self { gate: self.gate.fence_header(name) }
+            }
+
+            /// Takes the word of services that know this secret for it that the caller has the lock: the
+            /// request then runs under it, without waiting for its own caller. Given more than once,
+            /// each of them counts, so that secrets can change. Default: nobody's word.
+            ///
+            /// The caller signs with [`HeldLock::header`](::lockgate::HeldLock::header), and the field
+            /// `Lockgate-Held` goes from one to the other; it is taken out of what the handler sees. Mind
+            /// what it is: how long the caller was sure when it signed. It isn't renewed, so the lock counts
+            /// as lost here when that time is over, and whoever can read it can use it until then.
+            #[must_use]
+            pub fn trust(self, secret: &::lockgate::SharedSecret) -> Self {
+                Self { gate: self.gate.trust(secret) }
+            }
+
+            /// Don't wait: the busy answer at once. The default.
+            #[must_use]
+            pub fn reject(self) -> Self {
+                Self { gate: self.gate.reject() }
+            }
+
+            /// Ask again up to `times` times, `every` apart (at least 10 ms), before the busy answer. The
+            /// first attempt is not counted: `retry(3, every)` asks four times at most, and waits for
+            /// three pauses, or for ten minutes if that is less.
+            ///
+            /// Nobody who asks like this has a place in line: whoever [waits](Self::wait) is served
+            /// first, and of two that retry the one that happens to ask in time. Of `reject`, `wait` and
+            /// `retry` the last one set counts. With a `DeferLayer` outside nobody asks again: the request is
+            /// deferred.
+            #[must_use]
+            pub fn retry(self, times: u32, every: ::std::time::Duration) -> Self {
+                Self { gate: self.gate.retry(times, every) }
+            }
+
+            /// Locks requests of exactly these methods, safe ones included. Default: every method but GET,
+            /// HEAD, OPTIONS and TRACE.
+            ///
+            /// # Panics
+            ///
+            /// If there are none, or a name is none, or is a known method in lower case: names are
+            /// case-sensitive, so it would match nothing and lock nothing.
+            #[must_use]
+            pub fn methods<M: AsRef<str>>(self, methods: impl IntoIterator<Item = M>) -> Self {
+                Self { gate: self.gate.methods(methods) }
+            }
+
+            /// The status of the busy answer, also after a wait. Default
+            /// [`BusyStatus::Conflict`](::lockgate::BusyStatus), 409.
+            #[must_use]
+            pub fn busy_status(self, status: ::lockgate::BusyStatus) -> Self {
+                Self { gate: self.gate.busy_status(status) }
+            }
+        }
+    };
+}

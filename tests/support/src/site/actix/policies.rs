@@ -1,0 +1,96 @@
+//! Routes whose locks are taken in ways of their own.
+
+use std::time::Duration;
+
+use actix_web::{
+    Error, HttpMessage as _, HttpRequest, HttpResponse,
+    body::MessageBody,
+    dev::{ServiceRequest, ServiceResponse},
+    middleware::{Next, from_fn},
+    web::{Data, Payload, ServiceConfig, resource},
+};
+use lockgate_actix_web::{BusyStatus, CurrentLocks, DeferLayer, LockLayer};
+
+use super::{
+    super::{App, accounts, ask_again, secret},
+    answer, seen, work,
+};
+
+pub(super) fn policies(config: &mut ServiceConfig, app: &App) {
+    let by_id = || LockLayer::by_path_param("id");
+    let mut one = |path: &str, layer: LockLayer| {
+        config.service(resource(path).to(work).wrap(layer));
+    };
+    let pause = Duration::from_millis(20);
+    one("/methods/{id}", by_id().methods(["POST", "GET"]));
+    one("/locked/{id}", by_id().busy_status(BusyStatus::Locked));
+    one("/too-many/{id}", by_id().busy_status(BusyStatus::TooManyRequests).retry(2, pause));
+    one("/unavailable/{id}", by_id().busy_status(BusyStatus::Unavailable));
+    one("/again/{id}", by_id().retry(1_000, pause));
+    one("/reject/{id}", by_id().wait(Duration::from_secs(15)).reject());
+    let refund = resource("/locked-refund/{id}")
+        .to(work)
+        .wrap(by_id().busy_status(BusyStatus::Locked))
+        .wrap(DeferLayer::new());
+    config.service(refund);
+    keys(config);
+    within(config, app);
+}
+
+fn keys(config: &mut ServiceConfig) {
+    let by_id = || LockLayer::by_path_param("id");
+    let both = || LockLayer::by_path_params(["from", "to"]).named("id");
+    let mut one = |path: &str, layer: LockLayer| {
+        config.service(resource(path).to(locked).wrap(layer));
+    };
+    one("/stripes/{id}", by_id().stripes(1));
+    one("/payments/{order}", LockLayer::by_path_param("order").named("id"));
+    one("/tenant/{id}", by_id().and_header("x-tenant"));
+    one("/transfer/{from}/{to}", both().wait(Duration::from_secs(15)));
+    one(
+        "/accounts",
+        LockLayer::by_keys(|request: &HttpRequest| {
+            accounts(request.headers().get("x-accounts").map(|value| value.as_bytes()))
+        }),
+    );
+    one("/document/{id}", by_id().read_write());
+    let later = resource("/transfer-later/{from}/{to}").to(locked).wrap(both());
+    let two = resource("/two/{id}").to(locked).wrap(by_id().permits(2));
+    config.service(later.wrap(DeferLayer::new())).service(two.wrap(DeferLayer::new()));
+}
+
+fn within(config: &mut ServiceConfig, app: &App) {
+    let by_id = || LockLayer::by_path_param("id");
+    let by_account = || LockLayer::by_header("x-account").store(&app.store);
+    let one = |path: &str, layer: LockLayer| resource(path).to(locked).wrap(layer);
+    config
+        .service(one("/within/{id}", by_id()))
+        .service(one("/within-rebuilt", by_account()).wrap(from_fn(forget)).wrap(by_account()))
+        .service(one("/upgrade/{id}", by_id()).wrap(by_id().permits(2)))
+        .service(one("/fence/{id}", by_id().fence_header("X-Fence")))
+        .service(one("/called/{id}", by_id().trust(&secret())))
+        .service(one("/within-refund/{id}", by_id()).wrap(DeferLayer::new()));
+}
+
+/// What a middleware does that makes the request anew.
+async fn forget(
+    request: ServiceRequest,
+    next: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse<impl MessageBody>, Error> {
+    request.extensions_mut().clear();
+    next.call(request).await
+}
+
+/// As `work`, for routes of any number of parameters; asks for its first lock again.
+async fn locked(
+    app: Data<App>,
+    locks: Option<CurrentLocks>,
+    request: HttpRequest,
+    body: Payload,
+) -> HttpResponse {
+    let mut seen = seen(&app, &request);
+    if let Some(CurrentLocks(locks)) = locks {
+        ask_again(&app, &locks, &mut seen).await;
+    }
+    answer(app.desk.work(seen, body).await)
+}

@@ -1,0 +1,86 @@
+//! Routes whose locks are taken in ways of their own.
+
+use std::time::Duration;
+
+use axum::{
+    Router,
+    extract::{Request, State},
+    http::request::Parts,
+    middleware::{Next, from_fn},
+    response::Response,
+    routing::any,
+};
+use lockgate_axum::{BusyStatus, CurrentLocks, DeferLayer, LockLayer};
+
+use super::{
+    super::{App, accounts, ask_again, secret},
+    Routes, answer, seen, work,
+};
+
+pub(super) fn policies(app: &App) -> Routes {
+    let by_id = || LockLayer::by_path_param("id");
+    let one = |path, layer: LockLayer| Router::new().route(path, any(work)).layer(layer);
+    let pause = Duration::from_millis(20);
+    one("/methods/{id}", by_id().methods(["POST", "GET"]))
+        .merge(one("/locked/{id}", by_id().busy_status(BusyStatus::Locked)))
+        .merge(one(
+            "/too-many/{id}",
+            by_id().busy_status(BusyStatus::TooManyRequests).retry(2, pause),
+        ))
+        .merge(one("/unavailable/{id}", by_id().busy_status(BusyStatus::Unavailable)))
+        .merge(
+            one("/locked-refund/{id}", by_id().busy_status(BusyStatus::Locked))
+                .layer(DeferLayer::new()),
+        )
+        .merge(one("/again/{id}", by_id().retry(1_000, pause)))
+        .merge(one("/reject/{id}", by_id().wait(Duration::from_secs(15)).reject()))
+        .merge(keys())
+        .merge(within(app))
+}
+
+fn keys() -> Routes {
+    let by_id = || LockLayer::by_path_param("id");
+    let both = || LockLayer::by_path_params(["from", "to"]).named("id");
+    let one = |path, layer: LockLayer| Router::new().route(path, any(locked)).layer(layer);
+    one("/stripes/{id}", by_id().stripes(1))
+        .merge(one("/payments/{order}", LockLayer::by_path_param("order").named("id")))
+        .merge(one("/tenant/{id}", by_id().and_header("x-tenant")))
+        .merge(one("/transfer/{from}/{to}", both().wait(Duration::from_secs(15))))
+        .merge(one("/transfer-later/{from}/{to}", both()).layer(DeferLayer::new()))
+        .merge(one(
+            "/accounts",
+            LockLayer::by_keys(|parts: &Parts| {
+                accounts(parts.headers.get("x-accounts").map(|value| value.as_bytes()))
+            }),
+        ))
+        .merge(one("/document/{id}", by_id().read_write()))
+        .merge(one("/two/{id}", by_id().permits(2)).layer(DeferLayer::new()))
+}
+
+fn within(app: &App) -> Routes {
+    let by_id = || LockLayer::by_path_param("id");
+    let by_account = || LockLayer::by_header("x-account").store(&app.store);
+    let one = |path, layer: LockLayer| Router::new().route(path, any(locked)).layer(layer);
+    one("/within/{id}", by_id())
+        .merge(one("/within-rebuilt", by_account()).layer(from_fn(forget)).layer(by_account()))
+        .merge(one("/upgrade/{id}", by_id()).layer(by_id().permits(2)))
+        .merge(one("/fence/{id}", by_id().fence_header("X-Fence")))
+        .merge(one("/called/{id}", by_id().trust(&secret())))
+        .merge(one("/within-refund/{id}", by_id()).layer(DeferLayer::new()))
+}
+
+/// What a middleware does that makes the request anew.
+async fn forget(mut request: Request, next: Next) -> Response {
+    request.extensions_mut().clear();
+    next.run(request).await
+}
+
+/// As `work`, for routes of any number of parameters; asks for its first lock again.
+async fn locked(State(app): State<App>, locks: Option<CurrentLocks>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let mut seen = seen(&app, &parts);
+    if let Some(CurrentLocks(locks)) = locks {
+        ask_again(&app, &locks, &mut seen).await;
+    }
+    answer(app.desk.work(seen, body.into_data_stream()).await)
+}
