@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::request::Busy;
+use super::answer::Busy;
 use crate::clock::micros;
 
 /// A moving average of hold times in this process; each new one counts for an eighth.

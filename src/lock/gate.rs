@@ -6,12 +6,12 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
+    answer::{Answer, Busy, NotAcquired},
     ends::Ends,
     estimate::HoldTimes,
     guard::LockGuard,
     held::{HeldLock, HeldLocks},
     policy::Policy,
-    request::{Answer, Busy, NotAcquired},
     several::{LockSet, LocksRequest},
 };
 use crate::{

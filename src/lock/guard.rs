@@ -1,21 +1,18 @@
 //! The guard of a lock.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use tokio::{
-    sync::{Notify, oneshot},
-    time::Instant,
-};
+use tokio::sync::oneshot;
 
 use super::{
+    answer::{Busy, NotAcquired},
+    grant::{Ended, Grant, Turn, outcome},
     held::{HeldLock, HeldLocks},
-    line::{Fences, Keeper, Lines, Start, TurnEnd},
-    request::{Busy, NotAcquired},
 };
 use crate::{
     error::Error,
     key::Key,
-    store::{GaveBack, Hold, HoldFacts, Lease, Loss, Mode},
+    store::{Hold, HoldFacts, Lease, Loss, Mode},
 };
 
 /// A lock that is held, and renewed, until this is dropped or released.
@@ -44,33 +41,6 @@ enum Share {
     Lent(HeldLock),
 }
 
-/// What the guards of one grant share.
-#[derive(Debug)]
-pub(super) struct Grant {
-    /// `None` once it has ended.
-    held: Option<Held>,
-}
-
-#[derive(Debug)]
-struct Held {
-    hold: Hold,
-    /// `None`: it is given back, whoever waits.
-    turn: Option<Turn>,
-}
-
-/// The way to the next of this process.
-pub(super) struct Turn {
-    pub(super) lines: Arc<Lines>,
-    pub(super) fences: Fences,
-    pub(super) linger: Duration,
-}
-
-impl fmt::Debug for Turn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Turn").field("fences", &self.fences).finish_non_exhaustive()
-    }
-}
-
 /// How a release went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -85,25 +55,9 @@ pub enum Released {
     Unknown,
 }
 
-impl Grant {
-    fn hold(&self) -> &Hold {
-        // Only what consumes the grant takes it.
-        &self.held.as_ref().expect("the grant is held until it is consumed").hold
-    }
-
-    pub(super) fn facts(&self) -> &Arc<HoldFacts> {
-        self.hold().facts()
-    }
-
-    fn into_parts(mut self) -> (Hold, Option<Turn>) {
-        let Held { hold, turn } = self.held.take().expect("the grant is held until it is consumed");
-        (hold, turn)
-    }
-}
-
 impl LockGuard {
     pub(super) fn new(hold: Hold, turn: Option<Turn>) -> Self {
-        Self(Share::Of(Arc::new(Grant { held: Some(Held { hold, turn }) })))
+        Self(Share::Of(Arc::new(Grant::new(hold, turn))))
     }
 
     /// Another guard on a grant.
@@ -236,14 +190,15 @@ impl LockGuard {
         let held = self.held();
         // Of two that are released at once, exactly one is the last.
         let last = match self.0 {
-            Share::Of(grant) => Arc::into_inner(grant).and_then(|mut grant| grant.held.take()),
+            Share::Of(grant) => Arc::into_inner(grant).map(Grant::into_parts),
             Share::Lent(_) => None,
         };
         let Some(last) = last else {
             return held.loss().map_or(Released::StillHeld, |_| Released::AlreadyLost);
         };
-        let facts = Arc::clone(last.hold.facts());
-        match last.end() {
+        let (hold, turn) = last;
+        let facts = Arc::clone(hold.facts());
+        match Ended::of(hold, turn) {
             Ended::HandedOver => Released::Released,
             Ended::GiveBack(hold) => outcome(&facts, hold.release().await),
             Ended::Pass(pass) => {
@@ -251,70 +206,6 @@ impl LockGuard {
                 pass.start(Some(tell));
                 told.await.unwrap_or(Released::Unknown)
             }
-        }
-    }
-}
-
-impl Drop for Grant {
-    fn drop(&mut self) {
-        if let Some(held) = self.held.take() {
-            match held.end() {
-                // A hold that is dropped is given back by the agent.
-                Ended::HandedOver | Ended::GiveBack(_) => {}
-                Ended::Pass(pass) => pass.start(None),
-            }
-        }
-    }
-}
-
-enum Ended {
-    HandedOver,
-    GiveBack(Hold),
-    Pass(Pass),
-}
-
-/// It is given back, and the next of this process asks for it, in one call.
-struct Pass {
-    lines: Arc<Lines>,
-    hold: Hold,
-    bell: Arc<Notify>,
-}
-
-impl Pass {
-    fn start(self, tell: Option<oneshot::Sender<Released>>) {
-        let Self { lines, hold, bell } = self;
-        let (store, lease) = (hold.store().clone(), Arc::clone(hold.lease()));
-        let name = (lease.key.clone(), lease.terms.mode);
-        Keeper::spawn(&lines, &store, &name, bell, Start::Pass(hold, tell));
-    }
-}
-
-impl Held {
-    fn end(self) -> Ended {
-        let Self { hold, turn } = self;
-        let Some(turn) = turn else {
-            return Ended::GiveBack(hold);
-        };
-        let lines = Arc::clone(&turn.lines);
-        match lines.end_turn(hold, turn) {
-            TurnEnd::HandedOver => Ended::HandedOver,
-            TurnEnd::GiveBack(hold) => Ended::GiveBack(hold),
-            TurnEnd::Pass(hold, bell) => Ended::Pass(Pass { lines, hold, bell }),
-        }
-    }
-}
-
-/// What a release came to, for its holder.
-pub(super) fn outcome(facts: &HoldFacts, gave_back: Result<GaveBack, Error>) -> Released {
-    match gave_back {
-        _ if facts.loss().is_some() => Released::AlreadyLost,
-        Ok(GaveBack::Released) => Released::Released,
-        // The first of two calls may have done it: within the lease nobody else can have.
-        Ok(GaveBack::NothingOnRetry) if facts.valid_until() > Instant::now() => Released::Released,
-        Ok(GaveBack::NothingOnRetry) | Err(_) => Released::Unknown,
-        Ok(_) => {
-            facts.had_been_lost();
-            Released::AlreadyLost
         }
     }
 }

@@ -9,10 +9,7 @@ use std::{
 use futures_util::future::select_all;
 use tokio::time::Instant;
 
-use super::{
-    guard::{Grant, LockGuard},
-    request::NotAcquired,
-};
+use super::{answer::NotAcquired, grant::Grant, guard::LockGuard};
 use crate::{
     gate::Scope,
     key::Key,

@@ -86,10 +86,13 @@
 //! that is paused for longer than its lease is told of the loss when it wakes, not before: whoever
 //! writes to something that must not go back checks the **fence**, a number that grows with every grant.
 
+mod answer;
+mod asking;
 mod elsewhere;
 mod ends;
 mod estimate;
 mod gate;
+mod grant;
 mod guard;
 mod held;
 mod line;
@@ -98,16 +101,18 @@ mod policy;
 mod request;
 mod retry;
 mod several;
+mod terms;
 #[cfg(test)]
 mod tests;
 
 pub use self::{
+    answer::{Busy, NotAcquired},
     elsewhere::SharedSecret,
     ends::{HoldUntil, OnLoss},
     gate::{LockFacts, LockGate, LockTicket},
     guard::{LockGuard, Released},
     held::{HeldLock, HeldLocks},
     policy::BusyStatus,
-    request::{Busy, LockRequest, NotAcquired},
+    request::LockRequest,
     several::{LockSet, LocksRequest},
 };

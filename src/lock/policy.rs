@@ -3,16 +3,15 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
+    asking::{Asking, MAX_WAIT},
     elsewhere::{self, SharedSecret},
     gate::LockGate,
     held::{HeldLock, HeldLocks},
-    line::Asking,
     methods::Methods,
-    request::{LockRequest, MAX_WAIT, MIN_LEASE},
+    request::LockRequest,
     retry::Retry,
 };
 use crate::{
-    clock::LONGEST,
     gate::{KeySource, View},
     key::Key,
     outage::Outage,
@@ -63,7 +62,7 @@ pub(super) struct Policy {
     named: Option<String>,
     stripes: Option<u32>,
     pub(super) store: Option<Store>,
-    asking: Asking,
+    pub(super) asking: Asking,
     pub(super) outage: Outage,
     pub(super) busy_status: BusyStatus,
     strategy: Strategy,
@@ -168,7 +167,7 @@ impl Policy {
 }
 
 impl<N: ?Sized> LockGate<N> {
-    fn with(mut self, change: impl FnOnce(&mut Policy)) -> Self {
+    pub(super) fn with(mut self, change: impl FnOnce(&mut Policy)) -> Self {
         change(Arc::make_mut(&mut self.policy));
         self
     }
@@ -276,18 +275,6 @@ impl<N: ?Sized> LockGate<N> {
     #[must_use]
     pub fn busy_status(self, status: BusyStatus) -> Self {
         self.with(|policy| policy.busy_status = status)
-    }
-
-    /// See `LockLayer::lease`.
-    #[must_use]
-    pub fn lease(self, lease: Duration) -> Self {
-        self.with(|policy| policy.asking.terms.lease = lease.clamp(MIN_LEASE, LONGEST))
-    }
-
-    /// See `LockLayer::max_hold`.
-    #[must_use]
-    pub fn max_hold(self, max_hold: Duration) -> Self {
-        self.with(|policy| policy.asking.terms.max_hold = max_hold.min(LONGEST))
     }
 
     /// See `LockLayer::all_methods`.

@@ -1,34 +1,22 @@
 //! Asking for a lock.
 
-use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{
+    answer::{Answer, Busy, NotAcquired},
+    asking::{Asking, MAX_WAIT},
     guard::LockGuard,
     held::HeldLocks,
-    line::{Asking, HandOver, Lines, Waited, Word},
+    line::{Lines, Waited, Word},
     retry::Retry,
 };
 use crate::{
-    clock::LONGEST,
     error::{Error, ErrorKind},
     key::Key,
-    store::{Acquire, Acquired, Attempt, Mode, Store, Terms},
+    store::{Acquire, Acquired, Attempt, Mode, Store},
 };
-
-/// Most waiters of one lock in one process, unless told otherwise: a line as long as this is served in
-/// seconds, a longer one by time-outs.
-const MAX_WAITERS: usize = 1024;
-
-/// Most hand-overs without a word from the store: each needs a fence of its own, set aside with the grant.
-const MOST_HAND_OVERS: u32 = 1000;
-
-/// Longest wait: places in the line are kept for no longer.
-pub(super) const MAX_WAIT: Duration = Duration::from_secs(600);
-
-/// Shortest lease: below this, a renewal at a third would be due before a slow round trip is over.
-pub(super) const MIN_LEASE: Duration = Duration::from_millis(100);
 
 /// How a lock is asked for. Made by [`Store::lock`].
 #[derive(Debug, Clone)]
@@ -49,25 +37,6 @@ impl Store {
     }
 }
 
-impl Default for Asking {
-    fn default() -> Self {
-        let terms = Terms {
-            lease: Duration::from_secs(10),
-            renew: true,
-            max_hold: Duration::from_secs(60),
-            job: None,
-            mode: Mode::Exclusive,
-        };
-        Self {
-            terms,
-            hand_over: HandOver::default(),
-            replicas: 0,
-            linger: Duration::ZERO,
-            max_waiters: MAX_WAITERS,
-        }
-    }
-}
-
 impl LockRequest {
     pub(super) fn of(store: &Store, key: &Key, asking: Asking, wait: Option<Duration>) -> Self {
         Self { store: store.clone(), key: key.clone(), asking, wait, retry: None }
@@ -76,21 +45,19 @@ impl LockRequest {
     /// How long the lock outlives its process; renewed at a third of it. Default 10 s: long enough to
     /// survive pauses and short outages, short enough to wait for. At least 100 ms.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.asking.terms.lease = lease.clamp(MIN_LEASE, LONGEST);
-        self.asking.terms.renew = true;
+        self.asking.set_lease(lease, true);
         self
     }
 
     /// A lease that is never renewed: the lock ends after it, whatever its holder does.
     pub fn lease_fixed(mut self, lease: Duration) -> Self {
-        self.asking.terms.lease = lease.clamp(MIN_LEASE, LONGEST);
-        self.asking.terms.renew = false;
+        self.asking.set_lease(lease, false);
         self
     }
 
     /// How long a living holder may have it in all. Default 60 s: bounds a handler that never ends.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.asking.terms.max_hold = max_hold.min(LONGEST);
+        self.asking.set_max_hold(max_hold);
         self
     }
 
@@ -111,7 +78,7 @@ impl LockRequest {
     /// 10 ms: one call for 17 acquisitions of a hot lock, while other processes wait no longer than
     /// that for a message that was lost. Nobody is passed over whom the store has told of.
     pub fn hand_over(mut self, most: u32, within: Duration) -> Self {
-        self.asking.hand_over = HandOver { most: most.min(MOST_HAND_OVERS).into(), within };
+        self.asking.set_hand_over(most, within);
         self
     }
 
@@ -290,89 +257,6 @@ impl LockRequest {
                 attempt.refused();
                 Ok(Answer::Known)
             }
-        }
-    }
-}
-
-/// What asking comes to.
-pub(super) enum Answer<G = LockGuard> {
-    Granted(G),
-    Busy(Busy),
-    Known,
-}
-
-impl<G> Answer<G> {
-    pub(super) fn map<H>(self, granted: impl FnOnce(G) -> H) -> Answer<H> {
-        match self {
-            Self::Granted(guard) => Answer::Granted(granted(guard)),
-            Self::Busy(busy) => Answer::Busy(busy),
-            Self::Known => Answer::Known,
-        }
-    }
-}
-
-/// What is known about a lock that somebody else has.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Busy {
-    /// When its lease ends if it is not renewed.
-    pub left: Duration,
-    /// How many stand in line.
-    pub line: u64,
-    /// How long this request has waited, if it did.
-    pub waited: Option<Duration>,
-}
-
-/// Why there is no lock.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum NotAcquired {
-    /// Somebody else has it: an outcome, not a fault.
-    Busy(Busy),
-    /// This request has the lock already, shared or by a permit, and asks for it in another way, for which
-    /// it would have to wait for itself: a fault of the program. Give it back first, or ask for it alone
-    /// from the start.
-    WouldDeadlock,
-    /// The store could not be asked.
-    Fault(Error),
-}
-
-impl NotAcquired {
-    /// The wait was for several locks, and began then.
-    pub(super) fn waited_since(self, began: Instant) -> Self {
-        match self {
-            Self::Busy(mut busy) => {
-                busy.waited = busy.waited.map(|_| began.elapsed());
-                Self::Busy(busy)
-            }
-            other => other,
-        }
-    }
-}
-
-impl From<Error> for NotAcquired {
-    fn from(error: Error) -> Self {
-        Self::Fault(error)
-    }
-}
-
-impl fmt::Display for NotAcquired {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Busy(_) => f.write_str("the lock is held by somebody else"),
-            Self::WouldDeadlock => f.write_str(
-                "the lock is held by this request itself, in a way that excludes this one",
-            ),
-            Self::Fault(_) => f.write_str("the lock could not be asked for"),
-        }
-    }
-}
-
-impl StdError for NotAcquired {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        match self {
-            Self::Busy(_) | Self::WouldDeadlock => None,
-            Self::Fault(error) => Some(error),
         }
     }
 }

@@ -4,7 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::request::{Answer, Busy, LockRequest, MAX_WAIT, NotAcquired};
+use super::{
+    answer::{Answer, Busy, NotAcquired},
+    asking::MAX_WAIT,
+    request::LockRequest,
+};
 
 /// Shortest pause: whoever wants less wants to be woken, which costs the store nothing meanwhile.
 const MIN_PAUSE: Duration = Duration::from_millis(10);

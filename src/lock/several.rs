@@ -10,9 +10,10 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::{
+    answer::NotAcquired,
     guard::{LockGuard, Released},
     held::HeldLocks,
-    request::{LockRequest, NotAcquired},
+    request::LockRequest,
 };
 use crate::{
     gate::each_once,

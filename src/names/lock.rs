@@ -162,5 +162,49 @@ macro_rules! __lock_settings {
                 Self { gate: self.gate.busy_status(status) }
             }
         }
+
+        impl LockLayer {
+            /// A lease that is never renewed: the lock ends after it, whatever the handler does.
+            #[must_use]
+            pub fn lease_fixed(self, lease: ::std::time::Duration) -> Self {
+                Self { gate: self.gate.lease_fixed(lease) }
+            }
+
+            /// How the lock may pass from one request of this process to the next without asking the
+            /// store: at most this often, within this time after a word from it. Default 16 times within
+            /// 10 ms. See [`LockRequest::hand_over`](::lockgate::lock::LockRequest::hand_over).
+            #[must_use]
+            pub fn hand_over(self, most: u32, within: ::std::time::Duration) -> Self {
+                Self { gate: self.gate.hand_over(most, within) }
+            }
+
+            /// Never passes the lock on without asking the store: the order of asking holds across
+            /// processes to the last place, at a call for each request.
+            #[must_use]
+            pub fn strict_order(self) -> Self {
+                self.hand_over(0, ::std::time::Duration::ZERO)
+            }
+
+            /// Keeps a released lock in this process for so long, until another one wants it. Default:
+            /// not at all. See [`LockRequest::linger`](::lockgate::lock::LockRequest::linger).
+            #[must_use]
+            pub fn linger(self, linger: ::std::time::Duration) -> Self {
+                Self { gate: self.gate.linger(linger) }
+            }
+
+            /// Most requests that may wait for one lock in this process; beyond it the busy answer comes
+            /// at once, and the store is not asked. Default 1024.
+            #[must_use]
+            pub fn max_waiters(self, most: usize) -> Self {
+                Self { gate: self.gate.max_waiters(most) }
+            }
+
+            /// Grants count only when so many replicas have them; else the store counts as away. Default
+            /// 0. See [`LockRequest::replicas`](::lockgate::lock::LockRequest::replicas).
+            #[must_use]
+            pub fn replicas(self, replicas: u32) -> Self {
+                Self { gate: self.gate.replicas(replicas) }
+            }
+        }
     };
 }

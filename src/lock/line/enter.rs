@@ -12,12 +12,12 @@ use super::{
     lines::{Front, Lines},
     map::{Line, Name},
     place::{Looked, Place},
-    waiter::{Asking, Waited, Waiter, unknown},
+    waiter::{Waited, Waiter, unknown},
 };
 use crate::{
     error::{Error, ErrorKind},
     key::Key,
-    lock::request::Busy,
+    lock::{answer::Busy, asking::Asking},
     store::Store,
 };
 

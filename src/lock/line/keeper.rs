@@ -15,11 +15,10 @@ use super::{
     map::Name,
     place::{Looked, Place},
     rules::Word,
-    waiter::Asking,
 };
 use crate::{
     error::{Error, ErrorKind},
-    lock::guard::{Released, outcome},
+    lock::{asking::Asking, grant::outcome, guard::Released},
     store::{ACCEPT_WINDOW, GaveBack, Hold, HoldFacts, Mode, Store},
 };
 

@@ -11,12 +11,12 @@ use tokio::{
 use super::{
     keeper::{Keeper, Start},
     map::{Map, Name},
-    waiter::{Asking, Waited},
+    waiter::Waited,
 };
 use crate::{
     error::{Error, ErrorKind},
     key::Key,
-    lock::request::Busy,
+    lock::{answer::Busy, asking::Asking},
     store::{Joined, Lease, LossWatcher, Mode, Store},
 };
 

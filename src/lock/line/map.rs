@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     key::Key,
-    lock::{guard::Turn, request::Busy},
+    lock::{answer::Busy, grant::Turn},
     store::{Hold, Lease, Mode, Token},
 };
 

@@ -23,5 +23,5 @@ pub(super) use self::{
     lines::Lines,
     rules::{Fences, HandOver, Word},
     turns::TurnEnd,
-    waiter::{Asking, Waited},
+    waiter::Waited,
 };

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use tokio::{sync::Notify, time::Instant};
 
-use super::{lines::Front, map::Name, rules::Word, waiter::Asking};
+use super::{lines::Front, map::Name, rules::Word};
 use crate::{
     error::Error,
-    lock::request::Busy,
+    lock::{answer::Busy, asking::Asking},
     store::{Acquire, Acquired, Attempt, Hold, Store},
 };
 

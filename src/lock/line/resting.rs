@@ -7,11 +7,10 @@ use tokio::time::Instant;
 use super::{
     lines::Lines,
     map::{Name, Resting},
-    waiter::Asking,
 };
 use crate::{
     key::Key,
-    lock::guard::LockGuard,
+    lock::{asking::Asking, guard::LockGuard},
     store::{Store, Token},
 };
 

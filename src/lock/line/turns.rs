@@ -8,10 +8,10 @@ use super::{
     lines::Lines,
     map::{Name, Resting},
     rules::{Fences, Word},
-    waiter::{Asking, Waited, Waiter},
+    waiter::{Waited, Waiter},
 };
 use crate::{
-    lock::guard::{LockGuard, Turn},
+    lock::{asking::Asking, grant::Turn, guard::LockGuard},
     store::{Hold, LossWatcher, Mode},
 };
 

@@ -4,25 +4,11 @@ use std::time::Duration;
 
 use tokio::{sync::oneshot, time::Instant};
 
-use super::rules::HandOver;
 use crate::{
     error::Error,
-    lock::{guard::LockGuard, request::Busy},
-    store::{Store, Terms},
+    lock::{answer::Busy, asking::Asking, guard::LockGuard},
+    store::Store,
 };
-
-/// What is asked for.
-#[derive(Debug, Clone)]
-pub(crate) struct Asking {
-    pub(crate) terms: Terms,
-    pub(crate) hand_over: HandOver,
-    /// Replicas that must have a grant before it counts.
-    pub(crate) replicas: u32,
-    /// How long a lock that nobody wants stays with this process.
-    pub(crate) linger: Duration,
-    /// Most who may wait for this lock in this process.
-    pub(crate) max_waiters: usize,
-}
 
 #[derive(Debug)]
 pub(super) struct Waiter {

@@ -1,0 +1,91 @@
+//! What asking for a lock comes to.
+
+use std::{error::Error as StdError, fmt, time::Duration};
+
+use tokio::time::Instant;
+
+use super::guard::LockGuard;
+use crate::error::Error;
+
+/// What asking comes to.
+pub(super) enum Answer<G = LockGuard> {
+    Granted(G),
+    Busy(Busy),
+    Known,
+}
+
+impl<G> Answer<G> {
+    pub(super) fn map<H>(self, granted: impl FnOnce(G) -> H) -> Answer<H> {
+        match self {
+            Self::Granted(guard) => Answer::Granted(granted(guard)),
+            Self::Busy(busy) => Answer::Busy(busy),
+            Self::Known => Answer::Known,
+        }
+    }
+}
+
+/// What is known about a lock that somebody else has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Busy {
+    /// When its lease ends if it is not renewed.
+    pub left: Duration,
+    /// How many stand in line.
+    pub line: u64,
+    /// How long this request has waited, if it did.
+    pub waited: Option<Duration>,
+}
+
+/// Why there is no lock.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum NotAcquired {
+    /// Somebody else has it: an outcome, not a fault.
+    Busy(Busy),
+    /// This request has the lock already, shared or by a permit, and asks for it in another way, for which
+    /// it would have to wait for itself: a fault of the program. Give it back first, or ask for it alone
+    /// from the start.
+    WouldDeadlock,
+    /// The store could not be asked.
+    Fault(Error),
+}
+
+impl NotAcquired {
+    /// The wait was for several locks, and began then.
+    pub(super) fn waited_since(self, began: Instant) -> Self {
+        match self {
+            Self::Busy(mut busy) => {
+                busy.waited = busy.waited.map(|_| began.elapsed());
+                Self::Busy(busy)
+            }
+            other => other,
+        }
+    }
+}
+
+impl From<Error> for NotAcquired {
+    fn from(error: Error) -> Self {
+        Self::Fault(error)
+    }
+}
+
+impl fmt::Display for NotAcquired {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy(_) => f.write_str("the lock is held by somebody else"),
+            Self::WouldDeadlock => f.write_str(
+                "the lock is held by this request itself, in a way that excludes this one",
+            ),
+            Self::Fault(_) => f.write_str("the lock could not be asked for"),
+        }
+    }
+}
+
+impl StdError for NotAcquired {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Busy(_) | Self::WouldDeadlock => None,
+            Self::Fault(error) => Some(error),
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What is asked of a lock: its lease, its mode, and the bounds of the local line.
+
+use std::time::Duration;
+
+use super::line::HandOver;
+use crate::{
+    clock::LONGEST,
+    store::{Mode, Terms},
+};
+
+/// Most waiters of one lock in one process, unless told otherwise: a line as long as this is served in
+/// seconds, a longer one by time-outs.
+const MAX_WAITERS: usize = 1024;
+
+/// Most hand-overs without a word from the store: each needs a fence of its own, set aside with the grant.
+const MOST_HAND_OVERS: u32 = 1000;
+
+/// Longest wait: places in the line are kept for no longer.
+pub(super) const MAX_WAIT: Duration = Duration::from_secs(600);
+
+/// Shortest lease: below this, a renewal at a third would be due before a slow round trip is over.
+pub(super) const MIN_LEASE: Duration = Duration::from_millis(100);
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+pub(super) struct Asking {
+    pub(super) terms: Terms,
+    pub(super) hand_over: HandOver,
+    /// Replicas that must have a grant before it counts.
+    pub(super) replicas: u32,
+    /// How long a lock that nobody wants stays with this process.
+    pub(super) linger: Duration,
+    /// Most who may wait for this lock in this process.
+    pub(super) max_waiters: usize,
+}
+
+impl Default for Asking {
+    fn default() -> Self {
+        let terms = Terms {
+            lease: Duration::from_secs(10),
+            renew: true,
+            max_hold: Duration::from_secs(60),
+            job: None,
+            mode: Mode::Exclusive,
+        };
+        Self {
+            terms,
+            hand_over: HandOver::default(),
+            replicas: 0,
+            linger: Duration::ZERO,
+            max_waiters: MAX_WAITERS,
+        }
+    }
+}
+
+impl Asking {
+    pub(super) fn set_lease(&mut self, lease: Duration, renew: bool) {
+        self.terms.lease = lease.clamp(MIN_LEASE, LONGEST);
+        self.terms.renew = renew;
+    }
+
+    pub(super) fn set_max_hold(&mut self, max_hold: Duration) {
+        self.terms.max_hold = max_hold.min(LONGEST);
+    }
+
+    pub(super) fn set_hand_over(&mut self, most: u32, within: Duration) {
+        self.hand_over = HandOver { most: most.min(MOST_HAND_OVERS).into(), within };
+    }
+}

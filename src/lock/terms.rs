@@ -1,0 +1,49 @@
+//! Settings of a `LockLayer` that are the engine's: leases, hand-over, and the bounds of the line.
+
+use std::time::Duration;
+
+use super::gate::LockGate;
+
+impl<N: ?Sized> LockGate<N> {
+    /// See `LockLayer::lease`.
+    #[must_use]
+    pub fn lease(self, lease: Duration) -> Self {
+        self.with(|policy| policy.asking.set_lease(lease, true))
+    }
+
+    /// See `LockLayer::lease_fixed`.
+    #[must_use]
+    pub fn lease_fixed(self, lease: Duration) -> Self {
+        self.with(|policy| policy.asking.set_lease(lease, false))
+    }
+
+    /// See `LockLayer::max_hold`.
+    #[must_use]
+    pub fn max_hold(self, max_hold: Duration) -> Self {
+        self.with(|policy| policy.asking.set_max_hold(max_hold))
+    }
+
+    /// See `LockLayer::hand_over`.
+    #[must_use]
+    pub fn hand_over(self, most: u32, within: Duration) -> Self {
+        self.with(|policy| policy.asking.set_hand_over(most, within))
+    }
+
+    /// See `LockLayer::linger`.
+    #[must_use]
+    pub fn linger(self, linger: Duration) -> Self {
+        self.with(|policy| policy.asking.linger = linger)
+    }
+
+    /// See `LockLayer::replicas`.
+    #[must_use]
+    pub fn replicas(self, replicas: u32) -> Self {
+        self.with(|policy| policy.asking.replicas = replicas)
+    }
+
+    /// See `LockLayer::max_waiters`.
+    #[must_use]
+    pub fn max_waiters(self, most: usize) -> Self {
+        self.with(|policy| policy.asking.max_waiters = most)
+    }
+}
