@@ -18,13 +18,13 @@ use proptest::{
 use super::{
     calls::{Call, Reply},
     clients::{Clients, LOCKS},
-    moves::{Move, moves},
+    moves::{Move, cases, modes, moves},
     redis_only::lasting,
     rig::{Rig, done},
 };
 use crate::{
     Key,
-    store::backend::{Acquired, Charged, Claimed, JobView},
+    store::backend::{Acquired, Charged, Claimed, JobView, Mode},
 };
 
 /// Most real time of one run, and by how much what is left of a time may differ.
@@ -38,12 +38,13 @@ const RUNS: usize = 40;
 fn apart(reply: Reply) -> (Reply, Vec<Duration>) {
     let zero = Duration::ZERO;
     let (reply, times) = match reply {
-        Reply::Acquired(Acquired::Held { line, next, .. }) => {
-            (Reply::Acquired(Acquired::Held { fence: 0, line, next: next.min(1), now: 0 }), vec![])
+        Reply::Acquired(reply) => {
+            let (plain, times) = apart_acquired(reply);
+            (Reply::Acquired(plain), times)
         }
-        Reply::Acquired(Acquired::Busy { left, line, seq, joined }) => {
-            let plain = Acquired::Busy { left: zero, line, seq: u64::from(seq > 0), joined };
-            (Reply::Acquired(plain), vec![left])
+        Reply::HandedOn(gave_back, reply) => {
+            let (plain, times) = apart_acquired(reply);
+            (Reply::HandedOn(gave_back, plain), times)
         }
         Reply::Claimed(Claimed::Claimed { attempt, envelope, .. }) => {
             let plain = Claimed::Claimed { fence: 0, attempt, envelope, accepted_us: 0 };
@@ -59,6 +60,19 @@ fn apart(reply: Reply) -> (Reply, Vec<Duration>) {
         same => (same, vec![]),
     };
     (reply, times)
+}
+
+fn apart_acquired(reply: Acquired) -> (Acquired, Vec<Duration>) {
+    match reply {
+        Acquired::Held { line, next, .. } => {
+            (Acquired::Held { fence: 0, line, next: next.min(1), now: 0 }, vec![])
+        }
+        Acquired::Busy { left, line, seq, joined } => {
+            let seq = u64::from(seq > 0);
+            (Acquired::Busy { left: Duration::ZERO, line, seq, joined }, vec![left])
+        }
+        Acquired::Known => (Acquired::Known, vec![]),
+    }
 }
 
 fn near(a: &[Duration], b: &[Duration]) -> bool {
@@ -92,23 +106,24 @@ async fn see(rig: &Rig, clients: &Clients) -> (Seen, Vec<Duration>) {
 /// The sequence a reply tells.
 fn seq_of(reply: &Reply) -> Option<u64> {
     match reply {
-        Reply::Acquired(Acquired::Busy { seq, .. }) => Some(*seq),
+        Reply::Acquired(Acquired::Busy { seq, .. })
+        | Reply::HandedOn(_, Acquired::Busy { seq, .. }) => Some(*seq),
         _ => None,
     }
 }
 
 /// A client that comes back gives the sequence it was told by that store.
 fn with_own_seq(mut call: Call, seqs: &HashMap<u64, u64>) -> Call {
-    if let Call::Acquire(acquire) = &mut call {
+    if let Call::Acquire(acquire) | Call::HandOn(_, _, acquire) = &mut call {
         acquire.old_seq = seqs.get(&acquire.old_seq).copied().unwrap_or(0);
     }
     call
 }
 
 /// Makes the moves on both; false if it took too long.
-async fn play(one_shard: bool, made: &[Move], end: &[Move]) -> bool {
+async fn play(one_shard: bool, modes: &[Mode], made: &[Move], end: &[Move]) -> bool {
     let (memory, redis) = (Rig::memory(), Rig::redis().await);
-    let mut clients = Clients::new(one_shard);
+    let mut clients = Clients::new(one_shard, modes);
     redis.ping().await;
     let started = Instant::now();
     let made = made.iter().chain(end);
@@ -153,9 +168,9 @@ fn end() -> Vec<Move> {
     end
 }
 
-async fn play_in_time(one_shard: bool, made: &[Move]) {
+async fn play_in_time(one_shard: bool, modes: &[Mode], made: &[Move]) {
     for _ in 0..RUNS {
-        if play(one_shard, made, &end()).await {
+        if play(one_shard, modes, made, &end()).await {
             return;
         }
     }
@@ -168,11 +183,10 @@ fn both_stores_answer_alike() {
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     // Keeps the server up between two cases.
     let _server = runtime.block_on(Rig::redis());
-    let mut runner =
-        TestRunner::new(Config { cases: 96, source_file: Some(file!()), ..Config::default() });
+    let mut runner = TestRunner::new(Config { source_file: Some(file!()), ..cases(96) });
     runner
-        .run(&(any::<bool>(), moves(30)), |(one_shard, made)| {
-            runtime.block_on(play_in_time(one_shard, &made));
+        .run(&(any::<bool>(), modes(), moves(30)), |(one_shard, modes, made)| {
+            runtime.block_on(play_in_time(one_shard, &modes, &made));
             Ok(())
         })
         .unwrap();

@@ -7,7 +7,7 @@ use crate::{
     Key,
     store::backend::{
         Acquire, Acquired, Charge, Charged, Claim, Claimed, Enqueue, Enqueued, GaveBack, JobId,
-        JobState, Node, Renewal, Settle, Token,
+        JobState, Mode, Node, Renewal, Settle, Token,
     },
 };
 
@@ -15,7 +15,10 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(super) enum Call {
     Acquire(Acquire),
-    Release(Key, Token),
+    Release(Key, Token, Mode),
+    /// Gives back and asks for the next, in one call.
+    HandOn(Token, Mode, Acquire),
+    Downgrade(Key, Token, Duration),
     Renew(Renewal),
     Enqueue(Enqueue),
     Claim(Claim),
@@ -31,6 +34,8 @@ pub(super) enum Call {
 pub(super) enum Reply {
     Acquired(Acquired),
     GaveBack(GaveBack),
+    HandedOn(GaveBack, Acquired),
+    Downgraded(bool),
     Renewed(Vec<bool>),
     Enqueued(Enqueued),
     Claimed(Claimed),
@@ -46,7 +51,14 @@ impl Call {
     pub(super) async fn on(self, rig: &Rig) -> Reply {
         match self {
             Self::Acquire(call) => Reply::Acquired(rig.acquire(call).await),
-            Self::Release(key, me) => Reply::GaveBack(rig.release(&key, &me).await),
+            Self::Release(key, me, mode) => Reply::GaveBack(rig.release_as(mode, &key, &me).await),
+            Self::HandOn(me, mode, next) => {
+                let (gave_back, acquired) = rig.hand_on(&me, mode, next).await;
+                Reply::HandedOn(gave_back, acquired)
+            }
+            Self::Downgrade(key, me, lease) => {
+                Reply::Downgraded(rig.downgrade(&key, &me, lease).await)
+            }
             Self::Renew(item) => Reply::Renewed(rig.renew(vec![item]).await),
             Self::Enqueue(call) => Reply::Enqueued(rig.enqueue(call).await),
             Self::Claim(call) => Reply::Claimed(rig.claim(call).await),

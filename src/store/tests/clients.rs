@@ -19,12 +19,17 @@ use crate::{
 pub(super) const NODES: usize = 3;
 pub(super) const LOCKS: usize = 2;
 pub(super) const TOKENS: usize = NODES * LOCKS * 2;
+/// From a token to the other one of its process for the same lock.
+pub(super) const SIBLING: usize = NODES * LOCKS;
 
 /// A token that may wait, and what its process knows of its place.
 #[derive(Clone)]
 pub(super) struct Waiter {
     pub(super) key: Key,
     pub(super) me: Token,
+    pub(super) mode: Mode,
+    /// It has made a shared hold of an exclusive one.
+    downgraded: bool,
     old_seq: u64,
     joins: u32,
 }
@@ -34,13 +39,18 @@ impl Waiter {
         Acquire {
             key: self.key.clone(),
             me: self.me.clone(),
-            mode: Mode::Exclusive,
+            mode: self.mode,
             spare: SPARE_FENCES,
             lease,
             wait: Some(wait),
             old_seq: self.old_seq,
             record: None,
         }
+    }
+
+    /// The mode of what it has.
+    pub(super) fn held(&self) -> Mode {
+        if self.downgraded { Mode::Shared } else { self.mode }
     }
 
     /// As in a lock's line: after a lapsed offer it comes back to its old place, once.
@@ -64,14 +74,14 @@ pub(super) struct Clients {
     pub(super) waiters: Vec<Waiter>,
     pub(super) jobs: Vec<JobId>,
     runs: Vec<Claim>,
-    /// Who was last told that he has the lock.
-    held: [Option<Token>; LOCKS],
+    /// Who were last told that they have the lock.
+    held: [Vec<Token>; LOCKS],
     latest: Option<Enqueue>,
 }
 
 impl Clients {
     /// Two locks, in one shard or in two.
-    pub(super) fn new(one_shard: bool) -> Self {
+    pub(super) fn new(one_shard: bool, modes: &[Mode]) -> Self {
         let [first, second] = neighbours::<2>();
         let elsewhere = Key::custom("elsewhere");
         assert_ne!(first.shard(), elsewhere.shard());
@@ -81,6 +91,8 @@ impl Clients {
         let waiters = (0..TOKENS).map(|n| Waiter {
             key: keys[n % LOCKS].clone(),
             me: Token::new(&nodes[n % NODES]),
+            mode: modes[n],
+            downgraded: false,
             old_seq: 0,
             joins: 0,
         });
@@ -91,7 +103,7 @@ impl Clients {
             nodes,
             jobs: Vec::new(),
             runs: Vec::new(),
-            held: [const { None }; LOCKS],
+            held: [const { Vec::new() }; LOCKS],
             latest: None,
         }
     }
@@ -103,17 +115,29 @@ impl Clients {
             Move::TryNew(who, k, name) => Call::Acquire(self.acquire(who, k, Some(name))),
             Move::Wait(who, k, wait) => Call::Acquire(self.waiters[who].wait(time(wait), time(k))),
             Move::Leave(who) => {
-                let Waiter { key, me, .. } = self.waiters[who].clone();
-                Call::Release(key, me)
+                let waiter = self.waiters[who].clone();
+                let mode = waiter.held();
+                Call::Release(waiter.key, waiter.me, mode)
             }
-            Move::Release(lock) => {
-                let key = self.keys[lock].clone();
-                let me = self.held[lock].clone()?;
-                Call::Release(key, me)
+            Move::Release(lock, n) => {
+                let me = latest(&self.held[lock], n)?;
+                let mode = self.waiter(&me)?.held();
+                Call::Release(self.keys[lock].clone(), me, mode)
+            }
+            Move::HandOn(who, k, wait) => {
+                let next = &self.waiters[(who + SIBLING) % TOKENS];
+                let waiter = &self.waiters[who];
+                let next = next.wait(time(wait), time(k));
+                Call::HandOn(waiter.me.clone(), waiter.held(), next)
+            }
+            Move::Downgrade(who, k) => {
+                let Waiter { key, me, .. } = self.waiters[who].clone();
+                Call::Downgrade(key, me, time(k))
             }
             Move::Renew(who, k) => {
-                let Waiter { key, me, .. } = self.waiters[who].clone();
-                renew(key, me, None, k)
+                let waiter = self.waiters[who].clone();
+                let mode = waiter.held();
+                renew(waiter.key, waiter.me, mode, None, k)
             }
             Move::Enqueue(job) => Call::Enqueue(self.enqueue(&job)),
             Move::EnqueueAgain => Call::Enqueue(self.latest.clone()?),
@@ -139,11 +163,11 @@ impl Clients {
             }
             Move::LeaveRun(run) => {
                 let Claim { key, me, .. } = latest(&self.runs, run)?;
-                Call::Release(key, me)
+                Call::Release(key, me, Mode::Exclusive)
             }
             Move::RenewRun(run, k) => {
                 let Claim { key, id, me, .. } = latest(&self.runs, run)?;
-                renew(key, me, Some(id), k)
+                renew(key, me, Mode::Exclusive, Some(id), k)
             }
             Move::Cancel(job) => Call::Cancel(latest(&self.jobs, job)?),
             Move::Charge(items) => Call::Charge(items.iter().map(|i| self.charge(*i)).collect()),
@@ -155,19 +179,16 @@ impl Clients {
     }
 
     pub(super) fn hear(&mut self, call: &Call, reply: &Reply) {
-        if let (Call::Acquire(call), Reply::Acquired(Acquired::Held { .. })) = (call, reply) {
-            let lock = self.keys.iter().position(|key| *key == call.key);
-            self.held[lock.expect("a lock of ours")] = Some(call.me.clone());
-        }
         match (call, reply) {
-            (Call::Acquire(call), Reply::Acquired(reply)) if call.wait.is_some() => {
-                let mut all = self.waiters.iter_mut();
-                let waiter = all.find(|waiter| waiter.me == call.me);
-                waiter.expect("a token of ours").hears(reply);
+            (Call::Acquire(call), Reply::Acquired(reply)) => self.hear_acquired(call, reply),
+            (Call::Release(_, me, _), _) => self.hear_released(me),
+            (Call::HandOn(me, _, next), Reply::HandedOn(_, reply)) => {
+                self.hear_released(me);
+                self.hear_acquired(next, reply);
             }
-            (Call::Release(_, me), _) => {
-                let gone = self.waiters.iter_mut().filter(|waiter| waiter.me == *me);
-                gone.for_each(|waiter| (waiter.joins, waiter.old_seq) = (0, 0));
+            (Call::Downgrade(_, me, _), Reply::Downgraded(done)) => {
+                let of = self.waiters.iter_mut().filter(|waiter| waiter.me == *me);
+                of.for_each(|waiter| waiter.downgraded |= done);
             }
             (Call::Enqueue(call), Reply::Enqueued(reply)) => {
                 if matches!(reply, Enqueued::Stored { .. }) && !self.jobs.contains(&call.id) {
@@ -181,6 +202,31 @@ impl Clients {
             }
             _ => {}
         }
+    }
+
+    fn hear_acquired(&mut self, call: &Acquire, reply: &Acquired) {
+        if let Acquired::Held { .. } = reply {
+            let lock = self.keys.iter().position(|key| *key == call.key);
+            let held = &mut self.held[lock.expect("a lock of ours")];
+            held.retain(|me| *me != call.me);
+            held.push(call.me.clone());
+        }
+        let mut all = self.waiters.iter_mut();
+        let waiter = all.find(|waiter| waiter.me == call.me).expect("a token of ours");
+        if call.wait.is_some() {
+            waiter.hears(reply);
+        }
+    }
+
+    fn hear_released(&mut self, me: &Token) {
+        let gone = self.waiters.iter_mut().filter(|waiter| waiter.me == *me);
+        gone.for_each(|waiter| {
+            (waiter.joins, waiter.old_seq, waiter.downgraded) = (0, 0, false);
+        });
+    }
+
+    fn waiter(&self, me: &Token) -> Option<&Waiter> {
+        self.waiters.iter().find(|waiter| waiter.me == *me)
     }
 
     fn acquire(&self, who: usize, k: u64, record: Option<u8>) -> Acquire {
@@ -231,9 +277,9 @@ impl Clients {
     }
 }
 
-fn renew(key: Key, me: Token, job: Option<JobId>, k: u64) -> Call {
+fn renew(key: Key, me: Token, mode: Mode, job: Option<JobId>, k: u64) -> Call {
     let lease = time(k);
-    Call::Renew(Renewal { key, me, mode: Mode::Exclusive, lease, job })
+    Call::Renew(Renewal { key, me, mode, lease, job })
 }
 
 /// Counted from the latest.

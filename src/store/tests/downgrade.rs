@@ -25,7 +25,7 @@ async fn a_downgraded_hold_is_a_readers(rig: &Rig) {
     let (key, me, reader, writer) = (key(), stranger(), stranger(), stranger());
     rig.hold(&key, &me).await;
     rig.refused_as(Shared, &key, &reader).await;
-    assert!(rig.downgrade(&key, &me).await);
+    assert!(rig.downgrade(&key, &me, LONG).await);
     rig.hold_as(Shared, &key, &reader).await;
     rig.refused_as(Permits(9), &key, &writer).await;
     rig.refused(&key, &writer).await;
@@ -47,7 +47,7 @@ async fn it_lets_in_the_readers_at_the_head_alone(rig: &Rig) {
     rig.join_as(Shared, &key, &b).await;
     rig.join(&key, &writer).await;
     rig.join_as(Shared, &key, &late).await;
-    assert!(rig.downgrade(&key, &me).await);
+    assert!(rig.downgrade(&key, &me, LONG).await);
     match rig.acquire(wait_as(Shared, &key, &late)).await {
         Acquired::Busy { line: 2, .. } => {}
         other => panic!("{other:?}"),
@@ -66,26 +66,26 @@ async fn twice_is_once(rig: &Rig) {
     let (key, me) = (key(), stranger());
     rig.hold(&key, &me).await;
     for _ in 0..3 {
-        assert!(rig.downgrade(&key, &me).await);
+        assert!(rig.downgrade(&key, &me, LONG).await);
     }
     assert_eq!(rig.release_as(Shared, &key, &me).await, GaveBack::Released);
-    assert!(!rig.downgrade(&key, &me).await, "given back");
+    assert!(!rig.downgrade(&key, &me, LONG).await, "given back");
     rig.hold(&key, &stranger()).await;
 }
 
 async fn only_a_holder_can(rig: &Rig) {
     let (key, holder, waits, permit) = (key(), stranger(), stranger(), stranger());
-    assert!(!rig.downgrade(&key, &holder).await, "nobody has it");
+    assert!(!rig.downgrade(&key, &holder, LONG).await, "nobody has it");
     rig.hold(&key, &holder).await;
     rig.join(&key, &waits).await;
-    assert!(!rig.downgrade(&key, &waits).await, "a place");
+    assert!(!rig.downgrade(&key, &waits, LONG).await, "a place");
     rig.release(&key, &holder).await;
-    assert!(!rig.downgrade(&key, &waits).await, "an offer");
+    assert!(!rig.downgrade(&key, &waits, LONG).await, "an offer");
     rig.hold(&key, &waits).await;
-    assert!(!rig.downgrade(&key, &holder).await, "another one has it");
+    assert!(!rig.downgrade(&key, &holder, LONG).await, "another one has it");
     rig.release(&key, &waits).await;
     rig.hold_as(Permits(2), &key, &permit).await;
-    assert!(!rig.downgrade(&key, &permit).await, "a permit");
+    assert!(!rig.downgrade(&key, &permit, LONG).await, "a permit");
     rig.refused_as(Shared, &key, &holder).await;
 }
 
@@ -96,14 +96,14 @@ async fn a_hold_past_its_end_cannot(rig: &Rig) {
     rig.hold_for(Exclusive, &key, &me, SHORT).await;
     rig.join(&key, &next).await;
     rig.pass(SHORT).await;
-    assert!(!rig.downgrade(&key, &me).await);
+    assert!(!rig.downgrade(&key, &me, LONG).await);
     rig.hold(&key, &next).await;
 }
 
 async fn what_a_lost_answer_made_of_it_is_given_back(rig: &Rig) {
     let (key, me, writer) = (key(), stranger(), stranger());
     rig.hold(&key, &me).await;
-    rig.downgrade(&key, &me).await;
+    rig.downgrade(&key, &me, LONG).await;
     rig.join(&key, &writer).await;
     // Who never heard of it undoes what he knows of.
     assert_eq!(rig.release(&key, &me).await, GaveBack::Released);
@@ -122,7 +122,7 @@ async fn a_job_waits_for_it_as_for_any_reader(rig: &Rig) {
     rig.hold(&key, &me).await;
     let id = rig.put_off(&key).await;
     rig.join_as(Shared, &key, &reader).await;
-    assert!(rig.downgrade(&key, &me).await);
+    assert!(rig.downgrade(&key, &me, LONG).await);
     rig.refused_as(Shared, &key, &reader).await;
     rig.release_as(Shared, &key, &me).await;
     assert_eq!(rig.start(&key, &id, &run).await, 1);
@@ -133,7 +133,7 @@ async fn a_job_waits_for_it_as_for_any_reader(rig: &Rig) {
 async fn it_has_a_lease_of_its_own(rig: &Rig) {
     let (key, me, writer) = (key(), stranger(), stranger());
     rig.hold_for(Exclusive, &key, &me, SHORT).await;
-    assert!(rig.downgrade(&key, &me).await);
+    assert!(rig.downgrade(&key, &me, LONG).await);
     rig.pass(SHORT).await;
     assert!(rig.refused(&key, &writer).await > SHORT);
     rig.pass(LONG).await;

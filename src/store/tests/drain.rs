@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{ACCEPT_WINDOW, Acquired, Charge, Claim, Claimed, Node, Token},
+    store::backend::{ACCEPT_WINDOW, Acquired, Charge, Claim, Claimed, Mode, Node, Token},
 };
 
 /// How soon those who live are served: the lease of a dead holder is over, dead places have cost an accept
@@ -35,7 +35,7 @@ const WORK: Duration = Duration::from_millis(70);
 /// What somebody does next.
 enum Next {
     Look(usize),
-    Release(Key, Token),
+    Release(Key, Token, Mode),
     Beat,
     Due(u16),
     Visit(Key),
@@ -84,13 +84,15 @@ impl Drain<'_> {
     fn begin(&mut self, crashed: &[bool]) {
         self.plan(Duration::ZERO, Next::Beat);
         for (who, crashed) in crashed.iter().enumerate() {
-            let Waiter { key, me, .. } = self.clients.waiters[who].clone();
+            let waiter = self.clients.waiters[who].clone();
+            let mode = waiter.held();
+            let Waiter { key, me, .. } = waiter;
             let lock = &self.model.locks[&key];
             if *crashed {
                 continue;
             }
             if lock.is_held_by(&me) {
-                self.plan(WORK, Next::Release(key, me));
+                self.plan(WORK, Next::Release(key, me, mode));
             } else if lock.waits(&me) {
                 self.plan(LOOK, Next::Look(who));
             }
@@ -132,7 +134,9 @@ impl Drain<'_> {
         self.now = at;
         match next {
             Next::Look(who) => self.look(who).await,
-            Next::Release(key, me) => drop(self.step(Call::Release(key, me)).await),
+            Next::Release(key, me, mode) => {
+                self.step(Call::Release(key, me, mode)).await;
+            }
             Next::Beat => self.beat().await,
             Next::Due(shard) => self.due(shard).await,
             Next::Visit(key) => self.visit(key).await,
@@ -141,13 +145,13 @@ impl Drain<'_> {
     }
 
     async fn look(&mut self, who: usize) {
-        let Waiter { key, me, .. } = self.clients.waiters[who].clone();
+        let Waiter { key, me, mode, .. } = self.clients.waiters[who].clone();
         let call = self.clients.waiters[who].wait(LONG, time(5));
         match self.step(Call::Acquire(call)).await {
             Reply::Acquired(Acquired::Busy { left, .. }) => {
                 self.plan(left.min(LOOK), Next::Look(who));
             }
-            _ => self.plan(WORK, Next::Release(key, me)),
+            _ => self.plan(WORK, Next::Release(key, me, mode)),
         }
     }
 

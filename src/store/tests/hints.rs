@@ -250,7 +250,7 @@ async fn every_reader_that_is_let_in_is_told(rig: &Rig) {
         let bells = [ears[0].hints.place(&readers[0]), ears[1].hints.place(&readers[1])];
         match (step, &job) {
             ("release", _) => drop(rig.release(&key, &holder).await),
-            ("downgrade", _) => assert!(rig.downgrade(&key, &holder).await),
+            ("downgrade", _) => assert!(rig.downgrade(&key, &holder, LONG).await),
             ("leave", _) => drop(rig.release(&key, &before).await),
             ("cancel", Some(id)) => drop(rig.cancel(id).await),
             ("settle", Some(id)) => assert!(rig.finish(&key, id, &run).await),

@@ -12,7 +12,7 @@ use super::{
     calls::{Call, Reply},
     clients::Clients,
     drain::drain,
-    moves::{Move, moves},
+    moves::{Move, cases, modes, moves},
     rig::{LONG, Rig},
     truth::Truth,
 };
@@ -20,7 +20,7 @@ use crate::{
     Key,
     clock::millis,
     key::SHARDS,
-    store::backend::{Charge, Charged, JobId, Node},
+    store::backend::{Charge, Charged, JobId, Mode, Node},
 };
 
 /// The model: each lock, and what is not about one.
@@ -58,9 +58,19 @@ impl Model {
     pub(super) fn check(&mut self, call: &Call, reply: &Reply) {
         match (call, reply) {
             (Call::Acquire(c), Reply::Acquired(r)) => self.lock(&c.key).acquired(c, r),
-            (Call::Release(key, me), Reply::GaveBack(r)) => self.lock(key).released(me, *r),
+            (Call::Release(key, me, mode), Reply::GaveBack(r)) => {
+                self.lock(key).released(me, *mode, *r);
+            }
+            (Call::HandOn(me, mode, next), Reply::HandedOn(r, then)) => {
+                let lock = self.lock(&next.key);
+                lock.released(me, *mode, *r);
+                lock.acquired(next, then);
+            }
+            (Call::Downgrade(key, me, lease), Reply::Downgraded(r)) => {
+                self.lock(key).downgraded(me, *lease, *r);
+            }
             (Call::Renew(c), Reply::Renewed(r)) => {
-                self.lock(&c.key).renewed(&c.me, c.lease, r == &[true]);
+                self.lock(&c.key).renewed(&c.me, c.mode, c.lease, r == &[true]);
             }
             (Call::Enqueue(c), Reply::Enqueued(r)) => {
                 let [jobs, bytes, _] = self.counted(&c.key);
@@ -107,6 +117,7 @@ impl Model {
             lock.watched_until = live.map_or(ended, |(_, until)| *until);
             lock.fence = fences[&key.shard()];
             lock.now = self.now;
+            lock.look();
         }
     }
 
@@ -186,9 +197,9 @@ impl Model {
 }
 
 /// Makes the moves, with everything checked after each; then lets everybody come to an end.
-async fn play(one_shard: bool, made: &[Move], crashed: &[bool]) {
+async fn play(one_shard: bool, modes: &[Mode], made: &[Move], crashed: &[bool]) {
     let rig = Rig::memory();
-    let mut clients = Clients::new(one_shard);
+    let mut clients = Clients::new(one_shard, modes);
     let mut model = Model::new(&clients.keys);
     for made in made {
         let Some(call) = clients.call(&rig, made).await else {
@@ -203,15 +214,16 @@ async fn play(one_shard: bool, made: &[Move], crashed: &[bool]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(cases(400))]
 
     #[test]
     fn whatever_clients_do_the_store_is_right(
         one_shard: bool,
+        modes in modes(),
         made in moves(60),
         crashed in prop::collection::vec(prop::bool::weighted(0.3), 12),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(play(one_shard, &made, &crashed));
+        runtime.block_on(play(one_shard, &modes, &made, &crashed));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::rig::{LONG, Rig, ask, wait};
+use super::rig::{Rig, ask, wait};
 use crate::{
     Key,
     store::backend::{Acquire, Acquired, GaveBack, Mode, Renewal, Token},
@@ -56,12 +56,17 @@ impl Rig {
     }
 
     /// Gives back, and asks for the next of the same process.
-    pub(super) async fn hand_on(&self, me: &Token, next: Acquire) -> (GaveBack, Acquired) {
-        self.backend().pass(me.clone(), next.mode, next).await.unwrap()
+    pub(super) async fn hand_on(
+        &self,
+        me: &Token,
+        mode: Mode,
+        next: Acquire,
+    ) -> (GaveBack, Acquired) {
+        self.backend().pass(me.clone(), mode, next).await.unwrap()
     }
 
-    pub(super) async fn downgrade(&self, key: &Key, me: &Token) -> bool {
-        self.backend().downgrade(key.clone(), me.clone(), LONG).await.unwrap()
+    pub(super) async fn downgrade(&self, key: &Key, me: &Token, lease: Duration) -> bool {
+        self.backend().downgrade(key.clone(), me.clone(), lease).await.unwrap()
     }
 }
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use super::clients::{NODES, TOKENS};
-use crate::store::backend::Verdict;
+use super::clients::{NODES, SIBLING, TOKENS};
+use crate::store::backend::{Mode, Verdict};
 
 #[derive(Debug, Clone)]
 pub(super) enum Move {
@@ -22,8 +22,11 @@ pub(super) enum Move {
     /// Acquires, joins the line, keeps the place, confirms an offer, or comes back after one lapsed.
     Wait(usize, u64, u64),
     Leave(usize),
-    /// Whoever was last told that he has the lock.
-    Release(usize),
+    /// One of those who were last told that they have the lock.
+    Release(usize, usize),
+    /// Gives back, and asks for the other token of the process, in one call.
+    HandOn(usize, u64, u64),
+    Downgrade(usize, u64),
     Renew(usize, u64),
     Enqueue(Job),
     /// The call of the latest one again.
@@ -57,6 +60,13 @@ pub(super) struct Job {
 /// Policy, subject, limit, window, cost.
 pub(super) type Item = (u8, usize, u64, u64, u64);
 
+/// How many sequences a test makes: so many, or as many as PROPTEST_CASES says.
+pub(super) fn cases(usual: u32) -> ProptestConfig {
+    let named = std::env::var_os("PROPTEST_CASES").is_some();
+    let config = ProptestConfig::default();
+    if named { config } else { ProptestConfig { cases: usual, ..config } }
+}
+
 /// k s and a half.
 pub(super) fn time(k: u64) -> Duration {
     Duration::from_millis(k * 1000 + 500)
@@ -66,9 +76,22 @@ pub(super) fn moves(most: usize) -> impl Strategy<Value = Vec<Move>> {
     prop::collection::vec(any_move(), 1..most)
 }
 
+/// The mode of each token: all exclude each other, or some share and some have permits.
+pub(super) fn modes() -> impl Strategy<Value = Vec<Mode>> {
+    use Mode::{Exclusive, Permits, Shared};
+    let of = |some: &[Mode]| prop::collection::vec(prop::sample::select(some.to_vec()), TOKENS);
+    prop_oneof![
+        Just(vec![Exclusive; TOKENS]),
+        of(&[Exclusive, Shared, Shared]),
+        of(&[Exclusive, Permits(2), Permits(2), Permits(2), Permits(2)]),
+        of(&[Exclusive, Shared, Permits(2), Permits(3)]),
+    ]
+}
+
 fn any_move() -> impl Strategy<Value = Move> {
     // Mostly a few, about one lock, who get in each other's way.
-    let who = || prop_oneof![3 => prop::sample::select(vec![0, 2, 4]), 1 => 0..TOKENS];
+    let few = || prop::sample::select(vec![0, 2, 4]);
+    let who = || prop_oneof![3 => few(), 1 => few().prop_map(|n| n + SIBLING), 1 => 0..TOKENS];
     let lock = || prop::sample::select(vec![0, 0, 0, 1_usize]);
     // Counted from the latest, which is mostly meant.
     let recent = || prop::sample::select(vec![0, 0, 0, 0, 1, 2, 5_usize]);
@@ -79,7 +102,9 @@ fn any_move() -> impl Strategy<Value = Move> {
         2 => (who(), lease(), 0..2_u8).prop_map(|(who, k, name)| Move::TryNew(who, k, name)),
         8 => (who(), lease(), 0..9_u64).prop_map(|(who, k, wait)| Move::Wait(who, k, wait)),
         2 => who().prop_map(Move::Leave),
-        5 => lock().prop_map(Move::Release),
+        6 => (lock(), recent()).prop_map(|(lock, n)| Move::Release(lock, n)),
+        3 => (who(), lease(), 0..9_u64).prop_map(|(who, k, wait)| Move::HandOn(who, k, wait)),
+        2 => (who(), lease()).prop_map(|(who, k)| Move::Downgrade(who, k)),
         2 => (who(), lease()).prop_map(|(who, k)| Move::Renew(who, k)),
         6 => job().prop_map(Move::Enqueue),
         1 => Just(Move::EnqueueAgain),

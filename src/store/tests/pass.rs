@@ -34,7 +34,7 @@ fn two() -> [Token; 2] {
 async fn with_nobody_in_line_it_is_held_again_at_once(rig: &Rig) {
     let (key, [a, b]) = (key(), two());
     let first = rig.hold(&key, &a).await;
-    match rig.hand_on(&a, wait(&key, &b)).await {
+    match rig.hand_on(&a, Exclusive, wait(&key, &b)).await {
         (GaveBack::Released, Acquired::Held { fence, line: 0, next: 0, now }) => {
             assert!(fence > first + SPARE_FENCES, "{fence} after {first}");
             assert!(now > 0);
@@ -50,7 +50,7 @@ async fn who_stands_in_line_comes_first(rig: &Rig) {
     rig.hold(&key, &a).await;
     rig.join(&key, &c).await;
     let last = rig.join(&key, &d).await;
-    match rig.hand_on(&a, wait(&key, &b)).await {
+    match rig.hand_on(&a, Exclusive, wait(&key, &b)).await {
         (GaveBack::Released, Acquired::Busy { seq, line: 2, joined: true, left }) => {
             assert!(seq > last, "{seq} is not behind {last}");
             assert!(left <= ACCEPT_WINDOW);
@@ -68,9 +68,9 @@ async fn who_stands_in_line_comes_first(rig: &Rig) {
 async fn twice_is_once_where_it_is_held(rig: &Rig) {
     let (key, [a, b], c) = (key(), two(), stranger());
     rig.hold(&key, &a).await;
-    let (_, first) = rig.hand_on(&a, wait(&key, &b)).await;
+    let (_, first) = rig.hand_on(&a, Exclusive, wait(&key, &b)).await;
     rig.join(&key, &c).await;
-    let (gave_back, again) = rig.hand_on(&a, wait(&key, &b)).await;
+    let (gave_back, again) = rig.hand_on(&a, Exclusive, wait(&key, &b)).await;
     assert_eq!(gave_back, GaveBack::Nothing);
     assert!(fence_of(&again) > fence_of(&first), "{again:?}");
     assert!(matches!(again, Acquired::Held { line: 1, .. }), "c waits: {again:?}");
@@ -82,9 +82,9 @@ async fn twice_is_once_where_it_is_busy(rig: &Rig) {
     let (key, [a, b], c, d) = (key(), two(), stranger(), stranger());
     rig.hold(&key, &a).await;
     rig.join(&key, &c).await;
-    let (_, first) = rig.hand_on(&a, wait(&key, &b)).await;
+    let (_, first) = rig.hand_on(&a, Exclusive, wait(&key, &b)).await;
     rig.join(&key, &d).await;
-    let (gave_back, again) = rig.hand_on(&a, wait(&key, &b)).await;
+    let (gave_back, again) = rig.hand_on(&a, Exclusive, wait(&key, &b)).await;
     assert_eq!(gave_back, GaveBack::Nothing);
     assert_eq!(seq_of(&again), seq_of(&first), "its place is kept");
     assert!(matches!(again, Acquired::Busy { joined: false, line: 2, .. }), "{again:?}");
@@ -98,7 +98,7 @@ async fn it_passes_between_tokens_for_ever(rig: &Rig) {
     let mut last = rig.hold(&key, &a).await;
     for round in 0..10 {
         let (me, next) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
-        let (gave_back, held) = rig.hand_on(me, wait(&key, next)).await;
+        let (gave_back, held) = rig.hand_on(me, Exclusive, wait(&key, next)).await;
         assert_eq!(gave_back, GaveBack::Released);
         assert!(fence_of(&held) > last + SPARE_FENCES);
         last = fence_of(&held);
@@ -110,7 +110,7 @@ async fn what_was_lost_is_not_passed(rig: &Rig) {
     rig.hold_for(Exclusive, &key, &a, SHORT).await;
     rig.pass(SHORT).await;
     rig.hold(&key, &c).await;
-    let (gave_back, asked) = rig.hand_on(&a, wait(&key, &b)).await;
+    let (gave_back, asked) = rig.hand_on(&a, Exclusive, wait(&key, &b)).await;
     assert_eq!(gave_back, GaveBack::Nothing);
     assert!(matches!(asked, Acquired::Busy { joined: true, .. }), "{asked:?}");
     // With nobody else it is free: a new hold.
@@ -123,7 +123,7 @@ async fn a_place_is_passed_to_the_end_of_the_line(rig: &Rig) {
     rig.hold(&key, &holder).await;
     rig.join(&key, &a).await;
     let other = rig.join(&key, &c).await;
-    let (gave_back, asked) = rig.hand_on(&a, wait(&key, &b)).await;
+    let (gave_back, asked) = rig.hand_on(&a, Exclusive, wait(&key, &b)).await;
     assert_eq!(gave_back, GaveBack::Left);
     assert!(seq_of(&asked) > other);
 }
@@ -134,7 +134,7 @@ async fn an_offer_goes_to_the_next(rig: &Rig) {
     rig.join(&key, &a).await;
     rig.join(&key, &c).await;
     rig.release(&key, &holder).await;
-    let (gave_back, asked) = rig.hand_on(&a, wait(&key, &b)).await;
+    let (gave_back, asked) = rig.hand_on(&a, Exclusive, wait(&key, &b)).await;
     assert_eq!(gave_back, GaveBack::Left);
     assert!(matches!(asked, Acquired::Busy { line: 1, .. }), "{asked:?}");
     rig.hold(&key, &c).await;
@@ -145,13 +145,13 @@ async fn a_reader_does_not_pass_a_writer(rig: &Rig) {
     rig.hold_as(Shared, &key, &a).await;
     rig.hold_as(Shared, &key, &other).await;
     rig.join(&key, &writer).await;
-    let (gave_back, asked) = rig.hand_on(&a, wait_as(Shared, &key, &b)).await;
+    let (gave_back, asked) = rig.hand_on(&a, Shared, wait_as(Shared, &key, &b)).await;
     assert_eq!(gave_back, GaveBack::Released);
     assert!(matches!(asked, Acquired::Busy { joined: true, .. }), "{asked:?}");
     rig.release_as(Shared, &key, &other).await;
     rig.hold(&key, &writer).await;
     // Without one it is as any other: in beside those who are.
-    let (_, asked) = rig.hand_on(&writer, wait(&key, &writer)).await;
+    let (_, asked) = rig.hand_on(&writer, Exclusive, wait(&key, &writer)).await;
     assert!(matches!(asked, Acquired::Busy { .. }), "b is offered it: {asked:?}");
 }
 
@@ -160,10 +160,10 @@ async fn permits_are_passed_too(rig: &Rig) {
     for me in [&a, &c] {
         rig.hold_as(Permits(2), &key, me).await;
     }
-    let (_, held) = rig.hand_on(&a, wait_as(Permits(2), &key, &b)).await;
+    let (_, held) = rig.hand_on(&a, Permits(2), wait_as(Permits(2), &key, &b)).await;
     fence_of(&held);
     rig.join_as(Permits(2), &key, &d).await;
-    let (gave_back, asked) = rig.hand_on(&b, wait_as(Permits(2), &key, &a)).await;
+    let (gave_back, asked) = rig.hand_on(&b, Permits(2), wait_as(Permits(2), &key, &a)).await;
     assert_eq!(gave_back, GaveBack::Released);
     assert!(matches!(asked, Acquired::Busy { line: 1, .. }), "{asked:?}");
     rig.hold_as(Permits(2), &key, &d).await;
@@ -175,7 +175,7 @@ async fn a_job_that_waits_comes_first(rig: &Rig) {
     rig.worker().await;
     rig.hold(&key, &a).await;
     let id = rig.put_off(&key).await;
-    let (gave_back, asked) = rig.hand_on(&a, wait(&key, &b)).await;
+    let (gave_back, asked) = rig.hand_on(&a, Exclusive, wait(&key, &b)).await;
     assert_eq!(gave_back, GaveBack::Released);
     assert!(matches!(asked, Acquired::Busy { line: 2, .. }), "{asked:?}");
     assert_eq!(rig.start(&key, &id, &run).await, 1);
@@ -188,7 +188,7 @@ async fn hidden_jobs_stay_due(rig: &Rig) {
     rig.hold(&key, &a).await;
     rig.put_off(&key).await;
     // Nobody watches: live requests go on, and a worker that comes finds it due.
-    let (_, asked) = rig.hand_on(&a, wait(&key, &b)).await;
+    let (_, asked) = rig.hand_on(&a, Exclusive, wait(&key, &b)).await;
     assert!(matches!(asked, Acquired::Held { line: 1, next: 0, .. }), "{asked:?}");
     assert_eq!(rig.due(key.shard(), 10).await.names, std::slice::from_ref(&key));
     rig.pass(LONG).await;

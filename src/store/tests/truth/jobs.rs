@@ -6,8 +6,8 @@ use super::Truth;
 use crate::{
     clock::millis,
     store::backend::{
-        ACCEPT_WINDOW, Claim, Claimed, Enqueue, Enqueued, JobId, JobState, JobView, Settle, Token,
-        Verdict,
+        ACCEPT_WINDOW, Claim, Claimed, Enqueue, Enqueued, JobId, JobState, JobView, Mode, Settle,
+        Token, Verdict,
     },
 };
 
@@ -127,8 +127,8 @@ impl Truth {
         if let Some(back) = self.back.filter(|back| *back > self.now) {
             return Some(Claimed::Later(self.left(back)));
         }
-        if let Some((_, until)) = self.live() {
-            return Some(Claimed::Busy(self.left(*until)));
+        if let Some(until) = self.held_until() {
+            return Some(Claimed::Busy(self.left(until)));
         }
         None
     }
@@ -153,7 +153,7 @@ impl Truth {
                 job.view.reason = None;
                 job.run = Some(call.me.clone());
                 self.back = None;
-                self.granted(&call.me, call.lease, *fence);
+                self.granted(&call.me, Mode::Exclusive, call.lease, *fence);
             }
             Claimed::Dead(id) => {
                 assert!(crashed, "it has not crashed");
@@ -205,7 +205,7 @@ impl Truth {
                 Some(now + millis(*delay))
             }
         };
-        self.holder = None;
+        self.take(&call.me);
     }
 
     pub(in crate::store::tests) fn cancelled(
