@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use super::{
-    backend::{Backend, GaveBack, JobId, Mode, Settle, Token, Verdict},
+    backend::{Backend, GaveBack, JobId, Mode, Settle, Step, Token, Verdict},
     lease::Lease,
     rounds::Rounds,
 };
@@ -36,12 +36,14 @@ pub(crate) struct Agent {
     /// The runtime on which the store was made, if there was one.
     home: Option<Handle>,
     mailbox: Mutex<Option<Mailbox>>,
+    /// Called by the store when it has become another server; it lives as long as this.
+    _verify: Arc<dyn Fn() + Send + Sync>,
 }
 
 /// The running agent: where it hears, and where it runs.
 #[derive(Clone)]
 struct Mailbox {
-    tx: mpsc::UnboundedSender<(GiveBack, Pending)>,
+    tx: mpsc::UnboundedSender<Message>,
     runtime: Handle,
 }
 
@@ -52,6 +54,9 @@ struct Shared {
     pending: AtomicUsize,
     idle: Notify,
 }
+
+/// What is to be given back, and the outcome of the first call if it is on its way.
+type Message = (GiveBack, Option<Step<'static, GaveBack>>, Pending);
 
 /// What is to be given back.
 pub(super) struct GiveBack {
@@ -71,7 +76,14 @@ impl Agent {
         let rounds = Arc::new(Rounds::new(Arc::clone(&backend)));
         let shared = Shared { backend, rounds, pending: AtomicUsize::new(0), idle: Notify::new() };
         let home = Handle::try_current().ok();
-        Self { shared: Arc::new(shared), home, mailbox: Mutex::new(None) }
+        let weak = Arc::downgrade(&shared.rounds);
+        let verify: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
+            if let Some(rounds) = weak.upgrade() {
+                rounds.verify();
+            }
+        });
+        shared.backend.on_new_server(Arc::downgrade(&verify));
+        Self { shared: Arc::new(shared), home, mailbox: Mutex::new(None), _verify: verify }
     }
 
     /// Takes care of a new hold: renewal, and its end.
@@ -93,9 +105,19 @@ impl Agent {
     /// Has something given back, ordered after the call that may have taken it (calls about one lock
     /// share a connection). Never waits; if there is no runtime left to do it, the lease ends by itself.
     pub(super) fn give_back(&self, message: GiveBack) {
+        let pending = Pending::new(&self.shared);
+        // On its way before anything that is asked of this lock from now on. The undo of a claim is another
+        // step, and has time: its job is nobody's until then.
+        let first = match message.job {
+            None => {
+                let GiveBack { key, me, mode, .. } = &message;
+                self.shared.backend.send_release(key.clone(), me.clone(), *mode)
+            }
+            Some(_) => None,
+        };
         if let Some(mailbox) = self.running() {
             // A message that is not heard any more is dropped, and with it what counts it.
-            let _ = mailbox.tx.send((message, Pending::new(&self.shared)));
+            let _ = mailbox.tx.send((message, first, pending));
         }
     }
 
@@ -161,7 +183,7 @@ impl Drop for Pending {
 }
 
 /// Ends when the store handle is gone and its mailbox is empty.
-async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceiver<(GiveBack, Pending)>) {
+async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceiver<Message>) {
     loop {
         let next = shared.rounds.next();
         let round = async {
@@ -181,14 +203,15 @@ async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceiver<(GiveBack
     }
 }
 
-async fn give_back((message, pending): (GiveBack, Pending)) {
+async fn give_back((message, mut first, pending): Message) {
     let shared = &pending.0;
     let GiveBack { key, me, mode, job, until, doubtful } = message;
     let mut pause = Duration::from_millis(20);
     loop {
-        let outcome = match &job {
-            None => shared.backend.release(key.clone(), me.clone(), mode).await,
-            Some(job) => unclaim(&*shared.backend, &key, &me, job).await,
+        let outcome = match (first.take(), &job) {
+            (Some(first), _) => first.await,
+            (None, None) => shared.backend.release(key.clone(), me.clone(), mode).await,
+            (None, Some(job)) => unclaim(&*shared.backend, &key, &me, job).await,
         };
         match outcome {
             Ok(GaveBack::Nothing | GaveBack::NothingOnRetry) if doubtful => {}

@@ -154,12 +154,16 @@ impl Rounds {
 
     /// Looks at once whether all that is held is still there: the server may have lost it.
     pub(super) fn verify(self: &Arc<Self>) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            // The next renewals tell.
+            return;
+        };
         let all: Vec<_> = self.looks.lock().values().filter_map(Weak::upgrade).collect();
         let free =
             |hold: &Arc<Lease>| !hold.is_over() && !hold.renewing.swap(true, Ordering::AcqRel);
         let all: Vec<_> = all.into_iter().filter(free).collect();
         for batch in all.chunks(BATCH) {
-            tokio::spawn(Arc::clone(self).renew(batch.to_vec()));
+            runtime.spawn(Arc::clone(self).renew(batch.to_vec()));
         }
     }
 

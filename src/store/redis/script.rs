@@ -43,6 +43,7 @@ script!(
     CALLS,
     "calls",
     concat!(
+        include_str!("../lua/usual.lua"),
         include_str!("../lua/line.lua"),
         include_str!("../lua/acquire.lua"),
         include_str!("../lua/release.lua"),
