@@ -1,18 +1,18 @@
 //! Faults of the store. A busy lock, a spent quota and a full line are outcomes, not errors.
 
-use std::{error::Error as StdError, fmt};
+use std::{error::Error as StdError, fmt, sync::Arc};
 
 type Source = Box<dyn StdError + Send + Sync>;
 
 /// What went wrong between this process and the store.
 ///
 /// Never shown to clients: the layers answer 503 or 500 without its text, and log it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Error {
     kind: ErrorKind,
     operation: &'static str,
-    source: Option<Source>,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
 /// The kinds of [`Error`], by what the caller can do about them.
@@ -35,7 +35,7 @@ impl Error {
     }
 
     pub(crate) fn with(mut self, source: impl Into<Source>) -> Self {
-        self.source = Some(source.into());
+        self.source = Some(source.into().into());
         self
     }
 
@@ -73,6 +73,6 @@ impl fmt::Display for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.source.as_deref().map(|s| s as &(dyn StdError + 'static))
+        self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
     }
 }

@@ -3,7 +3,11 @@
 //! Each method is one atomic step, described by the script of the same name in `lua/`. The memory
 //! store has the same steps in Rust; the conformance and differential tests hold the two together.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -293,6 +297,11 @@ pub(crate) struct Due {
 pub(crate) trait Backend: fmt::Debug + Send + Sync + 'static {
     fn acquire(&self, call: Acquire) -> Step<'_, Acquired>;
     fn release(&self, key: Key, me: Token, mode: Mode) -> Step<'_, GaveBack>;
+    /// As `release`, for those who may not wait, such as a `Drop`: the step is on its way when this returns,
+    /// and every step about this lock that is called after it comes after it. The future says how it
+    /// went; dropped, it changes nothing. `None`: there is no runtime here or at home that would send it,
+    /// and it will not be sent.
+    fn send_release(&self, key: Key, me: Token, mode: Mode) -> Option<Step<'static, GaveBack>>;
     /// Gives back what this nonce has, and acquires for the next of the same process, in one call: if
     /// nobody else stands in line, that one has the lock at once.
     fn pass(&self, me: Token, mode: Mode, next: Acquire) -> Step<'_, (GaveBack, Acquired)>;
@@ -318,6 +327,11 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync + 'static {
     fn present(&self, node: Node, lease: Duration) -> Step<'_, usize>;
     /// Fails if the store is away or is not usable.
     fn ping(&self) -> Step<'_, ()>;
+    /// Calls this, for as long as it lives, whenever the store turns out to be another server than before,
+    /// or the same one without its data: what is held may be gone. It must not wait.
+    fn on_new_server(&self, tell: Weak<dyn Fn() + Send + Sync>) {
+        drop(tell);
+    }
     /// Delivers hints for this node into `hints` from now on, for as long as `hints` lives. The task
     /// that does it, if there is one: should its runtime end, somebody has to listen again.
     fn listen(&self, node: Node, hints: &Arc<Hints>) -> Option<JoinHandle<()>>;

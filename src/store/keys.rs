@@ -3,19 +3,28 @@
 //! `lg:1:<namespace>:{<shard>}:<kind>:<name>`: 1 is the version of this layout, the shard is what one
 //! decision may touch (in Cluster one script = one slot). The table of kinds is in `ARCHITECTURE.md`.
 
+use std::sync::Arc;
+
 use super::backend::{JobId, Node};
-use crate::key::Key;
+use crate::key::{Key, SHARDS};
 
 /// Key names of one namespace.
 #[derive(Debug, Clone)]
 pub(crate) struct Keys {
     /// `lg:1:<namespace>:`
     prefix: String,
+    /// `lg:1:<namespace>:{<shard>}:`, of each shard.
+    tags: Arc<[String]>,
 }
+
+/// A key name in parts: its tag, its kind, and the name.
+pub(crate) type Parts<'a> = [&'a str; 3];
 
 impl Keys {
     pub(crate) fn new(namespace: &str) -> Self {
-        Self { prefix: format!("lg:1:{namespace}:") }
+        let prefix = format!("lg:1:{namespace}:");
+        let tags = (0..SHARDS).map(|shard| format!("{prefix}{{{shard}}}:")).collect();
+        Self { prefix, tags }
     }
 
     /// What every channel of the namespace starts with.
@@ -45,10 +54,16 @@ impl Keys {
 
     /// The seven keys of `line.lua`, in its order.
     pub(crate) fn line(&self, key: &Key) -> Vec<String> {
-        let tag = format!("{}{{{}}}:", self.prefix, key.shard());
-        let own = |kind: &str| format!("{tag}{kind}:{key}");
-        let shard = |kind: &str| format!("{tag}{kind}");
-        vec![own("h"), own("l"), own("q"), own("g"), shard("due"), shard("f"), shard("watch")]
+        self.line_in_parts(key).iter().map(|parts| parts.concat()).collect()
+    }
+
+    /// As [`Keys::line`], for those who write them elsewhere.
+    pub(crate) fn line_in_parts<'a>(&'a self, key: &'a Key) -> [Parts<'a>; 7] {
+        // Shards of keys are below their number, which is the length.
+        let tag = &*self.tags[usize::from(key.shard())];
+        let own = |kind| [tag, kind, key.as_str()];
+        let shard = |kind| [tag, kind, ""];
+        [own("h:"), own("l:"), own("q:"), own("g:"), shard("due"), shard("f"), shard("watch")]
     }
 
     /// ZSET: jobs of a lock.

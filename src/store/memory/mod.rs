@@ -158,6 +158,10 @@ impl Backend for Memory {
         done(self.visit(&key, |visit| visit.release(&me, mode)))
     }
 
+    fn send_release(&self, key: Key, me: Token, mode: Mode) -> Option<Step<'static, GaveBack>> {
+        Some(done(self.visit(&key, |visit| visit.release(&me, mode))))
+    }
+
     fn pass(&self, me: Token, mode: Mode, next: Acquire) -> Step<'_, (GaveBack, Acquired)> {
         done(self.visit(&next.key, |visit| (visit.release(&me, mode), visit.acquire(&next))))
     }

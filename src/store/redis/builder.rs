@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use redis::{IntoConnectionInfo as _, ProtocolVersion, io::tcp::socket2::TcpKeepalive};
 
-use super::{Breaker, Keys, Lanes, Redis};
+use super::{Breaker, Combiner, Keys, Lanes, Redis, Wire, script::CALLS};
 use crate::{
     error::{Error, ErrorKind},
     store::{Store, backend::Backend as _},
@@ -125,8 +125,14 @@ impl StoreBuilder {
         let info = info.set_tcp_settings(tcp).set_redis_settings(settings);
         let client = redis::Client::open(info).map_err(|_| unreadable())?;
         let keys = Keys::new(&namespace);
+        let lanes = Arc::new(Lanes::new(&client, &keys, self.connections, self.deadline));
+        let combiner = |lane| {
+            let wire = Wire { lanes: Arc::clone(&lanes), lane, keys: keys.clone() };
+            Combiner::new(wire, CALLS.name, self.deadline)
+        };
         Ok(Redis {
-            lanes: Arc::new(Lanes::new(&client, &keys, self.connections, self.deadline)),
+            combiners: (0..self.connections).map(combiner).collect(),
+            lanes,
             breaker: Arc::new(Breaker::default()),
             client,
             keys,

@@ -1,13 +1,13 @@
 //! Connections: a few sockets, many requests on each.
 //!
-//! A lane is a `bb8` pool of one multiplexed connection. A call checks it out, clones the handle and
-//! gives it back at once, so calls pipeline. All calls about one shard go through one lane: that is
+//! A lane is a `bb8` pool of one multiplexed connection. Calls clone its handle, so they pipeline; the
+//! pool is asked again when that connection is dead. All calls about one shard go through one lane: that is
 //! what orders an undo after the call it undoes. Validity is a flag that is read, never a `PING`: it
 //! is set by the disconnect push, by a run of timeouts, and by answers of a server that is no master.
 
 use std::{
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
@@ -21,7 +21,10 @@ use redis::{
 };
 use tokio::sync::Notify;
 
-use super::Keys;
+use super::{
+    Keys,
+    incarnation::{Incarnation, run_id},
+};
 use crate::{
     error::{Error, ErrorKind},
     key::SHARDS,
@@ -60,12 +63,19 @@ impl Socket {
     }
 }
 
-pub(super) struct Lanes(Vec<Lane>);
+pub(super) struct Lanes {
+    lanes: Vec<Lane>,
+    incarnation: Arc<Incarnation>,
+    /// Makes connections that are no lane's.
+    probe: Manager,
+}
 
 /// A pool of one, and word of the connections that could not be made: `bb8` makes them in a task of its
 /// own, and would leave those who wait to their timeout.
 struct Lane {
     pool: bb8::Pool<Manager>,
+    /// The pool's one connection, once it is known.
+    socket: Mutex<Option<Socket>>,
     failures: Arc<Failures>,
 }
 
@@ -124,14 +134,17 @@ impl Failure {
 
 impl Lanes {
     pub(super) fn new(client: &Client, keys: &Keys, number: usize, deadline: Duration) -> Self {
+        let incarnation = Arc::new(Incarnation::default());
+        let manager = |watches: bool| Manager {
+            client: client.clone(),
+            meta: keys.meta(),
+            deadline,
+            failures: Arc::default(),
+            incarnation: watches.then(|| Arc::clone(&incarnation)),
+        };
         let lane = |_| {
-            let failures = Arc::new(Failures::default());
-            let manager = Manager {
-                client: client.clone(),
-                meta: keys.meta(),
-                deadline,
-                failures: Arc::clone(&failures),
-            };
+            let manager = manager(true);
+            let failures = Arc::clone(&manager.failures);
             let pool = bb8::Pool::builder()
                 .max_size(1)
                 .max_lifetime(None)
@@ -139,28 +152,42 @@ impl Lanes {
                 .retry_connection(false)
                 .connection_timeout(deadline)
                 .build_unchecked(manager);
-            Lane { pool, failures }
+            Lane { pool, socket: Mutex::new(None), failures }
         };
-        Self((0..number).map(lane).collect())
+        let (lanes, probe) = ((0..number).map(lane).collect(), manager(false));
+        Self { lanes, incarnation, probe }
     }
 
-    /// Whether a new connection can be made and written to.
+    pub(super) fn on_new_server(&self, tell: Weak<dyn Fn() + Send + Sync>) {
+        self.incarnation.on_change(tell);
+    }
+
+    /// Whether a new connection can be made and written to. It tells nobody of a new server: calls are
+    /// still refused.
     pub(super) async fn could_work(&self) -> bool {
-        match self.0.first() {
-            Some(lane) => lane.pool.dedicated_connection().await.is_ok(),
-            None => false,
-        }
+        bb8::ManageConnection::connect(&self.probe).await.is_ok()
     }
 
-    /// A connection for calls about this shard.
-    pub(super) async fn socket(&self, shard: u16) -> Result<Socket, Error> {
-        let Lane { pool, failures } = &self.0[usize::from(shard) % self.0.len()];
+    /// The lane of calls about this shard.
+    pub(super) fn of(&self, shard: u16) -> usize {
+        usize::from(shard) % self.lanes.len()
+    }
+
+    /// A lane's connection. While it lives, this asks nobody and does not wait.
+    pub(super) async fn socket(&self, lane: usize) -> Result<Socket, Error> {
+        let Lane { pool, socket: known, failures } = &self.lanes[lane];
+        if let Some(socket) = known.lock().as_ref().filter(|socket| !socket.is_dead()) {
+            return Ok(socket.clone());
+        }
         let mut failed = std::pin::pin!(failures.bell.notified());
         failed.as_mut().enable();
         tokio::select! {
             biased;
             socket = pool.get() => match socket {
-                Ok(socket) => Ok(socket.clone()),
+                Ok(socket) => {
+                    *known.lock() = Some(socket.clone());
+                    Ok(socket.clone())
+                }
                 Err(_) => Err(failures.last()),
             },
             () = failed => Err(failures.last()),
@@ -173,6 +200,7 @@ pub(super) struct Manager {
     meta: String,
     deadline: Duration,
     failures: Arc<Failures>,
+    incarnation: Option<Arc<Incarnation>>,
 }
 
 impl bb8::ManageConnection for Manager {
@@ -208,26 +236,30 @@ impl Manager {
             }
             Ok(())
         };
-        // Deadlines of calls are ours, around each. The library's own only ends what nobody waits for.
+        // Deadlines of calls are ours, around each.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.deadline))
-            .set_response_timeout(Some(self.deadline * 2))
+            .set_response_timeout(None)
             .set_push_sender(on_push);
         let connect = self.client.get_multiplexed_async_connection_with_config(&config);
         let mut connection = connect.await.map_err(|error| Failure::of(&error))?;
-        self.check_layout(&mut connection).await?;
+        let blank = self.check_layout(&mut connection).await?;
+        if let Some(incarnation) = &self.incarnation {
+            incarnation.met(run_id(&mut connection).await, blank);
+        }
         Ok(Socket { connection, dead, timeouts: Arc::default() })
     }
 
-    /// The number of shards is part of every key: processes that disagree would not see each other.
-    async fn check_layout(&self, connection: &mut MultiplexedConnection) -> Result<(), Failure> {
+    /// The number of shards is part of every key: processes that disagree would not see each other. True
+    /// if nobody had written it before.
+    async fn check_layout(&self, connection: &mut MultiplexedConnection) -> Result<bool, Failure> {
         let mut pipe = redis::pipe();
-        pipe.cmd("HSETNX").arg(&self.meta).arg("shards").arg(SHARDS).ignore();
+        pipe.cmd("HSETNX").arg(&self.meta).arg("shards").arg(SHARDS);
         pipe.cmd("HGET").arg(&self.meta).arg("shards");
-        let answer: Result<(u16,), _> = pipe.query_async(connection).await;
-        let (shards,) = answer.map_err(|error| Failure::of(&error))?;
+        let answer: Result<(bool, u16), _> = pipe.query_async(connection).await;
+        let (blank, shards) = answer.map_err(|error| Failure::of(&error))?;
         if shards == SHARDS {
-            return Ok(());
+            return Ok(blank);
         }
         Err(Failure::Config(format!(
             "this namespace was made with {shards} shards and this version has {SHARDS}; use another ?ns="

@@ -1,23 +1,29 @@
 //! Redis or Valkey as the store: what a step of an engine goes through on its way to the server.
 //!
 //! [`steps`] turns a typed step into one script call; [`call`] sends it, within the deadline, past the
-//! breaker, again where that is safe; [`connect`] keeps the connections; [`listen`] has a connection of
-//! its own for messages.
+//! breaker, again where that is safe. Steps about one lock ([`ask`]) go together with others that wait
+//! ([`combine`]) over a lane's [`wire`]. [`connect`] keeps the connections; [`listen`] has a connection
+//! of its own for messages.
 
+mod ask;
 mod breaker;
 mod builder;
 mod call;
+mod combine;
 mod connect;
+mod fault;
+mod incarnation;
 mod listen;
 mod read;
 mod script;
 mod steps;
 #[cfg(test)]
 mod tests;
+mod wire;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use self::{breaker::Breaker, connect::Lanes};
+use self::{ask::Ask, breaker::Breaker, combine::Combiner, connect::Lanes, wire::Wire};
 use super::keys::Keys;
 
 pub use self::builder::StoreBuilder;
@@ -26,9 +32,19 @@ pub use self::builder::StoreBuilder;
 pub(super) struct Redis {
     client: redis::Client,
     lanes: Arc<Lanes>,
+    /// One for each lane.
+    combiners: Vec<Combiner<Wire>>,
     breaker: Arc<Breaker>,
     keys: Keys,
     deadline: Duration,
+}
+
+impl Redis {
+    /// Where a step waits for others. All about one shard go the same way.
+    fn combiner(&self, ask: &Ask) -> &Combiner<Wire> {
+        // Lanes and combiners are as many.
+        &self.combiners[self.lanes.of(ask.key().shard())]
+    }
 }
 
 impl fmt::Debug for Redis {

@@ -27,20 +27,29 @@ impl Row {
     pub(super) fn bytes(&mut self) -> Result<Bytes, Error> {
         match self.parts.next() {
             Some(Value::BulkString(bytes)) => Ok(bytes.into()),
-            Some(Value::SimpleString(text)) => Ok(text.into_bytes().into()),
-            Some(Value::Okay) => Ok(Bytes::from_static(b"ok")),
-            Some(Value::Int(n)) => Ok(n.to_string().into()),
             _ => Err(self.odd()),
         }
     }
 
     pub(super) fn text(&mut self) -> Result<String, Error> {
-        let bytes = self.bytes()?;
-        String::from_utf8(bytes.into()).map_err(|_| self.odd())
+        match self.parts.next() {
+            Some(Value::BulkString(bytes)) => String::from_utf8(bytes).map_err(|_| self.odd()),
+            Some(Value::SimpleString(text)) => Ok(text),
+            Some(Value::Okay) => Ok("ok".to_owned()),
+            Some(Value::Int(n)) => Ok(n.to_string()),
+            _ => Err(self.odd()),
+        }
     }
 
     pub(super) fn number(&mut self) -> Result<u64, Error> {
-        self.text()?.parse().map_err(|_| self.odd())
+        let number = match self.parts.next() {
+            Some(Value::Int(n)) => u64::try_from(n).ok(),
+            Some(Value::BulkString(bytes)) => {
+                std::str::from_utf8(&bytes).ok().and_then(|text| text.parse().ok())
+            }
+            _ => None,
+        };
+        number.ok_or_else(|| self.odd())
     }
 
     pub(super) fn millis(&mut self) -> Result<Duration, Error> {

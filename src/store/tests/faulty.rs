@@ -81,19 +81,28 @@ impl Faulty {
                 return Err(Error::new(ErrorKind::Unavailable, step));
             }
             let answer = run(&self.memory).await;
-            match fault {
-                Some(Fault::NoReply) => {
-                    tokio::time::sleep(DEADLINE).await;
-                    Err(Error::new(ErrorKind::Timeout, step))
-                }
-                Some(Fault::Silence) => std::future::pending().await,
-                Some(Fault::Slow(time)) => {
-                    tokio::time::sleep(time).await;
-                    answer
-                }
-                Some(Fault::Away) | None => answer,
-            }
+            on_its_way(fault, step, answer).await
         })
+    }
+}
+
+/// What becomes of the answer to a step that has run.
+async fn on_its_way<T>(
+    fault: Option<Fault>,
+    step: &'static str,
+    answer: Result<T, Error>,
+) -> Result<T, Error> {
+    match fault {
+        Some(Fault::NoReply) => {
+            tokio::time::sleep(DEADLINE).await;
+            Err(Error::new(ErrorKind::Timeout, step))
+        }
+        Some(Fault::Silence) => std::future::pending().await,
+        Some(Fault::Slow(time)) => {
+            tokio::time::sleep(time).await;
+            answer
+        }
+        Some(Fault::Away) | None => answer,
     }
 }
 
@@ -104,6 +113,20 @@ impl Backend for Faulty {
 
     fn release(&self, key: crate::Key, me: Token, mode: Mode) -> Step<'_, GaveBack> {
         self.call("release", move |memory| memory.release(key, me, mode))
+    }
+
+    fn send_release(
+        &self,
+        key: crate::Key,
+        me: Token,
+        mode: Mode,
+    ) -> Option<Step<'static, GaveBack>> {
+        let fault = self.faults.next("release");
+        if matches!(fault, Some(Fault::Away)) {
+            return Some(Box::pin(async { Err(Error::new(ErrorKind::Unavailable, "release")) }));
+        }
+        let answer = self.memory.send_release(key, me, mode)?;
+        Some(Box::pin(async move { on_its_way(fault, "release", answer.await).await }))
     }
 
     fn pass(&self, me: Token, mode: Mode, next: Acquire) -> Step<'_, (GaveBack, Acquired)> {

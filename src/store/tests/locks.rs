@@ -13,6 +13,7 @@ on_every_store!(
     a_nonce_that_holds_it_is_told_so_again,
     fences_grow_over_all_locks_of_a_shard,
     release_says_what_was_there,
+    a_release_that_is_only_sent_comes_before_what_is_called_next,
     a_lease_ends_by_itself,
     a_lease_that_ended_can_be_told_from_one_never_had,
     renewal_moves_the_end_and_only_of_ones_own,
@@ -73,6 +74,24 @@ async fn release_says_what_was_there(rig: &Rig) {
     assert_eq!(rig.release(&key, &a).await, GaveBack::Nothing);
     assert_eq!(rig.release(&key, &c).await, GaveBack::Left, "an offer");
     rig.hold(&key, &b).await;
+}
+
+async fn a_release_that_is_only_sent_comes_before_what_is_called_next(rig: &Rig) {
+    let key = key();
+    for round in 0..20 {
+        let (a, b) = (stranger(), stranger());
+        rig.hold(&key, &a).await;
+        let sent = rig.send_release(&key, &a);
+        if round % 2 == 0 {
+            drop(sent);
+            rig.hold(&key, &b).await;
+        } else {
+            rig.hold(&key, &b).await;
+            assert_eq!(sent.await.unwrap(), GaveBack::Released);
+        }
+        assert_eq!(rig.send_release(&key, &b).await.unwrap(), GaveBack::Released);
+        assert_eq!(rig.send_release(&key, &b).await.unwrap(), GaveBack::Nothing);
+    }
 }
 
 async fn a_lease_ends_by_itself(rig: &Rig) {

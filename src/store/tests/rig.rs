@@ -12,7 +12,7 @@ use crate::{
         backend::{
             ACCEPT_WINDOW, Acquire, Acquired, Backend, Caps, Charge, Charged, Claim, Claimed, Due,
             Enqueue, Enqueued, GaveBack, JobId, JobState, JobView, Mode, Node, Renewal,
-            SPARE_FENCES, Settle, Token, Verdict,
+            SPARE_FENCES, Settle, Step, Token, Verdict,
         },
         hints::Hints,
         memory::Memory,
@@ -113,6 +113,11 @@ impl Rig {
     pub(super) async fn release(&self, key: &Key, me: &Token) -> GaveBack {
         let (key, me) = (key.clone(), me.clone());
         self.backend().release(key, me, Mode::Exclusive).await.unwrap()
+    }
+
+    pub(super) fn send_release(&self, key: &Key, me: &Token) -> Step<'static, GaveBack> {
+        let (key, me) = (key.clone(), me.clone());
+        self.backend().send_release(key, me, Mode::Exclusive).expect("there is a runtime")
     }
 
     pub(super) async fn renew(&self, items: Vec<Renewal>) -> Vec<bool> {

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
+use redis::Value;
+
 use super::{Args, number};
 use crate::{
     clock::millis,
     error::Error,
     key::Key,
     store::{
-        backend::{ACCEPT_WINDOW, Acquire, Acquired, GaveBack, JobId, Mode, Renewal, Token},
-        keys::Keys,
-        redis::{Redis, read::Row, script},
+        backend::{ACCEPT_WINDOW, Acquire, Acquired, GaveBack, JobId, Mode, Renewal, Step, Token},
+        redis::{Redis, ask::Ask, read::Row, script},
     },
 };
 
@@ -37,9 +38,8 @@ impl Redis {
 
     pub(super) async fn do_acquire(&self, call: Acquire) -> Result<Acquired, Error> {
         let looks = call.record.is_some();
-        let (mut rows, _) =
-            self.calls(call.key.shard(), [Call::acquire(&self.keys, &call)]).await?;
-        acquired(&mut next(&mut rows)?, looks)
+        let answer = self.ask(Ask::Acquire(call)).await?;
+        acquired(&mut row(answer.first)?, looks)
     }
 
     pub(super) async fn do_release(
@@ -48,23 +48,34 @@ impl Redis {
         me: Token,
         mode: Mode,
     ) -> Result<GaveBack, Error> {
-        let call = Call::release(&self.keys, &key, &me, mode);
-        let (mut rows, sent) = self.calls(key.shard(), [call]).await?;
-        gave_back(&mut next(&mut rows)?, sent)
+        let answer = self.ask(Ask::Release { key, me, mode }).await?;
+        gave_back(&mut row(answer.first)?, answer.sent)
+    }
+
+    pub(super) fn do_send_release(
+        &self,
+        key: Key,
+        me: Token,
+        mode: Mode,
+    ) -> Option<Step<'static, GaveBack>> {
+        let answer = self.tell(Ask::Release { key, me, mode })?;
+        Some(Box::pin(async move {
+            let answer = answer.await?;
+            gave_back(&mut row(answer.first)?, answer.sent)
+        }))
     }
 
     pub(super) async fn do_pass(
         &self,
         me: Token,
         mode: Mode,
-        next_call: Acquire,
+        next: Acquire,
     ) -> Result<(GaveBack, Acquired), Error> {
-        let key = &next_call.key;
-        let calls =
-            [Call::release(&self.keys, key, &me, mode), Call::acquire(&self.keys, &next_call)];
-        let (mut rows, sent) = self.calls(key.shard(), calls).await?;
-        let gave_back = gave_back(&mut next(&mut rows)?, sent)?;
-        Ok((gave_back, acquired(&mut next(&mut rows)?, next_call.record.is_some())?))
+        let looks = next.record.is_some();
+        let answer = self.ask(Ask::Pass { me, mode, next }).await?;
+        let gave_back = gave_back(&mut row(answer.first)?, answer.sent)?;
+        let second = answer.second.unwrap_or_default();
+        Ok((gave_back, acquired(&mut row(second)?, looks)?))
     }
 
     pub(super) async fn do_downgrade(
@@ -73,30 +84,13 @@ impl Redis {
         me: Token,
         lease: Duration,
     ) -> Result<bool, Error> {
-        let call = Call::downgrade(&self.keys, &key, &me, lease);
-        let (mut rows, _) = self.calls(key.shard(), [call]).await?;
-        let mut row = next(&mut rows)?;
+        let answer = self.ask(Ask::Downgrade { key, me, lease }).await?;
+        let mut row = row(answer.first)?;
         match row.text()?.as_str() {
             "ok" => Ok(true),
             "lost" => Ok(false),
             _ => Err(row.odd()),
         }
-    }
-
-    /// Sends calls together; their rows, and how often they were sent.
-    async fn calls<const N: usize>(
-        &self,
-        shard: u16,
-        calls: [Call; N],
-    ) -> Result<(Row, u32), Error> {
-        let mut keys = Vec::new();
-        let mut args = vec![Vec::new(), self.keys.channels().into(), number(millis(ACCEPT_WINDOW))];
-        for call in calls {
-            keys.extend(call.keys);
-            args.extend(call.args);
-        }
-        let (reply, sent) = self.script_counted(shard, &script::CALLS, &keys, &args).await?;
-        Ok((Row::of(script::CALLS.name, reply), sent))
     }
 
     pub(super) async fn do_renew(&self, items: Vec<Renewal>) -> Result<Vec<bool>, Error> {
@@ -121,47 +115,9 @@ impl Redis {
     }
 }
 
-/// One call of `calls.lua`.
-struct Call {
-    keys: Vec<String>,
-    args: Vec<Vec<u8>>,
-}
-
-impl Call {
-    fn acquire(keys: &Keys, call: &Acquire) -> Self {
-        let Acquire { key, me, mode, lease, spare, wait, old_seq, record } = call;
-        let mut line = keys.line(key);
-        line.extend(record.as_deref().map(|record| keys.record(key, record)));
-        let args = vec![
-            if record.is_some() { "known" } else { "acquire" }.into(),
-            key.as_str().into(),
-            me.as_str().into(),
-            mode.letter().into(),
-            number(mode.limit()),
-            number(millis(*lease)),
-            number(*spare),
-            number(wait.map_or(0, millis)),
-            number(*old_seq),
-        ];
-        Self { keys: line, args }
-    }
-
-    fn release(keys: &Keys, key: &Key, me: &Token, mode: Mode) -> Self {
-        let args = ["release", key.as_str(), me.as_str(), mode.letter()];
-        Self { keys: keys.line(key), args: args.map(Into::into).into() }
-    }
-
-    fn downgrade(keys: &Keys, key: &Key, me: &Token, lease: Duration) -> Self {
-        let args = ["downgrade", key.as_str(), me.as_str(), "x"];
-        let mut args: Vec<Vec<u8>> = args.map(Into::into).into();
-        args.push(number(millis(lease)));
-        Self { keys: keys.line(key), args }
-    }
-}
-
-/// The reply to the next call; an error if its step failed, which the others did not notice.
-fn next(rows: &mut Row) -> Result<Row, Error> {
-    let row = rows.row()?;
+/// The reply to one step of several; an error if that step failed, which the others did not notice.
+fn row(reply: Value) -> Result<Row, Error> {
+    let row = Row::of(script::CALLS.name, reply);
     match row.refusal() {
         Some(error) => Err(error),
         None => Ok(row),

@@ -4,7 +4,10 @@ mod jobs;
 mod line;
 mod shards;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use tokio::task::JoinHandle;
 
@@ -32,6 +35,10 @@ impl Backend for Redis {
 
     fn release(&self, key: Key, me: Token, mode: Mode) -> Step<'_, GaveBack> {
         Box::pin(self.do_release(key, me, mode))
+    }
+
+    fn send_release(&self, key: Key, me: Token, mode: Mode) -> Option<Step<'static, GaveBack>> {
+        self.do_send_release(key, me, mode)
     }
 
     fn pass(&self, me: Token, mode: Mode, next: Acquire) -> Step<'_, (GaveBack, Acquired)> {
@@ -88,6 +95,10 @@ impl Backend for Redis {
 
     fn ping(&self) -> Step<'_, ()> {
         Box::pin(self.do_ping())
+    }
+
+    fn on_new_server(&self, tell: Weak<dyn Fn() + Send + Sync>) {
+        self.lanes.on_new_server(tell);
     }
 
     fn listen(&self, node: Node, hints: &Arc<Hints>) -> Option<JoinHandle<()>> {

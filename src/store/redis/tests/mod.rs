@@ -6,6 +6,7 @@ mod mends;
 mod proxy;
 mod runtimes;
 mod server;
+mod together;
 
 use std::time::Duration;
 

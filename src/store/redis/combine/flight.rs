@@ -1,0 +1,246 @@
+//! Flights of several, in a task of their own.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+};
+
+use tokio::{
+    task::unconstrained,
+    time::{Instant, error::Elapsed, sleep, timeout, timeout_at},
+};
+
+use super::{
+    Answer, Fault, Flights, Outcome, PAUSE, Shared,
+    queue::{Entry, Lane},
+};
+use crate::error::{Error, ErrorKind};
+
+/// The right to be under way on a lane. Dropped, it lets the next ones go.
+pub(super) struct Slot<F: Flights> {
+    pub(super) shared: Arc<Shared<F>>,
+    id: u64,
+    /// The task it was made for runs.
+    begun: bool,
+    /// It has steps in hand that are not on the wire yet.
+    taking: bool,
+    /// Steps that go together, until they are answered.
+    batch: Vec<Entry<F>>,
+}
+
+impl<F: Flights> Slot<F> {
+    /// For a caller that goes now.
+    pub(super) fn flying(shared: &Arc<Shared<F>>, lane: &mut Lane<F>) -> Self {
+        let id = lane.begin(false, shared.patience());
+        Self { shared: Arc::clone(shared), id, begun: true, taking: false, batch: Vec::new() }
+    }
+
+    /// For a task that will come and take what stands in the queue.
+    pub(super) fn coming(shared: &Arc<Shared<F>>, lane: &mut Lane<F>) -> Self {
+        let id = lane.begin(true, shared.patience());
+        Self { shared: Arc::clone(shared), id, begun: false, taking: false, batch: Vec::new() }
+    }
+
+    /// Flights of those in the queue, one after the other, until there are none.
+    pub(super) async fn fly(mut self) {
+        self.begun = true;
+        let mut by_text = false;
+        while self.stays() {
+            by_text = self.take_off(by_text).await;
+        }
+    }
+
+    /// Whether there is anything to do. If not, the lane is free.
+    fn stays(&mut self) -> bool {
+        let mut lane = self.shared.lane.lock();
+        if self.batch.is_empty() && lane.queue.is_empty() {
+            lane.end(self.id);
+            return false;
+        }
+        lane.goes_on(self.id, self.batch.is_empty(), self.shared.patience());
+        true
+    }
+
+    /// Sends those it has, or else the next of the queue; true if the server wants the script's text.
+    async fn take_off(&mut self, by_text: bool) -> bool {
+        let (shared, name) = (Arc::clone(&self.shared), self.shared.name);
+        let path = timeout(shared.deadline, shared.flights.path()).await;
+        let path = path.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, name)));
+        self.take().await;
+        let mut path = match path {
+            Ok(path) if !self.batch.is_empty() => path,
+            other => {
+                self.taken();
+                if let Err(error) = other {
+                    self.fail(&error);
+                }
+                return false;
+            }
+        };
+        let answer = self.send(&mut path, by_text).await;
+        match answer {
+            Ok(Ok(replies)) => {
+                self.deliver(replies);
+                self.gather().await;
+            }
+            Ok(Err(fault)) => return self.meet(fault).await,
+            Err(_) => {
+                shared.flights.late(&path);
+                self.fail(&Error::new(ErrorKind::Timeout, name));
+            }
+        }
+        false
+    }
+
+    /// Puts what was taken on the wire, and waits for the answer for as long as any of its callers.
+    async fn send(
+        &mut self,
+        path: &mut F::Path,
+        by_text: bool,
+    ) -> Result<Result<Vec<F::Reply>, Fault>, Elapsed> {
+        let shared = Arc::clone(&self.shared);
+        let until = self.batch.iter().map(|entry| entry.until).max();
+        let load = shared.flights.load(self.batch.iter().map(|entry| &entry.step), by_text);
+        let mut sent = pin!(shared.flights.send(path, &load));
+        // The first poll puts it on the wire, whatever is left of tokio's budget. Nothing is awaited
+        // between the taking and this.
+        let first = poll_fn(|cx| Poll::Ready(pin!(unconstrained(sent.as_mut())).poll(cx))).await;
+        self.taken();
+        match first {
+            Poll::Ready(answer) => Ok(answer),
+            Poll::Pending => timeout_at(until.unwrap_or_else(Instant::now), sent).await,
+        }
+    }
+
+    async fn meet(&mut self, fault: Fault) -> bool {
+        match fault {
+            Fault::NoScript => {
+                self.batch.iter_mut().for_each(Entry::unsend);
+                return true;
+            }
+            Fault::NotRun => {
+                self.batch.iter_mut().for_each(Entry::unsend);
+                sleep(PAUSE).await;
+            }
+            Fault::Broken => {
+                if self.batch.iter().any(|entry| entry.sent > 1) {
+                    sleep(PAUSE).await;
+                }
+            }
+            Fault::Failed(error) => self.fail(&error),
+        }
+        false
+    }
+
+    /// Takes what goes now: what it has of those that still wait, or else the front of the queue.
+    async fn take(&mut self) {
+        loop {
+            if self.took() {
+                return;
+            }
+            again().await;
+        }
+    }
+
+    fn took(&mut self) -> bool {
+        let name = self.shared.name;
+        let mut lane = self.shared.lane.lock();
+        if !lane.take() {
+            return false;
+        }
+        self.taking = true;
+        if self.batch.is_empty() {
+            self.batch = lane.front(name);
+        } else {
+            let now = Instant::now();
+            self.batch.retain_mut(|entry| entry.goes(name, now));
+        }
+        lane.goes_on(self.id, false, self.shared.patience());
+        true
+    }
+
+    /// What it took is on the wire; others may take now.
+    fn taken(&mut self) {
+        self.taking = false;
+        let mut lane = self.shared.lane.lock();
+        lane.taken();
+        let wanted = lane.wants_a_flight();
+        drop(lane);
+        if wanted {
+            self.shared.kick();
+        }
+    }
+
+    fn deliver(&mut self, replies: Vec<F::Reply>) {
+        let mut replies = replies.into_iter();
+        for Entry { step, ticket, sent, .. } in self.batch.drain(..) {
+            let first = replies.next();
+            let second = if F::weight(&step) > 1 { replies.next() } else { None };
+            let answer = answer::<F>(&step, first, second, sent, self.shared.name);
+            ticket.deliver(answer);
+        }
+    }
+
+    /// Those who got their answers often have another call at once: let them come first.
+    async fn gather(&mut self) {
+        self.shared.lane.lock().goes_on(self.id, true, self.shared.patience());
+        again().await;
+    }
+
+    /// None of them has run this time.
+    fn fail(&mut self, error: &Error) {
+        for mut entry in self.batch.drain(..) {
+            entry.unsend();
+            entry.fail(self.shared.name, error.clone());
+        }
+    }
+}
+
+impl<F: Flights> Drop for Slot<F> {
+    fn drop(&mut self) {
+        let mut lane = self.shared.lane.lock();
+        lane.end(self.id);
+        if self.taking {
+            lane.taken();
+        }
+        // The task ended early: its runtime did. Those who still wait go on with somebody else.
+        for entry in self.batch.drain(..).rev() {
+            lane.queue.push_front(entry);
+        }
+        let wanted = self.begun && lane.wants_a_flight();
+        drop(lane);
+        if wanted {
+            self.shared.kick();
+        }
+    }
+}
+
+pub(super) fn answer<F: Flights>(
+    step: &F::Step,
+    first: Option<F::Reply>,
+    second: Option<F::Reply>,
+    sent: u32,
+    name: &'static str,
+) -> Outcome<F> {
+    match (first, second) {
+        (Some(first), second) if second.is_some() == (F::weight(step) > 1) => {
+            Ok(Answer { first, second, sent })
+        }
+        _ => Err(Error::new(ErrorKind::Protocol, name)),
+    }
+}
+
+/// Lets the others run that are ready; not tokio's, which also looks at the sockets before.
+async fn again() {
+    let mut first = true;
+    poll_fn(|context| {
+        if std::mem::take(&mut first) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    })
+    .await;
+}

@@ -1,0 +1,202 @@
+//! Calls that wait together go together.
+//!
+//! A [`Combiner`] stands before one lane. A call that finds it idle is sent by the caller itself, in its
+//! own task. Those that come while others are under way stand in a queue, and leave together when one of
+//! them returns, or when they fill a flight. What a flight is, and how it is sent, is a [`Flights`]'.
+//!
+//! # Why an undo never overtakes what it undoes
+//!
+//! A caller that is dropped, or was told that its time is over, is followed by an undo, on the same lane.
+//!
+//! - Steps are taken from the queue and put on the wire in one go, one flight after the other
+//!   (`taking`); whatever is called meanwhile stands behind them.
+//! - Nothing is sent, the first time or again, for a caller that is gone: so when there is an undo, what
+//!   it undoes was put on the wire before, or never will be. That is why several flights may be under way.
+//! - A caller that flies alone sends by its own future, which ends with it.
+//!
+//! # What ends what
+//!
+//! A caller waits until its own deadline. A flight of several runs in a task of its own and depends on
+//! none of them. Should the task end early (its runtime does), those who still wait go back into the
+//! queue. A flight that has been under way for far too long counts no more: its runtime stands still.
+
+mod alone;
+mod flight;
+mod queue;
+#[cfg(test)]
+mod tests;
+mod ticket;
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::{runtime::Handle, time::Instant};
+
+use self::{
+    flight::Slot,
+    queue::{Entry, Lane},
+    ticket::{Ticket, Waiting},
+};
+use crate::error::{Error, ErrorKind};
+
+/// Steps of one flight at most: bounded as `calls.lua` is.
+pub(super) const BATCH: usize = 32;
+
+/// Pause before another socket is tried, where the last one did not help.
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
+
+/// How steps are sent.
+pub(super) trait Flights: Send + Sync + 'static {
+    type Step: Send + Sync + 'static;
+    type Reply: Send + 'static;
+    /// A way to the server.
+    type Path: Send;
+    /// Steps made ready to be sent.
+    type Load: Send;
+
+    /// How much of a flight it takes, and how many replies it gets: 1 or 2.
+    fn weight(step: &Self::Step) -> usize;
+
+    fn path(&self) -> impl Future<Output = Result<Self::Path, Error>> + Send;
+
+    fn load<'a>(
+        &self,
+        steps: impl Iterator<Item = &'a Self::Step> + Clone,
+        by_text: bool,
+    ) -> Self::Load;
+
+    /// Sends it. Loads are on the wire in the order of the first polls.
+    fn send<'a>(
+        &'a self,
+        path: &'a mut Self::Path,
+        load: &'a Self::Load,
+    ) -> impl Future<Output = Result<Vec<Self::Reply>, Fault>> + Send + 'a;
+
+    /// No answer came on this path in time.
+    fn late(&self, path: &Self::Path);
+}
+
+/// Why a flight has not arrived.
+pub(super) enum Fault {
+    /// The server does not know the script; it has not run.
+    NoScript,
+    /// The server would not run it: no master, or still loading.
+    NotRun,
+    /// The connection broke: it may have run.
+    Broken,
+    /// What every step of it is told.
+    Failed(Error),
+}
+
+/// The replies to a step, and how often it was sent: more than once, and an earlier one may have run.
+#[derive(Debug)]
+pub(super) struct Answer<R> {
+    pub(super) first: R,
+    pub(super) second: Option<R>,
+    pub(super) sent: u32,
+}
+
+type Outcome<F> = Result<Answer<<F as Flights>::Reply>, Error>;
+
+/// The calls of one lane.
+pub(super) struct Combiner<F: Flights>(Arc<Shared<F>>);
+
+struct Shared<F: Flights> {
+    flights: F,
+    name: &'static str,
+    deadline: Duration,
+    /// The runtime it was made on.
+    home: Option<Handle>,
+    lane: Mutex<Lane<F>>,
+}
+
+/// How a call goes on.
+enum Entered<F: Flights> {
+    Alone(Slot<F>, F::Step),
+    Queued(Waiting<Outcome<F>>),
+}
+
+impl<F: Flights> Combiner<F> {
+    pub(super) fn new(flights: F, name: &'static str, deadline: Duration) -> Self {
+        let home = Handle::try_current().ok();
+        Self(Arc::new(Shared { flights, name, deadline, home, lane: Mutex::default() }))
+    }
+
+    /// Sends a step, alone or with others.
+    ///
+    /// Dropping the future may leave the step unsent, or run; see above.
+    pub(super) async fn call(&self, step: F::Step, until: Instant) -> Outcome<F> {
+        match self.enter(step, until) {
+            Entered::Alone(slot, step) => slot.alone(step, until).await,
+            Entered::Queued(waiting) => waiting.until(until, self.0.name).await,
+        }
+    }
+
+    /// Puts a step into the queue at once; it goes with the next flight, whatever becomes of the future.
+    /// `None` if nothing would ever send it: there is no runtime here, and nobody else is under way.
+    pub(super) fn put(
+        &self,
+        step: F::Step,
+        until: Instant,
+    ) -> Option<impl Future<Output = Outcome<F>> + Send + use<F>> {
+        let ticket = Arc::new(Ticket::default());
+        let entry = Entry { step, ticket: Arc::clone(&ticket), until, sent: 0 };
+        self.0.lane.lock().queue.push_back(entry);
+        if !self.0.kick() {
+            ticket.leave();
+            return None;
+        }
+        let (waiting, name) = (Waiting::kept(ticket), self.0.name);
+        Some(waiting.until(until, name))
+    }
+
+    fn enter(&self, step: F::Step, until: Instant) -> Entered<F> {
+        let mut lane = self.0.lane.lock();
+        if lane.is_idle() {
+            let slot = Slot::flying(&self.0, &mut lane);
+            return Entered::Alone(slot, step);
+        }
+        let ticket = Arc::new(Ticket::default());
+        lane.queue.push_back(Entry { step, ticket: Arc::clone(&ticket), until, sent: 0 });
+        let wanted = lane.wants_a_flight();
+        drop(lane);
+        if wanted {
+            self.0.kick();
+        }
+        Entered::Queued(Waiting::new(ticket))
+    }
+}
+
+impl<F: Flights> Shared<F> {
+    /// Sees to it that somebody takes what stands in the queue; false if nobody will.
+    fn kick(self: &Arc<Self>) -> bool {
+        let here = Handle::try_current().ok();
+        for runtime in here.iter().chain(&self.home) {
+            let mut lane = self.lane.lock();
+            if !lane.wants_a_flight() {
+                return true;
+            }
+            let slot = Slot::coming(self, &mut lane);
+            drop(lane);
+            // A runtime that has ended drops what is spawned on it at once.
+            if !runtime.spawn(slot.fly()).is_finished() {
+                return true;
+            }
+        }
+        let mut lane = self.lane.lock();
+        !lane.wants_a_flight() || lane.is_busy()
+    }
+
+    /// When a flight that was begun now is surely over, if its runtime runs at all.
+    fn patience(&self) -> Instant {
+        Instant::now() + self.deadline * 2 + PAUSE
+    }
+}
+
+/// An error of a step that had been sent before: that one may have run.
+fn doubtful(name: &'static str, sent: u32, error: Error) -> Error {
+    match (sent, error.kind()) {
+        (0, _) | (_, ErrorKind::Timeout) => error,
+        _ => Error::new(ErrorKind::Timeout, name).with(error),
+    }
+}

@@ -1,0 +1,153 @@
+//! Who stands before a lane, and who is under way on it.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use tokio::time::Instant;
+
+use super::{BATCH, Flights, Outcome, doubtful, ticket::Ticket};
+use crate::error::{Error, ErrorKind};
+
+/// Flights under way up to which nobody waits for company.
+const AT_ONCE: usize = 1;
+
+/// Flights under way at most. Beyond one they are full.
+const MOST: usize = 64;
+
+/// A step and who waits for it.
+pub(super) struct Entry<F: Flights> {
+    pub(super) step: F::Step,
+    pub(super) ticket: Arc<Ticket<Outcome<F>>>,
+    pub(super) until: Instant,
+    /// How often it was sent, and may have run.
+    pub(super) sent: u32,
+}
+
+impl<F: Flights> Entry<F> {
+    pub(super) fn fail(&self, name: &'static str, error: Error) {
+        self.ticket.deliver(Err(doubtful(name, self.sent, error)));
+    }
+
+    /// It was not sent after all, or has not run.
+    pub(super) fn unsend(&mut self) {
+        self.sent -= 1;
+        if self.sent == 0 {
+            self.ticket.not_run();
+        }
+    }
+
+    /// Whether it may be put on the wire now. From here on it counts as sent.
+    pub(super) fn goes(&mut self, name: &'static str, now: Instant) -> bool {
+        if now >= self.until {
+            // Its caller's timer is late, or nobody looks at it.
+            self.fail(name, Error::new(ErrorKind::Unavailable, name));
+            return false;
+        }
+        let goes = self.ticket.send();
+        self.sent += u32::from(goes);
+        goes
+    }
+}
+
+pub(super) struct Lane<F: Flights> {
+    pub(super) queue: VecDeque<Entry<F>>,
+    under_way: Vec<UnderWay>,
+    /// Somebody has steps in hand that are not on the wire yet.
+    taking: bool,
+    last: u64,
+}
+
+struct UnderWay {
+    id: u64,
+    /// It has taken nothing from the queue yet, but will.
+    coming: bool,
+    /// It is over by then, or stands still.
+    over: Instant,
+}
+
+impl<F: Flights> Default for Lane<F> {
+    fn default() -> Self {
+        Self { queue: VecDeque::new(), under_way: Vec::new(), taking: false, last: 0 }
+    }
+}
+
+impl<F: Flights> Lane<F> {
+    /// Whether a call may go by itself. (If somebody is about to take the queue, it has company.)
+    pub(super) fn is_idle(&mut self) -> bool {
+        self.queue.is_empty() && !self.taking && self.coming() == 0 && self.has_room()
+    }
+
+    fn has_room(&self) -> bool {
+        self.under_way.len() < AT_ONCE
+    }
+
+    /// How many are about to take something out of the queue. Those that stand still are left out.
+    fn coming(&mut self) -> usize {
+        if self.under_way.is_empty() {
+            return 0;
+        }
+        let now = Instant::now();
+        self.under_way.retain(|flight| flight.over > now);
+        self.under_way.iter().filter(|flight| flight.coming).count()
+    }
+
+    /// Whether another flight should be made for those in the queue. While somebody is taking steps out of
+    /// it the answer is no: he asks again.
+    pub(super) fn wants_a_flight(&mut self) -> bool {
+        if self.queue.is_empty() || self.taking {
+            return false;
+        }
+        let coming = self.coming();
+        let full = self.queue.len() >= BATCH * (coming + 1) && self.under_way.len() < MOST;
+        full || (coming == 0 && self.has_room())
+    }
+
+    /// Whether somebody will look at the queue again.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.under_way.is_empty()
+    }
+
+    pub(super) fn begin(&mut self, coming: bool, over: Instant) -> u64 {
+        self.last += 1;
+        self.under_way.push(UnderWay { id: self.last, coming, over });
+        self.last
+    }
+
+    pub(super) fn end(&mut self, id: u64) {
+        self.under_way.retain(|flight| flight.id != id);
+    }
+
+    /// The flight stays, or is again, under way.
+    pub(super) fn goes_on(&mut self, id: u64, coming: bool, over: Instant) {
+        self.end(id);
+        self.under_way.push(UnderWay { id, coming, over });
+    }
+
+    /// Begins to take; false if somebody else does.
+    pub(super) fn take(&mut self) -> bool {
+        !std::mem::replace(&mut self.taking, true)
+    }
+
+    /// What was taken is on the wire.
+    pub(super) fn taken(&mut self) {
+        self.taking = false;
+    }
+
+    /// Those at the front of the queue that may go, as many as one flight takes.
+    pub(super) fn front(&mut self, name: &'static str) -> Vec<Entry<F>> {
+        let (now, mut weight) = (Instant::now(), 0);
+        let mut front = Vec::with_capacity(self.queue.len().min(BATCH));
+        while let Some(mut entry) = self.queue.pop_front() {
+            weight += F::weight(&entry.step);
+            if weight > BATCH {
+                self.queue.push_front(entry);
+                break;
+            }
+            if entry.goes(name, now) {
+                front.push(entry);
+            } else {
+                weight -= F::weight(&entry.step);
+            }
+        }
+        front
+    }
+}

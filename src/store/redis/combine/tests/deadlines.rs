@@ -1,0 +1,89 @@
+//! What a caller is told whose time is over.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::{Instant, advance};
+
+use super::{DEADLINE, Field, arrived, begun, call, poll, settle};
+use crate::{error::ErrorKind, store::redis::combine::Fault};
+
+#[tokio::test(start_paused = true)]
+async fn before_it_is_sent_it_has_not_run_and_will_not() {
+    let (combiner, field) = Field::new();
+    let combiner = Arc::new(combiner);
+    let first = begun(&combiner, 1);
+    let queued = begun(&combiner, 2);
+    assert_eq!(queued.await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(first.await.unwrap_err().kind(), ErrorKind::Timeout);
+    assert_eq!(field.late(), 1);
+    settle().await;
+    field.arrive(1);
+    arrived(call(&combiner, 3)).await;
+    assert_eq!(field.sent(), [vec![1], vec![3]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_has_its_own_from_its_call_on() {
+    let (combiner, field) = Field::new();
+    let combiner = Arc::new(combiner);
+    let first = begun(&combiner, 1);
+    let one = begun(&combiner, 2);
+    let started = Instant::now();
+    advance(DEADLINE / 2).await;
+    let other = tokio::spawn(call(&combiner, 3));
+    settle().await;
+    field.arrive(1);
+    arrived(first).await;
+    settle().await;
+    assert_eq!(field.sent()[1], [2, 3]);
+    assert_eq!(one.await.unwrap_err().kind(), ErrorKind::Timeout);
+    assert_eq!(started.elapsed().as_millis(), DEADLINE.as_millis());
+    // The flight goes on for the other one's sake.
+    field.arrive(1);
+    assert_eq!(other.await.unwrap().unwrap().first, 3);
+}
+
+/// Also if nobody looks at its clock: its runtime may be busy.
+#[tokio::test(start_paused = true)]
+async fn what_is_too_late_is_not_sent_by_others() {
+    let (combiner, field) = Field::new();
+    let combiner = Arc::new(combiner);
+    let mut first = begun(&combiner, 1);
+    let mut queued = begun(&combiner, 2);
+    advance(DEADLINE - Duration::from_millis(1)).await;
+    let young = begun(&combiner, 3);
+    advance(Duration::from_millis(2)).await;
+    field.arrive(2);
+    assert!(poll(&mut first).is_some());
+    arrived(young).await;
+    assert_eq!(poll(&mut queued).unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(field.sent(), [vec![1], vec![3]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_never_ran_is_not_said_to_have() {
+    let (combiner, field) = Field::new();
+    let combiner = Arc::new(combiner);
+    let calls = [begun(&combiner, 1), begun(&combiner, 2)];
+    (0..100).for_each(|_| field.meets(Fault::NotRun));
+    field.arrive(100);
+    for call in calls {
+        assert_eq!(call.await.unwrap_err().kind(), ErrorKind::Unavailable);
+    }
+    assert_eq!(field.late(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_was_cut_off_may_have_run() {
+    let (combiner, field) = Field::new();
+    let combiner = Arc::new(combiner);
+    let calls = [begun(&combiner, 1), begun(&combiner, 2)];
+    (0..100).for_each(|_| field.meets(Fault::Broken));
+    field.arrive(100);
+    let outcomes = futures_util::future::join_all(calls).await;
+    // The second went when the first had given up, and then there was no time left; or it never did.
+    assert_eq!(outcomes[0].as_ref().unwrap_err().kind(), ErrorKind::Timeout);
+    let sent = field.sent().iter().any(|steps| steps.contains(&2));
+    let kind = if sent { ErrorKind::Timeout } else { ErrorKind::Unavailable };
+    assert_eq!(outcomes[1].as_ref().unwrap_err().kind(), kind);
+}

@@ -1,0 +1,200 @@
+//! Callers, tasks and runtimes that end at any point.
+
+use std::sync::Arc;
+
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::Instant,
+};
+
+use super::{Call, DEADLINE, Field, arrived, begun, call, poll, settle};
+use crate::{
+    error::ErrorKind,
+    store::redis::combine::{Combiner, Fault},
+};
+
+/// The undo of a step: its number and 100. It is never before the step, and always there.
+fn undone(sent: &[Vec<u32>], step: u32) {
+    let sent = sent.concat();
+    let undo = sent.iter().position(|s| *s == step + 100).expect("the undo is sent");
+    assert!(!sent[undo..].contains(&step), "{step} after its undo: {sent:?}");
+}
+
+/// One that waits, or flies, among others is dropped when it was looked at so many times.
+async fn dropped_after(polls: usize, others: u32, faults: usize) {
+    let (combiner, field) = Field::new();
+    let combiner = Arc::new(combiner);
+    let before: Vec<_> = (1..=others).map(|step| tokio::spawn(call(&combiner, step))).collect();
+    settle().await;
+    (0..faults).for_each(|_| field.meets(Fault::Broken));
+    let mut dropped = call(&combiner, 50);
+    for _ in 0..polls {
+        if poll(&mut dropped).is_some() {
+            break;
+        }
+        field.arrive(1);
+        tokio::task::yield_now().await;
+    }
+    drop(dropped);
+    let undo = call(&combiner, 150);
+    let undo = tokio::spawn(undo);
+    let after = tokio::spawn(call(&combiner, 60));
+    field.arrive(100);
+    assert_eq!(undo.await.unwrap().unwrap().first, 150);
+    assert_eq!(after.await.unwrap().unwrap().first, 60);
+    for call in before {
+        call.await.unwrap().unwrap();
+    }
+    undone(&field.sent(), 50);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_undo_is_behind_what_it_undoes_whenever_that_is_dropped() {
+    for others in [0, 1, 2, 40] {
+        for faults in 0..3 {
+            for polls in 0..12 {
+                dropped_after(polls, others, faults).await;
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_left_the_queue_is_not_sent() {
+    let (combiner, field) = Field::new();
+    let combiner = Arc::new(combiner);
+    let (first, gone, last) = (begun(&combiner, 1), begun(&combiner, 2), begun(&combiner, 3));
+    drop(gone);
+    field.arrive(2);
+    arrived(first).await;
+    arrived(last).await;
+    assert_eq!(field.sent(), [vec![1], vec![3]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_left_a_broken_flight_is_not_sent_again() {
+    let (combiner, field) = Field::new();
+    let combiner = Arc::new(combiner);
+    let calls: Vec<_> = (1..=3).map(|step| begun(&combiner, step)).collect();
+    let [first, gone, last] = calls.try_into().ok().unwrap();
+    field.arrive(1);
+    arrived(first).await;
+    settle().await;
+    assert_eq!(field.sent()[1], [2, 3]);
+    drop(gone);
+    field.meets(Fault::Broken);
+    field.arrive(2);
+    assert_eq!(last.await.unwrap().sent, 2);
+    assert_eq!(field.sent()[2], [3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_flies_and_is_dropped_lets_the_others_go() {
+    let (combiner, field) = Field::new();
+    let combiner = Arc::new(combiner);
+    let first = begun(&combiner, 1);
+    let queued = begun(&combiner, 2);
+    drop(first);
+    field.arrive(1);
+    arrived(queued).await;
+}
+
+/// Dropped on a thread without a runtime: the one the combiner was made on takes over.
+#[tokio::test(start_paused = true)]
+async fn a_thread_without_a_runtime_may_drop_a_caller_too() {
+    let (combiner, field) = Field::new();
+    let combiner = Arc::new(combiner);
+    let first = begun(&combiner, 1);
+    let queued = begun(&combiner, 2);
+    std::thread::spawn(move || drop(first)).join().unwrap();
+    field.arrive(1);
+    arrived(queued).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_put_stands_before_all_that_is_called_later_and_is_sent_unheard() {
+    let (combiner, field) = Field::new();
+    let combiner = Arc::new(combiner);
+    drop(combiner.put(1, Instant::now() + DEADLINE).unwrap());
+    let later = begun(&combiner, 2);
+    field.arrive(1);
+    arrived(later).await;
+    assert_eq!(field.sent(), [vec![1, 2]]);
+    field.arrive(1);
+    let heard = combiner.put(3, Instant::now() + DEADLINE).unwrap();
+    assert_eq!(heard.await.unwrap().first, 3);
+    let late = combiner.put(4, Instant::now() + DEADLINE).unwrap();
+    assert_eq!(late.await.unwrap_err().kind(), ErrorKind::Timeout);
+}
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+fn waits_for(field: &Field, flights: usize) {
+    while field.sent().len() < flights {
+        std::thread::yield_now();
+    }
+}
+
+fn queued_on(here: &Runtime, combiner: &Arc<Combiner<Field>>, step: u32) -> Call {
+    let _here = here.enter();
+    begun(combiner, step)
+}
+
+#[test]
+fn without_any_runtime_nothing_is_put() {
+    let (combiner, field) = Field::new();
+    assert!(combiner.put(1, Instant::now() + DEADLINE).is_none());
+    let combiner = Arc::new(combiner);
+    let here = runtime();
+    field.arrive(1);
+    assert_eq!(here.block_on(call(&combiner, 2)).unwrap().first, 2);
+    assert_eq!(field.sent(), [vec![2]]);
+}
+
+#[test]
+fn a_runtime_that_ends_does_not_take_the_lane_along() {
+    let (home, here) = (runtime(), runtime());
+    let (combiner, field) = home.block_on(async { Field::new() });
+    let combiner = Arc::new(combiner);
+    // A flight of two on the runtime that will end; nobody looks at its callers meanwhile.
+    let first = queued_on(&home, &combiner, 1);
+    let others = [queued_on(&here, &combiner, 2), queued_on(&here, &combiner, 3)];
+    let guard = home.enter();
+    drop(first);
+    drop(guard);
+    waits_for(&field, 2);
+    home.shutdown_timeout(DEADLINE);
+    // They are sent again, by the next one that comes.
+    let last = queued_on(&here, &combiner, 4);
+    field.arrive(10);
+    for (call, sent) in others.into_iter().chain([last]).zip([2, 2, 1]) {
+        assert_eq!(here.block_on(call).unwrap().sent, sent);
+    }
+    assert_eq!(field.sent()[2], [2, 3, 4]);
+}
+
+/// A runtime of one thread on which nothing is run any more, and which has not ended.
+#[test]
+fn a_runtime_that_stands_still_does_not_block_the_lane() {
+    let still = Builder::new_current_thread().enable_all().build().unwrap();
+    let here = runtime();
+    let (combiner, field) = Field::new();
+    let combiner = Arc::new(combiner);
+    let first = queued_on(&still, &combiner, 1);
+    let _second = queued_on(&still, &combiner, 2);
+    let guard = still.enter();
+    drop(first);
+    drop(guard);
+    field.arrive(10);
+    here.block_on(async {
+        // Not before it is sure that nobody comes.
+        assert_eq!(call(&combiner, 3).await.unwrap_err().kind(), ErrorKind::Unavailable);
+        let mut tries = 1;
+        while call(&combiner, 4).await.is_err() {
+            tries += 1;
+            assert!(tries < 10);
+        }
+    });
+}

@@ -1,0 +1,146 @@
+//! Who goes when, and with whom.
+
+use std::sync::Arc;
+
+use super::{Call, Field, arrived, begun, call, poll, settle};
+use crate::{
+    error::{Error, ErrorKind},
+    store::redis::combine::{BATCH, Combiner, Fault},
+};
+
+#[tokio::test(start_paused = true)]
+async fn a_lone_call_is_sent_by_its_caller_at_once() {
+    let (combiner, field) = Field::new();
+    let combiner = Arc::new(combiner);
+    for step in 1..5 {
+        let mut call = begun(&combiner, step);
+        assert_eq!(field.sent().last(), Some(&vec![step]));
+        field.arrive(1);
+        // Nobody else was needed.
+        assert_eq!(poll(&mut call).unwrap().unwrap().first, step);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_come_meanwhile_go_together_in_their_order() {
+    let (combiner, field) = Field::new();
+    let combiner = Arc::new(combiner);
+    let calls: Vec<_> = (1..=9).map(|step| begun(&combiner, step)).collect();
+    settle().await;
+    assert_eq!(field.sent(), [vec![1]]);
+    field.arrive(2);
+    for (call, step) in calls.into_iter().zip(1..) {
+        assert_eq!(arrived(call).await, step);
+    }
+    assert_eq!(field.sent(), [vec![1], (2..=9).collect()]);
+    // The lane is idle again.
+    settle().await;
+    let _call = begun(&combiner, 10);
+    assert_eq!(field.sent().last(), Some(&vec![10]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_flight_waits_for_nobody() {
+    let (combiner, field) = Field::new();
+    let combiner = Arc::new(combiner);
+    let calls: Vec<_> = (0..80).map(|step| begun(&combiner, step)).collect();
+    settle().await;
+    let full = |from: u32| (from..from + 32).collect::<Vec<_>>();
+    assert_eq!(BATCH, 32);
+    assert_eq!(field.sent(), [vec![0], full(1), full(33)]);
+    field.arrive(4);
+    for (call, step) in calls.into_iter().zip(0..) {
+        assert_eq!(arrived(call).await, step);
+    }
+    assert_eq!(field.sent()[3], (65..80).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_steps_of_one_call_count_as_two_and_stay_together() {
+    let (combiner, field) = Field::new();
+    let combiner = Arc::new(combiner);
+    let first = begun(&combiner, 0);
+    let calls: Vec<_> = (1001..1018).map(|step| begun(&combiner, step)).collect();
+    field.arrive(3);
+    arrived(first).await;
+    for (call, step) in calls.into_iter().zip(1001..) {
+        let answer = call.await.unwrap();
+        assert_eq!((answer.first, answer.second), (step, Some(step)));
+    }
+    assert_eq!(field.sent()[1..], [(1001..1017).collect(), vec![1017]]);
+}
+
+/// One under way and two in the queue.
+fn one_and_two(combiner: &Arc<Combiner<Field>>) -> (Call, [Call; 2]) {
+    (begun(combiner, 0), [begun(combiner, 1), begun(combiner, 2)])
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_flight_goes_again_and_says_so() {
+    let (combiner, field) = Field::new();
+    let combiner = Arc::new(combiner);
+    let (first, others) = one_and_two(&combiner);
+    field.meets(Fault::Broken);
+    field.arrive(2);
+    assert_eq!(first.await.unwrap().sent, 2);
+    field.meets(Fault::Broken);
+    field.arrive(2);
+    for call in others {
+        assert_eq!(call.await.unwrap().sent, 2);
+    }
+    assert_eq!(field.sent(), [vec![0], vec![0], vec![1, 2], vec![1, 2]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_not_run_goes_again_and_nobody_hears_of_it() {
+    for fault in [|| Fault::NotRun, || Fault::NoScript] {
+        let (combiner, field) = Field::new();
+        let combiner = Arc::new(combiner);
+        let (first, others) = one_and_two(&combiner);
+        field.meets(fault());
+        field.arrive(2);
+        assert_eq!(arrived(first).await, 0);
+        field.meets(fault());
+        field.arrive(2);
+        for (call, step) in others.into_iter().zip(1..) {
+            assert_eq!(arrived(call).await, step);
+        }
+        let by_text: Vec<_> = field.0.sent.lock().iter().map(|(_, by_text)| *by_text).collect();
+        let text = matches!(fault(), Fault::NoScript);
+        assert_eq!(by_text, [false, text, false, text]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_is_told_to_all_of_a_flight_and_to_nobody_else() {
+    let (combiner, field) = Field::new();
+    let combiner = Arc::new(combiner);
+    let (first, others) = one_and_two(&combiner);
+    field.arrive(1);
+    arrived(first).await;
+    settle().await;
+    let other = begun(&combiner, 3);
+    field.meets(Fault::Failed(Error::new(ErrorKind::Protocol, "test")));
+    field.arrive(2);
+    for call in others {
+        assert_eq!(call.await.unwrap_err().kind(), ErrorKind::Protocol);
+    }
+    assert_eq!(arrived(other).await, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_way_to_the_server_nothing_was_sent() {
+    let (combiner, field) = Field::new();
+    let combiner = Arc::new(combiner);
+    let calls: Vec<_> = (0..3).map(|step| begun(&combiner, step)).collect();
+    field.close(true);
+    field.meets(Fault::Broken);
+    field.arrive(1);
+    let kinds = futures_util::future::join_all(calls).await;
+    let kinds: Vec<_> = kinds.into_iter().map(|answer| answer.unwrap_err().kind()).collect();
+    // The first one may have run.
+    assert_eq!(kinds, [ErrorKind::Timeout, ErrorKind::Unavailable, ErrorKind::Unavailable]);
+    field.close(false);
+    field.arrive(1);
+    assert_eq!(arrived(call(&combiner, 9)).await, 9);
+}

@@ -1,0 +1,80 @@
+//! What an error means for the call that met it, and for its socket.
+
+use redis::{ErrorKind as RedisErrorKind, RedisError, ServerErrorKind, Value};
+
+use super::connect::Socket;
+use crate::error::{Error, ErrorKind};
+
+/// What an error of the server or of the socket means for the call that met it.
+pub(super) enum Fault {
+    /// The server does not know the script; it has not run.
+    NoScript,
+    /// The server would not run it: no master, or still loading. The socket is of no more use.
+    NotRun,
+    /// The connection broke: it may have run.
+    Broken,
+    /// No answer within the deadline: it may have run, or may yet.
+    Late,
+    /// The server ran it and did not like it.
+    Refused,
+}
+
+/// An answer that came, an error of the server included. (A call whose caller has gone away tells nothing
+/// about the socket.)
+pub(super) fn answer_of(
+    socket: &Socket,
+    answer: Result<Value, RedisError>,
+) -> Result<Value, (Fault, RedisError)> {
+    let answer = match answer {
+        Ok(Value::ServerError(error)) => Err(error.into()),
+        other => other,
+    };
+    judged(socket, answer)
+}
+
+pub(super) fn judged<T>(
+    socket: &Socket,
+    answer: Result<T, RedisError>,
+) -> Result<T, (Fault, RedisError)> {
+    socket.answered();
+    answer.map_err(|error| (Fault::of(&error, socket), error))
+}
+
+impl Fault {
+    fn of(error: &RedisError, socket: &Socket) -> Self {
+        match error.kind() {
+            RedisErrorKind::Server(ServerErrorKind::NoScript) => Self::NoScript,
+            RedisErrorKind::Server(
+                ServerErrorKind::ReadOnly
+                | ServerErrorKind::BusyLoading
+                | ServerErrorKind::MasterDown
+                | ServerErrorKind::ClusterDown
+                | ServerErrorKind::TryAgain,
+            ) => {
+                socket.condemn();
+                Self::NotRun
+            }
+            // Codes the library has no name for (WRONGTYPE, OOM, BUSY) come as extensions.
+            RedisErrorKind::Server(_)
+            | RedisErrorKind::Extension
+            | RedisErrorKind::UnexpectedReturnType => Self::Refused,
+            _ if error.is_timeout() => Self::Late,
+            _ => {
+                socket.condemn();
+                Self::Broken
+            }
+        }
+    }
+
+    pub(super) fn explain(self, name: &'static str, error: RedisError) -> Error {
+        let kind = match self {
+            Self::NotRun => ErrorKind::Unavailable,
+            Self::Broken | Self::Late => ErrorKind::Timeout,
+            Self::NoScript | Self::Refused => ErrorKind::Protocol,
+        };
+        if kind == ErrorKind::Protocol {
+            tracing::error!(%error, script = name, "the store refused a script");
+        }
+        Error::new(kind, name).with(error)
+    }
+}

@@ -1,0 +1,203 @@
+//! Calls that go together, on a real server and through a proxy that loses replies.
+
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Waker},
+};
+
+use futures_util::future::join_all;
+
+use super::{SECOND, proxy::Proxy, server::Server, usable};
+use crate::{
+    error::ErrorKind,
+    key::Key,
+    lock::Released,
+    store::{
+        Store,
+        backend::{Acquire, Acquired, GaveBack, Mode, Token},
+        keys::Keys,
+    },
+};
+
+const MANY: usize = 40;
+
+fn ask(store: &Store, name: &str) -> Acquire {
+    Acquire {
+        key: Key::custom(name),
+        me: Token::new(store.node()),
+        mode: Mode::Exclusive,
+        lease: 10 * SECOND,
+        spare: 16,
+        wait: None,
+        old_seq: 0,
+        record: None,
+    }
+}
+
+/// These tests are not about time, and machines may be slow.
+async fn patient(url: &str) -> Store {
+    Store::builder(url).deadline(10 * SECOND).connect().await.unwrap()
+}
+
+fn many(store: &Store) -> Vec<Acquire> {
+    (0..MANY).map(|i| ask(store, &i.to_string())).collect()
+}
+
+#[tokio::test]
+async fn many_calls_are_few_commands() {
+    let server = Server::start().await;
+    let store = patient(&server.url()).await;
+    drop(store.lock("warm").acquire().await.unwrap());
+    store.shutdown(SECOND).await;
+    let before = server.info("commandstats", "cmdstat_evalsha:calls").await;
+    let held = join_all((0..MANY).map(|i| store.lock(i.to_string()).acquire())).await;
+    let released = join_all(held.into_iter().map(|guard| guard.unwrap().release())).await;
+    assert!(released.iter().all(|released| *released == Released::Released));
+    let calls = server.info("commandstats", "cmdstat_evalsha:calls").await - before;
+    // Two lanes, and on each the first alone and then the others, twice.
+    assert!(calls <= 16, "{calls} commands");
+}
+
+#[tokio::test]
+async fn a_step_that_fails_fails_alone() {
+    let server = Server::start().await;
+    let store = patient(&server.url()).await;
+    let odd = Keys::new("test").holders(&Key::custom("7"));
+    server.command(&["SET", &odd, "by hand"]).await;
+    for _ in 0..5 {
+        let calls = many(&store);
+        let outcomes = join_all(calls.iter().map(|call| store.backend().acquire(call.clone())));
+        for (i, outcome) in outcomes.await.into_iter().enumerate() {
+            match outcome {
+                Ok(Acquired::Held { .. }) => assert_ne!(i, 7),
+                Err(error) => assert_eq!((i, error.kind()), (7, ErrorKind::Protocol)),
+                other => panic!("{other:?}"),
+            }
+        }
+        let release = |call: Acquire| store.backend().release(call.key, call.me, call.mode);
+        let outcomes = join_all(calls.into_iter().map(release)).await;
+        let gave_back = |outcome: &Result<_, _>| matches!(outcome, Ok(GaveBack::Released));
+        assert_eq!(outcomes.iter().filter(|outcome| gave_back(outcome)).count(), MANY - 1);
+    }
+}
+
+/// Each kind of step in one call, and each answer to its own caller.
+#[tokio::test]
+async fn different_steps_go_together() {
+    let server = Server::start().await;
+    let store = patient(&server.url()).await;
+    let backend = store.backend();
+    let taken = |name: &str| {
+        let call = ask(&store, name);
+        async move {
+            let held = backend.acquire(call.clone()).await.unwrap();
+            assert!(matches!(held, Acquired::Held { .. }));
+            call
+        }
+    };
+    // All on one lane.
+    let lane: Vec<_> = (0..100).map(|i| i.to_string()).collect();
+    let mut lane = lane.iter().filter(|name| Key::custom(name).shard().is_multiple_of(2));
+    let mut next = || lane.next().unwrap().as_str();
+    let (a, b, c) = (taken(next()).await, taken(next()).await, taken(next()).await);
+    let known = Acquire { record: Some("r".into()), ..ask(&store, next()) };
+    let busy = Acquire { me: Token::new(store.node()), ..a.clone() };
+    let succeeds = Acquire { me: Token::new(store.node()), ..c.clone() };
+    let first = backend.acquire(ask(&store, next()));
+    let (first, busy, known, downgraded, passed) = tokio::join!(
+        first,
+        backend.acquire(busy),
+        backend.acquire(known),
+        backend.downgrade(b.key, b.me, SECOND),
+        backend.pass(c.me, c.mode, succeeds),
+    );
+    assert!(matches!(first, Ok(Acquired::Held { .. })));
+    assert!(matches!(busy, Ok(Acquired::Busy { .. })));
+    assert!(matches!(known, Ok(Acquired::Held { .. })));
+    assert!(downgraded.unwrap());
+    assert!(matches!(passed, Ok((GaveBack::Released, Acquired::Held { .. }))));
+}
+
+#[tokio::test]
+async fn lost_replies_to_many_neither_block_nor_release_twice() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let store = patient(&proxy.url()).await;
+    drop(store.lock("warm").acquire().await.unwrap());
+    for cuts in [1, 2, 3, 1, 2, 3] {
+        proxy.cut(cuts);
+        let held = join_all((0..MANY).map(|i| store.lock(i.to_string()).acquire())).await;
+        proxy.cut(cuts);
+        let held = held.into_iter().map(|guard| guard.expect("no self-block").release());
+        let released = join_all(held).await;
+        assert!(released.iter().all(|released| *released == Released::Released), "{released:?}");
+    }
+}
+
+/// Dropped after any number of looks, alone and among others: nothing stays behind.
+#[tokio::test]
+async fn an_acquisition_that_is_dropped_leaves_nothing_whenever_that_is() {
+    let server = Server::start().await;
+    let store = patient(&server.url()).await;
+    for others in [0, 5] {
+        for polls in 0..12 {
+            let company = join_all((0..others).map(|i| store.lock(format!("o{i}")).acquire()));
+            let company = tokio::spawn(company);
+            tokio::task::yield_now().await;
+            let mut dropped = Box::pin(store.lock("x").acquire());
+            for _ in 0..polls {
+                let look = dropped.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                if let Poll::Ready(guard) = look {
+                    drop(guard.unwrap());
+                    dropped = Box::pin(store.lock("x").acquire());
+                }
+                tokio::time::sleep(SECOND / 5000).await;
+            }
+            drop(dropped);
+            drop(company.await.unwrap());
+            assert!(store.shutdown(SECOND).await);
+            let left: Vec<String> = server.ask(&["KEYS", "lg:1:test:*:[hq]:*"]).await;
+            assert!(left.is_empty(), "{left:?} after {polls} looks");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_new_server_is_told_of_once() {
+    let mut server = Server::start().await;
+    let store = patient(&server.url()).await;
+    let told = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&told);
+    let tell: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
+        count.fetch_add(1, Ordering::SeqCst);
+    });
+    store.backend().on_new_server(Arc::downgrade(&tell));
+    let both_lanes = || join_all((0..8).map(|i| store.lock(i.to_string()).acquire()));
+    both_lanes().await.into_iter().for_each(|guard| drop(guard.unwrap()));
+    // Another connection is not another server.
+    server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+    both_lanes().await.into_iter().for_each(drop);
+    assert!(store.shutdown(SECOND).await);
+    assert_eq!(told.load(Ordering::SeqCst), 0);
+    server.kill();
+    assert!(store.check().await.is_err());
+    server.restart().await;
+    usable(&store).await;
+    while both_lanes().await.iter().any(Result::is_err) {}
+    assert_eq!(told.load(Ordering::SeqCst), 1);
+}
+
+/// A user who may not ask is no error.
+#[tokio::test]
+async fn a_server_may_keep_its_id_to_itself() {
+    let server = Server::start().await;
+    server.command(&["ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-info"]).await;
+    let url = format!("redis://app:pw@127.0.0.1:{}/?ns=test", server.port());
+    let store = patient(&url).await;
+    store.check().await.unwrap();
+    drop(store.lock("x").acquire().await.unwrap());
+}

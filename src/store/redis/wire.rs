@@ -1,0 +1,57 @@
+//! Flights of `calls.lua` on one lane.
+
+use std::sync::Arc;
+
+use redis::{Cmd, Value};
+
+use super::{
+    Keys, Lanes,
+    ask::{self, Ask},
+    combine::{self, Flights},
+    connect::Socket,
+    fault::{Fault, answer_of},
+    script::CALLS,
+};
+use crate::error::{Error, ErrorKind};
+
+/// Where a lane's calls go.
+pub(super) struct Wire {
+    pub(super) lanes: Arc<Lanes>,
+    pub(super) lane: usize,
+    pub(super) keys: Keys,
+}
+
+impl Flights for Wire {
+    type Step = Ask;
+    type Reply = Value;
+    type Path = Socket;
+    type Load = Cmd;
+
+    fn weight(step: &Ask) -> usize {
+        step.steps()
+    }
+
+    async fn path(&self) -> Result<Socket, Error> {
+        self.lanes.socket(self.lane).await
+    }
+
+    fn load<'a>(&self, steps: impl Iterator<Item = &'a Ask> + Clone, by_text: bool) -> Cmd {
+        ask::command(&self.keys, steps, by_text)
+    }
+
+    async fn send(&self, path: &mut Socket, load: &Cmd) -> Result<Vec<Value>, combine::Fault> {
+        let answer = path.connection.send_packed_command(load).await;
+        match answer_of(path, answer) {
+            Ok(Value::Array(replies)) => Ok(replies),
+            Ok(_) => Err(combine::Fault::Failed(Error::new(ErrorKind::Protocol, CALLS.name))),
+            Err((Fault::NoScript, _)) => Err(combine::Fault::NoScript),
+            Err((Fault::NotRun, _)) => Err(combine::Fault::NotRun),
+            Err((Fault::Broken, _)) => Err(combine::Fault::Broken),
+            Err((fault, error)) => Err(combine::Fault::Failed(fault.explain(CALLS.name, error))),
+        }
+    }
+
+    fn late(&self, path: &Socket) {
+        path.timed_out();
+    }
+}
