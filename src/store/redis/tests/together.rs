@@ -101,7 +101,7 @@ async fn different_steps_go_together() {
     };
     // All on one lane.
     let lane: Vec<_> = (0..100).map(|i| i.to_string()).collect();
-    let mut lane = lane.iter().filter(|name| Key::custom(name).shard() % 2 == 0);
+    let mut lane = lane.iter().filter(|name| Key::custom(name).shard().is_multiple_of(2));
     let mut next = || lane.next().unwrap().as_str();
     let (a, b, c) = (taken(next()).await, taken(next()).await, taken(next()).await);
     let known = Acquire { record: Some("r".into()), ..ask(&store, next()) };
