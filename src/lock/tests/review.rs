@@ -212,3 +212,11 @@ async fn an_extension_ends_with_the_lease() {
     let told = tokio::time::timeout(60 * SECOND, guard.extend(SECOND)).await;
     assert!(told.is_ok(), "it is lost, and this waits on");
 }
+
+/// As above, in another mode and within T.
+#[tokio::test(start_paused = true)]
+async fn a_shared_request_of_the_process_that_tries_finds_a_lingering_lock_free() {
+    let store = Store::memory();
+    store.lock("x").linger(5 * MS).acquire().await.unwrap().release().await;
+    store.lock("x").shared().acquire().await.expect("nobody has it");
+}
