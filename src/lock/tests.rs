@@ -7,6 +7,7 @@ mod handover;
 mod modes;
 mod policy;
 mod readers;
+mod review;
 mod seam;
 mod several;
 mod terms;

@@ -1,0 +1,222 @@
+//! Found in review: each of these fails.
+
+use std::{
+    sync::{Arc, atomic::{AtomicUsize, Ordering}},
+    time::{Duration, SystemTime},
+};
+
+use tokio::time::Instant;
+
+use super::{
+    SECOND, busy,
+    seam::{enter, gate},
+};
+use crate::{
+    gate::{Asked, Deferred, Gate as _, KeySource, Replay, Verdict, View as _, fake::FakeView},
+    key::Key,
+    lock::LockGate,
+    store::{Fault, JobId, Loss, Store, faulty},
+};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// SAFETY: an extension that is shorter than what is left, and whose answer is lost.
+#[tokio::test(start_paused = true)]
+async fn an_extension_without_an_answer_leaves_no_belief_that_the_store_does_not_share() {
+    let (store, faults) = faulty();
+    let guard = store.lock("x").acquire().await.unwrap();
+    faults.set("renew", Fault::NoReply, 1);
+    guard.extend(SECOND).await.unwrap_err();
+    let other = store.as_another_process();
+    let next = other.lock("x").wait(2 * SECOND).acquire().await;
+    if next.is_ok() {
+        assert!(guard.remaining().is_zero(), "two holders: {:?}", guard.remaining());
+    }
+}
+
+/// SAFETY: as above, the future being dropped.
+#[tokio::test(start_paused = true)]
+async fn an_extension_that_is_dropped_leaves_no_belief_that_the_store_does_not_share() {
+    let (store, faults) = faulty();
+    let guard = store.lock("x").acquire().await.unwrap();
+    faults.set("renew", Fault::Slow(SECOND), 1);
+    let _ = tokio::time::timeout(MS, guard.extend(SECOND)).await;
+    let other = store.as_another_process();
+    let next = other.lock("x").wait(2 * SECOND).acquire().await;
+    if next.is_ok() {
+        assert!(guard.remaining().is_zero(), "two holders: {:?}", guard.remaining());
+    }
+}
+
+/// SAFETY: an inner layer whose call goes on in a task of its own, after the outer one's client has gone.
+#[tokio::test(start_paused = true)]
+async fn an_inner_layer_keeps_the_lock_that_it_was_lent() {
+    let store = Store::memory();
+    let gate = gate(&store);
+    let mut view = FakeView::new("POST");
+    let Verdict::Pass(outer) = enter(&gate, &mut view).await else { panic!("it is free") };
+    gate.show(&outer, &mut view);
+    let Verdict::Pass(inner) = enter(&gate, &mut view).await else { panic!("it is its own") };
+    drop(outer);
+    assert!(store.shutdown(SECOND).await);
+    busy(store.as_another_process().lock("x").acquire().await);
+    drop(inner);
+}
+
+/// SAFETY: the first of several locks is lost while the last is waited for.
+#[tokio::test(start_paused = true)]
+async fn all_of_several_locks_are_held_when_they_are_granted() {
+    let store = Store::memory();
+    let other = store.as_another_process();
+    let mut keys = ["a", "b"].map(Key::custom);
+    keys.sort_by_key(|key| (key.shard(), key.clone()));
+    let held = other.lock(keys[1].clone()).acquire().await.unwrap();
+    let request = store.locks(keys.clone()).max_hold(SECOND).wait(5 * SECOND);
+    let both = tokio::spawn(request.acquire());
+    tokio::time::sleep(2 * SECOND).await;
+    let thief = other.lock(keys[0].clone()).acquire().await.expect("its max_hold is over");
+    held.release().await;
+    if let Ok(set) = both.await.unwrap() {
+        assert_eq!(set.held().loss(), None::<Loss>, "granted, and somebody else has the first");
+    }
+    drop(thief);
+}
+
+/// SAFETY: a deferred run's lock is lent for the lock of the same name in another store.
+#[tokio::test(start_paused = true)]
+async fn the_lock_of_a_run_is_no_lock_of_another_store() {
+    let (mine, other) = (Store::memory(), Store::memory());
+    let run = mine.lock("x").acquire().await.unwrap();
+    let _held = other.lock("x").acquire().await.unwrap();
+    let deferred = Deferred {
+        id: JobId::new(run.key()),
+        attempt: 1,
+        accepted: SystemTime::now(),
+    };
+    let mut view = FakeView::new("POST");
+    view.put(Replay::new(deferred, Arc::clone(run.facts().unwrap())));
+    let verdict = enter(&gate(&other), &mut view).await;
+    assert!(matches!(verdict, Verdict::Busy(_)), "{verdict:?}");
+}
+
+/// LIVENESS: a lock that lingers for longer than T is refused to its own process, although nobody has it.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_lingers_is_free_for_its_own_process() {
+    let store = Store::memory();
+    let request = || store.lock("x").linger(SECOND);
+    request().acquire().await.unwrap().release().await;
+    tokio::time::sleep(50 * MS).await;
+    request().acquire().await.expect("nobody has it");
+}
+
+/// As above, on other terms, and within T.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_lingers_is_free_on_other_terms() {
+    let store = Store::memory();
+    store.lock("x").linger(SECOND).acquire().await.unwrap().release().await;
+    store.lock("x").lease(5 * SECOND).acquire().await.expect("nobody has it");
+}
+
+/// FAIRNESS: who asked for strict order is handed the lock locally all the same, and hands it on.
+#[tokio::test(start_paused = true)]
+async fn strict_order_counts_whoever_had_it_before() {
+    let (store, faults) = faulty();
+    let first = store.lock("x").acquire().await.unwrap();
+    let strict = store.lock("x").strict_order().wait(SECOND);
+    let second = tokio::spawn(strict.clone().acquire());
+    let third = tokio::spawn(strict.acquire());
+    tokio::time::sleep(MS).await;
+    first.release().await;
+    second.await.unwrap().unwrap().release().await;
+    third.await.unwrap().unwrap().release().await;
+    assert!(faults.seen("pass") >= 1, "passed on twice without asking the store");
+}
+
+/// And who did not ask for lingering keeps the lock for the time of somebody else.
+#[tokio::test(start_paused = true)]
+async fn lingering_is_of_the_one_who_asked_for_it() {
+    let store = Store::memory();
+    let first = store.lock("x").linger(SECOND).acquire().await.unwrap();
+    let second = tokio::spawn(store.lock("x").wait(SECOND).acquire());
+    tokio::time::sleep(MS).await;
+    first.release().await;
+    second.await.unwrap().unwrap().release().await;
+    store.as_another_process().lock("x").acquire().await.expect("it was released");
+}
+
+/// REENTRANCY: a middleware between two layers takes a lock and scopes what is further in.
+#[tokio::test(start_paused = true)]
+async fn a_scope_counts_beside_the_extensions_of_a_request() {
+    let store = Store::memory();
+    let outer = gate(&store);
+    let inner = LockGate::new(KeySource::function(|()| Some("y".to_owned()))).store(&store);
+    let mut view = FakeView::new("POST");
+    let Verdict::Pass(ticket) = enter(&outer, &mut view).await else { panic!("it is free") };
+    outer.show(&ticket, &mut view);
+    let mine = store.lock("y").acquire().await.unwrap();
+    let verdict = mine.scope(enter(&inner, &mut view)).await;
+    assert!(matches!(verdict, Verdict::Pass(_)), "it waits for itself: {verdict:?}");
+}
+
+/// A renewal near the end of one turn is answered during the next.
+#[tokio::test(start_paused = true)]
+async fn max_hold_is_of_the_guard_it_is_for() {
+    let (store, faults) = faulty();
+    let request = || {
+        let request = store.lock("x").lease(3 * SECOND).max_hold(4 * SECOND);
+        request.hand_over(16, 60 * SECOND).wait(60 * SECOND)
+    };
+    let first = request().acquire().await.unwrap();
+    let second = tokio::spawn(request().acquire());
+    tokio::time::sleep(3 * SECOND / 2).await;
+    let before = faults.seen("renew");
+    faults.set("renew", Fault::Slow(SECOND / 2), 1);
+    while faults.seen("renew") == before {
+        tokio::time::sleep(MS).await;
+    }
+    first.release().await;
+    let second = second.await.unwrap().unwrap();
+    let since = Instant::now();
+    let why = second.lost().await;
+    assert!(since.elapsed() > 7 * SECOND / 2, "{why:?} after {:?}", since.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_downgrade_is_no_way_around_max_hold() {
+    let store = Store::memory();
+    let since = Instant::now();
+    let guard = store.lock("x").max_hold(2 * SECOND).acquire().await.unwrap();
+    tokio::time::sleep(SECOND).await;
+    let guard = guard.downgrade().await.unwrap();
+    guard.lost().await;
+    assert!(since.elapsed() <= 2 * SECOND, "{:?}", since.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn permits_replace_read_write() {
+    let store = Store::memory();
+    let lock = gate(&store).read_write().permits(2);
+    let asked = lock.ask(&mut FakeView::new("GET"));
+    assert!(matches!(asked, Asked::Skip), "permits(2) alone locks no GET");
+}
+
+/// An extension that waits for a renewal that never ends outlives the loss.
+#[tokio::test(start_paused = true)]
+async fn an_extension_ends_with_the_lease() {
+    let (store, faults) = faulty();
+    let guard = store.lock("x").lease(3 * SECOND).acquire().await.unwrap();
+    faults.set("renew", Fault::Silence, usize::MAX);
+    let polls = AtomicUsize::new(0);
+    tokio::time::sleep(2 * SECOND).await;
+    polls.fetch_add(1, Ordering::Relaxed);
+    let told = tokio::time::timeout(60 * SECOND, guard.extend(SECOND)).await;
+    assert!(told.is_ok(), "it is lost, and this waits on");
+}
+
+/// As above, in another mode and within T.
+#[tokio::test(start_paused = true)]
+async fn a_shared_request_of_the_process_that_tries_finds_a_lingering_lock_free() {
+    let store = Store::memory();
+    store.lock("x").linger(5 * MS).acquire().await.unwrap().release().await;
+    store.lock("x").shared().acquire().await.expect("nobody has it");
+}
