@@ -54,6 +54,13 @@ impl Default for Asking {
 }
 
 impl Asking {
+    /// Whether a grant that was asked for like this is what the other wants too.
+    pub(super) fn same_grant(&self, other: &Self) -> bool {
+        self.terms == other.terms
+            && self.hand_over == other.hand_over
+            && self.linger == other.linger
+    }
+
     pub(super) fn set_lease(&mut self, lease: Duration, renew: bool) {
         self.terms.lease = lease.clamp(MIN_LEASE, LONGEST);
         self.terms.renew = renew;

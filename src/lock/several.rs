@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::{
-    answer::NotAcquired,
+    answer::{Busy, NotAcquired},
     guard::{LockGuard, Released},
     held::HeldLocks,
     request::LockRequest,
@@ -143,6 +143,12 @@ impl LocksRequest {
                     return Err(error.waited_since(started));
                 }
             }
+        }
+        // The first may have ended while the last was waited for.
+        if set.held().loss().is_some() {
+            set.release().await;
+            let busy = Busy { left: Duration::ZERO, line: 0, waited: None };
+            return Err(NotAcquired::Busy(busy).waited_since(started));
         }
         Ok(set)
     }

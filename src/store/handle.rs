@@ -74,8 +74,17 @@ impl Store {
     /// Gives back what was dropped but is not yet released, and returns when all of it is, or when
     /// `deadline` has passed: `true` if nothing was left. What is left then ends with its lease.
     pub async fn shutdown(&self, deadline: Duration) -> bool {
-        self.shared.hints.drain();
-        tokio::time::timeout(deadline, self.shared.agent.drained()).await.is_ok()
+        let drained = async {
+            loop {
+                let settled = self.shared.hints.drain();
+                self.shared.agent.drained().await;
+                if settled {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(deadline, drained).await.is_ok()
     }
 
     pub(crate) fn on(backend: Arc<dyn Backend>) -> Self {

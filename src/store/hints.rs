@@ -61,8 +61,9 @@ impl Hint {
 /// Who wants to know of those that join the line of a lock this process holds.
 pub(crate) trait Joined: Send + Sync {
     fn joined(&self, key: &Key, seq: u64);
-    /// The store is shut down: what is kept for later is given back now.
-    fn drain(&self);
+    /// The store is shut down: what is kept for later is given back now. False while the place of a
+    /// waiter who left has still to be given up.
+    fn drain(&self) -> bool;
 }
 
 /// The listeners of one store handle.
@@ -117,11 +118,9 @@ impl Hints {
         rx
     }
 
-    pub(crate) fn drain(&self) {
+    pub(crate) fn drain(&self) -> bool {
         let told = self.lines.lock().as_ref().and_then(Weak::upgrade);
-        if let Some(told) = told {
-            told.drain();
-        }
+        told.is_none_or(|told| told.drain())
     }
 
     pub(crate) fn deliver(&self, hint: Hint) {
@@ -171,6 +170,11 @@ fn bell<K: Clone + Eq + std::hash::Hash>(bells: &Bells<K>, key: &K) -> Arc<Notif
     // number of waiters.
     if bells.len() == bells.capacity() {
         bells.retain(|_, bell| bell.strong_count() > 0);
+        // Mostly in use: room for as many again, or the next ones would sweep again.
+        if bells.len() > bells.capacity() / 2 {
+            let more = bells.capacity();
+            bells.reserve(more);
+        }
     }
     let bell = Arc::new(Notify::new());
     bells.insert(key.clone(), Arc::downgrade(&bell));

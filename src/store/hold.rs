@@ -48,8 +48,12 @@ pub(crate) struct Facts {
 
 impl Facts {
     fn new(lease: Arc<Lease>, fence: u64) -> Arc<Self> {
+        let end = Instant::now() + lease.terms.max_hold;
+        Self::until(lease, fence, end)
+    }
+
+    fn until(lease: Arc<Lease>, fence: u64, end: Instant) -> Arc<Self> {
         let since = Instant::now();
-        let end = since + lease.terms.max_hold;
         let (lost, over) = (watch::Sender::new(None), AtomicBool::new(false));
         Arc::new(Self { lease, fence, since, end, lost, over })
     }
@@ -153,6 +157,16 @@ impl Hold {
         Ok(Self { store: self.store.clone(), facts: next, settled: false })
     }
 
+    /// The turn ends then, and not later because it was begun anew.
+    fn end_at(&mut self, end: Instant) {
+        let lease = Arc::clone(&self.facts.lease);
+        let facts = Facts::until(Arc::clone(&lease), self.facts.fence, end);
+        // If it is lost already, whoever has it is told by the old facts.
+        if lease.begin(&facts) {
+            self.facts = facts;
+        }
+    }
+
     pub(crate) fn facts(&self) -> &Arc<Facts> {
         &self.facts
     }
@@ -197,11 +211,18 @@ impl Hold {
         // Either may be in the store until there is an answer: both have their undo.
         let terms = Terms { mode: Mode::Shared, ..lease.terms.clone() };
         let mut attempt = Attempt::of(&self.store, &lease.key, &lease.me, Mode::Shared);
-        let call = self.store.backend().downgrade(lease.key.clone(), lease.me.clone(), terms.lease);
-        let stands = attempt.send(terms.lease, call).await?;
+        let now = Instant::now();
+        let left = |end: Instant| end.saturating_duration_since(now);
+        // It is the same turn: what ends it stays. A fixed lease gets no longer by it.
+        let more = if terms.renew { terms.lease } else { Duration::ZERO };
+        let time = more.min(left(self.facts.end)).max(left(lease.valid_until()));
+        let call = self.store.backend().downgrade(lease.key.clone(), lease.me.clone(), time);
+        let stands = attempt.send(time, call).await?;
         self.forget();
         if stands {
-            Ok(Some(attempt.granted(self.facts.fence, terms)))
+            let mut hold = attempt.granted(self.facts.fence, terms);
+            hold.end_at(self.facts.end);
+            Ok(Some(hold))
         } else {
             attempt.refused();
             Ok(None)

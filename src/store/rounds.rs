@@ -108,20 +108,18 @@ impl Rounds {
 
     async fn renew(self: Arc<Self>, holds: Vec<Arc<Lease>>) {
         let now = Instant::now();
-        let last: Vec<_> = holds.iter().map(|hold| hold.last.load(Ordering::Acquire)).collect();
+        let left = |end: Instant| end.saturating_duration_since(now);
         // Near its end a hold gets what is left, so that the store ends it when the holder is told. One
-        // that is renewed no more is only looked at.
-        let lease = |hold: &Lease| {
-            let left = |end: Instant| end.saturating_duration_since(now);
-            let most = if hold.last.load(Ordering::Acquire) {
-                left(hold.valid_until())
-            } else {
-                hold.terms.lease
-            };
-            most.min(left(hold.end()))
+        // that is renewed no more is only looked at. Never less than it is sure of: if the answer were
+        // lost, the store would end what the holder believes in.
+        let lease = |hold: &Arc<Lease>| {
+            let last = hold.last.load(Ordering::Acquire);
+            let wanted = if last { Duration::ZERO } else { hold.terms.lease };
+            (last, wanted.min(left(hold.end())).max(left(hold.valid_until())))
         };
-        let leases: Vec<_> = holds.iter().map(|hold| lease(hold)).collect();
-        let items = holds.iter().zip(&leases).map(|(hold, lease)| Renewal {
+        let leases: Vec<_> = holds.iter().map(lease).collect();
+        let under_way = UnderWay { rounds: &self, holds: &holds };
+        let items = holds.iter().zip(&leases).map(|(hold, (_, lease))| Renewal {
             key: hold.key.clone(),
             me: hold.me.clone(),
             mode: hold.terms.mode,
@@ -129,27 +127,33 @@ impl Rounds {
             job: hold.terms.job.clone(),
         });
         let answer = self.backend.renew(items.collect()).await;
-        for (i, hold) in holds.iter().enumerate() {
+        for (i, (hold, (last, lease))) in holds.iter().zip(leases).enumerate() {
             hold.renewing.store(false, Ordering::Release);
-            let whole = hold.terms.lease;
             match answer.as_ref().map(|extended| extended.get(i).copied().unwrap_or(false)) {
                 // Given back or lost while the renewal was under way: either is final.
                 _ if hold.is_over() => {}
-                Ok(true) if last[i] => self.schedule(hold.valid_until(), hold),
-                Ok(true) => {
-                    hold.extended(now, leases[i]);
-                    let last = leases[i] < whole;
-                    hold.last.store(last, Ordering::Release);
-                    let third = self.part(now + whole / 3, hold);
-                    self.schedule(if last { hold.valid_until() } else { third }, hold);
-                }
+                Ok(true) if last => self.schedule(hold.valid_until(), hold),
+                Ok(true) => self.renewed(hold, now, lease),
                 Ok(false) => hold.lose(Loss::Taken),
-                Err(_) => {
-                    let again = (Instant::now() + whole / 10).min(hold.valid_until());
-                    self.schedule(again, hold);
-                }
+                Err(_) => self.try_again(hold),
             }
         }
+        std::mem::forget(under_way);
+    }
+
+    fn renewed(&self, hold: &Arc<Lease>, sent: Instant, lease: Duration) {
+        let whole = hold.terms.lease;
+        hold.extended(sent, lease);
+        // Looked at again: the turn that was near its end when it was sent may be over by now.
+        let last = lease < whole && sent + lease >= hold.end();
+        hold.last.store(last, Ordering::Release);
+        let third = self.part(sent + lease.min(whole) / 3, hold);
+        self.schedule(if last { hold.valid_until() } else { third }, hold);
+    }
+
+    fn try_again(&self, hold: &Arc<Lease>) {
+        let again = Instant::now() + hold.terms.lease / 10;
+        self.schedule(again.min(hold.valid_until()), hold);
     }
 
     /// Looks at once whether all that is held is still there: the server may have lost it.
@@ -175,10 +179,15 @@ impl Rounds {
         by: Duration,
     ) -> Result<bool, Error> {
         while hold.renewing.swap(true, Ordering::AcqRel) {
+            if hold.is_over() {
+                return Ok(false);
+            }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let _mine = Renewing { rounds: self, hold };
         let sent = Instant::now();
+        // Never less than it is sure of, as any renewal.
+        let by = by.max(hold.valid_until().saturating_duration_since(sent));
         let (key, me, job) = (hold.key.clone(), hold.me.clone(), hold.terms.job.clone());
         let item = Renewal { key, me, mode: hold.terms.mode, lease: by, job };
         let stands = self.backend.renew(vec![item]).await?.first() == Some(&true);
@@ -237,7 +246,24 @@ impl Drop for Renewing<'_> {
         let until = hold.valid_until();
         let whole = hold.terms.lease;
         // As ever when two thirds are left.
-        let at = if hold.last.load(Ordering::Acquire) { until } else { until - whole * 2 / 3 };
-        rounds.schedule(at.max(Instant::now()), hold);
+        let now = Instant::now();
+        let usual = until.checked_sub(whole * 2 / 3).unwrap_or(now);
+        let at = if hold.last.load(Ordering::Acquire) { until } else { usual };
+        rounds.schedule(at.max(now), hold);
+    }
+}
+
+/// Renewals under way. Dropped with the runtime they ran on, they are tried again.
+struct UnderWay<'a> {
+    rounds: &'a Rounds,
+    holds: &'a [Arc<Lease>],
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        for hold in self.holds {
+            hold.renewing.store(false, Ordering::Release);
+            self.rounds.try_again(hold);
+        }
     }
 }

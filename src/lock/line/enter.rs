@@ -39,6 +39,8 @@ struct Waiting {
 /// Rings the keeper when the waiter leaves without the lock, so that its place is not kept for nobody.
 impl Drop for Waiting {
     fn drop(&mut self) {
+        // Before the bell: whoever hears it must not count this one any more.
+        self.told.close();
         if let Some(bell) = &self.bell {
             bell.notify_one();
         }
@@ -168,8 +170,9 @@ impl Opening {
             let mut lines = self.lines.lines.lock();
             let line = lines.entry(&self.name);
             line.busy = Some(busy);
-            // It came before all who came while it asked.
-            self.lines.line_up(line, &self.store, asking, until, VecDeque::push_front)
+            // It came before all who came while it asked, and is not turned away for them.
+            let asking = Asking { max_waiters: usize::MAX, ..asking.clone() };
+            self.lines.line_up(line, &self.store, &asking, until, VecDeque::push_front)
         };
         if matches!(way, Way::Wait(_)) {
             self.done = true;

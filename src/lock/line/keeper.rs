@@ -184,20 +184,23 @@ impl Keeper {
             // Before the guard is given away: when it ends, it looks whether somebody asks already.
             self.lines.keeper_ends(&self.name);
         }
-        self.lines.give(&self.name, guard);
+        self.lines.give(&self.name, asking, guard);
         if exclusive {
             return Next::Ended;
         }
-        if asking.terms.mode == Mode::Shared {
-            self.let_in_readers(seq).await;
+        if asking.terms.mode == Mode::Shared && !self.let_in_readers(seq).await {
+            self.done = true;
+            return Next::Ended;
         }
         Next::Look(self.new_place())
     }
 
     /// Those who stood behind the first reader come in with it: they have its sequence.
-    async fn let_in_readers(&self, seq: u64) {
+    ///
+    /// False if nobody waits any more: then the line has no keeper.
+    async fn let_in_readers(&self, seq: u64) -> bool {
         let Some(front) = self.lines.front(&self.name) else {
-            return;
+            return false;
         };
         let reader = || async {
             let mut place = self.new_place();
@@ -213,8 +216,9 @@ impl Keeper {
         };
         let readers = join_all((0..front.number.min(READERS)).map(|_| reader())).await;
         for guard in readers.into_iter().flatten() {
-            self.lines.give(&self.name, guard);
+            self.lines.give(&self.name, &front.asking, guard);
         }
+        true
     }
 
     /// Processes whose timers were set by the same lease should not all look at once.

@@ -175,14 +175,21 @@ impl Joined for Lines {
         drop(rested);
     }
 
-    fn drain(&self) {
+    fn drain(&self) -> bool {
         let mut lines = self.lines.lock();
         let Map { exclusive, others } = &mut *lines;
         let all = exclusive.values_mut().chain(others.values_mut());
-        let rested: Vec<_> = all.filter_map(|line| line.resting.take()).collect();
+        let (mut rested, mut settled) = (Vec::new(), true);
+        for line in all {
+            rested.extend(line.resting.take());
+            line.drop_all_who_left();
+            // A keeper without waiters is about to hear that it is one.
+            settled &= line.keeper.is_none() || !line.waiters.is_empty();
+        }
         exclusive.retain(|_, line| !line.is_empty());
         others.retain(|_, line| !line.is_empty());
         drop(lines);
         drop(rested);
+        settled
     }
 }

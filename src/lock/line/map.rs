@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
 use tokio::{sync::Notify, time::Instant};
@@ -85,21 +86,25 @@ impl Line {
         let word = self.word.as_ref()?;
         let may = self.turns.contains(&lease.me)
             && first.asking.terms == lease.terms
+            && first.asking.hand_over == fences.asked()
             && word.allows(first.came, fences)
             && lease.bears_another_turn();
         let fence = if may { fences.next()? } else { return None };
         Some((self.waiters.pop_front()?, fence))
     }
 
-    /// Whether the lock may stay here although nobody of this process wants it now.
-    pub(super) fn may_rest(&self, lease: &Lease, turn: &Turn) -> bool {
-        let quiet = self.word.as_ref().is_some_and(|word| !word.others_wait());
-        quiet
-            && !turn.linger.is_zero()
-            && self.waiters.is_empty()
+    /// How long the lock may stay here although nobody of this process wants it now: no longer than
+    /// it could be handed over.
+    pub(super) fn may_rest(&self, lease: &Lease, turn: &Turn) -> Duration {
+        let quiet = self.word.as_ref().filter(|word| !word.others_wait());
+        let alone = self.waiters.is_empty()
             && self.keeper.is_none()
             && self.turns == [lease.me.clone()]
-            && lease.bears_another_turn()
+            && lease.bears_another_turn();
+        match quiet {
+            Some(word) if alone => turn.linger.min(word.good_for(&turn.fences)),
+            _ => Duration::ZERO,
+        }
     }
 
     /// The turn is over, and nobody was handed it. A bell for the keeper, if one is needed: those who

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     key::Key,
     lock::{asking::Asking, guard::LockGuard},
-    store::{Store, Token},
+    store::{Mode, Store, Token},
 };
 
 impl Lines {
@@ -22,12 +22,15 @@ impl Lines {
         asking: &Asking,
     ) -> Option<LockGuard> {
         let name = (key.clone(), asking.terms.mode);
+        // In another mode it would only be in the way.
+        drop(self.rests_otherwise(&name));
         let (hold, mut turn) = {
             let mut lines = self.lines.lock();
             let line = lines.get(&name)?;
             let Resting { hold, mut turn } = line.resting.take()?;
             let word = line.word.as_ref();
             let may = hold.lease().terms == asking.terms
+                && turn.fences.asked() == asking.hand_over
                 && word.is_some_and(|word| word.allows(Instant::now(), &turn.fences))
                 && hold.lease().bears_another_turn();
             match turn.fences.next().filter(|_| may) {
@@ -49,6 +52,23 @@ impl Lines {
                 None
             }
         }
+    }
+
+    /// What rests of this lock in other modes than this one.
+    fn rests_otherwise(&self, name: &Name) -> Vec<Resting> {
+        let mut rested = Vec::new();
+        let mut lines = self.lines.lock();
+        if name.1 != Mode::Exclusive {
+            rested.extend(lines.exclusive.get_mut(&name.0).and_then(|line| line.resting.take()));
+            lines.sweep(&(name.0.clone(), Mode::Exclusive));
+        }
+        if !lines.others.is_empty() {
+            let others = lines.others.iter_mut();
+            let others = others.filter(|((key, mode), _)| *key == name.0 && *mode != name.1);
+            rested.extend(others.filter_map(|(_, line)| line.resting.take()));
+            lines.others.retain(|_, line| !line.is_empty());
+        }
+        rested
     }
 
     pub(super) fn stop_resting(&self, name: &Name, me: Option<&Token>) -> Option<Resting> {

@@ -26,13 +26,18 @@ impl Default for HandOver {
 pub(crate) struct Fences {
     last: u64,
     left: u64,
-    within: Duration,
+    asked: HandOver,
 }
 
 impl Fences {
     /// Those after `fence`, as many as were asked for.
     pub(super) fn after(fence: u64, asked: HandOver) -> Self {
-        Self { last: fence, left: asked.most, within: asked.within }
+        Self { last: fence, left: asked.most, asked }
+    }
+
+    /// The bounds they were asked for with.
+    pub(super) fn asked(&self) -> HandOver {
+        self.asked
     }
 
     /// The next one.
@@ -78,7 +83,15 @@ impl Word {
 
     /// Whether the word is fresh enough to act on, and nobody it tells of came before `came`.
     pub(super) fn allows(&self, came: Instant, fences: &Fences) -> bool {
-        self.sent.elapsed() < fences.within && self.server_time(came) < self.first
+        !self.good_for(fences).is_zero() && self.server_time(came) < self.first
+    }
+
+    /// For how long it can be acted on.
+    pub(super) fn good_for(&self, fences: &Fences) -> Duration {
+        if fences.left == 0 {
+            return Duration::ZERO;
+        }
+        fences.asked.within.saturating_sub(self.sent.elapsed())
     }
 
     /// A moment in the server's time, give or take half a round trip.

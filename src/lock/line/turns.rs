@@ -47,6 +47,10 @@ impl Lines {
         line.turns.push(lease.me.clone());
         line.word = Some(word);
         drop(lines);
+        if lease.is_over() {
+            // Lost before anybody was told of it: nobody stands behind it.
+            self.leave_turn(&lease);
+        }
         let fences = Fences::after(fence, asking.hand_over);
         let linger = asking.linger;
         LockGuard::new(hold, Some(Turn { lines: Arc::clone(self), fences, linger }))
@@ -54,14 +58,13 @@ impl Lines {
 
     /// The keeper's grant goes to the first of the line, who asked for the same; nobody there: it is
     /// dropped, and so passes on or is given back. An exclusive lock needs no keeper then.
-    pub(super) fn give(&self, name: &Name, mut guard: LockGuard) {
+    pub(super) fn give(&self, name: &Name, asking: &Asking, mut guard: LockGuard) {
         loop {
             let next = {
                 let mut lines = self.lines.lock();
                 let Some(line) = lines.get(name) else { return };
                 line.drop_those_who_left();
-                let terms = guard.lease().map(|lease| &lease.terms);
-                let fits = |waiter: &Waiter| terms == Some(&waiter.asking.terms);
+                let fits = |waiter: &Waiter| waiter.asking.same_grant(asking);
                 match line.waiters.front().is_some_and(fits) {
                     true => line.waiters.pop_front(),
                     false => None,
@@ -87,13 +90,14 @@ impl Lines {
                 line.drop_those_who_left();
                 match line.next_turn(&lease, &mut turn.fences) {
                     Some(next) => next,
-                    None if line.may_rest(&lease, &turn) => {
-                        self.rest_over_after(turn.linger, hold.store(), &name, &lease.me);
-                        line.turns.clear();
-                        line.resting = Some(Resting { hold, turn });
-                        return TurnEnd::HandedOver;
-                    }
                     None => {
+                        let rest = line.may_rest(&lease, &turn);
+                        if !rest.is_zero() {
+                            self.rest_over_after(rest, hold.store(), &name, &lease.me);
+                            line.turns.clear();
+                            line.resting = Some(Resting { hold, turn });
+                            return TurnEnd::HandedOver;
+                        }
                         let bell = line.turn_ends(&lease.me);
                         lines.sweep(&name);
                         return match bell {
@@ -103,6 +107,7 @@ impl Lines {
                     }
                 }
             };
+            turn.linger = waiter.asking.linger;
             let guard = match hold.hand_on(fence) {
                 Ok(next) => LockGuard::new(next, Some(turn)),
                 // Lost meanwhile: the watcher has seen to the line, but this waiter is out of it.

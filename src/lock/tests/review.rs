@@ -1,7 +1,10 @@
 //! Found in review: each of these fails.
 
 use std::{
-    sync::{Arc, atomic::{AtomicUsize, Ordering}},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
@@ -88,11 +91,7 @@ async fn the_lock_of_a_run_is_no_lock_of_another_store() {
     let (mine, other) = (Store::memory(), Store::memory());
     let run = mine.lock("x").acquire().await.unwrap();
     let _held = other.lock("x").acquire().await.unwrap();
-    let deferred = Deferred {
-        id: JobId::new(run.key()),
-        attempt: 1,
-        accepted: SystemTime::now(),
-    };
+    let deferred = Deferred { id: JobId::new(run.key()), attempt: 1, accepted: SystemTime::now() };
     let mut view = FakeView::new("POST");
     view.put(Replay::new(deferred, Arc::clone(run.facts().unwrap())));
     let verdict = enter(&gate(&other), &mut view).await;
@@ -106,7 +105,7 @@ async fn a_lock_that_lingers_is_free_for_its_own_process() {
     let request = || store.lock("x").linger(SECOND);
     request().acquire().await.unwrap().release().await;
     tokio::time::sleep(50 * MS).await;
-    request().acquire().await.expect("nobody has it");
+    drop(request().acquire().await.expect("nobody has it"));
 }
 
 /// As above, on other terms, and within T.
@@ -114,7 +113,7 @@ async fn a_lock_that_lingers_is_free_for_its_own_process() {
 async fn a_lock_that_lingers_is_free_on_other_terms() {
     let store = Store::memory();
     store.lock("x").linger(SECOND).acquire().await.unwrap().release().await;
-    store.lock("x").lease(5 * SECOND).acquire().await.expect("nobody has it");
+    drop(store.lock("x").lease(5 * SECOND).acquire().await.expect("nobody has it"));
 }
 
 /// FAIRNESS: who asked for strict order is handed the lock locally all the same, and hands it on.
@@ -141,7 +140,7 @@ async fn lingering_is_of_the_one_who_asked_for_it() {
     tokio::time::sleep(MS).await;
     first.release().await;
     second.await.unwrap().unwrap().release().await;
-    store.as_another_process().lock("x").acquire().await.expect("it was released");
+    drop(store.as_another_process().lock("x").acquire().await.expect("it was released"));
 }
 
 /// REENTRANCY: a middleware between two layers takes a lock and scopes what is further in.
@@ -218,5 +217,5 @@ async fn an_extension_ends_with_the_lease() {
 async fn a_shared_request_of_the_process_that_tries_finds_a_lingering_lock_free() {
     let store = Store::memory();
     store.lock("x").linger(5 * MS).acquire().await.unwrap().release().await;
-    store.lock("x").shared().acquire().await.expect("nobody has it");
+    drop(store.lock("x").shared().acquire().await.expect("nobody has it"));
 }

@@ -190,7 +190,9 @@ impl Joined for Told {
         self.0.send((key.clone(), seq)).unwrap();
     }
 
-    fn drain(&self) {}
+    fn drain(&self) -> bool {
+        true
+    }
 }
 
 async fn each_holders_process_is_told_once_of_who_joins(rig: &Rig) {
