@@ -103,7 +103,7 @@ mod retry;
 mod several;
 mod terms;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use self::{
     answer::{Busy, NotAcquired},
