@@ -98,8 +98,9 @@ impl<N: ?Sized> LockGate<N> {
                 Verdict::Answer(Reply::store_away())
             }
             Outage::Admit => {
-                let admitted = facts.keys.into_iter().map(HeldLock::admitted).collect();
-                Verdict::Pass(LockTicket::new(Ticket::Lent(admitted), &facts.held))
+                let held = facts.keys.into_iter().map(HeldLock::admitted).collect();
+                let admitted = Ticket::Lent { held, shares: Vec::new() };
+                Verdict::Pass(LockTicket::new(admitted, &facts.held))
             }
         }
     }
@@ -136,7 +137,7 @@ impl LockTicket {
     fn held(&self) -> HeldLocks {
         match &self.0 {
             Ticket::Own { guard, .. } => guard.held(),
-            Ticket::Lent(held) | Ticket::Run(held) => held.clone(),
+            Ticket::Lent { held, .. } | Ticket::Run(held) => held.clone(),
         }
     }
 }
@@ -148,8 +149,9 @@ pub(super) enum Ticket {
         store: Store,
         since: Instant,
     },
-    /// Somebody further out gives it back, or nobody has to.
-    Lent(HeldLocks),
+    /// What a layer further out has, or another service, or nobody. Shares of ours are kept with it: the
+    /// inner call may have been sent to a task of its own, and go on when the layer further out is gone.
+    Lent { held: HeldLocks, shares: Vec<LockGuard> },
     /// A worker gives it back, when it has seen the answer of this run.
     Run(HeldLocks),
 }
@@ -168,7 +170,10 @@ impl Ticket {
         }
         let found = keys.iter().map(|key| held.find(store, key, mode));
         let found: Option<Vec<_>> = found.collect::<Result<_, _>>()?;
-        Ok(found.map(|guards| Self::Lent(guards.iter().map(LockGuard::held).collect())))
+        Ok(found.map(|shares| {
+            let held = shares.iter().map(LockGuard::held).collect();
+            Self::Lent { held, shares }
+        }))
     }
 }
 

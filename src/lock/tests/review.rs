@@ -48,21 +48,6 @@ async fn an_extension_that_is_dropped_leaves_no_belief_that_the_store_does_not_s
     }
 }
 
-/// SAFETY: an inner layer whose call goes on in a task of its own, after the outer one's client has gone.
-#[tokio::test(start_paused = true)]
-async fn an_inner_layer_keeps_the_lock_that_it_was_lent() {
-    let store = Store::memory();
-    let gate = gate(&store);
-    let mut view = FakeView::new("POST");
-    let Verdict::Pass(outer) = enter(&gate, &mut view).await else { panic!("it is free") };
-    gate.show(&outer, &mut view);
-    let Verdict::Pass(inner) = enter(&gate, &mut view).await else { panic!("it is its own") };
-    drop(outer);
-    assert!(store.shutdown(SECOND).await);
-    busy(store.as_another_process().lock("x").acquire().await);
-    drop(inner);
-}
-
 /// SAFETY: the first of several locks is lost while the last is waited for.
 #[tokio::test(start_paused = true)]
 async fn all_of_several_locks_are_held_when_they_are_granted() {
