@@ -200,8 +200,10 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         let run =
             replay.as_ref().and_then(|replay| keys.iter().find_map(|key| replay.hold_of(key)));
         let run = run.map(HeldLock::of_run);
-        // A middleware may have rebuilt the request, or sent it to another task: one of the two is left.
-        let mut held = view.get::<HeldLocks>().unwrap_or_else(HeldLocks::current);
+        // A middleware may have rebuilt the request, or sent it to another task: one of the two is left. Or
+        // it has a lock of its own, and has scoped what is further in: that is in the task alone.
+        let mut held = view.get::<HeldLocks>().unwrap_or_default();
+        held = held.and(HeldLocks::current().iter().cloned());
         held = held.and(self.policy.trusted(view, &store));
         let lent = Ticket::of_what_is_held(&store, &keys, mode, &held, run.as_ref());
         let Ok(lent) = lent else { return Asked::Answer(would_deadlock()) };

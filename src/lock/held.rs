@@ -117,12 +117,16 @@ impl HeldLock {
     /// Whether it is the lock of this name in this store. A handle of another process, or of another
     /// namespace, is another store as far as can be known.
     pub(super) fn is_of(&self, store: &Store, key: &Key) -> bool {
-        let node = match &self.kind {
-            Kind::Admitted => return false,
-            Kind::Here { facts, .. } => facts.lease.me.node(),
-            Kind::Elsewhere(said) => &*said.node,
-        };
-        self.key == *key && node == store.node().as_str()
+        self.key == *key && self.node() == Some(store.node().as_str())
+    }
+
+    /// Whose it is, if it is held.
+    fn node(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Admitted => None,
+            Kind::Here { facts, .. } => Some(facts.lease.me.node()),
+            Kind::Elsewhere(said) => Some(&said.node),
+        }
     }
 
     /// How it is held, if it is.
@@ -178,7 +182,8 @@ impl HeldLocks {
     /// These and more; what is here already, from a layer further out, is here once.
     pub(super) fn and(&self, more: impl IntoIterator<Item = HeldLock>) -> Self {
         let is_new = |new: &HeldLock| {
-            !self.iter().any(|held| held.key == new.key && held.fence() == new.fence())
+            let same = |held: &&HeldLock| (&held.key, held.fence()) == (&new.key, new.fence());
+            !self.iter().filter(same).any(|held| held.node() == new.node())
         };
         Self(self.iter().cloned().chain(more.into_iter().filter(is_new)).collect())
     }

@@ -129,20 +129,6 @@ async fn lingering_is_of_the_one_who_asked_for_it() {
     store.as_another_process().lock("x").acquire().await.expect("it was released");
 }
 
-/// REENTRANCY: a middleware between two layers takes a lock and scopes what is further in.
-#[tokio::test(start_paused = true)]
-async fn a_scope_counts_beside_the_extensions_of_a_request() {
-    let store = Store::memory();
-    let outer = gate(&store);
-    let inner = LockGate::new(KeySource::function(|()| Some("y".to_owned()))).store(&store);
-    let mut view = FakeView::new("POST");
-    let Verdict::Pass(ticket) = enter(&outer, &mut view).await else { panic!("it is free") };
-    outer.show(&ticket, &mut view);
-    let mine = store.lock("y").acquire().await.unwrap();
-    let verdict = mine.scope(enter(&inner, &mut view)).await;
-    assert!(matches!(verdict, Verdict::Pass(_)), "it waits for itself: {verdict:?}");
-}
-
 /// A renewal near the end of one turn is answered during the next.
 #[tokio::test(start_paused = true)]
 async fn max_hold_is_of_the_guard_it_is_for() {

@@ -271,3 +271,17 @@ async fn an_inner_layer_keeps_the_lock_that_it_was_lent() {
     gate.leave(inner, Outcome::Answered(200)).await;
     free(&store).await.release().await;
 }
+
+/// A middleware between two layers takes a lock and scopes what is further in.
+#[tokio::test(start_paused = true)]
+async fn a_scope_counts_beside_the_extensions_of_a_request() {
+    let store = Store::memory();
+    let outer = gate(&store);
+    let inner = LockGate::new(KeySource::function(|()| Some("y".to_owned()))).store(&store);
+    let mut view = FakeView::new("POST");
+    let Verdict::Pass(ticket) = enter(&outer, &mut view).await else { panic!("it is free") };
+    outer.show(&ticket, &mut view);
+    let mine = store.lock("y").acquire().await.unwrap();
+    let verdict = mine.scope(enter(&inner, &mut view)).await;
+    assert!(matches!(verdict, Verdict::Pass(_)), "it waits for itself: {verdict:?}");
+}
