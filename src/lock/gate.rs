@@ -197,9 +197,8 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
             return Asked::Answer(crate::outage::no_store("LockLayer"));
         };
         let replay = current_replay(view);
-        let run =
-            replay.as_ref().and_then(|replay| keys.iter().find_map(|key| replay.hold_of(key)));
-        let run = run.map(HeldLock::of_run);
+        let own = |replay: &Replay| keys.iter().find_map(|key| replay.hold_of(&store, key));
+        let run = replay.as_ref().and_then(own).map(|facts| HeldLock::of_run(&store, facts));
         // A middleware may have rebuilt the request, or sent it to another task: one of the two is left. Or
         // it has a lock of its own, and has scoped what is further in: that is in the task alone.
         let mut held = view.get::<HeldLocks>().unwrap_or_default();

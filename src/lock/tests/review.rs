@@ -1,21 +1,17 @@
 //! Found in review: each of these fails.
 
 use std::{
-    sync::{Arc, atomic::{AtomicUsize, Ordering}},
-    time::{Duration, SystemTime},
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
 };
 
 use tokio::time::Instant;
 
-use super::{
-    SECOND, busy,
-    seam::{enter, gate},
-};
+use super::{SECOND, seam::gate};
 use crate::{
-    gate::{Asked, Deferred, Gate as _, KeySource, Replay, Verdict, View as _, fake::FakeView},
+    gate::{Asked, Gate as _, fake::FakeView},
     key::Key,
-    lock::LockGate,
-    store::{Fault, JobId, Loss, Store, faulty},
+    store::{Fault, Loss, Store, faulty},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -65,23 +61,6 @@ async fn all_of_several_locks_are_held_when_they_are_granted() {
         assert_eq!(set.held().loss(), None::<Loss>, "granted, and somebody else has the first");
     }
     drop(thief);
-}
-
-/// SAFETY: a deferred run's lock is lent for the lock of the same name in another store.
-#[tokio::test(start_paused = true)]
-async fn the_lock_of_a_run_is_no_lock_of_another_store() {
-    let (mine, other) = (Store::memory(), Store::memory());
-    let run = mine.lock("x").acquire().await.unwrap();
-    let _held = other.lock("x").acquire().await.unwrap();
-    let deferred = Deferred {
-        id: JobId::new(run.key()),
-        attempt: 1,
-        accepted: SystemTime::now(),
-    };
-    let mut view = FakeView::new("POST");
-    view.put(Replay::new(deferred, Arc::clone(run.facts().unwrap())));
-    let verdict = enter(&gate(&other), &mut view).await;
-    assert!(matches!(verdict, Verdict::Busy(_)), "{verdict:?}");
 }
 
 /// LIVENESS: a lock that lingers for longer than T is refused to its own process, although nobody has it.
