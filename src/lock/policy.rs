@@ -191,6 +191,9 @@ impl<N: ?Sized> LockGate<N> {
         self.with(|policy| {
             policy.asking.terms.mode = Mode::Permits(most);
             policy.read_write = false;
+            if let Methods::ReadOrWrite = policy.methods {
+                policy.methods = Methods::Unsafe;
+            }
         })
     }
 

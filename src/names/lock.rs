@@ -87,7 +87,7 @@ macro_rules! __lock_settings {
             }
 
             /// Lets up to `most` requests in at once, instead of one; replaces
-            /// [`read_write`](Self::read_write), as that replaces this. A layer without it takes the same
+            /// [`read_write`](Self::read_write), as that replaces this, with the methods it takes. A layer without it takes the same
             /// lock alone, and waits for all of them. Requests under a permit are not deferred.
             ///
             /// # Panics

@@ -7,9 +7,8 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{SECOND, seam::gate};
+use super::SECOND;
 use crate::{
-    gate::{Asked, Gate as _, fake::FakeView},
     key::Key,
     store::{Fault, Loss, Store, faulty},
 };
@@ -140,14 +139,6 @@ async fn a_downgrade_is_no_way_around_max_hold() {
     let guard = guard.downgrade().await.unwrap();
     guard.lost().await;
     assert!(since.elapsed() <= 2 * SECOND, "{:?}", since.elapsed());
-}
-
-#[tokio::test(start_paused = true)]
-async fn permits_replace_read_write() {
-    let store = Store::memory();
-    let lock = gate(&store).read_write().permits(2);
-    let asked = lock.ask(&mut FakeView::new("GET"));
-    assert!(matches!(asked, Asked::Skip), "permits(2) alone locks no GET");
 }
 
 /// An extension that waits for a renewal that never ends outlives the loss.
