@@ -46,6 +46,10 @@ pub(super) struct Policy {
     trust: Vec<SharedSecret>,
 }
 
+/// Fields of a request that are no client's any more: a layer has said in them what there is to say.
+#[derive(Clone, Default)]
+struct FencesTold(Vec<String>);
+
 impl Default for Policy {
     fn default() -> Self {
         Self {
@@ -88,10 +92,13 @@ impl Policy {
         key
     }
 
-    /// Takes out of a request what only a layer may say in it, whether it takes a lock or not.
+    /// Takes out of a request what only a layer may say in it, whether it takes a lock or not. What a layer
+    /// further out has said stays.
     pub(super) fn clean<V: View>(&self, view: &mut V) {
+        let told = |name| view.get::<FencesTold>().is_some_and(|told| told.0.contains(name));
         if let Some(name) = &self.fence_header
             && !view.header(name).is_empty()
+            && !told(name)
         {
             view.set_header(name, None);
         }
@@ -113,9 +120,14 @@ impl Policy {
     pub(super) fn tell_fences<V: View>(&self, held: &HeldLocks, view: &mut V) {
         if let Some(name) = &self.fence_header {
             let fences: Vec<_> = held.fences().map(|(_, fence)| fence.to_string()).collect();
-            if !fences.is_empty() {
-                view.set_header(name, Some(&fences.join(", ")));
+            // Without a lock there is none here, not that of another lock further out.
+            let fences = Some(fences.join(", ")).filter(|fences| !fences.is_empty());
+            view.set_header(name, fences.as_deref());
+            let mut told = view.take::<FencesTold>().unwrap_or_default();
+            if !told.0.contains(name) {
+                told.0.push(name.clone());
             }
+            view.put(told);
         }
     }
 
