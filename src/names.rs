@@ -150,7 +150,7 @@ macro_rules! __define_names {
                 Self { gate: self.gate.lease(lease) }
             }
 
-            /// How long a request may hold it in all. Default 60 s.
+            /// How long a request may hold it in all. Default 60 s, at least 100 ms.
             #[must_use]
             pub fn max_hold(self, max_hold: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.max_hold(max_hold) }
