@@ -105,7 +105,7 @@ impl Visit {
                 let hold = attempt.granted(fence, terms);
                 let accepted = UNIX_EPOCH + Duration::from_micros(accepted_us);
                 let deferred = Deferred { id: id.clone(), attempt: number, accepted };
-                let marker = Replay::new(deferred, Arc::clone(hold.facts()));
+                let marker = Replay::new(deferred, store, Arc::clone(hold.facts()));
                 Ok(Ok(Claimant { id, hold, envelope, marker }))
             }
             Some(answer) => {

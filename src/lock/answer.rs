@@ -24,6 +24,35 @@ impl<G> Answer<G> {
     }
 }
 
+/// The status of a busy answer. Its fields and its body are the same, whichever it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum BusyStatus {
+    /// 409: the request conflicts with what is going on at the resource, and may be sent again. The
+    /// default, since it says what is the matter and proxies leave it alone.
+    #[default]
+    Conflict,
+    /// 423 (RFC 4918): for clients that know it from WebDAV.
+    Locked,
+    /// 429: for clients that wait and repeat by themselves after this status. It looks like a quota;
+    /// the problem's type tells them apart.
+    TooManyRequests,
+    /// 503: for proxies and clients that repeat by themselves after this status. Some take the server
+    /// out of service for it.
+    Unavailable,
+}
+
+impl BusyStatus {
+    pub(super) fn code(self) -> u16 {
+        match self {
+            Self::Conflict => 409,
+            Self::Locked => 423,
+            Self::TooManyRequests => 429,
+            Self::Unavailable => 503,
+        }
+    }
+}
+
 /// What is known about a lock that somebody else has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

@@ -21,6 +21,9 @@ pub(super) const MAX_WAIT: Duration = Duration::from_secs(600);
 /// Shortest lease: below this, a renewal at a third would be due before a slow round trip is over.
 pub(super) const MIN_LEASE: Duration = Duration::from_millis(100);
 
+/// Shortest `max_hold`: with none at all every lock would be lost before its holder runs.
+const MIN_HOLD: Duration = MIN_LEASE;
+
 /// What is asked for.
 #[derive(Debug, Clone)]
 pub(super) struct Asking {
@@ -67,7 +70,7 @@ impl Asking {
     }
 
     pub(super) fn set_max_hold(&mut self, max_hold: Duration) {
-        self.terms.max_hold = max_hold.min(LONGEST);
+        self.terms.max_hold = max_hold.clamp(MIN_HOLD, LONGEST);
     }
 
     pub(super) fn set_hand_over(&mut self, most: u32, within: Duration) {

@@ -120,7 +120,7 @@ impl Ends {
         let held = match &ticket.0 {
             _ if self.on_loss != OnLoss::Cancel => None,
             Ticket::Own { guard, .. } => Some(guard.held()),
-            Ticket::Lent(held) => Some(held.clone()),
+            Ticket::Lent { held, .. } => Some(held.clone()),
             // Its worker drops the whole run when it loses the lock, and no answer of ours is wanted.
             Ticket::Run(_) => None,
         };
@@ -157,8 +157,12 @@ impl Ends {
                 let loss = self.give_back(guard).await;
                 (held, loss, true)
             }
-            Ticket::Lent(held) => {
-                let loss = held.loss();
+            Ticket::Lent { held, shares } => {
+                let mut loss = held.loss();
+                // Each is the last one only if the layer further out has gone.
+                for share in shares {
+                    loss = loss.or(self.give_back(LockSet::one(share)).await);
+                }
                 (held, loss, false)
             }
             Ticket::Run(_) => return Parting::Fields(Vec::new()),
@@ -181,7 +185,7 @@ impl Ends {
                     && matches!(outcome, Outcome::Streams(_))
                     && guard.held().loss().is_none()
             }
-            Ticket::Lent(_) | Ticket::Run(_) => false,
+            Ticket::Lent { .. } | Ticket::Run(_) => false,
         }
     }
 
@@ -195,7 +199,7 @@ impl Ends {
             return loss;
         }
         match guard.release().await {
-            // The handler has left a guard behind, which gives it back.
+            // Another layer has it too, or the handler has left a guard behind: that gives it back.
             Released::Released | Released::StillHeld => None,
             Released::AlreadyLost => held.loss().or(Some(Loss::Taken)),
             Released::Unknown => {

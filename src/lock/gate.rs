@@ -98,8 +98,9 @@ impl<N: ?Sized> LockGate<N> {
                 Verdict::Answer(Reply::store_away())
             }
             Outage::Admit => {
-                let admitted = facts.keys.into_iter().map(HeldLock::admitted).collect();
-                Verdict::Pass(LockTicket::new(Ticket::Lent(admitted), &facts.held))
+                let held = facts.keys.into_iter().map(HeldLock::admitted).collect();
+                let admitted = Ticket::Lent { held, shares: Vec::new() };
+                Verdict::Pass(LockTicket::new(admitted, &facts.held))
             }
         }
     }
@@ -136,7 +137,7 @@ impl LockTicket {
     fn held(&self) -> HeldLocks {
         match &self.0 {
             Ticket::Own { guard, .. } => guard.held(),
-            Ticket::Lent(held) | Ticket::Run(held) => held.clone(),
+            Ticket::Lent { held, .. } | Ticket::Run(held) => held.clone(),
         }
     }
 }
@@ -148,8 +149,12 @@ pub(super) enum Ticket {
         store: Store,
         since: Instant,
     },
-    /// Somebody further out gives it back, or nobody has to.
-    Lent(HeldLocks),
+    /// What a layer further out has, or another service, or nobody. Shares of ours are kept with it: the
+    /// inner call may have been sent to a task of its own, and go on when the layer further out is gone.
+    Lent {
+        held: HeldLocks,
+        shares: Vec<LockGuard>,
+    },
     /// A worker gives it back, when it has seen the answer of this run.
     Run(HeldLocks),
 }
@@ -168,7 +173,10 @@ impl Ticket {
         }
         let found = keys.iter().map(|key| held.find(store, key, mode));
         let found: Option<Vec<_>> = found.collect::<Result<_, _>>()?;
-        Ok(found.map(|guards| Self::Lent(guards.iter().map(LockGuard::held).collect())))
+        Ok(found.map(|shares| {
+            let held = shares.iter().map(LockGuard::held).collect();
+            Self::Lent { held, shares }
+        }))
     }
 }
 
@@ -192,11 +200,12 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
             return Asked::Answer(crate::outage::no_store("LockLayer"));
         };
         let replay = current_replay(view);
-        let run =
-            replay.as_ref().and_then(|replay| keys.iter().find_map(|key| replay.hold_of(key)));
-        let run = run.map(HeldLock::of_run);
-        // A middleware may have rebuilt the request, or sent it to another task: one of the two is left.
-        let mut held = view.get::<HeldLocks>().unwrap_or_else(HeldLocks::current);
+        let own = |replay: &Replay| keys.iter().find_map(|key| replay.hold_of(&store, key));
+        let run = replay.as_ref().and_then(own).map(|facts| HeldLock::of_run(&store, facts));
+        // A middleware may have rebuilt the request, or sent it to another task: one of the two is left. Or
+        // it has a lock of its own, and has scoped what is further in: that is in the task alone.
+        let mut held = view.get::<HeldLocks>().unwrap_or_default();
+        held = held.and(HeldLocks::current().iter().cloned());
         held = held.and(self.policy.trusted(view, &store));
         let lent = Ticket::of_what_is_held(&store, &keys, mode, &held, run.as_ref());
         let Ok(lent) = lent else { return Asked::Answer(would_deadlock()) };

@@ -27,10 +27,22 @@ pub struct HeldLock {
 enum Kind {
     /// The store was away and the layer's policy let the request pass without a lock.
     Admitted,
-    /// `grant` is `None` if the lock is of a deferred run, whose worker gives it back.
-    Here { facts: Arc<HoldFacts>, grant: Option<Weak<Grant>> },
+    Here {
+        facts: Arc<HoldFacts>,
+        of: Owner,
+    },
     /// Another service said so.
     Elsewhere(Arc<Elsewhere>),
+}
+
+/// Who gives it back.
+#[derive(Clone)]
+enum Owner {
+    Guards(Weak<Grant>),
+    /// The worker of a deferred run, whose handle on these locks may be another one.
+    Worker {
+        space: Arc<str>,
+    },
 }
 
 /// What another service has said of its lock, for the store of this node.
@@ -44,13 +56,14 @@ pub(super) struct Elsewhere {
 
 impl HeldLock {
     pub(super) fn own(grant: &Arc<Grant>) -> Self {
-        let (facts, grant) = (Arc::clone(grant.facts()), Some(Arc::downgrade(grant)));
-        Self { key: facts.key().clone(), kind: Kind::Here { facts, grant } }
+        let (facts, of) = (Arc::clone(grant.facts()), Owner::Guards(Arc::downgrade(grant)));
+        Self { key: facts.key().clone(), kind: Kind::Here { facts, of } }
     }
 
-    /// The lock of a deferred run.
-    pub(super) fn of_run(facts: Arc<HoldFacts>) -> Self {
-        Self { key: facts.key().clone(), kind: Kind::Here { facts, grant: None } }
+    /// The lock of a deferred run, which is in this store.
+    pub(super) fn of_run(store: &Store, facts: Arc<HoldFacts>) -> Self {
+        let of = Owner::Worker { space: store.backend().space().into() };
+        Self { key: facts.key().clone(), kind: Kind::Here { facts, of } }
     }
 
     pub(super) fn admitted(key: Key) -> Self {
@@ -115,14 +128,22 @@ impl HeldLock {
     }
 
     /// Whether it is the lock of this name in this store. A handle of another process, or of another
-    /// namespace, is another store as far as can be known.
+    /// namespace, is another store as far as can be known; but a run's worker may have one of its own.
     pub(super) fn is_of(&self, store: &Store, key: &Key) -> bool {
-        let node = match &self.kind {
-            Kind::Admitted => return false,
-            Kind::Here { facts, .. } => facts.lease.me.node(),
-            Kind::Elsewhere(said) => &*said.node,
+        let here = match &self.kind {
+            Kind::Here { of: Owner::Worker { space }, .. } => **space == *store.backend().space(),
+            _ => self.node() == Some(store.node().as_str()),
         };
-        self.key == *key && node == store.node().as_str()
+        here && self.key == *key
+    }
+
+    /// Whose it is, if it is held.
+    fn node(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Admitted => None,
+            Kind::Here { facts, .. } => Some(facts.lease.me.node()),
+            Kind::Elsewhere(said) => Some(&said.node),
+        }
     }
 
     /// How it is held, if it is.
@@ -138,8 +159,8 @@ impl HeldLock {
     fn share(&self) -> Option<LockGuard> {
         match &self.kind {
             Kind::Here { facts, .. } if facts.is_over() || facts.loss().is_some() => None,
-            Kind::Here { grant: Some(grant), .. } => grant.upgrade().map(LockGuard::share),
-            Kind::Here { grant: None, .. } => Some(LockGuard::lent(self.clone())),
+            Kind::Here { of: Owner::Guards(grant), .. } => grant.upgrade().map(LockGuard::share),
+            Kind::Here { of: Owner::Worker { .. }, .. } => Some(LockGuard::lent(self.clone())),
             Kind::Elsewhere(said) if Instant::now() >= said.until => None,
             Kind::Elsewhere(_) => Some(LockGuard::lent(self.clone())),
             Kind::Admitted => None,
@@ -178,7 +199,8 @@ impl HeldLocks {
     /// These and more; what is here already, from a layer further out, is here once.
     pub(super) fn and(&self, more: impl IntoIterator<Item = HeldLock>) -> Self {
         let is_new = |new: &HeldLock| {
-            !self.iter().any(|held| held.key == new.key && held.fence() == new.fence())
+            let same = |held: &&HeldLock| (&held.key, held.fence()) == (&new.key, new.fence());
+            !self.iter().filter(same).any(|held| held.node() == new.node())
         };
         Self(self.iter().cloned().chain(more.into_iter().filter(is_new)).collect())
     }

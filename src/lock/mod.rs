@@ -106,13 +106,12 @@ mod terms;
 pub(crate) mod tests;
 
 pub use self::{
-    answer::{Busy, NotAcquired},
+    answer::{Busy, BusyStatus, NotAcquired},
     elsewhere::SharedSecret,
     ends::{HoldUntil, OnLoss},
     gate::{LockFacts, LockGate, LockTicket},
     guard::{LockGuard, Released},
     held::{HeldLock, HeldLocks},
-    policy::BusyStatus,
     request::LockRequest,
     several::{LockSet, LocksRequest},
 };

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
+    answer::BusyStatus,
     asking::{Asking, MAX_WAIT},
     elsewhere::{self, SharedSecret},
     gate::LockGate,
@@ -17,35 +18,6 @@ use crate::{
     outage::Outage,
     store::{Mode, Store},
 };
-
-/// The status of a busy answer. Its fields and its body are the same, whichever it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum BusyStatus {
-    /// 409: the request conflicts with what is going on at the resource, and may be sent again. The
-    /// default, since it says what is the matter and proxies leave it alone.
-    #[default]
-    Conflict,
-    /// 423 (RFC 4918): for clients that know it from WebDAV.
-    Locked,
-    /// 429: for clients that wait and repeat by themselves after this status. It looks like a quota;
-    /// the problem's type tells them apart.
-    TooManyRequests,
-    /// 503: for proxies and clients that repeat by themselves after this status. Some take the server
-    /// out of service for it.
-    Unavailable,
-}
-
-impl BusyStatus {
-    pub(super) fn code(self) -> u16 {
-        match self {
-            Self::Conflict => 409,
-            Self::Locked => 423,
-            Self::TooManyRequests => 429,
-            Self::Unavailable => 503,
-        }
-    }
-}
 
 /// What a request does that meets a busy lock.
 #[derive(Debug, Clone, Copy)]
@@ -73,6 +45,10 @@ pub(super) struct Policy {
     /// Of services whose word is taken for it that they have a lock.
     trust: Vec<SharedSecret>,
 }
+
+/// Fields of a request that are no client's any more: a layer has said in them what there is to say.
+#[derive(Clone, Default)]
+struct FencesTold(Vec<String>);
 
 impl Default for Policy {
     fn default() -> Self {
@@ -116,10 +92,13 @@ impl Policy {
         key
     }
 
-    /// Takes out of a request what only a layer may say in it, whether it takes a lock or not.
+    /// Takes out of a request what only a layer may say in it, whether it takes a lock or not. What a layer
+    /// further out has said stays.
     pub(super) fn clean<V: View>(&self, view: &mut V) {
+        let told = |name| view.get::<FencesTold>().is_some_and(|told| told.0.contains(name));
         if let Some(name) = &self.fence_header
             && !view.header(name).is_empty()
+            && !told(name)
         {
             view.set_header(name, None);
         }
@@ -141,9 +120,14 @@ impl Policy {
     pub(super) fn tell_fences<V: View>(&self, held: &HeldLocks, view: &mut V) {
         if let Some(name) = &self.fence_header {
             let fences: Vec<_> = held.fences().map(|(_, fence)| fence.to_string()).collect();
-            if !fences.is_empty() {
-                view.set_header(name, Some(&fences.join(", ")));
+            // Without a lock there is none here, not that of another lock further out.
+            let fences = Some(fences.join(", ")).filter(|fences| !fences.is_empty());
+            view.set_header(name, fences.as_deref());
+            let mut told = view.take::<FencesTold>().unwrap_or_default();
+            if !told.0.contains(name) {
+                told.0.push(name.clone());
             }
+            view.put(told);
         }
     }
 
@@ -219,6 +203,9 @@ impl<N: ?Sized> LockGate<N> {
         self.with(|policy| {
             policy.asking.terms.mode = Mode::Permits(most);
             policy.read_write = false;
+            if let Methods::ReadOrWrite = policy.methods {
+                policy.methods = Methods::Unsafe;
+            }
         })
     }
 

@@ -55,7 +55,8 @@ impl LockRequest {
         self
     }
 
-    /// How long a living holder may have it in all. Default 60 s: bounds a handler that never ends.
+    /// How long a living holder may have it in all. Default 60 s: bounds a handler that never ends. At
+    /// least 100 ms.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.asking.set_max_hold(max_hold);
         self
@@ -76,7 +77,8 @@ impl LockRequest {
     /// How the lock may pass from one holder of this process to the next without asking the store:
     /// at most this often, within this time, after a word from the store. Default 16 times within
     /// 10 ms: one call for 17 acquisitions of a hot lock, while other processes wait no longer than
-    /// that for a message that was lost. Nobody is passed over whom the store has told of.
+    /// that for a message that was lost. Nobody is passed over whom the store has told of. More than
+    /// 1000 times is 1000: each needs a fence that is set aside with the grant.
     pub fn hand_over(mut self, most: u32, within: Duration) -> Self {
         self.asking.set_hand_over(most, within);
         self

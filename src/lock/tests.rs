@@ -8,6 +8,7 @@ mod modes;
 mod policy;
 mod readers;
 mod review;
+mod runs;
 mod seam;
 mod several;
 mod terms;

@@ -87,7 +87,7 @@ macro_rules! __lock_settings {
             }
 
             /// Lets up to `most` requests in at once, instead of one; replaces
-            /// [`read_write`](Self::read_write), as that replaces this. A layer without it takes the same
+            /// [`read_write`](Self::read_write), as that replaces this, with the methods it takes. A layer without it takes the same
             /// lock alone, and waits for all of them. Requests under a permit are not deferred.
             ///
             /// # Panics
@@ -171,8 +171,8 @@ macro_rules! __lock_settings {
             }
 
             /// How the lock may pass from one request of this process to the next without asking the
-            /// store: at most this often, within this time after a word from it. Default 16 times within
-            /// 10 ms. See [`LockRequest::hand_over`](::lockgate::lock::LockRequest::hand_over).
+            /// store: at most this often (at most 1000 times), within this time after a word from it.
+            /// Default 16 times within 10 ms. See [`LockRequest::hand_over`](::lockgate::lock::LockRequest::hand_over).
             #[must_use]
             pub fn hand_over(self, most: u32, within: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.hand_over(most, within) }

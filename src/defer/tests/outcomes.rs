@@ -29,7 +29,7 @@ fn run_of(store: &Store) -> (Hold, Replay) {
         Terms { lease: SECOND, renew: false, max_hold: SECOND, job: None, mode: Mode::Exclusive };
     let hold = Attempt::new(store, &key, Mode::Exclusive).granted(1, terms);
     let deferred = Deferred { id: JobId::new(&key), attempt: 1, accepted: UNIX_EPOCH };
-    let marker = Replay::new(deferred, Arc::clone(hold.facts()));
+    let marker = Replay::new(deferred, store, Arc::clone(hold.facts()));
     (hold, marker)
 }
 
@@ -59,7 +59,7 @@ async fn a_503_from_outside_the_lock_is_tried_again() {
 async fn nested(outage: Outage) -> (bool, Replay, Hold) {
     let (store, faults) = faulty();
     let (hold, marker) = run_of(&store);
-    marker.hold_of(&key_of("/x")).expect("it is its own");
+    marker.hold_of(&store, &key_of("/x")).expect("it is its own");
     faults.set("acquire", Fault::Away, 1);
     let source = KeySource::<()>::function(|()| Some("another".to_owned()));
     let lock = LockGate::new(source).store(&store).on_outage(outage);

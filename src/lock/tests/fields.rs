@@ -168,3 +168,37 @@ async fn a_late_writer_does_not_get_past_the_fence() {
     assert!(!row.update("late", late.fence()), "nothing was updated, so it knows");
     assert_eq!(row.0.lock().1, "next");
 }
+
+/// A layer further in that takes no lock for this method leaves the fence that is there.
+#[tokio::test(start_paused = true)]
+async fn a_fence_that_was_told_further_out_stays() {
+    let (store, faults) = faulty();
+    let key = |name: &'static str| KeySource::function(move |()| Some(name.to_owned()));
+    let inner = || LockGate::new(key("y")).store(&store).fence_header("x-fence");
+    let outer = gate(&store).fence_header("X-Fence");
+    let forged = || {
+        let mut view = FakeView::new("POST");
+        view.headers.push(("x-fence", "18446744073709551615"));
+        view
+    };
+    let mut view = forged();
+    let ticket = pass(&outer, &mut view).await;
+    let fence = view.get::<HeldLock>().unwrap().fence().unwrap().to_string();
+    assert!(matches!(inner().methods(["PUT"]).ask(&mut view), Asked::Skip));
+    assert_eq!(view.header("x-fence"), [fence.as_bytes()]);
+    // With a lock of its own it says that one's, and without the lock it wants nothing.
+    let own = pass(&inner(), &mut view).await;
+    let own_fence = view.get::<HeldLock>().unwrap().fence().unwrap().to_string();
+    assert_eq!(view.header("x-fence"), [own_fence.as_bytes()]);
+    drop((own, ticket));
+    faults.set("acquire", Fault::Away, 1);
+    let _admitted = pass(&inner().on_outage(Outage::Admit), &mut view).await;
+    assert!(view.header("x-fence").is_empty());
+    // Under a lock whose layer says no fence, or says it elsewhere, it is still the client's word.
+    for outer in [gate(&store), gate(&store).fence_header("x-other")] {
+        let mut view = forged();
+        let _ticket = pass(&outer, &mut view).await;
+        assert!(matches!(inner().methods(["PUT"]).ask(&mut view), Asked::Skip));
+        assert!(view.header("x-fence").is_empty());
+    }
+}

@@ -143,3 +143,20 @@ fn methods_are_asked_for() {
     let all = some.all_methods();
     assert!(takes(&all, "OPTIONS"));
 }
+
+#[test]
+fn permits_replace_read_write() {
+    let store = Store::memory();
+    let asks = |lock: LockGate<()>, method| {
+        matches!(lock.ask(&mut FakeView::new(method)), Asked::Enter(_))
+    };
+    for method in ["GET", "HEAD", "OPTIONS", "POST"] {
+        let both = asks(gate(&store).read_write().permits(2), method);
+        assert_eq!(both, asks(gate(&store).permits(2), method), "{method}");
+        let both = asks(gate(&store).permits(2).read_write(), method);
+        assert_eq!(both, asks(gate(&store).read_write(), method), "{method}");
+        // What was asked for by name stays.
+        assert!(asks(gate(&store).read_write().all_methods().permits(2), method));
+        assert!(asks(gate(&store).methods([method]).read_write().permits(2), method));
+    }
+}

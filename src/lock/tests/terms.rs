@@ -140,3 +140,13 @@ async fn a_dead_place_costs_the_next_one_little_more_than_its_window() {
     place.refused();
     drop(free(&store).await);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_held_for_a_tenth_of_a_second_at_least() {
+    let store = Store::memory();
+    let guard = store.lock("x").max_hold(Duration::ZERO).acquire().await.unwrap();
+    assert!(guard.held().loss().is_none());
+    let started = tokio::time::Instant::now();
+    guard.lost().await;
+    assert!(started.elapsed() > Duration::from_millis(90), "{:?}", started.elapsed());
+}

@@ -255,3 +255,33 @@ async fn who_was_let_in_without_a_lock_has_none() {
     drop(inner.expect("the store is back, and nobody has it"));
     free(&store).await.release().await;
 }
+
+/// An inner layer whose call goes on in a task of its own, after the outer one's client has gone.
+#[tokio::test(start_paused = true)]
+async fn an_inner_layer_keeps_the_lock_that_it_was_lent() {
+    let store = Store::memory();
+    let gate = gate(&store);
+    let mut view = FakeView::new("POST");
+    let Verdict::Pass(outer) = enter(&gate, &mut view).await else { panic!("it is free") };
+    gate.show(&outer, &mut view);
+    let Verdict::Pass(inner) = enter(&gate, &mut view).await else { panic!("it is its own") };
+    drop(outer);
+    assert!(store.shutdown(SECOND).await);
+    busy(store.as_another_process().lock("x").acquire().await);
+    gate.leave(inner, Outcome::Answered(200)).await;
+    free(&store).await.release().await;
+}
+
+/// A middleware between two layers takes a lock and scopes what is further in.
+#[tokio::test(start_paused = true)]
+async fn a_scope_counts_beside_the_extensions_of_a_request() {
+    let store = Store::memory();
+    let outer = gate(&store);
+    let inner = LockGate::new(KeySource::function(|()| Some("y".to_owned()))).store(&store);
+    let mut view = FakeView::new("POST");
+    let Verdict::Pass(ticket) = enter(&outer, &mut view).await else { panic!("it is free") };
+    outer.show(&ticket, &mut view);
+    let mine = store.lock("y").acquire().await.unwrap();
+    let verdict = mine.scope(enter(&inner, &mut view)).await;
+    assert!(matches!(verdict, Verdict::Pass(_)), "it waits for itself: {verdict:?}");
+}

@@ -1,0 +1,63 @@
+//! The lock of a deferred run, in the layers that the run comes by.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use super::{
+    busy,
+    seam::{enter, gate},
+};
+use crate::{
+    gate::{Deferred, Gate as _, Replay, Verdict, View as _, fake::FakeView},
+    lock::LockGuard,
+    store::{JobId, Store},
+};
+
+/// A request that its worker sends again, under this lock.
+fn run_of(store: &Store, lock: &LockGuard) -> (FakeView, Replay) {
+    let deferred =
+        Deferred { id: JobId::new(lock.key()), attempt: 1, accepted: SystemTime::UNIX_EPOCH };
+    let facts = lock.facts().expect("it is this process's own");
+    let marker = Replay::new(deferred, store, Arc::clone(facts));
+    let mut view = FakeView::new("POST");
+    view.put(marker.clone());
+    (view, marker)
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lock_of_a_run_is_no_lock_of_another_store() {
+    let (mine, other) = (Store::memory(), Store::memory());
+    let run = mine.lock("x").acquire().await.unwrap();
+    let held = other.lock("x").acquire().await.unwrap();
+    let (mut view, marker) = run_of(&mine, &run);
+    let verdict = enter(&gate(&other), &mut view).await;
+    assert!(matches!(verdict, Verdict::Busy(_)), "{verdict:?}");
+    assert!(!marker.was_seen() && marker.was_busy());
+    held.release().await;
+    let verdict = enter(&gate(&other), &mut view).await;
+    assert!(matches!(verdict, Verdict::Pass(_)), "{verdict:?}");
+    busy(other.lock("x").acquire().await);
+}
+
+/// A worker and a layer that have each a handle of their own on one store.
+#[tokio::test(start_paused = true)]
+async fn the_lock_of_a_run_is_known_by_another_handle() {
+    let store = Store::memory();
+    let other = store.as_another_process();
+    let run = store.lock("x").acquire().await.unwrap();
+    let (mut view, marker) = run_of(&store, &run);
+    let lock = gate(&other);
+    let Verdict::Pass(ticket) = enter(&lock, &mut view).await else { panic!("it is its own") };
+    assert!(marker.was_seen());
+    lock.show(&ticket, &mut view);
+    let within = async {
+        let again = other.lock("x").wait(Duration::from_secs(1)).acquire().await;
+        assert_eq!(again.expect("it is its own").fence(), run.fence());
+        let both = other.locks(["x", "y"]).acquire().await.expect("one is there, one is free");
+        assert_eq!(both.fences()[0].1, run.fence());
+        busy(store.as_another_process().lock("y").acquire().await);
+    };
+    lock.within(&ticket).run(within).await;
+}
