@@ -4,12 +4,13 @@ use lockgate_tests::Case;
 
 use super::{line_is, lock::busy, passes_at_once};
 
-/// Three processes: each has one place in the line.
+/// Three processes: each has one place in the line. (Who waits in the holder's own process has none: it is
+/// handed the lock there.)
 pub(crate) async fn waiters_pass_in_the_order_they_came(case: Case) {
-    let (store, a) = (case.store().await, case.site().await);
+    let (store, holder, a) = (case.store().await, case.site().await, case.site().await);
     let b = case.plan().await.framework(case.framework.other());
     let (b, c) = (b.start().await, case.site().await);
-    let hold = a.hold("/orders/7/pay?tag=holder").await;
+    let hold = holder.hold("/orders/7/pay?tag=holder").await;
     let first = b.post("/orders/7/ship?tag=first").spawn();
     line_is(&store, "7", 1).await;
     let second = c.post("/orders/7/ship?tag=second").spawn();
@@ -50,8 +51,8 @@ pub(crate) async fn who_waits_too_long_is_told_so(case: Case) {
 }
 
 pub(crate) async fn a_waiter_that_leaves_keeps_no_place(case: Case) {
-    let (store, site) = (case.store().await, case.site().await);
-    let hold = site.hold("/orders/7/pay").await;
+    let (store, holder, site) = (case.store().await, case.site().await, case.site().await);
+    let hold = holder.hold("/orders/7/pay").await;
     let waiter = site.post("/orders/7/ship?tag=gone").spawn();
     line_is(&store, "7", 1).await;
     waiter.disconnect().await;
@@ -62,8 +63,9 @@ pub(crate) async fn a_waiter_that_leaves_keeps_no_place(case: Case) {
 }
 
 pub(crate) async fn a_second_waiter_passes_when_the_first_has_left(case: Case) {
-    let (store, a, b) = (case.store().await, case.site().await, case.site().await);
-    let hold = a.hold("/orders/7/pay").await;
+    let (store, holder) = (case.store().await, case.site().await);
+    let (a, b) = (case.site().await, case.site().await);
+    let hold = holder.hold("/orders/7/pay").await;
     let gone = a.post("/orders/7/ship?tag=gone").spawn();
     line_is(&store, "7", 1).await;
     let second = b.post("/orders/7/ship?tag=second").spawn();

@@ -6,6 +6,7 @@ use actix_web::{
     Error, HttpMessage as _, HttpRequest, HttpResponse,
     body::MessageBody,
     dev::{ServiceRequest, ServiceResponse},
+    http::header::HeaderValue,
     middleware::{Next, from_fn},
     web::{Data, Payload, ServiceConfig, resource},
 };
@@ -50,7 +51,7 @@ fn keys(config: &mut ServiceConfig) {
     one(
         "/accounts",
         LockLayer::by_keys(|request: &HttpRequest| {
-            accounts(request.headers().get("x-accounts").map(|value| value.as_bytes()))
+            accounts(request.headers().get("x-accounts").map(HeaderValue::as_bytes))
         }),
     );
     one("/document/{id}", by_id().read_write());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::{
     Router,
     extract::{Request, State},
-    http::request::Parts,
+    http::{HeaderValue, request::Parts},
     middleware::{Next, from_fn},
     response::Response,
     routing::any,
@@ -50,7 +50,7 @@ fn keys() -> Routes {
         .merge(one(
             "/accounts",
             LockLayer::by_keys(|parts: &Parts| {
-                accounts(parts.headers.get("x-accounts").map(|value| value.as_bytes()))
+                accounts(parts.headers.get("x-accounts").map(HeaderValue::as_bytes))
             }),
         ))
         .merge(one("/document/{id}", by_id().read_write()))
