@@ -114,7 +114,7 @@ impl Ended {
 }
 
 /// What a release came to, for its holder.
-pub(super) fn outcome(facts: &HoldFacts, gave_back: Result<GaveBack, Error>) -> Released {
+pub(super) fn outcome(facts: &HoldFacts, gave_back: &Result<GaveBack, Error>) -> Released {
     match gave_back {
         _ if facts.loss().is_some() => Released::AlreadyLost,
         Ok(GaveBack::Released) => Released::Released,

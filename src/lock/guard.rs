@@ -200,7 +200,7 @@ impl LockGuard {
         let facts = Arc::clone(hold.facts());
         match Ended::of(hold, turn) {
             Ended::HandedOver => Released::Released,
-            Ended::GiveBack(hold) => outcome(&facts, hold.release().await),
+            Ended::GiveBack(hold) => outcome(&facts, &hold.release().await),
             Ended::Pass(pass) => {
                 let (tell, told) = oneshot::channel();
                 pass.start(Some(tell));

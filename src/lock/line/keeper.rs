@@ -107,7 +107,7 @@ impl Keeper {
         let Some(front) = self.lines.front(&self.name) else {
             self.done = true;
             let released = hold.facts().clone();
-            let answer = outcome(&released, hold.release().await);
+            let answer = outcome(&released, &hold.release().await);
             let _ = tell.map(|tell| tell.send(answer));
             return Next::Ended;
         };
@@ -120,7 +120,7 @@ impl Keeper {
             Ok((gave_back, acquired)) => (Ok(gave_back), Ok(acquired)),
             Err(error) => (Err(Error::new(error.kind(), "release")), Err(error)),
         };
-        self.tell(tell, &facts, gave_back);
+        self.tell(tell, &facts, &gave_back);
         let looked = place.looked(asking, answer);
         self.decide(looked, asking).await
     }
@@ -133,7 +133,7 @@ impl Keeper {
         &self,
         tell: Option<oneshot::Sender<Released>>,
         facts: &HoldFacts,
-        gave_back: Result<GaveBack, Error>,
+        gave_back: &Result<GaveBack, Error>,
     ) {
         if let Some(tell) = tell {
             let _ = tell.send(outcome(facts, gave_back));

@@ -39,11 +39,11 @@ fn apart(reply: Reply) -> (Reply, Vec<Duration>) {
     let zero = Duration::ZERO;
     let (reply, times) = match reply {
         Reply::Acquired(reply) => {
-            let (plain, times) = apart_acquired(reply);
+            let (plain, times) = apart_acquired(&reply);
             (Reply::Acquired(plain), times)
         }
         Reply::HandedOn(gave_back, reply) => {
-            let (plain, times) = apart_acquired(reply);
+            let (plain, times) = apart_acquired(&reply);
             (Reply::HandedOn(gave_back, plain), times)
         }
         Reply::Claimed(Claimed::Claimed { attempt, envelope, .. }) => {
@@ -62,8 +62,8 @@ fn apart(reply: Reply) -> (Reply, Vec<Duration>) {
     (reply, times)
 }
 
-fn apart_acquired(reply: Acquired) -> (Acquired, Vec<Duration>) {
-    match reply {
+fn apart_acquired(reply: &Acquired) -> (Acquired, Vec<Duration>) {
+    match *reply {
         Acquired::Held { line, next, .. } => {
             (Acquired::Held { fence: 0, line, next: next.min(1), now: 0 }, vec![])
         }
