@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::{
-    estimate::HoldTimes,
-    gate::{LockGate, LockTicket, Ticket},
+    gate::LockGate,
     guard::Released,
     held::HeldLocks,
     several::LockSet,
+    ticket::{LockTicket, Ticket},
 };
 use crate::{
     gate::{Outcome, Parting},
@@ -151,8 +151,8 @@ impl Ends {
             return Parting::Keep(ticket);
         }
         let (held, loss, own) = match ticket.0 {
-            Ticket::Own { guard, store, since } => {
-                store.room::<HoldTimes>().note(since.elapsed());
+            Ticket::Own { guard, times, since } => {
+                times.note(since.elapsed());
                 let held = guard.held();
                 let loss = self.give_back(guard).await;
                 (held, loss, true)

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     gate::{Deferred, Gate as _, Outcome, Parting, Replay, Verdict, View as _, fake::FakeView},
-    lock::{LockGate, LockTicket, OnLoss, gate::Ticket},
+    lock::{LockGate, LockTicket, OnLoss, ticket::Ticket},
     store::{Fault, Loss, Store, faulty},
 };
 
