@@ -66,8 +66,10 @@ impl Reply {
             .retry_after(Duration::from_secs(1))
     }
 
-    /// A fault of the application's wiring. The log names the fix, the client learns nothing.
-    pub(crate) fn wiring_fault() -> Self {
+    /// A fault of the application's wiring: 500, as problem+json. The log names the fix, the client learns
+    /// nothing.
+    #[must_use]
+    pub fn wiring_fault() -> Self {
         Self::problem(500, problem::WIRING, "The server is not configured rightly")
     }
 

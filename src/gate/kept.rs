@@ -7,7 +7,7 @@ use std::{
 
 use futures_util::future::BoxFuture;
 
-use super::{Gate, Outcome, Reading};
+use super::{Gate, Outcome, Reading, Scope};
 
 /// What a driver puts beside a body whose gate has answered [`Parting::Keep`](super::Parting::Keep).
 /// `I` is what the body yields, its error included.
@@ -17,7 +17,7 @@ use super::{Gate, Outcome, Reading};
 pub struct Kept<I>(State<I>);
 
 enum State<I> {
-    Watching { watch: BoxFuture<'static, ()>, reading: Option<Reading>, leave: Leave },
+    Watching { watch: BoxFuture<'static, ()>, reading: Option<Reading>, scope: Scope, leave: Leave },
     Leaving { leaving: BoxFuture<'static, ()>, last: Option<I> },
     Left,
 }
@@ -44,14 +44,14 @@ impl<I> Kept<I> {
         ticket: G::Ticket,
         reading: Option<Reading>,
     ) -> Self {
-        let watch = Box::pin(gate.watch(&ticket));
+        let (watch, scope) = (Box::pin(gate.watch(&ticket)), gate.within(&ticket));
         let leave = || -> BoxFuture<'static, ()> {
             Box::pin(async move {
                 // The head is out: there is nothing to put fields or another answer into.
                 gate.leave(ticket, Outcome::Ended).await;
             })
         };
-        Self(State::Watching { watch, reading, leave: Box::new(leave) })
+        Self(State::Watching { watch, reading, scope, leave: Box::new(leave) })
     }
 
     /// True once the gate has been left: nothing is held any more.
@@ -60,7 +60,7 @@ impl<I> Kept<I> {
         matches!(self.0, State::Left)
     }
 
-    /// Polls the body under the ticket. The gate is left before the end is shown, so that a client that
+    /// Polls the body under the ticket, and within its [`Scope`], as the call that made it. The gate is left before the end is shown, so that a client that
     /// has seen the end can act at once.
     pub fn poll_next(
         &mut self,
@@ -68,14 +68,14 @@ impl<I> Kept<I> {
         next: impl FnOnce(&mut Context<'_>) -> Poll<Next<I>>,
     ) -> Poll<Result<Option<I>, Stopped>> {
         match &mut self.0 {
-            State::Watching { watch, reading, .. } => {
+            State::Watching { watch, reading, scope, .. } => {
                 // First of all: a body that always has something would hide the watch.
                 let slow = |reading: &Reading| reading.poll_too_slow(cx).is_ready();
                 if reading.as_ref().is_some_and(slow) || watch.as_mut().poll(cx).is_ready() {
                     self.0 = State::Left;
                     return Poll::Ready(Err(Stopped));
                 }
-                match ready!(next(cx)) {
+                match ready!(scope.step(|| next(cx))) {
                     Next::Item(item) => return Poll::Ready(Ok(Some(item))),
                     Next::Last(last) => self.leave(last),
                 }

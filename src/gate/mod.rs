@@ -148,7 +148,7 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     fn show<V: View<Native = N>>(&self, ticket: &Self::Ticket, view: &mut V);
 
     /// What code within the inner call may find out without the request: the driver makes the whole call,
-    /// from its first step, within [`Scope::run`].
+    /// from its first step, within [`Scope::run`]. [`Kept`] does so with the body that it keeps a ticket for.
     fn within(&self, ticket: &Self::Ticket) -> Scope {
         let _ = ticket;
         Scope::default()

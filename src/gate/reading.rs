@@ -3,7 +3,7 @@
 //! Counted is the time in which the handler has asked for more and there is nothing: not the time in
 //! which it does other things, and nothing once the body has been read to its end. So a client that sends
 //! a byte a second is stopped as well as one that sends nothing, and one that has sent all is never taken
-//! for slow.
+//! for slow: what has come counts as there from when the body said so, however late the handler looks.
 
 use std::{
     fmt,
@@ -13,11 +13,12 @@ use std::{
         Arc,
         atomic::{AtomicU8, Ordering},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, Wake, Waker},
     time::Duration,
 };
 
 use futures_util::task::AtomicWaker;
+use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep};
 
 /// The driver's end: tells when the client has been too slow. Dropping it ends the count.
@@ -40,6 +41,9 @@ pub struct TooSlow;
 struct Shared {
     state: AtomicU8,
     driver: AtomicWaker,
+    handler: AtomicWaker,
+    /// When the body last told the handler to look, if it has not looked since.
+    woken: Mutex<Option<Instant>>,
 }
 
 const COUNTS: u8 = 0;
@@ -51,7 +55,8 @@ impl Reading {
     #[must_use]
     pub fn new(limit: Duration) -> (Self, Patience) {
         let state = AtomicU8::new(COUNTS);
-        let shared = Arc::new(Shared { state, driver: AtomicWaker::new() });
+        let (driver, handler) = (AtomicWaker::new(), AtomicWaker::new());
+        let shared = Arc::new(Shared { state, driver, handler, woken: Mutex::new(None) });
         let left = limit.min(crate::clock::LONGEST);
         (Self(Arc::clone(&shared)), Patience { shared, left, since: None, sleep: None })
     }
@@ -82,22 +87,57 @@ impl Shared {
     }
 }
 
+/// The body's waker: it notes when it was woken, and wakes the handler.
+impl Wake for Shared {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.woken.lock().get_or_insert_with(Instant::now);
+        self.handler.wake();
+    }
+}
+
 impl Patience {
-    /// To be called after each poll of the body.
+    /// Polls the body.
     ///
     /// # Errors
     ///
     /// If the handler has waited too long. The driver knows it too then.
-    pub fn check(&mut self, cx: &mut Context<'_>, waits: bool) -> Result<(), TooSlow> {
-        if !waits {
-            if let Some(since) = self.since.take() {
-                self.left = self.left.saturating_sub(since.elapsed());
-            }
-            return Ok(());
-        }
+    pub fn poll<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: impl FnOnce(&mut Context<'_>) -> Poll<T>,
+    ) -> Result<Poll<T>, TooSlow> {
         if self.shared.state.load(Ordering::Acquire) == OVER {
-            return Ok(());
+            return Ok(body(cx));
         }
+        // Before the body is polled: what wakes it from then on is about the next poll.
+        let woken = self.shared.woken.lock().take();
+        if woken.is_some() {
+            self.stop(woken);
+        }
+        self.shared.handler.register(cx.waker());
+        let waker = Waker::from(Arc::clone(&self.shared));
+        let polled = body(&mut Context::from_waker(&waker));
+        if polled.is_pending() {
+            self.wait(cx)?;
+        } else {
+            self.stop(None);
+        }
+        Ok(polled)
+    }
+
+    /// The wait that was on is over, since then, or since now.
+    fn stop(&mut self, ended: Option<Instant>) {
+        if let Some(since) = self.since.take() {
+            let ended = ended.unwrap_or_else(Instant::now);
+            self.left = self.left.saturating_sub(ended.saturating_duration_since(since));
+        }
+    }
+
+    fn wait(&mut self, cx: &mut Context<'_>) -> Result<(), TooSlow> {
         let until = *self.since.get_or_insert_with(Instant::now) + self.left;
         let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
         if sleep.deadline() != until {
@@ -129,5 +169,86 @@ impl fmt::Debug for Reading {
 impl fmt::Debug for Patience {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Patience").field("left", &self.left).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::{FutureExt as _, StreamExt as _, future::poll_fn};
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A handler's read of a body, with 5 s of patience in all.
+    struct Body(mpsc::UnboundedReceiver<u8>, Patience);
+
+    impl Body {
+        fn new() -> (mpsc::UnboundedSender<u8>, Self, Reading) {
+            let (client, body) = mpsc::unbounded_channel();
+            let (reading, patience) = Reading::new(5 * SECOND);
+            (client, Self(body, patience), reading)
+        }
+
+        async fn read(&mut self) -> Result<Option<u8>, TooSlow> {
+            let Self(body, patience) = self;
+            poll_fn(|cx| match patience.poll(cx, |cx| body.poll_recv(cx)) {
+                Ok(polled) => polled.map(Ok),
+                Err(slow) => Poll::Ready(Err(slow)),
+            })
+            .await
+        }
+    }
+
+    /// As the loser of a `select!` does.
+    #[tokio::test(start_paused = true)]
+    async fn what_has_come_is_there_however_late_the_handler_looks() {
+        let (client, mut body, reading) = Body::new();
+        for byte in 0..9 {
+            assert_eq!(body.read().now_or_never(), None);
+            client.send(byte).expect("it is read");
+            tokio::time::sleep(6 * SECOND).await;
+            assert_eq!(body.read().await, Ok(Some(byte)));
+        }
+        assert!(!reading.is_too_slow());
+        // The time until it came is counted all the same.
+        assert_eq!(body.read().now_or_never(), None);
+        tokio::time::sleep(3 * SECOND).await;
+        client.send(9).expect("it is read");
+        tokio::time::sleep(6 * SECOND).await;
+        assert_eq!(body.read().await, Ok(Some(9)));
+        let since = Instant::now();
+        assert_eq!(body.read().await, Err(TooSlow));
+        assert_eq!(since.elapsed(), 2 * SECOND);
+        assert!(reading.is_too_slow());
+    }
+
+    /// Whoever was told to look, and finds nothing, waits again from then on.
+    #[tokio::test(start_paused = true)]
+    async fn a_wake_without_anything_does_not_end_the_wait() {
+        let (reading, mut patience) = Reading::new(5 * SECOND);
+        let mut ticks = Box::pin(futures_util::stream::unfold((), |()| async {
+            tokio::time::sleep(SECOND).await;
+            Some(((), ()))
+        }));
+        let since = Instant::now();
+        let mut read = async || {
+            poll_fn(|cx| {
+                let nothing = |cx: &mut Context<'_>| {
+                    // Wakes each second, and yields nothing.
+                    while ticks.poll_next_unpin(cx).is_ready() {}
+                    Poll::<()>::Pending
+                };
+                match patience.poll(cx, nothing) {
+                    Ok(_) => Poll::Pending,
+                    Err(slow) => Poll::Ready(slow),
+                }
+            })
+            .await
+        };
+        assert_eq!(read().await, TooSlow);
+        assert_eq!(since.elapsed(), 5 * SECOND);
+        assert!(reading.is_too_slow());
     }
 }

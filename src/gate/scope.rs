@@ -27,6 +27,14 @@ impl Scope {
         SCOPE.try_with(|scope| scope.0.as_ref()?.downcast_ref().cloned()).ok().flatten()
     }
 
+    /// Does one step of the inner call, such as a poll of its answer's body, within this.
+    pub(super) fn step<R>(&self, step: impl FnOnce() -> R) -> R {
+        match self.0 {
+            Some(_) => SCOPE.sync_scope(self.clone(), step),
+            None => step(),
+        }
+    }
+
     /// Runs the inner call within this.
     pub fn run<F: Future>(self, inner: F) -> impl Future<Output = F::Output> + use<F> {
         match self.0 {

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::{
-    estimate::HoldTimes,
-    gate::{LockGate, LockTicket, Ticket},
+    gate::LockGate,
     guard::Released,
     held::HeldLocks,
     several::LockSet,
+    ticket::{LockTicket, Ticket},
 };
 use crate::{
     gate::{Outcome, Parting},
@@ -54,6 +54,7 @@ pub enum HoldUntil {
     /// Until the body of the answer has ended, or was dropped: for handlers that go on changing or
     /// reading the resource while they stream. A slow client holds the lock for as long as it takes it to
     /// read, at most [`max_hold`](super::LockRequest::max_hold).
+    /// What streams is within the request as the handler was: if it asks for the lock, it has it already.
     ///
     /// The end of a body is shown to the client when the lock is given back, where the server asks for
     /// the end: in chunked bodies, and in those that know which chunk is their last. An answer without
@@ -151,8 +152,8 @@ impl Ends {
             return Parting::Keep(ticket);
         }
         let (held, loss, own) = match ticket.0 {
-            Ticket::Own { guard, store, since } => {
-                store.room::<HoldTimes>().note(since.elapsed());
+            Ticket::Own { guard, times, since } => {
+                times.note(since.elapsed());
                 let held = guard.held();
                 let loss = self.give_back(guard).await;
                 (held, loss, true)

@@ -8,7 +8,9 @@ use std::{
 use super::answer::Busy;
 use crate::clock::micros;
 
-/// A moving average of hold times in this process; each new one counts for an eighth.
+/// A moving average of the hold times of one layer in this process; each new one counts for an eighth. One
+/// for each layer, because what they do under their locks differs: those of milliseconds would talk for one
+/// of minutes.
 #[derive(Debug, Default)]
 pub(super) struct HoldTimes(AtomicU64);
 

@@ -9,10 +9,10 @@ use super::{
     answer::{Answer, Busy, NotAcquired},
     ends::Ends,
     estimate::HoldTimes,
-    guard::LockGuard,
     held::{HeldLock, HeldLocks},
     policy::Policy,
     several::{LockSet, LocksRequest},
+    ticket::{LockTicket, Ticket},
 };
 use crate::{
     gate::{
@@ -30,13 +30,16 @@ pub struct LockGate<N: ?Sized> {
     pub(super) source: KeySource<N>,
     pub(super) policy: Arc<Policy>,
     pub(super) ends: Ends,
+    /// Of all clones of this layer.
+    times: Arc<HoldTimes>,
 }
 
 impl<N: ?Sized> LockGate<N> {
     /// A lock per key, tried once, on unsafe methods.
     #[must_use]
     pub fn new(source: KeySource<N>) -> Self {
-        Self { source, policy: Arc::default(), ends: Ends::default() }
+        let (policy, ends, times) = (Arc::default(), Ends::default(), Arc::default());
+        Self { source, policy, ends, times }
     }
 
     /// The locks of a request, in the names that this layer gives them.
@@ -67,7 +70,7 @@ impl<N: ?Sized> LockGate<N> {
         if let Some(replay) = replay {
             replay.met_a_busy_lock();
         }
-        let wait = store.room::<HoldTimes>().retry_after(busy);
+        let wait = self.times.retry_after(busy);
         let status = self.policy.busy_status.code();
         let mut reply =
             Reply::problem(status, problem::BUSY, "The resource is busy").retry_after(wait);
@@ -122,64 +125,6 @@ pub struct LockFacts {
     lent: Option<Ticket>,
 }
 
-/// The lock of a request that passed; dropping it gives the lock back. Beside it, all that the request
-/// has, this one included.
-#[derive(Debug)]
-pub struct LockTicket(pub(super) Ticket, HeldLocks);
-
-impl LockTicket {
-    fn new(ticket: Ticket, outer: &HeldLocks) -> Self {
-        let mut whole = Self(ticket, HeldLocks::default());
-        whole.1 = outer.and(whole.held().iter().cloned());
-        whole
-    }
-
-    fn held(&self) -> HeldLocks {
-        match &self.0 {
-            Ticket::Own { guard, .. } => guard.held(),
-            Ticket::Lent { held, .. } | Ticket::Run(held) => held.clone(),
-        }
-    }
-}
-
-#[derive(Debug)]
-pub(super) enum Ticket {
-    Own {
-        guard: LockSet,
-        store: Store,
-        since: Instant,
-    },
-    /// What a layer further out has, or another service, or nobody. Shares of ours are kept with it: the
-    /// inner call may have been sent to a task of its own, and go on when the layer further out is gone.
-    Lent {
-        held: HeldLocks,
-        shares: Vec<LockGuard>,
-    },
-    /// A worker gives it back, when it has seen the answer of this run.
-    Run(HeldLocks),
-}
-
-impl Ticket {
-    /// If the request has all of these locks already, the ticket for them.
-    fn of_what_is_held(
-        store: &Store,
-        keys: &[Key],
-        mode: Mode,
-        held: &HeldLocks,
-        run: Option<&HeldLock>,
-    ) -> Result<Option<Self>, NotAcquired> {
-        if let (Some(run), [_]) = (run, keys) {
-            return Ok(Some(Self::Run([run.clone()].into_iter().collect())));
-        }
-        let found = keys.iter().map(|key| held.find(store, key, mode));
-        let found: Option<Vec<_>> = found.collect::<Result<_, _>>()?;
-        Ok(found.map(|shares| {
-            let held = shares.iter().map(LockGuard::held).collect();
-            Self::Lent { held, shares }
-        }))
-    }
-}
-
 impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     type Facts = LockFacts;
     type Ticket = LockTicket;
@@ -229,7 +174,8 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
                 if let Some(slot) = &facts.slot {
                     slot.empty();
                 }
-                let own = Ticket::Own { guard, store: facts.store, since: Instant::now() };
+                let times = Arc::clone(&self.times);
+                let own = Ticket::Own { guard, times, since: Instant::now() };
                 Verdict::Pass(LockTicket::new(own, &facts.held))
             }
             Ok(Answer::Busy(busy)) | Err(NotAcquired::Busy(busy)) => self.busy(facts, &busy),
@@ -289,7 +235,8 @@ fn would_deadlock() -> Reply {
 
 impl<N: ?Sized> Clone for LockGate<N> {
     fn clone(&self) -> Self {
-        Self { source: self.source.clone(), policy: Arc::clone(&self.policy), ends: self.ends }
+        let (policy, times) = (Arc::clone(&self.policy), Arc::clone(&self.times));
+        Self { source: self.source.clone(), policy, ends: self.ends, times }
     }
 }
 
@@ -299,6 +246,6 @@ impl<N: ?Sized> fmt::Debug for LockGate<N> {
             .field("source", &self.source)
             .field("policy", &self.policy)
             .field("ends", &self.ends)
-            .finish()
+            .finish_non_exhaustive()
     }
 }

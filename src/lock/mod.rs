@@ -95,6 +95,7 @@ mod gate;
 mod grant;
 mod guard;
 mod held;
+mod held_locks;
 mod line;
 mod methods;
 mod policy;
@@ -104,14 +105,16 @@ mod several;
 mod terms;
 #[cfg(test)]
 pub(crate) mod tests;
+mod ticket;
 
 pub use self::{
     answer::{Busy, BusyStatus, NotAcquired},
     elsewhere::SharedSecret,
     ends::{HoldUntil, OnLoss},
-    gate::{LockFacts, LockGate, LockTicket},
+    gate::{LockFacts, LockGate},
     guard::{LockGuard, Released},
     held::{HeldLock, HeldLocks},
     request::LockRequest,
     several::{LockSet, LocksRequest},
+    ticket::LockTicket,
 };

@@ -90,9 +90,8 @@ impl<B: Body<Data = Bytes>> Body for TimedBody<B> {
         let Some(body) = this.body.as_mut().as_pin_mut() else {
             return Poll::Ready(None);
         };
-        let polled = body.poll_frame(cx).map_err(*this.error);
-        match this.patience.check(cx, polled.is_pending()) {
-            Ok(()) => polled,
+        match this.patience.poll(cx, |cx| body.poll_frame(cx)) {
+            Ok(polled) => polled.map_err(*this.error),
             Err(too_slow) => {
                 this.body.set(None);
                 Poll::Ready(Some(Err(too_slow.into())))

@@ -12,7 +12,9 @@ use actix_web::{
     FromRequest, HttpMessage as _, HttpRequest, HttpResponse, ResponseError, dev::Payload,
     http::StatusCode,
 };
-use lockgate::{Deferred, HeldLock, HeldLocks, RateStatus};
+use lockgate::{Deferred, HeldLock, HeldLocks, RateStatus, Reply};
+
+use crate::reply::response;
 
 /// The lock this request runs under; the first that the innermost layer names, if there are several.
 #[derive(Debug, Clone)]
@@ -35,7 +37,7 @@ pub struct CurrentRate(pub RateStatus);
 #[derive(Debug, Clone)]
 pub struct CurrentJob(pub Deferred);
 
-/// Rejection: the layer that makes this value known is not on the route. 500, and a log line.
+/// Rejection: the layer that makes this value known is not on the route. 500 as problem+json, and a log line.
 #[derive(Debug, Clone, Copy)]
 pub struct NotInstalled {
     extractor: &'static str,
@@ -59,7 +61,7 @@ impl ResponseError for NotInstalled {
     fn error_response(&self) -> HttpResponse {
         let Self { extractor, needs } = self;
         tracing::error!(extractor, "nothing to extract: the route needs {needs}");
-        HttpResponse::new(self.status_code())
+        response(Reply::wiring_fault())
     }
 }
 

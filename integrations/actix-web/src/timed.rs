@@ -44,9 +44,8 @@ impl Stream for TimedPayload {
         let Some(payload) = place else {
             return Poll::Ready(None);
         };
-        let polled = Pin::new(payload).poll_next(cx);
-        match patience.check(cx, polled.is_pending()) {
-            Ok(()) => polled,
+        match patience.poll(cx, |cx| Pin::new(payload).poll_next(cx)) {
+            Ok(polled) => polled,
             Err(too_slow) => {
                 *place = None;
                 let error = io::Error::new(io::ErrorKind::TimedOut, too_slow);

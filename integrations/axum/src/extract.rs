@@ -6,12 +6,12 @@
 use std::convert::Infallible;
 
 use axum::{
+    body::Body,
     extract::{FromRequestParts, OptionalFromRequestParts},
-    http::StatusCode,
     response::{IntoResponse, Response},
 };
 use http::request::Parts;
-use lockgate::{Deferred, HeldLock, HeldLocks, RateStatus};
+use lockgate::{Deferred, HeldLock, HeldLocks, RateStatus, Reply, middleware::response};
 
 /// The lock this request runs under; the first that the innermost layer names, if there are several.
 #[derive(Debug, Clone)]
@@ -34,14 +34,14 @@ pub struct CurrentRate(pub RateStatus);
 #[derive(Debug, Clone)]
 pub struct CurrentJob(pub Deferred);
 
-/// Rejection: the layer that makes this value known is not on the route. 500, and a log line.
+/// Rejection: the layer that makes this value known is not on the route. 500 as problem+json, and a log line.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct NotInstalled;
 
 impl IntoResponse for NotInstalled {
     fn into_response(self) -> Response {
-        StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        response::<Body>(Reply::wiring_fault()).map(Body::new)
     }
 }
 
@@ -85,3 +85,36 @@ extractor!(CurrentRate, "a RateLimitLayer", |parts| parts
     .cloned()
     .map(CurrentRate));
 extractor!(CurrentJob, "to run deferred", |parts| parts.extensions.get().cloned().map(CurrentJob));
+
+#[cfg(test)]
+mod tests {
+    use axum::{Router, body::to_bytes, extract::Request, routing::get};
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_extractor_without_its_layer_is_a_problem_of_ours() {
+        async fn never(_: CurrentLock) -> &'static str {
+            panic!("there is no lock")
+        }
+        async fn perhaps(lock: Option<CurrentLock>) -> String {
+            format!("{lock:?}")
+        }
+        let app = Router::new().route("/never", get(never)).route("/perhaps", get(perhaps));
+        let ask = async |path| {
+            let request = Request::get(path).body(Body::empty()).expect("valid");
+            let (parts, body) =
+                app.clone().oneshot(request).await.expect("it does not fail").into_parts();
+            let body = to_bytes(body, 1000).await.expect("short");
+            (parts, String::from_utf8(body.into()).expect("text"))
+        };
+        let (head, problem) = ask("/never").await;
+        assert_eq!(head.status, 500);
+        assert_eq!(head.headers["content-type"], "application/problem+json");
+        assert!(problem.contains("\"status\":500"), "{problem}");
+        assert!(!problem.contains("LockLayer"), "the client learns nothing: {problem}");
+        let (head, none) = ask("/perhaps").await;
+        assert_eq!((head.status.as_u16(), &*none), (200, "None"));
+    }
+}

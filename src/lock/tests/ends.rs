@@ -1,6 +1,6 @@
 //! How the lock of a request ends: what the gate says, and what becomes of the lock.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use futures_util::FutureExt as _;
 use tokio::time::{Instant, timeout};
@@ -10,8 +10,11 @@ use super::{
     seam::{enter, gate},
 };
 use crate::{
-    gate::{Deferred, Gate as _, Outcome, Parting, Replay, Verdict, View as _, fake::FakeView},
-    lock::{LockGate, LockTicket, OnLoss, gate::Ticket},
+    gate::{
+        Deferred, Gate as _, Kept, Next, Outcome, Parting, Replay, Verdict, View as _,
+        fake::FakeView,
+    },
+    lock::{HoldUntil, LockGate, LockTicket, OnLoss, ticket::Ticket},
     store::{Fault, Loss, Store, faulty},
 };
 
@@ -188,4 +191,27 @@ async fn the_loss_of_a_run_is_its_workers() {
     assert!(guard.held().loss().is_some());
     let parting = gate.leave(run, Outcome::Answered(200)).await;
     assert!(matches!(&parting, Parting::Fields(fields) if fields.is_empty()), "{parting:?}");
+}
+
+/// What streams under the lock is within the request still: it does not wait for itself.
+#[tokio::test(start_paused = true)]
+async fn a_body_that_keeps_the_lock_has_it_too() {
+    let (store, faults) = faulty();
+    let gate = gate(&store).hold_until(HoldUntil::BodyEnd);
+    let ticket = pass(&gate).await;
+    let parting = gate.leave(ticket, Outcome::Streams(200)).await;
+    let Parting::Keep(ticket) = parting else { panic!("{parting:?}") };
+    let mut kept = Kept::new(gate, ticket, None);
+    faults.set("acquire", Fault::Away, usize::MAX);
+    let mut inner = pin!(store.lock("x").acquire());
+    let next = poll_fn(|cx| {
+        kept.poll_next(cx, |cx| inner.as_mut().poll(cx).map(|guard| Next::Item(guard)))
+    });
+    let guard = next.await.expect("it goes on").expect("one is to come").expect("it is its own");
+    drop(guard);
+    assert_eq!(faults.left("acquire"), usize::MAX, "no call is made");
+    faults.set("acquire", Fault::Away, 0);
+    let end = poll_fn(|cx| kept.poll_next(cx, |_| Poll::Ready(Next::Last(None)))).await;
+    assert!(matches!(end, Ok(None)) && kept.has_left());
+    drop(free(&store).await);
 }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     defer::DeferGate,
-    gate::{Asked, Gate as _, Outcome, Parting, Verdict, fake::FakeView},
+    gate::{Asked, Gate as _, KeySource, Outcome, Parting, Verdict, fake::FakeView},
     lock::{BusyStatus, LockGate},
     reply::Reply,
     store::{Fault, Store, faulty},
@@ -158,5 +158,29 @@ fn permits_replace_read_write() {
         // What was asked for by name stays.
         assert!(asks(gate(&store).read_write().all_methods().permits(2), method));
         assert!(asks(gate(&store).methods([method]).read_write().permits(2), method));
+    }
+}
+
+/// Many short holds under one layer tell the clients of another one nothing.
+#[tokio::test(start_paused = true)]
+async fn how_long_locks_are_held_is_told_of_each_layer() {
+    let store = Store::memory();
+    let slow = LockGate::<()>::new(KeySource::function(|()| Some("y".to_owned()))).store(&store);
+    let fast = gate(&store);
+    for (lock, times, held) in [(&slow, 1, 30 * SECOND), (&fast, 100, Duration::from_millis(5))] {
+        for _ in 0..times {
+            // Each from a clone, as a server has it.
+            let lock = lock.clone();
+            let entered = enter(&lock, &mut FakeView::new("POST")).await;
+            let Verdict::Pass(ticket) = entered else { panic!("it is free") };
+            tokio::time::sleep(held).await;
+            lock.leave(ticket, Outcome::Answered(200)).await;
+        }
+    }
+    let _held = store.locks(["x", "y"]).acquire().await.unwrap();
+    for (lock, seconds) in [(&fast, "1"), (&slow, "10")] {
+        let told = refused(lock).await.fields;
+        let told = told.into_iter().find(|(name, _)| name == "retry-after");
+        assert_eq!(told.expect("it is always there").1, seconds);
     }
 }

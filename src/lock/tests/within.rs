@@ -108,7 +108,7 @@ async fn who_is_outside_the_request_is_another_owner() {
         .await;
     // A lock that was lost is nobody's to share.
     let lease = match &ticket.0 {
-        crate::lock::gate::Ticket::Own { guard, .. } => guard.lease().clone(),
+        crate::lock::ticket::Ticket::Own { guard, .. } => guard.lease().clone(),
         _ => panic!("it is its own"),
     };
     lease.lose(crate::store::Loss::Taken);
