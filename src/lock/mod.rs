@@ -35,7 +35,7 @@ mod guard;
 mod line;
 mod request;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use self::{
     ends::{HoldUntil, OnLoss},

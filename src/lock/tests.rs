@@ -1,6 +1,6 @@
 //! The lock engine on the embedded store, with tokio's clock stopped: time passes when nothing runs.
 
-mod cancel;
+pub(crate) mod cancel;
 mod ends;
 mod handover;
 mod modes;

@@ -77,7 +77,7 @@ async fn a_frozen_server_costs_a_deadline_and_not_more() {
 #[tokio::test]
 async fn killed_connections_are_replaced_without_an_error() {
     let server = Server::start().await;
-    let store = server.store().await;
+    let store = server.patient_store().await;
     for _ in 0..10 {
         let guard = store.lock("x").acquire().await.unwrap();
         server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
@@ -88,7 +88,7 @@ async fn killed_connections_are_replaced_without_an_error() {
 #[tokio::test]
 async fn flushed_scripts_are_sent_again() {
     let server = Server::start().await;
-    let store = server.store().await;
+    let store = server.patient_store().await;
     for _ in 0..5 {
         let guard = store.lock("x").acquire().await.unwrap();
         server.command(&["SCRIPT", "FLUSH"]).await;
@@ -144,7 +144,7 @@ async fn bad_urls_are_refused_with_a_sentence_that_keeps_the_password() {
 async fn lost_replies_neither_block_nor_release_twice() {
     let server = Server::start().await;
     let proxy = Proxy::to(server.port()).await;
-    let store = Store::connect(&proxy.url()).await.unwrap();
+    let store = proxy.patient_store().await;
     drop(store.lock("warm").acquire().await.unwrap());
     for _ in 0..20 {
         // The reply to acquire is lost: the retry finds the lock its own.

@@ -1,11 +1,19 @@
 //! What the connection does when the server or the network does not: each test has a server of its own
 //! that it kills, stops and restarts, or a proxy that loses replies.
 
+mod crowd;
+mod dead;
+mod drops;
+mod ends;
 mod faults;
+mod forgotten;
+mod late;
 mod mends;
 mod proxy;
+mod replies;
 mod runtimes;
 mod server;
+mod wakes;
 
 use std::time::Duration;
 

@@ -1,14 +1,20 @@
 //! A proxy that loses what it is told to lose.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
+    sync::watch,
 };
+
+use crate::store::Store;
 
 /// Forwards to a server; cuts a connection after it has forwarded a call, before the reply.
 #[derive(Clone)]
@@ -20,13 +26,27 @@ pub(super) struct Proxy {
     last: Arc<AtomicBool>,
     /// Connections that still have to lose the answer to their check of the layout, and stay open.
     mute: Arc<AtomicUsize>,
+    weather: Arc<watch::Sender<Weather>>,
+}
+
+/// What becomes of the bytes of all connections, for as long as it lasts.
+#[derive(Debug, Clone, Copy, Default)]
+struct Weather {
+    /// Subscribers hear nothing; what was for them is gone.
+    messages_lost: bool,
+    /// Nothing is read for subscribers: the server keeps it for them, until it does not.
+    messages_stalled: bool,
+    /// Nothing passes either way, and no connection ends. What is on its way arrives afterwards.
+    hole: bool,
 }
 
 impl Proxy {
     pub(super) async fn to(server: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
-        let proxy = Self { port, cuts: Arc::default(), last: Arc::default(), mute: Arc::default() };
+        let weather = Arc::new(watch::Sender::default());
+        let (cuts, last, mute) = (Arc::default(), Arc::default(), Arc::default());
+        let proxy = Self { port, cuts, last, mute, weather };
         let own = proxy.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -38,6 +58,12 @@ impl Proxy {
 
     pub(super) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/?ns=test", self.port)
+    }
+
+    /// A store for which a loaded machine is no outage.
+    pub(super) async fn patient_store(&self) -> Store {
+        let builder = Store::builder(&self.url()).deadline(Duration::from_secs(10));
+        builder.connect().await.expect("the URL is right")
     }
 
     /// The next `calls` script calls lose their reply.
@@ -64,21 +90,42 @@ impl Proxy {
         self.cuts.load(Ordering::SeqCst)
     }
 
+    pub(super) fn lose_messages(&self, lose: bool) {
+        self.weather.send_modify(|weather| weather.messages_lost = lose);
+    }
+
+    pub(super) fn stall_messages(&self, stall: bool) {
+        self.weather.send_modify(|weather| weather.messages_stalled = stall);
+    }
+
+    /// A cable that is pulled, or a firewall that forgets: nobody is told.
+    pub(super) fn hole(&self, hole: bool) {
+        self.weather.send_modify(|weather| weather.hole = hole);
+    }
+
     async fn forward(self, mut client: TcpStream, server: u16) {
+        let mut weather = self.weather.subscribe();
+        if weather.wait_for(|weather| !weather.hole).await.is_err() {
+            return;
+        }
         let Ok(mut server) = TcpStream::connect(("127.0.0.1", server)).await else {
             return;
         };
         if self.last.load(Ordering::SeqCst) && self.cuts_left() == 0 {
             return;
         }
-        let mut mute = false;
+        let (mut mute, mut subscriber) = (false, false);
         let (mut up, mut down) = ([0; 65536], [0; 65536]);
         loop {
+            let now = *weather.borrow_and_update();
+            let stalled = now.hole || (subscriber && now.messages_stalled);
             tokio::select! {
-                n = client.read(&mut up) => {
+                changed = weather.changed() => if changed.is_err() { return },
+                n = client.read(&mut up), if !now.hole => {
                     let Ok(n @ 1..) = n else { return };
                     let names = |word: &[u8]| up[..n].windows(word.len()).any(|at| at == word);
                     let cut = names(b"EVAL") && takes_one(&self.cuts);
+                    subscriber |= names(b"SUBSCRIBE");
                     mute |= names(b"HSETNX") && takes_one(&self.mute);
                     if server.write_all(&up[..n]).await.is_err() {
                         return;
@@ -89,9 +136,10 @@ impl Proxy {
                         return;
                     }
                 }
-                n = server.read(&mut down) => {
+                n = server.read(&mut down), if !stalled => {
                     let Ok(n @ 1..) = n else { return };
-                    if !mute && client.write_all(&down[..n]).await.is_err() {
+                    let lost = mute || (subscriber && now.messages_lost);
+                    if !lost && client.write_all(&down[..n]).await.is_err() {
                         return;
                     }
                 }

@@ -19,11 +19,16 @@ impl Server {
         Self::start_with(None).await
     }
 
+    /// On another port if somebody else was faster to take the first one.
     pub(super) async fn start_with(password: Option<&'static str>) -> Self {
-        let port = free_port();
-        let server = Self { child: spawn(port, password), port, password };
-        server.answers().await;
-        server
+        for _ in 0..5 {
+            let port = free_port();
+            let server = Self { child: spawn(port, password), port, password };
+            if server.answers().await {
+                return server;
+            }
+        }
+        panic!("redis-server does not start");
     }
 
     pub(super) fn port(&self) -> u16 {
@@ -42,7 +47,7 @@ impl Server {
     /// Comes back empty, on the same port.
     pub(super) async fn restart(&mut self) {
         self.child = spawn(self.port, self.password);
-        self.answers().await;
+        assert!(self.answers().await, "redis-server on port {} does not answer", self.port);
     }
 
     /// SIGSTOP: connections stay, nothing answers.
@@ -87,15 +92,48 @@ impl Server {
         Store::connect(&self.url()).await.expect("the URL is right")
     }
 
-    async fn answers(&self) {
-        for _ in 0..500 {
-            if tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await.is_ok() {
-                return;
+    /// A store for which a loaded machine is no outage.
+    pub(super) async fn patient_store(&self) -> Store {
+        let builder = Store::builder(&self.url()).deadline(Duration::from_secs(10));
+        builder.connect().await.expect("the URL is right")
+    }
+
+    /// Script calls that it has run.
+    pub(super) async fn calls(&self) -> u64 {
+        self.info("commandstats", "cmdstat_evalsha:calls").await
+            + self.info("commandstats", "cmdstat_eval:calls").await
+    }
+
+    /// The keys that are there, but for those that stay by design.
+    pub(super) async fn left(&self) -> Vec<String> {
+        let mut keys: Vec<String> = self.ask(&["KEYS", "*"]).await;
+        keys.retain(|key| !key.ends_with(":meta") && !key.ends_with("}:f"));
+        keys
+    }
+
+    async fn answers(&self) -> bool {
+        for _ in 0..400 {
+            if self.is_up().await {
+                return true;
             }
             // A process tells nobody when it starts to listen.
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("redis-server on port {} does not answer", self.port);
+        false
+    }
+
+    /// False if it is away, or if another process answers on its port.
+    async fn is_up(&self) -> bool {
+        let user = self.password.map_or_else(String::new, |password| format!(":{password}@"));
+        let url = format!("redis://{user}127.0.0.1:{}/", self.port);
+        let client = redis::Client::open(url).expect("an address");
+        let Ok(mut connection) = client.get_multiplexed_async_connection().await else {
+            return false;
+        };
+        let mut info = redis::cmd("INFO");
+        let text = info.arg("server").query_async::<String>(&mut connection).await;
+        let ours = format!("process_id:{}", self.child.id());
+        text.is_ok_and(|text| text.lines().any(|line| line == ours))
     }
 }
 
@@ -117,7 +155,14 @@ fn spawn(port: u16, password: Option<&str>) -> Child {
     command.spawn().expect("these tests need a redis-server: install Redis, or put it into PATH")
 }
 
+/// Below those that the kernel gives to clients: one of them could take it before the server does, or
+/// while the server is away.
 pub(super) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("it is bound").port()
+    loop {
+        let [high, low, ..] = *uuid::Uuid::new_v4().as_bytes();
+        let port = 10_000 + u16::from_be_bytes([high, low]) % 20_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }

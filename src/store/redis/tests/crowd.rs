@@ -1,0 +1,231 @@
+//! Crowds: what many tasks of several processes cost, and who has to wait for whom.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use tokio::task::JoinHandle;
+
+use super::{SECOND, server::Server};
+use crate::{
+    lock::{LockRequest, Released, tests::cancel::nothing_is_left},
+    store::{SPARE_FENCES, Store},
+};
+
+/// Longest time in which one who asks stands in the store's line, and holders have been told of it. (Of a
+/// loaded machine; the hand-over ends 10 ms after a word from the store even without being told.)
+const IN_LINE: Duration = Duration::from_millis(100);
+
+/// When somebody asked, and when it was granted.
+#[derive(Clone, Copy)]
+struct Turn {
+    asked: Instant,
+    got: Instant,
+}
+
+type Turns = Arc<Mutex<Vec<Turn>>>;
+
+/// Asks, holds it for so long and gives it back, again and again until it is told to stop.
+fn goes_round(
+    request: LockRequest,
+    hold: Duration,
+    pause: Duration,
+    turns: &Turns,
+    stop: &Arc<AtomicBool>,
+) -> JoinHandle<()> {
+    let (turns, stop) = (Arc::clone(turns), Arc::clone(stop));
+    tokio::spawn(async move {
+        while !stop.load(Ordering::Relaxed) {
+            let asked = Instant::now();
+            let guard = request.clone().wait(60 * SECOND).acquire().await.expect("it is served");
+            turns.lock().push(Turn { asked, got: Instant::now() });
+            if !hold.is_zero() {
+                tokio::time::sleep(hold).await;
+            }
+            guard.release().await;
+            if !pause.is_zero() {
+                tokio::time::sleep(pause).await;
+            }
+        }
+    })
+}
+
+/// Until so many turns were had. They are: only a machine that does nothing at all takes so long.
+async fn had(turns: &Turns, number: usize) {
+    let until = Instant::now() + 60 * SECOND;
+    while turns.lock().len() < number {
+        assert!(Instant::now() < until, "{} turns of {number}", turns.lock().len());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// How many of `those` came after it stood in line, and were let in before it.
+fn passed_by(one: Turn, those: &Turns) -> usize {
+    let later = |turn: &&Turn| turn.asked > one.asked + IN_LINE && turn.got < one.got;
+    those.lock().iter().filter(later).count()
+}
+
+async fn finished(tasks: Vec<JoinHandle<()>>) {
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_thousand_tasks_of_three_processes_are_served_and_leave_nothing() {
+    let server = Server::start().await;
+    let mut stores = Vec::new();
+    for _ in 0..3 {
+        stores.push(server.patient_store().await);
+    }
+    let before = server.calls().await;
+    let (inside, started) = (Arc::new(AtomicBool::new(false)), Instant::now());
+    let tasks = (0..1000).map(|n| {
+        let (request, inside) = (stores[n % 3].lock("x").wait(60 * SECOND), Arc::clone(&inside));
+        tokio::spawn(async move {
+            let guard = request.acquire().await.expect("it is served");
+            assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
+            tokio::task::yield_now().await;
+            inside.store(false, Ordering::SeqCst);
+            assert_eq!(guard.release().await, Released::Released);
+        })
+    });
+    finished(tasks.collect()).await;
+    let calls = server.calls().await - before;
+    assert!(calls <= 1000, "{calls} calls for 1000 acquisitions");
+    assert!(started.elapsed() < 20 * SECOND);
+    for store in &stores {
+        nothing_is_left(store, "after the crowd").await;
+    }
+    assert_eq!(server.left().await, [""; 0]);
+    let listeners: String = server.ask(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
+    assert!(listeners.lines().count() <= 3, "more than one a process: {listeners}");
+}
+
+/// One process keeps 64 tasks at it; three others ask now and then.
+#[tokio::test]
+async fn quiet_processes_wait_for_a_cohort_of_a_chatty_one_and_no_longer() {
+    let server = Server::start().await;
+    let (chatty, quiet, stop) = (Turns::default(), Turns::default(), Arc::default());
+    let loud = server.patient_store().await;
+    let mut tasks = Vec::new();
+    for _ in 0..64 {
+        let zero = Duration::ZERO;
+        tasks.push(goes_round(loud.lock("x"), zero, zero, &chatty, &stop));
+    }
+    for _ in 0..3 {
+        let request = server.patient_store().await.lock("x");
+        let (hold, pause) = (Duration::ZERO, Duration::from_millis(20));
+        tasks.push(goes_round(request, hold, pause, &quiet, &stop));
+    }
+    had(&quiet, 40).await;
+    stop.store(true, Ordering::Relaxed);
+    finished(tasks).await;
+    let waits: Vec<_> = quiet.lock().clone();
+    let most = usize::try_from(SPARE_FENCES).unwrap() + 1;
+    for wait in &waits {
+        let passed = passed_by(*wait, &chatty);
+        assert!(passed <= most, "passed by {passed}, after {:?}", wait.got - wait.asked);
+    }
+}
+
+async fn flooded(flood: impl Fn(&Store) -> LockRequest, few: impl Fn(&Store) -> LockRequest) {
+    let server = Server::start().await;
+    let (many, seldom, stop) = (Turns::default(), Turns::default(), Arc::default());
+    let mut tasks = Vec::new();
+    for _ in 0..2 {
+        let store = server.patient_store().await;
+        for _ in 0..12 {
+            let (hold, pause) = (Duration::from_millis(2), Duration::ZERO);
+            tasks.push(goes_round(flood(&store), hold, pause, &many, &stop));
+        }
+    }
+    let store = server.patient_store().await;
+    let (hold, pause) = (Duration::from_millis(1), Duration::from_millis(10));
+    tasks.push(goes_round(few(&store), hold, pause, &seldom, &stop));
+    had(&seldom, 12).await;
+    stop.store(true, Ordering::Relaxed);
+    finished(tasks).await;
+    let waits: Vec<_> = seldom.lock().clone();
+    for wait in &waits {
+        // Two processes with a cohort each, of as many as they have tasks.
+        let passed = passed_by(*wait, &many);
+        assert!(passed <= 2 * 17, "passed by {passed}, after {:?}", wait.got - wait.asked);
+    }
+    assert!(store.shutdown(SECOND).await);
+}
+
+#[tokio::test]
+async fn a_writer_is_let_in_under_a_flood_of_readers() {
+    flooded(|store| store.lock("x").shared(), |store| store.lock("x")).await;
+}
+
+#[tokio::test]
+async fn a_reader_is_let_in_under_a_flood_of_writers() {
+    flooded(|store| store.lock("x"), |store| store.lock("x").shared()).await;
+}
+
+/// Scripts are forgotten, and subscribers cut off, in the middle of it all.
+#[tokio::test]
+async fn a_crowd_does_not_notice_that_scripts_are_forgotten() {
+    let server = Server::start().await;
+    let (turns, stop) = (Turns::default(), Arc::default());
+    let mut tasks = Vec::new();
+    let mut stores = Vec::new();
+    for _ in 0..3 {
+        let store = server.patient_store().await;
+        for _ in 0..4 {
+            let (hold, pause) = (Duration::ZERO, Duration::from_millis(1));
+            tasks.push(goes_round(store.lock("x"), hold, pause, &turns, &stop));
+        }
+        stores.push(store);
+    }
+    for _ in 0..50 {
+        server.command(&["SCRIPT", "FLUSH"]).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    finished(tasks).await;
+    assert!(turns.lock().len() > 100);
+    for store in &stores {
+        assert!(store.shutdown(SECOND).await);
+    }
+    assert_eq!(server.left().await, [""; 0]);
+}
+
+/// What is dropped, kept for later or waited for when a process drains is given back by it.
+#[tokio::test]
+async fn a_drain_gives_back_locks_and_places() {
+    let server = Server::start().await;
+    let (store, other) = (server.patient_store().await, server.patient_store().await);
+    let held = other.lock("held").acquire().await.unwrap();
+    for n in 0..20 {
+        let name = format!("{n}");
+        let request = store.lock(name.as_str());
+        let guard = request.linger(60 * SECOND).wait(SECOND).acquire().await.unwrap();
+        if n % 2 == 0 {
+            drop(guard);
+        } else {
+            assert_eq!(guard.release().await, Released::Released);
+        }
+    }
+    let waiters: Vec<_> =
+        (0..5).map(|_| tokio::spawn(store.lock("held").wait(60 * SECOND).acquire())).collect();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    for waiter in &waiters {
+        waiter.abort();
+    }
+    for waiter in waiters {
+        let _ = waiter.await;
+    }
+    tokio::task::yield_now().await;
+    assert!(store.shutdown(5 * SECOND).await);
+    assert_eq!(held.release().await, Released::Released);
+    assert!(other.shutdown(SECOND).await);
+    assert_eq!(server.left().await, [""; 0]);
+}

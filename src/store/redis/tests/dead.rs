@@ -1,0 +1,81 @@
+//! Places of processes that have died in line.
+
+use std::time::{Duration, Instant};
+
+use super::{SECOND, server::Server};
+use crate::{
+    Key,
+    lock::Released,
+    store::{ACCEPT_WINDOW, Acquire, Acquired, Mode, SPARE_FENCES, Store, Token, backend::Node},
+};
+
+/// Between two looks of one who waits, with its jitter.
+const LOOK: Duration = Duration::from_millis(332);
+
+/// What a loaded machine adds: far less than a lease, which each of the dead must not cost.
+const SLACK: Duration = SECOND;
+
+/// A process takes a place, and dies: nobody confirms what is offered to it.
+async fn dies_in_line(store: &Store, mode: Mode) {
+    let call = Acquire {
+        key: Key::custom("x"),
+        me: Token::new(&Node::new()),
+        mode,
+        lease: 10 * SECOND,
+        spare: SPARE_FENCES,
+        wait: Some(60 * SECOND),
+        old_seq: 0,
+        record: None,
+    };
+    let answer = store.backend().acquire(call).await.expect("the store is there");
+    assert!(matches!(answer, Acquired::Busy { joined: true, .. }), "{answer:?}");
+}
+
+/// How long a waiter behind so many dead ones stands there after the lock was given back.
+async fn waited_behind(dead: u32, mode: Mode) -> Duration {
+    let server = Server::start().await;
+    let (store, other) = (server.patient_store().await, server.patient_store().await);
+    let held = other.lock("x").acquire().await.expect("it is free");
+    for _ in 0..dead {
+        dies_in_line(&other, mode).await;
+    }
+    let waiter = tokio::spawn(store.lock("x").wait(60 * SECOND).acquire());
+    loop {
+        let asked = other.as_another_process().lock("x").acquire().await;
+        let Err(crate::NotAcquired::Busy(busy)) = asked else { panic!("{asked:?}") };
+        if busy.line == u64::from(dead) + 1 {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    let since = Instant::now();
+    assert_eq!(held.release().await, Released::Released);
+    let guard = waiter.await.expect("no panic").expect("it is served");
+    let waited = since.elapsed();
+    assert_eq!(guard.release().await, Released::Released);
+    assert!(store.shutdown(SECOND).await);
+    assert_eq!(server.left().await, [""; 0]);
+    waited
+}
+
+#[tokio::test]
+async fn a_dead_grantee_costs_its_accept_window() {
+    let waited = waited_behind(1, Mode::Exclusive).await;
+    assert!(waited >= ACCEPT_WINDOW, "it was offered to the dead one first: {waited:?}");
+    assert!(waited < ACCEPT_WINDOW + LOOK + SLACK, "{waited:?}");
+}
+
+#[tokio::test]
+async fn eight_dead_waiters_cost_a_window_each() {
+    let waited = waited_behind(8, Mode::Exclusive).await;
+    assert!(waited >= 8 * ACCEPT_WINDOW, "{waited:?}");
+    // Each offer ends between two looks, and the look that finds it ended makes the next.
+    assert!(waited < 9 * LOOK + SLACK, "{waited:?}");
+}
+
+/// All of the leading run are offered it at once, and lapse together.
+#[tokio::test]
+async fn dead_readers_cost_one_window_together() {
+    let waited = waited_behind(8, Mode::Shared).await;
+    assert!(waited < ACCEPT_WINDOW + LOOK + SLACK, "{waited:?}");
+}

@@ -1,0 +1,38 @@
+//! Futures that are dropped at each of their await points leave nothing behind, on a real server.
+
+use std::time::Duration;
+
+use super::server::Server;
+use crate::lock::tests::cancel::{WAYS, Way, drop_after, nothing_is_left};
+
+/// Between two polls: less than a round trip takes, about as long, and longer.
+const PAUSES: [Duration; 3] =
+    [Duration::ZERO, Duration::from_micros(200), Duration::from_millis(2)];
+
+/// After how many polls something was dropped last, before it was done.
+async fn dropped_everywhere(server: &Server, way: Way, pause: Duration) -> usize {
+    // Far more than it takes: each poll is followed by a pause, and each wait ends.
+    for polls in 0..200 {
+        let store = server.patient_store().await;
+        let done = drop_after(polls, way, &store, pause).await;
+        let context = format!("{way:?} after {polls} polls, {pause:?} apart");
+        nothing_is_left(&store, &context).await;
+        assert_eq!(server.left().await, [""; 0], "{context}");
+        if done {
+            return polls;
+        }
+    }
+    panic!("{way:?} is never done")
+}
+
+#[tokio::test]
+async fn dropped_at_any_await_nothing_is_left() {
+    let server = Server::start().await;
+    for way in WAYS {
+        let mut most = 0;
+        for pause in PAUSES {
+            most = most.max(dropped_everywhere(&server, way, pause).await);
+        }
+        assert!(most >= 1, "{way:?} never waited");
+    }
+}

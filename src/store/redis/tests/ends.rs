@@ -1,0 +1,127 @@
+//! How a holder can end other than by a release: its runtime, its task, or its thread does.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::{Duration, Instant},
+};
+
+use futures_util::future::join_all;
+use tokio::runtime::{Builder, Runtime};
+
+use super::{SECOND, server::Server};
+use crate::{
+    lock::{LockGuard, Released},
+    store::Store,
+};
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+async fn holds(store: &Store) -> LockGuard {
+    store.lock("x").lease(SECOND).acquire().await.expect("it is free")
+}
+
+/// One waits in the holder's process, and one in another: both are served, and well before the lease
+/// is over.
+async fn both_are_served(store: &Store, other: &Store, end: impl AsyncFnOnce(LockGuard)) {
+    let guard = store.lock("x").acquire().await.expect("it is free");
+    let near = tokio::spawn(store.lock("x").wait(20 * SECOND).acquire());
+    let far = tokio::spawn(other.lock("x").wait(20 * SECOND).acquire());
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let since = Instant::now();
+    end(guard).await;
+    // In either order: they came at nearly the same time.
+    let served = [near, far].map(|waiter| async {
+        let guard = waiter.await.unwrap().expect("it is served");
+        assert_eq!(guard.release().await, Released::Released);
+    });
+    join_all(served).await;
+    assert!(since.elapsed() < 5 * SECOND, "{:?}", since.elapsed());
+}
+
+#[tokio::test]
+async fn a_guard_that_is_dropped_on_a_plain_thread_passes_on() {
+    let server = Server::start().await;
+    let (store, other) = (server.patient_store().await, server.patient_store().await);
+    both_are_served(&store, &other, async |guard| {
+        std::thread::spawn(move || drop(guard)).join().unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_guard_whose_task_panics_passes_on() {
+    let server = Server::start().await;
+    let (store, other) = (server.patient_store().await, server.patient_store().await);
+    both_are_served(&store, &other, async |guard| {
+        let panics = move || {
+            let _guard = guard;
+            std::panic::resume_unwind(Box::new("as a handler might"));
+        };
+        assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_guard_whose_task_is_aborted_passes_on() {
+    let server = Server::start().await;
+    let (store, other) = (server.patient_store().await, server.patient_store().await);
+    both_are_served(&store, &other, async |guard| {
+        let task = tokio::spawn(async move {
+            let _guard = guard;
+            std::future::pending::<()>().await;
+        });
+        tokio::task::yield_now().await;
+        task.abort();
+    })
+    .await;
+}
+
+/// All of a process ends but its threads: the guard is dropped while its runtime goes, or later.
+fn shut_down_under_a_guard(later: bool) {
+    let here = runtime();
+    let (server, other) = here.block_on(async {
+        let server = Server::start().await;
+        let other = server.patient_store().await;
+        (server, other)
+    });
+    let theirs = runtime();
+    let mut kept = None;
+    theirs.block_on(async {
+        let store = server.patient_store().await;
+        let guard = holds(&store).await;
+        for _ in 0..3 {
+            tokio::spawn(store.lock("x").wait(20 * SECOND).acquire());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        if later {
+            kept = Some(guard);
+        } else {
+            tokio::spawn(async move {
+                let _guard = guard;
+                std::future::pending::<()>().await;
+            });
+        }
+    });
+    drop(theirs);
+    drop(kept);
+    here.block_on(async {
+        let since = Instant::now();
+        let guard = other.lock("x").wait(20 * SECOND).acquire().await.expect("it comes free");
+        // The lease, the place of the three who waited, and a look.
+        assert!(since.elapsed() < 4 * SECOND, "{:?}", since.elapsed());
+        assert_eq!(guard.release().await, Released::Released);
+    });
+}
+
+#[test]
+fn a_runtime_that_ends_with_a_guard_on_it_costs_a_lease_at_most() {
+    shut_down_under_a_guard(false);
+}
+
+#[test]
+fn a_guard_that_outlives_its_runtime_costs_a_lease_at_most() {
+    shut_down_under_a_guard(true);
+}

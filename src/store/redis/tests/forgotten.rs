@@ -1,0 +1,108 @@
+//! A server that loses what it knew: those who held locks are told, and fences go on growing.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+
+use super::{SECOND, server::Server, usable};
+use crate::{
+    Key,
+    lock::{LockGuard, Released},
+    store::{Loss, Store, keys::Keys},
+};
+
+const LEASE: Duration = Duration::from_millis(2400);
+
+/// The next tick is a third of a lease away; the other third is for a loaded machine.
+const TICK: Duration = Duration::from_millis(1600);
+
+async fn hold(store: &Store) -> LockGuard {
+    store.lock("x").lease(LEASE).acquire().await.expect("it is free")
+}
+
+/// What the holder is told, how soon, and that nothing goes back.
+async fn is_told(store: &Store, guard: LockGuard, since: Instant) {
+    let held = guard.held();
+    let loss = tokio::time::timeout(5 * SECOND, guard.lost()).await.expect("it is told");
+    let told = since.elapsed();
+    assert!(told < TICK, "{loss:?} after {told:?}");
+    assert_eq!(loss, Loss::Taken);
+    assert!(held.remaining().is_zero());
+    let next = store.lock("x").wait(5 * SECOND).acquire().await.expect("nobody has it");
+    assert!(next.fence() > guard.fence(), "the fence went back");
+    assert_eq!(guard.release().await, Released::AlreadyLost);
+    assert!(!next.remaining().is_zero());
+    assert_eq!(next.release().await, Released::Released, "the late release took another's");
+}
+
+#[tokio::test]
+async fn a_server_that_forgets_everything_tells_holders_at_the_next_tick() {
+    for command in ["FLUSHALL", "FLUSHDB"] {
+        let server = Server::start().await;
+        let store = server.patient_store().await;
+        let guard = hold(&store).await;
+        server.command(&[command]).await;
+        is_told(&store, guard, Instant::now()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_lock_that_is_deleted_by_hand_is_told_at_the_next_tick() {
+    let server = Server::start().await;
+    let store = server.patient_store().await;
+    let guard = hold(&store).await;
+    server.command(&["DEL", &Keys::new("test").holders(&Key::custom("x"))]).await;
+    is_told(&store, guard, Instant::now()).await;
+}
+
+/// Also if somebody has taken it meanwhile: that one's lock is not touched.
+#[tokio::test]
+async fn who_takes_a_forgotten_lock_keeps_it() {
+    let server = Server::start().await;
+    let (store, other) = (server.patient_store().await, server.patient_store().await);
+    let guard = hold(&store).await;
+    server.command(&["FLUSHALL"]).await;
+    let next = other.lock("x").acquire().await.expect("forgotten");
+    assert!(next.fence() > guard.fence());
+    assert_eq!(guard.lost().await, Loss::Taken);
+    assert_eq!(guard.release().await, Released::AlreadyLost);
+    assert_eq!(next.release().await, Released::Released);
+}
+
+#[tokio::test]
+async fn a_server_that_comes_back_empty_tells_holders() {
+    let mut server = Server::start().await;
+    let store = server.store().await;
+    let guard = hold(&store).await;
+    server.kill();
+    server.restart().await;
+    let since = Instant::now();
+    let loss = tokio::time::timeout(5 * SECOND, guard.lost()).await.expect("it is told");
+    // By the first tick that reaches it; if none does, by the end of what is sure.
+    assert!(since.elapsed() < LEASE, "{loss:?} after {:?}", since.elapsed());
+    usable(&store).await;
+    let next = store.lock("x").wait(5 * SECOND).acquire().await.expect("nobody has it");
+    assert!(next.fence() > guard.fence(), "the fence went back");
+    assert_eq!(guard.release().await, Released::AlreadyLost);
+    assert_eq!(next.release().await, Released::Released);
+}
+
+/// Those who stood in line are forgotten too: they line up again by themselves.
+#[tokio::test]
+async fn waiters_that_were_forgotten_are_served() {
+    let server = Server::start().await;
+    let (store, other) = (server.patient_store().await, server.patient_store().await);
+    let guard = hold(&store).await;
+    let waiters: Vec<_> = [&store, &other, &store.as_another_process()]
+        .map(|store| tokio::spawn(store.lock("x").wait(20 * SECOND).lease(LEASE).acquire()))
+        .into();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    server.command(&["FLUSHALL"]).await;
+    let since = Instant::now();
+    drop(guard);
+    let served = waiters.into_iter().map(|waiter| async {
+        drop(waiter.await.expect("no panic").expect("it is served"));
+    });
+    join_all(served).await;
+    assert!(since.elapsed() < 3 * SECOND, "{:?}", since.elapsed());
+}

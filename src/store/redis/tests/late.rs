@@ -1,0 +1,171 @@
+//! What comes too late: a release after the lease, a renewal after a stall, a holder whose cable was
+//! pulled. Nothing that is late touches what is somebody else's by then.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+
+use super::{SECOND, proxy::Proxy, server::Server, usable};
+use crate::{
+    lock::{LockGuard, Released},
+    store::{Loss, Store},
+};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A fixed lease of 100 ms, and a release at about its end: just before, at, and just after it.
+async fn release_at_the_end(store: &Store, other: &Store, name: &str, after: Duration) {
+    let first = store.lock(name).lease_fixed(100 * MS).acquire().await.expect("it is free");
+    let got = Instant::now();
+    let waiter = tokio::spawn(other.lock(name).wait(20 * SECOND).acquire());
+    tokio::time::sleep_until((got + after).into()).await;
+    let fence = first.fence();
+    let released = first.release().await;
+    let next = waiter.await.expect("no panic").expect("it is served");
+    assert!(next.fence() > fence, "{name}: {released:?}");
+    if released == Released::Released {
+        assert!(got.elapsed() >= after, "{name}");
+    }
+    // A stranger sees that the late release has not taken the next one's.
+    let stranger = store.as_another_process().lock(name).acquire().await;
+    assert!(stranger.is_err(), "{name}: {released:?}");
+    assert_eq!(next.release().await, Released::Released, "{name}: {released:?}");
+}
+
+#[tokio::test]
+async fn a_release_that_races_the_end_of_its_lease_takes_nothing_from_the_next() {
+    let server = Server::start().await;
+    let (store, other) = (server.patient_store().await, server.patient_store().await);
+    for round in 0..5 {
+        let races = (0..24).map(|n: u32| {
+            let (store, other) = (&store, &other);
+            async move {
+                let name = format!("{round}-{n}");
+                release_at_the_end(store, other, &name, 88 * MS + n * MS).await;
+            }
+        });
+        join_all(races).await;
+    }
+    assert!(store.shutdown(SECOND).await && other.shutdown(SECOND).await);
+    assert_eq!(server.left().await, [""; 0]);
+}
+
+/// The renewal is under way when the lock is released: whichever comes first, nothing is left.
+#[tokio::test]
+async fn a_renewal_that_races_a_release_revives_nothing() {
+    let server = Server::start().await;
+    let store = server.patient_store().await;
+    let races = (0..40).map(|n: u32| {
+        let store = &store;
+        async move {
+            let name = format!("{n}");
+            let request = store.lock(name.as_str()).lease(300 * MS);
+            let guard = request.acquire().await.expect("it is free");
+            tokio::time::sleep(80 * MS + n * MS).await;
+            assert_eq!(guard.release().await, Released::Released);
+        }
+    });
+    join_all(races).await;
+    assert!(store.shutdown(SECOND).await);
+    assert_eq!(server.left().await, [""; 0]);
+}
+
+/// It stops answering for longer than a lease: holders stop by themselves, while it is silent.
+#[tokio::test]
+async fn a_stall_past_the_lease_is_told_while_it_lasts() {
+    let server = Server::start().await;
+    let store = server.store().await;
+    let guard = store.lock("x").lease(SECOND).acquire().await.unwrap();
+    let got = Instant::now();
+    server.freeze();
+    let loss = guard.lost().await;
+    let told = got.elapsed();
+    assert!(guard.remaining().is_zero());
+    server.thaw();
+    assert_eq!(loss, Loss::Lapsed);
+    assert!(told > 700 * MS, "it holds for as long as it is sure: {told:?}");
+    usable(&store).await;
+    assert_eq!(guard.release().await, Released::AlreadyLost);
+    let next = store.lock("x").wait(5 * SECOND).acquire().await.unwrap();
+    assert_eq!(next.release().await, Released::Released);
+}
+
+/// It is silent for a part of the lease: nothing is lost, and those who could not renew do not storm it.
+async fn nothing_is_lost(stall: impl AsyncFnOnce(&Server)) {
+    const LOCKS: usize = 200;
+    let server = Server::start().await;
+    // Calls fall into the stall, and nothing shorter is an outage.
+    let builder = Store::builder(&server.url()).deadline(600 * MS);
+    let store = builder.connect().await.unwrap();
+    let mut held = Vec::<LockGuard>::new();
+    for n in 0..LOCKS {
+        let name = format!("{n}");
+        let request = store.lock(name.as_str()).lease(2400 * MS);
+        held.push(request.wait(5 * SECOND).acquire().await.unwrap());
+    }
+    // The first renewals fall into it, or are due when it ends.
+    tokio::time::sleep(600 * MS).await;
+    stall(&server).await;
+    usable(&store).await;
+    let before = server.calls().await;
+    tokio::time::sleep(1200 * MS).await;
+    let calls = server.calls().await - before;
+    // Two rounds of two batches, more where they were taken apart.
+    assert!((2..=30).contains(&calls), "{calls} calls for {LOCKS} locks");
+    for guard in held {
+        assert!(!guard.remaining().is_zero(), "lost, although the stall was shorter than a lease");
+        assert_eq!(guard.release().await, Released::Released);
+    }
+}
+
+#[tokio::test]
+async fn a_paused_server_loses_nothing_and_meets_no_storm() {
+    nothing_is_lost(async |server| {
+        server.command(&["CLIENT", "PAUSE", "700", "ALL"]).await;
+        tokio::time::sleep(700 * MS).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_frozen_server_loses_nothing_and_meets_no_storm() {
+    nothing_is_lost(async |server| {
+        server.freeze();
+        tokio::time::sleep(700 * MS).await;
+        server.thaw();
+    })
+    .await;
+}
+
+/// No reset, no answer: the holder is told by its own clock before anybody else can have the lock.
+#[tokio::test]
+async fn a_holder_behind_a_pulled_cable_stops_before_the_next_begins() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let store = Store::connect(&proxy.url()).await.unwrap();
+    let mut other = server.patient_store().await;
+    for round in 0..2 {
+        let guard = store.lock("x").lease(SECOND).wait(5 * SECOND).acquire().await.unwrap();
+        let waiter = tokio::spawn(async move {
+            let next = other.lock("x").wait(20 * SECOND).acquire().await.expect("it is served");
+            (other, next, Instant::now())
+        });
+        tokio::time::sleep(400 * MS).await;
+        proxy.hole(true);
+        let loss = guard.lost().await;
+        let told = Instant::now();
+        assert_eq!(loss, Loss::Lapsed, "round {round}");
+        let (back, next, began) = waiter.await.expect("no panic");
+        assert!(told < began, "round {round}: {:?} too late", told - began);
+        assert!(next.fence() > guard.fence());
+        // What was under way arrives now: renewals, and the release of what was lost.
+        let released = tokio::spawn(guard.release());
+        proxy.hole(false);
+        usable(&store).await;
+        assert_eq!(released.await.unwrap(), Released::AlreadyLost);
+        assert!(store.shutdown(5 * SECOND).await);
+        assert!(!next.remaining().is_zero());
+        assert_eq!(next.release().await, Released::Released, "round {round}");
+        other = back;
+    }
+}

@@ -1,0 +1,131 @@
+//! Replies that are lost after the server has done what it was asked.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use super::{SECOND, proxy::Proxy, server::Server};
+use crate::lock::{
+    Released,
+    tests::cancel::{WAYS, drop_after},
+};
+
+/// In strict order each release is a call that gives back and asks for the next of this process.
+#[tokio::test]
+async fn a_lock_whose_passing_on_is_not_answered_is_passed_on_once() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let store = proxy.patient_store().await;
+    let request = || store.lock("x").strict_order().wait(20 * SECOND);
+    let mut guard = request().acquire().await.unwrap();
+    for _ in 0..20 {
+        let waiter = tokio::spawn(request().acquire());
+        tokio::task::yield_now().await;
+        let fence = guard.fence();
+        proxy.cut(1);
+        assert_eq!(guard.release().await, Released::Released);
+        guard = waiter.await.unwrap().expect("it is passed on");
+        assert_eq!(proxy.cuts_left(), 0);
+        assert!(guard.fence() > fence);
+    }
+    assert_eq!(guard.release().await, Released::Released);
+    assert!(store.shutdown(SECOND).await);
+    assert_eq!(server.left().await, [""; 0]);
+}
+
+/// The confirmation of an offer is not answered: it was the lock's owner all the same.
+#[tokio::test]
+async fn a_confirmation_that_is_not_answered_is_asked_again() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let (store, other) = (proxy.patient_store().await, server.patient_store().await);
+    for _ in 0..10 {
+        let held = other.lock("x").acquire().await.unwrap();
+        let waiter = tokio::spawn(store.lock("x").wait(20 * SECOND).acquire());
+        while other.as_another_process().lock("x").acquire().await.is_err_and(|e| match e {
+            crate::NotAcquired::Busy(busy) => busy.line == 0,
+            crate::NotAcquired::Fault(_) => false,
+        }) {
+            tokio::task::yield_now().await;
+        }
+        proxy.cut(1);
+        held.release().await;
+        let guard = waiter.await.unwrap().expect("no self-block");
+        assert_eq!(proxy.cuts_left(), 0);
+        assert_eq!(guard.release().await, Released::Released);
+    }
+}
+
+/// Any call of three processes may lose its reply, at any time.
+#[tokio::test]
+async fn a_crowd_that_loses_replies_all_the_time_is_served_in_turn() {
+    let server = Server::start().await;
+    let (inside, grants) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (mut tasks, mut proxies, mut stores) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..3 {
+        let proxy = Proxy::to(server.port()).await;
+        let store = proxy.patient_store().await;
+        for n in 0..6 {
+            let (store, inside, grants) = (store.clone(), Arc::clone(&inside), Arc::clone(&grants));
+            tasks.push(tokio::spawn(async move {
+                for turn in 0..10 {
+                    let request = store.lock("x").wait(30 * SECOND);
+                    let request = if n % 2 == 0 { request.strict_order() } else { request };
+                    let guard = request.acquire().await.expect("it is served");
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
+                    tokio::task::yield_now().await;
+                    let last = grants.swap(guard.fence(), Ordering::SeqCst);
+                    assert!(last < guard.fence(), "the fence went back");
+                    assert!(inside.swap(false, Ordering::SeqCst));
+                    if (n + turn) % 3 == 0 {
+                        drop(guard);
+                    } else {
+                        assert_eq!(guard.release().await, Released::Released);
+                    }
+                }
+            }));
+        }
+        proxies.push(proxy);
+        stores.push(store);
+    }
+    let losing = tokio::spawn(async move {
+        for proxy in proxies.iter().cycle() {
+            proxy.cut(1);
+            // Not so often that no second try gets through.
+            tokio::time::sleep(Duration::from_millis(15)).await;
+        }
+    });
+    for task in tasks {
+        task.await.unwrap();
+    }
+    losing.abort();
+    for store in stores {
+        assert!(store.shutdown(20 * SECOND).await);
+    }
+    assert_eq!(server.left().await, [""; 0]);
+}
+
+/// A future is dropped while the reply to its call is being lost.
+#[tokio::test]
+async fn dropped_while_a_reply_is_lost_nothing_is_left() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    for way in WAYS {
+        for lost in 1..=2 {
+            let store = proxy.patient_store().await;
+            proxy.cut(lost);
+            drop_after(2, way, &store, Duration::from_micros(300)).await;
+            proxy.cut(0);
+            assert!(store.shutdown(20 * SECOND).await, "{way:?}");
+            let guard = store.as_another_process().lock("x").wait(20 * SECOND).acquire().await;
+            assert_eq!(guard.expect("it comes free").release().await, Released::Released);
+            // A place whose keeper is just being told is given back by the end of the shutdown.
+            assert!(store.shutdown(SECOND).await);
+            assert_eq!(server.left().await, [""; 0], "{way:?}");
+        }
+    }
+}
