@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+mod faults;
 mod imports;
 mod metadata;
 mod msrv;
@@ -20,7 +21,9 @@ usage: cargo xtask <task>
   check           formatting, lints, docs, each feature alone, MSRV, direction of imports, licences
   bench NAME      `locks`: the lock engine beside its peers, by figures with a line to reach;
                   `bench locks --help` tells its options; `http` and `defer` are not there yet
-  faults          not there yet";
+  faults [--seconds N] [--seed N]
+                  processes that are killed, stopped and cut off hammer a few locks for N seconds
+                  (60), and what they saw is checked: no two holders, fences grow, nothing is left";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -30,9 +33,7 @@ fn main() -> ExitCode {
         ["test", "--", rest @ ..] => test::run(rest),
         ["check"] => check::run(),
         ["bench", rest @ ..] => bench::run(rest),
-        ["faults", ..] => later(
-            "There is no fault run yet: it comes with the work on the engines; `cargo xtask test` is what there is.",
-        ),
+        ["faults", rest @ ..] => faults::run(rest),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             ExitCode::SUCCESS

@@ -9,6 +9,7 @@ mod case;
 mod demo;
 mod desk;
 mod gates;
+pub mod history;
 mod http;
 mod raw;
 mod redis;

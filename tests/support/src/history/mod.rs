@@ -1,0 +1,38 @@
+//! The history check: processes hammer a few locks on one server while they are killed, stopped and cut
+//! off; each writes down what it sees, and at the end a checker reads it all.
+//!
+//! [`conduct`] runs it. The workers are processes of the same program ([`work`]). What is checked, by
+//! the names that the research has for it:
+//!
+//! | | |
+//! |---|---|
+//! | M1, P1, R1 | holds that exclude each other do not overlap; a hold is `[granted, min(release asked, loss told, end of its validity, death))` on one clock |
+//! | M2 | fences are unique, and grow from what ended to what began after it |
+//! | M3 | the fenced register takes no write below its highest fence, and loses no increment |
+//! | F1 | who stands in line is passed by at most H + 1 of each other process that came later |
+//! | L1 | after the faults each waiter is answered within a bound |
+//! | N1 | after quiet: no key but `f` and `meta`, a subscription a process at most, no call |
+//! | N2 | calls per acquisition stay under a ceiling |
+//!
+//! The unfenced register may lose increments under pauses, and how many is only told.
+
+mod check;
+mod clock;
+mod conduct;
+mod dice;
+mod event;
+mod faults;
+mod holder;
+mod ops;
+mod process;
+mod register;
+mod rest;
+mod turn;
+mod worker;
+
+pub use self::{
+    conduct::{Plan, Verdict, conduct},
+    holder::holder,
+    process::Process,
+    worker::{Job, work},
+};

@@ -1,0 +1,68 @@
+//! A process of this program that a test starts, stops and kills.
+
+use std::{path::Path, process::Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
+    process::{Child, ChildStdin, ChildStdout, Command},
+};
+
+/// It ends when this is dropped, or when the program that started it does.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    input: ChildStdin,
+    said: Lines<BufReader<ChildStdout>>,
+}
+
+impl Process {
+    /// Starts the program with these words.
+    ///
+    /// # Panics
+    ///
+    /// If it can't be started.
+    #[must_use]
+    pub fn start<W: AsRef<std::ffi::OsStr>>(program: &Path, words: &[W]) -> Self {
+        let mut command = Command::new(program);
+        command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn().expect("the program is there");
+        let input = child.stdin.take().expect("it is piped");
+        let said = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        Self { child, input, said }
+    }
+
+    /// Tells it something.
+    pub async fn tell(&mut self, line: &str) {
+        // One that has ended hears nothing; what it should have said will be missed.
+        let _ = self.input.write_all(format!("{line}\n").as_bytes()).await;
+        let _ = self.input.flush().await;
+    }
+
+    /// The next that it says; `None` if it has ended.
+    pub async fn says(&mut self) -> Option<String> {
+        self.said.next_line().await.ok().flatten()
+    }
+
+    /// SIGSTOP: all of its threads stop where they are.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// SIGKILL; returns when it has ended.
+    pub async fn kill(&mut self) {
+        let _ = self.child.kill().await;
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = self.child.id().and_then(|pid| Pid::from_raw(pid.try_into().ok()?));
+        if let Some(pid) = pid {
+            let _ = kill_process(pid, signal);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What is changed under a lock: for each lock a register that looks at fences, and one that does not.
+//! They are kept on a server of their own, so that no fault of the lock's server is one of theirs.
+
+use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
+
+/// The highest fence that has read or written counts. A read with it shuts out all that came before:
+/// otherwise a late write could fall between the read and the write of the next holder.
+const READ: &str = r"
+local fence = tonumber(ARGV[1])
+if fence < tonumber(redis.call('HGET', KEYS[1], 'fence') or '0') then return {-1, -1} end
+redis.call('HSET', KEYS[1], 'fence', ARGV[1])
+return {tonumber(redis.call('HGET', KEYS[1], 'value') or '0'), tonumber(redis.call('GET', KEYS[2]) or '0')}
+";
+
+/// The unfenced register takes everything. Returns whether the fenced one did.
+const WRITE: &str = r"
+redis.call('SET', KEYS[2], ARGV[3])
+redis.call('INCR', KEYS[4])
+if tonumber(ARGV[1]) < tonumber(redis.call('HGET', KEYS[1], 'fence') or '0') then return 0 end
+redis.call('HSET', KEYS[1], 'fence', ARGV[1], 'value', ARGV[2])
+redis.call('RPUSH', KEYS[3], ARGV[1] .. ' ' .. ARGV[2])
+return 1
+";
+
+/// What a holder has read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Values {
+    pub(crate) fenced: i64,
+    pub(crate) plain: i64,
+}
+
+/// All that became of a lock's registers.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Outcome {
+    pub(crate) lock: String,
+    /// Fence and value of each write that the fenced one took, in order.
+    pub(crate) writes: Vec<(u64, u64)>,
+    /// Writes to the unfenced one, and its value.
+    pub(crate) plain: (u64, u64),
+}
+
+#[derive(Clone)]
+pub(crate) struct Registers(MultiplexedConnection);
+
+impl Registers {
+    pub(crate) async fn open(url: &str) -> redis::RedisResult<Self> {
+        // A process that was stopped finds no answer late.
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        let client = redis::Client::open(url)?;
+        Ok(Self(client.get_multiplexed_async_connection_with_config(&config).await?))
+    }
+
+    fn keys(lock: &str) -> [String; 4] {
+        ["fenced", "plain", "log", "count"].map(|kind| format!("{kind}:{lock}"))
+    }
+
+    /// `None`: a later holder has been here.
+    pub(crate) async fn read(&self, lock: &str, fence: u64) -> redis::RedisResult<Option<Values>> {
+        let mut call = redis::cmd("EVAL");
+        call.arg(READ).arg(4).arg(&Self::keys(lock)[..]).arg(fence);
+        let (fenced, plain): (i64, i64) = call.query_async(&mut self.0.clone()).await?;
+        Ok((fenced >= 0).then_some(Values { fenced, plain }))
+    }
+
+    /// Whether the fenced register took it.
+    pub(crate) async fn write(
+        &self,
+        lock: &str,
+        fence: u64,
+        next: Values,
+    ) -> redis::RedisResult<bool> {
+        let mut call = redis::cmd("EVAL");
+        call.arg(WRITE).arg(4).arg(&Self::keys(lock)[..]);
+        call.arg(fence).arg(next.fenced).arg(next.plain);
+        call.query_async(&mut self.0.clone()).await
+    }
+
+    pub(crate) async fn outcome(&self, lock: &str) -> redis::RedisResult<Outcome> {
+        let [_, plain, log, count] = Self::keys(lock);
+        let mut all = redis::pipe();
+        all.cmd("LRANGE").arg(log).arg(0).arg(-1).cmd("GET").arg(count).cmd("GET").arg(plain);
+        let (lines, count, plain): (Vec<String>, Option<u64>, Option<u64>) =
+            all.query_async(&mut self.0.clone()).await?;
+        let write = |line: &String| {
+            let (fence, value) = line.split_once(' ')?;
+            Some((fence.parse().ok()?, value.parse().ok()?))
+        };
+        Ok(Outcome {
+            lock: lock.to_owned(),
+            writes: lines.iter().filter_map(write).collect(),
+            plain: (count.unwrap_or(0), plain.unwrap_or(0)),
+        })
+    }
+}
