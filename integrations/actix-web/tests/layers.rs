@@ -322,7 +322,7 @@ async fn an_extractor_without_its_layer_is_500() {
     assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
     assert!(!ran.load(Ordering::SeqCst));
     assert_eq!(answer.headers().get("content-type").unwrap(), "application/problem+json");
-    let problem = Bytes::from(read_body(answer).await);
+    let problem = read_body(answer).await;
     let problem = std::str::from_utf8(&problem).unwrap();
     assert!(problem.contains("\"status\":500"), "{problem}");
     assert!(!problem.contains("LockLayer"), "the client learns nothing: {problem}");
