@@ -44,8 +44,9 @@ pub(crate) struct Registers(MultiplexedConnection);
 
 impl Registers {
     pub(crate) async fn open(url: &str) -> redis::RedisResult<Self> {
-        // A process that was stopped finds no answer late.
+        // For a process that was stopped meanwhile no answer is late.
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        let config = config.set_connection_timeout(None);
         let client = redis::Client::open(url)?;
         Ok(Self(client.get_multiplexed_async_connection_with_config(&config).await?))
     }
