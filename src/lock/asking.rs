@@ -13,7 +13,9 @@ use crate::{
 const MAX_WAITERS: usize = 1024;
 
 /// Most hand-overs without a word from the store: each needs a fence of its own, set aside with the grant.
-const MOST_HAND_OVERS: u32 = 1000;
+/// With many more, a busy shard's fences would run ahead of the server's clock, from which they begin
+/// anew after a loss of data: this many allow for 30,000 grants a second.
+const MOST_HAND_OVERS: u32 = 32;
 
 /// Longest wait: places in the line are kept for no longer.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(600);
@@ -57,6 +59,15 @@ impl Default for Asking {
 }
 
 impl Asking {
+    /// The bounds that apply. Only an exclusive lock passes within the process: of permits several are out
+    /// at a time, and one that was handed on would have an older fence than another's new one.
+    pub(super) fn bounds(&self) -> HandOver {
+        match self.terms.mode {
+            Mode::Exclusive => self.hand_over,
+            Mode::Shared | Mode::Permits(_) => HandOver { most: 0, within: Duration::ZERO },
+        }
+    }
+
     /// Whether a grant that was asked for like this is what the other wants too.
     pub(super) fn same_grant(&self, other: &Self) -> bool {
         self.terms == other.terms

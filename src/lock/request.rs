@@ -78,7 +78,7 @@ impl LockRequest {
     /// at most this often, within this time, after a word from the store. Default 16 times within
     /// 10 ms: one call for 17 acquisitions of a hot lock, while other processes wait no longer than
     /// that for a message that was lost. Nobody is passed over whom the store has told of. More than
-    /// 1000 times is 1000: each needs a fence that is set aside with the grant.
+    /// 32 times is 32: each needs a fence that is set aside with the grant.
     pub fn hand_over(mut self, most: u32, within: Duration) -> Self {
         self.asking.set_hand_over(most, within);
         self
@@ -232,7 +232,7 @@ impl LockRequest {
 
     /// One call, sent by the caller itself; takes the lock if it is free and nobody stands in line.
     async fn once(&self, lines: &Arc<Lines>, record: Option<Arc<str>>) -> Result<Answer, Error> {
-        let Asking { terms, hand_over, .. } = &self.asking;
+        let Asking { terms, .. } = &self.asking;
         let lease = terms.for_the_first_time();
         let mut attempt = Attempt::new(&self.store, &self.key, terms.mode);
         let call = Acquire {
@@ -240,7 +240,7 @@ impl LockRequest {
             me: attempt.me.clone(),
             mode: terms.mode,
             lease,
-            spare: hand_over.most,
+            spare: self.asking.bounds().most,
             wait: None,
             old_seq: 0,
             record,

@@ -51,7 +51,7 @@ impl Lines {
             // Lost before anybody was told of it: nobody stands behind it.
             self.leave_turn(&lease);
         }
-        let fences = Fences::after(fence, asking.hand_over);
+        let fences = Fences::after(fence, asking.bounds());
         let linger = asking.linger;
         LockGuard::new(hold, Some(Turn { lines: Arc::clone(self), fences, linger }))
     }

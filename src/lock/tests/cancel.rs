@@ -174,3 +174,21 @@ async fn dropped_while_the_store_is_silent_it_is_given_back_later() {
     assert!(store.lock("x").acquire().now_or_never().is_none());
     nothing_is_left(&store, "silence").await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_for_places_that_were_just_left() {
+    let (store, faults) = faulty();
+    let other = store.as_another_process();
+    let held = other.lock("x").acquire().await.unwrap();
+    let waiter = tokio::spawn(store.lock("x").wait(20 * SECOND).acquire());
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    // The keeper's next look is under way when its waiter leaves.
+    faults.set("acquire", Fault::Slow(Duration::from_millis(100)), 1);
+    tokio::time::sleep(Duration::from_millis(350)).await;
+    waiter.abort();
+    let _ = waiter.await;
+    assert!(store.shutdown(5 * SECOND).await);
+    let told = super::busy(other.as_another_process().lock("x").acquire().await);
+    assert_eq!(told.line, 0, "a place is left");
+    drop(held);
+}

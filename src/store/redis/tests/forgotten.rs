@@ -106,3 +106,20 @@ async fn waiters_that_were_forgotten_are_served() {
     join_all(served).await;
     assert!(since.elapsed() < 3 * SECOND, "{:?}", since.elapsed());
 }
+
+/// At the rate of one client on one connection, with as many spare fences as there can be.
+#[tokio::test]
+async fn fences_do_not_run_ahead_of_the_clock() {
+    let server = Server::start().await;
+    let store = server.patient_store().await;
+    let request = || store.lock("x").hand_over(1000, SECOND);
+    let mut last = 0;
+    for _ in 0..2000 {
+        let guard = request().acquire().await.unwrap();
+        last = guard.fence();
+        guard.release().await;
+    }
+    server.command(&["FLUSHALL"]).await;
+    let next = request().acquire().await.unwrap();
+    assert!(next.fence() > last, "{} us behind", last - next.fence());
+}
