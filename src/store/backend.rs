@@ -68,7 +68,11 @@ pub(crate) struct Token(Arc<str>);
 
 impl Token {
     pub(crate) fn new(node: &Node) -> Self {
-        Self(format!("{}:{}", uuid::Uuid::new_v4().simple(), node.as_str()).into())
+        let mut nonce = [0; uuid::fmt::Simple::LENGTH];
+        let nonce: &str = uuid::Uuid::new_v4().simple().encode_lower(&mut nonce);
+        let mut text = String::with_capacity(nonce.len() + 1 + node.as_str().len());
+        [nonce, ":", node.as_str()].iter().for_each(|part| text.push_str(part));
+        Self(text.into())
     }
 
     /// One that came back from the store.

@@ -18,6 +18,9 @@ use super::{
 };
 use crate::error::{Error, ErrorKind};
 
+/// Steps of a flight after which it is worth while to wait for those that follow them.
+const CROWD: usize = 4;
+
 /// The right to be under way on a lane. Dropped, it lets the next ones go.
 pub(super) struct Slot<F: Flights> {
     pub(super) shared: Arc<Shared<F>>,
@@ -33,13 +36,13 @@ pub(super) struct Slot<F: Flights> {
 impl<F: Flights> Slot<F> {
     /// For a caller that goes now.
     pub(super) fn flying(shared: &Arc<Shared<F>>, lane: &mut Lane<F>) -> Self {
-        let id = lane.begin(false, shared.patience());
+        let id = lane.begin(true, shared.patience());
         Self { shared: Arc::clone(shared), id, begun: true, taking: false, batch: Vec::new() }
     }
 
     /// For a task that will come and take what stands in the queue.
     pub(super) fn coming(shared: &Arc<Shared<F>>, lane: &mut Lane<F>) -> Self {
-        let id = lane.begin(true, shared.patience());
+        let id = lane.begin(false, shared.patience());
         Self { shared: Arc::clone(shared), id, begun: false, taking: false, batch: Vec::new() }
     }
 
@@ -59,7 +62,7 @@ impl<F: Flights> Slot<F> {
             lane.end(self.id);
             return false;
         }
-        lane.goes_on(self.id, self.batch.is_empty(), self.shared.patience());
+        lane.is_back(self.id, self.shared.patience());
         true
     }
 
@@ -82,8 +85,11 @@ impl<F: Flights> Slot<F> {
         let answer = self.send(&mut path, by_text).await;
         match answer {
             Ok(Ok(replies)) => {
+                let company = self.batch.len() >= CROWD;
                 self.deliver(replies);
-                self.gather().await;
+                if company {
+                    self.gather().await;
+                }
             }
             Ok(Err(fault)) => return self.meet(fault).await,
             Err(_) => {
@@ -157,7 +163,7 @@ impl<F: Flights> Slot<F> {
             let now = Instant::now();
             self.batch.retain_mut(|entry| entry.goes(name, now));
         }
-        lane.goes_on(self.id, false, self.shared.patience());
+        lane.takes_off(self.id, self.shared.patience());
         true
     }
 
@@ -185,7 +191,7 @@ impl<F: Flights> Slot<F> {
 
     /// Those who got their answers often have another call at once: let them come first.
     async fn gather(&mut self) {
-        self.shared.lane.lock().goes_on(self.id, true, self.shared.patience());
+        self.shared.lane.lock().is_back(self.id, self.shared.patience());
         again().await;
     }
 

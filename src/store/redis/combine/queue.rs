@@ -1,17 +1,17 @@
 //! Who stands before a lane, and who is under way on it.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{BATCH, Flights, Outcome, doubtful, ticket::Ticket};
 use crate::error::{Error, ErrorKind};
 
-/// Flights under way up to which nobody waits for company.
-const AT_ONCE: usize = 1;
-
-/// Flights under way at most. Beyond one they are full.
+/// Flights under way at most. Full ones always go.
 const MOST: usize = 64;
+
+/// Flights under way up to which nobody waits for company, where the way to the server is very long.
+const ON_A_LONG_WAY: usize = 8;
 
 /// A step and who waits for it.
 pub(super) struct Entry<F: Flights> {
@@ -54,19 +54,48 @@ pub(super) struct Lane<F: Flights> {
     /// Somebody has steps in hand that are not on the wire yet.
     taking: bool,
     last: u64,
+    way: Way,
 }
 
 struct UnderWay {
     id: u64,
-    /// It has taken nothing from the queue yet, but will.
-    coming: bool,
+    /// When it took off; `None`: it has taken nothing from the queue yet, but will.
+    since: Option<Instant>,
     /// It is over by then, or stands still.
     over: Instant,
 }
 
+/// How long flights take: the least of the last ones, which is the way there and back, and not the work of
+/// a server or a process that has much to do.
+#[derive(Default)]
+struct Way {
+    least: Option<Duration>,
+    before: Option<Duration>,
+    flights: u32,
+}
+
+impl Way {
+    fn note(&mut self, flight: Duration) {
+        self.least = Some(self.least.map_or(flight, |least| least.min(flight)));
+        self.flights += 1;
+        if self.flights.is_multiple_of(64) {
+            self.before = self.least.take();
+        }
+    }
+
+    /// Flights up to which nobody waits for company. To wait for one that is back within a millisecond
+    /// spares the server more than it costs the caller; on a longer way it is the other way round.
+    fn at_once(&self) -> usize {
+        let least = self.least.into_iter().chain(self.before).min().unwrap_or_default();
+        let millis = usize::try_from(least.as_millis()).unwrap_or(usize::MAX);
+        millis.saturating_add(1).min(ON_A_LONG_WAY)
+    }
+}
+
 impl<F: Flights> Default for Lane<F> {
     fn default() -> Self {
-        Self { queue: VecDeque::new(), under_way: Vec::new(), taking: false, last: 0 }
+        let (queue, under_way, way) = (VecDeque::new(), Vec::new(), Way::default());
+        Self { queue, under_way, taking: false, last: 0, way }
     }
 }
 
@@ -77,7 +106,7 @@ impl<F: Flights> Lane<F> {
     }
 
     fn has_room(&self) -> bool {
-        self.under_way.len() < AT_ONCE
+        self.under_way.len() < self.way.at_once()
     }
 
     /// How many are about to take something out of the queue. Those that stand still are left out.
@@ -87,7 +116,7 @@ impl<F: Flights> Lane<F> {
         }
         let now = Instant::now();
         self.under_way.retain(|flight| flight.over > now);
-        self.under_way.iter().filter(|flight| flight.coming).count()
+        self.under_way.iter().filter(|flight| flight.since.is_none()).count()
     }
 
     /// Whether another flight should be made for those in the queue. While somebody is taking steps out of
@@ -106,20 +135,33 @@ impl<F: Flights> Lane<F> {
         !self.under_way.is_empty()
     }
 
-    pub(super) fn begin(&mut self, coming: bool, over: Instant) -> u64 {
+    /// A flight that takes off now, or one that will come and take what stands in the queue.
+    pub(super) fn begin(&mut self, now: bool, over: Instant) -> u64 {
         self.last += 1;
-        self.under_way.push(UnderWay { id: self.last, coming, over });
+        let since = now.then(Instant::now);
+        self.under_way.push(UnderWay { id: self.last, since, over });
         self.last
     }
 
     pub(super) fn end(&mut self, id: u64) {
-        self.under_way.retain(|flight| flight.id != id);
+        let Some(at) = self.under_way.iter().position(|flight| flight.id == id) else {
+            return;
+        };
+        if let Some(since) = self.under_way.swap_remove(at).since {
+            self.way.note(since.elapsed());
+        }
     }
 
-    /// The flight stays, or is again, under way.
-    pub(super) fn goes_on(&mut self, id: u64, coming: bool, over: Instant) {
+    /// It takes off with what it has.
+    pub(super) fn takes_off(&mut self, id: u64, over: Instant) {
+        self.under_way.retain(|flight| flight.id != id);
+        self.under_way.push(UnderWay { id, since: Some(Instant::now()), over });
+    }
+
+    /// It is back, and will look at the queue again.
+    pub(super) fn is_back(&mut self, id: u64, over: Instant) {
         self.end(id);
-        self.under_way.push(UnderWay { id, coming, over });
+        self.under_way.push(UnderWay { id, since: None, over });
     }
 
     /// Begins to take; false if somebody else does.

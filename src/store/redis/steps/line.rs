@@ -39,7 +39,7 @@ impl Redis {
     pub(super) async fn do_acquire(&self, call: Acquire) -> Result<Acquired, Error> {
         let looks = call.record.is_some();
         let answer = self.ask(Ask::Acquire(call)).await?;
-        acquired(&mut row(answer.first)?, looks)
+        acquired(answer.first, looks)
     }
 
     pub(super) async fn do_release(
@@ -75,7 +75,7 @@ impl Redis {
         let answer = self.ask(Ask::Pass { me, mode, next }).await?;
         let gave_back = gave_back(&mut row(answer.first)?, answer.sent)?;
         let second = answer.second.unwrap_or_default();
-        Ok((gave_back, acquired(&mut row(second)?, looks)?))
+        Ok((gave_back, acquired(second, looks)?))
     }
 
     pub(super) async fn do_downgrade(
@@ -124,7 +124,13 @@ fn row(reply: Value) -> Result<Row, Error> {
     }
 }
 
-fn acquired(row: &mut Row, looks: bool) -> Result<Acquired, Error> {
+fn acquired(reply: Value, looks: bool) -> Result<Acquired, Error> {
+    if let Value::BulkString(text) = &reply
+        && let Some(held) = held(text)
+    {
+        return Ok(held);
+    }
+    let mut row = row(reply)?;
     match row.text()?.as_str() {
         "held" => Ok(Acquired::Held {
             fence: row.number()?,
@@ -142,6 +148,15 @@ fn acquired(row: &mut Row, looks: bool) -> Result<Acquired, Error> {
         "known" if looks => Ok(Acquired::Known),
         _ => Err(row.odd()),
     }
+}
+
+/// What `usual.lua` says of a lock that was granted.
+fn held(text: &[u8]) -> Option<Acquired> {
+    let numbers = std::str::from_utf8(text).ok()?.strip_prefix("held ")?;
+    let mut numbers = numbers.split(' ').map(str::parse);
+    let mut number = || numbers.next()?.ok();
+    let (fence, line, next, now) = (number()?, number()?, number()?, number()?);
+    Some(Acquired::Held { fence, line, next, now })
 }
 
 fn gave_back(row: &mut Row, sent: u32) -> Result<GaveBack, Error> {

@@ -1,6 +1,8 @@
 //! Who goes when, and with whom.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::advance;
 
 use super::{Call, Field, arrived, begun, call, poll, settle};
 use crate::{
@@ -143,4 +145,28 @@ async fn without_a_way_to_the_server_nothing_was_sent() {
     field.close(false);
     field.arrive(1);
     assert_eq!(arrived(call(&combiner, 9)).await, 9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn on_a_long_way_few_do_not_wait_for_company() {
+    let (combiner, field) = Field::new();
+    let combiner = Arc::new(combiner);
+    for step in 0..3 {
+        let call = begun(&combiner, step);
+        advance(Duration::from_millis(5)).await;
+        field.arrive(1);
+        arrived(call).await;
+    }
+    let calls: Vec<_> = (3..12).map(|step| begun(&combiner, step)).collect();
+    let alone: Vec<_> = (0..9).map(|step| vec![step]).collect();
+    assert_eq!(field.sent(), alone);
+    field.arrive(7);
+    for (call, step) in calls.into_iter().zip(3..) {
+        assert_eq!(arrived(call).await, step);
+    }
+    settle().await;
+    // It was short for once: that is what the way takes.
+    let _calls = [begun(&combiner, 20), begun(&combiner, 21)];
+    settle().await;
+    assert_eq!(field.sent().last(), Some(&vec![20]));
 }
