@@ -42,7 +42,7 @@ impl Release for InBackground {
     }
 }
 
-/// There is no call of this name yet: until there is, dropping the guard is how it is done.
+/// What `LockLayer::release_in_background` does: dropping the guard sends the release at once.
 fn release_in_background(guard: LockGuard) {
     drop(guard);
 }
