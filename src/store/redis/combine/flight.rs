@@ -151,19 +151,19 @@ impl<F: Flights> Slot<F> {
     }
 
     fn took(&mut self) -> bool {
-        let name = self.shared.name;
         let mut lane = self.shared.lane.lock();
         if !lane.take() {
             return false;
         }
         self.taking = true;
         if self.batch.is_empty() {
-            self.batch = lane.front(name);
-        } else {
-            let now = Instant::now();
-            self.batch.retain_mut(|entry| entry.goes(name, now));
+            self.batch = lane.front();
         }
         lane.takes_off(self.id, self.shared.patience());
+        // Callers are woken below, which may run anything: not under the lock.
+        drop(lane);
+        let (name, now) = (self.shared.name, Instant::now());
+        self.batch.retain_mut(|entry| entry.goes(name, now));
         true
     }
 

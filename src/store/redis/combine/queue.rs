@@ -174,22 +174,16 @@ impl<F: Flights> Lane<F> {
         self.taking = false;
     }
 
-    /// Those at the front of the queue that may go, as many as one flight takes.
-    pub(super) fn front(&mut self, name: &'static str) -> Vec<Entry<F>> {
-        let (now, mut weight) = (Instant::now(), 0);
-        let mut front = Vec::with_capacity(self.queue.len().min(BATCH));
-        while let Some(mut entry) = self.queue.pop_front() {
+    /// Takes out the front of the queue, as much as one flight takes.
+    pub(super) fn front(&mut self) -> Vec<Entry<F>> {
+        let (mut count, mut weight) = (0, 0);
+        for entry in &self.queue {
             weight += F::weight(&entry.step);
             if weight > BATCH {
-                self.queue.push_front(entry);
                 break;
             }
-            if entry.goes(name, now) {
-                front.push(entry);
-            } else {
-                weight -= F::weight(&entry.step);
-            }
+            count += 1;
         }
-        front
+        self.queue.drain(..count).collect()
     }
 }
