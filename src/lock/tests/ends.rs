@@ -204,9 +204,7 @@ async fn a_body_that_keeps_the_lock_has_it_too() {
     let mut kept = Kept::new(gate, ticket, None);
     faults.set("acquire", Fault::Away, usize::MAX);
     let mut inner = pin!(store.lock("x").acquire());
-    let next = poll_fn(|cx| {
-        kept.poll_next(cx, |cx| inner.as_mut().poll(cx).map(|guard| Next::Item(guard)))
-    });
+    let next = poll_fn(|cx| kept.poll_next(cx, |cx| inner.as_mut().poll(cx).map(Next::Item)));
     let guard = next.await.expect("it goes on").expect("one is to come").expect("it is its own");
     drop(guard);
     assert_eq!(faults.left("acquire"), usize::MAX, "no call is made");
