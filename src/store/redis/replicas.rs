@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
 use tokio::{sync::Mutex, time::timeout};
 
 use super::Redis;
@@ -31,7 +31,12 @@ impl Redis {
         // Taken out: a call that is dropped half way leaves no connection with a reply on its way.
         let mut connection = match kept.take() {
             Some(connection) => connection,
-            None => self.client.get_multiplexed_async_connection().await.map_err(away)?,
+            None => {
+                // The deadline is ours, around all of it.
+                let config = AsyncConnectionConfig::new().set_response_timeout(None);
+                let made = self.client.get_multiplexed_async_connection_with_config(&config);
+                made.await.map_err(away)?
+            }
         };
         let mark = self.keys.shard(shard, "replicas");
         let patience = millis(self.deadline.saturating_sub(self.deadline / 5)).max(1);

@@ -10,6 +10,7 @@ mod forgotten;
 mod late;
 mod mends;
 mod proxy;
+mod replicas;
 mod replies;
 mod runtimes;
 mod server;

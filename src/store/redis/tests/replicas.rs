@@ -1,0 +1,47 @@
+//! Grants that count only when replicas have them.
+
+use super::{SECOND, server::Server};
+use crate::{ErrorKind, NotAcquired, lock::Released, store::Store};
+
+/// Waits for replicas for most of two seconds.
+async fn waiting(server: &Server) -> Store {
+    let builder = Store::builder(&server.url()).deadline(2 * SECOND);
+    builder.connect().await.expect("the URL is right")
+}
+
+async fn free(store: &Store) {
+    assert!(store.shutdown(5 * SECOND).await);
+    let guard = store.lock("x").acquire().await.expect("what did not count was given back");
+    assert_eq!(guard.release().await, Released::Released);
+}
+
+#[tokio::test]
+async fn a_grant_that_no_replica_has_does_not_count() {
+    let server = Server::start().await;
+    let store = waiting(&server).await;
+    match store.lock("x").replicas(1).acquire().await {
+        Err(NotAcquired::Fault(error)) => assert_eq!(error.kind(), ErrorKind::Unavailable),
+        other => panic!("{other:?}"),
+    }
+    free(&store).await;
+}
+
+#[tokio::test]
+async fn a_grant_that_a_replica_has_counts() {
+    let (server, replica) = (Server::start().await, Server::start().await);
+    let store = waiting(&server).await;
+    replica.command(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]).await;
+    let granted = async {
+        // Until the replica has caught up for the first time.
+        loop {
+            if let Ok(guard) = store.lock("x").replicas(1).acquire().await {
+                return guard;
+            }
+        }
+    };
+    let guard = tokio::time::timeout(20 * SECOND, granted).await.expect("it catches up");
+    assert_eq!(guard.release().await, Released::Released);
+    // One is not two.
+    assert!(store.lock("x").replicas(2).acquire().await.is_err());
+    free(&store).await;
+}
