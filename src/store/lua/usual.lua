@@ -14,8 +14,11 @@ local function usual()
   -- Microseconds since 1970 stay below 2^53 until the year 2255, so a Lua number holds them exactly.
   local now_us = tonumber(time[1]) * 1000000 + tonumber(time[2])
   local now = math.floor(now_us / 1000)
-  -- Numbers are text at the server, and to make it is dear: once for each lease and each spare.
-  local live, ends, marks, held = string.format('(%.0f', now), {}, {}, nil
+  -- Numbers are text at the server, and to make it is dear: once for each lease and each spare, and of the
+  -- time's own text where that will do.
+  local stamp = time[1] .. string.sub('00000' .. time[2], -6)
+  local live, held = '(' .. string.sub(stamp, 1, -4), 'held ' .. stamp .. ' 0 0 ' .. stamp
+  local ends, marks = {}, {}
   while a < count do
     local verb, h, mode = ARGV[a + 1], KEYS[k + 1], ARGV[a + 4]
     local member = (mode == 'x' and 'h' or 'h' .. mode) .. ARGV[a + 3]
@@ -26,11 +29,10 @@ local function usual()
       local last, mark, answer = tonumber(call('HGET', f, 'fence') or '0'), nil, nil
       if last < now_us then
         mark = marks[spare] or string.format('%.0f', now_us + spare)
-        held = held or string.format('held %.0f 0 0 %.0f', now_us, now_us)
         marks[spare], answer = mark, held
       else
         mark = string.format('%.0f', last + 1 + spare)
-        answer = string.format('held %.0f 0 0 %.0f', last + 1, now_us)
+        answer = string.format('held %.0f 0 0 ', last + 1) .. stamp
       end
       call('HSET', f, 'fence', mark)
       local till = ends[lease] or string.format('%.0f', now + lease)

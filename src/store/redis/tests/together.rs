@@ -201,3 +201,29 @@ async fn a_server_may_keep_its_id_to_itself() {
     store.check().await.unwrap();
     drop(store.lock("x").acquire().await.unwrap());
 }
+
+/// At one moment of the server's clock, and still each has its own and the spare ones.
+#[tokio::test]
+async fn locks_of_one_shard_that_are_taken_together_share_no_fence() {
+    let server = Server::start().await;
+    let store = patient(&server.url()).await;
+    let names = (0..).map(|i: u32| i.to_string());
+    let names: Vec<_> = names.filter(|name| Key::custom(name).shard() == 5).take(30).collect();
+    for spare in [0, 16] {
+        let calls = names.iter().map(|name| Acquire { spare, ..ask(&store, name) });
+        let calls: Vec<_> = calls.collect();
+        let held = join_all(calls.iter().map(|call| store.backend().acquire(call.clone()))).await;
+        let fence = |held| match held {
+            Ok(Acquired::Held { fence, line: 0, next: 0, now }) => {
+                assert!(fence >= now);
+                fence
+            }
+            other => panic!("{other:?}"),
+        };
+        let mut fences: Vec<_> = held.into_iter().map(fence).collect();
+        fences.sort_unstable();
+        assert!(fences.windows(2).all(|two| two[0] + spare < two[1]), "{fences:?}");
+        let release = |call: Acquire| store.backend().release(call.key, call.me, call.mode);
+        join_all(calls.into_iter().map(release)).await;
+    }
+}
