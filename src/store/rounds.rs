@@ -35,11 +35,19 @@ const PARTS: u32 = 30;
 
 pub(super) struct Rounds {
     backend: Arc<dyn Backend>,
-    /// The number only makes the times distinct.
-    looks: Mutex<BTreeMap<(Instant, usize), Weak<Lease>>>,
+    looks: Mutex<Looks>,
     numbers: AtomicUsize,
     sooner: Notify,
     since: Instant,
+}
+
+#[derive(Default)]
+struct Looks {
+    /// The number only makes the times distinct.
+    at: BTreeMap<(Instant, usize), Weak<Lease>>,
+    /// Until when the agent sleeps: it need not be woken for what is later. (What it sleeps for may be
+    /// gone: a lock that is given back at once costs it no waking, and this one in vain.)
+    asleep_until: Option<Instant>,
 }
 
 impl Rounds {
@@ -67,16 +75,19 @@ impl Rounds {
     /// A hold that is over.
     pub(super) fn forget(&self, hold: &Lease) {
         if let Some(look) = hold.round.lock().take() {
-            self.looks.lock().remove(&look);
+            self.looks.lock().at.remove(&look);
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.looks.lock().len()
+        self.looks.lock().at.len()
     }
 
     pub(super) fn next(&self) -> Option<Instant> {
-        self.looks.lock().first_key_value().map(|((at, _), _)| *at)
+        let mut looks = self.looks.lock();
+        let next = looks.at.first_key_value().map(|((at, _), _)| *at);
+        looks.asleep_until = next;
+        next
     }
 
     /// Resolves when `next` has become sooner.
@@ -162,7 +173,7 @@ impl Rounds {
             // The next renewals tell.
             return;
         };
-        let all: Vec<_> = self.looks.lock().values().filter_map(Weak::upgrade).collect();
+        let all: Vec<_> = self.looks.lock().at.values().filter_map(Weak::upgrade).collect();
         let free =
             |hold: &Arc<Lease>| !hold.is_over() && !hold.renewing.swap(true, Ordering::AcqRel);
         let all: Vec<_> = all.into_iter().filter(free).collect();
@@ -208,16 +219,19 @@ impl Rounds {
         let before = hold.round.lock().replace(look);
         let mut looks = self.looks.lock();
         if let Some(before) = before {
-            looks.remove(&before);
+            looks.at.remove(&before);
         }
         // Given back meanwhile: `forget` has been here already.
         if hold.is_over() {
             return;
         }
-        let first = looks.first_key_value().is_none_or(|((first, _), _)| at < *first);
-        looks.insert(look, Arc::downgrade(hold));
+        looks.at.insert(look, Arc::downgrade(hold));
+        let sooner = looks.asleep_until.is_none_or(|until| at < until);
+        if sooner {
+            looks.asleep_until = Some(at);
+        }
         drop(looks);
-        if first {
+        if sooner {
             self.sooner.notify_one();
         }
     }
@@ -226,8 +240,8 @@ impl Rounds {
     fn due(&self) -> Vec<Arc<Lease>> {
         let end = Instant::now() + SLACK;
         let mut looks = self.looks.lock();
-        let later = looks.split_off(&(end, 0));
-        let due = std::mem::replace(&mut *looks, later);
+        let later = looks.at.split_off(&(end, 0));
+        let due = std::mem::replace(&mut looks.at, later);
         drop(looks);
         due.into_values().filter_map(|f| f.upgrade()).filter(|f| !f.is_over()).collect()
     }
