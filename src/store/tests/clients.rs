@@ -11,7 +11,7 @@ use crate::{
     Key,
     store::backend::{
         Acquire, Acquired, Caps, Charge, Claim, Claimed, Enqueue, Enqueued, JobId, Mode, Node,
-        Renewal, SPARE_FENCES, Settle, Token,
+        Renewal, Settle, Token,
     },
 };
 
@@ -40,7 +40,6 @@ impl Waiter {
             key: self.key.clone(),
             me: self.me.clone(),
             mode: self.mode,
-            spare: SPARE_FENCES,
             lease,
             wait: Some(wait),
             old_seq: self.old_seq,
