@@ -160,7 +160,13 @@ impl Key {
     }
 
     fn build(kind: &str, name: &str, value: &[u8]) -> Self {
-        Self(format!("{kind}:{}::{}", escape(name.as_bytes()), escape(value)).into())
+        let mut text = String::with_capacity(kind.len() + name.len() + value.len() + 3);
+        text.push_str(kind);
+        text.push(':');
+        escape_to(&mut text, name.as_bytes());
+        text.push_str("::");
+        escape_to(&mut text, value);
+        Self(text.into())
     }
 }
 
@@ -218,8 +224,8 @@ pub(crate) fn digest(parts: &[&[u8]]) -> [u8; 32] {
 
 /// Letters, digits and `-_.` stand for themselves, all else is `%XX`. What gets too long is `~` and
 /// half a SHA-256: `~` is escaped in readable values, so the two forms never meet.
-fn escape(bytes: &[u8]) -> String {
-    let mut out = String::with_capacity(bytes.len());
+fn escape_to(out: &mut String, bytes: &[u8]) {
+    let start = out.len();
     for &byte in bytes.iter().take(READABLE + 1) {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => out.push(byte.into()),
@@ -228,8 +234,15 @@ fn escape(bytes: &[u8]) -> String {
             }
         }
     }
-    if out.len() <= READABLE {
-        return out;
+    if out.len() - start > READABLE {
+        out.truncate(start);
+        out.push('~');
+        out.push_str(&hex(&Sha256::digest(bytes)[..16]));
     }
-    format!("~{}", hex(&Sha256::digest(bytes)[..16]))
+}
+
+fn escape(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    escape_to(&mut out, bytes);
+    out
 }

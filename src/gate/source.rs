@@ -198,6 +198,9 @@ impl<N: ?Sized> KeySource<N> {
 
 /// Takes out what is there already, and keeps the order.
 pub(crate) fn each_once(keys: &mut Vec<Key>) {
+    if keys.len() < 2 {
+        return;
+    }
     let mut seen = std::collections::HashSet::new();
     keys.retain(|key| seen.insert(key.clone()));
 }

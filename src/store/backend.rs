@@ -72,9 +72,13 @@ impl Token {
     pub(crate) fn new(node: &Node) -> Self {
         let mut nonce = [0; uuid::fmt::Simple::LENGTH];
         let nonce: &str = uuid::Uuid::new_v4().simple().encode_lower(&mut nonce);
-        let mut text = String::with_capacity(nonce.len() + 1 + node.as_str().len());
-        [nonce, ":", node.as_str()].iter().for_each(|part| text.push_str(part));
-        Self(text.into())
+        let parts = [nonce.as_bytes(), b":", node.as_str().as_bytes()];
+        let mut text = [0; 64];
+        let length = parts.iter().fold(0, |at, part| {
+            text[at..at + part.len()].copy_from_slice(part);
+            at + part.len()
+        });
+        Self(String::from_utf8_lossy(&text[..length]).into())
     }
 
     /// One that came back from the store.
