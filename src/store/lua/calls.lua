@@ -1,6 +1,6 @@
 -- Calls about locks that went out together: each is one step of its own, in the order they came. What
 -- is in it by itself is told in acquire.lua, release.lua and downgrade.lua, which stand before this; before
--- them all stands usual.lua, which has done those at the front that need none of them (k, a: how far).
+-- them all stands usual.lua, which has done those at the front that need none of them, and answered them.
 --
 -- KEYS per call: the seven of line.lua; verb k has an eighth, the idempotency record
 -- ARGV per call: the verb (a acquire, k acquire unless known, r release, d downgrade), the letter of the
@@ -11,6 +11,11 @@
 -- At most 32 calls. O(calls * log n). Idempotent, since each of the calls is.
 local STEPS = {a = {acquire, 7, 3}, k = {acquire, 8, 3}, r = {release, 7, 2}, d = {downgrade, 7, 3}}
 local SERVER = {'READONLY', 'MASTERDOWN', 'LOADING', 'NOREPLICAS', 'MISCONF', 'OOM'}
+local k, a = 0, 0
+for _ = 1, #out do
+  local step = STEPS[string.sub(ARGV[a + 1], 1, 1)]
+  k, a = k + step[2], a + step[3]
+end
 while a < #ARGV do
   local verb, mode, numbers = string.match(ARGV[a + 1], '^(%l)(%l)(.*)$')
   local me, step = string.match(ARGV[a + 2], '%x+:%x+$'), STEPS[verb]
