@@ -44,7 +44,7 @@ pub use self::store::StoreBuilder;
 pub use self::{
     clock::Clock,
     error::{Error, ErrorKind},
-    gate::Deferred,
+    gate::{Absent, ClientAddress, Deferred},
     key::Key,
     lock::{
         Busy, BusyStatus, HeldLock, HeldLocks, HoldUntil, LockGuard, LockRequest, LockSet,
