@@ -51,7 +51,10 @@ pub use self::{
         LocksRequest, NotAcquired, OnLoss, Released, SharedSecret,
     },
     outage::Outage,
-    rate_limit::{Decision, Policy, Quota, RateLimit, RateStatus, Requests},
+    rate_limit::{
+        Decision, Lists, Policy, Quota, RateFields, RateLimit, RateStatus, Reason, Refusal,
+        Requests, Standing,
+    },
     reply::{Fields, Reply},
     store::{JobId, JobState, Loss, Store},
 };
