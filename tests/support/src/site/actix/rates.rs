@@ -96,7 +96,7 @@ fn answers(config: &mut ServiceConfig) {
     told("/told/both", |layer| layer.fields(RateFields::Both).expose_fields());
     told("/told/off", |layer| layer.fields(RateFields::Off));
     told("/told/preflights", RateLimitLayer::charge_preflights);
-    told("/told/grpc", |layer| layer.respond(|refusal| refusal.grpc()));
+    told("/told/grpc", RateLimitLayer::grpc);
     told("/told/own", |layer| {
         layer.respond(|refusal| {
             let names: Vec<_> = refusal.violated().map(|policy| policy.name).collect();

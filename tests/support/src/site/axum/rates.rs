@@ -94,7 +94,7 @@ fn answers() -> Routes {
         .merge(told("/told/both", |layer| layer.fields(RateFields::Both).expose_fields()))
         .merge(told("/told/off", |layer| layer.fields(RateFields::Off)))
         .merge(told("/told/preflights", RateLimitLayer::charge_preflights))
-        .merge(told("/told/grpc", |layer| layer.respond(|refusal| refusal.grpc())))
+        .merge(told("/told/grpc", RateLimitLayer::grpc))
         .merge(told("/told/own", |layer| {
             layer.respond(|refusal| {
                 let names: Vec<_> = refusal.violated().map(|policy| policy.name).collect();
