@@ -115,7 +115,7 @@ impl Facing {
 
     /// What a request that was let in is told.
     pub(super) fn told(&self, standings: &[Standing<'_>]) -> Fields {
-        let mut fields = Fields::with_capacity(2);
+        let mut fields = Fields::new();
         self.kind.write(self.exposed, standings, &mut fields);
         fields
     }
