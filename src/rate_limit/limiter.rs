@@ -6,7 +6,7 @@ use super::quota::Policy;
 use crate::{
     error::Error,
     key::Key,
-    store::{Charge, Store},
+    store::{Charge, Item, Rule, Store},
 };
 
 /// A policy on a store. Made by [`Store::rate_limit`].
@@ -44,18 +44,16 @@ impl RateLimit {
     ///
     /// [`Error`] if the store is away. A call that may have been charged is not sent again.
     pub async fn check(&self, key: impl Into<Key>, cost: u64) -> Result<Decision, Error> {
-        let quota = self.policy.quota();
-        let charge = Charge {
-            policy: Arc::clone(&self.counter),
-            subject: key.into(),
-            limit: quota.limit(),
-            window: quota.window(),
-            cost,
-        };
-        let charged = self.store.backend().charge(vec![charge]).await?;
-        let (spent, reset) = charged.windows.first().copied().unwrap_or((0, quota.window()));
-        let remaining = quota.limit().saturating_sub(spent);
-        Ok(Decision { admitted: charged.admitted, remaining, reset })
+        let (quota, subject) = (self.policy.quota(), key.into());
+        let rule = Rule::Fixed { limit: quota.limit(), window: quota.window() };
+        let tag = subject.clone();
+        let policy = Arc::clone(&self.counter);
+        let items = Arc::new([Item { policy, subject, rule, cost, penalty: None }]);
+        let charged = self.store.backend().charge(Charge { tag, items, times: 1 }).await?;
+        let state = charged.states.first();
+        let remaining = state.map_or(quota.limit(), |state| state.remaining);
+        let reset = state.map_or(quota.window(), |state| state.reset);
+        Ok(Decision { admitted: charged.admitted == 1, remaining, reset })
     }
 }
 

@@ -65,8 +65,8 @@ impl Policy {
         Self { name: "default".into(), quota }
     }
 
-    /// The name in `RateLimit-Policy`, and part of the counter's name: policies of one name and one
-    /// quota share their counters, wherever they stand. Letters, digits, `-`, `_` and `.`; all else
+    /// The name in `RateLimit-Policy`, and part of the counter's name: policies of one name
+    /// share their counters, wherever they stand. Letters, digits, `-`, `_` and `.`; all else
     /// becomes `-`.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
@@ -87,10 +87,8 @@ impl Policy {
         self.quota
     }
 
-    /// The policy's part of a counter's key: a changed quota counts anew, so that what was spent of
-    /// another one is not mistaken for this one's.
+    /// The policy's part of a counter's key. A changed quota keeps what was spent.
     pub(super) fn counter(&self) -> Arc<str> {
-        let Quota { requests, window } = self.quota;
-        format!("{}:{requests}/{}", self.name, window.as_millis()).into()
+        Arc::clone(&self.name)
     }
 }

@@ -115,7 +115,7 @@ fn holder(me: &Token, mode: Mode, out: &mut Cmd) {
     joined(out, &["h", mode.tag(), me.as_str()]);
 }
 
-fn number(out: &mut Cmd, n: u64) {
+pub(super) fn number(out: &mut Cmd, n: u64) {
     out.write_arg(itoa::Buffer::new().format(n).as_bytes());
 }
 
@@ -139,8 +139,12 @@ pub(super) fn command<'a>(
     out
 }
 
+pub(super) fn texts<const N: usize>(out: &mut Cmd, texts: [&str; N]) {
+    texts.iter().for_each(|text| out.write_arg(text.as_bytes()));
+}
+
 /// One argument, of these parts.
-fn joined(out: &mut Cmd, parts: &[&str]) {
+pub(super) fn joined(out: &mut Cmd, parts: &[&str]) {
     let mut arg = out.writer_for_next_arg();
     for part in parts {
         // Into memory: it can't fail.

@@ -1,0 +1,124 @@
+//! Steps of quotas.
+
+use redis::{Cmd, Value};
+use tokio::time::Instant;
+
+use crate::{
+    error::{Error, ErrorKind},
+    key::Key,
+    store::{
+        backend::{Charge, Charged, Counter, SettleCharge, State},
+        keys::Kind,
+        rate::{By, Item, Settled, bounded},
+        redis::{
+            Redis,
+            ask::{number, texts},
+            charges::{Asked, write_counter},
+            counted::{self, count, refused, shape},
+            script::{CHARGE, RESET_CHARGES, SETTLE_CHARGE},
+        },
+    },
+};
+
+impl Redis {
+    pub(super) async fn do_charge(&self, call: Charge) -> Result<Charged, Error> {
+        call.checked()?;
+        if call.items.is_empty() {
+            return Ok(Charged { admitted: call.times, states: Vec::new() });
+        }
+        match call.merged() {
+            None => self.send_charge(call).await,
+            Some((merged, places)) => Ok(self.send_charge(merged).await?.spread(&places)),
+        }
+    }
+
+    async fn send_charge(&self, call: Charge) -> Result<Charged, Error> {
+        self.pass(CHARGE.name)?;
+        let until = Instant::now() + self.deadline;
+        let (items, asked) = (call.items.clone(), Asked::new(call));
+        // Lanes and combiners are as many.
+        let combiner = &self.charges[self.lanes.of(asked.shard())];
+        let outcome = combiner.call(asked, until).await;
+        self.note(&outcome);
+        let counted = outcome?.first?;
+        let admitted = u32::try_from(counted.admitted).unwrap_or(u32::MAX);
+        Ok(Charged { admitted, states: counted.states(&items) })
+    }
+
+    pub(super) async fn do_settle_charge(&self, call: SettleCharge) -> Result<Vec<State>, Error> {
+        call.checked()?;
+        let SettleCharge { tag, items } = call;
+        if items.is_empty() {
+            return Ok(Vec::new());
+        }
+        let shard = tag.shard();
+        let keys = items.iter().map(|item| {
+            let kind = Kind::spent(item.rule.algorithm());
+            self.keys.counter_in_parts(&tag, shard, kind, (&item.policy, &item.subject)).concat()
+        });
+        let keys: Vec<_> = keys.collect();
+        let mut args = Cmd::new();
+        items.iter().for_each(|item| write_settled(item, &mut args));
+        let reply = self.script(shard, &SETTLE_CHARGE, &keys, &arguments(&args)).await?;
+        let odd = || Error::new(ErrorKind::Protocol, SETTLE_CHARGE.name);
+        let Value::Array(words) = reply else { return Err(odd()) };
+        let mut words = words.into_iter().peekable();
+        let now_us = counted::number(SETTLE_CHARGE.name, words.next().as_ref())?;
+        let (mut states, mut failed) = (Vec::with_capacity(items.len()), None);
+        for settled in items {
+            if let Some(Value::BulkString(text)) = words.peek() {
+                failed = Some(refused(SETTLE_CHARGE.name, text));
+                words.next();
+                continue;
+            }
+            let item = looked_at(settled);
+            let mut next = || counted::number(SETTLE_CHARGE.name, words.next().as_ref());
+            let own: Vec<u64> = (0..shape(&item)).map(|_| next()).collect::<Result<_, _>>()?;
+            states.push(item.state(count(&item.rule, &own), now_us, 0));
+        }
+        failed.map_or(Ok(states), Err)
+    }
+
+    pub(super) async fn do_reset_charges(
+        &self,
+        tag: Key,
+        counters: Vec<Counter>,
+    ) -> Result<(), Error> {
+        bounded(counters.len())?;
+        if counters.is_empty() {
+            return Ok(());
+        }
+        let shard = tag.shard();
+        let names = counters.iter().flat_map(|Counter { policy, subject, algorithm }| {
+            [Kind::spent(*algorithm), Kind::refusals(*algorithm)].map(|kind| {
+                self.keys.counter_in_parts(&tag, shard, kind, (policy, subject)).concat()
+            })
+        });
+        let names: Vec<_> = names.collect();
+        self.script(shard, &RESET_CHARGES, &names, &[]).await.map(drop)
+    }
+}
+
+fn looked_at(settled: Settled) -> Item {
+    let Settled { policy, subject, rule, .. } = settled;
+    Item { policy, subject, rule, cost: 0, penalty: None }
+}
+
+fn write_settled(settled: &Settled, out: &mut Cmd) {
+    let (verb, units, window) = match settled.by {
+        By::Refund { units, window } => ("refund", units, window),
+        By::Charge { units } => ("charge", units, 0),
+    };
+    texts(out, [verb]);
+    number(out, window);
+    write_counter(&settled.rule, units, out);
+}
+
+/// The arguments as a script call takes them.
+fn arguments(written: &Cmd) -> super::Args {
+    let simple = |arg: redis::Arg<&[u8]>| match arg {
+        redis::Arg::Simple(bytes) => Some(bytes.to_vec()),
+        _ => None,
+    };
+    written.args_iter().filter_map(simple).collect()
+}
