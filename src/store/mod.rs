@@ -39,6 +39,7 @@ pub use self::redis::StoreBuilder;
 pub(crate) use self::tests::{Fault, faulty};
 pub(crate) use self::{
     attempt::Attempt,
+    handle::WeakStore,
     hold::{Facts as HoldFacts, Hold},
     lease::{Lease, LossWatcher, Terms},
 };
