@@ -160,14 +160,21 @@ macro_rules! __rate_limit_keys {
             }
 
             /// Makes the whole answer to a refused request. Default:
-            /// [`Refusal::reply`](::lockgate::Refusal::reply), which the function may take and change;
-            /// `|refusal| refusal.grpc()` is the answer for gRPC. It must not block.
+            /// [`Refusal::reply`](::lockgate::Refusal::reply), which the function may take and change. It
+            /// must not block.
             #[must_use]
             pub fn respond(
                 self,
                 respond: impl Fn(&::lockgate::Refusal<'_>) -> ::lockgate::Reply + Send + Sync + 'static,
             ) -> Self {
                 Self { gate: self.gate.facing(|facing| facing.respond(respond)) }
+            }
+
+            /// Answers refused requests as clients of gRPC understand it:
+            /// [`Refusal::grpc`](::lockgate::Refusal::grpc).
+            #[must_use]
+            pub fn grpc(self) -> Self {
+                Self { gate: self.gate.facing(|facing| facing.grpc()) }
             }
         }
 
