@@ -24,6 +24,7 @@ mod pass;
 mod permits;
 mod phases;
 mod places;
+mod rates;
 #[cfg(feature = "redis")]
 mod redis_only;
 mod repairs;
