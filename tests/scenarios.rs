@@ -62,6 +62,16 @@ table! { each_store {
         a_route_has_one_quota,
         processes_share_a_quota,
         namespaces_share_no_quota;
+    limits:
+        several_policies_of_one_key_are_all_kept,
+        several_policies_of_several_keys_are_all_kept,
+        a_group_counts_by_itself,
+        a_shadow_refuses_nobody,
+        one_policy_twice_is_charged_once,
+        quotas_can_be_those_of_a_plan,
+        requests_can_cost_more_than_others,
+        failures_can_be_free,
+        the_handler_can_say_what_it_cost;
     client:
         a_proxy_is_believed_whom_it_speaks_for,
         nobody_else_is_believed,

@@ -46,9 +46,10 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
                     None
                 };
                 let place = |at: &usize| (*at, self.0.limits[*at].by_handler);
-                let places = places.iter().map(place).collect();
+                let places: Vec<_> = places.iter().map(place).collect();
+                let heeded = places.iter().any(|(_, by_handler)| *by_handler);
                 let status =
-                    (!decision.is_local()).then(|| RateStatus::new(decision, ask, settles, outer));
+                    (!decision.is_local()).then(|| RateStatus::new(decision, ask, heeded, outer));
                 Verdict::Pass(RateLimitTicket::new(status, receipt, places))
             }
             Ok(Checked { decision, .. }) => {

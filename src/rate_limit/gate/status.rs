@@ -24,7 +24,8 @@ struct Shared {
     ask: Ask,
     /// What the handler has set; [`UNSET`] until then.
     cost: AtomicU64,
-    settles: bool,
+    /// Whether that has consequences.
+    heeded: bool,
     /// Of the layer further out.
     outer: Option<RateStatus>,
 }
@@ -42,9 +43,9 @@ pub(super) enum Charged {
 }
 
 impl RateStatus {
-    pub(super) fn new(decision: Decision, ask: Ask, settles: bool, outer: Option<Self>) -> Self {
+    pub(super) fn new(decision: Decision, ask: Ask, heeded: bool, outer: Option<Self>) -> Self {
         let cost = AtomicU64::new(UNSET);
-        Self(Arc::new(Shared { decision, ask, cost, settles, outer }))
+        Self(Arc::new(Shared { decision, ask, cost, heeded, outer }))
     }
 
     /// The policy that leaves least, which is the one to mind.
@@ -74,7 +75,7 @@ impl RateStatus {
     #[expect(clippy::must_use_candidate, reason = "a handler knows how its layer is set")]
     pub fn charge(&self, cost: u64) -> bool {
         self.0.cost.store(cost.min(UNSET - 1), Ordering::Release);
-        self.0.settles
+        self.0.heeded
     }
 
     /// What the handler has set.

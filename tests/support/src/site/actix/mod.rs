@@ -2,6 +2,7 @@
 
 mod between;
 mod ends;
+mod limits;
 mod policies;
 mod rates;
 
@@ -83,6 +84,7 @@ fn routes(config: &mut ServiceConfig, app: &App) {
     ends::ends(config);
     policies::policies(config, app);
     rates::rates(config);
+    limits::limits(config);
     odd_locks(config);
     deferring(config);
     between(config);

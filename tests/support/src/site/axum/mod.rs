@@ -2,6 +2,7 @@
 
 mod between;
 mod ends;
+mod limits;
 mod policies;
 mod rates;
 
@@ -59,6 +60,7 @@ fn routes(app: &App) -> Routes {
         .merge(ends::ends())
         .merge(policies::policies(app))
         .merge(rates::rates())
+        .merge(limits::limits())
         .merge(odd_locks())
         .merge(deferring())
         .merge(between(app))
