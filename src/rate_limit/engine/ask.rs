@@ -20,6 +20,8 @@ pub(in crate::rate_limit) struct Question {
     /// The policy's own, or that of this request.
     pub(in crate::rate_limit) quota: Quota,
     pub(in crate::rate_limit) cost: u64,
+    /// Which of its layer's policies it is about.
+    pub(in crate::rate_limit) place: usize,
     /// Its refusals may end sooner than the store says: charges are given back, or the quota changes.
     pub(in crate::rate_limit) unsteady: bool,
 }
@@ -35,7 +37,7 @@ pub(in crate::rate_limit) struct Ask {
 impl Question {
     pub(in crate::rate_limit) fn new(policy: &Arc<Policy>, key: Key, cost: u64) -> Self {
         let (policy, quota) = (Arc::clone(policy), policy.quota());
-        Self { policy, key, quota, cost, unsteady: false }
+        Self { policy, key, quota, cost, place: 0, unsteady: false }
     }
 
     /// Whether there is anything to be charged.

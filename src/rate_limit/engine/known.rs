@@ -50,6 +50,16 @@ impl Known {
         Self { sent, remaining: 0, reset_at: sent, full_at: sent, refused: None, void_before: None }
     }
 
+    /// What is left to tell of it.
+    fn tell(&self, cost: u64, now: Instant) -> Option<Told> {
+        let refusal = self.refuses(cost, now);
+        let retry = refusal.map_or(Duration::ZERO, |refusal| refusal.retry_at - now);
+        let reset = self.reset_at.saturating_duration_since(now);
+        let reset = if retry.is_zero() { reset } else { reset.min(retry).max(MOMENT) };
+        let told = Told { remaining: self.remaining, reset, retry };
+        (!reset.is_zero()).then_some(told)
+    }
+
     fn refuses(&self, cost: u64, now: Instant) -> Option<Refusal> {
         let about =
             |refusal: &Refusal| refusal.cost == cost || (refusal.alike && cost > refusal.cost);
@@ -124,46 +134,42 @@ impl Engine {
     /// The refusal of all of this, if it need not be asked for.
     pub(in crate::rate_limit) fn remembered(&self, ask: &Ask) -> Option<Decision> {
         let now = Instant::now();
-        let refusal = |question: &Question| {
-            let spot = ask.spot(question);
-            let refusal =
-                self.known.with(spot, |known| known.refuses(ask.charged(question), now)).flatten();
-            refusal.filter(|_| question.leased().is_none() || !self.has_units(spot))
-        };
-        let mut refused = false;
-        for (_, question) in ask.binding() {
-            match refusal(question) {
-                // It might be its turn to count this refusal, or to say that no waiting helps.
-                _ if question.is_too_dear() => return None,
-                None if question.policy.penalised().is_some() => return None,
-                Some(_) => refused = true,
-                None => {}
+        let each = match &ask.questions[..] {
+            // One look is enough for most.
+            [question] if question.binds() => {
+                let told = self.told(ask, question, now).filter(|told| !told.retry.is_zero())?;
+                self.is_final(ask, question, Some(told))?
+                    .then(|| vec![recalled(question, Some(told))])?
             }
-        }
-        refused.then(|| Decision {
-            admitted: false,
-            local: false,
-            each: ask.questions.iter().map(|each| self.recall(ask, each, now)).collect(),
-        })
+            questions => {
+                let mut refused = false;
+                for (_, question) in ask.binding() {
+                    refused |= self.is_final(ask, question, self.told(ask, question, now))?;
+                }
+                let recall = |question: &Question| {
+                    let told = question.binds().then(|| self.told(ask, question, now));
+                    recalled(question, told.flatten())
+                };
+                refused.then(|| questions.iter().map(recall).collect())?
+            }
+        };
+        Some(Decision { admitted: false, local: false, each })
     }
 
-    fn recall(&self, ask: &Ask, question: &Question, now: Instant) -> PolicyDecision {
-        let mut each = PolicyDecision::new(&question.policy, question.quota);
-        if !question.binds() {
-            return each;
+    /// Whether what is known refuses the question. `None`: the store has to be asked, whoever else refuses.
+    fn is_final(&self, ask: &Ask, question: &Question, told: Option<Told>) -> Option<bool> {
+        let refused = told.is_some_and(|told| !told.retry.is_zero());
+        // It might be its turn to say that no waiting helps, or to count this refusal.
+        if question.is_too_dear() || (!refused && question.policy.penalised().is_some()) {
+            return None;
         }
-        let told = self.known.with(ask.spot(question), |known| {
-            let retry = known
-                .refuses(ask.charged(question), now)
-                .map_or(Duration::ZERO, |refusal| refusal.retry_at - now);
-            let reset = known.reset_at.saturating_duration_since(now);
-            let state = Told { remaining: known.remaining, reset, retry };
-            let reset = if retry.is_zero() { reset } else { reset.min(retry).max(MOMENT) };
-            (!reset.is_zero()).then_some(Told { reset, ..state })
-        });
-        each.told = told.flatten();
-        each.violated = each.told.is_some_and(|told| !told.retry.is_zero());
-        each
+        Some(refused && (question.leased().is_none() || !self.has_units(ask.spot(question))))
+    }
+
+    /// What is left to tell of a question.
+    fn told(&self, ask: &Ask, question: &Question, now: Instant) -> Option<Told> {
+        let cost = ask.charged(question);
+        self.known.with(ask.spot(question), |known| known.tell(cost, now)).flatten()
     }
 
     /// What was left when the store was asked last, if that is worth anything still.
@@ -173,6 +179,11 @@ impl Engine {
             .with(ask.spot(question), |known| (known.full_at > now).then_some(known.remaining))
             .flatten()
     }
+}
+
+fn recalled(question: &Question, told: Option<Told>) -> PolicyDecision {
+    let violated = told.is_some_and(|told| !told.retry.is_zero());
+    PolicyDecision { told, violated, ..PolicyDecision::new(&question.policy, question.quota) }
 }
 
 /// What is told of a window that ends this instant.

@@ -18,7 +18,6 @@ use super::{
 };
 use crate::{
     gate::{Asked, KeyFault, View, current_replay},
-    key::Key,
     rate_limit::{
         engine::{Ask, Engine, Question},
         quota::Quota,
@@ -33,10 +32,8 @@ pub struct RateLimitFacts {
     pub(super) store: Store,
     pub(super) engine: Arc<Engine>,
     pub(super) ask: Ask,
-    /// Quotas that have to be asked for, and of which question.
+    /// Quotas that have to be asked for, and of which policy.
     pub(super) quotas: Vec<(usize, BoxFuture<'static, Quota>)>,
-    /// Of each question, which of the layer's policies it is about.
-    pub(super) places: Vec<usize>,
     pub(super) outer: Option<RateStatus>,
 }
 
@@ -49,88 +46,97 @@ impl<N: ?Sized> Plan<N> {
         if let Some(asked) = self.facing.ask(view, &self.limits[0].source) {
             return asked;
         }
-        let (keys, group) = match self.keys(view) {
+        let mut ask = match self.questions(view) {
             Ok(read) => read,
             Err(fault) => return fault.answer(LAYER).map_or(Asked::Skip, Asked::Answer),
         };
-        if let Some(asked) = self.facing.ask_keys(keys.iter().map(|(_, key)| key)) {
+        if let Some(asked) = self.facing.ask_keys(ask.questions.iter().map(|each| &each.key)) {
             return asked;
         }
         let Some(store) = self.store.clone().or_else(|| view.store()) else {
             return Asked::Answer(crate::outage::no_store(LAYER));
         };
-        let engine = Engine::of(&store);
-        let outer = view.get::<RateStatus>();
-        let ask = Ask { questions: Vec::with_capacity(keys.len()), group };
-        let (quotas, places) = (Vec::new(), Vec::with_capacity(keys.len()));
-        let mut facts = RateLimitFacts { store, engine, ask, quotas, places, outer };
-        for (at, key) in keys {
-            facts.add(&self.limits[at], at, key, view);
+        let mut quotas = Vec::new();
+        for question in &mut ask.questions {
+            let asked = self.limits[question.place].complete(question, view);
+            quotas.extend(asked.map(|asked| (question.place, asked)));
         }
-        if facts.ask.questions.is_empty() {
+        let outer = view.get::<RateStatus>();
+        if let Some(outer) = &outer
+            && is_charged(&mut ask, outer, &quotas)
+        {
             return Asked::Skip;
         }
+        let engine = Engine::of(&store);
         // Nothing is waited for, and nothing else is done, for what is refused already.
-        match facts.engine.remembered(&facts.ask).filter(|_| facts.quotas.is_empty()) {
+        match engine.remembered(&ask).filter(|_| quotas.is_empty()) {
             Some(decision) => Asked::Answer(self.facing.refuse(&standings(&decision))),
-            None => Asked::Enter(facts),
+            None => Asked::Enter(RateLimitFacts { store, engine, ask, quotas, outer }),
         }
     }
 
-    /// The keys of the policies that have one here, and that of the group.
-    #[expect(clippy::type_complexity, reason = "a pair of what is taken apart at once")]
-    fn keys<V: View<Native = N>>(
-        &self,
-        view: &mut V,
-    ) -> Result<(Vec<(usize, Key)>, Option<Key>), KeyFault> {
-        let mut keys = Vec::with_capacity(self.limits.len());
+    /// The policies that have a key here, and the key of the group.
+    fn questions<V: View<Native = N>>(&self, view: &mut V) -> Result<Ask, KeyFault> {
+        let mut questions = Vec::with_capacity(self.limits.len());
         let mut none = None;
-        for (at, limit) in self.limits.iter().enumerate() {
+        for (place, limit) in self.limits.iter().enumerate() {
             match limit.source.read(view) {
-                Ok(key) => keys.push((at, key)),
+                Ok(key) => {
+                    let cost = limit.policy.default_cost();
+                    questions.push(Question { place, ..Question::new(&limit.policy, key, cost) });
+                }
                 Err(fault) if fault.lets_pass() => none = Some(fault),
                 Err(fault) => return Err(fault),
             }
         }
-        match (keys.is_empty(), none) {
-            (true, Some(fault)) => Err(fault),
-            _ => Ok((keys, self.group.as_ref().map(|group| group.read(view)).transpose()?)),
+        match none {
+            Some(fault) if questions.is_empty() => Err(fault),
+            _ => {
+                let group = self.group.as_ref().map(|group| group.read(view)).transpose()?;
+                Ok(Ask { questions, group })
+            }
         }
     }
 }
 
-impl RateLimitFacts {
-    fn add<N: ?Sized, V: View<Native = N>>(
-        &mut self,
-        limit: &Limit<N>,
-        at: usize,
-        key: Key,
+impl<N: ?Sized> Limit<N> {
+    /// What depends on the request; the quota, if it has to be asked for.
+    fn complete<V: View<Native = N>>(
+        &self,
+        question: &mut Question,
         view: &mut V,
-    ) {
-        let usual = limit.policy.default_cost();
-        let cost = limit.cost_by.as_ref().map_or(usual, |cost| cost(view.native()));
-        let mut question = Question::new(&limit.policy, key, cost);
-        question.unsteady = limit.settles() || limit.quotas.is_some();
-        let asked = match &limit.quotas {
-            Some(quotas) => match quotas.find(&limit.policy, &question.key, view.native()) {
-                Found::Known(quota) => {
-                    question.quota = quota;
-                    None
-                }
-                Found::Asked(asked) => Some(asked),
-            },
-            None => None,
-        };
-        let charged = self.outer.as_ref().map(|outer| outer.has_charged(&self.ask, &question));
-        match charged.unwrap_or(Charged::Never) {
-            Charged::Never => {}
-            Charged::Alike if asked.is_none() => return warn_of_two(limit.policy.label()),
-            Charged::Alike | Charged::Otherwise => warn_of_two(limit.policy.label()),
+    ) -> Option<BoxFuture<'static, Quota>> {
+        if let Some(cost) = &self.cost_by {
+            question.cost = cost(view.native());
         }
-        self.quotas.extend(asked.map(|asked| (self.ask.questions.len(), asked)));
-        self.places.push(at);
-        self.ask.questions.push(question);
+        question.unsteady = self.settles() || self.quotas.is_some();
+        match self.quotas.as_ref()?.find(&self.policy, &question.key, view.native()) {
+            Found::Known(quota) => {
+                question.quota = quota;
+                None
+            }
+            Found::Asked(asked) => Some(asked),
+        }
     }
+}
+
+/// Takes out what a layer further out has charged already; true if nothing is left to be asked.
+fn is_charged(
+    ask: &mut Ask,
+    outer: &RateStatus,
+    quotas: &[(usize, BoxFuture<'static, Quota>)],
+) -> bool {
+    let (group, mut questions) = (ask.group.take(), std::mem::take(&mut ask.questions));
+    questions.retain(|question| match outer.has_charged(group.as_ref(), question) {
+        Charged::Never => true,
+        charged => {
+            warn_of_two(question.policy.label());
+            // A quota that is not known yet might be another one.
+            charged == Charged::Otherwise || quotas.iter().any(|(at, _)| *at == question.place)
+        }
+    });
+    *ask = Ask { questions, group };
+    ask.questions.is_empty()
 }
 
 /// Logged once in a process.

@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 pub use self::{ask::RateLimitFacts, status::RateStatus, ticket::RateLimitTicket};
 use self::{plan::Plan, ticket::standings};
-use super::engine::Checked;
+use super::engine::{Checked, Question};
 use crate::{
     gate::{Asked, Gate, Head, Outcome, Parting, Verdict, View},
     reply::{Fields, Reply},
@@ -32,9 +32,13 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
     }
 
     async fn enter(&self, facts: RateLimitFacts) -> Verdict<RateLimitTicket> {
-        let RateLimitFacts { store, engine, mut ask, quotas, places, outer } = facts;
-        for (at, quota) in quotas {
-            ask.questions[at].quota = quota.await;
+        let RateLimitFacts { store, engine, mut ask, quotas, outer } = facts;
+        for (place, quota) in quotas {
+            let quota = quota.await;
+            ask.questions
+                .iter_mut()
+                .filter(|each| each.place == place)
+                .for_each(|each| each.quota = quota);
         }
         let settles = self.0.settles();
         match engine.check(&store, &ask, settles).await {
@@ -45,9 +49,12 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
                     receipt.keep();
                     None
                 };
-                let place = |at: &usize| (*at, self.0.limits[*at].by_handler);
-                let places: Vec<_> = places.iter().map(place).collect();
-                let heeded = places.iter().any(|(_, by_handler)| *by_handler);
+                let heeded = self.0.limits.iter().any(|limit| limit.by_handler);
+                let place = |each: &Question| (each.place, self.0.limits[each.place].by_handler);
+                let places = match settles {
+                    true => ask.questions.iter().map(place).collect(),
+                    false => Vec::new(),
+                };
                 let status =
                     (!decision.is_local()).then(|| RateStatus::new(decision, ask, heeded, outer));
                 Verdict::Pass(RateLimitTicket::new(status, receipt, places))

@@ -8,10 +8,13 @@ use std::{
     },
 };
 
-use crate::rate_limit::{
-    decision::Decision,
-    engine::{Ask, Question},
-    policy::Policy,
+use crate::{
+    key::Key,
+    rate_limit::{
+        decision::Decision,
+        engine::{Ask, Question},
+        policy::Policy,
+    },
 };
 
 /// What the handler may know of the quotas its request was charged to. Absent while the store is away.
@@ -84,16 +87,16 @@ impl RateStatus {
     }
 
     /// What this layer or one further out has charged to the question's counter already.
-    pub(super) fn has_charged(&self, ask: &Ask, question: &Question) -> Charged {
+    pub(super) fn has_charged(&self, group: Option<&Key>, question: &Question) -> Charged {
         let same = self.0.ask.questions.iter().find(|charged| {
             charged.policy.label() == question.policy.label()
                 && charged.key == question.key
-                && self.0.ask.group == ask.group
+                && self.0.ask.group.as_ref() == group
         });
         match (same, &self.0.outer) {
             (Some(charged), _) if charged.quota == question.quota => Charged::Alike,
             (Some(_), _) => Charged::Otherwise,
-            (None, Some(outer)) => outer.has_charged(ask, question),
+            (None, Some(outer)) => outer.has_charged(group, question),
             (None, None) => Charged::Never,
         }
     }
