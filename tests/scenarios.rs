@@ -71,7 +71,8 @@ table! { each_store {
         quotas_can_be_those_of_a_plan,
         requests_can_cost_more_than_others,
         failures_can_be_free,
-        the_handler_can_say_what_it_cost;
+        the_handler_can_say_what_it_cost,
+        processes_lease_of_one_quota;
     client:
         a_proxy_is_believed_whom_it_speaks_for,
         nobody_else_is_believed,

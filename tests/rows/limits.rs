@@ -129,3 +129,20 @@ pub(crate) async fn the_handler_can_say_what_it_cost(case: Case) {
     assert_eq!(left(costs("9").send().await, "handler"), 3);
     assert_eq!(violated(costs("0").send().await), ["handler"]);
 }
+
+/// Never more than the quota, whoever has leased of it; a few may be refused early.
+pub(crate) async fn processes_lease_of_one_quota(case: Case) {
+    let other = case.plan().await.framework(case.framework.other());
+    let (one, other) = (case.site().await, other.start().await);
+    let sent: Vec<_> = (0..30)
+        .flat_map(|_| [&one, &other].map(|site| get(site, "/limits/leased").spawn()))
+        .collect();
+    let mut passed = 0;
+    for answer in sent {
+        match answer.answer().await {
+            answer if answer.status == 200 => passed += 1,
+            answer => drop(violated(answer)),
+        }
+    }
+    assert!((16..=20).contains(&passed), "{passed} of 20");
+}

@@ -31,11 +31,10 @@ pub(super) struct Lease {
     fetching: bool,
 }
 
-/// A charge that was made in advance.
+/// A charge that was made in advance, in this window.
 #[derive(Debug)]
 pub(super) struct Unit {
     window: u64,
-    until: Instant,
 }
 
 /// What a request has of a lease.
@@ -76,6 +75,11 @@ impl Lease {
         self.fetching
     }
 
+    /// Whether that is its window. The store tells a window by its end, to the millisecond or so.
+    fn is_of(&self, window: u64) -> bool {
+        self.window.abs_diff(window) <= 2
+    }
+
     fn is_spent(&self, now: Instant) -> bool {
         !self.fetching && (self.units == 0 || self.until <= now)
     }
@@ -88,7 +92,7 @@ impl Lease {
             self.units -= 1;
             let (reset, remaining) = (self.until - now, state.remaining + self.units);
             let state = State { reset, remaining, ..state.clone() };
-            let unit = Unit { window: self.window, until: self.until };
+            let unit = Unit { window: self.window };
             return Taken::Unit(Spent { sent: None, state, unit: Some(unit) });
         }
         // Towards the end the others shall find something too.
@@ -167,7 +171,7 @@ impl Engine {
     /// A unit that is not needed after all.
     pub(super) fn put_back(&self, spot: Spot<'_>, unit: &Unit) {
         self.leases.with(spot, |lease| {
-            if lease.window == unit.window && lease.until == unit.until {
+            if lease.is_of(unit.window) {
                 lease.units += 1;
             }
         });
@@ -205,13 +209,15 @@ impl Fetching {
         let until = after(sent, state.reset);
         let (window, units) = (state.window, u64::from(more));
         self.engine.leases.with(self.place.spot(), |lease| {
-            let state = Some(state.clone());
-            let used = Instant::now();
+            // What was put back meanwhile is good as well.
+            let back = if lease.is_of(window) { lease.units } else { 0 };
+            let (state, used) = (Some(state.clone()), Instant::now());
+            let units = units + back;
             *lease = Lease { units, until, window, used, state, fetching: lease.fetching };
         });
         self.engine.forget(self.place.spot());
         let told = State { remaining: state.remaining + units, ..state };
-        Spent { sent: Some(sent), state: told, unit: Some(Unit { window, until }) }
+        Spent { sent: Some(sent), state: told, unit: Some(Unit { window }) }
     }
 }
 

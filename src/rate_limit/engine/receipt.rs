@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use tokio::sync::oneshot;
 
 use super::{
@@ -14,6 +15,9 @@ use crate::{
     key::Key,
     store::{By, SettleCharge, Settled, Store},
 };
+
+/// Most calls that are under way together: the leases of many keys may have to go back.
+const AT_ONCE: usize = 64;
 
 /// Resolves when the charges are changed, or never will be. They are whether it is awaited or not.
 pub(in crate::rate_limit) type Done = oneshot::Receiver<()>;
@@ -119,8 +123,11 @@ impl Engine {
         let (done, settled) = oneshot::channel::<()>();
         let (with, pending) = (store.clone(), self.pending.begin());
         store.spawn(async move {
-            for call in calls {
-                if let Err(error) = with.backend().settle_charge(call).await {
+            let settle = |call: &SettleCharge| with.backend().settle_charge(call.clone());
+            for some in calls.chunks(AT_ONCE) {
+                for error in
+                    join_all(some.iter().map(settle)).await.into_iter().filter_map(Result::err)
+                {
                     tracing::debug!(%error, "a charge was not put right");
                 }
             }

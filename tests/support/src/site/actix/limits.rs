@@ -41,6 +41,7 @@ fn several(config: &mut ServiceConfig) {
     one(config, "/limits/group/{id}", group);
     one(config, "/limits/shadow", shadow);
     config.service(resource("/limits/twice").to(work).wrap(twice()).wrap(twice()));
+    one(config, "/limits/leased", key(named("leased", minute(20)).lease(5)));
 }
 
 fn number(request: &HttpRequest, name: &str) -> Option<u64> {

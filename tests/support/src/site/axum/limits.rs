@@ -37,6 +37,7 @@ fn several() -> Routes {
         .merge(one("/limits/group/{id}", group))
         .merge(one("/limits/shadow", shadow))
         .merge(one("/limits/twice", twice()).layer(twice()))
+        .merge(one("/limits/leased", key(named("leased", minute(20)).lease(5))))
 }
 
 fn number(parts: &Parts, name: &str) -> Option<u64> {
