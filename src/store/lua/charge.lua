@@ -14,7 +14,7 @@
 --                    'g', most parts, window ms, parts, parts of a unit, parts a tick, tick us,  refusals, block ms
 --                  without a penalty both are 0
 -- Returns one list: server time us, then per charge: how many of `times` were let in (0 times: a look), then per
--- counter: f: spent, ms left   s: spent before, spent, ms left   g: parts owed; with a penalty also: ms blocked.
+-- counter: f: spent, ms left   s: spent before, spent, ms left   g: parts owed, and without refunds; with a penalty also: ms blocked.
 -- A charge that fails has its error's text in place of all that, and harms no other.
 -- At most 100 counters. O(counters). NOT idempotent: sent again only where it cannot have run.
 local redis, call, KEYS, ARGV, number = redis, redis.call, KEYS, ARGV, tonumber

@@ -138,14 +138,14 @@ impl Shard {
             }
             Rule::Gcra { limit, burst, .. } => {
                 let pace = Pace::of(limit, window, burst);
-                let debt = match kept {
-                    Some((Kept::Gcra { debt, since, pace: old }, _)) => {
+                let [debt, gross] = match kept {
+                    Some((Kept::Gcra { debt, gross, since, pace: old }, _)) => {
                         repair = since > now.us || !old.has_the_rate_of(&pace);
-                        owed(debt, since, &old, &pace, now)
+                        [debt, gross].map(|parts| owed(parts, since, &old, &pace, now))
                     }
-                    _ => 0,
+                    _ => [0, 0],
                 };
-                Present::Gcra { debt, pace }
+                Present::Gcra { debt, gross, pace }
             }
         };
         let blocked = item.penalty.map_or(0, |penalty| self.blocked(&name, penalty, now));
@@ -165,10 +165,10 @@ impl Shard {
         let (kept, end) = match open.at {
             Present::Fixed { spent, end } => (Kept::Fixed { spent }, end),
             Present::Sliding(windows) => (Kept::Sliding(windows), windows.end()),
-            Present::Gcra { debt, pace } => {
+            Present::Gcra { debt, gross, pace } => {
                 let since = now.us - now.us % pace.tick;
-                let end = now.ms.saturating_add(pace.time(debt).div_ceil(1000));
-                (Kept::Gcra { debt, since, pace }, end)
+                let end = now.ms.saturating_add(pace.time(gross).div_ceil(1000));
+                (Kept::Gcra { debt, gross, since, pace }, end)
             }
         };
         if end > now.ms {

@@ -26,7 +26,7 @@ pub(in crate::store::memory) struct Name {
 pub(in crate::store::memory) enum Kept {
     Fixed { spent: u64 },
     Sliding(Windows),
-    Gcra { debt: u64, since: u64, pace: Pace },
+    Gcra { debt: u64, gross: u64, since: u64, pace: Pace },
     Strikes(u64),
     Blocked,
 }
@@ -86,8 +86,10 @@ pub(super) enum Present {
         end: u64,
     },
     Sliding(Windows),
+    /// `gross`: without refunds.
     Gcra {
         debt: u64,
+        gross: u64,
         pace: Pace,
     },
 }
@@ -101,7 +103,7 @@ impl Present {
                 spent: windows.spent,
                 left: windows.left(now.ms),
             },
-            Self::Gcra { debt, .. } => Count::Gcra { debt: *debt },
+            Self::Gcra { debt, gross, .. } => Count::Gcra { debt: *debt, gross: *gross },
         }
     }
 
@@ -109,7 +111,7 @@ impl Present {
     pub(super) fn room(&self, rule: &Rule, cost: u64, now: Now) -> u64 {
         let fits = |most: u64, used: u64, cost: u64| most.saturating_sub(used).checked_div(cost);
         let room = match (self, rule) {
-            (Self::Gcra { debt, pace }, _) => fits(pace.most, *debt, pace.parts(cost)),
+            (Self::Gcra { debt, pace, .. }, _) => fits(pace.most, *debt, pace.parts(cost)),
             (Self::Fixed { spent, .. }, Rule::Fixed { limit, .. }) => fits(*limit, *spent, cost),
             (Self::Sliding(windows), Rule::Sliding { limit, .. }) => {
                 fits(*limit, windows.used(now.ms), cost)
@@ -125,9 +127,10 @@ impl Present {
         match self {
             Self::Fixed { spent, .. } => add(spent, units, MOST),
             Self::Sliding(windows) => add(&mut windows.spent, units, MOST),
-            Self::Gcra { debt, pace } => {
+            Self::Gcra { debt, gross, pace } => {
                 let parts = pace.parts(units);
                 add(debt, parts, PARTS);
+                add(gross, parts, PARTS);
             }
         }
     }
@@ -146,12 +149,14 @@ impl Present {
             Self::Sliding(windows) if windows.start == window + windows.length => {
                 windows.before = windows.before.saturating_sub(units);
             }
-            Self::Gcra { debt, pace } => {
-                let owed = window.saturating_sub(now.us) / pace.tick;
-                let parts = pace.parts(units).min(owed.saturating_mul(pace.drain));
-                *debt = debt.saturating_sub(parts);
+            // No more than is sure to be owed still: if debts are paid off in the order they were made, and all
+            // that was given back was of those before this one.
+            Self::Gcra { debt, gross, pace } if *gross < PARTS => {
+                let ticks = window.saturating_sub(now.us) / pace.tick;
+                let owed = ticks.saturating_mul(pace.drain).saturating_sub(*gross - *debt);
+                *debt = debt.saturating_sub(pace.parts(units).min(owed));
             }
-            Self::Fixed { .. } | Self::Sliding(_) => {}
+            Self::Fixed { .. } | Self::Sliding(_) | Self::Gcra { .. } => {}
         }
     }
 }
