@@ -8,7 +8,13 @@
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, fmt::Write as _, hash::Hasher as _, net::IpAddr, sync::Arc};
+use std::{
+    fmt,
+    fmt::Write as _,
+    hash::Hasher as _,
+    net::{IpAddr, Ipv6Addr},
+    sync::Arc,
+};
 
 use sha2::{Digest as _, Sha256};
 
@@ -52,14 +58,40 @@ impl Key {
     /// because a single host usually has that many to choose from.
     #[must_use]
     pub fn ip(address: IpAddr) -> Self {
-        let text = match address.to_canonical() {
-            IpAddr::V4(v4) => v4.to_string(),
+        Self::network(address, 64)
+    }
+
+    /// As [`ip`](Self::ip), with another size of IPv6 networks, in bits (at most 128). The key says which,
+    /// so networks of different sizes are different keys.
+    #[must_use]
+    pub fn network(address: IpAddr, ipv6_prefix: u8) -> Self {
+        // Digits, dots and dashes: nothing to escape. The longest one has 48 of them.
+        let mut text = String::with_capacity(48);
+        let _ = match address.to_canonical() {
+            IpAddr::V4(v4) => write!(text, "a:::{v4}"),
             IpAddr::V6(v6) => {
-                let [a, b, c, d, ..] = v6.segments();
-                format!("{a:x}-{b:x}-{c:x}-{d:x}")
+                let prefix = u32::from(ipv6_prefix.min(128));
+                let mask = u128::MAX.checked_shl(128 - prefix).unwrap_or(0);
+                let [a, b, c, d, e, f, g, h] = Ipv6Addr::from(u128::from(v6) & mask).segments();
+                let _ = write!(text, "a:::{a:x}-{b:x}-{c:x}-{d:x}");
+                match prefix {
+                    64 => Ok(()),
+                    _ => write!(text, "-{e:x}-{f:x}-{g:x}-{h:x}_{prefix}"),
+                }
             }
         };
-        Self::build("a", "", text.as_bytes())
+        Self(text.into())
+    }
+
+    /// The key of all clients whose address nobody can tell.
+    pub(crate) fn no_address() -> Self {
+        Self::build("a", "", b"none")
+    }
+
+    /// The key of what a layer further out has found out of a client, such as its account.
+    #[must_use]
+    pub fn extension(value: &str) -> Self {
+        Self::build("e", "", value.as_bytes())
     }
 
     /// The key of a route: the pattern as it was registered, such as `/orders/{id}`.
@@ -169,8 +201,16 @@ impl Key {
         std::array::from_fn(|_| parts.next().unwrap_or_default())
     }
 
+    /// In one buffer: this is done for every request.
     fn build(kind: &str, name: &str, value: &[u8]) -> Self {
-        Self(format!("{kind}:{}::{}", escape(name.as_bytes()), escape(value)).into())
+        let room = kind.len() + name.len() + value.len().min(READABLE) + 3;
+        let mut out = String::with_capacity(room);
+        out.push_str(kind);
+        out.push(':');
+        escape_into(&mut out, name.as_bytes());
+        out.push_str("::");
+        escape_into(&mut out, value);
+        Self(out.into())
     }
 }
 
@@ -229,7 +269,13 @@ pub(crate) fn digest(parts: &[&[u8]]) -> [u8; 32] {
 /// Letters, digits and `-_.` stand for themselves, all else is `%XX`. What gets too long is `~` and
 /// half a SHA-256: `~` is escaped in readable values, so the two forms never meet.
 fn escape(bytes: &[u8]) -> String {
-    let mut out = String::with_capacity(bytes.len());
+    let mut out = String::with_capacity(bytes.len().min(READABLE));
+    escape_into(&mut out, bytes);
+    out
+}
+
+fn escape_into(out: &mut String, bytes: &[u8]) {
+    let start = out.len();
     for &byte in bytes.iter().take(READABLE + 1) {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => out.push(byte.into()),
@@ -238,8 +284,9 @@ fn escape(bytes: &[u8]) -> String {
             }
         }
     }
-    if out.len() <= READABLE {
-        return out;
+    if out.len() - start > READABLE {
+        out.truncate(start);
+        out.push('~');
+        out.push_str(&hex(&Sha256::digest(bytes)[..16]));
     }
-    format!("~{}", hex(&Sha256::digest(bytes)[..16]))
 }
