@@ -8,7 +8,13 @@
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, fmt::Write as _, hash::Hasher as _, net::IpAddr, sync::Arc};
+use std::{
+    fmt,
+    fmt::Write as _,
+    hash::Hasher as _,
+    net::{IpAddr, Ipv6Addr},
+    sync::Arc,
+};
 
 use sha2::{Digest as _, Sha256};
 
@@ -52,14 +58,37 @@ impl Key {
     /// because a single host usually has that many to choose from.
     #[must_use]
     pub fn ip(address: IpAddr) -> Self {
-        let text = match address.to_canonical() {
-            IpAddr::V4(v4) => v4.to_string(),
-            IpAddr::V6(v6) => {
-                let [a, b, c, d, ..] = v6.segments();
-                format!("{a:x}-{b:x}-{c:x}-{d:x}")
-            }
+        Self::network(address, 64)
+    }
+
+    /// As [`ip`](Self::ip), with another size of IPv6 networks, in bits (at most 128). The key says which,
+    /// so networks of different sizes are different keys.
+    #[must_use]
+    pub fn network(address: IpAddr, ipv6_prefix: u8) -> Self {
+        let v6 = match address.to_canonical() {
+            // Digits and dots: nothing to escape.
+            IpAddr::V4(v4) => return Self(format!("a:::{v4}").into()),
+            IpAddr::V6(v6) => v6,
         };
-        Self::build("a", "", text.as_bytes())
+        let prefix = u32::from(ipv6_prefix.min(128));
+        let mask = u128::MAX.checked_shl(128 - prefix).unwrap_or(0);
+        let [a, b, c, d, e, f, g, h] = Ipv6Addr::from(u128::from(v6) & mask).segments();
+        let text = match prefix {
+            64 => format!("a:::{a:x}-{b:x}-{c:x}-{d:x}"),
+            _ => format!("a:::{a:x}-{b:x}-{c:x}-{d:x}-{e:x}-{f:x}-{g:x}-{h:x}_{prefix}"),
+        };
+        Self(text.into())
+    }
+
+    /// The key of all clients whose address nobody can tell.
+    pub(crate) fn no_address() -> Self {
+        Self::build("a", "", b"none")
+    }
+
+    /// The key of what a layer further out has found out of a client, such as its account.
+    #[must_use]
+    pub fn extension(value: &str) -> Self {
+        Self::build("e", "", value.as_bytes())
     }
 
     /// The key of a route: the pattern as it was registered, such as `/orders/{id}`.

@@ -44,14 +44,17 @@ pub use self::store::StoreBuilder;
 pub use self::{
     clock::Clock,
     error::{Error, ErrorKind},
-    gate::Deferred,
+    gate::{Absent, ClientAddress, Deferred},
     key::Key,
     lock::{
         Busy, BusyStatus, HeldLock, HeldLocks, HoldUntil, LockGuard, LockRequest, LockSet,
         LocksRequest, NotAcquired, OnLoss, Released, SharedSecret,
     },
     outage::Outage,
-    rate_limit::{Decision, Policy, Quota, RateLimit, RateStatus, Requests},
+    rate_limit::{
+        Decision, Lists, Policy, Quota, RateFields, RateLimit, RateStatus, Reason, Refusal,
+        Requests, Standing,
+    },
     reply::{Fields, Reply},
     store::{JobId, JobState, Loss, Store},
 };

@@ -6,15 +6,19 @@
 
 mod defer;
 mod lock;
+mod rate_keys;
 mod rate_limit;
 
 /// Defines `RateLimitLayer`, `LockLayer`, `DeferLayer`, `DeferWorker` and `DeferredRoutes` over the
-/// framework's own request type, which closures get to see.
+/// framework's own request type, which closures get to see. `extension::<T>()` is the integration's function
+/// that makes a `KeySource` of what lies in a request's extensions.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __define_names {
-    ($native:ty) => {
+    ($native:ty, $extension:ident) => {
         ::lockgate::__rate_limit_names!($native);
+
+        ::lockgate::__rate_limit_keys!($native, $extension);
 
         /// Serializes requests per resource: 409 with `Retry-After` while another one changes it, or a
         /// wait in line.
@@ -29,10 +33,6 @@ macro_rules! __define_names {
         }
 
         impl LockLayer {
-            fn by(source: ::lockgate::gate::KeySource<$native>) -> Self {
-                Self { gate: ::lockgate::lock::LockGate::new(source) }
-            }
-
             /// A lock for each value of a parameter of the matched route.
             #[must_use]
             pub fn by_path_param(name: &str) -> Self {

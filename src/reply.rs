@@ -30,6 +30,8 @@ pub(crate) mod problem {
     pub(crate) const QUOTA: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
     pub(crate) const CAPACITY: &str =
         "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+    pub(crate) const TOO_COSTLY: &str = "urn:lockgate:problem:cost-over-quota";
+    pub(crate) const DENIED: &str = "urn:lockgate:problem:denied";
     pub(crate) const BUSY: &str = "urn:lockgate:problem:busy";
     pub(crate) const LOCK_LOST: &str = "urn:lockgate:problem:lock-lost";
     pub(crate) const BODY_TOO_SLOW: &str = "urn:lockgate:problem:body-too-slow";
@@ -49,6 +51,13 @@ impl Reply {
     #[must_use]
     pub fn new(status: u16) -> Self {
         Self { status, fields: Vec::new(), body: Bytes::new() }
+    }
+
+    /// Gives it this body.
+    #[must_use]
+    pub fn body(mut self, body: impl Into<Bytes>) -> Self {
+        self.body = body.into();
+        self
     }
 
     /// A problem document (RFC 9457): `type`, `title`, `status`, and whatever is added.
@@ -87,7 +96,9 @@ impl Reply {
         self
     }
 
-    pub(crate) fn field(mut self, name: &'static str, value: impl Into<String>) -> Self {
+    /// Adds a header field. Names and values that are none are left out by the driver.
+    #[must_use]
+    pub fn field(mut self, name: impl Into<Cow<'static, str>>, value: impl Into<String>) -> Self {
         self.fields.push((name.into(), value.into()));
         self
     }

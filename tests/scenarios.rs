@@ -62,6 +62,24 @@ table! { each_store {
         a_route_has_one_quota,
         processes_share_a_quota,
         namespaces_share_no_quota;
+    client:
+        a_proxy_is_believed_whom_it_speaks_for,
+        nobody_else_is_believed,
+        the_field_is_the_one_that_is_named,
+        hops_are_counted_from_the_right,
+        whom_nobody_tells_is_refused_or_as_was_said,
+        networks_are_as_wide_as_they_are_set,
+        a_lock_can_be_a_clients,
+        what_a_layer_further_out_knows_is_a_key,
+        each_part_of_a_key_counts,
+        addresses_can_be_let_through_or_denied,
+        keys_can_be_let_through_or_denied;
+    told:
+        the_fields_are_those_of_choice,
+        other_origins_may_read_them,
+        a_preflight_is_not_charged,
+        the_answer_can_be_ones_own,
+        the_answer_can_be_grpcs;
     lock:
         a_free_lock_lets_the_request_pass,
         a_busy_lock_is_409,

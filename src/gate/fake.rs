@@ -10,12 +10,16 @@ use crate::store::Store;
 pub(crate) struct FakeView {
     pub(crate) method: &'static str,
     pub(crate) headers: Vec<(&'static str, &'static str)>,
+    /// More of them, of any bytes.
+    pub(crate) lines: Vec<(&'static str, Vec<u8>)>,
+    pub(crate) peer: Option<SocketAddr>,
     extensions: http::Extensions,
 }
 
 impl FakeView {
     pub(crate) fn new(method: &'static str) -> Self {
-        Self { method, headers: Vec::new(), extensions: http::Extensions::new() }
+        let (headers, lines, extensions) = Default::default();
+        Self { method, headers, lines, peer: None, extensions }
     }
 }
 
@@ -39,8 +43,9 @@ impl View for FakeView {
     }
 
     fn header(&self, name: &str) -> Vec<&[u8]> {
-        let named = self.headers.iter().filter(|(n, _)| *n == name);
-        named.map(|(_, value)| value.as_bytes()).collect()
+        let headers = self.headers.iter().map(|(n, value)| (*n, value.as_bytes()));
+        let lines = self.lines.iter().map(|(n, value)| (*n, &**value));
+        headers.chain(lines).filter(|(n, _)| *n == name).map(|(_, value)| value).collect()
     }
 
     fn set_header(&mut self, name: &str, value: Option<&str>) {
@@ -51,7 +56,7 @@ impl View for FakeView {
     }
 
     fn peer(&self) -> Option<SocketAddr> {
-        None
+        self.peer
     }
 
     fn store(&self) -> Option<Store> {

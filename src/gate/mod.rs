@@ -12,9 +12,11 @@
 //!
 //! This module is public for those who write a driver. Applications need nothing of it.
 
+mod address;
 mod attend;
 #[cfg(test)]
 pub(crate) mod fake;
+mod fault;
 mod kept;
 mod reading;
 mod replay;
@@ -27,17 +29,21 @@ use std::{future::Future, time::Duration};
 
 use crate::reply::{Fields, Reply};
 
+pub(crate) use self::{
+    address::Networks, replay::current_replay, slot::UnderLock, source::each_once, view::is_safe,
+};
 pub use self::{
+    address::{Absent, ClientAddress},
     attend::{Attended, attend},
+    fault::{KeyFault, no_extension},
     kept::{Kept, Next, Stopped},
     reading::{Patience, Reading, TooSlow},
     replay::{Deferred, Replay},
     scope::Scope,
     slot::{Parked, Slot},
-    source::{KeyFault, KeySource},
+    source::KeySource,
     view::{BadParam, Head, Route, View},
 };
-pub(crate) use self::{replay::current_replay, slot::UnderLock, source::each_once, view::is_safe};
 
 /// What a gate says before anything is awaited.
 #[derive(Debug)]

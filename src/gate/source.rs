@@ -5,37 +5,12 @@
 
 use std::{fmt, sync::Arc};
 
-use super::view::{BadParam, Route, View};
-use crate::{
-    key::Key,
-    reply::{Reply, problem},
+use super::{
+    address::ClientAddress,
+    fault::{KeyFault, no_extension},
+    view::{BadParam, Route, View},
 };
-
-/// Why there is no key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum KeyFault {
-    /// The router matched nothing, so there is nothing to protect: this will be a 404.
-    Unmatched,
-    /// The client's request lacks it, or its bytes can't be read.
-    Request(&'static str),
-    /// The application is wired so that it can't be had; the text names the fix.
-    Wiring(String),
-}
-
-impl KeyFault {
-    /// The answer, or `None` if the request may pass untouched.
-    pub(crate) fn answer(self, layer: &str) -> Option<Reply> {
-        match self {
-            Self::Unmatched => None,
-            Self::Request(title) => Some(Reply::problem(400, problem::BAD_KEY, title)),
-            Self::Wiring(fix) => {
-                tracing::error!(layer, "request refused: {fix}");
-                Some(Reply::wiring_fault())
-            }
-        }
-    }
-}
+use crate::key::Key;
 
 /// Where a layer's key comes from. Made by the layers' `by_...` constructors.
 pub struct KeySource<N: ?Sized>(Kind<N>);
@@ -47,12 +22,14 @@ type Functions<N> = dyn Fn(&N) -> Vec<String> + Send + Sync;
 const MOST: usize = 32;
 
 enum Kind<N: ?Sized> {
-    Ip,
+    Client(Arc<ClientAddress>),
     PathParam(Arc<str>),
     PathParams(Arc<Names>),
     Header(Arc<str>),
     Route,
     Function(Arc<Function<N>>),
+    /// As a function, of what the application puts into every request; the text says what is missing.
+    Installed(Arc<Function<N>>, Arc<str>),
     Functions(Arc<Functions<N>>),
     Both(Arc<(KeySource<N>, KeySource<N>)>),
 }
@@ -69,7 +46,13 @@ impl<N: ?Sized> KeySource<N> {
     /// The socket's other end: [`Key::ip`].
     #[must_use]
     pub fn ip() -> Self {
-        Self(Kind::Ip)
+        Self::client(ClientAddress::peer())
+    }
+
+    /// The client's address: [`Key::network`].
+    #[must_use]
+    pub fn client(address: ClientAddress) -> Self {
+        Self(Kind::Client(Arc::new(address)))
     }
 
     /// A parameter of the matched route: [`Key::path_param`].
@@ -110,6 +93,13 @@ impl<N: ?Sized> KeySource<N> {
     #[must_use]
     pub fn function(f: impl Fn(&N) -> Option<String> + Send + Sync + 'static) -> Self {
         Self(Kind::Function(Arc::new(f)))
+    }
+
+    /// Whatever the function finds in the request, as a [`Key::extension`]. If it is not there, the
+    /// application is wired wrongly: 500, and this sentence in the log, which names the fix.
+    #[must_use]
+    pub fn installed(fix: &str, f: impl Fn(&N) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self(Kind::Installed(Arc::new(f), fix.into()))
     }
 
     /// Whatever the function says, each a [`Key::custom`]. An empty list refuses the request with 400, and
@@ -162,12 +152,15 @@ impl<N: ?Sized> KeySource<N> {
     /// [`KeyFault`], when there is none.
     pub fn read<V: View<Native = N>>(&self, view: &mut V) -> Result<Key, KeyFault> {
         match &self.0 {
+            Kind::Both(both) if !self.is_several() => {
+                Ok(both.0.read(view)?.and(&both.1.read(view)?))
+            }
             Kind::PathParams(_) | Kind::Functions(_) | Kind::Both(_) => {
                 let keys = self.read_all(view)?.into_iter();
                 keys.reduce(|all, key| all.and(&key))
                     .ok_or(KeyFault::Request("The request can't be identified"))
             }
-            Kind::Ip => view.peer().map(|peer| Key::ip(peer.ip())).ok_or_else(no_peer),
+            Kind::Client(address) => address.key(view),
             Kind::PathParam(name) => path_param(name, view),
             Kind::Header(name) => {
                 let missing = match view.header(name)[..] {
@@ -192,7 +185,61 @@ impl<N: ?Sized> KeySource<N> {
                 None if view.route() == Route::Unmatched => Err(KeyFault::Unmatched),
                 None => Err(KeyFault::Request("The request can't be identified")),
             },
+            Kind::Installed(f, fix) => match f(view.native()) {
+                Some(value) => Ok(Key::extension(&value)),
+                None if view.route() == Route::Unmatched => Err(KeyFault::Unmatched),
+                None => Err(KeyFault::Wiring(fix.to_string())),
+            },
         }
+    }
+
+    /// The client's address, if that is the key or a part of it.
+    pub(crate) fn address(&self) -> Option<&ClientAddress> {
+        match &self.0 {
+            Kind::Client(address) => Some(address),
+            Kind::Both(both) => both.0.address().or_else(|| both.1.address()),
+            _ => None,
+        }
+    }
+
+    /// This source, if it lets no request pass without a key.
+    ///
+    /// # Panics
+    ///
+    /// If it does: [`Absent::Skip`](super::Absent) is a way around whatever is locked.
+    #[must_use]
+    pub fn never_absent(self) -> Self {
+        assert!(
+            !self.may_skip(),
+            "Absent::Skip: a request without an address would pass without the lock"
+        );
+        self
+    }
+
+    fn may_skip(&self) -> bool {
+        match &self.0 {
+            Kind::Client(address) => address.may_skip(),
+            Kind::Both(both) => both.0.may_skip() || both.1.may_skip(),
+            _ => false,
+        }
+    }
+
+    /// True if a request can have several keys.
+    fn is_several(&self) -> bool {
+        match &self.0 {
+            Kind::PathParams(_) | Kind::Functions(_) => true,
+            Kind::Both(both) => both.0.is_several() || both.1.is_several(),
+            _ => false,
+        }
+    }
+}
+
+impl KeySource<http::request::Parts> {
+    /// A value that a layer further out has put into the request's extensions, such as the account of
+    /// an authentication: [`Key::extension`].
+    #[must_use]
+    pub fn extension<T: fmt::Display + Send + Sync + 'static>() -> Self {
+        Self::installed(&no_extension::<T>(), |parts| parts.extensions.get::<T>().map(T::to_string))
     }
 }
 
@@ -218,22 +265,15 @@ fn path_param<V: View>(name: &str, view: &mut V) -> Result<Key, KeyFault> {
     }
 }
 
-fn no_peer() -> KeyFault {
-    KeyFault::Wiring(
-        "by_ip() sees no peer address; in axum serve with \
-         into_make_service_with_connect_info::<SocketAddr>()"
-            .to_owned(),
-    )
-}
-
 impl<N: ?Sized> Clone for KeySource<N> {
     fn clone(&self) -> Self {
         Self(match &self.0 {
-            Kind::Ip => Kind::Ip,
+            Kind::Client(address) => Kind::Client(Arc::clone(address)),
             Kind::PathParam(name) => Kind::PathParam(Arc::clone(name)),
             Kind::Header(name) => Kind::Header(Arc::clone(name)),
             Kind::Route => Kind::Route,
             Kind::Function(f) => Kind::Function(Arc::clone(f)),
+            Kind::Installed(f, fix) => Kind::Installed(Arc::clone(f), Arc::clone(fix)),
             Kind::PathParams(names) => Kind::PathParams(Arc::clone(names)),
             Kind::Functions(f) => Kind::Functions(Arc::clone(f)),
             Kind::Both(both) => Kind::Both(Arc::clone(both)),
@@ -244,11 +284,12 @@ impl<N: ?Sized> Clone for KeySource<N> {
 impl<N: ?Sized> fmt::Debug for KeySource<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Ip => f.write_str("ip"),
+            Kind::Client(address) => write!(f, "{address:?}"),
             Kind::PathParam(name) => write!(f, "path_param({name})"),
             Kind::Header(name) => write!(f, "header({name})"),
             Kind::Route => f.write_str("route"),
             Kind::Function(_) | Kind::Functions(_) => f.write_str("function"),
+            Kind::Installed(..) => f.write_str("extension"),
             Kind::PathParams(all) => write!(f, "path_params({})", all.joint),
             Kind::Both(both) => write!(f, "{:?} and {:?}", both.0, both.1),
         }

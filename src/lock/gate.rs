@@ -36,9 +36,14 @@ pub struct LockGate<N: ?Sized> {
 
 impl<N: ?Sized> LockGate<N> {
     /// A lock per key, tried once, on unsafe methods.
+    ///
+    /// # Panics
+    ///
+    /// If requests may have no key: see [`KeySource::never_absent`].
     #[must_use]
     pub fn new(source: KeySource<N>) -> Self {
         let (policy, ends, times) = (Arc::default(), Ends::default(), Arc::default());
+        let source = source.never_absent();
         Self { source, policy, ends, times }
     }
 

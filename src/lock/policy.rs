@@ -230,7 +230,7 @@ impl<N: ?Sized> LockGate<N> {
     /// See `LockLayer::and_path_param`, `and_header` and `and_key`.
     #[must_use]
     pub fn and(mut self, source: KeySource<N>) -> Self {
-        self.source = self.source.and(source);
+        self.source = self.source.and(source.never_absent());
         self
     }
 

@@ -15,12 +15,9 @@ macro_rules! __rate_limit_names {
         }
 
         impl RateLimitLayer {
-            fn by(source: ::lockgate::gate::KeySource<$native>, quota: ::lockgate::Quota) -> Self {
-                Self { gate: ::lockgate::rate_limit::RateLimitGate::new(source, quota) }
-            }
-
             /// A quota for each client address: the socket's other end, IPv6 by /64. Header fields such
-            /// as `X-Forwarded-For` are not looked at: anybody can send them.
+            /// as `X-Forwarded-For` are not looked at: anybody can send them. Behind a proxy, where all its
+            /// clients would share a quota, use [`by_client`](Self::by_client).
             #[must_use]
             pub fn by_ip(quota: ::lockgate::Quota) -> Self {
                 Self::by(::lockgate::gate::KeySource::ip(), quota)

@@ -1,29 +1,241 @@
-//! The response fields of draft-ietf-httpapi-ratelimit-headers-10.
+//! The response fields of draft-ietf-httpapi-ratelimit-headers-10, and those from before it.
 //!
 //! `RateLimit-Policy: "name";q=100;w=60` and `RateLimit: "name";r=99;t=60`: lists of strings with
-//! parameters (RFC 9651). `w` and `t` are whole seconds, rounded up.
+//! parameters (RFC 9651), a member for each policy. `w` and `t` are whole seconds, rounded up. The
+//! partition key is left out: whom a quota is for is nobody's business but the server's.
 
-use super::{limiter::Decision, quota::Policy};
-use crate::{
-    clock::seconds,
-    reply::{Fields, Reply, problem},
-};
+use super::standing::Standing;
+use crate::{clock::seconds, reply::Fields};
 
-pub(super) fn fields(policy: &Policy, decision: &Decision) -> Fields {
-    // The name has no characters that would need escaping in a structured string.
-    let (name, quota) = (policy.label(), policy.quota());
-    let (q, w) = (quota.limit(), seconds(quota.window()));
-    let (r, t) = (decision.remaining(), seconds(decision.reset()));
-    vec![
-        ("ratelimit-policy".into(), format!("\"{name}\";q={q};w={w}")),
-        ("ratelimit".into(), format!("\"{name}\";r={r};t={t}")),
-    ]
+/// Which fields tell clients of their quota.
+///
+/// `Retry-After` is no matter of this: every refusal that waiting can mend has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum RateFields {
+    /// `RateLimit-Policy` and `RateLimit`, as the IETF's draft has them, with every policy of the layer.
+    /// The default.
+    #[default]
+    Draft,
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, the last one in seconds from
+    /// now and not as a date. They know one policy: the one that refuses for longest, or else the one
+    /// that has least left. Layers inside each other each add theirs, so only one should have them.
+    Legacy,
+    /// Those of the draft, and those from before.
+    Both,
+    /// None.
+    Off,
 }
 
-pub(super) fn refusal(policy: &Policy, decision: &Decision) -> Reply {
-    let mut reply = Reply::problem(429, problem::QUOTA, "Too many requests")
-        .member("violated-policies", vec![policy.label()])
-        .retry_after(decision.reset());
-    reply.fields.extend(fields(policy, decision));
-    reply
+/// The largest integer of a structured field (RFC 9651 section 3.3.1).
+const LARGEST: u64 = 999_999_999_999_999;
+
+impl RateFields {
+    /// Adds the fields; `exposed` also names them for scripts of other origins.
+    pub(super) fn write(self, exposed: bool, standings: &[Standing<'_>], fields: &mut Fields) {
+        if matches!(self, Self::Draft | Self::Both) && !standings.is_empty() {
+            fields.push(("ratelimit-policy".into(), policies(standings)));
+            fields.push(("ratelimit".into(), quotas(standings)));
+        }
+        if matches!(self, Self::Legacy | Self::Both)
+            && let Some(binding) = binding(standings)
+        {
+            let mut field = |name: &'static str, n| fields.push((name.into(), text(n)));
+            field("x-ratelimit-limit", binding.limit);
+            field("x-ratelimit-remaining", binding.remaining);
+            field("x-ratelimit-reset", seconds(binding.wait()));
+        }
+        if exposed {
+            fields.push(("access-control-expose-headers".into(), self.names().to_owned()));
+        }
+    }
+
+    fn names(self) -> &'static str {
+        match self {
+            Self::Draft => "RateLimit-Policy, RateLimit, Retry-After",
+            Self::Legacy => {
+                "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, Retry-After"
+            }
+            Self::Both => {
+                "RateLimit-Policy, RateLimit, X-RateLimit-Limit, X-RateLimit-Remaining, \
+                 X-RateLimit-Reset, Retry-After"
+            }
+            Self::Off => "Retry-After",
+        }
+    }
+}
+
+fn policies(standings: &[Standing<'_>]) -> String {
+    list(standings, |out, standing| {
+        parameter(out, ";q=", standing.limit);
+        parameter(out, ";w=", seconds(standing.window));
+    })
+}
+
+fn quotas(standings: &[Standing<'_>]) -> String {
+    list(standings, |out, standing| {
+        parameter(out, ";r=", standing.remaining);
+        parameter(out, ";t=", seconds(standing.wait()));
+    })
+}
+
+fn list(standings: &[Standing<'_>], parameters: impl Fn(&mut String, &Standing<'_>)) -> String {
+    // Comma and quotes, and two parameters of three characters and a number each.
+    let room = standings.iter().map(|standing| standing.name.len() + 4 + 2 * (3 + 15));
+    let mut out = String::with_capacity(room.sum());
+    for standing in standings {
+        if !out.is_empty() {
+            out.push_str(", ");
+        }
+        quote(standing.name, &mut out);
+        parameters(&mut out, standing);
+    }
+    out
+}
+
+/// A name as a string of structured fields, which is one of JSON as well. Neither `"` nor `\` ends it, and
+/// what such a string can't hold becomes `-`.
+pub(super) fn quote(name: &str, out: &mut String) {
+    out.push('"');
+    for c in name.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            ' '..='~' => out.push(c),
+            _ => out.push('-'),
+        }
+    }
+    out.push('"');
+}
+
+fn parameter(out: &mut String, name: &str, n: u64) {
+    out.push_str(name);
+    out.push_str(itoa::Buffer::new().format(n.min(LARGEST)));
+}
+
+pub(super) fn text(n: u64) -> String {
+    itoa::Buffer::new().format(n).to_owned()
+}
+
+/// The policy that a client meets first.
+fn binding<'a>(standings: &'a [Standing<'a>]) -> Option<&'a Standing<'a>> {
+    let refusing = standings.iter().filter(|standing| standing.violated);
+    refusing.max_by_key(|standing| standing.retry).or_else(|| {
+        standings
+            .iter()
+            .min_by_key(|standing| (standing.remaining, u64::MAX - seconds(standing.reset)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+    use sfv::{BareItem, ListEntry, Parser};
+
+    use super::*;
+
+    fn standing(name: &str, limit: u64, remaining: u64, reset: u64) -> Standing<'_> {
+        let (window, reset) = (Duration::from_secs(60), Duration::from_secs(reset));
+        let retry = Duration::ZERO;
+        Standing { name, limit, window, remaining, reset, retry, violated: false }
+    }
+
+    fn written(kind: RateFields, exposed: bool, standings: &[Standing<'_>]) -> Vec<String> {
+        let mut fields = Fields::new();
+        kind.write(exposed, standings, &mut fields);
+        fields.into_iter().map(|(name, value)| format!("{name}: {value}")).collect()
+    }
+
+    #[test]
+    fn each_policy_is_a_member() {
+        let two = [standing("burst", 100, 99, 30), standing("daily", 1_000, 0, 60)];
+        let draft = [
+            "ratelimit-policy: \"burst\";q=100;w=60, \"daily\";q=1000;w=60",
+            "ratelimit: \"burst\";r=99;t=30, \"daily\";r=0;t=60",
+        ];
+        let legacy =
+            ["x-ratelimit-limit: 1000", "x-ratelimit-remaining: 0", "x-ratelimit-reset: 60"];
+        assert_eq!(written(RateFields::Draft, false, &two), draft);
+        assert_eq!(written(RateFields::Legacy, false, &two), legacy);
+        assert_eq!(written(RateFields::Both, false, &two), [&draft[..], &legacy[..]].concat());
+        assert!(written(RateFields::Off, false, &two).is_empty());
+        for kind in [RateFields::Draft, RateFields::Legacy, RateFields::Both, RateFields::Off] {
+            assert!(written(kind, false, &[]).is_empty());
+        }
+    }
+
+    #[test]
+    fn what_is_exposed_is_what_there_is() {
+        let one = [standing("one", 1, 1, 1)];
+        for kind in [RateFields::Draft, RateFields::Legacy, RateFields::Both, RateFields::Off] {
+            let fields = written(kind, true, &one);
+            let (exposed, told) = fields.split_last().expect("one at least");
+            let exposed = exposed.strip_prefix("access-control-expose-headers: ").expect("last");
+            let mut exposed: Vec<_> = exposed.split(", ").map(str::to_ascii_lowercase).collect();
+            assert_eq!(exposed.pop().as_deref(), Some("retry-after"));
+            let told: Vec<_> = told.iter().filter_map(|field| field.split(':').next()).collect();
+            assert_eq!(exposed, told);
+        }
+    }
+
+    #[test]
+    fn the_legacy_fields_tell_what_binds() {
+        let mut refusing =
+            [standing("a", 5, 0, 60), standing("b", 6, 3, 1), standing("c", 7, 2, 1)];
+        (refusing[1].violated, refusing[1].retry) = (true, Duration::from_millis(1_001));
+        (refusing[2].violated, refusing[2].retry) = (true, Duration::from_millis(999));
+        let told = written(RateFields::Legacy, false, &refusing);
+        assert_eq!(told[0], "x-ratelimit-limit: 6");
+        assert_eq!(told[2], "x-ratelimit-reset: 2", "until it is let in, rounded up");
+        let even = [standing("a", 5, 1, 10), standing("b", 6, 1, 20)];
+        assert_eq!(written(RateFields::Legacy, false, &even)[0], "x-ratelimit-limit: 6");
+    }
+
+    proptest! {
+        /// Read by a parser of structured fields that is not ours.
+        #[test]
+        fn the_lists_are_structured_fields(
+            policies in prop::collection::vec(
+                (".{0,12}", any::<u64>(), any::<u64>(), any::<u32>(), any::<bool>()), 1..5),
+        ) {
+            let standings: Vec<_> = policies.iter().map(|(name, limit, remaining, reset, violated)| {
+                let mut one = standing(name, *limit, *remaining, u64::from(*reset));
+                (one.violated, one.retry) = (*violated, one.reset * 2);
+                one
+            }).collect();
+            let mut fields = Fields::new();
+            RateFields::Draft.write(false, &standings, &mut fields);
+            for ((_, value), names) in fields.iter().zip([["q", "w"], ["r", "t"]]) {
+                let list: sfv::List = Parser::new(value).parse().expect("a list");
+                prop_assert_eq!(list.len(), standings.len());
+                for (entry, standing) in list.iter().zip(&standings) {
+                    let ListEntry::Item(item) = entry else { panic!("expected a string: {entry:?}") };
+                    let BareItem::String(name) = &item.bare_item else { panic!("{item:?}") };
+                    let plain = |c: char| if (' '..='~').contains(&c) { c } else { '-' };
+                    let expected: String = standing.name.chars().map(plain).collect();
+                    prop_assert_eq!(name.as_str(), expected);
+                    let number = |name: &str| {
+                        let value = item.params.get(name).and_then(BareItem::as_integer);
+                        u64::try_from(i64::from(value.expect("an integer"))).expect("not negative")
+                    };
+                    let numbers = names.map(number);
+                    let t = standing.reset.as_secs() * if standing.violated { 2 } else { 1 };
+                    let expected = match names[0] {
+                        "q" => [standing.limit, 60],
+                        _ => [standing.remaining, t.max(1)],
+                    };
+                    prop_assert_eq!(numbers, expected.map(|n| n.min(LARGEST)));
+                    prop_assert_eq!(item.params.len(), 2);
+                }
+            }
+        }
+
+        #[test]
+        fn a_quoted_name_is_a_string_of_json(name in ".{0,20}") {
+            let mut out = String::new();
+            quote(&name, &mut out);
+            prop_assert!(serde_json::from_str::<String>(&out).is_ok(), "{}", out);
+        }
+    }
 }

@@ -1,13 +1,14 @@
 //! `RateLimitGate`: the limit in front of a request.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
 use super::{
-    fields::{fields, refusal},
+    facing::Facing,
     limiter::Decision,
     quota::{Policy, Quota},
+    standing::Standing,
 };
 use crate::{
     gate::{Asked, Gate, Head, KeySource, Outcome, Parting, Verdict, View, current_replay},
@@ -23,6 +24,7 @@ pub struct RateLimitGate<N: ?Sized> {
     policy: Policy,
     store: Option<Store>,
     outage: Outage,
+    facing: Arc<Facing>,
 }
 
 impl<N: ?Sized> RateLimitGate<N> {
@@ -30,7 +32,13 @@ impl<N: ?Sized> RateLimitGate<N> {
     #[must_use]
     pub fn new(source: KeySource<N>, quota: Quota) -> Self {
         let policy = Policy::new(quota);
-        Self { source: Arc::new(source), policy, store: None, outage: Outage::Admit }
+        Self {
+            source: Arc::new(source),
+            policy,
+            store: None,
+            outage: Outage::Admit,
+            facing: Arc::default(),
+        }
     }
 
     /// See `RateLimitLayer::name`.
@@ -51,6 +59,13 @@ impl<N: ?Sized> RateLimitGate<N> {
     #[must_use]
     pub fn on_outage(mut self, outage: Outage) -> Self {
         self.outage = outage;
+        self
+    }
+
+    /// Sets what has nothing to do with how it counts.
+    #[must_use]
+    pub fn facing(mut self, set: impl FnOnce(Facing) -> Facing) -> Self {
+        self.facing = Arc::new(set(Arc::unwrap_or_clone(self.facing)));
         self
     }
 }
@@ -81,6 +96,20 @@ impl RateStatus {
     pub fn decision(&self) -> &Decision {
         &self.decision
     }
+
+    fn standing(&self) -> Standing<'_> {
+        let (quota, decision) = (self.policy.quota(), &self.decision);
+        let violated = !decision.is_admitted();
+        Standing {
+            name: self.policy.label(),
+            limit: quota.limit(),
+            window: quota.window(),
+            remaining: decision.remaining(),
+            reset: decision.reset(),
+            retry: if violated { decision.reset() } else { Duration::ZERO },
+            violated,
+        }
+    }
 }
 
 impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
@@ -93,12 +122,18 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
         if current_replay(view).is_some() {
             return Asked::Skip;
         }
+        if let Some(asked) = self.facing.ask(view, &self.source) {
+            return asked;
+        }
         let key = match self.source.read(view) {
             Ok(key) => key,
             Err(fault) => {
                 return fault.answer("RateLimitLayer").map_or(Asked::Skip, Asked::Answer);
             }
         };
+        if let Some(asked) = self.facing.ask_keys([&key]) {
+            return asked;
+        }
         match self.store.clone().or_else(|| view.store()) {
             Some(store) => Asked::Enter(RateLimitFacts { store, key }),
             None => Asked::Answer(crate::outage::no_store("RateLimitLayer")),
@@ -116,7 +151,8 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
                     node = %store.node(), subject = %key.hashed(), policy = self.policy.label(),
                     "request refused: quota spent"
                 );
-                Verdict::Answer(refusal(&self.policy, &decision))
+                let status = RateStatus { policy: self.policy.clone(), decision };
+                Verdict::Answer(self.facing.refuse(&[status.standing()]))
             }
             Err(error) => {
                 tracing::error!(
@@ -141,8 +177,8 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
         ticket: Option<RateStatus>,
         _: Outcome,
     ) -> Parting<Self::Ticket, Self::Parked> {
-        let told = ticket.map_or_else(Fields::new, |s| fields(&s.policy, &s.decision));
-        Parting::Fields(told)
+        let told = |status: RateStatus| self.facing.told(&[status.standing()]);
+        Parting::Fields(ticket.map_or_else(Fields::new, told))
     }
 
     async fn accept(&self, parked: Self::Parked, _: Head, _: Bytes) -> Option<Reply> {
@@ -157,6 +193,7 @@ impl<N: ?Sized> Clone for RateLimitGate<N> {
             policy: self.policy.clone(),
             store: self.store.clone(),
             outage: self.outage,
+            facing: Arc::clone(&self.facing),
         }
     }
 }
@@ -167,6 +204,7 @@ impl<N: ?Sized> fmt::Debug for RateLimitGate<N> {
             .field("source", &self.source)
             .field("policy", &self.policy)
             .field("outage", &self.outage)
+            .field("facing", &self.facing)
             .finish_non_exhaustive()
     }
 }

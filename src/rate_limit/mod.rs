@@ -22,13 +22,22 @@
 //! # Ok(()) }
 //! ```
 
+mod facing;
 mod fields;
 mod gate;
 mod limiter;
+mod lists;
 mod quota;
+mod respond;
+mod standing;
 
 pub use self::{
+    facing::Facing,
+    fields::RateFields,
     gate::{RateLimitFacts, RateLimitGate, RateStatus},
     limiter::{Decision, RateLimit},
+    lists::Lists,
     quota::{Policy, Quota, Requests},
+    respond::{Reason, Refusal},
+    standing::Standing,
 };

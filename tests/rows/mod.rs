@@ -1,6 +1,7 @@
 //! The rows, and what they have in common.
 
 pub(crate) mod body_deadline;
+pub(crate) mod client;
 pub(crate) mod defer;
 pub(crate) mod end_of_lock;
 pub(crate) mod hold_until;
@@ -17,6 +18,7 @@ pub(crate) mod quota;
 pub(crate) mod recovery;
 pub(crate) mod replay;
 pub(crate) mod status;
+pub(crate) mod told;
 pub(crate) mod wiring;
 pub(crate) mod within;
 

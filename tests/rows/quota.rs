@@ -8,7 +8,7 @@ use sfv::{BareItem, Item, ListEntry, Parser};
 /// One member of a `RateLimit` or `RateLimit-Policy` list: its name and its parameters, read by a
 /// parser of structured fields that is not ours.
 #[track_caller]
-fn members(answer: &Answer, field: &str) -> Vec<(String, i64, i64)> {
+pub(super) fn members(answer: &Answer, field: &str) -> Vec<(String, i64, i64)> {
     let (first, second) = match field {
         "ratelimit-policy" => ("q", "w"),
         _ => ("r", "t"),
@@ -30,7 +30,7 @@ fn members(answer: &Answer, field: &str) -> Vec<(String, i64, i64)> {
 }
 
 #[track_caller]
-fn allowed(answer: Answer, name: &str, limit: i64, remaining: i64) {
+pub(super) fn allowed(answer: Answer, name: &str, limit: i64, remaining: i64) {
     let answer = answer.expect(200);
     assert_eq!(members(&answer, "ratelimit-policy"), [(name.to_owned(), limit, 60)]);
     let [(told, left, reset)] = &members(&answer, "ratelimit")[..] else {
@@ -42,7 +42,7 @@ fn allowed(answer: Answer, name: &str, limit: i64, remaining: i64) {
 
 /// Seconds until the quota is there again.
 #[track_caller]
-fn refused(answer: Answer, name: &str) -> i64 {
+pub(super) fn refused(answer: Answer, name: &str) -> i64 {
     let answer = answer.expect(429);
     let problem = answer.problem();
     assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
@@ -195,7 +195,7 @@ pub(crate) async fn namespaces_share_no_quota(case: Case) {
     spend(&stranger, "/quota/three", 3).await;
 }
 
-async fn spend(site: &Site, target: &str, times: usize) {
+pub(super) async fn spend(site: &Site, target: &str, times: usize) {
     for _ in 0..times {
         let _ = site.get(target).send().await.expect(200);
     }

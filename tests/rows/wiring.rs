@@ -6,7 +6,7 @@ use super::accepted;
 
 /// A 500 that tells nothing but that.
 #[track_caller]
-fn our_fault(answer: Answer) {
+pub(super) fn our_fault(answer: Answer) {
     let problem = answer.expect(500).problem();
     let told: Vec<_> = problem.as_object().expect("a document").keys().collect();
     assert_eq!(told, ["status", "title", "type"], "{problem}");

@@ -3,6 +3,7 @@
 use std::{
     cell::RefCell,
     collections::HashMap,
+    fmt::Display,
     net::SocketAddr,
     panic::{AssertUnwindSafe, catch_unwind},
     rc::Rc,
@@ -16,7 +17,7 @@ use actix_web::{
 };
 use lockgate::{
     Store,
-    gate::{BadParam, Head, Route, View},
+    gate::{BadParam, Head, KeySource, Route, View, no_extension},
 };
 use percent_encoding::percent_decode_str;
 
@@ -122,6 +123,13 @@ impl View for RequestView<'_> {
     fn take<T: Clone + Send + Sync + 'static>(&mut self) -> Option<T> {
         self.request.extensions_mut().remove()
     }
+}
+
+/// A key of what a layer further out has put into the request.
+pub(crate) fn extension<T: Display + Send + Sync + 'static>() -> KeySource<HttpRequest> {
+    KeySource::installed(&no_extension::<T>(), |request: &HttpRequest| {
+        request.extensions().get::<T>().map(T::to_string)
+    })
 }
 
 /// The head as it is stored.

@@ -10,9 +10,9 @@ use actix_web::{
 };
 use lockgate::{defer::DeferGate, lock::LockGate, rate_limit::RateLimitGate};
 
-use crate::{replay::AppReplayer, transform::GateService};
+use crate::{framework::extension, replay::AppReplayer, transform::GateService};
 
-lockgate::__define_names!(HttpRequest);
+lockgate::__define_names!(HttpRequest, extension);
 
 macro_rules! transform {
     ($layer:ident, $gate:ident) => {

@@ -92,13 +92,15 @@ mod transform;
 #[cfg(feature = "redis")]
 pub use lockgate::StoreBuilder;
 pub use lockgate::{
-    BusyStatus, Deferred, Error, ErrorKind, HeldLock, HeldLocks, HoldUntil, JobId, JobState, Key,
-    LockGuard, LockSet, NotAcquired, OnLoss, Outage, Policy, Quota, RateStatus, SharedSecret,
-    Store,
+    Absent, BusyStatus, ClientAddress, Deferred, Error, ErrorKind, HeldLock, HeldLocks, HoldUntil,
+    JobId, JobState, Key, Lists, LockGuard, LockSet, NotAcquired, OnLoss, Outage, Policy, Quota,
+    RateFields, RateStatus, Reason, Refusal, Reply, SharedSecret, Standing, Store,
 };
 
 pub use self::{
     extract::{CurrentJob, CurrentLock, CurrentLocks, CurrentRate, Fence, NotInstalled},
-    layer::{DeferLayer, DeferWorker, DeferredRoutes, LockLayer, RateLimitLayer, deferred_routes},
+    layer::{
+        DeferLayer, DeferWorker, DeferredRoutes, Keys, LockLayer, RateLimitLayer, deferred_routes,
+    },
     transform::GateService,
 };

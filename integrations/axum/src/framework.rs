@@ -1,6 +1,6 @@
 //! How axum's router shows itself in a request.
 
-use std::net::SocketAddr;
+use std::{fmt::Display, net::SocketAddr};
 
 use axum::{
     body::{Body, Bytes, HttpBody},
@@ -12,7 +12,7 @@ use axum::{
 use futures_util::FutureExt as _;
 use http::{Extensions, request::Parts};
 use lockgate::{
-    gate::{BadParam, Route},
+    gate::{BadParam, KeySource, Route},
     middleware::{Framework, Untimed},
 };
 
@@ -62,6 +62,11 @@ impl Framework for Axum {
         let timed = body.within::<Body>(axum::Error::into_inner, Body::new);
         timed.unwrap_or_else(Untimed::give_up)
     }
+}
+
+/// A key of what a layer further out has put into the request.
+pub(crate) fn extension<T: Display + Send + Sync + 'static>() -> KeySource<Parts> {
+    KeySource::extension::<T>()
 }
 
 fn params(parts: &mut Parts) -> Result<RawPathParams, RawPathParamsRejection> {

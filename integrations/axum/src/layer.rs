@@ -11,9 +11,9 @@ use lockgate::{
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::framework::Axum;
+use crate::framework::{Axum, extension};
 
-lockgate::__define_names!(Parts);
+lockgate::__define_names!(Parts, extension);
 
 impl<S> Layer<S> for RateLimitLayer {
     type Service = GateService<S, RateLimitGate<Parts>, Axum>;

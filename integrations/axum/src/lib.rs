@@ -43,7 +43,7 @@
 //!
 //! # Client addresses
 //!
-//! `by_ip` needs the server to say who is calling: serve with
+//! `by_ip` and `by_client` need the server to say who is calling: serve with
 //! `app.into_make_service_with_connect_info::<SocketAddr>()`.
 //!
 //! # Disconnects
@@ -59,12 +59,14 @@ mod routes;
 #[cfg(feature = "redis")]
 pub use lockgate::StoreBuilder;
 pub use lockgate::{
-    BusyStatus, Deferred, Error, ErrorKind, HeldLock, HeldLocks, HoldUntil, JobId, JobState, Key,
-    LockGuard, LockSet, NotAcquired, OnLoss, Outage, Policy, Quota, RateStatus, SharedSecret,
-    Store,
+    Absent, BusyStatus, ClientAddress, Deferred, Error, ErrorKind, HeldLock, HeldLocks, HoldUntil,
+    JobId, JobState, Key, Lists, LockGuard, LockSet, NotAcquired, OnLoss, Outage, Policy, Quota,
+    RateFields, RateStatus, Reason, Refusal, Reply, SharedSecret, Standing, Store,
 };
 
 pub use self::{
     extract::{CurrentJob, CurrentLock, CurrentLocks, CurrentRate, Fence, NotInstalled},
-    layer::{DeferLayer, DeferWorker, DeferredRoutes, LockLayer, RateLimitLayer, deferred_routes},
+    layer::{
+        DeferLayer, DeferWorker, DeferredRoutes, Keys, LockLayer, RateLimitLayer, deferred_routes,
+    },
 };

@@ -68,6 +68,23 @@
 //! | `/upgrade/{id}` | two at once by `id`, lock by `id` |
 //! | `/fence/{id}` | lock by `id`, the fence in `x-fence` |
 //! | `/called/{id}` | lock by `id`, trusts other sites |
+//! | `/client/list` | 2 a minute by client behind the machine's own addresses, named `client`, as the next ones |
+//! | `/client/forwarded`, `/client/field` | the same by `Forwarded`, and by `x-client` |
+//! | `/client/hops` | the same behind two proxies |
+//! | `/client/stranger` | the same behind 192.0.2.0/24 |
+//! | `/client/skip`, `/client/shared` | as `/client/list`; who is not told passes, or shares |
+//! | `/client/wide` | as `/client/list`, IPv6 by 48 bits |
+//! | `/client/lock/{id}` | lock by client as `/client/list` |
+//! | `/by/extension` | `x-user` becomes an extension; 2 a minute by it, named `user` |
+//! | `/by/lock` | the same extension; lock by it |
+//! | `/by/three/{id}` | 2 a minute by client, parameter and `x-api-key` together, named `three` |
+//! | `/by/tenant/{id}` | lock by `id` and the header `x-tenant`, as a tuple |
+//! | `/listed/address` | 2 a minute by client, named `listed`; 198.51.100.0/24 allowed, 203.0.113.0/24 denied |
+//! | `/listed/key` | 2 a minute by `x-api-key`, named `listed`; `free` allowed, `stolen` denied, `x-client` of the machine allowed |
+//! | `/told/draft` | 1 a minute by `x-api-key`, named `told`, as the next ones |
+//! | `/told/legacy`, `/told/both`, `/told/off` | the same with other fields; `both` exposes them |
+//! | `/told/preflights` | the same, preflights are charged |
+//! | `/told/grpc`, `/told/own` | the same with other answers |
 //! | `/deferred`, `/mine` | the status resource; the second one visible to `x-user` |
 
 mod actix;
@@ -75,7 +92,7 @@ mod axum;
 mod plan;
 mod running;
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{fmt, net::SocketAddr, sync::Arc};
 
 use lockgate::{HeldLocks, SharedSecret, Store};
 use tokio::{sync::oneshot, task::JoinHandle};
@@ -103,6 +120,19 @@ impl Framework {
             Self::Axum => Self::Actix,
             Self::Actix => Self::Axum,
         }
+    }
+}
+
+/// Where all requests of tests come from.
+const LOCAL: &str = "127.0.0.0/8";
+
+/// What an authentication puts into a request.
+#[derive(Debug, Clone)]
+struct User(String);
+
+impl fmt::Display for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 

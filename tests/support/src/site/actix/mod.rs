@@ -3,6 +3,7 @@
 mod between;
 mod ends;
 mod policies;
+mod rates;
 
 use std::{net::TcpListener, thread, time::Duration};
 
@@ -81,6 +82,7 @@ fn routes(config: &mut ServiceConfig, app: &App) {
     locks(config);
     ends::ends(config);
     policies::policies(config, app);
+    rates::rates(config);
     odd_locks(config);
     deferring(config);
     between(config);

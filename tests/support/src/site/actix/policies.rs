@@ -83,7 +83,7 @@ async fn forget(
 }
 
 /// As `work`, for routes of any number of parameters; asks for its first lock again.
-async fn locked(
+pub(super) async fn locked(
     app: Data<App>,
     locks: Option<CurrentLocks>,
     request: HttpRequest,

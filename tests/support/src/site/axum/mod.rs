@@ -3,6 +3,7 @@
 mod between;
 mod ends;
 mod policies;
+mod rates;
 
 use std::{future::IntoFuture as _, net::SocketAddr, time::Duration};
 
@@ -57,6 +58,7 @@ fn routes(app: &App) -> Routes {
         .merge(locks())
         .merge(ends::ends())
         .merge(policies::policies(app))
+        .merge(rates::rates())
         .merge(odd_locks())
         .merge(deferring())
         .merge(between(app))

@@ -76,7 +76,11 @@ async fn forget(mut request: Request, next: Next) -> Response {
 }
 
 /// As `work`, for routes of any number of parameters; asks for its first lock again.
-async fn locked(State(app): State<App>, locks: Option<CurrentLocks>, request: Request) -> Response {
+pub(super) async fn locked(
+    State(app): State<App>,
+    locks: Option<CurrentLocks>,
+    request: Request,
+) -> Response {
     let (parts, body) = request.into_parts();
     let mut seen = seen(&app, &parts);
     if let Some(CurrentLocks(locks)) = locks {

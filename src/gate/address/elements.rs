@@ -1,0 +1,77 @@
+//! The elements of a list field, from the right to the left.
+//!
+//! From the right, because each element was appended behind what came: so the split of what trusted
+//! proxies wrote hangs on nothing that stands left of it, whatever quotes a client has left open there.
+
+/// Most elements that are looked at: no request comes through as many proxies.
+const MOST: usize = 32;
+
+/// Most bytes that are looked at.
+const MOST_BYTES: usize = 4096;
+
+/// Elements of all lines of a field, the last one first; empty ones are left out (RFC 9110 section 5.6.1).
+#[derive(Debug)]
+pub(super) struct Elements<'a> {
+    lines: Vec<&'a [u8]>,
+    /// What is left of the line that is being read.
+    line: Option<&'a [u8]>,
+    quotes: bool,
+    left: usize,
+    bytes: usize,
+}
+
+/// There is more to look at than is worth it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TooMuch;
+
+impl<'a> Elements<'a> {
+    /// `quotes`: whether a comma may stand in a quoted string.
+    pub(super) fn new(lines: Vec<&'a [u8]>, quotes: bool) -> Self {
+        Self { lines, line: None, quotes, left: MOST, bytes: MOST_BYTES }
+    }
+
+    fn step(&mut self) -> Option<Result<&'a [u8], TooMuch>> {
+        let line = self.line.take().or_else(|| self.lines.pop())?;
+        let near = &line[line.len().saturating_sub(self.bytes)..];
+        let Some(left) = self.left.checked_sub(1) else { return Some(Err(TooMuch)) };
+        self.left = left;
+        let comma = last_comma(near, self.quotes);
+        if comma.is_none() && near.len() < line.len() {
+            return Some(Err(TooMuch));
+        }
+        let element = comma.map_or(near, |comma| &near[comma + 1..]);
+        self.bytes -= element.len();
+        self.line = comma.map(|_| &line[..line.len() - element.len() - 1]);
+        Some(Ok(element))
+    }
+}
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = Result<&'a [u8], TooMuch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match self.step()? {
+                Ok(element) if element.trim_ascii().is_empty() => {}
+                other => return Some(other),
+            }
+        }
+    }
+}
+
+fn last_comma(line: &[u8], quotes: bool) -> Option<usize> {
+    let mut quoted = false;
+    for (at, byte) in line.iter().enumerate().rev() {
+        match byte {
+            b'"' if quotes && !(quoted && is_escaped(&line[..at])) => quoted = !quoted,
+            b',' if !quoted => return Some(at),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Whether what follows this is escaped: behind an odd number of backslashes.
+fn is_escaped(before: &[u8]) -> bool {
+    before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
+}

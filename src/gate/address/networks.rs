@@ -1,0 +1,77 @@
+//! Sets of addresses, as CIDR blocks.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+/// Addresses, in ranges that don't overlap: looked up in the logarithm of their number, since a deny list
+/// may be long.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Networks(Vec<(Place, Place)>);
+
+/// An address among all others: IPv4 first, whichever way it is written.
+type Place = (bool, u128);
+
+impl Networks {
+    /// Reads blocks such as `10.0.0.0/8`, and single addresses.
+    ///
+    /// # Panics
+    ///
+    /// If one is neither; `caller` stands in the sentence.
+    pub(crate) fn parse<S: AsRef<str>>(caller: &str, blocks: impl IntoIterator<Item = S>) -> Self {
+        Self::merged(blocks.into_iter().map(|text| range(caller, text.as_ref())).collect())
+    }
+
+    /// What is in either.
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        self.0.extend(other.0);
+        Self::merged(self.0)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
+        let at = place(address);
+        let after = self.0.partition_point(|(first, _)| *first <= at);
+        after.checked_sub(1).is_some_and(|before| at <= self.0[before].1)
+    }
+
+    fn merged(mut ranges: Vec<(Place, Place)>) -> Self {
+        ranges.sort_unstable();
+        let mut merged: Vec<(Place, Place)> = Vec::with_capacity(ranges.len());
+        for (first, last) in ranges {
+            match merged.last_mut() {
+                Some(before) if first <= before.1 => before.1 = before.1.max(last),
+                _ => merged.push((first, last)),
+            }
+        }
+        Self(merged)
+    }
+}
+
+/// Bits of an address in front of an IPv4 one that is written as IPv6.
+const MAPPED: u8 = 96;
+
+fn range(caller: &str, text: &str) -> (Place, Place) {
+    let text = text.trim();
+    let block = text.parse::<IpNet>().ok();
+    let Some(block) = block.or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from)) else {
+        panic!("{caller}: `{text}` is no address and no block of them, such as 10.0.0.0/8")
+    };
+    match block {
+        // Larger than all of IPv4, such as `::/0`: of IPv6 alone, or it would trust the other half too.
+        IpNet::V6(block) if block.prefix_len() < MAPPED => {
+            ((true, block.network().into()), (true, block.broadcast().into()))
+        }
+        _ => (place(block.network()), place(block.broadcast())),
+    }
+}
+
+fn place(address: IpAddr) -> Place {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => (false, u32::from(v4).into()),
+        IpAddr::V6(v6) => (true, v6.into()),
+    }
+}

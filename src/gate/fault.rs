@@ -1,0 +1,41 @@
+//! Why a request has no key, and what it is told then.
+
+use crate::reply::{Reply, problem};
+
+/// Why there is no key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeyFault {
+    /// The router matched nothing, so there is nothing to protect: this will be a 404.
+    Unmatched,
+    /// The application has said that such a request needs none ([`Absent::Skip`](super::Absent)).
+    Exempt,
+    /// The client's request lacks it, or its bytes can't be read.
+    Request(&'static str),
+    /// The application is wired so that it can't be had; the text names the fix.
+    Wiring(String),
+}
+
+impl KeyFault {
+    /// The answer, or `None` if the request may pass untouched.
+    pub(crate) fn answer(self, layer: &str) -> Option<Reply> {
+        match self {
+            Self::Unmatched | Self::Exempt => None,
+            Self::Request(title) => Some(Reply::problem(400, problem::BAD_KEY, title)),
+            Self::Wiring(fix) => {
+                tracing::error!(layer, "request refused: {fix}");
+                Some(Reply::wiring_fault())
+            }
+        }
+    }
+}
+
+/// What is wrong with a request that lacks an extension.
+#[must_use]
+pub fn no_extension<T>() -> String {
+    format!(
+        "by_extension::<{0}>() sees no {0} in the request's extensions; put the layer that inserts it \
+         outside this one",
+        std::any::type_name::<T>()
+    )
+}

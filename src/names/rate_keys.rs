@@ -1,0 +1,208 @@
+//! What keys are made of, and what a `RateLimitLayer` shows the outside.
+
+/// Defines `Keys`, and the layers' methods about keys, lists and answers, for `__define_names`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __rate_limit_keys {
+    ($native:ty, $extension:ident) => {
+        /// What a key is made of, for the layers' `by`: one thing, or several of which each counts.
+        ///
+        /// A tuple of them is one key of all: another value of any is another key.
+        /// `RateLimitLayer::by((Keys::ip(), Keys::header("x-api-key")), quota)` is a quota for each API
+        /// key at each address.
+        #[derive(Debug, Clone)]
+        pub struct Keys {
+            source: ::lockgate::gate::KeySource<$native>,
+        }
+
+        impl Keys {
+            /// The client's address, as the socket shows it; IPv6 by /64. Header fields are not looked at.
+            #[must_use]
+            pub fn ip() -> Self {
+                ::lockgate::gate::KeySource::ip().into()
+            }
+
+            /// The client's address, also behind proxies.
+            #[must_use]
+            pub fn client(address: ::lockgate::ClientAddress) -> Self {
+                ::lockgate::gate::KeySource::client(address).into()
+            }
+
+            /// A header field, which must be there exactly once.
+            #[must_use]
+            pub fn header(name: &str) -> Self {
+                ::lockgate::gate::KeySource::header(name).into()
+            }
+
+            /// A parameter of the matched route.
+            #[must_use]
+            pub fn path_param(name: &str) -> Self {
+                ::lockgate::gate::KeySource::path_param(name).into()
+            }
+
+            /// The matched route.
+            #[must_use]
+            pub fn route() -> Self {
+                ::lockgate::gate::KeySource::route().into()
+            }
+
+            /// A value in the request's extensions: see `by_extension`.
+            #[must_use]
+            pub fn extension<T>() -> Self
+            where
+                T: ::std::fmt::Display + Send + Sync + 'static,
+            {
+                $extension::<T>().into()
+            }
+
+            /// Whatever the function returns; `None` is answered with 400.
+            #[must_use]
+            pub fn key(key: impl Fn(&$native) -> Option<String> + Send + Sync + 'static) -> Self {
+                ::lockgate::gate::KeySource::function(key).into()
+            }
+
+            /// One key of both: another value of either is another key.
+            #[must_use]
+            pub fn and(self, other: impl Into<Keys>) -> Self {
+                self.source.and(other.into().source).into()
+            }
+        }
+
+        impl From<::lockgate::gate::KeySource<$native>> for Keys {
+            fn from(source: ::lockgate::gate::KeySource<$native>) -> Self {
+                Self { source }
+            }
+        }
+
+        impl From<Keys> for ::lockgate::gate::KeySource<$native> {
+            fn from(keys: Keys) -> Self {
+                keys.source
+            }
+        }
+
+        impl<A: Into<Keys>, B: Into<Keys>> From<(A, B)> for Keys {
+            fn from((a, b): (A, B)) -> Self {
+                a.into().and(b)
+            }
+        }
+
+        impl<A: Into<Keys>, B: Into<Keys>, C: Into<Keys>> From<(A, B, C)> for Keys {
+            fn from((a, b, c): (A, B, C)) -> Self {
+                a.into().and(b).and(c)
+            }
+        }
+
+        impl<A, B, C, D> From<(A, B, C, D)> for Keys
+        where
+            A: Into<Keys>,
+            B: Into<Keys>,
+            C: Into<Keys>,
+            D: Into<Keys>,
+        {
+            fn from((a, b, c, d): (A, B, C, D)) -> Self {
+                a.into().and(b).and(c).and(d)
+            }
+        }
+
+        impl RateLimitLayer {
+            /// A quota for each value of these keys: one of them, or a tuple of up to four.
+            #[must_use]
+            pub fn by(keys: impl Into<Keys>, quota: ::lockgate::Quota) -> Self {
+                Self { gate: ::lockgate::rate_limit::RateLimitGate::new(keys.into().into(), quota) }
+            }
+
+            /// A quota for each client address, also behind proxies: see
+            /// [`ClientAddress`](::lockgate::ClientAddress) for what is believed of whom.
+            #[must_use]
+            pub fn by_client(address: ::lockgate::ClientAddress, quota: ::lockgate::Quota) -> Self {
+                Self::by(Keys::client(address), quota)
+            }
+
+            /// A quota for each value that a layer further out has put into the request's extensions under
+            /// this type, such as the account of an authentication. A request without it is a fault of the
+            /// wiring: 500, and a log line.
+            #[must_use]
+            pub fn by_extension<T>(quota: ::lockgate::Quota) -> Self
+            where
+                T: ::std::fmt::Display + Send + Sync + 'static,
+            {
+                Self::by(Keys::extension::<T>(), quota)
+            }
+
+            /// Lets some clients through uncounted, and refuses others with 403. Default: empty lists.
+            /// The last ones set count.
+            #[must_use]
+            pub fn lists(self, lists: ::lockgate::Lists) -> Self {
+                Self { gate: self.gate.facing(|facing| facing.lists(lists)) }
+            }
+
+            /// Charges CORS preflights too: OPTIONS with `Origin` and `Access-Control-Request-Method`.
+            /// Default: they pass uncounted, since browsers send them unasked, can't read a refusal, and
+            /// put no API key into them; a layer for CORS answers them cheaply.
+            #[must_use]
+            pub fn charge_preflights(self) -> Self {
+                Self { gate: self.gate.facing(|facing| facing.charge_preflights()) }
+            }
+
+            /// Which fields tell clients of their quota. Default
+            /// [`RateFields::Draft`](::lockgate::RateFields): `RateLimit-Policy` and `RateLimit`.
+            #[must_use]
+            pub fn fields(self, fields: ::lockgate::RateFields) -> Self {
+                Self { gate: self.gate.facing(|facing| facing.fields(fields)) }
+            }
+
+            /// Names these fields and `Retry-After` in `Access-Control-Expose-Headers`, so that scripts of
+            /// other origins can read them. Default: not. A layer for CORS inside this one doesn't see
+            /// refusals: put it outside.
+            #[must_use]
+            pub fn expose_fields(self) -> Self {
+                Self { gate: self.gate.facing(|facing| facing.expose_fields()) }
+            }
+
+            /// Makes the whole answer to a refused request. Default:
+            /// [`Refusal::reply`](::lockgate::Refusal::reply), which the function may take and change;
+            /// `|refusal| refusal.grpc()` is the answer for gRPC. It must not block.
+            #[must_use]
+            pub fn respond(
+                self,
+                respond: impl Fn(&::lockgate::Refusal<'_>) -> ::lockgate::Reply + Send + Sync + 'static,
+            ) -> Self {
+                Self { gate: self.gate.facing(|facing| facing.respond(respond)) }
+            }
+        }
+
+        impl LockLayer {
+            /// A lock for each value of these keys: one of them, or a tuple of up to four.
+            ///
+            /// # Panics
+            ///
+            /// If requests may be without one: see [`Absent::Skip`](::lockgate::Absent).
+            #[must_use]
+            pub fn by(keys: impl Into<Keys>) -> Self {
+                Self { gate: ::lockgate::lock::LockGate::new(keys.into().into()) }
+            }
+
+            /// A lock for each client address, also behind proxies: see
+            /// [`ClientAddress`](::lockgate::ClientAddress) for what is believed of whom.
+            ///
+            /// # Panics
+            ///
+            /// If requests may be without one: see [`Absent::Skip`](::lockgate::Absent).
+            #[must_use]
+            pub fn by_client(address: ::lockgate::ClientAddress) -> Self {
+                Self::by(Keys::client(address))
+            }
+
+            /// A lock for each value that a layer further out has put into the request's extensions under
+            /// this type. A request without it is a fault of the wiring: 500, and a log line. A deferred
+            /// request runs with what the worker's routes put there.
+            #[must_use]
+            pub fn by_extension<T>() -> Self
+            where
+                T: ::std::fmt::Display + Send + Sync + 'static,
+            {
+                Self::by(Keys::extension::<T>())
+            }
+        }
+    };
+}

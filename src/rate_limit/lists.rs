@@ -1,0 +1,138 @@
+//! Who is let through uncounted, and who not at all.
+
+use std::{collections::HashSet, sync::Arc};
+
+use crate::{
+    gate::{ClientAddress, KeyFault, Networks, View},
+    key::Key,
+};
+
+/// Who is let through uncounted, and who not at all, by address or by key.
+///
+/// ```
+/// use lockgate::{Key, Lists};
+///
+/// let lists = Lists::new()
+///     .allow(["10.0.0.0/8", "2001:db8::/32"]) // our own, health checks
+///     .allow_key(Key::header("x-api-key", b"batch"))
+///     .deny(["203.0.113.0/24"]);
+/// ```
+///
+/// Who is denied is answered with 403 and without `Retry-After`, since no waiting will help: 429 would
+/// promise that it does. Neither is charged, nor is the store asked. Who is on both lists is denied.
+///
+/// An address is the one that the layer's key is made of (`by_ip`, `by_client`), whole, before it is cut to
+/// its network; else the socket's other end, or what [`client`](Self::client) says. A key is the one that
+/// the layer reads from the request, such as [`Key::header`] with `by_header`.
+#[derive(Debug, Clone, Default)]
+pub struct Lists {
+    allowed: List,
+    denied: List,
+    client: Option<Arc<ClientAddress>>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct List {
+    networks: Arc<Networks>,
+    keys: Arc<HashSet<Key>>,
+}
+
+/// Where the lists have a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Listed {
+    Nowhere,
+    Allowed,
+    Denied,
+}
+
+impl Lists {
+    /// Empty ones.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Lets these addresses and networks (CIDR) through uncounted.
+    ///
+    /// # Panics
+    ///
+    /// If one is neither.
+    #[must_use]
+    pub fn allow<S: AsRef<str>>(mut self, networks: impl IntoIterator<Item = S>) -> Self {
+        self.allowed.add(Networks::parse("Lists::allow", networks));
+        self
+    }
+
+    /// Refuses these addresses and networks (CIDR).
+    ///
+    /// # Panics
+    ///
+    /// If one is neither.
+    #[must_use]
+    pub fn deny<S: AsRef<str>>(mut self, networks: impl IntoIterator<Item = S>) -> Self {
+        self.denied.add(Networks::parse("Lists::deny", networks));
+        self
+    }
+
+    /// Lets requests of this key through uncounted.
+    #[must_use]
+    pub fn allow_key(mut self, key: Key) -> Self {
+        Arc::make_mut(&mut self.allowed.keys).insert(key);
+        self
+    }
+
+    /// Refuses requests of this key.
+    #[must_use]
+    pub fn deny_key(mut self, key: Key) -> Self {
+        Arc::make_mut(&mut self.denied.keys).insert(key);
+        self
+    }
+
+    /// The address that the networks are about. Default: that of the layer's key if it is one, else the
+    /// socket's other end. A request whose address can't be told is refused, or else on neither list, as
+    /// [`ClientAddress::absent`] says.
+    #[must_use]
+    pub fn client(mut self, address: ClientAddress) -> Self {
+        self.client = Some(Arc::new(address));
+        self
+    }
+
+    /// By the request's address; `of_key` is what the layer's key is made of.
+    pub(super) fn by_address<V: View>(
+        &self,
+        view: &V,
+        of_key: Option<&ClientAddress>,
+    ) -> Result<Listed, KeyFault> {
+        if self.allowed.networks.is_empty() && self.denied.networks.is_empty() {
+            return Ok(Listed::Nowhere);
+        }
+        let address = match self.client.as_deref().or(of_key) {
+            Some(client) => client.look(view)?,
+            None => ClientAddress::peer().look(view)?,
+        };
+        let is_on = |list: &List| address.is_some_and(|address| list.networks.contains(address));
+        Ok(self.listed(is_on))
+    }
+
+    pub(super) fn denies_keys(&self) -> bool {
+        !self.denied.keys.is_empty()
+    }
+
+    pub(super) fn by_key(&self, key: &Key) -> Listed {
+        self.listed(|list| !list.keys.is_empty() && list.keys.contains(key))
+    }
+
+    fn listed(&self, is_on: impl Fn(&List) -> bool) -> Listed {
+        if is_on(&self.denied) {
+            return Listed::Denied;
+        }
+        if is_on(&self.allowed) { Listed::Allowed } else { Listed::Nowhere }
+    }
+}
+
+impl List {
+    fn add(&mut self, networks: Networks) {
+        let old = std::mem::take(Arc::make_mut(&mut self.networks));
+        self.networks = Arc::new(old.and(networks));
+    }
+}

@@ -1,0 +1,107 @@
+//! Routes whose limits have keys, lists and answers of their own.
+
+use actix_web::{
+    Error, HttpMessage as _,
+    body::MessageBody,
+    dev::{ServiceRequest, ServiceResponse},
+    http::header::HeaderValue,
+    middleware::{Next, from_fn},
+    web::{ServiceConfig, resource},
+};
+use lockgate_actix_web::{
+    Absent, ClientAddress, Key, Keys, Lists, LockLayer, RateFields, RateLimitLayer, Reply,
+};
+
+use super::{
+    super::{LOCAL, User},
+    minute,
+    policies::locked,
+    work,
+};
+
+pub(super) fn rates(config: &mut ServiceConfig) {
+    clients(config);
+    keys(config);
+    lists(config);
+    answers(config);
+}
+
+fn behind() -> ClientAddress {
+    ClientAddress::behind([LOCAL])
+}
+
+fn clients(config: &mut ServiceConfig) {
+    let mut client = |path: &str, address| {
+        let layer = RateLimitLayer::by_client(address, minute(2)).name("client");
+        config.service(resource(path).to(work).wrap(layer));
+    };
+    client("/client/list", behind());
+    client("/client/forwarded", behind().forwarded());
+    client("/client/field", behind().header("X-Client"));
+    client("/client/hops", ClientAddress::behind_hops(2));
+    client("/client/stranger", ClientAddress::behind(["192.0.2.0/24"]));
+    client("/client/skip", behind().absent(Absent::Skip));
+    client("/client/shared", behind().absent(Absent::Shared));
+    client("/client/wide", behind().ipv6_prefix(48));
+    let lock = resource("/client/lock/{id}").to(work).wrap(LockLayer::by_client(behind()));
+    config.service(lock);
+}
+
+fn keys(config: &mut ServiceConfig) {
+    let three = (Keys::client(behind()), Keys::path_param("id"), Keys::header("x-api-key"));
+    let three = RateLimitLayer::by(three, minute(2)).name("three");
+    let user = RateLimitLayer::by_extension::<User>(minute(2)).name("user");
+    let lock = |path: &str, layer: LockLayer| resource(path).to(locked).wrap(layer);
+    let tenant = LockLayer::by((Keys::path_param("id"), Keys::header("x-tenant")));
+    config
+        .service(resource("/by/extension").to(work).wrap(user).wrap(from_fn(know)))
+        .service(resource("/by/three/{id}").to(work).wrap(three))
+        .service(lock("/by/lock", LockLayer::by_extension::<User>()).wrap(from_fn(know)))
+        .service(lock("/by/tenant/{id}", tenant));
+}
+
+/// What an authentication does.
+async fn know(
+    request: ServiceRequest,
+    next: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse<impl MessageBody>, Error> {
+    let user = request.headers().get("x-user").map(HeaderValue::to_str);
+    if let Some(user) = user.map(|user| User(user.unwrap_or_default().to_owned())) {
+        request.extensions_mut().insert(user);
+    }
+    next.call(request).await
+}
+
+fn lists(config: &mut ServiceConfig) {
+    let by_address = Lists::new().allow(["198.51.100.0/24"]).deny(["203.0.113.0/24"]);
+    let by_key = Lists::new()
+        .allow([LOCAL])
+        .client(ClientAddress::behind([LOCAL]).header("x-client").absent(Absent::Shared))
+        .allow_key(Key::header("x-api-key", b"free"))
+        .deny_key(Key::header("x-api-key", b"stolen"));
+    let addresses = RateLimitLayer::by_client(behind(), minute(2)).name("listed");
+    let keys = RateLimitLayer::by_header("x-api-key", minute(2)).name("listed");
+    config
+        .service(resource("/listed/address").to(work).wrap(addresses.lists(by_address)))
+        .service(resource("/listed/key").to(work).wrap(keys.lists(by_key)));
+}
+
+fn answers(config: &mut ServiceConfig) {
+    let mut told = |path: &str, set: fn(RateLimitLayer) -> RateLimitLayer| {
+        let layer = set(RateLimitLayer::by_header("x-api-key", minute(1)).name("told"));
+        config.service(resource(path).to(work).wrap(layer));
+    };
+    told("/told/draft", |layer| layer);
+    told("/told/legacy", |layer| layer.fields(RateFields::Legacy));
+    told("/told/both", |layer| layer.fields(RateFields::Both).expose_fields());
+    told("/told/off", |layer| layer.fields(RateFields::Off));
+    told("/told/preflights", RateLimitLayer::charge_preflights);
+    told("/told/grpc", |layer| layer.respond(|refusal| refusal.grpc()));
+    told("/told/own", |layer| {
+        layer.respond(|refusal| {
+            let names: Vec<_> = refusal.violated().map(|policy| policy.name).collect();
+            let text = format!("{:?}: {names:?}", refusal.reason());
+            Reply::new(420).field("content-type", "text/plain").body(text)
+        })
+    });
+}

@@ -1,0 +1,105 @@
+//! Routes whose limits have keys, lists and answers of their own.
+
+use axum::{
+    Router,
+    extract::Request,
+    http::HeaderValue,
+    middleware::{Next, from_fn},
+    response::Response,
+    routing::any,
+};
+use lockgate_axum::{
+    Absent, ClientAddress, Key, Keys, Lists, LockLayer, RateFields, RateLimitLayer, Reply,
+};
+
+use super::{
+    super::{LOCAL, User},
+    Routes, minute,
+    policies::locked,
+    work,
+};
+
+pub(super) fn rates() -> Routes {
+    clients().merge(keys()).merge(lists()).merge(answers())
+}
+
+fn behind() -> ClientAddress {
+    ClientAddress::behind([LOCAL])
+}
+
+fn one(path: &str, layer: RateLimitLayer) -> Routes {
+    Router::new().route(path, any(work)).layer(layer)
+}
+
+fn clients() -> Routes {
+    let client =
+        |path, address| one(path, RateLimitLayer::by_client(address, minute(2)).name("client"));
+    client("/client/list", behind())
+        .merge(client("/client/forwarded", behind().forwarded()))
+        .merge(client("/client/field", behind().header("X-Client")))
+        .merge(client("/client/hops", ClientAddress::behind_hops(2)))
+        .merge(client("/client/stranger", ClientAddress::behind(["192.0.2.0/24"])))
+        .merge(client("/client/skip", behind().absent(Absent::Skip)))
+        .merge(client("/client/shared", behind().absent(Absent::Shared)))
+        .merge(client("/client/wide", behind().ipv6_prefix(48)))
+        .merge(
+            Router::new()
+                .route("/client/lock/{id}", any(work))
+                .layer(LockLayer::by_client(behind())),
+        )
+}
+
+fn keys() -> Routes {
+    let three = (Keys::client(behind()), Keys::path_param("id"), Keys::header("x-api-key"));
+    let user = RateLimitLayer::by_extension::<User>(minute(2)).name("user");
+    let lock = |path, layer: LockLayer| Router::new().route(path, any(locked)).layer(layer);
+    one("/by/extension", user)
+        .layer(from_fn(know))
+        .merge(one("/by/three/{id}", RateLimitLayer::by(three, minute(2)).name("three")))
+        .merge(lock("/by/lock", LockLayer::by_extension::<User>()).layer(from_fn(know)))
+        .merge(lock(
+            "/by/tenant/{id}",
+            LockLayer::by((Keys::path_param("id"), Keys::header("x-tenant"))),
+        ))
+}
+
+/// What an authentication does.
+async fn know(mut request: Request, next: Next) -> Response {
+    let user = request.headers().get("x-user").map(HeaderValue::to_str);
+    if let Some(user) = user.map(|user| User(user.unwrap_or_default().to_owned())) {
+        request.extensions_mut().insert(user);
+    }
+    next.run(request).await
+}
+
+fn lists() -> Routes {
+    let by_address = Lists::new().allow(["198.51.100.0/24"]).deny(["203.0.113.0/24"]);
+    let by_key = Lists::new()
+        .allow([LOCAL])
+        .client(ClientAddress::behind([LOCAL]).header("x-client").absent(Absent::Shared))
+        .allow_key(Key::header("x-api-key", b"free"))
+        .deny_key(Key::header("x-api-key", b"stolen"));
+    let addresses = RateLimitLayer::by_client(behind(), minute(2)).name("listed");
+    let keys = RateLimitLayer::by_header("x-api-key", minute(2)).name("listed");
+    one("/listed/address", addresses.lists(by_address))
+        .merge(one("/listed/key", keys.lists(by_key)))
+}
+
+fn answers() -> Routes {
+    let told = |path, set: fn(RateLimitLayer) -> RateLimitLayer| {
+        one(path, set(RateLimitLayer::by_header("x-api-key", minute(1)).name("told")))
+    };
+    told("/told/draft", |layer| layer)
+        .merge(told("/told/legacy", |layer| layer.fields(RateFields::Legacy)))
+        .merge(told("/told/both", |layer| layer.fields(RateFields::Both).expose_fields()))
+        .merge(told("/told/off", |layer| layer.fields(RateFields::Off)))
+        .merge(told("/told/preflights", RateLimitLayer::charge_preflights))
+        .merge(told("/told/grpc", |layer| layer.respond(|refusal| refusal.grpc())))
+        .merge(told("/told/own", |layer| {
+            layer.respond(|refusal| {
+                let names: Vec<_> = refusal.violated().map(|policy| policy.name).collect();
+                let text = format!("{:?}: {names:?}", refusal.reason());
+                Reply::new(420).field("content-type", "text/plain").body(text)
+            })
+        }))
+}
