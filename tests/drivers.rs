@@ -39,9 +39,15 @@ fn quota(requests: u64) -> Quota {
     Quota::requests(requests).per(Duration::from_secs(3600))
 }
 
+/// A limit that answers in the words of gRPC.
+fn limit(key: KeySource<Parts>, quota: Quota) -> RateLimitGate<Parts> {
+    let limit = RateLimitGate::new(key, quota).store(&Store::memory());
+    limit.facing(|facing| facing.respond(grpc::refused))
+}
+
 /// The greeter behind a limit for each client address, and how often it is asked.
 async fn serve(quota: Quota) -> (SocketAddr, Arc<AtomicUsize>) {
-    let limit = RateLimitGate::<Parts>::new(KeySource::ip(), quota).store(&Store::memory());
+    let limit = limit(KeySource::ip(), quota);
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
     let layers = ServiceBuilder::new()
@@ -119,7 +125,7 @@ async fn a_tonic_client_refuses_itself() {
     let channel = connect(address).await;
     // A quota for each method, whatever the server would allow.
     let method = KeySource::<Parts>::function(|parts| Some(parts.uri.path().to_owned()));
-    let limit = RateLimitGate::new(method, quota(2)).store(&Store::memory());
+    let limit = limit(method, quota(2));
     let limited = ServiceBuilder::new()
         .map_response(grpc::told)
         .layer(GateLayer::<_, Plain>::new(limit))
@@ -135,7 +141,7 @@ async fn a_tonic_client_refuses_itself() {
 
 #[tokio::test]
 async fn a_client_whose_address_is_unknown_is_refused() {
-    let limit = RateLimitGate::<Parts>::new(KeySource::ip(), quota(1)).store(&Store::memory());
+    let limit = limit(KeySource::ip(), quota(1));
     // Nobody has put the peer into the requests: it is wired wrongly, and nobody is let through for it.
     let unwired = ServiceBuilder::new()
         .map_response(grpc::told)
@@ -143,6 +149,7 @@ async fn a_client_whose_address_is_unknown_is_refused() {
         .service(Greeter);
     let status = greet(&unwired, "ada").await.expect_err("no address");
     assert_eq!(status.code(), Code::Internal);
+    assert_eq!(status.message(), "the limiter is wired wrongly");
 }
 
 #[tokio::test]

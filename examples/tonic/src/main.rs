@@ -39,7 +39,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     greet(listener.local_addr()?);
 
     let quota = Quota::requests(10).per(Duration::from_secs(10));
-    let limit = RateLimitGate::<Parts>::new(KeySource::ip(), quota).name("limited").store(&store);
+    let limit = RateLimitGate::<Parts>::new(KeySource::ip(), quota)
+        .name("limited")
+        .store(&store)
+        .facing(|facing| facing.respond(grpc::refused));
     let layers = ServiceBuilder::new()
         .map_response(grpc::told)
         .map_request(grpc::with_peer)
