@@ -3,8 +3,8 @@
 use super::contest::{Contest, PLENTY, Trial};
 use crate::{bench::Bench, figure::Figure, http::limited::Kind, outcome::Outcome, report};
 
-const HOT: Trial = Trial { connections: 64, keys: 1, limit: PLENTY };
-const MANY: Trial = Trial { connections: 64, keys: 100_000, limit: PLENTY };
+const HOT: Trial = Trial { processes: 1, connections: 64, keys: 1, limit: PLENTY };
+const MANY: Trial = Trial { processes: 1, connections: 64, keys: 100_000, limit: PLENTY };
 
 /// Bare, ours and the peers, in both frameworks.
 pub(super) const EVERYBODY: [Kind; 9] = [

@@ -24,6 +24,8 @@ pub(super) const LITTLE: u32 = 100;
 /// A load, whoever bears it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Trial {
+    /// Of the server, among which the connections are divided.
+    pub(super) processes: usize,
     pub(super) connections: usize,
     pub(super) keys: usize,
     /// The quota of each key.
@@ -154,10 +156,14 @@ pub(super) fn sent(windows: &[Window]) -> Vec<f64> {
 fn window(bench: &mut Bench, kind: Kind, trial: &Trial, senders: &Senders) -> Outcome<Window> {
     bench.server.flush()?;
     let plan = limited::Plan { kind, redis: bench.server.port(), limit: trial.limit };
-    let mut server = Process::start_in(program(kind), "limited", &plan)?;
-    let port = server.line()?.parse()?;
+    let (mut servers, mut ports) = (Vec::new(), Vec::new());
+    for _ in 0..trial.processes {
+        let mut server = Process::start_in(program(kind), "limited", &plan)?;
+        ports.push(server.line()?.parse()?);
+        servers.push(server);
+    }
     let plan = load::Plan {
-        ports: vec![port],
+        ports,
         connections: trial.connections,
         requests: Requests::Limited { keys: trial.keys },
         window: bench.pace.window,
@@ -166,12 +172,21 @@ fn window(bench: &mut Bench, kind: Kind, trial: &Trial, senders: &Senders) -> Ou
     let counted = bench.count(&mut loads)?;
     let load: Load = loads[0].json()?;
     let calls = senders.count(&counted.before, &counted.after);
-    server.tell("")?;
-    let ran: u64 = server.json()?;
+    let ran = ran(&mut servers)?;
     let charged = if kind.is_ours() { Some(bench.server.charged()?) } else { None };
     let fault = fault(kind, trial, &load, ran, charged);
     let sent = calls.sent / (load.requests * bench.pace.window.as_secs_f64());
     Ok(Window { load, sent, fault })
+}
+
+/// How often the handlers of these servers ran.
+fn ran(servers: &mut [Process]) -> Outcome<u64> {
+    let mut sum = 0;
+    for server in servers {
+        server.tell("")?;
+        sum += server.json::<u64>()?;
+    }
+    Ok(sum)
 }
 
 /// The file beside this program that was compiled for it, if it is not this program.
@@ -214,7 +229,7 @@ mod tests {
     use super::*;
 
     fn found(kind: Kind, limit: u32, [admitted, refused]: [u64; 2], charged: u64) -> bool {
-        let trial = Trial { connections: 1, keys: 1, limit };
+        let trial = Trial { processes: 1, connections: 1, keys: 1, limit };
         let load = Load { admitted, refused, ..Load::default() };
         fault(kind, &trial, &load, admitted, Some(charged)).is_some()
     }
@@ -236,7 +251,7 @@ mod tests {
 
     #[test]
     fn every_200_is_the_handlers() {
-        let trial = Trial { connections: 1, keys: 1, limit: PLENTY };
+        let trial = Trial { processes: 1, connections: 1, keys: 1, limit: PLENTY };
         let load = Load { admitted: 5, ..Load::default() };
         assert!(fault(Kind::Extensible, &trial, &load, 4, None).is_some());
         assert!(fault(Kind::Extensible, &trial, &load, 5, None).is_none());

@@ -10,7 +10,7 @@ use crate::{
     stats::{median, paired_ratios},
 };
 
-const ALONE: Trial = Trial { connections: 1, keys: 1, limit: PLENTY };
+const ALONE: Trial = Trial { processes: 1, connections: 1, keys: 1, limit: PLENTY };
 
 const KINDS: [Kind; 6] = [
     Kind::BareAxum,

@@ -9,7 +9,7 @@ use crate::{
     report,
 };
 
-const HOT: Trial = Trial { connections: 64, keys: 1, limit: LITTLE };
+const HOT: Trial = Trial { processes: 1, connections: 64, keys: 1, limit: LITTLE };
 
 pub(super) fn run(bench: &mut Bench) -> Outcome<Vec<Figure>> {
     report::title("1. Refused: one key, its quota is spent, 64 connections");

@@ -28,7 +28,7 @@ const HEADER: &str = "\
 ";
 
 pub(crate) fn run(bench: &mut Bench) -> Outcome<()> {
-    let trial = |keys, limit| Trial { connections: 64, keys, limit };
+    let trial = |keys, limit| Trial { processes: 1, connections: 64, keys, limit };
     let trials = [
         ("Refused, one key", trial(1, LITTLE)),
         ("Allowed, one key", trial(1, PLENTY)),
