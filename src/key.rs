@@ -65,17 +65,20 @@ impl Key {
     /// so networks of different sizes are different keys.
     #[must_use]
     pub fn network(address: IpAddr, ipv6_prefix: u8) -> Self {
-        let v6 = match address.to_canonical() {
-            // Digits and dots: nothing to escape.
-            IpAddr::V4(v4) => return Self(format!("a:::{v4}").into()),
-            IpAddr::V6(v6) => v6,
-        };
-        let prefix = u32::from(ipv6_prefix.min(128));
-        let mask = u128::MAX.checked_shl(128 - prefix).unwrap_or(0);
-        let [a, b, c, d, e, f, g, h] = Ipv6Addr::from(u128::from(v6) & mask).segments();
-        let text = match prefix {
-            64 => format!("a:::{a:x}-{b:x}-{c:x}-{d:x}"),
-            _ => format!("a:::{a:x}-{b:x}-{c:x}-{d:x}-{e:x}-{f:x}-{g:x}-{h:x}_{prefix}"),
+        // Digits, dots and dashes: nothing to escape. The longest one has 48 of them.
+        let mut text = String::with_capacity(48);
+        let _ = match address.to_canonical() {
+            IpAddr::V4(v4) => write!(text, "a:::{v4}"),
+            IpAddr::V6(v6) => {
+                let prefix = u32::from(ipv6_prefix.min(128));
+                let mask = u128::MAX.checked_shl(128 - prefix).unwrap_or(0);
+                let [a, b, c, d, e, f, g, h] = Ipv6Addr::from(u128::from(v6) & mask).segments();
+                let _ = write!(text, "a:::{a:x}-{b:x}-{c:x}-{d:x}");
+                match prefix {
+                    64 => Ok(()),
+                    _ => write!(text, "-{e:x}-{f:x}-{g:x}-{h:x}_{prefix}"),
+                }
+            }
         };
         Self(text.into())
     }
@@ -188,8 +191,16 @@ impl Key {
         std::array::from_fn(|_| parts.next().unwrap_or_default())
     }
 
+    /// In one buffer: this is done for every request.
     fn build(kind: &str, name: &str, value: &[u8]) -> Self {
-        Self(format!("{kind}:{}::{}", escape(name.as_bytes()), escape(value)).into())
+        let room = kind.len() + name.len() + value.len().min(READABLE) + 3;
+        let mut out = String::with_capacity(room);
+        out.push_str(kind);
+        out.push(':');
+        escape_into(&mut out, name.as_bytes());
+        out.push_str("::");
+        escape_into(&mut out, value);
+        Self(out.into())
     }
 }
 
@@ -248,7 +259,13 @@ pub(crate) fn digest(parts: &[&[u8]]) -> [u8; 32] {
 /// Letters, digits and `-_.` stand for themselves, all else is `%XX`. What gets too long is `~` and
 /// half a SHA-256: `~` is escaped in readable values, so the two forms never meet.
 fn escape(bytes: &[u8]) -> String {
-    let mut out = String::with_capacity(bytes.len());
+    let mut out = String::with_capacity(bytes.len().min(READABLE));
+    escape_into(&mut out, bytes);
+    out
+}
+
+fn escape_into(out: &mut String, bytes: &[u8]) {
+    let start = out.len();
     for &byte in bytes.iter().take(READABLE + 1) {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => out.push(byte.into()),
@@ -257,8 +274,9 @@ fn escape(bytes: &[u8]) -> String {
             }
         }
     }
-    if out.len() <= READABLE {
-        return out;
+    if out.len() - start > READABLE {
+        out.truncate(start);
+        out.push('~');
+        out.push_str(&hex(&Sha256::digest(bytes)[..16]));
     }
-    format!("~{}", hex(&Sha256::digest(bytes)[..16]))
 }

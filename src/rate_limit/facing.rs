@@ -65,6 +65,16 @@ impl Facing {
         self
     }
 
+    /// See `RateLimitLayer::grpc`.
+    #[must_use]
+    pub fn grpc(self) -> Self {
+        // A function, since a path to the method is of one lifetime only.
+        fn grpc(refusal: &Refusal<'_>) -> Reply {
+            refusal.grpc()
+        }
+        self.respond(grpc)
+    }
+
     /// Asked before the request's key is read, which a preflight has none of; `None` if it is to be charged.
     pub(super) fn ask<V: View, F>(
         &self,
@@ -105,7 +115,7 @@ impl Facing {
 
     /// What a request that was let in is told.
     pub(super) fn told(&self, standings: &[Standing<'_>]) -> Fields {
-        let mut fields = Fields::with_capacity(2);
+        let mut fields = Fields::new();
         self.kind.write(self.exposed, standings, &mut fields);
         fields
     }

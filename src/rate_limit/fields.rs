@@ -33,6 +33,7 @@ const LARGEST: u64 = 999_999_999_999_999;
 impl RateFields {
     /// Adds the fields; `exposed` also names them for scripts of other origins.
     pub(super) fn write(self, exposed: bool, standings: &[Standing<'_>], fields: &mut Fields) {
+        fields.reserve(self.most() + usize::from(exposed));
         if matches!(self, Self::Draft | Self::Both) && !standings.is_empty() {
             fields.push(("ratelimit-policy".into(), policies(standings)));
             fields.push(("ratelimit".into(), quotas(standings)));
@@ -47,6 +48,15 @@ impl RateFields {
         }
         if exposed {
             fields.push(("access-control-expose-headers".into(), self.names().to_owned()));
+        }
+    }
+
+    fn most(self) -> usize {
+        match self {
+            Self::Draft => 2,
+            Self::Legacy => 3,
+            Self::Both => 5,
+            Self::Off => 0,
         }
     }
 

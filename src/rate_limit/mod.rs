@@ -22,22 +22,29 @@
 //! # Ok(()) }
 //! ```
 
+mod decision;
+mod engine;
 mod facing;
 mod fields;
 mod gate;
 mod limiter;
 mod lists;
+mod policy;
 mod quota;
 mod respond;
 mod standing;
+#[cfg(test)]
+mod tests;
 
 pub use self::{
+    decision::{Decision, PolicyDecision},
     facing::Facing,
     fields::RateFields,
-    gate::{RateLimitFacts, RateLimitGate, RateStatus},
-    limiter::{Decision, RateLimit},
+    gate::{RateLimitFacts, RateLimitGate, RateLimitTicket, RateStatus},
+    limiter::RateLimit,
     lists::Lists,
-    quota::{Policy, Quota, Requests},
+    policy::Policy,
+    quota::{Quota, Requests},
     respond::{Reason, Refusal},
     standing::Standing,
 };

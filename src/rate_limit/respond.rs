@@ -62,8 +62,7 @@ impl<'a> Refusal<'a> {
     /// `Retry-After` and the fields about quotas, as the layer is set.
     #[must_use]
     pub fn fields(&self) -> Fields {
-        // Room for those of the usual answer.
-        let mut fields = Fields::with_capacity(5);
+        let mut fields = Fields::new();
         self.add_fields(&mut fields);
         fields
     }

@@ -14,7 +14,10 @@ use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
 
 use super::hints::Hints;
-pub(crate) use super::job::{JobId, JobState};
+pub(crate) use super::{
+    job::{JobId, JobState},
+    rate::{Charge, Charged, Counter, SettleCharge, State},
+};
 use crate::{error::Error, key::Key};
 
 /// What a step returns. Dropping it may or may not undo the step: the caller sends its own undo.
@@ -175,24 +178,6 @@ pub(crate) struct Renewal {
     pub(crate) job: Option<JobId>,
 }
 
-/// One item of `charge.lua`.
-#[derive(Debug, Clone)]
-pub(crate) struct Charge {
-    /// Policy and subject; the subject alone decides the shard.
-    pub(crate) policy: Arc<str>,
-    pub(crate) subject: Key,
-    pub(crate) limit: u64,
-    pub(crate) window: Duration,
-    pub(crate) cost: u64,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Charged {
-    pub(crate) admitted: bool,
-    /// Per policy: spent after the call, and what is left of its window.
-    pub(crate) windows: Vec<(u64, Duration)>,
-}
-
 /// `enqueue.lua`.
 #[derive(Debug, Clone)]
 pub(crate) struct Enqueue {
@@ -316,8 +301,18 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync + 'static {
     fn downgrade(&self, key: Key, me: Token, lease: Duration) -> Step<'_, bool>;
     /// At most 100 items.
     fn renew(&self, items: Vec<Renewal>) -> Step<'_, Vec<bool>>;
-    /// All items of one shard, at most 100.
-    fn charge(&self, items: Vec<Charge>) -> Step<'_, Charged>;
+    /// NOT idempotent: sent again only where it cannot have run. Dropped before it was sent, it is not; after
+    /// that the charge stands.
+    fn charge(&self, call: Charge) -> Step<'_, Charged>;
+    /// As `charge`, it may have been made if it fails. The states are those of a cost of 0.
+    #[allow(dead_code, reason = "for the engine")]
+    fn settle_charge(&self, call: SettleCharge) -> Step<'_, Vec<State>>;
+    /// Forgets what was spent, refused and blocked of these counters, at most 100.
+    #[allow(dead_code, reason = "for the engine")]
+    fn reset_charges(&self, tag: Key, counters: Vec<Counter>) -> Step<'_, ()>;
+    /// Number of live processes that limit; a lease of zero takes this one out.
+    #[allow(dead_code, reason = "for the engine")]
+    fn limiters(&self, node: Node, lease: Duration) -> Step<'_, usize>;
     fn enqueue(&self, call: Enqueue) -> Step<'_, Enqueued>;
     fn claim(&self, call: Claim) -> Step<'_, Claimed>;
     /// True if the verdict stands, false if the run had been lost.

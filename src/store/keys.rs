@@ -52,6 +52,11 @@ impl Keys {
         format!("{}workers", self.prefix)
     }
 
+    /// ZSET of live limiters.
+    pub(crate) fn limiters(&self) -> String {
+        format!("{}limiters", self.prefix)
+    }
+
     /// The seven keys of `line.lua`, in its order.
     pub(crate) fn line(&self, key: &Key) -> Vec<String> {
         self.line_in_parts(key).iter().map(|parts| parts.concat()).collect()

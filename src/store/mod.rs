@@ -15,6 +15,8 @@ mod job;
 mod keys;
 mod lease;
 mod memory;
+#[allow(dead_code, reason = "for the engine")]
+mod rate;
 #[cfg(feature = "redis")]
 mod redis;
 mod rounds;
@@ -22,17 +24,22 @@ mod rounds;
 mod tests;
 
 pub(crate) use self::backend::{
-    ACCEPT_WINDOW, Acquire, Acquired, Caps, Charge, Claim, Claimed, Enqueue, Enqueued, GaveBack,
-    JobView, Mode, SPARE_FENCES, Settle, Token, Verdict,
+    ACCEPT_WINDOW, Acquire, Acquired, Caps, Claim, Claimed, Enqueue, Enqueued, GaveBack, JobView,
+    Mode, SPARE_FENCES, Settle, Token, Verdict,
 };
 pub(crate) use self::hints::{Hint, Joined};
 pub use self::hold::Loss;
+#[allow(unused_imports, reason = "for the engine")]
+pub(crate) use self::rate::{
+    Algorithm, By, Charge, Charged, Counter, Item, Penalty, Rule, SettleCharge, Settled, State,
+};
 #[cfg(feature = "redis")]
 pub use self::redis::StoreBuilder;
 #[cfg(test)]
 pub(crate) use self::tests::{Fault, faulty};
 pub(crate) use self::{
     attempt::Attempt,
+    handle::WeakStore,
     hold::{Facts as HoldFacts, Hold},
     lease::{Lease, LossWatcher, Terms},
 };

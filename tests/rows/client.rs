@@ -2,7 +2,7 @@
 
 use lockgate_tests::{Answer, Case, Request, Site};
 
-use super::{lock::busy, quota::refused, wiring::our_fault};
+use super::{accepted, lock::busy, quota::refused, wiring::our_fault};
 
 /// Spends a quota of two, and sees that it is spent.
 async fn has_two(request: impl Fn() -> Request, name: &str) {
@@ -108,12 +108,15 @@ pub(crate) async fn networks_are_as_wide_as_they_are_set(case: Case) {
 
 pub(crate) async fn a_lock_can_be_a_clients(case: Case) {
     let site = case.site().await;
-    let from = |value| site.post("/client/lock/7").header("x-forwarded-for", value);
-    let hold = site.hold_with(from("203.0.113.1"), "/client/lock/7").await;
-    busy(from("1.1.1.1, 203.0.113.1").send().await);
-    let _ = from("203.0.113.2").send().await.expect(200);
-    untold(from("unknown").send().await);
+    let from = |target, value| site.post(target).header("x-forwarded-for", value);
+    let hold = site.hold_with(from("", "203.0.113.1"), "/client/lock").await;
+    busy(from("/client/lock", "1.1.1.1, 203.0.113.1").send().await);
+    let _ = from("/client/lock", "203.0.113.2").send().await.expect(200);
+    untold(from("/client/lock", "unknown").send().await);
+    // What runs later is as much of the client as what runs now.
+    let job = accepted(from("/client/later", "203.0.113.1").send().await);
     let _ = hold.let_go().await.expect(200);
+    let _ = job.done(&site).await;
 }
 
 pub(crate) async fn what_a_layer_further_out_knows_is_a_key(case: Case) {

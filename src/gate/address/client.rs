@@ -4,7 +4,7 @@ use std::{
     net::IpAddr,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
 };
 
@@ -134,8 +134,14 @@ impl ClientAddress {
     }
 
     /// The proxies write this field instead of `X-Forwarded-For`: one address, or a list of them.
+    ///
+    /// # Panics
+    ///
+    /// If it is no header field's name.
     #[must_use]
     pub fn header(mut self, name: &str) -> Self {
+        let is_name = http::HeaderName::from_bytes(name.as_bytes()).is_ok();
+        assert!(is_name, "ClientAddress::header: `{name}` is no header field's name");
         self.field = Field::List(name.to_ascii_lowercase().into());
         self
     }
@@ -272,15 +278,20 @@ impl Unknown {
 
 /// Logged once in a process: behind a proxy that nobody has told us of, all its clients are one. On the
 /// other hand anybody can send such a field, so it is a warning and no more.
+///
+/// Who is behind a proxy sees it soon: after the first requests nobody looks any more.
 fn warn_of_proxies<V: View>(view: &V) {
+    const LOOKS: u32 = 10_000;
+    static LOOKED: AtomicU32 = AtomicU32::new(0);
     static WARNED: AtomicBool = AtomicBool::new(false);
-    if WARNED.load(Ordering::Relaxed) {
+    if LOOKED.load(Ordering::Relaxed) >= LOOKS {
         return;
     }
+    LOOKED.fetch_add(1, Ordering::Relaxed);
     let names = ["x-forwarded-for", "forwarded"];
-    if let Some(field) = names.into_iter().find(|name| !view.header(name).is_empty())
-        && !WARNED.swap(true, Ordering::Relaxed)
-    {
+    let Some(field) = names.into_iter().find(|name| !view.header(name).is_empty()) else { return };
+    LOOKED.store(LOOKS, Ordering::Relaxed);
+    if !WARNED.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             field,
             "a request names the client it was forwarded for, and by_ip() believes no such field: if it \

@@ -10,8 +10,9 @@ use super::{
     node,
 };
 use crate::{
-    gate::{KeyFault, fake::FakeView},
+    gate::{KeyFault, KeySource, fake::FakeView},
     key::Key,
+    lock::LockGate,
 };
 
 const LIST: &str = "x-forwarded-for";
@@ -175,6 +176,13 @@ fn a_network_that_is_none_is_refused() {
 #[should_panic(expected = "name one network at least")]
 fn proxies_must_be_named() {
     let _ = ClientAddress::behind::<&str>([]);
+}
+
+#[test]
+#[should_panic(expected = "would pass without the lock")]
+fn a_lock_is_no_matter_of_whether_an_address_is_told() {
+    let client = KeySource::<()>::client(behind().absent(Absent::Skip));
+    let _ = LockGate::new(KeySource::header("x-tenant").and(client));
 }
 
 fn any_ip() -> impl Strategy<Value = IpAddr> {

@@ -15,11 +15,12 @@ for i, key in ipairs(KEYS) do
     before[key] = tonumber(redis.call('GET', key) or '0')
     after[key] = before[key]
     left[key] = redis.call('PTTL', key)
-    if left[key] == -1 then redis.call('PEXPIRE', key, window) end
+    if left[key] == -1 or left[key] > window then redis.call('PEXPIRE', key, window) end
     -- A window that nobody has started yet would last its full length.
     fresh[key] = left[key] == -2
     if left[key] < 0 then left[key] = window end
   end
+  if left[key] > window then left[key] = window end
   after[key] = after[key] + cost
   if after[key] > limit then charged = 0 end
 end

@@ -1,9 +1,9 @@
--- Says that a worker lives, and counts the living.
+-- Says that a worker, or a limiter, lives, and counts the living.
 --
--- KEYS[1] workers   ARGV[1] node   ARGV[2] lease, ms; 0 = this worker leaves
--- ARGV[3] channel prefix
--- The others are told when one comes or leaves.
--- Returns the number of live workers, this one included
+-- KEYS[1] workers or limiters   ARGV[1] node   ARGV[2] lease, ms; 0 = this one leaves
+-- ARGV[3] channel prefix, or '' to tell nobody
+-- The other workers are told when one comes or leaves.
+-- Returns the number of live ones, this one included
 -- O(log n). The key lives as long as its latest lease.
 local time = redis.call('TIME')
 local now = math.floor((tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000)
@@ -15,5 +15,5 @@ if lease > 0 then
 else
   changed = redis.call('ZREM', KEYS[1], ARGV[1])
 end
-if changed == 1 then redis.call('PUBLISH', ARGV[3] .. 'e', 'workers') end
+if changed == 1 and ARGV[3] ~= '' then redis.call('PUBLISH', ARGV[3] .. 'e', 'workers') end
 return redis.call('ZCARD', KEYS[1])

@@ -2,8 +2,8 @@
 //!
 //! A step locks its shard, reads the clock once, does what the script does, and unlocks; then its
 //! messages go out. It never waits, so the future it returns is ready at once. The scripts are the
-//! specification: [`visit`] is `line.lua`, [`locks`] and [`jobs`] are the scripts about a line, the
-//! rest is in [`shard`]. Not kept are the indexes `lease`, `done` and `dead`, which are there so that
+//! specification: [`visit`] is `line.lua`, [`locks`] and [`jobs`] are the scripts about a line, [`rate`]
+//! those about quotas; the rest is in [`shard`]. Not kept are the indexes `lease`, `done` and `dead`, which are there so that
 //! something on a server can be found without its key.
 //!
 //! Whatever is over is gone at once for every step, and its memory is freed by later steps.
@@ -13,6 +13,7 @@ mod jobs;
 mod line;
 mod locks;
 mod post;
+mod rate;
 mod shard;
 mod visit;
 
@@ -29,10 +30,12 @@ use self::{
 };
 use super::{
     backend::{
-        Acquire, Acquired, Backend, Charge, Charged, Claim, Claimed, Due, Enqueue, Enqueued,
-        GaveBack, JobId, JobState, JobView, Mode, Node, Renewal, Settle, Step, Token,
+        Acquire, Acquired, Backend, Charge, Charged, Claim, Claimed, Counter, Due, Enqueue,
+        Enqueued, GaveBack, JobId, JobState, JobView, Mode, Node, Renewal, Settle, SettleCharge,
+        State, Step, Token,
     },
     hints::{Hint, Hints},
+    rate::bounded,
 };
 use crate::{
     clock::Clock,
@@ -48,6 +51,8 @@ pub(crate) struct Memory {
     shards: Vec<Mutex<Shard>>,
     /// Live workers, and when each one's lease ends.
     workers: Mutex<HashMap<Node, u64>>,
+    /// Live limiters.
+    limiters: Mutex<HashMap<Node, u64>>,
     post: Post,
 }
 
@@ -58,6 +63,7 @@ impl Memory {
             space: uuid::Uuid::new_v4().simple().to_string(),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             workers: Mutex::default(),
+            limiters: Mutex::default(),
             post: Post::default(),
         }
     }
@@ -108,16 +114,8 @@ impl Memory {
     }
 
     fn count_workers(&self, node: Node, lease: Duration) -> usize {
-        let mut workers = self.workers.lock();
         let now = Now::of(self.clock.now_us());
-        workers.retain(|_, end| *end > now.ms);
-        let changed = if lease.is_zero() {
-            workers.remove(&node).is_some()
-        } else {
-            workers.insert(node, now.after(lease)).is_none()
-        };
-        let living = workers.len();
-        drop(workers);
+        let (changed, living) = live(&mut self.workers.lock(), node, lease, now);
         if changed {
             self.tell_workers();
         }
@@ -182,10 +180,28 @@ impl Backend for Memory {
         done(items.iter().map(one).collect())
     }
 
-    fn charge(&self, items: Vec<Charge>) -> Step<'_, Charged> {
-        // No item, no shard: nothing is charged, as by an empty script call.
-        let shard = items.first().map_or(0, |item| item.subject.shard());
-        done(self.at(shard, |shard, now| shard.charge(&items, now)))
+    fn charge(&self, call: Charge) -> Step<'_, Charged> {
+        let charge =
+            |call: &Charge| self.at(call.tag.shard(), |shard, now| shard.charge(call, now));
+        told(call.checked().map(|()| match call.merged() {
+            None => charge(&call),
+            Some((merged, places)) => charge(&merged).spread(&places),
+        }))
+    }
+
+    fn settle_charge(&self, call: SettleCharge) -> Step<'_, Vec<State>> {
+        let settle = |()| self.at(call.tag.shard(), |shard, now| shard.settle_charge(&call, now));
+        told(call.checked().map(settle))
+    }
+
+    fn reset_charges(&self, tag: Key, counters: Vec<Counter>) -> Step<'_, ()> {
+        let reset = |()| self.at(tag.shard(), |shard, _| shard.reset_charges(&tag, &counters));
+        told(bounded(counters.len()).map(reset))
+    }
+
+    fn limiters(&self, node: Node, lease: Duration) -> Step<'_, usize> {
+        let now = Now::of(self.clock.now_us());
+        done(live(&mut self.limiters.lock(), node, lease, now).1)
     }
 
     fn enqueue(&self, call: Enqueue) -> Step<'_, Enqueued> {
@@ -250,6 +266,21 @@ impl fmt::Debug for Memory {
     }
 }
 
+/// `present.lua`: whether one has come or left, and how many there are.
+fn live(nodes: &mut HashMap<Node, u64>, node: Node, lease: Duration, now: Now) -> (bool, usize) {
+    nodes.retain(|_, end| *end > now.ms);
+    let changed = if lease.is_zero() {
+        nodes.remove(&node).is_some()
+    } else {
+        nodes.insert(node, now.after(lease)).is_none()
+    };
+    (changed, nodes.len())
+}
+
 fn done<T: Send + 'static>(answer: T) -> Step<'static, T> {
-    Box::pin(ready(Ok::<_, Error>(answer)))
+    told(Ok(answer))
+}
+
+fn told<T: Send + 'static>(outcome: Result<T, Error>) -> Step<'static, T> {
+    Box::pin(ready(outcome))
 }

@@ -8,16 +8,17 @@ use super::{
     ends::{Expiring, Index},
     line::Line,
     post::Mail,
+    rate::{Kept, Name},
     visit::{RecordName, Visit},
 };
 use crate::{
     key::Key,
-    store::backend::{Charge, Charged, Due, JobId, JobState, JobView, Renewal, Token},
+    store::backend::{Due, JobId, JobState, JobView, Renewal, Token},
 };
 
 /// Values of each kind that a step looks at for their end. It makes fewer, so what has ended goes
 /// away faster than it comes.
-const SWEEP: usize = 4;
+pub(super) const SWEEP: usize = 4;
 
 /// The time of a step: TIME is read once, at its beginning.
 #[derive(Clone, Copy)]
@@ -43,8 +44,7 @@ pub(super) struct Shard {
     jobs: Expiring<JobId, Job>,
     /// Idempotency records: the job, and the fingerprint of the request that made it.
     records: Expiring<RecordName, (JobId, String)>,
-    /// By policy and subject.
-    counters: Expiring<Counter, u64>,
+    pub(super) counters: Expiring<Name, Kept>,
     facts: Facts,
 }
 
@@ -85,22 +85,6 @@ pub(super) struct Job {
     pub(super) bytes: u64,
     pub(super) envelope: Bytes,
     pub(super) response: Option<Bytes>,
-}
-
-type Counter = (Arc<str>, Key);
-
-/// What a charge would make of a counter.
-struct Window {
-    name: Counter,
-    before: u64,
-    after: u64,
-    end: u64,
-}
-
-impl Window {
-    fn is_of(&self, item: &Charge) -> bool {
-        self.name.0 == item.policy && self.name.1 == item.subject
-    }
 }
 
 impl Shard {
@@ -159,46 +143,6 @@ impl Shard {
             }
         }
         true
-    }
-
-    /// `charge.lua`.
-    pub(super) fn charge(&mut self, items: &[Charge], now: Now) -> Charged {
-        let mut windows: Vec<Window> = Vec::with_capacity(items.len());
-        let mut admitted = true;
-        for item in items {
-            // A counter that is named twice is charged the sum: at most 100 items, mostly one.
-            let known = windows.iter().position(|w| w.is_of(item));
-            let at = known.unwrap_or(windows.len());
-            if known.is_none() {
-                windows.push(self.window(item, now));
-            }
-            windows[at].after = windows[at].after.saturating_add(item.cost);
-            admitted &= windows[at].after <= item.limit;
-        }
-        for window in windows.iter().filter(|w| admitted && w.after > w.before) {
-            self.counters.put(&window.name, window.after, Some(window.end));
-        }
-        self.counters.sweep(now.ms, SWEEP + items.len());
-        let told = items.iter().filter_map(|item| {
-            let window = windows.iter().find(|w| w.is_of(item))?;
-            let spent = if admitted { window.after } else { window.before };
-            let left = Duration::from_millis((window.end - now.ms).max(1));
-            Some((spent, left))
-        });
-        Charged { admitted, windows: told.collect() }
-    }
-
-    /// A window starts with its first charge and never moves.
-    fn window(&self, item: &Charge, now: Now) -> Window {
-        let name = (Arc::clone(&item.policy), item.subject.clone());
-        let spent = self.counters.get(&name, now.ms).copied();
-        let end = self.counters.end_of(&name).filter(|_| spent.is_some());
-        Window {
-            name,
-            before: spent.unwrap_or(0),
-            after: spent.unwrap_or(0),
-            end: end.unwrap_or_else(|| now.after(item.window)),
-        }
     }
 
     /// `due.lua`, one shard.

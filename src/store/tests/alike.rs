@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{Acquired, Charged, Claimed, JobView, Mode},
+    store::backend::{Acquired, Charged, Claimed, JobView, Mode, State},
 };
 
 /// Most real time of one run, and by how much what is left of a time may differ.
@@ -52,10 +52,17 @@ fn apart(reply: Reply) -> (Reply, Vec<Duration>) {
         }
         Reply::Claimed(Claimed::Busy(left)) => (Reply::Claimed(Claimed::Busy(zero)), vec![left]),
         Reply::Claimed(Claimed::Later(left)) => (Reply::Claimed(Claimed::Later(zero)), vec![left]),
-        Reply::Charged(Charged { admitted, windows }) => {
-            let (spent, left): (Vec<_>, Vec<_>) = windows.into_iter().unzip();
-            let windows = spent.into_iter().map(|spent| (spent, zero)).collect();
-            (Reply::Charged(Charged { admitted, windows }), left)
+        Reply::Charged(Charged { admitted, states }) => {
+            let times = states.iter().flat_map(|s| [s.reset, s.retry, s.full]).collect();
+            let plain = |s: State| State {
+                reset: zero,
+                retry: if s.retry == Duration::MAX { s.retry } else { zero },
+                full: zero,
+                window: 0,
+                ..s
+            };
+            let states = states.into_iter().map(plain).collect();
+            (Reply::Charged(Charged { admitted, states }), times)
         }
         same => (same, vec![]),
     };

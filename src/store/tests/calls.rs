@@ -24,7 +24,7 @@ pub(super) enum Call {
     Claim(Claim),
     Settle(Settle),
     Cancel(JobId),
-    Charge(Vec<Charge>),
+    Charge(Charge),
     Watch(Node, Duration, usize),
     Present(Node, Duration),
     Pass(Duration),
@@ -64,7 +64,7 @@ impl Call {
             Self::Claim(call) => Reply::Claimed(rig.claim(call).await),
             Self::Settle(call) => Reply::Settled(rig.settle(call).await),
             Self::Cancel(id) => Reply::Cancelled(rig.cancel(&id).await),
-            Self::Charge(items) => Reply::Charged(rig.charge(items).await),
+            Self::Charge(call) => Reply::Charged(rig.charge(call).await),
             Self::Watch(node, lease, most) => Reply::Watched(rig.watch(&node, lease, most).await),
             Self::Present(node, lease) => Reply::Present(rig.present(&node, lease).await),
             Self::Pass(time) => {

@@ -5,13 +5,16 @@ use std::time::Duration;
 use super::{
     calls::{Call, Reply},
     moves::{Item, Job, Move, time},
-    rig::{LONG, Rig, neighbours},
+    rig::{LONG, Rig, fixed, neighbours, together},
 };
 use crate::{
     Key,
-    store::backend::{
-        Acquire, Acquired, Caps, Charge, Claim, Claimed, Enqueue, Enqueued, JobId, Mode, Node,
-        Renewal, SPARE_FENCES, Settle, Token,
+    store::{
+        backend::{
+            Acquire, Acquired, Caps, Claim, Claimed, Enqueue, Enqueued, JobId, Mode, Node, Renewal,
+            SPARE_FENCES, Settle, Token,
+        },
+        rate,
     },
 };
 
@@ -170,7 +173,9 @@ impl Clients {
                 renew(key, me, Mode::Exclusive, Some(id), k)
             }
             Move::Cancel(job) => Call::Cancel(latest(&self.jobs, job)?),
-            Move::Charge(items) => Call::Charge(items.iter().map(|i| self.charge(*i)).collect()),
+            Move::Charge(items) => {
+                Call::Charge(together(items.iter().map(|i| self.charge(*i)).collect()))
+            }
             Move::Watch(node, k, most) => Call::Watch(self.nodes[node].clone(), time(k), most),
             Move::Present(node, 0) => Call::Present(self.nodes[node].clone(), Duration::ZERO),
             Move::Present(node, k) => Call::Present(self.nodes[node].clone(), time(k)),
@@ -266,14 +271,9 @@ impl Clients {
         }
     }
 
-    fn charge(&self, (policy, subject, limit, k, cost): Item) -> Charge {
-        Charge {
-            policy: policy.to_string().into(),
-            subject: self.subjects[subject].clone(),
-            limit,
-            window: time(k),
-            cost,
-        }
+    fn charge(&self, (policy, subject, limit, k, cost): Item) -> rate::Item {
+        let subject = &self.subjects[subject];
+        fixed(&policy.to_string(), subject, (limit, time(k)), cost)
     }
 }
 

@@ -8,11 +8,11 @@ use super::{
     clients::{Clients, Waiter},
     model::Model,
     moves::time,
-    rig::{LONG, Rig, done, settled, visit},
+    rig::{LONG, Rig, done, fixed, settled, together, visit},
 };
 use crate::{
     Key,
-    store::backend::{ACCEPT_WINDOW, Acquired, Charge, Claim, Claimed, Mode, Node, Token},
+    store::backend::{ACCEPT_WINDOW, Acquired, Claim, Claimed, Mode, Node, Token},
 };
 
 /// How soon those who live are served: the lease of a dead holder is over, dead places have cost an accept
@@ -224,14 +224,8 @@ impl Drain<'_> {
         for key in self.clients.keys.clone() {
             for _ in 0..64 {
                 self.rig.due(key.shard(), 1).await;
-                let nothing = Charge {
-                    policy: "sweep".into(),
-                    subject: key.clone(),
-                    limit: 0,
-                    window: LONG,
-                    cost: 0,
-                };
-                self.rig.charge(vec![nothing]).await;
+                let nothing = fixed("sweep", &key, (0, LONG), 0);
+                self.rig.charge(together(vec![nothing])).await;
             }
         }
         assert_eq!(store.stored(), 0, "nothing has an end any more");

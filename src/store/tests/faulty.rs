@@ -11,8 +11,9 @@ use crate::{
     store::{
         Store,
         backend::{
-            Acquire, Acquired, Backend, Charge, Charged, Claim, Claimed, Due, Enqueue, Enqueued,
-            GaveBack, JobId, JobState, JobView, Mode, Node, Renewal, Settle, Step, Token,
+            Acquire, Acquired, Backend, Charge, Charged, Claim, Claimed, Counter, Due, Enqueue,
+            Enqueued, GaveBack, JobId, JobState, JobView, Mode, Node, Renewal, Settle,
+            SettleCharge, State, Step, Token,
         },
         hints::Hints,
         memory::Memory,
@@ -159,8 +160,20 @@ impl Backend for Faulty {
         self.call("renew", |memory| memory.renew(items))
     }
 
-    fn charge(&self, items: Vec<Charge>) -> Step<'_, Charged> {
-        self.call("charge", |memory| memory.charge(items))
+    fn charge(&self, call: Charge) -> Step<'_, Charged> {
+        self.call("charge", |memory| memory.charge(call))
+    }
+
+    fn settle_charge(&self, call: SettleCharge) -> Step<'_, Vec<State>> {
+        self.call("settle_charge", |memory| memory.settle_charge(call))
+    }
+
+    fn reset_charges(&self, tag: crate::Key, counters: Vec<Counter>) -> Step<'_, ()> {
+        self.call("reset_charges", |memory| memory.reset_charges(tag, counters))
+    }
+
+    fn limiters(&self, node: Node, lease: Duration) -> Step<'_, usize> {
+        self.call("limiters", move |memory| memory.limiters(node, lease))
     }
 
     fn enqueue(&self, call: Enqueue) -> Step<'_, Enqueued> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::rig::{Rig, SHORT, ask, deferred, done, settled, stranger, visit};
+use super::rig::{Rig, SHORT, ask, deferred, done, fixed, settled, stranger, together, visit};
 use crate::{
     Key,
     store::backend::{Acquire, Charge, Verdict},
@@ -14,8 +14,8 @@ fn keys() -> impl Iterator<Item = Key> {
     (0..MANY).map(|n| Key::custom(&n.to_string()))
 }
 
-fn charge(subject: Key) -> Charge {
-    Charge { policy: "p".into(), subject, limit: 1, window: SHORT, cost: 1 }
+fn charge(subject: &Key, cost: u64) -> Charge {
+    together(vec![fixed("p", subject, (1, SHORT), cost)])
 }
 
 /// As many later steps as there were ones that left something, about keys of their own.
@@ -24,7 +24,7 @@ async fn go_on(rig: &Rig) {
         let (key, me) = (Key::custom(&format!("later {n}")), stranger());
         rig.hold(&key, &me).await;
         rig.release(&key, &me).await;
-        rig.charge(vec![Charge { cost: 0, ..charge(key) }]).await;
+        rig.charge(charge(&key, 0)).await;
     }
 }
 
@@ -51,7 +51,7 @@ async fn a_lock_used_again_and_again_is_kept_once() {
         rig.hold(&key, &a).await;
         rig.release(&key, &a).await;
         rig.hold(&key, &a).await;
-        rig.charge(vec![charge(key.clone())]).await;
+        rig.charge(charge(&key, 1)).await;
     }
     assert_eq!(rig.stored(), 2, "the lock and the counter");
 }
@@ -62,7 +62,7 @@ async fn what_nobody_comes_back_for_is_swept_by_later_steps() {
     for key in keys() {
         rig.acquire(Acquire { lease: SHORT, ..ask(&key, &stranger()) }).await;
         rig.acquire(Acquire { wait: Some(SHORT), ..ask(&key, &stranger()) }).await;
-        rig.charge(vec![charge(key)]).await;
+        rig.charge(charge(&key, 1)).await;
     }
     assert_eq!(rig.stored(), 2 * MANY);
     rig.pass(SHORT).await;

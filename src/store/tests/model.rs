@@ -20,14 +20,18 @@ use crate::{
     Key,
     clock::millis,
     key::SHARDS,
-    store::backend::{Charge, Charged, JobId, Mode, Node},
+    store::{
+        Item, Rule,
+        backend::{Charge, Charged, JobId, Mode, Node},
+    },
 };
 
 /// The model: each lock, and what is not about one.
 pub(super) struct Model {
     pub(super) now: u64,
     pub(super) locks: HashMap<Key, Truth>,
-    windows: HashMap<(Arc<str>, Key), (u64, u64)>,
+    /// By policy, subject and tag: spent, and the end.
+    windows: HashMap<(Arc<str>, Key, Key), (u64, u64)>,
     watch: HashMap<u16, (Node, u64)>,
     workers: HashMap<Node, u64>,
 }
@@ -85,7 +89,7 @@ impl Model {
                     None => assert_eq!(*r, None),
                 }
             }
-            (Call::Charge(items), Reply::Charged(r)) => self.charged(items, r),
+            (Call::Charge(c), Reply::Charged(r)) => self.charged(c, r),
             (Call::Watch(node, lease, most), Reply::Watched(mine)) => {
                 self.watched(node, *lease, *most, mine);
             }
@@ -134,31 +138,41 @@ impl Model {
         sums
     }
 
-    /// All or none, and never more than the limit; a refused call begins no window.
-    fn charged(&mut self, items: &[Charge], reply: &Charged) {
-        let name = |item: &Charge| (Arc::clone(&item.policy), item.subject.clone());
+    /// All or none, and never more than the limit; a refused call begins no window. A window is cut to that
+    /// of whoever asks.
+    fn charged(&mut self, call: &Charge, reply: &Charged) {
+        let name = |item: &Item| (Arc::clone(&item.policy), item.subject.clone(), call.tag.clone());
         let mut after = self.windows.clone();
-        let mut fits = true;
-        for item in items {
-            let fresh = (0, self.after(item.window));
-            let window = after.entry(name(item)).or_insert(fresh);
-            if window.1 < self.now {
-                *window = fresh;
-            }
-            window.0 += item.cost;
-            fits &= window.0 <= item.limit;
+        after.retain(|_, (_, end)| *end > self.now);
+        for item in &*call.items {
+            let whole = self.after(item.rule.window());
+            let window = after.entry(name(item)).or_insert((0, whole));
+            window.1 = window.1.min(whole);
         }
-        assert_eq!(reply.admitted, fits);
+        self.windows.clone_from(&after);
+        self.windows.retain(|_, (spent, _)| *spent > 0);
+        call.items.iter().for_each(|i| after.entry(name(i)).or_default().0 += i.cost);
+        let limit = |item: &Item| match item.rule {
+            Rule::Fixed { limit, .. } => limit,
+            other => panic!("none of these: {other:?}"),
+        };
+        // What asks for nothing refuses nothing.
+        let asks = |item: &&Item| {
+            call.items.iter().any(|other| name(other) == name(item) && other.cost > 0)
+        };
+        let fits = call.items.iter().filter(asks).all(|i| after[&name(i)].0 <= limit(i));
+        assert_eq!(reply.admitted, u32::from(fits));
         if fits {
             after.retain(|_, (spent, _)| *spent > 0);
             self.windows = after;
         }
-        for (item, (spent, left)) in items.iter().zip(&reply.windows) {
+        for (item, state) in call.items.iter().zip(&reply.states) {
+            let all = call.items.iter().filter(|other| name(other) == name(item));
+            let limit = all.map(limit).min().unwrap_or(0);
             let window = self.windows.get(&name(item));
-            let window = window.filter(|(_, end)| *end >= self.now);
-            assert_eq!(*spent, window.map_or(0, |(spent, _)| *spent));
+            assert_eq!(state.remaining, limit.saturating_sub(window.map_or(0, |w| w.0)));
             if let Some((_, end)) = window {
-                assert_eq!(*left, Duration::from_millis(end - self.now));
+                assert_eq!(state.reset, Duration::from_millis(end - self.now));
             }
         }
     }

@@ -10,12 +10,12 @@ use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
 use redis_test::server::RedisServer;
 use tokio::sync::Mutex;
 
-use super::rig::{LONG, Rig, SHORT, ask, deferred, key, settled, stranger, visit};
+use super::rig::{LONG, Rig, SHORT, ask, deferred, fixed, key, settled, stranger, together, visit};
 use crate::{
     Key,
     store::{
         Store,
-        backend::{Acquire, Charge, Claimed, JobState, Verdict},
+        backend::{Acquire, Claimed, JobState, Verdict},
     },
 };
 
@@ -123,20 +123,14 @@ async fn connection(server: &RedisServer) -> Option<MultiplexedConnection> {
 async fn a_counter_that_lost_its_ttl_gets_it_back() {
     let rig = Rig::redis().await;
     let subject = key();
-    let charge = || Charge {
-        policy: "p".into(),
-        subject: subject.clone(),
-        limit: 1,
-        window: SHORT,
-        cost: 1,
-    };
-    assert!(rig.charge(vec![charge()]).await.admitted);
+    let charge = || together(vec![fixed("p", &subject, (1, SHORT), 1)]);
+    assert_eq!(rig.charge(charge()).await.admitted, 1);
     let counter = format!("{{{}}}:c:p:{subject}", subject.shard());
     assert_eq!(rig.server().raw::<i64>("PERSIST", &counter, &[]).await, 1);
-    let refused = rig.charge(vec![charge()]).await;
-    assert_eq!((refused.admitted, refused.windows), (false, vec![(1, SHORT)]));
+    let refused = rig.charge(charge()).await;
+    assert_eq!((refused.admitted, refused.states[0].retry), (0, SHORT));
     rig.pass(SHORT).await;
-    assert!(rig.charge(vec![charge()]).await.admitted, "it would refuse for ever");
+    assert_eq!(rig.charge(charge()).await.admitted, 1, "it would refuse for ever");
 }
 
 #[tokio::test]

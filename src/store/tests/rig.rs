@@ -16,6 +16,7 @@ use crate::{
         },
         hints::Hints,
         memory::Memory,
+        rate::{Item, Rule},
     },
 };
 
@@ -124,8 +125,8 @@ impl Rig {
         self.backend().renew(items).await.unwrap()
     }
 
-    pub(super) async fn charge(&self, items: Vec<Charge>) -> Charged {
-        self.backend().charge(items).await.unwrap()
+    pub(super) async fn charge(&self, call: Charge) -> Charged {
+        self.backend().charge(call).await.unwrap()
     }
 
     pub(super) async fn enqueue(&self, call: Enqueue) -> Enqueued {
@@ -282,6 +283,23 @@ pub(super) fn deferred(key: &Key) -> Enqueue {
         },
         owner: String::new(),
     }
+}
+
+/// One charge of these, in the shard of the first one's subject.
+pub(super) fn together(items: Vec<Item>) -> Charge {
+    let tag = items.first().map_or_else(key, |item| item.subject.clone());
+    Charge { tag, items: items.into(), times: 1 }
+}
+
+/// A fixed window.
+pub(super) fn fixed(
+    policy: &str,
+    subject: &Key,
+    (limit, window): (u64, Duration),
+    cost: u64,
+) -> Item {
+    let (policy, subject) = (policy.into(), subject.clone());
+    Item { policy, subject, rule: Rule::Fixed { limit, window }, cost, penalty: None }
 }
 
 pub(super) fn visit(key: &Key, id: &JobId, me: &Token) -> Claim {

@@ -4,11 +4,14 @@ use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     on_every_store,
-    rig::{LONG, Rig, SHORT, ask, key, neighbours, stranger},
+    rig::{LONG, Rig, SHORT, ask, fixed, key, neighbours, stranger, together},
 };
 use crate::{
     Key,
-    store::backend::{Acquire, Charge, Charged, Node},
+    store::{
+        Charge, Item,
+        backend::{Acquire, Node},
+    },
 };
 
 on_every_store!(
@@ -27,94 +30,103 @@ on_every_store!(
     due_names_what_is_due_and_when_the_next_is,
 );
 
-fn charge(policy: &str, subject: &Key, limit: u64, cost: u64) -> Charge {
-    Charge { policy: policy.into(), subject: subject.clone(), limit, window: SHORT, cost }
+fn charge(policy: &str, subject: &Key, limit: u64, cost: u64) -> Item {
+    fixed(policy, subject, (limit, SHORT), cost)
 }
 
-/// Whether one charge of one is admitted, and what is spent.
+/// Whether they are admitted together, and what is left of each.
+async fn charged(rig: &Rig, items: Vec<Item>) -> (bool, Vec<u64>) {
+    let charged = rig.charge(together(items)).await;
+    (charged.admitted == 1, charged.states.iter().map(|state| state.remaining).collect())
+}
+
+/// As above, for one charge of one.
 async fn one(rig: &Rig, policy: &str, subject: &Key, limit: u64) -> (bool, u64) {
-    let charged = rig.charge(vec![charge(policy, subject, limit, 1)]).await;
-    (charged.admitted, charged.windows[0].0)
+    let (admitted, left) = charged(rig, vec![charge(policy, subject, limit, 1)]).await;
+    (admitted, left[0])
 }
 
 async fn a_quota_is_spent_and_comes_back_with_its_window(rig: &Rig) {
     let key = key();
-    for spent in 1..=3 {
-        assert_eq!(one(rig, "p", &key, 3).await, (true, spent));
+    for left in (0..3).rev() {
+        assert_eq!(one(rig, "p", &key, 3).await, (true, left));
     }
-    assert_eq!(one(rig, "p", &key, 3).await, (false, 3));
-    let charged = rig.charge(vec![charge("p", &key, 3, 1)]).await;
-    let left = charged.windows[0].1;
+    assert_eq!(one(rig, "p", &key, 3).await, (false, 0));
+    let refused = rig.charge(together(vec![charge("p", &key, 3, 1)])).await;
+    let left = refused.states[0].reset;
     assert!(left > SHORT / 2 && left <= SHORT, "{left:?}");
     rig.pass(left).await;
-    assert_eq!(one(rig, "p", &key, 3).await, (true, 1));
+    assert_eq!(one(rig, "p", &key, 3).await, (true, 2));
 }
 
 async fn a_refused_charge_takes_from_none(rig: &Rig) {
     let key = key();
     let both = |a, b| vec![charge("a", &key, 10, a), charge("b", &key, 2, b)];
-    let first = rig.charge(both(4, 1)).await;
-    assert_eq!((first.admitted, spent(&first)), (true, vec![4, 1]));
-    let second = rig.charge(both(4, 2)).await;
-    assert_eq!((second.admitted, spent(&second)), (false, vec![4, 1]));
-    assert_eq!(spent(&rig.charge(both(6, 1)).await), [10, 2]);
+    assert_eq!(charged(rig, both(4, 1)).await, (true, vec![6, 1]));
+    assert_eq!(charged(rig, both(4, 2)).await, (false, vec![6, 1]));
+    assert_eq!(charged(rig, both(6, 1)).await, (true, vec![0, 0]));
     // Too much for an empty window: nothing is spent, and no window has begun.
-    let fresh = rig.charge(vec![charge("c", &key, 2, 1), charge("d", &key, 2, 3)]).await;
-    assert_eq!((fresh.admitted, fresh.windows), (false, vec![(0, SHORT), (0, SHORT)]));
-}
-
-fn spent(charged: &Charged) -> Vec<u64> {
-    charged.windows.iter().map(|(spent, _)| *spent).collect()
+    let fresh = vec![charge("c", &key, 2, 1), charge("d", &key, 2, 3)];
+    let fresh = rig.charge(together(fresh)).await;
+    let states: Vec<_> = fresh.states.iter().map(|s| (s.remaining, s.reset, s.retry)).collect();
+    let [passes, never] = [Duration::ZERO, Duration::MAX].map(|retry| (2, SHORT, retry));
+    assert_eq!((fresh.admitted, states), (0, vec![passes, never]));
 }
 
 async fn a_look_costs_nothing(rig: &Rig) {
     let key = key();
-    let look = || rig.charge(vec![charge("p", &key, 1, 0)]);
-    assert_eq!(look().await.windows, [(0, SHORT)]);
+    let look = async || {
+        let charge = together(vec![charge("p", &key, 1, 1)]);
+        let mut looked = rig.charge(Charge { times: 0, ..charge }).await;
+        assert_eq!(looked.admitted, 0);
+        let state = looked.states.remove(0);
+        (state.remaining, state.reset, state.retry)
+    };
+    assert_eq!(look().await, (1, SHORT, Duration::ZERO));
     rig.pass(SHORT / 2).await;
-    assert_eq!(look().await.windows, [(0, SHORT)], "looking began a window");
-    assert_eq!(one(rig, "p", &key, 1).await, (true, 1));
-    assert_eq!(spent(&look().await), [1]);
-    assert!(look().await.admitted);
+    assert_eq!(look().await, (1, SHORT, Duration::ZERO), "looking began a window");
+    assert_eq!(one(rig, "p", &key, 1).await, (true, 0));
+    let (remaining, reset, retry) = look().await;
+    assert_eq!((remaining, reset), (0, retry));
+    assert_eq!(charged(rig, vec![charge("p", &key, 1, 0)]).await, (true, vec![0]));
 }
 
 async fn a_window_never_moves(rig: &Rig) {
     let key = key();
-    assert_eq!(one(rig, "p", &key, 3).await, (true, 1));
-    rig.pass(SHORT / 2).await;
     assert_eq!(one(rig, "p", &key, 3).await, (true, 2));
     rig.pass(SHORT / 2).await;
     assert_eq!(one(rig, "p", &key, 3).await, (true, 1));
+    rig.pass(SHORT / 2).await;
+    assert_eq!(one(rig, "p", &key, 3).await, (true, 2));
 }
 
 async fn subjects_and_policies_are_apart(rig: &Rig) {
     let [a, b] = neighbours::<2>();
-    assert_eq!(one(rig, "p", &a, 1).await, (true, 1));
-    assert_eq!(one(rig, "p", &b, 1).await, (true, 1));
-    assert_eq!(one(rig, "q", &a, 1).await, (true, 1));
-    assert_eq!(one(rig, "p", &a, 1).await, (false, 1));
+    assert_eq!(one(rig, "p", &a, 1).await, (true, 0));
+    assert_eq!(one(rig, "p", &b, 1).await, (true, 0));
+    assert_eq!(one(rig, "q", &a, 1).await, (true, 0));
+    assert_eq!(one(rig, "p", &a, 1).await, (false, 0));
     // The lock of that name is something else again.
     rig.hold(&a, &stranger()).await;
 }
 
 async fn no_charge_is_admitted(rig: &Rig) {
-    let none = rig.charge(Vec::new()).await;
-    assert!(none.admitted && none.windows.is_empty());
+    let none = rig.charge(together(Vec::new())).await;
+    assert!(none.admitted == 1 && none.states.is_empty());
 }
 
 /// Two layers of one policy, checked in one call: together they are held to the limit.
 async fn a_counter_named_twice_is_charged_twice(rig: &Rig) {
     let key = key();
     let twice = || vec![charge("p", &key, 5, 1), charge("p", &key, 5, 2)];
-    for (admitted, sum) in [(true, 3), (false, 3)] {
-        let charged = rig.charge(twice()).await;
-        assert_eq!((charged.admitted, spent(&charged)), (admitted, vec![sum; 2]));
+    for admitted in [true, false] {
+        assert_eq!(charged(rig, twice()).await, (admitted, vec![2, 2]));
     }
-    assert_eq!(one(rig, "p", &key, 5).await, (true, 4));
+    assert_eq!(one(rig, "p", &key, 5).await, (true, 1));
     // Its window is one too: the other's end is not its own.
-    let other = Charge { window: LONG, ..charge("q", &key, 5, 1) };
-    let charged = rig.charge(vec![charge("q", &key, 5, 0), other]).await;
-    assert!(charged.windows.iter().all(|(_, left)| *left <= SHORT), "{charged:?}");
+    let other = fixed("q", &key, (5, LONG), 1);
+    let charged = rig.charge(together(vec![charge("q", &key, 5, 0), other])).await;
+    assert!(charged.states.iter().all(|state| state.reset <= SHORT), "{charged:?}");
 }
 
 async fn workers_divide_the_shards(rig: &Rig) {

@@ -2,6 +2,7 @@
 
 mod jobs;
 mod line;
+mod rate;
 mod shards;
 
 use std::{
@@ -19,8 +20,9 @@ use crate::{
     key::Key,
     store::{
         backend::{
-            Acquire, Acquired, Backend, Charge, Charged, Claim, Claimed, Due, Enqueue, Enqueued,
-            GaveBack, JobId, JobState, JobView, Mode, Node, Renewal, Settle, Step, Token,
+            Acquire, Acquired, Backend, Charge, Charged, Claim, Claimed, Counter, Due, Enqueue,
+            Enqueued, GaveBack, JobId, JobState, JobView, Mode, Node, Renewal, Settle,
+            SettleCharge, State, Step, Token,
         },
         hints::Hints,
     },
@@ -57,8 +59,20 @@ impl Backend for Redis {
         Box::pin(self.do_renew(items))
     }
 
-    fn charge(&self, items: Vec<Charge>) -> Step<'_, Charged> {
-        Box::pin(self.do_charge(items))
+    fn charge(&self, call: Charge) -> Step<'_, Charged> {
+        Box::pin(self.do_charge(call))
+    }
+
+    fn settle_charge(&self, call: SettleCharge) -> Step<'_, Vec<State>> {
+        Box::pin(self.do_settle_charge(call))
+    }
+
+    fn reset_charges(&self, tag: Key, counters: Vec<Counter>) -> Step<'_, ()> {
+        Box::pin(self.do_reset_charges(tag, counters))
+    }
+
+    fn limiters(&self, node: Node, lease: Duration) -> Step<'_, usize> {
+        Box::pin(self.do_limiters(node, lease))
     }
 
     fn enqueue(&self, call: Enqueue) -> Step<'_, Enqueued> {

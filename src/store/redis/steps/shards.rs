@@ -2,34 +2,18 @@
 
 use std::time::Duration;
 
-use super::{Args, number};
+use super::number;
 use crate::{
     clock::millis,
     error::Error,
     key::{Key, SHARDS},
     store::{
-        backend::{Charge, Charged, Due, Node},
+        backend::{Due, Node},
         redis::{Redis, read::Row, script},
     },
 };
 
 impl Redis {
-    pub(super) async fn do_charge(&self, items: Vec<Charge>) -> Result<Charged, Error> {
-        let Some(shard) = items.first().map(|item| item.subject.shard()) else {
-            return Ok(Charged { admitted: true, windows: Vec::new() });
-        };
-        let keys: Vec<_> =
-            items.iter().map(|item| self.keys.counter(&item.policy, &item.subject)).collect();
-        let args: Args = items
-            .iter()
-            .flat_map(|i| [number(i.limit), number(millis(i.window)), number(i.cost)])
-            .collect();
-        let mut row = Row::of("charge", self.script(shard, &script::CHARGE, &keys, &args).await?);
-        let admitted = row.number()? == 1;
-        let windows = items.iter().map(|_| Ok((row.number()?, row.millis()?)));
-        Ok(Charged { admitted, windows: windows.collect::<Result<_, Error>>()? })
-    }
-
     pub(super) async fn do_due(&self, shards: Vec<u16>, most: usize) -> Result<Vec<Due>, Error> {
         let Some(&lane) = shards.first() else {
             return Ok(Vec::new());
@@ -75,9 +59,23 @@ impl Redis {
     }
 
     pub(super) async fn do_present(&self, node: Node, lease: Duration) -> Result<usize, Error> {
+        self.live(self.keys.workers(), node, lease, self.keys.channels()).await
+    }
+
+    pub(super) async fn do_limiters(&self, node: Node, lease: Duration) -> Result<usize, Error> {
+        self.live(self.keys.limiters(), node, lease, "").await
+    }
+
+    async fn live(
+        &self,
+        key: String,
+        node: Node,
+        lease: Duration,
+        channel: &str,
+    ) -> Result<usize, Error> {
         let lease = if lease.is_zero() { 0 } else { millis(lease) };
-        let args = [node.as_str().into(), number(lease), self.keys.channels().into()];
-        let reply = self.script(0, &script::PRESENT, &[self.keys.workers()], &args).await?;
+        let args = [node.as_str().into(), number(lease), channel.into()];
+        let reply = self.script(0, &script::PRESENT, &[key], &args).await?;
         Ok(usize::try_from(Row::of("present", reply).number()?).unwrap_or(usize::MAX))
     }
 

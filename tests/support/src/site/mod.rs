@@ -74,7 +74,8 @@
 //! | `/client/stranger` | the same behind 192.0.2.0/24 |
 //! | `/client/skip`, `/client/shared` | as `/client/list`; who is not told passes, or shares |
 //! | `/client/wide` | as `/client/list`, IPv6 by 48 bits |
-//! | `/client/lock/{id}` | lock by client as `/client/list` |
+//! | `/client/lock` | lock by client as `/client/list` |
+//! | `/client/later` | defer, the same lock |
 //! | `/by/extension` | `x-user` becomes an extension; 2 a minute by it, named `user` |
 //! | `/by/lock` | the same extension; lock by it |
 //! | `/by/three/{id}` | 2 a minute by client, parameter and `x-api-key` together, named `three` |

@@ -9,7 +9,8 @@ use actix_web::{
     web::{ServiceConfig, resource},
 };
 use lockgate_actix_web::{
-    Absent, ClientAddress, Key, Keys, Lists, LockLayer, RateFields, RateLimitLayer, Reply,
+    Absent, ClientAddress, DeferLayer, Key, Keys, Lists, LockLayer, RateFields, RateLimitLayer,
+    Reply,
 };
 
 use super::{
@@ -43,8 +44,8 @@ fn clients(config: &mut ServiceConfig) {
     client("/client/skip", behind().absent(Absent::Skip));
     client("/client/shared", behind().absent(Absent::Shared));
     client("/client/wide", behind().ipv6_prefix(48));
-    let lock = resource("/client/lock/{id}").to(work).wrap(LockLayer::by_client(behind()));
-    config.service(lock);
+    let lock = |path| resource(path).to(work).wrap(LockLayer::by_client(behind()));
+    config.service(lock("/client/lock")).service(lock("/client/later").wrap(DeferLayer::new()));
 }
 
 fn keys(config: &mut ServiceConfig) {
@@ -96,7 +97,7 @@ fn answers(config: &mut ServiceConfig) {
     told("/told/both", |layer| layer.fields(RateFields::Both).expose_fields());
     told("/told/off", |layer| layer.fields(RateFields::Off));
     told("/told/preflights", RateLimitLayer::charge_preflights);
-    told("/told/grpc", |layer| layer.respond(|refusal| refusal.grpc()));
+    told("/told/grpc", RateLimitLayer::grpc);
     told("/told/own", |layer| {
         layer.respond(|refusal| {
             let names: Vec<_> = refusal.violated().map(|policy| policy.name).collect();

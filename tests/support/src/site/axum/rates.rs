@@ -9,7 +9,8 @@ use axum::{
     routing::any,
 };
 use lockgate_axum::{
-    Absent, ClientAddress, Key, Keys, Lists, LockLayer, RateFields, RateLimitLayer, Reply,
+    Absent, ClientAddress, DeferLayer, Key, Keys, Lists, LockLayer, RateFields, RateLimitLayer,
+    Reply,
 };
 
 use super::{
@@ -34,6 +35,7 @@ fn one(path: &str, layer: RateLimitLayer) -> Routes {
 fn clients() -> Routes {
     let client =
         |path, address| one(path, RateLimitLayer::by_client(address, minute(2)).name("client"));
+    let lock = |path| Router::new().route(path, any(work)).layer(LockLayer::by_client(behind()));
     client("/client/list", behind())
         .merge(client("/client/forwarded", behind().forwarded()))
         .merge(client("/client/field", behind().header("X-Client")))
@@ -42,11 +44,8 @@ fn clients() -> Routes {
         .merge(client("/client/skip", behind().absent(Absent::Skip)))
         .merge(client("/client/shared", behind().absent(Absent::Shared)))
         .merge(client("/client/wide", behind().ipv6_prefix(48)))
-        .merge(
-            Router::new()
-                .route("/client/lock/{id}", any(work))
-                .layer(LockLayer::by_client(behind())),
-        )
+        .merge(lock("/client/lock"))
+        .merge(lock("/client/later").layer(DeferLayer::new()))
 }
 
 fn keys() -> Routes {
@@ -94,7 +93,7 @@ fn answers() -> Routes {
         .merge(told("/told/both", |layer| layer.fields(RateFields::Both).expose_fields()))
         .merge(told("/told/off", |layer| layer.fields(RateFields::Off)))
         .merge(told("/told/preflights", RateLimitLayer::charge_preflights))
-        .merge(told("/told/grpc", |layer| layer.respond(|refusal| refusal.grpc())))
+        .merge(told("/told/grpc", RateLimitLayer::grpc))
         .merge(told("/told/own", |layer| {
             layer.respond(|refusal| {
                 let names: Vec<_> = refusal.violated().map(|policy| policy.name).collect();

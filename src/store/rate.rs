@@ -1,0 +1,255 @@
+//! What is asked of a quota's counters, and what they say.
+//!
+//! A store keeps a [`Count`] for each counter and decides; what a client is told is worked out of that
+//! here ([`count`]), for every store alike. [`pace`] turns an even rate into whole numbers.
+//!
+//! # Numbers
+//!
+//! All are integers, in every store, and none passes 2^53, up to which Lua's are exact: limits, costs and what
+//! is spent count up to [`MOST`], what goes beyond counts as that.
+
+mod count;
+mod pace;
+
+use std::{sync::Arc, time::Duration};
+
+pub(crate) use self::{
+    count::{Count, part},
+    pace::{PARTS, Pace},
+};
+use crate::{error::Error, key::Key};
+
+/// Most units of a limit, of a cost, and of what can be spent: 2^50.
+pub(crate) const MOST: u64 = 1 << 50;
+
+/// Most counters of one call.
+pub(crate) const ITEMS: usize = 100;
+
+/// How a counter counts. Lengths of windows are whole milliseconds, rounded up; those of [`Gcra`](Self::Gcra)
+/// whole microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// A window starts at the first charge and ends `window` later.
+    Fixed { limit: u64, window: Duration },
+    /// Sliding window counter: windows follow one another; what was spent in the previous one counts by the
+    /// part of it that is still within reach, rounded up.
+    Sliding { limit: u64, window: Duration },
+    /// GCRA: `limit` per `window` evenly, at most `burst` at once. Where the numbers leave no exact rate, it is
+    /// the next lower one: see [`Pace`].
+    Gcra { limit: u64, window: Duration, burst: u64 },
+}
+
+/// Counters of different algorithms are different counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Algorithm {
+    Fixed,
+    Sliding,
+    Gcra,
+}
+
+impl Rule {
+    pub(crate) fn algorithm(&self) -> Algorithm {
+        match self {
+            Self::Fixed { .. } => Algorithm::Fixed,
+            Self::Sliding { .. } => Algorithm::Sliding,
+            Self::Gcra { .. } => Algorithm::Gcra,
+        }
+    }
+
+    pub(crate) fn window(&self) -> Duration {
+        match *self {
+            Self::Fixed { window, .. }
+            | Self::Sliding { window, .. }
+            | Self::Gcra { window, .. } => window,
+        }
+    }
+
+    /// Both at once: one counter that is asked for twice is held to the stricter.
+    fn and(self, other: Self) -> Self {
+        let slower = |(l, w): (u64, Duration), (m, v): (u64, Duration)| {
+            u128::from(l) * v.as_micros() <= u128::from(m) * w.as_micros()
+        };
+        match (self, other) {
+            (Self::Fixed { limit: l, window: w }, Self::Fixed { limit: m, window: v }) => {
+                Self::Fixed { limit: l.min(m), window: w.min(v) }
+            }
+            (Self::Sliding { limit: l, window: w }, Self::Sliding { limit: m, window: v }) => {
+                if slower((l, w), (m, v)) {
+                    self
+                } else {
+                    other
+                }
+            }
+            (
+                Self::Gcra { limit: l, window: w, burst: b },
+                Self::Gcra { limit: m, window: v, burst: c },
+            ) => {
+                let first = slower((l, w), (m, v));
+                let (limit, window) = if first { (l, w) } else { (m, v) };
+                Self::Gcra { limit, window, burst: b.min(c) }
+            }
+            _ => self,
+        }
+    }
+}
+
+/// After `after` refusals within the rule's window every charge of this counter is refused for `block`, one
+/// that costs nothing included. A refusal that the counter is not to blame for, one while it is blocked, and
+/// one of a cost that could never be let in do not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Penalty {
+    /// At least 1.
+    pub(crate) after: u32,
+    pub(crate) block: Duration,
+}
+
+/// One policy's counter, and what is asked of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Item {
+    /// The policy's name. The quota is not in it: a changed quota keeps what was spent.
+    pub(crate) policy: Arc<str>,
+    pub(crate) subject: Key,
+    pub(crate) rule: Rule,
+    /// 0: it is looked at, and refuses only while it is blocked.
+    pub(crate) cost: u64,
+    pub(crate) penalty: Option<Penalty>,
+}
+
+impl Item {
+    fn is_of_the_counter_of(&self, other: &Self) -> bool {
+        self.policy == other.policy
+            && self.subject == other.subject
+            && self.rule.algorithm() == other.rule.algorithm()
+    }
+}
+
+/// All items or none, `times` times one after the other.
+#[derive(Debug, Clone)]
+pub(crate) struct Charge {
+    /// Decides the shard, and is part of the counters' names where it is not the subject itself: a policy
+    /// counts apart under each tag.
+    pub(crate) tag: Key,
+    /// At most [`ITEMS`]. A counter that is named twice is charged the sum, or nothing, by the stricter rule.
+    pub(crate) items: Arc<[Item]>,
+    /// 0: nothing is charged and nothing counts as refused; the states are told.
+    pub(crate) times: u32,
+}
+
+impl Charge {
+    pub(crate) fn checked(&self) -> Result<(), Error> {
+        bounded(self.items.len())
+    }
+
+    /// The same charge with each counter once, and of each item which of those is its own. `None` if they
+    /// are.
+    pub(crate) fn merged(&self) -> Option<(Self, Vec<usize>)> {
+        let twice = |(at, item): (usize, &Item)| {
+            self.items[..at].iter().any(|other| item.is_of_the_counter_of(other))
+        };
+        if !self.items.iter().enumerate().any(twice) {
+            return None;
+        }
+        let (mut once, mut places) = (Vec::<Item>::new(), Vec::with_capacity(self.items.len()));
+        for item in &*self.items {
+            match once.iter().position(|other| item.is_of_the_counter_of(other)) {
+                Some(at) => {
+                    let first = &mut once[at];
+                    first.cost = first.cost.saturating_add(item.cost);
+                    first.rule = first.rule.and(item.rule);
+                    first.penalty = first.penalty.or(item.penalty);
+                    places.push(at);
+                }
+                None => {
+                    places.push(once.len());
+                    once.push(item.clone());
+                }
+            }
+        }
+        Some((Self { items: once.into(), ..self.clone() }, places))
+    }
+}
+
+/// What became of a [`Charge`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Charged {
+    /// The first so many of `times`.
+    pub(crate) admitted: u32,
+    /// Of each item, after the call.
+    pub(crate) states: Vec<State>,
+}
+
+impl Charged {
+    /// The answer to a charge whose items share counters, from that to the merged one.
+    pub(crate) fn spread(mut self, places: &[usize]) -> Self {
+        self.states = places.iter().filter_map(|at| self.states.get(*at).cloned()).collect();
+        self
+    }
+}
+
+/// What a counter says. Times are from the server's answer on; those a client may rely on are rounded up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct State {
+    /// What may be spent at once now.
+    pub(crate) remaining: u64,
+    /// Until there is more quota. Fixed: the end of the window (a whole one if none has begun). Sliding and
+    /// GCRA: until one more unit is there; zero if all are.
+    pub(crate) reset: Duration,
+    /// How long `cost` has to wait at this counter if nobody else spends; zero if it would be let in.
+    /// [`Duration::MAX`] if it never can be: it is more than the limit, or the burst.
+    pub(crate) retry: Duration,
+    /// Until the whole quota is there again. (Whoever keeps this state may forget it then.)
+    pub(crate) full: Duration,
+    /// Which window was charged; for [`Settled`]. Means nothing to anybody but the store.
+    pub(crate) window: u64,
+    /// By a penalty.
+    pub(crate) blocked: bool,
+}
+
+/// What is put right of one counter after the fact.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Settled {
+    pub(crate) policy: Arc<str>,
+    pub(crate) subject: Key,
+    pub(crate) rule: Rule,
+    pub(crate) by: By,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    /// Gives back what was charged, or less, in the window that [`State::window`] told then. It lapses with
+    /// that window, and never moves it.
+    Refund { units: u64, window: u64 },
+    /// Charges so much more now, even beyond the limit; begins a window where there is none.
+    Charge { units: u64 },
+}
+
+/// Of each counter by itself. NOT idempotent, as a charge is not.
+#[derive(Debug, Clone)]
+pub(crate) struct SettleCharge {
+    /// As of the charge.
+    pub(crate) tag: Key,
+    /// At most [`ITEMS`].
+    pub(crate) items: Vec<Settled>,
+}
+
+impl SettleCharge {
+    pub(crate) fn checked(&self) -> Result<(), Error> {
+        bounded(self.items.len())
+    }
+}
+
+/// Scripts are bounded.
+pub(crate) fn bounded(items: usize) -> Result<(), Error> {
+    if items <= ITEMS {
+        return Ok(());
+    }
+    Err(Error::config(format!("{items} quotas in one check; there can be {ITEMS}")))
+}
+
+/// A counter by its name.
+#[derive(Debug, Clone)]
+pub(crate) struct Counter {
+    pub(crate) policy: Arc<str>,
+    pub(crate) subject: Key,
+    pub(crate) algorithm: Algorithm,
+}
