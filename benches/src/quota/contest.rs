@@ -5,7 +5,7 @@ use crate::{
     contest::alternating,
     figure::{Figure, Line, short},
     http::{
-        limited::{self, Kind},
+        limited::{self, Kind, LEASE},
         load::{self, Load, Requests},
     },
     outcome::Outcome,
@@ -209,15 +209,18 @@ fn fault(kind: Kind, trial: &Trial, load: &Load, ran: u64, charged: Option<u64>)
     if ran != admitted {
         return Some(format!("{admitted} answers of 200, but the handler ran {ran} times"));
     }
-    if trial.limit == PLENTY || kind.is_bare() {
+    if trial.limit == PLENTY || !kind.is_limited() {
         if refused > 0 {
             return Some(format!("{refused} requests were refused within the quota"));
         }
     } else if admitted != u64::from(trial.limit) {
         return Some(format!("{admitted} requests were admitted, the quota is {}", trial.limit));
     }
+    // What each process may have leased of the one key, and not spent.
+    let leased = if kind == Kind::LeasedAxum { u64::from(LEASE) } else { 0 };
+    let most = admitted + leased * u64::try_from(trial.processes).unwrap_or(u64::MAX);
     match charged {
-        Some(charged) if charged != admitted => {
+        Some(charged) if !(admitted..=most).contains(&charged) => {
             Some(format!("{admitted} requests were admitted, and {charged} charged in Redis"))
         }
         _ => None,
@@ -246,7 +249,11 @@ mod tests {
     fn what_was_admitted_was_charged() {
         assert!(!found(Kind::LayerAxum, PLENTY, [500, 0], 500));
         assert!(found(Kind::LayerAxum, PLENTY, [500, 0], 499));
+        assert!(found(Kind::LayerAxum, PLENTY, [500, 0], 501));
         assert!(found(Kind::LayerAxum, PLENTY, [500, 1], 500));
+        assert!(!found(Kind::LeasedAxum, PLENTY, [500, 0], 600));
+        assert!(found(Kind::LeasedAxum, PLENTY, [500, 0], 601));
+        assert!(found(Kind::LeasedAxum, PLENTY, [500, 0], 499));
     }
 
     #[test]

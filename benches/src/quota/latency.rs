@@ -12,8 +12,9 @@ use crate::{
 
 const ALONE: Trial = Trial { processes: 1, connections: 1, keys: 1, limit: PLENTY };
 
-const KINDS: [Kind; 6] = [
+const KINDS: [Kind; 7] = [
     Kind::BareAxum,
+    Kind::Ping,
     Kind::LayerAxum,
     Kind::TowerRateLimiter,
     Kind::ByHand(1),
@@ -24,24 +25,37 @@ const KINDS: [Kind; 6] = [
 pub(super) fn run(bench: &mut Bench) -> Outcome<Vec<Figure>> {
     report::title("3. Allowed: one connection");
     let contest = Contest::run(bench, &ALONE, &KINDS)?;
-    let trips = |kind| added(&contest, kind);
-    for kind in [Kind::TowerRateLimiter, Kind::ByHand(1)] {
-        println!("  beside the figures: {kind} adds {} round trips", short(median(&trips(kind))));
+    for kind in [Kind::TowerRateLimiter, Kind::ByHand(1), Kind::LayerAxum, Kind::LayerActix] {
+        let trips = short(median(&trips(&contest, kind)));
+        let alone = paired_ratios(&added(&contest, kind), &p50(contest.ping()));
+        let alone = short(median(&alone));
+        println!(
+            "  beside the figures: {kind} adds {trips} round trips, {alone} of those without HTTP"
+        );
     }
     let figure = |id, kind: Kind| Figure {
         id,
-        what: format!("added p50 / PING p50 of the round: {kind}"),
+        what: format!("added p50, {kind} / one PING"),
         unit: "x",
         line: Line::AtMost(1.15),
-        rounds: trips(kind),
+        rounds: trips(&contest, kind),
     };
     Ok(vec![figure("3d", Kind::LayerAxum), figure("3e", Kind::LayerActix)])
 }
 
-/// By how many round trips the middle request takes longer than without a limit.
+/// By how many round trips the middle request takes longer than without a limit. One is what a `PING` from
+/// the same place adds: the threads that wake each other are the same, which a process that does nothing
+/// but `PING` has not got.
+fn trips(contest: &Contest, kind: Kind) -> Vec<f64> {
+    paired_ratios(&added(contest, kind), &added(contest, Kind::Ping))
+}
+
+/// By how much, in ms.
 fn added(contest: &Contest, kind: Kind) -> Vec<f64> {
-    let p50 = |windows: &[Window]| rounds(windows, |load| load.p50);
     let (with, without) = (p50(contest.windows(kind)), p50(contest.windows(kind.bare())));
-    let added: Vec<f64> = with.iter().zip(&without).map(|(with, bare)| with - bare).collect();
-    paired_ratios(&added, &p50(contest.ping()))
+    with.iter().zip(&without).map(|(with, bare)| with - bare).collect()
+}
+
+fn p50(windows: &[Window]) -> Vec<f64> {
+    rounds(windows, |load| load.p50)
 }

@@ -4,6 +4,7 @@ mod allowed;
 mod contest;
 mod instructions;
 mod latency;
+mod leased;
 mod refused;
 mod sweep;
 
@@ -16,15 +17,21 @@ pub(crate) enum Part {
     Refused,
     HotKey,
     Keys,
+    Leases,
     Instructions,
 }
 
 impl args::Part for Part {
-    const ALL: &'static [(&'static str, Self)] =
-        &[("1", Self::Refused), ("2", Self::HotKey), ("3", Self::Keys), ("5", Self::Instructions)];
+    const ALL: &'static [(&'static str, Self)] = &[
+        ("1", Self::Refused),
+        ("2", Self::HotKey),
+        ("3", Self::Keys),
+        ("4", Self::Leases),
+        ("5", Self::Instructions),
+    ];
 
     const USAGE: &'static str = "\
-usage: cargo xtask bench http [--check] [--rounds N] [--only 1,2,3,5] [--quick]
+usage: cargo xtask bench http [--check] [--rounds N] [--only 1,2,3,4,5] [--quick]
        cargo xtask bench http --instructions
        cargo xtask bench http --sweep
 
@@ -44,6 +51,7 @@ pub(crate) fn run(bench: &mut Bench, parts: &[Part]) -> Outcome<Vec<Figure>> {
             Part::Refused => refused::run(bench)?,
             Part::HotKey => allowed::hot_key(bench)?,
             Part::Keys => [allowed::many_keys(bench)?, latency::run(bench)?].concat(),
+            Part::Leases => leased::run(bench)?,
             Part::Instructions => instructions::run(bench)?,
         };
         report::figures(&figures);

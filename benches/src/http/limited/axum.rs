@@ -3,15 +3,19 @@
 use std::net::TcpListener;
 
 use axum::{Extension, Router, middleware, routing::get, serve::ListenerExt as _};
-use lockgate_axum::{Quota, RateLimitLayer};
+use lockgate_axum::{Policy, Quota, RateLimitLayer};
 use tokio::runtime::Runtime;
 
 use super::{
-    KEY, Kind, Plan, WINDOW,
+    KEY, Kind, LEASE, Plan, WINDOW,
     by_hand::{self, ByHand},
     handler,
 };
-use crate::{contestant::connect_store, outcome::Outcome, worker::runtime};
+use crate::{
+    contestant::{connect_store, multiplexed},
+    outcome::Outcome,
+    worker::runtime,
+};
 
 pub(super) fn serve(plan: &Plan, listener: TcpListener) -> Outcome<Runtime> {
     let runtime = runtime()?;
@@ -33,14 +37,20 @@ async fn app(plan: &Plan) -> Outcome<Router> {
     let routes = Router::new().route("/limited", get(handler));
     let Plan { kind, redis, limit } = *plan;
     Ok(match kind {
-        Kind::LayerAxum => {
-            let quota = Quota::requests(limit.into()).per(WINDOW);
-            let layer = RateLimitLayer::by_header(KEY, quota);
+        Kind::LayerAxum | Kind::LeasedAxum => {
+            let policy = Policy::new(Quota::requests(limit.into()).per(WINDOW));
+            let leased = kind == Kind::LeasedAxum;
+            let policy = if leased { policy.lease(LEASE) } else { policy };
+            let layer = RateLimitLayer::by_header(KEY, policy);
             routes.layer(layer).layer(Extension(connect_store(redis).await?))
         }
         Kind::ByHand(connections) => {
             let limiter = ByHand::connect(redis, connections, limit).await?;
             routes.layer(middleware::from_fn_with_state(limiter, by_hand::limit))
+        }
+        Kind::Ping => {
+            let connection = multiplexed(redis).await?;
+            routes.layer(middleware::from_fn_with_state(connection, by_hand::ping))
         }
         Kind::TowerRateLimiter | Kind::TowerRateLimiterLua => {
             peers::tower_rate_limiter(routes, plan).await?

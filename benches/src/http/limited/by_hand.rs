@@ -11,7 +11,10 @@ use axum::{
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
-use redis::{Client, Script, aio::ConnectionManager};
+use redis::{
+    Client, Script,
+    aio::{ConnectionManager, MultiplexedConnection},
+};
 
 use super::{KEY, WINDOW};
 use crate::outcome::Outcome;
@@ -80,4 +83,15 @@ pub(super) async fn limit(
     fields.insert("x-ratelimit-limit", HeaderValue::from(limiter.0.limit));
     fields.insert("x-ratelimit-remaining", HeaderValue::from(left.max(0)));
     Ok(response)
+}
+
+/// No limit, but one round trip of the least that can be asked: what every check over Redis costs.
+pub(super) async fn ping(
+    State(mut connection): State<MultiplexedConnection>,
+    request: Request,
+    next: Next,
+) -> Result<Response, StatusCode> {
+    let pong: redis::RedisResult<()> = redis::cmd("PING").query_async(&mut connection).await;
+    pong.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
+    Ok(next.run(request).await)
 }

@@ -24,6 +24,9 @@ const AT_MOST: Duration = Duration::from_secs(120);
 /// The window of every quota: longer than any run, so that nobody is given anything back meanwhile.
 const WINDOW: Duration = Duration::from_secs(3600);
 
+/// What `LeasedAxum` leases at once.
+pub(crate) const LEASE: u32 = 100;
+
 /// The field that carries the key.
 const KEY: &str = "x-key";
 
@@ -31,12 +34,16 @@ const KEY: &str = "x-key";
 pub(crate) enum Kind {
     BareAxum,
     LayerAxum,
+    /// The same, with so much of the quota leased at a time.
+    LeasedAxum,
     TowerRateLimiter,
     /// The same by its script; see the feature `peers-lua`.
     TowerRateLimiterLua,
     /// A script of one's own over so many connection managers.
     ByHand(usize),
     TowerGovernor,
+    /// No limit, but one round trip to Redis.
+    Ping,
     BareActix,
     LayerActix,
     Extensible,
@@ -69,11 +76,16 @@ impl Kind {
     }
 
     pub(crate) fn is_ours(self) -> bool {
-        matches!(self, Self::LayerAxum | Self::LayerActix)
+        matches!(self, Self::LayerAxum | Self::LeasedAxum | Self::LayerActix)
     }
 
     pub(crate) fn is_bare(self) -> bool {
         matches!(self, Self::BareAxum | Self::BareActix)
+    }
+
+    /// Whether it refuses anybody.
+    pub(crate) fn is_limited(self) -> bool {
+        !self.is_bare() && self != Self::Ping
     }
 
     /// What it is compared with.
@@ -90,6 +102,7 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Self::BareAxum => "bare axum",
             Self::LayerAxum => "RateLimitLayer, axum",
+            Self::LeasedAxum => "RateLimitLayer with leases, axum",
             Self::TowerRateLimiter => "tower-rate-limiter",
             Self::TowerRateLimiterLua => "tower-rate-limiter (redis-lua)",
             Self::ByHand(1) => "by hand, axum",
@@ -97,6 +110,7 @@ impl fmt::Display for Kind {
                 return write!(f, "by hand, axum ({connections} connections)");
             }
             Self::TowerGovernor => "tower_governor (in memory)",
+            Self::Ping => "one PING, axum",
             Self::BareActix => "bare actix-web",
             Self::LayerActix => "RateLimitLayer, actix-web",
             Self::Extensible => "actix-extensible-rate-limit",
