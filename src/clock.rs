@@ -45,6 +45,14 @@ impl Clock {
         }
     }
 
+    /// Puts a manual clock back.
+    #[cfg(test)]
+    pub(crate) fn put_back(&self, by: Duration) {
+        if let Source::Manual(now) = &self.0 {
+            now.fetch_sub(micros(by), Ordering::SeqCst);
+        }
+    }
+
     /// Microseconds since 1970.
     pub(crate) fn now_us(&self) -> u64 {
         match &self.0 {

@@ -167,10 +167,20 @@ impl Key {
 
     /// The shard this key's data live in.
     pub(crate) fn shard(&self) -> u16 {
+        Self::shard_of(self.fnv())
+    }
+
+    /// The FNV-1a hash of the text.
+    pub(crate) fn fnv(&self) -> u64 {
         let mut hash = fnv::FnvHasher::default();
         hash.write(self.0.as_bytes());
+        hash.finish()
+    }
+
+    /// The shard of a key whose [`fnv`](Self::fnv) is known.
+    pub(crate) fn shard_of(fnv: u64) -> u16 {
         #[expect(clippy::cast_possible_truncation, reason = "a remainder of 64 fits")]
-        let shard = (hash.finish() % u64::from(SHARDS)) as u16;
+        let shard = (fnv % u64::from(SHARDS)) as u16;
         shard
     }
 

@@ -229,6 +229,7 @@ table! { only_redis {
         a_lock_is_503_and_comes_back,
         a_lock_can_be_admitted,
         a_quota_admits_or_refuses,
+        a_quota_is_kept_by_the_process_alone,
         a_request_is_not_deferred,
         an_acceptance_without_an_answer,
         a_store_that_hangs_is_away;

@@ -5,7 +5,10 @@
 
 use std::sync::Arc;
 
-use super::backend::{JobId, Node};
+use super::{
+    backend::{JobId, Node},
+    rate::Algorithm,
+};
 use crate::key::{Key, SHARDS};
 
 /// Key names of one namespace.
@@ -19,6 +22,31 @@ pub(crate) struct Keys {
 
 /// A key name in parts: its tag, its kind, and the name.
 pub(crate) type Parts<'a> = [&'a str; 3];
+
+/// As [`Parts`], of a counter.
+pub(crate) type CounterParts<'a> = [&'a str; 7];
+
+/// What of a counter is kept under a key.
+#[derive(Clone, Copy)]
+pub(crate) struct Kind(&'static str);
+
+impl Kind {
+    pub(crate) fn spent(algorithm: Algorithm) -> Self {
+        Self(match algorithm {
+            Algorithm::Fixed => "c:",
+            Algorithm::Sliding => "cs:",
+            Algorithm::Gcra => "cg:",
+        })
+    }
+
+    pub(crate) fn refusals(algorithm: Algorithm) -> Self {
+        Self(match algorithm {
+            Algorithm::Fixed => "p:",
+            Algorithm::Sliding => "ps:",
+            Algorithm::Gcra => "pg:",
+        })
+    }
+}
 
 impl Keys {
     pub(crate) fn new(namespace: &str) -> Self {
@@ -101,9 +129,17 @@ impl Keys {
         self.of(key.shard(), "i", &format!("{record}:{key}"))
     }
 
-    /// STRING: the counter of a policy for a subject.
-    pub(crate) fn counter(&self, policy: &str, subject: &Key) -> String {
-        format!("{}{{{}}}:c:{policy}:{subject}", self.prefix, subject.shard())
+    /// STRING: the counter of a policy for a subject under a tag, or what is kept of its refusals. The tag is
+    /// named only where it is not the subject; no key has an `@` in it.
+    pub(crate) fn counter_in_parts<'a>(
+        &'a self,
+        tag: &'a Key,
+        shard: u16,
+        kind: Kind,
+        (policy, subject): (&'a str, &'a Key),
+    ) -> CounterParts<'a> {
+        let (at, group) = if tag == subject { ("", "") } else { ("@", tag.as_str()) };
+        [&self.tags[usize::from(shard)], kind.0, policy, ":", subject.as_str(), at, group]
     }
 
     /// One of the shard's own indexes: `due`, `lease`, `dead`, `done`, `watch`.

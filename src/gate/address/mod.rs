@@ -11,6 +11,7 @@ mod networks;
 mod node;
 #[cfg(test)]
 mod tests;
+mod warnings;
 
 pub use self::client::{Absent, ClientAddress};
 pub(crate) use self::networks::Networks;

@@ -133,9 +133,10 @@ impl Engine {
         let mut refused = false;
         for (_, question) in ask.binding() {
             match refusal(question) {
-                Some(_) => refused = true,
-                // It might be its turn to count this refusal.
+                // It might be its turn to count this refusal, or to say that no waiting helps.
+                _ if question.is_too_dear() => return None,
                 None if question.policy.penalised().is_some() => return None,
+                Some(_) => refused = true,
                 None => {}
             }
         }

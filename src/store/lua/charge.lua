@@ -1,42 +1,52 @@
--- Charges fixed windows, all or none: INCR with EXPIRE, as one step.
+-- Charges that went out together: each is one step of its own, in the order they came, all its counters or
+-- none. Here are those at the front that need the least, one fixed window and nothing else; what is left
+-- is done by rate.lua and charges.lua, which stand behind this. now.lua stands before it.
 --
--- A window starts with its first charge and ends by the key's own TTL. A refused call charges
--- nothing and writes nothing. A key that has lost its TTL (a hand, an old client) gets a full
--- window again: such keys would otherwise refuse for ever.
+-- Fixed window: the counter is a plain number whose TTL is the window's. A window starts with its first charge
+-- and is over when no millisecond of it is left. What is refused writes nothing. A key without a TTL (a
+-- hand, an old client) gets a whole window again, since it would refuse for ever; one that ends later than
+-- a whole window from now is cut to that: the quota has changed, or the clock was put back.
 --
--- KEYS one counter a policy   ARGV per policy (3): limit, window ms, cost
--- A counter that is named twice in a call is charged the sum, or nothing.
--- Returns {1 charged | 0 refused, then per policy: spent after the call, ms left of the window}
--- O(policies), at most 100. NOT idempotent: it is sent again only where it cannot have run.
-local before, after, left, fresh, charged = {}, {}, {}, {}, 1
-for i, key in ipairs(KEYS) do
-  local limit, window, cost = tonumber(ARGV[i * 3 - 2]), tonumber(ARGV[i * 3 - 1]), tonumber(ARGV[i * 3])
-  if not before[key] then
-    before[key] = tonumber(redis.call('GET', key) or '0')
-    after[key] = before[key]
-    left[key] = redis.call('PTTL', key)
-    if left[key] == -1 or left[key] > window then redis.call('PEXPIRE', key, window) end
-    -- A window that nobody has started yet would last its full length.
-    fresh[key] = left[key] == -2
-    if left[key] < 0 then left[key] = window end
-  end
-  if left[key] > window then left[key] = window end
-  after[key] = after[key] + cost
-  if after[key] > limit then charged = 0 end
-end
-local out = {charged}
-for i, key in ipairs(KEYS) do
-  local cost = ARGV[i * 3]
-  if charged == 1 and tonumber(cost) > 0 then
-    if fresh[key] then
-      redis.call('SET', key, cost, 'PX', left[key])
-      fresh[key] = false
-    else
-      redis.call('INCRBY', key, cost)
+-- KEYS per charge: per counter its own, and with a penalty that of its refusals
+-- ARGV per charge: 'f', limit, window ms, cost, times        one fixed window, no penalty
+--              or: 'm', counters, times, then per counter
+--                    'f' or 's', limit, window ms, cost,                          refusals, block ms
+--                    'g', most parts, window ms, parts, parts of a unit, parts a tick, tick us,  refusals, block ms
+--                  without a penalty both are 0
+-- Returns one list: server time us, then per charge: how many of `times` were let in (0 times: a look), then per
+-- counter: f: spent, ms left   s: spent before, spent, ms left   g: parts owed; with a penalty also: ms blocked.
+-- A charge that fails has its error's text in place of all that, and harms no other.
+-- At most 100 counters. O(counters). NOT idempotent: sent again only where it cannot have run.
+local out, n, k, a = {now}, 1, 0, 1
+while ARGV[a] == 'f' do
+  local key, limit, cost, times = KEYS[k + 1], tonumber(ARGV[a + 1]), tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4])
+  local spent, left, admitted = redis.pcall('GET', key), 0, times
+  if spent then
+    -- An error, or no number: see below.
+    spent = type(spent) == 'string' and tonumber(spent)
+    if not spent then break end
+    left = redis.call('PTTL', key)
+    local window = tonumber(ARGV[a + 2])
+    if left == -1 or left > window then
+      redis.call('PEXPIRE', key, ARGV[a + 2])
+      left = window
     end
   end
-  out[i * 2] = charged == 1 and after[key] or before[key]
-  -- PTTL may round down to 0.
-  out[i * 2 + 1] = math.max(left[key], 1)
+  local fresh = left <= 0
+  if fresh then spent, left = 0, tonumber(ARGV[a + 2]) end
+  if cost > 0 then
+    admitted = math.max(math.min(math.floor((limit - spent) / cost), times), 0)
+    if admitted > 0 then
+      local units = admitted == 1 and ARGV[a + 3] or string.format('%.0f', admitted * cost)
+      if fresh then
+        redis.call('SET', key, units, 'PX', ARGV[a + 2])
+      elseif type(redis.pcall('INCRBY', key, units)) == 'table' then
+        break
+      end
+      spent = spent + admitted * cost
+    end
+  end
+  out[n + 1], out[n + 2], out[n + 3] = admitted, spent, left
+  n, k, a = n + 3, k + 1, a + 5
 end
-return out
+if not ARGV[a] then return out end

@@ -57,7 +57,11 @@ impl Windows {
         if since >= self.length {
             self = Self { start: self.start + self.length, before: self.spent, spent: 0, ..self };
         }
-        if self.length == length { self } else { Self::new(now, length, self.used(now)) }
+        if self.length == length {
+            return self;
+        }
+        // What counts now falls from now on, as if it had been spent in the window before.
+        Self { start: now, length, before: self.used(now), spent: 0 }
     }
 
     fn left(&self, now: u64) -> u64 {
@@ -248,8 +252,9 @@ impl Shard {
         };
         let window = item.rule.window();
         let kept = self.kept(&name, now);
-        // The clock was: what was charged in the future counts from now on, also if nothing is charged now.
-        let mut put_back = false;
+        // Another quota, or a clock that was put back: what was spent counts from now on by what is so now, also
+        // if nothing is charged. What is told would not come true otherwise.
+        let mut repair = false;
         let at = match item.rule {
             Rule::Fixed { .. } => {
                 let whole = now.after(window);
@@ -267,7 +272,7 @@ impl Shard {
                 let length = millis(window);
                 Present::Sliding(match kept {
                     Some((Kept::Sliding(windows), _)) => {
-                        put_back = windows.start > now.ms;
+                        repair = windows.start > now.ms || windows.length != length;
                         windows.at(now.ms, length)
                     }
                     _ => Windows::new(now.ms, length, 0),
@@ -277,7 +282,7 @@ impl Shard {
                 let pace = Pace::of(limit, window, burst);
                 let debt = match kept {
                     Some((Kept::Gcra { debt, since, pace: old }, _)) => {
-                        put_back = since > now.us;
+                        repair = since > now.us || !old.has_the_rate_of(&pace);
                         owed(debt, since, &old, &pace, now)
                     }
                     _ => 0,
@@ -285,9 +290,9 @@ impl Shard {
                 Present::Gcra { debt, pace }
             }
         };
-        let blocked = if item.penalty.is_some() { self.blocked(&name, now) } else { 0 };
+        let blocked = item.penalty.map_or(0, |penalty| self.blocked(&name, penalty, now));
         let open = Open { name, at, blocked };
-        if put_back {
+        if repair {
             self.keep(&open, now);
         }
         open
@@ -315,8 +320,13 @@ impl Shard {
         }
     }
 
-    fn blocked(&self, name: &Name, now: Now) -> u64 {
-        match self.kept(&refusals(name), now) {
+    fn blocked(&mut self, name: &Name, penalty: Penalty, now: Now) -> u64 {
+        let (name, whole) = (refusals(name), now.after(penalty.block));
+        match self.kept(&name, now) {
+            Some((Kept::Blocked, end)) if end > whole => {
+                self.counters.end_at(&name, Some(whole));
+                whole - now.ms
+            }
             Some((Kept::Blocked, end)) => end - now.ms,
             _ => 0,
         }
@@ -332,9 +342,10 @@ impl Shard {
         now: Now,
     ) -> u64 {
         let name = refusals(name);
+        let whole = now.after(rule.window());
         let (before, end) = match self.kept(&name, now) {
-            Some((Kept::Strikes(n), end)) => (n, end),
-            _ => (0, now.after(rule.window())),
+            Some((Kept::Strikes(n), end)) => (n, end.min(whole)),
+            _ => (0, whole),
         };
         let strikes = before + refused;
         if strikes < u64::from(penalty.after) {

@@ -64,6 +64,10 @@ impl Pace {
         units.saturating_mul(self.unit).min(2 * PARTS - 1)
     }
 
+    pub(crate) fn has_the_rate_of(&self, other: &Self) -> bool {
+        (self.unit, self.drain, self.tick) == (other.unit, other.drain, other.tick)
+    }
+
     /// Microseconds until a debt has fallen by so much.
     pub(crate) fn time(&self, parts: u64) -> u64 {
         parts.div_ceil(self.drain).saturating_mul(self.tick)

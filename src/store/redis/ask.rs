@@ -10,7 +10,7 @@ use crate::{
     key::Key,
     store::{
         backend::{ACCEPT_WINDOW, Acquire, Mode, Token},
-        keys::{Keys, Parts},
+        keys::Keys,
     },
 };
 
@@ -124,11 +124,11 @@ pub(super) fn command<'a>(
     out
 }
 
-fn texts<const N: usize>(out: &mut Cmd, texts: [&str; N]) {
+pub(super) fn texts<const N: usize>(out: &mut Cmd, texts: [&str; N]) {
     texts.iter().for_each(|text| out.write_arg(text.as_bytes()));
 }
 
-fn joined(out: &mut Cmd, parts: &Parts<'_>) {
+pub(super) fn joined(out: &mut Cmd, parts: &[&str]) {
     let mut arg = out.writer_for_next_arg();
     for part in parts {
         // Into memory: it can't fail.
@@ -136,7 +136,7 @@ fn joined(out: &mut Cmd, parts: &Parts<'_>) {
     }
 }
 
-fn number(out: &mut Cmd, mut n: u64) {
+pub(super) fn number(out: &mut Cmd, mut n: u64) {
     // Twenty digits are the longest u64.
     let (mut digits, mut at) = ([b'0'; 20], 19);
     while n > 9 {

@@ -4,7 +4,10 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use redis::{IntoConnectionInfo as _, ProtocolVersion, io::tcp::socket2::TcpKeepalive};
 
-use super::{Breaker, Combiner, Keys, Lanes, Redis, Wire, script::CALLS};
+use super::{
+    Breaker, Charges, Combiner, Keys, Lanes, Redis, Wire,
+    script::{CALLS, CHARGE},
+};
 use crate::{
     error::{Error, ErrorKind},
     store::{Store, backend::Backend as _},
@@ -130,7 +133,12 @@ impl StoreBuilder {
             let wire = Wire { lanes: Arc::clone(&lanes), lane, keys: keys.clone() };
             Combiner::new(wire, CALLS.name, self.deadline)
         };
+        let charges = |lane| {
+            let charges = Charges { lanes: Arc::clone(&lanes), lane, keys: keys.clone() };
+            Combiner::new(charges, CHARGE.name, self.deadline)
+        };
         Ok(Redis {
+            charges: (0..self.connections).map(charges).collect(),
             combiners: (0..self.connections).map(combiner).collect(),
             lanes,
             breaker: Arc::new(Breaker::default()),

@@ -2,15 +2,17 @@
 //!
 //! [`steps`] turns a typed step into one script call; [`call`] sends it, within the deadline, past the
 //! breaker, again where that is safe. Steps about one lock ([`ask`]) go together with others that wait
-//! ([`combine`]) over a lane's [`wire`]. [`connect`] keeps the connections; [`listen`] has a connection
+//! ([`combine`]) over a lane's [`wire`], and so do those of quotas ([`charges`]). [`connect`] keeps the connections; [`listen`] has a connection
 //! of its own for messages.
 
 mod ask;
 mod breaker;
 mod builder;
 mod call;
+mod charges;
 mod combine;
 mod connect;
+mod counted;
 mod fault;
 mod incarnation;
 mod listen;
@@ -25,7 +27,8 @@ mod wire;
 use std::{fmt, sync::Arc, time::Duration};
 
 use self::{
-    ask::Ask, breaker::Breaker, combine::Combiner, connect::Lanes, replicas::Replicas, wire::Wire,
+    ask::Ask, breaker::Breaker, charges::Charges, combine::Combiner, connect::Lanes,
+    replicas::Replicas, wire::Wire,
 };
 use super::keys::Keys;
 
@@ -37,6 +40,8 @@ pub(super) struct Redis {
     lanes: Arc<Lanes>,
     /// One for each lane.
     combiners: Vec<Combiner<Wire>>,
+    /// So is this: charges go with charges.
+    charges: Vec<Combiner<Charges>>,
     breaker: Arc<Breaker>,
     replicas: Replicas,
     keys: Keys,

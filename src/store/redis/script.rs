@@ -61,4 +61,25 @@ script!(DUE, "due", include_str!("../lua/due.lua"), repeatable: true);
 script!(WATCH, "watch", include_str!("../lua/watch.lua"), repeatable: true);
 script!(PRESENT, "present", include_str!("../lua/present.lua"), repeatable: true);
 // A charge that may have run is never sent again: it would be charged twice.
-script!(CHARGE, "charge", include_str!("../lua/charge.lua"), repeatable: false);
+script!(
+    CHARGE,
+    "charge",
+    concat!(
+        include_str!("../lua/now.lua"),
+        include_str!("../lua/charge.lua"),
+        include_str!("../lua/rate.lua"),
+        include_str!("../lua/charges.lua")
+    ),
+    repeatable: false
+);
+script!(
+    SETTLE_CHARGE,
+    "settle_charge",
+    concat!(
+        include_str!("../lua/now.lua"),
+        include_str!("../lua/rate.lua"),
+        include_str!("../lua/settle_charge.lua")
+    ),
+    repeatable: false
+);
+script!(RESET_CHARGES, "reset_charges", include_str!("../lua/reset_charges.lua"), repeatable: true);

@@ -31,6 +31,10 @@ impl Flights for Wire {
         step.steps()
     }
 
+    fn replies(step: &Ask) -> usize {
+        step.steps()
+    }
+
     async fn path(&self) -> Result<Socket, Error> {
         self.lanes.socket(self.lane).await
     }

@@ -24,6 +24,7 @@ mod pass;
 mod permits;
 mod phases;
 mod places;
+mod rates;
 #[cfg(feature = "redis")]
 mod redis_only;
 mod repairs;
@@ -54,5 +55,5 @@ macro_rules! on_every_store {
     };
 }
 
-pub(crate) use self::faulty::{Fault, faulty};
+pub(crate) use self::faulty::{Fault, Faults, faulty};
 use on_every_store;

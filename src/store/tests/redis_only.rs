@@ -55,11 +55,12 @@ impl Server {
         format!("lg:1:{}:", self.namespace)
     }
 
-    /// Lets time pass: everything stored ends that much sooner.
-    pub(super) async fn travel(&self, time: Duration) {
+    /// Lets time pass, in ms: everything stored ends that much sooner. Below 0, it is as if the server's clock
+    /// were put back. (The clock itself can't be set.)
+    pub(super) async fn shift(&self, ms: i64) {
         let mut call = redis::cmd("EVAL");
         call.arg(include_str!("travel.lua")).arg(0).arg(self.prefix());
-        call.arg(u64::try_from(time.as_millis()).unwrap());
+        call.arg(ms);
         let () = call.query_async(&mut self.raw.clone()).await.unwrap();
     }
 

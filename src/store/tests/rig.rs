@@ -1,6 +1,12 @@
 //! A store and its clock, and shorthands for steps whose outcome a case takes for granted.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 
@@ -12,11 +18,11 @@ use crate::{
         backend::{
             ACCEPT_WINDOW, Acquire, Acquired, Backend, Caps, Charge, Charged, Claim, Claimed, Due,
             Enqueue, Enqueued, GaveBack, JobId, JobState, JobView, Mode, Node, Renewal,
-            SPARE_FENCES, Settle, Step, Token, Verdict,
+            SPARE_FENCES, Settle, SettleCharge, State, Step, Token, Verdict,
         },
         hints::Hints,
         memory::Memory,
-        rate::{Item, Rule},
+        rate::{By, Item, Rule},
     },
 };
 
@@ -28,6 +34,12 @@ pub(super) struct Rig {
     store: Store,
     memory: Option<Arc<Memory>>,
     time: Time,
+    /// Milliseconds by which a server's data were moved into the past.
+    travelled: AtomicI64,
+}
+
+fn ms(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap()
 }
 
 enum Time {
@@ -44,6 +56,7 @@ impl Rig {
             store: Store::on(Arc::clone(&memory) as Arc<dyn Backend>),
             memory: Some(memory),
             time: Time::Manual(clock),
+            travelled: AtomicI64::new(0),
         }
     }
 
@@ -52,7 +65,7 @@ impl Rig {
         let server = super::redis_only::Server::shared().await;
         let store = server.store().await;
         let time = Time::Travel(server);
-        Self { store, memory: None, time }
+        Self { store, memory: None, time, travelled: AtomicI64::new(0) }
     }
 
     #[cfg(feature = "redis")]
@@ -67,7 +80,22 @@ impl Rig {
         match &self.time {
             Time::Manual(clock) => clock.advance(time),
             #[cfg(feature = "redis")]
-            Time::Travel(server) => server.travel(time).await,
+            Time::Travel(server) => {
+                server.shift(ms(time)).await;
+                self.travelled.fetch_add(ms(time), Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// The store's clock is put back.
+    pub(super) async fn put_back(&self, time: Duration) {
+        match &self.time {
+            Time::Manual(clock) => clock.put_back(time),
+            #[cfg(feature = "redis")]
+            Time::Travel(server) => {
+                server.shift(-ms(time)).await;
+                self.travelled.fetch_sub(ms(time), Ordering::SeqCst);
+            }
         }
     }
 
@@ -126,7 +154,29 @@ impl Rig {
     }
 
     pub(super) async fn charge(&self, call: Charge) -> Charged {
-        self.backend().charge(call).await.unwrap()
+        let items = Arc::clone(&call.items);
+        let mut charged = self.backend().charge(call).await.unwrap();
+        for (item, state) in items.iter().zip(&mut charged.states) {
+            let window = state.window.checked_add_signed(self.travelled(&item.rule));
+            state.window = window.expect("a time of today");
+        }
+        charged
+    }
+
+    pub(super) async fn settle_charge(&self, mut call: SettleCharge) -> Vec<State> {
+        for item in &mut call.items {
+            if let By::Refund { window, .. } = &mut item.by {
+                *window = window.checked_add_signed(-self.travelled(&item.rule)).unwrap();
+            }
+        }
+        self.backend().settle_charge(call).await.unwrap()
+    }
+
+    /// What has been moved into the past is still named by the server's time as it was, which it is not for
+    /// those who think that time has passed.
+    fn travelled(&self, rule: &Rule) -> i64 {
+        let ms = self.travelled.load(Ordering::SeqCst);
+        if matches!(rule, Rule::Gcra { .. }) { ms * 1000 } else { ms }
     }
 
     pub(super) async fn enqueue(&self, call: Enqueue) -> Enqueued {

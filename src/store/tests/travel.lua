@@ -1,7 +1,7 @@
 -- Moves a namespace into the past: everything stored with a time ends that much sooner.
 -- For tests alone. Names all the keys of a namespace, so it does not scale, and need not.
 --
--- ARGV[1] prefix of the namespace   ARGV[2] ms
+-- ARGV[1] prefix of the namespace   ARGV[2] ms; below 0, it is as if the server's clock were put back
 local ms = tonumber(ARGV[2])
 local function int(n) return string.format('%.0f', n) end
 local function place(member)
@@ -34,6 +34,14 @@ function shift.l(key)
       redis.call('HSET', key, name, place(value))
     end
   end
+end
+function shift.cs(key)
+  local start, rest = string.match(redis.call('GET', key), '^(%d+)(.*)$')
+  redis.call('SET', key, int(tonumber(start) - ms) .. rest, 'KEEPTTL')
+end
+function shift.cg(key)
+  local since, rest = string.match(redis.call('GET', key), '^(%d+)(.*)$')
+  redis.call('SET', key, int(tonumber(since) - ms * 1000) .. rest, 'KEEPTTL')
 end
 for _, key in ipairs(redis.call('KEYS', ARGV[1] .. '*')) do
   local kind = string.match(string.sub(key, #ARGV[1] + 1), '^{%d+}:(%a+)')

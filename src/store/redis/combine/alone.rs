@@ -60,6 +60,9 @@ impl<F: Flights> Shared<F> {
             }
             match fault {
                 Fault::Failed(error) => return failed(lone.sent, error),
+                Fault::Broken if !F::REPEATABLE => {
+                    return Err(Error::new(ErrorKind::Timeout, self.name));
+                }
                 Fault::NotRun => sleep(PAUSE).await,
                 Fault::Broken if lone.sent > 1 => sleep(PAUSE).await,
                 Fault::NoScript | Fault::Broken => {}

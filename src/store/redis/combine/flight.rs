@@ -130,6 +130,9 @@ impl<F: Flights> Slot<F> {
                 self.batch.iter_mut().for_each(Entry::unsend);
                 sleep(PAUSE).await;
             }
+            Fault::Broken if !F::REPEATABLE => {
+                self.fail(&Error::new(ErrorKind::Timeout, self.shared.name));
+            }
             Fault::Broken => {
                 if self.batch.iter().any(|entry| entry.sent > 1) {
                     sleep(PAUSE).await;
@@ -183,7 +186,7 @@ impl<F: Flights> Slot<F> {
         let mut replies = replies.into_iter();
         for Entry { step, ticket, sent, .. } in self.batch.drain(..) {
             let first = replies.next();
-            let second = if F::weight(&step) > 1 { replies.next() } else { None };
+            let second = if F::replies(&step) > 1 { replies.next() } else { None };
             let answer = answer::<F>(&step, first, second, sent, self.shared.name);
             ticket.deliver(answer);
         }
@@ -212,11 +215,19 @@ impl<F: Flights> Drop for Slot<F> {
             lane.taken();
         }
         // The task ended early: its runtime did. Those who still wait go on with somebody else.
+        let mut doubtful = Vec::new();
         for entry in self.batch.drain(..).rev() {
-            lane.queue.push_front(entry);
+            if F::REPEATABLE || entry.sent == 0 {
+                lane.queue.push_front(entry);
+            } else {
+                doubtful.push(entry);
+            }
         }
         let wanted = self.begun && lane.wants_a_flight();
         drop(lane);
+        for entry in doubtful.into_iter().rev() {
+            entry.fail(self.shared.name, Error::new(ErrorKind::Timeout, self.shared.name));
+        }
         if wanted {
             self.shared.kick();
         }
@@ -231,7 +242,7 @@ pub(super) fn answer<F: Flights>(
     name: &'static str,
 ) -> Outcome<F> {
     match (first, second) {
-        (Some(first), second) if second.is_some() == (F::weight(step) > 1) => {
+        (Some(first), second) if second.is_some() == (F::replies(step) > 1) => {
             Ok(Answer { first, second, sent })
         }
         _ => Err(Error::new(ErrorKind::Protocol, name)),

@@ -39,7 +39,7 @@ use self::{
 };
 use crate::error::{Error, ErrorKind};
 
-/// Steps of one flight at most: bounded as `calls.lua` is.
+/// Steps of one flight at most, for those that are as large as those of `calls.lua`.
 pub(super) const BATCH: usize = 32;
 
 /// Pause before another socket is tried, where the last one did not help.
@@ -54,8 +54,16 @@ pub(super) trait Flights: Send + Sync + 'static {
     /// Steps made ready to be sent.
     type Load: Send;
 
-    /// How much of a flight it takes, and how many replies it gets: 1 or 2.
+    /// How much a flight takes: bounded as its script is.
+    const BATCH: usize = BATCH;
+    /// Whether what may have run is sent again. If not, its caller is told that it may have.
+    const REPEATABLE: bool = true;
+
+    /// How much of a flight it takes, at least 1.
     fn weight(step: &Self::Step) -> usize;
+
+    /// How many replies it gets: 1 or 2.
+    fn replies(step: &Self::Step) -> usize;
 
     fn path(&self) -> impl Future<Output = Result<Self::Path, Error>> + Send;
 

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{BATCH, Flights, Outcome, doubtful, ticket::Ticket};
+use super::{Flights, Outcome, doubtful, ticket::Ticket};
 use crate::error::{Error, ErrorKind};
 
 /// Flights under way at most. Full ones always go.
@@ -126,7 +126,7 @@ impl<F: Flights> Lane<F> {
             return false;
         }
         let coming = self.coming();
-        let full = self.queue.len() >= BATCH * (coming + 1) && self.under_way.len() < MOST;
+        let full = self.queue.len() >= F::BATCH * (coming + 1) && self.under_way.len() < MOST;
         full || (coming == 0 && self.has_room())
     }
 
@@ -179,7 +179,7 @@ impl<F: Flights> Lane<F> {
         let (mut count, mut weight) = (0, 0);
         for entry in &self.queue {
             weight += F::weight(&entry.step);
-            if weight > BATCH {
+            if weight > F::BATCH {
                 break;
             }
             count += 1;

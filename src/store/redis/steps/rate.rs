@@ -1,14 +1,22 @@
 //! Steps of quotas.
 
-use super::{Args, number};
+use redis::{Cmd, Value};
+use tokio::time::Instant;
+
 use crate::{
-    clock::millis,
-    error::Error,
+    error::{Error, ErrorKind},
     key::Key,
     store::{
         backend::{Charge, Charged, Counter, SettleCharge, State},
-        rate::{Count, Rule},
-        redis::{Redis, read::Row, script},
+        keys::Kind,
+        rate::{By, Item, Settled, bounded},
+        redis::{
+            Redis,
+            ask::{number, texts},
+            charges::{Asked, write_counter},
+            counted::{self, count, refused, shape},
+            script::{CHARGE, RESET_CHARGES, SETTLE_CHARGE},
+        },
     },
 };
 
@@ -18,44 +26,99 @@ impl Redis {
         if call.items.is_empty() {
             return Ok(Charged { admitted: call.times, states: Vec::new() });
         }
-        if let Some((merged, places)) = call.merged() {
-            return Ok(self.send_charge(merged).await?.spread(&places));
+        match call.merged() {
+            None => self.send_charge(call).await,
+            Some((merged, places)) => Ok(self.send_charge(merged).await?.spread(&places)),
         }
-        self.send_charge(call).await
     }
 
     async fn send_charge(&self, call: Charge) -> Result<Charged, Error> {
-        let keys: Vec<_> =
-            call.items.iter().map(|item| self.keys.counter(&item.policy, &item.subject)).collect();
-        let mut args: Args = Vec::new();
-        for item in &*call.items {
-            let Rule::Fixed { limit, window } = item.rule else {
-                return Err(Error::config("this store has fixed windows only, so far"));
-            };
-            let cost = if call.times == 0 { 0 } else { item.cost };
-            args.extend([number(limit), number(millis(window)), number(cost)]);
-        }
-        let reply = self.script(call.tag.shard(), &script::CHARGE, &keys, &args).await?;
-        let mut row = Row::of("charge", reply);
-        let admitted = u32::try_from(row.number()?).unwrap_or(0).min(call.times);
-        let state = |item: &crate::store::Item| {
-            let (spent, left) = (row.number()?, row.number()?);
-            Ok(item.state(Count::Fixed { spent, left }, 0, 0))
-        };
-        let states = call.items.iter().map(state).collect::<Result<_, Error>>()?;
-        Ok(Charged { admitted, states })
+        self.pass(CHARGE.name)?;
+        let until = Instant::now() + self.deadline;
+        let (items, asked) = (call.items.clone(), Asked::new(call));
+        // Lanes and combiners are as many.
+        let combiner = &self.charges[self.lanes.of(asked.shard())];
+        let outcome = combiner.call(asked, until).await;
+        self.note(&outcome);
+        let counted = outcome?.first?;
+        let admitted = u32::try_from(counted.admitted).unwrap_or(u32::MAX);
+        Ok(Charged { admitted, states: counted.states(&items) })
     }
 
     pub(super) async fn do_settle_charge(&self, call: SettleCharge) -> Result<Vec<State>, Error> {
         call.checked()?;
-        Err(Error::config("not there yet"))
+        let SettleCharge { tag, items } = call;
+        if items.is_empty() {
+            return Ok(Vec::new());
+        }
+        let shard = tag.shard();
+        let keys = items.iter().map(|item| {
+            let kind = Kind::spent(item.rule.algorithm());
+            self.keys.counter_in_parts(&tag, shard, kind, (&item.policy, &item.subject)).concat()
+        });
+        let keys: Vec<_> = keys.collect();
+        let mut args = Cmd::new();
+        items.iter().for_each(|item| write_settled(item, &mut args));
+        let reply = self.script(shard, &SETTLE_CHARGE, &keys, &arguments(&args)).await?;
+        let odd = || Error::new(ErrorKind::Protocol, SETTLE_CHARGE.name);
+        let Value::Array(words) = reply else { return Err(odd()) };
+        let mut words = words.into_iter().peekable();
+        let now_us = counted::number(SETTLE_CHARGE.name, words.next().as_ref())?;
+        let (mut states, mut failed) = (Vec::with_capacity(items.len()), None);
+        for settled in items {
+            if let Some(Value::BulkString(text)) = words.peek() {
+                failed = Some(refused(SETTLE_CHARGE.name, text));
+                words.next();
+                continue;
+            }
+            let item = looked_at(settled);
+            let mut next = || counted::number(SETTLE_CHARGE.name, words.next().as_ref());
+            let own: Vec<u64> = (0..shape(&item)).map(|_| next()).collect::<Result<_, _>>()?;
+            states.push(item.state(count(&item.rule, &own), now_us, 0));
+        }
+        failed.map_or(Ok(states), Err)
     }
 
     pub(super) async fn do_reset_charges(
         &self,
-        _tag: Key,
-        _counters: Vec<Counter>,
+        tag: Key,
+        counters: Vec<Counter>,
     ) -> Result<(), Error> {
-        Err(Error::config("not there yet"))
+        bounded(counters.len())?;
+        if counters.is_empty() {
+            return Ok(());
+        }
+        let shard = tag.shard();
+        let names = counters.iter().flat_map(|Counter { policy, subject, algorithm }| {
+            [Kind::spent(*algorithm), Kind::refusals(*algorithm)].map(|kind| {
+                self.keys.counter_in_parts(&tag, shard, kind, (policy, subject)).concat()
+            })
+        });
+        let names: Vec<_> = names.collect();
+        self.script(shard, &RESET_CHARGES, &names, &[]).await.map(drop)
     }
+}
+
+fn looked_at(settled: Settled) -> Item {
+    let Settled { policy, subject, rule, .. } = settled;
+    Item { policy, subject, rule, cost: 0, penalty: None }
+}
+
+fn write_settled(settled: &Settled, out: &mut Cmd) {
+    let (verb, units, window) = match settled.by {
+        By::Refund { units, window } => ("refund", units, window),
+        By::Charge { units } => ("charge", units, 0),
+    };
+    texts(out, [verb]);
+    number(out, window);
+    write_counter(&settled.rule, units, out);
+}
+
+/// The arguments as a script call takes them.
+fn arguments(written: &Cmd) -> super::Args {
+    let simple = |arg: redis::Arg<&[u8]>| match arg {
+        redis::Arg::Simple(bytes) => Some(bytes.to_vec()),
+        _ => None,
+    };
+    written.args_iter().filter_map(simple).collect()
 }

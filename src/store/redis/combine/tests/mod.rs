@@ -2,6 +2,7 @@
 
 mod deadlines;
 mod drops;
+mod once;
 mod order;
 mod random;
 
@@ -83,6 +84,10 @@ impl Flights for Field {
 
     fn weight(step: &u32) -> usize {
         if *step > 1000 { 2 } else { 1 }
+    }
+
+    fn replies(step: &u32) -> usize {
+        Self::weight(step)
     }
 
     async fn path(&self) -> Result<(), Error> {

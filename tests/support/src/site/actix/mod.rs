@@ -103,6 +103,8 @@ fn quotas(config: &mut ServiceConfig) {
     one("/quota/header", RateLimitLayer::by_header("x-api-key", minute(2)).name("header"));
     one("/quota/param/{id}", RateLimitLayer::by_path_param("id", minute(2)).name("param"));
     one("/quota/user", RateLimitLayer::by_key(user, minute(2)).name("user"));
+    let admit = RateLimitLayer::by_ip(minute(3)).name("admit");
+    one("/quota/admit", admit.on_outage(Outage::Admit));
     let refuse = RateLimitLayer::by_ip(minute(3)).name("refuse");
     one("/quota/refuse", refuse.on_outage(Outage::Refuse));
     let both = resource("/quota/both/{id}")

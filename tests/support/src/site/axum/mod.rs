@@ -88,6 +88,10 @@ fn quotas() -> Routes {
                 .layer(RateLimitLayer::by_route(minute(5)).name("outer")),
         )
         .merge(one(
+            "/quota/admit",
+            RateLimitLayer::by_ip(minute(3)).name("admit").on_outage(Outage::Admit),
+        ))
+        .merge(one(
             "/quota/refuse",
             RateLimitLayer::by_ip(minute(3)).name("refuse").on_outage(Outage::Refuse),
         ))

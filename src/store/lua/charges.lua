@@ -1,0 +1,93 @@
+-- The charges that charge.lua has left; it tells what they are. k, a: how far it has come, n: of `out`.
+local after
+-- How long a counter is blocked by its penalty.
+local function blocked(c)
+  local text = call('GET', c.refusals)
+  c.strikes = text and text ~= 'blocked' and tonumber(text) or 0
+  if not text then return 0 end
+  if text ~= 'blocked' then
+    if not string.find(text, '^%d+$') then error('ERR value is not a number of refusals') end
+    return 0
+  end
+  local left = call('PTTL', c.refusals)
+  if left == -1 or left > c.block then
+    call('PEXPIRE', c.refusals, int(c.block))
+    left = c.block
+  end
+  return math.max(left, 0)
+end
+-- So many refusals more; how long it is blocked by them.
+local function strike(c, refused)
+  local left = call('PTTL', c.refusals)
+  local strikes = (left == 0 and 0 or c.strikes) + refused
+  if strikes >= c.limit then
+    call('SET', c.refusals, 'blocked', 'PX', int(c.block))
+    return c.block
+  end
+  if left <= 0 or left > c.window then left = c.window end
+  call('SET', c.refusals, int(strikes), 'PX', int(left))
+  return 0
+end
+local function read()
+  if ARGV[a] == 'f' then
+    after = {k + 1, a + 5}
+    return {(counter(a, KEYS[k + 1]))}, tonumber(ARGV[a + 4])
+  end
+  local counters, keys, args = {}, k, a + 3
+  for i = 1, tonumber(ARGV[a + 1]) do
+    local c
+    c, args = counter(args, KEYS[keys + 1])
+    keys = keys + 1
+    c.limit, c.block = tonumber(ARGV[args]), tonumber(ARGV[args + 1])
+    args = args + 2
+    if c.limit > 0 then
+      keys = keys + 1
+      c.refusals = KEYS[keys]
+    end
+    counters[i] = c
+  end
+  after = {keys, args}
+  return counters, tonumber(ARGV[a + 2])
+end
+local function charge()
+  local counters, times = read()
+  local admitted = times
+  for _, c in ipairs(counters) do
+    look(c)
+    c.room = c.cost > 0 and floor((c.most - c.used) / c.cost) or times
+    c.blocked = c.refusals and blocked(c) or 0
+    admitted = math.min(admitted, c.blocked > 0 and 0 or c.room)
+  end
+  admitted = math.max(admitted, 0)
+  local said = {admitted}
+  for _, c in ipairs(counters) do
+    if admitted > 0 and c.cost > 0 then
+      c.spent = c.spent + admitted * c.cost
+      write[c.kind](c)
+    end
+    local refused = times - admitted
+    if c.refusals and refused > 0 and c.blocked == 0 and c.room <= admitted and c.cost <= c.most then
+      c.blocked = strike(c, refused)
+    end
+    local one, two, three = told[c.kind](c)
+    said[#said + 1] = one
+    said[#said + 1] = two
+    said[#said + 1] = three
+    if c.refusals then said[#said + 1] = c.blocked end
+  end
+  return said
+end
+while ARGV[a] do
+  local well, answer = pcall(charge)
+  if not well then
+    local text, all = own(answer)
+    if all then return all end
+    answer = {text}
+  end
+  for _, word in ipairs(answer) do
+    n = n + 1
+    out[n] = word
+  end
+  k, a = after[1], after[2]
+end
+return out

@@ -1,0 +1,134 @@
+-- Counters of every kind, for charges.lua and settle_charge.lua. now.lua stands before this.
+--
+-- Sliding windows: '<start ms> <length ms> <spent before> <spent>'. GCRA: '<since us> <parts owed> <parts of a
+-- unit> <parts a tick> <tick us>'; until now it was paid off at that pace, from now on at that of the call. Both
+-- tell the time by themselves: a TTL that was lost, or is too long, refuses nobody, and comes back with the
+-- next charge. What is said to begin in the future begins now: the clock was put back.
+local call, floor, int = redis.call, math.floor, function(n) return string.format('%.0f', n) end
+local ms, MOST, PARTS = floor(now / 1000), 2 ^ 50, 2 ^ 52
+-- a / b, rounded down, and what is over. (Division alone may round up.)
+local function over(a, b)
+  local rest = math.fmod(a, b)
+  return (a - rest) / b, rest
+end
+-- a * b / c, rounded up, where a <= c. Nothing in it passes 2^53: b goes in by two bits at a time.
+local function part(a, b, c)
+  local whole, rest = 0, 0
+  if a * b < 2 ^ 53 then
+    whole, rest = over(a * b, c)
+  else
+    local bits = 4 ^ 26
+    while bits >= 1 do
+      local digit = floor(b / bits)
+      local more
+      b = b - digit * bits
+      more, rest = over(rest * 4 + a * digit, c)
+      whole, bits = whole * 4 + more, bits / 4
+    end
+  end
+  return rest > 0 and whole + 1 or whole
+end
+local open, write, told = {}, {}, {}
+function open.f(c)
+  local spent, left = call('GET', c.key), 0
+  if spent then
+    if not string.find(spent, '^-?%d+$') then error('ERR value is not an integer') end
+    left = call('PTTL', c.key)
+    if left == -1 or left > c.window then
+      call('PEXPIRE', c.key, int(c.window))
+      left = c.window
+    end
+  end
+  c.fresh = left <= 0
+  c.used, c.left = c.fresh and 0 or tonumber(spent), c.fresh and c.window or left
+  c.spent = c.used
+end
+function write.f(c)
+  if c.fresh then
+    call('SET', c.key, int(c.spent), 'PX', int(c.window))
+  else
+    call('INCRBY', c.key, int(c.spent - c.used))
+  end
+end
+function told.f(c) return c.spent, c.left end
+function open.s(c)
+  local text, length = call('GET', c.key), c.window
+  c.start, c.before, c.spent = ms, 0, 0
+  if text then
+    local start, old, before, spent = string.match(text, '^(%d+) (%d+) (%d+) (%d+)$')
+    if not start then error('ERR value is not two windows') end
+    start, length, before, spent = tonumber(start), tonumber(old), tonumber(before), tonumber(spent)
+    c.repair = start > ms or length ~= c.window
+    start = math.min(start, ms)
+    if ms - start >= length * 2 then
+      start, length, before, spent = ms, c.window, 0, 0
+    elseif ms - start >= length then
+      start, before, spent = start + length, spent, 0
+    end
+    if length ~= c.window then
+      -- Windows of another quota: what counts now falls from now on, as if it had been spent in the one before.
+      before = math.min(spent + part(start + length - ms, before, length), MOST)
+      start, spent = ms, 0
+    end
+    c.start, c.before, c.spent = start, before, spent
+  end
+  c.left = c.start + c.window - ms
+  c.used = math.min(c.spent + part(c.left, c.before, c.window), MOST)
+end
+function write.s(c)
+  local text = int(c.start) .. ' ' .. int(c.window) .. ' ' .. int(c.before) .. ' ' .. int(c.spent)
+  call('SET', c.key, text, 'PX', int(c.spent > 0 and c.left + c.window or c.left))
+end
+function told.s(c) return c.before, c.spent, c.left end
+function open.g(c)
+  local text = call('GET', c.key)
+  c.spent = 0
+  if text then
+    local since, owed, unit, drain, tick = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
+    if not since then error('ERR value is not a debt') end
+    since, owed, unit, drain, tick = tonumber(since), tonumber(owed), tonumber(unit), tonumber(drain), tonumber(tick)
+    c.repair = since > now or unit ~= c.unit or drain ~= c.drain or tick ~= c.tick
+    owed = math.max(owed - floor(math.max(now - since, 0) / tick) * drain, 0)
+    if unit ~= c.unit then
+      local whole, rest = over(owed, unit)
+      owed = math.min(whole * c.unit + part(rest, c.unit, unit), PARTS)
+    end
+    c.spent = owed
+  end
+  c.used = c.spent
+end
+function write.g(c)
+  local ticks, rest = over(c.spent, c.drain)
+  if rest > 0 then ticks = ticks + 1 end
+  -- A thousand years are enough.
+  local life = math.min(math.ceil(ticks * c.tick / 1000), 2 ^ 45)
+  if life == 0 then
+    call('DEL', c.key)
+    return
+  end
+  local since = int(now - now % c.tick)
+  local text = since .. ' ' .. int(c.spent) .. ' ' .. int(c.unit) .. ' ' .. int(c.drain) .. ' ' .. int(c.tick)
+  call('SET', c.key, text, 'PX', int(life))
+end
+function told.g(c) return c.spent end
+-- Reads the arguments of one counter; where they end.
+local function counter(a, key)
+  local c = {key = key, kind = ARGV[a], most = tonumber(ARGV[a + 1]), window = tonumber(ARGV[a + 2])}
+  c.cost = tonumber(ARGV[a + 3])
+  if c.kind ~= 'g' then return c, a + 4 end
+  c.unit, c.drain, c.tick = tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]), tonumber(ARGV[a + 6])
+  return c, a + 7
+end
+local function look(c)
+  open[c.kind](c)
+  if c.repair then write[c.kind](c) end
+end
+-- What an error is to this step; nil if it is one of the server's, and so of all.
+local function own(answer)
+  local text = type(answer) == 'table' and answer.err or tostring(answer)
+  for _, code in ipairs({'READONLY', 'MASTERDOWN', 'LOADING', 'NOREPLICAS', 'MISCONF', 'OOM'}) do
+    local from = string.find(text, code, 1, true)
+    if from then return nil, redis.error_reply(string.sub(text, from)) end
+  end
+  return text
+end

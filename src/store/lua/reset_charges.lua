@@ -1,0 +1,6 @@
+-- Forgets what was spent of quotas, and their refusals.
+--
+-- KEYS what they are kept in
+-- Returns how many there were
+-- O(keys), at most 200: two for each counter.
+return redis.call('UNLINK', unpack(KEYS))

@@ -1,0 +1,53 @@
+-- Puts counters right after the fact: each by itself, rate.lua stands before this.
+--
+-- A refund is for the window that was charged: it lapses with it, and never moves it, and a counter that is 0
+-- again keeps its TTL. Of a debt it gives back no more than would still be owed of that charge. What is
+-- charged here counts even beyond the limit.
+--
+-- KEYS the counters
+-- ARGV per counter: 'charge' or 'refund', which window (0 for a charge), and as in charge.lua without
+-- penalties; cost = what it is put right by
+-- Returns one list: server time us, then per counter as charge.lua, or its error's text
+-- At most 100 counters. O(counters). NOT idempotent: sent again only where it cannot have run.
+local refund = {}
+function refund.f(c, window)
+  -- Two readings of a clock, each rounded; and no mistaking a very short window for the next one.
+  local near = math.min(floor((c.window - 1) / 2), 2)
+  if c.fresh or math.abs(ms + c.left - window) > near then return end
+  c.spent = c.spent - math.min(c.cost, math.max(c.spent, 0))
+end
+function refund.s(c, window)
+  if c.start == window then
+    c.spent = math.max(c.spent - c.cost, 0)
+  elseif c.start == window + c.window then
+    c.before = math.max(c.before - c.cost, 0)
+  end
+end
+function refund.g(c, window)
+  local owed = floor(math.max(window - now, 0) / c.tick) * c.drain
+  c.spent = math.max(c.spent - math.min(c.cost, owed), 0)
+end
+local function settle(c, verb, window)
+  look(c)
+  local spent, before = c.spent, c.before
+  if verb == 'refund' then
+    refund[c.kind](c, window)
+  else
+    c.spent = math.max(math.min(spent + c.cost, c.kind == 'g' and PARTS or MOST), spent)
+  end
+  if c.spent ~= spent or c.before ~= before then write[c.kind](c) end
+  return {told[c.kind](c)}
+end
+local out, a = {now}, 1
+for _, key in ipairs(KEYS) do
+  local c, past = counter(a + 2, key)
+  local well, answer = pcall(settle, c, ARGV[a], tonumber(ARGV[a + 1]))
+  if not well then
+    local text, all = own(answer)
+    if all then return all end
+    answer = {text}
+  end
+  for _, word in ipairs(answer) do out[#out + 1] = word end
+  a = past
+end
+return out

@@ -1,0 +1,293 @@
+//! Charges that go together, on a real server and through a proxy that loses replies.
+
+use std::{
+    future::Future,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use proptest::prelude::*;
+
+use super::{SECOND, proxy::Proxy, server::Server, usable};
+use crate::{
+    error::{Error, ErrorKind},
+    key::Key,
+    store::{Charge, Charged, Item, Rule, Store},
+};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn item(policy: &str, subject: &Key, limit: u64, cost: u64) -> Item {
+    let rule = Rule::Fixed { limit, window: HOUR };
+    Item { policy: policy.into(), subject: subject.clone(), rule, cost, penalty: None }
+}
+
+fn one(subject: &Key, limit: u64) -> Charge {
+    Charge { tag: subject.clone(), items: [item("p", subject, limit, 1)].into(), times: 1 }
+}
+
+async fn charge(store: &Store, call: Charge) -> Result<Charged, Error> {
+    store.backend().charge(call).await
+}
+
+async fn left(store: &Store, key: &Key, limit: u64) -> u64 {
+    let look = Charge { times: 0, ..one(key, limit) };
+    charge(store, look).await.unwrap().states[0].remaining
+}
+
+async fn patient(url: &str) -> Store {
+    Store::builder(url).deadline(10 * SECOND).connect().await.unwrap()
+}
+
+#[tokio::test]
+async fn charges_of_one_key_are_one_step_and_each_is_told_its_own() {
+    let server = Server::start().await;
+    let store = patient(&server.url()).await;
+    let key = Key::custom("hot");
+    charge(&store, one(&key, 100)).await.unwrap();
+    let before = server.calls().await;
+    let charged = join_all((0..120).map(|_| charge(&store, one(&key, 100)))).await;
+    let calls = server.calls().await - before;
+    assert!(calls <= 6, "{calls} calls");
+    // In the order they came.
+    for (n, charged) in charged.into_iter().enumerate() {
+        let Charged { admitted, states } = charged.unwrap();
+        let (state, n) = (&states[0], u64::try_from(n).unwrap());
+        assert_eq!(
+            (u64::from(admitted), state.remaining),
+            (u64::from(n < 99), 98_u64.saturating_sub(n))
+        );
+        assert_eq!(state.retry.is_zero(), n < 98);
+    }
+}
+
+#[tokio::test]
+async fn charges_of_many_keys_go_together() {
+    let server = Server::start().await;
+    let store = patient(&server.url()).await;
+    let keys: Vec<_> = (0..150).map(|n| Key::custom(&n.to_string())).collect();
+    charge(&store, one(&Key::custom("warm"), 1)).await.unwrap();
+    let before = server.calls().await;
+    let charged = join_all(keys.iter().map(|key| charge(&store, one(key, 1)))).await;
+    assert!(charged.iter().all(|charged| charged.as_ref().unwrap().admitted == 1));
+    let again = join_all(keys.iter().map(|key| charge(&store, one(key, 1)))).await;
+    assert!(again.iter().all(|charged| charged.as_ref().unwrap().admitted == 0));
+    let calls = server.calls().await - before;
+    assert!(calls <= 12, "{calls} calls");
+}
+
+/// Policy, subject, limit, cost; under which tag, how often.
+type Asked = (usize, Vec<(u8, usize, u8, u64)>, u32);
+
+/// GCRA at a pace that gives nothing back while the test runs.
+fn rule(kind: u8) -> Rule {
+    match kind {
+        0 => Rule::Fixed { limit: 5, window: HOUR },
+        1 => Rule::Sliding { limit: 4, window: HOUR },
+        _ => Rule::Gcra { limit: 1, window: HOUR, burst: 6 },
+    }
+}
+
+fn asked() -> impl Strategy<Value = Vec<Asked>> {
+    let few = || prop_oneof![3 => Just(0_usize), 1 => 1..3_usize];
+    let item = (0..2_u8, few(), 0..3_u8, prop_oneof![3 => Just(1_u64), 1 => 0..3_u64]);
+    let items = prop_oneof![
+        3 => item.clone().prop_map(|item| vec![item]),
+        1 => prop::collection::vec(item, 1..4),
+    ];
+    prop::collection::vec((few(), items, prop_oneof![4 => Just(1_u32), 1 => 0..4_u32]), 1..60)
+}
+
+fn made(asked: &Asked, keys: &[Key; 3]) -> Charge {
+    let (tag, items, times) = asked;
+    let item = |(policy, subject, kind, cost): &(u8, usize, u8, u64)| Item {
+        rule: rule(*kind),
+        ..item(&policy.to_string(), &keys[*subject], 0, *cost)
+    };
+    Charge { tag: keys[*tag].clone(), items: items.iter().map(item).collect(), times: *times }
+}
+
+fn same(together: &Charged, apart: &Charged) {
+    assert_eq!(together.admitted, apart.admitted);
+    let exact = |charged: &Charged| {
+        let exact = |s: &crate::store::State| (s.remaining, s.retry.is_zero(), s.full.is_zero());
+        charged.states.iter().map(exact).collect::<Vec<_>>()
+    };
+    assert_eq!(exact(together), exact(apart));
+    for (a, b) in together.states.iter().zip(&apart.states) {
+        for (a, b) in [(a.reset, b.reset), (a.retry, b.retry), (a.full, b.full)] {
+            assert!(a.abs_diff(b) < 60 * SECOND, "{a:?} {b:?}");
+        }
+    }
+}
+
+#[test]
+fn together_or_one_by_one_is_the_same() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = runtime.block_on(Server::start());
+    let url = |ns: uuid::Uuid| format!("redis://127.0.0.1:{}/?ns={}", server.port(), ns.simple());
+    // All on one lane: the order in which they were called is the one in which they go.
+    let store = async || {
+        let builder = Store::builder(&url(uuid::Uuid::new_v4())).deadline(10 * SECOND);
+        builder.connections(1).connect().await.unwrap()
+    };
+    let named = std::env::var_os("PROPTEST_CASES").is_some();
+    let usual = ProptestConfig::default();
+    let config = if named { usual } else { ProptestConfig { cases: 100, ..usual } };
+    proptest!(config, |(asked in asked())| {
+        let keys = ["a", "b", "c"].map(Key::custom);
+        runtime.block_on(async {
+            let (one, other) = (store().await, store().await);
+            let together = join_all(asked.iter().map(|a| charge(&one, made(a, &keys)))).await;
+            for (asked, together) in asked.iter().zip(together) {
+                let apart = charge(&other, made(asked, &keys)).await.unwrap();
+                same(&together.unwrap(), &apart);
+            }
+        });
+    });
+}
+
+#[tokio::test]
+async fn eight_processes_on_one_key_admit_exactly_the_quota() {
+    let server = Server::start().await;
+    let key = Key::custom("shared");
+    let rules = [
+        Rule::Fixed { limit: 1000, window: HOUR },
+        Rule::Sliding { limit: 1000, window: HOUR },
+        Rule::Gcra { limit: 1, window: HOUR, burst: 1000 },
+    ];
+    for rule in rules {
+        let mut processes = Vec::new();
+        for _ in 0..8 {
+            processes.push(patient(&server.url()).await);
+        }
+        let tasks = processes.into_iter().map(|store| {
+            let item = Item { rule, ..item("p", &key, 0, 1) };
+            let call = Charge { tag: key.clone(), items: [item].into(), times: 1 };
+            tokio::spawn(async move {
+                let mut admitted = 0;
+                for _ in 0..10 {
+                    let charged = join_all((0..25).map(|_| charge(&store, call.clone()))).await;
+                    admitted += charged.into_iter().map(|c| c.unwrap().admitted).sum::<u32>();
+                }
+                admitted
+            })
+        });
+        let admitted: u32 = join_all(tasks).await.into_iter().map(Result::unwrap).sum();
+        assert_eq!(admitted, 1000, "{rule:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_flushed_script_is_charged_once() {
+    let server = Server::start().await;
+    let store = patient(&server.url()).await;
+    let key = Key::custom("k");
+    for n in 1..=5_u64 {
+        server.command(&["SCRIPT", "FLUSH"]).await;
+        let charged = join_all((0..10).map(|_| charge(&store, one(&key, 1000)))).await;
+        assert!(charged.into_iter().all(|charged| charged.unwrap().admitted == 1));
+        assert_eq!(left(&store, &key, 1000).await, 1000 - 10 * n);
+    }
+}
+
+/// What is told of a charge whose reply was lost is that it may have been made; it is never made twice.
+#[tokio::test]
+async fn lost_replies_are_charged_once_and_told() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let (store, past) = (patient(&proxy.url()).await, patient(&server.url()).await);
+    let key = Key::custom("k");
+    let (mut sure, mut doubtful) = (0, 0);
+    for cuts in [0, 1, 2, 1, 3, 1] {
+        proxy.cut(cuts);
+        for charged in join_all((0..20).map(|_| charge(&store, one(&key, 1000)))).await {
+            match charged {
+                Ok(charged) => sure += u64::from(charged.admitted),
+                Err(error) => {
+                    assert!(matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable));
+                    doubtful += u64::from(error.may_have_run());
+                }
+            }
+        }
+        proxy.cut(0);
+        usable(&store).await;
+        let spent = 1000 - left(&past, &key, 1000).await;
+        assert!(sure <= spent && spent <= sure + doubtful, "{sure} + {doubtful}, {spent} spent");
+    }
+    assert!(doubtful > 0, "no reply was lost");
+}
+
+#[tokio::test]
+async fn a_cut_off_process_admits_no_more_than_the_quota() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let (store, other) = (patient(&proxy.url()).await, patient(&server.url()).await);
+    let key = Key::custom("k");
+    let mut admitted = 0;
+    for round in 0..12 {
+        proxy.cut(round % 3);
+        let calls =
+            (0..10).flat_map(|_| [charge(&store, one(&key, 100)), charge(&other, one(&key, 100))]);
+        for charged in join_all(calls).await {
+            admitted += charged.map_or(0, |charged| charged.admitted);
+        }
+        proxy.cut(0);
+        usable(&store).await;
+    }
+    assert!(admitted <= 100, "{admitted}");
+    assert_eq!(left(&other, &key, 100).await, 0);
+}
+
+#[tokio::test]
+async fn a_server_that_lost_all_begins_anew_and_keeps_to_the_quota() {
+    let mut server = Server::start().await;
+    let store = server.store().await;
+    let key = Key::custom("k");
+    assert_eq!(charge(&store, Charge { times: 9, ..one(&key, 9) }).await.unwrap().admitted, 9);
+    server.kill();
+    let kind = charge(&store, one(&key, 9)).await.unwrap_err().kind();
+    assert!(matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout), "{kind:?}");
+    server.restart().await;
+    usable(&store).await;
+    while charge(&store, Charge { times: 0, ..one(&key, 9) }).await.is_err() {}
+    let charged = join_all((0..20).map(|_| charge(&store, one(&key, 9)))).await;
+    assert_eq!(charged.into_iter().map(|charged| charged.unwrap().admitted).sum::<u32>(), 9);
+}
+
+/// Dropped after any number of looks, alone and among others: it is charged once or not at all, and the others
+/// once each.
+#[tokio::test]
+async fn a_dropped_charge_takes_nobody_along() {
+    let server = Server::start().await;
+    let store = patient(&server.url()).await;
+    for others in [0, 1, 5] {
+        for polls in 0..8 {
+            let key = Key::custom(&format!("{others}-{polls}"));
+            let company: Vec<_> = (0..others)
+                .map(|_| {
+                    let (store, call) = (store.clone(), one(&key, 100));
+                    tokio::spawn(async move { charge(&store, call).await })
+                })
+                .collect();
+            tokio::task::yield_now().await;
+            let mut dropped = Box::pin(charge(&store, one(&key, 100)));
+            for _ in 0..polls {
+                let look = dropped.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                if let Poll::Ready(charged) = look {
+                    assert_eq!(charged.unwrap().admitted, 1);
+                    dropped = Box::pin(charge(&store, one(&key, 100)));
+                    break;
+                }
+                tokio::time::sleep(SECOND / 5000).await;
+            }
+            drop(dropped);
+            for call in company {
+                assert_eq!(call.await.unwrap().unwrap().admitted, 1);
+            }
+            let spent = 100 - left(&store, &key, 100).await;
+            assert!(spent == others || spent == others + 1, "{spent} of {others}, {polls} looks");
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! What each algorithm does, on every store.
+
+use std::time::Duration;
+
+use super::{ALGORITHMS, SECOND, fixed, gcra, item, of, sliding};
+use crate::{
+    error::ErrorKind,
+    store::{
+        Charge, Item, Penalty, Rule, SettleCharge, State,
+        backend::Node,
+        rate::{Algorithm, By, MOST},
+        tests::{
+            on_every_store,
+            rig::{LONG, Rig, SHORT, key, neighbours},
+        },
+    },
+};
+
+on_every_store!(
+    a_sliding_window_gives_back_bit_by_bit,
+    gcra_admits_a_burst_and_then_one_by_one,
+    of_several_times_the_first_are_admitted,
+    a_look_changes_nothing,
+    a_group_of_all_kinds_is_charged_all_or_none,
+    a_cost_beyond_the_quota_is_never_let_in,
+    who_waits_as_long_as_told_gets_in,
+    refusals_are_punished_and_the_punishment_ends,
+    only_who_is_to_blame_is_punished,
+    algorithms_and_tags_are_apart,
+    numbers_near_the_bound_are_exact,
+    too_many_counters_are_refused_with_a_sentence,
+    live_limiters_are_counted,
+    a_reset_forgets_all,
+);
+
+/// What every algorithm has: three at once.
+pub(super) fn three(algorithm: Algorithm) -> Rule {
+    match algorithm {
+        Algorithm::Fixed => fixed(3, 600),
+        Algorithm::Sliding => sliding(3, 600),
+        Algorithm::Gcra => gcra(1, 200, 3),
+    }
+}
+
+/// A little less and a little more than was told: real time passes too on some stores.
+fn about(time: Duration, told: Duration) {
+    let slow = Duration::from_secs(5);
+    assert!(told <= time && told + slow >= time, "{told:?}, expected {time:?}");
+}
+
+async fn a_sliding_window_gives_back_bit_by_bit(rig: &Rig) {
+    let (key, rule) = (key(), sliding(4, 1000));
+    let asked = item("p", &key, rule, 1);
+    assert_eq!(rig.charge(of(vec![asked.clone()], 5)).await.admitted, 4);
+    rig.advance(1000 * SECOND).await;
+    let state = rig.peek(&asked).await;
+    assert_eq!(state.remaining, 0, "all of it is still within reach");
+    about(250 * SECOND, state.retry);
+    about(250 * SECOND, state.reset);
+    for left in [1, 0] {
+        rig.advance(255 * SECOND).await;
+        let (admitted, state) = rig.spend(&asked).await;
+        assert_eq!((admitted, state.remaining), (true, 0), "{left}");
+        assert!(!rig.spend(&asked).await.0);
+    }
+    rig.advance(2000 * SECOND).await;
+    assert_eq!(rig.peek(&asked).await.remaining, 4);
+}
+
+async fn gcra_admits_a_burst_and_then_one_by_one(rig: &Rig) {
+    let (key, rule) = (key(), gcra(1, 100, 3));
+    let asked = item("p", &key, rule, 1);
+    for left in (0..3).rev() {
+        let (admitted, state) = rig.spend(&asked).await;
+        assert_eq!((admitted, state.remaining), (true, left));
+        about(100 * SECOND * (3 - u32::try_from(left).unwrap()), state.full);
+    }
+    let (admitted, state) = rig.spend(&asked).await;
+    assert!(!admitted);
+    about(100 * SECOND, state.retry);
+    about(100 * SECOND, state.reset);
+    for _ in 0..3 {
+        rig.advance(100 * SECOND).await;
+        assert!(rig.spend(&asked).await.0);
+        assert!(!rig.spend(&asked).await.0);
+    }
+    rig.advance(1000 * SECOND).await;
+    let state = rig.peek(&asked).await;
+    assert_eq!((state.remaining, state.reset, state.full), (3, Duration::ZERO, Duration::ZERO));
+}
+
+async fn of_several_times_the_first_are_admitted(rig: &Rig) {
+    let key = key();
+    for algorithm in ALGORITHMS {
+        let asked = item("p", &key, three(algorithm), 1);
+        let charged = rig.charge(of(vec![asked.clone()], 2)).await;
+        assert_eq!((charged.admitted, charged.states[0].remaining), (2, 1), "{algorithm:?}");
+        assert_eq!(charged.states[0].retry, Duration::ZERO);
+        let charged = rig.charge(of(vec![asked.clone()], 5)).await;
+        assert_eq!((charged.admitted, charged.states[0].remaining), (1, 0), "{algorithm:?}");
+        assert!(!charged.states[0].retry.is_zero());
+        assert_eq!(rig.charge(of(vec![asked], 7)).await.admitted, 0);
+    }
+}
+
+async fn a_look_changes_nothing(rig: &Rig) {
+    let key = key();
+    for algorithm in ALGORITHMS {
+        let asked = item("p", &key, three(algorithm), 2);
+        for _ in 0..3 {
+            let state = rig.peek(&asked).await;
+            assert_eq!((state.remaining, state.retry), (3, Duration::ZERO), "{algorithm:?}");
+            assert_eq!(state.full, Duration::ZERO);
+        }
+        assert!(rig.spend(&asked).await.0);
+        for _ in 0..3 {
+            let state = rig.peek(&asked).await;
+            assert_eq!(state.remaining, 1, "{algorithm:?}");
+            assert!(!state.retry.is_zero() && state.retry < Duration::MAX);
+            assert!(state.full >= state.retry);
+        }
+    }
+}
+
+async fn a_group_of_all_kinds_is_charged_all_or_none(rig: &Rig) {
+    let [key, other] = neighbours::<2>();
+    let group = |cost: u64| {
+        let of_each = ALGORITHMS.map(|algorithm| item("p", &key, three(algorithm), cost));
+        // The last one has less.
+        of_each.into_iter().chain([item("q", &other, fixed(2, 600), 1)]).collect::<Vec<_>>()
+    };
+    let remaining =
+        |states: &[State]| states.iter().map(|state| state.remaining).collect::<Vec<_>>();
+    let first = rig.charge(of(group(1), 1)).await;
+    assert_eq!((first.admitted, remaining(&first.states)), (1, vec![2, 2, 2, 1]));
+    let refused = rig.charge(of(group(3), 1)).await;
+    assert_eq!((refused.admitted, remaining(&refused.states)), (0, vec![2, 2, 2, 1]));
+    let blames: Vec<_> = refused.states.iter().map(|state| state.retry.is_zero()).collect();
+    assert_eq!(blames, [false, false, false, true], "each tells whether it is to blame");
+    let part = rig.charge(of(group(1), 3)).await;
+    assert_eq!((part.admitted, remaining(&part.states)), (1, vec![1, 1, 1, 0]));
+    let refused = rig.charge(of(group(1), 1)).await;
+    let blames: Vec<_> = refused.states.iter().map(|state| state.retry.is_zero()).collect();
+    assert_eq!(blames, [true, true, true, false]);
+}
+
+async fn a_cost_beyond_the_quota_is_never_let_in(rig: &Rig) {
+    let key = key();
+    for algorithm in ALGORITHMS {
+        for cost in [4, MOST, u64::MAX] {
+            let asked = item("p", &key, three(algorithm), cost);
+            let (admitted, state) = rig.spend(&asked).await;
+            assert_eq!((admitted, state.retry), (false, Duration::MAX), "{algorithm:?} {cost}");
+            assert_eq!(state.remaining, 3);
+        }
+    }
+}
+
+async fn who_waits_as_long_as_told_gets_in(rig: &Rig) {
+    let key = key();
+    let rules = [fixed(3, 7), sliding(5, 7), gcra(3, 7, 2), gcra(7, 3, 5), sliding(1, 1)];
+    for (n, rule) in rules.into_iter().enumerate() {
+        let asked = |cost| item(&n.to_string(), &key, rule, cost);
+        for turn in 0..8 {
+            while rig.spend(&asked(1)).await.0 {}
+            let wanted = asked(1 + turn % 2);
+            let (admitted, state) = rig.spend(&wanted).await;
+            if admitted || state.retry == Duration::MAX {
+                continue;
+            }
+            rig.advance(state.retry).await;
+            assert!(rig.spend(&wanted).await.0, "{rule:?}, after {:?}", state.retry);
+        }
+    }
+}
+
+fn strict(item: Item, after: u32) -> Item {
+    Item { penalty: Some(Penalty { after, block: LONG * 4 }), ..item }
+}
+
+async fn refusals_are_punished_and_the_punishment_ends(rig: &Rig) {
+    let key = key();
+    for algorithm in ALGORITHMS {
+        let asked = strict(item("p", &key, three(algorithm), 3), 2);
+        assert!(rig.spend(&asked).await.0);
+        let (admitted, state) = rig.spend(&asked).await;
+        assert!(!admitted && !state.blocked && state.retry <= LONG * 2, "{algorithm:?} {state:?}");
+        let never = Item { cost: 4, ..asked.clone() };
+        assert!(!rig.spend(&never).await.1.blocked, "it could not have been let in");
+        assert!(!rig.peek(&asked).await.blocked);
+        let (admitted, state) = rig.spend(&asked).await;
+        assert!(!admitted && state.blocked, "{algorithm:?} {state:?}");
+        about(LONG * 4, state.retry);
+        rig.pass(LONG * 2).await;
+        // The quota is there again; still nobody gets in, and the block gets no longer.
+        for cost in [1, 0] {
+            let (admitted, state) = rig.spend(&Item { cost, ..asked.clone() }).await;
+            assert!(
+                !admitted && state.blocked && state.retry <= LONG * 2,
+                "{algorithm:?} {state:?}"
+            );
+            assert_eq!(state.remaining, 3);
+        }
+        rig.pass(LONG * 2).await;
+        let (admitted, state) = rig.spend(&asked).await;
+        assert!(admitted && !state.blocked, "{algorithm:?} {state:?}");
+    }
+}
+
+async fn only_who_is_to_blame_is_punished(rig: &Rig) {
+    let key = key();
+    let tight = strict(item("tight", &key, fixed(1, 600), 1), 3);
+    let wide = strict(item("wide", &key, fixed(10, 600), 1), 3);
+    let both = of(vec![tight, wide.clone()], 6);
+    let charged = rig.charge(both.clone()).await;
+    let blocked: Vec<_> = charged.states.iter().map(|state| state.blocked).collect();
+    assert_eq!((charged.admitted, blocked), (1, vec![true, false]));
+    rig.charge(both).await;
+    assert!(rig.spend(&wide).await.0);
+}
+
+async fn algorithms_and_tags_are_apart(rig: &Rig) {
+    let [key, other] = neighbours::<2>();
+    let rules = ALGORITHMS.map(three);
+    for (n, rule) in rules.into_iter().enumerate() {
+        let asked = item("p", &key, rule, 3);
+        assert!(rig.spend(&asked).await.0, "{n}");
+        let under_another = Charge { tag: other.clone(), ..of(vec![asked.clone()], 1) };
+        assert_eq!(rig.charge(under_another.clone()).await.admitted, 1, "{n}");
+        assert_eq!(rig.charge(under_another).await.admitted, 0, "{n}");
+        assert!(!rig.spend(&asked).await.0, "{n}");
+    }
+}
+
+async fn numbers_near_the_bound_are_exact(rig: &Rig) {
+    let (key, week) = (key(), Duration::from_secs(7 * 24 * 3600));
+    let rules = [
+        Rule::Fixed { limit: MOST, window: week },
+        Rule::Sliding { limit: MOST, window: week },
+        // Not exact by itself; what is spent at once is.
+        Rule::Gcra { limit: MOST, window: week, burst: MOST },
+    ];
+    for (n, rule) in rules.into_iter().enumerate() {
+        let asked = |cost| item(&n.to_string(), &key, rule, cost);
+        let (admitted, state) = rig.spend(&asked(MOST - 3)).await;
+        assert!(admitted, "{rule:?} {state:?}");
+        if n < 2 {
+            assert_eq!(state.remaining, 3, "{rule:?}");
+            assert!(!rig.spend(&asked(4)).await.0);
+            for left in (0..3).rev() {
+                let (admitted, state) = rig.spend(&asked(1)).await;
+                assert_eq!((admitted, state.remaining), (true, left), "{rule:?}");
+            }
+            assert!(!rig.spend(&asked(1)).await.0);
+            // Even more than all is all.
+            let state = rig.put_right(&asked(0), By::Charge { units: MOST }).await;
+            assert_eq!(state.remaining, 0);
+            let (_, state) = rig.spend(&asked(1)).await;
+            assert!(state.retry > Duration::ZERO && state.retry <= 2 * week, "{state:?}");
+        }
+    }
+    // In the second week of the sliding one: a third of the last one is within reach.
+    rig.advance(week + week / 3 * 2).await;
+    let state = rig.peek(&item("1", &key, rules[1], 1)).await;
+    let (third, slow) = (MOST / 3, MOST / 1000);
+    let used = MOST - state.remaining;
+    assert!(used <= third + 1 && used + slow > third, "{used} of {third}");
+}
+
+async fn too_many_counters_are_refused_with_a_sentence(rig: &Rig) {
+    let key = key();
+    let items: Vec<_> = (0..101).map(|n| item(&n.to_string(), &key, fixed(1, 1), 1)).collect();
+    let error = rig.backend().charge(of(items.clone(), 1)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(error.to_string().contains("101"), "{error}");
+    let charged = rig.charge(of(items[1..].to_vec(), 1)).await;
+    assert_eq!((charged.admitted, charged.states.len()), (1, 100));
+    let none = SettleCharge { tag: key, items: Vec::new() };
+    assert!(rig.settle_charge(none).await.is_empty());
+}
+
+async fn live_limiters_are_counted(rig: &Rig) {
+    let (a, b) = (Node::new(), Node::new());
+    let count =
+        async |node: &Node, lease| rig.backend().limiters(node.clone(), lease).await.unwrap();
+    assert_eq!(count(&a, LONG).await, 1);
+    assert_eq!(count(&b, SHORT).await, 2);
+    assert_eq!(rig.present(&a, LONG).await, 1, "workers are something else");
+    rig.pass(SHORT).await;
+    assert_eq!(count(&a, LONG).await, 1);
+    assert_eq!(count(&a, Duration::ZERO).await, 0);
+}
+
+async fn a_reset_forgets_all(rig: &Rig) {
+    let key = key();
+    for algorithm in ALGORITHMS {
+        let asked = strict(item("p", &key, three(algorithm), 3), 1);
+        assert!(rig.spend(&asked).await.0);
+        assert!(rig.spend(&asked).await.1.blocked);
+        rig.reset(&asked, &key).await;
+        assert!(rig.spend(&asked).await.0, "{algorithm:?}");
+    }
+}

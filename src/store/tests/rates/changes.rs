@@ -1,0 +1,160 @@
+//! What becomes of what was spent: refunds, later charges, other quotas, other clocks; on every store.
+
+use std::time::Duration;
+
+use super::{ALGORITHMS, SECOND, cases::three, fixed, gcra, item, of, sliding};
+use crate::store::{
+    Item, Rule,
+    rate::{Algorithm, By},
+    tests::{
+        on_every_store,
+        rig::{LONG, Rig, key},
+    },
+};
+
+on_every_store!(
+    a_refund_gives_back_and_no_more_than_there_is,
+    a_refund_never_moves_a_window,
+    a_refund_lapses_with_its_window,
+    a_refund_of_a_debt_that_is_paid_off_is_nothing,
+    a_later_charge_counts_beyond_the_limit,
+    another_quota_keeps_what_was_spent,
+    a_shorter_window_ends_sooner,
+    a_clock_that_is_put_back_costs_a_window_at_most,
+    a_clock_that_jumps_on_ends_windows,
+);
+
+async fn a_refund_gives_back_and_no_more_than_there_is(rig: &Rig) {
+    let key = key();
+    for algorithm in ALGORITHMS {
+        let asked = item("p", &key, three(algorithm), 2);
+        let (_, state) = rig.spend(&asked).await;
+        let after = rig.refund(&asked, 1, state.window).await;
+        assert_eq!(after.remaining, 2, "{algorithm:?}");
+        let after = rig.refund(&asked, 5, state.window).await;
+        assert_eq!(after.remaining, 3, "{algorithm:?}");
+        assert_eq!(rig.peek(&asked).await.remaining, 3);
+        // Of a counter that nobody has begun.
+        let other = item("q", &key, three(algorithm), 2);
+        assert_eq!(rig.refund(&other, 1, state.window).await.remaining, 3, "{algorithm:?}");
+        assert_eq!(rig.charge(of(vec![other], 2)).await.admitted, 1, "{algorithm:?}");
+    }
+}
+
+async fn a_refund_never_moves_a_window(rig: &Rig) {
+    let (key, rule) = (key(), fixed(3, 600));
+    let asked = item("p", &key, rule, 3);
+    let (_, first) = rig.spend(&asked).await;
+    rig.advance(LONG / 2).await;
+    let after = rig.refund(&asked, 3, first.window).await;
+    assert_eq!(after.remaining, 3);
+    assert!(after.reset <= LONG / 2, "it began anew: {after:?}");
+    let (admitted, again) = rig.spend(&asked).await;
+    assert!(admitted && again.reset <= LONG / 2, "it began anew: {again:?}");
+    rig.advance(LONG / 2).await;
+    assert!(rig.spend(&asked).await.0);
+}
+
+async fn a_refund_lapses_with_its_window(rig: &Rig) {
+    let key = key();
+    for algorithm in [Algorithm::Fixed, Algorithm::Sliding] {
+        let asked = item("p", &key, three(algorithm), 3);
+        let (_, first) = rig.spend(&asked).await;
+        rig.pass(LONG * 2).await;
+        assert!(rig.spend(&asked).await.0);
+        let after = rig.refund(&asked, 3, first.window).await;
+        assert_eq!(after.remaining, 0, "{algorithm:?}: it was of another window");
+    }
+}
+
+async fn a_refund_of_a_debt_that_is_paid_off_is_nothing(rig: &Rig) {
+    let (key, rule) = (key(), gcra(1, 100, 4));
+    let asked = |cost| item("p", &key, rule, cost);
+    let (_, first) = rig.spend(&asked(4)).await;
+    rig.advance(300 * SECOND).await;
+    assert!(rig.spend(&asked(3)).await.0);
+    // Three of the first four are paid off.
+    let after = rig.refund(&asked(0), 4, first.window).await;
+    assert!(after.remaining <= 1, "{after:?}");
+    rig.advance(100 * SECOND).await;
+    let before = rig.peek(&asked(0)).await.remaining;
+    assert_eq!(rig.refund(&asked(0), 4, first.window).await.remaining, before);
+}
+
+async fn a_later_charge_counts_beyond_the_limit(rig: &Rig) {
+    let key = key();
+    for algorithm in ALGORITHMS {
+        let asked = item("p", &key, three(algorithm), 1);
+        let after = rig.put_right(&asked, By::Charge { units: 5 }).await;
+        assert_eq!(after.remaining, 0, "{algorithm:?}");
+        let (admitted, state) = rig.spend(&asked).await;
+        assert!(!admitted && state.retry > Duration::ZERO && state.retry <= 2 * LONG, "{state:?}");
+        rig.advance(state.retry).await;
+        assert!(rig.spend(&asked).await.0, "{algorithm:?}");
+    }
+}
+
+/// As `three`, but six in the same time.
+fn six(algorithm: Algorithm) -> Rule {
+    match algorithm {
+        Algorithm::Fixed => fixed(6, 600),
+        Algorithm::Sliding => sliding(6, 600),
+        Algorithm::Gcra => gcra(1, 100, 6),
+    }
+}
+
+async fn another_quota_keeps_what_was_spent(rig: &Rig) {
+    let key = key();
+    for algorithm in ALGORITHMS {
+        let (small, large) = (three(algorithm), six(algorithm));
+        let asked = |rule, cost| item("p", &key, rule, cost);
+        assert!(rig.spend(&asked(large, 4)).await.0);
+        let (admitted, state) = rig.spend(&asked(small, 1)).await;
+        assert_eq!((admitted, state.remaining), (false, 0), "{algorithm:?}");
+        assert_eq!(rig.peek(&asked(large, 1)).await.remaining, 2, "{algorithm:?}");
+        assert!(rig.spend(&asked(large, 2)).await.0, "{algorithm:?}");
+        assert!(!rig.spend(&asked(large, 1)).await.0, "{algorithm:?}");
+    }
+}
+
+async fn a_shorter_window_ends_sooner(rig: &Rig) {
+    let key = key();
+    let cases = [(fixed(3, 6000), fixed(3, 600)), (sliding(3, 6000), sliding(3, 600))];
+    for (n, (long, short)) in cases.into_iter().enumerate() {
+        let asked = |rule| item("p", &key, rule, 3);
+        assert!(rig.spend(&asked(long)).await.0, "{n}");
+        let (admitted, state) = rig.spend(&asked(short)).await;
+        assert!(!admitted && state.retry <= 2 * LONG, "{n} {state:?}");
+        rig.pass(2 * LONG).await;
+        assert!(rig.spend(&asked(short)).await.0, "{n}");
+        // And a longer one leaves a window that has begun as it is, if it is fixed.
+        if n == 0 {
+            assert!(rig.peek(&asked(long)).await.reset <= LONG);
+        }
+    }
+}
+
+async fn a_clock_that_is_put_back_costs_a_window_at_most(rig: &Rig) {
+    let key = key();
+    for algorithm in ALGORITHMS {
+        let asked = item("p", &key, three(algorithm), 3);
+        assert!(rig.spend(&asked).await.0);
+        rig.put_back(LONG * 100).await;
+        let (admitted, state) = rig.spend(&asked).await;
+        assert!(!admitted && state.retry <= 2 * LONG, "{algorithm:?} {state:?}");
+        rig.advance(state.retry).await;
+        assert!(rig.spend(&asked).await.0, "{algorithm:?}: what was told is not so");
+    }
+}
+
+async fn a_clock_that_jumps_on_ends_windows(rig: &Rig) {
+    let key = key();
+    for algorithm in ALGORITHMS {
+        let asked = item("p", &key, three(algorithm), 3);
+        assert!(rig.spend(&asked).await.0);
+        rig.advance(LONG * 1_000_000).await;
+        assert!(rig.spend(&asked).await.0, "{algorithm:?}");
+        let again = Item { cost: 1, ..asked };
+        assert!(!rig.spend(&again).await.0, "{algorithm:?}: no more than the quota");
+    }
+}

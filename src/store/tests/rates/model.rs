@@ -1,0 +1,292 @@
+//! The embedded store against plain models: a window that is counted, a list of windows, and the theoretical
+//! arrival time of the next cell, each written down as its definition has it.
+
+use std::{collections::HashMap, sync::Arc};
+
+use proptest::prelude::*;
+
+use super::moves::{Call, Ledger, Move, moves};
+use crate::{
+    Key,
+    clock::{micros, millis},
+    store::{
+        Algorithm, Charge, Charged, Item, Rule, SettleCharge, State,
+        rate::By,
+        tests::{moves::cases, rig::Rig},
+    },
+};
+
+type Name = (Arc<str>, Key, Key, Algorithm);
+
+#[derive(Default)]
+struct Model {
+    now: u64,
+    fixed: HashMap<Name, (u64, u64)>,
+    /// Length of windows, and what was charged in each, by its start.
+    sliding: HashMap<Name, (u64, Vec<(u64, u64)>)>,
+    /// Rate, and the theoretical arrival time in parts of a microsecond: as many as the limit.
+    gcra: HashMap<Name, (Rule, u128)>,
+    refusals: HashMap<Name, (u32, u64)>,
+    blocked: HashMap<Name, u64>,
+}
+
+/// One counter once, by the first's rule but for the limit, which is the least.
+fn once(charge: &Charge) -> Vec<Item> {
+    charge.merged().map_or_else(|| charge.items.to_vec(), |(merged, _)| merged.items.to_vec())
+}
+
+impl Model {
+    fn name(item: &Item, tag: &Key) -> Name {
+        (item.policy.clone(), item.subject.clone(), tag.clone(), item.rule.algorithm())
+    }
+
+    /// What has ended is forgotten, and what stands there is brought to this rule.
+    fn look(&mut self, name: &Name, rule: &Rule) {
+        let now = self.now;
+        match *rule {
+            Rule::Fixed { window, .. } => {
+                self.fixed.retain(|_, (_, end)| *end > now);
+                if let Some((_, end)) = self.fixed.get_mut(name) {
+                    *end = (*end).min(now + millis(window));
+                }
+            }
+            Rule::Sliding { window, .. } => {
+                let length = millis(window);
+                let used = self.used(name);
+                let Some((old, windows)) = self.sliding.get_mut(name) else { return };
+                let (last, spent) = windows.last().copied().unwrap_or((now, 0));
+                // Of one in which nothing is spent nothing is left when it ends.
+                if now >= last + if spent > 0 { 2 * *old } else { *old } {
+                    self.sliding.remove(name);
+                    return;
+                }
+                if *old != length {
+                    (*old, *windows) = (length, vec![(now - length, used), (now, 0)]);
+                } else if now >= last + *old {
+                    windows.push((last + *old, 0));
+                }
+            }
+            Rule::Gcra { .. } => {
+                let Some((old, arrival)) = self.gcra.get(name).copied() else { return };
+                let (Rule::Gcra { limit: l, window: w, .. }, Rule::Gcra { limit, window, .. }) =
+                    (old, *rule)
+                else {
+                    panic!("none of these: {old:?}")
+                };
+                let us = u128::from(now) * 1000;
+                let debt = arrival.saturating_sub(us * u128::from(l));
+                // In units: debt / w. To the next whole part of the new one.
+                let (w, window) = (u128::from(micros(w)), u128::from(micros(window)));
+                let grain = gcd(u128::from(limit), window);
+                let parts = (debt * (window / grain)).div_ceil(w);
+                self.gcra.insert(name.clone(), (*rule, us * u128::from(limit) + parts * grain));
+            }
+        }
+    }
+
+    /// What of a sliding counter is within reach: of the last window all, of the one before its part.
+    fn used(&self, name: &Name) -> u64 {
+        let Some((length, windows)) = self.sliding.get(name) else { return 0 };
+        let reach = |(start, spent): &(u64, u64)| {
+            let left = (start + 2 * length).saturating_sub(self.now).min(*length);
+            (spent * left).div_ceil(*length)
+        };
+        windows.iter().rev().take(2).map(reach).sum()
+    }
+
+    /// Debt in parts, and parts of a unit.
+    fn debt(&self, name: &Name, rule: &Rule) -> (u128, u128) {
+        let Rule::Gcra { limit, window, .. } = *rule else { panic!("{rule:?}") };
+        let us = u128::from(self.now) * 1000 * u128::from(limit);
+        let arrival = self.gcra.get(name).map_or(0, |(_, arrival)| *arrival);
+        (arrival.saturating_sub(us), u128::from(micros(window)))
+    }
+
+    fn remaining(&self, name: &Name, rule: &Rule) -> u64 {
+        match *rule {
+            Rule::Fixed { limit, .. } => {
+                limit.saturating_sub(self.fixed.get(name).map_or(0, |(spent, _)| *spent))
+            }
+            Rule::Sliding { limit, .. } => limit.saturating_sub(self.used(name)),
+            Rule::Gcra { burst, .. } => {
+                let (debt, unit) = self.debt(name, rule);
+                let room = (u128::from(burst) * unit).saturating_sub(debt);
+                u64::try_from(room / unit).unwrap()
+            }
+        }
+    }
+
+    fn spend(&mut self, name: &Name, rule: &Rule, units: u64) {
+        let now = self.now;
+        match *rule {
+            _ if units == 0 => {}
+            Rule::Fixed { window, .. } => {
+                let end = now + millis(window);
+                self.fixed.entry(name.clone()).or_insert((0, end)).0 += units;
+            }
+            Rule::Sliding { window, .. } => {
+                let fresh = || (millis(window), vec![(now, 0)]);
+                let (_, windows) = self.sliding.entry(name.clone()).or_insert_with(fresh);
+                windows.last_mut().unwrap().1 += units;
+            }
+            Rule::Gcra { limit, window, .. } => {
+                let now = u128::from(now) * 1000 * u128::from(limit);
+                let (_, arrival) = self.gcra.entry(name.clone()).or_insert((*rule, 0));
+                *arrival = (*arrival).max(now) + u128::from(units) * u128::from(micros(window));
+            }
+        }
+    }
+
+    fn is_blocked(&self, name: &Name) -> bool {
+        self.blocked.get(name).is_some_and(|end| *end > self.now)
+    }
+
+    /// One after the other, all or none.
+    fn charge(&mut self, charge: &Charge, charged: &Charged) {
+        let items = once(charge);
+        let named: Vec<_> = items.iter().map(|i| (i, Self::name(i, &charge.tag))).collect();
+        named.iter().for_each(|(item, name)| self.look(name, &item.rule));
+        let mut admitted = 0;
+        for _ in 0..charge.times {
+            let (mut refused, mut lacking) = (false, Vec::new());
+            for (item, name) in &named {
+                let blocked = item.penalty.is_some() && self.is_blocked(name);
+                let lacks = item.cost > 0 && self.remaining(name, &item.rule) < item.cost;
+                refused |= blocked || lacks;
+                let ever = match item.rule {
+                    Rule::Fixed { limit, .. } | Rule::Sliding { limit, .. } => limit,
+                    Rule::Gcra { burst, .. } => burst,
+                };
+                if lacks && !blocked && item.cost <= ever {
+                    lacking.push((*item, name.clone()));
+                }
+            }
+            if refused {
+                lacking.iter().for_each(|(item, name)| self.strike(item, name));
+            } else {
+                admitted += 1;
+                named.iter().for_each(|(item, name)| self.spend(name, &item.rule, item.cost));
+            }
+        }
+        assert_eq!(charged.admitted, admitted);
+        for (item, state) in charge.items.iter().zip(&charged.states) {
+            self.says(&once(charge), item, &charge.tag, state);
+        }
+    }
+
+    fn strike(&mut self, item: &Item, name: &Name) {
+        let Some(penalty) = item.penalty else { return };
+        let whole = self.now + millis(item.rule.window());
+        let (strikes, end) = self.refusals.entry(name.clone()).or_insert((0, whole));
+        if *end <= self.now {
+            (*strikes, *end) = (0, whole);
+        }
+        (*strikes, *end) = (*strikes + 1, (*end).min(whole));
+        if *strikes >= penalty.after {
+            self.refusals.remove(name);
+            self.blocked.insert(name.clone(), self.now + millis(penalty.block));
+        }
+    }
+
+    fn says(&self, once: &[Item], item: &Item, tag: &Key, state: &State) {
+        let name = Self::name(item, tag);
+        let merged = once.iter().find(|other| Self::name(other, tag) == name).unwrap();
+        let remaining = self.remaining(&name, &merged.rule);
+        assert_eq!(state.remaining, remaining, "{item:?}");
+        let blocked = merged.penalty.is_some() && self.is_blocked(&name);
+        assert_eq!(state.blocked, blocked, "{item:?}");
+        let lets_in = (merged.cost == 0 || remaining >= merged.cost) && !blocked;
+        assert_eq!(state.retry.is_zero(), lets_in, "{item:?} {state:?}");
+    }
+
+    fn settle(&mut self, call: &SettleCharge, states: &[State]) {
+        for (settled, state) in call.items.iter().zip(states) {
+            let (policy, subject) = (settled.policy.clone(), settled.subject.clone());
+            let item = Item { policy, subject, rule: settled.rule, cost: 0, penalty: None };
+            let name = Self::name(&item, &call.tag);
+            self.look(&name, &item.rule);
+            match settled.by {
+                By::Charge { units } => self.spend(&name, &item.rule, units),
+                By::Refund { units, window } => self.refund(&name, &item.rule, units, window),
+            }
+            self.says(std::slice::from_ref(&item), &item, &call.tag, state);
+        }
+    }
+
+    fn refund(&mut self, name: &Name, rule: &Rule, units: u64, window: u64) {
+        match *rule {
+            Rule::Fixed { .. } => {
+                let same = self.fixed.get_mut(name).filter(|(_, end)| *end == window);
+                same.into_iter().for_each(|(spent, _)| *spent = spent.saturating_sub(units));
+            }
+            Rule::Sliding { .. } => {
+                let windows = self.sliding.get_mut(name).map(|(_, windows)| windows);
+                let mut all = windows.into_iter().flatten();
+                let same = all.find(|(start, _)| *start == window);
+                same.into_iter().for_each(|(_, spent)| *spent = spent.saturating_sub(units));
+            }
+            Rule::Gcra { limit, .. } => {
+                let now = u128::from(self.now) * 1000;
+                let (debt, unit) = self.debt(name, rule);
+                // First in, first out: what of the debt at that time would not have been paid off yet.
+                let owed = (u128::from(window).saturating_sub(now)) * u128::from(limit);
+                let back = (u128::from(units) * unit).min(owed).min(debt);
+                if let Some((_, arrival)) = self.gcra.get_mut(name) {
+                    *arrival -= back;
+                }
+            }
+        }
+    }
+
+    fn reset(&mut self, item: &Item, tag: &Key) {
+        let name = Self::name(item, tag);
+        self.fixed.remove(&name);
+        self.sliding.remove(&name);
+        self.gcra.remove(&name);
+        self.refusals.remove(&name);
+        self.blocked.remove(&name);
+    }
+}
+
+fn gcd(a: u128, b: u128) -> u128 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+async fn play(made: &[Move]) {
+    let rig = Rig::memory();
+    let mut ledger = Ledger::new(false);
+    // As the manual clock.
+    let mut model = Model { now: 1_700_000_000_000, ..Model::default() };
+    for made in made {
+        match ledger.call(made) {
+            None => {}
+            Some(Call::Charge(charge)) => {
+                let charged = rig.charge(charge.clone()).await;
+                model.charge(&charge, &charged);
+                ledger.hear(&charge, &charged);
+            }
+            Some(Call::Settle(call)) => {
+                let states = rig.settle_charge(call.clone()).await;
+                model.settle(&call, &states);
+            }
+            Some(Call::Reset(tag, item)) => {
+                rig.reset(&item, &tag).await;
+                model.reset(&item, &tag);
+            }
+            Some(Call::Pass(time)) => {
+                rig.advance(time).await;
+                model.now += millis(time);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(1000))]
+
+    #[test]
+    fn each_algorithm_counts_as_its_definition_says(made in moves(50)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(play(&made));
+    }
+}

@@ -1,0 +1,148 @@
+//! Random sequences of charges and settlements.
+//!
+//! Times are whole numbers of [`STEP`], and so is every moment at which a decision changes. On Redis real time
+//! passes besides, which is always a little more than the clock of the model says; what is due exactly now
+//! is due then too, and what is not is a whole step away.
+
+use std::{sync::Arc, time::Duration};
+
+use proptest::prelude::*;
+
+use crate::{
+    Key,
+    store::{
+        Charge, Charged, Item, Penalty, Rule, SettleCharge, Settled, rate::By,
+        tests::rig::neighbours,
+    },
+};
+
+pub(super) const STEP: Duration = Duration::from_secs(10);
+
+/// Policy, subject, algorithm, which of its quotas.
+pub(super) type Which = (u8, usize, usize, usize);
+
+#[derive(Debug, Clone)]
+pub(super) enum Move {
+    /// Tag, counters with what each costs, times, whether they have penalties.
+    Charge(usize, Vec<(Which, u64)>, u32, bool),
+    /// Of the nth of the latest charges: of which counter, how much.
+    Refund(usize, usize, u64),
+    More(usize, Which, u64),
+    Reset(usize, Which),
+    Pass(u32),
+}
+
+pub(super) fn moves(most: usize) -> impl Strategy<Value = Vec<Move>> {
+    let which = || {
+        let few = prop_oneof![3 => Just(0_usize), 1 => Just(1)];
+        (0..2_u8, few, 0..3_usize, prop_oneof![4 => Just(0_usize), 1 => 1..3_usize])
+    };
+    let tag = || prop_oneof![3 => Just(0_usize), 1 => Just(1)];
+    let items = prop::collection::vec((which(), 0..4_u64), 1..4);
+    let any = prop_oneof![
+        8 => (tag(), items, 0..4_u32, prop::bool::weighted(0.3))
+            .prop_map(|(tag, items, times, penalty)| Move::Charge(tag, items, times, penalty)),
+        4 => (0..4_usize, 0..3_usize, 0..4_u64).prop_map(|(n, at, units)| Move::Refund(n, at, units)),
+        1 => (tag(), which(), 0..4_u64).prop_map(|(tag, which, units)| Move::More(tag, which, units)),
+        1 => (tag(), which()).prop_map(|(tag, which)| Move::Reset(tag, which)),
+        5 => (1..4_u32).prop_map(Move::Pass),
+    ];
+    prop::collection::vec(any, 1..most)
+}
+
+pub(super) fn rule(algorithm: usize, quota: usize) -> Rule {
+    let window = |steps: u32| STEP * steps;
+    match (algorithm, quota) {
+        (0, 0) => Rule::Fixed { limit: 4, window: window(3) },
+        (0, 1) => Rule::Fixed { limit: 6, window: window(2) },
+        (0, _) => Rule::Fixed { limit: 2, window: window(5) },
+        (1, 0) => Rule::Sliding { limit: 4, window: window(4) },
+        (1, 1) => Rule::Sliding { limit: 6, window: window(4) },
+        (1, _) => Rule::Sliding { limit: 3, window: window(2) },
+        (_, 0) => Rule::Gcra { limit: 1, window: window(1), burst: 4 },
+        (_, 1) => Rule::Gcra { limit: 1, window: window(2), burst: 6 },
+        (..) => Rule::Gcra { limit: 2, window: window(1), burst: 3 },
+    }
+}
+
+/// A move, with what a store has told of the charges before it.
+#[derive(Debug, Clone)]
+pub(super) enum Call {
+    Charge(Charge),
+    Settle(SettleCharge),
+    Reset(Key, Item),
+    Pass(Duration),
+}
+
+/// What one store was asked and has answered.
+pub(super) struct Ledger {
+    subjects: [Key; 2],
+    made: Vec<(Charge, Charged, Vec<bool>)>,
+    /// Real time passes: a debt that is paid off at another pace in between is not given back to the last bit.
+    real_time: bool,
+    changed: bool,
+}
+
+impl Ledger {
+    pub(super) fn new(real_time: bool) -> Self {
+        Self { subjects: neighbours::<2>(), made: Vec::new(), real_time, changed: false }
+    }
+
+    /// What a move means now; nothing, if there is nothing to give back.
+    pub(super) fn call(&mut self, made: &Move) -> Option<Call> {
+        Some(match made {
+            Move::Charge(tag, items, times, penalty) => {
+                let penalty = penalty.then_some(Penalty { after: 3, block: STEP * 2 });
+                self.changed |= items.iter().any(|((.., quota), _)| *quota > 0);
+                let item = |(which, cost): &(Which, u64)| self.item(*which, *cost, penalty);
+                let items = items.iter().map(item).collect();
+                Call::Charge(Charge { tag: self.subjects[*tag].clone(), items, times: *times })
+            }
+            Move::Refund(n, at, units) => {
+                let at_charge = self.made.len().checked_sub(1 + n)?;
+                let (charge, charged, refunded) = &mut self.made[at_charge];
+                let at = at % charge.items.len();
+                if charged.admitted == 0 || std::mem::replace(&mut refunded[at], true) {
+                    return None;
+                }
+                let item = &charge.items[at];
+                if self.real_time && self.changed && matches!(item.rule, Rule::Gcra { .. }) {
+                    return None;
+                }
+                let units = (*units).min(item.cost * u64::from(charged.admitted));
+                let by = By::Refund { units, window: charged.states[at].window };
+                Call::Settle(settled(&charge.tag, item, by))
+            }
+            Move::More(tag, which, units) => {
+                self.changed |= which.3 > 0;
+                let item = self.item(*which, 0, None);
+                Call::Settle(settled(&self.subjects[*tag], &item, By::Charge { units: *units }))
+            }
+            Move::Reset(tag, which) => {
+                Call::Reset(self.subjects[*tag].clone(), self.item(*which, 0, None))
+            }
+            Move::Pass(steps) => Call::Pass(STEP * *steps),
+        })
+    }
+
+    pub(super) fn hear(&mut self, charge: &Charge, charged: &Charged) {
+        let refunded = vec![false; charge.items.len()];
+        self.made.push((charge.clone(), charged.clone(), refunded));
+    }
+
+    fn item(
+        &self,
+        (policy, subject, algorithm, quota): Which,
+        cost: u64,
+        penalty: Option<Penalty>,
+    ) -> Item {
+        let policy: Arc<str> = policy.to_string().into();
+        let subject = self.subjects[subject].clone();
+        Item { policy, subject, rule: rule(algorithm, quota), cost, penalty }
+    }
+}
+
+fn settled(tag: &Key, item: &Item, by: By) -> SettleCharge {
+    let Item { policy, subject, rule, .. } = item.clone();
+    SettleCharge { tag: tag.clone(), items: vec![Settled { policy, subject, rule, by }] }
+}

@@ -1,0 +1,119 @@
+//! What is promised of every algorithm, whatever is asked: on the embedded store, whose clock stands still.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::{item, of};
+use crate::store::{
+    Item, Rule,
+    tests::{
+        moves::cases,
+        rig::{Rig, key},
+    },
+};
+
+fn rules() -> impl Strategy<Value = Rule> {
+    let window = || (1..5000_u64).prop_map(Duration::from_millis);
+    prop_oneof![
+        (1..9_u64, window()).prop_map(|(limit, window)| Rule::Fixed { limit, window }),
+        (1..9_u64, window()).prop_map(|(limit, window)| Rule::Sliding { limit, window }),
+        (1..9_u64, window(), 1..9_u64).prop_map(|(limit, window, burst)| Rule::Gcra {
+            limit,
+            window,
+            burst
+        }),
+    ]
+}
+
+/// Costs, times, and how many ms pass before.
+fn asked() -> impl Strategy<Value = Vec<(u64, u32, u64)>> {
+    prop::collection::vec((1..4_u64, 0..4_u32, 0..900_u64), 1..40)
+}
+
+/// What was admitted, and when.
+type Log = Vec<(u64, u64)>;
+
+/// The most that may be let in within any stretch of so many ms, by the definition of the rule.
+fn most(rule: &Rule, stretch: u64) -> u64 {
+    let whole = |window: Duration| u64::try_from(window.as_millis()).unwrap();
+    match *rule {
+        // Windows do not overlap: a stretch touches so many of them.
+        Rule::Fixed { limit, window } => limit * (stretch / whole(window) + 2),
+        Rule::Sliding { limit, window } => limit * (stretch / whole(window) + 2),
+        Rule::Gcra { limit, window, burst } => burst + stretch * limit / whole(window),
+    }
+}
+
+fn never_too_much(rule: &Rule, log: &Log) {
+    for (at, (from, _)) in log.iter().enumerate() {
+        let mut sum = 0;
+        for (until, units) in &log[at..] {
+            sum += units;
+            let most = most(rule, until - from);
+            assert!(sum <= most, "{sum} in {} ms, may be {most}: {log:?}", until - from);
+        }
+    }
+}
+
+async fn play(rule: Rule, asked: &[(u64, u32, u64)]) {
+    let (rig, key) = (Rig::memory(), key());
+    let (mut now, mut log) = (0, Log::new());
+    for &(cost, times, pass) in asked {
+        rig.advance(Duration::from_millis(pass)).await;
+        now += pass;
+        let wanted = item("p", &key, rule, cost);
+        let before = rig.peek(&wanted).await;
+        let charged = rig.charge(of(vec![wanted.clone()], times)).await;
+        let state = &charged.states[0];
+        let spent = u64::from(charged.admitted) * cost;
+        assert_eq!(state.remaining + spent, before.remaining, "exactly what was admitted is gone");
+        if charged.admitted > 0 {
+            log.push((now, spent));
+        }
+        assert_eq!(rig.peek(&wanted).await, *state, "what was told stands");
+        waiting(&rig, &wanted, &mut now, &mut log).await;
+    }
+    never_too_much(&rule, &log);
+}
+
+/// Who is refused and waits as long as he is told is let in; a millisecond before that he is not. Sooner than
+/// told there is no more quota.
+async fn waiting(rig: &Rig, wanted: &Item, now: &mut u64, log: &mut Log) {
+    let (admitted, state) = rig.spend(wanted).await;
+    if admitted {
+        log.push((*now, wanted.cost));
+        return;
+    }
+    if state.retry == Duration::MAX {
+        return;
+    }
+    let told = u64::try_from(state.retry.as_millis()).unwrap();
+    assert!(told > 0, "{state:?}");
+    assert!(state.reset <= state.retry, "{state:?}");
+    let early = Duration::from_millis(told - 1);
+    rig.advance(early).await;
+    assert!(!rig.spend(wanted).await.0, "it could have been told to come sooner than {told}");
+    rig.advance(Duration::from_millis(1)).await;
+    let (admitted, state) = rig.spend(wanted).await;
+    assert!(admitted, "not after {told} ms: {state:?}");
+    *now += told;
+    log.push((*now, wanted.cost));
+    let full = state.full;
+    let part = full.saturating_sub(Duration::from_millis(1));
+    rig.advance(part).await;
+    assert_ne!(rig.peek(wanted).await.full, Duration::ZERO, "full sooner than told");
+    rig.advance(full - part).await;
+    assert_eq!(rig.peek(wanted).await.full, Duration::ZERO, "not full in time");
+    *now += u64::try_from(full.as_millis()).unwrap();
+}
+
+proptest! {
+    #![proptest_config(cases(600))]
+
+    #[test]
+    fn never_too_much_and_waiting_as_told_helps(rule in rules(), asked in asked()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(play(rule, &asked));
+    }
+}
