@@ -27,10 +27,10 @@ pub(super) fn run(bench: &mut Bench) -> Outcome<Vec<Figure>> {
     let contest = Contest::run(bench, &ALONE, &KINDS)?;
     for kind in [Kind::TowerRateLimiter, Kind::ByHand(1), Kind::LayerAxum, Kind::LayerActix] {
         let trips = short(median(&trips(&contest, kind)));
-        let alone = paired_ratios(&added(&contest, kind), &p50(contest.ping()));
-        let alone = short(median(&alone));
+        let within = paired_ratios(&added(&contest, kind), &added(&contest, Kind::Ping));
+        let within = short(median(&within));
         println!(
-            "  beside the figures: {kind} adds {trips} round trips, {alone} of those without HTTP"
+            "  beside the figures: {kind} adds {trips} round trips, {within} of those that a handler makes"
         );
     }
     let figure = |id, kind: Kind| Figure {
@@ -43,11 +43,11 @@ pub(super) fn run(bench: &mut Bench) -> Outcome<Vec<Figure>> {
     Ok(vec![figure("3d", Kind::LayerAxum), figure("3e", Kind::LayerActix)])
 }
 
-/// By how many round trips the middle request takes longer than without a limit. One is what a `PING` from
-/// the same place adds: the threads that wake each other are the same, which a process that does nothing
-/// but `PING` has not got.
+/// By how many round trips the middle request takes longer than without a limit. One is a `PING` of a
+/// process that does nothing else. Printed beside it: in `PING`s of an HTTP handler, which takes longer for one,
+/// since its threads have to wake each other.
 fn trips(contest: &Contest, kind: Kind) -> Vec<f64> {
-    paired_ratios(&added(contest, kind), &added(contest, Kind::Ping))
+    paired_ratios(&added(contest, kind), &p50(contest.ping()))
 }
 
 /// By how much, in ms.
