@@ -289,7 +289,10 @@ fn escape_into(out: &mut String, bytes: &[u8]) {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => out.push(byte.into()),
             _ => {
-                let _ = write!(out, "%{byte:02X}");
+                // Not by `write!`: a route's pattern is mostly made of these.
+                const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+                let [high, low] = [byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)]);
+                out.extend(['%', high.into(), low.into()]);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The response body: the inner service's own, or a reply of ours.
 
 use std::{
+    borrow::Cow,
     error::Error as StdError,
     fmt,
     pin::Pin,
@@ -155,7 +156,16 @@ pub fn response<B>(reply: Reply) -> Response<GateBody<B>> {
 /// Appends, so that two layers with a policy each make one list (RFC 9651 section 4.2).
 pub(super) fn add_fields<B>(response: &mut Response<B>, fields: Fields) {
     for (name, value) in fields.into_iter().filter(|(_, value)| value.is_ascii()) {
-        let name = HeaderName::from_bytes(name.as_bytes());
+        let name = match name {
+            // Of a static name nothing is copied; but one that is none would panic.
+            Cow::Borrowed(name)
+                if name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-')
+                    && !name.is_empty() =>
+            {
+                Ok(HeaderName::from_static(name))
+            }
+            name => HeaderName::from_bytes(name.as_bytes()),
+        };
         // The text as it is: no copy.
         let value = HeaderValue::from_maybe_shared(Bytes::from(value));
         if let (Ok(name), Ok(value)) = (name, value) {
