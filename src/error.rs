@@ -27,6 +27,8 @@ pub enum ErrorKind {
     Protocol,
     /// The configuration is wrong: URL, password, number of shards. Trying again does not help.
     Config,
+    /// A charge costs more than its quota ever lets in at once: nothing was charged, and no waiting helps.
+    CostAboveQuota,
 }
 
 impl Error {
@@ -62,6 +64,7 @@ impl fmt::Display for Error {
             ErrorKind::Timeout => "no answer from the store in time; the call may have run",
             ErrorKind::Protocol => "the store gave an answer that is not lockgate's",
             ErrorKind::Config => "the store is not configured rightly",
+            ErrorKind::CostAboveQuota => "the cost is more than the quota ever lets in at once",
         };
         write!(f, "{}: {what}", self.operation)?;
         match (&self.kind, &self.source) {

@@ -68,7 +68,16 @@ impl Key {
         // Digits, dots and dashes: nothing to escape. The longest one has 48 of them.
         let mut text = String::with_capacity(48);
         let _ = match address.to_canonical() {
-            IpAddr::V4(v4) => write!(text, "a:::{v4}"),
+            // The commonest key of all, and formatting it takes a tenth of refusing a request.
+            IpAddr::V4(v4) => {
+                let mut before = "a:::";
+                for octet in v4.octets() {
+                    text.push_str(before);
+                    text.push_str(itoa::Buffer::new().format(octet));
+                    before = ".";
+                }
+                Ok(())
+            }
             IpAddr::V6(v6) => {
                 let prefix = u32::from(ipv6_prefix.min(128));
                 let mask = u128::MAX.checked_shl(128 - prefix).unwrap_or(0);

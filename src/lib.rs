@@ -52,8 +52,8 @@ pub use self::{
     },
     outage::Outage,
     rate_limit::{
-        Decision, Lists, Policy, Quota, RateFields, RateLimit, RateStatus, Reason, Refusal,
-        Requests, Standing,
+        Decision, Lists, Policy, PolicyDecision, Quota, RateFields, RateLimit, RateStatus, Reason,
+        Refusal, Requests, Standing,
     },
     reply::{Fields, Reply},
     store::{JobId, JobState, Loss, Store},

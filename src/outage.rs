@@ -6,6 +6,12 @@ use crate::reply::Reply;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outage {
+    /// Rate limits alone: this process limits by itself, at its share of the quota. Each process that
+    /// limits counts as one, as far as they were last heard of, and a key begins with its share of what
+    /// was left of it. When the store has answered for a second again, it is asked again; what was let in
+    /// meanwhile is not charged to it. So all processes together let in about the quota; those that
+    /// nobody has heard of come on top, and where the quota is less than one for each, each lets one in.
+    Local,
     /// 503 with `Retry-After`: never 429 or 409, since nobody's quota is spent and nothing is busy.
     Refuse,
     /// Let it pass, marked: a lock without a fence, a rate limit without fields.

@@ -62,6 +62,17 @@ table! { each_store {
         a_route_has_one_quota,
         processes_share_a_quota,
         namespaces_share_no_quota;
+    limits:
+        several_policies_of_one_key_are_all_kept,
+        several_policies_of_several_keys_are_all_kept,
+        a_group_counts_by_itself,
+        a_shadow_refuses_nobody,
+        one_policy_twice_is_charged_once,
+        quotas_can_be_those_of_a_plan,
+        requests_can_cost_more_than_others,
+        failures_can_be_free,
+        the_handler_can_say_what_it_cost,
+        processes_lease_of_one_quota;
     client:
         a_proxy_is_believed_whom_it_speaks_for,
         nobody_else_is_believed,
@@ -229,6 +240,7 @@ table! { only_redis {
         a_lock_is_503_and_comes_back,
         a_lock_can_be_admitted,
         a_quota_admits_or_refuses,
+        a_quota_is_kept_by_the_process_alone,
         a_request_is_not_deferred,
         an_acceptance_without_an_answer,
         a_store_that_hangs_is_away;

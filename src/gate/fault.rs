@@ -17,6 +17,11 @@ pub enum KeyFault {
 }
 
 impl KeyFault {
+    /// True if the request may pass untouched.
+    pub(crate) fn lets_pass(&self) -> bool {
+        matches!(self, Self::Unmatched | Self::Exempt)
+    }
+
     /// The answer, or `None` if the request may pass untouched.
     pub(crate) fn answer(self, layer: &str) -> Option<Reply> {
         match self {

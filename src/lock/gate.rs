@@ -94,7 +94,8 @@ impl<N: ?Sized> LockGate<N> {
             node = %facts.store.node(), %error, policy = ?self.policy.outage, "no lock: store away"
         );
         match self.policy.outage {
-            Outage::Refuse => {
+            // Locks are not kept locally: no layer can be set so.
+            Outage::Refuse | Outage::Local => {
                 // As below in `enter`; and this may be the status of a busy answer too.
                 if let Some(slot) = facts.slot {
                     slot.empty();

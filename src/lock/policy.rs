@@ -282,8 +282,16 @@ impl<N: ?Sized> LockGate<N> {
     }
 
     /// See `LockLayer::on_outage`.
+    ///
+    /// # Panics
+    ///
+    /// If it is [`Outage::Local`].
     #[must_use]
     pub fn on_outage(self, outage: Outage) -> Self {
+        assert!(
+            outage != Outage::Local,
+            "LockLayer::on_outage: a process can't keep others from a lock by itself; refuse or admit"
+        );
         self.with(|policy| policy.outage = outage)
     }
 }

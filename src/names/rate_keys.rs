@@ -107,26 +107,26 @@ macro_rules! __rate_limit_keys {
         impl RateLimitLayer {
             /// A quota for each value of these keys: one of them, or a tuple of up to four.
             #[must_use]
-            pub fn by(keys: impl Into<Keys>, quota: ::lockgate::Quota) -> Self {
-                Self { gate: ::lockgate::rate_limit::RateLimitGate::new(keys.into().into(), quota) }
+            pub fn by(keys: impl Into<Keys>, policy: impl Into<::lockgate::Policy>) -> Self {
+                Self { gate: ::lockgate::rate_limit::RateLimitGate::new(keys.into().into(), policy) }
             }
 
             /// A quota for each client address, also behind proxies: see
             /// [`ClientAddress`](::lockgate::ClientAddress) for what is believed of whom.
             #[must_use]
-            pub fn by_client(address: ::lockgate::ClientAddress, quota: ::lockgate::Quota) -> Self {
-                Self::by(Keys::client(address), quota)
+            pub fn by_client(address: ::lockgate::ClientAddress, policy: impl Into<::lockgate::Policy>) -> Self {
+                Self::by(Keys::client(address), policy)
             }
 
             /// A quota for each value that a layer further out has put into the request's extensions under
             /// this type, such as the account of an authentication. A request without it is a fault of the
             /// wiring: 500, and a log line.
             #[must_use]
-            pub fn by_extension<T>(quota: ::lockgate::Quota) -> Self
+            pub fn by_extension<T>(policy: impl Into<::lockgate::Policy>) -> Self
             where
                 T: ::std::fmt::Display + Send + Sync + 'static,
             {
-                Self::by(Keys::extension::<T>(), quota)
+                Self::by(Keys::extension::<T>(), policy)
             }
 
             /// Lets some clients through uncounted, and refuses others with 403. Default: empty lists.

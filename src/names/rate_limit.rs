@@ -19,42 +19,56 @@ macro_rules! __rate_limit_names {
             /// as `X-Forwarded-For` are not looked at: anybody can send them. Behind a proxy, where all its
             /// clients would share a quota, use [`by_client`](Self::by_client).
             #[must_use]
-            pub fn by_ip(quota: ::lockgate::Quota) -> Self {
-                Self::by(::lockgate::gate::KeySource::ip(), quota)
+            pub fn by_ip(policy: impl Into<::lockgate::Policy>) -> Self {
+                Self::by(::lockgate::gate::KeySource::ip(), policy)
             }
 
             /// A quota for each value of a header field, such as an API key. A request without it, or
             /// with more than one, is answered with 400.
             #[must_use]
-            pub fn by_header(name: &str, quota: ::lockgate::Quota) -> Self {
-                Self::by(::lockgate::gate::KeySource::header(name), quota)
+            pub fn by_header(name: &str, policy: impl Into<::lockgate::Policy>) -> Self {
+                Self::by(::lockgate::gate::KeySource::header(name), policy)
             }
 
             /// A quota for each value of a parameter of the matched route.
             #[must_use]
-            pub fn by_path_param(name: &str, quota: ::lockgate::Quota) -> Self {
-                Self::by(::lockgate::gate::KeySource::path_param(name), quota)
+            pub fn by_path_param(name: &str, policy: impl Into<::lockgate::Policy>) -> Self {
+                Self::by(::lockgate::gate::KeySource::path_param(name), policy)
             }
 
             /// One quota for each route, whoever asks.
             #[must_use]
-            pub fn by_route(quota: ::lockgate::Quota) -> Self {
-                Self::by(::lockgate::gate::KeySource::route(), quota)
+            pub fn by_route(policy: impl Into<::lockgate::Policy>) -> Self {
+                Self::by(::lockgate::gate::KeySource::route(), policy)
             }
 
             /// A quota for each value the function returns; `None` is answered with 400.
             #[must_use]
             pub fn by_key(
                 key: impl Fn(&$native) -> Option<String> + Send + Sync + 'static,
-                quota: ::lockgate::Quota,
+                policy: impl Into<::lockgate::Policy>,
             ) -> Self {
-                Self::by(::lockgate::gate::KeySource::function(key), quota)
+                Self::by(::lockgate::gate::KeySource::function(key), policy)
             }
 
-            /// The policy's name, which clients see and counters are kept under. Default `default`.
+            /// And this layer's policies: a request has to be within all of them, and is charged to all or
+            /// to none. Settings of a policy are those of the one that was named last, so give the other
+            /// one its own before it is handed over.
+            ///
+            /// Policies whose keys are the same for a request, and all of a [group](Self::group_by), are
+            /// decided in one call. Others are asked one after the other; if one refuses, what was charged to
+            /// those before is given back. Of lists, fields and answers, those of the outer one count.
             #[must_use]
-            pub fn name(self, name: &str) -> Self {
-                Self { gate: self.gate.name(name) }
+            pub fn and(self, other: RateLimitLayer) -> Self {
+                Self { gate: self.gate.and(other.gate) }
+            }
+
+            /// Counts all policies of this layer under one key, so that one call decides about all of
+            /// them. What is counted in one group is not seen in another: a policy for all clients together
+            /// needs a group that they have in common. Default: each policy under its own key.
+            #[must_use]
+            pub fn group_by(self, keys: impl Into<Keys>) -> Self {
+                Self { gate: self.gate.group_by(keys.into().into()) }
             }
 
             /// Uses this store, whatever the request brings along.
@@ -62,12 +76,84 @@ macro_rules! __rate_limit_names {
             pub fn store(self, store: &::lockgate::Store) -> Self {
                 Self { gate: self.gate.store(store) }
             }
+        }
 
-            /// What to do while the store is away. Default [`Outage::Admit`](::lockgate::Outage): a
-            /// limiter that is down should not take the service down with it.
+        // Settings of the policy that was named last.
+        impl RateLimitLayer {
+            /// The policy's name, which clients see and counters are kept under: see
+            /// [`Policy::name`](::lockgate::Policy::name). Default `default`.
+            #[must_use]
+            pub fn name(self, name: &str) -> Self {
+                Self { gate: self.gate.name(name) }
+            }
+
+            /// What to do while the store is away. Default [`Outage::Local`](::lockgate::Outage): a limiter
+            /// that is down should not take the service down with it, nor leave it without a limit.
             #[must_use]
             pub fn on_outage(self, outage: ::lockgate::Outage) -> Self {
                 Self { gate: self.gate.on_outage(outage) }
+            }
+
+            /// Decides and reports, and lets the request pass: see
+            /// [`Policy::shadow`](::lockgate::Policy::shadow). Clients are not told of it.
+            #[must_use]
+            pub fn shadow(self) -> Self {
+                Self { gate: self.gate.shadow() }
+            }
+
+            /// What a request costs; 0 charges nothing. Default: what the policy says, 1. A request that
+            /// costs more than the quota ever lets in at once is answered with 403.
+            #[must_use]
+            pub fn cost_by(self, cost: impl Fn(&$native) -> u64 + Send + Sync + 'static) -> Self {
+                Self { gate: self.gate.cost_by(cost) }
+            }
+
+            /// A quota that depends on the request, such as its client's plan: the function looks at the
+            /// request, and what it returns may ask somebody else. Default: the layer's quota, for all.
+            ///
+            /// What it says is good for every request of that key for 10 s (see
+            /// [`quota_fresh_for`](Self::quota_fresh_for)), in this process, for at most 65,536 keys;
+            /// requests that come while it is asked ask as well. It has no deadline but its own. What was
+            /// spent stays spent when a quota changes, except between fixed windows, sliding ones and GCRA,
+            /// which count apart. Refusals are remembered for 100 ms, not to the end of the window.
+            #[must_use]
+            pub fn quota_by<F>(self, quota: impl Fn(&$native) -> F + Send + Sync + 'static) -> Self
+            where
+                F: ::std::future::Future<Output = ::lockgate::Quota> + Send + 'static,
+            {
+                Self { gate: self.gate.quota_by(quota) }
+            }
+
+            /// How long a quota is used without asking for it again. Default 10 s; zero asks each time.
+            ///
+            /// # Panics
+            ///
+            /// If there is no [`quota_by`](Self::quota_by) before it.
+            #[must_use]
+            pub fn quota_fresh_for(self, fresh: ::std::time::Duration) -> Self {
+                Self { gate: self.gate.quota_fresh_for(fresh) }
+            }
+
+            /// Gives back what a request was charged if the response has such a status; an error of the
+            /// inner service counts as 500. Default: never.
+            ///
+            /// The response waits until that is done. A refund lapses with the window that it was charged
+            /// in. A request that is dropped keeps its charge. Refusals are remembered for 100 ms, not to
+            /// the end of the window.
+            #[must_use]
+            pub fn refund_on(self, refund: impl Fn(u16) -> bool + Send + Sync + 'static) -> Self {
+                Self { gate: self.gate.refund_on(refund) }
+            }
+
+            /// Lets the handler say what its request has cost, with
+            /// [`RateStatus::charge`](::lockgate::RateStatus::charge). Default: it can't.
+            ///
+            /// More than was charged when it came counts even beyond the limit; less is given back as by
+            /// [`refund_on`](Self::refund_on), which goes before. What the handler has said counts also if
+            /// its request is dropped after that.
+            #[must_use]
+            pub fn settle_by_handler(self) -> Self {
+                Self { gate: self.gate.settle_by_handler() }
             }
         }
     };

@@ -1,78 +1,142 @@
 //! The limiter, used on its own.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use super::quota::Policy;
+use super::{
+    decision::Decision,
+    engine::{Ask, Engine, Question},
+    policy::Policy,
+};
 use crate::{
-    error::Error,
+    error::{Error, ErrorKind},
     key::Key,
-    store::{Charge, Item, Rule, Store},
+    store::Store,
 };
 
-/// A policy on a store. Made by [`Store::rate_limit`].
+/// One policy or more on a store. Made by [`Store::rate_limit`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockgate::Error> {
+/// use std::time::Duration;
+/// use lockgate::{Policy, Quota, Store};
+///
+/// let second = Policy::new(Quota::requests(10).per(Duration::from_secs(1))).name("burst");
+/// let day = Policy::new(Quota::requests(50_000).per(Duration::from_secs(86_400))).name("day");
+/// let limit = Store::memory().rate_limit(second).and(day);
+/// let decision = limit.check("customer:7", 4).await?;
+/// assert!(decision.is_admitted());
+/// assert_eq!(decision.remaining(), 6);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone)]
 pub struct RateLimit {
     store: Store,
-    policy: Policy,
-    counter: Arc<str>,
+    engine: Arc<Engine>,
+    policies: Vec<Arc<Policy>>,
+    group: Option<Key>,
 }
 
 impl Store {
-    /// A limiter of this policy.
+    /// A limiter of this policy, or of this quota under the name `default`.
     #[must_use]
-    pub fn rate_limit(&self, policy: Policy) -> RateLimit {
-        let counter = policy.counter();
-        RateLimit { store: self.clone(), policy, counter }
+    pub fn rate_limit(&self, policy: impl Into<Policy>) -> RateLimit {
+        RateLimit {
+            store: self.clone(),
+            engine: Engine::of(self),
+            policies: vec![Arc::new(policy.into())],
+            group: None,
+        }
     }
 }
 
-/// What a limiter says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decision {
-    admitted: bool,
-    remaining: u64,
-    reset: Duration,
-}
-
 impl RateLimit {
-    /// Charges `cost` to the key's window, or nothing if that would be too much. A cost above the
-    /// whole quota is never admitted.
+    /// And this policy: requests have to be within all of them, and are charged to all or to none.
+    #[must_use]
+    pub fn and(mut self, policy: impl Into<Policy>) -> Self {
+        self.policies.push(Arc::new(policy.into()));
+        self
+    }
+
+    /// Counts everything under this key, so that one call decides about
+    /// [several keys](Self::check_each). Counters of another group, or of none, are others.
+    #[must_use]
+    pub fn group_by(mut self, key: impl Into<Key>) -> Self {
+        self.group = Some(key.into());
+        self
+    }
+
+    /// Charges `cost` to the key in every policy, or nothing in any if that would be too much in one. A
+    /// cost of 0 is let in, and not asked about.
     ///
     /// If the future is dropped, the charge may have been made.
     ///
     /// # Errors
     ///
-    /// [`Error`] if the store is away. A call that may have been charged is not sent again.
+    /// [`ErrorKind::CostAboveQuota`] if no waiting would help. Where the policy is
+    /// [`Outage::Refuse`](crate::Outage), that the store is away; a call that may have been charged is not
+    /// sent again.
     pub async fn check(&self, key: impl Into<Key>, cost: u64) -> Result<Decision, Error> {
-        let (quota, subject) = (self.policy.quota(), key.into());
-        let rule = Rule::Fixed { limit: quota.limit(), window: quota.window() };
-        let tag = subject.clone();
-        let policy = Arc::clone(&self.counter);
-        let items = Arc::new([Item { policy, subject, rule, cost, penalty: None }]);
-        let charged = self.store.backend().charge(Charge { tag, items, times: 1 }).await?;
-        let state = charged.states.first();
-        let remaining = state.map_or(quota.limit(), |state| state.remaining);
-        let reset = state.map_or(quota.window(), |state| state.reset);
-        Ok(Decision { admitted: charged.admitted == 1, remaining, reset })
+        self.decide(&self.same(&key.into(), cost)).await
+    }
+
+    /// As [`check`](Self::check), with a key and a cost for each policy, in their order; policies that have
+    /// none are not asked. What is more than there are policies is left out.
+    ///
+    /// Keys that are no [group](Self::group_by) are charged one after the other: when one refuses, what
+    /// was charged to those before is given back. Nothing is ever let in that should not be, but
+    /// somebody else may be refused in between.
+    ///
+    /// # Errors
+    ///
+    /// As `check`.
+    pub async fn check_each<K: Into<Key>>(
+        &self,
+        keys: impl IntoIterator<Item = (K, u64)>,
+    ) -> Result<Decision, Error> {
+        let pairs = self.policies.iter().zip(keys);
+        let questions = pairs.map(|(policy, (key, cost))| Question::new(policy, key.into(), cost));
+        let ask = Ask { questions: questions.collect(), group: self.group.clone() };
+        self.decide(&ask).await
+    }
+
+    /// What [`check`](Self::check) would say now. Charges nothing, and always asks the store.
+    ///
+    /// # Errors
+    ///
+    /// As `check`, and that the store is away whatever the policy says.
+    pub async fn peek(&self, key: impl Into<Key>, cost: u64) -> Result<Decision, Error> {
+        let decision = self.engine.peek(&self.store, &self.same(&key.into(), cost)).await?;
+        hopeless(decision)
+    }
+
+    /// Forgets what the key has spent, and ends its penalties, in all of the policies.
+    ///
+    /// Another process that remembers a refusal learns of it when that ends, or after the time set with
+    /// [`Policy::remember_refusals`]. Charges that others have [leased](Policy::lease) stay theirs.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] if the store is away.
+    pub async fn reset(&self, key: impl Into<Key>) -> Result<(), Error> {
+        self.engine.reset(&self.store, &self.same(&key.into(), 1)).await
+    }
+
+    fn same(&self, key: &Key, cost: u64) -> Ask {
+        let question = |policy| Question::new(policy, key.clone(), cost);
+        let questions = self.policies.iter().map(question).collect();
+        Ask { questions, group: self.group.clone() }
+    }
+
+    async fn decide(&self, ask: &Ask) -> Result<Decision, Error> {
+        let checked = self.engine.check(&self.store, ask, false).await?;
+        checked.receipt.keep();
+        hopeless(checked.decision)
     }
 }
 
-impl Decision {
-    /// Whether the request is within the quota, and was charged.
-    #[must_use]
-    pub fn is_admitted(&self) -> bool {
-        self.admitted
+fn hopeless(decision: Decision) -> Result<Decision, Error> {
+    if decision.is_hopeless() {
+        return Err(Error::new(ErrorKind::CostAboveQuota, "charge"));
     }
-
-    /// What is left of the window's quota.
-    #[must_use]
-    pub fn remaining(&self) -> u64 {
-        self.remaining
-    }
-
-    /// When the window ends and the whole quota is there again.
-    #[must_use]
-    pub fn reset(&self) -> Duration {
-        self.reset
-    }
+    Ok(decision)
 }

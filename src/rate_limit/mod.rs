@@ -1,13 +1,42 @@
-//! Rate limits: so many requests per window and client.
+//! Rate limits: so many requests per window and client, by one policy or by several.
 //!
-//! What happens to a request behind a `RateLimitLayer`: its key is read, and one call charges the
-//! client's window in the store. A request within the quota runs, and its response tells the quota in
-//! `RateLimit-Policy` and `RateLimit`. One beyond it is answered with 429, `Retry-After` and a problem
-//! document, and is not charged: honouring `Retry-After` gets the client in.
+//! # What happens to a request
 //!
-//! The window is *fixed*: it starts with the client's first request and ends after its length. So no
-//! more than the quota is admitted in any one window, and up to twice the quota in a stretch of time
-//! that spans the end of one and the start of the next.
+//! Behind a `RateLimitLayer`, a request is read before anything is awaited: whether it is on one of the
+//! layer's [`Lists`], the key of each of its [policies](Policy), what it costs. Then
+//!
+//! 1. what is *known* to be refused is refused at once: the store has said until when, and that moment was
+//!    counted from before it was asked, so that repeating it is exact;
+//! 2. what was [charged in advance](Policy::lease) is spent without asking, if a policy is set so;
+//! 3. else one call charges the policies that have one key, or one group, all or none of them. With several
+//!    keys there is a call for each, in order, and if one refuses, what was charged to those before is
+//!    given back: somebody else may be refused in between, nobody is let in who should not be;
+//! 4. policies in [shadow](Policy::shadow) are charged last, and have no say.
+//!
+//! A request within the quotas runs, and its response tells them in `RateLimit-Policy` and `RateLimit`. One
+//! beyond is answered with 429, a problem document that names every policy it violates, and `Retry-After`,
+//! the longest wait of those: honouring it gets the client in, if nobody else spends its keys. It is not
+//! charged for having been refused, unless a [penalty](Policy::penalty) counts refusals. What costs more
+//! than a quota ever lets in at once is answered with 403, since no waiting helps. Runs of deferred requests
+//! are not charged: they were, when they were accepted.
+//!
+//! After the response, charges are put right where a layer is set so: given back by its status, or changed to what
+//! the handler has said with [`RateStatus::charge`]. A request that is dropped before its handler is called
+//! gets back what it was charged, but for a call that is under way just then; once the handler has been called, it
+//! stays charged.
+//!
+//! # How it counts
+//!
+//! By fixed windows, sliding windows or GCRA: [`Quota`] says what each of them lets in at worst. It is the
+//! store that decides, by its own clock, for all processes together. Policies of one name count together for a
+//! key, wherever they stand; when two layers around one handler have the same policy for one key, the
+//! request is charged once (and a warning says so), unless their quotas differ.
+//!
+//! # Without the store
+//!
+//! While the store is away, each process goes on alone with its share of the quota, starting from what was
+//! left when it was last heard of ([`Outage::Local`](crate::Outage)); a policy may also admit everybody, or refuse with 503.
+//! No refusal ever counts as an outage. Responses have no fields then, and handlers no [`RateStatus`].
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockgate::Error> {
@@ -15,29 +44,37 @@
 //! use lockgate::{Policy, Quota, Store};
 //!
 //! let store = Store::memory();
-//! let limit = store.rate_limit(Policy::new(Quota::requests(100).per(Duration::from_secs(60))));
+//! let minute = Quota::requests(100).per(Duration::from_secs(60));
+//! let limit = store.rate_limit(Policy::new(minute).name("search"));
 //! let decision = limit.check("customer:7", 1).await?;
 //! assert!(decision.is_admitted());
 //! assert_eq!(decision.remaining(), 99);
 //! # Ok(()) }
 //! ```
 
+mod decision;
+mod engine;
 mod facing;
 mod fields;
 mod gate;
 mod limiter;
 mod lists;
+mod policy;
 mod quota;
 mod respond;
 mod standing;
+#[cfg(test)]
+mod tests;
 
 pub use self::{
+    decision::{Decision, PolicyDecision},
     facing::Facing,
     fields::RateFields,
-    gate::{RateLimitFacts, RateLimitGate, RateStatus},
-    limiter::{Decision, RateLimit},
+    gate::{RateLimitFacts, RateLimitGate, RateLimitTicket, RateStatus},
+    limiter::RateLimit,
     lists::Lists,
-    quota::{Policy, Quota, Requests},
+    policy::Policy,
+    quota::{Quota, Requests},
     respond::{Reason, Refusal},
     standing::Standing,
 };

@@ -1,15 +1,40 @@
-//! How much is allowed.
+//! How much is allowed, and how it is counted.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
+
+use crate::{clock::LONGEST, store::Rule};
 
 /// So many requests per window.
 ///
 /// Spelled in one way, `Quota::requests(100).per(Duration::from_secs(60))`: a short form such as
 /// "per_second(n)" would be read as "n per second" by some and as "one in n seconds" by others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+///
+/// # What is admitted at worst
+///
+/// With a limit of `n` per `w`, in any stretch of time:
+///
+/// | counting | at once | within `d <= w` | within `w` |
+/// |---|---|---|---|
+/// | fixed window (default) | `2n`, around the end of a window | `2n` | `2n` |
+/// | [`sliding`](Self::sliding) | `n` | `n + n * d/w` | `2n`, never at once |
+/// | [`gcra`](Self::gcra) | `n` | `n + n * d/w` | `2n`, never at once |
+/// | [`burst(b)`](Self::burst) | `b` | `b + n * d/w` | `b + n` |
+///
+/// What is charged counts by its cost. All of it is decided in the store, by its clock, for all processes
+/// together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Quota {
-    requests: u64,
+    limit: u64,
     window: Duration,
+    counting: Counting,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Counting {
+    Fixed,
+    Sliding,
+    Gcra { burst: u64 },
+    Unlimited,
 }
 
 /// A number of requests, on its way to be a [`Quota`].
@@ -23,14 +48,45 @@ const MOST: u64 = 1 << 50;
 impl Quota {
     /// This many requests (at least 1, at most 2^50), per what follows.
     pub const fn requests(requests: u64) -> Requests {
-        let requests = if requests == 0 { 1 } else { requests };
-        Requests(if requests > MOST { MOST } else { requests })
+        Requests(within_most(requests))
+    }
+
+    /// No limit: nothing is charged, and nothing is told in the response. For plans that have none,
+    /// beside others that have.
+    #[must_use]
+    pub const fn unlimited() -> Self {
+        Self { limit: MOST, window: LONGEST, counting: Counting::Unlimited }
+    }
+
+    /// Counts by a sliding window: what was spent in the window before counts by the part of it that is
+    /// still within reach. No burst around a window's end, at the price of a second number per key.
+    ///
+    /// An unlimited quota stays one.
+    #[must_use]
+    pub const fn sliding(self) -> Self {
+        self.counted(Counting::Sliding)
+    }
+
+    /// Lets requests in evenly, one each `window / limit`, and the whole limit at once to who has not
+    /// come for a window (GCRA, a leaky bucket as a meter).
+    ///
+    /// An unlimited quota stays one.
+    #[must_use]
+    pub const fn gcra(self) -> Self {
+        self.counted(Counting::Gcra { burst: self.limit })
+    }
+
+    /// As [`gcra`](Self::gcra), with at most so many at once (at least 1, at most 2^50; more than the
+    /// limit is allowed, for clients that save up). Nothing that costs more is ever let in.
+    #[must_use]
+    pub const fn burst(self, burst: u64) -> Self {
+        self.counted(Counting::Gcra { burst: within_most(burst) })
     }
 
     /// Requests in one window.
     #[must_use]
     pub const fn limit(&self) -> u64 {
-        self.requests
+        self.limit
     }
 
     /// Length of a window.
@@ -38,57 +94,63 @@ impl Quota {
     pub const fn window(&self) -> Duration {
         self.window
     }
+
+    /// Most that can be charged at once: the burst, or the limit where there is none.
+    #[must_use]
+    pub const fn capacity(&self) -> u64 {
+        match self.counting {
+            Counting::Gcra { burst } => burst,
+            Counting::Fixed | Counting::Sliding | Counting::Unlimited => self.limit,
+        }
+    }
+
+    /// Whether there is no limit at all.
+    #[must_use]
+    pub const fn is_unlimited(&self) -> bool {
+        matches!(self.counting, Counting::Unlimited)
+    }
+
+    /// Whether there is a window in which it does not matter when something is charged, and at whose end all
+    /// of it is there again.
+    pub(super) const fn is_fixed(&self) -> bool {
+        matches!(self.counting, Counting::Fixed)
+    }
+
+    /// How the store counts it; `None` if there is nothing to count.
+    pub(super) const fn rule(&self) -> Option<Rule> {
+        let Self { limit, window, counting } = *self;
+        match counting {
+            Counting::Fixed => Some(Rule::Fixed { limit, window }),
+            Counting::Sliding => Some(Rule::Sliding { limit, window }),
+            Counting::Gcra { burst } => Some(Rule::Gcra { limit, window, burst }),
+            Counting::Unlimited => None,
+        }
+    }
+
+    const fn counted(self, counting: Counting) -> Self {
+        match self.counting {
+            Counting::Unlimited => self,
+            Counting::Fixed | Counting::Sliding | Counting::Gcra { .. } => {
+                Self { counting, ..self }
+            }
+        }
+    }
 }
 
 impl Requests {
     /// The window's length: at least 1 ms, at most a year.
     #[must_use]
     pub const fn per(self, window: Duration) -> Quota {
-        const YEAR: u64 = 365 * 24 * 60 * 60;
         let window = if window.as_millis() == 0 { Duration::from_millis(1) } else { window };
-        let window = if window.as_secs() > YEAR { Duration::from_secs(YEAR) } else { window };
-        Quota { requests: self.0, window }
+        let window = if window.as_secs() >= LONGEST.as_secs() { LONGEST } else { window };
+        Quota { limit: self.0, window, counting: Counting::Fixed }
     }
 }
 
-/// A quota with a name, which clients see.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Policy {
-    name: Arc<str>,
-    quota: Quota,
-}
-
-impl Policy {
-    /// A policy named `default`.
-    #[must_use]
-    pub fn new(quota: Quota) -> Self {
-        Self { name: "default".into(), quota }
-    }
-
-    /// The name in `RateLimit-Policy`, and part of the counter's name: policies of one name
-    /// share their counters, wherever they stand. Letters, digits, `-`, `_` and `.`; all else
-    /// becomes `-`.
-    #[must_use]
-    pub fn name(mut self, name: &str) -> Self {
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        self.name = name.chars().map(|c| if plain(c) { c } else { '-' }).collect::<String>().into();
-        self
-    }
-
-    /// The name.
-    #[must_use]
-    pub fn label(&self) -> &str {
-        &self.name
-    }
-
-    /// The quota.
-    #[must_use]
-    pub fn quota(&self) -> Quota {
-        self.quota
-    }
-
-    /// The policy's part of a counter's key. A changed quota keeps what was spent.
-    pub(super) fn counter(&self) -> Arc<str> {
-        Arc::clone(&self.name)
+const fn within_most(n: u64) -> u64 {
+    match n {
+        0 => 1,
+        MOST.. => MOST,
+        n => n,
     }
 }

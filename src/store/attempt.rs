@@ -81,7 +81,9 @@ impl Attempt {
         let answer = call.await;
         if let Err(error) = &answer {
             match error.kind() {
-                ErrorKind::Unavailable | ErrorKind::Config => self.dirty = before,
+                ErrorKind::Unavailable | ErrorKind::Config | ErrorKind::CostAboveQuota => {
+                    self.dirty = before;
+                }
                 ErrorKind::Timeout | ErrorKind::Protocol => self.doubtful = true,
             }
         }

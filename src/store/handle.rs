@@ -4,10 +4,11 @@ use std::{
     any::{Any, TypeId},
     collections::HashMap,
     fmt,
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
 use super::{
@@ -38,6 +39,20 @@ struct Shared {
     hints: Arc<Hints>,
     agent: Agent,
     rooms: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
+    closing: Mutex<Vec<Arc<Closing>>>,
+}
+
+/// What an engine has to give back when the store is shut down.
+type Closing = dyn Fn(Store) -> BoxFuture<'static, ()> + Send + Sync;
+
+/// A handle that does not keep the store alive.
+#[derive(Clone)]
+pub(crate) struct WeakStore(Weak<Shared>);
+
+impl WeakStore {
+    pub(crate) fn upgrade(&self) -> Option<Store> {
+        self.0.upgrade().map(|shared| Store { shared })
+    }
 }
 
 impl Store {
@@ -75,6 +90,10 @@ impl Store {
     /// `deadline` has passed: `true` if nothing was left. What is left then ends with its lease.
     pub async fn shutdown(&self, deadline: Duration) -> bool {
         let drained = async {
+            let closing = self.shared.closing.lock().clone();
+            for close in closing {
+                close(self.clone()).await;
+            }
             loop {
                 let settled = self.shared.hints.drain();
                 self.shared.agent.drained().await;
@@ -96,6 +115,7 @@ impl Store {
                 hints: Arc::new(Hints::default()),
                 agent,
                 rooms: Mutex::default(),
+                closing: Mutex::default(),
             }),
         }
     }
@@ -127,6 +147,18 @@ impl Store {
         if let Some(runtime) = self.shared.agent.runtime() {
             runtime.spawn(work);
         }
+    }
+
+    /// Has this done by every shutdown.
+    pub(crate) fn on_shutdown(
+        &self,
+        close: impl Fn(Self) -> BoxFuture<'static, ()> + Send + Sync + 'static,
+    ) {
+        self.shared.closing.lock().push(Arc::new(close));
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakStore {
+        WeakStore(Arc::downgrade(&self.shared))
     }
 
     /// What an engine keeps beside this handle, such as the local waiting lines: one of each type.

@@ -36,9 +36,10 @@ pub(crate) use self::rate::{
 #[cfg(feature = "redis")]
 pub use self::redis::StoreBuilder;
 #[cfg(test)]
-pub(crate) use self::tests::{Fault, faulty};
+pub(crate) use self::tests::{Fault, Faults, faulty};
 pub(crate) use self::{
     attempt::Attempt,
+    handle::WeakStore,
     hold::{Facts as HoldFacts, Hold},
     lease::{Lease, LossWatcher, Terms},
 };

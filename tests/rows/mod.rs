@@ -7,6 +7,7 @@ pub(crate) mod end_of_lock;
 pub(crate) mod hold_until;
 pub(crate) mod idempotency;
 pub(crate) mod keys;
+pub(crate) mod limits;
 pub(crate) mod line;
 pub(crate) mod lock;
 pub(crate) mod not_deferred;

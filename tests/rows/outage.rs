@@ -90,15 +90,36 @@ pub(crate) async fn a_quota_admits_or_refuses(case: Case) {
     let site = site(&case, &server).await;
     server.kill();
     for _ in 0..5 {
-        let answer = promptly(site.get("/quota/three")).await.expect(200);
+        let answer = promptly(site.get("/quota/admit")).await.expect(200);
         assert!(!answer.has("ratelimit") && !answer.has("ratelimit-policy"), "{answer:?}");
         assert!(answer.json()["remaining"].is_null(), "{answer:?}");
     }
     away(promptly(site.get("/quota/refuse")).await);
     server.restart().await;
     comes_back(&site).await;
-    let answer = site.get("/quota/three").send().await.expect(200);
+    let answer = site.get("/quota/admit").send().await.expect(200);
     assert!(answer.field("ratelimit").contains(";r=2;"), "{answer:?}");
+}
+
+/// By default a process goes on by itself, with what the quota had left, until the store is well again.
+pub(crate) async fn a_quota_is_kept_by_the_process_alone(case: Case) {
+    let mut server = Server::start().await;
+    let site = site(&case, &server).await;
+    let _ = site.get("/quota/three").send().await.expect(200);
+    server.kill();
+    for _ in 0..2 {
+        let answer = promptly(site.get("/quota/three")).await.expect(200);
+        assert!(!answer.has("ratelimit") && !answer.has("ratelimit-policy"), "{answer:?}");
+    }
+    let answer = promptly(site.get("/quota/three")).await.expect(429);
+    assert!(answer.retry_after() <= 20, "one of three a minute: {answer:?}");
+    server.restart().await;
+    // A server that was killed has forgotten.
+    eventually("quotas to be counted in the store again", async || {
+        let answer = site.get("/quota/three").send().await;
+        answer.status == 200 && answer.has("ratelimit")
+    })
+    .await;
 }
 
 /// The store goes away after the lock was found busy: nothing is stored, and nothing is promised.

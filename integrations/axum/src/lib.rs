@@ -59,9 +59,10 @@ mod routes;
 #[cfg(feature = "redis")]
 pub use lockgate::StoreBuilder;
 pub use lockgate::{
-    Absent, BusyStatus, ClientAddress, Deferred, Error, ErrorKind, HeldLock, HeldLocks, HoldUntil,
-    JobId, JobState, Key, Lists, LockGuard, LockSet, NotAcquired, OnLoss, Outage, Policy, Quota,
-    RateFields, RateStatus, Reason, Refusal, Reply, SharedSecret, Standing, Store,
+    Absent, BusyStatus, ClientAddress, Decision, Deferred, Error, ErrorKind, HeldLock, HeldLocks,
+    HoldUntil, JobId, JobState, Key, Lists, LockGuard, LockSet, NotAcquired, OnLoss, Outage,
+    Policy, PolicyDecision, Quota, RateFields, RateStatus, Reason, Refusal, Reply, SharedSecret,
+    Standing, Store,
 };
 
 pub use self::{

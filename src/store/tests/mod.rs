@@ -55,5 +55,5 @@ macro_rules! on_every_store {
     };
 }
 
-pub(crate) use self::faulty::{Fault, faulty};
+pub(crate) use self::faulty::{Fault, Faults, faulty};
 use on_every_store;

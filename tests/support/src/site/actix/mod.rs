@@ -2,6 +2,7 @@
 
 mod between;
 mod ends;
+mod limits;
 mod policies;
 mod rates;
 
@@ -83,6 +84,7 @@ fn routes(config: &mut ServiceConfig, app: &App) {
     ends::ends(config);
     policies::policies(config, app);
     rates::rates(config);
+    limits::limits(config);
     odd_locks(config);
     deferring(config);
     between(config);
@@ -103,6 +105,8 @@ fn quotas(config: &mut ServiceConfig) {
     one("/quota/header", RateLimitLayer::by_header("x-api-key", minute(2)).name("header"));
     one("/quota/param/{id}", RateLimitLayer::by_path_param("id", minute(2)).name("param"));
     one("/quota/user", RateLimitLayer::by_key(user, minute(2)).name("user"));
+    let admit = RateLimitLayer::by_ip(minute(3)).name("admit");
+    one("/quota/admit", admit.on_outage(Outage::Admit));
     let refuse = RateLimitLayer::by_ip(minute(3)).name("refuse");
     one("/quota/refuse", refuse.on_outage(Outage::Refuse));
     let both = resource("/quota/both/{id}")

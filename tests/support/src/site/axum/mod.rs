@@ -2,6 +2,7 @@
 
 mod between;
 mod ends;
+mod limits;
 mod policies;
 mod rates;
 
@@ -59,6 +60,7 @@ fn routes(app: &App) -> Routes {
         .merge(ends::ends())
         .merge(policies::policies(app))
         .merge(rates::rates())
+        .merge(limits::limits())
         .merge(odd_locks())
         .merge(deferring())
         .merge(between(app))
@@ -87,6 +89,10 @@ fn quotas() -> Routes {
             one("/quota/both/{id}", RateLimitLayer::by_path_param("id", minute(2)).name("inner"))
                 .layer(RateLimitLayer::by_route(minute(5)).name("outer")),
         )
+        .merge(one(
+            "/quota/admit",
+            RateLimitLayer::by_ip(minute(3)).name("admit").on_outage(Outage::Admit),
+        ))
         .merge(one(
             "/quota/refuse",
             RateLimitLayer::by_ip(minute(3)).name("refuse").on_outage(Outage::Refuse),

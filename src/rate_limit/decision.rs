@@ -1,0 +1,148 @@
+//! What a limiter says.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{policy::Policy, quota::Quota};
+use crate::store::State;
+
+/// What became of one check, over all its policies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    pub(super) admitted: bool,
+    pub(super) local: bool,
+    pub(super) each: Vec<PolicyDecision>,
+}
+
+/// What one of the policies said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyDecision {
+    pub(super) policy: Arc<Policy>,
+    pub(super) quota: Quota,
+    pub(super) told: Option<Told>,
+    pub(super) violated: bool,
+}
+
+/// The numbers, as of the store's answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Told {
+    pub(super) remaining: u64,
+    pub(super) reset: Duration,
+    pub(super) retry: Duration,
+}
+
+impl Decision {
+    /// Whether the request is within the quotas, and was charged to all of them.
+    #[must_use]
+    pub fn is_admitted(&self) -> bool {
+        self.admitted
+    }
+
+    /// What is left and may be spent at once, of the policy that leaves the least. `u64::MAX` if
+    /// nothing limits.
+    #[must_use]
+    pub fn remaining(&self) -> u64 {
+        self.binding().and_then(|each| each.told).map_or(u64::MAX, |told| told.remaining)
+    }
+
+    /// When that policy has more to spend: the end of its window, or, for GCRA, the next request.
+    #[must_use]
+    pub fn reset(&self) -> Duration {
+        self.binding().and_then(|each| each.told).map_or(Duration::ZERO, |told| told.reset)
+    }
+
+    /// How long a refused request has to wait, if nobody else spends the keys meanwhile: the longest of
+    /// the policies that refused it. Zero if it was admitted.
+    #[must_use]
+    pub fn retry_after(&self) -> Duration {
+        let refusing = self.violated().filter_map(|each| each.told);
+        refusing.map(|told| told.retry).max().unwrap_or_default()
+    }
+
+    /// Whether the store was away, and this process has decided by itself, or has let it pass: see
+    /// [`Outage`](crate::Outage).
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        self.local
+    }
+
+    /// What each policy said, in their order.
+    #[must_use]
+    pub fn policies(&self) -> &[PolicyDecision] {
+        &self.each
+    }
+
+    /// Those that refused it: none, if it was admitted. [Shadow](Policy::shadow) policies are not
+    /// among them.
+    pub fn violated(&self) -> impl Iterator<Item = &PolicyDecision> {
+        self.each.iter().filter(|each| each.violated && !each.policy.is_shadow())
+    }
+
+    /// Whether no waiting helps.
+    pub(super) fn is_hopeless(&self) -> bool {
+        self.retry_after() == Duration::MAX
+    }
+
+    /// The policy that a client has to mind: of a refusal, whoever refuses for longest; else whoever
+    /// leaves least.
+    pub(super) fn binding(&self) -> Option<&PolicyDecision> {
+        let longest = self.violated().max_by_key(|each| each.told.map(|told| told.retry));
+        longest.or_else(|| {
+            let enforced = self.each.iter().filter(|each| !each.policy.is_shadow());
+            enforced.filter(|each| each.told.is_some()).min_by_key(|each| {
+                each.told
+                    .map(|Told { remaining, reset, .. }| (remaining, u128::MAX - reset.as_nanos()))
+            })
+        })
+    }
+}
+
+impl PolicyDecision {
+    pub(super) fn new(policy: &Arc<Policy>, quota: Quota) -> Self {
+        Self { policy: Arc::clone(policy), quota, told: None, violated: false }
+    }
+
+    /// The policy.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The quota it had for this request, which may differ from the policy's own.
+    #[must_use]
+    pub fn quota(&self) -> Quota {
+        self.quota
+    }
+
+    /// Whether it would not let the request in.
+    #[must_use]
+    pub fn is_violated(&self) -> bool {
+        self.violated
+    }
+
+    /// What may be spent at once; `None` if it wasn't asked (an unlimited quota, a shadow policy of a
+    /// refused request, a store that is away).
+    #[must_use]
+    pub fn remaining(&self) -> Option<u64> {
+        self.told.map(|told| told.remaining)
+    }
+
+    /// When there is more to spend, where that is known.
+    #[must_use]
+    pub fn reset(&self) -> Option<Duration> {
+        self.told.map(|told| told.reset)
+    }
+
+    /// How long the request has to wait at this policy. Zero if it need not, `Duration::MAX` if it costs
+    /// more than is ever let in.
+    #[must_use]
+    pub fn retry_after(&self) -> Duration {
+        self.told.filter(|_| self.violated).map_or(Duration::ZERO, |told| told.retry)
+    }
+}
+
+impl Told {
+    pub(super) fn of(state: &State) -> Self {
+        let State { remaining, reset, retry, .. } = *state;
+        Self { remaining, reset, retry }
+    }
+}

@@ -1,0 +1,122 @@
+//! What is asked of the engine.
+
+use std::{sync::Arc, time::Duration};
+
+use super::ways::Spot;
+use crate::{
+    key::Key,
+    rate_limit::{policy::Policy, quota::Quota},
+    store::{By, Counter, Item, Settled},
+};
+
+/// For how long a refusal is remembered that may end sooner than the store said.
+const BRIEFLY: Duration = Duration::from_millis(100);
+
+/// One policy, and for whom.
+#[derive(Debug, Clone)]
+pub(in crate::rate_limit) struct Question {
+    pub(in crate::rate_limit) policy: Arc<Policy>,
+    pub(in crate::rate_limit) key: Key,
+    /// The policy's own, or that of this request.
+    pub(in crate::rate_limit) quota: Quota,
+    pub(in crate::rate_limit) cost: u64,
+    /// Which of its layer's policies it is about.
+    pub(in crate::rate_limit) place: usize,
+    /// Its refusals may end sooner than the store says: charges are given back, or the quota changes.
+    pub(in crate::rate_limit) unsteady: bool,
+}
+
+/// All that is asked at once: let in by all, or charged to none.
+#[derive(Debug, Clone, Default)]
+pub(in crate::rate_limit) struct Ask {
+    pub(in crate::rate_limit) questions: Vec<Question>,
+    /// Under which all of them are counted together.
+    pub(in crate::rate_limit) group: Option<Key>,
+}
+
+impl Question {
+    pub(in crate::rate_limit) fn new(policy: &Arc<Policy>, key: Key, cost: u64) -> Self {
+        let (policy, quota) = (Arc::clone(policy), policy.quota());
+        Self { policy, key, quota, cost, place: 0, unsteady: false }
+    }
+
+    /// Whether there is anything to be charged.
+    pub(super) fn counts(&self) -> bool {
+        self.cost > 0 && !self.quota.is_unlimited()
+    }
+
+    /// Whether it can keep the request out.
+    pub(super) fn binds(&self) -> bool {
+        self.counts() && !self.policy.is_shadow()
+    }
+
+    pub(super) fn is_too_dear(&self) -> bool {
+        self.counts() && self.cost > self.quota.capacity()
+    }
+
+    /// Whether it is charged in advance; by how much at once.
+    pub(super) fn leased(&self) -> Option<u32> {
+        Some(self.policy.leased(self.quota)).filter(|n| *n > 1 && self.cost == 1 && self.binds())
+    }
+
+    /// The longest time for which a refusal is remembered. `given_back`: the engine itself may give back
+    /// what it has charged here.
+    pub(super) fn remembered(&self, given_back: bool) -> Duration {
+        let unsteady = self.unsteady || given_back;
+        let usual = if unsteady { BRIEFLY } else { Duration::MAX };
+        self.policy.remembered().unwrap_or(usual)
+    }
+
+    pub(super) fn item(&self) -> Option<Item> {
+        Some(Item {
+            policy: Arc::clone(self.policy.counter()),
+            subject: self.key.clone(),
+            rule: self.quota.rule()?,
+            cost: self.cost,
+            penalty: self.policy.penalised(),
+        })
+    }
+
+    pub(super) fn counter(&self) -> Option<Counter> {
+        let (policy, subject) = (Arc::clone(self.policy.counter()), self.key.clone());
+        Some(Counter { policy, subject, algorithm: self.quota.rule()?.algorithm() })
+    }
+
+    /// A change of what was charged.
+    pub(super) fn settled(&self, by: By) -> Option<Settled> {
+        let (policy, subject) = (Arc::clone(self.policy.counter()), self.key.clone());
+        Some(Settled { policy, subject, rule: self.quota.rule()?, by })
+    }
+}
+
+impl Ask {
+    /// What decides where a question's counter is.
+    pub(super) fn tag<'a>(&'a self, question: &'a Question) -> &'a Key {
+        self.group.as_ref().unwrap_or(&question.key)
+    }
+
+    pub(super) fn spot<'a>(&'a self, question: &'a Question) -> Spot<'a> {
+        Spot {
+            policy: question.policy.counter(),
+            tag: self.tag(question),
+            subject: &question.key,
+            quota: question.quota,
+        }
+    }
+
+    /// What is charged to the question's counter in all: two questions may be about one.
+    pub(super) fn charged(&self, question: &Question) -> u64 {
+        let same = |other: &&Question| {
+            other.key == question.key && other.policy.counter() == question.policy.counter()
+        };
+        match &self.questions[..] {
+            [_] => question.cost,
+            all => all.iter().filter(same).map(|other| other.cost).sum(),
+        }
+    }
+
+    /// Those that can keep the request out.
+    pub(super) fn binding(&self) -> impl Iterator<Item = (usize, &Question)> {
+        self.questions.iter().enumerate().filter(|(_, question)| question.binds())
+    }
+}

@@ -1,0 +1,300 @@
+//! One check: what is asked of whom, in which order, and what is taken back.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use super::{
+    Engine,
+    ask::{Ask, Question},
+    lease::Spent,
+    receipt::Receipt,
+};
+use crate::{
+    error::Error,
+    key::Key,
+    outage::Outage,
+    rate_limit::decision::{Decision, PolicyDecision, Told},
+    store::{Charge, Charged, Item, State, Store},
+};
+
+/// A decision, and what was paid for it.
+#[derive(Debug)]
+pub(in crate::rate_limit) struct Checked {
+    pub(in crate::rate_limit) decision: Decision,
+    /// Dropped, it gives all of it back; see [`Receipt::keep`].
+    pub(in crate::rate_limit) receipt: Receipt,
+}
+
+/// Questions of one tag.
+type Group<'a> = (&'a Key, Vec<usize>);
+
+/// What the store said.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// A moment before it was asked.
+    pub(super) sent: Instant,
+    pub(super) admitted: bool,
+    pub(super) states: Vec<State>,
+}
+
+struct Checking<'a> {
+    engine: &'a Arc<Engine>,
+    ask: &'a Ask,
+    each: Vec<PolicyDecision>,
+    receipt: Receipt,
+    local: bool,
+}
+
+impl Engine {
+    /// Charges all or nothing. `receipts`: whether charges may be changed later.
+    ///
+    /// Dropped at any point, it gives back what was charged, save by a call that is under way: whether
+    /// that one has run can't be known, and giving back what was never taken would let somebody in.
+    pub(in crate::rate_limit) async fn check(
+        self: &Arc<Self>,
+        store: &Store,
+        ask: &Ask,
+        receipts: bool,
+    ) -> Result<Checked, Error> {
+        if let Some(decision) = self.remembered(ask) {
+            return Ok(Checked { decision, receipt: Receipt::none(self, store) });
+        }
+        let mut checking = Checking::new(self, store, ask);
+        self.tend(store, ask);
+        let admitted = !checking.is_hopeless() && checking.enforce(receipts).await?;
+        if admitted {
+            checking.watch().await;
+        }
+        let Checking { each, receipt, local, .. } = checking;
+        Ok(Checked { decision: Decision { admitted, local, each }, receipt })
+    }
+
+    /// What `check` would say now. Charges nothing, and asks the store whatever is remembered.
+    pub(in crate::rate_limit) async fn peek(
+        self: &Arc<Self>,
+        store: &Store,
+        ask: &Ask,
+    ) -> Result<Decision, Error> {
+        let mut checking = Checking::new(self, store, ask);
+        if checking.is_hopeless() {
+            let Checking { each, .. } = checking;
+            return Ok(Decision { admitted: false, local: false, each });
+        }
+        let counting = ask.questions.iter().enumerate().filter(|(_, q)| q.counts());
+        let groups = groups(ask, counting.map(|(at, _)| at));
+        let answers = join_all(groups.iter().map(|group| checking.call(group, 0))).await;
+        for ((_, members), answer) in groups.iter().zip(answers) {
+            checking.tell(members, &answer?, true);
+        }
+        let Checking { each, .. } = checking;
+        let admitted = !each.iter().any(|each| each.violated && !each.policy.is_shadow());
+        Ok(Decision { admitted, local: false, each })
+    }
+}
+
+impl<'a> Checking<'a> {
+    fn new(engine: &'a Arc<Engine>, store: &Store, ask: &'a Ask) -> Self {
+        let decision = |question: &Question| PolicyDecision::new(&question.policy, question.quota);
+        let each = ask.questions.iter().map(decision).collect();
+        Self { engine, ask, each, receipt: Receipt::none(engine, store), local: false }
+    }
+
+    /// Whether a policy can never let the request in, since it costs more than that ever has.
+    fn is_hopeless(&mut self) -> bool {
+        let mut hopeless = false;
+        for (at, _) in self.ask.binding().filter(|(_, question)| question.is_too_dear()) {
+            let each = &mut self.each[at];
+            each.told = Some(Told { remaining: 0, reset: Duration::ZERO, retry: Duration::MAX });
+            (each.violated, hopeless) = (true, true);
+        }
+        hopeless
+    }
+
+    /// Charges the policies that count; true if all of them let the request in.
+    async fn enforce(&mut self, receipts: bool) -> Result<bool, Error> {
+        let ask = self.ask;
+        let all_local = |mut each: Vec<&Question>| {
+            each.retain(|question| question.policy.outage() != Outage::Local);
+            each.is_empty()
+        };
+        if self.engine.is_away() && all_local(ask.binding().map(|(_, q)| q).collect()) {
+            return Ok(self.alone(ask.binding().map(|(at, _)| at)));
+        }
+        let mut settled = Vec::new();
+        for (at, question) in ask.binding() {
+            let Some(most) = question.leased() else { continue };
+            match self.spend_lease(at, question, most).await? {
+                Some(true) => settled.push(at),
+                Some(false) => return Ok(self.refuse(&[]).await),
+                None => {}
+            }
+        }
+        let unpaid = ask.binding().filter(|(at, _)| !settled.contains(at));
+        let groups = groups(ask, unpaid.map(|(at, _)| at));
+        let mut rest = &groups[..];
+        while let Some((group, later)) = rest.split_first() {
+            rest = later;
+            let given_back = receipts || !later.is_empty();
+            if !self.charge(group, given_back, groups.len() > 1 || receipts).await? {
+                return Ok(self.refuse(later).await);
+            }
+        }
+        Ok(true)
+    }
+
+    /// From a lease: whether the quota is spent. `None` leaves the question to the store.
+    async fn spend_lease(
+        &mut self,
+        at: usize,
+        question: &Question,
+        most: u32,
+    ) -> Result<Option<bool>, Error> {
+        let ask = self.ask;
+        let spot = ask.spot(question);
+        let store = self.receipt.store().clone();
+        let Spent { sent, state, unit } = match self.engine.unit(&store, spot, question, most).await
+        {
+            Ok(Some(spent)) => spent,
+            Ok(None) => return Ok(None),
+            Err(error) => return self.without_store(&[at], error).map(Some),
+        };
+        let admitted = unit.is_some();
+        if let Some(unit) = unit {
+            self.receipt.add_unit(spot, at, unit);
+        }
+        match sent {
+            Some(sent) if !admitted => {
+                self.tell(&[at], &Answer { sent, admitted, states: vec![state] }, true);
+            }
+            _ => self.each[at].told = Some(Told { retry: Duration::ZERO, ..Told::of(&state) }),
+        }
+        Ok(Some(admitted))
+    }
+
+    /// Charges a group.
+    async fn charge(
+        &mut self,
+        group: &Group<'_>,
+        given_back: bool,
+        receipt: bool,
+    ) -> Result<bool, Error> {
+        match self.call(group, 1).await {
+            Ok(answer) => {
+                self.engine.answers();
+                self.tell(&group.1, &answer, given_back);
+                let paid = group.1.iter().zip(&answer.states);
+                for (at, state) in paid.filter(|_| receipt && answer.admitted) {
+                    self.receipt.add(group.0, &self.ask.questions[*at], *at, state.window);
+                }
+                Ok(answer.admitted)
+            }
+            Err(error) => self.without_store(&group.1, error),
+        }
+    }
+
+    /// Errors of the store are decided by the policies it was asked about.
+    fn without_store(&mut self, members: &[usize], error: Error) -> Result<bool, Error> {
+        let outage = |at: &usize| self.ask.questions[*at].policy.outage();
+        self.engine.fails(&error);
+        if members.iter().any(|at| outage(at) == Outage::Refuse) {
+            return Err(error);
+        }
+        tracing::warn!(%error, "quota decided without the store");
+        let local: Vec<_> =
+            members.iter().copied().filter(|at| outage(at) == Outage::Local).collect();
+        Ok(self.alone(local.into_iter()))
+    }
+
+    async fn call(&self, group: &Group<'_>, times: u32) -> Result<Answer, Error> {
+        let (tag, members) = group;
+        let item = |at: &usize| self.ask.questions[*at].item();
+        let items: Option<Arc<[Item]>> = members.iter().map(item).collect();
+        let charge = Charge { tag: (*tag).clone(), items: items.unwrap_or_default(), times };
+        let sent = Instant::now();
+        let Charged { admitted, states } = self.receipt.store().backend().charge(charge).await?;
+        Ok(Answer { sent, admitted: admitted > 0, states })
+    }
+
+    /// Notes what was said, of which those are refused that say they have to wait, unless all are admitted: then it
+    /// is the next who would have to.
+    fn tell(&mut self, members: &[usize], answer: &Answer, given_back: bool) {
+        for (at, state) in members.iter().zip(&answer.states) {
+            let each = &mut self.each[*at];
+            let told = Told::of(state);
+            each.violated = !answer.admitted && !state.retry.is_zero();
+            let retry = if each.violated { told.retry } else { Duration::ZERO };
+            each.told = Some(Told { retry, ..told });
+            self.engine.note(self.ask, &self.ask.questions[*at], answer, state, given_back);
+        }
+    }
+
+    /// Takes back what was charged, and finds out who else would have refused. Always false.
+    async fn refuse(&mut self, unasked: &[Group<'_>]) -> bool {
+        let back = self.receipt.give_back();
+        let answers = join_all(unasked.iter().map(|group| self.call(group, 0))).await;
+        for ((_, members), answer) in unasked.iter().zip(answers) {
+            // Who can't be asked is not named.
+            if let Ok(answer) = answer {
+                self.tell(members, &answer, true);
+            }
+        }
+        if let Some(back) = back {
+            // It is done, or its runtime has ended.
+            let _ = back.await;
+        }
+        false
+    }
+
+    /// Decides without the store.
+    fn alone(&mut self, members: impl Iterator<Item = usize>) -> bool {
+        self.local = true;
+        let mut admitted = true;
+        for at in members {
+            let question = &self.ask.questions[at];
+            if let Err(retry) = self.engine.decide(self.ask, question) {
+                let each = &mut self.each[at];
+                each.told = Some(Told { remaining: 0, reset: retry, retry });
+                each.violated = true;
+                admitted = false;
+            }
+        }
+        admitted
+    }
+
+    /// Charges the policies that are only watched, each on its own; nothing they say has consequences.
+    async fn watch(&mut self) {
+        let ask = self.ask;
+        let watched = ask.questions.iter().enumerate().filter(|(_, question)| {
+            question.policy.is_shadow() && question.counts() && !question.is_too_dear()
+        });
+        let groups: Vec<_> = watched.map(|(at, question)| (ask.tag(question), vec![at])).collect();
+        let answers = join_all(groups.iter().map(|group| self.call(group, 1))).await;
+        for ((_, members), answer) in groups.iter().zip(answers) {
+            if let Ok(answer) = answer {
+                self.tell(members, &answer, true);
+            }
+        }
+        for (each, question) in self.each.iter_mut().zip(&ask.questions) {
+            each.violated |= question.policy.is_shadow() && question.is_too_dear();
+            if each.violated {
+                let (policy, subject) = (question.policy.label(), question.key.hashed());
+                tracing::info!(policy, %subject, "shadow policy: would have been refused");
+            }
+        }
+    }
+}
+
+/// By tag, in the order of their first.
+fn groups(ask: &Ask, members: impl Iterator<Item = usize>) -> Vec<Group<'_>> {
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for at in members {
+        let tag = ask.tag(&ask.questions[at]);
+        match groups.iter_mut().find(|group| group.0 == tag) {
+            Some(group) => group.1.push(at),
+            None => groups.push((tag, vec![at])),
+        }
+    }
+    groups
+}

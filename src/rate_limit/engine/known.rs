@@ -1,0 +1,190 @@
+//! What the store has said of late: refusals, to be repeated without asking, and what was left of the
+//! others, to begin with if the store goes away.
+//!
+//! A refusal is good until the moment the store named, counted from before it was asked: at that moment
+//! its own clock has come further. So repeating it is exact, unless something gives quota back sooner; what
+//! may do so makes it unsteady, and then it is repeated for a short time only. Refusing a cost says
+//! nothing of lesser ones, and of greater ones no more than that they have to wait longer still.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    Engine,
+    ask::{Ask, Question},
+    check::Answer,
+    ways::{Spot, Worth},
+};
+use crate::{
+    rate_limit::decision::{Decision, PolicyDecision, Told},
+    store::State,
+};
+
+#[derive(Debug)]
+pub(super) struct Known {
+    /// When the call was sent that said so.
+    sent: Instant,
+    remaining: u64,
+    reset_at: Instant,
+    /// When all of it will be there, whatever is charged no more.
+    full_at: Instant,
+    refused: Option<Refusal>,
+    /// What was said in answer to calls sent before is void.
+    void_before: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Refusal {
+    cost: u64,
+    /// Whoever costs more has to wait as long, and not longer.
+    alike: bool,
+    /// To be repeated until then.
+    until: Instant,
+    /// When the store will let it in.
+    retry_at: Instant,
+}
+
+impl Known {
+    fn nothing(sent: Instant) -> Self {
+        Self { sent, remaining: 0, reset_at: sent, full_at: sent, refused: None, void_before: None }
+    }
+
+    /// What is left to tell of it.
+    fn tell(&self, cost: u64, now: Instant) -> Option<Told> {
+        let refusal = self.refuses(cost, now);
+        let retry = refusal.map_or(Duration::ZERO, |refusal| refusal.retry_at - now);
+        let reset = self.reset_at.saturating_duration_since(now);
+        let reset = if retry.is_zero() { reset } else { reset.min(retry).max(MOMENT) };
+        let told = Told { remaining: self.remaining, reset, retry };
+        (!reset.is_zero()).then_some(told)
+    }
+
+    fn refuses(&self, cost: u64, now: Instant) -> Option<Refusal> {
+        let about =
+            |refusal: &Refusal| refusal.cost == cost || (refusal.alike && cost > refusal.cost);
+        self.refused.filter(|refusal| about(refusal) && now < refusal.until)
+    }
+}
+
+impl Worth for Known {
+    fn worth(&self) -> Instant {
+        self.refused.map_or(self.sent, |refusal| refusal.until.max(self.sent))
+    }
+}
+
+/// A moment so far away that it need not be told apart from others.
+pub(super) fn after(moment: Instant, time: Duration) -> Instant {
+    moment + time.min(crate::clock::LONGEST)
+}
+
+impl Engine {
+    /// Notes what the store said: also whoever was let in knows how long the next one has to wait.
+    pub(super) fn note(
+        &self,
+        ask: &Ask,
+        question: &Question,
+        answer: &Answer,
+        state: &State,
+        given_back: bool,
+    ) {
+        let (sent, most) = (answer.sent, question.remembered(given_back));
+        // Each refusal counts towards a penalty, so the store has to see them all, until it blocks.
+        let counted = question.policy.penalised().is_some() && !state.blocked;
+        let keep = !state.retry.is_zero() && state.retry < Duration::MAX && !counted;
+        let refused = keep.then(|| Refusal {
+            cost: ask.charged(question),
+            // Until the window ends, whatever it costs.
+            alike: question.quota.is_fixed() && !state.blocked,
+            until: after(sent, state.retry.min(most)),
+            retry_at: after(sent, state.retry),
+        });
+        self.known.enter(
+            ask.spot(question),
+            |_| true,
+            || Known::nothing(sent),
+            |known| {
+                if known.sent > sent || known.void_before.is_some_and(|moment| sent < moment) {
+                    return;
+                }
+                *known = Known {
+                    sent,
+                    remaining: state.remaining,
+                    reset_at: after(sent, state.reset),
+                    full_at: after(sent, state.full),
+                    // Who was refused for less knows too little now: somebody has spent since.
+                    refused,
+                    void_before: known.void_before,
+                };
+            },
+        );
+    }
+
+    /// The quota of this counter is larger than was said, from now on.
+    pub(super) fn forget(&self, spot: Spot<'_>) {
+        let now = Instant::now();
+        self.known.enter(
+            spot,
+            |_| true,
+            || Known::nothing(now),
+            |known| (known.refused, known.void_before) = (None, Some(now)),
+        );
+    }
+
+    /// The refusal of all of this, if it need not be asked for.
+    pub(in crate::rate_limit) fn remembered(&self, ask: &Ask) -> Option<Decision> {
+        let now = Instant::now();
+        let each = match &ask.questions[..] {
+            // One look is enough for most.
+            [question] if question.binds() => {
+                let told = self.told(ask, question, now).filter(|told| !told.retry.is_zero())?;
+                self.is_final(ask, question, Some(told))?
+                    .then(|| vec![recalled(question, Some(told))])?
+            }
+            questions => {
+                let mut refused = false;
+                for (_, question) in ask.binding() {
+                    refused |= self.is_final(ask, question, self.told(ask, question, now))?;
+                }
+                let recall = |question: &Question| {
+                    let told = question.binds().then(|| self.told(ask, question, now));
+                    recalled(question, told.flatten())
+                };
+                refused.then(|| questions.iter().map(recall).collect())?
+            }
+        };
+        Some(Decision { admitted: false, local: false, each })
+    }
+
+    /// Whether what is known refuses the question. `None`: the store has to be asked, whoever else refuses.
+    fn is_final(&self, ask: &Ask, question: &Question, told: Option<Told>) -> Option<bool> {
+        let refused = told.is_some_and(|told| !told.retry.is_zero());
+        // It might be its turn to say that no waiting helps, or to count this refusal.
+        if question.is_too_dear() || (!refused && question.policy.penalised().is_some()) {
+            return None;
+        }
+        Some(refused && (question.leased().is_none() || !self.has_units(ask.spot(question))))
+    }
+
+    /// What is left to tell of a question.
+    fn told(&self, ask: &Ask, question: &Question, now: Instant) -> Option<Told> {
+        let cost = ask.charged(question);
+        self.known.with(ask.spot(question), |known| known.tell(cost, now)).flatten()
+    }
+
+    /// What was left when the store was asked last, if that is worth anything still.
+    pub(super) fn last_seen(&self, ask: &Ask, question: &Question) -> Option<u64> {
+        let now = Instant::now();
+        self.known
+            .with(ask.spot(question), |known| (known.full_at > now).then_some(known.remaining))
+            .flatten()
+    }
+}
+
+fn recalled(question: &Question, told: Option<Told>) -> PolicyDecision {
+    let violated = told.is_some_and(|told| !told.retry.is_zero());
+    PolicyDecision { told, violated, ..PolicyDecision::new(&question.policy, question.quota) }
+}
+
+/// What is told of a window that ends this instant.
+const MOMENT: Duration = Duration::from_millis(1);

@@ -1,0 +1,228 @@
+//! Charges that were taken in advance, to be spent without asking the store.
+//!
+//! A unit is good for the window it was charged in, which ends at a moment that is counted from before the
+//! call was sent: so whoever is let in by a unit is let in within the window that has counted him. Who
+//! finds no unit fetches some more; who comes while that is under way asks for himself alone.
+
+use std::sync::Arc;
+
+use tokio::{sync::oneshot, time::Instant};
+
+use super::{
+    Engine,
+    ask::Question,
+    known::after,
+    ways::{Place, Spot, Worth},
+};
+use crate::{
+    error::Error,
+    store::{Charge, Item, State, Store},
+};
+
+/// What is left of the charges that were taken of one counter.
+#[derive(Debug)]
+pub(super) struct Lease {
+    pub(super) units: u64,
+    /// When the window has ended in which they are good.
+    pub(super) until: Instant,
+    pub(super) window: u64,
+    pub(super) used: Instant,
+    state: Option<State>,
+    fetching: bool,
+}
+
+/// A charge that was made in advance, in this window.
+#[derive(Debug)]
+pub(super) struct Unit {
+    window: u64,
+}
+
+/// What a request has of a lease.
+#[derive(Debug)]
+pub(super) struct Spent {
+    /// When the store was asked, if it was.
+    pub(super) sent: Option<Instant>,
+    pub(super) state: State,
+    /// None if the quota is spent.
+    pub(super) unit: Option<Unit>,
+}
+
+enum Taken {
+    Unit(Spent),
+    /// Nothing is left: fetch so many.
+    Fetch(u32),
+    /// Ask for one.
+    Single,
+}
+
+impl Worth for Lease {
+    fn worth(&self) -> Instant {
+        self.used
+    }
+}
+
+impl Lease {
+    fn nothing(now: Instant) -> Self {
+        Self { units: 0, until: now, window: 0, used: now, state: None, fetching: false }
+    }
+
+    /// What is left is worth nothing any more.
+    pub(super) fn void(&mut self) {
+        (self.units, self.state) = (0, None);
+    }
+
+    pub(super) fn is_fetching(&self) -> bool {
+        self.fetching
+    }
+
+    /// Whether that is its window. The store tells a window by its end, to the millisecond or so.
+    fn is_of(&self, window: u64) -> bool {
+        self.window.abs_diff(window) <= 2
+    }
+
+    fn is_spent(&self, now: Instant) -> bool {
+        !self.fetching && (self.units == 0 || self.until <= now)
+    }
+
+    fn take(&mut self, most: u32, sharing: u64) -> Taken {
+        let now = Instant::now();
+        self.used = now;
+        let good = now < self.until;
+        if let Some(state) = self.state.as_ref().filter(|_| good && self.units > 0) {
+            self.units -= 1;
+            let (reset, remaining) = (self.until - now, state.remaining + self.units);
+            let state = State { reset, remaining, ..state.clone() };
+            let unit = Unit { window: self.window };
+            return Taken::Unit(Spent { sent: None, state, unit: Some(unit) });
+        }
+        // Towards the end the others shall find something too.
+        let left = self.state.as_ref().filter(|_| good).map_or(u64::MAX, |state| state.remaining);
+        let share = u32::try_from(left / (2 * sharing.max(1))).unwrap_or(u32::MAX);
+        match most.min(share) {
+            0 | 1 => Taken::Single,
+            _ if self.fetching => Taken::Single,
+            fetch => {
+                self.fetching = true;
+                Taken::Fetch(fetch)
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Spends a charge of this counter that was made in advance, or makes some. `None` if there is none,
+    /// and none is to be made: the store is to be asked for one.
+    pub(super) async fn unit(
+        self: &Arc<Self>,
+        store: &Store,
+        spot: Spot<'_>,
+        question: &Question,
+        most: u32,
+    ) -> Result<Option<Spent>, Error> {
+        let now = Instant::now();
+        let taken = self.leases.enter(
+            spot,
+            // A row full of leases that are in use: this key does without.
+            |lease| lease.is_spent(now),
+            || Lease::nothing(now),
+            |lease| lease.take(most, self.sharing()),
+        );
+        match taken.unwrap_or(Taken::Single) {
+            Taken::Unit(spent) => Ok(Some(spent)),
+            Taken::Fetch(times) => self.fetch(store, spot, question.item(), times).await,
+            Taken::Single => Ok(None),
+        }
+    }
+
+    /// Fetches in the background: who asks may leave, and what was charged must not be lost.
+    async fn fetch(
+        self: &Arc<Self>,
+        store: &Store,
+        spot: Spot<'_>,
+        item: Option<Item>,
+        times: u32,
+    ) -> Result<Option<Spent>, Error> {
+        let (tx, rx) = oneshot::channel();
+        let fetching = Fetching { engine: Arc::clone(self), place: Place::of(spot) };
+        let charge = Charge { tag: spot.tag.clone(), items: item.into_iter().collect(), times };
+        let with = store.clone();
+        store.spawn(async move {
+            let sent = Instant::now();
+            let spent = match with.backend().charge(charge).await {
+                Ok(charged) => match charged.states.into_iter().next() {
+                    Some(state) => Ok(Some(fetching.fill(sent, state, charged.admitted))),
+                    None => Ok(None),
+                },
+                Err(error) => Err(error),
+            };
+            if let Err(Ok(Some(Spent { unit: Some(unit), .. }))) = tx.send(spent) {
+                fetching.engine.put_back(fetching.place.spot(), &unit);
+            }
+        });
+        // Nobody fetches where there is no runtime.
+        rx.await.unwrap_or(Ok(None))
+    }
+
+    pub(super) fn has_units(&self, spot: Spot<'_>) -> bool {
+        let now = Instant::now();
+        self.leases.with(spot, |lease| lease.units > 0 && now < lease.until).unwrap_or(false)
+    }
+
+    /// A unit that is not needed after all.
+    pub(super) fn put_back(&self, spot: Spot<'_>, unit: &Unit) {
+        self.leases.with(spot, |lease| {
+            if lease.is_of(unit.window) {
+                lease.units += 1;
+            }
+        });
+    }
+
+    pub(super) fn has_leases(&self) -> bool {
+        let mut some = false;
+        self.leases.retain(|_, _| {
+            some = true;
+            true
+        });
+        some
+    }
+
+    /// How many processes share the quotas, as far as is known.
+    fn sharing(&self) -> u64 {
+        self.away.processes()
+    }
+}
+
+/// While more is fetched. Others fetch again when it is gone.
+struct Fetching {
+    engine: Arc<Engine>,
+    place: Place,
+}
+
+impl Fetching {
+    /// Puts what was let in into the lease, but one.
+    fn fill(&self, sent: Instant, state: State, admitted: u32) -> Spent {
+        let Some(more) = admitted.checked_sub(1) else {
+            return Spent { sent: Some(sent), state, unit: None };
+        };
+        // Refused were those at the end, whom nobody has asked for yet.
+        let state = State { retry: std::time::Duration::ZERO, ..state };
+        let until = after(sent, state.reset);
+        let (window, units) = (state.window, u64::from(more));
+        self.engine.leases.with(self.place.spot(), |lease| {
+            // What was put back meanwhile is good as well.
+            let back = if lease.is_of(window) { lease.units } else { 0 };
+            let (state, used) = (Some(state.clone()), Instant::now());
+            let units = units + back;
+            *lease = Lease { units, until, window, used, state, fetching: lease.fetching };
+        });
+        self.engine.forget(self.place.spot());
+        let told = State { remaining: state.remaining + units, ..state };
+        Spent { sent: Some(sent), state: told, unit: Some(Unit { window }) }
+    }
+}
+
+impl Drop for Fetching {
+    fn drop(&mut self) {
+        self.engine.leases.with(self.place.spot(), |lease| lease.fetching = false);
+    }
+}

@@ -1,0 +1,93 @@
+//! Deciding, and remembering what was decided. One engine for each store handle.
+//!
+//! In the order in which a check comes by: what is [`known`] may refuse it at once; a [`lease`] may have
+//! been charged for it already; else [`check`] asks the store, and notes on a [`receipt`] what may have to be
+//! given back; and while the store is [`away`], this process decides by itself. [`tend`] does what has
+//! to be done without being asked.
+
+mod ask;
+mod away;
+mod check;
+mod known;
+mod lease;
+mod pending;
+mod receipt;
+mod tend;
+mod ways;
+
+use std::{
+    fmt,
+    sync::{Arc, OnceLock, atomic::AtomicBool},
+};
+
+use tokio::sync::Notify;
+
+use self::{away::Away, known::Known, lease::Lease, pending::Pending};
+use crate::{error::Error, store::Store};
+
+pub(super) use self::{
+    ask::{Ask, Question},
+    check::Checked,
+    receipt::{Done, Receipt},
+    ways::{Spot, Ways, Worth},
+};
+
+#[derive(Default)]
+pub(super) struct Engine {
+    known: Ways<Known>,
+    leases: Ways<Lease>,
+    away: Away,
+    pending: Pending,
+    tended: Tended,
+    /// Set once the store knows of it.
+    registered: OnceLock<()>,
+}
+
+/// The task in the background.
+#[derive(Default)]
+struct Tended {
+    running: AtomicBool,
+    /// There were checks since it looked last.
+    used: AtomicBool,
+    wake: Arc<Notify>,
+}
+
+impl Engine {
+    /// The one of this store handle.
+    pub(super) fn of(store: &Store) -> Arc<Self> {
+        let engine = store.room::<Self>();
+        engine.registered.get_or_init(|| {
+            let weak = Arc::downgrade(&engine);
+            store.on_shutdown(move |store| {
+                let engine = weak.upgrade();
+                Box::pin(async move {
+                    if let Some(engine) = engine {
+                        engine.close(store).await;
+                    }
+                })
+            });
+        });
+        engine
+    }
+
+    /// Forgets what was spent.
+    pub(super) async fn reset(&self, store: &Store, ask: &Ask) -> Result<(), Error> {
+        for question in &ask.questions {
+            // Units of the lease are of what is forgotten.
+            self.leases.with(ask.spot(question), Lease::void);
+            let Some(counter) = question.counter() else { continue };
+            let outcome =
+                store.backend().reset_charges(ask.tag(question).clone(), vec![counter]).await;
+            // Whatever became of it: the store knows.
+            self.forget(ask.spot(question));
+            outcome?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("away", &self.is_away()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,144 @@
+//! What was paid, and how it is given back or put right.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use tokio::sync::oneshot;
+
+use super::{
+    Engine,
+    ask::{Ask, Question},
+    lease::Unit,
+    ways::{Place, Spot},
+};
+use crate::{
+    key::Key,
+    store::{By, SettleCharge, Settled, Store},
+};
+
+/// Most calls that are under way together: the leases of many keys may have to go back.
+const AT_ONCE: usize = 64;
+
+/// Resolves when the charges are changed, or never will be. They are whether it is awaited or not.
+pub(in crate::rate_limit) type Done = oneshot::Receiver<()>;
+
+/// Charges that can still be changed. Dropped, all of it is given back, in the background.
+#[derive(Debug)]
+pub(in crate::rate_limit) struct Receipt {
+    engine: Arc<Engine>,
+    store: Store,
+    charges: Vec<Paid>,
+    units: Vec<(usize, Place, Unit)>,
+}
+
+#[derive(Debug)]
+struct Paid {
+    /// Which of the questions it answers.
+    at: usize,
+    tag: Key,
+    question: Question,
+    window: u64,
+}
+
+impl Receipt {
+    pub(super) fn none(engine: &Arc<Engine>, store: &Store) -> Self {
+        let (engine, store) = (Arc::clone(engine), store.clone());
+        Self { engine, store, charges: Vec::new(), units: Vec::new() }
+    }
+
+    pub(super) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub(super) fn add(&mut self, tag: &Key, question: &Question, at: usize, window: u64) {
+        self.charges.push(Paid { at, tag: tag.clone(), question: question.clone(), window });
+    }
+
+    pub(super) fn add_unit(&mut self, spot: Spot<'_>, at: usize, unit: Unit) {
+        self.units.push((at, Place::of(spot), unit));
+    }
+
+    /// The request goes in: what it cost stays charged.
+    pub(in crate::rate_limit) fn keep(mut self) {
+        self.units.clear();
+        self.charges.clear();
+    }
+
+    /// Gives back all of it.
+    pub(super) fn give_back(&mut self) -> Option<Done> {
+        self.change(|_, _| 0)
+    }
+
+    /// Makes each question have cost this, of its place and of what it has cost so far.
+    ///
+    /// What the store does not answer is not tried again, since it may have been done.
+    pub(in crate::rate_limit) fn settle(
+        mut self,
+        costs: impl Fn(usize, u64) -> u64,
+    ) -> Option<Done> {
+        self.change(costs)
+    }
+
+    fn change(&mut self, costs: impl Fn(usize, u64) -> u64) -> Option<Done> {
+        let mut calls: Vec<SettleCharge> = Vec::new();
+        for (at, place, unit) in self.units.drain(..) {
+            match costs(at, 1) {
+                0 => self.engine.put_back(place.spot(), &unit),
+                1 => {}
+                more => calls.extend(place.settled(By::Charge { units: more - 1 })),
+            }
+        }
+        for paid in self.charges.drain(..) {
+            let Some(settled) = paid.settled(costs(paid.at, paid.question.cost)) else { continue };
+            if matches!(settled.by, By::Refund { .. }) {
+                let group = Some(paid.tag.clone());
+                let ask = Ask { questions: Vec::new(), group };
+                self.engine.forget(ask.spot(&paid.question));
+            }
+            match calls.iter_mut().find(|call| call.tag == paid.tag) {
+                Some(call) => call.items.push(settled),
+                None => calls.push(SettleCharge { tag: paid.tag, items: vec![settled] }),
+            }
+        }
+        (!calls.is_empty()).then(|| self.engine.settle(&self.store, calls))
+    }
+}
+
+impl Paid {
+    /// What has to be changed for it to have cost this.
+    fn settled(&self, cost: u64) -> Option<Settled> {
+        let (was, window) = (self.question.cost, self.window);
+        let by = match cost {
+            less if less < was => By::Refund { units: was - less, window },
+            more if more > was => By::Charge { units: more - was },
+            _ => return None,
+        };
+        self.question.settled(by)
+    }
+}
+
+impl Engine {
+    /// In the background, where nobody's leaving ends it.
+    pub(super) fn settle(self: &Arc<Self>, store: &Store, calls: Vec<SettleCharge>) -> Done {
+        let (done, settled) = oneshot::channel::<()>();
+        let (with, pending) = (store.clone(), self.pending.begin());
+        store.spawn(async move {
+            let settle = |call: &SettleCharge| with.backend().settle_charge(call.clone());
+            for some in calls.chunks(AT_ONCE) {
+                for error in
+                    join_all(some.iter().map(settle)).await.into_iter().filter_map(Result::err)
+                {
+                    tracing::debug!(%error, "a charge was not put right");
+                }
+            }
+            drop((pending, done));
+        });
+        settled
+    }
+}
+
+impl Drop for Receipt {
+    fn drop(&mut self) {
+        let _ = self.give_back();
+    }
+}

@@ -1,0 +1,159 @@
+//! What is read of a request before anything is awaited.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use futures_util::future::BoxFuture;
+
+use super::{
+    plan::{Limit, Plan},
+    quotas::Found,
+    status::{Charged, RateStatus},
+    ticket::standings,
+};
+use crate::{
+    gate::{Asked, KeyFault, View, current_replay},
+    rate_limit::{
+        engine::{Ask, Engine, Question},
+        quota::Quota,
+    },
+    store::Store,
+};
+
+const LAYER: &str = "RateLimitLayer";
+
+/// What the limits need of a request.
+pub struct RateLimitFacts {
+    pub(super) store: Store,
+    pub(super) engine: Arc<Engine>,
+    pub(super) ask: Ask,
+    /// Quotas that have to be asked for, and of which policy.
+    pub(super) quotas: Vec<(usize, BoxFuture<'static, Quota>)>,
+    pub(super) outer: Option<RateStatus>,
+}
+
+impl<N: ?Sized> Plan<N> {
+    pub(super) fn read<V: View<Native = N>>(&self, view: &mut V) -> Asked<RateLimitFacts> {
+        // Charged when it was accepted.
+        if current_replay(view).is_some() {
+            return Asked::Skip;
+        }
+        if let Some(asked) = self.facing.ask(view, &self.limits[0].source) {
+            return asked;
+        }
+        let mut ask = match self.questions(view) {
+            Ok(read) => read,
+            Err(fault) => return fault.answer(LAYER).map_or(Asked::Skip, Asked::Answer),
+        };
+        if let Some(asked) = self.facing.ask_keys(ask.questions.iter().map(|each| &each.key)) {
+            return asked;
+        }
+        let Some(store) = self.store.clone().or_else(|| view.store()) else {
+            return Asked::Answer(crate::outage::no_store(LAYER));
+        };
+        let mut quotas = Vec::new();
+        for question in &mut ask.questions {
+            let asked = self.limits[question.place].complete(question, view);
+            quotas.extend(asked.map(|asked| (question.place, asked)));
+        }
+        let outer = view.get::<RateStatus>();
+        if let Some(outer) = &outer
+            && is_charged(&mut ask, outer, &quotas)
+        {
+            return Asked::Skip;
+        }
+        let engine = Engine::of(&store);
+        // Nothing is waited for, and nothing else is done, for what is refused already.
+        match engine.remembered(&ask).filter(|_| quotas.is_empty()) {
+            Some(decision) => Asked::Answer(self.facing.refuse(&standings(&decision))),
+            None => Asked::Enter(RateLimitFacts { store, engine, ask, quotas, outer }),
+        }
+    }
+
+    /// The policies that have a key here, and the key of the group.
+    fn questions<V: View<Native = N>>(&self, view: &mut V) -> Result<Ask, KeyFault> {
+        let mut questions = Vec::with_capacity(self.limits.len());
+        let mut none = None;
+        for (place, limit) in self.limits.iter().enumerate() {
+            match limit.source.read(view) {
+                Ok(key) => {
+                    let cost = limit.policy.default_cost();
+                    questions.push(Question { place, ..Question::new(&limit.policy, key, cost) });
+                }
+                Err(fault) if fault.lets_pass() => none = Some(fault),
+                Err(fault) => return Err(fault),
+            }
+        }
+        match none {
+            Some(fault) if questions.is_empty() => Err(fault),
+            _ => {
+                let group = self.group.as_ref().map(|group| group.read(view)).transpose()?;
+                Ok(Ask { questions, group })
+            }
+        }
+    }
+}
+
+impl<N: ?Sized> Limit<N> {
+    /// What depends on the request; the quota, if it has to be asked for.
+    fn complete<V: View<Native = N>>(
+        &self,
+        question: &mut Question,
+        view: &mut V,
+    ) -> Option<BoxFuture<'static, Quota>> {
+        if let Some(cost) = &self.cost_by {
+            question.cost = cost(view.native());
+        }
+        question.unsteady = self.settles() || self.quotas.is_some();
+        match self.quotas.as_ref()?.find(&self.policy, &question.key, view.native()) {
+            Found::Known(quota) => {
+                question.quota = quota;
+                None
+            }
+            Found::Asked(asked) => Some(asked),
+        }
+    }
+}
+
+/// Takes out what a layer further out has charged already; true if nothing is left to be asked.
+fn is_charged(
+    ask: &mut Ask,
+    outer: &RateStatus,
+    quotas: &[(usize, BoxFuture<'static, Quota>)],
+) -> bool {
+    let (group, mut questions) = (ask.group.take(), std::mem::take(&mut ask.questions));
+    questions.retain(|question| match outer.has_charged(group.as_ref(), question) {
+        Charged::Never => true,
+        charged => {
+            warn_of_two(question.policy.label());
+            // A quota that is not known yet might be another one.
+            charged == Charged::Otherwise || quotas.iter().any(|(at, _)| *at == question.place)
+        }
+    });
+    *ask = Ask { questions, group };
+    ask.questions.is_empty()
+}
+
+/// Logged once in a process.
+fn warn_of_two(policy: &str) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    if !WARNED.swap(true, Ordering::Relaxed) {
+        tracing::warn!(
+            policy,
+            "two RateLimitLayers around one handler have a policy of one name, and count for one key: \
+             the request is charged once if the quotas are the same, and twice if not; give one of them \
+             another .name(..), or remove it"
+        );
+    }
+}
+
+impl fmt::Debug for RateLimitFacts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitFacts").field("ask", &self.ask).finish_non_exhaustive()
+    }
+}

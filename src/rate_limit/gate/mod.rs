@@ -1,0 +1,112 @@
+//! `RateLimitGate`: the limits in front of a request.
+
+mod ask;
+mod plan;
+mod quotas;
+mod settings;
+mod status;
+mod ticket;
+
+use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+
+pub use self::{ask::RateLimitFacts, status::RateStatus, ticket::RateLimitTicket};
+use self::{plan::Plan, ticket::standings};
+use super::engine::{Checked, Question};
+use crate::{
+    gate::{Asked, Gate, Head, Outcome, Parting, Verdict, View},
+    reply::{Fields, Reply},
+};
+
+/// The policies of a `RateLimitLayer`.
+pub struct RateLimitGate<N: ?Sized>(Arc<Plan<N>>);
+
+impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
+    type Facts = RateLimitFacts;
+    type Ticket = RateLimitTicket;
+    type Parked = std::convert::Infallible;
+
+    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<RateLimitFacts> {
+        self.0.read(view)
+    }
+
+    async fn enter(&self, facts: RateLimitFacts) -> Verdict<RateLimitTicket> {
+        let RateLimitFacts { store, engine, mut ask, quotas, outer } = facts;
+        for (place, quota) in quotas {
+            let quota = quota.await;
+            ask.questions
+                .iter_mut()
+                .filter(|each| each.place == place)
+                .for_each(|each| each.quota = quota);
+        }
+        let settles = self.0.settles();
+        match engine.check(&store, &ask, settles).await {
+            Ok(Checked { decision, receipt }) if decision.is_admitted() => {
+                let receipt = if settles {
+                    Some(receipt)
+                } else {
+                    receipt.keep();
+                    None
+                };
+                let heeded = self.0.limits.iter().any(|limit| limit.by_handler);
+                let place = |each: &Question| (each.place, self.0.limits[each.place].by_handler);
+                let places = match settles {
+                    true => ask.questions.iter().map(place).collect(),
+                    false => Vec::new(),
+                };
+                let status =
+                    (!decision.is_local()).then(|| RateStatus::new(decision, ask, heeded, outer));
+                Verdict::Pass(RateLimitTicket::new(status, receipt, places))
+            }
+            Ok(Checked { decision, .. }) => {
+                let policy = decision.binding().map(|each| each.policy().label());
+                tracing::debug!(node = %store.node(), policy, "request refused: quota spent");
+                Verdict::Answer(self.0.facing.refuse(&standings(&decision)))
+            }
+            Err(error) => {
+                tracing::error!(node = %store.node(), %error, "request refused: no quota, store away");
+                Verdict::Answer(Reply::store_away())
+            }
+        }
+    }
+
+    fn show<V: View<Native = N>>(&self, ticket: &RateLimitTicket, view: &mut V) {
+        if let Some(status) = &ticket.status {
+            view.put(status.clone());
+        }
+    }
+
+    async fn leave(
+        &self,
+        mut ticket: RateLimitTicket,
+        outcome: Outcome,
+    ) -> Parting<Self::Ticket, Self::Parked> {
+        // An error of the inner service becomes a 500 further out, if it becomes anything.
+        let status = outcome.status().unwrap_or(500);
+        let refunds =
+            |at: usize| self.0.limits[at].refund_on.as_ref().is_some_and(|refund| refund(status));
+        if let Some(settled) = ticket.settle(refunds) {
+            // It is done, or its runtime has ended.
+            let _ = settled.await;
+        }
+        let told = |status: &RateStatus| self.0.facing.told(&standings(status.decision()));
+        Parting::Fields(ticket.status.as_ref().map_or_else(Fields::new, told))
+    }
+
+    async fn accept(&self, parked: Self::Parked, _: Head, _: Bytes) -> Option<Reply> {
+        match parked {}
+    }
+}
+
+impl<N: ?Sized> Clone for RateLimitGate<N> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<N: ?Sized> fmt::Debug for RateLimitGate<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

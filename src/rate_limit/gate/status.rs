@@ -1,0 +1,109 @@
+//! What the handler may know of its quotas, and may do about them.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use crate::{
+    key::Key,
+    rate_limit::{
+        decision::Decision,
+        engine::{Ask, Question},
+        policy::Policy,
+    },
+};
+
+/// What the handler may know of the quotas its request was charged to. Absent while the store is away.
+#[derive(Clone)]
+pub struct RateStatus(Arc<Shared>);
+
+struct Shared {
+    decision: Decision,
+    /// What was charged.
+    ask: Ask,
+    /// What the handler has set; [`UNSET`] until then.
+    cost: AtomicU64,
+    /// Whether that has consequences.
+    heeded: bool,
+    /// Of the layer further out.
+    outer: Option<RateStatus>,
+}
+
+const UNSET: u64 = u64::MAX;
+
+/// How a question relates to what layers further out have charged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Charged {
+    Never,
+    /// To the same counter, by the same quota.
+    Alike,
+    /// To the same counter, by another quota.
+    Otherwise,
+}
+
+impl RateStatus {
+    pub(super) fn new(decision: Decision, ask: Ask, heeded: bool, outer: Option<Self>) -> Self {
+        let cost = AtomicU64::new(UNSET);
+        Self(Arc::new(Shared { decision, ask, cost, heeded, outer }))
+    }
+
+    /// The policy that leaves least, which is the one to mind.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        let first = || &*self.0.ask.questions[0].policy;
+        self.0.decision.binding().map_or_else(first, |each| each.policy())
+    }
+
+    /// How it was decided, by all policies of the layer.
+    #[must_use]
+    pub fn decision(&self) -> &Decision {
+        &self.0.decision
+    }
+
+    /// The status of the next `RateLimitLayer` further out.
+    #[must_use]
+    pub fn outer(&self) -> Option<&Self> {
+        self.0.outer.as_ref()
+    }
+
+    /// Makes the request cost this in all, instead of what it was charged when it came. It is put right when
+    /// the response is there, or the request is dropped; more than is left is charged all the same. The
+    /// last call counts.
+    ///
+    /// False, and without consequences, if the layer isn't set to `settle_by_handler`.
+    #[expect(clippy::must_use_candidate, reason = "a handler knows how its layer is set")]
+    pub fn charge(&self, cost: u64) -> bool {
+        self.0.cost.store(cost.min(UNSET - 1), Ordering::Release);
+        self.0.heeded
+    }
+
+    /// What the handler has set.
+    pub(super) fn charged(&self) -> Option<u64> {
+        Some(self.0.cost.load(Ordering::Acquire)).filter(|cost| *cost != UNSET)
+    }
+
+    /// What this layer or one further out has charged to the question's counter already.
+    pub(super) fn has_charged(&self, group: Option<&Key>, question: &Question) -> Charged {
+        let same = self.0.ask.questions.iter().find(|charged| {
+            charged.policy.label() == question.policy.label()
+                && charged.key == question.key
+                && self.0.ask.group.as_ref() == group
+        });
+        match (same, &self.0.outer) {
+            (Some(charged), _) if charged.quota == question.quota => Charged::Alike,
+            (Some(_), _) => Charged::Otherwise,
+            (None, Some(outer)) => outer.has_charged(group, question),
+            (None, None) => Charged::Never,
+        }
+    }
+}
+
+impl fmt::Debug for RateStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateStatus").field("decision", &self.0.decision).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,188 @@
+//! A quota with a name, and what it means to exceed it.
+
+use std::{sync::Arc, time::Duration};
+
+use super::quota::Quota;
+use crate::{clock::LONGEST, outage::Outage, store::Penalty};
+
+/// A quota with a name, which clients see, and what becomes of those who exceed it.
+///
+/// Wherever a layer or limiter takes a policy, a bare [`Quota`] will do: it is a policy named `default`.
+///
+/// ```
+/// use std::time::Duration;
+/// use lockgate::{Policy, Quota};
+///
+/// let minute = Quota::requests(100).per(Duration::from_secs(60)).burst(20);
+/// let policy = Policy::new(minute).name("search").penalty(50, Duration::from_secs(600));
+/// assert_eq!(policy.label(), "search");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    name: Arc<str>,
+    quota: Quota,
+    cost: u64,
+    penalty: Option<(u32, Duration)>,
+    shadow: bool,
+    outage: Outage,
+    lease: u32,
+    remember: Option<Duration>,
+}
+
+/// Most charges that are leased at once.
+const MOST_LEASED: u32 = 10_000;
+
+impl Policy {
+    /// A policy named `default`: each request costs 1, refusals are enforced and have no further
+    /// consequence, and while the store is away this process limits by itself.
+    #[must_use]
+    pub fn new(quota: Quota) -> Self {
+        Self {
+            name: "default".into(),
+            quota,
+            cost: 1,
+            penalty: None,
+            shadow: false,
+            outage: Outage::Local,
+            lease: 0,
+            remember: None,
+        }
+    }
+
+    /// The name in `RateLimit-Policy`, and the counter's: policies of one name count together for a
+    /// key, wherever they stand, and a quota that is changed keeps what was spent. (Fixed windows,
+    /// sliding windows and GCRA count apart.) Letters, digits, `-`, `_` and `.`; all else becomes `-`.
+    #[must_use]
+    pub fn name(mut self, name: &str) -> Self {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        self.name = name.chars().map(|c| if plain(c) { c } else { '-' }).collect::<String>().into();
+        self
+    }
+
+    /// What a request costs, where nothing else says so. Default 1; 0 charges nothing.
+    ///
+    /// # Panics
+    ///
+    /// If it is more than the quota lets in at once: no request would ever be.
+    #[must_use]
+    pub fn cost(mut self, cost: u64) -> Self {
+        assert!(
+            cost <= self.quota.capacity(),
+            "Policy::cost: {cost} is more than the quota ever lets in at once"
+        );
+        self.cost = cost;
+        self
+    }
+
+    /// After so many refusals within a window, everything of that key is refused for `block` (at least
+    /// 1 ms, at most a year). Default: a refusal costs nothing, and who comes back in time is let in.
+    ///
+    /// Every refusal has to be counted in the store, so those that are no block are not
+    /// [remembered](Self::remember_refusals) in the process.
+    #[must_use]
+    pub fn penalty(mut self, after: u32, block: Duration) -> Self {
+        self.penalty = Some((after.max(1), block.clamp(Duration::from_millis(1), LONGEST)));
+        self
+    }
+
+    /// Decides and reports, and lets the request pass all the same: a refusal is a `tracing` event (`INFO`)
+    /// and is seen in the [`Decision`](super::Decision). A shadow policy is charged after those that are
+    /// enforced have let the request in, in a call of its own, and can't keep them from anything.
+    #[must_use]
+    pub fn shadow(mut self) -> Self {
+        self.shadow = true;
+        self
+    }
+
+    /// What to do while the store is away. Default [`Outage::Local`]: a limiter that is down should
+    /// not take the service down with it, nor leave it without any limit.
+    #[must_use]
+    pub fn on_outage(mut self, outage: Outage) -> Self {
+        self.outage = outage;
+        self
+    }
+
+    /// Takes up to `n` charges of a key at once, and spends them in this process without asking the
+    /// store. Default: every request is a charge of its own. At most 10,000.
+    ///
+    /// Never admits more than the quota: what is leased is charged, and lapses with its window. It may refuse
+    /// early: what other processes have leased of a key and not spent is not there for this one, at most `n - 1`
+    /// for each of them. Leases that are not used for a second are given back, and so are all by
+    /// [`Store::shutdown`](crate::Store::shutdown); a process that dies keeps what it has leased until the window ends.
+    /// Requests that cost anything else than 1 are charged one by one.
+    ///
+    /// # Panics
+    ///
+    /// If the quota is no fixed window: the others count when a request comes, not only that it does.
+    #[must_use]
+    pub fn lease(mut self, n: u32) -> Self {
+        assert!(
+            n < 2 || self.quota.is_unlimited() || self.quota.is_fixed(),
+            "Policy::lease: only a fixed window can be leased"
+        );
+        self.lease = n.min(MOST_LEASED);
+        self
+    }
+
+    /// The longest time for which a refusal is remembered in this process, and repeated without asking
+    /// the store. Default: as long as the store said that it lasts, which is exact; 100 ms for policies
+    /// whose charges may be given back or whose quota differs by request, where the end may come
+    /// sooner.
+    ///
+    /// Set it if you [reset](super::RateLimit::reset) keys, or change the quota while other processes
+    /// run: they learn of it after this time. Zero remembers nothing.
+    #[must_use]
+    pub fn remember_refusals(mut self, most: Duration) -> Self {
+        self.remember = Some(most);
+        self
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        &self.name
+    }
+
+    /// The quota.
+    #[must_use]
+    pub fn quota(&self) -> Quota {
+        self.quota
+    }
+
+    /// Whether it is only [watched](Self::shadow), not enforced.
+    #[must_use]
+    pub fn is_shadow(&self) -> bool {
+        self.shadow
+    }
+
+    pub(super) fn counter(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    pub(super) fn default_cost(&self) -> u64 {
+        self.cost
+    }
+
+    pub(super) fn penalised(&self) -> Option<Penalty> {
+        self.penalty.map(|(after, block)| Penalty { after, block })
+    }
+
+    pub(super) fn outage(&self) -> Outage {
+        self.outage
+    }
+
+    /// Charges to be taken at once under this quota, which may be another than the policy's own.
+    pub(super) fn leased(&self, quota: Quota) -> u32 {
+        if quota.is_fixed() { self.lease } else { 0 }
+    }
+
+    pub(super) fn remembered(&self) -> Option<Duration> {
+        self.remember
+    }
+}
+
+impl From<Quota> for Policy {
+    fn from(quota: Quota) -> Self {
+        Self::new(quota)
+    }
+}

@@ -1,0 +1,48 @@
+//! The limiter on the embedded store, with tokio's clock stopped: time passes when nothing runs.
+
+mod algorithms;
+mod away;
+mod cancel;
+mod gate;
+mod leases;
+mod remembered;
+mod several;
+
+use std::time::Duration;
+
+use super::{Decision, Policy, Quota};
+use crate::store::Store;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// So many per minute.
+fn minute(requests: u64) -> Quota {
+    Quota::requests(requests).per(60 * SECOND)
+}
+
+fn named(name: &str, quota: Quota) -> Policy {
+    Policy::new(quota).name(name)
+}
+
+#[track_caller]
+fn admitted(decision: &Decision, remaining: u64) {
+    assert!(decision.is_admitted(), "{decision:?}");
+    assert_eq!(decision.remaining(), remaining, "{decision:?}");
+    assert_eq!(decision.retry_after(), Duration::ZERO, "{decision:?}");
+}
+
+/// How long it has to wait.
+#[track_caller]
+fn refused(decision: &Decision, by: &[&str]) -> Duration {
+    assert!(!decision.is_admitted(), "{decision:?}");
+    let names: Vec<_> = decision.violated().map(|each| each.policy().label()).collect();
+    assert_eq!(names, by, "{decision:?}");
+    decision.retry_after()
+}
+
+/// What the store has left, asked by another process.
+async fn left(store: &Store, policy: &Policy, key: &str) -> u64 {
+    let other = store.as_another_process();
+    let decision = other.rate_limit(policy.clone()).peek(key, 1).await.expect("it answers");
+    decision.policies()[0].remaining().expect("it was asked")
+}

@@ -1,0 +1,88 @@
+//! Single policies, by all ways of counting.
+
+use super::{SECOND, admitted, left, minute, named, refused};
+use crate::{Policy, Quota, store::Store};
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_back_in_time_gets_in_by_every_algorithm() {
+    for quota in [minute(3), minute(3).sliding(), minute(3).gcra(), minute(3).burst(2)] {
+        let store = Store::memory();
+        let limit = store.rate_limit(quota);
+        for left in (0..quota.capacity()).rev() {
+            admitted(&limit.check("x", 1).await.unwrap(), left);
+        }
+        let wait = refused(&limit.check("x", 1).await.unwrap(), &["default"]);
+        assert!(wait > SECOND && wait <= 120 * SECOND, "{quota:?} {wait:?}");
+        tokio::time::sleep(wait).await;
+        assert!(limit.check("x", 1).await.unwrap().is_admitted(), "{quota:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_unlimited_is_not_counted() {
+    let limit = Store::memory().rate_limit(Quota::unlimited());
+    let decision = limit.check("x", u64::MAX).await.unwrap();
+    admitted(&decision, u64::MAX);
+    assert_eq!(decision.policies()[0].remaining(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_costs_too_much_is_an_error_of_its_own() {
+    let store = Store::memory();
+    let limit = store.rate_limit(minute(10).burst(5));
+    assert_eq!(limit.check("x", 6).await.unwrap_err().kind(), crate::ErrorKind::CostAboveQuota);
+    assert_eq!(limit.peek("x", 6).await.unwrap_err().kind(), crate::ErrorKind::CostAboveQuota);
+    admitted(&limit.check("x", 5).await.unwrap(), 0);
+}
+
+#[test]
+#[should_panic(expected = "more than the quota ever lets in")]
+fn a_policy_nobody_could_meet_is_not_built() {
+    let _ = Policy::new(minute(3)).cost(4);
+}
+
+#[test]
+#[should_panic(expected = "only a fixed window can be leased")]
+fn what_counts_by_time_is_not_leased() {
+    let _ = Policy::new(minute(3).gcra()).lease(4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_quota_keeps_what_was_spent() {
+    let store = Store::memory();
+    admitted(&store.rate_limit(minute(10)).check("x", 8).await.unwrap(), 2);
+    admitted(&store.rate_limit(minute(20)).check("x", 1).await.unwrap(), 11);
+    refused(&store.rate_limit(minute(5)).check("x", 1).await.unwrap(), &["default"]);
+    // What was said of five is not said of twenty.
+    admitted(&store.rate_limit(minute(20)).check("x", 1).await.unwrap(), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peek_charges_nothing_and_a_reset_forgets() {
+    let store = Store::memory();
+    let policy = named("p", minute(2));
+    let limit = store.rate_limit(policy.clone());
+    assert!(limit.peek("x", 1).await.unwrap().is_admitted());
+    admitted(&limit.check("x", 2).await.unwrap(), 0);
+    refused(&limit.peek("x", 1).await.unwrap(), &["p"]);
+    refused(&limit.check("x", 1).await.unwrap(), &["p"]);
+    limit.reset("x").await.unwrap();
+    assert_eq!(left(&store, &policy, "x").await, 2);
+    admitted(&limit.check("x", 1).await.unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_penalty_begins_after_the_refusals_it_names_and_ends() {
+    let store = Store::memory();
+    let limit = store.rate_limit(named("p", minute(1)).penalty(3, 300 * SECOND));
+    admitted(&limit.check("x", 1).await.unwrap(), 0);
+    for _ in 0..2 {
+        assert!(refused(&limit.check("x", 1).await.unwrap(), &["p"]) <= 60 * SECOND);
+    }
+    let blocked = refused(&limit.check("x", 1).await.unwrap(), &["p"]);
+    assert!(blocked > 60 * SECOND && blocked <= 300 * SECOND, "{blocked:?}");
+    tokio::time::sleep(blocked / 2).await;
+    refused(&limit.check("x", 1).await.unwrap(), &["p"]);
+    tokio::time::sleep(blocked / 2).await;
+    admitted(&limit.check("x", 1).await.unwrap(), 0);
+}

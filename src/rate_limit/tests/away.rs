@@ -1,0 +1,170 @@
+//! What is decided while the store is away.
+
+use std::time::Duration;
+
+use super::{SECOND, admitted, minute, named};
+use crate::{
+    ErrorKind, Outage, Quota,
+    rate_limit::RateLimit,
+    store::{Fault, faulty},
+};
+
+const EVER: usize = 1_000_000;
+
+/// How many of so many are let in, at once.
+async fn passed(limit: &RateLimit, key: &str, of: usize) -> usize {
+    let mut passed = 0;
+    for _ in 0..of {
+        let decision = limit.check(key, 1).await.unwrap();
+        assert!(decision.is_local(), "{decision:?}");
+        passed += usize::from(decision.is_admitted());
+    }
+    passed
+}
+
+fn go(faults: &crate::store::Faults, fault: Fault, calls: usize) {
+    faults.set("charge", fault, calls);
+    faults.set("limiters", fault, calls);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_no_outage() {
+    let (store, faults) = faulty();
+    let limit = store.rate_limit(minute(1));
+    admitted(&limit.check("x", 1).await.unwrap(), 0);
+    let decision = limit.check("x", 1).await.unwrap();
+    assert!(!decision.is_admitted() && !decision.is_local());
+    go(&faults, Fault::Away, EVER);
+    // And what was refused stays so.
+    let decision = limit.check("x", 1).await.unwrap();
+    assert!(!decision.is_admitted() && !decision.is_local());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_nobody_has_seen_has_the_whole_quota() {
+    let (store, faults) = faulty();
+    go(&faults, Fault::Away, EVER);
+    for quota in [minute(10), minute(10).sliding(), minute(20).burst(10)] {
+        let limit = store.rate_limit(quota);
+        assert_eq!(passed(&limit, "x", 30).await, 10, "{quota:?}");
+        // It fills up evenly: within six seconds at least one of ten a minute.
+        tokio::time::sleep(6 * SECOND).await;
+        assert!((1..=2).contains(&passed(&limit, "x", 30).await), "{quota:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_goes_on_with_what_it_had_left() {
+    let (store, faults) = faulty();
+    let limit = store.rate_limit(minute(10));
+    admitted(&limit.check("x", 7).await.unwrap(), 3);
+    go(&faults, Fault::Away, EVER);
+    assert_eq!(passed(&limit, "x", 30).await, 3);
+    assert_eq!(passed(&limit, "y", 30).await, 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_quota_is_shared_by_the_processes_that_were_there() {
+    let (store, faults) = faulty();
+    let others: Vec<_> = (0..3).map(|_| store.as_another_process()).collect();
+    for other in others.iter().chain([&store]) {
+        let _ = other.rate_limit(minute(20)).check("warm", 1).await.unwrap();
+    }
+    // Until all have heard of each other.
+    tokio::time::sleep(6 * SECOND).await;
+    go(&faults, Fault::Away, EVER);
+    let mut sum = 0;
+    for other in others.iter().chain([&store]) {
+        let share = passed(&other.rate_limit(minute(20)), "x", 20).await;
+        assert_eq!(share, 5);
+        sum += share;
+    }
+    assert_eq!(sum, 20);
+    // One for each, where there is less than that.
+    assert_eq!(passed(&store.rate_limit(named("two", minute(2))), "x", 20).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_asked_again_only_after_it_has_been_well_for_a_while() {
+    let (store, faults) = faulty();
+    let limit = store.rate_limit(minute(10));
+    admitted(&limit.check("x", 1).await.unwrap(), 9);
+    go(&faults, Fault::Away, EVER);
+    assert_eq!(passed(&limit, "x", 4).await, 4);
+    // It comes and goes.
+    for _ in 0..5 {
+        go(&faults, Fault::Away, 0);
+        tokio::time::sleep(SECOND / 2).await;
+        assert_eq!(passed(&limit, "gone", 1).await, 1);
+        go(&faults, Fault::Away, EVER);
+        tokio::time::sleep(SECOND / 2).await;
+    }
+    let asked = faults.seen("charge");
+    assert_eq!(passed(&limit, "flaps", 2).await, 2);
+    assert_eq!(faults.seen("charge"), asked, "nobody waits for it meanwhile");
+    go(&faults, Fault::Away, 0);
+    tokio::time::sleep(2 * SECOND).await;
+    // What was let in without it is not charged to it.
+    admitted(&limit.check("x", 1).await.unwrap(), 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_slow_answer_is_no_outage_but_three_are() {
+    let (store, faults) = faulty();
+    let limit = store.rate_limit(minute(100));
+    admitted(&limit.check("x", 1).await.unwrap(), 99);
+    faults.set("charge", Fault::NoReply, 1);
+    assert_eq!(passed(&limit, "x", 1).await, 1);
+    assert!(!limit.check("x", 1).await.unwrap().is_local(), "it is asked again");
+    faults.set("charge", Fault::NoReply, 3);
+    assert_eq!(passed(&limit, "x", 3).await, 3);
+    assert_eq!(passed(&limit, "x", 3).await, 3);
+    assert_eq!(faults.left("charge"), 0);
+    tokio::time::sleep(3 * SECOND).await;
+    assert!(!limit.check("x", 1).await.unwrap().is_local());
+}
+
+#[tokio::test(start_paused = true)]
+async fn policies_that_admit_or_refuse_say_so_and_ask_each_time() {
+    let (store, faults) = faulty();
+    let admit = store.rate_limit(named("a", minute(1)).on_outage(Outage::Admit));
+    let refuse = store.rate_limit(named("r", minute(1)).on_outage(Outage::Refuse));
+    go(&faults, Fault::Away, EVER);
+    assert_eq!(passed(&admit, "x", 20).await, 20);
+    for _ in 0..3 {
+        assert_eq!(refuse.check("x", 1).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    }
+    go(&faults, Fault::Away, 0);
+    admitted(&refuse.check("x", 1).await.unwrap(), 0);
+    admitted(&admit.check("x", 1).await.unwrap(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_several_policies_the_strictest_counts() {
+    let (store, faults) = faulty();
+    let local = named("local", minute(2));
+    let with =
+        |outage| store.rate_limit(local.clone()).and(named("o", minute(9)).on_outage(outage));
+    go(&faults, Fault::Away, EVER);
+    assert_eq!(passed(&with(Outage::Admit), "x", 5).await, 2);
+    assert_eq!(
+        with(Outage::Refuse).check("x", 1).await.unwrap_err().kind(),
+        ErrorKind::Unavailable
+    );
+}
+
+/// Numbers that no clock has room for.
+#[tokio::test(start_paused = true)]
+async fn odd_quotas_do_no_harm() {
+    let (store, faults) = faulty();
+    go(&faults, Fault::Away, EVER);
+    let year = Duration::from_secs(365 * 24 * 60 * 60);
+    for quota in [
+        Quota::requests(1).per(year).burst(u64::MAX),
+        Quota::requests(u64::MAX).per(Duration::from_millis(1)),
+        Quota::requests(1).per(year),
+        Quota::requests(u64::MAX).per(year).gcra(),
+    ] {
+        assert_eq!(passed(&store.rate_limit(quota), "x", 1).await, 1, "{quota:?}");
+    }
+}

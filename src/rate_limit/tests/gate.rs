@@ -1,0 +1,306 @@
+//! The gate, with requests of no framework.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use super::{SECOND, left, minute, named};
+use crate::{
+    Policy, Quota, RateStatus, Reply,
+    gate::{Asked, Gate, KeySource, Outcome, Parting, Verdict, View as _, fake::FakeView},
+    rate_limit::{RateLimitGate, RateLimitTicket},
+    store::{Faults, Store, faulty},
+};
+
+type Limit = RateLimitGate<()>;
+
+fn by(header: &str, policy: impl Into<Policy>) -> Limit {
+    RateLimitGate::new(KeySource::header(header), policy)
+}
+
+fn view() -> FakeView {
+    let mut view = FakeView::new("GET");
+    view.headers = vec![("a", "1"), ("b", "2"), ("cost", "1")];
+    view
+}
+
+/// Runs a request up to the handler.
+async fn enter(limit: &Limit, view: &mut FakeView) -> Result<RateLimitTicket, Reply> {
+    match limit.ask(view) {
+        Asked::Enter(facts) => match limit.enter(facts).await {
+            Verdict::Pass(ticket) => {
+                limit.show(&ticket, view);
+                Ok(ticket)
+            }
+            Verdict::Answer(reply) | Verdict::Busy(reply) => Err(reply),
+        },
+        Asked::Answer(reply) => Err(reply),
+        Asked::Skip => panic!("skipped"),
+    }
+}
+
+async fn leave(limit: &Limit, ticket: RateLimitTicket, status: u16) -> String {
+    match limit.leave(ticket, Outcome::Answered(status)).await {
+        Parting::Fields(fields) => {
+            let named = fields.iter().find(|(name, _)| name == "ratelimit");
+            named.map(|(_, value)| value.clone()).unwrap_or_default()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn whole(limit: &Limit, status: u16) -> u16 {
+    match enter(limit, &mut view()).await {
+        Ok(ticket) => {
+            leave(limit, ticket, status).await;
+            status
+        }
+        Err(reply) => reply.status,
+    }
+}
+
+#[track_caller]
+fn told(reply: &Reply) -> (u16, String, serde_json::Value) {
+    let retry = reply.fields.iter().find(|(name, _)| name == "retry-after");
+    let body: serde_json::Value = serde_json::from_slice(&reply.body).expect("a document");
+    let names = body["violated-policies"].clone();
+    (reply.status, retry.map(|(_, value)| value.clone()).unwrap_or_default(), names)
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_policies_are_told_and_named() {
+    let store = Store::memory();
+    let second = Quota::requests(2).per(SECOND).gcra();
+    let limit = by("a", named("burst", second)).and(by("b", named("day", minute(2)))).store(&store);
+    let ticket = enter(&limit, &mut view()).await.unwrap();
+    assert_eq!(leave(&limit, ticket, 200).await, "\"burst\";r=1;t=1, \"day\";r=1;t=60");
+    assert_eq!(whole(&limit, 200).await, 200);
+    let reply = enter(&limit, &mut view()).await.unwrap_err();
+    assert_eq!(told(&reply), (429, "60".into(), serde_json::json!(["burst", "day"])));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_that_is_known_is_answered_before_anything_is_awaited() {
+    let (store, faults) = faulty();
+    let limit = by("a", minute(1)).store(&store);
+    assert_eq!(whole(&limit, 200).await, 200);
+    match limit.ask(&mut view()) {
+        Asked::Answer(reply) => assert_eq!(told(&reply).0, 429),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(faults.seen("charge"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_whose_key_is_not_there_refuses() {
+    let limit = by("a", minute(1)).and(by("missing", minute(1))).store(&Store::memory());
+    assert_eq!(enter(&limit, &mut view()).await.unwrap_err().status, 400);
+}
+
+#[tokio::test(start_paused = true)]
+async fn refunds_are_by_status_and_are_there_for_the_next_request() {
+    let store = Store::memory();
+    let policy = named("p", minute(2));
+    let limit = by("a", policy.clone()).refund_on(|status| status >= 500).store(&store);
+    for _ in 0..5 {
+        assert_eq!(whole(&limit, 503).await, 503);
+    }
+    let key = crate::Key::header("a", b"1");
+    let peek = async || store.rate_limit(policy.clone()).peek(key.clone(), 1).await.unwrap();
+    assert_eq!(peek().await.remaining(), 2);
+    assert_eq!((whole(&limit, 200).await, whole(&limit, 200).await), (200, 200));
+    assert_eq!(whole(&limit, 200).await, 429);
+}
+
+/// The inner service fails: that is a 500 further out.
+#[tokio::test(start_paused = true)]
+async fn an_error_counts_as_500() {
+    let store = Store::memory();
+    let limit = by("a", minute(2)).refund_on(|status| status == 500).store(&store);
+    for _ in 0..5 {
+        let ticket = enter(&limit, &mut view()).await.unwrap();
+        let _ = limit.leave(ticket, Outcome::Failed).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_handler_says_what_it_has_cost() {
+    let store = Store::memory();
+    let policy = named("p", minute(10));
+    let limit = by("a", policy.clone()).settle_by_handler().store(&store);
+    let spent = async || {
+        let peek = store.rate_limit(policy.clone()).peek(crate::Key::header("a", b"1"), 1).await;
+        10 - peek.unwrap().remaining()
+    };
+    let ticket = |cost: Option<u64>| {
+        let limit = limit.clone();
+        async move {
+            let mut view = view();
+            let ticket = enter(&limit, &mut view).await.unwrap();
+            let status = view.get::<RateStatus>().unwrap();
+            assert!(cost.is_none_or(|cost| status.charge(cost)));
+            ticket
+        }
+    };
+    leave(&limit, ticket(Some(4)).await, 200).await;
+    assert_eq!(spent().await, 4);
+    leave(&limit, ticket(Some(0)).await, 200).await;
+    assert_eq!(spent().await, 4);
+    // Dropped, it costs what the handler has said, or else what it was charged.
+    drop(ticket(Some(3)).await);
+    assert!(store.shutdown(SECOND).await);
+    assert_eq!(spent().await, 7);
+    drop(ticket(None).await);
+    assert!(store.shutdown(SECOND).await);
+    assert_eq!(spent().await, 8);
+    // More than there is.
+    leave(&limit, ticket(Some(50)).await, 200).await;
+    assert_eq!(whole(&limit, 200).await, 429);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_layer_that_is_not_set_so_is_not_told_by_the_handler() {
+    let store = Store::memory();
+    let limit = by("a", minute(10)).store(&store);
+    let mut view = view();
+    let ticket = enter(&limit, &mut view).await.unwrap();
+    assert!(!view.get::<RateStatus>().unwrap().charge(5));
+    leave(&limit, ticket, 200).await;
+    let peek = store.rate_limit(minute(10)).peek(crate::Key::header("a", b"1"), 1).await;
+    assert_eq!(peek.unwrap().remaining(), 9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn costs_are_by_request_and_some_are_too_high() {
+    let store = Store::memory();
+    let cost = Arc::new(AtomicUsize::new(3));
+    let by_request = {
+        let cost = Arc::clone(&cost);
+        move |(): &()| cost.load(Ordering::Relaxed) as u64
+    };
+    let limit = by("a", minute(7)).cost_by(by_request).store(&store);
+    assert_eq!((whole(&limit, 200).await, whole(&limit, 200).await), (200, 200));
+    assert_eq!(whole(&limit, 200).await, 429);
+    cost.store(1, Ordering::Relaxed);
+    assert_eq!(whole(&limit, 200).await, 200, "one is left");
+    cost.store(0, Ordering::Relaxed);
+    assert_eq!(whole(&limit, 200).await, 200, "it costs nothing");
+    cost.store(8, Ordering::Relaxed);
+    let reply = enter(&limit, &mut view()).await.unwrap_err();
+    assert_eq!(told(&reply), (403, String::new(), serde_json::json!(["default"])));
+}
+
+#[tokio::test(start_paused = true)]
+async fn quotas_are_by_request_and_asked_for_now_and_then() {
+    let store = Store::memory();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let of_plan = {
+        let asked = Arc::clone(&asked);
+        move |(): &()| {
+            let asked = Arc::clone(&asked);
+            async move {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                match asked.fetch_add(1, Ordering::Relaxed) {
+                    0 => minute(2),
+                    1 => minute(4),
+                    _ => Quota::unlimited(),
+                }
+            }
+        }
+    };
+    let limit = by("a", minute(1)).quota_by(of_plan).quota_fresh_for(5 * SECOND).store(&store);
+    for _ in 0..2 {
+        assert_eq!(whole(&limit, 200).await, 200);
+    }
+    for _ in 0..10 {
+        assert_eq!(whole(&limit, 200).await, 429);
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
+    tokio::time::sleep(5 * SECOND).await;
+    // What was spent stays spent.
+    for _ in 0..2 {
+        assert_eq!(whole(&limit, 200).await, 200);
+    }
+    assert_eq!(whole(&limit, 200).await, 429);
+    tokio::time::sleep(5 * SECOND).await;
+    for _ in 0..20 {
+        assert_eq!(whole(&limit, 200).await, 200);
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), 3);
+}
+
+fn nested(store: &Store, inner: Quota) -> (Limit, Limit) {
+    (by("a", minute(10)).store(store), by("a", inner).store(store))
+}
+
+async fn both(limits: &(Limit, Limit)) -> (FakeView, bool) {
+    let mut view = view();
+    let _outer = enter(&limits.0, &mut view).await.unwrap();
+    let skipped = match limits.1.ask(&mut view) {
+        Asked::Skip => true,
+        Asked::Enter(facts) => {
+            let Verdict::Pass(ticket) = limits.1.enter(facts).await else { panic!("refused") };
+            limits.1.show(&ticket, &mut view);
+            false
+        }
+        Asked::Answer(reply) => panic!("{reply:?}"),
+    };
+    (view, skipped)
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_policy_twice_is_charged_once() {
+    let (store, faults): (Store, Faults) = faulty();
+    assert!(both(&nested(&store, minute(10))).await.1);
+    assert_eq!(faults.seen("charge"), 1);
+    let other = store.as_another_process();
+    let key = crate::Key::header("a", b"1");
+    assert_eq!(other.rate_limit(minute(10)).peek(key, 1).await.unwrap().remaining(), 9);
+}
+
+/// The inner quota might be the stricter one: it is not left out.
+#[tokio::test(start_paused = true)]
+async fn the_same_counter_by_another_quota_is_charged_twice() {
+    let store = Store::memory();
+    let (view, skipped) = both(&nested(&store, minute(5))).await;
+    assert!(!skipped);
+    let status = view.get::<RateStatus>().unwrap();
+    assert_eq!(status.decision().remaining(), 3);
+    assert_eq!(status.outer().unwrap().decision().remaining(), 9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shadow_is_not_told_of() {
+    let store = Store::memory();
+    let policy = named("watched", minute(1)).shadow();
+    let limit = by("a", named("real", minute(5))).and(by("a", policy.clone())).store(&store);
+    for n in (1..5).rev() {
+        let ticket = enter(&limit, &mut view()).await.unwrap();
+        let fields = leave(&limit, ticket, 200).await;
+        assert!(fields.starts_with(&format!("\"real\";r={n};")), "{fields}");
+        assert!(!fields.contains("watched"), "{fields}");
+    }
+    let _ = left(&store, &policy, "x").await;
+}
+
+/// Dropped anywhere on its way to the handler, a request costs nothing but what is under way.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_never_gets_to_the_handler_is_given_back() {
+    let (store, faults) = faulty();
+    let limit =
+        by("a", named("one", minute(9))).and(by("b", named("two", minute(9)))).store(&store);
+    faults.set("charge", crate::store::Fault::Slow(SECOND), 100);
+    let mut view = view();
+    let Asked::Enter(facts) = limit.ask(&mut view) else { panic!("it is not known yet") };
+    let entering = tokio::time::timeout(3 * SECOND / 2, limit.enter(facts));
+    assert!(entering.await.is_err(), "the second call is under way");
+    assert!(store.shutdown(5 * SECOND).await);
+    faults.set("charge", crate::store::Fault::Away, 0);
+    let limit = store.rate_limit(named("one", minute(9)));
+    let peek = limit.peek(crate::Key::header("a", b"1"), 1).await;
+    assert_eq!(peek.unwrap().remaining(), 9);
+}

@@ -1,0 +1,199 @@
+//! Charges that were made in advance.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use proptest::prelude::*;
+
+use super::{SECOND, admitted, left, minute, named, refused};
+use crate::{
+    Policy, Quota,
+    rate_limit::RateLimit,
+    store::{Fault, Store, faulty},
+};
+
+fn leased(requests: u64, n: u32) -> Policy {
+    named("leased", minute(requests)).lease(n)
+}
+
+#[tokio::test(start_paused = true)]
+async fn leased_charges_are_spent_without_asking() {
+    let (store, faults) = faulty();
+    let limit = store.rate_limit(leased(100, 10));
+    for n in 0..10 {
+        admitted(&limit.check("x", 1).await.unwrap(), 99 - n);
+    }
+    assert_eq!(faults.seen("charge"), 1);
+    admitted(&limit.check("x", 1).await.unwrap(), 89);
+    assert_eq!(faults.seen("charge"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_whole_quota_is_let_in_and_no_more() {
+    for n in [2, 7, 10, 64, 1000] {
+        let limit = Store::memory().rate_limit(leased(100, n));
+        let mut passed = 0;
+        for _ in 0..150 {
+            passed += u32::from(limit.check("x", 1).await.unwrap().is_admitted());
+        }
+        assert_eq!(passed, 100, "by {n}");
+        let wait = refused(&limit.check("x", 1).await.unwrap(), &["leased"]);
+        tokio::time::sleep(wait).await;
+        assert!(limit.check("x", 1).await.unwrap().is_admitted(), "by {n}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_lapses_with_its_window() {
+    let (store, faults) = faulty();
+    let limit = store.rate_limit(leased(100, 50));
+    admitted(&limit.check("x", 1).await.unwrap(), 99);
+    // In use all the time, so that it is not given back.
+    for _ in 0..119 {
+        tokio::time::sleep(SECOND / 2).await;
+        let _ = limit.check("y", 1).await.unwrap();
+    }
+    tokio::time::sleep(SECOND).await;
+    let before = faults.seen("charge");
+    admitted(&limit.check("x", 1).await.unwrap(), 99);
+    assert_eq!(faults.seen("charge"), before + 1, "a new one was taken");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_used_is_given_back() {
+    let (store, faults) = faulty();
+    let policy = leased(100, 10);
+    let limit = store.rate_limit(policy.clone());
+    admitted(&limit.check("x", 1).await.unwrap(), 99);
+    assert_eq!(left(&store, &policy, "x").await, 90);
+    tokio::time::sleep(3 * SECOND).await;
+    assert_eq!(left(&store, &policy, "x").await, 99);
+    admitted(&limit.check("x", 1).await.unwrap(), 98);
+    assert_eq!(left(&store, &policy, "x").await, 89);
+    assert!(store.shutdown(SECOND).await);
+    assert_eq!(left(&store, &policy, "x").await, 98, "by the shutdown");
+    assert_eq!(faults.seen("settle_charge"), 2);
+}
+
+/// Whoever asks for the lease may leave: it was charged, and is there for the next.
+#[tokio::test(start_paused = true)]
+async fn who_leaves_loses_no_lease() {
+    let (store, faults) = faulty();
+    let policy = leased(100, 10);
+    let limit = store.rate_limit(policy.clone());
+    faults.set("charge", Fault::Slow(SECOND / 10), 1);
+    let asking = tokio::time::timeout(SECOND / 20, limit.check("x", 1));
+    assert!(asking.await.is_err());
+    tokio::time::sleep(SECOND / 10).await;
+    for n in 0..10 {
+        admitted(&limit.check("x", 1).await.unwrap(), 99 - n);
+    }
+    assert_eq!(faults.seen("charge"), 1);
+}
+
+/// Those who come while a lease is under way ask for themselves.
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_the_lease_of_another() {
+    let (store, faults) = faulty();
+    let limit = store.rate_limit(leased(100, 10));
+    faults.set("charge", Fault::Slow(SECOND), 1);
+    let first = tokio::spawn({
+        let limit = limit.clone();
+        async move { limit.check("x", 1).await }
+    });
+    tokio::time::sleep(SECOND / 10).await;
+    let second = tokio::time::timeout(SECOND / 10, limit.check("x", 1)).await;
+    assert!(second.expect("at once").unwrap().is_admitted());
+    assert!(first.await.unwrap().unwrap().is_admitted());
+    assert_eq!(left(&store, &leased(100, 10), "x").await, 100 - 11);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_unit_goes_back_if_another_policy_refuses() {
+    let store = Store::memory();
+    let limit = store.rate_limit(leased(100, 10)).and(named("tight", minute(1)));
+    assert!(limit.check("x", 1).await.unwrap().is_admitted());
+    for _ in 0..5 {
+        store.rate_limit(named("tight", minute(1))).reset("z").await.unwrap();
+        refused(&limit.check("x", 1).await.unwrap(), &["tight"]);
+    }
+    assert!(store.shutdown(SECOND).await);
+    assert_eq!(left(&store, &leased(100, 10), "x").await, 99);
+}
+
+/// How many of `checks` at each of the processes get in.
+async fn shared(store: &Store, policy: &Policy, processes: usize, checks: usize) -> usize {
+    let others: Vec<_> = (0..processes).map(|_| store.as_another_process()).collect();
+    let limits: Vec<RateLimit> = others.iter().map(|s| s.rate_limit(policy.clone())).collect();
+    let process = |limit: RateLimit| {
+        tokio::spawn(async move {
+            let mut passed = 0;
+            for _ in 0..checks {
+                passed += usize::from(limit.check("x", 1).await.unwrap().is_admitted());
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            passed
+        })
+    };
+    let passed: usize =
+        join_all(limits.into_iter().map(process)).await.into_iter().map(|p| p.unwrap()).sum();
+    for other in others {
+        assert!(other.shutdown(SECOND).await);
+    }
+    passed
+}
+
+#[tokio::test(start_paused = true)]
+async fn eight_processes_let_in_no_more_than_the_quota_and_little_less() {
+    for (quota, n) in [(100, 10), (1000, 64), (400, 3), (50, 1000)] {
+        let store = Store::memory();
+        let policy = leased(quota, n);
+        let passed = shared(&store, &policy, 8, 300).await;
+        let quota = usize::try_from(quota).unwrap();
+        assert!(passed <= quota, "{passed} of {quota} by {n}");
+        let early = 7 * (usize::try_from(n).unwrap() - 1);
+        assert!(passed + early >= quota, "{passed} of {quota} by {n}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// In each window, at most the quota; and with what is given back, no unit is lost.
+    #[test]
+    fn leases_let_in_what_the_quota_has(
+        quota in 1..60u64,
+        n in 2..40u32,
+        rounds in proptest::collection::vec((0..3usize, 1..20u8, 0..2500u64), 1..40),
+    ) {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let store = Store::memory();
+            let policy = Policy::new(Quota::requests(quota).per(5 * SECOND)).name("p").lease(n);
+            let processes: Vec<_> = (0..3).map(|_| store.as_another_process()).collect();
+            let limits: Vec<_> = processes.iter().map(|s| s.rate_limit(policy.clone())).collect();
+            let (mut passed, mut since) = (0, None);
+            for (process, checks, pause) in rounds {
+                for _ in 0..checks {
+                    let now = tokio::time::Instant::now();
+                    let decision = limits[process].check("x", 1).await.unwrap();
+                    // The window as the store has it: it begins with the first charge that is let in.
+                    if since.is_none_or(|since| now >= since + 5 * SECOND) {
+                        (since, passed) = (Some(now), 0);
+                    }
+                    passed += u64::from(decision.is_admitted());
+                    prop_assert!(passed <= quota, "{} of {}", passed, quota);
+                }
+                tokio::time::sleep(Duration::from_millis(pause)).await;
+            }
+            for process in &processes {
+                assert!(process.shutdown(SECOND).await);
+            }
+            let over = since.is_none_or(|since| since + 5 * SECOND <= tokio::time::Instant::now());
+            let expected = if over { quota } else { quota - passed };
+            prop_assert_eq!(left(&store, &policy, "x").await, expected);
+            Ok(())
+        })?;
+    }
+}

@@ -1,0 +1,167 @@
+//! Refusals that are repeated without asking the store.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::{SECOND, admitted, minute, named, refused};
+use crate::{
+    Policy, Quota,
+    rate_limit::RateLimit,
+    store::{Fault, Store, faulty},
+};
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_asked_for_once_and_ends_in_time() {
+    for quota in [minute(2), minute(2).sliding(), minute(2).gcra()] {
+        let (store, faults) = faulty();
+        let limit = store.rate_limit(quota);
+        admitted(&limit.check("x", 2).await.unwrap(), 0);
+        let wait = refused(&limit.check("x", 1).await.unwrap(), &["default"]);
+        let asked = faults.seen("charge");
+        for _ in 0..10 {
+            refused(&limit.check("x", 1).await.unwrap(), &["default"]);
+            tokio::time::sleep(wait / 10 - Duration::from_millis(1)).await;
+        }
+        assert_eq!(faults.seen("charge"), asked, "{quota:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        assert!(limit.check("x", 1).await.unwrap().is_admitted(), "{quota:?}");
+    }
+}
+
+/// The moment is counted from before the call: a slow answer makes it end sooner here, never later.
+#[tokio::test(start_paused = true)]
+async fn a_slow_answer_puts_nothing_off() {
+    let (store, faults) = faulty();
+    let limit = store.rate_limit(minute(1));
+    admitted(&store.as_another_process().rate_limit(minute(1)).check("x", 1).await.unwrap(), 0);
+    faults.set("charge", Fault::Slow(20 * SECOND), 1);
+    refused(&limit.check("x", 1).await.unwrap(), &["default"]);
+    tokio::time::sleep(40 * SECOND).await;
+    assert!(limit.check("x", 1).await.unwrap().is_admitted(), "the window is over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dear_request_that_is_refused_says_nothing_of_cheap_ones() {
+    let limit = Store::memory().rate_limit(minute(5));
+    admitted(&limit.check("x", 3).await.unwrap(), 2);
+    refused(&limit.check("x", 3).await.unwrap(), &["default"]);
+    admitted(&limit.check("x", 2).await.unwrap(), 0);
+    let (store, faults) = faulty();
+    let limit = store.rate_limit(minute(5));
+    admitted(&limit.check("x", 5).await.unwrap(), 0);
+    refused(&limit.check("x", 2).await.unwrap(), &["default"]);
+    refused(&limit.check("x", 3).await.unwrap(), &["default"]);
+    assert_eq!(faults.seen("charge"), 2, "what costs more is refused as well");
+    refused(&limit.check("x", 1).await.unwrap(), &["default"]);
+    assert_eq!(faults.seen("charge"), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_keys_and_policies_are_asked() {
+    let (store, faults) = faulty();
+    let limit = store.rate_limit(minute(1));
+    let _ = limit.check("x", 1).await;
+    refused(&limit.check("x", 1).await.unwrap(), &["default"]);
+    assert_eq!(faults.seen("charge"), 1, "who was let in last knows that the next one is not");
+    admitted(&limit.check("y", 1).await.unwrap(), 0);
+    admitted(&store.rate_limit(named("p", minute(1))).check("x", 1).await.unwrap(), 0);
+    admitted(&store.rate_limit(minute(1)).group_by("g").check("x", 1).await.unwrap(), 0);
+    assert_eq!(faults.seen("charge"), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_another_process_resets_is_known_after_the_time_that_was_set() {
+    let store = Store::memory();
+    let policy = named("p", minute(1)).remember_refusals(SECOND);
+    let (one, other) = (store.rate_limit(policy.clone()), store.as_another_process());
+    admitted(&one.check("x", 1).await.unwrap(), 0);
+    refused(&one.check("x", 1).await.unwrap(), &["p"]);
+    other.rate_limit(policy).reset("x").await.unwrap();
+    refused(&one.check("x", 1).await.unwrap(), &["p"]);
+    tokio::time::sleep(SECOND).await;
+    admitted(&one.check("x", 1).await.unwrap(), 0);
+}
+
+/// A refusal that was asked for before a reset, and arrives after it, is void.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_from_before_a_reset_is_not_remembered() {
+    let (store, faults) = faulty();
+    let limit = store.rate_limit(minute(1));
+    admitted(&store.as_another_process().rate_limit(minute(1)).check("x", 1).await.unwrap(), 0);
+    faults.set("charge", Fault::Slow(SECOND), 1);
+    let late = tokio::spawn({
+        let limit = limit.clone();
+        async move { limit.check("x", 1).await }
+    });
+    tokio::time::sleep(SECOND / 2).await;
+    limit.reset("x").await.unwrap();
+    refused(&late.await.unwrap().unwrap(), &["default"]);
+    admitted(&limit.check("x", 1).await.unwrap(), 0);
+}
+
+/// Two limiters, one that remembers and one that asks each time, on stores that are told the same.
+#[derive(Debug, Clone, Copy)]
+enum Op {
+    Check { key: u8, cost: u64 },
+    Sleep { millis: u64 },
+    Reset { key: u8 },
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let check = (0..3u8, 1..4u64).prop_map(|(key, cost)| Op::Check { key, cost });
+    let sleep = (1..1500u64).prop_map(|millis| Op::Sleep { millis });
+    let reset = (0..3u8).prop_map(|key| Op::Reset { key });
+    proptest::collection::vec(prop_oneof![12 => check, 4 => sleep, 1 => reset], 1..120)
+}
+
+fn quotas() -> impl Strategy<Value = Quota> {
+    let quota = |limit| Quota::requests(limit).per(3 * SECOND);
+    (3..8u64, 0..4u8).prop_map(move |(limit, kind)| match kind {
+        0 => quota(limit),
+        1 => quota(limit).sliding(),
+        2 => quota(limit).gcra(),
+        _ => quota(limit).burst(3),
+    })
+}
+
+async fn run(policy: Policy, ops: &[Op]) -> Result<(), TestCaseError> {
+    let (stores, asking) = ([Store::memory(), Store::memory()], Duration::ZERO);
+    let limits: [RateLimit; 2] = [
+        stores[0].rate_limit(policy.clone()),
+        stores[1].rate_limit(policy.remember_refusals(asking)),
+    ];
+    for op in ops {
+        match *op {
+            Op::Check { key, cost } => {
+                let key = key.to_string();
+                let one = limits[0].check(&*key, cost).await.unwrap();
+                let other = limits[1].check(&*key, cost).await.unwrap();
+                prop_assert_eq!(one.is_admitted(), other.is_admitted(), "{:?}", op);
+                // Told by the millisecond, and remembered to the same.
+                let apart = one.retry_after().abs_diff(other.retry_after());
+                prop_assert!(apart <= Duration::from_millis(2), "{:?} {:?}", one, other);
+            }
+            Op::Sleep { millis } => tokio::time::sleep(Duration::from_millis(millis)).await,
+            Op::Reset { key } => {
+                for limit in &limits {
+                    limit.reset(&*key.to_string()).await.unwrap();
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn remembering_never_changes_a_decision(quota in quotas(), ops in ops(), penal in any::<bool>()) {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().start_paused(true).build().unwrap();
+        let policy = Policy::new(quota);
+        let policy = if penal { policy.penalty(2, 5 * SECOND) } else { policy };
+        runtime.block_on(run(policy, &ops))?;
+    }
+}

@@ -1,0 +1,117 @@
+//! Several policies at once.
+
+use super::{SECOND, admitted, left, minute, named, refused};
+use crate::{
+    Policy,
+    store::{Store, faulty},
+};
+
+fn three() -> [Policy; 3] {
+    [
+        named("fixed", minute(5)),
+        named("sliding", minute(4).sliding()),
+        named("gcra", minute(3).gcra()),
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn policies_of_one_key_are_one_call_and_charged_all_or_none() {
+    let (store, faults) = faulty();
+    let [a, b, c] = three();
+    let limit = store.rate_limit(a.clone()).and(b.clone()).and(c.clone());
+    for left in (0..3).rev() {
+        admitted(&limit.check("x", 1).await.unwrap(), left);
+    }
+    refused(&limit.check("x", 1).await.unwrap(), &["gcra"]);
+    assert_eq!(faults.seen("charge"), 3, "one call for each, and none for what is known");
+    assert_eq!(faults.seen("settle_charge"), 0);
+    for (policy, expected) in [(&a, 2), (&b, 1), (&c, 0)] {
+        assert_eq!(left(&store, policy, "x").await, expected, "{policy:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_violated_policy_is_named_and_the_longest_binds() {
+    let store = Store::memory();
+    let [a, b, c] = three();
+    let limit = store.rate_limit(a.clone()).and(b).and(c);
+    admitted(&limit.check("x", 3).await.unwrap(), 0);
+    // Of the three, only one has room for two.
+    let wait = refused(&limit.check("x", 2).await.unwrap(), &["sliding", "gcra"]);
+    let own = |name: &str, decision: &crate::Decision| {
+        let each = decision.policies().iter().find(|each| each.policy().label() == name);
+        each.expect("it is there").retry_after()
+    };
+    let decision = limit.check("x", 2).await.unwrap();
+    assert_eq!(own("fixed", &decision), std::time::Duration::ZERO);
+    assert_eq!(wait, own("sliding", &decision).max(own("gcra", &decision)));
+    tokio::time::sleep(wait).await;
+    assert!(limit.check("x", 2).await.unwrap().is_admitted());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_charged_before_a_refusal_is_given_back() {
+    let (store, faults) = faulty();
+    let [a, b, c] = three();
+    let limit = store.rate_limit(a.clone()).and(b.clone()).and(c.clone());
+    let keys = |cost| [("x", cost), ("y", cost), ("z", cost)];
+    assert!(limit.check_each(keys(1)).await.unwrap().is_admitted());
+    // The second is spent, and so is the third.
+    assert!(store.rate_limit(b.clone()).check("y", 3).await.unwrap().is_admitted());
+    assert!(store.rate_limit(c.clone()).check("z", 2).await.unwrap().is_admitted());
+    let decision = limit.check_each(keys(1)).await.unwrap();
+    refused(&decision, &["sliding", "gcra"]);
+    assert_eq!(faults.seen("settle_charge"), 1);
+    assert_eq!(left(&store, &a, "x").await, 4, "given back");
+    // From memory, without a call.
+    let seen = faults.seen("charge");
+    refused(&limit.check_each(keys(1)).await.unwrap(), &["sliding", "gcra"]);
+    assert_eq!(faults.seen("charge"), seen);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_is_one_call_whatever_the_keys() {
+    let (store, faults) = faulty();
+    let [a, b, _] = three();
+    let limit = store.rate_limit(a).and(b).group_by("tenant");
+    for _ in 0..4 {
+        assert!(limit.check_each([("x", 1), ("y", 1)]).await.unwrap().is_admitted());
+    }
+    refused(&limit.check_each([("x", 1), ("y", 1)]).await.unwrap(), &["sliding"]);
+    assert_eq!((faults.seen("charge"), faults.seen("settle_charge")), (4, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_in_shadow_lets_pass_and_says_so() {
+    let store = Store::memory();
+    let watched = named("watched", minute(1)).shadow();
+    let limit = store.rate_limit(watched.clone()).and(named("real", minute(2)));
+    admitted(&limit.check("x", 1).await.unwrap(), 1);
+    let decision = limit.check("x", 1).await.unwrap();
+    admitted(&decision, 0);
+    assert!(decision.policies()[0].is_violated(), "{decision:?}");
+    assert!(decision.policies()[0].retry_after() > SECOND);
+    let decision = limit.check("x", 1).await.unwrap();
+    refused(&decision, &["real"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shadow_is_not_charged_for_what_the_others_refuse() {
+    let store = Store::memory();
+    let watched = named("watched", minute(10)).shadow();
+    let limit = store.rate_limit(named("real", minute(1))).and(watched.clone());
+    for _ in 0..5 {
+        let _ = limit.check("x", 1).await.unwrap();
+    }
+    assert_eq!(left(&store, &watched, "x").await, 9);
+}
+
+/// Two policies of one name count together, and cost together.
+#[tokio::test(start_paused = true)]
+async fn one_counter_that_is_named_twice_is_charged_twice() {
+    let store = Store::memory();
+    let limit = store.rate_limit(minute(4)).and(minute(4));
+    assert!(limit.check("x", 1).await.unwrap().is_admitted());
+    assert!(limit.check("x", 1).await.unwrap().is_admitted());
+    assert!(!limit.check("x", 1).await.unwrap().is_admitted());
+}

@@ -1,0 +1,69 @@
+//! Routes with several policies, and limits that depend on the request or its response.
+
+use axum::{Router, response::Response, routing::any};
+use http::request::Parts;
+use lockgate_axum::{CurrentRate, Keys, Policy, Quota, RateLimitLayer};
+
+use super::{Routes, minute, work};
+
+pub(super) fn limits() -> Routes {
+    several().merge(by_request()).merge(settled())
+}
+
+fn one(path: &str, layer: RateLimitLayer) -> Routes {
+    Router::new().route(path, any(work)).layer(layer)
+}
+
+fn key(policy: Policy) -> RateLimitLayer {
+    RateLimitLayer::by_header("x-api-key", policy)
+}
+
+fn named(name: &str, quota: Quota) -> Policy {
+    Policy::new(quota).name(name)
+}
+
+fn several() -> Routes {
+    let alike =
+        key(named("burst", minute(3).gcra())).and(key(named("sliding", minute(4).sliding())));
+    let apart = RateLimitLayer::by_path_param("id", named("each", minute(2)))
+        .and(RateLimitLayer::by_route(named("all", minute(3))));
+    let group = RateLimitLayer::by_path_param("id", named("each", minute(2)))
+        .and(key(named("tenant", minute(3))))
+        .group_by(Keys::header("x-api-key"));
+    let shadow = key(named("real", minute(3))).and(key(named("watched", minute(1)).shadow()));
+    let twice = || key(named("twice", minute(3)));
+    one("/limits/alike", alike)
+        .merge(one("/limits/apart/{id}", apart))
+        .merge(one("/limits/group/{id}", group))
+        .merge(one("/limits/shadow", shadow))
+        .merge(one("/limits/twice", twice()).layer(twice()))
+        .merge(one("/limits/leased", key(named("leased", minute(20)).lease(5))))
+}
+
+fn number(parts: &Parts, name: &str) -> Option<u64> {
+    parts.headers.get(name)?.to_str().ok()?.parse().ok()
+}
+
+fn by_request() -> Routes {
+    let plans = key(named("plans", minute(1))).quota_by(|parts| {
+        let quota = number(parts, "x-plan").map_or(Quota::unlimited(), minute);
+        async move { quota }
+    });
+    let cost = key(named("cost", minute(10))).cost_by(|parts| number(parts, "x-cost").unwrap_or(1));
+    one("/limits/plans", plans).merge(one("/limits/cost", cost))
+}
+
+fn settled() -> Routes {
+    let refund = key(named("refund", minute(2))).refund_on(|status| status >= 500);
+    let handler = key(named("handler", minute(10))).settle_by_handler();
+    one("/limits/refund", refund)
+        .merge(Router::new().route("/limits/handler", any(costly)).layer(handler))
+}
+
+async fn costly(rate: CurrentRate, request: axum::extract::Request) -> Response {
+    let (parts, _) = request.into_parts();
+    if let Some(cost) = number(&parts, "x-cost") {
+        rate.0.charge(cost);
+    }
+    Response::default()
+}
