@@ -309,13 +309,10 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync + 'static {
     /// that the charge stands.
     fn charge(&self, call: Charge) -> Step<'_, Charged>;
     /// As `charge`, it may have been made if it fails. The states are those of a cost of 0.
-    #[allow(dead_code, reason = "for the engine")]
     fn settle_charge(&self, call: SettleCharge) -> Step<'_, Vec<State>>;
     /// Forgets what was spent, refused and blocked of these counters, at most 100.
-    #[allow(dead_code, reason = "for the engine")]
     fn reset_charges(&self, tag: Key, counters: Vec<Counter>) -> Step<'_, ()>;
     /// Number of live processes that limit; a lease of zero takes this one out.
-    #[allow(dead_code, reason = "for the engine")]
     fn limiters(&self, node: Node, lease: Duration) -> Step<'_, usize>;
     fn enqueue(&self, call: Enqueue) -> Step<'_, Enqueued>;
     fn claim(&self, call: Claim) -> Step<'_, Claimed>;

@@ -15,7 +15,6 @@ mod job;
 mod keys;
 mod lease;
 mod memory;
-#[allow(dead_code, reason = "for the engine")]
 mod rate;
 #[cfg(feature = "redis")]
 mod redis;
@@ -29,9 +28,8 @@ pub(crate) use self::backend::{
 };
 pub(crate) use self::hints::{Hint, Joined};
 pub use self::hold::Loss;
-#[allow(unused_imports, reason = "for the engine")]
 pub(crate) use self::rate::{
-    Algorithm, By, Charge, Charged, Counter, Item, Penalty, Rule, SettleCharge, Settled, State,
+    By, Charge, Charged, Counter, Item, Penalty, Rule, SettleCharge, Settled, State,
 };
 #[cfg(feature = "redis")]
 pub use self::redis::StoreBuilder;

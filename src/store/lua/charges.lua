@@ -1,9 +1,9 @@
 -- The charges that charge.lua has left; it tells what they are. k, a: how far it has come, n: of `out`.
-local after
+local next_key, next_arg
 -- How long a counter is blocked by its penalty.
 local function blocked(c)
   local text = call('GET', c.refusals)
-  c.strikes = text and text ~= 'blocked' and tonumber(text) or 0
+  c.strikes = text and text ~= 'blocked' and number(text) or 0
   if not text then return 0 end
   if text ~= 'blocked' then
     if not string.find(text, '^%d+$') then error('ERR value is not a number of refusals') end
@@ -14,7 +14,7 @@ local function blocked(c)
     call('PEXPIRE', c.refusals, int(c.block))
     left = c.block
   end
-  return math.max(left, 0)
+  return max(left, 0)
 end
 -- So many refusals more; how long it is blocked by them.
 local function strike(c, refused)
@@ -30,24 +30,22 @@ local function strike(c, refused)
 end
 local function read()
   if ARGV[a] == 'f' then
-    after = {k + 1, a + 5}
-    return {(counter(a, KEYS[k + 1]))}, tonumber(ARGV[a + 4])
+    next_key, next_arg = k + 1, a + 5
+    return {(counter(a, KEYS[k + 1]))}, number(ARGV[a + 4])
   end
   local counters, keys, args = {}, k, a + 3
-  for i = 1, tonumber(ARGV[a + 1]) do
+  for i = 1, number(ARGV[a + 1]) do
     local c
     c, args = counter(args, KEYS[keys + 1])
     keys = keys + 1
-    c.limit, c.block = tonumber(ARGV[args]), tonumber(ARGV[args + 1])
-    args = args + 2
-    if c.limit > 0 then
+    if ARGV[args] ~= '0' then
       keys = keys + 1
-      c.refusals = KEYS[keys]
+      c.refusals, c.limit, c.block = KEYS[keys], number(ARGV[args]), number(ARGV[args + 1])
     end
-    counters[i] = c
+    args, counters[i] = args + 2, c
   end
-  after = {keys, args}
-  return counters, tonumber(ARGV[a + 2])
+  next_key, next_arg = keys, args
+  return counters, number(ARGV[a + 2])
 end
 local function charge()
   local counters, times = read()
@@ -56,38 +54,40 @@ local function charge()
     look(c)
     c.room = c.cost > 0 and floor((c.most - c.used) / c.cost) or times
     c.blocked = c.refusals and blocked(c) or 0
-    admitted = math.min(admitted, c.blocked > 0 and 0 or c.room)
+    admitted = min(admitted, c.blocked > 0 and 0 or c.room)
   end
-  admitted = math.max(admitted, 0)
-  local said = {admitted}
+  admitted = max(admitted, 0)
+  local refused = times - admitted
   for _, c in ipairs(counters) do
     if admitted > 0 and c.cost > 0 then
       c.spent = c.spent + admitted * c.cost
       write[c.kind](c)
     end
-    local refused = times - admitted
     if c.refusals and refused > 0 and c.blocked == 0 and c.room <= admitted and c.cost <= c.most then
       c.blocked = strike(c, refused)
     end
-    local one, two, three = told[c.kind](c)
-    said[#said + 1] = one
-    said[#said + 1] = two
-    said[#said + 1] = three
-    if c.refusals then said[#said + 1] = c.blocked end
   end
-  return said
+  -- From here on nothing can fail.
+  n = n + 1
+  out[n] = admitted
+  for _, c in ipairs(counters) do
+    local one, two, three = told[c.kind](c)
+    out[n + 1], out[n + 2], out[n + 3] = one, two, three
+    n = n + (three and 3 or 2)
+    if c.refusals then
+      n = n + 1
+      out[n] = c.blocked
+    end
+  end
 end
 while ARGV[a] do
-  local well, answer = pcall(charge)
+  local well, failed = pcall(charge)
   if not well then
-    local text, all = own(answer)
+    local text, all = own(failed)
     if all then return all end
-    answer = {text}
-  end
-  for _, word in ipairs(answer) do
     n = n + 1
-    out[n] = word
+    out[n] = text
   end
-  k, a = after[1], after[2]
+  k, a = next_key, next_arg
 end
 return out

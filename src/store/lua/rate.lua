@@ -4,7 +4,8 @@
 -- would be owed without refunds> <parts of a unit> <parts a tick> <tick us>'; until now it was paid off at that pace, from now on at that of the call. Both
 -- tell the time by themselves: a TTL that was lost, or is too long, refuses nobody, and comes back with the
 -- next charge. What is said to begin in the future begins now: the clock was put back.
-local call, floor, int = redis.call, math.floor, function(n) return string.format('%.0f', n) end
+local call, number, floor, max, min = redis.call, tonumber, math.floor, math.max, math.min
+local function int(n) return string.format('%.0f', n) end
 local ms, MOST, PARTS = floor(now / 1000), 2 ^ 50, 2 ^ 52
 -- a / b, rounded down, and what is over. (Division alone may round up.)
 local function over(a, b)
@@ -40,7 +41,7 @@ function open.f(c)
     end
   end
   c.fresh = left <= 0
-  c.used, c.left = c.fresh and 0 or tonumber(spent), c.fresh and c.window or left
+  c.used, c.left = c.fresh and 0 or number(spent), c.fresh and c.window or left
   c.spent = c.used
 end
 function write.f(c)
@@ -57,9 +58,9 @@ function open.s(c)
   if text then
     local start, old, before, spent = string.match(text, '^(%d+) (%d+) (%d+) (%d+)$')
     if not start then error('ERR value is not two windows') end
-    start, length, before, spent = tonumber(start), tonumber(old), tonumber(before), tonumber(spent)
+    start, length, before, spent = number(start), number(old), number(before), number(spent)
     c.repair = start > ms or length ~= c.window
-    start = math.min(start, ms)
+    start = min(start, ms)
     if ms - start >= length * 2 then
       start, length, before, spent = ms, c.window, 0, 0
     elseif ms - start >= length then
@@ -67,16 +68,16 @@ function open.s(c)
     end
     if length ~= c.window then
       -- Windows of another quota: what counts now falls from now on, as if it had been spent in the one before.
-      before = math.min(spent + part(start + length - ms, before, length), MOST)
+      before = min(spent + part(start + length - ms, before, length), MOST)
       start, spent = ms, 0
     end
     c.start, c.before, c.spent = start, before, spent
   end
   c.left = c.start + c.window - ms
-  c.used = math.min(c.spent + part(c.left, c.before, c.window), MOST)
+  c.used = min(c.spent + part(c.left, c.before, c.window), MOST)
 end
 function write.s(c)
-  local text = int(c.start) .. ' ' .. int(c.window) .. ' ' .. int(c.before) .. ' ' .. int(c.spent)
+  local text = string.format('%.0f %.0f %.0f %.0f', c.start, c.window, c.before, c.spent)
   call('SET', c.key, text, 'PX', int(c.spent > 0 and c.left + c.window or c.left))
 end
 function told.s(c) return c.before, c.spent, c.left end
@@ -84,43 +85,48 @@ function open.g(c)
   local text = call('GET', c.key)
   c.spent, c.gross = 0, 0
   if text then
-    local since, owed, gross, unit, drain, tick = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+    local since, owed, gross, pace = string.match(text, '^(%d+) (%d+) (%d+) (%d+ %d+ %d+)$')
     if not since then error('ERR value is not a debt') end
-    since, unit, drain, tick = tonumber(since), tonumber(unit), tonumber(drain), tonumber(tick)
-    c.repair = since > now or unit ~= c.unit or drain ~= c.drain or tick ~= c.tick
-    local paid = floor(math.max(now - since, 0) / tick) * drain
-    local function left(parts)
-      parts = math.max(tonumber(parts) - paid, 0)
-      if unit == c.unit then return parts end
-      local whole, rest = over(parts, unit)
-      return math.min(whole * c.unit + part(rest, c.unit, unit), PARTS)
+    local unit, drain, tick = c.unit, c.drain, c.tick
+    since = number(since)
+    c.repair = since > now
+    if pace ~= c.pace then
+      unit, drain, tick = string.match(pace, '^(%d+) (%d+) (%d+)$')
+      unit, c.repair = number(unit), true
     end
-    c.spent, c.gross = left(owed), left(gross)
+    local paid = floor(max(now - since, 0) / tick) * drain
+    c.spent, c.gross = max(number(owed) - paid, 0), max(number(gross) - paid, 0)
+    if unit ~= c.unit then
+      for _, what in ipairs({'spent', 'gross'}) do
+        local whole, rest = over(c[what], unit)
+        c[what] = min(whole * c.unit + part(rest, c.unit, unit), PARTS)
+      end
+    end
   end
   c.used = c.spent
 end
 function write.g(c)
   -- What was charged counts in both, what is given back in one.
-  if c.spent > c.used then c.gross = math.min(c.gross + c.spent - c.used, PARTS) end
+  if c.spent > c.used then c.gross = min(c.gross + c.spent - c.used, PARTS) end
   local ticks, rest = over(c.gross, c.drain)
   if rest > 0 then ticks = ticks + 1 end
   -- A thousand years are enough.
-  local life = math.min(math.ceil(ticks * c.tick / 1000), 2 ^ 45)
+  local life = min(math.ceil(ticks * c.tick / 1000), 2 ^ 45)
   if life == 0 then
     call('DEL', c.key)
     return
   end
-  local text = int(now - now % c.tick) .. ' ' .. int(c.spent) .. ' ' .. int(c.gross)
-  text = text .. ' ' .. int(c.unit) .. ' ' .. int(c.drain) .. ' ' .. int(c.tick)
+  local text = string.format('%.0f %.0f %.0f %s', now - now % c.tick, c.spent, c.gross, c.pace)
   call('SET', c.key, text, 'PX', int(life))
 end
 function told.g(c) return c.spent, c.gross end
 -- Reads the arguments of one counter; where they end.
 local function counter(a, key)
-  local c = {key = key, kind = ARGV[a], most = tonumber(ARGV[a + 1]), window = tonumber(ARGV[a + 2])}
-  c.cost = tonumber(ARGV[a + 3])
-  if c.kind ~= 'g' then return c, a + 4 end
-  c.unit, c.drain, c.tick = tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]), tonumber(ARGV[a + 6])
+  local kind = ARGV[a]
+  local c = {key = key, kind = kind, most = number(ARGV[a + 1]), window = number(ARGV[a + 2]), cost = number(ARGV[a + 3])}
+  if kind ~= 'g' then return c, a + 4 end
+  c.unit, c.drain, c.tick = number(ARGV[a + 4]), number(ARGV[a + 5]), number(ARGV[a + 6])
+  c.pace = ARGV[a + 4] .. ' ' .. ARGV[a + 5] .. ' ' .. ARGV[a + 6]
   return c, a + 7
 end
 local function look(c)

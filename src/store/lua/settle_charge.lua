@@ -13,22 +13,22 @@
 local refund = {}
 function refund.f(c, window)
   -- Two readings of a clock, each rounded; and no mistaking a very short window for the next one.
-  local near = math.min(floor((c.window - 1) / 2), 2)
+  local near = min(floor((c.window - 1) / 2), 2)
   if c.fresh or math.abs(ms + c.left - window) > near then return end
-  c.spent = c.spent - math.min(c.cost, math.max(c.spent, 0))
+  c.spent = c.spent - min(c.cost, max(c.spent, 0))
 end
 function refund.s(c, window)
   if c.start == window then
-    c.spent = math.max(c.spent - c.cost, 0)
+    c.spent = max(c.spent - c.cost, 0)
   elseif c.start == window + c.window then
-    c.before = math.max(c.before - c.cost, 0)
+    c.before = max(c.before - c.cost, 0)
   end
 end
 function refund.g(c, window)
   -- So much would be owed that it is not known any more.
   if c.gross >= PARTS then return end
-  local owed = floor(math.max(window - now, 0) / c.tick) * c.drain - (c.gross - c.spent)
-  c.spent = math.max(c.spent - math.max(math.min(c.cost, owed), 0), 0)
+  local owed = floor(max(window - now, 0) / c.tick) * c.drain - (c.gross - c.spent)
+  c.spent = max(c.spent - max(min(c.cost, owed), 0), 0)
 end
 local function settle(c, verb, window)
   look(c)
@@ -36,7 +36,7 @@ local function settle(c, verb, window)
   if verb == 'refund' then
     refund[c.kind](c, window)
   else
-    c.spent = math.max(math.min(spent + c.cost, c.kind == 'g' and PARTS or MOST), spent)
+    c.spent = max(min(spent + c.cost, c.kind == 'g' and PARTS or MOST), spent)
   end
   if c.spent ~= spent or c.before ~= before then write[c.kind](c) end
   return {told[c.kind](c)}
@@ -44,7 +44,7 @@ end
 local out, a = {now}, 1
 for _, key in ipairs(KEYS) do
   local c, past = counter(a + 2, key)
-  local well, answer = pcall(settle, c, ARGV[a], tonumber(ARGV[a + 1]))
+  local well, answer = pcall(settle, c, ARGV[a], number(ARGV[a + 1]))
   if not well then
     local text, all = own(answer)
     if all then return all end

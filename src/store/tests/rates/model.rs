@@ -10,8 +10,8 @@ use crate::{
     Key,
     clock::{micros, millis},
     store::{
-        Algorithm, Charge, Charged, Item, Rule, SettleCharge, State,
-        rate::By,
+        Charge, Charged, Item, Rule, SettleCharge, State,
+        rate::{Algorithm, By},
         tests::{moves::cases, rig::Rig},
     },
 };
