@@ -245,6 +245,9 @@ impl KeySource<http::request::Parts> {
 
 /// Takes out what is there already, and keeps the order.
 pub(crate) fn each_once(keys: &mut Vec<Key>) {
+    if keys.len() < 2 {
+        return;
+    }
     let mut seen = std::collections::HashSet::new();
     keys.retain(|key| seen.insert(key.clone()));
 }

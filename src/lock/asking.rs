@@ -5,17 +5,12 @@ use std::time::Duration;
 use super::line::HandOver;
 use crate::{
     clock::LONGEST,
-    store::{Mode, Terms},
+    store::{Mode, SPARE_FENCES, Terms},
 };
 
 /// Most waiters of one lock in one process, unless told otherwise: a line as long as this is served in
 /// seconds, a longer one by time-outs.
 const MAX_WAITERS: usize = 1024;
-
-/// Most hand-overs without a word from the store: each needs a fence of its own, set aside with the grant.
-/// With many more, a busy shard's fences would run ahead of the server's clock, from which they begin
-/// anew after a loss of data: this many allow for 30,000 grants a second.
-const MOST_HAND_OVERS: u32 = 32;
 
 /// Longest wait: places in the line are kept for no longer.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(600);
@@ -85,6 +80,6 @@ impl Asking {
     }
 
     pub(super) fn set_hand_over(&mut self, most: u32, within: Duration) {
-        self.hand_over = HandOver { most: most.min(MOST_HAND_OVERS).into(), within };
+        self.hand_over = HandOver { most: u64::from(most).min(SPARE_FENCES), within };
     }
 }

@@ -109,7 +109,7 @@ impl<N: ?Sized> LockGate<N> {
             Outage::Admit => {
                 let held = facts.keys.into_iter().map(HeldLock::admitted).collect();
                 let admitted = Ticket::Lent { held, shares: Vec::new() };
-                Verdict::Pass(LockTicket::new(admitted, &facts.held))
+                Verdict::Pass(LockTicket::new(admitted, facts.held))
             }
         }
     }
@@ -171,7 +171,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
 
     async fn enter(&self, mut facts: LockFacts) -> Verdict<LockTicket> {
         if let Some(lent) = facts.lent.take() {
-            return Verdict::Pass(LockTicket::new(lent, &facts.held));
+            return Verdict::Pass(LockTicket::new(lent, facts.held));
         }
         match self.take(&facts).await {
             Ok(Answer::Granted(guard)) => {
@@ -182,7 +182,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
                 }
                 let times = Arc::clone(&self.times);
                 let own = Ticket::Own { guard, times, since: Instant::now() };
-                Verdict::Pass(LockTicket::new(own, &facts.held))
+                Verdict::Pass(LockTicket::new(own, facts.held))
             }
             Ok(Answer::Busy(busy)) | Err(NotAcquired::Busy(busy)) => self.busy(facts, &busy),
             // Accepted before: the outer layer answers with that job once it has read the body.

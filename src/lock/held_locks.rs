@@ -1,8 +1,9 @@
 //! All locks that a request has.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
 use futures_util::future::select_all;
+use smallvec::SmallVec;
 
 use super::{answer::NotAcquired, guard::LockGuard, held::HeldLock};
 use crate::{
@@ -14,7 +15,7 @@ use crate::{
 /// All locks this request runs under, those of the outermost layer first, each layer's in the order in
 /// which it names them. Cloning it holds nothing.
 #[derive(Clone, Default)]
-pub struct HeldLocks(Arc<[HeldLock]>);
+pub struct HeldLocks(SmallVec<[HeldLock; 1]>);
 
 impl HeldLocks {
     /// Those of the request that this code runs within.
@@ -23,12 +24,20 @@ impl HeldLocks {
     }
 
     /// These and more; what is here already, from a layer further out, is here once.
-    pub(super) fn and(&self, more: impl IntoIterator<Item = HeldLock>) -> Self {
-        let is_new = |new: &HeldLock| {
+    pub(super) fn and(mut self, more: impl IntoIterator<Item = HeldLock>) -> Self {
+        let known = self.len();
+        for new in more {
             let same = |held: &&HeldLock| (held.key(), held.fence()) == (new.key(), new.fence());
-            !self.iter().filter(same).any(|held| held.node() == new.node())
-        };
-        Self(self.iter().cloned().chain(more.into_iter().filter(is_new)).collect())
+            if !self.0[..known].iter().filter(same).any(|held| held.node() == new.node()) {
+                self.0.push(new);
+            }
+        }
+        self
+    }
+
+    /// As `and`.
+    pub(super) fn and_all(self, more: Self) -> Self {
+        self.and(more.0)
     }
 
     /// What makes code that runs within it know of these.

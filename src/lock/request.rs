@@ -240,7 +240,6 @@ impl LockRequest {
             me: attempt.me.clone(),
             mode: terms.mode,
             lease,
-            spare: self.asking.bounds().most,
             wait: None,
             old_seq: 0,
             record,

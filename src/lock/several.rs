@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use smallvec::{SmallVec, smallvec};
 use tokio::time::Instant;
 
 use super::{
@@ -159,17 +160,20 @@ impl LocksRequest {
 #[must_use = "the locks are given back when the set is dropped"]
 pub struct LockSet {
     /// In the order they were taken in, each with its place among the names.
-    guards: Vec<(usize, LockGuard)>,
+    guards: SmallVec<[(usize, LockGuard); 1]>,
 }
 
 impl LockSet {
     pub(super) fn one(guard: LockGuard) -> Self {
-        Self { guards: vec![(0, guard)] }
+        Self { guards: smallvec![(0, guard)] }
     }
 
     /// Copies of them to hand to code that must not give them back, in the order they were named in.
     #[must_use]
     pub fn held(&self) -> HeldLocks {
+        if let [(_, guard)] = &self.guards[..] {
+            return [guard.held()].into_iter().collect();
+        }
         let mut named: Vec<_> = self.guards.iter().map(|(place, guard)| (place, guard)).collect();
         named.sort_by_key(|(place, _)| **place);
         named.into_iter().map(|(_, guard)| guard.held()).collect()
@@ -194,12 +198,17 @@ impl LockSet {
 
     /// As [`LockGuard::scope`], for all of them.
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
-        HeldLocks::current().and(self.held().iter().cloned()).scope().run(future)
+        HeldLocks::current().and_all(self.held()).scope().run(future)
     }
 
     /// Gives all of them back now, and says how the worst of them went. The calls are sent in reverse
     /// order and waited for together. If this future is dropped, the agent gives them back.
     pub async fn release(mut self) -> Released {
+        if let [_] = &self.guards[..]
+            && let Some((_, guard)) = self.guards.pop()
+        {
+            return guard.release().await;
+        }
         let guards = std::mem::take(&mut self.guards).into_iter().rev();
         let ends = join_all(guards.map(|(_, guard)| guard.release())).await;
         let has = |end| ends.contains(&end);

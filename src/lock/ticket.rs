@@ -22,9 +22,9 @@ use crate::{
 pub struct LockTicket(pub(super) Ticket, pub(super) HeldLocks);
 
 impl LockTicket {
-    pub(super) fn new(ticket: Ticket, outer: &HeldLocks) -> Self {
+    pub(super) fn new(ticket: Ticket, outer: HeldLocks) -> Self {
         let mut whole = Self(ticket, HeldLocks::default());
-        whole.1 = outer.and(whole.held().iter().cloned());
+        whole.1 = outer.and_all(whole.held());
         whole
     }
 

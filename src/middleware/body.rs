@@ -154,9 +154,11 @@ pub fn response<B>(reply: Reply) -> Response<GateBody<B>> {
 
 /// Appends, so that two layers with a policy each make one list (RFC 9651 section 4.2).
 pub(super) fn add_fields<B>(response: &mut Response<B>, fields: Fields) {
-    for (name, value) in fields {
+    for (name, value) in fields.into_iter().filter(|(_, value)| value.is_ascii()) {
         let name = HeaderName::from_bytes(name.as_bytes());
-        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_str(&value)) {
+        // The text as it is: no copy.
+        let value = HeaderValue::from_maybe_shared(Bytes::from(value));
+        if let (Ok(name), Ok(value)) = (name, value) {
             response.headers_mut().append(name, value);
         }
     }

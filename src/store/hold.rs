@@ -5,14 +5,15 @@
 
 use std::{
     fmt,
+    pin::pin,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
-use tokio::{sync::watch, time::Instant};
+use tokio::{sync::Notify, time::Instant};
 
 use super::{
     Store,
@@ -42,7 +43,8 @@ pub(crate) struct Facts {
     pub(crate) since: Instant,
     /// When the turn is over, renewed or not.
     pub(super) end: Instant,
-    lost: watch::Sender<Option<Loss>>,
+    lost: OnceLock<Loss>,
+    told: Notify,
     over: AtomicBool,
 }
 
@@ -54,8 +56,8 @@ impl Facts {
 
     fn until(lease: Arc<Lease>, fence: u64, end: Instant) -> Arc<Self> {
         let since = Instant::now();
-        let (lost, over) = (watch::Sender::new(None), AtomicBool::new(false));
-        Arc::new(Self { lease, fence, since, end, lost, over })
+        let (lost, told, over) = (OnceLock::new(), Notify::new(), AtomicBool::new(false));
+        Arc::new(Self { lease, fence, since, end, lost, told, over })
     }
 
     pub(crate) fn key(&self) -> &Key {
@@ -72,13 +74,15 @@ impl Facts {
             let last = self.lease.last.load(Ordering::Acquire);
             self.lease.lose(if last { Loss::TooLong } else { Loss::Lapsed });
         }
-        *self.lost.borrow()
+        self.lost.get().copied()
     }
 
     /// Resolves when the hold is lost; never if it is given back first.
     pub(crate) async fn lost(&self) -> Loss {
-        let mut lost = self.lost.subscribe();
         loop {
+            let mut told = pin!(self.told.notified());
+            // Before the look: what is told from here on is not missed.
+            told.as_mut().enable();
             if let Some(loss) = self.loss() {
                 return loss;
             }
@@ -88,7 +92,7 @@ impl Facts {
                 return std::future::pending().await;
             }
             tokio::select! {
-                _ = lost.changed() => {}
+                () = told => {}
                 () = tokio::time::sleep_until(until + BEHIND) => {}
             }
         }
@@ -101,12 +105,19 @@ impl Facts {
 
     /// Found when it was given back: whoever has a copy may want to know.
     pub(crate) fn had_been_lost(&self) {
-        self.lost.send_if_modified(|lost| lost.is_none() && lost.replace(Loss::Taken).is_none());
+        self.tell(Loss::Taken);
     }
 
     pub(super) fn lose(&self, loss: Loss) {
         if !self.over.swap(true, Ordering::AcqRel) {
-            self.lost.send_replace(Some(loss));
+            self.tell(loss);
+        }
+    }
+
+    /// The first reason stands.
+    fn tell(&self, loss: Loss) {
+        if self.lost.set(loss).is_ok() {
+            self.told.notify_waiters();
         }
     }
 }

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use smallvec::SmallVec;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
@@ -33,7 +34,7 @@ pub(super) struct Map {
 pub(super) struct Line {
     pub(super) waiters: VecDeque<Waiter>,
     /// The leases of this process that can be handed on.
-    pub(super) turns: Vec<Token>,
+    pub(super) turns: SmallVec<[Token; 1]>,
     /// Somebody asks the store for this process; rung when a waiter leaves.
     pub(super) keeper: Option<Arc<Notify>>,
     pub(super) word: Option<Word>,
@@ -99,7 +100,7 @@ impl Line {
         let quiet = self.word.as_ref().filter(|word| !word.others_wait());
         let alone = self.waiters.is_empty()
             && self.keeper.is_none()
-            && self.turns == [lease.me.clone()]
+            && matches!(&self.turns[..], [turn] if *turn == lease.me)
             && lease.bears_another_turn();
         match quiet {
             Some(word) if alone => turn.linger.min(word.good_for(&turn.fences)),

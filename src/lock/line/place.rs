@@ -48,7 +48,6 @@ impl Place {
             me: self.attempt.me.clone(),
             mode: asking.terms.mode,
             lease: asking.terms.for_the_first_time(),
-            spare: asking.bounds().most,
             wait: Some(last.saturating_duration_since(Instant::now())),
             old_seq,
             record: None,

@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::store::SPARE_FENCES;
-
 /// Bounds of local hand-over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HandOver {
@@ -17,7 +15,7 @@ pub(crate) struct HandOver {
 
 impl Default for HandOver {
     fn default() -> Self {
-        Self { most: SPARE_FENCES, within: Duration::from_millis(10) }
+        Self { most: 16, within: Duration::from_millis(10) }
     }
 }
 

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{SECOND, free};
 use crate::{
     lock::{LockGuard, LockRequest},
-    store::{Acquire, Acquired, Attempt, Fault, Loss, Mode, SPARE_FENCES, Store, faulty},
+    store::{Acquire, Acquired, Attempt, Fault, Loss, Mode, Store, faulty},
 };
 
 #[tokio::test(start_paused = true)]
@@ -121,7 +121,6 @@ async fn a_dead_place_costs_the_next_one_little_more_than_its_window() {
         key: key.clone(),
         me: place.me.clone(),
         mode: Mode::Exclusive,
-        spare: SPARE_FENCES,
         lease: SECOND,
         wait: Some(600 * SECOND),
         old_seq: 0,

@@ -2,11 +2,9 @@
 -- retry after a lost reply and the confirmation of an offer need nothing of their own.
 --
 -- A step of calls.lua. KEYS the line (line.lua)   record: key of an idempotency record to look up
--- before a free lock is taken, or nil
--- ARGV[a+1] '<nonce>:<node>'   ARGV[a+2] mode x, s or p   ARGV[a+3] most at once, for p   ARGV[a+4]
--- lease, ms   ARGV[a+5] spare fences   ARGV[a+6] how long a place may wait, ms; 0 = try   ARGV[a+7] old
--- sequence: of a lapsed offer, of the place of a reader of the same process, or when the caller came, if
--- its process had the lock until now; 0 = none
+-- before a free lock is taken, or nil   me: '<nonce>:<node>'   mode: x, s or p   lease, ms   numbers: most
+-- at once, for p; how long a place may wait, ms, 0 = try; old sequence: of a lapsed offer, of the place of
+-- a reader of the same process, or when the caller came, if its process had the lock until now, 0 = none
 -- Returns {'held', fence, others in line, sequence of the first of them that can be served or 0, now us}
 --       | {'busy', ms until the deadline it waits for, length of the line, my sequence or 0, 1 if this
 --          call put me into the line (the caller gives its old sequence once, then waits at the tail)}
@@ -36,8 +34,8 @@ local function passes_too_late(old)
   return false
 end
 
-local function granted(me, mode, lease, spare)
-  local fence = grant(me, mode, lease, spare)
+local function granted(me, mode, lease)
+  local fence = grant(me, mode, lease)
   -- Others of my mode may stand next, and nobody else will tell them.
   if mode ~= 'x' then move_on() end
   local line = redis.call('ZCARD', Q) + redis.call('ZCARD', G)
@@ -45,14 +43,13 @@ local function granted(me, mode, lease, spare)
   return {'held', fence, line, int(first), int(NOW_US)}
 end
 
-local function acquire(a, record)
-  local me, mode, limit = ARGV[a + 1], ARGV[a + 2], tonumber(ARGV[a + 3])
-  local lease, spare = tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5])
-  local wait, old = tonumber(ARGV[a + 6]), tonumber(ARGV[a + 7])
+local function acquire(me, mode, lease, numbers, record)
+  local limit, wait, old = string.match(numbers, '(%d+) (%d+) (%d+)')
+  limit, wait, old = tonumber(limit), tonumber(wait), tonumber(old)
 
   -- The usual case, one look: nobody holds it, nobody waits.
   if not record and redis.call('EXISTS', H, Q, G) == 0 then
-    return {'held', grant(me, mode, lease, spare, true), 0, 0, int(NOW_US)}
+    return {'held', grant(me, mode, lease, true), 0, 0, int(NOW_US)}
   end
 
   local last, held = held_until()
@@ -63,7 +60,7 @@ local function acquire(a, record)
     if known then return {'known', known} end
   end
   if mine or redis.call('ZREM', H, 'o' .. TAG[mode] .. me) == 1 then
-    return granted(me, mode, lease, spare)
+    return granted(me, mode, lease)
   end
 
   local place = redis.call('HGET', L, '@' .. me)
@@ -78,7 +75,7 @@ local function acquire(a, record)
       -- (One that is due already stays so: a worker's look ends the passing over, also while I hold.)
       local due = tonumber(redis.call('ZSCORE', DUE, NAME) or '0')
       if redis.call('EXISTS', G) == 1 and (due == 0 or due > NOW) then arm(NOW + lease) end
-      return granted(me, mode, lease, spare)
+      return granted(me, mode, lease)
     end
     -- Looking for the head drops places past their deadline, mine too if I come back too late.
     if place and not redis.call('ZSCORE', Q, place) then place = nil end
@@ -103,7 +100,7 @@ local function acquire(a, record)
   if held ~= 'x' then
     move_on()
     if mode ~= 'x' and redis.call('ZREM', H, 'o' .. TAG[mode] .. me) == 1 then
-      return granted(me, mode, lease, spare)
+      return granted(me, mode, lease)
     end
   end
   local left, length = busy_for(mode, limit)

@@ -1,20 +1,28 @@
 -- Calls about locks that went out together: each is one step of its own, in the order they came. What
 -- is in it by itself is told in acquire.lua, release.lua and downgrade.lua, which stand before this; before
--- them all stands usual.lua, which has done those at the front that need none of them (k, a: how far).
+-- them all stands usual.lua, which has done those at the front that need none of them, and answered them.
 --
--- KEYS per call: the seven of line.lua; 'known' has an eighth, the idempotency record
--- ARGV[1..3] as line.lua (the name is that of the first)   then per call: verb, name, arguments
--- Returns per call what its step returns (in short, where usual.lua says so), or {'error', text}: a step
--- that fails harms no other
+-- KEYS per call: the seven of line.lua; verb k has an eighth, the idempotency record
+-- ARGV per call: the verb (a acquire, k acquire unless known, r release, d downgrade), the letter of the
+-- mode, and numbers divided by blanks, in one text; then 'h' .. the letter of the mode, if it is not x ..
+-- '<nonce>:<node>', which is what the holder is called in h; then, for a, k and d, the lease, ms
+-- Returns a list of what the steps return, or {'error', text}: a step that fails harms no other. For short
+-- answers, and a reply that is no list, see usual.lua
 -- At most 32 calls. O(calls * log n). Idempotent, since each of the calls is.
-local STEPS = {
-  acquire = {acquire, 7, 9}, known = {acquire, 8, 9}, release = {release, 7, 4}, downgrade = {downgrade, 7, 5},
-}
+local STEPS = {a = {acquire, 7, 3}, k = {acquire, 8, 3}, r = {release, 7, 2}, d = {downgrade, 7, 3}}
 local SERVER = {'READONLY', 'MASTERDOWN', 'LOADING', 'NOREPLICAS', 'MISCONF', 'OOM'}
+local k, a = 0, 0
+for _ = 1, #out do
+  local step = STEPS[string.sub(ARGV[a + 1], 1, 1)]
+  k, a = k + step[2], a + step[3]
+end
 while a < #ARGV do
-  local step = STEPS[ARGV[a + 1]]
-  at(k, ARGV[a + 2])
-  local well, answer = pcall(step[1], a + 2, step[2] == 8 and KEYS[k + 8] or nil)
+  local verb, mode, numbers = string.match(ARGV[a + 1], '^(%l)(%l)(.*)$')
+  local me, step = string.match(ARGV[a + 2], '%x+:%x+$'), STEPS[verb]
+  at(k)
+  local record, lease = step[2] == 8 and KEYS[k + 8] or nil, tonumber(ARGV[a + 3])
+  local well, answer = pcall(step[1], me, mode, lease, numbers, record)
+  taken = false
   if not well then
     local text = type(answer) == 'table' and answer.err or tostring(answer)
     -- What is wrong with the server is wrong for all of them.

@@ -14,33 +14,35 @@
 --                    'g', most parts, window ms, parts, parts of a unit, parts a tick, tick us,  refusals, block ms
 --                  without a penalty both are 0
 -- Returns one list: server time us, then per charge: how many of `times` were let in (0 times: a look), then per
--- counter: f: spent, ms left   s: spent before, spent, ms left   g: parts owed; with a penalty also: ms blocked.
+-- counter: f: spent, ms left   s: spent before, spent, ms left   g: parts owed, and without refunds; with a penalty also: ms blocked.
 -- A charge that fails has its error's text in place of all that, and harms no other.
 -- At most 100 counters. O(counters). NOT idempotent: sent again only where it cannot have run.
+local redis, call, KEYS, ARGV, number = redis, redis.call, KEYS, ARGV, tonumber
 local out, n, k, a = {now}, 1, 0, 1
 while ARGV[a] == 'f' do
-  local key, limit, cost, times = KEYS[k + 1], tonumber(ARGV[a + 1]), tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4])
-  local spent, left, admitted = redis.pcall('GET', key), 0, times
-  if spent then
-    -- An error, or no number: see below.
-    spent = type(spent) == 'string' and tonumber(spent)
+  local key, spent, left = KEYS[k + 1], 0, 0
+  local kept = redis.pcall('GET', key)
+  if kept then
+    -- Neither an error nor anything else but a number is usual: see below.
+    spent = number(kept)
     if not spent then break end
-    left = redis.call('PTTL', key)
-    local window = tonumber(ARGV[a + 2])
-    if left == -1 or left > window then
-      redis.call('PEXPIRE', key, ARGV[a + 2])
-      left = window
+    left = call('PTTL', key)
+    if left == -1 or left > number(ARGV[a + 2]) then
+      call('PEXPIRE', key, ARGV[a + 2])
+      left = number(ARGV[a + 2])
     end
   end
-  local fresh = left <= 0
-  if fresh then spent, left = 0, tonumber(ARGV[a + 2]) end
+  local units, admitted = ARGV[a + 3], number(ARGV[a + 4])
+  local fresh, cost = left <= 0, number(units)
+  if fresh then spent, left = 0, number(ARGV[a + 2]) end
   if cost > 0 then
-    admitted = math.max(math.min(math.floor((limit - spent) / cost), times), 0)
+    local room = number(ARGV[a + 1]) - spent
+    if room < cost * admitted then admitted = room < cost and 0 or math.floor(room / cost) end
     if admitted > 0 then
-      local units = admitted == 1 and ARGV[a + 3] or string.format('%.0f', admitted * cost)
+      if admitted > 1 then units = string.format('%.0f', admitted * cost) end
       if fresh then
-        redis.call('SET', key, units, 'PX', ARGV[a + 2])
-      elseif type(redis.pcall('INCRBY', key, units)) == 'table' then
+        call('SET', key, units, 'PX', ARGV[a + 2])
+      elseif not number(redis.pcall('INCRBY', key, units)) then
         break
       end
       spent = spent + admitted * cost

@@ -1,15 +1,15 @@
 -- A worker's visit to a lock that has jobs: takes the lock for the first job and starts its run.
 --
--- KEYS[1..7] the line (line.lua)   KEYS[8] j and KEYS[9] b of ARGV[4]   KEYS[10] lease   KEYS[11] dead
--- ARGV[1..3] as line.lua   ARGV[4] job id the worker believes is first   ARGV[5] run token
--- '<nonce>:<node>'   ARGV[6] lease, ms   ARGV[7] spare fences   ARGV[8] retention of dead jobs, ms
+-- KEYS[1..7] the line (line.lua)   KEYS[8] j and KEYS[9] b of ARGV[1]   KEYS[10] lease   KEYS[11] dead
+-- ARGV[1] job id the worker believes is first   ARGV[2] run token
+-- '<nonce>:<node>'   ARGV[3] lease, ms   ARGV[4] retention of dead jobs, ms
 -- Returns {'claimed', fence, attempt, envelope, accepted at us}
 --       | {'busy', ms} held by somebody else until then | {'later', ms} in backoff
 --       | {'moved', id} another job is first now | {'empty'} no jobs here | {'dead', id} a crash ended it
 -- O(log n). The owner while it runs is the run token, never the job's id: a second claim is busy, a
 -- repeated one with the same token is the same claim, and once its run is over it is refused. A job
 -- stays in g while it runs.
-local id, me, lease = ARGV[4], ARGV[5], tonumber(ARGV[6])
+local id, me, lease = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local first = redis.call('ZRANGE', G, 0, 0, 'WITHSCORES')
 redis.call('HDEL', L, 'park')
 if #first == 0 then
@@ -25,7 +25,7 @@ local v = redis.call('HMGET', KEYS[8], 'state', 'run', 'attempts', 'again', 'max
 local state, run, attempts, bytes = v[1], v[2], tonumber(v[3] or '0'), tonumber(v[6] or '0')
 local last = held_until()
 if state == 'running' and run == me and redis.call('ZSCORE', H, 'h' .. me) then
-  return {'claimed', grant(me, 'x', lease, tonumber(ARGV[7])), attempts, redis.call('GET', KEYS[9]), v[7]}
+  return {'claimed', grant(me, 'x', lease), attempts, redis.call('GET', KEYS[9]), v[7]}
 end
 -- A token starts one run. It comes again, late, after that run was settled, given back or lost: nobody
 -- waits for this answer, and nobody would execute another run.
@@ -68,10 +68,10 @@ if reason then
   redis.call('HSET', KEYS[8], 'state', 'dead', 'reason', reason, 'ended', int(NOW_US), 'lock', NAME)
   -- Its last run may still be alive somewhere, only slow: it must learn that its verdict is void.
   redis.call('HDEL', KEYS[8], 'run')
-  redis.call('PEXPIRE', KEYS[8], ARGV[8])
-  redis.call('PEXPIRE', KEYS[9], ARGV[8])
+  redis.call('PEXPIRE', KEYS[8], ARGV[4])
+  redis.call('PEXPIRE', KEYS[9], ARGV[4])
   end_job(id, bytes)
-  file_under(KEYS[11], id, tonumber(ARGV[8]))
+  file_under(KEYS[11], id, tonumber(ARGV[4]))
   move_on()
   redis.call('PUBLISH', CHANNEL .. 'e', id)
   return {'dead', id}
@@ -83,6 +83,6 @@ redis.call('HDEL', KEYS[8], 'reason')
 redis.call('HDEL', L, 'back')
 redis.call('ZADD', KEYS[10], int(NOW + lease), id)
 redis.call('ZADD', DUE, int(NOW + lease), NAME)
-local fence = grant(me, 'x', lease, tonumber(ARGV[7]))
+local fence = grant(me, 'x', lease)
 redis.call('PUBLISH', CHANNEL .. 'e', id)
 return {'claimed', fence, attempts + 1, envelope, v[7]}

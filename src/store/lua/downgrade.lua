@@ -1,11 +1,9 @@
 -- Makes an exclusive hold a shared one, and lets in the readers at the head of the line.
 --
--- A step of calls.lua. KEYS the line (line.lua)   ARGV[a+1] '<nonce>:<node>'   ARGV[a+2] reserved
--- ARGV[a+3] lease, ms
+-- A step of calls.lua. KEYS the line (line.lua)   me: '<nonce>:<node>'   lease, ms
 -- Returns 'ok' | 'lost' it was not held any more; nothing was touched
 -- O(log n). Run twice, the second run finds it done.
-local function downgrade(a)
-  local me, lease = ARGV[a + 1], tonumber(ARGV[a + 3])
+local function downgrade(me, _, lease)
   local shared = redis.call('ZSCORE', H, 'hs' .. me)
   if shared then return tonumber(shared) > NOW and 'ok' or 'lost' end
   local held = redis.call('ZSCORE', H, 'h' .. me)

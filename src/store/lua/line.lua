@@ -1,7 +1,7 @@
 -- The line of one lock: what acquire, release, enqueue, claim, settle and cancel share.
 --
--- This file is put in front of each of those scripts. It reads the first seven KEYS and the first
--- three ARGV, which they all have in common; everything it names carries the lock's shard tag.
+-- This file is put in front of each of those scripts. It reads the first seven KEYS, which they all
+-- have in common; everything it names carries the lock's shard tag.
 -- calls.lua has several locks in one script, and moves from one to the next with `at`.
 --
 -- KEYS[1] h      ZSET  who holds the lock or has been offered it: member -> server deadline, ms
@@ -11,22 +11,25 @@
 -- KEYS[5] due    ZSET  of the shard: lock that has jobs -> when a worker should look at it, ms
 -- KEYS[6] f      HASH  of the shard, never expires: fence mark, sequence, number and bytes of jobs
 -- KEYS[7] watch  STRING of the shard: the node whose worker watches it, with a short TTL
--- ARGV[1] the lock's name   ARGV[2] channel prefix   ARGV[3] accept window, ms
+-- The lock's name and the prefix of all channels are read off KEYS[1], 'lg:1:<ns>:{<shard>}:h:<name>':
+-- every argument is work for the server, in every call.
 --
 -- Modes: x = exclusive, s = shared, p<n> = at most n at once. Those in h at one time are of one mode.
 -- Members of h: 'h<token>' holds, 'o<token>' is a place that was offered the lock; for the modes s and
 -- p their letter stands before the token ('hs<token>', 'op<token>'; a token is hex). 'j<job id>' is a
 -- job that was offered it. A member whose deadline has passed counts for nothing.
 local H, L, Q, G, DUE, F, WATCH, NAME
-local CHANNEL, ACCEPT = ARGV[2], tonumber(ARGV[3])
+local CHANNEL = string.match(KEYS[1], '^[^{]*')
+-- For how long an offered lock waits to be confirmed, ms.
+local ACCEPT = 300
 local TAG = {x = '', s = 's', p = 'p'}
 
--- Turns to the lock of this name, whose keys follow KEYS[k].
-local function at(k, name)
+-- Turns to the lock whose keys follow KEYS[k].
+local function at(k)
   H, L, Q, G, DUE, F, WATCH = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 4], KEYS[k + 5], KEYS[k + 6], KEYS[k + 7]
-  NAME = name
+  NAME = string.sub(H, string.find(H, '}:h:', #CHANNEL, true) + 4)
 end
-at(0, ARGV[1])
+at(0)
 
 local time = redis.call('TIME')
 -- Microseconds since 1970 stay below 2^53 until the year 2255, so a Lua number holds them exactly.
@@ -67,11 +70,15 @@ local function fits(mode, limit, held)
   return mode == 's' or (mode == 'p' and redis.call('ZCARD', H) < (limit or 1))
 end
 
--- A fence above every fence ever given in this shard; the next `spare` ones are the holder's too.
-local function grant(me, mode, lease, spare, alone)
+-- Fences after each that is given, for hand-overs in the holder's process.
+local SPARE = 32
+
+-- A fence above every fence ever given in this shard; the spare ones after it are the holder's too.
+local function grant(me, mode, lease, alone)
   local fence = math.max(tonumber(redis.call('HGET', F, 'fence') or '0') + 1, NOW_US)
-  redis.call('HSET', F, 'fence', int(fence + spare))
-  put('h' .. TAG[mode] .. me, lease, alone)
+  redis.call('HSET', F, 'fence', int(fence + SPARE))
+  -- Who is in mode x is alone, and the key ends with him: usual.lua relies on that.
+  put('h' .. TAG[mode] .. me, lease, alone or mode == 'x')
   return int(fence)
 end
 

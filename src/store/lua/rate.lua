@@ -1,7 +1,7 @@
 -- Counters of every kind, for charges.lua and settle_charge.lua. now.lua stands before this.
 --
--- Sliding windows: '<start ms> <length ms> <spent before> <spent>'. GCRA: '<since us> <parts owed> <parts of a
--- unit> <parts a tick> <tick us>'; until now it was paid off at that pace, from now on at that of the call. Both
+-- Sliding windows: '<start ms> <length ms> <spent before> <spent>'. GCRA: '<since us> <parts owed> <parts that
+-- would be owed without refunds> <parts of a unit> <parts a tick> <tick us>'; until now it was paid off at that pace, from now on at that of the call. Both
 -- tell the time by themselves: a TTL that was lost, or is too long, refuses nobody, and comes back with the
 -- next charge. What is said to begin in the future begins now: the clock was put back.
 local call, floor, int = redis.call, math.floor, function(n) return string.format('%.0f', n) end
@@ -82,23 +82,27 @@ end
 function told.s(c) return c.before, c.spent, c.left end
 function open.g(c)
   local text = call('GET', c.key)
-  c.spent = 0
+  c.spent, c.gross = 0, 0
   if text then
-    local since, owed, unit, drain, tick = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
+    local since, owed, gross, unit, drain, tick = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
     if not since then error('ERR value is not a debt') end
-    since, owed, unit, drain, tick = tonumber(since), tonumber(owed), tonumber(unit), tonumber(drain), tonumber(tick)
+    since, unit, drain, tick = tonumber(since), tonumber(unit), tonumber(drain), tonumber(tick)
     c.repair = since > now or unit ~= c.unit or drain ~= c.drain or tick ~= c.tick
-    owed = math.max(owed - floor(math.max(now - since, 0) / tick) * drain, 0)
-    if unit ~= c.unit then
-      local whole, rest = over(owed, unit)
-      owed = math.min(whole * c.unit + part(rest, c.unit, unit), PARTS)
+    local paid = floor(math.max(now - since, 0) / tick) * drain
+    local function left(parts)
+      parts = math.max(tonumber(parts) - paid, 0)
+      if unit == c.unit then return parts end
+      local whole, rest = over(parts, unit)
+      return math.min(whole * c.unit + part(rest, c.unit, unit), PARTS)
     end
-    c.spent = owed
+    c.spent, c.gross = left(owed), left(gross)
   end
   c.used = c.spent
 end
 function write.g(c)
-  local ticks, rest = over(c.spent, c.drain)
+  -- What was charged counts in both, what is given back in one.
+  if c.spent > c.used then c.gross = math.min(c.gross + c.spent - c.used, PARTS) end
+  local ticks, rest = over(c.gross, c.drain)
   if rest > 0 then ticks = ticks + 1 end
   -- A thousand years are enough.
   local life = math.min(math.ceil(ticks * c.tick / 1000), 2 ^ 45)
@@ -106,11 +110,11 @@ function write.g(c)
     call('DEL', c.key)
     return
   end
-  local since = int(now - now % c.tick)
-  local text = since .. ' ' .. int(c.spent) .. ' ' .. int(c.unit) .. ' ' .. int(c.drain) .. ' ' .. int(c.tick)
+  local text = int(now - now % c.tick) .. ' ' .. int(c.spent) .. ' ' .. int(c.gross)
+  text = text .. ' ' .. int(c.unit) .. ' ' .. int(c.drain) .. ' ' .. int(c.tick)
   call('SET', c.key, text, 'PX', int(life))
 end
-function told.g(c) return c.spent end
+function told.g(c) return c.spent, c.gross end
 -- Reads the arguments of one counter; where they end.
 local function counter(a, key)
   local c = {key = key, kind = ARGV[a], most = tonumber(ARGV[a + 1]), window = tonumber(ARGV[a + 2])}

@@ -1,12 +1,17 @@
 -- Gives back whatever this nonce has (the lock, an offer of it, a place in the line) and offers the
 -- freed lock to the head of the line: release and grant are one step, and wake one process.
 --
--- A step of calls.lua. KEYS the line (line.lua)   ARGV[a+1] '<nonce>:<node>'   ARGV[a+2] mode x, s or p
+-- A step of calls.lua. KEYS the line (line.lua)   me: '<nonce>:<node>'   mode: x, s or p   `taken`: it was
+-- held alone and in time, and usual.lua has taken it out of h
 -- Returns 'released' it was held | 'left' it was a place or an offer | 'lost' it was held, but past
 -- its deadline | 'none' nothing of this nonce was there; nothing was touched
 -- O(log n). Run twice, the second run finds nothing. A caller that has gone changes nothing.
-local function release(a)
-  local me, tag = ARGV[a + 1], TAG[ARGV[a + 2]]
+local function release(me, mode)
+  if taken then
+    move_on()
+    return 'released'
+  end
+  local tag = TAG[mode]
   local held = redis.call('ZSCORE', H, 'h' .. tag .. me)
   if not held and tag == '' then
     -- What a downgrade has made of it, whose answer was lost.

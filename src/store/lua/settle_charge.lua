@@ -1,7 +1,8 @@
 -- Puts counters right after the fact: each by itself, rate.lua stands before this.
 --
 -- A refund is for the window that was charged: it lapses with it, and never moves it, and a counter that is 0
--- again keeps its TTL. Of a debt it gives back no more than would still be owed of that charge. What is
+-- again keeps its TTL. Of a debt it gives back no more than is sure to be owed still of that charge, if debts are
+-- paid off in the order they were made, and all that was given back was of those before it. What is
 -- charged here counts even beyond the limit.
 --
 -- KEYS the counters
@@ -24,8 +25,10 @@ function refund.s(c, window)
   end
 end
 function refund.g(c, window)
-  local owed = floor(math.max(window - now, 0) / c.tick) * c.drain
-  c.spent = math.max(c.spent - math.min(c.cost, owed), 0)
+  -- So much would be owed that it is not known any more.
+  if c.gross >= PARTS then return end
+  local owed = floor(math.max(window - now, 0) / c.tick) * c.drain - (c.gross - c.spent)
+  c.spent = math.max(c.spent - math.max(math.min(c.cost, owed), 0), 0)
 end
 local function settle(c, verb, window)
   look(c)

@@ -6,8 +6,7 @@ use bytes::Bytes;
 
 use super::{line::Member, shard::Job, visit::Visit};
 use crate::store::backend::{
-    ACCEPT_WINDOW, Claim, Claimed, Enqueue, Enqueued, JobId, JobState, Mode, SPARE_FENCES, Settle,
-    Verdict,
+    ACCEPT_WINDOW, Claim, Claimed, Enqueue, Enqueued, JobId, JobState, Mode, Settle, Verdict,
 };
 
 impl Visit<'_> {
@@ -170,7 +169,7 @@ impl Visit<'_> {
         }
         let (attempt, accepted_us) = (job.attempts, job.accepted_us);
         let envelope = job.envelope.clone();
-        let fence = self.grant(&call.me, Mode::Exclusive, call.lease, SPARE_FENCES);
+        let fence = self.grant(&call.me, Mode::Exclusive, call.lease);
         if fresh {
             self.tell_all(&call.id);
         }

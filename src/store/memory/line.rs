@@ -123,7 +123,9 @@ impl Line {
             Some((_, old)) => *old = deadline,
             None => self.holders.push((member, deadline)),
         }
-        self.holders_end = self.holders_end.max(deadline);
+        // Who is in mode x is alone, and the key ends with him.
+        let alone = matches!(&self.holders[..], [(Member::Holds("x", _), _)]);
+        self.holders_end = if alone { deadline } else { self.holders_end.max(deadline) };
     }
 
     /// Moves the deadline of a live holder; false if it is none.

@@ -61,7 +61,7 @@ impl Visit<'_> {
     }
 
     fn granted(&mut self, call: &Acquire) -> Acquired {
-        let fence = self.grant(&call.me, call.mode, call.lease, call.spare);
+        let fence = self.grant(&call.me, call.mode, call.lease);
         // Others of its mode may stand next, and nobody else will tell them.
         if call.mode != Mode::Exclusive {
             self.move_on();

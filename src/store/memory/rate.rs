@@ -1,82 +1,19 @@
 //! `charge.lua`, `settle_charge.lua` and `reset_charges.lua`: what was spent of quotas.
 
+mod present;
+
 use std::sync::Arc;
 
+pub(super) use self::present::{Kept, Name};
+use self::present::{Present, Windows, owed};
 use super::shard::{Now, SWEEP, Shard};
 use crate::{
     clock::millis,
     key::Key,
     store::rate::{
-        Algorithm, By, Charge, Charged, Count, Counter, Item, MOST, PARTS, Pace, Penalty, Rule,
-        SettleCharge, Settled, State, part,
+        By, Charge, Charged, Counter, Item, Pace, Penalty, Rule, SettleCharge, Settled, State,
     },
 };
-
-/// What a counter, or what is kept of its refusals, is named by.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Name {
-    algorithm: Algorithm,
-    refusals: bool,
-    policy: Arc<str>,
-    subject: Key,
-    tag: Key,
-}
-
-/// What is kept under a name. Unlike other things, it is over at its end, not after it: then `left` is exact.
-#[derive(Clone, Copy)]
-pub(super) enum Kept {
-    Fixed { spent: u64 },
-    Sliding(Windows),
-    Gcra { debt: u64, since: u64, pace: Pace },
-    Strikes(u64),
-    Blocked,
-}
-
-/// Two windows that follow one another; times in ms.
-#[derive(Clone, Copy)]
-pub(super) struct Windows {
-    start: u64,
-    length: u64,
-    before: u64,
-    spent: u64,
-}
-
-impl Windows {
-    fn new(now: u64, length: u64, spent: u64) -> Self {
-        Self { start: now, length, before: 0, spent }
-    }
-
-    /// As they are now, where a window has this length.
-    fn at(mut self, now: u64, length: u64) -> Self {
-        // The clock was put back: what lies in the future begins now.
-        self.start = self.start.min(now);
-        let since = now - self.start;
-        if since >= self.length.saturating_mul(2) {
-            return Self::new(now, length, 0);
-        }
-        if since >= self.length {
-            self = Self { start: self.start + self.length, before: self.spent, spent: 0, ..self };
-        }
-        if self.length == length {
-            return self;
-        }
-        // What counts now falls from now on, as if it had been spent in the window before.
-        Self { start: now, length, before: self.used(now), spent: 0 }
-    }
-
-    fn left(&self, now: u64) -> u64 {
-        self.start + self.length - now
-    }
-
-    fn used(&self, now: u64) -> u64 {
-        (self.spent + part(self.before, self.left(now), self.length)).min(MOST)
-    }
-
-    /// When nothing of it counts any more.
-    fn end(&self) -> u64 {
-        self.start + if self.spent > 0 { self.length * 2 } else { self.length }
-    }
-}
 
 /// A counter during a step.
 struct Open {
@@ -84,85 +21,6 @@ struct Open {
     at: Present,
     /// Ms for which a penalty blocks it.
     blocked: u64,
-}
-
-/// What a counter holds at the moment of a step.
-#[derive(Clone, Copy)]
-enum Present {
-    /// `end` of the window; of the one that would begin now.
-    Fixed {
-        spent: u64,
-        end: u64,
-    },
-    Sliding(Windows),
-    Gcra {
-        debt: u64,
-        pace: Pace,
-    },
-}
-
-impl Present {
-    fn count(&self, now: Now) -> Count {
-        match self {
-            Self::Fixed { spent, end } => Count::Fixed { spent: *spent, left: end - now.ms },
-            Self::Sliding(windows) => Count::Sliding {
-                before: windows.before,
-                spent: windows.spent,
-                left: windows.left(now.ms),
-            },
-            Self::Gcra { debt, .. } => Count::Gcra { debt: *debt },
-        }
-    }
-
-    /// How often `cost` fits in.
-    fn room(&self, rule: &Rule, cost: u64, now: Now) -> u64 {
-        let fits = |most: u64, used: u64, cost: u64| most.saturating_sub(used).checked_div(cost);
-        let room = match (self, rule) {
-            (Self::Gcra { debt, pace }, _) => fits(pace.most, *debt, pace.parts(cost)),
-            (Self::Fixed { spent, .. }, Rule::Fixed { limit, .. }) => fits(*limit, *spent, cost),
-            (Self::Sliding(windows), Rule::Sliding { limit, .. }) => {
-                fits(*limit, windows.used(now.ms), cost)
-            }
-            _ => Some(0),
-        };
-        room.unwrap_or(u64::MAX)
-    }
-
-    fn spend(&mut self, units: u64) {
-        let add =
-            |spent: &mut u64, units: u64, most| *spent = spent.saturating_add(units).min(most);
-        match self {
-            Self::Fixed { spent, .. } => add(spent, units, MOST),
-            Self::Sliding(windows) => add(&mut windows.spent, units, MOST),
-            Self::Gcra { debt, pace } => {
-                let parts = pace.parts(units);
-                add(debt, parts, PARTS);
-            }
-        }
-    }
-
-    /// Gives back what is still there of that window.
-    fn refund(&mut self, units: u64, window: u64, rule: &Rule, now: Now) {
-        // Two readings of a clock, each rounded; and no mistaking a very short window for the next one.
-        let near = ((millis(rule.window()) - 1) / 2).min(2);
-        match self {
-            Self::Fixed { spent, end } if end.abs_diff(window) <= near => {
-                *spent = spent.saturating_sub(units);
-            }
-            Self::Sliding(windows) if windows.start == window => {
-                windows.spent = windows.spent.saturating_sub(units);
-            }
-            Self::Sliding(windows) if windows.start == window + windows.length => {
-                windows.before = windows.before.saturating_sub(units);
-            }
-            Self::Gcra { debt, pace } => {
-                let owed = window.saturating_sub(now.us) / pace.tick;
-                let parts = pace.parts(units).min(owed.saturating_mul(pace.drain));
-                *debt = debt.saturating_sub(parts);
-            }
-            Self::Fixed { .. } | Self::Sliding(_) => {}
-        }
-    }
 }
 
 impl Shard {
@@ -280,14 +138,14 @@ impl Shard {
             }
             Rule::Gcra { limit, burst, .. } => {
                 let pace = Pace::of(limit, window, burst);
-                let debt = match kept {
-                    Some((Kept::Gcra { debt, since, pace: old }, _)) => {
+                let [debt, gross] = match kept {
+                    Some((Kept::Gcra { debt, gross, since, pace: old }, _)) => {
                         repair = since > now.us || !old.has_the_rate_of(&pace);
-                        owed(debt, since, &old, &pace, now)
+                        [debt, gross].map(|parts| owed(parts, since, &old, &pace, now))
                     }
-                    _ => 0,
+                    _ => [0, 0],
                 };
-                Present::Gcra { debt, pace }
+                Present::Gcra { debt, gross, pace }
             }
         };
         let blocked = item.penalty.map_or(0, |penalty| self.blocked(&name, penalty, now));
@@ -307,10 +165,10 @@ impl Shard {
         let (kept, end) = match open.at {
             Present::Fixed { spent, end } => (Kept::Fixed { spent }, end),
             Present::Sliding(windows) => (Kept::Sliding(windows), windows.end()),
-            Present::Gcra { debt, pace } => {
+            Present::Gcra { debt, gross, pace } => {
                 let since = now.us - now.us % pace.tick;
-                let end = now.ms.saturating_add(pace.time(debt).div_ceil(1000));
-                (Kept::Gcra { debt, since, pace }, end)
+                let end = now.ms.saturating_add(pace.time(gross).div_ceil(1000));
+                (Kept::Gcra { debt, gross, since, pace }, end)
             }
         };
         if end > now.ms {
@@ -370,11 +228,4 @@ fn never(rule: &Rule, cost: u64) -> bool {
             pace.parts(cost) > pace.most
         }
     }
-}
-
-/// What is left of a debt, in the parts of a pace that may be another by now: until now the old one counts.
-fn owed(debt: u64, since: u64, old: &Pace, new: &Pace, now: Now) -> u64 {
-    let ticks = now.us.saturating_sub(since) / old.tick;
-    let left = debt.saturating_sub(ticks.saturating_mul(old.drain));
-    if old.unit == new.unit { left } else { part(left, new.unit, old.unit).min(PARTS) }
 }

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     key::Key,
     store::{
-        backend::{ACCEPT_WINDOW, JobId, Mode, Token},
+        backend::{ACCEPT_WINDOW, JobId, Mode, SPARE_FENCES, Token},
         hints::Hint,
     },
 };
@@ -91,9 +91,9 @@ impl Visit<'_> {
     }
 
     /// A fence above every fence ever given in this shard; the spare ones are the holder's too.
-    pub(super) fn grant(&mut self, me: &Token, mode: Mode, lease: Duration, spare: u64) -> u64 {
+    pub(super) fn grant(&mut self, me: &Token, mode: Mode, lease: Duration) -> u64 {
         let fence = (self.facts.fence + 1).max(self.now.us);
-        self.facts.fence = fence + spare;
+        self.facts.fence = fence + SPARE_FENCES;
         self.line.put(Member::holds(mode, me), self.now.after(lease));
         fence
     }

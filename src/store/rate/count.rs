@@ -15,8 +15,8 @@ pub(crate) enum Count {
     Fixed { spent: u64, left: u64 },
     /// `left`: ms of the present window, at least 1.
     Sliding { before: u64, spent: u64, left: u64 },
-    /// Parts.
-    Gcra { debt: u64 },
+    /// Parts. `gross`: what the debt would be if nothing had been given back.
+    Gcra { debt: u64, gross: u64 },
 }
 
 impl Count {
@@ -29,9 +29,10 @@ impl Count {
             (Self::Sliding { before, spent, left }, _) => {
                 Self::Sliding { before, spent: spent.saturating_sub(units), left }
             }
-            (Self::Gcra { debt }, Rule::Gcra { limit, window, burst }) => {
+            (Self::Gcra { debt, gross }, Rule::Gcra { limit, window, burst }) => {
                 let parts = Pace::of(*limit, *window, *burst).parts(units);
-                Self::Gcra { debt: debt.saturating_sub(parts) }
+                let [debt, gross] = [debt, gross].map(|all| all.saturating_sub(parts));
+                Self::Gcra { debt, gross }
             }
             (same, _) => same,
         }
@@ -63,8 +64,8 @@ pub(crate) fn state(rule: &Rule, cost: u64, count: Count, at: Moment) -> State {
             let sliding = Sliding { window: millis(window), before, spent, left };
             sliding.state(limit, cost, at)
         }
-        (Rule::Gcra { limit, window, burst }, Count::Gcra { debt }) => {
-            gcra(&Pace::of(limit, window, burst), cost, debt, at)
+        (Rule::Gcra { limit, window, burst }, Count::Gcra { debt, gross }) => {
+            gcra(&Pace::of(limit, window, burst), cost, [debt, gross], at)
         }
         // No store mixes them up.
         _ => fixed(0, cost, [0, 0], at),
@@ -151,7 +152,7 @@ impl Sliding {
     }
 }
 
-fn gcra(pace: &Pace, cost: u64, debt: u64, at: Moment) -> State {
+fn gcra(pace: &Pace, cost: u64, [debt, gross]: [u64; 2], at: Moment) -> State {
     let until = |most: u64| after(pace.time(debt.saturating_sub(most)));
     let room = pace.most.saturating_sub(debt);
     let parts = pace.parts(cost);
@@ -169,8 +170,8 @@ fn gcra(pace: &Pace, cost: u64, debt: u64, at: Moment) -> State {
         reset: if debt == 0 { Duration::ZERO } else { until(next) },
         retry,
         full: until(0),
-        // When the last part of it is given back: a refund can't give back more than is still owed.
-        window: at.now_us.saturating_add((debt / pace.drain).saturating_mul(pace.tick)).min(LAST),
+        // When it would be paid off, if nothing were given back.
+        window: at.now_us.saturating_add((gross / pace.drain).saturating_mul(pace.tick)).min(LAST),
         blocked: false,
     }
 }

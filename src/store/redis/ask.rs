@@ -9,13 +9,13 @@ use crate::{
     clock::millis,
     key::Key,
     store::{
-        backend::{ACCEPT_WINDOW, Acquire, Mode, Token},
+        backend::{Acquire, Mode, Token},
         keys::Keys,
     },
 };
 
 /// Bytes and arguments that a step takes, about.
-const SIZE: (usize, usize) = (480, 16);
+const SIZE: (usize, usize) = (420, 9);
 
 /// What is asked of a lock.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl Ask {
     fn write_keys(&self, keys: &Keys, out: &mut Cmd) {
         let key = self.key();
         for _ in 0..self.steps() {
-            keys.line_in_parts(key).iter().for_each(|parts| joined(out, parts));
+            keys.line_in_parts(key).iter().for_each(|parts| joined(out, parts.as_slice()));
         }
         if let Some(record) = self.record() {
             out.write_arg(keys.record(key, record).as_bytes());
@@ -75,13 +75,14 @@ impl Ask {
     fn write_args(&self, out: &mut Cmd) {
         match self {
             Self::Acquire(call) => acquire(call, out),
-            Self::Release { key, me, mode } => release(key, me, *mode, out),
+            Self::Release { me, mode, .. } => release(me, *mode, out),
             Self::Pass { me, mode, next } => {
-                release(&next.key, me, *mode, out);
+                release(me, *mode, out);
                 acquire(next, out);
             }
-            Self::Downgrade { key, me, lease } => {
-                texts(out, ["downgrade", key.as_str(), me.as_str(), "x"]);
+            Self::Downgrade { me, lease, .. } => {
+                out.write_arg(b"dx");
+                holder(me, Mode::Exclusive, out);
                 number(out, millis(*lease));
             }
         }
@@ -89,16 +90,33 @@ impl Ask {
 }
 
 fn acquire(call: &Acquire, out: &mut Cmd) {
-    let Acquire { key, me, mode, lease, spare, wait, old_seq, record } = call;
-    let verb = if record.is_some() { "known" } else { "acquire" };
-    texts(out, [verb, key.as_str(), me.as_str(), mode.letter()]);
-    for n in [mode.limit(), millis(*lease), *spare, wait.map_or(0, millis), *old_seq] {
-        number(out, n);
-    }
+    let Acquire { me, mode, lease, wait, old_seq, record, .. } = call;
+    let verb = match (record, mode) {
+        (None, Mode::Exclusive) => "ax",
+        (None, Mode::Shared) => "as",
+        (None, Mode::Permits(_)) => "ap",
+        (Some(_), Mode::Exclusive) => "kx",
+        (Some(_), Mode::Shared) => "ks",
+        (Some(_), Mode::Permits(_)) => "kp",
+    };
+    let wait = wait.map_or(0, millis);
+    terms(out, verb, [mode.limit(), wait, *old_seq]);
+    holder(me, *mode, out);
+    number(out, millis(*lease));
 }
 
-fn release(key: &Key, me: &Token, mode: Mode, out: &mut Cmd) {
-    texts(out, ["release", key.as_str(), me.as_str(), mode.letter()]);
+fn release(me: &Token, mode: Mode, out: &mut Cmd) {
+    joined(out, &["r", mode.letter()]);
+    holder(me, mode, out);
+}
+
+/// What a holder is called in h.
+fn holder(me: &Token, mode: Mode, out: &mut Cmd) {
+    joined(out, &["h", mode.tag(), me.as_str()]);
+}
+
+pub(super) fn number(out: &mut Cmd, n: u64) {
+    out.write_arg(itoa::Buffer::new().format(n).as_bytes());
 }
 
 /// The call of all these steps, in this order.
@@ -113,13 +131,10 @@ pub(super) fn command<'a>(
     let (count, steps) =
         asks.clone().fold((0, 0), |(count, steps), ask| (count + ask.keys(), steps + ask.steps()));
     let script = if by_text { ["EVAL", CALLS.code] } else { ["EVALSHA", CALLS.sha()] };
-    let mut out = Cmd::with_capacity(6 + SIZE.1 * steps, script[1].len() + 64 + SIZE.0 * steps);
-    texts(&mut out, script);
+    let mut out = Cmd::with_capacity(3 + SIZE.1 * steps, script[1].len() + 64 + SIZE.0 * steps);
+    script.iter().for_each(|text| out.write_arg(text.as_bytes()));
     number(&mut out, count as u64);
     asks.clone().for_each(|ask| ask.write_keys(keys, &mut out));
-    // The lock's name: each step has its own.
-    texts(&mut out, ["", keys.channels()]);
-    number(&mut out, millis(ACCEPT_WINDOW));
     asks.for_each(|ask| ask.write_args(&mut out));
     out
 }
@@ -128,6 +143,7 @@ pub(super) fn texts<const N: usize>(out: &mut Cmd, texts: [&str; N]) {
     texts.iter().for_each(|text| out.write_arg(text.as_bytes()));
 }
 
+/// One argument, of these parts.
 pub(super) fn joined(out: &mut Cmd, parts: &[&str]) {
     let mut arg = out.writer_for_next_arg();
     for part in parts {
@@ -136,15 +152,15 @@ pub(super) fn joined(out: &mut Cmd, parts: &[&str]) {
     }
 }
 
-pub(super) fn number(out: &mut Cmd, mut n: u64) {
-    // Twenty digits are the longest u64.
-    let (mut digits, mut at) = ([b'0'; 20], 19);
-    while n > 9 {
-        digits[at] = b'0' + u8::try_from(n % 10).unwrap_or(0);
-        (n, at) = (n / 10, at - 1);
+/// One argument: a word, and numbers.
+fn terms<const N: usize>(out: &mut Cmd, verb: &str, numbers: [u64; N]) {
+    let mut arg = out.writer_for_next_arg();
+    let _ = arg.write_all(verb.as_bytes());
+    let mut digits = itoa::Buffer::new();
+    for number in numbers {
+        let _ = arg.write_all(b" ");
+        let _ = arg.write_all(digits.format(number).as_bytes());
     }
-    digits[at] = b'0' + u8::try_from(n).unwrap_or(0);
-    out.write_arg(&digits[at..]);
 }
 
 #[cfg(test)]
@@ -161,14 +177,6 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_written_with_all_their_digits() {
-        let numbers = [0, 9, 10, 300, u64::MAX];
-        let mut out = Cmd::new();
-        numbers.iter().for_each(|n| number(&mut out, *n));
-        assert_eq!(args(&out), numbers.map(|n| n.to_string()));
-    }
-
-    #[test]
     fn a_call_declares_the_keys_of_its_steps_in_their_order() {
         let keys = Keys::new("shop");
         let (one, two) = (Key::path_param("id", "7"), Key::path_param("id", "8"));
@@ -178,7 +186,6 @@ mod tests {
             me: me.clone(),
             mode: Mode::Permits(3),
             lease: Duration::from_secs(10),
-            spare: 16,
             wait: Some(Duration::from_millis(20)),
             old_seq: 5,
             record: Some("r".into()),
@@ -190,12 +197,17 @@ mod tests {
             [keys.line(&one), keys.line(&two), keys.line(&two), vec![keys.record(&two, "r")]];
         assert_eq!(args[..3], ["EVALSHA", CALLS.sha(), "22"]);
         assert_eq!(args[3..25], declared.concat());
-        assert_eq!(args[25..28], ["", "lg:1:shop:", "300"]);
         let me = me.as_str();
-        let steps = [
-            vec!["release", one.as_str(), me, "s", "release", two.as_str(), me, "x"],
-            vec!["known", two.as_str(), me, "p", "3", "10000", "16", "20", "5"],
-        ];
-        assert_eq!(args[28..], steps.concat());
+        let steps = ["rs".into(), format!("hs{me}"), "rx".into(), format!("h{me}")];
+        assert_eq!(args[25..29], steps);
+        assert_eq!(args[29..], ["kp 3 20 5".into(), format!("hp{me}"), "10000".into()]);
+    }
+
+    #[test]
+    fn the_scripts_know_the_bounds() {
+        let accept = format!("local ACCEPT = {}\n", millis(crate::store::backend::ACCEPT_WINDOW));
+        let spare = format!("local SPARE = {}\n", crate::store::SPARE_FENCES);
+        assert_eq!(CALLS.code.matches(&accept).count(), 1);
+        assert_eq!(CALLS.code.matches(&spare).count(), 2);
     }
 }

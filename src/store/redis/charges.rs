@@ -1,16 +1,19 @@
 //! Flights of `charge.lua` on one lane: which charges are one step, how they are written, and what of the
 //! answer is whose.
 
+mod groups;
+
 use std::sync::Arc;
 
 use redis::{Cmd, Value};
 
+use self::groups::{Firsts, Group, Place};
 use super::{
     Keys, Lanes,
     ask::{joined, number, texts},
     combine::{self, Flights},
     connect::Socket,
-    counted::{Counted, shape},
+    counted::Counted,
     fault::{Fault, answer_of},
     script::CHARGE,
 };
@@ -62,21 +65,6 @@ impl Asked {
             && (Arc::ptr_eq(&a.items, &b.items) || a.items == b.items)
             && a.items.iter().all(|item| item.penalty.is_none())
     }
-}
-
-/// One step of the script: charges that are the same, and come one after the other as far as their
-/// counters are concerned.
-struct Group {
-    /// Numbers that are answered.
-    words: usize,
-    times: u64,
-}
-
-/// Which group a charge is in, and after how many others of it.
-struct Place {
-    group: usize,
-    after: u64,
-    times: u32,
 }
 
 pub(super) struct Load {
@@ -135,75 +123,6 @@ impl Flights for Charges {
     }
 }
 
-/// The groups of a flight, in order; by tag, which one was the last.
-///
-/// Charges under different tags have no counter in common, so only those under the same tag have an order that
-/// counts: a charge joins the last group of its tag, or begins a new one.
-#[derive(Default)]
-struct Firsts<'a> {
-    groups: Vec<(&'a Asked, Group)>,
-    /// By hash of the tag, with the next free slot for those that meet. Made for the second group.
-    last: Vec<u8>,
-}
-
-/// More than twice as many as there are groups.
-const SLOTS: usize = 256;
-const NONE: u8 = u8::MAX;
-
-impl<'a> Firsts<'a> {
-    fn place(&mut self, step: &'a Asked) -> Place {
-        let times = step.charge.times;
-        let (slot, last) = self.last_of(step);
-        let group = match last {
-            Some(group) if step.is_another_of(self.groups[group].0) => group,
-            _ => self.add(step, slot),
-        };
-        let after = self.groups[group].1.times;
-        self.groups[group].1.times += u64::from(times);
-        Place { group, after, times }
-    }
-
-    fn last_of(&self, step: &Asked) -> (usize, Option<usize>) {
-        if self.last.is_empty() {
-            let only = !self.groups.is_empty() && step.has_the_tag_of(self.groups[0].0);
-            return (0, only.then_some(0));
-        }
-        let mut slot = slot_of(step);
-        while self.last[slot] != NONE {
-            let group = usize::from(self.last[slot]);
-            if step.has_the_tag_of(self.groups[group].0) {
-                return (slot, Some(group));
-            }
-            slot = (slot + 1) % SLOTS;
-        }
-        (slot, None)
-    }
-
-    fn add(&mut self, step: &'a Asked, slot: usize) -> usize {
-        let group = self.groups.len();
-        let words = 1 + step.charge.items.iter().map(shape).sum::<usize>();
-        self.groups.push((step, Group { words, times: 0 }));
-        // A flight has fewer than 255 groups.
-        let number = u8::try_from(group).unwrap_or(NONE);
-        match group {
-            0 => {}
-            1 => {
-                self.last = vec![NONE; SLOTS];
-                self.last[slot_of(self.groups[0].0)] = 0;
-                let (slot, _) = self.last_of(step);
-                self.last[slot] = number;
-            }
-            _ => self.last[slot] = number,
-        }
-        group
-    }
-}
-
-fn slot_of(step: &Asked) -> usize {
-    // All of a lane have the last bits in common.
-    usize::try_from((step.fnv >> 8) % SLOTS as u64).unwrap_or(0)
-}
-
 impl Load {
     /// To each charge its own.
     fn divide(&self, reply: Value) -> Result<Vec<Result<Counted, Error>>, Error> {
@@ -219,17 +138,6 @@ impl Load {
         }
         let counted: Vec<_> = self.groups.iter().map(group).collect::<Result<_, _>>()?;
         Ok(self.places.iter().map(|place| place.of(&counted[place.group])).collect())
-    }
-}
-
-impl Place {
-    /// What it would have been told if it had been sent by itself, after those before it.
-    fn of(&self, group: &Result<Counted, Error>) -> Result<Counted, Error> {
-        let mut counted = group.clone()?;
-        let until = (self.after + u64::from(self.times)).min(counted.admitted);
-        counted.later = counted.admitted - until;
-        counted.admitted = until.saturating_sub(self.after);
-        Ok(counted)
     }
 }
 

@@ -33,9 +33,8 @@ const FEW: usize = 4;
 /// How many numbers tell of a counter.
 pub(super) fn shape(item: &Item) -> usize {
     let spent = match item.rule {
-        Rule::Fixed { .. } => 2,
+        Rule::Fixed { .. } | Rule::Gcra { .. } => 2,
         Rule::Sliding { .. } => 3,
-        Rule::Gcra { .. } => 1,
     };
     spent + usize::from(item.penalty.is_some())
 }
@@ -99,7 +98,7 @@ pub(super) fn count(rule: &Rule, words: &[u64]) -> Count {
         Rule::Sliding { .. } => {
             Count::Sliding { before: word(0), spent: word(1), left: word(2).max(1) }
         }
-        Rule::Gcra { .. } => Count::Gcra { debt: word(0) },
+        Rule::Gcra { .. } => Count::Gcra { debt: word(0), gross: word(1) },
     }
 }
 

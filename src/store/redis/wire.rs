@@ -47,6 +47,11 @@ impl Flights for Wire {
         let answer = path.connection.send_packed_command(load).await;
         match answer_of(path, answer) {
             Ok(Value::Array(replies)) => Ok(replies),
+            // All of them were usual.
+            Ok(Value::BulkString(text)) if text.contains(&b',') => {
+                Ok(text.split(|b| *b == b',').map(|t| Value::BulkString(t.to_vec())).collect())
+            }
+            Ok(text @ Value::BulkString(_)) => Ok(vec![text]),
             Ok(_) => Err(combine::Fault::Failed(Error::new(ErrorKind::Protocol, CALLS.name))),
             Err((Fault::NoScript, _)) => Err(combine::Fault::NoScript),
             Err((Fault::NotRun, _)) => Err(combine::Fault::NotRun),

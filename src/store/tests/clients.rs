@@ -12,7 +12,7 @@ use crate::{
     store::{
         backend::{
             Acquire, Acquired, Caps, Claim, Claimed, Enqueue, Enqueued, JobId, Mode, Node, Renewal,
-            SPARE_FENCES, Settle, Token,
+            Settle, Token,
         },
         rate,
     },
@@ -43,7 +43,6 @@ impl Waiter {
             key: self.key.clone(),
             me: self.me.clone(),
             mode: self.mode,
-            spare: SPARE_FENCES,
             lease,
             wait: Some(wait),
             old_seq: self.old_seq,

@@ -16,6 +16,7 @@ on_every_store!(
     a_release_that_is_only_sent_comes_before_what_is_called_next,
     a_lease_ends_by_itself,
     a_lease_that_ended_can_be_told_from_one_never_had,
+    a_lease_that_was_longer_once_ends_with_its_holder,
     renewal_moves_the_end_and_only_of_ones_own,
     a_shorter_lease_counts_at_once,
     a_known_request_takes_nothing,
@@ -107,14 +108,30 @@ async fn a_lease_ends_by_itself(rig: &Rig) {
 
 async fn a_lease_that_ended_can_be_told_from_one_never_had(rig: &Rig) {
     let (key, a, b) = (key(), stranger(), stranger());
+    let shared = |me, lease| Acquire { mode: Mode::Shared, lease, ..ask(&key, me) };
+    rig.acquire(shared(&a, SHORT)).await;
+    rig.acquire(shared(&b, LONG)).await;
+    rig.pass(SHORT).await;
+    // The other one keeps the key alive.
+    let release = |me: &Token| rig.backend().release(key.clone(), me.clone(), Mode::Shared);
+    assert_eq!(release(&a).await.unwrap(), GaveBack::Lost);
+    assert_eq!(release(&a).await.unwrap(), GaveBack::Nothing);
+    assert_eq!(release(&b).await.unwrap(), GaveBack::Released);
+}
+
+/// The key of one who is alone ends with him: nothing of him is left to be told from a release in time.
+async fn a_lease_that_was_longer_once_ends_with_its_holder(rig: &Rig) {
+    let (key, a, b) = (key(), stranger(), stranger());
     rig.hold(&key, &a).await;
     rig.acquire(Acquire { lease: SHORT, ..ask(&key, &a) }).await;
     rig.join(&key, &b).await;
     rig.pass(SHORT).await;
-    // The key lives longer than the member: it once had a longer lease.
-    assert_eq!(rig.release(&key, &a).await, GaveBack::Lost);
-    rig.refused(&key, &stranger()).await;
+    assert_eq!(rig.release(&key, &a).await, GaveBack::Nothing);
     rig.hold(&key, &b).await;
+    rig.backend().renew(vec![renewal(&key, &b)]).await.unwrap();
+    rig.backend().renew(vec![Renewal { lease: SHORT, ..renewal(&key, &b) }]).await.unwrap();
+    rig.pass(SHORT).await;
+    assert_eq!(rig.release(&key, &b).await, GaveBack::Nothing);
 }
 
 fn renewal(key: &crate::Key, me: &Token) -> Renewal {

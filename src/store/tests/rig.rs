@@ -17,8 +17,8 @@ use crate::{
         Store,
         backend::{
             ACCEPT_WINDOW, Acquire, Acquired, Backend, Caps, Charge, Charged, Claim, Claimed, Due,
-            Enqueue, Enqueued, GaveBack, JobId, JobState, JobView, Mode, Node, Renewal,
-            SPARE_FENCES, Settle, SettleCharge, State, Step, Token, Verdict,
+            Enqueue, Enqueued, GaveBack, JobId, JobState, JobView, Mode, Node, Renewal, Settle,
+            SettleCharge, State, Step, Token, Verdict,
         },
         hints::Hints,
         memory::Memory,
@@ -304,7 +304,6 @@ pub(super) fn ask(key: &Key, me: &Token) -> Acquire {
         me: me.clone(),
         mode: Mode::Exclusive,
         lease: LONG,
-        spare: SPARE_FENCES,
         wait: None,
         old_seq: 0,
         record: None,

@@ -7,6 +7,7 @@ use std::{
     task::Poll,
 };
 
+use futures_util::FutureExt as _;
 use tokio::{
     task::unconstrained,
     time::{Instant, error::Elapsed, sleep, timeout, timeout_at},
@@ -44,6 +45,39 @@ impl<F: Flights> Slot<F> {
     pub(super) fn coming(shared: &Arc<Shared<F>>, lane: &mut Lane<F>) -> Self {
         let id = lane.begin(false, shared.patience());
         Self { shared: Arc::clone(shared), id, begun: false, taking: false, batch: Vec::new() }
+    }
+
+    /// For a caller that goes now with all that stand in the queue, its own step among them; `None` if they
+    /// go without it, or there is no way yet. They are to be put on the wire before anything is awaited.
+    pub(super) fn leading(shared: &Arc<Shared<F>>) -> Option<(Self, F::Path)> {
+        let path = shared.flights.path().now_or_never()?.ok()?;
+        let mut lane = shared.lane.lock();
+        if lane.queue.is_empty() || !lane.may_be_led() || !lane.take() {
+            return None;
+        }
+        let mut slot = Self::flying(shared, &mut lane);
+        slot.taking = true;
+        slot.batch = lane.front();
+        drop(lane);
+        slot.all_go();
+        Some((slot, path))
+    }
+
+    /// One flight, in the future of a caller. What has not arrived when it ends, or is dropped, goes on with
+    /// somebody else.
+    pub(super) async fn lead(mut self, mut path: F::Path) {
+        match self.send(&mut path, false).await {
+            Ok(Ok(replies)) => self.deliver(replies),
+            Ok(Err(Fault::NoScript | Fault::NotRun)) => {
+                self.batch.iter_mut().for_each(Entry::unsend);
+            }
+            Ok(Err(Fault::Broken)) => {}
+            Ok(Err(Fault::Failed(error))) => self.fail(&error),
+            Err(_) => {
+                self.shared.flights.late(&path);
+                self.fail(&Error::new(ErrorKind::Timeout, self.shared.name));
+            }
+        }
     }
 
     /// Flights of those in the queue, one after the other, until there are none.
@@ -165,9 +199,13 @@ impl<F: Flights> Slot<F> {
         lane.takes_off(self.id, self.shared.patience());
         // Callers are woken below, which may run anything: not under the lock.
         drop(lane);
+        self.all_go();
+        true
+    }
+
+    fn all_go(&mut self) {
         let (name, now) = (self.shared.name, Instant::now());
         self.batch.retain_mut(|entry| entry.goes(name, now));
-        true
     }
 
     /// What it took is on the wire; others may take now.

@@ -2,7 +2,9 @@
 //!
 //! A [`Combiner`] stands before one lane. A call that finds it idle is sent by the caller itself, in its
 //! own task. Those that come while others are under way stand in a queue, and leave together when one of
-//! them returns, or when they fill a flight. What a flight is, and how it is sent, is a [`Flights`]'.
+//! them returns, or when they fill a flight. A caller who finds nothing in it but what was put, and
+//! that nobody has come for yet, takes it along, and is spared the way through another task. What a flight is, and how it is sent, is a
+//! [`Flights`]'.
 //!
 //! # Why an undo never overtakes what it undoes
 //!
@@ -12,7 +14,8 @@
 //!   (`taking`); whatever is called meanwhile stands behind them.
 //! - Nothing is sent, the first time or again, for a caller that is gone: so when there is an undo, what
 //!   it undoes was put on the wire before, or never will be. That is why several flights may be under way.
-//! - A caller that flies alone sends by its own future, which ends with it.
+//! - A caller that flies alone, or leads others, sends by its own future, which ends with it: the others then
+//!   stand in front of the queue again.
 //!
 //! # What ends what
 //!
@@ -30,7 +33,10 @@ mod ticket;
 use std::{future::Future, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use tokio::{runtime::Handle, time::Instant};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, timeout_at},
+};
 
 use self::{
     flight::Slot,
@@ -121,6 +127,8 @@ struct Shared<F: Flights> {
 /// How a call goes on.
 enum Entered<F: Flights> {
     Alone(Slot<F>, F::Step),
+    /// With those who stood in the queue.
+    Leading(Slot<F>, F::Path, Waiting<Outcome<F>>),
     Queued(Waiting<Outcome<F>>),
 }
 
@@ -136,6 +144,11 @@ impl<F: Flights> Combiner<F> {
     pub(super) async fn call(&self, step: F::Step, until: Instant) -> Outcome<F> {
         match self.enter(step, until) {
             Entered::Alone(slot, step) => slot.alone(step, until).await,
+            Entered::Leading(slot, path, waiting) => {
+                // It tells this caller too; if it takes too long, the others go on with somebody else.
+                let _ = timeout_at(until, slot.lead(path)).await;
+                waiting.until(until, self.0.name).await
+            }
             Entered::Queued(waiting) => waiting.until(until, self.0.name).await,
         }
     }
@@ -148,7 +161,7 @@ impl<F: Flights> Combiner<F> {
         until: Instant,
     ) -> Option<impl Future<Output = Outcome<F>> + Send + use<F>> {
         let ticket = Arc::new(Ticket::default());
-        let entry = Entry { step, ticket: Arc::clone(&ticket), until, sent: 0 };
+        let entry = Entry { step, ticket: Arc::clone(&ticket), until, put: true, sent: 0 };
         self.0.lane.lock().queue.push_back(entry);
         if !self.0.kick() {
             ticket.leave();
@@ -165,13 +178,18 @@ impl<F: Flights> Combiner<F> {
             return Entered::Alone(slot, step);
         }
         let ticket = Arc::new(Ticket::default());
-        lane.queue.push_back(Entry { step, ticket: Arc::clone(&ticket), until, sent: 0 });
-        let wanted = lane.wants_a_flight();
+        let entry = Entry { step, ticket: Arc::clone(&ticket), until, put: false, sent: 0 };
+        lane.queue.push_back(entry);
+        let (wanted, led) = (lane.wants_a_flight(), lane.may_be_led());
         drop(lane);
+        let waiting = Waiting::new(ticket);
+        if led && let Some((slot, path)) = Slot::leading(&self.0) {
+            return Entered::Leading(slot, path, waiting);
+        }
         if wanted {
             self.0.kick();
         }
-        Entered::Queued(Waiting::new(ticket))
+        Entered::Queued(waiting)
     }
 }
 

@@ -18,6 +18,8 @@ pub(super) struct Entry<F: Flights> {
     pub(super) step: F::Step,
     pub(super) ticket: Arc<Ticket<Outcome<F>>>,
     pub(super) until: Instant,
+    /// It was put, and is sent whoever listens.
+    pub(super) put: bool,
     /// How often it was sent, and may have run.
     pub(super) sent: u32,
 }
@@ -61,6 +63,8 @@ struct UnderWay {
     id: u64,
     /// When it took off; `None`: it has taken nothing from the queue yet, but will.
     since: Option<Instant>,
+    /// It has been under way before: those who had its answers may be about to come.
+    back: bool,
     /// It is over by then, or stands still.
     over: Instant,
 }
@@ -130,6 +134,23 @@ impl<F: Flights> Lane<F> {
         full || (coming == 0 && self.has_room())
     }
 
+    /// Whether a caller whose step stands last may go now with the others, before whoever was called for them
+    /// comes. Not before one that is back: that one waits for company. And not with callers: they would hear
+    /// of their answers only when this one is polled again, which nobody has promised. What was merely put
+    /// is done when it is on the wire.
+    pub(super) fn may_be_led(&self) -> bool {
+        let in_the_air = self.under_way.iter().filter(|flight| flight.since.is_some()).count();
+        let callers = self.queue.iter().filter(|entry| !entry.put).count();
+        let weight: usize = self.queue.iter().map(|entry| F::weight(&entry.step)).sum();
+        let back = self.under_way.iter().any(|flight| flight.back && flight.since.is_none());
+        F::REPEATABLE
+            && !self.taking
+            && !back
+            && callers == 1
+            && in_the_air < self.way.at_once()
+            && weight <= F::BATCH
+    }
+
     /// Whether somebody will look at the queue again.
     pub(super) fn is_busy(&self) -> bool {
         !self.under_way.is_empty()
@@ -139,7 +160,7 @@ impl<F: Flights> Lane<F> {
     pub(super) fn begin(&mut self, now: bool, over: Instant) -> u64 {
         self.last += 1;
         let since = now.then(Instant::now);
-        self.under_way.push(UnderWay { id: self.last, since, over });
+        self.under_way.push(UnderWay { id: self.last, since, back: false, over });
         self.last
     }
 
@@ -155,13 +176,13 @@ impl<F: Flights> Lane<F> {
     /// It takes off with what it has.
     pub(super) fn takes_off(&mut self, id: u64, over: Instant) {
         self.under_way.retain(|flight| flight.id != id);
-        self.under_way.push(UnderWay { id, since: Some(Instant::now()), over });
+        self.under_way.push(UnderWay { id, since: Some(Instant::now()), back: false, over });
     }
 
     /// It is back, and will look at the queue again.
     pub(super) fn is_back(&mut self, id: u64, over: Instant) {
         self.end(id);
-        self.under_way.push(UnderWay { id, since: None, over });
+        self.under_way.push(UnderWay { id, since: None, back: true, over });
     }
 
     /// Begins to take; false if somebody else does.

@@ -10,10 +10,7 @@ use crate::{
     error::Error,
     key::Key,
     store::{
-        backend::{
-            Claim, Claimed, Enqueue, Enqueued, JobId, JobState, JobView, SPARE_FENCES, Settle,
-            Verdict,
-        },
+        backend::{Claim, Claimed, Enqueue, Enqueued, JobId, JobState, JobView, Settle, Verdict},
         redis::{Redis, read::Row, script},
     },
 };
@@ -37,8 +34,7 @@ impl Redis {
             number(caps.shard_bytes),
             owner.into_bytes(),
         ];
-        let args = self.line_args(&key, own);
-        let mut row = self.line_script(&script::ENQUEUE, &key, more, args).await?;
+        let mut row = self.line_script(&script::ENQUEUE, &key, more, own.into()).await?;
         match row.text()?.as_str() {
             "stored" => Ok(Enqueued::Stored { position: row.number()? }),
             "known" => JobId::parse(&row.text()?).map(Enqueued::Known).ok_or_else(|| row.odd()),
@@ -61,11 +57,9 @@ impl Redis {
             id.as_str().into(),
             me.as_str().into(),
             number(millis(lease)),
-            number(SPARE_FENCES),
             number(millis(retention)),
         ];
-        let args = self.line_args(&key, own);
-        let mut row = self.line_script(&script::CLAIM, &key, more, args).await?;
+        let mut row = self.line_script(&script::CLAIM, &key, more, own.into()).await?;
         let word = row.text()?;
         let id = |row: &mut Row| JobId::parse(&row.text()?).ok_or_else(|| row.odd());
         match word.as_str() {
@@ -109,8 +103,7 @@ impl Redis {
             reason.into(),
             response.into(),
         ];
-        let args = self.line_args(&key, own);
-        let mut row = self.line_script(&script::SETTLE, &key, more, args).await?;
+        let mut row = self.line_script(&script::SETTLE, &key, more, own.into()).await?;
         match row.text()?.as_str() {
             "ok" => Ok(true),
             "lost" => Ok(false),
@@ -133,7 +126,7 @@ impl Redis {
         let key = Key::from_store(&name);
         let index = self.keys.shard(id.shard(), "done");
         let more = [self.keys.job(&id), self.keys.request(&id), index];
-        let args = self.line_args(&key, [id.as_str().into(), number(millis(retention))]);
+        let args = vec![id.as_str().into(), number(millis(retention))];
         let mut row = self.line_script(&script::CANCEL, &key, more, args).await?;
         Ok(JobState::parse(&row.text()?))
     }

@@ -10,19 +10,12 @@ use crate::{
     error::Error,
     key::Key,
     store::{
-        backend::{ACCEPT_WINDOW, Acquire, Acquired, GaveBack, JobId, Mode, Renewal, Step, Token},
+        backend::{Acquire, Acquired, GaveBack, JobId, Mode, Renewal, Step, Token},
         redis::{Redis, ask::Ask, read::Row, script},
     },
 };
 
 impl Redis {
-    /// The first three arguments of every script about a line, then its own.
-    pub(super) fn line_args<const N: usize>(&self, key: &Key, own: [Vec<u8>; N]) -> Args {
-        let first =
-            [key.as_str().into(), self.keys.channels().into(), number(millis(ACCEPT_WINDOW))];
-        first.into_iter().chain(own).collect()
-    }
-
     pub(super) async fn line_script(
         &self,
         script: &'static script::Script,
@@ -152,11 +145,8 @@ fn acquired(reply: Value, looks: bool) -> Result<Acquired, Error> {
 
 /// What `usual.lua` says of a lock that was granted.
 fn held(text: &[u8]) -> Option<Acquired> {
-    let numbers = std::str::from_utf8(text).ok()?.strip_prefix("held ")?;
-    let mut numbers = numbers.split(' ').map(str::parse);
-    let mut number = || numbers.next()?.ok();
-    let (fence, line, next, now) = (number()?, number()?, number()?, number()?);
-    Some(Acquired::Held { fence, line, next, now })
+    let (fence, now) = std::str::from_utf8(text).ok()?.strip_prefix("held ")?.split_once(' ')?;
+    Some(Acquired::Held { fence: fence.parse().ok()?, line: 0, next: 0, now: now.parse().ok()? })
 }
 
 fn gave_back(row: &mut Row, sent: u32) -> Result<GaveBack, Error> {

@@ -6,7 +6,7 @@ use super::{SECOND, server::Server};
 use crate::{
     Key,
     lock::Released,
-    store::{ACCEPT_WINDOW, Acquire, Acquired, Mode, SPARE_FENCES, Store, Token, backend::Node},
+    store::{ACCEPT_WINDOW, Acquire, Acquired, Mode, Store, Token, backend::Node},
 };
 
 /// Between two looks of one who waits, with its jitter.
@@ -22,7 +22,6 @@ async fn dies_in_line(store: &Store, mode: Mode) {
         me: Token::new(&Node::new()),
         mode,
         lease: 10 * SECOND,
-        spare: SPARE_FENCES,
         wait: Some(60 * SECOND),
         old_seq: 0,
         record: None,

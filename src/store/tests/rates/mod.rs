@@ -2,6 +2,7 @@
 
 #[cfg(feature = "redis")]
 mod alike;
+mod bounds;
 mod cases;
 mod changes;
 mod model;

@@ -24,8 +24,9 @@ struct Model {
     fixed: HashMap<Name, (u64, u64)>,
     /// Length of windows, and what was charged in each, by its start.
     sliding: HashMap<Name, (u64, Vec<(u64, u64)>)>,
-    /// Rate, and the theoretical arrival time in parts of a microsecond: as many as the limit.
-    gcra: HashMap<Name, (Rule, u128)>,
+    /// Rate, and the theoretical arrival time, with and without refunds, in parts of a microsecond: as many as
+    /// the limit.
+    gcra: HashMap<Name, (Rule, [u128; 2])>,
     refusals: HashMap<Name, (u32, u64)>,
     blocked: HashMap<Name, u64>,
 }
@@ -67,19 +68,22 @@ impl Model {
                 }
             }
             Rule::Gcra { .. } => {
-                let Some((old, arrival)) = self.gcra.get(name).copied() else { return };
+                let Some((old, arrivals)) = self.gcra.get(name).copied() else { return };
                 let (Rule::Gcra { limit: l, window: w, .. }, Rule::Gcra { limit, window, .. }) =
                     (old, *rule)
                 else {
                     panic!("none of these: {old:?}")
                 };
                 let us = u128::from(now) * 1000;
-                let debt = arrival.saturating_sub(us * u128::from(l));
                 // In units: debt / w. To the next whole part of the new one.
                 let (w, window) = (u128::from(micros(w)), u128::from(micros(window)));
                 let grain = gcd(u128::from(limit), window);
-                let parts = (debt * (window / grain)).div_ceil(w);
-                self.gcra.insert(name.clone(), (*rule, us * u128::from(limit) + parts * grain));
+                let arrivals = arrivals.map(|arrival| {
+                    let debt = arrival.saturating_sub(us * u128::from(l));
+                    let parts = (debt * (window / grain)).div_ceil(w);
+                    us * u128::from(limit) + parts * grain
+                });
+                self.gcra.insert(name.clone(), (*rule, arrivals));
             }
         }
     }
@@ -98,7 +102,7 @@ impl Model {
     fn debt(&self, name: &Name, rule: &Rule) -> (u128, u128) {
         let Rule::Gcra { limit, window, .. } = *rule else { panic!("{rule:?}") };
         let us = u128::from(self.now) * 1000 * u128::from(limit);
-        let arrival = self.gcra.get(name).map_or(0, |(_, arrival)| *arrival);
+        let arrival = self.gcra.get(name).map_or(0, |(_, [arrival, _])| *arrival);
         (arrival.saturating_sub(us), u128::from(micros(window)))
     }
 
@@ -131,8 +135,9 @@ impl Model {
             }
             Rule::Gcra { limit, window, .. } => {
                 let now = u128::from(now) * 1000 * u128::from(limit);
-                let (_, arrival) = self.gcra.entry(name.clone()).or_insert((*rule, 0));
-                *arrival = (*arrival).max(now) + u128::from(units) * u128::from(micros(window));
+                let (_, arrivals) = self.gcra.entry(name.clone()).or_insert((*rule, [0, 0]));
+                let more = u128::from(units) * u128::from(micros(window));
+                arrivals.iter_mut().for_each(|at| *at = (*at).max(now) + more);
             }
         }
     }
@@ -230,10 +235,9 @@ impl Model {
                 let (debt, unit) = self.debt(name, rule);
                 // First in, first out: what of the debt at that time would not have been paid off yet.
                 let owed = (u128::from(window).saturating_sub(now)) * u128::from(limit);
-                let back = (u128::from(units) * unit).min(owed).min(debt);
-                if let Some((_, arrival)) = self.gcra.get_mut(name) {
-                    *arrival -= back;
-                }
+                let Some((_, [arrival, gross])) = self.gcra.get_mut(name) else { return };
+                let given = gross.saturating_sub(now * u128::from(limit)) - debt;
+                *arrival -= (u128::from(units) * unit).min(owed.saturating_sub(given)).min(debt);
             }
         }
     }

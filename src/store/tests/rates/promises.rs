@@ -1,4 +1,4 @@
-//! What is promised of every algorithm, whatever is asked: on the embedded store, whose clock stands still.
+//! What is promised of every algorithm, whatever is asked and given back: on the embedded store, whose clock stands still.
 
 use std::time::Duration;
 
@@ -26,13 +26,17 @@ fn rules() -> impl Strategy<Value = Rule> {
     ]
 }
 
-/// Costs, times, and how many ms pass before.
-fn asked() -> impl Strategy<Value = Vec<(u64, u32, u64)>> {
-    prop::collection::vec((1..4_u64, 0..4_u32, 0..900_u64), 1..40)
+/// A cost, how often, how many ms pass before, and what is given back then: of which charge, how much.
+type Asked = (u64, u32, u64, Option<(usize, u64)>);
+
+fn asked() -> impl Strategy<Value = Vec<Asked>> {
+    let pass = prop_oneof![Just(0_u64), 0..900_u64];
+    let back = prop::option::of((0..6_usize, 1..5_u64));
+    prop::collection::vec((1..4_u64, 0..4_u32, pass, back), 1..40)
 }
 
-/// What was admitted, and when.
-type Log = Vec<(u64, u64)>;
+/// When it was, what of it was not given back, and its window; none, once something was given back.
+type Log = Vec<(u64, u64, Option<u64>)>;
 
 /// The most that may be let in within any stretch of so many ms, by the definition of the rule.
 fn most(rule: &Rule, stretch: u64) -> u64 {
@@ -46,9 +50,9 @@ fn most(rule: &Rule, stretch: u64) -> u64 {
 }
 
 fn never_too_much(rule: &Rule, log: &Log) {
-    for (at, (from, _)) in log.iter().enumerate() {
+    for (at, (from, ..)) in log.iter().enumerate() {
         let mut sum = 0;
-        for (until, units) in &log[at..] {
+        for (until, units, _) in &log[at..] {
             sum += units;
             let most = most(rule, until - from);
             assert!(sum <= most, "{sum} in {} ms, may be {most}: {log:?}", until - from);
@@ -56,20 +60,23 @@ fn never_too_much(rule: &Rule, log: &Log) {
     }
 }
 
-async fn play(rule: Rule, asked: &[(u64, u32, u64)]) {
+async fn play(rule: Rule, asked: &[Asked]) {
     let (rig, key) = (Rig::memory(), key());
     let (mut now, mut log) = (0, Log::new());
-    for &(cost, times, pass) in asked {
+    for &(cost, times, pass, back) in asked {
         rig.advance(Duration::from_millis(pass)).await;
         now += pass;
         let wanted = item("p", &key, rule, cost);
+        if let Some((n, units)) = back {
+            give_back(&rig, &wanted, &mut log, n, units).await;
+        }
         let before = rig.peek(&wanted).await;
         let charged = rig.charge(of(vec![wanted.clone()], times)).await;
         let state = &charged.states[0];
         let spent = u64::from(charged.admitted) * cost;
         assert_eq!(state.remaining + spent, before.remaining, "exactly what was admitted is gone");
         if charged.admitted > 0 {
-            log.push((now, spent));
+            log.push((now, spent, Some(state.window)));
         }
         assert_eq!(rig.peek(&wanted).await, *state, "what was told stands");
         waiting(&rig, &wanted, &mut now, &mut log).await;
@@ -77,12 +84,24 @@ async fn play(rule: Rule, asked: &[(u64, u32, u64)]) {
     never_too_much(&rule, &log);
 }
 
+/// What is given back counts as if it had never been charged, also if less of it was really given back.
+async fn give_back(rig: &Rig, wanted: &Item, log: &mut Log, n: usize, units: u64) {
+    let Some(at) = log.len().checked_sub(1 + n) else { return };
+    let (_, spent, window) = &mut log[at];
+    let Some(window) = window.take() else { return };
+    let units = units.min(*spent);
+    *spent -= units;
+    let before = rig.peek(wanted).await.remaining;
+    let after = rig.refund(wanted, units, window).await.remaining;
+    assert!((before..=before + units).contains(&after));
+}
+
 /// Who is refused and waits as long as he is told is let in; a millisecond before that he is not. Sooner than
 /// told there is no more quota.
 async fn waiting(rig: &Rig, wanted: &Item, now: &mut u64, log: &mut Log) {
     let (admitted, state) = rig.spend(wanted).await;
     if admitted {
-        log.push((*now, wanted.cost));
+        log.push((*now, wanted.cost, Some(state.window)));
         return;
     }
     if state.retry == Duration::MAX {
@@ -98,7 +117,7 @@ async fn waiting(rig: &Rig, wanted: &Item, now: &mut u64, log: &mut Log) {
     let (admitted, state) = rig.spend(wanted).await;
     assert!(admitted, "not after {told} ms: {state:?}");
     *now += told;
-    log.push((*now, wanted.cost));
+    log.push((*now, wanted.cost, Some(state.window)));
     let full = state.full;
     let part = full.saturating_sub(Duration::from_millis(1));
     rig.advance(part).await;

@@ -2,6 +2,7 @@
 
 mod deadlines;
 mod drops;
+mod lead;
 mod once;
 mod order;
 mod random;

@@ -1,0 +1,169 @@
+//! What is kept of a counter, and what that is at a moment.
+
+use std::sync::Arc;
+
+use crate::{
+    clock::millis,
+    key::Key,
+    store::{
+        memory::shard::Now,
+        rate::{Algorithm, Count, MOST, PARTS, Pace, Rule, part},
+    },
+};
+
+/// What a counter, or what is kept of its refusals, is named by.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(in crate::store::memory) struct Name {
+    pub(super) algorithm: Algorithm,
+    pub(super) refusals: bool,
+    pub(super) policy: Arc<str>,
+    pub(super) subject: Key,
+    pub(super) tag: Key,
+}
+
+/// What is kept under a name. Unlike other things, it is over at its end, not after it: then `left` is exact.
+#[derive(Clone, Copy)]
+pub(in crate::store::memory) enum Kept {
+    Fixed { spent: u64 },
+    Sliding(Windows),
+    Gcra { debt: u64, gross: u64, since: u64, pace: Pace },
+    Strikes(u64),
+    Blocked,
+}
+
+/// Two windows that follow one another; times in ms.
+#[derive(Clone, Copy)]
+pub(in crate::store::memory) struct Windows {
+    pub(super) start: u64,
+    pub(super) length: u64,
+    before: u64,
+    spent: u64,
+}
+
+impl Windows {
+    pub(super) fn new(now: u64, length: u64, spent: u64) -> Self {
+        Self { start: now, length, before: 0, spent }
+    }
+
+    /// As they are now, where a window has this length.
+    pub(super) fn at(mut self, now: u64, length: u64) -> Self {
+        // The clock was put back: what lies in the future begins now.
+        self.start = self.start.min(now);
+        let since = now - self.start;
+        if since >= self.length.saturating_mul(2) {
+            return Self::new(now, length, 0);
+        }
+        if since >= self.length {
+            self = Self { start: self.start + self.length, before: self.spent, spent: 0, ..self };
+        }
+        if self.length == length {
+            return self;
+        }
+        // What counts now falls from now on, as if it had been spent in the window before.
+        Self { start: now, length, before: self.used(now), spent: 0 }
+    }
+
+    pub(super) fn left(&self, now: u64) -> u64 {
+        self.start + self.length - now
+    }
+
+    fn used(&self, now: u64) -> u64 {
+        (self.spent + part(self.before, self.left(now), self.length)).min(MOST)
+    }
+
+    /// When nothing of it counts any more.
+    pub(super) fn end(&self) -> u64 {
+        self.start + if self.spent > 0 { self.length * 2 } else { self.length }
+    }
+}
+
+/// What a counter holds at the moment of a step.
+#[derive(Clone, Copy)]
+pub(super) enum Present {
+    /// `end` of the window; of the one that would begin now.
+    Fixed {
+        spent: u64,
+        end: u64,
+    },
+    Sliding(Windows),
+    /// `gross`: without refunds.
+    Gcra {
+        debt: u64,
+        gross: u64,
+        pace: Pace,
+    },
+}
+
+impl Present {
+    pub(super) fn count(&self, now: Now) -> Count {
+        match self {
+            Self::Fixed { spent, end } => Count::Fixed { spent: *spent, left: end - now.ms },
+            Self::Sliding(windows) => Count::Sliding {
+                before: windows.before,
+                spent: windows.spent,
+                left: windows.left(now.ms),
+            },
+            Self::Gcra { debt, gross, .. } => Count::Gcra { debt: *debt, gross: *gross },
+        }
+    }
+
+    /// How often `cost` fits in.
+    pub(super) fn room(&self, rule: &Rule, cost: u64, now: Now) -> u64 {
+        let fits = |most: u64, used: u64, cost: u64| most.saturating_sub(used).checked_div(cost);
+        let room = match (self, rule) {
+            (Self::Gcra { debt, pace, .. }, _) => fits(pace.most, *debt, pace.parts(cost)),
+            (Self::Fixed { spent, .. }, Rule::Fixed { limit, .. }) => fits(*limit, *spent, cost),
+            (Self::Sliding(windows), Rule::Sliding { limit, .. }) => {
+                fits(*limit, windows.used(now.ms), cost)
+            }
+            _ => Some(0),
+        };
+        room.unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn spend(&mut self, units: u64) {
+        let add =
+            |spent: &mut u64, units: u64, most| *spent = spent.saturating_add(units).min(most);
+        match self {
+            Self::Fixed { spent, .. } => add(spent, units, MOST),
+            Self::Sliding(windows) => add(&mut windows.spent, units, MOST),
+            Self::Gcra { debt, gross, pace } => {
+                let parts = pace.parts(units);
+                add(debt, parts, PARTS);
+                add(gross, parts, PARTS);
+            }
+        }
+    }
+
+    /// Gives back what is still there of that window.
+    pub(super) fn refund(&mut self, units: u64, window: u64, rule: &Rule, now: Now) {
+        // Two readings of a clock, each rounded; and no mistaking a very short window for the next one.
+        let near = ((millis(rule.window()) - 1) / 2).min(2);
+        match self {
+            Self::Fixed { spent, end } if end.abs_diff(window) <= near => {
+                *spent = spent.saturating_sub(units);
+            }
+            Self::Sliding(windows) if windows.start == window => {
+                windows.spent = windows.spent.saturating_sub(units);
+            }
+            Self::Sliding(windows) if windows.start == window + windows.length => {
+                windows.before = windows.before.saturating_sub(units);
+            }
+            // No more than is sure to be owed still: if debts are paid off in the order they were made, and all
+            // that was given back was of those before this one.
+            Self::Gcra { debt, gross, pace } if *gross < PARTS => {
+                let ticks = window.saturating_sub(now.us) / pace.tick;
+                let owed = ticks.saturating_mul(pace.drain).saturating_sub(*gross - *debt);
+                *debt = debt.saturating_sub(pace.parts(units).min(owed));
+            }
+            Self::Fixed { .. } | Self::Sliding(_) | Self::Gcra { .. } => {}
+        }
+    }
+}
+
+/// What is left of a debt, in the parts of a pace that may be another by now: until now the old one counts.
+pub(super) fn owed(debt: u64, since: u64, old: &Pace, new: &Pace, now: Now) -> u64 {
+    let ticks = now.us.saturating_sub(since) / old.tick;
+    let left = debt.saturating_sub(ticks.saturating_mul(old.drain));
+    if old.unit == new.unit { left } else { part(left, new.unit, old.unit).min(PARTS) }
+}
