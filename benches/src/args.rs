@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use crate::USAGE;
-
 /// Fewer rounds than this are nothing to judge by.
 const TO_JUDGE: usize = 9;
 
@@ -11,35 +9,29 @@ const TO_JUDGE: usize = 9;
 const TO_CHOOSE: usize = 3;
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Args {
-    pub(crate) task: Task,
+pub(crate) struct Args<P> {
+    pub(crate) task: Task<P>,
     pub(crate) pace: Pace,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Task {
-    Figures { only: Vec<Part>, check: bool },
+pub(crate) enum Task<P> {
+    Figures { only: Vec<P>, check: bool },
     Sweep,
 }
 
-/// What can be run by itself: the numbered figures, and the memory that is reported beside them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
-    HotKey,
-    Processes,
-    Work,
-    Uncontended,
-    Http,
-    Memory,
-}
+/// What can be run of a benchmark by itself: its numbered figures, and what is reported beside them.
+pub(crate) trait Part: Copy + PartialEq + 'static {
+    /// In the order in which they run, by the names they are asked for.
+    const ALL: &'static [(&'static str, Self)];
+    const USAGE: &'static str;
 
-impl Part {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::HotKey, Self::Processes, Self::Work, Self::Uncontended, Self::Http, Self::Memory];
+    fn all() -> Vec<Self> {
+        Self::ALL.iter().map(|(_, part)| *part).collect()
+    }
 
     fn named(name: &str) -> Option<Self> {
-        let names = ["1", "2", "3", "4", "5", "memory"];
-        names.iter().zip(Self::ALL).find(|(one, _)| **one == name).map(|(_, part)| part)
+        Self::ALL.iter().find(|(one, _)| *one == name).map(|(_, part)| *part)
     }
 }
 
@@ -59,20 +51,21 @@ impl Pace {
         Self { rounds: 3, warm: Duration::from_millis(100), window: Duration::from_millis(300) };
 }
 
-impl Args {
+impl<P: Part> Args<P> {
     pub(crate) fn read(words: &[&str]) -> Result<Self, String> {
-        let (mut only, mut check, mut quick, mut sweep) = (Part::ALL.to_vec(), false, false, false);
+        let usage = P::USAGE;
+        let (mut only, mut check, mut quick, mut sweep) = (P::all(), false, false, false);
         let mut rounds = None;
         let mut words = words.iter();
         while let Some(word) = words.next() {
-            let mut value = || words.next().ok_or_else(|| format!("{word} needs a value\n{USAGE}"));
+            let mut value = || words.next().ok_or_else(|| format!("{word} needs a value\n{usage}"));
             match *word {
                 "--check" => check = true,
                 "--quick" => quick = true,
                 "--sweep" => sweep = true,
                 "--rounds" => rounds = Some(number(value()?)?),
                 "--only" => only = parts(value()?)?,
-                _ => return Err(format!("`{word}` is not understood\n{USAGE}")),
+                _ => return Err(format!("`{word}` is not understood\n{usage}")),
             }
         }
         let mut pace = if quick { Pace::QUICK } else { Pace::FULL };
@@ -93,8 +86,8 @@ fn number(word: &str) -> Result<usize, String> {
     }
 }
 
-fn parts(list: &str) -> Result<Vec<Part>, String> {
-    let named = |name| Part::named(name).ok_or_else(|| format!("there is no figure `{name}`"));
+fn parts<P: Part>(list: &str) -> Result<Vec<P>, String> {
+    let named = |name| P::named(name).ok_or_else(|| format!("there is no figure `{name}`"));
     list.split(',').map(str::trim).map(named).collect()
 }
 
@@ -102,17 +95,30 @@ fn parts(list: &str) -> Result<Vec<Part>, String> {
 mod tests {
     use super::*;
 
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum One {
+        First,
+        Fourth,
+        Memory,
+    }
+
+    impl Part for One {
+        const ALL: &'static [(&'static str, Self)] =
+            &[("1", Self::First), ("4", Self::Fourth), ("memory", Self::Memory)];
+        const USAGE: &'static str = "usage";
+    }
+
     #[test]
     fn everything_by_default() {
-        let args = Args::read(&[]).unwrap();
-        assert_eq!(args.task, Task::Figures { only: Part::ALL.to_vec(), check: false });
+        let args = Args::<One>::read(&[]).unwrap();
+        assert_eq!(args.task, Task::Figures { only: One::all(), check: false });
         assert_eq!(args.pace, Pace::FULL);
     }
 
     #[test]
     fn some_figures_and_more_rounds() {
-        let args = Args::read(&["--only", "1,4,memory", "--rounds", "11", "--check"]).unwrap();
-        let only = vec![Part::HotKey, Part::Uncontended, Part::Memory];
+        let args = Args::read(&["--only", "1,memory", "--rounds", "11", "--check"]).unwrap();
+        let only = vec![One::First, One::Memory];
         assert_eq!(args.task, Task::Figures { only, check: true });
         assert_eq!(args.pace.rounds, 11);
     }
@@ -128,7 +134,7 @@ mod tests {
             &["--check", "--quick"],
             &["--check", "--rounds", "8"],
         ] {
-            assert!(Args::read(wrong).is_err(), "{wrong:?}");
+            assert!(Args::<One>::read(wrong).is_err(), "{wrong:?}");
         }
     }
 }

@@ -18,6 +18,7 @@ mod outcome;
 mod plan;
 mod process;
 mod quiet;
+mod quota;
 mod record;
 mod redis;
 mod report;
@@ -32,20 +33,12 @@ mod worker;
 use std::{env, process::ExitCode};
 
 use self::{
-    args::{Args, Task},
+    args::{Args, Part, Task},
     bench::Bench,
     outcome::Outcome,
 };
 
-const USAGE: &str = "\
-usage: cargo xtask bench locks [--check] [--rounds N] [--only 1,2,3,4,5,memory] [--quick]
-       cargo xtask bench locks --sweep
-
-  --check     exit 1 if a numbered figure falls short, and name it; needs at least 9 rounds
-  --rounds N  alternating rounds of each comparison; default 9
-  --only      these figures alone
-  --quick     3 rounds of short windows, to see that it runs: nothing to be judged by
-  --sweep     look for the retry delay that suits each peer best, and write benches/SWEEP.md";
+const USAGE: &str = "usage: cargo xtask bench locks|http; `--help` after either tells its options";
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -54,17 +47,29 @@ fn main() -> ExitCode {
         ["worker", plan] => worker::main(plan).map(|()| true),
         ["holder", plan] => holder::main(plan).map(|()| true),
         ["server", plan] => http::server::main(plan).map(|()| true),
+        ["limited", plan] => http::limited::main(plan).map(|()| true),
         ["load", plan] => http::load::main(plan).map(|()| true),
-        ["locks", "--help" | "-h"] => {
-            println!("{USAGE}");
-            return ExitCode::SUCCESS;
-        }
-        ["locks", rest @ ..] => match Args::read(rest) {
-            Ok(args) => locks(&args),
-            Err(sentence) => return refused(&sentence),
-        },
+        ["locks", rest @ ..] => return conduct(rest, locks),
+        ["http", "--instructions"] => return conduct(&["--only", "5"], limits),
+        ["http", rest @ ..] => return conduct(rest, limits),
         _ => return refused(USAGE),
     };
+    ended(done)
+}
+
+/// A benchmark, with what was asked of it.
+fn conduct<P: Part>(words: &[&str], run: impl FnOnce(&Args<P>) -> Outcome<bool>) -> ExitCode {
+    if matches!(words, ["--help" | "-h"]) {
+        println!("{}", P::USAGE);
+        return ExitCode::SUCCESS;
+    }
+    match Args::read(words) {
+        Ok(args) => ended(run(&args)),
+        Err(sentence) => refused(&sentence),
+    }
+}
+
+fn ended(done: Outcome<bool>) -> ExitCode {
     match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -82,7 +87,7 @@ fn refused(sentence: &str) -> ExitCode {
 }
 
 /// Whether nothing that was to be checked falls short.
-fn locks(args: &Args) -> Outcome<bool> {
+fn locks(args: &Args<scenario::Part>) -> Outcome<bool> {
     if !cfg!(feature = "peers") {
         return Err("this was built without the peers; run it by `cargo xtask bench locks`".into());
     }
@@ -91,6 +96,18 @@ fn locks(args: &Args) -> Outcome<bool> {
         Task::Sweep => sweep::run(&mut bench).map(|()| true),
         Task::Figures { only, check } => {
             let figures = scenario::run(&mut bench, only)?;
+            Ok(report::summary(&figures, &bench) || !check)
+        }
+    }
+}
+
+/// The same of the rate limiter. Peers that are not there are named.
+fn limits(args: &Args<quota::Part>) -> Outcome<bool> {
+    let mut bench = Bench::start(args.pace)?;
+    match &args.task {
+        Task::Sweep => quota::sweep(&mut bench).map(|()| true),
+        Task::Figures { only, check } => {
+            let figures = quota::run(&mut bench, only)?;
             Ok(report::summary(&figures, &bench) || !check)
         }
     }

@@ -79,6 +79,26 @@ impl Server {
         Ok(memory.get("used_memory").ok_or("no used_memory")?.parse()?)
     }
 
+    /// The sum of all keys that are whole numbers: what was charged to plain counters.
+    pub(crate) fn charged(&mut self) -> Outcome<u64> {
+        let (mut cursor, mut sum) = (0_u64, 0);
+        loop {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(cursor).arg("COUNT").arg(5_000).arg("TYPE").arg("string");
+            let (next, keys): (u64, Vec<String>) = scan.query(&mut self.control)?;
+            if !keys.is_empty() {
+                let values: Vec<Option<String>> =
+                    redis::cmd("MGET").arg(keys).query(&mut self.control)?;
+                let numbers = values.iter().flatten().filter_map(|value| value.parse::<u64>().ok());
+                sum += numbers.sum::<u64>();
+            }
+            cursor = next;
+            if cursor == 0 {
+                return Ok(sum);
+            }
+        }
+    }
+
     fn info(&mut self, section: &str) -> Outcome<BTreeMap<String, String>> {
         let text: String = redis::cmd("INFO").arg(section).query(&mut self.control)?;
         let lines = text.lines().filter_map(|line| line.split_once(':'));

@@ -101,6 +101,14 @@ pub(crate) fn figures(figures: &[Figure]) {
     }
 }
 
+/// Said at once, and again at the end if it is ours.
+pub(crate) fn fault(bench: &mut Bench, ours: bool, what: String) {
+    println!("  {what}");
+    if ours {
+        bench.faults.push(what);
+    }
+}
+
 /// All figures again, and whether all of them reach their line and nothing failed.
 pub(crate) fn summary(figures: &[Figure], bench: &Bench) -> bool {
     title("All figures: median (spread) of the rounds, line to reach");

@@ -19,8 +19,8 @@ usage: cargo xtask <task>
   test [-- ARGS]  run every test (unit, conformance, scenario, property, doc); installs redis-server
                   if it is missing; ARGS go to `cargo test`
   check           formatting, lints, docs, each feature alone, MSRV, direction of imports, licences
-  bench NAME      `locks`: the lock engine beside its peers, by figures with a line to reach;
-                  `bench locks --help` tells its options; `http` and `defer` are not there yet
+  bench NAME      the lock engine (`locks`) or the rate limiter (`http`) beside its peers, by figures
+                  with a line to reach; `bench NAME --help` tells the options; no `defer` yet
   faults [--seconds N] [--seed N]
                   processes that are killed, stopped and cut off hammer a few locks for N seconds
                   (60), and what they saw is checked: no two holders, fences grow, nothing is left";

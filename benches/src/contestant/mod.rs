@@ -18,7 +18,9 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "peers")]
 pub(crate) use self::rslock::manager as rslock_manager;
-pub(crate) use self::{lockgate::connect as connect_store, settings::Load};
+pub(crate) use self::{
+    lockgate::connect as connect_store, raw::connect as multiplexed, settings::Load,
+};
 use crate::outcome::Outcome;
 
 /// The lease of everybody.

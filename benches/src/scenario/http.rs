@@ -5,7 +5,7 @@ use crate::{
     contest::alternating,
     figure::{Figure, Line, short},
     http::{
-        load::{self, Load},
+        load::{self, Load, Requests},
         server::{self, Kind},
     },
     outcome::Outcome,
@@ -51,7 +51,8 @@ fn window(bench: &mut Bench, kind: Kind, senders: &Senders) -> Outcome<Window> {
     let plan = server::Plan { kind, port: bench.server.port() };
     let mut server = Process::start("server", &plan)?;
     let port = server.line()?.parse()?;
-    let plan = load::Plan { port, connections: CONNECTIONS, window: bench.pace.window };
+    let (requests, window) = (Requests::Orders, bench.pace.window);
+    let plan = load::Plan { ports: vec![port], connections: CONNECTIONS, requests, window };
     let mut loads = [Process::start("load", &plan)?];
     let counted = bench.count(&mut loads)?;
     let load: Load = loads[0].json()?;

@@ -37,7 +37,20 @@ impl Demo {
     ///
     /// If its first line is not the address.
     pub async fn start(framework: Framework, store: &str) -> Self {
-        let mut child = Command::new(binary(framework))
+        let name = match framework {
+            Framework::Axum => "example-axum",
+            Framework::Actix => "example-actix-web",
+        };
+        Self::start_example(name, store).await
+    }
+
+    /// Starts any package of `examples/` on this store.
+    ///
+    /// # Panics
+    ///
+    /// If its first line is not the address.
+    pub async fn start_example(name: &str, store: &str) -> Self {
+        let mut child = Command::new(binary(name))
             .env("LOCKGATE_STORE", store)
             .env("PORT", "0")
             .stdin(Stdio::null())
@@ -134,15 +147,13 @@ fn collect(from: impl Read + Send + 'static) -> Arc<Mutex<Vec<String>>> {
     lines
 }
 
-fn binary(framework: Framework) -> &'static Path {
+fn binary(name: &str) -> &'static Path {
     static BINARIES: OnceLock<HashMap<String, PathBuf>> = OnceLock::new();
-    let name = match framework {
-        Framework::Axum => "example-axum",
-        Framework::Actix => "example-actix-web",
-    };
     let found = BINARIES.get_or_init(build).get(name);
     found.unwrap_or_else(|| panic!("cargo has built no {name}"))
 }
+
+const EXAMPLES: [&str; 4] = ["example-axum", "example-actix-web", "example-hyper", "example-tonic"];
 
 /// `cargo test` does not build the binaries of other packages; it has ended its own build when it
 /// starts a test, so it may be asked. In the same profile and directory as this test.
@@ -154,7 +165,7 @@ fn build() -> HashMap<String, PathBuf> {
     build
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args(["build", "--quiet", "--message-format", "json"])
-        .args(["-p", "example-axum", "-p", "example-actix-web"])
+        .args(EXAMPLES.iter().flat_map(|name| ["-p", name]))
         .arg("--target-dir")
         .arg(profile.parent().expect("a profile lies in a target directory"));
     if profile.ends_with("release") {

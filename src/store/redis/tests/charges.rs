@@ -49,7 +49,7 @@ async fn charges_of_one_key_are_one_step_and_each_is_told_its_own() {
     let before = server.calls().await;
     let charged = join_all((0..120).map(|_| charge(&store, one(&key, 100)))).await;
     let calls = server.calls().await - before;
-    // On a machine with much to do the way is long, and a few go at once.
+    // How many, is a matter of how long the way is; on a slow one several flights are in the air.
     assert!(calls <= 30, "{calls} calls");
     // In the order they came.
     for (n, charged) in charged.into_iter().enumerate() {
@@ -75,7 +75,7 @@ async fn charges_of_many_keys_go_together() {
     let again = join_all(keys.iter().map(|key| charge(&store, one(key, 1)))).await;
     assert!(again.iter().all(|charged| charged.as_ref().unwrap().admitted == 0));
     let calls = server.calls().await - before;
-    assert!(calls <= 60, "{calls} calls");
+    assert!(calls <= 100, "{calls} calls");
 }
 
 /// Policy, subject, limit, cost; under which tag, how often.

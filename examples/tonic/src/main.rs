@@ -1,0 +1,65 @@
+//! A gRPC service on tonic, limited for each client address: a call beyond the quota fails with
+//! `RESOURCE_EXHAUSTED`, and its metadata tells when to come back.
+//!
+//! `LOCKGATE_STORE` is `memory` (default) or the URL of a Redis; `PORT` is 3000 by default, 0 for any.
+
+mod greeter;
+mod grpc;
+
+use std::{env, error::Error, net::SocketAddr, time::Duration};
+
+use http::request::Parts;
+use lockgate::{
+    Quota, Store,
+    gate::KeySource,
+    middleware::{GateLayer, Plain},
+    rate_limit::RateLimitGate,
+};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+};
+use tonic::transport::{Server, server::TcpIncoming};
+use tower::ServiceBuilder;
+
+use self::greeter::Greeter;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    tracing_subscriber::fmt()
+        .with_env_filter(env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned()))
+        .with_writer(std::io::stderr)
+        .init();
+    let store = match env::var("LOCKGATE_STORE").as_deref() {
+        Err(_) | Ok("memory") => Store::memory(),
+        Ok(url) => Store::connect(url).await?,
+    };
+    let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
+    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+    greet(listener.local_addr()?);
+
+    let quota = Quota::requests(10).per(Duration::from_secs(10));
+    let limit = RateLimitGate::<Parts>::new(KeySource::ip(), quota)
+        .name("limited")
+        .store(&store)
+        .facing(|facing| facing.respond(grpc::refused));
+    let layers = ServiceBuilder::new()
+        .map_response(grpc::told)
+        .map_request(grpc::with_peer)
+        .layer(GateLayer::<_, Plain>::new(limit));
+    let mut term = signal(SignalKind::terminate())?;
+    Server::builder()
+        .layer(layers.into_inner())
+        .add_service(Greeter)
+        .serve_with_incoming_shutdown(TcpIncoming::from(listener), async move {
+            term.recv().await;
+        })
+        .await?;
+    store.shutdown(Duration::from_secs(1)).await;
+    Ok(())
+}
+
+fn greet(address: SocketAddr) {
+    println!("listening on http://{address}");
+    println!("  a call of {} with a text as its message", greeter::GREET);
+}

@@ -1,0 +1,185 @@
+//! The tower driver where there is no integration: tonic, as server and as client, and the examples for
+//! plain hyper and tonic, as the processes that people start.
+
+#[path = "../examples/tonic/src/greeter.rs"]
+mod greeter;
+#[path = "../examples/tonic/src/grpc.rs"]
+mod grpc;
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use http::{Request, request::Parts, uri::PathAndQuery};
+use lockgate::{
+    Quota, Store,
+    gate::KeySource,
+    middleware::{GateLayer, Plain},
+    rate_limit::RateLimitGate,
+};
+use lockgate_tests::{Demo, within};
+use tokio::net::TcpListener;
+use tonic::{
+    Code, Status,
+    body::Body,
+    client::{Grpc, GrpcService},
+    transport::{Channel, Endpoint, Server, server::TcpIncoming},
+};
+use tower::ServiceBuilder;
+
+use self::greeter::{GREET, Greeter, Text};
+
+/// So many in an hour: no test sees the window end.
+fn quota(requests: u64) -> Quota {
+    Quota::requests(requests).per(Duration::from_secs(3600))
+}
+
+/// A limit that answers in the words of gRPC.
+fn limit(key: KeySource<Parts>, quota: Quota) -> RateLimitGate<Parts> {
+    let limit = RateLimitGate::new(key, quota).store(&Store::memory());
+    limit.facing(|facing| facing.respond(grpc::refused))
+}
+
+/// The greeter behind a limit for each client address, and how often it is asked.
+async fn serve(quota: Quota) -> (SocketAddr, Arc<AtomicUsize>) {
+    let limit = limit(KeySource::ip(), quota);
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let layers = ServiceBuilder::new()
+        .map_response(grpc::told)
+        .map_request(grpc::with_peer)
+        .layer(GateLayer::<_, Plain>::new(limit))
+        .map_request(move |request: Request<Body>| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            request
+        });
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("it is bound");
+    let server = Server::builder().layer(layers.into_inner()).add_service(Greeter);
+    tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
+    (address, calls)
+}
+
+async fn connect(address: SocketAddr) -> Channel {
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
+    within("a connection", endpoint.connect()).await.expect("it listens")
+}
+
+/// One call, as a generated client makes it.
+async fn greet<T>(service: &T, name: &str) -> Result<tonic::Response<String>, Status>
+where
+    T: GrpcService<Body> + Clone,
+    T::ResponseBody: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+    <T::ResponseBody as http_body::Body>::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let mut client = Grpc::new(service.clone());
+    client.ready().await.map_err(|error| Status::from_error(error.into()))?;
+    let request = tonic::Request::new(name.to_owned());
+    within("an answer", client.unary(request, PathAndQuery::from_static(GREET), Text)).await
+}
+
+fn field<'a>(metadata: &'a tonic::metadata::MetadataMap, name: &str) -> &'a str {
+    let value = metadata.get(name).unwrap_or_else(|| panic!("no {name} in {metadata:?}"));
+    value.to_str().expect("text")
+}
+
+/// The call is refused in the words of gRPC, and told when to come back.
+fn is_refused(answer: Result<tonic::Response<String>, Status>, quota: u64, window: u64) {
+    let status = answer.expect_err("a refusal");
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+    let metadata = status.metadata();
+    let wait: u64 = field(metadata, "retry-after").parse().expect("seconds");
+    assert!((1..=window).contains(&wait), "{wait}");
+    assert_eq!(field(metadata, "grpc-retry-pushback-ms"), (wait * 1000).to_string());
+    assert!(field(metadata, "ratelimit").contains(";r=0;"));
+    assert!(field(metadata, "ratelimit-policy").contains(&format!(";q={quota};w={window}")));
+}
+
+#[tokio::test]
+async fn a_tonic_server_refuses_with_a_status() {
+    let (address, calls) = serve(quota(3)).await;
+    let channel = connect(address).await;
+
+    let answer = greet(&channel, "ada").await.expect("within the quota");
+    assert_eq!(answer.get_ref(), "hello ada");
+    assert!(field(answer.metadata(), "ratelimit").contains(";r=2;"));
+    // What the service itself says goes through the gate as it is.
+    let nobody = greet(&channel, "").await.expect_err("nobody to greet");
+    assert_eq!((nobody.code(), nobody.message()), (Code::InvalidArgument, "nobody to greet"));
+    greet(&channel, "grace").await.expect("within the quota");
+
+    is_refused(greet(&channel, "ada").await, 3, 3600);
+    // Another connection is the same client.
+    is_refused(greet(&connect(address).await, "ada").await, 3, 3600);
+    assert_eq!(calls.load(Ordering::Relaxed), 3, "a refused call reaches no service");
+}
+
+#[tokio::test]
+async fn a_tonic_client_refuses_itself() {
+    let (address, calls) = serve(quota(100)).await;
+    let channel = connect(address).await;
+    // A quota for each method, whatever the server would allow.
+    let method = KeySource::<Parts>::function(|parts| Some(parts.uri.path().to_owned()));
+    let limit = limit(method, quota(2));
+    let limited = ServiceBuilder::new()
+        .map_response(grpc::told)
+        .layer(GateLayer::<_, Plain>::new(limit))
+        .service(channel.clone());
+
+    for _ in 0..2 {
+        assert_eq!(greet(&limited, "ada").await.expect("within").get_ref(), "hello ada");
+    }
+    is_refused(greet(&limited, "ada").await, 2, 3600);
+    assert_eq!(calls.load(Ordering::Relaxed), 2, "what is refused is not sent");
+    greet(&channel, "ada").await.expect("the server has no such limit");
+}
+
+#[tokio::test]
+async fn a_client_whose_address_is_unknown_is_refused() {
+    let limit = limit(KeySource::ip(), quota(1));
+    // Nobody has put the peer into the requests: it is wired wrongly, and nobody is let through for it.
+    let unwired = ServiceBuilder::new()
+        .map_response(grpc::told)
+        .layer(GateLayer::<_, Plain>::new(limit))
+        .service(Greeter);
+    let status = greet(&unwired, "ada").await.expect_err("no address");
+    assert_eq!(status.code(), Code::Internal);
+    assert_eq!(status.message(), "the limiter is wired wrongly");
+}
+
+#[tokio::test]
+async fn the_tonic_example_runs() {
+    let mut demo = Demo::start_example("example-tonic", "memory").await;
+    let channel = connect(demo.addr).await;
+    for _ in 0..10 {
+        assert_eq!(greet(&channel, "ada").await.expect("within").get_ref(), "hello ada");
+    }
+    is_refused(greet(&channel, "ada").await, 10, 10);
+    drop(channel);
+    demo.terminate();
+    assert!(within("the end", demo.ended()).await.success());
+}
+
+#[tokio::test]
+async fn the_hyper_example_runs() {
+    let mut demo = Demo::start_example("example-hyper", "memory").await;
+    let answer = demo.get("/").send().await.expect(200);
+    assert_eq!(answer.text(), "9 requests left\n");
+    assert_eq!(answer.field("ratelimit-policy"), "\"limited\";q=10;w=10");
+    let done = demo.post("/").header("order", "7").send().await.expect(200);
+    assert!(done.text().starts_with("done under the lock, fence "), "{}", done.text());
+    let no_order = demo.post("/").send().await;
+    assert_eq!(no_order.status, 400);
+    for _ in 0..7 {
+        assert_eq!(demo.get("/").send().await.status, 200);
+    }
+    let refused = demo.get("/").send().await.expect(429);
+    assert!((1..=10).contains(&refused.retry_after()));
+    demo.terminate();
+    assert!(within("the end", demo.ended()).await.success());
+}
