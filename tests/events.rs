@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http::{HeaderName, Request, Response, StatusCode, request::Parts};
 use http_body_util::Empty;
 use lockgate::{
-    ClientAddress, Key, NotAcquired, Quota, Store,
+    ClientAddress, Key, NotAcquired, Policy, Quota, Store,
     gate::KeySource,
     middleware::{GateLayer, Plain},
     rate_limit::RateLimitGate,
@@ -135,4 +135,43 @@ async fn what_proxies_tell_or_do_not_is_warned_of_once() {
     assert_eq!(text.matches("field=\"x-forwarded-for\"").count(), 1, "{text}");
     assert_eq!(text.matches("whom it speaks for").count(), 1, "{text}");
     assert!(!text.contains("203.0.113.9"), "{text}");
+}
+
+#[tokio::test]
+async fn a_policy_in_shadow_says_whom_it_would_have_refused() {
+    let _ = log();
+    let quota = Quota::requests(1).per(Duration::from_secs(60));
+    let limit = Store::memory().rate_limit(Policy::new(quota).name("candidate").shadow());
+    for _ in 0..2 {
+        assert!(limit.check(SECRET, 1).await.expect("it answers").is_admitted());
+    }
+    let text = text();
+    let lines: Vec<_> = text.lines().filter(|line| line.contains("shadow policy")).collect();
+    assert_eq!(lines.len(), 1, "{text}");
+    assert!(lines[0].contains("INFO") && lines[0].contains("candidate"), "{text}");
+    assert!(lines[0].contains("subject=") && !text.contains(SECRET), "{text}");
+}
+
+#[tokio::test]
+async fn one_policy_around_another_of_its_name_is_warned_of_once() {
+    let _ = log();
+    let store = Store::memory();
+    let quota = Quota::requests(9).per(Duration::from_secs(60));
+    let limit = || {
+        let policy = Policy::new(quota).name("nested");
+        GateLayer::<_, Plain>::new(RateLimitGate::new(KeySource::ip(), policy).store(&store))
+    };
+    let inner = service_fn(async |_: Request<Empty<Bytes>>| {
+        Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
+    });
+    let service = limit().layer(limit().layer(inner));
+    for _ in 0..3 {
+        let mut request = Request::new(Empty::<Bytes>::new());
+        request.extensions_mut().insert(SocketAddr::from(([10, 0, 0, 1], 4711)));
+        let answer = service.clone().oneshot(request).await.expect("it does not fail");
+        assert_eq!(answer.headers().get_all("ratelimit").iter().count(), 1);
+    }
+    let text = text();
+    let lines = text.lines().filter(|line| line.contains("two RateLimitLayers"));
+    assert_eq!(lines.count(), 1, "{text}");
 }

@@ -58,9 +58,19 @@ impl Engine {
         ask: &Ask,
         receipts: bool,
     ) -> Result<Checked, Error> {
-        if let Some(decision) = self.remembered(ask) {
-            return Ok(Checked { decision, receipt: Receipt::none(self, store) });
+        match self.remembered(ask) {
+            Some(decision) => Ok(Checked { decision, receipt: Receipt::none(self, store) }),
+            None => self.charge(store, ask, receipts).await,
         }
+    }
+
+    /// As `check`, for who has looked already whether the answer is known.
+    pub(in crate::rate_limit) async fn charge(
+        self: &Arc<Self>,
+        store: &Store,
+        ask: &Ask,
+        receipts: bool,
+    ) -> Result<Checked, Error> {
         let mut checking = Checking::new(self, store, ask);
         self.tend(store, ask);
         let admitted = !checking.is_hopeless() && checking.enforce(receipts).await?;

@@ -1,15 +1,17 @@
 //! A map that never grows beyond its bound: whoever comes when it is full takes the place of another.
 //!
 //! Keys are what clients choose, so neither their number nor their spread can be relied on. A key's hash
-//! (seeded, so that nobody outside can aim) names the one small row in which it may stand; a row that is
+//! names the one small row in which it may stand; a row that is
 //! full gives up what is worth least. Looking for something takes one short lock and at most
-//! `ROW` comparisons, and what is looked for need not be owned.
+//! `ROW` comparisons, and what is looked for need not be owned. The hash is seeded, but made to be quick: whoever takes the
+//! trouble to find keys of one row makes that row forget, and so the store be asked.
 
 use std::{
-    hash::{BuildHasher, Hash, Hasher as _, RandomState},
+    hash::{BuildHasher as _, Hasher as _, RandomState},
     sync::Arc,
 };
 
+use fnv::FnvHasher;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -53,7 +55,7 @@ pub(in crate::rate_limit) trait Worth {
 }
 
 pub(in crate::rate_limit) struct Ways<V> {
-    seed: RandomState,
+    seed: u64,
     shards: Box<[Mutex<Vec<Row<V>>>]>,
 }
 
@@ -119,8 +121,8 @@ impl<V: Worth> Ways<V> {
 
     fn hash(&self, spot: Spot<'_>) -> u64 {
         // The quota is left to the comparison: few have two at once.
-        let mut hasher = self.seed.build_hasher();
-        spot.subject.hash(&mut hasher);
+        let mut hasher = FnvHasher::with_key(self.seed);
+        hasher.write(spot.subject.as_str().as_bytes());
         hasher.write(spot.policy.as_bytes());
         hasher.finish()
     }
@@ -170,7 +172,7 @@ impl Place {
 impl<V> Default for Ways<V> {
     fn default() -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { seed: RandomState::new(), shards }
+        Self { seed: RandomState::new().build_hasher().finish(), shards }
     }
 }
 

@@ -13,7 +13,10 @@ use bytes::Bytes;
 
 pub use self::{ask::RateLimitFacts, status::RateStatus, ticket::RateLimitTicket};
 use self::{plan::Plan, ticket::standings};
-use super::engine::{Checked, Question};
+use super::{
+    decision::Decision,
+    engine::{Ask, Checked, Question, Receipt},
+};
 use crate::{
     gate::{Asked, Gate, Head, Outcome, Parting, Verdict, View},
     reply::{Fields, Reply},
@@ -21,6 +24,29 @@ use crate::{
 
 /// The policies of a `RateLimitLayer`.
 pub struct RateLimitGate<N: ?Sized>(Arc<Plan<N>>);
+
+impl<N: ?Sized> RateLimitGate<N> {
+    fn ticket(
+        &self,
+        decision: Decision,
+        receipt: Receipt,
+        ask: Ask,
+        outer: Option<RateStatus>,
+    ) -> RateLimitTicket {
+        let limits = &self.0.limits;
+        let (receipt, places) = if self.0.settles() {
+            let place = |each: &Question| (each.place, limits[each.place].by_handler);
+            (Some(receipt), ask.questions.iter().map(place).collect())
+        } else {
+            receipt.keep();
+            (None, Vec::new())
+        };
+        let heeded = limits.iter().any(|limit| limit.by_handler);
+        // Nothing is known of the quotas while the store is away.
+        let status = (!decision.is_local()).then(|| RateStatus::new(decision, ask, heeded, outer));
+        RateLimitTicket::new(status, receipt, places)
+    }
+}
 
 impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
     type Facts = RateLimitFacts;
@@ -33,6 +59,7 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
 
     async fn enter(&self, facts: RateLimitFacts) -> Verdict<RateLimitTicket> {
         let RateLimitFacts { store, engine, mut ask, quotas, outer } = facts;
+        let looked = quotas.is_empty();
         for (place, quota) in quotas {
             let quota = quota.await;
             ask.questions
@@ -41,23 +68,14 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
                 .for_each(|each| each.quota = quota);
         }
         let settles = self.0.settles();
-        match engine.check(&store, &ask, settles).await {
+        let checked = if looked {
+            engine.charge(&store, &ask, settles).await
+        } else {
+            engine.check(&store, &ask, settles).await
+        };
+        match checked {
             Ok(Checked { decision, receipt }) if decision.is_admitted() => {
-                let receipt = if settles {
-                    Some(receipt)
-                } else {
-                    receipt.keep();
-                    None
-                };
-                let heeded = self.0.limits.iter().any(|limit| limit.by_handler);
-                let place = |each: &Question| (each.place, self.0.limits[each.place].by_handler);
-                let places = match settles {
-                    true => ask.questions.iter().map(place).collect(),
-                    false => Vec::new(),
-                };
-                let status =
-                    (!decision.is_local()).then(|| RateStatus::new(decision, ask, heeded, outer));
-                Verdict::Pass(RateLimitTicket::new(status, receipt, places))
+                Verdict::Pass(self.ticket(decision, receipt, ask, outer))
             }
             Ok(Checked { decision, .. }) => {
                 let policy = decision.binding().map(|each| each.policy().label());
