@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use smallvec::SmallVec;
+
 use super::{policy::Policy, quota::Quota};
 use crate::store::State;
 
@@ -10,7 +12,7 @@ use crate::store::State;
 pub struct Decision {
     pub(super) admitted: bool,
     pub(super) local: bool,
-    pub(super) each: Vec<PolicyDecision>,
+    pub(super) each: SmallVec<[PolicyDecision; 1]>,
 }
 
 /// What one of the policies said.

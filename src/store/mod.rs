@@ -29,7 +29,7 @@ pub(crate) use self::backend::{
 pub(crate) use self::hints::{Hint, Joined};
 pub use self::hold::Loss;
 pub(crate) use self::rate::{
-    By, Charge, Charged, Counter, Item, Penalty, Rule, SettleCharge, Settled, State,
+    By, Charge, Charged, Counter, Item, Penalty, Rule, SettleCharge, Settled, State, States,
 };
 #[cfg(feature = "redis")]
 pub use self::redis::StoreBuilder;

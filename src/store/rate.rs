@@ -13,6 +13,8 @@ mod pace;
 
 use std::{sync::Arc, time::Duration};
 
+use smallvec::SmallVec;
+
 pub(crate) use self::{
     count::{Count, part},
     pace::{PARTS, Pace},
@@ -169,13 +171,16 @@ impl Charge {
     }
 }
 
+/// One for each item; most charges are of one.
+pub(crate) type States = SmallVec<[State; 1]>;
+
 /// What became of a [`Charge`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Charged {
     /// The first so many of `times`.
     pub(crate) admitted: u32,
     /// Of each item, after the call.
-    pub(crate) states: Vec<State>,
+    pub(crate) states: States,
 }
 
 impl Charged {

@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use smallvec::SmallVec;
+
 use super::ways::Spot;
 use crate::{
     key::Key,
@@ -29,7 +31,7 @@ pub(in crate::rate_limit) struct Question {
 /// All that is asked at once: let in by all, or charged to none.
 #[derive(Debug, Clone, Default)]
 pub(in crate::rate_limit) struct Ask {
-    pub(in crate::rate_limit) questions: Vec<Question>,
+    pub(in crate::rate_limit) questions: SmallVec<[Question; 1]>,
     /// Under which all of them are counted together.
     pub(in crate::rate_limit) group: Option<Key>,
 }

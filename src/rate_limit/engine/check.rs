@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
+use smallvec::{SmallVec, smallvec};
 use tokio::time::Instant;
 
 use super::{
@@ -16,7 +17,7 @@ use crate::{
     key::Key,
     outage::Outage,
     rate_limit::decision::{Decision, PolicyDecision, Told},
-    store::{Charge, Charged, Item, State, Store},
+    store::{Charge, Charged, Item, States, Store},
 };
 
 /// A decision, and what was paid for it.
@@ -28,7 +29,8 @@ pub(in crate::rate_limit) struct Checked {
 }
 
 /// Questions of one tag.
-type Group<'a> = (&'a Key, Vec<usize>);
+type Group<'a> = (&'a Key, SmallVec<[usize; 2]>);
+type Groups<'a> = SmallVec<[Group<'a>; 1]>;
 
 /// What the store said.
 #[derive(Debug)]
@@ -36,13 +38,13 @@ pub(super) struct Answer {
     /// A moment before it was asked.
     pub(super) sent: Instant,
     pub(super) admitted: bool,
-    pub(super) states: Vec<State>,
+    pub(super) states: States,
 }
 
 struct Checking<'a> {
     engine: &'a Arc<Engine>,
     ask: &'a Ask,
-    each: Vec<PolicyDecision>,
+    each: SmallVec<[PolicyDecision; 1]>,
     receipt: Receipt,
     local: bool,
 }
@@ -125,11 +127,9 @@ impl<'a> Checking<'a> {
     /// Charges the policies that count; true if all of them let the request in.
     async fn enforce(&mut self, receipts: bool) -> Result<bool, Error> {
         let ask = self.ask;
-        let all_local = |mut each: Vec<&Question>| {
-            each.retain(|question| question.policy.outage() != Outage::Local);
-            each.is_empty()
-        };
-        if self.engine.is_away() && all_local(ask.binding().map(|(_, q)| q).collect()) {
+        let is_local =
+            |(_, question): (usize, &Question)| question.policy.outage() == Outage::Local;
+        if self.engine.is_away() && ask.binding().all(is_local) {
             return Ok(self.alone(ask.binding().map(|(at, _)| at)));
         }
         let mut settled = Vec::new();
@@ -176,7 +176,7 @@ impl<'a> Checking<'a> {
         }
         match sent {
             Some(sent) if !admitted => {
-                self.tell(&[at], &Answer { sent, admitted, states: vec![state] }, true);
+                self.tell(&[at], &Answer { sent, admitted, states: smallvec![state] }, true);
             }
             _ => self.each[at].told = Some(Told { retry: Duration::ZERO, ..Told::of(&state) }),
         }
@@ -219,9 +219,10 @@ impl<'a> Checking<'a> {
 
     async fn call(&self, group: &Group<'_>, times: u32) -> Result<Answer, Error> {
         let (tag, members) = group;
-        let item = |at: &usize| self.ask.questions[*at].item();
-        let items: Option<Arc<[Item]>> = members.iter().map(item).collect();
-        let charge = Charge { tag: (*tag).clone(), items: items.unwrap_or_default(), times };
+        let items: SmallVec<[Item; 1]> =
+            members.iter().filter_map(|at| self.ask.questions[*at].item()).collect();
+        let items = items.into_iter().collect();
+        let charge = Charge { tag: (*tag).clone(), items, times };
         let sent = Instant::now();
         let Charged { admitted, states } = self.receipt.store().backend().charge(charge).await?;
         Ok(Answer { sent, admitted: admitted > 0, states })
@@ -279,7 +280,8 @@ impl<'a> Checking<'a> {
         let watched = ask.questions.iter().enumerate().filter(|(_, question)| {
             question.policy.is_shadow() && question.counts() && !question.is_too_dear()
         });
-        let groups: Vec<_> = watched.map(|(at, question)| (ask.tag(question), vec![at])).collect();
+        let groups: Groups<'_> =
+            watched.map(|(at, question)| (ask.tag(question), smallvec![at])).collect();
         let answers = join_all(groups.iter().map(|group| self.call(group, 1))).await;
         for ((_, members), answer) in groups.iter().zip(answers) {
             if let Ok(answer) = answer {
@@ -297,13 +299,13 @@ impl<'a> Checking<'a> {
 }
 
 /// By tag, in the order of their first.
-fn groups(ask: &Ask, members: impl Iterator<Item = usize>) -> Vec<Group<'_>> {
-    let mut groups: Vec<Group<'_>> = Vec::new();
+fn groups(ask: &Ask, members: impl Iterator<Item = usize>) -> Groups<'_> {
+    let mut groups = Groups::new();
     for at in members {
         let tag = ask.tag(&ask.questions[at]);
         match groups.iter_mut().find(|group| group.0 == tag) {
             Some(group) => group.1.push(at),
-            None => groups.push((tag, vec![at])),
+            None => groups.push((tag, smallvec![at])),
         }
     }
     groups

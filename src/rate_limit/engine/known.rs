@@ -139,7 +139,7 @@ impl Engine {
             [question] if question.binds() => {
                 let told = self.told(ask, question, now).filter(|told| !told.retry.is_zero())?;
                 self.is_final(ask, question, Some(told))?
-                    .then(|| vec![recalled(question, Some(told))])?
+                    .then(|| smallvec::smallvec![recalled(question, Some(told))])?
             }
             questions => {
                 let mut refused = false;

@@ -92,7 +92,7 @@ impl Receipt {
             let Some(settled) = paid.settled(costs(paid.at, paid.question.cost)) else { continue };
             if matches!(settled.by, By::Refund { .. }) {
                 let group = Some(paid.tag.clone());
-                let ask = Ask { questions: Vec::new(), group };
+                let ask = Ask { questions: smallvec::SmallVec::new(), group };
                 self.engine.forget(ask.spot(&paid.question));
             }
             match calls.iter_mut().find(|call| call.tag == paid.tag) {

@@ -9,6 +9,7 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
+use smallvec::SmallVec;
 
 use super::{
     plan::{Limit, Plan},
@@ -77,7 +78,7 @@ impl<N: ?Sized> Plan<N> {
 
     /// The policies that have a key here, and the key of the group.
     fn questions<V: View<Native = N>>(&self, view: &mut V) -> Result<Ask, KeyFault> {
-        let mut questions = Vec::with_capacity(self.limits.len());
+        let mut questions = SmallVec::with_capacity(self.limits.len());
         let mut none = None;
         for (place, limit) in self.limits.iter().enumerate() {
             match limit.source.read(view) {

@@ -1,5 +1,7 @@
 //! What a request that was let in brings back.
 
+use smallvec::SmallVec;
+
 use crate::rate_limit::{
     decision::{Decision, PolicyDecision},
     engine::{Done, Receipt},
@@ -48,7 +50,7 @@ impl Drop for RateLimitTicket {
 }
 
 /// What clients are told of a decision. Policies that are only watched are nobody's business.
-pub(super) fn standings(decision: &Decision) -> Vec<Standing<'_>> {
+pub(super) fn standings(decision: &Decision) -> SmallVec<[Standing<'_>; 1]> {
     let enforced = decision.policies().iter().filter(|each| !each.policy().is_shadow());
     enforced.filter_map(standing).collect()
 }

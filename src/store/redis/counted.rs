@@ -7,7 +7,7 @@ use redis::Value;
 use super::script::CHARGE;
 use crate::{
     error::{Error, ErrorKind},
-    store::rate::{Count, Item, Rule, State},
+    store::rate::{Count, Item, Rule, States},
 };
 
 /// The numbers of one step.
@@ -55,7 +55,7 @@ impl Counted {
     }
 
     /// What each of its counters says.
-    pub(super) fn states(&self, items: &[Item]) -> Vec<State> {
+    pub(super) fn states(&self, items: &[Item]) -> States {
         let mut words = self.words.all();
         let state = |item: &Item| {
             let (own, rest) = words.split_at_checked(shape(item)).unwrap_or((&[], &[]));

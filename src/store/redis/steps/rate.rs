@@ -9,7 +9,7 @@ use crate::{
     store::{
         backend::{Charge, Charged, Counter, SettleCharge, State},
         keys::Kind,
-        rate::{By, Item, Settled, bounded},
+        rate::{By, Item, Settled, States, bounded},
         redis::{
             Redis,
             ask::{number, texts},
@@ -24,7 +24,7 @@ impl Redis {
     pub(super) async fn do_charge(&self, call: Charge) -> Result<Charged, Error> {
         call.checked()?;
         if call.items.is_empty() {
-            return Ok(Charged { admitted: call.times, states: Vec::new() });
+            return Ok(Charged { admitted: call.times, states: States::new() });
         }
         match call.merged() {
             None => self.send_charge(call).await,
