@@ -7,7 +7,7 @@ use super::{
     usable,
 };
 use crate::{
-    Policy, Quota,
+    Outage, Policy, Quota,
     error::ErrorKind,
     lock::{NotAcquired, Released},
     store::Store,
@@ -163,7 +163,8 @@ async fn a_charge_whose_reply_is_lost_is_not_made_twice() {
     let server = Server::start().await;
     let proxy = Proxy::to(server.port()).await;
     let store = Store::connect(&proxy.url()).await.unwrap();
-    let limit = store.rate_limit(Policy::new(Quota::requests(10).per(60 * SECOND)));
+    let policy = Policy::new(Quota::requests(10).per(60 * SECOND));
+    let limit = store.rate_limit(policy.on_outage(Outage::Refuse));
     limit.check("k", 1).await.unwrap();
     proxy.cut(1);
     let error = limit.check("k", 1).await.unwrap_err();
