@@ -83,9 +83,15 @@ impl Rounds {
         self.looks.lock().at.len()
     }
 
+    /// Until when the agent may sleep.
     pub(super) fn next(&self) -> Option<Instant> {
+        let now = Instant::now();
         let mut looks = self.looks.lock();
-        let next = looks.at.first_key_value().map(|((at, _), _)| *at);
+        let first = looks.at.first_key_value().map(|((at, _), _)| *at);
+        // What it was to wake for may be gone. It sleeps on as if it were there: else every lock that is given
+        // back at once would wake it, and another thread with it.
+        let planned = looks.asleep_until.filter(|until| *until > now);
+        let next = first.into_iter().chain(planned).min();
         looks.asleep_until = next;
         next
     }
