@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 
 use crate::clock::seconds;
 
-/// Header fields to add to a response.
-pub type Fields = Vec<(Cow<'static, str>, String)>;
+/// Header fields to add to a response: name and value. Static text is never copied.
+pub type Fields = Vec<(Cow<'static, str>, Cow<'static, str>)>;
 
 /// A whole answer: status, header fields, body.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,7 +98,11 @@ impl Reply {
 
     /// Adds a header field. Names and values that are none are left out by the driver.
     #[must_use]
-    pub fn field(mut self, name: impl Into<Cow<'static, str>>, value: impl Into<String>) -> Self {
+    pub fn field(
+        mut self,
+        name: impl Into<Cow<'static, str>>,
+        value: impl Into<Cow<'static, str>>,
+    ) -> Self {
         self.fields.push((name.into(), value.into()));
         self
     }

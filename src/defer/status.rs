@@ -233,7 +233,7 @@ fn verbatim(job: &JobView) -> Reply {
     let mut reply = Reply::new(head.status).field("cache-control", "no-store");
     for (name, value) in head.headers {
         if let Ok(value) = String::from_utf8(value) {
-            reply.fields.push((name.into(), value));
+            reply.fields.push((name.into(), value.into()));
         }
     }
     reply.body = body;

@@ -225,7 +225,7 @@ impl Ends {
             }
             // Of nested layers the one that took the lock says so, once.
             OnLoss::Finish if own => {
-                Parting::Fields(vec![("lock-lost".into(), token(loss).to_owned())])
+                Parting::Fields(vec![("lock-lost".into(), token(loss).into())])
             }
             OnLoss::Finish => Parting::Fields(Vec::new()),
         }

@@ -9,7 +9,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Response, StatusCode};
+use http::{
+    HeaderName, HeaderValue, Response, StatusCode,
+    header::{self, InvalidHeaderName},
+};
 use http_body::{Body, Frame, SizeHint};
 use pin_project::pin_project;
 
@@ -153,21 +156,29 @@ pub fn response<B>(reply: Reply) -> Response<GateBody<B>> {
     response
 }
 
+/// Those of every answer about a quota are not parsed, nor put on the heap.
+fn header_name(name: &str) -> Result<HeaderName, InvalidHeaderName> {
+    static POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+    static QUOTA: HeaderName = HeaderName::from_static("ratelimit");
+    Ok(match name {
+        "ratelimit-policy" => POLICY.clone(),
+        "ratelimit" => QUOTA.clone(),
+        "retry-after" => header::RETRY_AFTER,
+        "content-type" => header::CONTENT_TYPE,
+        "cache-control" => header::CACHE_CONTROL,
+        name => return HeaderName::from_bytes(name.as_bytes()),
+    })
+}
+
 /// Appends, so that two layers with a policy each make one list (RFC 9651 section 4.2).
 pub(super) fn add_fields<B>(response: &mut Response<B>, fields: Fields) {
     for (name, value) in fields.into_iter().filter(|(_, value)| value.is_ascii()) {
-        let name = match name {
-            // Of a static name nothing is copied; but one that is none would panic.
-            Cow::Borrowed(name)
-                if name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-')
-                    && !name.is_empty() =>
-            {
-                Ok(HeaderName::from_static(name))
-            }
-            name => HeaderName::from_bytes(name.as_bytes()),
-        };
         // The text as it is: no copy.
-        let value = HeaderValue::from_maybe_shared(Bytes::from(value));
+        let value = match value {
+            Cow::Borrowed(text) => Bytes::from_static(text.as_bytes()),
+            Cow::Owned(text) => text.into(),
+        };
+        let (name, value) = (header_name(&name), HeaderValue::from_maybe_shared(value));
         if let (Ok(name), Ok(value)) = (name, value) {
             response.headers_mut().append(name, value);
         }

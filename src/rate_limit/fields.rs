@@ -35,19 +35,19 @@ impl RateFields {
     pub(super) fn write(self, exposed: bool, standings: &[Standing<'_>], fields: &mut Fields) {
         fields.reserve(self.most() + usize::from(exposed));
         if matches!(self, Self::Draft | Self::Both) && !standings.is_empty() {
-            fields.push(("ratelimit-policy".into(), policies(standings)));
-            fields.push(("ratelimit".into(), quotas(standings)));
+            fields.push(("ratelimit-policy".into(), policies(standings).into()));
+            fields.push(("ratelimit".into(), quotas(standings).into()));
         }
         if matches!(self, Self::Legacy | Self::Both)
             && let Some(binding) = binding(standings)
         {
-            let mut field = |name: &'static str, n| fields.push((name.into(), text(n)));
+            let mut field = |name: &'static str, n| fields.push((name.into(), text(n).into()));
             field("x-ratelimit-limit", binding.limit);
             field("x-ratelimit-remaining", binding.remaining);
             field("x-ratelimit-reset", seconds(binding.wait()));
         }
         if exposed {
-            fields.push(("access-control-expose-headers".into(), self.names().to_owned()));
+            fields.push(("access-control-expose-headers".into(), self.names().into()));
         }
     }
 
@@ -217,7 +217,7 @@ mod tests {
             let mut fields = Fields::new();
             RateFields::Draft.write(false, &standings, &mut fields);
             for ((_, value), names) in fields.iter().zip([["q", "w"], ["r", "t"]]) {
-                let list: sfv::List = Parser::new(value).parse().expect("a list");
+                let list: sfv::List = Parser::new(&**value).parse().expect("a list");
                 prop_assert_eq!(list.len(), standings.len());
                 for (entry, standing) in list.iter().zip(&standings) {
                     let ListEntry::Item(item) = entry else { panic!("expected a string: {entry:?}") };

@@ -106,7 +106,7 @@ impl<'a> Refusal<'a> {
 
     fn add_fields(&self, fields: &mut Fields) {
         if let Some(wait) = self.retry_after() {
-            fields.push(("retry-after".into(), text(wait.as_secs())));
+            fields.push(("retry-after".into(), text(wait.as_secs()).into()));
         }
         self.kind.write(self.exposed, self.standings, fields);
     }

@@ -1,6 +1,7 @@
 //! A reply of ours as actix's response, or as its error.
 
 use std::{
+    borrow::Cow,
     cell::{Ref, RefCell, RefMut},
     fmt,
 };
@@ -13,6 +14,7 @@ use actix_web::{
         header::{HeaderMap, HeaderName, HeaderValue},
     },
 };
+use bytes::Bytes;
 use lockgate::{Fields, Reply};
 
 pub(crate) fn response(reply: Reply) -> HttpResponse {
@@ -38,9 +40,14 @@ fn has_no_body(status: StatusCode) -> bool {
 
 /// Appends, so that two layers with a policy each make one list (RFC 9651 section 4.2).
 pub(crate) fn add_fields(headers: &mut HeaderMap, fields: Fields) {
-    for (name, value) in fields {
+    for (name, value) in fields.into_iter().filter(|(_, value)| value.is_ascii()) {
+        // The text as it is: no copy.
+        let value = match value {
+            Cow::Borrowed(text) => Bytes::from_static(text.as_bytes()),
+            Cow::Owned(text) => text.into(),
+        };
         let name = HeaderName::from_bytes(name.as_bytes());
-        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_str(&value)) {
+        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_maybe_shared(value)) {
             headers.append(name, value);
         }
     }

@@ -140,7 +140,7 @@ async fn finish_marks_the_answer_and_nothing_else() {
         assert!(stopped.is_err(), "the handler may finish");
         let parting = gate.leave(ticket, Outcome::Answered(200)).await;
         let Parting::Fields(fields) = parting else { panic!("{parting:?}") };
-        assert_eq!(fields, [("lock-lost".into(), loss.to_owned())]);
+        assert_eq!(fields, [("lock-lost".into(), loss.into())]);
     }
 }
 

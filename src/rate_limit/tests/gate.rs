@@ -47,7 +47,7 @@ async fn leave(limit: &Limit, ticket: RateLimitTicket, status: u16) -> String {
     match limit.leave(ticket, Outcome::Answered(status)).await {
         Parting::Fields(fields) => {
             let named = fields.iter().find(|(name, _)| name == "ratelimit");
-            named.map(|(_, value)| value.clone()).unwrap_or_default()
+            named.map(|(_, value)| value.clone().into_owned()).unwrap_or_default()
         }
         other => panic!("{other:?}"),
     }
@@ -68,7 +68,7 @@ fn told(reply: &Reply) -> (u16, String, serde_json::Value) {
     let retry = reply.fields.iter().find(|(name, _)| name == "retry-after");
     let body: serde_json::Value = serde_json::from_slice(&reply.body).expect("a document");
     let names = body["violated-policies"].clone();
-    (reply.status, retry.map(|(_, value)| value.clone()).unwrap_or_default(), names)
+    (reply.status, retry.map(|(_, value)| value.clone().into_owned()).unwrap_or_default(), names)
 }
 
 #[tokio::test(start_paused = true)]
