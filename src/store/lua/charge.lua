@@ -9,6 +9,7 @@
 --
 -- KEYS per charge: per counter its own, and with a penalty that of its refusals
 -- ARGV per charge: 'f', limit, window ms, cost, times        one fixed window, no penalty
+--              or: '=', n          n charges, each once and as the last 'f', each of a key of its own
 --              or: 'm', counters, times, then per counter
 --                    'f' or 's', limit, window ms, cost,                          refusals, block ms
 --                    'g', most parts, window ms, parts, parts of a unit, parts a tick, tick us,  refusals, block ms
@@ -19,7 +20,22 @@
 -- At most 100 counters. O(counters). NOT idempotent: sent again only where it cannot have run.
 local redis, call, KEYS, ARGV, number = redis, redis.call, KEYS, ARGV, tonumber
 local out, n, k, a = {now}, 1, 0, 1
-while ARGV[a] == 'f' do
+-- Where the terms of an 'f' stand, how often each key is charged by them, and how many keys are to come.
+local terms, times, more = 0, 0, 0
+local limit, window, price, cost
+while true do
+  if more == 0 then
+    local verb = ARGV[a]
+    if verb == 'f' then
+      terms, times, more = a, number(ARGV[a + 4]), 1
+      limit, window, price = number(ARGV[a + 1]), number(ARGV[a + 2]), ARGV[a + 3]
+      a, cost = a + 5, number(price)
+    elseif verb == '=' then
+      times, more, a = 1, number(ARGV[a + 1]), a + 2
+    else
+      break
+    end
+  end
   local key, spent, left = KEYS[k + 1], 0, 0
   local kept = redis.pcall('GET', key)
   if kept then
@@ -27,21 +43,20 @@ while ARGV[a] == 'f' do
     spent = number(kept)
     if not spent then break end
     left = call('PTTL', key)
-    if left == -1 or left > number(ARGV[a + 2]) then
-      call('PEXPIRE', key, ARGV[a + 2])
-      left = number(ARGV[a + 2])
+    if left == -1 or left > window then
+      call('PEXPIRE', key, ARGV[terms + 2])
+      left = window
     end
   end
-  local units, admitted = ARGV[a + 3], number(ARGV[a + 4])
-  local fresh, cost = left <= 0, number(units)
-  if fresh then spent, left = 0, number(ARGV[a + 2]) end
+  local fresh, admitted = left <= 0, times
+  if fresh then spent, left = 0, window end
   if cost > 0 then
-    local room = number(ARGV[a + 1]) - spent
+    local room = limit - spent
     if room < cost * admitted then admitted = room < cost and 0 or math.floor(room / cost) end
     if admitted > 0 then
-      if admitted > 1 then units = string.format('%.0f', admitted * cost) end
+      local units = admitted > 1 and string.format('%.0f', admitted * cost) or price
       if fresh then
-        call('SET', key, units, 'PX', ARGV[a + 2])
+        call('SET', key, units, 'PX', ARGV[terms + 2])
       elseif not number(redis.pcall('INCRBY', key, units)) then
         break
       end
@@ -49,6 +64,6 @@ while ARGV[a] == 'f' do
     end
   end
   out[n + 1], out[n + 2], out[n + 3] = admitted, spent, left
-  n, k, a = n + 3, k + 1, a + 5
+  n, k, more = n + 3, k + 1, more - 1
 end
-if not ARGV[a] then return out end
+if more == 0 and not ARGV[a] then return out end

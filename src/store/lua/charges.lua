@@ -1,4 +1,5 @@
--- The charges that charge.lua has left; it tells what they are. k, a: how far it has come, n: of `out`.
+-- The charges that charge.lua has left; it tells what they are. k, a: how far it has come, n: of `out`; terms,
+-- times, more: where it stands within an 'f' or '='.
 local next_key, next_arg
 -- How long a counter is blocked by its penalty.
 local function blocked(c)
@@ -29,9 +30,9 @@ local function strike(c, refused)
   return 0
 end
 local function read()
-  if ARGV[a] == 'f' then
-    next_key, next_arg = k + 1, a + 5
-    return {(counter(a, KEYS[k + 1]))}, number(ARGV[a + 4])
+  if more > 0 then
+    next_key, next_arg = k + 1, a
+    return {(counter(terms, KEYS[k + 1]))}, times
   end
   local counters, keys, args = {}, k, a + 3
   for i = 1, number(ARGV[a + 1]) do
@@ -80,7 +81,12 @@ local function charge()
     end
   end
 end
-while ARGV[a] do
+while more > 0 or ARGV[a] do
+  if more == 0 and ARGV[a] == 'f' then
+    terms, times, more, a = a, number(ARGV[a + 4]), 1, a + 5
+  elseif more == 0 and ARGV[a] == '=' then
+    times, more, a = 1, number(ARGV[a + 1]), a + 2
+  end
   local well, failed = pcall(charge)
   if not well then
     local text, all = own(failed)
@@ -88,6 +94,6 @@ while ARGV[a] do
     n = n + 1
     out[n] = text
   end
-  k, a = next_key, next_arg
+  k, a, more = next_key, next_arg, max(more - 1, 0)
 end
 return out

@@ -153,10 +153,39 @@ fn command(keys: &Keys, groups: &[(&Asked, Group)], by_text: bool) -> Cmd {
     for (step, _) in groups {
         write_keys(keys, step, &mut out);
     }
-    for (step, group) in groups {
-        write_args(&step.charge, group.times, &mut out);
-    }
+    write_all_args(groups, &mut out);
     out
+}
+
+/// What is charged as the one before it, by one fixed window, is told in one number with those that follow.
+fn write_all_args(groups: &[(&Asked, Group)], out: &mut Cmd) {
+    let (mut last, mut alike) = (None, 0);
+    for (step, group) in groups {
+        let terms = fixed(&step.charge);
+        if terms.is_some() && terms == last && group.times == 1 {
+            alike += 1;
+            continue;
+        }
+        write_alike(&mut alike, out);
+        write_args(&step.charge, group.times, out);
+        last = terms;
+    }
+    write_alike(&mut alike, out);
+}
+
+fn write_alike(alike: &mut u64, out: &mut Cmd) {
+    if *alike > 0 {
+        texts(out, ["="]);
+        number(out, std::mem::take(alike));
+    }
+}
+
+/// Rule and cost of a charge that is no more than one fixed window.
+fn fixed(charge: &Charge) -> Option<(Rule, u64)> {
+    match &*charge.items {
+        [Item { rule: rule @ Rule::Fixed { .. }, cost, penalty: None, .. }] => Some((*rule, *cost)),
+        _ => None,
+    }
 }
 
 fn names(charge: &Charge) -> usize {
@@ -175,8 +204,8 @@ fn write_keys(keys: &Keys, step: &Asked, out: &mut Cmd) {
 }
 
 fn write_args(charge: &Charge, times: u64, out: &mut Cmd) {
-    if let [Item { rule: rule @ Rule::Fixed { .. }, cost, penalty: None, .. }] = &*charge.items {
-        write_counter(rule, *cost, out);
+    if let Some((rule, cost)) = fixed(charge) {
+        write_counter(&rule, cost, out);
         number(out, times);
         return;
     }

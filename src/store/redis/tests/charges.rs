@@ -13,7 +13,10 @@ use super::{SECOND, proxy::Proxy, server::Server, usable};
 use crate::{
     error::{Error, ErrorKind},
     key::Key,
-    store::{Charge, Charged, Item, Rule, Store},
+    store::{
+        Charge, Charged, Item, Rule, Store,
+        keys::{Keys, Kind},
+    },
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -76,6 +79,34 @@ async fn charges_of_many_keys_go_together() {
     assert!(again.iter().all(|charged| charged.as_ref().unwrap().admitted == 0));
     let calls = server.calls().await - before;
     assert!(calls <= 100, "{calls} calls");
+}
+
+/// Also where many are told in one word, and one in the middle can't be made.
+#[tokio::test]
+async fn one_counter_that_is_none_harms_no_other() {
+    let server = Server::start().await;
+    let builder = Store::builder(&server.url()).deadline(10 * SECOND).connections(1);
+    let store = builder.connect().await.unwrap();
+    let keys: Vec<_> = (0..60).map(|n| Key::custom(&n.to_string())).collect();
+    for odd in [7, 8, 40] {
+        let (key, kind) = (&keys[odd], Kind::spent(rule(0).algorithm()));
+        let name = Keys::new("test");
+        let name = name.counter_in_parts(key, key.shard(), kind, ("p", key)).concat();
+        server.command(&["RPUSH", &name, "x"]).await;
+    }
+    let limit = |n: usize| if n % 10 == 3 { 5 } else { 2 };
+    for spent in 1..=3 {
+        let all = keys.iter().enumerate().map(|(n, key)| charge(&store, one(key, limit(n))));
+        for (n, charged) in join_all(all).await.into_iter().enumerate() {
+            if matches!(n, 7 | 8 | 40) {
+                assert_eq!(charged.unwrap_err().kind(), ErrorKind::Protocol, "{n}");
+                continue;
+            }
+            let charged = charged.unwrap();
+            assert_eq!(charged.admitted, u32::from(spent <= limit(n)), "{n}");
+            assert_eq!(charged.states[0].remaining, limit(n).saturating_sub(spent), "{n}");
+        }
+    }
 }
 
 /// Policy, subject, limit, cost; under which tag, how often.
