@@ -109,7 +109,8 @@ impl Policy {
     /// early: what other processes have leased of a key and not spent is not there for this one, at most `n - 1`
     /// for each of them. Leases that are not used for a second are given back, and so are all by
     /// [`Store::shutdown`](crate::Store::shutdown); a process that dies keeps what it has leased until the window ends.
-    /// Requests that cost anything else than 1 are charged one by one.
+    /// Requests that cost anything else than 1 are charged one by one, and so are those of a policy with a
+    /// [penalty](Self::penalty), whose refusals have to be counted one by one.
     ///
     /// # Panics
     ///
@@ -173,7 +174,8 @@ impl Policy {
 
     /// Charges to be taken at once under this quota, which may be another than the policy's own.
     pub(super) fn leased(&self, quota: Quota) -> u32 {
-        if quota.is_fixed() { self.lease } else { 0 }
+        // What a lease asks for and does not get would count as refusals.
+        if quota.is_fixed() && self.penalty.is_none() { self.lease } else { 0 }
     }
 
     pub(super) fn remembered(&self) -> Option<Duration> {

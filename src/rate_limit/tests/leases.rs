@@ -197,3 +197,17 @@ proptest! {
         })?;
     }
 }
+
+/// What a lease asks for and does not get was asked for by nobody.
+#[tokio::test(start_paused = true)]
+async fn nobody_is_punished_for_what_a_lease_did_not_get() {
+    let store = Store::memory();
+    let limit = store.rate_limit(leased(10, 100).penalty(3, 300 * SECOND));
+    for n in (0..10).rev() {
+        admitted(&limit.check("x", 1).await.unwrap(), n);
+    }
+    let wait = refused(&limit.check("x", 1).await.unwrap(), &["leased"]);
+    assert!(wait <= 60 * SECOND, "{wait:?}");
+    tokio::time::sleep(wait).await;
+    assert!(limit.check("x", 1).await.unwrap().is_admitted());
+}
