@@ -43,12 +43,12 @@ impl Question {
     }
 
     /// Whether there is anything to be charged.
-    pub(super) fn counts(&self) -> bool {
+    pub(in crate::rate_limit) fn counts(&self) -> bool {
         self.cost > 0 && !self.quota.is_unlimited()
     }
 
     /// Whether it can keep the request out.
-    pub(super) fn binds(&self) -> bool {
+    pub(in crate::rate_limit) fn binds(&self) -> bool {
         self.counts() && !self.policy.is_shadow()
     }
 

@@ -147,7 +147,7 @@ fn warn_of_two(policy: &str) {
         tracing::warn!(
             policy,
             "two RateLimitLayers around one handler have a policy of one name, and count for one key: \
-             the request is charged once if the quotas are the same, and twice if not; give one of them \
+             the request is charged once if they ask the same of it, and twice if not; give one of them \
              another .name(..), or remove it"
         );
     }

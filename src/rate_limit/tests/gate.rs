@@ -304,3 +304,32 @@ async fn a_request_that_never_gets_to_the_handler_is_given_back() {
     let peek = limit.peek(crate::Key::header("a", b"1"), 1).await;
     assert_eq!(peek.unwrap().remaining(), 9);
 }
+
+/// Whether the inner of two layers that are alike lets a second request in, where one is allowed.
+async fn inner_limits(outer: impl Fn(Limit) -> Limit) -> bool {
+    let store = Store::memory();
+    let outer = outer(by("a", minute(1)).store(&store));
+    let inner = by("a", minute(1)).store(&store);
+    for _ in 0..4 {
+        let mut view = view();
+        let Ok(_outer) = enter(&outer, &mut view).await else { return true };
+        match inner.ask(&mut view) {
+            Asked::Answer(_) => return true,
+            Asked::Skip => {}
+            Asked::Enter(facts) => {
+                if matches!(inner.enter(facts).await, Verdict::Answer(_)) {
+                    return true;
+                }
+            }
+        }
+    }
+    false
+}
+
+/// Who only watched, or took less, has not asked for the other.
+#[tokio::test(start_paused = true)]
+async fn the_same_policy_is_left_out_only_if_it_was_held_to() {
+    assert!(inner_limits(|outer| outer).await);
+    assert!(inner_limits(Limit::shadow).await);
+    assert!(inner_limits(|outer| outer.cost_by(|(): &()| 0)).await);
+}
