@@ -137,7 +137,15 @@ impl<'a> Checking<'a> {
             let Some(most) = question.leased() else { continue };
             match self.spend_lease(at, question, most).await? {
                 Some(true) => settled.push(at),
-                Some(false) => return Ok(self.refuse(&[]).await),
+                Some(false) => {
+                    // Nobody else was asked yet, and somebody may have to be waited for longer.
+                    let others = ask.binding().filter(|(other, question)| {
+                        let has_units = self.engine.has_units(ask.spot(question));
+                        *other != at && !settled.contains(other) && !has_units
+                    });
+                    let unasked = groups(ask, others.map(|(other, _)| other));
+                    return Ok(self.refuse(&unasked).await);
+                }
                 None => {}
             }
         }

@@ -211,3 +211,17 @@ async fn nobody_is_punished_for_what_a_lease_did_not_get() {
     tokio::time::sleep(wait).await;
     assert!(limit.check("x", 1).await.unwrap().is_admitted());
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_finds_no_lease_is_told_what_the_other_policies_say() {
+    let store = Store::memory();
+    let day = named("day", Quota::requests(2).per(1000 * SECOND));
+    let both = |store: &Store| store.rate_limit(leased(2, 2)).and(day.clone());
+    for _ in 0..2 {
+        assert!(both(&store).check("x", 1).await.unwrap().is_admitted());
+    }
+    let other = both(&store.as_another_process());
+    let wait = refused(&other.check("x", 1).await.unwrap(), &["leased", "day"]);
+    tokio::time::sleep(wait).await;
+    assert!(other.check("x", 1).await.unwrap().is_admitted(), "after {wait:?}");
+}
