@@ -127,8 +127,8 @@ impl Policy {
 
     /// The longest time for which a refusal is remembered in this process, and repeated without asking
     /// the store. Default: as long as the store said that it lasts, which is exact; 100 ms for policies
-    /// whose charges may be given back or whose quota differs by request, where the end may come
-    /// sooner.
+    /// whose charges may be given back or are leased, or whose quota differs by request, where the end may
+    /// come sooner.
     ///
     /// Set it if you [reset](super::RateLimit::reset) keys, or change the quota while other processes
     /// run: they learn of it after this time. Zero remembers nothing.

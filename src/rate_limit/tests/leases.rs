@@ -225,3 +225,19 @@ async fn who_finds_no_lease_is_told_what_the_other_policies_say() {
     tokio::time::sleep(wait).await;
     assert!(other.check("x", 1).await.unwrap().is_admitted(), "after {wait:?}");
 }
+
+/// Leases of others may be given back, so a refusal may end before the window does.
+#[tokio::test(start_paused = true)]
+async fn what_others_give_back_is_soon_there() {
+    let store = Store::memory();
+    let policy = leased(10, 8);
+    let holder = store.as_another_process();
+    admitted(&holder.rate_limit(policy.clone()).check("x", 1).await.unwrap(), 9);
+    let limit = store.rate_limit(policy);
+    for _ in 0..2 {
+        assert!(limit.check("x", 1).await.unwrap().is_admitted());
+    }
+    refused(&limit.check("x", 1).await.unwrap(), &["leased"]);
+    tokio::time::sleep(5 * SECOND).await;
+    assert!(limit.check("x", 1).await.unwrap().is_admitted());
+}
