@@ -178,6 +178,9 @@ impl<'a> Checking<'a> {
             Ok(None) => return Ok(None),
             Err(error) => return self.without_store(&[at], error).map(Some),
         };
+        if sent.is_some() {
+            self.engine.answers();
+        }
         let admitted = unit.is_some();
         if let Some(unit) = unit {
             self.receipt.add_unit(spot, at, unit);
