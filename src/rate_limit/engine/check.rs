@@ -151,11 +151,13 @@ impl<'a> Checking<'a> {
         }
         let unpaid = ask.binding().filter(|(at, _)| !settled.contains(at));
         let groups = groups(ask, unpaid.map(|(at, _)| at));
+        // Calls that come after a charge, in which it may have to be given back.
+        let more = groups.len() > 1 || ask.questions.iter().any(|each| each.policy.is_shadow());
         let mut rest = &groups[..];
         while let Some((group, later)) = rest.split_first() {
             rest = later;
             let given_back = receipts || !later.is_empty();
-            if !self.charge(group, given_back, groups.len() > 1 || receipts).await? {
+            if !self.charge(group, given_back, more || receipts).await? {
                 return Ok(self.refuse(later).await);
             }
         }

@@ -130,3 +130,15 @@ fn a_limiter_works_where_its_runtime_has_ended() {
         assert!(runtime.block_on(limit.check("x", 1)).unwrap().is_admitted());
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn one_key_that_is_dropped_in_the_shadow_is_given_back_too() {
+    let (store, faults) = faulty();
+    let [a, b, _] = policies();
+    let limit = store.rate_limit(a.clone()).and(b.shadow());
+    faults.set("charge", Fault::Slow(BETWEEN / 2), 100);
+    assert!(poll_then_drop(2, limit.check("x", 1)).await.is_none());
+    assert!(store.shutdown(SECOND).await);
+    faults.set("charge", Fault::Away, 0);
+    assert_eq!(left(&store, &a, "x").await, 10);
+}
