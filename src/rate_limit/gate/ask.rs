@@ -44,7 +44,7 @@ impl<N: ?Sized> Plan<N> {
         if current_replay(view).is_some() {
             return Asked::Skip;
         }
-        if let Some(asked) = self.facing.ask(view, &self.limits[0].source) {
+        if let Some(asked) = self.facing.ask(view, self.limits.iter().map(|limit| &limit.source)) {
             return asked;
         }
         let mut ask = match self.questions(view) {
