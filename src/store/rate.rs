@@ -203,8 +203,8 @@ pub(crate) struct State {
     pub(crate) full: Duration,
     /// Which window was charged; for [`Settled`]. Means nothing to anybody but the store.
     pub(crate) window: u64,
-    /// By a penalty.
-    pub(crate) blocked: bool,
+    /// How long for, if it is by a penalty: `retry` may be longer.
+    pub(crate) blocked: Option<Duration>,
 }
 
 /// What is put right of one counter after the fact.
