@@ -241,3 +241,24 @@ async fn what_others_give_back_is_soon_there() {
     tokio::time::sleep(5 * SECOND).await;
     assert!(limit.check("x", 1).await.unwrap().is_admitted());
 }
+
+/// The store's windows are of whole milliseconds, and begin in the middle of one.
+#[tokio::test(start_paused = true)]
+async fn no_unit_is_spent_in_the_next_window() {
+    let step = Duration::from_micros(100);
+    for _ in 0..10 {
+        tokio::time::advance(step).await;
+        let (store, faults) = faulty();
+        let other = store.as_another_process();
+        let policy = Policy::new(Quota::requests(10).per(SECOND / 2)).name("p").lease(10);
+        let (limit, others) = (store.rate_limit(policy.clone()), other.rate_limit(policy));
+        admitted(&limit.check("x", 1).await.unwrap(), 9);
+        tokio::time::advance(SECOND / 2 - 15 * step).await;
+        while others.peek("x", 1).await.unwrap().remaining() < 10 {
+            tokio::time::advance(step).await;
+        }
+        let before = faults.seen("charge");
+        assert!(limit.check("x", 1).await.unwrap().is_admitted());
+        assert_eq!(faults.seen("charge"), before + 1, "it was spent from the last window's");
+    }
+}
