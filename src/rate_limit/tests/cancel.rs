@@ -142,3 +142,16 @@ async fn one_key_that_is_dropped_in_the_shadow_is_given_back_too() {
     faults.set("charge", Fault::Away, 0);
     assert_eq!(left(&store, &a, "x").await, 10);
 }
+
+/// It is done, although nobody waits for the answer.
+#[tokio::test(start_paused = true)]
+async fn a_reset_that_is_dropped_is_not_refused_from_memory() {
+    let (store, faults) = faulty();
+    let limit = store.rate_limit(minute(1));
+    for admitted in [true, false] {
+        assert_eq!(limit.check("x", 1).await.unwrap().is_admitted(), admitted);
+    }
+    faults.set("reset_charges", Fault::Slow(BETWEEN), 1);
+    assert!(poll_then_drop(1, limit.reset("x")).await.is_none());
+    assert!(limit.check("x", 1).await.unwrap().is_admitted());
+}
