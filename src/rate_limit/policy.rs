@@ -51,7 +51,9 @@ impl Policy {
 
     /// The name in `RateLimit-Policy`, and the counter's: policies of one name count together for a
     /// key, wherever they stand, and a quota that is changed keeps what was spent. (Fixed windows,
-    /// sliding windows and GCRA count apart.) Letters, digits, `-`, `_` and `.`; all else becomes `-`.
+    /// sliding windows and GCRA count apart.) So policies that are meant to differ need names that do, also
+    /// in different layers: of two quotas that share a counter, the shorter window ends what the longer one
+    /// has counted, which then does not hold. Letters, digits, `-`, `_` and `.`; all else becomes `-`.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
