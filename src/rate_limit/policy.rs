@@ -76,8 +76,8 @@ impl Policy {
         self
     }
 
-    /// After so many refusals within a window, everything of that key is refused for `block` (at least
-    /// 1 ms, at most a year). Default: a refusal costs nothing, and who comes back in time is let in.
+    /// After so many refusals within a window, everything of that key that costs anything is refused for
+    /// `block` (at least 1 ms, at most a year). Default: a refusal costs nothing, and who comes back in time is let in.
     ///
     /// Every refusal has to be counted in the store, so those that are no block are not
     /// [remembered](Self::remember_refusals) in the process.
