@@ -75,21 +75,24 @@ impl Facing {
         self.respond(grpc)
     }
 
-    /// Asked before the request's key is read, which a preflight has none of; `None` if it is to be charged.
-    pub(super) fn ask<V: View, F>(
+    /// Asked before the request's keys are read, which a preflight has none of; `None` if it is to be charged.
+    /// `sources`: of the keys.
+    pub(super) fn ask<'a, V: View<Native: 'a>, F>(
         &self,
         view: &mut V,
-        source: &KeySource<V::Native>,
+        mut sources: impl Iterator<Item = &'a KeySource<V::Native>> + Clone,
     ) -> Option<Asked<F>> {
-        match self.lists.by_address(view, source.address()) {
+        match self.lists.by_address(view, sources.clone().find_map(KeySource::address)) {
             Err(fault) => {
                 return Some(fault.answer("RateLimitLayer").map_or(Asked::Skip, Asked::Answer));
             }
             Ok(Listed::Denied) => return Some(Asked::Answer(self.deny())),
             Ok(Listed::Allowed) => {
                 // On both lists is denied; but who has no key at all is on none.
-                let denied = self.lists.denies_keys()
-                    && source.read(view).is_ok_and(|key| self.lists.by_key(&key) == Listed::Denied);
+                let is_denied = |source: &KeySource<V::Native>| {
+                    source.read(view).is_ok_and(|key| self.lists.by_key(&key) == Listed::Denied)
+                };
+                let denied = self.lists.denies_keys() && sources.any(is_denied);
                 return Some(if denied { Asked::Answer(self.deny()) } else { Asked::Skip });
             }
             Ok(Listed::Nowhere) => {}

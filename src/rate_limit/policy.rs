@@ -51,7 +51,9 @@ impl Policy {
 
     /// The name in `RateLimit-Policy`, and the counter's: policies of one name count together for a
     /// key, wherever they stand, and a quota that is changed keeps what was spent. (Fixed windows,
-    /// sliding windows and GCRA count apart.) Letters, digits, `-`, `_` and `.`; all else becomes `-`.
+    /// sliding windows and GCRA count apart.) So policies that are meant to differ need names that do, also
+    /// in different layers: of two quotas that share a counter, the shorter window ends what the longer one
+    /// has counted, which then does not hold. Letters, digits, `-`, `_` and `.`; all else becomes `-`.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -74,8 +76,8 @@ impl Policy {
         self
     }
 
-    /// After so many refusals within a window, everything of that key is refused for `block` (at least
-    /// 1 ms, at most a year). Default: a refusal costs nothing, and who comes back in time is let in.
+    /// After so many refusals within a window, everything of that key that costs anything is refused for
+    /// `block` (at least 1 ms, at most a year). Default: a refusal costs nothing, and who comes back in time is let in.
     ///
     /// Every refusal has to be counted in the store, so those that are no block are not
     /// [remembered](Self::remember_refusals) in the process.
@@ -109,7 +111,8 @@ impl Policy {
     /// early: what other processes have leased of a key and not spent is not there for this one, at most `n - 1`
     /// for each of them. Leases that are not used for a second are given back, and so are all by
     /// [`Store::shutdown`](crate::Store::shutdown); a process that dies keeps what it has leased until the window ends.
-    /// Requests that cost anything else than 1 are charged one by one.
+    /// Requests that cost anything else than 1 are charged one by one, and so are those of a policy with a
+    /// [penalty](Self::penalty), whose refusals have to be counted one by one.
     ///
     /// # Panics
     ///
@@ -126,8 +129,8 @@ impl Policy {
 
     /// The longest time for which a refusal is remembered in this process, and repeated without asking
     /// the store. Default: as long as the store said that it lasts, which is exact; 100 ms for policies
-    /// whose charges may be given back or whose quota differs by request, where the end may come
-    /// sooner.
+    /// whose charges may be given back or are leased, or whose quota differs by request, where the end may
+    /// come sooner.
     ///
     /// Set it if you [reset](super::RateLimit::reset) keys, or change the quota while other processes
     /// run: they learn of it after this time. Zero remembers nothing.
@@ -173,7 +176,8 @@ impl Policy {
 
     /// Charges to be taken at once under this quota, which may be another than the policy's own.
     pub(super) fn leased(&self, quota: Quota) -> u32 {
-        if quota.is_fixed() { self.lease } else { 0 }
+        // What a lease asks for and does not get would count as refusals.
+        if quota.is_fixed() && self.penalty.is_none() { self.lease } else { 0 }
     }
 
     pub(super) fn remembered(&self) -> Option<Duration> {

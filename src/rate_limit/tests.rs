@@ -5,6 +5,7 @@ mod away;
 mod cancel;
 mod gate;
 mod leases;
+mod listed;
 mod remembered;
 mod several;
 

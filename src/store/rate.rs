@@ -66,21 +66,18 @@ impl Rule {
         }
     }
 
-    /// Both at once: one counter that is asked for twice is held to the stricter.
+    /// Both at once: one counter that is asked for twice is held to what both allow.
     fn and(self, other: Self) -> Self {
         let slower = |(l, w): (u64, Duration), (m, v): (u64, Duration)| {
             u128::from(l) * v.as_micros() <= u128::from(m) * w.as_micros()
         };
         match (self, other) {
+            // The least in the longest window is within both; neither rule by itself may be.
             (Self::Fixed { limit: l, window: w }, Self::Fixed { limit: m, window: v }) => {
-                Self::Fixed { limit: l.min(m), window: w.min(v) }
+                Self::Fixed { limit: l.min(m), window: w.max(v) }
             }
             (Self::Sliding { limit: l, window: w }, Self::Sliding { limit: m, window: v }) => {
-                if slower((l, w), (m, v)) {
-                    self
-                } else {
-                    other
-                }
+                Self::Sliding { limit: l.min(m), window: w.max(v) }
             }
             (
                 Self::Gcra { limit: l, window: w, burst: b },
@@ -131,7 +128,7 @@ pub(crate) struct Charge {
     /// Decides the shard, and is part of the counters' names where it is not the subject itself: a policy
     /// counts apart under each tag.
     pub(crate) tag: Key,
-    /// At most [`ITEMS`]. A counter that is named twice is charged the sum, or nothing, by the stricter rule.
+    /// At most [`ITEMS`]. A counter that is named twice is charged the sum, or nothing, by a rule within both.
     pub(crate) items: Arc<[Item]>,
     /// 0: nothing is charged and nothing counts as refused; the states are told.
     pub(crate) times: u32,
@@ -206,8 +203,8 @@ pub(crate) struct State {
     pub(crate) full: Duration,
     /// Which window was charged; for [`Settled`]. Means nothing to anybody but the store.
     pub(crate) window: u64,
-    /// By a penalty.
-    pub(crate) blocked: bool,
+    /// How long for, if it is by a penalty: `retry` may be longer.
+    pub(crate) blocked: Option<Duration>,
 }
 
 /// What is put right of one counter after the fact.

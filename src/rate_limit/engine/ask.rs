@@ -43,12 +43,12 @@ impl Question {
     }
 
     /// Whether there is anything to be charged.
-    pub(super) fn counts(&self) -> bool {
+    pub(in crate::rate_limit) fn counts(&self) -> bool {
         self.cost > 0 && !self.quota.is_unlimited()
     }
 
     /// Whether it can keep the request out.
-    pub(super) fn binds(&self) -> bool {
+    pub(in crate::rate_limit) fn binds(&self) -> bool {
         self.counts() && !self.policy.is_shadow()
     }
 
@@ -64,7 +64,8 @@ impl Question {
     /// The longest time for which a refusal is remembered. `given_back`: the engine itself may give back
     /// what it has charged here.
     pub(super) fn remembered(&self, given_back: bool) -> Duration {
-        let unsteady = self.unsteady || given_back;
+        // What other processes have leased may be given back, too.
+        let unsteady = self.unsteady || given_back || self.leased().is_some();
         let usual = if unsteady { BRIEFLY } else { Duration::MAX };
         self.policy.remembered().unwrap_or(usual)
     }

@@ -137,17 +137,27 @@ impl<'a> Checking<'a> {
             let Some(most) = question.leased() else { continue };
             match self.spend_lease(at, question, most).await? {
                 Some(true) => settled.push(at),
-                Some(false) => return Ok(self.refuse(&[]).await),
+                Some(false) => {
+                    // Nobody else was asked yet, and somebody may have to be waited for longer.
+                    let others = ask.binding().filter(|(other, question)| {
+                        let has_units = self.engine.has_units(ask.spot(question));
+                        *other != at && !settled.contains(other) && !has_units
+                    });
+                    let unasked = groups(ask, others.map(|(other, _)| other));
+                    return Ok(self.refuse(&unasked).await);
+                }
                 None => {}
             }
         }
         let unpaid = ask.binding().filter(|(at, _)| !settled.contains(at));
         let groups = groups(ask, unpaid.map(|(at, _)| at));
+        // Calls that come after a charge, in which it may have to be given back.
+        let more = groups.len() > 1 || ask.questions.iter().any(|each| each.policy.is_shadow());
         let mut rest = &groups[..];
         while let Some((group, later)) = rest.split_first() {
             rest = later;
             let given_back = receipts || !later.is_empty();
-            if !self.charge(group, given_back, groups.len() > 1 || receipts).await? {
+            if !self.charge(group, given_back, more || receipts).await? {
                 return Ok(self.refuse(later).await);
             }
         }
@@ -170,6 +180,9 @@ impl<'a> Checking<'a> {
             Ok(None) => return Ok(None),
             Err(error) => return self.without_store(&[at], error).map(Some),
         };
+        if sent.is_some() {
+            self.engine.answers();
+        }
         let admitted = unit.is_some();
         if let Some(unit) = unit {
             self.receipt.add_unit(spot, at, unit);

@@ -90,13 +90,14 @@ impl Engine {
     ) {
         let (sent, most) = (answer.sent, question.remembered(given_back));
         // Each refusal counts towards a penalty, so the store has to see them all, until it blocks.
-        let counted = question.policy.penalised().is_some() && !state.blocked;
+        let counted = question.policy.penalised().is_some() && state.blocked.is_none();
         let keep = !state.retry.is_zero() && state.retry < Duration::MAX && !counted;
         let refused = keep.then(|| Refusal {
             cost: ask.charged(question),
             // Until the window ends, whatever it costs.
-            alike: question.quota.is_fixed() && !state.blocked,
-            until: after(sent, state.retry.min(most)),
+            alike: question.quota.is_fixed() && state.blocked.is_none(),
+            // And again when it blocks no more.
+            until: after(sent, state.retry.min(most).min(state.blocked.unwrap_or(most))),
             retry_at: after(sent, state.retry),
         });
         self.known.enter(

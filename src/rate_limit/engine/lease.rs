@@ -4,7 +4,7 @@
 //! call was sent: so whoever is let in by a unit is let in within the window that has counted him. Who
 //! finds no unit fetches some more; who comes while that is under way asks for himself alone.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::oneshot, time::Instant};
 
@@ -205,8 +205,9 @@ impl Fetching {
             return Spent { sent: Some(sent), state, unit: None };
         };
         // Refused were those at the end, whom nobody has asked for yet.
-        let state = State { retry: std::time::Duration::ZERO, ..state };
-        let until = after(sent, state.reset);
+        let state = State { retry: Duration::ZERO, ..state };
+        // The store's windows are of whole milliseconds, and may begin in the middle of the first.
+        let until = after(sent, state.reset.saturating_sub(Duration::from_millis(1)));
         let (window, units) = (state.window, u64::from(more));
         self.engine.leases.with(self.place.spot(), |lease| {
             // What was put back meanwhile is good as well.

@@ -76,13 +76,19 @@ impl Engine {
             // Units of the lease are of what is forgotten.
             self.leases.with(ask.spot(question), Lease::void);
             let Some(counter) = question.counter() else { continue };
-            let outcome =
-                store.backend().reset_charges(ask.tag(question).clone(), vec![counter]).await;
-            // Whatever became of it: the store knows.
-            self.forget(ask.spot(question));
-            outcome?;
+            let _forgets = Forgets(self, ask.spot(question));
+            store.backend().reset_charges(ask.tag(question).clone(), vec![counter]).await?;
         }
         Ok(())
+    }
+}
+
+/// What was remembered before a reset. Whatever became of that, and also if nobody waits for it: the store knows.
+struct Forgets<'a>(&'a Engine, Spot<'a>);
+
+impl Drop for Forgets<'_> {
+    fn drop(&mut self) {
+        self.0.forget(self.1);
     }
 }
 

@@ -44,7 +44,7 @@ impl<N: ?Sized> Plan<N> {
         if current_replay(view).is_some() {
             return Asked::Skip;
         }
-        if let Some(asked) = self.facing.ask(view, &self.limits[0].source) {
+        if let Some(asked) = self.facing.ask(view, self.limits.iter().map(|limit| &limit.source)) {
             return asked;
         }
         let mut ask = match self.questions(view) {
@@ -147,7 +147,7 @@ fn warn_of_two(policy: &str) {
         tracing::warn!(
             policy,
             "two RateLimitLayers around one handler have a policy of one name, and count for one key: \
-             the request is charged once if the quotas are the same, and twice if not; give one of them \
+             the request is charged once if they ask the same of it, and twice if not; give one of them \
              another .name(..), or remove it"
         );
     }

@@ -41,7 +41,7 @@ pub(super) enum Charged {
     Never,
     /// To the same counter, by the same quota.
     Alike,
-    /// To the same counter, by another quota.
+    /// To the same counter, but by another quota, for less, or without being held to it.
     Otherwise,
 }
 
@@ -89,12 +89,19 @@ impl RateStatus {
     /// What this layer or one further out has charged to the question's counter already.
     pub(super) fn has_charged(&self, group: Option<&Key>, question: &Question) -> Charged {
         let same = self.0.ask.questions.iter().find(|charged| {
-            charged.policy.label() == question.policy.label()
+            charged.counts()
+                && charged.policy.label() == question.policy.label()
                 && charged.key == question.key
                 && self.0.ask.group.as_ref() == group
         });
         match (same, &self.0.outer) {
-            (Some(charged), _) if charged.quota == question.quota => Charged::Alike,
+            (Some(charged), _)
+                if charged.quota == question.quota
+                    && charged.cost >= question.cost
+                    && (charged.binds() || !question.binds()) =>
+            {
+                Charged::Alike
+            }
             (Some(_), _) => Charged::Otherwise,
             (None, Some(outer)) => outer.has_charged(group, question),
             (None, None) => Charged::Never,

@@ -168,3 +168,18 @@ async fn odd_quotas_do_no_harm() {
         assert_eq!(passed(&store.rate_limit(quota), "x", 1).await, 1, "{quota:?}");
     }
 }
+
+/// Failures count that follow each other: who lives on leases has others between them.
+#[tokio::test(start_paused = true)]
+async fn leases_that_are_had_end_a_row_of_failures() {
+    let (store, faults) = faulty();
+    let limit = store.rate_limit(named("leased", minute(1000)).lease(2));
+    for _ in 0..5 {
+        for _ in 0..4 {
+            assert!(!limit.check("x", 1).await.unwrap().is_local());
+        }
+        faults.set("charge", Fault::NoReply, 1);
+        assert!(limit.check("x", 1).await.unwrap().is_local());
+    }
+    assert!(!limit.check("x", 1).await.unwrap().is_local());
+}

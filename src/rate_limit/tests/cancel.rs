@@ -130,3 +130,28 @@ fn a_limiter_works_where_its_runtime_has_ended() {
         assert!(runtime.block_on(limit.check("x", 1)).unwrap().is_admitted());
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn one_key_that_is_dropped_in_the_shadow_is_given_back_too() {
+    let (store, faults) = faulty();
+    let [a, b, _] = policies();
+    let limit = store.rate_limit(a.clone()).and(b.shadow());
+    faults.set("charge", Fault::Slow(BETWEEN / 2), 100);
+    assert!(poll_then_drop(2, limit.check("x", 1)).await.is_none());
+    assert!(store.shutdown(SECOND).await);
+    faults.set("charge", Fault::Away, 0);
+    assert_eq!(left(&store, &a, "x").await, 10);
+}
+
+/// It is done, although nobody waits for the answer.
+#[tokio::test(start_paused = true)]
+async fn a_reset_that_is_dropped_is_not_refused_from_memory() {
+    let (store, faults) = faulty();
+    let limit = store.rate_limit(minute(1));
+    for admitted in [true, false] {
+        assert_eq!(limit.check("x", 1).await.unwrap().is_admitted(), admitted);
+    }
+    faults.set("reset_charges", Fault::Slow(BETWEEN), 1);
+    assert!(poll_then_drop(1, limit.reset("x")).await.is_none());
+    assert!(limit.check("x", 1).await.unwrap().is_admitted());
+}

@@ -10,19 +10,19 @@ use std::{
 
 use super::{SECOND, left, minute, named};
 use crate::{
-    Policy, Quota, RateStatus, Reply,
+    Key, Policy, Quota, RateStatus, Reply,
     gate::{Asked, Gate, KeySource, Outcome, Parting, Verdict, View as _, fake::FakeView},
     rate_limit::{RateLimitGate, RateLimitTicket},
     store::{Faults, Store, faulty},
 };
 
-type Limit = RateLimitGate<()>;
+pub(super) type Limit = RateLimitGate<()>;
 
-fn by(header: &str, policy: impl Into<Policy>) -> Limit {
+pub(super) fn by(header: &str, policy: impl Into<Policy>) -> Limit {
     RateLimitGate::new(KeySource::header(header), policy)
 }
 
-fn view() -> FakeView {
+pub(super) fn view() -> FakeView {
     let mut view = FakeView::new("GET");
     view.headers = vec![("a", "1"), ("b", "2"), ("cost", "1")];
     view
@@ -109,7 +109,7 @@ async fn refunds_are_by_status_and_are_there_for_the_next_request() {
     for _ in 0..5 {
         assert_eq!(whole(&limit, 503).await, 503);
     }
-    let key = crate::Key::header("a", b"1");
+    let key = Key::header("a", b"1");
     let peek = async || store.rate_limit(policy.clone()).peek(key.clone(), 1).await.unwrap();
     assert_eq!(peek().await.remaining(), 2);
     assert_eq!((whole(&limit, 200).await, whole(&limit, 200).await), (200, 200));
@@ -133,7 +133,7 @@ async fn the_handler_says_what_it_has_cost() {
     let policy = named("p", minute(10));
     let limit = by("a", policy.clone()).settle_by_handler().store(&store);
     let spent = async || {
-        let peek = store.rate_limit(policy.clone()).peek(crate::Key::header("a", b"1"), 1).await;
+        let peek = store.rate_limit(policy.clone()).peek(Key::header("a", b"1"), 1).await;
         10 - peek.unwrap().remaining()
     };
     let ticket = |cost: Option<u64>| {
@@ -170,7 +170,7 @@ async fn a_layer_that_is_not_set_so_is_not_told_by_the_handler() {
     let ticket = enter(&limit, &mut view).await.unwrap();
     assert!(!view.get::<RateStatus>().unwrap().charge(5));
     leave(&limit, ticket, 200).await;
-    let peek = store.rate_limit(minute(10)).peek(crate::Key::header("a", b"1"), 1).await;
+    let peek = store.rate_limit(minute(10)).peek(Key::header("a", b"1"), 1).await;
     assert_eq!(peek.unwrap().remaining(), 9);
 }
 
@@ -258,7 +258,7 @@ async fn the_same_policy_twice_is_charged_once() {
     assert!(both(&nested(&store, minute(10))).await.1);
     assert_eq!(faults.seen("charge"), 1);
     let other = store.as_another_process();
-    let key = crate::Key::header("a", b"1");
+    let key = Key::header("a", b"1");
     assert_eq!(other.rate_limit(minute(10)).peek(key, 1).await.unwrap().remaining(), 9);
 }
 
@@ -301,6 +301,35 @@ async fn a_request_that_never_gets_to_the_handler_is_given_back() {
     assert!(store.shutdown(5 * SECOND).await);
     faults.set("charge", crate::store::Fault::Away, 0);
     let limit = store.rate_limit(named("one", minute(9)));
-    let peek = limit.peek(crate::Key::header("a", b"1"), 1).await;
+    let peek = limit.peek(Key::header("a", b"1"), 1).await;
     assert_eq!(peek.unwrap().remaining(), 9);
+}
+
+/// Whether the inner of two layers that are alike lets a second request in, where one is allowed.
+async fn inner_limits(outer: impl Fn(Limit) -> Limit) -> bool {
+    let store = Store::memory();
+    let outer = outer(by("a", minute(1)).store(&store));
+    let inner = by("a", minute(1)).store(&store);
+    for _ in 0..4 {
+        let mut view = view();
+        let Ok(_outer) = enter(&outer, &mut view).await else { return true };
+        match inner.ask(&mut view) {
+            Asked::Answer(_) => return true,
+            Asked::Skip => {}
+            Asked::Enter(facts) => {
+                if matches!(inner.enter(facts).await, Verdict::Answer(_)) {
+                    return true;
+                }
+            }
+        }
+    }
+    false
+}
+
+/// Who only watched, or took less, has not asked for the other.
+#[tokio::test(start_paused = true)]
+async fn the_same_policy_is_left_out_only_if_it_was_held_to() {
+    assert!(inner_limits(|outer| outer).await);
+    assert!(inner_limits(Limit::shadow).await);
+    assert!(inner_limits(|outer| outer.cost_by(|(): &()| 0)).await);
 }

@@ -197,3 +197,68 @@ proptest! {
         })?;
     }
 }
+
+/// What a lease asks for and does not get was asked for by nobody.
+#[tokio::test(start_paused = true)]
+async fn nobody_is_punished_for_what_a_lease_did_not_get() {
+    let store = Store::memory();
+    let limit = store.rate_limit(leased(10, 100).penalty(3, 300 * SECOND));
+    for n in (0..10).rev() {
+        admitted(&limit.check("x", 1).await.unwrap(), n);
+    }
+    let wait = refused(&limit.check("x", 1).await.unwrap(), &["leased"]);
+    assert!(wait <= 60 * SECOND, "{wait:?}");
+    tokio::time::sleep(wait).await;
+    assert!(limit.check("x", 1).await.unwrap().is_admitted());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_finds_no_lease_is_told_what_the_other_policies_say() {
+    let store = Store::memory();
+    let day = named("day", Quota::requests(2).per(1000 * SECOND));
+    let both = |store: &Store| store.rate_limit(leased(2, 2)).and(day.clone());
+    for _ in 0..2 {
+        assert!(both(&store).check("x", 1).await.unwrap().is_admitted());
+    }
+    let other = both(&store.as_another_process());
+    let wait = refused(&other.check("x", 1).await.unwrap(), &["leased", "day"]);
+    tokio::time::sleep(wait).await;
+    assert!(other.check("x", 1).await.unwrap().is_admitted(), "after {wait:?}");
+}
+
+/// Leases of others may be given back, so a refusal may end before the window does.
+#[tokio::test(start_paused = true)]
+async fn what_others_give_back_is_soon_there() {
+    let store = Store::memory();
+    let policy = leased(10, 8);
+    let holder = store.as_another_process();
+    admitted(&holder.rate_limit(policy.clone()).check("x", 1).await.unwrap(), 9);
+    let limit = store.rate_limit(policy);
+    for _ in 0..2 {
+        assert!(limit.check("x", 1).await.unwrap().is_admitted());
+    }
+    refused(&limit.check("x", 1).await.unwrap(), &["leased"]);
+    tokio::time::sleep(5 * SECOND).await;
+    assert!(limit.check("x", 1).await.unwrap().is_admitted());
+}
+
+/// The store's windows are of whole milliseconds, and begin in the middle of one.
+#[tokio::test(start_paused = true)]
+async fn no_unit_is_spent_in_the_next_window() {
+    let step = Duration::from_micros(100);
+    for _ in 0..10 {
+        tokio::time::advance(step).await;
+        let (store, faults) = faulty();
+        let other = store.as_another_process();
+        let policy = Policy::new(Quota::requests(10).per(SECOND / 2)).name("p").lease(10);
+        let (limit, others) = (store.rate_limit(policy.clone()), other.rate_limit(policy));
+        admitted(&limit.check("x", 1).await.unwrap(), 9);
+        tokio::time::advance(SECOND / 2 - 15 * step).await;
+        while others.peek("x", 1).await.unwrap().remaining() < 10 {
+            tokio::time::advance(step).await;
+        }
+        let before = faults.seen("charge");
+        assert!(limit.check("x", 1).await.unwrap().is_admitted());
+        assert_eq!(faults.seen("charge"), before + 1, "it was spent from the last window's");
+    }
+}

@@ -100,6 +100,20 @@ async fn a_refusal_from_before_a_reset_is_not_remembered() {
     admitted(&limit.check("x", 1).await.unwrap(), 0);
 }
 
+/// A window may end after the block: from then on the store has to count again.
+#[tokio::test(start_paused = true)]
+async fn a_block_is_remembered_until_it_ends_and_no_longer() {
+    let quota = Quota::requests(3).per(3 * SECOND).sliding();
+    let limit = Store::memory().rate_limit(named("p", quota).penalty(2, 5 * SECOND));
+    admitted(&limit.check("x", 3).await.unwrap(), 0);
+    for _ in 0..2 {
+        refused(&limit.check("x", 3).await.unwrap(), &["p"]);
+    }
+    tokio::time::sleep(5 * SECOND).await;
+    assert!(refused(&limit.check("x", 3).await.unwrap(), &["p"]) <= SECOND);
+    assert!(refused(&limit.check("x", 3).await.unwrap(), &["p"]) > SECOND, "it counted twice");
+}
+
 /// Two limiters, one that remembers and one that asks each time, on stores that are told the same.
 #[derive(Debug, Clone, Copy)]
 enum Op {

@@ -2,7 +2,7 @@
 
 use super::{SECOND, admitted, left, minute, named, refused};
 use crate::{
-    Policy,
+    Policy, Quota,
     store::{Store, faulty},
 };
 
@@ -114,4 +114,27 @@ async fn one_counter_that_is_named_twice_is_charged_twice() {
     assert!(limit.check("x", 1).await.unwrap().is_admitted());
     assert!(limit.check("x", 1).await.unwrap().is_admitted());
     assert!(!limit.check("x", 1).await.unwrap().is_admitted());
+}
+
+/// Two policies of one name are one counter, and held to what both allow.
+#[tokio::test(start_paused = true)]
+async fn one_counter_that_is_named_twice_lets_in_no_more_than_either() {
+    let quick = Quota::requests(10).per(SECOND);
+    let slow = minute(20);
+    for [a, b] in [[quick, slow], [quick.sliding(), slow.sliding()], [quick.gcra(), slow.gcra()]] {
+        for (first, second) in [(a, b), (b, a)] {
+            let limit = Store::memory().rate_limit(first).and(second);
+            let mut passed = [0; 59];
+            for spent in &mut passed {
+                for _ in 0..20 {
+                    *spent += 2 * u64::from(limit.check("x", 1).await.unwrap().is_admitted());
+                }
+                tokio::time::sleep(SECOND).await;
+            }
+            assert!(passed.iter().all(|spent| *spent <= 10), "{first:?}: {passed:?}");
+            // GCRA lets in its burst and what a minute has.
+            let most = if a == quick.gcra() { 10 + 20 } else { 20 };
+            assert!(passed.iter().sum::<u64>() <= most, "{first:?}: {passed:?}");
+        }
+    }
 }

@@ -71,8 +71,9 @@ pub(crate) fn state(rule: &Rule, cost: u64, count: Count, at: Moment) -> State {
         _ => fixed(0, cost, [0, 0], at),
     };
     if at.blocked > 0 {
-        state.blocked = true;
-        state.retry = state.retry.max(Duration::from_millis(at.blocked));
+        let blocked = Duration::from_millis(at.blocked);
+        state.blocked = Some(blocked);
+        state.retry = state.retry.max(blocked);
     }
     state
 }
@@ -93,7 +94,7 @@ fn fixed(limit: u64, cost: u64, [spent, left]: [u64; 2], at: Moment) -> State {
         retry,
         full: if spent == 0 { Duration::ZERO } else { left_over },
         window: at.now_us / 1000 + left,
-        blocked: false,
+        blocked: None,
     }
 }
 
@@ -147,7 +148,7 @@ impl Sliding {
             retry,
             full: Duration::from_millis(full),
             window: (at.now_us / 1000 + self.left).saturating_sub(self.window),
-            blocked: false,
+            blocked: None,
         }
     }
 }
@@ -172,7 +173,7 @@ fn gcra(pace: &Pace, cost: u64, [debt, gross]: [u64; 2], at: Moment) -> State {
         full: until(0),
         // When it would be paid off, if nothing were given back.
         window: at.now_us.saturating_add((gross / pace.drain).saturating_mul(pace.tick)).min(LAST),
-        blocked: false,
+        blocked: None,
     }
 }
 

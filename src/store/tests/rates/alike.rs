@@ -19,7 +19,8 @@ const RUNS: usize = 40;
 
 fn alike(ours: &[State], theirs: &[State], context: &str) {
     assert_eq!(ours.len(), theirs.len(), "{context}");
-    let exact = |s: &State| (s.remaining, s.blocked, s.retry == Duration::MAX, s.retry.is_zero());
+    let exact =
+        |s: &State| (s.remaining, s.blocked.is_some(), s.retry == Duration::MAX, s.retry.is_zero());
     for (one, other) in ours.iter().zip(theirs) {
         assert_eq!(exact(one), exact(other), "{one:?} {other:?} {context}");
         for (a, b) in [(one.reset, other.reset), (one.retry, other.retry), (one.full, other.full)] {

@@ -199,7 +199,7 @@ impl Model {
         let remaining = self.remaining(&name, &merged.rule);
         assert_eq!(state.remaining, remaining, "{item:?}");
         let blocked = merged.penalty.is_some() && self.is_blocked(&name);
-        assert_eq!(state.blocked, blocked, "{item:?}");
+        assert_eq!(state.blocked.is_some(), blocked, "{item:?}");
         let lets_in = (merged.cost == 0 || remaining >= merged.cost) && !blocked;
         assert_eq!(state.retry.is_zero(), lets_in, "{item:?} {state:?}");
     }
