@@ -145,7 +145,10 @@ impl Model {
         let mut after = self.windows.clone();
         after.retain(|_, (_, end)| *end > self.now);
         for item in &*call.items {
-            let whole = self.after(item.rule.window());
+            // Asked for by two rules, a counter has the longer window.
+            let same = call.items.iter().filter(|other| name(other) == name(item));
+            let longest = same.map(|other| other.rule.window()).max().unwrap_or_default();
+            let whole = self.after(longest);
             let window = after.entry(name(item)).or_insert((0, whole));
             window.1 = window.1.min(whole);
         }
