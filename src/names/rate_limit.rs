@@ -81,9 +81,8 @@ macro_rules! __rate_limit_names {
         // Settings of the policy that was named last.
         impl RateLimitLayer {
             /// The policy's name, which clients see and counters are kept under: see
-            /// [`Policy::name`](::lockgate::Policy::name). Default `default`; two layers whose quotas differ
-            /// must not both be left at that: for a key they have in common, the quota of the longer window
-            /// would not hold.
+            /// [`Policy::name`](::lockgate::Policy::name). Default: clients read `default`, and layers count
+            /// together for a key only if their quotas are the same.
             #[must_use]
             pub fn name(self, name: &str) -> Self {
                 Self { gate: self.gate.name(name) }

@@ -29,7 +29,7 @@
 //!
 //! By fixed windows, sliding windows or GCRA: [`Quota`] says what each of them lets in at worst. It is the
 //! store that decides, by its own clock, for all processes together. Policies of one name count together for a
-//! key, wherever they stand; when two layers around one handler have the same policy for one key, the
+//! key, wherever they stand (those without a name: of one quota); when two layers around one handler have the same policy for one key, the
 //! request is charged once (and a warning says so), unless their quotas differ, or the outer one takes less or
 //! only watches.
 //!

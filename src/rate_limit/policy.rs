@@ -20,6 +20,8 @@ use crate::{clock::LONGEST, outage::Outage, store::Penalty};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     name: Arc<str>,
+    /// Under which it is counted.
+    counter: Arc<str>,
     quota: Quota,
     cost: u64,
     penalty: Option<(u32, Duration)>,
@@ -33,12 +35,14 @@ pub struct Policy {
 const MOST_LEASED: u32 = 10_000;
 
 impl Policy {
-    /// A policy named `default`: each request costs 1, refusals are enforced and have no further
+    /// A policy that clients know as `default`, and that counts together with those of the same quota that
+    /// have no name either: each request costs 1, refusals are enforced and have no further
     /// consequence, and while the store is away this process limits by itself.
     #[must_use]
     pub fn new(quota: Quota) -> Self {
         Self {
             name: "default".into(),
+            counter: unnamed(quota),
             quota,
             cost: 1,
             penalty: None,
@@ -54,10 +58,14 @@ impl Policy {
     /// sliding windows and GCRA count apart.) So policies that are meant to differ need names that do, also
     /// in different layers: of two quotas that share a counter, the shorter window ends what the longer one
     /// has counted, which then does not hold. Letters, digits, `-`, `_` and `.`; all else becomes `-`.
+    ///
+    /// Default: clients read `default`, and the quota itself is the counter's name, so that layers
+    /// nobody has named do not get in each other's way; such a quota counts anew when it is changed.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         self.name = name.chars().map(|c| if plain(c) { c } else { '-' }).collect::<String>().into();
+        self.counter = Arc::clone(&self.name);
         self
     }
 
@@ -159,7 +167,7 @@ impl Policy {
     }
 
     pub(super) fn counter(&self) -> &Arc<str> {
-        &self.name
+        &self.counter
     }
 
     pub(super) fn default_cost(&self) -> u64 {
@@ -183,6 +191,13 @@ impl Policy {
     pub(super) fn remembered(&self) -> Option<Duration> {
         self.remember
     }
+}
+
+/// What a policy without a name is counted under: `~`, which no name has, and its quota. Two layers that nobody
+/// has named are two limits, not one that the shorter window ends for both.
+fn unnamed(quota: Quota) -> Arc<str> {
+    let (limit, window, most) = (quota.limit(), quota.window().as_millis(), quota.capacity());
+    format!("~{limit}.{window}.{most}").into()
 }
 
 impl From<Quota> for Policy {

@@ -90,7 +90,7 @@ impl RateStatus {
     pub(super) fn has_charged(&self, group: Option<&Key>, question: &Question) -> Charged {
         let same = self.0.ask.questions.iter().find(|charged| {
             charged.counts()
-                && charged.policy.label() == question.policy.label()
+                && charged.policy.counter() == question.policy.counter()
                 && charged.key == question.key
                 && self.0.ask.group.as_ref() == group
         });

@@ -50,11 +50,26 @@ fn what_counts_by_time_is_not_leased() {
 #[tokio::test(start_paused = true)]
 async fn a_changed_quota_keeps_what_was_spent() {
     let store = Store::memory();
-    admitted(&store.rate_limit(minute(10)).check("x", 8).await.unwrap(), 2);
-    admitted(&store.rate_limit(minute(20)).check("x", 1).await.unwrap(), 11);
-    refused(&store.rate_limit(minute(5)).check("x", 1).await.unwrap(), &["default"]);
+    let limit = |n| store.rate_limit(Policy::new(minute(n)).name("p"));
+    admitted(&limit(10).check("x", 8).await.unwrap(), 2);
+    admitted(&limit(20).check("x", 1).await.unwrap(), 11);
+    refused(&limit(5).check("x", 1).await.unwrap(), &["p"]);
     // What was said of five is not said of twenty.
-    admitted(&store.rate_limit(minute(20)).check("x", 1).await.unwrap(), 10);
+    admitted(&limit(20).check("x", 1).await.unwrap(), 10);
+}
+
+/// Two layers nobody has named are two limits: the shorter window must not end what the longer one counts.
+#[tokio::test(start_paused = true)]
+async fn policies_without_a_name_count_apart_by_their_quotas() {
+    let store = Store::memory();
+    let (login, api) = (minute(3), Quota::requests(100).per(SECOND));
+    for spent in 0..6 {
+        let _ = store.rate_limit(api).peek("x", 1).await.unwrap();
+        admitted(&store.rate_limit(api).check("x", 1).await.unwrap(), 99);
+        let decision = store.as_another_process().rate_limit(login).check("x", 1).await.unwrap();
+        assert_eq!(decision.is_admitted(), spent < 3, "{spent}");
+        tokio::time::sleep(SECOND).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -234,7 +234,8 @@ async fn quotas_are_by_request_and_asked_for_now_and_then() {
 }
 
 fn nested(store: &Store, inner: Quota) -> (Limit, Limit) {
-    (by("a", minute(10)).store(store), by("a", inner).store(store))
+    let named = |quota| by("a", quota).name("p").store(store);
+    (named(minute(10)), named(inner))
 }
 
 async fn both(limits: &(Limit, Limit)) -> (FakeView, bool) {
@@ -259,7 +260,8 @@ async fn the_same_policy_twice_is_charged_once() {
     assert_eq!(faults.seen("charge"), 1);
     let other = store.as_another_process();
     let key = Key::header("a", b"1");
-    assert_eq!(other.rate_limit(minute(10)).peek(key, 1).await.unwrap().remaining(), 9);
+    let limit = other.rate_limit(Policy::new(minute(10)).name("p"));
+    assert_eq!(limit.peek(key, 1).await.unwrap().remaining(), 9);
 }
 
 /// The inner quota might be the stricter one: it is not left out.

@@ -123,7 +123,8 @@ async fn one_counter_that_is_named_twice_lets_in_no_more_than_either() {
     let slow = minute(20);
     for [a, b] in [[quick, slow], [quick.sliding(), slow.sliding()], [quick.gcra(), slow.gcra()]] {
         for (first, second) in [(a, b), (b, a)] {
-            let limit = Store::memory().rate_limit(first).and(second);
+            let [one, other] = [first, second].map(|quota| Policy::new(quota).name("p"));
+            let limit = Store::memory().rate_limit(one).and(other);
             let mut passed = [0; 59];
             for spent in &mut passed {
                 for _ in 0..20 {
