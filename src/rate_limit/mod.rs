@@ -37,7 +37,8 @@
 //!
 //! While the store is away, each process goes on alone with its share of the quota, starting from what was
 //! left when it was last heard of ([`Outage::Local`](crate::Outage)); a policy may also admit everybody, or refuse with 503.
-//! No refusal ever counts as an outage. Responses have no fields then, and handlers no [`RateStatus`].
+//! Several policies are then asked one after the other, and what one refuses the others have counted: less is let in,
+//! never more. No refusal ever counts as an outage. Responses have no fields then, and handlers no [`RateStatus`].
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockgate::Error> {
