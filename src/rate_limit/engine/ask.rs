@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::ways::Spot;
 use crate::{
@@ -35,6 +35,10 @@ pub(in crate::rate_limit) struct Ask {
     /// Under which all of them are counted together.
     pub(in crate::rate_limit) group: Option<Key>,
 }
+
+/// Questions of one tag, by their places.
+pub(super) type Group<'a> = (&'a Key, SmallVec<[usize; 2]>);
+pub(super) type Groups<'a> = SmallVec<[Group<'a>; 1]>;
 
 impl Question {
     pub(in crate::rate_limit) fn new(policy: &Arc<Policy>, key: Key, cost: u64) -> Self {
@@ -116,6 +120,19 @@ impl Ask {
             [_] => question.cost,
             all => all.iter().filter(same).map(|other| other.cost).sum(),
         }
+    }
+
+    /// These questions by their tags, in the order of their first.
+    pub(super) fn groups(&self, members: impl Iterator<Item = usize>) -> Groups<'_> {
+        let mut groups = Groups::new();
+        for at in members {
+            let tag = self.tag(&self.questions[at]);
+            match groups.iter_mut().find(|group| group.0 == tag) {
+                Some(group) => group.1.push(at),
+                None => groups.push((tag, smallvec![at])),
+            }
+        }
+        groups
     }
 
     /// Those that can keep the request out.

@@ -8,13 +8,12 @@ use tokio::time::Instant;
 
 use super::{
     Engine,
-    ask::{Ask, Question},
+    ask::{Ask, Group, Groups, Question},
     lease::Spent,
     receipt::Receipt,
 };
 use crate::{
     error::Error,
-    key::Key,
     outage::Outage,
     rate_limit::decision::{Decision, PolicyDecision, Told},
     store::{Charge, Charged, Item, States, Store},
@@ -27,10 +26,6 @@ pub(in crate::rate_limit) struct Checked {
     /// Dropped, it gives all of it back; see [`Receipt::keep`].
     pub(in crate::rate_limit) receipt: Receipt,
 }
-
-/// Questions of one tag.
-type Group<'a> = (&'a Key, SmallVec<[usize; 2]>);
-type Groups<'a> = SmallVec<[Group<'a>; 1]>;
 
 /// What the store said.
 #[derive(Debug)]
@@ -95,7 +90,7 @@ impl Engine {
             return Ok(Decision { admitted: false, local: false, each });
         }
         let counting = ask.questions.iter().enumerate().filter(|(_, q)| q.counts());
-        let groups = groups(ask, counting.map(|(at, _)| at));
+        let groups = ask.groups(counting.map(|(at, _)| at));
         let answers = join_all(groups.iter().map(|group| checking.call(group, 0))).await;
         for ((_, members), answer) in groups.iter().zip(answers) {
             checking.tell(members, &answer?, true);
@@ -143,14 +138,14 @@ impl<'a> Checking<'a> {
                         let has_units = self.engine.has_units(ask.spot(question));
                         *other != at && !settled.contains(other) && !has_units
                     });
-                    let unasked = groups(ask, others.map(|(other, _)| other));
+                    let unasked = ask.groups(others.map(|(other, _)| other));
                     return Ok(self.refuse(&unasked).await);
                 }
                 None => {}
             }
         }
         let unpaid = ask.binding().filter(|(at, _)| !settled.contains(at));
-        let groups = groups(ask, unpaid.map(|(at, _)| at));
+        let groups = ask.groups(unpaid.map(|(at, _)| at));
         // Calls that come after a charge, in which it may have to be given back.
         let more = groups.len() > 1 || ask.questions.iter().any(|each| each.policy.is_shadow());
         let mut rest = &groups[..];
@@ -309,17 +304,4 @@ impl<'a> Checking<'a> {
             }
         }
     }
-}
-
-/// By tag, in the order of their first.
-fn groups(ask: &Ask, members: impl Iterator<Item = usize>) -> Groups<'_> {
-    let mut groups = Groups::new();
-    for at in members {
-        let tag = ask.tag(&ask.questions[at]);
-        match groups.iter_mut().find(|group| group.0 == tag) {
-            Some(group) => group.1.push(at),
-            None => groups.push((tag, smallvec![at])),
-        }
-    }
-    groups
 }
