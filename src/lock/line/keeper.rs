@@ -26,6 +26,9 @@ use crate::{
 /// what a dead process before this one costs beyond its accept window.
 const LOOK: Duration = ACCEPT_WINDOW;
 
+/// So long before its end a place is kept for longer, if somebody wants it: a call and what may delay it.
+const IN_TIME: Duration = Duration::from_millis(10);
+
 /// How long the line keeps trying while the store is away. Requests get an answer soon, not late.
 const OUTAGE: Duration = Duration::from_millis(500);
 
@@ -89,16 +92,34 @@ impl Keeper {
             next = match next {
                 Next::Look(place) => self.look(place).await,
                 Next::Pause(place, pause) => {
-                    let (bell, offered) = (Arc::clone(&self.bell), Arc::clone(&place.offered));
-                    tokio::select! {
-                        () = offered.notified() => {}
-                        () = bell.notified() => {}
-                        () = tokio::time::sleep(pause + self.jitter()) => {}
-                    }
+                    self.pause(&place, pause).await;
                     Next::Look(place)
                 }
                 Next::Ended => return,
             };
+        }
+    }
+
+    /// Until it is told something, or it is time to look again.
+    async fn pause(&self, place: &Place, pause: Duration) {
+        let (bell, offered) = (Arc::clone(&self.bell), Arc::clone(&place.offered));
+        let look = async {
+            let at = Instant::now() + pause + self.jitter();
+            // The place was taken for those who waited then. Who has come since may wait for longer: for them
+            // it is kept before it ends, or those who came later to other processes would be served first.
+            let before = place.until.checked_sub(IN_TIME).unwrap_or(place.until);
+            if before < at && Instant::now() < before {
+                tokio::time::sleep_until(before).await;
+                if self.lines.waits_beyond(&self.name, place.until) {
+                    return;
+                }
+            }
+            tokio::time::sleep_until(at.min(place.until.max(Instant::now() + IN_TIME))).await;
+        };
+        tokio::select! {
+            () = offered.notified() => {}
+            () = bell.notified() => {}
+            () = look => {}
         }
     }
 

@@ -81,6 +81,12 @@ impl Lines {
         }
     }
 
+    /// Whether somebody waits for longer than this.
+    pub(super) fn waits_beyond(&self, name: &Name, moment: Instant) -> bool {
+        let mut lines = self.lines.lock();
+        lines.get(name).is_some_and(|line| line.waiters.iter().any(|one| one.until > moment))
+    }
+
     pub(super) fn note_busy(&self, name: &Name, busy: Busy) {
         if let Some(line) = self.lines.lock().get(name) {
             line.busy = Some(busy);

@@ -21,6 +21,8 @@ pub(in crate::lock) struct Place {
     /// Where it comes back to if an offer lapsed before it was confirmed; 0 = at the tail.
     pub(super) old_seq: u64,
     joins: u32,
+    /// How long the store keeps it.
+    pub(super) until: Instant,
 }
 
 /// What a look at the store came to.
@@ -35,13 +37,15 @@ impl Place {
     pub(super) fn new(store: &Store, name: &Name) -> Self {
         let attempt = Attempt::new(store, &name.0, name.1);
         let offered = store.hints().place(&attempt.me);
-        Self { attempt, store: store.clone(), offered, seq: 0, old_seq: 0, joins: 0 }
+        let until = Instant::now();
+        Self { attempt, store: store.clone(), offered, seq: 0, old_seq: 0, joins: 0, until }
     }
 
     /// Those who waited behind a holder of this process have no place yet: the first of them gets the
     /// one it would have, had it asked when it came.
-    pub(super) fn call(&self, front: &Front) -> Acquire {
+    pub(super) fn call(&mut self, front: &Front) -> Acquire {
         let Front { asking, came, last, .. } = front;
+        self.until = *last;
         let old_seq = if self.joins == 0 && self.old_seq == 0 { *came } else { self.old_seq };
         Acquire {
             key: self.attempt.key.clone(),
@@ -54,12 +58,12 @@ impl Place {
         }
     }
 
-    pub(super) async fn look(self, front: &Front) -> Looked {
+    pub(super) async fn look(mut self, front: &Front) -> Looked {
         let call = self.call(front);
         self.send(call, &front.asking).await
     }
 
-    pub(super) async fn try_once(self, front: &Front) -> Looked {
+    pub(super) async fn try_once(mut self, front: &Front) -> Looked {
         let call = Acquire { wait: None, ..self.call(front) };
         self.send(call, &front.asking).await
     }

@@ -256,3 +256,28 @@ async fn a_lingering_lock_is_had_again_for_nothing_and_given_up_when_wanted() {
     drop(request().wait(SECOND).acquire().await.unwrap());
     drop(free(&store).await);
 }
+
+/// The process's place was taken for one who does not wait for long. Who lined up behind him waits for
+/// longer, and does not lose the place to those who come to other processes later.
+#[tokio::test(start_paused = true)]
+async fn a_place_is_kept_for_those_who_came_after_it_was_taken() {
+    let store = Store::memory();
+    let [second, third] = [(); 2].map(|()| store.as_another_process());
+    let log = Log::default();
+    let own = store.lock("x").acquire().await.unwrap();
+    let mut tasks = vec![log.waiter(0, second.lock("x"), 80 * MS).await];
+    // Beyond the time in which the lock is passed on without asking the store.
+    tokio::time::sleep(20 * MS).await;
+    let hasty = store.lock("x").wait(40 * MS);
+    let hasty = tokio::spawn(async move { drop(hasty.acquire().await.unwrap_err()) });
+    tokio::time::sleep(MS).await;
+    // The place is taken now, for as long as the hasty one waits.
+    drop(own);
+    tokio::time::sleep(MS).await;
+    tasks.push(log.waiter(1, store.lock("x"), Duration::ZERO).await);
+    tokio::time::sleep(50 * MS).await;
+    tasks.push(log.waiter(2, third.lock("x"), Duration::ZERO).await);
+    all(tasks).await;
+    hasty.await.unwrap();
+    assert_eq!(log.names(), [0, 1, 2]);
+}
