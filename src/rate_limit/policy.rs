@@ -116,8 +116,8 @@ impl Policy {
     /// store. Default: every request is a charge of its own. At most 10,000.
     ///
     /// Never admits more than the quota: what is leased is charged, and lapses with its window. It may refuse
-    /// early: what other processes have leased of a key and not spent is not there for this one, at most `n - 1`
-    /// for each of them. Leases that are not used for a second are given back, and so are all by
+    /// early: what a process has leased of a key and not spent is not there for the others, and what it is fetching
+    /// is not there for those who ask it meanwhile, at most `n` for each process. Leases that are not used for a second are given back, and so are all by
     /// [`Store::shutdown`](crate::Store::shutdown); a process that dies keeps what it has leased until the window ends.
     /// Requests that cost anything else than 1 are charged one by one, and so are those of a policy with a
     /// [penalty](Self::penalty), whose refusals have to be counted one by one.

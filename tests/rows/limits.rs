@@ -130,7 +130,8 @@ pub(crate) async fn the_handler_can_say_what_it_cost(case: Case) {
     assert_eq!(violated(costs("0").send().await), ["handler"]);
 }
 
-/// Never more than the quota, whoever has leased of it; a few may be refused early.
+/// Never more than the quota, whoever has leased of it. Refused early are at most as many as two processes
+/// have leased, or are fetching, while others ask: five each.
 pub(crate) async fn processes_lease_of_one_quota(case: Case) {
     let other = case.plan().await.framework(case.framework.other());
     let (one, other) = (case.site().await, other.start().await);
@@ -144,5 +145,5 @@ pub(crate) async fn processes_lease_of_one_quota(case: Case) {
             answer => drop(violated(answer)),
         }
     }
-    assert!((16..=20).contains(&passed), "{passed} of 20");
+    assert!((10..=20).contains(&passed), "{passed} of 20");
 }
