@@ -53,7 +53,8 @@ macro_rules! __rate_limit_names {
 
             /// And this layer's policies: a request has to be within all of them, and is charged to all or
             /// to none. Settings of a policy are those of the one that was named last, so give the other
-            /// one its own before it is handed over.
+            /// one its own before it is handed over; a name above all, for clients cannot tell two that are
+            /// called `default` apart.
             ///
             /// Policies whose keys are the same for a request, and all of a [group](Self::group_by), are
             /// decided in one call. Others are asked one after the other; if one refuses, what was charged to

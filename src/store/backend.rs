@@ -76,6 +76,7 @@ impl Token {
         let mut nonce = [0; uuid::fmt::Simple::LENGTH];
         let nonce: &str = uuid::Uuid::new_v4().simple().encode_lower(&mut nonce);
         let parts = [nonce.as_bytes(), b":", node.as_str().as_bytes()];
+        // Of nonce and node 49 are needed, and one copy makes the shared text of them.
         let mut text = [0; 64];
         let length = parts.iter().fold(0, |at, part| {
             text[at..at + part.len()].copy_from_slice(part);
