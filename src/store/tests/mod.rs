@@ -29,6 +29,7 @@ mod rates;
 mod redis_only;
 mod repairs;
 mod rig;
+mod rounds;
 mod runs;
 mod shards;
 mod shared;
