@@ -13,12 +13,12 @@ use futures_util::{
 };
 use lockgate::{
     Reply,
-    gate::{Asked, Attended, Gate, Kept, Outcome, Parting, Reading, Verdict, attend},
+    gate::{Asked, Attended, Gate, Kept, Outcome, Parting, PickUp, Reading, Room, Verdict, attend},
 };
 
 use crate::{
     body::{is_sent_without_body, keep},
-    framework::{RequestView, apply, head},
+    framework::{RequestView, apply, fields, head},
     parking::{Parking, read_whole},
     reply::{Refused, add_fields, response},
     timed::time,
@@ -37,6 +37,13 @@ pub struct GateService<S, G> {
 impl<S, G> GateService<S, G> {
     pub(crate) fn new(inner: S, gate: G) -> Self {
         Self { inner: Rc::new(inner), gate }
+    }
+
+    fn passage(&self) -> Passage<S, G>
+    where
+        G: Clone,
+    {
+        Passage { inner: Rc::clone(&self.inner), gate: self.gate.clone() }
     }
 }
 
@@ -67,10 +74,8 @@ where
             Asked::Answer(reply) => {
                 Either::Right(Box::pin(async move { Ok(refuse(request, reply)) }))
             }
-            Asked::Enter(facts) => {
-                let passage = Passage { inner: Rc::clone(&self.inner), gate: self.gate.clone() };
-                Either::Right(Box::pin(passage.run(facts, request)))
-            }
+            Asked::Pass(ticket) => Either::Right(Box::pin(self.passage().pass(ticket, request))),
+            Asked::Enter(facts) => Either::Right(Box::pin(self.passage().run(facts, request))),
         }
     }
 }
@@ -89,7 +94,7 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
         match self.gate.enter(facts).await {
             Verdict::Pass(ticket) => self.pass(ticket, request).await,
             Verdict::Answer(reply) => Ok(refuse(request, reply)),
-            Verdict::Busy(reply) => {
+            Verdict::Busy(reply, _) => {
                 Parking::park(&mut request);
                 Ok(refuse(request, reply))
             }
@@ -98,7 +103,7 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
 
     async fn pass<B>(
         self,
-        ticket: G::Ticket,
+        mut ticket: G::Ticket,
         mut request: ServiceRequest,
     ) -> Result<Answer<B>, Error>
     where
@@ -126,6 +131,9 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
             Err(error) => Refused::of(error)
                 .map_or(Outcome::Failed, |refused| Outcome::Answered(refused.reply().status)),
         });
+        if let Attended::Ended(Ok(response)) = &ended {
+            self.gate.hear(&mut ticket, || fields(response.headers()));
+        }
         let parting = self.gate.leave(ticket, outcome).await;
         match ended {
             Attended::Ended(Ok(response)) => {
@@ -157,8 +165,8 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
                 let kept = Kept::new(self.gate, ticket, reading);
                 return answer.map_body(|_, body| EitherBody::right(keep(body, kept)));
             }
-            Parting::Accept { parked, limit } => match parking.take() {
-                Some(payload) => self.accept(parked, answer.request(), payload, limit).await,
+            Parting::Accept { parked, room, slot: _ } => match parking.take() {
+                Some(payload) => self.accept(parked, answer.request(), payload, room).await,
                 None => None,
             },
         };
@@ -170,12 +178,17 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
 
     async fn accept(
         &self,
-        parked: G::Parked,
+        mut parked: G::Parked,
         request: &HttpRequest,
         payload: Payload,
-        limit: usize,
+        mut room: Room,
     ) -> Option<Reply> {
-        let body = read_whole(request, payload, limit).await?;
+        // What it may want to change would be seen by nobody any more.
+        let body = match self.gate.pick_up(&mut parked, &mut RequestView::new(request)) {
+            PickUp::Whole => read_whole(request, payload, &mut room).await,
+            PickUp::Head => None,
+            PickUp::Nothing => return None,
+        };
         self.gate.accept(parked, head(request), body).await
     }
 }

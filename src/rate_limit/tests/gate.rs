@@ -36,10 +36,10 @@ async fn enter(limit: &Limit, view: &mut FakeView) -> Result<RateLimitTicket, Re
                 limit.show(&ticket, view);
                 Ok(ticket)
             }
-            Verdict::Answer(reply) | Verdict::Busy(reply) => Err(reply),
+            Verdict::Answer(reply) | Verdict::Busy(reply, _) => Err(reply),
         },
         Asked::Answer(reply) => Err(reply),
-        Asked::Skip => panic!("skipped"),
+        Asked::Skip | Asked::Pass(_) => panic!("skipped"),
     }
 }
 
@@ -249,6 +249,7 @@ async fn both(limits: &(Limit, Limit)) -> (FakeView, bool) {
             false
         }
         Asked::Answer(reply) => panic!("{reply:?}"),
+        Asked::Pass(_) => panic!("it asks the store"),
     };
     (view, skipped)
 }
@@ -317,7 +318,7 @@ async fn inner_limits(outer: impl Fn(Limit) -> Limit) -> bool {
         let Ok(_outer) = enter(&outer, &mut view).await else { return true };
         match inner.ask(&mut view) {
             Asked::Answer(_) => return true,
-            Asked::Skip => {}
+            Asked::Skip | Asked::Pass(_) => {}
             Asked::Enter(facts) => {
                 if matches!(inner.enter(facts).await, Verdict::Answer(_)) {
                     return true;
