@@ -60,5 +60,5 @@ pub use self::{
         Refusal, Requests, Standing,
     },
     reply::{Fields, Reply},
-    store::{JobId, JobState, Loss, Store},
+    store::{JobId, JobState, Loss, OnFailure, Store},
 };

@@ -17,7 +17,7 @@ use crate::{
     },
     key::{SHARDS, digest, hex},
     reply::{Reply, problem},
-    store::{Caps, Enqueue, Enqueued, JobId, JobState},
+    store::{Caps, Enqueue, Enqueued, JobId, JobPolicy, JobState},
 };
 
 type Owner<N> = dyn Fn(&N) -> Option<String> + Send + Sync;
@@ -222,10 +222,10 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
             key: parked.key.clone(),
             id: id.clone(),
             envelope: write_request(head, headers, max_attempts, &body),
-            again,
-            max_attempts,
+            policy: JobPolicy { again, max_attempts, ..JobPolicy::default() },
             record: record.map(|record| (record, hex(&print[..16]), RECORD)),
             caps: self.0.caps,
+            merge: None,
             owner,
         };
         let (store, lock) = (&parked.store, parked.key.hashed());
@@ -235,12 +235,12 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
                 store.room::<Workers>().look(store, &id).await;
                 Some(self.accepted(&id, JobState::Queued, Some(position)))
             }
-            Ok(Enqueued::Known(id)) => Some(self.known(&parked, &id).await),
+            Ok(Enqueued::Known(id) | Enqueued::Merged(id)) => Some(self.known(&parked, &id).await),
             Ok(Enqueued::Mismatch) => {
                 let title = "This Idempotency-Key was used for another request";
                 Some(Reply::problem(422, problem::KEY_REUSED, title))
             }
-            Ok(Enqueued::Full) => {
+            Ok(Enqueued::Full | Enqueued::Unmanned) => {
                 tracing::warn!(node = %store.node(), %lock, "not deferred: a line is full");
                 None
             }

@@ -244,7 +244,7 @@ impl Rounds {
             if let Some(next) = due.next {
                 self.look_at(shard, now + next);
             }
-            for key in due.names {
+            for (key, _) in due.names {
                 if self.under_way.contains_key(&key) {
                     continue;
                 }

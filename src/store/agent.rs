@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use super::{
-    backend::{Backend, GaveBack, JobId, Mode, Settle, Step, Token, Verdict},
+    backend::{Backend, GaveBack, JobId, Mode, Settle, SettledRun, Step, Token, Verdict},
     lease::Lease,
     rounds::Rounds,
 };
@@ -239,7 +239,7 @@ async fn unclaim(
     job: &JobId,
 ) -> Result<GaveBack, Error> {
     let verdict = Verdict::Back { delay: Duration::from_millis(1), reason: "not started" };
-    let call = Settle { key: key.clone(), id: job.clone(), me: me.clone(), verdict };
-    let stood = backend.settle(call).await?;
+    let call = Settle { key: key.clone(), id: job.clone(), me: me.clone(), verdict, next: None };
+    let stood = backend.settle(call).await? != SettledRun::Lost;
     Ok(if stood { GaveBack::Left } else { GaveBack::Nothing })
 }

@@ -6,7 +6,8 @@ use bytes::Bytes;
 
 use super::{line::Member, shard::Job, visit::Visit};
 use crate::store::backend::{
-    ACCEPT_WINDOW, Claim, Claimed, Enqueue, Enqueued, JobId, JobState, Mode, Settle, Verdict,
+    ACCEPT_WINDOW, Claim, Claimed, Enqueue, Enqueued, JobId, JobState, Mode, Run, Settle,
+    SettledRun, Verdict,
 };
 
 impl Visit<'_> {
@@ -71,8 +72,8 @@ impl Visit<'_> {
             state: JobState::Queued,
             run: None,
             attempts: 0,
-            max_attempts: call.max_attempts,
-            again: call.again,
+            max_attempts: call.policy.max_attempts,
+            again: call.policy.again,
             reason: "",
             owner: call.owner,
             accepted_us: self.now.us,
@@ -173,7 +174,7 @@ impl Visit<'_> {
         if fresh {
             self.tell_all(&call.id);
         }
-        Claimed::Claimed { fence, attempt, envelope, accepted_us }
+        Claimed::Claimed(Run { id: call.id.clone(), fence, attempt, envelope, accepted_us })
     }
 
     fn bury(&mut self, seq: u64, id: JobId, retention: Duration) -> Claimed {
@@ -193,19 +194,19 @@ impl Visit<'_> {
         Claimed::Dead(id)
     }
 
-    pub(super) fn settle(&mut self, call: Settle) -> bool {
+    pub(super) fn settle(&mut self, call: Settle) -> SettledRun {
         let Settle { id, me, verdict, .. } = call;
         let now = self.now.ms;
         let Some(job) = self.jobs.get_mut(&id, now).filter(|job| job.run.as_ref() == Some(&me))
         else {
-            return false;
+            return SettledRun::Lost;
         };
         if job.state != JobState::Running {
-            return true;
+            return SettledRun::Stands(None);
         }
         let holds = Member::holds(Mode::Exclusive, &me);
         if self.line.deadline(&holds).is_none_or(|deadline| deadline <= now) {
-            return false;
+            return SettledRun::Lost;
         }
         self.line.take(&holds);
         let (seq, bytes) = (job.seq, job.bytes);
@@ -222,7 +223,7 @@ impl Visit<'_> {
         }
         self.move_on();
         self.tell_all(&id);
-        true
+        SettledRun::Stands(None)
     }
 
     pub(super) fn cancel(&mut self, id: &JobId, retention: Duration) -> Option<JobState> {

@@ -15,6 +15,7 @@ mod locks;
 mod post;
 mod rate;
 mod shard;
+mod steps;
 mod visit;
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
@@ -30,9 +31,8 @@ use self::{
 };
 use super::{
     backend::{
-        Acquire, Acquired, Backend, Charge, Charged, Claim, Claimed, Counter, Due, Enqueue,
-        Enqueued, GaveBack, JobId, JobState, JobView, Mode, Node, Renewal, Settle, SettleCharge,
-        State, Step, Token,
+        Acquire, Acquired, Backend, Charge, Charged, Counter, GaveBack, JobId, JobState, Mode,
+        Node, Renewal, SettleCharge, State, Step, Token,
     },
     hints::{Hint, Hints},
     rate::bounded,
@@ -202,51 +202,6 @@ impl Backend for Memory {
     fn limiters(&self, node: Node, lease: Duration) -> Step<'_, usize> {
         let now = Now::of(self.clock.now_us());
         done(live(&mut self.limiters.lock(), node, lease, now).1)
-    }
-
-    fn enqueue(&self, call: Enqueue) -> Step<'_, Enqueued> {
-        let key = call.key.clone();
-        done(self.visit(&key, |visit| visit.enqueue(call)))
-    }
-
-    fn claim(&self, call: Claim) -> Step<'_, Claimed> {
-        done(self.visit(&call.key, |visit| visit.claim(&call)))
-    }
-
-    fn settle(&self, call: Settle) -> Step<'_, bool> {
-        let key = call.key.clone();
-        done(self.visit(&key, |visit| visit.settle(call)))
-    }
-
-    fn cancel(&self, id: JobId, retention: Duration) -> Step<'_, Option<JobState>> {
-        done(self.cancel_job(&id, retention))
-    }
-
-    fn job(&self, id: JobId) -> Step<'_, Option<JobView>> {
-        done(self.at(id.shard(), |shard, now| shard.job(&id, now)))
-    }
-
-    fn heads(&self, keys: Vec<Key>) -> Step<'_, Vec<Option<JobId>>> {
-        let one = |key: &Key| self.at(key.shard(), |shard, now| shard.head(key, now));
-        done(keys.iter().map(one).collect())
-    }
-
-    fn due(&self, shards: Vec<u16>, most: usize) -> Step<'_, Vec<Due>> {
-        let mut room = most;
-        let one = |shard: &u16| {
-            let due = self.at(*shard, |shard, now| shard.due(room, now));
-            room -= due.names.len();
-            due
-        };
-        done(shards.iter().map(one).collect())
-    }
-
-    fn watch(&self, node: Node, lease: Duration, most: usize) -> Step<'_, Vec<u16>> {
-        done(self.watched_by(&node, lease, most))
-    }
-
-    fn present(&self, node: Node, lease: Duration) -> Step<'_, usize> {
-        done(self.count_workers(node, lease))
     }
 
     fn ping(&self) -> Step<'_, ()> {

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     key::Key,
-    store::backend::{Due, JobId, JobState, JobView, Renewal, Token},
+    store::backend::{Due, JobId, JobState, JobView, Past, Renewal, Token},
 };
 
 /// Values of each kind that a step looks at for their end. It makes fewer, so what has ended goes
@@ -149,7 +149,7 @@ impl Shard {
     pub(super) fn due(&mut self, most: usize, now: Now) -> Due {
         self.sweep(now);
         let due = self.facts.due.iter().take_while(|(at, _)| *at <= now.ms);
-        let mut names: Vec<_> = due.take(most + 1).map(|(_, name)| name.clone()).collect();
+        let mut names: Vec<_> = due.take(most + 1).map(|(_, name)| (name.clone(), None)).collect();
         if names.len() > most {
             names.truncate(most);
             return Due { names, next: Some(Duration::ZERO) };
@@ -193,6 +193,7 @@ impl Shard {
             owner: job.owner.clone(),
             watched: self.facts.watcher(now).is_some(),
             response: job.response.clone(),
+            past: Past::default(),
         })
     }
 

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{Acquired, Charged, Claimed, JobView, Mode, State},
+    store::backend::{Acquired, Charged, Claimed, JobView, Mode, Run, State},
 };
 
 /// Most real time of one run, and by how much what is left of a time may differ.
@@ -46,9 +46,9 @@ fn apart(reply: Reply) -> (Reply, Vec<Duration>) {
             let (plain, times) = apart_acquired(&reply);
             (Reply::HandedOn(gave_back, plain), times)
         }
-        Reply::Claimed(Claimed::Claimed { attempt, envelope, .. }) => {
-            let plain = Claimed::Claimed { fence: 0, attempt, envelope, accepted_us: 0 };
-            (Reply::Claimed(plain), vec![])
+        Reply::Claimed(Claimed::Claimed(run)) => {
+            let plain = Run { fence: 0, accepted_us: 0, ..run };
+            (Reply::Claimed(Claimed::Claimed(plain)), vec![])
         }
         Reply::Claimed(Claimed::Busy(left)) => (Reply::Claimed(Claimed::Busy(zero)), vec![left]),
         Reply::Claimed(Claimed::Later(left)) => (Reply::Claimed(Claimed::Later(zero)), vec![left]),

@@ -11,8 +11,8 @@ use crate::{
     Key,
     store::{
         backend::{
-            Acquire, Acquired, Caps, Claim, Claimed, Enqueue, Enqueued, JobId, Mode, Node, Renewal,
-            Settle, Token,
+            Acquire, Acquired, Caps, Claim, Claimed, Enqueue, Enqueued, JobId, JobPolicy, Mode,
+            Node, Renewal, Settle, Token,
         },
         rate,
     },
@@ -161,7 +161,7 @@ impl Clients {
             }
             Move::Settle(run, verdict) => {
                 let Claim { key, id, me, .. } = latest(&self.runs, run)?;
-                Call::Settle(Settle { key, id, me, verdict })
+                Call::Settle(Settle { key, id, me, verdict, next: None })
             }
             Move::LeaveRun(run) => {
                 let Claim { key, me, .. } = latest(&self.runs, run)?;
@@ -200,7 +200,7 @@ impl Clients {
                 }
                 self.latest = Some(call.clone());
             }
-            (Call::Claim(call), Reply::Claimed(Claimed::Claimed { .. })) => {
+            (Call::Claim(call), Reply::Claimed(Claimed::Claimed(_))) => {
                 self.runs.retain(|run| run.me != call.me);
                 self.runs.push(call.clone());
             }
@@ -262,8 +262,12 @@ impl Clients {
             id: JobId::new(&key),
             key,
             envelope: vec![b'x'; job.bytes].into(),
-            again: job.again,
-            max_attempts: job.max_attempts,
+            policy: JobPolicy {
+                again: job.again,
+                max_attempts: job.max_attempts,
+                ..JobPolicy::default()
+            },
+            merge: None,
             record: job.record.map(record),
             caps: Caps { resource_jobs: 4, resource_bytes: 60, shard_jobs: 6, shard_bytes: 90 },
             owner: String::new(),

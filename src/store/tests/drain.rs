@@ -197,7 +197,7 @@ impl Drain<'_> {
             let Some(id) = head else { break };
             let claim = visit(&key, &id, &Token::new(&self.worker));
             match self.step(Call::Claim(claim.clone())).await {
-                Reply::Claimed(Claimed::Claimed { .. }) => {
+                Reply::Claimed(Claimed::Claimed(_)) => {
                     return self.plan(WORK, Next::Settle(claim));
                 }
                 Reply::Claimed(Claimed::Busy(wait) | Claimed::Later(wait)) => {

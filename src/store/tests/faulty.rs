@@ -12,8 +12,8 @@ use crate::{
         Store,
         backend::{
             Acquire, Acquired, Backend, Charge, Charged, Claim, Claimed, Counter, Due, Enqueue,
-            Enqueued, GaveBack, JobId, JobState, JobView, Mode, Node, Renewal, Settle,
-            SettleCharge, State, Step, Token,
+            Enqueued, GaveBack, JobId, JobState, JobView, Jobs, Mode, Node, Renewal, Settle,
+            SettleCharge, SettledRun, State, Step, Token,
         },
         hints::Hints,
         memory::Memory,
@@ -176,6 +176,16 @@ impl Backend for Faulty {
         self.call("limiters", move |memory| memory.limiters(node, lease))
     }
 
+    fn ping(&self) -> Step<'_, ()> {
+        self.call("ping", Memory::ping)
+    }
+
+    fn listen(&self, node: Node, hints: &Arc<Hints>) -> Option<JoinHandle<()>> {
+        self.memory.listen(node, hints)
+    }
+}
+
+impl Jobs for Faulty {
     fn enqueue(&self, call: Enqueue) -> Step<'_, Enqueued> {
         self.call("enqueue", |memory| memory.enqueue(call))
     }
@@ -184,7 +194,7 @@ impl Backend for Faulty {
         self.call("claim", |memory| memory.claim(call))
     }
 
-    fn settle(&self, call: Settle) -> Step<'_, bool> {
+    fn settle(&self, call: Settle) -> Step<'_, SettledRun> {
         self.call("settle", |memory| memory.settle(call))
     }
 
@@ -210,14 +220,6 @@ impl Backend for Faulty {
 
     fn present(&self, node: Node, lease: Duration) -> Step<'_, usize> {
         self.call("present", move |memory| memory.present(node, lease))
-    }
-
-    fn ping(&self) -> Step<'_, ()> {
-        self.call("ping", Memory::ping)
-    }
-
-    fn listen(&self, node: Node, hints: &Arc<Hints>) -> Option<JoinHandle<()>> {
-        self.memory.listen(node, hints)
     }
 }
 

@@ -10,14 +10,18 @@ use crate::{
     error::Error,
     key::Key,
     store::{
-        backend::{Claim, Claimed, Enqueue, Enqueued, JobId, JobState, JobView, Settle, Verdict},
+        backend::{
+            Claim, Claimed, Enqueue, Enqueued, JobId, JobPolicy, JobState, JobView, Past, Run,
+            Settle, SettledRun, Verdict,
+        },
         redis::{Redis, read::Row, script},
     },
 };
 
 impl Redis {
     pub(super) async fn do_enqueue(&self, call: Enqueue) -> Result<Enqueued, Error> {
-        let Enqueue { key, id, envelope, again, max_attempts, record, caps, owner } = call;
+        let Enqueue { key, id, envelope, policy, record, caps, owner, .. } = call;
+        let JobPolicy { again, max_attempts, .. } = policy;
         let (record, print, life) =
             record.unwrap_or_else(|| ("-".into(), String::new(), Duration::ZERO));
         let more = [self.keys.job(&id), self.keys.request(&id), self.keys.record(&key, &record)];
@@ -60,15 +64,16 @@ impl Redis {
             number(millis(retention)),
         ];
         let mut row = self.line_script(&script::CLAIM, &key, more, own.into()).await?;
-        let word = row.text()?;
+        let (word, claimed) = (row.text()?, id);
         let id = |row: &mut Row| JobId::parse(&row.text()?).ok_or_else(|| row.odd());
         match word.as_str() {
-            "claimed" => Ok(Claimed::Claimed {
+            "claimed" => Ok(Claimed::Claimed(Run {
+                id: claimed,
                 fence: row.number()?,
                 attempt: u32::try_from(row.number()?).unwrap_or(u32::MAX),
                 envelope: row.bytes()?,
                 accepted_us: row.number()?,
-            }),
+            })),
             "busy" => Ok(Claimed::Busy(row.millis()?)),
             "later" => Ok(Claimed::Later(row.millis()?)),
             "moved" => Ok(Claimed::Moved(id(&mut row)?)),
@@ -78,8 +83,8 @@ impl Redis {
         }
     }
 
-    pub(super) async fn do_settle(&self, call: Settle) -> Result<bool, Error> {
-        let Settle { key, id, me, verdict } = call;
+    pub(super) async fn do_settle(&self, call: Settle) -> Result<SettledRun, Error> {
+        let Settle { key, id, me, verdict, .. } = call;
         let none = bytes::Bytes::new();
         let (verb, time, reason, response) = match verdict {
             Verdict::Done { response, retention } => ("done", retention, "", response),
@@ -105,8 +110,8 @@ impl Redis {
         ];
         let mut row = self.line_script(&script::SETTLE, &key, more, own.into()).await?;
         match row.text()?.as_str() {
-            "ok" => Ok(true),
-            "lost" => Ok(false),
+            "ok" => Ok(SettledRun::Stands(None)),
+            "lost" => Ok(SettledRun::Lost),
             _ => Err(row.odd()),
         }
     }
@@ -156,7 +161,8 @@ impl Redis {
         };
         let attempts = attempts.parse().unwrap_or(0);
         let reason = Some(reason).filter(|r| !r.is_empty());
-        Ok(Some(JobView { state, attempts, position, reason, owner, watched, response }))
+        let past = Past::default();
+        Ok(Some(JobView { state, attempts, position, reason, owner, watched, response, past }))
     }
 
     pub(super) async fn do_heads(&self, keys: Vec<Key>) -> Result<Vec<Option<JobId>>, Error> {

@@ -28,7 +28,7 @@ impl Redis {
             let next = row.text()?.parse().ok().map(Duration::from_millis);
             let mut names = Vec::new();
             while !row.is_empty() {
-                names.push(Key::from_store(&row.text()?));
+                names.push((Key::from_store(&row.text()?), None));
             }
             out.push(Due { names, next });
         }

@@ -6,8 +6,8 @@ use super::Truth;
 use crate::{
     clock::millis,
     store::backend::{
-        ACCEPT_WINDOW, Claim, Claimed, Enqueue, Enqueued, JobId, JobState, JobView, Mode, Settle,
-        Token, Verdict,
+        ACCEPT_WINDOW, Claim, Claimed, Enqueue, Enqueued, JobId, JobState, JobView, Mode, Past,
+        Run, Settle, Token, Verdict,
     },
 };
 
@@ -99,11 +99,12 @@ impl Truth {
                 owner: call.owner.clone(),
                 watched: false,
                 response: None,
+                past: Past::default(),
             },
             bytes: call.envelope.len() as u64,
             accepted_us: self.now * 1000,
-            again: call.again,
-            max_attempts: call.max_attempts,
+            again: call.policy.again,
+            max_attempts: call.policy.max_attempts,
             run: None,
             gone: None,
         });
@@ -144,11 +145,12 @@ impl Truth {
         let spent = !job.again || job.view.attempts >= job.max_attempts;
         let crashed = job.view.state == JobState::Running && spent && !mine;
         match reply {
-            Claimed::Claimed { fence, attempt, envelope, accepted_us } => {
+            Claimed::Claimed(Run { id, fence, attempt, envelope, accepted_us }) => {
                 assert!(!crashed, "it may have run, and must not run again");
                 job.view.attempts += u32::from(!mine);
                 assert_eq!((*attempt, *accepted_us), (job.view.attempts, job.accepted_us));
                 assert_eq!(envelope.len() as u64, job.bytes);
+                assert_eq!(*id, call.id);
                 job.view.state = JobState::Running;
                 job.view.reason = None;
                 job.run = Some(call.me.clone());
