@@ -1,88 +1,15 @@
-//! `enqueue.lua`, `claim.lua`, `settle.lua` and `cancel.lua`.
+//! `claim.lua` and `settle.lua`.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::{line::Member, shard::Job, visit::Visit};
 use crate::store::backend::{
-    ACCEPT_WINDOW, Claim, Claimed, Enqueue, Enqueued, JobId, JobState, Mode, Run, Settle,
-    SettledRun, Verdict,
+    ACCEPT_WINDOW, Claim, Claimed, JobId, JobState, Mode, Run, Settle, SettledRun, Verdict,
 };
 
 impl Visit<'_> {
-    pub(super) fn enqueue(&mut self, call: Enqueue) -> Enqueued {
-        let id = call.id.clone();
-        if let Some(job) = self.jobs.get(&id, self.now.ms) {
-            let position = self.line.position(job.seq, &id).unwrap_or(1);
-            return Enqueued::Stored { position };
-        }
-        if let Some(answer) = self.known(&call) {
-            return answer;
-        }
-        let bytes = call.envelope.len() as u64;
-        if self.is_full(&call, bytes) {
-            return Enqueued::Full;
-        }
-        let seq = self.next_seq();
-        self.facts.jobs += 1;
-        self.facts.bytes += bytes;
-        self.line.bytes += bytes;
-        self.line.jobs.insert((seq, id.clone()));
-        if let Some((record, print, life)) = &call.record {
-            let end = self.now.after(*life);
-            let name = (self.key.clone(), Arc::clone(record));
-            self.records.put(&name, (id.clone(), print.clone()), Some(end));
-        }
-        self.jobs.put(&id, self.new_job(call, seq, bytes), None);
-        match self.held_until() {
-            Some(last) => {
-                self.tell_holders(seq);
-                if self.facts.due.get(self.key).is_none() {
-                    self.arm(last);
-                }
-            }
-            None => self.move_on(),
-        }
-        let position = self.line.position(seq, &id).unwrap_or(1);
-        Enqueued::Stored { position }
-    }
-
-    /// Whether the request was accepted before, or its key was used for another one.
-    fn known(&self, call: &Enqueue) -> Option<Enqueued> {
-        let (record, print, _) = call.record.as_ref()?;
-        let name = (self.key.clone(), Arc::clone(record));
-        let (id, old) = self.records.get(&name, self.now.ms)?;
-        let same = old == print;
-        Some(if same { Enqueued::Known(id.clone()) } else { Enqueued::Mismatch })
-    }
-
-    fn is_full(&self, call: &Enqueue, bytes: u64) -> bool {
-        let caps = &call.caps;
-        self.line.jobs.len() as u64 >= caps.resource_jobs
-            || self.line.bytes + bytes > caps.resource_bytes
-            || self.facts.jobs >= caps.shard_jobs
-            || self.facts.bytes + bytes > caps.shard_bytes
-    }
-
-    fn new_job(&self, call: Enqueue, seq: u64, bytes: u64) -> Job {
-        Job {
-            lock: self.key.clone(),
-            seq,
-            state: JobState::Queued,
-            run: None,
-            attempts: 0,
-            max_attempts: call.policy.max_attempts,
-            again: call.policy.again,
-            reason: "",
-            owner: call.owner,
-            accepted_us: self.now.us,
-            bytes,
-            envelope: call.envelope,
-            response: None,
-        }
-    }
-
     pub(super) fn claim(&mut self, call: &Claim) -> Claimed {
         self.line.park = None;
         let Some((seq, first)) = self.line.first_job().cloned() else {
@@ -224,22 +151,6 @@ impl Visit<'_> {
         self.move_on();
         self.tell_all(&id);
         SettledRun::Stands(None)
-    }
-
-    pub(super) fn cancel(&mut self, id: &JobId, retention: Duration) -> Option<JobState> {
-        let job = self.jobs.get_mut(id, self.now.ms)?;
-        if job.state != JobState::Queued {
-            return Some(job.state);
-        }
-        job.state = JobState::Cancelled;
-        job.envelope = Bytes::new();
-        let (seq, bytes) = (job.seq, job.bytes);
-        self.jobs.end_at(id, Some(self.now.after(retention)));
-        self.end_job(seq, id, bytes);
-        self.line.take(&Member::Job(id.clone()));
-        self.move_on();
-        self.tell_all(id);
-        Some(JobState::Cancelled)
     }
 }
 

@@ -9,9 +9,11 @@
 //! Whatever is over is gone at once for every step, and its memory is freed by later steps.
 
 mod ends;
+mod enqueue;
 mod jobs;
 mod line;
 mod locks;
+mod pending;
 mod post;
 mod rate;
 mod shard;

@@ -1,6 +1,6 @@
 //! One shard: everything that one step may touch, behind one mutex.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -9,7 +9,7 @@ use super::{
     line::Line,
     post::Mail,
     rate::{Kept, Name},
-    visit::{RecordName, Visit},
+    visit::{RecordName, SCAN, Visit},
 };
 use crate::{
     key::Key,
@@ -60,6 +60,18 @@ pub(super) struct Facts {
     pub(super) bytes: u64,
     /// The node whose worker watches this shard, and until when.
     watch: Option<(Arc<str>, u64)>,
+    /// Jobs that wait outside of any line, and when they come back.
+    pub(super) late: Index<JobId>,
+    /// Number and bytes of those, of each lock that has any.
+    pub(super) lates: HashMap<Key, (u64, u64)>,
+    /// Jobs that have a deadline.
+    pub(super) exp: Index<JobId>,
+    /// The latest job of each group of a lock.
+    pub(super) groups: Expiring<RecordName, JobId>,
+    /// What requests were merged into.
+    pub(super) merged: Expiring<JobId, JobId>,
+    pub(super) expired: u64,
+    pub(super) cancelled: u64,
 }
 
 impl Facts {
@@ -67,6 +79,34 @@ impl Facts {
         let live = self.watch.as_ref().filter(|(_, end)| now.ms <= *end);
         live.map(|(node, _)| node)
     }
+
+    /// Entries that somebody has to take out.
+    #[cfg(test)]
+    fn indexed(&self) -> usize {
+        let jobs = self.late.iter().count() + self.lates.len() + self.exp.iter().count();
+        self.due.iter().count() + jobs
+    }
+}
+
+/// What one call of `due.lua` may still do.
+pub(super) struct Left {
+    pub(super) names: usize,
+    comes: usize,
+    ends: usize,
+}
+
+impl Left {
+    pub(super) fn new(names: usize) -> Self {
+        Self { names, comes: SCAN, ends: SCAN }
+    }
+}
+
+/// Jobs of an index whose time has come.
+fn ripe(index: &Index<JobId>, most: &mut usize, now: Now) -> Vec<JobId> {
+    let ripe = index.iter().take_while(|(at, _)| *at <= now.ms).take(*most);
+    let ripe = Vec::from_iter(ripe.map(|(_, id)| id.clone()));
+    *most -= ripe.len();
+    ripe
 }
 
 /// The keys j, b and r of a job in one: they get their TTL together.
@@ -85,6 +125,40 @@ pub(super) struct Job {
     pub(super) bytes: u64,
     pub(super) envelope: Bytes,
     pub(super) response: Option<Bytes>,
+    /// Its deadline.
+    pub(super) exp: Option<u64>,
+    /// Others may pass it while it waits for its retry.
+    #[expect(dead_code, reason = "a settlement will look at it")]
+    pub(super) skip: bool,
+    /// The job that has superseded it.
+    pub(super) by: Option<JobId>,
+    /// It ran at once, and stands in no line.
+    pub(super) direct: bool,
+}
+
+impl Job {
+    /// What is the same of all at first.
+    pub(super) fn new(lock: &Key, now: Now) -> Self {
+        Self {
+            lock: lock.clone(),
+            seq: 0,
+            state: JobState::Queued,
+            run: None,
+            attempts: 0,
+            max_attempts: 1,
+            again: false,
+            reason: "",
+            owner: String::new(),
+            accepted_us: now.us,
+            bytes: 0,
+            envelope: Bytes::new(),
+            response: None,
+            exp: None,
+            skip: false,
+            by: None,
+            direct: false,
+        }
+    }
 }
 
 impl Shard {
@@ -122,6 +196,8 @@ impl Shard {
         self.lines.sweep(now.ms, SWEEP);
         self.jobs.sweep(now.ms, SWEEP);
         self.records.sweep(now.ms, SWEEP);
+        self.facts.groups.sweep(now.ms, SWEEP);
+        self.facts.merged.sweep(now.ms, SWEEP);
     }
 
     /// `renew.lua`, one item.
@@ -145,18 +221,39 @@ impl Shard {
         true
     }
 
-    /// `due.lua`, one shard.
-    pub(super) fn due(&mut self, most: usize, now: Now) -> Due {
+    /// `due.lua`, one shard. What is left to be done is for the next call.
+    pub(super) fn due(&mut self, left: &mut Left, now: Now, post: &mut Vec<Mail>) -> Due {
         self.sweep(now);
-        let due = self.facts.due.iter().take_while(|(at, _)| *at <= now.ms);
-        let mut names: Vec<_> = due.take(most + 1).map(|(_, name)| (name.clone(), None)).collect();
-        if names.len() > most {
-            names.truncate(most);
-            return Due { names, next: Some(Duration::ZERO) };
+        for id in ripe(&self.facts.late, &mut left.comes, now) {
+            match self.lock_of(&id, now) {
+                Some(key) => self.visit(&key, now, post, |visit| visit.come_back(&id)),
+                None => self.facts.late.remove(&id),
+            }
         }
-        let mut later = self.facts.due.iter().skip_while(|(at, _)| *at <= now.ms);
-        let next = later.next().map(|(at, _)| Duration::from_millis(at - now.ms));
-        Due { names, next }
+        for id in ripe(&self.facts.exp, &mut left.ends, now) {
+            match self.lock_of(&id, now) {
+                Some(key) => self.visit(&key, now, post, |visit| visit.run_out(&id)),
+                None => self.facts.exp.remove(&id),
+            }
+        }
+        let due = self.facts.due.iter().take_while(|(at, _)| *at <= now.ms);
+        let mut names: Vec<_> = due.take(left.names + 1).map(|(_, name)| name.clone()).collect();
+        let later = self.facts.due.iter().skip_while(|(at, _)| *at <= now.ms).map(|(at, _)| at);
+        let first = |index: &Index<JobId>| index.iter().next().map(|(at, _)| at);
+        let mut next = later.chain(first(&self.facts.late)).chain(first(&self.facts.exp)).min();
+        if names.len() > left.names {
+            names.truncate(left.names);
+            next = Some(now.ms);
+        }
+        left.names -= names.len();
+        let with_head = |name: Key| {
+            let head = self.head(&name, now);
+            (name, head)
+        };
+        Due {
+            names: names.into_iter().map(with_head).collect(),
+            next: next.map(|at| Duration::from_millis(at.saturating_sub(now.ms))),
+        }
     }
 
     /// Whether this node watches the shard.
@@ -209,15 +306,18 @@ impl Shard {
     /// Values in here, of all kinds.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        let due = self.facts.due.iter().count();
-        self.lines.len() + self.jobs.len() + self.records.len() + self.counters.len() + due
+        let merges = self.facts.groups.len() + self.facts.merged.len();
+        let kept = self.lines.len() + self.jobs.len() + self.records.len() + self.counters.len();
+        kept + merges + self.facts.indexed()
     }
 
     #[cfg(test)]
     pub(super) fn lasting(&self) -> usize {
-        let due = self.facts.due.iter().count();
         let endless = [self.lines.endless(), self.jobs.endless()];
-        endless.iter().sum::<usize>() + self.records.endless() + self.counters.endless() + due
+        endless.iter().sum::<usize>()
+            + self.records.endless()
+            + self.counters.endless()
+            + self.facts.indexed()
     }
 
     #[cfg(test)]

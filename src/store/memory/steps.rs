@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use super::{Memory, done};
+use bytes::Bytes;
+
+use super::{Memory, done, shard::Left};
 use crate::{
     key::Key,
     store::backend::{
-        Claim, Claimed, Due, Enqueue, Enqueued, JobId, JobState, JobView, Jobs, Node, Settle,
-        SettledRun, Step,
+        Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobId, JobState, JobView, Jobs, Node,
+        Settle, SettledRun, Step,
     },
 };
 
@@ -15,6 +17,15 @@ impl Jobs for Memory {
     fn enqueue(&self, call: Enqueue) -> Step<'_, Enqueued> {
         let key = call.key.clone();
         done(self.visit(&key, |visit| visit.enqueue(call)))
+    }
+
+    fn begin_direct(&self, call: Direct) -> Step<'_, Option<JobId>> {
+        done(self.visit(&call.key, |visit| visit.begin_direct(&call)))
+    }
+
+    fn end_direct(&self, call: Direct, response: Option<Bytes>) -> Step<'_, ()> {
+        self.visit(&call.key, |visit| visit.end_direct(&call, response.as_ref()));
+        done(())
     }
 
     fn claim(&self, call: Claim) -> Step<'_, Claimed> {
@@ -40,13 +51,11 @@ impl Jobs for Memory {
     }
 
     fn due(&self, shards: Vec<u16>, most: usize) -> Step<'_, Vec<Due>> {
-        let mut room = most;
-        let one = |shard: &u16| {
-            let due = self.at(*shard, |shard, now| shard.due(room, now));
-            room -= due.names.len();
-            due
-        };
-        done(shards.iter().map(one).collect())
+        let (mut left, mut post) = (Left::new(most), Vec::new());
+        let one = |shard: &u16| self.at(*shard, |shard, now| shard.due(&mut left, now, &mut post));
+        let due = shards.iter().map(one).collect();
+        self.post.send(post);
+        done(due)
     }
 
     fn watch(&self, node: Node, lease: Duration, most: usize) -> Step<'_, Vec<u16>> {

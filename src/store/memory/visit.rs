@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Rows that one step may look at: a bound on its running time, not on the line.
-const SCAN: usize = 100;
+pub(super) const SCAN: usize = 100;
 
 /// An idempotency record is kept beside the lock it is about: of another lock it is another record.
 pub(super) type RecordName = (Key, Arc<str>);
@@ -217,24 +217,6 @@ impl Visit<'_> {
         self.facts.due.set(self.key, self.now.ms);
         if let Some(node) = self.facts.watcher(self.now).cloned() {
             self.tell(&node, Hint::Work(self.key.clone(), id));
-        }
-    }
-
-    /// Takes a job out of the line for good. The job itself keeps what the status tells.
-    pub(super) fn end_job(&mut self, seq: u64, id: &JobId, bytes: u64) {
-        // A backoff is the first job's own and ends with it.
-        if self.line.first_job().is_some_and(|(_, first)| first == id) {
-            self.line.back = None;
-        }
-        self.line.jobs.remove(&(seq, id.clone()));
-        self.facts.jobs = self.facts.jobs.saturating_sub(1);
-        self.facts.bytes = self.facts.bytes.saturating_sub(bytes);
-        if self.line.jobs.is_empty() {
-            self.facts.due.remove(self.key);
-            (self.line.park, self.line.back, self.line.bytes) = (None, None, 0);
-        } else {
-            self.line.bytes = self.line.bytes.saturating_sub(bytes);
-            self.facts.due.set(self.key, self.now.ms);
         }
     }
 }

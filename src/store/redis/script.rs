@@ -61,8 +61,9 @@ job_script!(ENQUEUE, "enqueue");
 job_script!(CLAIM, "claim");
 job_script!(SETTLE, "settle");
 job_script!(CANCEL, "cancel");
+job_script!(DIRECT, "direct");
+job_script!(DUE, "due");
 script!(RENEW, "renew", include_str!("../lua/renew.lua"), repeatable: true);
-script!(DUE, "due", include_str!("../lua/due.lua"), repeatable: true);
 script!(WATCH, "watch", include_str!("../lua/watch.lua"), repeatable: true);
 script!(PRESENT, "present", include_str!("../lua/present.lua"), repeatable: true);
 // A charge that may have run is never sent again: it would be charged twice.

@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
@@ -11,9 +12,9 @@ use crate::{
     store::{
         Store,
         backend::{
-            Acquire, Acquired, Backend, Charge, Charged, Claim, Claimed, Counter, Due, Enqueue,
-            Enqueued, GaveBack, JobId, JobState, JobView, Jobs, Mode, Node, Renewal, Settle,
-            SettleCharge, SettledRun, State, Step, Token,
+            Acquire, Acquired, Backend, Charge, Charged, Claim, Claimed, Counter, Direct, Due,
+            Enqueue, Enqueued, GaveBack, JobId, JobState, JobView, Jobs, Mode, Node, Renewal,
+            Settle, SettleCharge, SettledRun, State, Step, Token,
         },
         hints::Hints,
         memory::Memory,
@@ -188,6 +189,14 @@ impl Backend for Faulty {
 impl Jobs for Faulty {
     fn enqueue(&self, call: Enqueue) -> Step<'_, Enqueued> {
         self.call("enqueue", |memory| memory.enqueue(call))
+    }
+
+    fn begin_direct(&self, call: Direct) -> Step<'_, Option<JobId>> {
+        self.call("begin_direct", |memory| memory.begin_direct(call))
+    }
+
+    fn end_direct(&self, call: Direct, response: Option<Bytes>) -> Step<'_, ()> {
+        self.call("end_direct", |memory| memory.end_direct(call, response))
     }
 
     fn claim(&self, call: Claim) -> Step<'_, Claimed> {

@@ -8,7 +8,7 @@ local function place(member)
   return (string.gsub(member, '^%d+', function(at) return int(tonumber(at) - ms) end))
 end
 local shift = {}
-for _, kind in ipairs({'h', 'due', 'lease', 'done', 'dead', 'workers', 'limiters'}) do
+for _, kind in ipairs({'h', 'due', 'late', 'exp', 'lease', 'done', 'dead', 'workers', 'limiters'}) do
   shift[kind] = function(key)
     local rows = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
     for i = 1, #rows, 2 do redis.call('ZADD', key, int(tonumber(rows[i + 1]) - ms), rows[i]) end
@@ -34,6 +34,10 @@ function shift.l(key)
       redis.call('HSET', key, name, place(value))
     end
   end
+end
+function shift.j(key)
+  local exp = redis.call('HGET', key, 'exp')
+  if exp then redis.call('HSET', key, 'exp', int(tonumber(exp) - ms)) end
 end
 function shift.cs(key)
   local start, rest = string.match(redis.call('GET', key), '^(%d+)(.*)$')

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::{
     key::Key,
     store::{
         backend::{
-            Claim, Claimed, Due, Enqueue, Enqueued, JobId, JobState, JobView, Jobs, Node, Settle,
-            SettledRun, Step,
+            Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobId, JobState, JobView, Jobs, Node,
+            Settle, SettledRun, Step,
         },
         redis::Redis,
     },
@@ -16,6 +18,14 @@ use crate::{
 impl Jobs for Redis {
     fn enqueue(&self, call: Enqueue) -> Step<'_, Enqueued> {
         Box::pin(self.do_enqueue(call))
+    }
+
+    fn begin_direct(&self, call: Direct) -> Step<'_, Option<JobId>> {
+        Box::pin(self.do_begin_direct(call))
+    }
+
+    fn end_direct(&self, call: Direct, response: Option<Bytes>) -> Step<'_, ()> {
+        Box::pin(self.do_end_direct(call, response))
     }
 
     fn claim(&self, call: Claim) -> Step<'_, Claimed> {

@@ -3,6 +3,7 @@
 mod deferred;
 mod jobs;
 mod line;
+mod pending;
 mod rate;
 mod shards;
 
