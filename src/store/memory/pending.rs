@@ -10,6 +10,7 @@ use super::{
     shard::{Facts, Job},
     visit::Visit,
 };
+use crate::clock::millis;
 use crate::store::{
     backend::{Direct, JobId, JobState},
     hints::Hint,
@@ -72,23 +73,29 @@ impl Visit<'_> {
         }
     }
 
-    /// Takes a job out of the line, or out of those that are late, for good. The job itself keeps what the
-    /// status tells.
-    pub(super) fn end_job(&mut self, seq: u64, id: &JobId, bytes: u64) {
-        // A backoff is the first job's own and ends with it.
-        if self.line.first_job().is_some_and(|(_, first)| first == id) {
-            self.line.back = None;
-        }
-        let stood = self.line.jobs.remove(&(seq, id.clone()));
-        self.take_late(id, bytes);
-        self.facts.exp.remove(id);
-        self.facts.jobs = self.facts.jobs.saturating_sub(1);
-        self.facts.bytes = self.facts.bytes.saturating_sub(bytes);
+    /// A job has left the line: what was kept for it goes.
+    pub(super) fn left_line(&mut self, id: &JobId, bytes: u64) {
         if self.line.jobs.is_empty() {
             self.facts.due.remove(self.key);
             (self.line.park, self.line.back, self.line.bytes) = (None, None, 0);
-        } else if stood {
-            self.line.bytes = self.line.bytes.saturating_sub(bytes);
+            return;
+        }
+        self.line.bytes = self.line.bytes.saturating_sub(bytes);
+        // A backoff is that job's own and ends with it.
+        self.line.back.take_if(|(_, whose)| whose == id);
+    }
+
+    /// Takes a job out of the line, or out of those that are late, for good. The job itself keeps what the
+    /// status tells.
+    pub(super) fn end_job(&mut self, seq: u64, id: &JobId, bytes: u64) {
+        self.facts.exp.remove(id);
+        self.facts.uncount(bytes);
+        if !self.line.jobs.remove(&(seq, id.clone())) {
+            return self.take_late(id, bytes);
+        }
+        self.left_line(id, bytes);
+        // It may have been its backoff that the lock is due at the end of.
+        if !self.line.jobs.is_empty() {
             self.facts.due.set(self.key, self.now.ms);
         }
     }
@@ -105,18 +112,12 @@ impl Visit<'_> {
         let Some(job) = self.jobs.get_mut(id, self.now.ms) else {
             return;
         };
-        job.state = state;
-        if !reason.is_empty() {
-            job.reason = reason;
-        }
+        job.ends(state, if reason.is_empty() { job.reason } else { reason }, self.now.us);
         job.by = by;
         job.envelope = Bytes::new();
         let (seq, bytes) = (job.seq, job.bytes);
         self.jobs.end_at(id, Some(self.now.after(kept)));
-        match state {
-            JobState::Expired => self.facts.expired += 1,
-            _ => self.facts.cancelled += 1,
-        }
+        self.facts.ended(state, id, 0, self.now);
         self.line.take(&Member::Job(id.clone()));
         self.end_job(seq, id, bytes);
         self.move_on();
@@ -175,6 +176,7 @@ impl Visit<'_> {
             attempts: 1,
             owner: call.owner.clone(),
             direct: true,
+            began_us: self.now.us,
             ..Job::new(self.key, self.now)
         };
         self.jobs.put(&call.id, job, end);
@@ -191,9 +193,11 @@ impl Visit<'_> {
         let runs = job.is_some();
         let end = Some(self.now.after(call.life));
         if let (Some(job), Some(response)) = (job, response) {
-            job.state = JobState::Done;
+            job.ends(JobState::Done, "", self.now.us);
             job.response = Some(response.clone());
             self.jobs.end_at(&call.id, end);
+            let until = self.now.us + 1000 * millis(call.life);
+            self.facts.ended(JobState::Done, &call.id, until, self.now);
             if mine {
                 self.records.end_at(&name, end);
             }

@@ -5,6 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use bytes::Bytes;
 
 use super::{
+    ended::{DEAD, Ended},
     ends::{Expiring, Index},
     line::Line,
     post::Mail,
@@ -13,7 +14,7 @@ use super::{
 };
 use crate::{
     key::Key,
-    store::backend::{Due, JobId, JobState, JobView, Past, Renewal, Token},
+    store::backend::{Due, JobId, JobState, Renewal, Token},
 };
 
 /// Values of each kind that a step looks at for their end. It makes fewer, so what has ended goes
@@ -40,12 +41,12 @@ impl Now {
 
 #[derive(Default)]
 pub(super) struct Shard {
-    lines: Expiring<Key, Line>,
-    jobs: Expiring<JobId, Job>,
+    pub(super) lines: Expiring<Key, Line>,
+    pub(super) jobs: Expiring<JobId, Job>,
     /// Idempotency records: the job, and the fingerprint of the request that made it.
     records: Expiring<RecordName, (JobId, String)>,
     pub(super) counters: Expiring<Name, Kept>,
-    facts: Facts,
+    pub(super) facts: Facts,
 }
 
 /// What the lines of a shard share.
@@ -70,14 +71,47 @@ pub(super) struct Facts {
     pub(super) groups: Expiring<RecordName, JobId>,
     /// What requests were merged into.
     pub(super) merged: Expiring<JobId, JobId>,
+    /// Ended jobs that are kept.
+    pub(super) done: Ended,
+    pub(super) dead: Ended,
     pub(super) expired: u64,
     pub(super) cancelled: u64,
 }
 
 impl Facts {
     pub(super) fn watcher(&self, now: Now) -> Option<&Arc<str>> {
-        let live = self.watch.as_ref().filter(|(_, end)| now.ms <= *end);
+        let live = self.watch.as_ref().filter(|(_, end)| now.ms < *end);
         live.map(|(node, _)| node)
+    }
+
+    /// One job less of the shard.
+    pub(super) fn uncount(&mut self, bytes: u64) {
+        self.jobs = self.jobs.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+
+    /// Counts a job that has ended, and puts it into its index. Returns one that is kept no longer for it.
+    pub(super) fn ended(
+        &mut self,
+        state: JobState,
+        id: &JobId,
+        until_us: u64,
+        now: Now,
+    ) -> Option<JobId> {
+        let (index, most) = match state {
+            JobState::Done => (&mut self.done, usize::MAX),
+            JobState::Dead => (&mut self.dead, DEAD),
+            JobState::Expired => {
+                self.expired += 1;
+                return None;
+            }
+            _ => {
+                self.cancelled += 1;
+                return None;
+            }
+        };
+        index.file(id, until_us);
+        index.trim(now.us, most)
     }
 
     /// Entries that somebody has to take out.
@@ -128,12 +162,20 @@ pub(super) struct Job {
     /// Its deadline.
     pub(super) exp: Option<u64>,
     /// Others may pass it while it waits for its retry.
-    #[expect(dead_code, reason = "a settlement will look at it")]
     pub(super) skip: bool,
     /// The job that has superseded it.
     pub(super) by: Option<JobId>,
     /// It ran at once, and stands in no line.
     pub(super) direct: bool,
+    /// When its last run began, and when it ended for good.
+    pub(super) began_us: u64,
+    pub(super) ended_us: u64,
+    pub(super) crashes: u32,
+    pub(super) busy: u32,
+    /// Its history.
+    pub(super) runs: Vec<String>,
+    /// The run that began along with the settlement of its own.
+    pub(super) next: Option<(JobId, Token)>,
 }
 
 impl Job {
@@ -157,7 +199,23 @@ impl Job {
             skip: false,
             by: None,
             direct: false,
+            began_us: 0,
+            ended_us: 0,
+            crashes: 0,
+            busy: 0,
+            runs: Vec::new(),
+            next: None,
         }
+    }
+
+    pub(super) fn ends(&mut self, state: JobState, reason: &'static str, now_us: u64) {
+        (self.state, self.reason, self.ended_us) = (state, reason, now_us);
+    }
+
+    /// It will run again; what is not charged was no attempt.
+    pub(super) fn waits(&mut self, reason: &'static str, charged: bool) {
+        (self.state, self.reason) = (JobState::Queued, reason);
+        self.attempts = self.attempts.saturating_sub(u32::from(!charged));
     }
 }
 
@@ -198,6 +256,8 @@ impl Shard {
         self.records.sweep(now.ms, SWEEP);
         self.facts.groups.sweep(now.ms, SWEEP);
         self.facts.merged.sweep(now.ms, SWEEP);
+        self.facts.done.trim(now.us, usize::MAX);
+        self.facts.dead.trim(now.us, usize::MAX);
     }
 
     /// `renew.lua`, one item.
@@ -256,21 +316,22 @@ impl Shard {
         }
     }
 
-    /// Whether this node watches the shard.
-    pub(super) fn is_watched_by(&self, node: &str, now: Now) -> bool {
-        self.facts.watcher(now).is_some_and(|watcher| **watcher == *node)
-    }
-
-    /// `watch.lua`, first pass: keeps the watch of this node, or gives it up. True if kept.
-    pub(super) fn keep_watch(&mut self, node: &str, keep: bool, until: u64, now: Now) -> bool {
+    /// `beat.lua`: keeps the watch of this node, or gives it up; `None` if it has none. True if kept.
+    pub(super) fn keep_watch(
+        &mut self,
+        node: &str,
+        keep: bool,
+        until: u64,
+        now: Now,
+    ) -> Option<bool> {
         if self.facts.watcher(now).is_none_or(|watcher| **watcher != *node) {
-            return false;
+            return None;
         }
         self.facts.watch = keep.then(|| (node.into(), until));
-        keep
+        Some(keep)
     }
 
-    /// `watch.lua`, second pass: takes a watch that nobody has. True if taken.
+    /// Takes a watch that nobody has. True if taken.
     pub(super) fn take_watch(&mut self, node: &str, until: u64, now: Now) -> bool {
         let free = self.facts.watcher(now).is_none();
         if free {
@@ -279,19 +340,14 @@ impl Shard {
         free
     }
 
-    pub(super) fn job(&self, id: &JobId, now: Now) -> Option<JobView> {
-        let job = self.jobs.get(id, now.ms)?;
-        let line = self.lines.get(&job.lock, now.ms);
-        Some(JobView {
-            state: job.state,
-            attempts: job.attempts,
-            position: line.and_then(|line| line.position(job.seq, id)),
-            reason: Some(job.reason.to_owned()).filter(|r| !r.is_empty()),
-            owner: job.owner.clone(),
-            watched: self.facts.watcher(now).is_some(),
-            response: job.response.clone(),
-            past: Past::default(),
-        })
+    pub(super) fn end_watch(&mut self) {
+        self.facts.watch = None;
+    }
+
+    /// Whether anything is due, or will be.
+    pub(super) fn has_work(&self) -> bool {
+        let Facts { due, late, exp, .. } = &self.facts;
+        due.iter().next().is_some() || late.iter().chain(exp.iter()).next().is_some()
     }
 
     pub(super) fn lock_of(&self, id: &JobId, now: Now) -> Option<Key> {
@@ -308,7 +364,7 @@ impl Shard {
     pub(super) fn len(&self) -> usize {
         let merges = self.facts.groups.len() + self.facts.merged.len();
         let kept = self.lines.len() + self.jobs.len() + self.records.len() + self.counters.len();
-        kept + merges + self.facts.indexed()
+        kept + merges + self.facts.indexed() + self.facts.done.len() + self.facts.dead.len()
     }
 
     #[cfg(test)]

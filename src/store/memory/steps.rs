@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{Memory, done, shard::Left};
+use super::{Memory, done, post::Mail, shard::Left};
 use crate::{
     key::Key,
-    store::backend::{
-        Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobId, JobState, JobView, Jobs, Node,
-        Settle, SettledRun, Step,
+    store::{
+        backend::{
+            Beat, Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobId, JobState, JobView, Jobs,
+            Listed, Listing, Node, Settle, SettledRun, Step, Tally, Token,
+        },
+        hints::Hint,
     },
 };
 
@@ -58,11 +61,40 @@ impl Jobs for Memory {
         done(due)
     }
 
-    fn watch(&self, node: Node, lease: Duration, most: usize) -> Step<'_, Vec<u16>> {
-        done(self.watched_by(&node, lease, most))
+    fn unclaim(&self, key: Key, me: Token, id: Option<JobId>) -> Step<'_, bool> {
+        done(self.visit(&key, |visit| visit.unclaim(&me, id)))
     }
 
-    fn present(&self, node: Node, lease: Duration) -> Step<'_, usize> {
-        done(self.count_workers(node, lease))
+    fn beat(&self, node: Node, lease: Duration) -> Step<'_, Beat> {
+        done(self.beats(&node, lease))
+    }
+
+    fn tell(&self, node: Node, hint: Hint) -> Step<'_, ()> {
+        if hint.text().is_some() {
+            self.post.send(vec![Mail { to: Some(node.as_str().into()), hint }]);
+        }
+        done(())
+    }
+
+    fn list(&self, shard: u16, which: Listing, from: u64, most: usize) -> Step<'_, Listed> {
+        done(self.at(shard, |shard, now| shard.list(which, from, most, now)))
+    }
+
+    fn redrive(&self, id: JobId) -> Step<'_, Option<JobState>> {
+        let key = self.at(id.shard(), |shard, now| shard.lock_of(&id, now));
+        done(key.and_then(|key| self.visit(&key, |visit| visit.redrive(&id))))
+    }
+
+    fn purge(&self, id: JobId) -> Step<'_, bool> {
+        done(self.at(id.shard(), |shard, now| shard.purge(&id, now)))
+    }
+
+    fn tally(&self, shard: u16) -> Step<'_, Tally> {
+        done(self.at(shard, |shard, now| shard.tally(now)))
+    }
+
+    fn set_paused(&self, paused: bool) -> Step<'_, ()> {
+        self.pause(paused);
+        done(())
     }
 }

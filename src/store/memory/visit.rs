@@ -142,14 +142,19 @@ impl Visit<'_> {
         }
     }
 
+    /// Until when this job is in backoff.
+    pub(super) fn backoff(&self, job: &JobId) -> Option<u64> {
+        let (at, whose) = self.line.back.as_ref()?;
+        (whose == job && *at > self.now.ms).then_some(*at)
+    }
+
     /// First job, unless the jobs are passed over: an offer to them lapsed, the first one is in
     /// backoff, or no worker watches the shard.
     pub(super) fn jobs_head(&self) -> Option<(u64, JobId)> {
         let lapsed = self.line.park.is_some_and(|park| park <= self.now.ms);
-        let waits = self.line.back.is_some_and(|back| back > self.now.ms);
         let watched = self.facts.watcher(self.now).is_some();
-        let seen = watched && !lapsed && !waits;
-        self.line.first_job().filter(|_| seen).cloned()
+        let seen = watched && !lapsed;
+        self.line.first_job().filter(|(_, id)| seen && self.backoff(id).is_none()).cloned()
     }
 
     /// Who stands at the head of the line, and whose place that is; `None` if nobody can be served.
@@ -188,8 +193,8 @@ impl Visit<'_> {
                 None => {
                     // Hidden jobs on a free lock: a worker looks when it comes, or when the backoff is
                     // over.
-                    if !self.line.jobs.is_empty() {
-                        self.arm(self.line.back.unwrap_or(0).max(self.now.ms));
+                    if let Some((_, first)) = self.line.first_job() {
+                        self.arm(self.backoff(first).unwrap_or(self.now.ms));
                     }
                     return;
                 }
