@@ -27,6 +27,7 @@ use super::{
     worker::DeferWorker,
 };
 use crate::{
+    error::Error,
     key::Key,
     store::{Beat, Hint, JobId, Node},
 };
@@ -139,18 +140,9 @@ impl Rounds {
         busy.into_iter().for_each(|shard| self.look_at(shard, now));
     }
 
-    async fn send_beat(&self, lease: Duration) -> Result<Beat, crate::error::Error> {
+    async fn send_beat(&self, lease: Duration) -> Result<Beat, Error> {
         let (store, node) = (&self.worker.store, self.worker.store.node());
-        match store.backend().beat(node.clone(), lease).await {
-            Err(error) if error.kind() == crate::ErrorKind::Config => {
-                let living = store.backend().present(node.clone(), lease).await?;
-                let most = usize::from(crate::key::SHARDS).div_ceil(living.max(1));
-                let most = if lease.is_zero() { 0 } else { most };
-                let mine = store.backend().watch(node.clone(), WATCH, most).await?;
-                Ok(Beat { busy: mine.clone(), mine, ..Beat::default() })
-            }
-            answer => answer,
-        }
+        store.backend().beat(node.clone(), lease).await
     }
 
     fn hint(&mut self, hint: Hint) {
