@@ -25,9 +25,9 @@ mod slot;
 mod source;
 mod view;
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
-use crate::reply::{Fields, Reply};
+use crate::reply::{Fields, Repeated, Reply};
 
 pub(crate) use self::{
     address::Networks, replay::current_replay, slot::UnderLock, source::each_once, view::is_safe,
@@ -52,6 +52,8 @@ pub enum Asked<F> {
     Skip,
     /// Answer with this; don't call the inner service.
     Answer(Reply),
+    /// As `Answer`, and others are answered with the same.
+    Again(Arc<Repeated>),
     /// Enter with these facts.
     Enter(F),
 }

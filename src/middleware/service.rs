@@ -14,7 +14,7 @@ use http_body::Body;
 use tower_service::Service;
 
 use super::{
-    body::{GateBody, add_fields, is_sent_without_body, response},
+    body::{GateBody, add_fields, again, is_sent_without_body, response},
     framework::{Framework, PartsView, head},
     future::ResponseFuture,
     parking::{AnyRequest, Parking, read_whole},
@@ -68,6 +68,7 @@ where
         match self.gate.ask(&mut PartsView::<F>::new(&mut parts)) {
             Asked::Skip => ResponseFuture::inner(self.inner.call(Request::from_parts(parts, body))),
             Asked::Answer(reply) => ResponseFuture::ready(response(reply)),
+            Asked::Again(reply) => ResponseFuture::ready(again(&reply)),
             Asked::Enter(facts) => {
                 // The service that was polled ready is the one to be called.
                 let fresh = self.inner.clone();

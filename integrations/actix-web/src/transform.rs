@@ -3,13 +3,13 @@
 use std::{pin::pin, rc::Rc};
 
 use actix_web::{
-    Error, HttpMessage as _, HttpRequest,
+    Error, HttpMessage as _, HttpRequest, HttpResponse,
     body::{EitherBody, MessageBody},
     dev::{Payload, Service, ServiceRequest, ServiceResponse, forward_ready},
 };
 use futures_util::{
     TryFutureExt as _,
-    future::{Either, LocalBoxFuture, MapOk},
+    future::{Either, LocalBoxFuture, MapOk, Ready, ready},
 };
 use lockgate::{
     Reply,
@@ -20,7 +20,7 @@ use crate::{
     body::{is_sent_without_body, keep},
     framework::{RequestView, apply, head},
     parking::{Parking, read_whole},
-    reply::{Refused, add_fields, response},
+    reply::{Refused, add_fields, again, response},
     timed::time,
 };
 
@@ -48,10 +48,10 @@ where
 {
     type Response = Answer<B>;
     type Error = Error;
-    // A request that is none of the gate's business costs no box.
+    // A request that is none of the gate's business costs no box, nor one that is answered at once.
     type Future = Either<
         MapOk<S::Future, fn(ServiceResponse<B>) -> Answer<B>>,
-        LocalBoxFuture<'static, Result<Answer<B>, Error>>,
+        Either<Ready<Result<Answer<B>, Error>>, LocalBoxFuture<'static, Result<Answer<B>, Error>>>,
     >;
 
     forward_ready!(inner);
@@ -65,11 +65,14 @@ where
                 Either::Left(self.inner.call(request).map_ok(ServiceResponse::map_into_left_body))
             }
             Asked::Answer(reply) => {
-                Either::Right(Box::pin(async move { Ok(refuse(request, reply)) }))
+                Either::Right(Either::Left(ready(Ok(refuse(request, response(reply))))))
+            }
+            Asked::Again(reply) => {
+                Either::Right(Either::Left(ready(Ok(refuse(request, again(&reply))))))
             }
             Asked::Enter(facts) => {
                 let passage = Passage { inner: Rc::clone(&self.inner), gate: self.gate.clone() };
-                Either::Right(Box::pin(passage.run(facts, request)))
+                Either::Right(Either::Right(Box::pin(passage.run(facts, request))))
             }
         }
     }
@@ -88,10 +91,10 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
     {
         match self.gate.enter(facts).await {
             Verdict::Pass(ticket) => self.pass(ticket, request).await,
-            Verdict::Answer(reply) => Ok(refuse(request, reply)),
+            Verdict::Answer(reply) => Ok(refuse(request, response(reply))),
             Verdict::Busy(reply) => {
                 Parking::park(&mut request);
-                Ok(refuse(request, reply))
+                Ok(refuse(request, response(reply)))
             }
         }
     }
@@ -193,6 +196,6 @@ fn amend<T, P>(error: Error, parting: Parting<T, P>) -> Error {
     error
 }
 
-fn refuse<B>(request: ServiceRequest, reply: Reply) -> Answer<B> {
-    request.into_response(response(reply).map_into_right_body())
+fn refuse<B>(request: ServiceRequest, response: HttpResponse) -> Answer<B> {
+    request.into_response(response.map_into_right_body())
 }
