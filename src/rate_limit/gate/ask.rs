@@ -15,7 +15,7 @@ use super::{
     plan::{Limit, Plan},
     quotas::Found,
     status::{Charged, RateStatus},
-    ticket::standings,
+    ticket::{RateLimitTicket, standings},
 };
 use crate::{
     gate::{Asked, KeyFault, View, current_replay},
@@ -40,7 +40,10 @@ pub struct RateLimitFacts {
 }
 
 impl<N: ?Sized> Plan<N> {
-    pub(super) fn read<V: View<Native = N>>(&self, view: &mut V) -> Asked<RateLimitFacts> {
+    pub(super) fn read<V: View<Native = N>>(
+        &self,
+        view: &mut V,
+    ) -> Asked<RateLimitFacts, RateLimitTicket> {
         // Charged when it was accepted.
         if current_replay(view).is_some() {
             return Asked::Skip;

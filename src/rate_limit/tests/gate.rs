@@ -36,11 +36,11 @@ async fn enter(limit: &Limit, view: &mut FakeView) -> Result<RateLimitTicket, Re
                 limit.show(&ticket, view);
                 Ok(ticket)
             }
-            Verdict::Answer(reply) | Verdict::Busy(reply) => Err(reply),
+            Verdict::Answer(reply) | Verdict::Busy(reply, _) => Err(reply),
         },
         Asked::Answer(reply) => Err(reply),
         Asked::Again(reply) => Err(reply.reply().clone()),
-        Asked::Skip => panic!("skipped"),
+        Asked::Skip | Asked::Pass(_) => panic!("skipped"),
     }
 }
 
@@ -318,7 +318,7 @@ async fn inner_limits(outer: impl Fn(Limit) -> Limit) -> bool {
         let Ok(_outer) = enter(&outer, &mut view).await else { return true };
         match inner.ask(&mut view) {
             Asked::Answer(_) | Asked::Again(_) => return true,
-            Asked::Skip => {}
+            Asked::Skip | Asked::Pass(_) => {}
             Asked::Enter(facts) => {
                 if matches!(inner.enter(facts).await, Verdict::Answer(_)) {
                     return true;
