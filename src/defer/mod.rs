@@ -18,6 +18,7 @@ mod gate;
 mod headers;
 mod judge;
 mod run;
+mod stamp;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,6 @@ mod worker;
 pub use self::{
     gate::{DeferGate, DeferParked, DeferTicket},
     run::{Answer, Ran, Replayer},
-    status::{StatusGate, StatusRequest},
+    status::{StatusAnswer, StatusEvents, StatusGate, StatusRequest},
     worker::DeferWorker,
 };

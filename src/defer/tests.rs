@@ -2,6 +2,7 @@
 
 mod alone;
 mod outcomes;
+mod status;
 mod takeover;
 mod trouble;
 

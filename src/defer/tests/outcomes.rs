@@ -5,7 +5,7 @@ use std::{sync::Arc, time::UNIX_EPOCH};
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::{Routes, SECOND, Working, ended, key_of, look, put_off, settled};
+use super::{Routes, SECOND, Working, ended, key_of, look, put_off, settled, status::whole};
 use crate::{
     Outage,
     defer::{Answer, DeferGate, Ran, StatusGate, judge::Run},
@@ -129,7 +129,7 @@ async fn a_record_that_outlives_its_job_is_gone_and_not_run_again() {
 async fn status(gate: &StatusGate<()>, store: &Store, id: &JobId, response: bool) -> (u16, Value) {
     let gate = gate.clone().store(store);
     let request = gate.ask(&mut FakeView::new("GET"), id.as_str(), response);
-    let reply = request.expect("it is well formed").answer().await;
+    let reply = whole(request.expect("it is well formed").answer().await);
     (reply.status, serde_json::from_slice(&reply.body).unwrap_or_default())
 }
 
@@ -142,7 +142,7 @@ async fn who_is_nobody_sees_not_even_what_is_nobodys() {
     assert_eq!(status(&hidden, &store, &id, true).await.0, 404);
     let cancel = hidden.store(&store);
     let cancel = cancel.ask(&mut FakeView::new("DELETE"), id.as_str(), false);
-    assert_eq!(cancel.expect("well formed").answer().await.status, 404);
+    assert_eq!(whole(cancel.expect("well formed").answer().await).status, 404);
     assert_eq!(look(&store, &id).await.state, JobState::Queued);
     let open = StatusGate::new();
     assert_eq!(status(&open, &store, &id, false).await.0, 200);

@@ -14,6 +14,12 @@ macro_rules! __defer_routes_names {
         }
 
         /// The status resource, at this path: what the `Location` of a 202 points to.
+        ///
+        /// `GET {path}/{id}` is a JSON document, or a stream of it (`Accept: text/event-stream`);
+        /// `{path}/{id}/response` the stored response as it was; `DELETE {path}/{id}` cancels what
+        /// waits. `Prefer: wait=N` (at most 30 s) holds an answer until something changes, and
+        /// `If-None-Match` leaves out what the client has. An id that is unknown, malformed or
+        /// somebody else's is the same 404.
         pub fn deferred_routes(path: &str) -> DeferredRoutes {
             let path = format!("/{}", path.trim_matches('/'));
             DeferredRoutes { path, gate: ::lockgate::defer::StatusGate::new() }
