@@ -17,6 +17,7 @@ mod envelope;
 mod gate;
 mod headers;
 mod judge;
+mod prefer;
 mod run;
 mod stamp;
 mod status;
