@@ -80,7 +80,7 @@ impl<N: ?Sized> Plan<N> {
         }
     }
 
-    fn refuse<F>(&self, standings: &[Standing<'_>]) -> Asked<F> {
+    fn refuse<F, T>(&self, standings: &[Standing<'_>]) -> Asked<F, T> {
         match standings {
             // Its answer hangs on nothing else.
             [one] if self.limits.len() == 1 && !self.facing.responds() => {

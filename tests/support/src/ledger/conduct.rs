@@ -167,7 +167,9 @@ async fn one(fleet: &mut Fleet, fault: Fault, addrs: &Addrs, dice: &mut Dice) {
         }
         Fault::CutMessages => cut(fleet, "pubsub").await,
         Fault::CutCalls => cut(fleet, "normal").await,
-        Fault::ForgetScripts => fleet.command(&["SCRIPT", "FLUSH"]).await,
+        Fault::ForgetScripts => {
+            fleet.command(&["SCRIPT", "FLUSH"]).await;
+        }
         Fault::Freeze => {
             let time = dice.ms(50, 400);
             fleet.trouble_for(None, time + AFTERMATH);

@@ -23,6 +23,8 @@ pub(crate) enum Event {
     End(u64, u16, String),
     /// Ends its process now.
     Abort(u64),
+    /// Was given up before its end.
+    Drop(u64),
 }
 
 impl fmt::Display for Event {
@@ -34,6 +36,7 @@ impl fmt::Display for Event {
             Self::Holds(run, valid) => write!(f, "holds {run} {valid}"),
             Self::End(run, status, body) => write!(f, "end {run} {status} {body}"),
             Self::Abort(run) => write!(f, "abort {run}"),
+            Self::Drop(run) => write!(f, "drop {run}"),
         }
     }
 }
@@ -60,6 +63,7 @@ impl FromStr for Event {
             "holds" => Self::Holds(run, part(words, 2)?),
             "end" => Self::End(run, part(words, 2)?, part(words, 3)?),
             "abort" => Self::Abort(run),
+            "drop" => Self::Drop(run),
             _ => return Err(()),
         })
     }
@@ -93,10 +97,21 @@ pub(crate) fn runs(life: Life, text: &str) -> Vec<Run> {
         match event {
             Event::Start(number, resource, job, attempt, fence, valid) => {
                 let job = (job != "-").then_some(job);
-                let (end, aborted) = (None, None);
-                let run =
-                    Run { life, resource, job, attempt, fence, from: at, valid, end, aborted };
-                runs.insert(number, run);
+                runs.insert(
+                    number,
+                    Run {
+                        life,
+                        resource,
+                        job,
+                        attempt,
+                        fence,
+                        from: at,
+                        valid,
+                        end: None,
+                        aborted: None,
+                        dropped: None,
+                    },
+                );
             }
             Event::Holds(number, valid) => {
                 if let Some(run) = runs.get_mut(&number) {
@@ -111,6 +126,11 @@ pub(crate) fn runs(life: Life, text: &str) -> Vec<Run> {
             Event::Abort(number) => {
                 if let Some(run) = runs.get_mut(&number) {
                     run.aborted = Some(at);
+                }
+            }
+            Event::Drop(number) => {
+                if let Some(run) = runs.get_mut(&number) {
+                    run.dropped = Some(at);
                 }
             }
         }
@@ -132,14 +152,17 @@ mod tests {
             Event::Holds(1, 120),
             Event::End(1, 200, "x".into()),
             Event::Abort(2),
+            Event::Start(3, "8".into(), "-".into(), 0, 19, 99),
+            Event::Drop(3),
         ];
         let text: String = events.iter().map(|event| format!("5 {event}\n")).collect();
         let life = Life { process: 0, number: 0 };
         let mut runs = runs(life, &format!("{text}6 holds 2 1000"));
         runs.sort_by_key(|run| run.fence);
-        let [first, second] = &runs[..] else { panic!("{runs:?}") };
+        let [first, second, third] = &runs[..] else { panic!("{runs:?}") };
         assert_eq!((first.job.as_deref(), first.attempt, first.valid), (Some("3-ab"), 2, 120));
         assert_eq!(first.end, Some(End { at: 5, status: 200, body: "x".into() }));
         assert_eq!((&second.job, second.valid, second.aborted), (&None, 99, Some(5)));
+        assert_eq!((third.dropped, second.dropped), (Some(5), None));
     }
 }

@@ -195,13 +195,12 @@ impl Fleet {
         Requests::new(most, Arc::clone(&self.history))
     }
 
-    /// A command to the server.
-    pub async fn command(&self, words: &[&str]) {
-        let mut command = redis::cmd(words[0]);
-        command.arg(&words[1..]);
+    /// A command to the server, with its answer as far as there is one: who has all cut off is cut off too.
+    pub async fn command<W: redis::ToRedisArgs>(&self, words: &[W]) -> Option<redis::Value> {
+        let mut command = redis::Cmd::new();
+        command.arg(words);
         let mut connection = self.server.connection().await;
-        // One that cuts off all, this one included, has no answer.
-        let _: Result<redis::Value, _> = command.query_async(&mut connection).await;
+        command.query_async(&mut connection).await.ok()
     }
 
     /// SIGKILL from wherever it is called, without waiting: for a [`Rule`](crate::proxy::Rule).
@@ -292,6 +291,30 @@ impl Fleet {
         };
         let ended = tokio::time::timeout(ALL, outcome).await;
         ended.unwrap_or_else(|_| panic!("{id} does not end; the logs are in {:?}", self.folder))
+    }
+
+    /// Has a job cancelled; the status of the answer, 0 for none.
+    pub async fn cancel(&self, node: usize, id: &str) -> u16 {
+        let cancel = request(self.addr(node), "DELETE", &format!("/deferred/{id}"));
+        cancel.try_send().await.map_or(0, |answer| answer.status.as_u16())
+    }
+
+    /// Waits until a handler has begun to run this job.
+    pub async fn started(&self, id: &str) {
+        let started = || self.runs().iter().any(|run| run.job.as_deref() == Some(id));
+        let wait = async {
+            while !started() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let started = tokio::time::timeout(ALL, wait).await;
+        assert!(started.is_ok(), "{id} does not start; the logs are in {:?}", self.folder);
+    }
+
+    /// The runs of a job that have been written down until now.
+    #[must_use]
+    pub fn runs_of(&self, id: &str) -> Vec<Run> {
+        self.runs().into_iter().filter(|run| run.job.as_deref() == Some(id)).collect()
     }
 
     /// The runs that have been written down until now, in the order they began.

@@ -69,6 +69,8 @@ pub struct Run {
     pub end: Option<End>,
     /// It ended its own process then.
     pub aborted: Option<u64>,
+    /// It was given up then: its lock was lost, its worker told to stop.
+    pub dropped: Option<u64>,
 }
 
 /// How a run ended.
@@ -143,7 +145,7 @@ impl History {
     /// When the run was over, as far as anybody can say.
     pub(crate) fn over(&self, run: &Run) -> u64 {
         let killed = self.killed.get(&run.life).copied();
-        let ends = [run.end.as_ref().map(|end| end.at), run.aborted, killed];
+        let ends = [run.end.as_ref().map(|end| end.at), run.aborted, run.dropped, killed];
         ends.into_iter().flatten().fold(run.valid, u64::min)
     }
 
@@ -194,8 +196,10 @@ impl fmt::Display for Shown<'_> {
             Some(end) => write!(f, " ended {} with {}", end.at / 1000, end.status)?,
             None => f.write_str(" did not end")?,
         }
-        if let Some(at) = run.aborted {
-            write!(f, " aborted {}", at / 1000)?;
+        for (what, at) in [("aborted", run.aborted), ("given up", run.dropped)] {
+            if let Some(at) = at {
+                write!(f, " {what} {}", at / 1000)?;
+            }
         }
         match history.killed.get(&run.life) {
             Some(at) => write!(f, " killed {}", at / 1000),

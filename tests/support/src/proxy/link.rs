@@ -19,7 +19,7 @@ use super::{
 /// An answer that the client waits for, in their order.
 enum Wanted {
     /// Of the server, to a call that met a rule or not.
-    Reply(Option<Rule>),
+    Reply(Option<(Rule, BytesMut)>),
     /// That nobody knows this hash: the script has to be sent whole, so that it has a name here.
     Unknown,
 }
@@ -90,11 +90,11 @@ impl Link {
             };
             let rule = script.and_then(|script| self.proxy.met(&script, &words));
             if let Some(rule) = rule.as_ref().filter(|rule| rule.moment() == Moment::Before) {
-                rule.happen();
+                rule.happen(&call);
                 return Ok(false);
             }
-            self.wanted.push_back(Wanted::Reply(rule));
             server.write_all(&call).await?;
+            self.wanted.push_back(Wanted::Reply(rule.map(|rule| (rule, call))));
         }
         Ok(true)
     }
@@ -120,12 +120,12 @@ impl Link {
 
     fn is_passed_on(&mut self, reply: &[u8]) -> bool {
         match self.wanted.pop_front() {
-            Some(Wanted::Reply(Some(rule))) if reply.starts_with(b"-NOSCRIPT") => {
+            Some(Wanted::Reply(Some((rule, _)))) if reply.starts_with(b"-NOSCRIPT") => {
                 self.proxy.not_yet(rule);
                 true
             }
-            Some(Wanted::Reply(Some(rule))) => {
-                rule.happen();
+            Some(Wanted::Reply(Some((rule, call)))) => {
+                rule.happen(&call);
                 false
             }
             _ => true,

@@ -105,15 +105,32 @@ impl Proxy {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// The rule that this call meets, which is then used up.
+    /// The rule that this call meets, which is then used up, unless it stays.
     fn met(&self, script: &str, words: &[&[u8]]) -> Option<Rule> {
         let mut rules = self.rules.lock();
         let at = rules.iter_mut().position(|rule| rule.meets(script, words))?;
+        if rules[at].stays() {
+            return Some(rules[at].clone());
+        }
         Some(rules.swap_remove(at))
     }
 
     /// The script had not run.
     fn not_yet(&self, rule: Rule) {
-        self.rules.lock().push(rule);
+        if !rule.stays() {
+            self.rules.lock().push(rule);
+        }
     }
+}
+
+/// Whether there is a script of this name.
+#[must_use]
+pub fn is_script(name: &str) -> bool {
+    names::is_known(name)
+}
+
+/// A call that somebody made, to be made again: word by word.
+#[must_use]
+pub fn words(call: &[u8]) -> Vec<Vec<u8>> {
+    resp::words(call).into_iter().map(<[u8]>::to_vec).collect()
 }

@@ -25,7 +25,8 @@ pub struct Rule {
     skip: usize,
     moment: Moment,
     act: Option<Act>,
-    told: Arc<watch::Sender<bool>>,
+    stays: bool,
+    told: Arc<watch::Sender<Vec<u8>>>,
 }
 
 impl Rule {
@@ -33,7 +34,7 @@ impl Rule {
     #[must_use]
     pub fn new(script: &str, moment: Moment) -> Self {
         let (script, told) = (script.to_owned(), Arc::default());
-        Self { script, word: None, skip: 0, moment, act: None, told }
+        Self { script, word: None, skip: 0, moment, act: None, stays: false, told }
     }
 
     /// Only a call that has this among its arguments.
@@ -48,6 +49,12 @@ impl Rule {
     pub fn skip(mut self, calls: usize) -> Self {
         self.skip = calls;
         self
+    }
+
+    /// At every such call, until rules are forgotten.
+    #[must_use]
+    pub fn always(self) -> Self {
+        Self { stays: true, ..self }
     }
 
     /// Has this done as well.
@@ -81,11 +88,15 @@ impl Rule {
         false
     }
 
-    pub(super) fn happen(&self) {
+    pub(super) fn stays(&self) -> bool {
+        self.stays
+    }
+
+    pub(super) fn happen(&self, call: &[u8]) {
         if let Some(act) = &self.act {
             act();
         }
-        self.told.send_replace(true);
+        self.told.send_replace(call.to_vec());
     }
 }
 
@@ -100,20 +111,21 @@ impl fmt::Debug for Rule {
 #[must_use = "a rule that is never met shows nothing"]
 pub struct Struck {
     what: String,
-    told: watch::Receiver<bool>,
+    told: watch::Receiver<Vec<u8>>,
 }
 
 impl Struck {
-    /// Waits until it has.
-    pub async fn happened(&mut self) {
+    /// Waits until it has; the call, as it was on the wire.
+    pub async fn happened(&mut self) -> Vec<u8> {
         let what = format!("{} to be met", self.what);
         // The sender goes with the rule, which has been met then.
-        let _ = within(&what, self.told.wait_for(|met| *met)).await;
+        let _ = within(&what, self.told.wait_for(|call| !call.is_empty())).await;
+        self.told.borrow().clone()
     }
 
     /// Whether it has.
     #[must_use]
     pub fn has_happened(&self) -> bool {
-        *self.told.borrow()
+        !self.told.borrow().is_empty()
     }
 }

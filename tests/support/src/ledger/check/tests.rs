@@ -40,6 +40,7 @@ impl Story {
             valid: (to + 1000) * MS,
             end: (status != 0).then_some(end),
             aborted: None,
+            dropped: None,
         });
     }
 
@@ -237,6 +238,9 @@ fn x1_a_run_ends_with_its_process() {
     let mut aborted = story();
     aborted.run(0).aborted = Some(15 * MS);
     aborted.is_good();
+    let mut dropped = story();
+    dropped.run(0).dropped = Some(15 * MS);
+    dropped.is_good();
 }
 
 #[test]
@@ -300,7 +304,7 @@ fn n1_a_run_that_was_not_charged() {
     let mut drained = again(Terms::again(5), 0, 1);
     drained.is_wrong("N1");
     drained.0.drained.insert(ONE);
-    drained.0.runs[1].valid = 40 * MS;
+    drained.0.runs[1].dropped = Some(40 * MS);
     drained.is_good();
 }
 

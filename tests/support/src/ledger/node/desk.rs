@@ -57,6 +57,7 @@ impl Desk {
         let (job, attempt) = job.unwrap_or_else(|| ("-".to_owned(), 0));
         let fence = lock.fence().unwrap_or(0);
         self.log.note(&Event::Start(run, resource, job.clone(), attempt, fence, valid()));
+        let mut given_up = GivenUp { log: &self.log, run: Some(run) };
         let mut left = Duration::from_millis(wish.ms);
         while !left.is_zero() {
             let step = left.min(TICK);
@@ -73,8 +74,23 @@ impl Desk {
         }
         let status = if wanted(wish.fail) || wanted(wish.panic) { 500 } else { 200 };
         let body = format!("{job}-{attempt}-{fence}-{run}");
+        given_up.run = None;
         self.log.note(&Event::End(run, status, body.clone()));
         assert!(!wanted(wish.panic), "asked to panic");
         (status, body)
+    }
+}
+
+/// Says so if the handler does not come to its end.
+struct GivenUp<'a> {
+    log: &'a Log,
+    run: Option<u64>,
+}
+
+impl Drop for GivenUp<'_> {
+    fn drop(&mut self) {
+        if let Some(run) = self.run {
+            self.log.note(&Event::Drop(run));
+        }
     }
 }

@@ -5,7 +5,12 @@ mod axum;
 mod desk;
 mod setup;
 
-use std::{io::BufRead as _, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io::{BufRead as _, Write as _},
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use lockgate::Store;
 use tokio::signal::unix::{SignalKind, signal};
@@ -28,6 +33,14 @@ pub fn node(setup: Setup) {
         for _ in std::io::stdin().lock().lines() {}
         std::process::exit(0);
     });
+    let panics = setup.log.with_extension("panics");
+    // Those that are asked for are no news.
+    std::panic::set_hook(Box::new(move |info| {
+        let mut file = std::fs::OpenOptions::new();
+        if let Ok(mut file) = file.create(true).append(true).open(&panics) {
+            let _ = writeln!(file, "{info}");
+        }
+    }));
     let trace = setup.log.with_extension("trace");
     let trace = std::fs::File::create(trace).expect("the log can be made");
     let told = std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned());
