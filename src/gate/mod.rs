@@ -28,9 +28,9 @@ mod slot;
 mod source;
 mod view;
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
-use crate::reply::{Fields, Reply};
+use crate::reply::{Fields, Repeated, Reply};
 
 pub(crate) use self::{
     address::Networks,
@@ -61,6 +61,8 @@ pub enum Asked<F, T> {
     Skip,
     /// Answer with this; don't call the inner service.
     Answer(Reply),
+    /// As `Answer`, and others are answered with the same.
+    Again(Arc<Repeated>),
     /// Enter with these facts.
     Enter(F),
     /// Call the inner service with this ticket at once. Nothing is entered, watched, timed or known within

@@ -14,7 +14,7 @@ use http_body::Body;
 use tower_service::Service;
 
 use super::{
-    body::{GateBody, response},
+    body::{GateBody, again, response},
     framework::{Framework, PartsView, fields},
     future::ResponseFuture,
     parking::any,
@@ -66,6 +66,7 @@ where
         match self.gate.ask(&mut PartsView::<F>::new(&mut parts)) {
             Asked::Skip => ResponseFuture::inner(self.inner.call(Request::from_parts(parts, body))),
             Asked::Answer(reply) => ResponseFuture::ready(response(reply)),
+            Asked::Again(reply) => ResponseFuture::ready(again(&reply)),
             Asked::Pass(ticket) => {
                 self.gate.show(&ticket, &mut PartsView::<F>::new(&mut parts));
                 let passed = Passed::new(self.gate.clone(), ticket, &parts.method);

@@ -129,6 +129,11 @@ impl Facing {
         self.reply(if hopeless { Reason::TooCostly } else { Reason::Spent }, standings)
     }
 
+    /// Whether the application makes the answers.
+    pub(super) fn responds(&self) -> bool {
+        self.respond.is_some()
+    }
+
     fn deny(&self) -> Reply {
         tracing::debug!("request refused: its client is on the deny list");
         self.reply(Reason::Denied, &[])

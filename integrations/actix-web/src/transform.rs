@@ -3,13 +3,13 @@
 use std::{pin::pin, rc::Rc};
 
 use actix_web::{
-    Error, HttpMessage as _, HttpRequest,
+    Error, HttpMessage as _, HttpRequest, HttpResponse,
     body::{EitherBody, MessageBody},
     dev::{Payload, Service, ServiceRequest, ServiceResponse, forward_ready},
 };
 use futures_util::{
     TryFutureExt as _,
-    future::{Either, LocalBoxFuture, MapOk},
+    future::{Either, LocalBoxFuture, MapOk, Ready, ready},
 };
 use lockgate::{
     Reply,
@@ -20,7 +20,7 @@ use crate::{
     body::{is_sent_without_body, keep},
     framework::{RequestView, apply, fields, head},
     parking::{Parking, read_whole},
-    reply::{Refused, add_fields, response},
+    reply::{Refused, add_fields, again, response},
     timed::time,
 };
 
@@ -55,10 +55,10 @@ where
 {
     type Response = Answer<B>;
     type Error = Error;
-    // A request that is none of the gate's business costs no box.
+    // A request that is none of the gate's business costs no box, nor one that is answered at once.
     type Future = Either<
         MapOk<S::Future, fn(ServiceResponse<B>) -> Answer<B>>,
-        LocalBoxFuture<'static, Result<Answer<B>, Error>>,
+        Either<Ready<Result<Answer<B>, Error>>, LocalBoxFuture<'static, Result<Answer<B>, Error>>>,
     >;
 
     forward_ready!(inner);
@@ -72,10 +72,17 @@ where
                 Either::Left(self.inner.call(request).map_ok(ServiceResponse::map_into_left_body))
             }
             Asked::Answer(reply) => {
-                Either::Right(Box::pin(async move { Ok(refuse(request, reply)) }))
+                Either::Right(Either::Left(ready(Ok(refuse(request, response(reply))))))
             }
-            Asked::Pass(ticket) => Either::Right(Box::pin(self.passage().pass(ticket, request))),
-            Asked::Enter(facts) => Either::Right(Box::pin(self.passage().run(facts, request))),
+            Asked::Again(reply) => {
+                Either::Right(Either::Left(ready(Ok(refuse(request, again(&reply))))))
+            }
+            Asked::Pass(ticket) => {
+                Either::Right(Either::Right(Box::pin(self.passage().pass(ticket, request))))
+            }
+            Asked::Enter(facts) => {
+                Either::Right(Either::Right(Box::pin(self.passage().run(facts, request))))
+            }
         }
     }
 }
@@ -93,10 +100,10 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
     {
         match self.gate.enter(facts).await {
             Verdict::Pass(ticket) => self.pass(ticket, request).await,
-            Verdict::Answer(reply) => Ok(refuse(request, reply)),
+            Verdict::Answer(reply) => Ok(refuse(request, response(reply))),
             Verdict::Busy(reply, _) => {
                 Parking::park(&mut request);
-                Ok(refuse(request, reply))
+                Ok(refuse(request, response(reply)))
             }
         }
     }
@@ -206,6 +213,6 @@ fn amend<T, P>(error: Error, parting: Parting<T, P>) -> Error {
     error
 }
 
-fn refuse<B>(request: ServiceRequest, reply: Reply) -> Answer<B> {
-    request.into_response(response(reply).map_into_right_body())
+fn refuse<B>(request: ServiceRequest, response: HttpResponse) -> Answer<B> {
+    request.into_response(response.map_into_right_body())
 }

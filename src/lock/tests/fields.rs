@@ -51,7 +51,7 @@ async fn the_fence_is_told_and_nobody_else_tells_one() {
                 assert_eq!(view.header("x-fence"), [fence.as_bytes()]);
                 lock.leave(ticket, Outcome::Answered(200)).await;
             }
-            Asked::Answer(reply) => panic!("{reply:?}"),
+            other => panic!("{other:?}"),
         }
         assert_eq!(view.header("x-other").len(), 1);
     }

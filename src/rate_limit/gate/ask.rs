@@ -22,6 +22,7 @@ use crate::{
     rate_limit::{
         engine::{Ask, Engine, Question},
         quota::Quota,
+        standing::Standing,
     },
     store::Store,
 };
@@ -74,8 +75,18 @@ impl<N: ?Sized> Plan<N> {
         let engine = Engine::of(&store);
         // Nothing is waited for, and nothing else is done, for what is refused already.
         match engine.remembered(&ask).filter(|_| quotas.is_empty()) {
-            Some(decision) => Asked::Answer(self.facing.refuse(&standings(&decision))),
+            Some(decision) => self.refuse(&standings(&decision)),
             None => Asked::Enter(RateLimitFacts { store, engine, ask, quotas, outer }),
+        }
+    }
+
+    fn refuse<F, T>(&self, standings: &[Standing<'_>]) -> Asked<F, T> {
+        match standings {
+            // Its answer hangs on nothing else.
+            [one] if self.limits.len() == 1 && !self.facing.responds() => {
+                Asked::Again(self.again.refuse(one, || self.facing.refuse(standings)))
+            }
+            _ => Asked::Answer(self.facing.refuse(standings)),
         }
     }
 

@@ -1,5 +1,6 @@
 //! `RateLimitGate`: the limits in front of a request.
 
+mod again;
 mod ask;
 mod plan;
 mod quotas;
