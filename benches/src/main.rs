@@ -6,6 +6,7 @@
 
 mod args;
 mod bench;
+mod callgrind;
 mod clock;
 mod contest;
 mod contestant;
