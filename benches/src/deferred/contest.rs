@@ -48,15 +48,14 @@ pub(super) struct Contest {
 
 impl Contest {
     /// As the locks' contest: everybody once a round, the order turned round from one to the next, and a
-    /// `PING` in each. Who cannot be run is named, and left out from there on.
+    /// `PING` in each. Who cannot be run is named, and left out of this load.
     pub(super) fn run(
         stage: &mut Stage,
         kinds: &[Kind],
         columns: &[Column],
         mut window: impl FnMut(&mut Stage, Kind) -> Outcome<Window>,
     ) -> Outcome<Self> {
-        let kinds: Vec<Kind> =
-            kinds.iter().copied().filter(|kind| !stage.missing.contains_key(kind)).collect();
+        let kinds: Vec<Kind> = kinds.iter().copied().filter(|kind| stage.is_there(*kind)).collect();
         let mut ping = Vec::new();
         let rounds = stage.bench.pace.rounds;
         let mut out = Vec::new();
@@ -70,14 +69,12 @@ impl Contest {
             }
             Ok(window(stage, kind).unwrap_or_else(|error| {
                 out.push(kind);
-                stage.leave_out(kind, error.to_string());
+                stage.leave_out(kind, &error.to_string());
                 Window::default()
             }))
         })?;
         let entries = kinds.into_iter().zip(windows);
         let entries = entries.filter(|(kind, _)| !out.contains(kind)).collect();
-        // Left out of this load; another one it may bear.
-        stage.missing.retain(|kind, _| !out.contains(kind));
         let contest = Self { entries, ping };
         contest.print(columns);
         stage.bench.quiet &= quiet::check();

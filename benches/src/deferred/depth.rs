@@ -77,20 +77,14 @@ impl Rig {
 }
 
 pub(super) fn run(stage: &mut Stage) -> Outcome<Vec<Figure>> {
-    match (one_resource(stage), many_resources(stage)) {
-        (Ok(one), Ok(many)) => Ok([one, many].concat()),
-        (one, many) => {
-            let mut all = Vec::new();
-            for result in [one, many] {
-                match result {
-                    Ok(figures) => all.extend(figures),
-                    Err(error) => stage.leave_out(Kind::Requests, error.to_string()),
-                }
-            }
-            stage.missing.remove(&Kind::Requests);
-            Ok(all)
+    let mut all = Vec::new();
+    for question in [one_resource, many_resources] {
+        match question(stage) {
+            Ok(figures) => all.extend(figures),
+            Err(error) => stage.leave_out(Kind::Requests, &error.to_string()),
         }
     }
+    Ok(all)
 }
 
 fn figure(id: &'static str, what: String, line: f64, rounds: Vec<f64>) -> Figure {

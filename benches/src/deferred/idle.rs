@@ -54,30 +54,27 @@ fn fleets(stage: &mut Stage) -> Vec<Fleet> {
     let mut fleets = Vec::new();
     for kind in Kind::OURS.into_iter().chain(Kind::PEERS) {
         for workers in [1, 1 + MORE] {
-            if stage.missing.contains_key(&kind) {
+            if !stage.is_there(kind) {
                 continue;
             }
             match fleet(stage, kind, workers) {
                 Ok(fleet) => fleets.push(fleet),
-                Err(error) => stage.leave_out(kind, error.to_string()),
+                Err(error) => stage.leave_out(kind, &error.to_string()),
             }
         }
     }
-    stage.missing.retain(|kind, _| {
-        fleets.iter().any(|fleet| fleet.kind == *kind) || kind.script().is_some()
-    });
     fleets
 }
 
 fn fleet(stage: &Stage, kind: Kind, workers: usize) -> Outcome<Fleet> {
     let server = Server::start()?;
     let plan = Plan::run(kind, server.port(), 1, 0);
-    let start = |_| {
-        let mut process = stage.process(&plan)?;
+    let start = |number| {
+        let mut process = stage.process(&Plan { number, ..plan.clone() })?;
         process.ready()?;
         Ok(process)
     };
-    let workers = (0..workers).map(start).collect::<Outcome<Vec<_>>>()?;
+    let workers = (0..workers as u64).map(start).collect::<Outcome<Vec<_>>>()?;
     Ok(Fleet { kind, workers, server, windows: Vec::new() })
 }
 

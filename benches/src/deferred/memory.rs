@@ -41,7 +41,7 @@ fn bytes(
     what: &str,
     rows: &mut Vec<Vec<String>>,
 ) -> Vec<f64> {
-    if stage.missing.contains_key(&kind) {
+    if !stage.is_there(kind) {
         return Vec::new();
     }
     match measured(stage, kind, jobs, resources) {
@@ -50,8 +50,7 @@ fn bytes(
             vec![bytes]
         }
         Err(error) => {
-            stage.leave_out(kind, error.to_string());
-            stage.missing.remove(&kind);
+            stage.leave_out(kind, &error.to_string());
             Vec::new()
         }
     }

@@ -1,6 +1,6 @@
 //! Line 1: how soon a job starts, once nothing is in its way.
 
-use std::{collections::BTreeMap, thread, time::Duration};
+use std::{thread, time::Duration};
 
 use super::{
     contest::{Column, Contest, Window},

@@ -43,15 +43,9 @@ impl Times {
         let done = meanwhile(stage);
         set(stage, "slowlog-log-slower-than", "-1")?;
         done?;
-        let entries: Vec<(u64, u64, u64, Vec<Value>)> = stage.bench.server.ask(&slow_entries())?;
-        for (_, _, micros, words) in entries {
-            let word = |at: usize| match words.get(at) {
-                Some(Value::BulkString(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
-                _ => String::new(),
-            };
-            if word(0).eq_ignore_ascii_case("evalsha") {
-                self.0.entry(word(1).to_lowercase()).or_default().push(micros);
-            }
+        let entries: Vec<Value> = stage.bench.server.ask(cmd("SLOWLOG").arg("GET").arg(-1))?;
+        for (hash, micros) in entries.iter().filter_map(script) {
+            self.0.entry(hash).or_default().push(micros);
         }
         stage.bench.server.ask(cmd("SLOWLOG").arg("RESET"))
     }
@@ -80,10 +74,16 @@ impl Times {
     }
 }
 
-fn slow_entries() -> redis::Cmd {
-    let mut get = cmd("SLOWLOG");
-    get.arg("GET").arg(-1);
-    get
+/// The hash of an entry's script, and its microseconds: an entry is its number, when, how long, the words, and
+/// more that does not matter.
+fn script(entry: &Value) -> Option<(String, u64)> {
+    let Value::Array(parts) = entry else { return None };
+    let [_, _, Value::Int(micros), Value::Array(words), ..] = parts.as_slice() else { return None };
+    let word = |at: usize| match words.get(at) {
+        Some(Value::BulkString(bytes)) => String::from_utf8_lossy(bytes).to_lowercase(),
+        _ => String::new(),
+    };
+    (word(0) == "evalsha").then(|| (word(1), u64::try_from(*micros).unwrap_or(0)))
 }
 
 fn set(stage: &mut Stage, what: &str, value: &str) -> Outcome<()> {

@@ -1,6 +1,6 @@
 //! What all figures of deferral stand on: the server, and everybody who can be started.
 
-use std::{collections::BTreeMap, thread, time::Duration};
+use std::{thread, time::Duration};
 
 use crate::{
     args::Pace,
@@ -8,7 +8,7 @@ use crate::{
     clock,
     outcome::Outcome,
     process::Process,
-    queue::{Kind, Left, Node, Plan, left},
+    queue::{Kind, Left, Node, Plan, Pushed, left},
 };
 
 /// The warm-up of everybody: what Node compiles while it runs takes that long.
@@ -54,8 +54,6 @@ pub(crate) struct Stage {
     pub(crate) bench: Bench,
     pub(super) sizes: Sizes,
     node: Result<Node, String>,
-    /// Who did not run, and why.
-    pub(super) missing: BTreeMap<Kind, String>,
 }
 
 impl Stage {
@@ -63,14 +61,10 @@ impl Stage {
         let (sizes, warm) = if quick { (QUICK, pace.warm) } else { (FULL, WARM) };
         let bench = Bench::start(Pace { warm, ..pace })?;
         let node = Node::prepare();
-        let mut missing = BTreeMap::new();
         if let Err(sentence) = &node {
-            println!("npm's queues can't be run: {sentence}");
-            for kind in Kind::PEERS.into_iter().filter(|kind| kind.script().is_some()) {
-                missing.insert(kind, sentence.clone());
-            }
+            println!("NOT RUN: npm's queues: {sentence}");
         }
-        Ok(Self { bench, sizes, node, missing })
+        Ok(Self { bench, sizes, node })
     }
 
     pub(super) fn process(&self, plan: &Plan) -> Outcome<Process> {
@@ -82,7 +76,7 @@ impl Stage {
     }
 
     /// A process that pushes jobs of a known number, which has let go of them.
-    pub(super) fn pushed(&mut self, plan: &Plan) -> Outcome<crate::queue::Pushed> {
+    pub(super) fn pushed(&mut self, plan: &Plan) -> Outcome<Pushed> {
         let mut process = self.process(plan)?;
         process.ready()?;
         process.tell(&clock::now().to_string())?;
@@ -106,12 +100,15 @@ impl Stage {
         }
     }
 
-    /// Who is left out of everything from now on.
-    pub(super) fn leave_out(&mut self, kind: Kind, why: String) {
+    /// Who is left out of a load, and why; another one it may bear.
+    pub(super) fn leave_out(&mut self, kind: Kind, why: &str) {
         println!("  NOT RUN: {kind}: {why}");
         if kind.is_ours() {
             self.bench.faults.push(format!("{kind} did not run: {why}"));
         }
-        self.missing.insert(kind, why);
+    }
+
+    pub(super) fn is_there(&self, kind: Kind) -> bool {
+        kind.script().is_none() || self.node.is_ok()
     }
 }

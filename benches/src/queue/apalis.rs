@@ -19,8 +19,8 @@ use super::{
 };
 use crate::outcome::Outcome;
 
-/// Part of a key that [`left`](super::left) reads.
-pub(super) const WORKER: &str = "bench-worker";
+/// Part of a key that is looked at for what runs; each further worker must have another name.
+const WORKER: &str = "bench-worker";
 
 pub(super) struct Apalis {
     storage: RedisStorage<Body>,
@@ -73,7 +73,11 @@ impl Queue for Apalis {
                 Ok::<(), BoxDynError>(())
             }
         };
-        let builder = WorkerBuilder::new(WORKER).backend(backend);
+        let name = match plan.number {
+            0 => WORKER.to_owned(),
+            number => format!("{WORKER}-{number}"),
+        };
+        let builder = WorkerBuilder::new(name).backend(backend);
         // One at a time is its way without this; with it, as many as it has fetched.
         if plan.tasks > 1 {
             Ok(tokio::spawn(told(builder.parallelize(tokio::spawn).build(handler).run())))

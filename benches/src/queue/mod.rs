@@ -18,15 +18,15 @@ use std::{fmt, ops::Range, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
+use self::seen::Seen;
 pub(crate) use self::{
     left::{Left, left},
     node::Node,
-    plan::{Plan, Pushed, Ran, Role},
+    plan::{Plan, Pushed, Ran},
     process::main,
     rig::{Done, Start as RigStart, Word, main as rig},
     setting::Setting,
 };
-use self::{plan::BYTES, seen::Seen};
 use crate::outcome::Outcome;
 
 /// The queue's name, where it has one.

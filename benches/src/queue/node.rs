@@ -75,6 +75,8 @@ fn output(command: &mut Command) -> Result<String, String> {
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     } else {
-        Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+        // npm says a sentence, and then how it is used.
+        let said = String::from_utf8_lossy(&output.stderr);
+        Err(said.lines().take(4).collect::<Vec<_>>().join(" "))
     }
 }

@@ -18,6 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(6);
 pub(crate) struct Plan {
     pub(crate) kind: Kind,
     pub(crate) role: Role,
+    /// Of the process, among those of a fleet.
+    pub(crate) number: u64,
     /// Of the Redis.
     pub(crate) port: u16,
     /// How many push or run at once.
@@ -54,6 +56,7 @@ impl Plan {
         Self {
             kind,
             role: Role::Push,
+            number: 0,
             port,
             tasks,
             jobs: 0,
