@@ -204,6 +204,12 @@ impl Key {
         Self(text.into())
     }
 
+    /// All but the value: what keys of one layer have in common.
+    pub(crate) fn class(&self) -> &str {
+        let [.., value] = self.parts();
+        &self.0[..self.0.len() - value.len()]
+    }
+
     /// Kind, name, scope and value.
     fn parts(&self) -> [&str; 4] {
         let mut parts = self.0.splitn(4, ':');

@@ -203,6 +203,10 @@ table! { each_store {
         an_offered_job_can_be_cancelled,
         ids_that_are_none_are_all_alike,
         a_job_is_shown_to_its_owner_alone,
+        each_change_is_an_event,
+        a_stream_ends_with_its_client,
+        what_is_known_is_not_sent_again,
+        a_job_without_a_worker_says_so,
         other_methods_are_405;
     not_deferred:
         a_body_over_the_limit,

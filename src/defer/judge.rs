@@ -17,6 +17,11 @@ pub(super) struct Run<'a> {
     pub(super) keep_dead: Duration,
 }
 
+/// Any answer but these: they say that the request was not let in, or came to nothing.
+pub(super) fn is_success(status: u16) -> bool {
+    !matches!(status, 401 | 403 | 408 | 425 | 429 | 500..=599)
+}
+
 impl Run<'_> {
     /// Success is any answer but 401, 403, 408, 425, 429 and 5xx.
     pub(super) fn judge(&self, ran: Ran) -> Verdict {
@@ -39,7 +44,7 @@ impl Run<'_> {
         }
         match answer.status {
             // Also from a layer outside the lock, such as a timeout.
-            408 | 425 | 429 | 500..=599 => self.failed("failed"),
+            status if !is_success(status) => self.failed("failed"),
             status if !self.marker.was_seen() => self.missed(status),
             _ => self.done(answer),
         }

@@ -17,7 +17,9 @@ mod envelope;
 mod gate;
 mod headers;
 mod judge;
+mod prefer;
 mod run;
+mod stamp;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -28,6 +30,6 @@ mod worker;
 pub use self::{
     gate::{DeferGate, DeferParked, DeferTicket},
     run::{Answer, Ran, Replayer},
-    status::{StatusGate, StatusRequest},
+    status::{StatusAnswer, StatusEvents, StatusGate, StatusRequest},
     worker::DeferWorker,
 };

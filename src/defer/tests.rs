@@ -2,6 +2,7 @@
 
 mod alone;
 mod outcomes;
+mod status;
 mod takeover;
 mod trouble;
 
@@ -16,7 +17,7 @@ use super::{Answer, DeferWorker, Ran, Replayer, envelope::write_request};
 use crate::{
     gate::{Head, Replay},
     key::Key,
-    store::{Caps, Enqueue, Enqueued, JobId, JobState, JobView, Store},
+    store::{Caps, Enqueue, Enqueued, JobId, JobPolicy, JobState, JobView, Store},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -93,9 +94,9 @@ async fn put_off(store: &Store, target: &str) -> JobId {
         id: JobId::new(&key),
         key,
         envelope: write_request(head, Vec::new(), 1, b"body"),
-        again: false,
-        max_attempts: 1,
+        policy: JobPolicy::default(),
         record: None,
+        merge: None,
         caps: Caps {
             resource_jobs: 100,
             resource_bytes: 10_000,

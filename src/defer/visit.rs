@@ -18,7 +18,10 @@ use super::{
 use crate::{
     gate::{Deferred, Replay},
     key::Key,
-    store::{Attempt, Claim, Claimed, Hold, JobId, Mode, Settle, Terms, Verdict},
+    store::{
+        Attempt, Claim, Claimed, Hold, JobId, Mode, Run as Started, Settle, SettledRun, Terms,
+        Verdict,
+    },
 };
 
 /// How long an envelope of a newer version is left to newer workers.
@@ -93,7 +96,13 @@ impl Visit {
         let DeferWorker { store, lease, max_run, .. } = &*self.worker;
         let mut attempt = Attempt::claim(store, &self.key, &id);
         match self.send_claim(&mut attempt, &id).await {
-            Some(Claimed::Claimed { fence, attempt: number, envelope, accepted_us }) => {
+            Some(Claimed::Claimed(Started {
+                fence,
+                attempt: number,
+                envelope,
+                accepted_us,
+                ..
+            })) => {
                 let job = Some(id.clone());
                 let terms = Terms {
                     lease: *lease,
@@ -118,7 +127,7 @@ impl Visit {
                         Ok(Err(None))
                     }
                     Claimed::Moved(first) => Ok(Err(Some(first))),
-                    Claimed::Claimed { .. } => Ok(Err(None)),
+                    Claimed::Claimed(_) => Ok(Err(None)),
                 }
             }
             None => Err(Next::After(Duration::from_millis(200))),
@@ -219,9 +228,10 @@ impl Visit {
                 id: id.clone(),
                 me: facts.lease.me.clone(),
                 verdict: verdict.clone(),
+                next: None,
             };
             match self.worker.store.backend().settle(call).await {
-                Ok(stands) => return stands,
+                Ok(settled) => return settled != SettledRun::Lost,
                 Err(error) => tracing::warn!(job = ?id, %error, "settling failed"),
             }
             if facts.valid_until() <= Instant::now() + pause || facts.loss().is_some() {

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::UNIX_EPOCH};
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::{Routes, SECOND, Working, ended, key_of, look, put_off, settled};
+use super::{Routes, SECOND, Working, ended, key_of, look, put_off, settled, status::whole};
 use crate::{
     Outage,
     defer::{Answer, DeferGate, Ran, StatusGate, judge::Run},
@@ -87,20 +87,18 @@ async fn a_run_that_was_let_through_an_outage_counts() {
 
 /// What a deferring layer says to a request that met a busy lock.
 async fn accept(gate: &DeferGate<()>, store: &Store, mut view: FakeView) -> Reply {
-    let Asked::Enter(facts) = gate.ask(&mut view) else {
+    let Asked::Pass(ticket) = gate.ask(&mut view) else {
         panic!("it may be deferred");
-    };
-    let Let::Pass(ticket) = gate.enter(facts).await else {
-        panic!("it is let in");
     };
     gate.show(&ticket, &mut view);
     let slot: Slot = view.take().expect("there is a place for it");
-    slot.fill(Parked { store: store.clone(), key: key_of("/x"), status: 409 });
+    let (store, key) = (store.clone(), key_of("/x"));
+    slot.fill(Parked { store, key, status: 409, usual: None, known: false });
     let Parting::Accept { parked, .. } = gate.leave(ticket, Outcome::Answered(409)).await else {
         panic!("it was busy");
     };
     let head = Head::new("POST", "/x", Vec::new(), None);
-    let reply = gate.accept(parked, head, Bytes::new()).await;
+    let reply = gate.accept(parked, head, Some(Bytes::new())).await;
     reply.expect("there is room")
 }
 
@@ -129,7 +127,7 @@ async fn a_record_that_outlives_its_job_is_gone_and_not_run_again() {
 async fn status(gate: &StatusGate<()>, store: &Store, id: &JobId, response: bool) -> (u16, Value) {
     let gate = gate.clone().store(store);
     let request = gate.ask(&mut FakeView::new("GET"), id.as_str(), response);
-    let reply = request.expect("it is well formed").answer().await;
+    let reply = whole(request.expect("it is well formed").answer().await);
     (reply.status, serde_json::from_slice(&reply.body).unwrap_or_default())
 }
 
@@ -142,7 +140,7 @@ async fn who_is_nobody_sees_not_even_what_is_nobodys() {
     assert_eq!(status(&hidden, &store, &id, true).await.0, 404);
     let cancel = hidden.store(&store);
     let cancel = cancel.ask(&mut FakeView::new("DELETE"), id.as_str(), false);
-    assert_eq!(cancel.expect("well formed").answer().await.status, 404);
+    assert_eq!(whole(cancel.expect("well formed").answer().await).status, 404);
     assert_eq!(look(&store, &id).await.state, JobState::Queued);
     let open = StatusGate::new();
     assert_eq!(status(&open, &store, &id, false).await.0, 200);
