@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
 
-use super::hints::Hints;
+use super::{hints::Hints, tasks::Tasks};
 pub(crate) use super::{
     job::{JobId, JobState},
     rate::{Charge, Charged, Counter, SettleCharge, State},
@@ -289,7 +289,7 @@ pub(crate) struct Due {
 }
 
 /// A store, seen from the engines. Every step is bounded by the store's deadline.
-pub(crate) trait Backend: fmt::Debug + Send + Sync + 'static {
+pub(crate) trait Backend: Tasks + fmt::Debug + Send + Sync + 'static {
     /// Tells its locks from those of the same name in another namespace; the same in every process.
     fn space(&self) -> &str;
     fn acquire(&self, call: Acquire) -> Step<'_, Acquired>;

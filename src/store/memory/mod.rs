@@ -3,7 +3,7 @@
 //! A step locks its shard, reads the clock once, does what the script does, and unlocks; then its
 //! messages go out. It never waits, so the future it returns is ready at once. The scripts are the
 //! specification: [`visit`] is `line.lua`, [`locks`] and [`jobs`] are the scripts about a line, [`rate`]
-//! those about quotas; the rest is in [`shard`]. Not kept are the indexes `lease`, `done` and `dead`, which are there so that
+//! those about quotas, [`tasks`] those about queues of tasks; the rest is in [`shard`]. Not kept are the indexes `lease`, `done` and `dead`, which are there so that
 //! something on a server can be found without its key.
 //!
 //! Whatever is over is gone at once for every step, and its memory is freed by later steps.
@@ -15,6 +15,7 @@ mod locks;
 mod post;
 mod rate;
 mod shard;
+mod tasks;
 mod visit;
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
@@ -53,6 +54,7 @@ pub(crate) struct Memory {
     workers: Mutex<HashMap<Node, u64>>,
     /// Live limiters.
     limiters: Mutex<HashMap<Node, u64>>,
+    queues: tasks::Queues,
     post: Post,
 }
 
@@ -64,6 +66,7 @@ impl Memory {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             workers: Mutex::default(),
             limiters: Mutex::default(),
+            queues: Mutex::default(),
             post: Post::default(),
         }
     }

@@ -5,8 +5,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use redis::{IntoConnectionInfo as _, ProtocolVersion, io::tcp::socket2::TcpKeepalive};
 
 use super::{
-    Breaker, Charges, Combiner, Keys, Lanes, Redis, Wire,
-    script::{CALLS, CHARGE},
+    Breaker, Charges, Combiner, Keys, Lanes, Pushes, Redis, Wire,
+    script::{CALLS, CHARGE, PUSH_TASKS},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -137,7 +137,16 @@ impl StoreBuilder {
             let charges = Charges { lanes: Arc::clone(&lanes), lane, keys: keys.clone() };
             Combiner::new(charges, CHARGE.name, self.deadline)
         };
+        let process: Arc<str> = uuid::Uuid::new_v4().simple().to_string()[..16].into();
+        let pushes = |lane| {
+            let process = Arc::clone(&process);
+            let pushes = Pushes { lanes: Arc::clone(&lanes), lane, keys: keys.clone(), process };
+            Combiner::new(pushes, PUSH_TASKS.name, self.deadline)
+        };
         Ok(Redis {
+            pushes: (0..self.connections).map(pushes).collect(),
+            // A slot that holds nothing holds 0.
+            pushed: 1.into(),
             charges: (0..self.connections).map(charges).collect(),
             combiners: (0..self.connections).map(combiner).collect(),
             lanes,

@@ -20,15 +20,20 @@ mod read;
 mod replicas;
 mod script;
 mod steps;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod wire;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use self::{
     ask::Ask, breaker::Breaker, charges::Charges, combine::Combiner, connect::Lanes,
-    replicas::Replicas, wire::Wire,
+    replicas::Replicas, tasks::Pushes, wire::Wire,
 };
 use super::keys::Keys;
 
@@ -42,6 +47,9 @@ pub(super) struct Redis {
     combiners: Vec<Combiner<Wire>>,
     /// So is this: charges go with charges.
     charges: Vec<Combiner<Charges>>,
+    pushes: Vec<Combiner<Pushes>>,
+    /// Number of the next push.
+    pushed: AtomicU64,
     breaker: Arc<Breaker>,
     replicas: Replicas,
     keys: Keys,

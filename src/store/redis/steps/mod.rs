@@ -4,6 +4,7 @@ mod jobs;
 mod line;
 mod rate;
 mod shards;
+mod tasks;
 
 use std::{
     sync::{Arc, Weak},
