@@ -38,6 +38,7 @@ mod rounds;
 mod runs;
 mod shards;
 mod shared;
+mod tasks;
 mod truth;
 
 /// Makes each case a test on every store. A case that is not named here is an unused function, which
