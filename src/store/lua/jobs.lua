@@ -62,8 +62,8 @@ end
 -- Puts a job into the line at its sequence. If the lock is free, it is offered to whoever is first now.
 local function stand(id, seq, bytes)
   redis.call('ZADD', G, int(seq), id)
-  redis.call('HINCRBY', L, 'bytes', bytes)
-  redis.call('PERSIST', L)
+  -- The first of a line, whose l may have an end.
+  if redis.call('HINCRBY', L, 'bytes', bytes) == bytes then redis.call('PERSIST', L) end
   local last = held_until()
   if last then
     tell_holders(seq)
