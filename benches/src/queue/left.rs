@@ -26,7 +26,7 @@ impl Left {
 
 pub(crate) fn left(server: &mut Server, kind: Kind) -> Outcome<Left> {
     match kind {
-        Kind::Requests => requests(server),
+        Kind::Requests | Kind::Busy => requests(server),
         Kind::Tasks => Err("there is no such queue yet".into()),
         Kind::BullmqRust | Kind::BullmqNode => counted(
             server,
