@@ -13,6 +13,8 @@ mod requests;
 mod rig;
 mod seen;
 mod setting;
+#[cfg(feature = "queue-tasks")]
+mod tasks;
 
 use std::{fmt, ops::Range, sync::Arc};
 
@@ -116,6 +118,8 @@ trait Visitor {
 
 fn visit(kind: Kind, visitor: impl Visitor) -> Outcome<()> {
     match kind {
+        #[cfg(feature = "queue-tasks")]
+        Kind::Tasks => visitor.meet::<tasks::Tasks>(),
         Kind::Requests | Kind::Busy => visitor.meet::<requests::Requests>(),
         #[cfg(feature = "queue-bullmq")]
         Kind::BullmqRust => visitor.meet::<bullmq::Bullmq>(),
