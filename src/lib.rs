@@ -47,6 +47,7 @@ pub use self::seal::Keyring;
 pub use self::store::StoreBuilder;
 pub use self::{
     clock::Clock,
+    defer::Snapshot,
     error::{Error, ErrorKind},
     gate::{Absent, ClientAddress, Deferred},
     key::Key,

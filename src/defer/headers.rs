@@ -1,5 +1,10 @@
 //! Which header fields are stored, of requests and of responses.
 
+use hmac::{Hmac, Mac as _};
+use sha2::Sha256;
+
+use crate::{key::hex, store::JobId};
+
 /// Fields that belong to one connection, not to the request (RFC 9110 section 7.6.1), and those that
 /// are about this exchange alone: its length, `Expect` (10.1.1), `Prefer` (RFC 7240). Conditions
 /// (`If-Match`) stay, since they are about the resource, and hold or fail when the request runs; so does
@@ -17,7 +22,8 @@ const NOT_STORED: &[&str] = &[
     "prefer",
 ];
 
-/// Fields of ours begin like this: words about locks and runs that have ended by then.
+/// Fields of ours begin like this: words between services about locks and runs, good for one call and for a
+/// moment.
 const OURS: &str = "lockgate-";
 
 /// Fields that say who the client is. A stored copy would outlive what it was given for.
@@ -64,9 +70,22 @@ pub(super) fn of_request(headers: &Headers, keep: &[String]) -> Headers {
     headers.iter().filter(|(name, _)| stays(name)).cloned().collect()
 }
 
-/// What is stored of a response.
-pub(super) fn of_response(headers: Headers) -> Headers {
-    headers.into_iter().filter(|(name, _)| RESPONSE.contains(&name.as_str())).collect()
+/// What is stored of a response, with these fields besides.
+pub(super) fn of_response(headers: Headers, more: &[String]) -> Headers {
+    let kept = |name: &String| RESPONSE.contains(&name.as_str()) || more.contains(name);
+    headers.into_iter().filter(|(name, _)| kept(name)).collect()
+}
+
+/// The field that tells a handler which requests are the same one.
+pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// For a request whose client has sent none: the same in every run of a job, and of no use to find the
+/// job by, which whoever logs such keys could otherwise do.
+pub(super) fn made_key(id: &JobId) -> String {
+    let mut mac: Hmac<Sha256> =
+        Hmac::new_from_slice(b"lockgate idempotency key 1").expect("a key of any length");
+    mac.update(id.as_str().as_bytes());
+    format!("\"{}\"", hex(&mac.finalize().into_bytes()[..16]))
 }
 
 /// True if the request asks for another protocol: there is nothing to send back to it later.
@@ -122,6 +141,17 @@ mod tests {
         assert_eq!(of_request(&sent[..1].to_vec(), &keep), sent[..1]);
         assert!(!carries_credential(has, &keep));
         assert_eq!(of_request(&sent, &keep), sent[..1], "nominated or not");
+    }
+
+    #[test]
+    fn a_made_key_is_that_of_its_job_and_does_not_tell_which() {
+        let key = crate::key::Key::custom("a");
+        let (one, two) = (JobId::new(&key), JobId::new(&key));
+        assert_eq!(made_key(&one), made_key(&one));
+        assert_ne!(made_key(&one), made_key(&two));
+        assert!(!made_key(&one).contains(one.as_str()));
+        let made = made_key(&one);
+        assert!(matches!(idempotency_key(&[made.as_bytes()]), Ok(Some(_))));
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! A request that runs at once and is remembered under its `Idempotency-Key`.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use crate::{
     error::Error,
+    key::Key,
     store::{Direct, JobId, Store},
 };
 
@@ -33,8 +36,17 @@ impl Begun {
         })
     }
 
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Its id, and the lock it runs under; `None` once it has ended.
+    pub(crate) fn is(&self) -> Option<(&JobId, &Key)> {
+        self.call.as_ref().map(|call| (&call.id, &call.key))
+    }
+
     /// Ends it with what it was answered, which is kept for so long.
-    pub(crate) async fn keep(mut self, life: std::time::Duration, response: Bytes) {
+    pub(crate) async fn keep(mut self, life: Duration, response: Bytes) {
         if let Some(call) = &mut self.call {
             call.life = life;
         }

@@ -10,7 +10,11 @@ use super::{
     settings::{DeferGate, How},
 };
 use crate::{
-    defer::{envelope::write_request, headers::of_request, unwatched::Workers},
+    defer::{
+        envelope::{At, write_request},
+        headers::of_request,
+        unwatched::Workers,
+    },
     gate::Head,
     key::{digest, hex},
     reply::Reply,
@@ -47,7 +51,7 @@ fn is_idempotent(method: &str) -> bool {
 impl<N: ?Sized> DeferGate<N> {
     pub(super) async fn store(
         &self,
-        parked: DeferParked,
+        mut parked: DeferParked,
         head: Head,
         body: &Bytes,
     ) -> Option<Reply> {
@@ -56,11 +60,14 @@ impl<N: ?Sized> DeferGate<N> {
         let policy = settings.how.policy(&head.method, settings.when.needs_worker);
         let print = digest(&[head.method.as_bytes(), head.target.as_bytes(), body]);
         let merge = settings.how.merge(&parked.owner, &head);
+        let carried = std::mem::take(&mut parked.carried);
         let key = &parked.parked.key;
+        let id = JobId::new(key);
+        let at = At { store: &parked.parked.store, id: &id, lock: key };
         let call = Enqueue {
             key: key.clone(),
-            id: JobId::new(key),
-            envelope: write_request(head, headers, policy.max_attempts, body),
+            envelope: write_request(at, head, headers, carried, policy.max_attempts, body),
+            id,
             policy,
             record: self.record(&parked, hex(&print[..16])),
             merge,

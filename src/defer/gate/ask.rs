@@ -83,13 +83,14 @@ impl<N: ?Sized> DeferGate<N> {
                 Route::Unknown => Some(settings.record(&owner, view.method(), "", &key)),
             },
         };
+        let captured = settings.carries.of(view.native());
         let prefer = view.header("prefer");
         let (trying, applied) = if prefer.is_empty() && !settings.when.always {
             (Trying::For(settings.when.wait), Applied::default())
         } else {
-            settings.when.trying(&prefer, || settings.may_be_stored(view))
+            settings.when.trying(&prefer, || settings.may_be_stored(view, !captured.is_empty()))
         };
-        Asked::Pass(DeferTicket::new(Slot::new(trying, record), owner, applied))
+        Asked::Pass(DeferTicket::new(Slot::new(trying, record), owner, applied, captured))
     }
 }
 
@@ -101,18 +102,17 @@ impl<N: ?Sized> Settings<N> {
         Record { name, remember: self.keys.direct.then(|| owner.to_owned()) }
     }
 
-    /// As far as its head tells.
-    fn may_be_stored<V: View<Native = N>>(&self, view: &V) -> bool {
+    /// As far as its head tells; `known`: it takes along who it is of.
+    fn may_be_stored<V: View<Native = N>>(&self, view: &V, known: bool) -> bool {
         let length = view.header("content-length").first().copied().unwrap_or(b"0");
         let length = std::str::from_utf8(length).ok().and_then(|length| length.parse().ok());
         !is_upgrade(view.method(), &view.header("upgrade"))
             && length.is_some_and(|length: usize| length <= self.what.body_limit)
-            && !self.drops_who_it_is(view)
+            && (known || !self.carries_credential(view))
     }
 
-    /// The request carries a credential that is not stored, and nothing says in another way who it is of.
-    pub(super) fn drops_who_it_is<V: View<Native = N>>(&self, view: &V) -> bool {
-        let has = |name: &str| !view.header(name).is_empty();
-        self.carry.is_empty() && carries_credential(has, &self.what.keep)
+    /// One that is not stored.
+    pub(super) fn carries_credential<V: View<Native = N>>(&self, view: &V) -> bool {
+        carries_credential(|name| !view.header(name).is_empty(), &self.what.keep)
     }
 }

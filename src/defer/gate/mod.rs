@@ -10,7 +10,6 @@
 mod accept;
 mod answers;
 mod ask;
-mod carry;
 mod passage;
 mod settings;
 

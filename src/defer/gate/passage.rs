@@ -4,15 +4,17 @@ use std::convert::Infallible;
 
 use bytes::Bytes;
 
-use super::{ask::Applied, carry::Carried, settings::DeferGate};
+use super::{ask::Applied, settings::DeferGate};
 use crate::{
     defer::{
-        envelope::{StoredHead, write_response},
+        envelope::{At, Stored, StoredHead, write_response},
         headers::{Headers, is_upgrade, of_response},
         judge::is_success,
+        snapshot::{Captured, Carried},
     },
     gate::{
-        Asked, Gate, Head, Outcome, Parked, Parting, PickUp, Room, Slot, Trying, Verdict, View,
+        Asked, Begun, Gate, Head, Outcome, Parked, Parting, PickUp, Room, Slot, Trying, Verdict,
+        View,
     },
     reply::Reply,
 };
@@ -23,13 +25,14 @@ pub struct DeferTicket {
     slot: Slot,
     owner: String,
     applied: Applied,
+    captured: Captured,
     /// Of the answer, where it is remembered.
     fields: Headers,
 }
 
 impl DeferTicket {
-    pub(super) fn new(slot: Slot, owner: String, applied: Applied) -> Self {
-        Self { slot, owner, applied, fields: Headers::new() }
+    pub(super) fn new(slot: Slot, owner: String, applied: Applied, captured: Captured) -> Self {
+        Self { slot, owner, applied, captured, fields: Headers::new() }
     }
 }
 
@@ -40,6 +43,8 @@ pub struct DeferParked {
     pub(super) slot: Slot,
     pub(super) owner: String,
     pub(super) applied: Applied,
+    captured: Captured,
+    /// What it takes along, once it is picked up.
     pub(super) carried: Carried,
 }
 
@@ -68,7 +73,7 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
 
     fn hear(&self, ticket: &mut DeferTicket, fields: impl FnOnce() -> Vec<(String, Vec<u8>)>) {
         if ticket.slot.has_begun() {
-            ticket.fields = of_response(fields());
+            ticket.fields = of_response(fields(), &[]);
         }
     }
 
@@ -77,13 +82,10 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
         ticket: DeferTicket,
         outcome: Outcome,
     ) -> Parting<DeferTicket, DeferParked> {
-        let DeferTicket { slot, owner, applied, fields } = ticket;
+        let DeferTicket { slot, owner, applied, captured, fields } = ticket;
         if let Some(begun) = slot.begun() {
-            match outcome.status().filter(|status| is_remembered(*status)) {
-                Some(status) => {
-                    let head = StoredHead { status, headers: fields, whole: false };
-                    begun.keep(self.0.keys.life, write_response(&head, b"")).await;
-                }
+            match stored(&begun, outcome, fields) {
+                Some(response) => begun.keep(self.0.keys.life, response).await,
                 None => begun.forget().await,
             }
             // A retry layer in between may have met a busy lock after the one that has run.
@@ -95,7 +97,7 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
                 let room = Room::new(self.0.what.body_limit, self.0.what.budget);
                 let place = slot.clone();
                 let carried = Carried::new();
-                let parked = DeferParked { parked, slot, owner, applied, carried };
+                let parked = DeferParked { parked, slot, owner, applied, captured, carried };
                 Parting::Accept { parked, room, slot: place }
             }
             _ => {
@@ -117,17 +119,20 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
         if is_upgrade(view.method(), &view.header("upgrade")) {
             return refused;
         }
-        for one in &self.0.carry {
-            let found = one.pick(view.native());
-            parked.carried.extend(found.map(|found| (one.name().to_owned(), found)));
-        }
-        if self.0.drops_who_it_is(view) {
+        let lock = parked.parked.key.hashed();
+        let Some(carried) = std::mem::take(&mut parked.captured).write() else {
+            tracing::error!(%lock, "not deferred: a snapshot can't be written");
+            return refused;
+        };
+        if carried.is_empty() && self.0.carries_credential(view) {
             tracing::info!(
-                lock = %parked.parked.key.hashed(),
-                "not deferred: the request carries a credential; .keep_header(..) stores it"
+                %lock,
+                "not deferred: the request carries a credential; .carry::<T>() stores whose it is, \
+                 .keep_header(..) the field itself"
             );
             return refused;
         }
+        parked.carried = carried;
         PickUp::Whole
     }
 
@@ -139,6 +144,14 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
             None => None,
         }
     }
+}
+
+/// What is remembered of an answer; `None` if a retry is to run again.
+fn stored(begun: &Begun, outcome: Outcome, headers: Headers) -> Option<Bytes> {
+    let status = outcome.status().filter(|status| is_remembered(*status))?;
+    let (id, lock) = begun.is()?;
+    let head = StoredHead { status, headers, stored: Stored::RanAtOnce };
+    Some(write_response(At { store: begun.store(), id, lock }, &head, b""))
 }
 
 /// By the same rule as a run of a deferred request, but for 409: it can't be told whether it is the

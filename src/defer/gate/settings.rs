@@ -2,8 +2,8 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::carry::Carry;
 use crate::{
+    defer::snapshot::{Captures, Snapshot},
     gate::Methods,
     key::SHARDS,
     store::{Caps, OnFailure, Wins},
@@ -24,7 +24,7 @@ pub(super) struct Settings<N: ?Sized> {
     pub(super) keys: Keys,
     pub(super) caps: Caps,
     pub(super) owner: Option<Arc<Owner<N>>>,
-    pub(super) carry: Vec<Arc<dyn Carry<N>>>,
+    pub(super) carries: Captures<N>,
 }
 
 /// When a request is deferred.
@@ -96,7 +96,7 @@ impl<N: ?Sized> DeferGate<N> {
                 shard_bytes: of_a_shard(1 << 30),
             },
             owner: None,
-            carry: Vec::new(),
+            carries: Captures::default(),
         }))
     }
 
@@ -184,6 +184,15 @@ impl<N: ?Sized> DeferGate<N> {
     #[must_use]
     pub fn keep_header(self, name: &str) -> Self {
         self.with(|settings| settings.what.keep.push(name.to_ascii_lowercase()))
+    }
+
+    /// See `DeferLayer::carry`; `find` looks into the request's extensions.
+    #[must_use]
+    pub fn carry<T: Snapshot>(
+        self,
+        find: impl Fn(&N) -> Option<T> + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|settings| settings.carries.add(find))
     }
 
     /// See `DeferLayer::max_jobs`.
@@ -296,7 +305,7 @@ impl<N: ?Sized> Clone for Settings<N> {
             keys: self.keys.clone(),
             caps: self.caps,
             owner: self.owner.clone(),
-            carry: self.carry.clone(),
+            carries: self.carries.clone(),
         }
     }
 }
