@@ -15,6 +15,7 @@ mod replicas;
 mod replies;
 mod runtimes;
 mod server;
+mod tasks;
 mod together;
 mod wakes;
 
