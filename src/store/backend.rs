@@ -9,10 +9,14 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
 
+#[allow(unused_imports, reason = "the steps come one after the other")]
+pub(crate) use super::deferred::{
+    Beat, Caps, Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobPolicy, JobView, Jobs, Listed,
+    Listing, Merge, NextRun, OnFailure, Past, Run, Settle, SettledRun, Tally, Verdict, Wins,
+};
 use super::{hints::Hints, tasks::Tasks};
 pub(crate) use super::{
     job::{JobId, JobState},
@@ -117,6 +121,12 @@ impl Node {
         Self(uuid::Uuid::new_v4().simple().to_string()[..16].into())
     }
 
+    /// One that came back from the store.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let hex = !text.is_empty() && text.bytes().all(|b| b.is_ascii_hexdigit());
+        hex.then(|| Self(text.into()))
+    }
+
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
@@ -183,113 +193,8 @@ pub(crate) struct Renewal {
     pub(crate) job: Option<JobId>,
 }
 
-/// `enqueue.lua`.
-#[derive(Debug, Clone)]
-pub(crate) struct Enqueue {
-    pub(crate) key: Key,
-    pub(crate) id: JobId,
-    pub(crate) envelope: Bytes,
-    /// May run again after a crash.
-    pub(crate) again: bool,
-    pub(crate) max_attempts: u32,
-    /// Idempotency record, the request's fingerprint, and how long the record lives.
-    pub(crate) record: Option<(Arc<str>, String, Duration)>,
-    pub(crate) caps: Caps,
-    /// Whom the job belongs to, for `visible_to`; empty = nobody in particular.
-    pub(crate) owner: String,
-}
-
-/// Most jobs and bytes, of one resource and of one shard.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Caps {
-    pub(crate) resource_jobs: u64,
-    pub(crate) resource_bytes: u64,
-    pub(crate) shard_jobs: u64,
-    pub(crate) shard_bytes: u64,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Enqueued {
-    Stored { position: u64 },
-    Known(JobId),
-    Mismatch,
-    Full,
-}
-
-/// `claim.lua`.
-#[derive(Debug, Clone)]
-pub(crate) struct Claim {
-    pub(crate) key: Key,
-    pub(crate) id: JobId,
-    pub(crate) me: Token,
-    pub(crate) lease: Duration,
-    pub(crate) retention: Duration,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::enum_variant_names, reason = "the words of the script")]
-pub(crate) enum Claimed {
-    Claimed { fence: u64, attempt: u32, envelope: Bytes, accepted_us: u64 },
-    Busy(Duration),
-    Later(Duration),
-    Moved(JobId),
-    Empty,
-    Dead(JobId),
-}
-
-/// `settle.lua`.
-#[derive(Debug, Clone)]
-pub(crate) struct Settle {
-    pub(crate) key: Key,
-    pub(crate) id: JobId,
-    pub(crate) me: Token,
-    pub(crate) verdict: Verdict,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Done {
-        response: Bytes,
-        retention: Duration,
-    },
-    Dead {
-        reason: &'static str,
-        retention: Duration,
-    },
-    Retry {
-        delay: Duration,
-        reason: &'static str,
-    },
-    /// Not charged as an attempt.
-    Back {
-        delay: Duration,
-        reason: &'static str,
-    },
-}
-
-/// What the status resource reads of a job. Not a script: plain reads, one after the other.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct JobView {
-    pub(crate) state: JobState,
-    pub(crate) attempts: u32,
-    /// From 1; `None` once it has left the line.
-    pub(crate) position: Option<u64>,
-    pub(crate) reason: Option<String>,
-    pub(crate) owner: String,
-    /// Whether any worker watches the job's shard.
-    pub(crate) watched: bool,
-    pub(crate) response: Option<Bytes>,
-}
-
-/// One row of `due.lua`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Due {
-    pub(crate) names: Vec<Key>,
-    pub(crate) next: Option<Duration>,
-}
-
 /// A store, seen from the engines. Every step is bounded by the store's deadline.
-pub(crate) trait Backend: Tasks + fmt::Debug + Send + Sync + 'static {
+pub(crate) trait Backend: Jobs + Tasks + fmt::Debug + Send + Sync + 'static {
     /// Tells its locks from those of the same name in another namespace; the same in every process.
     fn space(&self) -> &str;
     fn acquire(&self, call: Acquire) -> Step<'_, Acquired>;
@@ -315,20 +220,6 @@ pub(crate) trait Backend: Tasks + fmt::Debug + Send + Sync + 'static {
     fn reset_charges(&self, tag: Key, counters: Vec<Counter>) -> Step<'_, ()>;
     /// Number of live processes that limit; a lease of zero takes this one out.
     fn limiters(&self, node: Node, lease: Duration) -> Step<'_, usize>;
-    fn enqueue(&self, call: Enqueue) -> Step<'_, Enqueued>;
-    fn claim(&self, call: Claim) -> Step<'_, Claimed>;
-    /// True if the verdict stands, false if the run had been lost.
-    fn settle(&self, call: Settle) -> Step<'_, bool>;
-    /// The state afterwards; `None` for an unknown job.
-    fn cancel(&self, id: JobId, retention: Duration) -> Step<'_, Option<JobState>>;
-    fn job(&self, id: JobId) -> Step<'_, Option<JobView>>;
-    /// The first jobs of these lines, none where a line has none. All of one shard.
-    fn heads(&self, keys: Vec<Key>) -> Step<'_, Vec<Option<JobId>>>;
-    fn due(&self, shards: Vec<u16>, most: usize) -> Step<'_, Vec<Due>>;
-    /// Which of all shards this node watches now.
-    fn watch(&self, node: Node, lease: Duration, most: usize) -> Step<'_, Vec<u16>>;
-    /// Number of live workers; a lease of zero takes this one out.
-    fn present(&self, node: Node, lease: Duration) -> Step<'_, usize>;
     /// How many replicas have all that was written so far, once there are `wanted` of them, or the
     /// deadline has nearly passed. A store without replicas cannot lose a grant: as many as wanted.
     fn replicated(&self, _shard: u16, wanted: u32) -> Step<'_, u32> {

@@ -7,6 +7,7 @@
 mod agent;
 mod attempt;
 mod backend;
+mod deferred;
 mod handle;
 mod hints;
 mod hold;
@@ -23,12 +24,13 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 
+#[allow(unused_imports, reason = "the steps come one after the other")]
 pub(crate) use self::backend::{
-    ACCEPT_WINDOW, Acquire, Acquired, Caps, Claim, Claimed, Enqueue, Enqueued, GaveBack, JobView,
-    Mode, SPARE_FENCES, Settle, Token, Verdict,
+    ACCEPT_WINDOW, Acquire, Acquired, Beat, Caps, Claim, Claimed, Direct, Due, Enqueue, Enqueued,
+    GaveBack, JobPolicy, JobView, Listed, Listing, Merge, Mode, NextRun, Node, Past, Run,
+    SPARE_FENCES, Settle, SettledRun, Tally, Token, Verdict, Wins,
 };
 pub(crate) use self::hints::{Hint, Joined};
-pub use self::hold::Loss;
 pub(crate) use self::rate::{
     By, Charge, Charged, Counter, Item, Penalty, Rule, SettleCharge, Settled, State, States,
 };
@@ -46,6 +48,7 @@ pub(crate) use self::{
     hold::{Facts as HoldFacts, Hold},
     lease::{Lease, LossWatcher, Terms},
 };
+pub use self::{deferred::OnFailure, hold::Loss};
 pub use self::{
     handle::Store,
     job::{JobId, JobState},

@@ -2,40 +2,50 @@
 //!
 //! A step locks its shard, reads the clock once, does what the script does, and unlocks; then its
 //! messages go out. It never waits, so the future it returns is ready at once. The scripts are the
-//! specification: [`visit`] is `line.lua`, [`locks`] and [`jobs`] are the scripts about a line, [`rate`]
-//! those about quotas, [`tasks`] those about queues of tasks; the rest is in [`shard`]. Not kept are the indexes `lease`, `done` and `dead`, which are there so that
-//! something on a server can be found without its key.
+//! specification: [`visit`] is `line.lua`, [`pending`] is `jobs.lua`, [`locks`], [`enqueue`] and [`runs`] are the scripts
+//! about a line, [`listed`] those about jobs wherever they are, [`workers`] what workers say of themselves, [`rate`]
+//! those about quotas, [`tasks`] those about queues of tasks; the rest is in [`shard`].
 //!
 //! Whatever is over is gone at once for every step, and its memory is freed by later steps.
 
+mod ended;
 mod ends;
-mod jobs;
+mod enqueue;
 mod line;
+mod listed;
 mod locks;
+mod pending;
 mod post;
 mod rate;
+mod runs;
 mod shard;
+mod steps;
 mod tasks;
 mod visit;
+mod workers;
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use futures_util::future::ready;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
 use self::{
-    post::{Mail, Post},
+    post::Post,
     shard::{Now, Shard},
     visit::Visit,
 };
 use super::{
     backend::{
-        Acquire, Acquired, Backend, Charge, Charged, Claim, Claimed, Counter, Due, Enqueue,
-        Enqueued, GaveBack, JobId, JobState, JobView, Mode, Node, Renewal, Settle, SettleCharge,
-        State, Step, Token,
+        Acquire, Acquired, Backend, Charge, Charged, Counter, GaveBack, JobId, JobState, Mode,
+        Node, Renewal, SettleCharge, State, Step, Token,
     },
-    hints::{Hint, Hints},
+    hints::Hints,
     rate::bounded,
 };
 use crate::{
@@ -55,6 +65,7 @@ pub(crate) struct Memory {
     /// Live limiters.
     limiters: Mutex<HashMap<Node, u64>>,
     queues: tasks::Queues,
+    paused: AtomicBool,
     post: Post,
 }
 
@@ -67,6 +78,7 @@ impl Memory {
             workers: Mutex::default(),
             limiters: Mutex::default(),
             queues: Mutex::default(),
+            paused: AtomicBool::new(false),
             post: Post::default(),
         }
     }
@@ -84,49 +96,6 @@ impl Memory {
         let answer = self.at(key.shard(), |shard, now| shard.visit(key, now, &mut post, step));
         self.post.send(post);
         answer
-    }
-
-    fn watched_by(&self, node: &Node, lease: Duration, most: usize) -> Vec<u16> {
-        let until = |now: Now| now.after(lease);
-        let watched =
-            |shard: &u16| self.at(*shard, |shard, now| shard.is_watched_by(node.as_str(), now));
-        let before = (0..SHARDS).filter(watched).count();
-        let mut mine = Vec::new();
-        for shard in 0..SHARDS {
-            let room = mine.len() < most;
-            let keep =
-                |shard: &mut Shard, now| shard.keep_watch(node.as_str(), room, until(now), now);
-            if self.at(shard, keep) {
-                mine.push(shard);
-            }
-        }
-        let gave_up = mine.len() < before;
-        for shard in 0..SHARDS {
-            if mine.len() >= most {
-                break;
-            }
-            if self.at(shard, |shard, now| shard.take_watch(node.as_str(), until(now), now)) {
-                mine.push(shard);
-            }
-        }
-        if gave_up {
-            self.tell_workers();
-        }
-        mine.sort_unstable();
-        mine
-    }
-
-    fn count_workers(&self, node: Node, lease: Duration) -> usize {
-        let now = Now::of(self.clock.now_us());
-        let (changed, living) = live(&mut self.workers.lock(), node, lease, now);
-        if changed {
-            self.tell_workers();
-        }
-        living
-    }
-
-    fn tell_workers(&self) {
-        self.post.send(vec![Mail { to: None, hint: Hint::Workers }]);
     }
 
     /// Locks, jobs, records, counters and due entries, those that are over but not yet swept included.
@@ -205,51 +174,6 @@ impl Backend for Memory {
     fn limiters(&self, node: Node, lease: Duration) -> Step<'_, usize> {
         let now = Now::of(self.clock.now_us());
         done(live(&mut self.limiters.lock(), node, lease, now).1)
-    }
-
-    fn enqueue(&self, call: Enqueue) -> Step<'_, Enqueued> {
-        let key = call.key.clone();
-        done(self.visit(&key, |visit| visit.enqueue(call)))
-    }
-
-    fn claim(&self, call: Claim) -> Step<'_, Claimed> {
-        done(self.visit(&call.key, |visit| visit.claim(&call)))
-    }
-
-    fn settle(&self, call: Settle) -> Step<'_, bool> {
-        let key = call.key.clone();
-        done(self.visit(&key, |visit| visit.settle(call)))
-    }
-
-    fn cancel(&self, id: JobId, retention: Duration) -> Step<'_, Option<JobState>> {
-        done(self.cancel_job(&id, retention))
-    }
-
-    fn job(&self, id: JobId) -> Step<'_, Option<JobView>> {
-        done(self.at(id.shard(), |shard, now| shard.job(&id, now)))
-    }
-
-    fn heads(&self, keys: Vec<Key>) -> Step<'_, Vec<Option<JobId>>> {
-        let one = |key: &Key| self.at(key.shard(), |shard, now| shard.head(key, now));
-        done(keys.iter().map(one).collect())
-    }
-
-    fn due(&self, shards: Vec<u16>, most: usize) -> Step<'_, Vec<Due>> {
-        let mut room = most;
-        let one = |shard: &u16| {
-            let due = self.at(*shard, |shard, now| shard.due(room, now));
-            room -= due.names.len();
-            due
-        };
-        done(shards.iter().map(one).collect())
-    }
-
-    fn watch(&self, node: Node, lease: Duration, most: usize) -> Step<'_, Vec<u16>> {
-        done(self.watched_by(&node, lease, most))
-    }
-
-    fn present(&self, node: Node, lease: Duration) -> Step<'_, usize> {
-        done(self.count_workers(node, lease))
     }
 
     fn ping(&self) -> Step<'_, ()> {

@@ -5,8 +5,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use redis::{IntoConnectionInfo as _, ProtocolVersion, io::tcp::socket2::TcpKeepalive};
 
 use super::{
-    Breaker, Charges, Combiner, Keys, Lanes, Pushes, Redis, Wire,
-    script::{CALLS, CHARGE, PUSH_TASKS},
+    Breaker, Charges, Combiner, Enqueues, Keys, Lanes, Pushes, Redis, Runs, Wire,
+    script::{CALLS, CHARGE, ENQUEUE, PUSH_TASKS, RUNS},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -143,7 +143,17 @@ impl StoreBuilder {
             let pushes = Pushes { lanes: Arc::clone(&lanes), lane, keys: keys.clone(), process };
             Combiner::new(pushes, PUSH_TASKS.name, self.deadline)
         };
+        let runs = |lane| {
+            let runs = Runs { lanes: Arc::clone(&lanes), lane, keys: keys.clone() };
+            Combiner::new(runs, RUNS.name, self.deadline)
+        };
+        let enqueues = |lane| {
+            let enqueues = Enqueues { lanes: Arc::clone(&lanes), lane, keys: keys.clone() };
+            Combiner::new(enqueues, ENQUEUE.name, self.deadline)
+        };
         Ok(Redis {
+            enqueues: (0..self.connections).map(enqueues).collect(),
+            runs: (0..self.connections).map(runs).collect(),
             pushes: (0..self.connections).map(pushes).collect(),
             // A slot that holds nothing holds 0.
             pushed: 1.into(),

@@ -13,11 +13,11 @@ use crate::{
     store::{
         Store,
         backend::{
-            Acquire, Acquired, Backend, Charge, Charged, Claim, Claimed, Counter, Due, Enqueue,
-            Enqueued, GaveBack, JobId, JobState, JobView, Mode, Node, Renewal, Settle,
-            SettleCharge, State, Step, Token,
+            Acquire, Acquired, Backend, Beat, Charge, Charged, Claim, Claimed, Counter, Direct,
+            Due, Enqueue, Enqueued, GaveBack, JobId, JobState, JobView, Jobs, Listed, Listing,
+            Mode, Node, Renewal, Settle, SettleCharge, SettledRun, State, Step, Tally, Token,
         },
-        hints::Hints,
+        hints::{Hint, Hints},
         memory::Memory,
         tasks::{
             DeadPage, Purge, Push, PushedAs, QueueStats, RunToken, TaskId, TaskState, TaskView,
@@ -177,15 +177,33 @@ impl Backend for Faulty {
         self.call("limiters", move |memory| memory.limiters(node, lease))
     }
 
+    fn ping(&self) -> Step<'_, ()> {
+        self.call("ping", Memory::ping)
+    }
+
+    fn listen(&self, node: Node, hints: &Arc<Hints>) -> Option<JoinHandle<()>> {
+        self.memory.listen(node, hints)
+    }
+}
+
+impl Jobs for Faulty {
     fn enqueue(&self, call: Enqueue) -> Step<'_, Enqueued> {
         self.call("enqueue", |memory| memory.enqueue(call))
+    }
+
+    fn begin_direct(&self, call: Direct) -> Step<'_, Option<JobId>> {
+        self.call("begin_direct", |memory| memory.begin_direct(call))
+    }
+
+    fn end_direct(&self, call: Direct, response: Option<Bytes>) -> Step<'_, ()> {
+        self.call("end_direct", |memory| memory.end_direct(call, response))
     }
 
     fn claim(&self, call: Claim) -> Step<'_, Claimed> {
         self.call("claim", |memory| memory.claim(call))
     }
 
-    fn settle(&self, call: Settle) -> Step<'_, bool> {
+    fn settle(&self, call: Settle) -> Step<'_, SettledRun> {
         self.call("settle", |memory| memory.settle(call))
     }
 
@@ -205,20 +223,36 @@ impl Backend for Faulty {
         self.call("due", move |memory| memory.due(shards, most))
     }
 
-    fn watch(&self, node: Node, lease: Duration, most: usize) -> Step<'_, Vec<u16>> {
-        self.call("watch", move |memory| memory.watch(node, lease, most))
+    fn unclaim(&self, key: crate::Key, me: Token, id: Option<JobId>) -> Step<'_, bool> {
+        self.call("unclaim", move |memory| memory.unclaim(key, me, id))
     }
 
-    fn present(&self, node: Node, lease: Duration) -> Step<'_, usize> {
-        self.call("present", move |memory| memory.present(node, lease))
+    fn beat(&self, node: Node, lease: Duration) -> Step<'_, Beat> {
+        self.call("beat", move |memory| memory.beat(node, lease))
     }
 
-    fn ping(&self) -> Step<'_, ()> {
-        self.call("ping", Memory::ping)
+    fn tell(&self, node: Node, hint: Hint) -> Step<'_, ()> {
+        self.call("tell", move |memory| memory.tell(node, hint))
     }
 
-    fn listen(&self, node: Node, hints: &Arc<Hints>) -> Option<JoinHandle<()>> {
-        self.memory.listen(node, hints)
+    fn list(&self, shard: u16, which: Listing, from: u64, most: usize) -> Step<'_, Listed> {
+        self.call("list", move |memory| memory.list(shard, which, from, most))
+    }
+
+    fn redrive(&self, id: JobId) -> Step<'_, Option<JobState>> {
+        self.call("redrive", |memory| memory.redrive(id))
+    }
+
+    fn purge(&self, id: JobId) -> Step<'_, bool> {
+        self.call("purge", |memory| memory.purge(id))
+    }
+
+    fn tally(&self, shard: u16) -> Step<'_, Tally> {
+        self.call("tally", move |memory| memory.tally(shard))
+    }
+
+    fn set_paused(&self, paused: bool) -> Step<'_, ()> {
+        self.call("set_paused", move |memory| memory.set_paused(paused))
     }
 }
 

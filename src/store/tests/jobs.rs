@@ -9,7 +9,8 @@ use super::{
     rig::{LONG, Rig, SHORT, ask, deferred, done, key, neighbours, settled, stranger, visit, wait},
 };
 use crate::store::backend::{
-    ACCEPT_WINDOW, Acquire, Acquired, Claimed, Enqueue, Enqueued, JobId, JobState, JobView, Verdict,
+    ACCEPT_WINDOW, Acquire, Acquired, Claimed, Enqueue, Enqueued, JobId, JobState, JobView, Past,
+    Run, Verdict,
 };
 
 on_every_store!(
@@ -39,6 +40,7 @@ fn plain(position: u64) -> JobView {
         owner: String::new(),
         watched: false,
         response: None,
+        past: Past::default(),
     }
 }
 
@@ -176,7 +178,8 @@ async fn a_job_may_be_claimed_before_any_offer(rig: &Rig) {
     let (key, run) = (key(), stranger());
     let id = rig.put_off(&key).await;
     let call = visit(&key, &id, &run);
-    let Claimed::Claimed { fence, attempt: 1, envelope, accepted_us } = rig.claim(call).await
+    let Claimed::Claimed(Run { fence, attempt: 1, envelope, accepted_us, .. }) =
+        rig.claim(call).await
     else {
         panic!("nobody stands before the job")
     };

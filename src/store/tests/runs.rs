@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use super::{
     on_every_store,
-    rig::{LONG, Rig, SHORT, ask, deferred, done, key, settled, stranger, visit},
+    rig::{LONG, Rig, SHORT, again, ask, done, key, settled, stranger, visit},
 };
 use crate::{
     Key,
     store::backend::{
-        ACCEPT_WINDOW, Claim, Claimed, Enqueue, GaveBack, JobId, JobState, Mode, Renewal, Token,
-        Verdict,
+        ACCEPT_WINDOW, Claim, Claimed, Enqueue, GaveBack, JobId, JobPolicy, JobState, Mode,
+        Renewal, Run, Token, Verdict,
     },
 };
 
@@ -55,7 +55,7 @@ async fn a_repeated_claim_is_the_same_run(rig: &Rig) {
     let mut fences = Vec::new();
     for _ in 0..3 {
         match rig.claim(visit(&key, &id, &run)).await {
-            Claimed::Claimed { fence, attempt: 1, envelope, .. } => {
+            Claimed::Claimed(Run { fence, attempt: 1, envelope, .. }) => {
                 assert_eq!(envelope, "request");
                 fences.push(fence);
             }
@@ -69,7 +69,7 @@ async fn a_repeated_claim_is_the_same_run(rig: &Rig) {
 /// A claim that was sent twice, over a connection that broke: the first one arrives when its run is over.
 async fn a_late_claim_starts_no_second_run(rig: &Rig) {
     let key = key();
-    let call = Enqueue { again: true, ..deferred(&key) };
+    let call = again(&key);
     let id = call.id.clone();
     rig.enqueue(call).await;
     for end in ["settled", "given back", "lost"] {
@@ -275,7 +275,7 @@ async fn a_crashed_job_that_must_not_run_again_is_dead(rig: &Rig) {
 
 async fn a_crashed_job_that_may_run_again_does(rig: &Rig) {
     let (key, paused, b) = (key(), stranger(), stranger());
-    let call = Enqueue { again: true, ..deferred(&key) };
+    let call = again(&key);
     let first = call.id.clone();
     rig.enqueue(call).await;
     let second = rig.put_off(&key).await;
@@ -291,12 +291,13 @@ async fn a_crashed_job_that_may_run_again_does(rig: &Rig) {
 
 async fn a_crashed_job_has_a_last_attempt(rig: &Rig) {
     let key = key();
-    let call = Enqueue { again: true, max_attempts: 2, ..deferred(&key) };
+    let call =
+        Enqueue { policy: JobPolicy { max_attempts: 2, ..again(&key).policy }, ..again(&key) };
     let id = call.id.clone();
     rig.enqueue(call).await;
     for attempt in 1..=2 {
         match start_short(rig, &key, &id, &stranger()).await {
-            Claimed::Claimed { attempt: got, .. } => assert_eq!(got, attempt),
+            Claimed::Claimed(Run { attempt: got, .. }) => assert_eq!(got, attempt),
             other => panic!("{other:?}"),
         }
         rig.pass(SHORT).await;
@@ -309,7 +310,7 @@ async fn a_crashed_job_has_a_last_attempt(rig: &Rig) {
 async fn a_job_whose_run_is_dropped_is_still_first(rig: &Rig) {
     let (key, run) = (key(), stranger());
     rig.worker().await;
-    let call = Enqueue { again: true, ..deferred(&key) };
+    let call = again(&key);
     let id = call.id.clone();
     rig.enqueue(call).await;
     rig.start(&key, &id, &run).await;

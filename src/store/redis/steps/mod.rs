@@ -1,10 +1,15 @@
 //! Each typed step as its script call: arguments in, typed reply out.
 
+mod deferred;
 mod jobs;
 mod line;
+mod listed;
+mod pending;
 mod rate;
+mod runs;
 mod shards;
 mod tasks;
+mod workers;
 
 use std::{
     sync::{Arc, Weak},
@@ -21,8 +26,7 @@ use crate::{
     key::Key,
     store::{
         backend::{
-            Acquire, Acquired, Backend, Charge, Charged, Claim, Claimed, Counter, Due, Enqueue,
-            Enqueued, GaveBack, JobId, JobState, JobView, Mode, Node, Renewal, Settle,
+            Acquire, Acquired, Backend, Charge, Charged, Counter, GaveBack, Mode, Node, Renewal,
             SettleCharge, State, Step, Token,
         },
         hints::Hints,
@@ -74,42 +78,6 @@ impl Backend for Redis {
 
     fn limiters(&self, node: Node, lease: Duration) -> Step<'_, usize> {
         Box::pin(self.do_limiters(node, lease))
-    }
-
-    fn enqueue(&self, call: Enqueue) -> Step<'_, Enqueued> {
-        Box::pin(self.do_enqueue(call))
-    }
-
-    fn claim(&self, call: Claim) -> Step<'_, Claimed> {
-        Box::pin(self.do_claim(call))
-    }
-
-    fn settle(&self, call: Settle) -> Step<'_, bool> {
-        Box::pin(self.do_settle(call))
-    }
-
-    fn cancel(&self, id: JobId, retention: Duration) -> Step<'_, Option<JobState>> {
-        Box::pin(self.do_cancel(id, retention))
-    }
-
-    fn job(&self, id: JobId) -> Step<'_, Option<JobView>> {
-        Box::pin(self.do_job(id))
-    }
-
-    fn heads(&self, keys: Vec<Key>) -> Step<'_, Vec<Option<JobId>>> {
-        Box::pin(self.do_heads(keys))
-    }
-
-    fn due(&self, shards: Vec<u16>, most: usize) -> Step<'_, Vec<Due>> {
-        Box::pin(self.do_due(shards, most))
-    }
-
-    fn watch(&self, node: Node, lease: Duration, most: usize) -> Step<'_, Vec<u16>> {
-        Box::pin(self.do_watch(node, lease, most))
-    }
-
-    fn present(&self, node: Node, lease: Duration) -> Step<'_, usize> {
-        Box::pin(self.do_present(node, lease))
     }
 
     fn replicated(&self, shard: u16, wanted: u32) -> Step<'_, u32> {
