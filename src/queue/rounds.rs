@@ -114,9 +114,9 @@ impl Rounds {
         let bell = Arc::clone(&self.bell);
         let (look, tend) = (self.next_look(), self.next_tend());
         tokio::select! {
-            (turn, answer, since) = under_way(&mut self.turn) => {
+            answer = under_way(&mut self.turn) => {
                 self.turn = None;
-                self.answered(turn, answer, since);
+                self.answered(answer);
             }
             Some(ended) = self.runs.join_next() => self.ended(ended).await,
             renewed = under_way(&mut self.renewal) => {
@@ -175,14 +175,15 @@ impl Rounds {
         }
     }
 
-    fn answered(&mut self, turn: Turn, answer: Turned, since: Instant) {
-        for (end, _) in turn.ends.iter().zip(&answer.stood).filter(|(_, stood)| !**stood) {
+    fn answered(&mut self, (turn, answer, since): Answer) {
+        let Turn { ends, number, want, .. } = turn;
+        for (end, _) in ends.iter().zip(&answer.stood).filter(|(_, stood)| !**stood) {
             tracing::warn!(task = ?end.run.id, "a run was over before it ended: it had been lost");
         }
         // It may have been woken since: then it looks again, and says so.
         self.listed = answer.listed && !self.told;
-        let (now, full) = (Instant::now(), answer.runs.len() >= turn.want);
-        let by: Arc<str> = format!("{}.{}", self.id, turn.number).into();
+        let (now, full) = (Instant::now(), answer.runs.len() >= want);
+        let by: Arc<str> = format!("{}.{}", self.id, number).into();
         for run in answer.runs {
             self.start(run, &by, since + self.worker.lease);
         }
@@ -208,7 +209,7 @@ impl Rounds {
         let unique = record.unique;
         if late {
             let verdict = EndAs::Back { delay: Duration::ZERO };
-            self.ends.push(End { run: token, bytes, unique, again: attempt > 1, verdict });
+            self.ends.push(End { run: token, bytes, unique, verdict });
             return;
         }
         let (max_attempts, pushed_us) = (record.max_attempts, record.pushed_us);
@@ -247,7 +248,7 @@ impl Rounds {
             tracing::warn!(task = ?id, attempt, %fault, reason = why.reason(), "a task failed");
         }
         let verdict = judge(ran, attempt, max_attempts, self.worker.backoff);
-        self.ends.push(End { run: token, bytes, unique, again: attempt > 1, verdict });
+        self.ends.push(End { run: token, bytes, unique, verdict });
     }
 
     /// Cancels what is lost, and has the rest renewed.
@@ -305,8 +306,7 @@ impl Rounds {
             loop {
                 let turn = self.next_turn();
                 let answer = answer_to(self.worker.store.clone(), turn).await;
-                let (turn, answer, since) = answer;
-                self.answered(turn, answer, since);
+                self.answered(answer);
                 if self.ends.is_empty() {
                     return;
                 }
@@ -323,9 +323,9 @@ impl Rounds {
     /// What has not ended in time goes back, uncharged. It is over when it has been dropped, not before.
     async fn hand_back(&mut self) {
         if self.turn.is_some() {
-            let (turn, answer, since) = under_way(&mut self.turn).await;
+            let answer = under_way(&mut self.turn).await;
             self.turn = None;
-            self.answered(turn, answer, since);
+            self.answered(answer);
         }
         self.runs.abort_all();
         while let Some(ended) = self.runs.join_next().await {
@@ -333,8 +333,8 @@ impl Rounds {
         }
         for (_, run) in self.running.drain() {
             let verdict = EndAs::Back { delay: Duration::ZERO };
-            let Running { token, bytes, unique, attempt, .. } = run;
-            self.ends.push(End { run: token, bytes, unique, again: attempt > 1, verdict });
+            let Running { token, bytes, unique, .. } = run;
+            self.ends.push(End { run: token, bytes, unique, verdict });
         }
     }
 }

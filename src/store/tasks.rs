@@ -169,8 +169,6 @@ pub(crate) struct End {
     pub(crate) bytes: u64,
     /// The unique key to be given up, if it is kept as long as the task.
     pub(crate) unique: Option<Arc<str>>,
-    /// There were attempts before, of which something is kept.
-    pub(crate) again: bool,
     pub(crate) verdict: EndAs,
 }
 
@@ -393,8 +391,8 @@ pub struct QueueStats {
     pub paused: bool,
 }
 
-/// The steps. Those that a lost reply would leave in doubt are idempotent: a push by its id, a turn by its
-/// number, renewal by what it does.
+/// The steps. Those that a lost reply would leave in doubt are idempotent: a turn by its number, renewal by what
+/// it does; a push is sent again under a number of its own, but each call is another push, with an id of its own.
 pub(crate) trait Tasks {
     fn push_task(&self, call: Push) -> Step<'_, PushedAs>;
     fn turn(&self, call: Turn) -> Step<'_, Turned>;

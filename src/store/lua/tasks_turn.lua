@@ -4,7 +4,7 @@
 -- ARGV[1] channel prefix   [2] '<node>:<worker>'   [3] worker   [4] number of the turn   [5] runs wanted
 -- [6] lease, us   [7] most that run at once, 0 any   [8] us between two starts, 0 any   [9] starts at once
 -- [10] us it may be idle, 0 = it is not to be woken   [11] '1' it stands in zw   [12] us dead letters are kept
--- [13] most of them   [14] crashes that kill   then each end: 'd' run, bytes, unique, '1' has zm
+-- [13] most of them   [14] crashes that kill   then each end: 'd' run, bytes, unique
 --   | 'r' retry / 'k' dead / 'b' back: run, bytes, unique, delay us, fault, reason
 -- Returns {'1' or '0' (lost) per end, us until it should look again or -1, '1' it stands in zw now,
 --   then each run: id, attempt, record}
@@ -59,6 +59,7 @@ local function tail(delay)
 end
 local function forget(ids, bytes)
   call('HDEL', T, unpack(ids))
+  call('HDEL', M, unpack(ids))
   add('bytes', -bytes)
 end
 local function give_up(unique, id)
@@ -96,7 +97,7 @@ local function read_ends()
     local e = {kind = ARGV[a], run = ARGV[a + 1], bytes = tonumber(ARGV[a + 2]), unique = ARGV[a + 3]}
     e.id = string.sub(e.run, 1, ID)
     if e.kind == 'd' then
-      e.again, a = ARGV[a + 4], a + 5
+      a = a + 4
     else
       e.delay, e.fault, e.reason, a = tonumber(ARGV[a + 4]), ARGV[a + 5], ARGV[a + 6], a + 7
     end
@@ -117,7 +118,7 @@ end
 local function end_runs()
   local ends, members = read_ends()
   if #ends == 0 then return '' end
-  local held, stood, gone, done, bytes, metas = call('ZMSCORE', L, unpack(members)), {}, {}, {}, 0, {}
+  local held, stood, gone, done, bytes = call('ZMSCORE', L, unpack(members)), {}, {}, {}, 0
   for i, e in ipairs(ends) do
     stood[i] = held[i] and '1' or '0'
     if held[i] then
@@ -125,7 +126,6 @@ local function end_runs()
       if e.kind == 'd' then
         done[#done + 1], bytes = e.id, bytes + e.bytes
         give_up(e.unique, e.id)
-        if e.again == '1' then metas[#metas + 1] = e.id end
       end
     end
   end
@@ -134,7 +134,6 @@ local function end_runs()
     forget(done, bytes)
     add('done', #done)
   end
-  if #metas > 0 then call('HDEL', M, unpack(metas)) end
   for i, e in ipairs(ends) do
     if held[i] and e.kind ~= 'd' then finish(e) end
   end

@@ -32,6 +32,13 @@ for _, kind in ipairs({'z', 'zl', 'zd', 'zw'}) do
     end
   end
 end
+function shift.zt(key)
+  local records = redis.call('HGETALL', key)
+  for i = 1, #records, 2 do
+    local at, rest = string.match(records[i + 1], '^(%d+)(.*)$')
+    redis.call('HSET', key, records[i], string.format('%016.0f', tonumber(at) - ms * 1000) .. rest)
+  end
+end
 function shift.zf(key)
   for _, name in ipairs({'seq', 'woke', 'tat', 'swept'}) do
     local at = redis.call('HGET', key, name)

@@ -84,6 +84,13 @@ impl At<'_> {
         ids.len()
     }
 
+    pub(super) fn pause(&mut self, pause: bool) {
+        self.queue.numbers.paused = pause;
+        if !pause {
+            self.wake();
+        }
+    }
+
     pub(super) fn stats(&self) -> QueueStats {
         let queue = &*self.queue;
         QueueStats {

@@ -254,12 +254,8 @@ impl Tasks for Memory {
     }
 
     fn pause_tasks(&self, queue: Key, pause: bool) -> Step<'_, ()> {
-        done(self.at_queue(&queue, |at| {
-            at.queue.numbers.paused = pause;
-            if !pause {
-                at.wake();
-            }
-        }))
+        self.at_queue(&queue, |at| at.pause(pause));
+        done(())
     }
 
     fn task_stats(&self, queue: Key) -> Step<'_, QueueStats> {

@@ -13,10 +13,6 @@ use crate::{
 impl At<'_> {
     pub(super) fn push(&mut self, call: &Push) -> PushedAs {
         self.sweep();
-        // There are no lost replies here, but a caller may ask twice.
-        if self.queue.records.contains_key(&call.id) {
-            return PushedAs::Stored;
-        }
         let rest = Record::rest(call);
         let length = rest.len() as u64 + 16;
         let (tasks, room) = call.caps;

@@ -207,10 +207,9 @@ impl At<'_> {
 
     fn due(&mut self, call: &Turn) -> Due {
         let (free, later) = self.room(call);
-        let mut rows = self.queue.waiting.iter();
         let mut ids = Vec::new();
         let mut event = None;
-        while let Some((due, id)) = rows.next() {
+        for (due, id) in self.queue.waiting.iter() {
             if due > self.now || ids.len() == free {
                 event = Some(due);
                 break;

@@ -199,10 +199,7 @@ fn write_end(end: &End, args: &mut Args) {
         args.push(end.unique.as_deref().unwrap_or_default().into());
     };
     match &end.verdict {
-        EndAs::Done => {
-            head("d");
-            args.push(number(u64::from(end.again)));
-        }
+        EndAs::Done => head("d"),
         EndAs::Retry { delay, fault, reason } => {
             head("r");
             args.extend([number(micros(*delay)), fault.letter().into(), reason.as_str().into()]);

@@ -16,6 +16,7 @@ mod replies;
 mod runs;
 mod runtimes;
 mod server;
+mod tasks;
 mod together;
 mod wakes;
 

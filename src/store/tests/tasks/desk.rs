@@ -151,8 +151,8 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn ended(&self, verdict: EndAs) -> End {
-        let Self { token, attempt, unique, bytes, .. } = self.clone();
-        End { run: token, bytes, unique, again: attempt > 1, verdict }
+        let Self { token, unique, bytes, .. } = self.clone();
+        End { run: token, bytes, unique, verdict }
     }
 }
 

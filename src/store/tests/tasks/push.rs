@@ -15,7 +15,6 @@ use crate::store::{
 on_every_store!(
     tasks_start_in_the_order_of_pushing,
     a_delayed_task_waits_for_its_time,
-    pushed_twice_is_stored_once,
     a_unique_key_is_one_pending_task,
     a_unique_key_comes_free_with_the_end_of_its_task,
     a_window_outlives_its_task,
@@ -53,14 +52,6 @@ async fn a_delayed_task_waits_for_its_time(rig: &Rig) {
     assert_eq!(payloads(&worker.start(9).await), ["late"]);
     rig.pass(SECOND * 10).await;
     assert_eq!(payloads(&worker.start(9).await), ["later"]);
-}
-
-async fn pushed_twice_is_stored_once(rig: &Rig) {
-    let call = task("once");
-    rig.push(call.clone()).await;
-    rig.pushed(call).await;
-    let worker = Worker::new(rig);
-    assert_eq!(worker.start(9).await.len(), 1);
 }
 
 async fn a_unique_key_is_one_pending_task(rig: &Rig) {
