@@ -115,6 +115,11 @@ impl Key {
         Self::build("c", "", value.as_bytes())
     }
 
+    /// What all workers of a queue share among them; no key of an application is it.
+    pub(crate) fn of_workers() -> Self {
+        Self::build("w", "", b"queue")
+    }
+
     /// Puts the key into a scope, so that `orders` 7 and `users` 7 are two locks. Given twice, both
     /// count.
     #[must_use]
@@ -202,6 +207,12 @@ impl Key {
     /// A key as it came back from the store.
     pub(crate) fn from_store(text: &str) -> Self {
         Self(text.into())
+    }
+
+    /// All but the value: what keys of one layer have in common.
+    pub(crate) fn class(&self) -> &str {
+        let [.., value] = self.parts();
+        &self.0[..self.0.len() - value.len()]
     }
 
     /// Kind, name, scope and value.

@@ -18,6 +18,7 @@
 //! # Features
 //!
 //! - `redis` (default): stores beyond one process.
+//! - `seal`: deferred requests and their responses are sealed at rest ([`Store::sealed_with`](Store)).
 //! - `tower` (default): [`middleware`].
 
 #![cfg_attr(
@@ -37,12 +38,16 @@ mod names;
 mod outage;
 pub mod rate_limit;
 mod reply;
+mod seal;
 mod store;
 
+#[cfg(feature = "seal")]
+pub use self::seal::Keyring;
 #[cfg(feature = "redis")]
 pub use self::store::StoreBuilder;
 pub use self::{
     clock::Clock,
+    defer::Snapshot,
     error::{Error, ErrorKind},
     gate::{Absent, ClientAddress, Deferred},
     key::Key,
@@ -55,6 +60,6 @@ pub use self::{
         Decision, Lists, Policy, PolicyDecision, Quota, RateFields, RateLimit, RateStatus, Reason,
         Refusal, Requests, Standing,
     },
-    reply::{Fields, Reply},
+    reply::{Fields, Repeated, Reply},
     store::{JobId, JobState, Loss, OnFailure, Store},
 };

@@ -203,6 +203,10 @@ table! { each_store {
         an_offered_job_can_be_cancelled,
         ids_that_are_none_are_all_alike,
         a_job_is_shown_to_its_owner_alone,
+        each_change_is_an_event,
+        a_stream_ends_with_its_client,
+        what_is_known_is_not_sent_again,
+        a_job_without_a_worker_says_so,
         other_methods_are_405;
     not_deferred:
         a_body_over_the_limit,
@@ -215,6 +219,12 @@ table! { each_store {
     replay:
         the_request_is_the_same_without_its_connection,
         a_credential_that_is_kept_comes_along,
+        who_it_was_comes_along_and_not_the_credential,
+        a_key_is_made_if_none_was_sent,
+        a_run_is_told_the_fence_of_its_lock,
+        a_stream_is_not_kept,
+        a_body_of_no_known_length_is_kept_up_to_the_limit,
+        what_is_sealed_runs_and_is_told,
         the_client_keeps_its_address,
         a_quota_is_charged_once,
         authentication_in_the_way_is_a_dead_letter,

@@ -13,11 +13,18 @@
 //! after a crash; POST and PATCH run once: a run that failed or whose worker died ends among the dead
 //! letters, since it may have done its work.
 
+mod backoff;
+mod claim;
 mod envelope;
 mod gate;
 mod headers;
 mod judge;
+mod limits;
+mod prefer;
+mod rounds;
 mod run;
+mod snapshot;
+mod stamp;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -27,7 +34,8 @@ mod worker;
 
 pub use self::{
     gate::{DeferGate, DeferParked, DeferTicket},
-    run::{Answer, Ran, Replayer},
-    status::{StatusGate, StatusRequest},
+    run::{Answer, Kept, Ran, Replayer, is_stream},
+    snapshot::Snapshot,
+    status::{StatusAnswer, StatusEvents, StatusGate, StatusRequest},
     worker::DeferWorker,
 };

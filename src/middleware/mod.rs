@@ -17,6 +17,7 @@ mod layer;
 mod parking;
 mod replay;
 mod service;
+mod settle;
 #[cfg(test)]
 mod tests;
 mod timed;
@@ -26,7 +27,7 @@ pub use self::{
     framework::{Framework, PartsView, Plain},
     future::ResponseFuture,
     layer::GateLayer,
-    replay::ServiceReplayer,
+    replay::{Put, ServiceReplayer, put},
     service::GateService,
     timed::{TimedBody, Untimed},
 };

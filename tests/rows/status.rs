@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use lockgate_tests::{Case, Site};
+use lockgate_tests::{Answer, Case, Site};
+use serde_json::Value;
 
 use super::{AT_ONCE, accepted, defer::refund, lock::busy};
 
@@ -90,7 +91,103 @@ pub(crate) async fn a_cancelled_job_never_runs(case: Case) {
     let _ = site.post("/orders/7/pay?tag=last").send().await.expect(200);
     assert_eq!(case.desk.tags(), ["hold", "next", "last"]);
     let response = format!("{}/response", job.location);
-    let _ = site.get(&response).send().await.expect(410).problem();
+    let problem = site.get(&response).send().await.expect(410).problem();
+    assert_eq!(problem["state"], "cancelled");
+    assert_eq!(problem["type"], "urn:lockgate:problem:no-response");
+}
+
+/// The documents of a stream that has ended, and the ids of its events.
+fn events(answer: &Answer) -> (Vec<String>, Vec<Value>) {
+    assert_eq!(answer.field("content-type"), "text/event-stream", "{answer:?}");
+    assert_eq!(answer.field("cache-control"), "no-store", "{answer:?}");
+    let text = answer.text();
+    let lines = |mark| text.lines().filter_map(move |line: &str| line.strip_prefix(mark));
+    let documents = lines("data: ").map(|data| serde_json::from_str(data).expect("JSON"));
+    (lines("id: ").map(str::to_owned).collect(), documents.collect())
+}
+
+pub(crate) async fn each_change_is_an_event(case: Case) {
+    let (site, other) = (case.site().await, case.site().await);
+    let hold = site.hold("/orders/7/pay").await;
+    let job = refund(&site, "gate=run").await;
+    let stream = |site: &Site| site.get(&job.location).header("accept", "text/event-stream");
+    let watching = [stream(&site).spawn(), stream(&other).spawn()];
+    // They have begun when each was looked up: then this one, who comes later, has seen a state too.
+    let _ = hold.let_go().await.expect(200);
+    case.desk.gates.arrived("run").await;
+    case.desk.gates.open("run");
+    let ended = Instant::now();
+    for watching in watching {
+        let (ids, documents) = events(&watching.answer().await.expect(200));
+        let last = documents.last().expect("an event");
+        assert_eq!((&last["state"], &last["id"]), (&"done".into(), &(&*job.id).into()));
+        assert_eq!(last["response"]["status"], 200);
+        assert_eq!(ids.len(), documents.len());
+        // Whoever comes back with the last one has nothing to wait for.
+        let back = stream(&site).header("last-event-id", &ids[ids.len() - 1]);
+        assert!(back.send().await.expect(204).body.is_empty());
+    }
+    let took = ended.elapsed();
+    assert!(took < AT_ONCE, "told after {took:?}");
+    let (_, documents) = events(&stream(&site).send().await.expect(200));
+    assert_eq!(documents.len(), 1, "one that has ended is told once: {documents:?}");
+}
+
+pub(crate) async fn a_stream_ends_with_its_client(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let job = refund(&site, "").await;
+    let mut raw = site.raw().await;
+    let head =
+        format!("GET {} HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n", job.location);
+    raw.write(head).await;
+    let _ = raw.read_until("\"queued\"").await;
+    drop(raw);
+    let _ = hold.let_go().await.expect(200);
+    let _ = job.done(&site).await;
+    // A stop waits for the answers that are open.
+    let stopped = Instant::now();
+    site.stop().await;
+    let took = stopped.elapsed();
+    assert!(took < AT_ONCE, "something was open for {took:?}");
+}
+
+pub(crate) async fn what_is_known_is_not_sent_again(case: Case) {
+    let (site, other) = (case.site().await, case.site().await);
+    let hold = site.hold("/orders/7/pay").await;
+    let job = refund(&site, "gate=run").await;
+    let first = site.get(&job.location).send().await.expect(200);
+    let _ = first.retry_after();
+    let tag = first.field("etag").to_owned();
+    let known = |site: &Site| site.get(&job.location).header("if-none-match", &tag);
+    let same = known(&other).send().await.expect(304);
+    assert_eq!(same.field("etag"), tag, "each process makes the same of it");
+    assert!(same.body.is_empty());
+    let head = site.request("HEAD", &job.location).send().await.expect(200);
+    assert_eq!((head.field("etag"), head.body.len()), (&*tag, 0));
+    let waiting = known(&other).header("prefer", "wait=15").spawn();
+    let _ = hold.let_go().await.expect(200);
+    case.desk.gates.arrived("run").await;
+    let started = Instant::now();
+    assert_ne!(waiting.answer().await.expect(200).json()["state"], "queued");
+    // It has changed already: a wait for that is over at once.
+    let answer = known(&site).header("prefer", "wait=15").send().await.expect(200);
+    assert_eq!(answer.json()["state"], "running");
+    let took = started.elapsed();
+    assert!(took < AT_ONCE, "told after {took:?}");
+    case.desk.gates.open("run");
+    let _ = job.done(&site).await;
+}
+
+pub(crate) async fn a_job_without_a_worker_says_so(case: Case) {
+    let site = case.plan().await.no_worker().start().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let job = refund(&site, "").await;
+    let answer = site.get(&job.location).send().await.expect(200);
+    let document = answer.json();
+    assert_eq!((&document["reason"], &document["worker"]), (&"no worker".into(), &false.into()));
+    assert!(answer.retry_after() >= 10, "nobody will run it in a second");
+    let _ = hold.let_go().await.expect(200);
 }
 
 pub(crate) async fn what_runs_or_has_run_is_not_cancelled(case: Case) {

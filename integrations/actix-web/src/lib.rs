@@ -89,13 +89,15 @@ mod routes;
 mod timed;
 mod transform;
 
+#[cfg(feature = "seal")]
+pub use lockgate::Keyring;
 #[cfg(feature = "redis")]
 pub use lockgate::StoreBuilder;
 pub use lockgate::{
     Absent, BusyStatus, ClientAddress, Decision, Deferred, Error, ErrorKind, HeldLock, HeldLocks,
-    HoldUntil, JobId, JobState, Key, Lists, LockGuard, LockSet, NotAcquired, OnLoss, Outage,
-    Policy, PolicyDecision, Quota, RateFields, RateStatus, Reason, Refusal, Reply, SharedSecret,
-    Standing, Store,
+    HoldUntil, JobId, JobState, Key, Lists, LockGuard, LockSet, NotAcquired, OnFailure, OnLoss,
+    Outage, Policy, PolicyDecision, Quota, RateFields, RateStatus, Reason, Refusal, Reply,
+    SharedSecret, Snapshot, Standing, Store,
 };
 
 pub use self::{

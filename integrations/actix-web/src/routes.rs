@@ -1,11 +1,19 @@
 //! The status resource as a service, for `App::service`, `Scope::service` and `ServiceConfig::service`.
 
+use std::convert::Infallible;
+
 use actix_web::{
     HttpRequest, HttpResponse, Resource,
+    body::{BodyStream, BoxBody},
     dev::{AppService, HttpServiceFactory},
     web,
 };
-use lockgate::{defer::StatusGate, gate::View as _};
+use futures_util::StreamExt as _;
+use lockgate::{
+    Reply,
+    defer::{StatusAnswer, StatusGate},
+    gate::View as _,
+};
 
 use crate::{framework::RequestView, layer::DeferredRoutes, reply::response};
 
@@ -26,8 +34,17 @@ async fn answer(gate: StatusGate<HttpRequest>, request: HttpRequest, whole: bool
     // What can't be read is no id, and gets the 404 of every other one that is none.
     let id = view.param("id").ok().flatten().unwrap_or_default();
     let asked = gate.ask(&mut view, &id, whole);
-    response(match asked {
+    let answer = match asked {
         Ok(request) => request.answer().await,
-        Err(reply) => reply,
-    })
+        Err(reply) => return response(reply),
+    };
+    match answer {
+        StatusAnswer::Whole(reply) => response(reply),
+        StatusAnswer::Events(head, events) => {
+            let body = BodyStream::new(events.map(Ok::<_, Infallible>));
+            response(head).set_body(BoxBody::new(body))
+        }
+        // A kind of a newer version of the core.
+        _ => response(Reply::wiring_fault()),
+    }
 }

@@ -5,10 +5,15 @@ use std::{sync::Arc, time::UNIX_EPOCH};
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::{Routes, SECOND, Working, ended, key_of, look, put_off, settled};
+use super::{Routes, SECOND, Working, ended, key_of, look, put_off, settled, status::whole};
 use crate::{
     Outage,
-    defer::{Answer, DeferGate, Ran, StatusGate, judge::Run},
+    defer::{
+        Answer, DeferGate, Kept, Ran, StatusGate,
+        backoff::Backoff,
+        envelope::At,
+        judge::{Rules, Run},
+    },
     gate::{
         Asked, Deferred, Gate, Head, KeySource, Outcome, Parked, Parting, Replay, Slot,
         Verdict as Let, View as _, fake::FakeView,
@@ -19,7 +24,7 @@ use crate::{
 };
 
 fn answer(status: u16) -> Ran {
-    Ran::Answered(Answer { status, headers: Vec::new(), body: Some(Bytes::new()) })
+    Ran::Answered(Answer { status, headers: Vec::new(), body: Kept::Body(Bytes::new()) })
 }
 
 /// A run of a job on `/x`, and the hold it stands on.
@@ -28,13 +33,21 @@ fn run_of(store: &Store) -> (Hold, Replay) {
     let terms =
         Terms { lease: SECOND, renew: false, max_hold: SECOND, job: None, mode: Mode::Exclusive };
     let hold = Attempt::new(store, &key, Mode::Exclusive).granted(1, terms);
-    let deferred = Deferred { id: JobId::new(&key), attempt: 1, accepted: UNIX_EPOCH };
+    let deferred = Deferred { id: JobId::new(&key), attempt: 1, first_seen: UNIX_EPOCH, fence: 1 };
     let marker = Replay::new(deferred, store, Arc::clone(hold.facts()));
     (hold, marker)
 }
 
 fn judge(marker: &Replay, status: u16) -> Verdict {
-    let run = Run { marker, max_attempts: 3, keep_done: SECOND, keep_dead: SECOND };
+    let (store, lock) = (Store::memory(), key_of("/x"));
+    let at = At { store: &store, id: &marker.deferred().id, lock: &lock };
+    let rules = Rules {
+        keep_done: SECOND,
+        keep_dead: SECOND,
+        backoff: Backoff::default(),
+        keep_headers: Vec::new(),
+    };
+    let run = Run { marker, at, max_attempts: 3, rules: &rules };
     run.judge(answer(status))
 }
 
@@ -87,20 +100,18 @@ async fn a_run_that_was_let_through_an_outage_counts() {
 
 /// What a deferring layer says to a request that met a busy lock.
 async fn accept(gate: &DeferGate<()>, store: &Store, mut view: FakeView) -> Reply {
-    let Asked::Enter(facts) = gate.ask(&mut view) else {
+    let Asked::Pass(ticket) = gate.ask(&mut view) else {
         panic!("it may be deferred");
-    };
-    let Let::Pass(ticket) = gate.enter(facts).await else {
-        panic!("it is let in");
     };
     gate.show(&ticket, &mut view);
     let slot: Slot = view.take().expect("there is a place for it");
-    slot.fill(Parked { store: store.clone(), key: key_of("/x"), status: 409 });
+    let (store, key) = (store.clone(), key_of("/x"));
+    slot.fill(Parked { store, key, status: 409, usual: None, known: false });
     let Parting::Accept { parked, .. } = gate.leave(ticket, Outcome::Answered(409)).await else {
         panic!("it was busy");
     };
     let head = Head::new("POST", "/x", Vec::new(), None);
-    let reply = gate.accept(parked, head, Bytes::new()).await;
+    let reply = gate.accept(parked, head, Some(Bytes::new())).await;
     reply.expect("there is room")
 }
 
@@ -129,7 +140,7 @@ async fn a_record_that_outlives_its_job_is_gone_and_not_run_again() {
 async fn status(gate: &StatusGate<()>, store: &Store, id: &JobId, response: bool) -> (u16, Value) {
     let gate = gate.clone().store(store);
     let request = gate.ask(&mut FakeView::new("GET"), id.as_str(), response);
-    let reply = request.expect("it is well formed").answer().await;
+    let reply = whole(request.expect("it is well formed").answer().await);
     (reply.status, serde_json::from_slice(&reply.body).unwrap_or_default())
 }
 
@@ -142,7 +153,7 @@ async fn who_is_nobody_sees_not_even_what_is_nobodys() {
     assert_eq!(status(&hidden, &store, &id, true).await.0, 404);
     let cancel = hidden.store(&store);
     let cancel = cancel.ask(&mut FakeView::new("DELETE"), id.as_str(), false);
-    assert_eq!(cancel.expect("well formed").answer().await.status, 404);
+    assert_eq!(whole(cancel.expect("well formed").answer().await).status, 404);
     assert_eq!(look(&store, &id).await.state, JobState::Queued);
     let open = StatusGate::new();
     assert_eq!(status(&open, &store, &id, false).await.0, 200);
@@ -156,7 +167,7 @@ async fn a_response_over_the_limit_is_told_and_not_cut() {
     assert_eq!(ended(&store, &id).await, JobState::Done);
     let gate = StatusGate::new();
     let (code, document) = status(&gate, &store, &id, false).await;
-    assert_eq!((code, &document["response"]["whole"]), (200, &Value::Bool(false)));
+    assert_eq!((code, &document["response"]["stored"]), (200, &"too long".into()));
     let (code, problem) = status(&gate, &store, &id, true).await;
     assert_eq!(code, 410);
     assert_eq!(problem["type"], "urn:lockgate:problem:response-not-kept");
@@ -164,6 +175,6 @@ async fn a_response_over_the_limit_is_told_and_not_cut() {
     let id = put_off(&store, "/x/short").await;
     assert_eq!(ended(&store, &id).await, JobState::Done);
     let (_, document) = status(&gate, &store, &id, false).await;
-    assert_eq!(document["response"]["whole"], true);
+    assert_eq!(document["response"]["stored"], "body");
     worker.stop().await;
 }

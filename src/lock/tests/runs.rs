@@ -17,8 +17,12 @@ use crate::{
 
 /// A request that its worker sends again, under this lock.
 fn run_of(store: &Store, lock: &LockGuard) -> (FakeView, Replay) {
-    let deferred =
-        Deferred { id: JobId::new(lock.key()), attempt: 1, accepted: SystemTime::UNIX_EPOCH };
+    let deferred = Deferred {
+        id: JobId::new(lock.key()),
+        attempt: 1,
+        first_seen: SystemTime::UNIX_EPOCH,
+        fence: 1,
+    };
     let facts = lock.facts().expect("it is this process's own");
     let marker = Replay::new(deferred, store, Arc::clone(facts));
     let mut view = FakeView::new("POST");
@@ -33,7 +37,7 @@ async fn the_lock_of_a_run_is_no_lock_of_another_store() {
     let held = other.lock("x").acquire().await.unwrap();
     let (mut view, marker) = run_of(&mine, &run);
     let verdict = enter(&gate(&other), &mut view).await;
-    assert!(matches!(verdict, Verdict::Busy(_)), "{verdict:?}");
+    assert!(matches!(verdict, Verdict::Busy(..)), "{verdict:?}");
     assert!(!marker.was_seen() && marker.was_busy());
     held.release().await;
     let verdict = enter(&gate(&other), &mut view).await;

@@ -13,6 +13,7 @@ mod mends;
 mod proxy;
 mod replicas;
 mod replies;
+mod runs;
 mod runtimes;
 mod server;
 mod together;

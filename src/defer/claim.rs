@@ -1,0 +1,159 @@
+//! The steps of a visit in the store: the claim of a line's first job, and what settles its run.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    visit::{Next, Visit},
+    worker::DeferWorker,
+};
+use crate::store::{
+    Attempt, Claim, Claimed, Hold, JobId, Mode, NextRun, Run, Settle, SettledRun, Terms, Verdict,
+};
+
+/// Heads looked at in one visit; dead ones are passed, the rest is for the next visit.
+const HEADS: usize = 8;
+
+/// Pause between two claims of which the first was not answered.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A run that has begun, and its lock.
+pub(super) struct Started {
+    pub(super) run: Run,
+    pub(super) hold: Hold,
+}
+
+impl Visit {
+    /// `Err`: there is nothing to run now.
+    pub(super) async fn claim_first(&self, mut head: Option<JobId>) -> Result<Started, Next> {
+        for _ in 0..HEADS {
+            // None is known: the claim says which it is, or that there is none, and then mends the line.
+            let id = head.take().unwrap_or_else(|| JobId::new(&self.key));
+            let mut attempt = Attempt::claim(&self.worker.store, &self.key, &id);
+            let Some(claimed) = self.send_claim(&mut attempt, &id).await else {
+                return Err(Next::After(Duration::from_millis(200)));
+            };
+            if let Claimed::Claimed(run) = claimed {
+                let hold = attempt.granted(run.fence, self.terms(&run.id));
+                return Ok(Started { run, hold });
+            }
+            attempt.refused();
+            match claimed {
+                Claimed::Busy(wait) | Claimed::Later(wait) => return Err(Next::After(wait)),
+                Claimed::Empty => return Err(Next::WhenTold),
+                Claimed::Dead(id) => {
+                    tracing::error!(job = ?id, "deferred request has ended: crashed, lost or too late");
+                }
+                Claimed::Moved(first) => head = Some(first),
+                Claimed::Claimed(_) => {}
+            }
+        }
+        Err(Next::After(Duration::ZERO))
+    }
+
+    fn terms(&self, id: &JobId) -> Terms {
+        let DeferWorker { lease, max_run, .. } = &*self.worker;
+        let (job, mode) = (Some(id.clone()), Mode::Exclusive);
+        Terms { lease: *lease, renew: true, max_hold: *max_run, job, mode }
+    }
+
+    /// The claim, with the same token as long as a claim that got through unanswered would be sure to
+    /// hold: given up too soon, it would leave a job that looks as if its worker had died.
+    async fn send_claim(&self, attempt: &mut Attempt, id: &JobId) -> Option<Claimed> {
+        let DeferWorker { store, lease, rules, .. } = &*self.worker;
+        let mut give_up = None;
+        loop {
+            let call = Claim {
+                key: self.key.clone(),
+                id: id.clone(),
+                me: attempt.me.clone(),
+                lease: *lease,
+                retention: rules.keep_dead,
+            };
+            let error = match attempt.send(*lease, store.backend().claim(call)).await {
+                Ok(claimed) => return Some(claimed),
+                Err(error) => error,
+            };
+            tracing::warn!(job = ?id, %error, "claim failed");
+            if error.may_have_run() {
+                give_up.get_or_insert(attempt.sure_until());
+            }
+            match give_up {
+                Some(give_up) if Instant::now() < give_up => tokio::time::sleep(PAUSE).await,
+                _ => return None,
+            }
+        }
+    }
+
+    /// Tries until the store has answered or the hold is no longer sure. `None`: the run was lost;
+    /// otherwise the verdict stands, and the next run has begun if it goes on and there is one.
+    pub(super) async fn settle(
+        &self,
+        started: Started,
+        verdict: Verdict,
+        goes_on: bool,
+    ) -> Option<Option<Started>> {
+        let Started { run, mut hold } = started;
+        // Dropped without an answer, it puts back what it may have claimed.
+        let mut next = goes_on.then(|| Attempt::claim_next(&self.worker.store, &self.key));
+        let settled = self.send_settle(&run.id, &hold, verdict, next.as_mut()).await?;
+        let begun = match settled {
+            SettledRun::Lost => None,
+            SettledRun::Stands(begun) => {
+                hold.forget();
+                Some(begun)
+            }
+        };
+        match (begun, next) {
+            (Some(Some(run)), Some(attempt)) => {
+                let hold = attempt.granted(run.fence, self.terms(&run.id));
+                Some(Some(Started { run, hold }))
+            }
+            (begun, next) => {
+                next.into_iter().for_each(Attempt::refused);
+                begun.map(|_| None)
+            }
+        }
+    }
+
+    async fn send_settle(
+        &self,
+        id: &JobId,
+        hold: &Hold,
+        verdict: Verdict,
+        mut next: Option<&mut Attempt>,
+    ) -> Option<SettledRun> {
+        let DeferWorker { store, lease, rules, .. } = &*self.worker;
+        let facts = hold.facts();
+        let mut pause = Duration::from_millis(10);
+        loop {
+            let token = |attempt: &&mut Attempt| attempt.me.clone();
+            let call = Settle {
+                key: self.key.clone(),
+                id: id.clone(),
+                me: facts.lease.me.clone(),
+                verdict: verdict.clone(),
+                next: next.as_ref().map(token).map(|me| NextRun {
+                    me,
+                    lease: *lease,
+                    retention: rules.keep_dead,
+                }),
+            };
+            let step = store.backend().settle(call);
+            let settled = match &mut next {
+                Some(attempt) => attempt.send(*lease, step).await,
+                None => step.await,
+            };
+            match settled {
+                Ok(settled) => return Some(settled),
+                Err(error) => tracing::warn!(job = ?id, %error, "settling failed"),
+            }
+            if facts.valid_until() <= Instant::now() + pause || facts.loss().is_some() {
+                return None;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(500));
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! What is told of a job.
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use super::pace::Paces;
+use crate::{
+    clock::millis,
+    defer::{
+        envelope::{At, Stored, StoredHead, Unreadable, read_response},
+        stamp::stamp,
+    },
+    key::{Key, digest, hex},
+    reply::{Reply, problem},
+    store::{JobId, JobState, JobView, Store},
+};
+
+/// The status document, and the tag that changes with it.
+#[derive(Debug)]
+pub(super) struct Document {
+    /// All but what passes by itself, such as the time that is left.
+    facts: Map<String, Value>,
+    tag: String,
+    job: JobView,
+}
+
+impl Document {
+    pub(super) fn of(store: &Store, id: &JobId, job: &JobView) -> Self {
+        let facts = facts(store, id, job);
+        let text = Value::Object(facts.clone()).to_string();
+        // The stored fields, too: what the document shows of them may not be all.
+        let tag = hex(&digest(&[text.as_bytes()])[..12]);
+        Self { facts, tag, job: job.clone() }
+    }
+
+    /// The entity tag, without quotes. It is a weak one: it does not tell the time that is left.
+    pub(super) fn tag(&self) -> &str {
+        &self.tag
+    }
+
+    pub(super) fn value(&self) -> Value {
+        let mut facts = self.facts.clone();
+        if let Some(left) = self.job.past.due_in.filter(|_| self.job.state.is_pending()) {
+            facts.insert("due_in_ms".into(), millis(left).into());
+        }
+        Value::Object(facts)
+    }
+
+    pub(super) fn is_pending(&self) -> bool {
+        self.job.state.is_pending()
+    }
+
+    pub(super) fn reply(&self, store: &Store) -> Reply {
+        let reply = self.tagged(Reply::json(200, &self.value()));
+        let reply = superseded(reply, &self.job, "./", "");
+        let paces = store.room::<Paces>();
+        if self.is_pending() {
+            return reply.retry_after(paces.retry_after(&self.job));
+        }
+        paces.note(&self.job);
+        reply
+    }
+
+    /// 304: what the client has is still true.
+    pub(super) fn unchanged(&self) -> Reply {
+        self.tagged(Reply::new(304).field("cache-control", "no-store"))
+    }
+
+    fn tagged(&self, reply: Reply) -> Reply {
+        reply.field("etag", format!("W/\"{}\"", self.tag)).field("vary", "accept")
+    }
+}
+
+fn facts(store: &Store, id: &JobId, job: &JobView) -> Map<String, Value> {
+    let past = &job.past;
+    let mut doc = Map::new();
+    let mut put = |name: &str, value: Value| doc.insert(name.to_owned(), value);
+    put("id", id.as_str().into());
+    put("state", job.state.as_str().into());
+    put("position", job.position.into());
+    put("attempts", job.attempts.into());
+    put("accepted", stamp(past.accepted_us));
+    put("began", stamp(past.began_us));
+    put("ended", if job.state.is_pending() { Value::Null } else { stamp(past.ended_us) });
+    let unwatched = job.state == JobState::Queued && !job.watched;
+    if let Some(reason) = &job.reason {
+        put("reason", reason.as_str().into());
+    } else if unwatched {
+        put("reason", "no worker".into());
+    }
+    if unwatched {
+        put("worker", false.into());
+    }
+    for (name, times) in [("crashes", past.crashes), ("busy", past.busy)] {
+        if times > 0 {
+            put(name, times.into());
+        }
+    }
+    if !past.runs.is_empty() {
+        put("runs", past.runs.iter().filter_map(|run| told(run)).collect());
+    }
+    if let Some(by) = &past.by {
+        put("superseded_by", by.as_str().into());
+    }
+    if let Some(Ok((head, body))) = stored(store, id, job) {
+        put("response", embedded(&head, &body));
+    }
+    doc
+}
+
+/// One line of the history: `<attempt> <began us> <ended us> <outcome>`.
+fn told(run: &str) -> Option<Value> {
+    let mut words = run.splitn(4, ' ');
+    let mut number = || words.next()?.parse::<u64>().ok();
+    let (attempt, began, ended) = (number()?, number()?, number()?);
+    let outcome = words.next().unwrap_or_default();
+    let (began, ended) = (stamp(began), stamp(ended));
+    Some(json!({ "attempt": attempt, "began": began, "ended": ended, "outcome": outcome }))
+}
+
+/// The job that has taken its place, as a reference relative to the address that was asked for: nothing
+/// here knows under which path the application has mounted it.
+fn superseded(reply: Reply, job: &JobView, base: &str, end: &str) -> Reply {
+    match &job.past.by {
+        Some(by) => reply.field("link", format!("<{base}{by}{end}>; rel=\"successor-version\"")),
+        None => reply,
+    }
+}
+
+/// The stored response inside the document: JSON as JSON, text as text, other bytes by reference.
+fn embedded(head: &StoredHead, body: &Bytes) -> Value {
+    let mut fields = Map::new();
+    for (name, value) in &head.headers {
+        fields.insert(name.clone(), String::from_utf8_lossy(value).into());
+    }
+    let kind = fields.get("content-type").and_then(Value::as_str).unwrap_or_default();
+    let is_json = kind.starts_with("application/json") || kind.contains("+json");
+    let body = match std::str::from_utf8(body) {
+        Ok(text) if is_json => serde_json::from_str(text).unwrap_or_else(|_| text.into()),
+        Ok(text) => text.into(),
+        Err(_) => Value::Null,
+    };
+    json!({ "status": head.status, "headers": fields, "body": body, "stored": head.stored.as_str() })
+}
+
+/// The response as it was. 410 of one kind for all that will never have one: a 5xx would be taken for a
+/// fault of this resource, and asked for again.
+pub(super) fn verbatim(store: &Store, id: &JobId, job: &JobView) -> Reply {
+    let state = job.state.as_str();
+    if job.state.is_pending() {
+        let mut doc = Map::new();
+        doc.insert("state".into(), state.into());
+        doc.insert("position".into(), job.position.into());
+        return Reply::json(202, &Value::Object(doc))
+            .retry_after(store.room::<Paces>().retry_after(job));
+    }
+    let (head, body) = match stored(store, id, job) {
+        Some(Ok(response)) => response,
+        // Another process of this service can read it.
+        Some(Err(Unreadable::NoKey | Unreadable::Newer)) => return Reply::store_away(),
+        Some(Err(Unreadable::Broken)) | None => return no_response(job, state),
+    };
+    if head.stored != Stored::Body {
+        let title = "The body of the response was not kept";
+        return Reply::problem(410, problem::NOT_KEPT, title)
+            .member("response_status", head.status)
+            .member("stored", head.stored.as_str());
+    }
+    let mut reply = Reply::new(head.status).field("cache-control", "no-store");
+    for (name, value) in head.headers {
+        if let Ok(value) = String::from_utf8(value) {
+            reply.fields.push((name.into(), value.into()));
+        }
+    }
+    reply.body = body;
+    reply
+}
+
+fn no_response(job: &JobView, state: &str) -> Reply {
+    let title = match job.state {
+        JobState::Cancelled => "It was cancelled: there is no response",
+        JobState::Expired => "Its time ran out before it ran: there is no response",
+        _ => "It was given up: there is no response",
+    };
+    let mut reply = Reply::problem(410, problem::NO_RESPONSE, title).member("state", state);
+    if let Some(reason) = &job.reason {
+        reply = reply.member("reason", reason.as_str());
+    }
+    if let Some(by) = &job.past.by {
+        reply = reply.member("superseded_by", by.as_str());
+    }
+    superseded(reply, job, "../", "/response")
+}
+
+fn stored(
+    store: &Store,
+    id: &JobId,
+    job: &JobView,
+) -> Option<Result<(StoredHead, Bytes), Unreadable>> {
+    let response = job.response.as_ref()?;
+    // What is not sealed says nothing about its lock.
+    let lock = job.past.lock.clone().unwrap_or_else(|| Key::custom(""));
+    let response = read_response(At { store, id, lock: &lock }, response);
+    if let Err(why) = &response {
+        tracing::error!(job = ?id, ?why, "a stored response can't be read");
+    }
+    Some(response)
+}

@@ -1,0 +1,140 @@
+//! The document at each change, as server-sent events.
+
+use std::{
+    fmt,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::{
+    Stream,
+    stream::{BoxStream, StreamExt as _, unfold},
+};
+use tokio::{sync::Notify, time::Instant};
+
+use super::{
+    document::Document,
+    request::{Look, StatusAnswer, not_found},
+};
+use crate::{error::Error, reply::Reply};
+
+/// How long one stream lasts: a client comes back by itself and says what it has seen. It is less than a
+/// graceful shutdown is usually given, since a server waits for its open answers.
+const LONGEST: Duration = Duration::from_secs(25);
+
+/// Time between two signs of life, so that nobody on the way takes the connection for a dead one.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// Time between two looks without a message: it finds what nobody tells, such as a place that moved up, and
+/// bounds a lost message. It grows, since streams are many and wait long.
+const LOOK: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
+
+/// The body of an event stream: each item is one event or a comment. It ends with its job, or after 25 s.
+///
+/// Dropping it leaves nothing behind.
+pub struct StatusEvents(BoxStream<'static, Bytes>);
+
+impl StatusEvents {
+    /// The answer to who has seen this event last.
+    pub(super) async fn answer(look: Look, seen: Option<String>) -> Result<StatusAnswer, Error> {
+        // Listen first, then look: what happens in between rings the bell.
+        let bell = look.store.hints().job(&look.id);
+        let Some(job) = look.job().await? else {
+            return Ok(StatusAnswer::Whole(not_found()));
+        };
+        let first = Document::of(&look.store, &look.id, &job);
+        let known = seen.as_deref() == Some(first.tag());
+        if known && !first.is_pending() {
+            // What tells an `EventSource` not to come back: there is nothing more to be told.
+            return Ok(StatusAnswer::Whole(Reply::new(204)));
+        }
+        let (until, now) = (Instant::now() + LONGEST, Instant::now());
+        let first = Some(first).filter(|_| !known);
+        let watching =
+            Watching { look, bell, first, seen, until, beat: now + HEARTBEAT, pace: LOOK.0 };
+        let items = unfold(Some(watching), |watching| async {
+            let mut watching = watching?;
+            let (item, goes_on) = watching.next().await?;
+            Some((item, goes_on.then_some(watching)))
+        });
+        let head = Reply::new(200)
+            .field("content-type", "text/event-stream")
+            .field("cache-control", "no-store")
+            .field("vary", "accept")
+            // nginx would collect the events until they fill a buffer.
+            .field("x-accel-buffering", "no");
+        Ok(StatusAnswer::Events(head, Self(items.boxed())))
+    }
+}
+
+struct Watching {
+    look: Look,
+    bell: Arc<Notify>,
+    first: Option<Document>,
+    /// The last event that was sent.
+    seen: Option<String>,
+    until: Instant,
+    beat: Instant,
+    pace: Duration,
+}
+
+impl Watching {
+    /// The next item, and whether there are more after it.
+    async fn next(&mut self) -> Option<(Bytes, bool)> {
+        if let Some(first) = self.first.take() {
+            return Some(self.tell(&first));
+        }
+        let bell = Arc::clone(&self.bell);
+        loop {
+            let rung = bell.notified();
+            match self.look.job().await {
+                Ok(Some(job)) => {
+                    let document = Document::of(&self.look.store, &self.look.id, &job);
+                    if self.seen.as_deref() != Some(document.tag()) {
+                        return Some(self.tell(&document));
+                    }
+                }
+                // Forgotten meanwhile.
+                Ok(None) => return None,
+                Err(error) => tracing::warn!(job = ?self.look.id, %error, "a look failed"),
+            }
+            let look = Instant::now() + self.pace;
+            self.pace = (self.pace * 2).min(LOOK.1);
+            let _ = tokio::time::timeout_at(look.min(self.beat).min(self.until), rung).await;
+            let now = Instant::now();
+            if now >= self.until {
+                return None;
+            }
+            if now >= self.beat {
+                self.beat = now + HEARTBEAT;
+                return Some((Bytes::from_static(b":\n\n"), true));
+            }
+        }
+    }
+
+    fn tell(&mut self, document: &Document) -> (Bytes, bool) {
+        self.pace = LOOK.0;
+        let (tag, value) = (document.tag(), document.value());
+        self.seen = Some(tag.to_owned());
+        // JSON on one line: it has no line ends outside of its escapes.
+        let event = format!("id: {tag}\nretry: 1000\ndata: {value}\n\n");
+        (event.into(), document.is_pending())
+    }
+}
+
+impl Stream for StatusEvents {
+    type Item = Bytes;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        self.0.poll_next_unpin(cx)
+    }
+}
+
+impl fmt::Debug for StatusEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StatusEvents").finish_non_exhaustive()
+    }
+}

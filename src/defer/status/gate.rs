@@ -1,0 +1,96 @@
+//! `StatusGate`: reads a request to the status resource.
+
+use std::{fmt, sync::Arc};
+
+use super::{
+    fields::{last_event, matched, wait, wants_events},
+    request::{StatusRequest, What},
+};
+use crate::{
+    gate::View,
+    reply::{Reply, problem},
+    store::{JobId, Store},
+};
+
+type Asker<N> = dyn Fn(&N) -> Option<String> + Send + Sync;
+
+/// The status resource, for an integration to mount.
+pub struct StatusGate<N: ?Sized> {
+    store: Option<Store>,
+    asker: Option<Arc<Asker<N>>>,
+}
+
+impl<N: ?Sized> StatusGate<N> {
+    /// Visible to whoever knows an id.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { store: None, asker: None }
+    }
+
+    /// Answers from this store, whatever the request brings along.
+    #[must_use]
+    pub fn store(mut self, store: &Store) -> Self {
+        self.store = Some(store.clone());
+        self
+    }
+
+    /// See `DeferredRoutes::visible_to`.
+    #[must_use]
+    pub fn visible_to(
+        mut self,
+        asker: impl Fn(&N) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        self.asker = Some(Arc::new(asker));
+        self
+    }
+
+    /// Reads a request for this id; `response` is true for `.../response`.
+    ///
+    /// # Errors
+    ///
+    /// The answer, if there is nothing to ask the store.
+    pub fn ask<V: View<Native = N>>(
+        &self,
+        view: &mut V,
+        id: &str,
+        response: bool,
+    ) -> Result<StatusRequest, Reply> {
+        let what = match view.method() {
+            "GET" | "HEAD" if response => What::Response,
+            // What streams has no length, nor anything else that a HEAD could tell.
+            "GET" if wants_events(&view.header("accept")) => {
+                What::Events { seen: last_event(&view.header("last-event-id")) }
+            }
+            "GET" | "HEAD" => What::Document { known: matched(&view.header("if-none-match")) },
+            "DELETE" if !response => What::Cancel,
+            _ => {
+                let allow = if response { "GET, HEAD" } else { "GET, HEAD, DELETE" };
+                let reply = Reply::problem(405, problem::METHOD, "Method not allowed");
+                return Err(reply.field("allow", allow));
+            }
+        };
+        let store = self.store.clone().or_else(|| view.store());
+        let store = store.ok_or_else(|| crate::outage::no_store("deferred_routes"))?;
+        let asker = self.asker.as_ref().map(|asker| asker(view.native()));
+        let wait = wait(&view.header("prefer"));
+        Ok(StatusRequest { store, id: JobId::parse(id), what, wait, asker })
+    }
+}
+
+impl<N: ?Sized> Default for StatusGate<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<N: ?Sized> Clone for StatusGate<N> {
+    fn clone(&self) -> Self {
+        Self { store: self.store.clone(), asker: self.asker.clone() }
+    }
+}
+
+impl<N: ?Sized> fmt::Debug for StatusGate<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StatusGate").field("store", &self.store).finish_non_exhaustive()
+    }
+}

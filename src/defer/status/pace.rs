@@ -1,0 +1,65 @@
+//! How long runs take, for an honest `Retry-After`.
+
+use std::{collections::HashMap, time::Duration};
+
+use parking_lot::Mutex;
+
+use crate::{
+    clock::micros,
+    key::Key,
+    store::{JobState, JobView},
+};
+
+/// Most kinds of resources that are told apart; more of them share what is known of the first.
+const KINDS: usize = 256;
+
+/// Nobody will run it before a worker has come, or been started.
+const NOBODY: Duration = Duration::from_secs(10);
+
+const LONGEST: Duration = Duration::from_secs(60 * 60);
+
+/// A moving average of the run times of each kind of resource (`order`, `user`), as this process has seen
+/// them in the documents that it gave out; each new one counts for an eighth.
+#[derive(Debug, Default)]
+pub(super) struct Paces(Mutex<HashMap<String, u64>>);
+
+impl Paces {
+    /// Learns from a job that has ended.
+    pub(super) fn note(&self, job: &JobView) {
+        let past = &job.past;
+        let (Some(lock), JobState::Done) = (&past.lock, job.state) else {
+            return;
+        };
+        let took = past.ended_us.saturating_sub(past.began_us);
+        if past.began_us == 0 || took == 0 {
+            return;
+        }
+        let mut paces = self.0.lock();
+        let room = paces.len() < KINDS;
+        match paces.get_mut(lock.class()) {
+            Some(usual) => *usual = *usual - *usual / 8 + took / 8,
+            None if room => {
+                paces.insert(lock.class().to_owned(), took);
+            }
+            None => {}
+        }
+    }
+
+    /// When a look is worth it: when it may run, and all before it have, as far as is known. A second at
+    /// least, an hour at most.
+    pub(super) fn retry_after(&self, job: &JobView) -> Duration {
+        let soonest = Duration::from_secs(1);
+        let due = job.past.due_in.unwrap_or_default();
+        if !job.watched && job.state == JobState::Queued {
+            return due.clamp(NOBODY, LONGEST);
+        }
+        let usual = self.usual(job.past.lock.as_ref());
+        let turns = job.position.unwrap_or(1).clamp(1, 1_000_000);
+        let wait = Duration::from_micros(usual.saturating_mul(turns).min(micros(LONGEST)));
+        (due + wait).clamp(soonest, LONGEST)
+    }
+
+    fn usual(&self, lock: Option<&Key>) -> u64 {
+        lock.and_then(|lock| self.0.lock().get(lock.class()).copied()).unwrap_or(0)
+    }
+}

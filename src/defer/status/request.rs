@@ -1,0 +1,173 @@
+//! One request to the status resource, and its answer.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    document::{Document, verbatim},
+    events::StatusEvents,
+    fields::Known,
+};
+use crate::{
+    error::Error,
+    reply::{Reply, problem},
+    store::{JobId, JobState, JobView, Store},
+};
+
+/// Longest time between two looks while waiting: bounds a lost message.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How long a cancelled job can be looked up.
+pub(in crate::defer) const KEEP_CANCELLED: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// One request to the status resource.
+#[derive(Debug)]
+#[must_use = "it is answered by `StatusRequest::answer`"]
+pub struct StatusRequest {
+    pub(super) store: Store,
+    pub(super) id: Option<JobId>,
+    pub(super) what: What,
+    pub(super) wait: Option<Duration>,
+    /// Who asks, where that counts; nobody sees nothing.
+    pub(super) asker: Option<Option<String>>,
+}
+
+/// What is asked for.
+#[derive(Debug)]
+pub(super) enum What {
+    Document { known: Known },
+    Response,
+    Events { seen: Option<String> },
+    Cancel,
+}
+
+/// The answer to a request to the status resource.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StatusAnswer {
+    /// All of it.
+    Whole(Reply),
+    /// Status and fields, and a body that comes bit by bit.
+    Events(Reply, StatusEvents),
+}
+
+impl StatusRequest {
+    /// Asks the store. Cancel safe.
+    pub async fn answer(self) -> StatusAnswer {
+        let Some(id) = self.id.clone() else {
+            return StatusAnswer::Whole(not_found());
+        };
+        let look = Look { store: self.store, id, asker: self.asker };
+        let answer = match self.what {
+            What::Cancel => look.cancel().await.map(StatusAnswer::Whole),
+            What::Events { seen } => StatusEvents::answer(look.clone(), seen).await,
+            What::Document { known } => {
+                look.document(&known, self.wait).await.map(StatusAnswer::Whole)
+            }
+            What::Response => look.response(self.wait).await.map(StatusAnswer::Whole),
+        };
+        answer.unwrap_or_else(|error| {
+            tracing::error!(job = ?look.id, %error, "no status: store away");
+            StatusAnswer::Whole(Reply::store_away())
+        })
+    }
+}
+
+/// A job, as far as the one who asks may see it.
+#[derive(Debug, Clone)]
+pub(super) struct Look {
+    pub(super) store: Store,
+    pub(super) id: JobId,
+    asker: Option<Option<String>>,
+}
+
+impl Look {
+    pub(super) async fn job(&self) -> Result<Option<JobView>, Error> {
+        let job = self.store.backend().job(self.id.clone()).await?;
+        let sees = |job: &JobView| match &self.asker {
+            None => true,
+            Some(asker) => asker.as_ref() == Some(&job.owner),
+        };
+        Ok(job.filter(sees))
+    }
+
+    async fn document(&self, known: &Known, wait: Option<Duration>) -> Result<Reply, Error> {
+        let Some((_, document)) = self.changed(known, wait).await? else {
+            return Ok(not_found());
+        };
+        let reply = if known.has(document.tag()) {
+            document.unchanged()
+        } else {
+            document.reply(&self.store)
+        };
+        Ok(applied(reply, wait))
+    }
+
+    async fn response(&self, wait: Option<Duration>) -> Result<Reply, Error> {
+        let Some((job, _)) = self.changed(&Known::default(), wait).await? else {
+            return Ok(not_found());
+        };
+        Ok(applied(verbatim(&self.store, &self.id, &job), wait))
+    }
+
+    /// The job at once, or when it is no longer as the client knows it: as it was at first, if he does not
+    /// say. `None` if there is none to be seen.
+    async fn changed(
+        &self,
+        known: &Known,
+        wait: Option<Duration>,
+    ) -> Result<Option<(JobView, Document)>, Error> {
+        let until = Instant::now() + wait.unwrap_or_default();
+        // Listen first, then look: what happens in between rings the bell.
+        let bell = wait.map(|_| self.store.hints().job(&self.id));
+        let mut first = None;
+        loop {
+            let rung = bell.as_ref().map(|bell| bell.notified());
+            let Some(job) = self.job().await? else {
+                return Ok(None);
+            };
+            let document = Document::of(&self.store, &self.id, &job);
+            let first = first.get_or_insert_with(|| document.tag().to_owned());
+            let news =
+                if known.is_empty() { first != document.tag() } else { !known.has(document.tag()) };
+            let (Some(rung), false) = (rung, news || !job.state.is_pending()) else {
+                return Ok(Some((job, document)));
+            };
+            if Instant::now() >= until {
+                return Ok(Some((job, document)));
+            }
+            let look = until.min(Instant::now() + LOOK);
+            let _ = tokio::time::timeout_at(look, rung).await;
+        }
+    }
+
+    async fn cancel(&self) -> Result<Reply, Error> {
+        if self.job().await?.is_none() {
+            return Ok(not_found());
+        }
+        let state = self.store.backend().cancel(self.id.clone(), KEEP_CANCELLED).await?;
+        Ok(match state {
+            Some(JobState::Cancelled) => {
+                tracing::info!(job = ?self.id, "deferred request cancelled");
+                Reply::new(204)
+            }
+            Some(state) => {
+                Reply::problem(409, problem::NOT_CANCELLABLE, "It can't be cancelled any more")
+                    .member("state", state.as_str())
+            }
+            None => not_found(),
+        })
+    }
+}
+
+fn applied(reply: Reply, wait: Option<Duration>) -> Reply {
+    match wait {
+        Some(wait) => reply.field("preference-applied", format!("wait={}", wait.as_secs())),
+        None => reply,
+    }
+}
+
+pub(super) fn not_found() -> Reply {
+    Reply::problem(404, problem::UNKNOWN_JOB, "No such deferred request")
+}

@@ -1,0 +1,203 @@
+//! The status resource: what is told, when, and to whom it is told again.
+
+use std::sync::Arc;
+
+use futures_util::{FutureExt as _, StreamExt as _};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{Routes, SECOND, Working, key_of, put_off, settled};
+use crate::{
+    defer::{StatusAnswer, StatusEvents, StatusGate, StatusRequest},
+    gate::fake::FakeView,
+    reply::Reply,
+    store::{JobId, Store},
+};
+
+/// An answer that is no stream.
+pub(super) fn whole(answer: StatusAnswer) -> Reply {
+    match answer {
+        StatusAnswer::Whole(reply) => reply,
+        StatusAnswer::Events(..) => panic!("it streams"),
+    }
+}
+
+fn ask(store: &Store, id: &JobId, fields: &[(&'static str, &str)]) -> StatusRequest {
+    let mut view = FakeView::new("GET");
+    view.lines = fields.iter().map(|(name, value)| (*name, value.as_bytes().to_vec())).collect();
+    let gate = StatusGate::new().store(store);
+    gate.ask(&mut view, id.as_str(), false).expect("it is well formed")
+}
+
+async fn get(store: &Store, id: &JobId, fields: &[(&'static str, &str)]) -> Reply {
+    whole(ask(store, id, fields).answer().await)
+}
+
+#[track_caller]
+fn field<'a>(reply: &'a Reply, name: &str) -> &'a str {
+    let found = reply.fields.iter().find(|(found, _)| found == name);
+    &found.unwrap_or_else(|| panic!("no {name}: {reply:?}")).1
+}
+
+fn state(reply: &Reply) -> Value {
+    serde_json::from_slice::<Value>(&reply.body).expect("JSON")["state"].clone()
+}
+
+async fn events(store: &Store, id: &JobId) -> StatusEvents {
+    match ask(store, id, &[("accept", "text/event-stream")]).answer().await {
+        StatusAnswer::Events(head, events) => {
+            assert_eq!(field(&head, "content-type"), "text/event-stream");
+            events
+        }
+        StatusAnswer::Whole(reply) => panic!("no stream: {reply:?}"),
+    }
+}
+
+/// Id and document of the next event; `None` for a comment.
+#[track_caller]
+fn read(item: &[u8]) -> Option<(String, Value)> {
+    let text = std::str::from_utf8(item).expect("text");
+    assert!(text.ends_with("\n\n"), "{text}");
+    let mut lines = text.lines();
+    let id = lines.next()?.strip_prefix("id: ")?.to_owned();
+    let data = lines.find_map(|line| line.strip_prefix("data: ")).expect("data");
+    Some((id, serde_json::from_str(data).expect("JSON")))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_document_that_is_known_is_not_sent_again() {
+    let store = Store::memory();
+    let id = put_off(&store, "/x").await;
+    let tag = field(&get(&store, &id, &[]).await, "etag").to_owned();
+    assert!(tag.starts_with("W/\""), "{tag}");
+    let known = get(&store, &id, &[("if-none-match", &tag)]).await;
+    assert_eq!((known.status, field(&known, "etag")), (304, &*tag));
+    assert!(known.body.is_empty());
+    assert_eq!(get(&store, &id, &[("if-none-match", "\"other\"")]).await.status, 200);
+    // A wait for what is not as the client knows it is over at once.
+    let started = Instant::now();
+    let fields = [("if-none-match", "\"other\""), ("prefer", "wait=20")];
+    assert_eq!(get(&store, &id, &fields).await.status, 200);
+    assert!(started.elapsed().is_zero());
+    let fields = [("if-none-match", &*tag), ("prefer", "wait=20")];
+    assert_eq!(get(&store, &id, &fields).await.status, 304);
+    assert_eq!(started.elapsed(), 20 * SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_ends_with_what_the_client_does_not_know() {
+    let store = Store::memory();
+    let id = put_off(&store, "/x").await;
+    let tag = field(&get(&store, &id, &[]).await, "etag").to_owned();
+    let waiting = tokio::spawn({
+        let store = store.clone();
+        async move { get(&store, &id, &[("if-none-match", &tag), ("prefer", "wait=20")]).await }
+    });
+    settled().await;
+    assert!(!waiting.is_finished());
+    let started = Instant::now();
+    let worker = Working::on(&store, &Routes::default());
+    let reply = waiting.await.expect("it is answered");
+    assert_eq!(reply.status, 200);
+    assert!(started.elapsed() < SECOND, "{:?}", started.elapsed());
+    worker.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_change_is_an_event_until_the_end() {
+    let store = Store::memory();
+    let id = put_off(&store, "/x").await;
+    let mut events = events(&store, &id).await;
+    let (first, document) = read(&events.next().await.expect("one")).expect("an event");
+    assert_eq!(document["state"], "queued");
+    // With the clock stopped, this is all that happens now.
+    assert!(events.next().now_or_never().is_none());
+    let worker = Working::on(&store, &Routes::default());
+    let mut states = Vec::new();
+    let mut ids = vec![first];
+    while let Some(item) = events.next().await {
+        if let Some((id, document)) = read(&item) {
+            ids.push(id);
+            states.push(document["state"].as_str().expect("a state").to_owned());
+        }
+    }
+    assert_eq!(states.last().map(String::as_str), Some("done"), "{states:?}");
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), states.len() + 1, "each has an id of its own");
+    worker.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_gives_signs_of_life_and_has_an_end() {
+    let store = Store::memory();
+    let id = put_off(&store, "/x").await;
+    let started = Instant::now();
+    let items: Vec<_> = events(&store, &id).await.collect().await;
+    assert_eq!(started.elapsed(), 25 * SECOND);
+    let told = items.iter().filter(|item| read(item).is_some()).count();
+    assert_eq!((told, items.len()), (1, 3), "an event, and a comment each ten seconds");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_back_is_told_what_is_new() {
+    let store = Store::memory();
+    let id = put_off(&store, "/x").await;
+    let (seen, _) = read(&events(&store, &id).await.next().await.expect("one")).expect("an event");
+    let again = |seen: &str| {
+        let fields = [("accept", "text/event-stream"), ("last-event-id", seen)];
+        ask(&store, &id, &fields).answer()
+    };
+    let StatusAnswer::Events(_, mut silent) = again(&seen).await else {
+        panic!("it is pending");
+    };
+    assert!(silent.next().now_or_never().is_none(), "it is known already");
+    let worker = Working::on(&store, &Routes::default());
+    let mut last = None;
+    while let Some(item) = silent.next().await {
+        last = read(&item).or(last);
+    }
+    let (last, document) = last.expect("an event");
+    assert_eq!(document["state"], "done");
+    // Nothing will come any more: 204 ends an `EventSource`.
+    assert_eq!(whole(again(&last).await).status, 204);
+    assert!(matches!(again(&seen).await, StatusAnswer::Events(..)));
+    worker.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_dropped_leaves_nothing_behind() {
+    let store = Store::memory();
+    let id = put_off(&store, "/x").await;
+    let mut stream = events(&store, &id).await;
+    let _ = stream.next().await;
+    assert!(stream.next().now_or_never().is_none());
+    assert!(Arc::strong_count(&store.hints().job(&id)) > 1, "the stream listens");
+    drop(stream);
+    assert_eq!(Arc::strong_count(&store.hints().job(&id)), 1, "nobody does");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_streamed_of_what_cannot_be_seen() {
+    let store = Store::memory();
+    let unknown = JobId::new(&key_of("/x"));
+    let answer = ask(&store, &unknown, &[("accept", "text/event-stream")]).answer().await;
+    assert_eq!(whole(answer).status, 404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_worker_it_is_said_and_not_asked_for_each_second() {
+    let store = Store::memory();
+    let id = put_off(&store, "/x").await;
+    let reply = get(&store, &id, &[]).await;
+    assert_eq!(field(&reply, "retry-after"), "10");
+    let document: Value = serde_json::from_slice(&reply.body).expect("JSON");
+    assert_eq!((&document["worker"], &document["reason"]), (&false.into(), &"no worker".into()));
+    let guard = store.lock(key_of("/x")).acquire().await.expect("it is free");
+    let worker = Working::on(&store, &Routes::default());
+    settled().await;
+    let reply = get(&store, &id, &[]).await;
+    assert_eq!((state(&reply), field(&reply, "retry-after")), ("queued".into(), "1"));
+    drop(guard);
+    worker.stop().await;
+}

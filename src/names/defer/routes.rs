@@ -1,0 +1,44 @@
+//! `DeferredRoutes`: where clients ask for it.
+
+/// `DeferredRoutes`, for `__defer_names`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __defer_routes_names {
+    ($native:ty) => {
+        /// The status resource of deferred requests, to be mounted. Made by [`deferred_routes`].
+        #[derive(Debug, Clone)]
+        #[must_use = "the routes have to be mounted"]
+        pub struct DeferredRoutes {
+            pub(crate) path: String,
+            pub(crate) gate: ::lockgate::defer::StatusGate<$native>,
+        }
+
+        /// The status resource, at this path: what the `Location` of a 202 points to.
+        ///
+        /// `GET {path}/{id}` is a JSON document, or a stream of it (`Accept: text/event-stream`);
+        /// `{path}/{id}/response` the stored response as it was; `DELETE {path}/{id}` cancels what
+        /// waits. `Prefer: wait=N` (at most 30 s) holds an answer until something changes, and
+        /// `If-None-Match` leaves out what the client has. An id that is unknown, malformed or
+        /// somebody else's is the same 404.
+        pub fn deferred_routes(path: &str) -> DeferredRoutes {
+            let path = format!("/{}", path.trim_matches('/'));
+            DeferredRoutes { path, gate: ::lockgate::defer::StatusGate::new() }
+        }
+
+        impl DeferredRoutes {
+            /// Answers from this store, whatever the request brings along.
+            pub fn store(self, store: &::lockgate::Store) -> Self {
+                Self { gate: self.gate.store(store), ..self }
+            }
+
+            /// Shows a job only to its [owner](DeferLayer::owner): the function says who asks.
+            /// Default: whoever knows the id, which is 128 random bits.
+            pub fn visible_to(
+                self,
+                asker: impl Fn(&$native) -> Option<String> + Send + Sync + 'static,
+            ) -> Self {
+                Self { gate: self.gate.visible_to(asker), ..self }
+            }
+        }
+    };
+}
