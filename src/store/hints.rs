@@ -63,6 +63,7 @@ impl Hint {
             | Self::Offer(_)
             | Self::Due(_)
             | Self::Job(_)
+            | Self::Tasks(_)
             | Self::Workers
             | Self::Resync => None,
         }
