@@ -1,9 +1,6 @@
 //! Operations: what there is, what has died, and what is to become of it.
 
-use std::{
-    fmt,
-    time::{Duration, SystemTime},
-};
+use std::time::{Duration, SystemTime};
 
 use serde::de::DeserializeOwned;
 
@@ -222,16 +219,5 @@ impl<T: DeserializeOwned> Queue<T> {
         let Some(text) = text else { return Ok(None) };
         let record = crate::store::Record::read(&text).ok_or_else(odd)?;
         serde_json::from_slice(&record.payload).map(Some).map_err(|error| odd().with(error))
-    }
-}
-
-impl fmt::Display for TaskFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Failed => "failed",
-            Self::Panicked => "panicked",
-            Self::Crashed => "crashed",
-            Self::Undecodable => "undecodable",
-        })
     }
 }

@@ -56,11 +56,13 @@
 
 mod failure;
 mod handle;
+mod leases;
 mod letters;
 mod push;
 mod retry;
 mod rounds;
 mod run;
+mod stop;
 mod task;
 #[cfg(test)]
 mod tests;

@@ -16,6 +16,7 @@ use tokio::{
 };
 
 use super::{
+    leases::Renewed,
     run::{Ran, judge, run},
     task::{Facts, Raw},
     worker::QueueWorker,
@@ -31,46 +32,40 @@ const IDLE: Duration = Duration::from_secs(8);
 /// Pauses between two calls of which the first was not answered.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// How long the last turn of a worker that stops may take.
-const LAST: Duration = Duration::from_secs(2);
-
 /// A run under way.
-struct Running {
-    token: RunToken,
-    abort: AbortHandle,
-    attempt: u32,
-    max_attempts: u32,
-    bytes: u64,
-    unique: Option<Arc<str>>,
+pub(super) struct Running {
+    pub(super) token: RunToken,
+    pub(super) abort: AbortHandle,
+    pub(super) attempt: u32,
+    pub(super) max_attempts: u32,
+    pub(super) bytes: u64,
+    pub(super) unique: Option<Arc<str>>,
     /// Nobody else runs it until then.
-    until: Instant,
+    pub(super) until: Instant,
 }
 
 /// An answer, and when its turn was first sent.
-type Answer = (Turn, Turned, Instant);
-
-/// Runs that are still this worker's, or are not; and when they were asked about.
-type Renewed = (Vec<(RunToken, bool)>, Instant, bool);
+pub(super) type Answer = (Turn, Turned, Instant);
 
 pub(super) struct Rounds {
-    worker: QueueWorker,
-    id: Arc<str>,
-    bell: Arc<Notify>,
-    runs: JoinSet<(TaskId, Ran)>,
-    running: HashMap<TaskId, Running>,
-    ends: Vec<End>,
+    pub(super) worker: QueueWorker,
+    pub(super) id: Arc<str>,
+    pub(super) bell: Arc<Notify>,
+    pub(super) runs: JoinSet<(TaskId, Ran)>,
+    pub(super) running: HashMap<TaskId, Running>,
+    pub(super) ends: Vec<End>,
     /// Of the last turn.
-    number: u64,
-    listed: bool,
-    stopping: bool,
+    pub(super) number: u64,
+    pub(super) listed: bool,
+    pub(super) stopping: bool,
     /// When to look for work; `None`: not before the turn under way is answered, or a run ends.
-    look: Option<Instant>,
+    pub(super) look: Option<Instant>,
     /// It was told of work since the last turn was sent.
-    told: bool,
+    pub(super) told: bool,
     /// When leases are seen to.
-    tend: Instant,
-    turn: Option<BoxFuture<'static, Answer>>,
-    renewal: Option<BoxFuture<'static, Renewed>>,
+    pub(super) tend: Instant,
+    pub(super) turn: Option<BoxFuture<'static, Answer>>,
+    pub(super) renewal: Option<BoxFuture<'static, Renewed>>,
 }
 
 impl Rounds {
@@ -109,7 +104,7 @@ impl Rounds {
     }
 
     /// Whatever comes next. Dropped, it has taken nothing: what it waits for is kept here.
-    async fn step(&mut self) {
+    pub(super) async fn step(&mut self) {
         self.begin_turn();
         let bell = Arc::clone(&self.bell);
         let (look, tend) = (self.next_look(), self.next_tend());
@@ -156,7 +151,7 @@ impl Rounds {
         self.turn = Some(Box::pin(answer_to(self.worker.store.clone(), turn)));
     }
 
-    fn next_turn(&mut self) -> Turn {
+    pub(super) fn next_turn(&mut self) -> Turn {
         let QueueWorker { store, queue, lease, limits, graves, .. } = &self.worker;
         self.number += 1;
         let ends = self.ends.drain(..self.ends.len().min(MOST_RUNS)).collect();
@@ -175,7 +170,7 @@ impl Rounds {
         }
     }
 
-    fn answered(&mut self, (turn, answer, since): Answer) {
+    pub(super) fn answered(&mut self, (turn, answer, since): Answer) {
         let Turn { ends, number, want, .. } = turn;
         for (end, _) in ends.iter().zip(&answer.stood).filter(|(_, stood)| !**stood) {
             tracing::warn!(task = ?end.run.id, "a run was over before it ended: it had been lost");
@@ -239,7 +234,7 @@ impl Rounds {
         }
     }
 
-    fn note(&mut self, ended: Result<(TaskId, Ran), JoinError>) {
+    pub(super) fn note(&mut self, ended: Result<(TaskId, Ran), JoinError>) {
         // One that was cancelled is not this worker's any more, or is handed back.
         let Ok((id, ran)) = ended else { return };
         let Some(running) = self.running.remove(&id) else { return };
@@ -250,97 +245,10 @@ impl Rounds {
         let verdict = judge(ran, attempt, max_attempts, self.worker.backoff);
         self.ends.push(End { run: token, bytes, unique, verdict });
     }
-
-    /// Cancels what is lost, and has the rest renewed.
-    fn tend(&mut self) {
-        let now = Instant::now();
-        let lost: Vec<_> = self.running.values().filter(|run| run.until <= now).collect();
-        let lost: Vec<_> = lost.iter().map(|run| run.token.clone()).collect();
-        lost.iter().for_each(|token| self.cancel(token));
-        let runs: Vec<_> = self.running.values().map(|run| run.token.clone()).collect();
-        if !runs.is_empty() {
-            let QueueWorker { store, queue, lease, .. } = &self.worker;
-            let (store, queue, lease) = (store.clone(), queue.clone(), *lease);
-            self.renewal = Some(Box::pin(renew(store, queue, runs, lease)));
-        }
-    }
-
-    fn renewed(&mut self, (runs, since, answered): Renewed) {
-        let lease = self.worker.lease;
-        for (token, held) in runs {
-            let run = self.running.get_mut(&token.id).filter(|run| run.token == token);
-            match (run, held) {
-                (Some(run), true) => run.until = since + lease,
-                (Some(_), false) => self.cancel(&token),
-                (None, _) => {}
-            }
-        }
-        let pause = if answered { lease / 3 } else { lease / 12 };
-        let first = self.running.values().map(|run| run.until).min();
-        let next = Instant::now() + pause;
-        self.tend = first.map_or(next, |first| first.min(next));
-    }
-
-    fn cancel(&mut self, token: &RunToken) {
-        if let Some(run) = self.running.remove(&token.id) {
-            tracing::warn!(task = ?token.id, "a run was lost: its lease is over");
-            run.abort.abort();
-        }
-    }
-
-    async fn drain(&mut self) {
-        self.stopping = true;
-        let mut deadline = pin!(tokio::time::sleep(self.worker.drain));
-        loop {
-            if self.running.is_empty() && self.turn.is_none() && self.ends.is_empty() {
-                break;
-            }
-            tokio::select! {
-                () = &mut deadline => break,
-                () = self.step() => {}
-            }
-        }
-        let last = async {
-            self.hand_back().await;
-            // Also to be among the idle ones no more.
-            loop {
-                let turn = self.next_turn();
-                let answer = answer_to(self.worker.store.clone(), turn).await;
-                self.answered(answer);
-                if self.ends.is_empty() {
-                    return;
-                }
-            }
-        };
-        if tokio::time::timeout(LAST, last).await.is_err() {
-            tracing::warn!(
-                left = self.ends.len(),
-                "the queue worker could not hand back its tasks"
-            );
-        }
-    }
-
-    /// What has not ended in time goes back, uncharged. It is over when it has been dropped, not before.
-    async fn hand_back(&mut self) {
-        if self.turn.is_some() {
-            let answer = under_way(&mut self.turn).await;
-            self.turn = None;
-            self.answered(answer);
-        }
-        self.runs.abort_all();
-        while let Some(ended) = self.runs.join_next().await {
-            self.note(ended);
-        }
-        for (_, run) in self.running.drain() {
-            let verdict = EndAs::Back { delay: Duration::ZERO };
-            let Running { token, bytes, unique, .. } = run;
-            self.ends.push(End { run: token, bytes, unique, verdict });
-        }
-    }
 }
 
 /// Asks until it is answered: under its number, a turn happens once.
-async fn answer_to(store: Store, turn: Turn) -> Answer {
+pub(super) async fn answer_to(store: Store, turn: Turn) -> Answer {
     let (since, mut pause) = (Instant::now(), PAUSES.0);
     loop {
         match store.backend().turn(turn.clone()).await {
@@ -352,23 +260,7 @@ async fn answer_to(store: Store, turn: Turn) -> Answer {
     }
 }
 
-async fn renew(
-    store: Store,
-    queue: crate::key::Key,
-    runs: Vec<RunToken>,
-    lease: Duration,
-) -> Renewed {
-    let (since, mut out, mut answered) = (Instant::now(), Vec::with_capacity(runs.len()), true);
-    for some in runs.chunks(MOST_RUNS) {
-        match store.backend().renew_runs(queue.clone(), some.to_vec(), lease).await {
-            Ok(held) => out.extend(some.iter().cloned().zip(held)),
-            Err(_) => answered = false,
-        }
-    }
-    (out, since, answered)
-}
-
-async fn under_way<T>(work: &mut Option<BoxFuture<'static, T>>) -> T {
+pub(super) async fn under_way<T>(work: &mut Option<BoxFuture<'static, T>>) -> T {
     match work {
         Some(work) => work.await,
         None => std::future::pending().await,

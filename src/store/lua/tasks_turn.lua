@@ -146,7 +146,7 @@ local function take_back()
   if not first[1] or tonumber(first[2]) > now then return end
   local members = call('ZRANGEBYSCORE', L, '-inf', now, 'LIMIT', 0, PAGE)
   call('ZREM', L, unpack(members))
-  for _, member in ipairs(members) do
+  for i, member in ipairs(members) do
     local id = string.sub(member, 1, ID)
     local record = call('HGET', T, id)
     local again, limit, unique = string.match(record or '', '^%d+ (%d) (%d+) ([^\n]*)\n')
@@ -157,7 +157,8 @@ local function take_back()
       if again == '0' or attempts >= tonumber(limit or '0') or crashed >= crashes then
         bury(id, #record, unique or '')
       else
-        wait_again(id, tail(0))
+        -- In their order, and all of them due.
+        wait_again(id, now - #members + i)
       end
     end
   end
@@ -235,7 +236,8 @@ if idle > 0 and spare > 0 then
     wait = max(event - now, 0)
   end
 else
-  if listed == '1' then call('ZREM', W, me) end
+  -- One that stops is not to be told anything, whatever it knows of its place.
+  if listed == '1' or idle == 0 then call('ZREM', W, me) end
   listed = '0'
   if guard == me then
     call('HDEL', F, 'guard')

@@ -272,7 +272,7 @@ impl At<'_> {
             let wait = event.map(|at| Duration::from_micros(at.saturating_sub(self.now)));
             return (wait, true);
         }
-        if call.listed {
+        if call.listed || call.idle.is_zero() {
             self.queue.idle.remove(&me);
         }
         if guarded.is_some_and(|(own, _)| own) {
