@@ -148,6 +148,24 @@ impl Rounds {
         self.foreign.retain(|_, until| *until > now);
         // New shards, and whatever a lost message was about.
         busy.into_iter().for_each(|shard| self.look_at(shard, now));
+        let overdue = self.overdue(now);
+        if !self.has_room() && !self.others.is_empty() && !overdue.is_empty() {
+            self.pass_on(overdue).await;
+        }
+    }
+
+    /// A watcher that has had no room for so long tells others what is due in its shards.
+    async fn pass_on(&mut self, shards: Vec<u16>) {
+        let Ok(due) = self.worker.store.backend().due(shards, MOST_NAMES).await else { return };
+        for (key, head) in due.into_iter().flat_map(|due| due.names) {
+            if !self.under_way.contains_key(&key) {
+                self.tell_another(key, head);
+            }
+        }
+    }
+
+    fn overdue(&self, now: Instant) -> Vec<u16> {
+        self.looks.iter().filter(|(_, at)| **at <= now).map(|(&shard, _)| shard).collect()
     }
 
     async fn send_beat(&self, lease: Duration) -> Result<Beat, Error> {
@@ -183,7 +201,7 @@ impl Rounds {
         // If the other one has no room either: as soon as there is some here.
         if self.waiting.len() >= MOST_WAITING {
             self.look_at(key.shard(), now);
-        } else if mine && self.waiting.iter().all(|(other, _)| *other != key) {
+        } else if self.waiting.iter().all(|(other, _)| *other != key) {
             self.waiting.push_back((key, id));
         }
         self.serve();
@@ -224,8 +242,7 @@ impl Rounds {
     /// Asks the shards whose time has come what is due.
     async fn look(&mut self) {
         let now = Instant::now();
-        let shards: Vec<_> =
-            self.looks.iter().filter(|(_, at)| **at <= now).map(|(&shard, _)| shard).collect();
+        let shards = self.overdue(now);
         // Those that are being visited may be due still, and are not to hide others.
         let most = self.worker.concurrency - self.visits.len() + self.under_way.len();
         let due = self.worker.store.backend().due(shards.clone(), most.min(MOST_NAMES)).await;
