@@ -16,6 +16,7 @@
 mod envelope;
 mod gate;
 mod headers;
+mod jobs;
 mod judge;
 mod run;
 mod stamp;
@@ -28,6 +29,7 @@ mod worker;
 
 pub use self::{
     gate::{DeferGate, DeferParked, DeferTicket},
+    jobs::{DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRun, NoCursor},
     run::{Answer, Ran, Replayer},
     status::{StatusAnswer, StatusEvents, StatusGate, StatusRequest},
     worker::DeferWorker,

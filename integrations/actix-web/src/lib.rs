@@ -91,6 +91,7 @@ mod transform;
 
 #[cfg(feature = "redis")]
 pub use lockgate::StoreBuilder;
+pub use lockgate::defer::{DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRun};
 pub use lockgate::{
     Absent, BusyStatus, ClientAddress, Decision, Deferred, Error, ErrorKind, HeldLock, HeldLocks,
     HoldUntil, JobId, JobState, Key, Lists, LockGuard, LockSet, NotAcquired, OnLoss, Outage,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::{Memory, done};
 use crate::{
     key::Key,
@@ -32,6 +34,14 @@ impl Jobs for Memory {
 
     fn job(&self, id: JobId) -> Step<'_, Option<JobView>> {
         done(self.at(id.shard(), |shard, now| shard.job(&id, now)))
+    }
+
+    fn envelope(&self, id: JobId) -> Step<'_, Option<Bytes>> {
+        done(self.at(id.shard(), |shard, now| shard.envelope(&id, now)))
+    }
+
+    fn clock(&self) -> Step<'_, u64> {
+        done(self.clock.now_us())
     }
 
     fn heads(&self, keys: Vec<Key>) -> Step<'_, Vec<Option<JobId>>> {

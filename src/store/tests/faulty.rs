@@ -206,6 +206,14 @@ impl Jobs for Faulty {
         self.call("job", |memory| memory.job(id))
     }
 
+    fn envelope(&self, id: JobId) -> Step<'_, Option<bytes::Bytes>> {
+        self.call("envelope", |memory| memory.envelope(id))
+    }
+
+    fn clock(&self) -> Step<'_, u64> {
+        self.call("clock", Memory::clock)
+    }
+
     fn heads(&self, keys: Vec<crate::Key>) -> Step<'_, Vec<Option<JobId>>> {
         self.call("heads", |memory| memory.heads(keys))
     }

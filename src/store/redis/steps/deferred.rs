@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::{
     key::Key,
     store::{
@@ -32,6 +34,14 @@ impl Jobs for Redis {
 
     fn job(&self, id: JobId) -> Step<'_, Option<JobView>> {
         Box::pin(self.do_job(id))
+    }
+
+    fn envelope(&self, id: JobId) -> Step<'_, Option<Bytes>> {
+        Box::pin(self.do_envelope(id))
+    }
+
+    fn clock(&self) -> Step<'_, u64> {
+        Box::pin(self.do_clock())
     }
 
     fn heads(&self, keys: Vec<Key>) -> Step<'_, Vec<Option<JobId>>> {
