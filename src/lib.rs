@@ -18,6 +18,7 @@
 //! # Features
 //!
 //! - `redis` (default): stores beyond one process.
+//! - `seal`: deferred requests and their responses are sealed at rest ([`Store::sealed_with`](Store)).
 //! - `tower` (default): [`middleware`].
 
 #![cfg_attr(
@@ -37,8 +38,11 @@ mod names;
 mod outage;
 pub mod rate_limit;
 mod reply;
+mod seal;
 mod store;
 
+#[cfg(feature = "seal")]
+pub use self::seal::Keyring;
 #[cfg(feature = "redis")]
 pub use self::store::StoreBuilder;
 pub use self::{

@@ -5,6 +5,7 @@
 -- Returns the state the job is in afterwards, or '' for an unknown one
 -- O(log n). Cancelling twice is the same as once. A run whose worker died counts as running until a
 -- worker's visit has looked at it.
+at(0)
 local id = ARGV[1]
 local v = redis.call('HMGET', KEYS[8], 'state', 'bytes')
 if not v[1] then return '' end

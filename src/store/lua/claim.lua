@@ -9,6 +9,7 @@
 -- O(log n). The owner while it runs is the run token, never the job's id: a second claim is busy, a
 -- repeated one with the same token is the same claim, and once its run is over it is refused. A job
 -- stays in g while it runs.
+at(0)
 local id, me, lease = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local first = redis.call('ZRANGE', G, 0, 0, 'WITHSCORES')
 redis.call('HDEL', L, 'park')

@@ -2,7 +2,7 @@
 --
 -- This file is put in front of each of those scripts. It reads the first seven KEYS, which they all
 -- have in common; everything it names carries the lock's shard tag.
--- calls.lua has several locks in one script, and moves from one to the next with `at`.
+-- Each script says with `at` which lock it is about; calls.lua and others are about several, one after the other.
 --
 -- KEYS[1] h      ZSET  who holds the lock or has been offered it: member -> server deadline, ms
 -- KEYS[2] l      HASH  facts that go with the line: park, back, bytes, past, '@<place>' -> member in q
@@ -29,7 +29,6 @@ local function at(k)
   H, L, Q, G, DUE, F, WATCH = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 4], KEYS[k + 5], KEYS[k + 6], KEYS[k + 7]
   NAME = string.sub(H, string.find(H, '}:h:', #CHANNEL, true) + 4)
 end
-at(0)
 
 local time = redis.call('TIME')
 -- Microseconds since 1970 stay below 2^53 until the year 2255, so a Lua number holds them exactly.
@@ -218,32 +217,4 @@ local function busy_for(mode, limit)
   end
   last = last or NOW + ACCEPT
   return int(math.max(last - NOW, 1)), redis.call('ZCARD', Q) + redis.call('ZCARD', G)
-end
-
--- Takes a job out of the line for good. Its own key keeps what the status tells.
-local function end_job(id, bytes)
-  -- A backoff is the first job's own and ends with it.
-  if redis.call('ZRANK', G, id) == 0 then redis.call('HDEL', L, 'back') end
-  redis.call('ZREM', G, id)
-  if redis.call('HINCRBY', F, 'jobs', -1) < 0 then redis.call('HSET', F, 'jobs', 0) end
-  -- Not -bytes: of 0 that is '-0' on the wire, which the server does not take for a number.
-  if redis.call('HINCRBY', F, 'bytes', 0 - bytes) < 0 then redis.call('HSET', F, 'bytes', 0) end
-  if redis.call('EXISTS', G) == 0 then
-    redis.call('ZREM', DUE, NAME)
-    redis.call('HDEL', L, 'park', 'back', 'bytes')
-    -- Only places are left in l, if anything: it goes with them.
-    local left = redis.call('PTTL', Q)
-    if left > 0 then redis.call('PEXPIRE', L, left) else redis.call('UNLINK', L) end
-  else
-    redis.call('HINCRBY', L, 'bytes', 0 - bytes)
-    redis.call('ZADD', DUE, int(NOW), NAME)
-  end
-end
-
--- Moves a job into an index of ended jobs, and takes out of it what its key's TTL has taken away.
-local function file_under(index, id, ms)
-  redis.call('ZADD', index, int(NOW + ms), id)
-  local old = redis.call('ZRANGEBYSCORE', index, '-inf', int(NOW), 'LIMIT', 0, SCAN)
-  for _, o in ipairs(old) do redis.call('ZREM', index, o) end
-  keep_ttl(index, ms)
 end

@@ -8,6 +8,7 @@
 -- Returns 'ok' | 'lost' the run is not the job's any more: nothing was written
 -- 'back' gives the attempt back (a drain, no route, a nested lock that was busy).
 -- O(log n). Needs the job's run token and the lock under it. Repeated with the same token: 'ok'.
+at(0)
 local id, me, verb, ms, reason = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local v = redis.call('HMGET', KEYS[8], 'state', 'run', 'bytes', 'attempts')
 if v[2] ~= me then return 'lost' end

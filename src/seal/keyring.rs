@@ -1,0 +1,175 @@
+//! The keys, and what is done with them.
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use bytes::Bytes;
+use chacha20poly1305::{
+    XChaCha20Poly1305, XNonce,
+    aead::{Aead as _, Generate as _, KeyInit as _, Payload},
+};
+use parking_lot::RwLock;
+
+use super::{NotOpened, Place, SEALED, VERSION};
+use crate::store::Store;
+
+/// Length of a nonce: random ones of this length do not meet.
+const NONCE: usize = 24;
+
+/// Longest id of a key.
+const LONGEST_ID: usize = 32;
+
+/// The keys that stored requests and responses are sealed with.
+///
+/// One key seals; others are there to open what was sealed with them. To change keys without a job that
+/// nobody can open: first give every process the new key as one that [opens](Keyring::opens), then let it
+/// seal and the old one open, and leave the old one away once nothing is kept any more that it has sealed
+/// (by default, a week after its last job has ended). A process that meets a job whose key it does not
+/// have leaves it to the others: it stays queued, uncharged, with the reason `no key`.
+///
+/// ```
+/// # let (old, new) = ([1; 32], [2; 32]);
+/// use lockgate::{Keyring, Store};
+///
+/// let store = Store::memory().sealed_with(Keyring::new("2026-11", new).opens("2026-05", old));
+/// ```
+#[derive(Clone)]
+pub struct Keyring(Arc<Keys>);
+
+#[derive(Clone)]
+struct Keys {
+    seals: String,
+    all: BTreeMap<String, XChaCha20Poly1305>,
+    only_sealed: bool,
+}
+
+impl Keyring {
+    /// Seals, and opens, with this key: 32 bytes out of a random source. Its id is stored beside what it
+    /// has sealed, and is no secret.
+    ///
+    /// # Panics
+    ///
+    /// If the id is empty, longer than 32 bytes, or not printable ASCII.
+    #[must_use]
+    pub fn new(id: &str, key: [u8; 32]) -> Self {
+        let keys = Keys { seals: id.to_owned(), all: BTreeMap::new(), only_sealed: false };
+        Self(Arc::new(keys)).opens(id, key)
+    }
+
+    /// Opens what was sealed with this key, too.
+    ///
+    /// # Panics
+    ///
+    /// As [`new`](Self::new), and if there is a key of this id already.
+    #[must_use]
+    pub fn opens(self, id: &str, key: [u8; 32]) -> Self {
+        assert!(
+            (1..=LONGEST_ID).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic()),
+            "Keyring: the id of a key is 1 to {LONGEST_ID} printable ASCII characters"
+        );
+        let mut keys = Arc::unwrap_or_clone(self.0);
+        let before = keys.all.insert(id.to_owned(), XChaCha20Poly1305::new(&key.into()));
+        assert!(before.is_none(), "Keyring: there are two keys of the id {id}");
+        Self(Arc::new(keys))
+    }
+
+    /// Takes what is not sealed for broken. Default: it is read, so that what was stored before there was
+    /// a keyring still runs. Set it once that is through: until then who can write to the store can put
+    /// requests into it.
+    #[must_use]
+    pub fn only_sealed(self) -> Self {
+        let mut keys = Arc::unwrap_or_clone(self.0);
+        keys.only_sealed = true;
+        Self(Arc::new(keys))
+    }
+
+    pub(super) fn seal(&self, place: Place<'_>, plain: &[u8]) -> Bytes {
+        let Keys { seals, all, .. } = &*self.0;
+        let nonce = XNonce::generate();
+        let aad = aad(seals, place);
+        let cipher = &all[seals];
+        let sealed = cipher.encrypt(&nonce, Payload { msg: plain, aad: &aad });
+        // Only what is longer than 256 GiB can't be.
+        let sealed = sealed.expect("stored requests are short");
+        let mut out = Vec::with_capacity(3 + seals.len() + NONCE + sealed.len());
+        out.extend_from_slice(&[SEALED, VERSION, short(seals)]);
+        out.extend_from_slice(seals.as_bytes());
+        out.extend_from_slice(&nonce);
+        out.extend_from_slice(&sealed);
+        out.into()
+    }
+
+    pub(super) fn open(&self, place: Place<'_>, stored: &[u8]) -> Result<Bytes, NotOpened> {
+        let (id, nonce, sealed) = take_apart(stored)?;
+        let cipher = self.0.all.get(id).ok_or(NotOpened::NoKey)?;
+        let aad = aad(id, place);
+        let plain = cipher.decrypt(&nonce, Payload { msg: sealed, aad: &aad });
+        plain.map(Bytes::from).map_err(|_| NotOpened::Broken)
+    }
+
+    pub(super) fn unsealed(&self, stored: &Bytes) -> Result<Bytes, NotOpened> {
+        if self.0.only_sealed { Err(NotOpened::Broken) } else { Ok(stored.clone()) }
+    }
+}
+
+/// The key's id, the nonce, and the rest.
+fn take_apart(stored: &[u8]) -> Result<(&str, XNonce, &[u8]), NotOpened> {
+    let broken = NotOpened::Broken;
+    let [SEALED, version, length, rest @ ..] = stored else { return Err(broken) };
+    match *version {
+        VERSION => {}
+        newer if newer > VERSION => return Err(NotOpened::Newer),
+        _ => return Err(broken),
+    }
+    let (id, rest) = rest.split_at_checked(usize::from(*length)).ok_or(broken)?;
+    let (nonce, sealed) = rest.split_first_chunk::<NONCE>().ok_or(broken)?;
+    let id = str::from_utf8(id).map_err(|_| broken)?;
+    Ok((id, (*nonce).into(), sealed))
+}
+
+/// What is not in the bytes and yet belongs to them: each part with its length, so that none can pass for
+/// a piece of the next.
+fn aad(key_id: &str, place: Place<'_>) -> Vec<u8> {
+    let mut aad = vec![SEALED, VERSION];
+    for part in ["lockgate", key_id, place.kind, place.id, place.lock] {
+        aad.extend_from_slice(&(part.len() as u64).to_be_bytes());
+        aad.extend_from_slice(part.as_bytes());
+    }
+    aad
+}
+
+fn short(id: &str) -> u8 {
+    u8::try_from(id.len()).unwrap_or(u8::MAX)
+}
+
+/// The keyring of a store handle and its clones.
+#[derive(Default)]
+struct Ring(RwLock<Option<Keyring>>);
+
+pub(super) fn of(store: &Store) -> Option<Keyring> {
+    store.room::<Ring>().0.read().clone()
+}
+
+impl Store {
+    /// Seals what this handle, and every clone of it, stores of deferred requests and their responses,
+    /// and opens what others have sealed. Called again, it changes the keys from then on.
+    ///
+    /// Every process that runs these requests, or tells their responses, needs the keys too. What stays
+    /// readable are names of locks, ids, owners, times and states: keys that are secret themselves
+    /// should be hashed by the application.
+    #[must_use]
+    pub fn sealed_with(self, keyring: Keyring) -> Self {
+        *self.room::<Ring>().0.write() = Some(keyring);
+        self
+    }
+}
+
+impl fmt::Debug for Keyring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let opens: Vec<_> = self.0.all.keys().collect();
+        f.debug_struct("Keyring")
+            .field("seals", &self.0.seals)
+            .field("opens", &opens)
+            .field("only_sealed", &self.0.only_sealed)
+            .finish()
+    }
+}

@@ -1,0 +1,77 @@
+//! At rest: what is stored of requests and of their responses, of no use without a key.
+//!
+//! [`Store::sealed_with`](crate::Store::sealed_with) gives a store handle a [`Keyring`]. From then on what
+//! that process stores of deferred requests is sealed (XChaCha20-Poly1305, a random nonce each), and what it
+//! reads is opened; the scripts of the store see neither. Sealed bytes belong to one job, its lock, and
+//! one of the two kinds, request and response: put elsewhere, they do not open.
+//!
+//! ```text
+//! 0 | version = 1 | length of the key's id | the key's id | nonce, 24 bytes | ciphertext and tag
+//! ```
+//!
+//! What is not sealed begins with a version from 1 on, so the two are told apart by the first byte.
+
+#[cfg(feature = "seal")]
+mod keyring;
+#[cfg(all(test, feature = "seal"))]
+mod tests;
+
+use bytes::Bytes;
+
+#[cfg(feature = "seal")]
+pub use self::keyring::Keyring;
+use crate::store::Store;
+
+/// First byte of what is sealed.
+const SEALED: u8 = 0;
+
+/// The form written by this version.
+const VERSION: u8 = 1;
+
+/// Where bytes belong.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place<'a> {
+    /// Of the job.
+    pub(crate) id: &'a str,
+    /// What it waits for, as it is named in the store.
+    pub(crate) lock: &'a str,
+    /// What of it: `request`, `response`.
+    pub(crate) kind: &'static str,
+}
+
+/// Why bytes can't be opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotOpened {
+    /// Sealed by a newer version: somebody else can open it.
+    Newer,
+    /// This process does not have the key: somebody else may.
+    NoKey,
+    /// Changed, put elsewhere, or not sealed where everything has to be.
+    Broken,
+}
+
+/// Seals these bytes, if the store has a keyring.
+pub(crate) fn seal(store: &Store, place: Place<'_>, plain: Bytes) -> Bytes {
+    #[cfg(feature = "seal")]
+    if let Some(ring) = keyring::of(store) {
+        return ring.seal(place, &plain);
+    }
+    let _ = (store, place);
+    plain
+}
+
+/// Opens what [`seal`] has made. What was stored before there was a keyring is given back as it is, unless
+/// the keyring refuses it.
+pub(crate) fn open(store: &Store, place: Place<'_>, stored: &Bytes) -> Result<Bytes, NotOpened> {
+    let sealed = stored.first() == Some(&SEALED);
+    #[cfg(feature = "seal")]
+    if let Some(ring) = keyring::of(store) {
+        return if sealed { ring.open(place, stored) } else { ring.unsealed(stored) };
+    }
+    let _ = (store, place);
+    match stored.get(1) {
+        _ if !sealed => Ok(stored.clone()),
+        Some(&version) if version > VERSION => Err(NotOpened::Newer),
+        _ => Err(NotOpened::NoKey),
+    }
+}
