@@ -20,6 +20,7 @@
 //! - `redis` (default): stores beyond one process.
 //! - `seal`: deferred requests and their responses are sealed at rest ([`Store::sealed_with`](Store)).
 //! - `tower` (default): [`middleware`].
+//! - `test-kit`: [`testing`], for tests of applications; not for what is deployed.
 
 #![cfg_attr(
     not(feature = "redis"),
@@ -40,6 +41,8 @@ pub mod rate_limit;
 mod reply;
 mod seal;
 mod store;
+#[cfg(any(test, feature = "test-kit"))]
+pub mod testing;
 
 #[cfg(feature = "seal")]
 pub use self::seal::Keyring;

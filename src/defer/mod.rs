@@ -18,6 +18,8 @@ mod gate;
 mod headers;
 mod jobs;
 mod judge;
+#[cfg(any(test, feature = "test-kit"))]
+mod kit;
 mod run;
 mod stamp;
 mod status;
@@ -27,6 +29,10 @@ mod unwatched;
 mod visit;
 mod worker;
 
+#[cfg(any(test, feature = "test-kit"))]
+pub use self::kit::RanJob;
+#[cfg(any(test, feature = "test-kit"))]
+pub(crate) use self::kit::Stepper;
 pub use self::{
     gate::{DeferGate, DeferParked, DeferTicket},
     jobs::{DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRun, NoCursor},

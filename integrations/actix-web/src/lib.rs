@@ -92,6 +92,8 @@ mod transform;
 #[cfg(feature = "redis")]
 pub use lockgate::StoreBuilder;
 pub use lockgate::defer::{DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRun};
+#[cfg(feature = "test-kit")]
+pub use lockgate::testing;
 pub use lockgate::{
     Absent, BusyStatus, ClientAddress, Decision, Deferred, Error, ErrorKind, HeldLock, HeldLocks,
     HoldUntil, JobId, JobState, Key, Lists, LockGuard, LockSet, NotAcquired, OnLoss, Outage,

@@ -50,5 +50,12 @@ macro_rules! __defer_worker_names {
                 self.inner.run(shutdown).await;
             }
         }
+
+        impl From<DeferWorker> for ::lockgate::defer::DeferWorker {
+            /// Without the framework: what a test kit takes.
+            fn from(worker: DeferWorker) -> Self {
+                worker.inner
+            }
+        }
     };
 }

@@ -54,6 +54,9 @@ pub(crate) struct Memory {
     /// Live limiters.
     limiters: Mutex<HashMap<Node, u64>>,
     post: Post,
+    /// Locks are busy for all but jobs.
+    #[cfg(any(test, feature = "test-kit"))]
+    pretends_busy: std::sync::atomic::AtomicBool,
 }
 
 impl Memory {
@@ -65,6 +68,8 @@ impl Memory {
             workers: Mutex::default(),
             limiters: Mutex::default(),
             post: Post::default(),
+            #[cfg(any(test, feature = "test-kit"))]
+            pretends_busy: Default::default(),
         }
     }
 
@@ -126,6 +131,25 @@ impl Memory {
         self.post.send(vec![Mail { to: None, hint: Hint::Workers }]);
     }
 
+    /// From now on, every lock is busy for those who ask for it: jobs, which claim theirs, run.
+    #[cfg(any(test, feature = "test-kit"))]
+    pub(crate) fn pretend_busy(&self, busy: bool) {
+        self.pretends_busy.store(busy, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    /// Taken and given back, so that whatever goes before a free lock has its say.
+    #[cfg(any(test, feature = "test-kit"))]
+    fn pretended(&self, call: &Acquire, acquired: Acquired) -> Acquired {
+        let Acquired::Held { line, .. } = acquired else {
+            return acquired;
+        };
+        if !self.pretends_busy.load(std::sync::atomic::Ordering::SeqCst) {
+            return acquired;
+        }
+        self.visit(&call.key, |visit| visit.release(&call.me, call.mode));
+        Acquired::Busy { left: Duration::from_secs(1), line, seq: 0, joined: false }
+    }
+
     /// Locks, jobs, records, counters and due entries, those that are over but not yet swept included.
     #[cfg(test)]
     pub(super) fn stored(&self) -> usize {
@@ -156,7 +180,10 @@ impl Backend for Memory {
     }
 
     fn acquire(&self, call: Acquire) -> Step<'_, Acquired> {
-        done(self.visit(&call.key, |visit| visit.acquire(&call)))
+        let acquired = self.visit(&call.key, |visit| visit.acquire(&call));
+        #[cfg(any(test, feature = "test-kit"))]
+        let acquired = self.pretended(&call, acquired);
+        done(acquired)
     }
 
     fn release(&self, key: Key, me: Token, mode: Mode) -> Step<'_, GaveBack> {
