@@ -115,6 +115,11 @@ impl Key {
         Self::build("c", "", value.as_bytes())
     }
 
+    /// What all workers of a queue share among them; no key of an application is it.
+    pub(crate) fn of_workers() -> Self {
+        Self::build("w", "", b"queue")
+    }
+
     /// Puts the key into a scope, so that `orders` 7 and `users` 7 are two locks. Given twice, both
     /// count.
     #[must_use]

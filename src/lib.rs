@@ -50,6 +50,7 @@ pub use self::seal::Keyring;
 pub use self::store::StoreBuilder;
 pub use self::{
     clock::Clock,
+    defer::Snapshot,
     error::{Error, ErrorKind},
     gate::{Absent, ClientAddress, Deferred},
     key::Key,

@@ -10,12 +10,13 @@ mod rate_keys;
 mod rate_limit;
 
 /// Defines `RateLimitLayer`, `LockLayer`, `DeferLayer`, `DeferWorker` and `DeferredRoutes` over the
-/// framework's own request type, which closures get to see. `extension::<T>()` is the integration's function
-/// that makes a `KeySource` of what lies in a request's extensions.
+/// framework's own request type, which closures get to see. The integration's functions: `extension::<T>()`
+/// makes a `KeySource` of what lies in a request's extensions, `found::<T>(&native)` finds it there, and
+/// `put(value)` makes what its replayer puts there.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __define_names {
-    ($native:ty, $extension:ident) => {
+    ($native:ty, $extension:ident, $found:ident, $put:ident) => {
         ::lockgate::__rate_limit_names!($native);
 
         ::lockgate::__rate_limit_keys!($native, $extension);
@@ -157,6 +158,6 @@ macro_rules! __define_names {
 
         ::lockgate::__lock_settings!($native);
 
-        ::lockgate::__defer_names!($native);
+        ::lockgate::__defer_names!($native, $found, $put);
     };
 }

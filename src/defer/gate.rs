@@ -6,8 +6,9 @@ use bytes::Bytes;
 use serde_json::json;
 
 use super::{
-    envelope::write_request,
+    envelope::{At, write_request},
     headers::{idempotency_key, is_upgrade, of_request},
+    snapshot::{Captured, Captures, Snapshot},
     unwatched::Workers,
 };
 use crate::{
@@ -35,6 +36,7 @@ struct Settings<N: ?Sized> {
     max_attempts: u32,
     caps: Caps,
     owner: Option<Arc<Owner<N>>>,
+    carries: Captures<N>,
 }
 
 impl<N: ?Sized> DeferGate<N> {
@@ -53,6 +55,7 @@ impl<N: ?Sized> DeferGate<N> {
                 shard_bytes: (1u64 << 30) / u64::from(SHARDS),
             },
             owner: None,
+            carries: Captures::default(),
         }))
     }
 
@@ -93,6 +96,15 @@ impl<N: ?Sized> DeferGate<N> {
         self.with(|settings| settings.owner = Some(Arc::new(owner)))
     }
 
+    /// See `DeferLayer::carry`; `find` looks into the request's extensions.
+    #[must_use]
+    pub fn carry<T: Snapshot>(
+        self,
+        find: impl Fn(&N) -> Option<T> + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|settings| settings.carries.add(find))
+    }
+
     fn with(self, change: impl FnOnce(&mut Settings<N>)) -> Self {
         let mut settings = (*self.0).clone();
         change(&mut settings);
@@ -130,6 +142,7 @@ impl<N: ?Sized> DeferGate<N> {
 pub struct DeferTicket {
     slot: Slot,
     owner: String,
+    captured: Captured,
 }
 
 /// What the layer knows of a request it may take over.
@@ -138,6 +151,7 @@ pub struct DeferParked {
     parked: Parked,
     record: Option<Arc<str>>,
     owner: String,
+    captured: Captured,
 }
 
 impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
@@ -178,7 +192,8 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
             let parts = [owner.as_bytes(), view.method().as_bytes(), route.as_bytes()];
             hex(&digest(&[parts[0], parts[1], parts[2], key.as_bytes()])[..16]).into()
         });
-        Asked::Enter(DeferTicket { slot: Slot::new(record), owner })
+        let captured = self.0.carries.of(view.native());
+        Asked::Enter(DeferTicket { slot: Slot::new(record), owner, captured })
     }
 
     async fn enter(&self, ticket: DeferTicket) -> Verdict<DeferTicket> {
@@ -194,11 +209,11 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
         ticket: DeferTicket,
         outcome: Outcome,
     ) -> Parting<DeferTicket, DeferParked> {
-        let DeferTicket { slot, owner } = ticket;
+        let DeferTicket { slot, owner, captured } = ticket;
         match slot.empty() {
             // Only if the busy answer itself came out: a retry or cache layer may have done better.
             Some(parked) if outcome.status() == Some(parked.status) => {
-                let parked = DeferParked { parked, record: slot.record(), owner };
+                let parked = DeferParked { parked, record: slot.record(), owner, captured };
                 Parting::Accept { parked, limit: self.0.body_limit }
             }
             _ => Parting::Fields(Vec::new()),
@@ -206,11 +221,16 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
     }
 
     async fn accept(&self, parked: DeferParked, head: Head, body: Bytes) -> Option<Reply> {
-        let DeferParked { parked, record, owner } = parked;
-        let Some(headers) = of_request(&head.headers, &self.0.keep) else {
+        let DeferParked { parked, record, owner, captured } = parked;
+        let Some(carried) = captured.write() else {
+            tracing::error!(lock = %parked.key.hashed(), "not deferred: a snapshot can't be written");
+            return None;
+        };
+        let Some(headers) = of_request(&head.headers, &self.0.keep, !carried.is_empty()) else {
             tracing::info!(
                 lock = %parked.key.hashed(),
-                "not deferred: the request carries a credential; .keep_header(..) stores it"
+                "not deferred: the request carries a credential; .carry::<T>() stores whose it is, \
+                 .keep_header(..) the field itself"
             );
             return None;
         };
@@ -218,10 +238,11 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
         let print = digest(&[head.method.as_bytes(), head.target.as_bytes(), &body]);
         let id = JobId::new(&parked.key);
         let max_attempts = if again { self.0.max_attempts } else { 1 };
+        let at = At { store: &parked.store, id: &id, lock: &parked.key };
         let call = Enqueue {
             key: parked.key.clone(),
             id: id.clone(),
-            envelope: write_request(head, headers, max_attempts, &body),
+            envelope: write_request(at, head, headers, carried, max_attempts, &body),
             policy: JobPolicy { again, max_attempts, ..JobPolicy::default() },
             record: record.map(|record| (record, hex(&print[..16]), RECORD)),
             caps: self.0.caps,
@@ -283,6 +304,7 @@ impl<N: ?Sized> Clone for Settings<N> {
             max_attempts: self.max_attempts,
             caps: self.caps,
             owner: self.owner.clone(),
+            carries: self.carries.clone(),
         }
     }
 }

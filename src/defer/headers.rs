@@ -1,5 +1,10 @@
 //! Which header fields are stored, of requests and of responses.
 
+use hmac::{Hmac, Mac as _};
+use sha2::Sha256;
+
+use crate::{key::hex, store::JobId};
+
 /// Fields that belong to one connection, not to the request (RFC 9110 section 7.6.1), and those that
 /// are made anew when it runs again.
 const NOT_STORED: &[&str] = &[
@@ -13,6 +18,9 @@ const NOT_STORED: &[&str] = &[
     "content-length",
     "expect",
     "prefer",
+    // Words between services of ours, good for one call and for a moment.
+    "lockgate-held",
+    "lockgate-replay",
 ];
 
 /// Fields that say who the client is. A stored copy would outlive what it was given for.
@@ -37,8 +45,8 @@ const RESPONSE: &[&str] = &[
 pub(super) type Headers = Vec<(String, Vec<u8>)>;
 
 /// What is stored of a request; `None` if it carried a credential that may not be kept, since it would
-/// then run as somebody else.
-pub(super) fn of_request(headers: &Headers, keep: &[String]) -> Option<Headers> {
+/// then run as somebody else. Unless it is `known` who it is without it: then the credential is dropped.
+pub(super) fn of_request(headers: &Headers, keep: &[String], known: bool) -> Option<Headers> {
     let kept = |name: &str| keep.iter().any(|keep| keep == name);
     let nominated: Vec<String> = headers
         .iter()
@@ -50,6 +58,9 @@ pub(super) fn of_request(headers: &Headers, keep: &[String]) -> Option<Headers> 
     for (name, value) in headers {
         // Before the nominated ones: naming a credential in `Connection` must not make it vanish.
         if CREDENTIALS.contains(&name.as_str()) && !kept(name) {
+            if known {
+                continue;
+            }
             return None;
         }
         if nominated.contains(name) || NOT_STORED.contains(&name.as_str()) {
@@ -60,9 +71,22 @@ pub(super) fn of_request(headers: &Headers, keep: &[String]) -> Option<Headers> 
     Some(stored)
 }
 
-/// What is stored of a response.
-pub(super) fn of_response(headers: Headers) -> Headers {
-    headers.into_iter().filter(|(name, _)| RESPONSE.contains(&name.as_str())).collect()
+/// What is stored of a response, with these fields besides.
+pub(super) fn of_response(headers: Headers, more: &[String]) -> Headers {
+    let kept = |name: &String| RESPONSE.contains(&name.as_str()) || more.contains(name);
+    headers.into_iter().filter(|(name, _)| kept(name)).collect()
+}
+
+/// The field that tells a handler which requests are the same one.
+pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// For a request whose client has sent none: the same in every run of a job, and of no use to find the
+/// job by, which whoever logs such keys could otherwise do.
+pub(super) fn made_key(id: &JobId) -> String {
+    let mut mac: Hmac<Sha256> =
+        Hmac::new_from_slice(b"lockgate idempotency key 1").expect("a key of any length");
+    mac.update(id.as_str().as_bytes());
+    format!("\"{}\"", hex(&mac.finalize().into_bytes()[..16]))
 }
 
 /// True if the request asks for another protocol: there is nothing to send back to it later.
@@ -98,16 +122,34 @@ mod tests {
     fn connection_fields_and_those_they_nominate_are_dropped() {
         let sent =
             headers(&[("connection", "close, X-Hop"), ("x-hop", "1"), ("te", "x"), ("a", "b")]);
-        assert_eq!(of_request(&sent, &[]), Some(headers(&[("a", "b")])));
+        assert_eq!(of_request(&sent, &[], false), Some(headers(&[("a", "b")])));
     }
 
     #[test]
     fn a_credential_is_kept_or_the_request_is_not_stored() {
         let sent = headers(&[("authorization", "Bearer x")]);
-        assert_eq!(of_request(&sent, &[]), None);
+        assert_eq!(of_request(&sent, &[], false), None);
         let hidden = headers(&[("connection", "authorization"), ("authorization", "Bearer x")]);
-        assert_eq!(of_request(&hidden, &[]), None);
-        assert_eq!(of_request(&sent, &["authorization".to_owned()]), Some(sent));
+        assert_eq!(of_request(&hidden, &[], false), None);
+        assert_eq!(of_request(&sent, &["authorization".to_owned()], false), Some(sent));
+    }
+
+    #[test]
+    fn a_credential_is_dropped_if_it_is_known_who_it_is() {
+        let sent = headers(&[("cookie", "a=b"), ("x", "y")]);
+        assert_eq!(of_request(&sent, &[], true), Some(headers(&[("x", "y")])));
+        assert_eq!(of_request(&sent, &["cookie".to_owned()], true), Some(sent));
+    }
+
+    #[test]
+    fn a_made_key_is_that_of_its_job_and_does_not_tell_which() {
+        let key = crate::key::Key::custom("a");
+        let (one, two) = (JobId::new(&key), JobId::new(&key));
+        assert_eq!(made_key(&one), made_key(&one));
+        assert_ne!(made_key(&one), made_key(&two));
+        assert!(!made_key(&one).contains(one.as_str()));
+        let made = made_key(&one);
+        assert!(matches!(idempotency_key(&[made.as_bytes()]), Ok(Some(_))));
     }
 
     #[test]

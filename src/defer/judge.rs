@@ -3,18 +3,29 @@
 use std::time::{Duration, SystemTime};
 
 use super::{
-    envelope::{StoredHead, write_response},
-    headers::of_response,
-    run::{Answer, Ran},
+    backoff::{Backoff, retry_after},
+    envelope::{At, Stored, StoredHead, write_response},
+    headers::{Headers, of_response},
+    run::{Answer, Kept, Ran},
 };
 use crate::{gate::Replay, store::Verdict};
 
 /// What the worker knows of a run besides its answer.
 pub(super) struct Run<'a> {
     pub(super) marker: &'a Replay,
+    pub(super) at: At<'a>,
     pub(super) max_attempts: u32,
+    pub(super) rules: &'a Rules,
+}
+
+/// How a worker judges.
+#[derive(Debug, Clone)]
+pub(super) struct Rules {
     pub(super) keep_done: Duration,
     pub(super) keep_dead: Duration,
+    pub(super) backoff: Backoff,
+    /// Fields of responses that are kept besides the usual ones; in lower case.
+    pub(super) keep_headers: Vec<String>,
 }
 
 impl Run<'_> {
@@ -22,8 +33,8 @@ impl Run<'_> {
     pub(super) fn judge(&self, ran: Ran) -> Verdict {
         let answer = match ran {
             Ran::Answered(answer) => answer,
-            Ran::Panicked => return self.failed("panicked"),
-            Ran::Failed => return self.failed("failed"),
+            Ran::Panicked => return self.failed("panicked", None),
+            Ran::Failed => return self.failed("error", None),
         };
         // Another lock on the way was busy, or the store was away: nothing has run, nothing is charged.
         if self.marker.was_busy() && matches!(answer.status, 409 | 503) {
@@ -33,16 +44,21 @@ impl Run<'_> {
             tracing::error!(
                 job = ?self.marker.deferred().id, status = answer.status,
                 "deferred request refused by authentication; give the worker the routes inside the \
-                 authentication layer"
+                 authentication layer, and whose request it is by .carry::<T>() and .restore::<T>()"
             );
             return self.dead("auth");
         }
         match answer.status {
             // Also from a layer outside the lock, such as a timeout.
-            408 | 425 | 429 | 500..=599 => self.failed("failed"),
+            408 | 425 | 429 | 500..=599 => self.failed("failed", self.asked(&answer.headers)),
             status if !self.marker.was_seen() => self.missed(status),
             _ => self.done(answer),
         }
+    }
+
+    /// By the clock of this process: an answer's date is by that of another one, and good for seconds.
+    fn asked(&self, headers: &Headers) -> Option<Duration> {
+        retry_after(headers, SystemTime::now())
     }
 
     /// The run did not come through the job's own LockLayer.
@@ -60,39 +76,37 @@ impl Run<'_> {
         self.dead("wiring")
     }
 
-    fn failed(&self, reason: &'static str) -> Verdict {
+    fn failed(&self, reason: &'static str, asked: Option<Duration>) -> Verdict {
         let attempt = self.marker.deferred().attempt;
         if attempt >= self.max_attempts {
             return self.dead(reason);
         }
-        Verdict::Retry { delay: backoff(attempt), reason }
+        Verdict::Retry { delay: self.rules.backoff.after(attempt, asked), reason }
     }
 
     fn dead(&self, reason: &'static str) -> Verdict {
-        Verdict::Dead { reason, retention: self.keep_dead }
+        Verdict::Dead { reason, retention: self.rules.keep_dead }
     }
 
     fn done(&self, answer: Answer) -> Verdict {
-        let head = StoredHead {
-            status: answer.status,
-            headers: of_response(answer.headers),
-            whole: answer.body.is_some(),
+        let (stored, body) = match answer.body {
+            Kept::Body(body) => (Stored::Body, body),
+            Kept::TooLong => (Stored::TooLong, bytes::Bytes::new()),
+            Kept::Stream => (Stored::Stream, bytes::Bytes::new()),
         };
-        let response = write_response(&head, &answer.body.unwrap_or_default());
-        Verdict::Done { response, retention: self.keep_done }
+        let headers = of_response(answer.headers, &self.rules.keep_headers);
+        let head = StoredHead { status: answer.status, headers, stored };
+        let response = write_response(self.at, &head, &body);
+        Verdict::Done { response, retention: self.rules.keep_done }
     }
 
-    /// Doubles as time goes by, with nothing to count it: as long as the job is old, within bounds.
     fn by_age(&self) -> Duration {
-        let age = SystemTime::now().duration_since(self.marker.deferred().accepted);
-        age.unwrap_or_default().clamp(Duration::from_secs(1), Duration::from_secs(60))
+        by_age(self.marker.deferred().first_seen)
     }
 }
 
-/// Exponential, with full jitter: between nothing and 1, 2, 4 ... seconds, at most five minutes.
-fn backoff(attempt: u32) -> Duration {
-    let most = (1000u64 << attempt.saturating_sub(1).min(20)).min(300_000);
-    // The lower half of a random UUID has its fixed bits at the top, out of a remainder's reach.
-    let random = uuid::Uuid::new_v4().as_u64_pair().1;
-    Duration::from_millis(random % most + 1)
+/// Doubles as time goes by, with nothing to count it: as long as the job is old, within bounds.
+pub(super) fn by_age(first_seen: SystemTime) -> Duration {
+    let age = SystemTime::now().duration_since(first_seen);
+    age.unwrap_or_default().clamp(Duration::from_secs(1), Duration::from_secs(60))
 }

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::{
     run::{Ran, Replayer},
-    visit::Visit,
+    visit::{Stop, Visit},
     worker::DeferWorker,
 };
 use crate::{
@@ -48,7 +48,7 @@ pub(crate) struct Stepper {
     hints: mpsc::UnboundedReceiver<Hint>,
     ran: Runs,
     /// Never sent: nothing is told to stop.
-    stop: watch::Sender<bool>,
+    stop: watch::Sender<Stop>,
 }
 
 type Runs = Arc<Mutex<Vec<RanJob>>>;
@@ -59,7 +59,7 @@ impl Stepper {
         worker.replayer =
             Arc::new(Noting { inner: Arc::clone(&worker.replayer), ran: Arc::clone(&ran) });
         let hints = worker.store.hints().work();
-        Self { worker: Arc::new(worker), hints, ran, stop: watch::Sender::new(false) }
+        Self { worker: Arc::new(worker), hints, ran, stop: watch::Sender::new(Stop::No) }
     }
 
     /// Counts as a live worker that watches everything, as long as no clock runs for a year.
@@ -80,8 +80,8 @@ impl Stepper {
             let due = self.due().await?;
             let before = self.ran.lock().len();
             for (key, head) in due {
-                let (worker, stopped) = (Arc::clone(&self.worker), self.stop.subscribe());
-                Visit { worker, key, stopped }.run(head).await;
+                let (worker, stop) = (Arc::clone(&self.worker), self.stop.subscribe());
+                Visit { worker, key, stop, crowded: Arc::default() }.run(head).await;
             }
             idle = if self.ran.lock().len() == before { idle + 1 } else { 0 };
             if idle == IDLE_PASSES {

@@ -13,6 +13,8 @@
 //! after a crash; POST and PATCH run once: a run that failed or whose worker died ends among the dead
 //! letters, since it may have done its work.
 
+mod backoff;
+mod claim;
 mod envelope;
 mod gate;
 mod headers;
@@ -20,7 +22,10 @@ mod jobs;
 mod judge;
 #[cfg(any(test, feature = "test-kit"))]
 mod kit;
+mod limits;
+mod rounds;
 mod run;
+mod snapshot;
 mod stamp;
 mod status;
 #[cfg(test)]
@@ -36,7 +41,8 @@ pub(crate) use self::kit::Stepper;
 pub use self::{
     gate::{DeferGate, DeferParked, DeferTicket},
     jobs::{DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRun, NoCursor},
-    run::{Answer, Ran, Replayer},
+    run::{Answer, Kept, Ran, Replayer, is_stream},
+    snapshot::Snapshot,
     status::{StatusAnswer, StatusEvents, StatusGate, StatusRequest},
     worker::DeferWorker,
 };

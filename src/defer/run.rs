@@ -11,7 +11,8 @@ use crate::gate::{Head, Replay};
 /// The application's routes, for requests that run again. Each integration has one.
 pub trait Replayer: Send + Sync + 'static {
     /// Sends the request through the routes with the marker in its extensions, inside
-    /// [`Replay::scope`], and reads at most `limit` bytes of the response's body. A panic must not
+    /// [`Replay::scope`], and reads at most `limit` bytes of the response's body, none of a
+    /// [stream](is_stream). A panic must not
     /// reach the caller. If the future is dropped, the run ends where it is.
     fn replay(
         &self,
@@ -41,13 +42,41 @@ pub struct Answer {
     pub status: u16,
     /// Header fields in order, names in lower case.
     pub headers: Headers,
-    /// The body, or `None` if it was longer than the limit.
-    pub body: Option<Bytes>,
+    /// What there is of the body.
+    pub body: Kept,
+}
+
+/// What a replayer has read of a body.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Kept {
+    /// All of it.
+    Body(Bytes),
+    /// It was longer than the limit, as it had said of itself.
+    TooLong,
+    /// It does not end by itself: `text/event-stream`, or of no known length and longer than the limit.
+    Stream,
+}
+
+/// Whether a body of this `Content-Type` has no end worth waiting for: server-sent events.
+#[must_use]
+pub fn is_stream(content_type: &[u8]) -> bool {
+    let kind = content_type.split(|&b| b == b';').next().unwrap_or_default();
+    kind.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")
 }
 
 impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Neither fields nor body: they are the client's.
         f.debug_struct("Answer").field("status", &self.status).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Body(body) => write!(f, "Body({} bytes)", body.len()),
+            Self::TooLong => f.write_str("TooLong"),
+            Self::Stream => f.write_str("Stream"),
+        }
     }
 }

@@ -14,7 +14,10 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use parking_lot::Mutex;
 use tokio::{sync::oneshot, task::JoinHandle};
 
-use super::{Answer, DeferWorker, Ran, Replayer, envelope::write_request};
+use super::{
+    Answer, DeferWorker, Kept, Ran, Replayer,
+    envelope::{At, write_request},
+};
 use crate::{
     gate::{Head, Replay},
     key::Key,
@@ -45,7 +48,7 @@ impl Replayer for Routes {
             Ran::Answered(Answer {
                 status: 200,
                 headers: Vec::new(),
-                body: (!long).then_some(body),
+                body: if long { Kept::TooLong } else { Kept::Body(body) },
             })
         }
         .boxed()
@@ -91,10 +94,12 @@ impl Working {
 async fn put_off(store: &Store, target: &str) -> JobId {
     let key = key_of(target);
     let head = Head::new("POST", target, Vec::new(), None);
+    let id = JobId::new(&key);
+    let at = At { store, id: &id, lock: &key };
     let call = Enqueue {
-        id: JobId::new(&key),
+        envelope: write_request(at, head, Vec::new(), Vec::new(), 1, b"body"),
+        id,
         key,
-        envelope: write_request(head, Vec::new(), 1, b"body"),
         policy: JobPolicy::default(),
         record: None,
         merge: None,

@@ -1,65 +1,79 @@
-//! One visit to a lock that has jobs: claim, run, settle.
+//! One visit to a lock that has jobs: claim, run, settle, and the next of the line.
 
 use std::{
     panic::AssertUnwindSafe,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, UNIX_EPOCH},
 };
 
-use bytes::Bytes;
 use futures_util::FutureExt as _;
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
 
 use super::{
-    envelope::{StoredRequest, Unreadable, read_request},
-    judge::Run,
+    claim::Started,
+    envelope::{At, StoredRequest, Unreadable, read_request},
+    headers::{IDEMPOTENCY_KEY, made_key},
+    judge::{Run, by_age},
+    limits::Leave,
     worker::DeferWorker,
 };
 use crate::{
     gate::{Deferred, Replay},
     key::Key,
-    store::{
-        Attempt, Claim, Claimed, Hold, JobId, Mode, Run as Started, Settle, SettledRun, Terms,
-        Verdict,
-    },
+    store::{JobId, Verdict},
 };
 
-/// How long an envelope of a newer version is left to newer workers.
-const NEWER: Duration = Duration::from_secs(30);
+/// Jobs of one line that are run one after the other, each claimed as the one before is settled. After so
+/// many the line is given up all the same, and whoever is told of it next goes on.
+const IN_A_ROW: u32 = 64;
 
-/// Heads looked at in one visit; dead ones are passed, the rest is for the next visit.
-const HEADS: usize = 8;
+/// The same, while other lines of this worker wait for room.
+const WHILE_OTHERS_WAIT: u32 = 4;
 
-/// Pause between two claims of which the first was not answered.
-const PAUSE: Duration = Duration::from_millis(50);
+/// How a worker's end is told to its visits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Stop {
+    No,
+    /// No run begins any more.
+    Drain,
+    /// What runs is given up.
+    Now,
+}
 
 pub(super) struct Visit {
     pub(super) worker: Arc<DeferWorker>,
     pub(super) key: Key,
-    pub(super) stopped: watch::Receiver<bool>,
+    pub(super) stop: watch::Receiver<Stop>,
+    /// Other lines wait for room.
+    pub(super) crowded: Arc<AtomicBool>,
 }
 
 /// When the lock is worth another look.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub(super) enum Next {
     After(Duration),
     /// A message will tell; the due index has it too.
     WhenTold,
+    /// Its first job is for another worker, which should be told then.
+    Others(Duration),
 }
 
-struct Claimant {
-    id: JobId,
-    hold: Hold,
-    envelope: Bytes,
-    marker: Replay,
+/// What came of a run.
+enum Ended {
+    Next(Next),
+    /// The lock is this worker's still, for the next job.
+    GoesOn(Started),
 }
 
 impl Visit {
-    /// Runs the first job of the line, if it can be claimed.
+    /// Runs jobs of the line, if the first can be claimed.
     pub(super) async fn run(self, hint: Option<JobId>) -> (Key, Next) {
         // A panic of the application's code (a destructor, a clone of the service) must not take the
         // lock's name with it: the worker would never visit it again.
-        let visit = AssertUnwindSafe(self.claim_and_run(hint)).catch_unwind().await;
+        let visit = AssertUnwindSafe(self.enter_and_run(hint)).catch_unwind().await;
         let next = visit.unwrap_or_else(|_| {
             tracing::error!(lock = %self.key.hashed(), "a visit panicked");
             Next::After(Duration::from_secs(1))
@@ -67,188 +81,159 @@ impl Visit {
         (self.key, next)
     }
 
-    async fn claim_and_run(&self, mut head: Option<JobId>) -> Next {
-        for _ in 0..HEADS {
-            let id = match head.take() {
-                Some(id) => id,
-                // A line without jobs that is due all the same: the claim finds that out, and mends it.
-                None => self.head().await.unwrap_or_else(|| JobId::new(&self.key)),
-            };
-            match self.claim(id).await {
-                Ok(Ok(claimant)) => {
-                    self.run_job(claimant).await;
-                    return Next::WhenTold;
-                }
-                Ok(Err(moved)) => head = moved,
-                Err(next) => return next,
-            }
-        }
-        Next::After(Duration::ZERO)
+    async fn enter_and_run(&self, head: Option<JobId>) -> Next {
+        let DeferWorker { store, limits, lease, .. } = &*self.worker;
+        let mut leave = tokio::select! {
+            leave = limits.enter(store, *lease) => leave,
+            () = self.told_to(Stop::Drain) => return Next::WhenTold,
+        };
+        let next = self.claim_and_run(head, &mut leave).await;
+        limits.end(store, leave).await;
+        next
     }
 
-    async fn head(&self) -> Option<JobId> {
-        let heads = self.worker.store.backend().heads(vec![self.key.clone()]).await.ok()?;
-        heads.into_iter().next().flatten()
-    }
-
-    /// `Ok(Err(..))`: another job is first now, this one if the store said which.
-    async fn claim(&self, id: JobId) -> Result<Result<Claimant, Option<JobId>>, Next> {
-        let DeferWorker { store, lease, max_run, .. } = &*self.worker;
-        let mut attempt = Attempt::claim(store, &self.key, &id);
-        match self.send_claim(&mut attempt, &id).await {
-            Some(Claimed::Claimed(Started {
-                fence,
-                attempt: number,
-                envelope,
-                accepted_us,
-                ..
-            })) => {
-                let job = Some(id.clone());
-                let terms = Terms {
-                    lease: *lease,
-                    renew: true,
-                    max_hold: *max_run,
-                    job,
-                    mode: Mode::Exclusive,
-                };
-                let hold = attempt.granted(fence, terms);
-                let accepted = UNIX_EPOCH + Duration::from_micros(accepted_us);
-                let deferred = Deferred { id: id.clone(), attempt: number, accepted };
-                let marker = Replay::new(deferred, store, Arc::clone(hold.facts()));
-                Ok(Ok(Claimant { id, hold, envelope, marker }))
-            }
-            Some(answer) => {
-                attempt.refused();
-                match answer {
-                    Claimed::Busy(wait) | Claimed::Later(wait) => Err(Next::After(wait)),
-                    Claimed::Empty => Err(Next::WhenTold),
-                    Claimed::Dead(id) => {
-                        tracing::error!(job = ?id, "deferred request is dead: crashed or lost");
-                        Ok(Err(None))
-                    }
-                    Claimed::Moved(first) => Ok(Err(Some(first))),
-                    Claimed::Claimed(_) => Ok(Err(None)),
-                }
-            }
-            None => Err(Next::After(Duration::from_millis(200))),
-        }
-    }
-
-    /// The claim, with the same token as long as a claim that got through unanswered would be sure to
-    /// hold: given up too soon, it would leave a job that looks as if its worker had died.
-    async fn send_claim(&self, attempt: &mut Attempt, id: &JobId) -> Option<Claimed> {
-        let DeferWorker { store, lease, keep_dead, .. } = &*self.worker;
-        let mut give_up = None;
+    async fn claim_and_run(&self, head: Option<JobId>, leave: &mut Leave) -> Next {
+        let mut started = match self.claim_first(head).await {
+            Ok(started) => started,
+            Err(next) => return next,
+        };
+        let mut row = 0;
         loop {
-            let call = Claim {
-                key: self.key.clone(),
-                id: id.clone(),
-                me: attempt.me.clone(),
-                lease: *lease,
-                retention: *keep_dead,
-            };
-            let error = match attempt.send(*lease, store.backend().claim(call)).await {
-                Ok(claimed) => return Some(claimed),
-                Err(error) => error,
-            };
-            tracing::warn!(job = ?id, %error, "claim failed");
-            if error.may_have_run() {
-                give_up.get_or_insert(attempt.sure_until());
-            }
-            match give_up {
-                Some(give_up) if Instant::now() < give_up => tokio::time::sleep(PAUSE).await,
-                _ => return None,
+            leave.spend();
+            row += 1;
+            match self.run_job(started, row, leave).await {
+                Ended::GoesOn(next) => started = next,
+                Ended::Next(next) => return next,
             }
         }
     }
 
-    async fn run_job(&self, claimant: Claimant) {
-        let Claimant { id, mut hold, envelope, marker } = claimant;
+    async fn run_job(&self, started: Started, row: u32, leave: &mut Leave) -> Ended {
         let worker = &*self.worker;
-        let attempt = marker.deferred().attempt;
+        let (id, attempt) = (started.run.id.clone(), started.run.attempt);
         tracing::info!(
             node = %worker.store.node(), lock = %self.key.hashed(), job = ?id, attempt, "run started"
         );
-        let verdict = match read_request(&envelope) {
-            Ok(request) => match self.replay(request, &marker, &hold).await {
-                Some(verdict) => verdict,
-                // The lock was lost, and the run with it: whoever has the job now decides about it.
-                None => return,
-            },
-            Err(Unreadable::Newer) => Verdict::Back { delay: NEWER, reason: "newer version" },
-            Err(Unreadable::Broken) => {
-                Verdict::Dead { reason: "unreadable", retention: worker.keep_dead }
-            }
+        // The lock was lost, and the run with it: whoever has the job now decides about it.
+        let Some(verdict) = self.verdict(&started).await else {
+            return Ended::Next(Next::WhenTold);
         };
         let outcome = word(&verdict);
-        if self.settle(&id, &hold, verdict).await {
-            tracing::info!(node = %worker.store.node(), job = ?id, attempt, outcome, "run ended");
-            hold.forget();
-        } else {
-            tracing::error!(node = %worker.store.node(), job = ?id, attempt, "run lost");
+        let next = match verdict {
+            Verdict::Back { delay, reason: NEWER | NO_KEY | NO_SNAPSHOT } => Next::Others(delay),
+            _ => Next::WhenTold,
+        };
+        let goes_on =
+            self.may_go_on(row, &verdict) && worker.limits.again(&worker.store, leave).await;
+        match self.settle(started, verdict, goes_on).await {
+            Some(started) => {
+                tracing::info!(node = %worker.store.node(), job = ?id, attempt, outcome, "run ended");
+                started.map_or(Ended::Next(next), Ended::GoesOn)
+            }
+            None => {
+                tracing::error!(node = %worker.store.node(), job = ?id, attempt, "run lost");
+                Ended::Next(Next::WhenTold)
+            }
         }
     }
 
+    /// Whether the next of the line may be claimed along with this verdict.
+    fn may_go_on(&self, row: u32, verdict: &Verdict) -> bool {
+        let most = if self.crowded.load(Ordering::Relaxed) { WHILE_OTHERS_WAIT } else { IN_A_ROW };
+        // One that is to run again at its place is still the first.
+        let ended = matches!(verdict, Verdict::Done { .. } | Verdict::Dead { .. });
+        let moves = ended || matches!(verdict, Verdict::Retry { .. });
+        row < most && moves && *self.stop.borrow() == Stop::No
+    }
+
     /// `None` if the lock is lost before the routes have answered.
+    async fn verdict(&self, started: &Started) -> Option<Verdict> {
+        let worker = &*self.worker;
+        let run = &started.run;
+        let at = At { store: &worker.store, id: &run.id, lock: &self.key };
+        let first_seen = UNIX_EPOCH + Duration::from_micros(run.accepted_us);
+        let back = |reason| Some(Verdict::Back { delay: by_age(first_seen), reason });
+        let request = match read_request(at, &run.envelope) {
+            Ok(request) => request,
+            Err(Unreadable::Newer) => return back(NEWER),
+            Err(Unreadable::NoKey) => {
+                tracing::error!(job = ?run.id, "deferred request is sealed with a key that is not here");
+                return back(NO_KEY);
+            }
+            Err(Unreadable::Broken) => {
+                tracing::error!(job = ?run.id, "deferred request can't be read: it was changed or moved");
+                let retention = worker.rules.keep_dead;
+                return Some(Verdict::Dead { reason: "unreadable", retention });
+            }
+        };
+        let restored = match worker.restores.of(&request.carried) {
+            Ok(restored) => restored,
+            Err(snapshot) => {
+                tracing::error!(
+                    job = ?run.id, snapshot,
+                    "deferred request carries what this worker can't restore: .restore::<T>()"
+                );
+                return back(NO_SNAPSHOT);
+            }
+        };
+        if *self.stop.borrow() != Stop::No {
+            return Some(drained());
+        }
+        let (id, attempt, fence) = (run.id.clone(), run.attempt, run.fence);
+        let deferred = Deferred { id, attempt, first_seen, fence };
+        let facts = Arc::clone(started.hold.facts());
+        let marker = Replay::restoring(deferred, &worker.store, facts, restored);
+        self.replay(request, at, &marker, started).await
+    }
+
     async fn replay(
         &self,
         request: StoredRequest,
+        at: At<'_>,
         marker: &Replay,
-        hold: &Hold,
+        started: &Started,
     ) -> Option<Verdict> {
         let worker = &*self.worker;
-        let StoredRequest { head, max_attempts, body } = request;
+        let StoredRequest { mut head, max_attempts, body, .. } = request;
         let idempotent = max_attempts > 1;
-        let run =
-            Run { marker, max_attempts, keep_done: worker.keep_done, keep_dead: worker.keep_dead };
-        let stopped = told_to_stop(self.stopped.clone());
+        if !head.headers.iter().any(|(name, _)| name == IDEMPOTENCY_KEY) {
+            let key = made_key(&marker.deferred().id);
+            head.headers.push((IDEMPOTENCY_KEY.to_owned(), key.into_bytes()));
+        }
+        let run = Run { marker, at, max_attempts, rules: &worker.rules };
         tokio::select! {
             ran = worker.replayer.replay(head, body, marker.clone(), worker.response_limit) => {
                 Some(run.judge(ran))
             }
-            loss = hold.facts().lost() => {
+            loss = started.hold.facts().lost() => {
                 tracing::error!(job = ?marker.deferred().id, ?loss, "run abandoned: lock lost");
                 None
             }
-            () = stopped => Some(if idempotent {
-                Verdict::Back { delay: Duration::from_millis(1), reason: "drained" }
+            // What has not come to its lock has not come to its handler.
+            () = self.told_to(Stop::Now) => Some(if idempotent || !marker.was_seen() {
+                drained()
             } else {
-                Verdict::Dead { reason: "drained, may have run", retention: worker.keep_dead }
+                let retention = worker.rules.keep_dead;
+                Verdict::Dead { reason: "drained, may have run", retention }
             }),
         }
     }
 
-    /// Tries until the store has answered or the hold is no longer sure.
-    async fn settle(&self, id: &JobId, hold: &Hold, verdict: Verdict) -> bool {
-        let facts = hold.facts();
-        let mut pause = Duration::from_millis(10);
-        loop {
-            let call = Settle {
-                key: self.key.clone(),
-                id: id.clone(),
-                me: facts.lease.me.clone(),
-                verdict: verdict.clone(),
-                next: None,
-            };
-            match self.worker.store.backend().settle(call).await {
-                Ok(settled) => return settled != SettledRun::Lost,
-                Err(error) => tracing::warn!(job = ?id, %error, "settling failed"),
-            }
-            if facts.valid_until() <= Instant::now() + pause || facts.loss().is_some() {
-                return false;
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_millis(500));
+    /// Never, if the worker's future was dropped: that is a crash and no drain, and this task is about to
+    /// be aborted.
+    async fn told_to(&self, what: Stop) {
+        if self.stop.clone().wait_for(|stop| *stop >= what).await.is_err() {
+            std::future::pending::<()>().await;
         }
     }
 }
 
-/// Never, if the worker's future was dropped: that is a crash and no drain, and this task is about to
-/// be aborted.
-async fn told_to_stop(mut stopped: watch::Receiver<bool>) {
-    if stopped.wait_for(|stop| *stop).await.is_err() {
-        std::future::pending::<()>().await;
-    }
+const NEWER: &str = "newer version";
+const NO_KEY: &str = "no key";
+const NO_SNAPSHOT: &str = "unknown snapshot";
+
+fn drained() -> Verdict {
+    Verdict::Back { delay: Duration::from_millis(1), reason: "drained" }
 }
 
 fn word(verdict: &Verdict) -> &'static str {

@@ -5,6 +5,7 @@
 //! extensions, so the run also sits in a task-local: a replay is never deferred again.
 
 use std::{
+    any::Any,
     fmt,
     future::Future,
     sync::{
@@ -33,7 +34,10 @@ pub struct Deferred {
     /// Which run this is, from 1.
     pub attempt: u32,
     /// When the request was accepted, by the store's clock.
-    pub accepted: SystemTime,
+    pub first_seen: SystemTime,
+    /// Of the lock that this run has: larger than that of every earlier run of any request on it. A
+    /// worker that was paused and comes back has a smaller one.
+    pub fence: u64,
 }
 
 /// The marker of a run.
@@ -45,6 +49,8 @@ struct Inner {
     /// Of the store that the job lies in.
     space: String,
     hold: Arc<HoldFacts>,
+    /// What the replayer puts into the request's extensions.
+    restored: Vec<Box<dyn Any + Send + Sync>>,
     /// The lock of this job saw the run pass.
     seen: AtomicBool,
     /// Another lock on the way was busy.
@@ -52,11 +58,22 @@ struct Inner {
 }
 
 impl Replay {
+    #[cfg(test)]
     pub(crate) fn new(deferred: Deferred, store: &Store, hold: Arc<HoldFacts>) -> Self {
+        Self::restoring(deferred, store, hold, Vec::new())
+    }
+
+    pub(crate) fn restoring(
+        deferred: Deferred,
+        store: &Store,
+        hold: Arc<HoldFacts>,
+        restored: Vec<Box<dyn Any + Send + Sync>>,
+    ) -> Self {
         Self(Arc::new(Inner {
             deferred,
             space: store.backend().space().to_owned(),
             hold,
+            restored,
             seen: AtomicBool::new(false),
             busy: AtomicBool::new(false),
         }))
@@ -66,6 +83,11 @@ impl Replay {
     #[must_use]
     pub fn deferred(&self) -> &Deferred {
         &self.0.deferred
+    }
+
+    /// The snapshots of this run, in the form that a replayer's integration has given them.
+    pub fn restored<P: 'static>(&self) -> impl Iterator<Item = &P> {
+        self.0.restored.iter().filter_map(|put| put.downcast_ref())
     }
 
     /// The job's own lock, if this is its key, and a handle on its locks: the worker may have another one.

@@ -26,7 +26,7 @@ pub use self::{
     framework::{Framework, PartsView, Plain},
     future::ResponseFuture,
     layer::GateLayer,
-    replay::ServiceReplayer,
+    replay::{Put, ServiceReplayer, put},
     service::GateService,
     timed::{TimedBody, Untimed},
 };

@@ -4,16 +4,28 @@ use std::{fmt, marker::PhantomData, panic::AssertUnwindSafe};
 
 use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
-use http::{HeaderName, HeaderValue, Method, Request, Response, Uri, header};
+use http::{
+    Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, header,
+};
 use http_body::Body;
 use http_body_util::{BodyExt as _, Limited};
 use tower_service::Service;
 
 use super::framework::Framework;
 use crate::{
-    defer::{Answer, Ran, Replayer},
+    defer::{Answer, Kept, Ran, Replayer, is_stream},
     gate::{Head, Replay},
 };
+
+/// Puts a snapshot into the extensions of a run.
+pub type Put = Box<dyn Fn(&mut Extensions) + Send + Sync>;
+
+/// What a [`ServiceReplayer`] does with a value: for `DeferWorker::restore`.
+pub fn put<T: Clone + Send + Sync + 'static>(value: T) -> Put {
+    Box::new(move |extensions| {
+        extensions.insert(value.clone());
+    })
+}
 
 /// Replays into a service: an axum `Router`, or any other that can be cloned.
 ///
@@ -82,6 +94,7 @@ fn request<B: From<Bytes>, F: Framework>(
     if let Some(peer) = head.peer {
         F::put_peer(request.extensions_mut(), peer);
     }
+    marker.restored::<Put>().for_each(|put| put(request.extensions_mut()));
     request.extensions_mut().insert(marker.deferred().clone());
     request.extensions_mut().insert(marker);
     Some(request)
@@ -100,16 +113,32 @@ where
         return Ran::Failed;
     };
     let (parts, body) = response.into_parts();
-    let body = match Limited::new(body, limit).collect().await {
-        Ok(body) => Some(body.to_bytes()),
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => None,
-        Err(_) => return Ran::Failed,
-    };
+    let Some(body) = keep(&parts.headers, body, limit).await else { return Ran::Failed };
     let field = |(name, value): (&HeaderName, &HeaderValue)| {
         (name.as_str().to_owned(), value.as_bytes().to_vec())
     };
     let headers = parts.headers.iter().map(field).collect();
     Ran::Answered(Answer { status: parts.status.as_u16(), headers, body })
+}
+
+/// `None`: it broke off.
+async fn keep<R>(headers: &HeaderMap, body: R, limit: usize) -> Option<Kept>
+where
+    R: Body<Data = Bytes>,
+    R::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let kind = headers.get(header::CONTENT_TYPE);
+    if kind.is_some_and(|kind| is_stream(kind.as_bytes())) {
+        return Some(Kept::Stream);
+    }
+    let known = body.size_hint().exact().is_some();
+    match Limited::new(body, limit).collect().await {
+        Ok(body) => Some(Kept::Body(body.to_bytes())),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+            Some(if known { Kept::TooLong } else { Kept::Stream })
+        }
+        Err(_) => None,
+    }
 }
 
 impl<S, B, F> fmt::Debug for ServiceReplayer<S, B, F> {

@@ -29,6 +29,7 @@ const SEALED: u8 = 0;
 const VERSION: u8 = 1;
 
 /// Where bytes belong.
+#[cfg_attr(not(feature = "seal"), allow(dead_code, reason = "nothing is sealed"))]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place<'a> {
     /// Of the job.
@@ -40,6 +41,7 @@ pub(crate) struct Place<'a> {
 }
 
 /// Why bytes can't be opened.
+#[cfg_attr(not(feature = "seal"), allow(dead_code, reason = "nothing is sealed"))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotOpened {
     /// Sealed by a newer version: somebody else can open it.

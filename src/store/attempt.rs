@@ -68,6 +68,20 @@ impl Attempt {
         attempt
     }
 
+    /// What a step of another kind was asked to take along under this nonce, and then for this lease. Its
+    /// undo is the caller's.
+    pub(crate) fn along(
+        store: &Store,
+        key: &Key,
+        me: Token,
+        sent: Instant,
+        lease: Duration,
+    ) -> Self {
+        let mut attempt = Self::new(store, key, Mode::Exclusive);
+        (attempt.me, attempt.sent, attempt.lease) = (me, sent, lease);
+        attempt
+    }
+
     /// Sends a call of this nonce for this lease, the first or another one. Validity counts from now.
     pub(crate) async fn send<T>(
         &mut self,

@@ -132,6 +132,11 @@ pub(crate) fn extension<T: Display + Send + Sync + 'static>() -> KeySource<HttpR
     })
 }
 
+/// What a layer further out has put into the request.
+pub(crate) fn found<T: Clone + 'static>(request: &HttpRequest) -> Option<T> {
+    request.extensions().get().cloned()
+}
+
 /// The head as it is stored.
 pub(crate) fn head(request: &HttpRequest) -> Head {
     let target = request.uri().path_and_query();

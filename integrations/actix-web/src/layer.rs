@@ -10,9 +10,13 @@ use actix_web::{
 };
 use lockgate::{defer::DeferGate, lock::LockGate, rate_limit::RateLimitGate};
 
-use crate::{framework::extension, replay::AppReplayer, transform::GateService};
+use crate::{
+    framework::{extension, found},
+    replay::{AppReplayer, put},
+    transform::GateService,
+};
 
-lockgate::__define_names!(HttpRequest, extension);
+lockgate::__define_names!(HttpRequest, extension, found, put);
 
 macro_rules! transform {
     ($layer:ident, $gate:ident) => {

@@ -12,11 +12,11 @@ use actix_rt::System;
 use actix_service::{IntoServiceFactory, Service, ServiceFactory};
 use actix_web::{
     App, Error,
-    body::{BoxBody, to_bytes_limited},
-    dev::{AppConfig, ServiceResponse},
+    body::{BodySize, BoxBody, MessageBody as _, to_bytes_limited},
+    dev::{AppConfig, Extensions, ServiceResponse},
     http::{
         Method, Uri,
-        header::{CONTENT_LENGTH, HeaderName, HeaderValue},
+        header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue},
     },
     web::{Data, ServiceConfig},
 };
@@ -27,7 +27,7 @@ use futures_util::{
 };
 use lockgate::{
     Store,
-    defer::{Answer, Ran, Replayer},
+    defer::{Answer, Kept, Ran, Replayer, is_stream},
     gate::{Head, Replay},
 };
 use tokio::sync::{mpsc, oneshot};
@@ -39,6 +39,16 @@ struct Job {
     marker: Replay,
     limit: usize,
     ran: oneshot::Sender<Ran>,
+}
+
+/// Puts a snapshot into the extensions of a run.
+type Put = Box<dyn Fn(&mut Extensions) + Send + Sync>;
+
+/// What `DeferWorker::restore` does with a value.
+pub(crate) fn put<T: Clone + Send + Sync + 'static>(value: T) -> Put {
+    Box::new(move |extensions| {
+        extensions.insert(value.clone());
+    })
 }
 
 /// Replays into an `App` of its own.
@@ -116,8 +126,11 @@ where
 /// Answers as a worker does that has no such route: the jobs go back in line, uncharged.
 async fn hand_back(mut inbox: mpsc::UnboundedReceiver<Job>) {
     while let Some(job) = inbox.recv().await {
-        let _ =
-            job.ran.send(Ran::Answered(Answer { status: 404, headers: Vec::new(), body: None }));
+        let _ = job.ran.send(Ran::Answered(Answer {
+            status: 404,
+            headers: Vec::new(),
+            body: Kept::TooLong,
+        }));
     }
 }
 
@@ -163,6 +176,7 @@ fn request(head: Head, body: Bytes, marker: &Replay) -> Option<Request> {
     }
     to.headers.insert(CONTENT_LENGTH, length.into());
     let mut extensions = request.extensions_mut();
+    marker.restored::<Put>().for_each(|put| put(&mut extensions));
     extensions.insert(marker.deferred().clone());
     extensions.insert(marker.clone());
     drop(extensions);
@@ -185,11 +199,19 @@ where
         (name.as_str().to_owned(), value.as_bytes().to_vec())
     };
     let headers = response.headers().iter().map(field).collect();
-    let body = match to_bytes_limited(response.into_body(), limit).await {
-        Ok(Ok(body)) => Some(body),
-        Ok(Err(_)) => return Ran::Failed,
-        // Too long to be kept.
-        Err(_) => None,
+    let kind = response.headers().get(CONTENT_TYPE);
+    let streams = kind.is_some_and(|kind| is_stream(kind.as_bytes()));
+    let body = response.into_body();
+    let known = matches!(body.size(), BodySize::None | BodySize::Sized(_));
+    let body = match streams {
+        true => Kept::Stream,
+        false => match to_bytes_limited(body, limit).await {
+            Ok(Ok(body)) => Kept::Body(body),
+            Ok(Err(_)) => return Ran::Failed,
+            // Longer than the limit.
+            Err(_) if known => Kept::TooLong,
+            Err(_) => Kept::Stream,
+        },
     };
     Ran::Answered(Answer { status, headers, body })
 }

@@ -69,6 +69,11 @@ pub(crate) fn extension<T: Display + Send + Sync + 'static>() -> KeySource<Parts
     KeySource::extension::<T>()
 }
 
+/// What a layer further out has put into the request.
+pub(crate) fn found<T: Clone + Send + Sync + 'static>(parts: &Parts) -> Option<T> {
+    parts.extensions.get().cloned()
+}
+
 fn params(parts: &mut Parts) -> Result<RawPathParams, RawPathParamsRejection> {
     let params = RawPathParams::from_request_parts(parts, &());
     // It only reads the request's extensions: there is nothing it could wait for.

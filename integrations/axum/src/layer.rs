@@ -5,15 +5,15 @@ use http::request::Parts;
 use lockgate::{
     defer::DeferGate,
     lock::LockGate,
-    middleware::{GateLayer, GateService, ServiceReplayer},
+    middleware::{GateLayer, GateService, ServiceReplayer, put},
     rate_limit::RateLimitGate,
 };
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::framework::{Axum, extension};
+use crate::framework::{Axum, extension, found};
 
-lockgate::__define_names!(Parts, extension);
+lockgate::__define_names!(Parts, extension, found, put);
 
 impl<S> Layer<S> for RateLimitLayer {
     type Service = GateService<S, RateLimitGate<Parts>, Axum>;

@@ -4,7 +4,10 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::info::{DeferStats, JobHead, JobInfo};
 use crate::{
-    defer::{envelope::read_request, status::KEEP_CANCELLED},
+    defer::{
+        envelope::{At, read_request},
+        status::KEEP_CANCELLED,
+    },
     error::Error,
     key::SHARDS,
     store::{JobId, JobState, Store},
@@ -48,9 +51,15 @@ impl DeferredJobs {
     ///
     /// If the store is away.
     pub async fn peek(&self, id: &JobId) -> Result<Option<JobHead>, Error> {
-        let envelope = self.store.backend().envelope(id.clone()).await?;
-        let request = envelope.and_then(|envelope| read_request(&envelope).ok());
-        Ok(request.map(|request| JobHead::of(&request)))
+        let job = self.store.backend().job(id.clone()).await?;
+        let Some(lock) = job.and_then(|job| job.past.lock) else {
+            return Ok(None);
+        };
+        let Some(envelope) = self.store.backend().envelope(id.clone()).await? else {
+            return Ok(None);
+        };
+        let at = At { store: &self.store, id, lock: &lock };
+        Ok(read_request(at, &envelope).ok().map(|request| JobHead::of(&request)))
     }
 
     /// Cancels a job that waits. The state afterwards: anything but [`JobState::Cancelled`] means that it was

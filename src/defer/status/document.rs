@@ -7,10 +7,10 @@ use super::pace::Paces;
 use crate::{
     clock::millis,
     defer::{
-        envelope::{StoredHead, read_response},
+        envelope::{At, Stored, StoredHead, Unreadable, read_response},
         stamp::stamp,
     },
-    key::{digest, hex},
+    key::{Key, digest, hex},
     reply::{Reply, problem},
     store::{JobId, JobState, JobView, Store},
 };
@@ -25,8 +25,8 @@ pub(super) struct Document {
 }
 
 impl Document {
-    pub(super) fn of(id: &JobId, job: &JobView) -> Self {
-        let facts = facts(id, job);
+    pub(super) fn of(store: &Store, id: &JobId, job: &JobView) -> Self {
+        let facts = facts(store, id, job);
         let text = Value::Object(facts.clone()).to_string();
         // The stored fields, too: what the document shows of them may not be all.
         let tag = hex(&digest(&[text.as_bytes()])[..12]);
@@ -71,7 +71,7 @@ impl Document {
     }
 }
 
-fn facts(id: &JobId, job: &JobView) -> Map<String, Value> {
+fn facts(store: &Store, id: &JobId, job: &JobView) -> Map<String, Value> {
     let past = &job.past;
     let mut doc = Map::new();
     let mut put = |name: &str, value: Value| doc.insert(name.to_owned(), value);
@@ -102,7 +102,7 @@ fn facts(id: &JobId, job: &JobView) -> Map<String, Value> {
     if let Some(by) = &past.by {
         put("superseded_by", by.as_str().into());
     }
-    if let Some((head, body)) = stored(job) {
+    if let Some(Ok((head, body))) = stored(store, id, job) {
         put("response", embedded(&head, &body));
     }
     doc
@@ -140,12 +140,12 @@ fn embedded(head: &StoredHead, body: &Bytes) -> Value {
         Ok(text) => text.into(),
         Err(_) => Value::Null,
     };
-    json!({ "status": head.status, "headers": fields, "body": body, "whole": head.whole })
+    json!({ "status": head.status, "headers": fields, "body": body, "stored": head.stored.as_str() })
 }
 
 /// The response as it was. 410 of one kind for all that will never have one: a 5xx would be taken for a
 /// fault of this resource, and asked for again.
-pub(super) fn verbatim(store: &Store, job: &JobView) -> Reply {
+pub(super) fn verbatim(store: &Store, id: &JobId, job: &JobView) -> Reply {
     let state = job.state.as_str();
     if job.state.is_pending() {
         let mut doc = Map::new();
@@ -154,13 +154,17 @@ pub(super) fn verbatim(store: &Store, job: &JobView) -> Reply {
         return Reply::json(202, &Value::Object(doc))
             .retry_after(store.room::<Paces>().retry_after(job));
     }
-    let Some((head, body)) = stored(job) else {
-        return no_response(job, state);
+    let (head, body) = match stored(store, id, job) {
+        Some(Ok(response)) => response,
+        // Another process of this service can read it.
+        Some(Err(Unreadable::NoKey | Unreadable::Newer)) => return Reply::store_away(),
+        Some(Err(Unreadable::Broken)) | None => return no_response(job, state),
     };
-    if !head.whole {
-        let title = "The response was too long to be kept";
+    if head.stored != Stored::Body {
+        let title = "The body of the response was not kept";
         return Reply::problem(410, problem::NOT_KEPT, title)
-            .member("response_status", head.status);
+            .member("response_status", head.status)
+            .member("stored", head.stored.as_str());
     }
     let mut reply = Reply::new(head.status).field("cache-control", "no-store");
     for (name, value) in head.headers {
@@ -188,6 +192,17 @@ fn no_response(job: &JobView, state: &str) -> Reply {
     superseded(reply, job, "../", "/response")
 }
 
-fn stored(job: &JobView) -> Option<(StoredHead, Bytes)> {
-    read_response(job.response.as_ref()?).ok()
+fn stored(
+    store: &Store,
+    id: &JobId,
+    job: &JobView,
+) -> Option<Result<(StoredHead, Bytes), Unreadable>> {
+    let response = job.response.as_ref()?;
+    // What is not sealed says nothing about its lock.
+    let lock = job.past.lock.clone().unwrap_or_else(|| Key::custom(""));
+    let response = read_response(At { store, id, lock: &lock }, response);
+    if let Err(why) = &response {
+        tracing::error!(job = ?id, ?why, "a stored response can't be read");
+    }
+    Some(response)
 }

@@ -45,7 +45,7 @@ impl StatusEvents {
         let Some(job) = look.job().await? else {
             return Ok(StatusAnswer::Whole(not_found()));
         };
-        let first = Document::of(&look.id, &job);
+        let first = Document::of(&look.store, &look.id, &job);
         let known = seen.as_deref() == Some(first.tag());
         if known && !first.is_pending() {
             // What tells an `EventSource` not to come back: there is nothing more to be told.
@@ -92,7 +92,7 @@ impl Watching {
             let rung = bell.notified();
             match self.look.job().await {
                 Ok(Some(job)) => {
-                    let document = Document::of(&self.look.id, &job);
+                    let document = Document::of(&self.look.store, &self.look.id, &job);
                     if self.seen.as_deref() != Some(document.tag()) {
                         return Some(self.tell(&document));
                     }

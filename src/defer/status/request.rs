@@ -108,7 +108,7 @@ impl Look {
         let Some((job, _)) = self.changed(&Known::default(), wait).await? else {
             return Ok(not_found());
         };
-        Ok(applied(verbatim(&self.store, &job), wait))
+        Ok(applied(verbatim(&self.store, &self.id, &job), wait))
     }
 
     /// The job at once, or when it is no longer as the client knows it: as it was at first, if he does not
@@ -127,7 +127,7 @@ impl Look {
             let Some(job) = self.job().await? else {
                 return Ok(None);
             };
-            let document = Document::of(&self.id, &job);
+            let document = Document::of(&self.store, &self.id, &job);
             let first = first.get_or_insert_with(|| document.tag().to_owned());
             let news =
                 if known.is_empty() { first != document.tag() } else { !known.has(document.tag()) };

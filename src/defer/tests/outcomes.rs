@@ -8,7 +8,12 @@ use serde_json::Value;
 use super::{Routes, SECOND, Working, ended, key_of, look, put_off, settled, status::whole};
 use crate::{
     Outage,
-    defer::{Answer, DeferGate, Ran, StatusGate, judge::Run},
+    defer::{
+        Answer, DeferGate, Kept, Ran, StatusGate,
+        backoff::Backoff,
+        envelope::At,
+        judge::{Rules, Run},
+    },
     gate::{
         Asked, Deferred, Gate, Head, KeySource, Outcome, Parked, Parting, Replay, Slot,
         Verdict as Let, View as _, fake::FakeView,
@@ -19,7 +24,7 @@ use crate::{
 };
 
 fn answer(status: u16) -> Ran {
-    Ran::Answered(Answer { status, headers: Vec::new(), body: Some(Bytes::new()) })
+    Ran::Answered(Answer { status, headers: Vec::new(), body: Kept::Body(Bytes::new()) })
 }
 
 /// A run of a job on `/x`, and the hold it stands on.
@@ -28,13 +33,21 @@ fn run_of(store: &Store) -> (Hold, Replay) {
     let terms =
         Terms { lease: SECOND, renew: false, max_hold: SECOND, job: None, mode: Mode::Exclusive };
     let hold = Attempt::new(store, &key, Mode::Exclusive).granted(1, terms);
-    let deferred = Deferred { id: JobId::new(&key), attempt: 1, accepted: UNIX_EPOCH };
+    let deferred = Deferred { id: JobId::new(&key), attempt: 1, first_seen: UNIX_EPOCH, fence: 1 };
     let marker = Replay::new(deferred, store, Arc::clone(hold.facts()));
     (hold, marker)
 }
 
 fn judge(marker: &Replay, status: u16) -> Verdict {
-    let run = Run { marker, max_attempts: 3, keep_done: SECOND, keep_dead: SECOND };
+    let (store, lock) = (Store::memory(), key_of("/x"));
+    let at = At { store: &store, id: &marker.deferred().id, lock: &lock };
+    let rules = Rules {
+        keep_done: SECOND,
+        keep_dead: SECOND,
+        backoff: Backoff::default(),
+        keep_headers: Vec::new(),
+    };
+    let run = Run { marker, at, max_attempts: 3, rules: &rules };
     run.judge(answer(status))
 }
 
@@ -156,7 +169,7 @@ async fn a_response_over_the_limit_is_told_and_not_cut() {
     assert_eq!(ended(&store, &id).await, JobState::Done);
     let gate = StatusGate::new();
     let (code, document) = status(&gate, &store, &id, false).await;
-    assert_eq!((code, &document["response"]["whole"]), (200, &Value::Bool(false)));
+    assert_eq!((code, &document["response"]["stored"]), (200, &"too long".into()));
     let (code, problem) = status(&gate, &store, &id, true).await;
     assert_eq!(code, 410);
     assert_eq!(problem["type"], "urn:lockgate:problem:response-not-kept");
@@ -164,6 +177,6 @@ async fn a_response_over_the_limit_is_told_and_not_cut() {
     let id = put_off(&store, "/x/short").await;
     assert_eq!(ended(&store, &id).await, JobState::Done);
     let (_, document) = status(&gate, &store, &id, false).await;
-    assert_eq!(document["response"]["whole"], true);
+    assert_eq!(document["response"]["stored"], "body");
     worker.stop().await;
 }

@@ -55,6 +55,6 @@ async fn the_shards_of_a_worker_that_died_are_taken_over_after_its_lease() {
     let jobs = everywhere(&store).await;
     let took = all_done(&store, &jobs).await;
     // Its lease and a beat.
-    assert!(took < 14 * SECOND, "{took:?}");
+    assert!(took <= 15 * SECOND, "{took:?}");
     second.stop().await;
 }

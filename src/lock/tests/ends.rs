@@ -182,7 +182,7 @@ async fn the_loss_of_a_run_is_its_workers() {
     let store = Store::memory();
     let guard = store.lock("x").lease_fixed(SECOND).acquire().await.expect("free");
     let id = crate::store::JobId::new(guard.key());
-    let deferred = Deferred { id, attempt: 1, accepted: std::time::UNIX_EPOCH };
+    let deferred = Deferred { id, attempt: 1, first_seen: std::time::UNIX_EPOCH, fence: 1 };
     let mut view = FakeView::new("POST");
     view.put(Replay::new(deferred, &store, Arc::clone(guard.facts().expect("it is its own"))));
     let gate = gate(&store).on_loss(OnLoss::Cancel);

@@ -17,8 +17,12 @@ use crate::{
 
 /// A request that its worker sends again, under this lock.
 fn run_of(store: &Store, lock: &LockGuard) -> (FakeView, Replay) {
-    let deferred =
-        Deferred { id: JobId::new(lock.key()), attempt: 1, accepted: SystemTime::UNIX_EPOCH };
+    let deferred = Deferred {
+        id: JobId::new(lock.key()),
+        attempt: 1,
+        first_seen: SystemTime::UNIX_EPOCH,
+        fence: 1,
+    };
     let facts = lock.facts().expect("it is this process's own");
     let marker = Replay::new(deferred, store, Arc::clone(facts));
     let mut view = FakeView::new("POST");

@@ -4,7 +4,7 @@
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __defer_layer_names {
-    ($native:ty) => {
+    ($native:ty, $found:ident) => {
         /// Accepts requests whose resource is busy: 202 now, and a run later, once, in order.
         ///
         /// See [`lockgate::defer`](::lockgate::defer) for what happens to a request, and the crate
@@ -62,6 +62,15 @@ macro_rules! __defer_layer_names {
                 owner: impl Fn(&$native) -> Option<String> + Send + Sync + 'static,
             ) -> Self {
                 Self { gate: self.gate.owner(owner) }
+            }
+
+            /// Stores this value of the request's extensions along with it, such as the user that an
+            /// authentication has put there; a worker that [restores](DeferWorker::restore) it puts it into
+            /// the extensions of the run. A request that has one and carries a credential is deferred
+            /// without the credential. One that does not have it is deferred without it.
+            #[must_use]
+            pub fn carry<T: ::lockgate::Snapshot>(self) -> Self {
+                Self { gate: self.gate.carry::<T>($found::<T>) }
             }
         }
     };

@@ -8,9 +8,9 @@ mod worker;
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __defer_names {
-    ($native:ty) => {
-        ::lockgate::__defer_layer_names!($native);
-        ::lockgate::__defer_worker_names!();
+    ($native:ty, $found:ident, $put:ident) => {
+        ::lockgate::__defer_layer_names!($native, $found);
+        ::lockgate::__defer_worker_names!($put);
         ::lockgate::__defer_routes_names!($native);
     };
 }

@@ -4,7 +4,7 @@
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __defer_worker_names {
-    () => {
+    ($put:ident) => {
         /// Runs deferred requests. Several processes may each have one; they share the work.
         #[derive(Debug)]
         #[must_use = "a worker does nothing until `run` is awaited or spawned"]
@@ -13,25 +13,72 @@ macro_rules! __defer_worker_names {
         }
 
         impl DeferWorker {
-            /// Most requests that run at once. Default 16; those of one resource never do.
+            /// Most requests that run at once in this worker. Default 16; those of one resource never do.
             pub fn concurrency(self, most: usize) -> Self {
                 Self { inner: self.inner.concurrency(most) }
             }
 
+            /// Most requests that run at once in all workers of this queue, at least 1. Default: as many
+            /// as they have room for. Every worker should be given the same number; it costs two calls
+            /// per visit to a line. A run whose worker died counts until its lease ends.
+            pub fn queue_concurrency(self, most: u32) -> Self {
+                Self { inner: self.inner.queue_concurrency(most) }
+            }
+
+            /// Most requests that are started per time by all workers of this queue, evenly, and at most a
+            /// tenth of them at once. Default: no limit. Every worker should be given the same.
+            ///
+            /// # Panics
+            ///
+            /// If either is zero, or the time is longer than a year.
+            pub fn queue_rate(self, requests: u64, per: ::std::time::Duration) -> Self {
+                Self { inner: self.inner.queue_rate(requests, per) }
+            }
+
             /// How long runs may go on after the signal to stop. Default 10 s. What still runs then
-            /// is abandoned: PUT and DELETE go back in line, others among the dead letters.
+            /// is abandoned: PUT and DELETE, and what has not come to its lock yet, go back in line
+            /// uncharged, others among the dead letters.
             pub fn drain(self, deadline: ::std::time::Duration) -> Self {
                 Self { inner: self.inner.drain(deadline) }
             }
 
-            /// How long a run outlives its process. Default 10 s; renewed at a third.
+            /// How long a run outlives its process. Default 10 s, at least 100 ms; renewed at a third.
             pub fn lease(self, lease: ::std::time::Duration) -> Self {
                 Self { inner: self.inner.lease(lease) }
             }
 
-            /// Longest run. Default 5 minutes.
+            /// Longest run. Default 5 minutes, at least 100 ms, at most a year. A longer one is lost, as in
+            /// a crash.
             pub fn max_run(self, max: ::std::time::Duration) -> Self {
                 Self { inner: self.inner.max_run(max) }
+            }
+
+            /// How long a request waits after a failed run: between nothing and `base`, twice as much
+            /// after each further one, at most `cap`. Default 1 s and 5 minutes.
+            pub fn backoff(self, base: ::std::time::Duration, cap: ::std::time::Duration) -> Self {
+                Self { inner: self.inner.backoff(base, cap) }
+            }
+
+            /// Longest `Retry-After` of a failed run that is honoured; a longer one counts as this.
+            /// Default an hour.
+            pub fn max_retry_after(self, longest: ::std::time::Duration) -> Self {
+                Self { inner: self.inner.max_retry_after(longest) }
+            }
+        }
+
+        // What is kept, and what comes along.
+        impl DeferWorker {
+            /// Most bytes of a response's body that are kept. Default 1 MiB. Of a longer one, and of a
+            /// stream, status and fields are.
+            pub fn response_limit(self, bytes: usize) -> Self {
+                Self { inner: self.inner.response_limit(bytes) }
+            }
+
+            /// Keeps this field of responses, too. Kept are those that say what the body is; `Set-Cookie`
+            /// only if it is named here: whoever reads the status resource is not necessarily whom it
+            /// is for.
+            pub fn keep_response_header(self, name: &str) -> Self {
+                Self { inner: self.inner.keep_response_header(name) }
             }
 
             /// How long finished requests and their responses are kept. Default a day.
@@ -44,6 +91,15 @@ macro_rules! __defer_worker_names {
                 Self { inner: self.inner.keep_dead(retention) }
             }
 
+            /// Puts what a layer [carries](DeferLayer::carry) of this type into the extensions of a run.
+            /// A request that carries what this worker does not restore goes back in line, uncharged,
+            /// with the reason `unknown snapshot`, for a worker that does.
+            pub fn restore<T: ::lockgate::Snapshot>(self) -> Self {
+                Self { inner: self.inner.restore::<T, _>($put::<T>) }
+            }
+        }
+
+        impl DeferWorker {
             /// Works until `shutdown` resolves, then drains. Dropping the future instead aborts what
             /// runs, as a crash would.
             pub async fn run(self, shutdown: impl ::std::future::Future<Output = ()>) {

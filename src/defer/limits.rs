@@ -1,0 +1,170 @@
+//! What all workers of a queue together may do: so many runs at once, so many per time.
+//!
+//! Both are kept in the store, and only where they are set. The permits are leases like any other: one
+//! whose worker dies comes back when its lease ends. A worker has one visit at a time ask, so those of its
+//! visits that wait cost nothing.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{sync::Mutex, time::Instant};
+
+use crate::{
+    clock::LONGEST,
+    key::Key,
+    store::{
+        Acquire, Acquired, Attempt, By, Charge, Hold, Item, Mode, Rule, SettleCharge, Settled,
+        Store, Terms,
+    },
+};
+
+/// How long a place in the line for a permit is kept; taken anew then.
+const PLACE: Duration = Duration::from_secs(30);
+
+/// Longest time between two looks at the permits, in case a message is lost.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Pause after a call that failed.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The counter's name, and that of what it counts.
+const RATE: &str = "queue-rate";
+
+#[derive(Debug, Default)]
+pub(super) struct Limits {
+    /// Runs at once.
+    pub(super) runs: Option<u32>,
+    /// Runs per time.
+    pub(super) rate: Option<(u64, Duration)>,
+    asking: Mutex<()>,
+}
+
+/// Leave to start runs, one after the other.
+#[derive(Debug, Default)]
+pub(super) struct Leave {
+    permit: Option<Hold>,
+    /// The window of a charge that no run has used yet.
+    charged: Option<u64>,
+}
+
+impl Limits {
+    /// Waits until a run may start. Cancel safe: what it had taken is given back, but for a charge.
+    pub(super) async fn enter(&self, store: &Store, lease: Duration) -> Leave {
+        if self.runs.is_none() && self.rate.is_none() {
+            return Leave::default();
+        }
+        let _one_at_a_time = self.asking.lock().await;
+        let permit = match self.runs {
+            Some(runs) => Some(permit(store, runs, lease).await),
+            None => None,
+        };
+        let mut leave = Leave { permit, charged: None };
+        while let Err(wait) = self.charge(store, &mut leave).await {
+            tokio::time::sleep(wait).await;
+        }
+        leave
+    }
+
+    /// Whether another run may start at once under the same leave.
+    pub(super) async fn again(&self, store: &Store, leave: &mut Leave) -> bool {
+        let permitted = leave.permit.as_ref().is_none_or(|hold| hold.facts().loss().is_none());
+        permitted && self.charge(store, leave).await.is_ok()
+    }
+
+    /// `Err`: how long to wait.
+    async fn charge(&self, store: &Store, leave: &mut Leave) -> Result<(), Duration> {
+        let Some((runs, window)) = self.rate.filter(|_| leave.charged.is_none()) else {
+            return Ok(());
+        };
+        let key = Key::of_workers();
+        let item = Item {
+            policy: RATE.into(),
+            subject: key.clone(),
+            rule: rule(runs, window),
+            cost: 1,
+            penalty: None,
+        };
+        let call = Charge { tag: key, items: Arc::new([item]), times: 1 };
+        match store.backend().charge(call).await {
+            Ok(charged) => {
+                let state = charged.states.first();
+                if charged.admitted > 0 {
+                    leave.charged = state.map(|state| state.window);
+                    return Ok(());
+                }
+                Err(state
+                    .map_or(PAUSE, |state| state.retry.clamp(Duration::from_millis(1), window)))
+            }
+            Err(error) => {
+                tracing::warn!(node = %store.node(), %error, "the queue's rate can't be charged");
+                Err(PAUSE)
+            }
+        }
+    }
+
+    /// Gives back what is left of it.
+    pub(super) async fn end(&self, store: &Store, leave: Leave) {
+        let Leave { permit, charged } = leave;
+        if let (Some(window), Some((runs, time))) = (charged, self.rate) {
+            let key = Key::of_workers();
+            let by = By::Refund { units: 1, window };
+            let rule = rule(runs, time);
+            let back = Settled { policy: RATE.into(), subject: key.clone(), rule, by };
+            let call = SettleCharge { tag: key, items: vec![back] };
+            if let Err(error) = store.backend().settle_charge(call).await {
+                tracing::debug!(node = %store.node(), %error, "a charge was not given back");
+            }
+        }
+        if let Some(permit) = permit
+            && let Err(error) = permit.release().await
+        {
+            tracing::warn!(node = %store.node(), %error, "a permit of the queue was not given back");
+        }
+    }
+}
+
+impl Leave {
+    /// A run has started: what was charged for it is spent.
+    pub(super) fn spend(&mut self) {
+        self.charged = None;
+    }
+}
+
+/// Evenly, at most a tenth of them at once: within any window no more than that above the rate.
+fn rule(runs: u64, window: Duration) -> Rule {
+    Rule::Gcra { limit: runs, window, burst: runs.div_ceil(10) }
+}
+
+/// Stands in line for one of so many.
+async fn permit(store: &Store, runs: u32, lease: Duration) -> Hold {
+    let (key, mode) = (Key::of_workers(), Mode::Permits(runs));
+    let mut attempt = Attempt::new(store, &key, mode);
+    let bell = store.hints().place(&attempt.me);
+    let mut old_seq = 0;
+    loop {
+        let call = Acquire {
+            key: key.clone(),
+            me: attempt.me.clone(),
+            mode,
+            lease,
+            wait: Some(PLACE),
+            old_seq,
+            record: None,
+        };
+        let look = match attempt.send(lease, store.backend().acquire(call)).await {
+            Ok(Acquired::Held { fence, .. }) => {
+                let terms = Terms { lease, renew: true, max_hold: LONGEST, job: None, mode };
+                return attempt.granted(fence, terms);
+            }
+            Ok(Acquired::Busy { left, seq, .. }) => {
+                old_seq = seq;
+                left.clamp(Duration::from_millis(1), LOOK)
+            }
+            Ok(Acquired::Known) => PAUSE,
+            Err(error) => {
+                tracing::warn!(node = %store.node(), %error, "no permit of the queue");
+                PAUSE
+            }
+        };
+        let _ = tokio::time::timeout_at(Instant::now() + look, bell.notified()).await;
+    }
+}

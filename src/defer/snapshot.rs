@@ -1,0 +1,138 @@
+//! What a deferred request takes along of what was known of it: who the user was, instead of a token.
+//!
+//! Credentials are not stored: they would outlive what they were given for, and expire while a request
+//! waits. What an authentication has made of them, a user or a tenant, lies in the request's extensions. A
+//! `DeferLayer` that carries such a type stores it with the request, and a worker that restores it puts
+//! it into the extensions of the run, so the routes inside the authentication find what they always do.
+
+use std::{any::Any, collections::BTreeMap, fmt, sync::Arc};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+/// A value in a request's extensions that a deferred request takes along.
+///
+/// ```
+/// use lockgate::Snapshot;
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Clone, Serialize, Deserialize)]
+/// struct User {
+///     id: u64,
+/// }
+///
+/// impl Snapshot for User {
+///     const NAME: &'static str = "user";
+/// }
+/// ```
+///
+/// It is stored as JSON, so that fields can be added with `#[serde(default)]` while requests wait. What
+/// can't be read any more needs a new name, and the old type restored beside it until all have run.
+pub trait Snapshot: Clone + Send + Sync + Serialize + DeserializeOwned + 'static {
+    /// What it is called in the store: short, and no other snapshot's.
+    const NAME: &'static str;
+
+    /// Its bytes. `None`: it can't be written, and the request is not deferred.
+    #[must_use]
+    fn save(&self) -> Option<Vec<u8>> {
+        serde_json::to_vec(self).ok()
+    }
+
+    /// What was saved. `None`: it can't be read here; the request waits for a worker that can.
+    #[must_use]
+    fn load(bytes: &[u8]) -> Option<Self> {
+        serde_json::from_slice(bytes).ok()
+    }
+}
+
+/// Snapshots as they are stored: names and bytes.
+pub(super) type Carried = Vec<(String, Vec<u8>)>;
+
+/// A value of a request, not yet written.
+type Value = Box<dyn FnOnce() -> Option<(String, Vec<u8>)> + Send>;
+
+type Capture<N> = dyn Fn(&N) -> Option<Value> + Send + Sync;
+
+/// The values of a request that it takes along if it is deferred. Most are not, so they are not written
+/// before that.
+#[derive(Default)]
+pub(super) struct Captured(Vec<Value>);
+
+impl Captured {
+    /// `None` if one of them can't be written.
+    pub(super) fn write(self) -> Option<Carried> {
+        self.0.into_iter().map(|value| value()).collect()
+    }
+}
+
+impl fmt::Debug for Captured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Captured({})", self.0.len())
+    }
+}
+
+/// What a layer takes along.
+pub(super) struct Captures<N: ?Sized>(Vec<Arc<Capture<N>>>);
+
+impl<N: ?Sized> Captures<N> {
+    /// `find` looks into a request's extensions.
+    pub(super) fn add<T: Snapshot>(
+        &mut self,
+        find: impl Fn(&N) -> Option<T> + Send + Sync + 'static,
+    ) {
+        self.0.push(Arc::new(move |native| {
+            let found = find(native)?;
+            Some(Box::new(move || Some((T::NAME.to_owned(), found.save()?))))
+        }));
+    }
+
+    /// Of this request, what is there.
+    pub(super) fn of(&self, native: &N) -> Captured {
+        Captured(self.0.iter().filter_map(|capture| capture(native)).collect())
+    }
+}
+
+impl<N: ?Sized> Default for Captures<N> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<N: ?Sized> Clone for Captures<N> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+/// What a framework does with a snapshot, in a type of its own.
+pub(super) type Put = Box<dyn Any + Send + Sync>;
+
+type Load = dyn Fn(&[u8]) -> Option<Put> + Send + Sync;
+
+/// What a worker restores.
+#[derive(Clone, Default)]
+pub(super) struct Restores(BTreeMap<&'static str, Arc<Load>>);
+
+impl Restores {
+    pub(super) fn add<T: Snapshot, P: Any + Send + Sync>(
+        &mut self,
+        put: impl Fn(T) -> P + Send + Sync + 'static,
+    ) {
+        let load = move |bytes: &[u8]| T::load(bytes).map(|value| Box::new(put(value)) as Put);
+        self.0.insert(T::NAME, Arc::new(load));
+    }
+
+    /// All of them, or the name of the first that is not known here or can't be read.
+    pub(super) fn of(&self, carried: &Carried) -> Result<Vec<Put>, String> {
+        let load = |(name, bytes): &(String, Vec<u8>)| {
+            let put = self.0.get(&**name).and_then(|load| load(bytes));
+            put.ok_or_else(|| name.clone())
+        };
+        carried.iter().map(load).collect()
+    }
+}
+
+impl fmt::Debug for Restores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
