@@ -9,6 +9,7 @@
 -- Returns {'stored', position} | {'known', job id} accepted before, the same request
 --       | {'mismatch'} the key was used for another request | {'full'} over a cap, nothing stored
 -- O(log n). Idempotent by job id. The job has no TTL while it waits: g is its index, due walks g.
+at(0)
 local id, envelope, print = ARGV[1], ARGV[2], ARGV[5]
 local bytes = #envelope
 if redis.call('EXISTS', KEYS[8]) == 1 then
