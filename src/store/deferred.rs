@@ -320,20 +320,13 @@ pub(crate) trait Jobs {
     /// Moves what is late and has come due into its line, expires what is past its deadline, and says
     /// which locks are worth a visit.
     fn due(&self, shards: Vec<u16>, most: usize) -> Step<'_, Vec<Due>>;
-    /// Which of all shards this node watches now.
-    fn watch(&self, node: Node, lease: Duration, most: usize) -> Step<'_, Vec<u16>>;
-    /// Number of live workers; a lease of zero takes this one out.
-    fn present(&self, node: Node, lease: Duration) -> Step<'_, usize>;
-    /// A worker's sign of life: `watch` and `present` in one call. A lease of zero: it leaves.
-    fn beat(&self, node: Node, lease: Duration) -> Step<'_, Beat> {
-        drop((node, lease));
-        not_there()
-    }
+    /// Undoes the claim under this token, whose caller has gone: the job waits again, uncharged. It may not be
+    /// known which job it was. False if the token runs none.
+    fn unclaim(&self, key: Key, me: Token, id: Option<JobId>) -> Step<'_, bool>;
+    /// A worker's sign of life: it is counted, and keeps its part of the shards. A lease of zero: it leaves.
+    fn beat(&self, node: Node, lease: Duration) -> Step<'_, Beat>;
     /// Sends a hint to one process.
-    fn tell(&self, node: Node, hint: Hint) -> Step<'_, ()> {
-        drop((node, hint));
-        not_there()
-    }
+    fn tell(&self, node: Node, hint: Hint) -> Step<'_, ()>;
     /// Ended jobs of a shard, from a mark on (0 = the first), at most 100.
     fn list(&self, shard: u16, which: Listing, from: u64, most: usize) -> Step<'_, Listed> {
         let _ = (shard, which, from, most);
@@ -354,8 +347,5 @@ pub(crate) trait Jobs {
         not_there()
     }
     /// While paused, no worker watches: jobs are kept, and live requests pass them.
-    fn set_paused(&self, paused: bool) -> Step<'_, ()> {
-        let _ = paused;
-        not_there()
-    }
+    fn set_paused(&self, paused: bool) -> Step<'_, ()>;
 }

@@ -41,6 +41,7 @@ end
 -- Returns who is first now, as finish.
 local function bury(id, facts, envelope, state, reason, keep)
   local key, request = own('j:' .. id), own('b:' .. id)
+  if state == 'expired' then keep = KEPT end
   -- What its vanished key said is what its request still is, or nothing.
   local bytes = facts.state and facts.bytes or #(envelope or '')
   redis.call('ZREM', H, 'j' .. id)
@@ -53,8 +54,7 @@ local function bury(id, facts, envelope, state, reason, keep)
   redis.call('PEXPIRE', key, int(keep))
   if state == 'dead' then redis.call('PEXPIRE', request, int(keep)) else redis.call('UNLINK', request) end
   if facts.exp then redis.call('ZREM', own('exp'), id) end
-  if state == 'dead' then return finish(id, bytes, 'dead', keep) end
-  return finish(id, bytes, 'done', keep, 'expired')
+  return finish(id, bytes, state, keep)
 end
 
 -- Starts a run of the first job, whose turn it is.

@@ -8,18 +8,11 @@
 --                retention ms
 -- Returns a list of what the steps return, or {'error', text}: a step that fails harms no other
 -- At most 32 steps. O(steps * log n). Idempotent, since each of the steps is.
-
--- Turns to the lock whose h this is.
-local function turn_to(h)
-  local tag = string.find(h, '}:h:', #CHANNEL, true)
-  SHARD, NAME = string.sub(h, 1, tag + 1), string.sub(h, tag + 4)
-  H, L, Q, G, DUE, F, WATCH = h, own('l:' .. NAME), own('q:' .. NAME), own('g:' .. NAME), own('due'), own('f'), own('watch')
-end
-
 local SERVER = {'READONLY', 'MASTERDOWN', 'LOADING', 'NOREPLICAS', 'MISCONF', 'OOM'}
 local out, a = {}, 0
 for i, key in ipairs(KEYS) do
-  turn_to(key)
+  local tag = string.find(key, '}:h:', #CHANNEL, true)
+  turn_to(string.sub(key, 1, tag + 1), string.sub(key, tag + 4))
   local well, answer
   if ARGV[a + 1] == 'c' then
     well, answer = pcall(claim, ARGV[a + 2], ARGV[a + 3], tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]))

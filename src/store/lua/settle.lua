@@ -62,7 +62,7 @@ local function waits(id, facts, verb, ms, reason)
   changed(id)
   if verb == 'retry' and redis.call('HGET', key, 'skip') == '1' then
     redis.call('ZREM', G, id)
-    put_off(id, facts.bytes, NOW + ms)
+    put_late(id, NOW + ms, facts.bytes)
     return left_line(id, facts.bytes)
   end
   redis.call('HSET', L, 'back', int(NOW + ms) .. ' ' .. id)
@@ -102,7 +102,9 @@ local function settle(id, me, verb, ms, reason, response, next, lease, keep)
     first = ended(id, facts, verb, ms, reason, response)
   elseif facts.exp and tonumber(facts.exp) <= NOW then
     redis.call('HSET', own('j:' .. id), 'runs', with_run(facts, reason))
-    first = expire(id, facts.bytes, keep)
+    -- It moves the line on: the next one is offered the lock, and not begun here.
+    expire_job(id, facts.bytes)
+    return {'ok'}
   else
     first = waits(id, facts, verb, ms, reason)
   end

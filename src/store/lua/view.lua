@@ -1,6 +1,7 @@
 -- What can be told of a job, for job.lua and list.lua, which it stands before. Reads only.
 local time = redis.call('TIME')
-local NOW = math.floor((tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000)
+local NOW_US = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local NOW = math.floor(NOW_US / 1000)
 
 -- Whether a worker watches the shard: 1 or 0.
 local function watched(watch)

@@ -18,6 +18,7 @@ mod incarnation;
 mod listen;
 mod read;
 mod replicas;
+mod runs;
 mod script;
 mod steps;
 #[cfg(test)]
@@ -26,11 +27,14 @@ mod wire;
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use tokio::time::Instant;
+
 use self::{
     ask::Ask, breaker::Breaker, charges::Charges, combine::Combiner, connect::Lanes,
-    replicas::Replicas, wire::Wire,
+    replicas::Replicas, runs::{RunAsk, Runs}, wire::Wire,
 };
 use super::keys::Keys;
+use crate::error::Error;
 
 pub use self::builder::StoreBuilder;
 
@@ -42,6 +46,7 @@ pub(super) struct Redis {
     combiners: Vec<Combiner<Wire>>,
     /// So is this: charges go with charges.
     charges: Vec<Combiner<Charges>>,
+    runs: Vec<Combiner<Runs>>,
     breaker: Arc<Breaker>,
     replicas: Replicas,
     keys: Keys,
@@ -53,6 +58,15 @@ impl Redis {
     fn combiner(&self, ask: &Ask) -> &Combiner<Wire> {
         // Lanes and combiners are as many.
         &self.combiners[self.lanes.of(ask.key().shard())]
+    }
+
+    /// Sends a claim or a settlement, with others that go the same way.
+    async fn ask_run(&self, ask: RunAsk) -> Result<redis::Value, Error> {
+        self.pass(script::RUNS.name)?;
+        let until = Instant::now() + self.deadline;
+        let outcome = self.runs[self.lanes.of(ask.key().shard())].call(ask, until).await;
+        self.note(&outcome);
+        outcome.map(|answer| answer.first)
     }
 }
 

@@ -1,4 +1,5 @@
-//! The scripts, with the hash each is called by. Those about a line have `line.lua` in front.
+//! The scripts, with the hash each is called by. Those about a line have `line.lua` in front, those about
+//! deferred requests `jobs.lua` too.
 
 use std::sync::LazyLock;
 
@@ -28,12 +29,16 @@ macro_rules! script {
     };
 }
 
-macro_rules! line_script {
+macro_rules! job_script {
     ($id:ident, $name:literal) => {
         script!(
             $id,
             $name,
-            concat!(include_str!("../lua/line.lua"), include_str!(concat!("../lua/", $name, ".lua"))),
+            concat!(
+                include_str!("../lua/line.lua"),
+                include_str!("../lua/jobs.lua"),
+                include_str!(concat!("../lua/", $name, ".lua"))
+            ),
             repeatable: true
         );
     };
@@ -52,13 +57,31 @@ script!(
     ),
     repeatable: true
 );
-line_script!(ENQUEUE, "enqueue");
-line_script!(CLAIM, "claim");
-line_script!(SETTLE, "settle");
-line_script!(CANCEL, "cancel");
+job_script!(ENQUEUE, "enqueue");
+script!(
+    RUNS,
+    "runs",
+    concat!(
+        include_str!("../lua/line.lua"),
+        include_str!("../lua/jobs.lua"),
+        include_str!("../lua/ends.lua"),
+        include_str!("../lua/claim.lua"),
+        include_str!("../lua/settle.lua"),
+        include_str!("../lua/runs.lua")
+    ),
+    repeatable: true
+);
+script!(
+    JOB,
+    "job",
+    concat!(include_str!("../lua/view.lua"), include_str!("../lua/job.lua")),
+    repeatable: true
+);
+job_script!(CANCEL, "cancel");
 script!(RENEW, "renew", include_str!("../lua/renew.lua"), repeatable: true);
 script!(DUE, "due", include_str!("../lua/due.lua"), repeatable: true);
-script!(WATCH, "watch", include_str!("../lua/watch.lua"), repeatable: true);
+script!(BEAT, "beat", include_str!("../lua/beat.lua"), repeatable: true);
+script!(PAUSE, "pause", include_str!("../lua/pause.lua"), repeatable: true);
 script!(PRESENT, "present", include_str!("../lua/present.lua"), repeatable: true);
 // A charge that may have run is never sent again: it would be charged twice.
 script!(

@@ -6,9 +6,10 @@ use crate::{
     key::Key,
     store::{
         backend::{
-            Claim, Claimed, Due, Enqueue, Enqueued, JobId, JobState, JobView, Jobs, Node, Settle,
-            SettledRun, Step,
+            Beat, Claim, Claimed, Due, Enqueue, Enqueued, JobId, JobState, JobView, Jobs, Node, Settle,
+            SettledRun, Step, Token,
         },
+        hints::Hint,
         redis::Redis,
     },
 };
@@ -42,11 +43,19 @@ impl Jobs for Redis {
         Box::pin(self.do_due(shards, most))
     }
 
-    fn watch(&self, node: Node, lease: Duration, most: usize) -> Step<'_, Vec<u16>> {
-        Box::pin(self.do_watch(node, lease, most))
+    fn unclaim(&self, key: Key, me: Token, id: Option<JobId>) -> Step<'_, bool> {
+        Box::pin(self.do_unclaim(key, me, id))
     }
 
-    fn present(&self, node: Node, lease: Duration) -> Step<'_, usize> {
-        Box::pin(self.do_present(node, lease))
+    fn beat(&self, node: Node, lease: Duration) -> Step<'_, Beat> {
+        Box::pin(self.do_beat(node, lease))
+    }
+
+    fn tell(&self, node: Node, hint: Hint) -> Step<'_, ()> {
+        Box::pin(self.do_tell(node, hint))
+    }
+
+    fn set_paused(&self, paused: bool) -> Step<'_, ()> {
+        Box::pin(self.do_set_paused(paused))
     }
 }

@@ -4,7 +4,9 @@ mod deferred;
 mod jobs;
 mod line;
 mod rate;
+mod runs;
 mod shards;
+mod workers;
 
 use std::{
     sync::{Arc, Weak},

@@ -35,33 +35,6 @@ impl Redis {
         Ok(out)
     }
 
-    pub(super) async fn do_watch(
-        &self,
-        node: Node,
-        lease: Duration,
-        most: usize,
-    ) -> Result<Vec<u16>, Error> {
-        let keys: Vec<_> = (0..SHARDS).map(|shard| self.keys.shard(shard, "watch")).collect();
-        let args = [
-            node.as_str().into(),
-            number(millis(lease)),
-            number(most as u64),
-            self.keys.channels().into(),
-        ];
-        let mut row = Row::of("watch", self.script(0, &script::WATCH, &keys, &args).await?);
-        let mut mine = Vec::new();
-        for shard in 0..SHARDS {
-            if row.number()? == 1 {
-                mine.push(shard);
-            }
-        }
-        Ok(mine)
-    }
-
-    pub(super) async fn do_present(&self, node: Node, lease: Duration) -> Result<usize, Error> {
-        self.live(self.keys.workers(), node, lease, self.keys.channels()).await
-    }
-
     pub(super) async fn do_limiters(&self, node: Node, lease: Duration) -> Result<usize, Error> {
         self.live(self.keys.limiters(), node, lease, "").await
     }

@@ -1,0 +1,161 @@
+-- What the scripts about deferred requests share. Stands behind line.lua, before each of them.
+--
+-- Keys beside those of the line. They have the shard's tag, so a script may make their names itself (`own`):
+-- which job it will be about often turns out in the script alone.
+-- j:<id>        HASH    facts of a job: state; lock; seq, its place in g; bytes; at, us when it was accepted; max attempts;
+--                       if not 0: attempts, again (1 = may run again after a crash), skip (1 = others may pass it while
+--                       it waits for its retry), exp (its deadline, ms); if there are: owner, run, reason, ended (us), by
+-- b:<id>        STRING  its request      r:<id>  STRING  its response
+-- late          ZSET    of the shard: job that waits outside of any line -> when it comes back, ms
+-- lates         HASH    of the shard: 'n' .. lock, 'b' .. lock: number and bytes of its late jobs
+-- exp           ZSET    of the shard: job that has a deadline -> that, ms
+-- done, dead    ZSET    of the shard: ended job -> when it is forgotten, us
+-- f has, besides the number and bytes of those that wait or run: how many were ever filed as done and dead, and
+-- expired and cancelled; and done_out and dead_out: what was purged, or put back. What is in the indexes is what
+-- is kept of them, the rest was taken by TTLs, or by the cap.
+-- Besides, j has: began (us, the last run), crashes, busy, runs (its history) and next (what was begun along with
+-- its settlement: '<id> <token>').
+
+-- Most dead jobs that a shard keeps: one that always fails must not fill the server.
+local DEAD = 10000
+local FILED = 0
+
+-- How long it is known of a job that it was superseded, or that its time was over, ms.
+local KEPT = 86400000
+
+-- Turns to a lock by its name. The tag is what all names of the shard begin with, up to the kind.
+local function turn_to(tag, name)
+  H, L, Q, G = tag .. 'h:' .. name, tag .. 'l:' .. name, tag .. 'q:' .. name, tag .. 'g:' .. name
+  DUE, F, WATCH, NAME, SHARD = tag .. 'due', tag .. 'f', tag .. 'watch', name, tag
+end
+
+-- Sets when the watcher has to see to a job that is in one of the shard's indexes, and tells it if it must
+-- wake sooner for that.
+local function remind(index, id, at)
+  local first = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')
+  redis.call('ZADD', index, int(at), id)
+  if #first > 0 and tonumber(first[2]) <= at then return end
+  local node = watcher()
+  if node then redis.call('PUBLISH', CHANNEL .. 'w:' .. node, 'd ' .. NAME) end
+end
+
+-- Puts a job outside of its line until a time. What is kept of it in g and l is the caller's.
+local function put_late(id, at, bytes)
+  remind(own('late'), id, at)
+  redis.call('HINCRBY', own('lates'), 'n' .. NAME, 1)
+  redis.call('HINCRBY', own('lates'), 'b' .. NAME, bytes)
+end
+
+-- Takes a job out of those that wait outside; false if it was none of them.
+local function take_late(id, bytes)
+  local late, lates = own('late'), own('lates')
+  if redis.call('ZREM', late, id) == 0 then return false end
+  if redis.call('HINCRBY', lates, 'n' .. NAME, -1) <= 0 then
+    redis.call('HDEL', lates, 'n' .. NAME, 'b' .. NAME)
+  else
+    redis.call('HINCRBY', lates, 'b' .. NAME, 0 - bytes)
+  end
+  -- Nothing is counted for jobs whose keys have vanished.
+  if redis.call('EXISTS', late) == 0 then redis.call('DEL', lates) end
+  return true
+end
+
+-- Puts a job into the line at its sequence. If the lock is free, it is offered to whoever is first now.
+local function stand(id, seq, bytes)
+  redis.call('ZADD', G, int(seq), id)
+  redis.call('HINCRBY', L, 'bytes', bytes)
+  redis.call('PERSIST', L)
+  local last = held_until()
+  if last then
+    tell_holders(seq)
+    if not redis.call('ZSCORE', DUE, NAME) then arm(last) end
+  else
+    move_on()
+  end
+end
+
+-- One job less of the shard.
+local function uncount(bytes)
+  if redis.call('HINCRBY', F, 'jobs', -1) < 0 then redis.call('HSET', F, 'jobs', 0) end
+  -- Not -bytes: of 0 that is '-0' on the wire, which the server does not take for a number.
+  if redis.call('HINCRBY', F, 'bytes', 0 - bytes) < 0 then redis.call('HSET', F, 'bytes', 0) end
+end
+
+-- A job is out of g: what l kept for it goes. Returns who is first now, with its sequence.
+local function left_line(id, bytes)
+  local first = redis.call('ZRANGE', G, 0, 0, 'WITHSCORES')
+  if #first > 0 then
+    local v = redis.call('HMGET', L, 'bytes', 'back')
+    redis.call('HSET', L, 'bytes', int(math.max(tonumber(v[1] or '0') - bytes, 0)))
+    -- A backoff is that job's own and ends with it.
+    if v[2] and string.match(v[2], ' (%x+)$') == id then redis.call('HDEL', L, 'back') end
+    return first
+  end
+  redis.call('ZREM', DUE, NAME)
+  -- Only places are left in l, if anything: it goes with them.
+  local left = redis.call('PTTL', Q)
+  if left > 0 then
+    redis.call('HDEL', L, 'park', 'back', 'bytes')
+    redis.call('PEXPIRE', L, left)
+  else
+    redis.call('UNLINK', L)
+  end
+  return first
+end
+
+-- Takes a job out of the line, or out of those that are late, for good. Its own key keeps what the status
+-- tells.
+local function end_job(id, bytes)
+  redis.call('ZREM', own('exp'), id)
+  uncount(bytes)
+  local stood = redis.call('ZREM', G, id) == 1
+  if not stood and take_late(id, bytes) then return end
+  local first = left_line(id, stood and bytes or 0)
+  -- It may have been its backoff that the lock is due at the end of.
+  if #first > 0 then redis.call('ZADD', DUE, int(NOW), NAME) end
+end
+
+-- Forgets ended jobs that their keys' TTL has taken away, and the oldest dead one beyond the cap.
+local function trim(index)
+  local old = redis.call('ZRANGEBYSCORE', index, '-inf', int(NOW_US), 'LIMIT', 0, SCAN)
+  if #old > 0 then redis.call('ZREM', index, unpack(old)) end
+  if index == own('dead') and redis.call('ZCARD', index) > DEAD then
+    local oldest = redis.call('ZPOPMIN', index)[1]
+    redis.call('UNLINK', own('j:' .. oldest), own('b:' .. oldest))
+  end
+end
+
+-- Puts an ended job into an index for ms, as the n-th. Scores are microseconds, each its own, so that a list can go
+-- on behind any of them. The index lives a little longer than it must: most jobs need not prolong it then.
+local function file(index, id, ms, n)
+  FILED = FILED + 1
+  redis.call('ZADD', index, int(NOW_US + ms * 1000 + FILED), id)
+  if redis.call('PTTL', index) < ms + 1 then redis.call('PEXPIRE', index, int(ms + ms / 8 + 1)) end
+  if n % 16 == 0 or index == own('dead') then trim(index) end
+end
+
+-- As file, for those who count nothing else.
+local function file_under(index, id, ms)
+  file(index, id, ms, redis.call('HINCRBY', F, string.match(index, '%a+$'), 1))
+end
+
+-- Ends a job that waits, 'cancelled' or 'expired', with a reason, unless that is ''. It is kept so many
+-- ms, without its request, and is in no index: how many there were is counted.
+local function drop_job(id, bytes, state, reason, ms, by)
+  local facts = own('j:' .. id)
+  redis.call('HSET', facts, 'state', state, 'ended', int(NOW_US))
+  if reason ~= '' then redis.call('HSET', facts, 'reason', reason) end
+  if by then redis.call('HSET', facts, 'by', by) end
+  redis.call('PEXPIRE', facts, int(ms))
+  redis.call('DEL', own('b:' .. id))
+  redis.call('HINCRBY', F, state, 1)
+  redis.call('ZREM', H, 'j' .. id)
+  end_job(id, bytes)
+  move_on()
+  redis.call('PUBLISH', CHANNEL .. 'e', id)
+end
+
+-- Ends a job that waits past its deadline.
+local function expire_job(id, bytes)
+  drop_job(id, bytes, 'expired', 'deadline', KEPT)
+end
