@@ -22,7 +22,7 @@ use super::{
 use crate::{
     clock::LONGEST,
     error::Error,
-    key::{Key, SHARDS},
+    key::Key,
     store::{Hint, JobId, Store},
 };
 
@@ -198,10 +198,8 @@ impl Rounds {
     /// Takes shards over from the dead and leaves a fair part to the living.
     async fn divide(&mut self) -> Result<(), Error> {
         let (store, node) = (&self.worker.store, self.worker.store.node());
-        let living = store.backend().present(node.clone(), WATCH).await?;
-        let most = usize::from(SHARDS).div_ceil(living.max(1));
-        let mine = store.backend().watch(node.clone(), WATCH, most).await?;
-        self.mine = mine.into_iter().collect();
+        let beat = store.backend().beat(node.clone(), WATCH).await?;
+        self.mine = beat.mine.into_iter().collect();
         self.looks.retain(|shard, _| self.mine.contains(shard));
         // Every beat looks everywhere once: new shards, and whatever a lost message was about.
         let now = Instant::now();
@@ -281,8 +279,7 @@ impl Rounds {
         let (store, node) = (self.worker.store.clone(), self.worker.store.node().clone());
         tracing::info!(%node, running = self.visits.len(), "worker stops");
         // First of all: no more offers to this worker.
-        let _ = store.backend().watch(node.clone(), WATCH, 0).await;
-        let _ = store.backend().present(node.clone(), Duration::ZERO).await;
+        let _ = store.backend().beat(node.clone(), Duration::ZERO).await;
         let ended = async { while self.visits.join_next().await.is_some() {} };
         if tokio::time::timeout(self.worker.drain, ended).await.is_err() {
             stop.send_replace(true);

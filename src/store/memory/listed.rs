@@ -22,10 +22,7 @@ impl Shard {
             position,
             watched: self.facts.watcher(now).is_some(),
             response: job.response.clone(),
-            past: Past {
-                due_in: waits.map(|at| Duration::from_millis(at - now.ms)),
-                ..view.past
-            },
+            past: Past { due_in: waits.map(|at| Duration::from_millis(at - now.ms)), ..view.past },
             ..view
         })
     }
@@ -128,4 +125,3 @@ impl Visit<'_> {
         Some(JobState::Queued)
     }
 }
-

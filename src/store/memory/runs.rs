@@ -4,11 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{
-    line::Member,
-    shard::Job,
-    visit::Visit,
-};
+use super::{line::Member, shard::Job, visit::Visit};
 use crate::{
     clock::millis,
     store::backend::{
@@ -165,7 +161,10 @@ impl Visit<'_> {
         self.facts.exp.remove(id);
         self.facts.uncount(bytes);
         let after = Duration::from_millis(end - self.now.ms);
-        self.facts.ended(state, id, self.now.us + 1000 * millis(after));
+        let until = self.now.us + 1000 * millis(after);
+        if let Some(oldest) = self.facts.ended(state, id, until, self.now) {
+            self.jobs.remove(&oldest);
+        }
         self.line.jobs.remove(&(seq, id.clone()));
         self.left_line(id, bytes);
         self.tell_all(id);
@@ -280,9 +279,8 @@ impl Visit<'_> {
     /// The undo of a claim. Only jobs that come back to an older place stand before one that runs.
     pub(super) fn unclaim(&mut self, me: &Token, id: Option<JobId>) -> bool {
         let now = self.now.ms;
-        let runs = |id: &JobId| {
-            self.jobs.get(id, now).is_some_and(|job| job.run.as_ref() == Some(me))
-        };
+        let runs =
+            |id: &JobId| self.jobs.get(id, now).is_some_and(|job| job.run.as_ref() == Some(me));
         let mut jobs = self.line.jobs.iter().map(|(_, id)| id).take(100);
         let Some(id) = id.filter(&runs).or_else(|| jobs.find(|id| runs(id)).cloned()) else {
             return false;

@@ -2,7 +2,8 @@
 //!
 //! [`steps`] turns a typed step into one script call; [`call`] sends it, within the deadline, past the
 //! breaker, again where that is safe. Steps about one lock ([`ask`]) go together with others that wait
-//! ([`combine`]) over a lane's [`wire`], and so do those of quotas ([`charges`]). [`connect`] keeps the connections; [`listen`] has a connection
+//! ([`combine`]) over a lane's [`wire`], and so do those of quotas ([`charges`]) and requests
+//! that are deferred ([`enqueues`]). [`connect`] keeps the connections; [`listen`] has a connection
 //! of its own for messages.
 
 mod ask;
@@ -13,6 +14,7 @@ mod charges;
 mod combine;
 mod connect;
 mod counted;
+mod enqueues;
 mod fault;
 mod incarnation;
 mod listen;
@@ -30,8 +32,15 @@ use std::{fmt, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use self::{
-    ask::Ask, breaker::Breaker, charges::Charges, combine::Combiner, connect::Lanes,
-    replicas::Replicas, runs::{RunAsk, Runs}, wire::Wire,
+    ask::Ask,
+    breaker::Breaker,
+    charges::Charges,
+    combine::Combiner,
+    connect::Lanes,
+    enqueues::Enqueues,
+    replicas::Replicas,
+    runs::{RunAsk, Runs},
+    wire::Wire,
 };
 use super::keys::Keys;
 use crate::error::Error;
@@ -47,6 +56,7 @@ pub(super) struct Redis {
     /// So is this: charges go with charges.
     charges: Vec<Combiner<Charges>>,
     runs: Vec<Combiner<Runs>>,
+    enqueues: Vec<Combiner<Enqueues>>,
     breaker: Arc<Breaker>,
     replicas: Replicas,
     keys: Keys,

@@ -33,7 +33,11 @@ pub(super) enum RunAsk {
     Claim(Claim),
     Settle(Settle),
     /// The claim under this token had nobody to run it; which job it was may not be known.
-    Undo { key: Key, id: Option<JobId>, me: Token },
+    Undo {
+        key: Key,
+        id: Option<JobId>,
+        me: Token,
+    },
 }
 
 impl RunAsk {
@@ -142,11 +146,7 @@ impl Flights for Runs {
 }
 
 /// The call of these steps, in this order. One server takes steps of any shards in one call.
-fn command<'a>(
-    keys: &Keys,
-    steps: impl Iterator<Item = &'a RunAsk> + Clone,
-    by_text: bool,
-) -> Cmd {
+fn command<'a>(keys: &Keys, steps: impl Iterator<Item = &'a RunAsk> + Clone, by_text: bool) -> Cmd {
     let sized = steps.clone().fold((0, 0), |(n, bytes), step| (n + 1, bytes + step.size()));
     let (count, bytes): (usize, usize) = sized;
     let script = if by_text { ["EVAL", RUNS.code] } else { ["EVALSHA", RUNS.sha()] };

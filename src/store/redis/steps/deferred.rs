@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::{
     key::Key,
     store::{
         backend::{
-            Beat, Claim, Claimed, Due, Enqueue, Enqueued, JobId, JobState, JobView, Jobs, Node, Settle,
-            SettledRun, Step, Token,
+            Beat, Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobId, JobState, JobView, Jobs,
+            Listed, Listing, Node, Settle, SettledRun, Step, Tally, Token,
         },
         hints::Hint,
         redis::Redis,
@@ -17,6 +19,14 @@ use crate::{
 impl Jobs for Redis {
     fn enqueue(&self, call: Enqueue) -> Step<'_, Enqueued> {
         Box::pin(self.do_enqueue(call))
+    }
+
+    fn begin_direct(&self, call: Direct) -> Step<'_, Option<JobId>> {
+        Box::pin(self.do_begin_direct(call))
+    }
+
+    fn end_direct(&self, call: Direct, response: Option<Bytes>) -> Step<'_, ()> {
+        Box::pin(self.do_end_direct(call, response))
     }
 
     fn claim(&self, call: Claim) -> Step<'_, Claimed> {
@@ -53,6 +63,22 @@ impl Jobs for Redis {
 
     fn tell(&self, node: Node, hint: Hint) -> Step<'_, ()> {
         Box::pin(self.do_tell(node, hint))
+    }
+
+    fn list(&self, shard: u16, which: Listing, from: u64, most: usize) -> Step<'_, Listed> {
+        Box::pin(self.do_list(shard, which, from, most))
+    }
+
+    fn redrive(&self, id: JobId) -> Step<'_, Option<JobState>> {
+        Box::pin(self.do_redrive(id))
+    }
+
+    fn purge(&self, id: JobId) -> Step<'_, bool> {
+        Box::pin(self.do_purge(id))
+    }
+
+    fn tally(&self, shard: u16) -> Step<'_, Tally> {
+        Box::pin(self.do_tally(shard))
     }
 
     fn set_paused(&self, paused: bool) -> Step<'_, ()> {

@@ -4,70 +4,16 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::number;
 use crate::{
-    clock::millis,
     error::Error,
     key::Key,
     store::{
-        backend::{
-            Claim, Claimed, Enqueue, Enqueued, JobId, JobPolicy, JobState, JobView, Past, Run,
-            Settle, SettledRun, Verdict,
-        },
+        backend::{JobId, JobState, JobView, Past},
         redis::{Redis, read::Row, script},
     },
 };
 
 impl Redis {
-    pub(super) async fn do_enqueue(&self, call: Enqueue) -> Result<Enqueued, Error> {
-        let Enqueue { key, id, envelope, policy, record, caps, owner, .. } = call;
-        let JobPolicy { again, max_attempts, .. } = policy;
-        let (record, print, life) =
-            record.unwrap_or_else(|| ("-".into(), String::new(), Duration::ZERO));
-        let more = [self.keys.job(&id), self.keys.request(&id), self.keys.record(&key, &record)];
-        let own = [
-            id.as_str().into(),
-            envelope.into(),
-            number(u64::from(again)),
-            number(max_attempts.into()),
-            print.into_bytes(),
-            number(millis(life)),
-            number(caps.resource_jobs),
-            number(caps.resource_bytes),
-            number(caps.shard_jobs),
-            number(caps.shard_bytes),
-            owner.into_bytes(),
-        ];
-        let mut row = self.line_script(&script::ENQUEUE, &key, more, own.into()).await?;
-        match row.text()?.as_str() {
-            "stored" => Ok(Enqueued::Stored { position: row.number()? }),
-            "known" => JobId::parse(&row.text()?).map(Enqueued::Known).ok_or_else(|| row.odd()),
-            "mismatch" => Ok(Enqueued::Mismatch),
-            "full" => Ok(Enqueued::Full),
-            _ => Err(row.odd()),
-        }
-    }
-
-    pub(super) async fn do_cancel(
-        &self,
-        id: JobId,
-        retention: Duration,
-    ) -> Result<Option<JobState>, Error> {
-        let mut pipe = redis::pipe();
-        pipe.cmd("HGET").arg(self.keys.job(&id)).arg("lock");
-        let facts = self.read(id.shard(), "cancel", &pipe).await?;
-        let mut row = Row::of("cancel", Value::Array(facts));
-        let Ok(name) = row.text() else {
-            return Ok(None);
-        };
-        let key = Key::from_store(&name);
-        let index = self.keys.shard(id.shard(), "done");
-        let more = [self.keys.job(&id), self.keys.request(&id), index];
-        let args = vec![id.as_str().into(), number(millis(retention))];
-        let mut row = self.line_script(&script::CANCEL, &key, more, args).await?;
-        Ok(JobState::parse(&row.text()?))
-    }
-
     pub(super) async fn do_job(&self, id: JobId) -> Result<Option<JobView>, Error> {
         let shard = id.shard();
         let keys = [self.keys.job(&id), self.keys.response(&id), self.keys.shard(shard, "watch")];

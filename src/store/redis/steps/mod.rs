@@ -3,6 +3,8 @@
 mod deferred;
 mod jobs;
 mod line;
+mod listed;
+mod pending;
 mod rate;
 mod runs;
 mod shards;
