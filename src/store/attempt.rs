@@ -68,6 +68,7 @@ impl Attempt {
     }
 
     /// The claim that goes along with a settlement: which job it will be about is not known.
+    #[allow(dead_code, reason = "the worker will use it")]
     pub(crate) fn claim_next(store: &Store, key: &Key) -> Self {
         let mut attempt = Self::new(store, key, Mode::Exclusive);
         attempt.undo = Undo::Unclaim(None);

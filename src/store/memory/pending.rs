@@ -183,7 +183,7 @@ impl Visit<'_> {
         None
     }
 
-    pub(super) fn end_direct(&mut self, call: &Direct, response: Option<Bytes>) {
+    pub(super) fn end_direct(&mut self, call: &Direct, response: Option<&Bytes>) {
         let name = (self.key.clone(), Arc::clone(&call.record));
         let record = self.records.get(&name, self.now.ms);
         let mine = record.is_some_and(|(id, _)| *id == call.id);
@@ -192,7 +192,7 @@ impl Visit<'_> {
         let job = job.filter(|job| job.direct && job.state == JobState::Running);
         let runs = job.is_some();
         let end = Some(self.now.after(call.life));
-        if let (Some(job), Some(response)) = (job, &response) {
+        if let (Some(job), Some(response)) = (job, response) {
             job.ends(JobState::Done, "", self.now.us);
             job.response = Some(response.clone());
             self.jobs.end_at(&call.id, end);

@@ -27,7 +27,8 @@ impl Jobs for Memory {
     }
 
     fn end_direct(&self, call: Direct, response: Option<Bytes>) -> Step<'_, ()> {
-        done(self.visit(&call.key, |visit| visit.end_direct(&call, response)))
+        self.visit(&call.key, |visit| visit.end_direct(&call, response.as_ref()));
+        done(())
     }
 
     fn claim(&self, call: Claim) -> Step<'_, Claimed> {

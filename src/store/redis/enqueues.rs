@@ -110,9 +110,9 @@ fn write_args(step: &Enqueue, out: &mut Cmd) {
         policy.max_attempts.into(),
         (policy.on_failure == OnFailure::Skip).into(),
         policy.needs_worker.into(),
-        millis(policy.delay),
-        // 0 says that there is none.
-        policy.deadline.map_or(0, |deadline| millis(deadline).max(1)),
+        // Of both, 0 says that there is none; a time of no length is a millisecond.
+        if policy.delay.is_zero() { 0 } else { millis(policy.delay) },
+        policy.deadline.map_or(0, millis),
         life,
         caps.resource_jobs,
         caps.resource_bytes,

@@ -64,7 +64,7 @@ impl RunAsk {
         match self {
             Self::Claim(Claim { id, me, lease, retention, .. }) => {
                 texts(out, ["c", id.as_str(), me.as_str()]);
-                [lease, retention].map(|time| number(out, millis(*time)));
+                [lease, retention].into_iter().for_each(|time| number(out, millis(*time)));
             }
             Self::Settle(Settle { id, me, verdict, next, .. }) => {
                 let (verb, time, reason) = match verdict {
@@ -93,7 +93,7 @@ fn next_run(next: Option<&NextRun>, out: &mut Cmd) {
     match next {
         Some(NextRun { me, lease, retention }) => {
             texts(out, [me.as_str()]);
-            [lease, retention].map(|time| number(out, millis(*time)));
+            [lease, retention].into_iter().for_each(|time| number(out, millis(*time)));
         }
         None => texts(out, ["", "0", "0"]),
     }
