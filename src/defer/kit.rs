@@ -65,8 +65,7 @@ impl Stepper {
     /// Counts as a live worker that watches everything, as long as no clock runs for a year.
     pub(crate) async fn watch(&self) -> Result<(), Error> {
         let store = &self.worker.store;
-        store.backend().present(store.node().clone(), LONGEST).await?;
-        store.backend().watch(store.node().clone(), LONGEST, SHARDS.into()).await?;
+        store.backend().beat(store.node().clone(), LONGEST).await?;
         Ok(())
     }
 

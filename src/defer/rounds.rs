@@ -141,16 +141,7 @@ impl Rounds {
 
     async fn send_beat(&self, lease: Duration) -> Result<Beat, crate::error::Error> {
         let (store, node) = (&self.worker.store, self.worker.store.node());
-        match store.backend().beat(node.clone(), lease).await {
-            Err(error) if error.kind() == crate::ErrorKind::Config => {
-                let living = store.backend().present(node.clone(), lease).await?;
-                let most = usize::from(crate::key::SHARDS).div_ceil(living.max(1));
-                let most = if lease.is_zero() { 0 } else { most };
-                let mine = store.backend().watch(node.clone(), WATCH, most).await?;
-                Ok(Beat { busy: mine.clone(), mine, ..Beat::default() })
-            }
-            answer => answer,
-        }
+        store.backend().beat(node.clone(), lease).await
     }
 
     fn hint(&mut self, hint: Hint) {

@@ -57,7 +57,7 @@ impl Replayer for Routes {
 
 /// The lock of `/<name>/..` is `<name>`.
 fn key_of(target: &str) -> Key {
-    Key::custom(target.split('/').nth(1).expect("a path"))
+    Key::custom(target.split(['/', '?']).nth(1).expect("a path"))
 }
 
 /// A worker that runs until it is told to stop.
@@ -92,12 +92,16 @@ impl Working {
 
 /// A job that runs once.
 async fn put_off(store: &Store, target: &str) -> JobId {
-    let key = key_of(target);
-    let head = Head::new("POST", target, Vec::new(), None);
+    put_off_request(store, Head::new("POST", target, Vec::new(), None), b"body").await
+}
+
+/// As [`put_off`], any request.
+async fn put_off_request(store: &Store, head: Head, body: &[u8]) -> JobId {
+    let key = key_of(&head.target);
     let id = JobId::new(&key);
     let at = At { store, id: &id, lock: &key };
     let call = Enqueue {
-        envelope: write_request(at, head, Vec::new(), Vec::new(), 1, b"body"),
+        envelope: write_request(at, head.clone(), head.headers, Vec::new(), 1, body),
         id,
         key,
         policy: JobPolicy::default(),

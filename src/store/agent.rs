@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use super::{
-    backend::{Backend, GaveBack, JobId, Mode, Settle, SettledRun, Step, Token, Verdict},
+    backend::{Backend, GaveBack, JobId, Mode, Step, Token},
     lease::Lease,
     rounds::Rounds,
 };
@@ -63,12 +63,19 @@ pub(super) struct GiveBack {
     pub(super) key: Key,
     pub(super) me: Token,
     pub(super) mode: Mode,
-    /// The undo of a claim: the job goes back in line, together with its lock.
-    pub(super) job: Option<JobId>,
+    pub(super) undo: Undo,
     /// When it has ended by itself.
     pub(super) until: Instant,
     /// The call to be undone may still lie in a broken socket: "nothing there" is not the last word.
     pub(super) doubtful: bool,
+}
+
+/// What undoes a call.
+#[derive(Debug, Clone)]
+pub(super) enum Undo {
+    Release,
+    /// Of a claim: the job goes back in line, together with its lock. Which one it is may not be known.
+    Unclaim(Option<JobId>),
 }
 
 impl Agent {
@@ -108,12 +115,12 @@ impl Agent {
         let pending = Pending::new(&self.shared);
         // On its way before anything that is asked of this lock from now on. The undo of a claim is another
         // step, and has time: its job is nobody's until then.
-        let first = match message.job {
-            None => {
+        let first = match message.undo {
+            Undo::Release => {
                 let GiveBack { key, me, mode, .. } = &message;
                 self.shared.backend.send_release(key.clone(), me.clone(), *mode)
             }
-            Some(_) => None,
+            Undo::Unclaim(_) => None,
         };
         if let Some(mailbox) = self.running() {
             // A message that is not heard any more is dropped, and with it what counts it.
@@ -205,13 +212,13 @@ async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceiver<Message>)
 
 async fn give_back((message, mut first, pending): Message) {
     let shared = &pending.0;
-    let GiveBack { key, me, mode, job, until, doubtful } = message;
+    let GiveBack { key, me, mode, undo, until, doubtful } = message;
     let mut pause = Duration::from_millis(20);
     loop {
-        let outcome = match (first.take(), &job) {
+        let outcome = match (first.take(), &undo) {
             (Some(first), _) => first.await,
-            (None, None) => shared.backend.release(key.clone(), me.clone(), mode).await,
-            (None, Some(job)) => unclaim(&*shared.backend, &key, &me, job).await,
+            (None, Undo::Release) => shared.backend.release(key.clone(), me.clone(), mode).await,
+            (None, Undo::Unclaim(job)) => unclaim(&*shared.backend, &key, &me, job).await,
         };
         match outcome {
             Ok(GaveBack::Nothing | GaveBack::NothingOnRetry) if doubtful => {}
@@ -236,10 +243,8 @@ async fn unclaim(
     backend: &dyn Backend,
     key: &Key,
     me: &Token,
-    job: &JobId,
+    job: &Option<JobId>,
 ) -> Result<GaveBack, Error> {
-    let verdict = Verdict::Back { delay: Duration::from_millis(1), reason: "not started" };
-    let call = Settle { key: key.clone(), id: job.clone(), me: me.clone(), verdict, next: None };
-    let stood = backend.settle(call).await? != SettledRun::Lost;
+    let stood = backend.unclaim(key.clone(), me.clone(), job.clone()).await?;
     Ok(if stood { GaveBack::Left } else { GaveBack::Nothing })
 }

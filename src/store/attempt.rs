@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     Store,
-    agent::GiveBack,
+    agent::{GiveBack, Undo},
     backend::{JobId, Mode, Token},
     hold::Hold,
     lease::{Terms, sure},
@@ -30,8 +30,7 @@ pub(crate) struct Attempt {
     mode: Mode,
     sent: Instant,
     lease: Duration,
-    /// The job a claim is for.
-    job: Option<JobId>,
+    undo: Undo,
     /// Something of the nonce may be in the store.
     dirty: bool,
     /// It may get there yet: the call's answer was lost.
@@ -48,7 +47,7 @@ impl Attempt {
             mode,
             sent: Instant::now(),
             lease: Duration::ZERO,
-            job: None,
+            undo: Undo::Release,
             dirty: false,
             doubtful: false,
         }
@@ -64,7 +63,15 @@ impl Attempt {
     /// The claim of a job. Its undo puts the job back in line, uncharged: it has not been started.
     pub(crate) fn claim(store: &Store, key: &Key, job: &JobId) -> Self {
         let mut attempt = Self::new(store, key, Mode::Exclusive);
-        attempt.job = Some(job.clone());
+        attempt.undo = Undo::Unclaim(Some(job.clone()));
+        attempt
+    }
+
+    /// The claim that goes along with a settlement: which job it will be about is not known.
+    #[allow(dead_code, reason = "the worker will use it")]
+    pub(crate) fn claim_next(store: &Store, key: &Key) -> Self {
+        let mut attempt = Self::new(store, key, Mode::Exclusive);
+        attempt.undo = Undo::Unclaim(None);
         attempt
     }
 
@@ -133,7 +140,7 @@ impl Drop for Attempt {
                 key: self.key.clone(),
                 me: self.me.clone(),
                 mode: self.mode,
-                job: self.job.clone(),
+                undo: self.undo.clone(),
                 until: Instant::now() + self.lease,
                 doubtful: self.doubtful || self.sent.elapsed() > HEALTHY,
             });

@@ -121,6 +121,12 @@ impl Node {
         Self(uuid::Uuid::new_v4().simple().to_string()[..16].into())
     }
 
+    /// One that came back from the store.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let hex = !text.is_empty() && text.bytes().all(|b| b.is_ascii_hexdigit());
+        hex.then(|| Self(text.into()))
+    }
+
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }

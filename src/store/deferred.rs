@@ -14,10 +14,7 @@ use super::{
     hints::Hint,
     job::{JobId, JobState},
 };
-use crate::{
-    error::{Error, ErrorKind},
-    key::Key,
-};
+use crate::key::Key;
 
 /// `enqueue.lua`.
 #[derive(Debug, Clone)]
@@ -292,24 +289,14 @@ pub(crate) struct Tally {
     pub(crate) cancelled: u64,
 }
 
-fn not_there<T: Send + 'static>() -> Step<'static, T> {
-    Box::pin(std::future::ready(Err(Error::new(ErrorKind::Config, "not there yet"))))
-}
-
 /// The steps of deferred requests.
 pub(crate) trait Jobs {
     fn enqueue(&self, call: Enqueue) -> Step<'_, Enqueued>;
     /// Before the handler runs, under its lock. `Some`: the record is taken, by this job.
-    fn begin_direct(&self, call: Direct) -> Step<'_, Option<JobId>> {
-        drop(call);
-        not_there()
-    }
+    fn begin_direct(&self, call: Direct) -> Step<'_, Option<JobId>>;
     /// After it: `Some` keeps this stored response as that of a job that is done, `None` forgets the record, so that
     /// a retry runs again. Ends nothing but what began with this id.
-    fn end_direct(&self, call: Direct, response: Option<Bytes>) -> Step<'_, ()> {
-        drop((call, response));
-        not_there()
-    }
+    fn end_direct(&self, call: Direct, response: Option<Bytes>) -> Step<'_, ()>;
     fn claim(&self, call: Claim) -> Step<'_, Claimed>;
     fn settle(&self, call: Settle) -> Step<'_, SettledRun>;
     /// The state afterwards; `None` for an unknown job.
@@ -324,42 +311,20 @@ pub(crate) trait Jobs {
     /// Moves what is late and has come due into its line, expires what is past its deadline, and says
     /// which locks are worth a visit.
     fn due(&self, shards: Vec<u16>, most: usize) -> Step<'_, Vec<Due>>;
-    /// Which of all shards this node watches now.
-    fn watch(&self, node: Node, lease: Duration, most: usize) -> Step<'_, Vec<u16>>;
-    /// Number of live workers; a lease of zero takes this one out.
-    fn present(&self, node: Node, lease: Duration) -> Step<'_, usize>;
-    /// A worker's sign of life: `watch` and `present` in one call. A lease of zero: it leaves.
-    fn beat(&self, node: Node, lease: Duration) -> Step<'_, Beat> {
-        drop((node, lease));
-        not_there()
-    }
+    /// Undoes the claim under this token, whose caller has gone: the job waits again, uncharged. It may not be
+    /// known which job it was. False if the token runs none.
+    fn unclaim(&self, key: Key, me: Token, id: Option<JobId>) -> Step<'_, bool>;
+    /// A worker's sign of life: it is counted, and keeps its part of the shards. A lease of zero: it leaves.
+    fn beat(&self, node: Node, lease: Duration) -> Step<'_, Beat>;
     /// Sends a hint to one process.
-    fn tell(&self, node: Node, hint: Hint) -> Step<'_, ()> {
-        drop((node, hint));
-        not_there()
-    }
+    fn tell(&self, node: Node, hint: Hint) -> Step<'_, ()>;
     /// Ended jobs of a shard, from a mark on (0 = the first), at most 100.
-    fn list(&self, shard: u16, which: Listing, from: u64, most: usize) -> Step<'_, Listed> {
-        let _ = (shard, which, from, most);
-        not_there()
-    }
+    fn list(&self, shard: u16, which: Listing, from: u64, most: usize) -> Step<'_, Listed>;
     /// Puts a dead job back, at the tail of its line, with its attempts to come. The state afterwards.
-    fn redrive(&self, id: JobId) -> Step<'_, Option<JobState>> {
-        drop(id);
-        not_there()
-    }
+    fn redrive(&self, id: JobId) -> Step<'_, Option<JobState>>;
     /// Forgets a job that has ended, with all that is kept of it. False if there is none that has.
-    fn purge(&self, id: JobId) -> Step<'_, bool> {
-        drop(id);
-        not_there()
-    }
-    fn tally(&self, shard: u16) -> Step<'_, Tally> {
-        let _ = shard;
-        not_there()
-    }
+    fn purge(&self, id: JobId) -> Step<'_, bool>;
+    fn tally(&self, shard: u16) -> Step<'_, Tally>;
     /// While paused, no worker watches: jobs are kept, and live requests pass them.
-    fn set_paused(&self, paused: bool) -> Step<'_, ()> {
-        let _ = paused;
-        not_there()
-    }
+    fn set_paused(&self, paused: bool) -> Step<'_, ()>;
 }

@@ -52,9 +52,26 @@ impl Hint {
         }
     }
 
-    /// Reads a message of the namespace's channel of events.
-    pub(crate) fn parse_event(text: &str) -> Option<Self> {
-        if text == "workers" { Some(Self::Workers) } else { JobId::parse(text).map(Self::Job) }
+    /// What a process tells another one; `None`: none of that.
+    pub(crate) fn text(&self) -> Option<String> {
+        match self {
+            Self::Work(key, id) => Some(format!("j {key} {id}")),
+            Self::Line(..)
+            | Self::Offer(_)
+            | Self::Due(_)
+            | Self::Job(_)
+            | Self::Workers
+            | Self::Resync => None,
+        }
+    }
+
+    /// Reads a message of the namespace's channel of events: a word, or all jobs that one call has changed.
+    pub(crate) fn parse_events(text: &str) -> impl Iterator<Item = Self> {
+        let event = |word| match word {
+            "workers" => Some(Self::Workers),
+            id => JobId::parse(id).map(Self::Job),
+        };
+        text.split(' ').filter_map(event)
     }
 }
 

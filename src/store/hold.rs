@@ -17,7 +17,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     Store,
-    agent::GiveBack,
+    agent::{GiveBack, Undo},
     attempt::Attempt,
     backend::{Acquire, Acquired, GaveBack, Mode, Token},
     lease::{Lease, LossWatcher, Terms, sure},
@@ -282,7 +282,7 @@ impl Drop for Hold {
                 key: lease.key.clone(),
                 me: lease.me.clone(),
                 mode: lease.terms.mode,
-                job: None,
+                undo: Undo::Release,
                 until: lease.valid_until() + lease.terms.lease / 8,
                 doubtful: false,
             });

@@ -80,6 +80,11 @@ impl Keys {
         format!("{}workers", self.prefix)
     }
 
+    /// There while the queue of deferred requests is paused.
+    pub(crate) fn paused(&self) -> String {
+        format!("{}paused", self.prefix)
+    }
+
     /// ZSET of live limiters.
     pub(crate) fn limiters(&self) -> String {
         format!("{}limiters", self.prefix)
@@ -142,7 +147,7 @@ impl Keys {
         [&self.tags[usize::from(shard)], kind.0, policy, ":", subject.as_str(), at, group]
     }
 
-    /// One of the shard's own indexes: `due`, `lease`, `dead`, `done`, `watch`.
+    /// One of the shard's own indexes: `due`, `late`, `exp`, `dead`, `done`, `watch`.
     pub(crate) fn shard(&self, shard: u16, kind: &str) -> String {
         format!("{}{{{shard}}}:{kind}", self.prefix)
     }

@@ -1,32 +1,17 @@
 //! Deferred requests in the hands of those who run the service.
 
-use super::{key_of, put_off};
-use crate::store::{Caps, Enqueue, JobId, JobPolicy, JobState, Store};
+use super::{key_of, put_off, put_off_request};
+use crate::{
+    gate::Head,
+    store::{JobId, JobState, Store},
+};
 
 #[tokio::test(start_paused = true)]
 async fn a_peek_shows_no_values() {
-    use crate::{defer::envelope::write_request, gate::Head};
     let store = Store::memory();
-    let key = key_of("/x");
     let headers = vec![("x-secret".to_owned(), b"hush".to_vec())];
-    let head = Head::new("POST", "/x?token=hush", Vec::new(), None);
-    let call = Enqueue {
-        id: JobId::new(&key),
-        key,
-        envelope: write_request(head, headers, 1, b"hush hush"),
-        policy: JobPolicy::default(),
-        record: None,
-        merge: None,
-        caps: Caps {
-            resource_jobs: 100,
-            resource_bytes: 10_000,
-            shard_jobs: 100,
-            shard_bytes: 10_000,
-        },
-        owner: String::new(),
-    };
-    let id = call.id.clone();
-    store.backend().enqueue(call).await.expect("it is stored");
+    let head = Head::new("POST", "/x?token=hush", headers, None);
+    let id = put_off_request(&store, head, b"hush hush").await;
     let jobs = store.deferred();
     let head = jobs.peek(&id).await.expect("it is there").expect("it is kept");
     assert_eq!((&*head.method, &*head.path, head.body_len), ("POST", "/x", 9));

@@ -1,21 +1,14 @@
--- Cancels a job that waits. One that runs, or has ended, is left as it is.
+-- Cancels a job that waits, in its line or late. One that runs, or has ended, is left as it is.
 --
--- KEYS[1..7] the line (line.lua)   KEYS[8] j   KEYS[9] b   KEYS[10] index of ended jobs
--- ARGV[1] job id   ARGV[2] retention, ms
+-- KEYS[1] j   ARGV[1] job id   ARGV[2] retention, ms
+-- Everything else that it names carries the tag of that key, and is named after the job and its lock.
 -- Returns the state the job is in afterwards, or '' for an unknown one
 -- O(log n). Cancelling twice is the same as once. A run whose worker died counts as running until a
--- worker's visit has looked at it.
-at(0)
+-- worker's visit has looked at it. Where the index it stood in has vanished, this is how a job still ends.
 local id = ARGV[1]
-local v = redis.call('HMGET', KEYS[8], 'state', 'bytes')
-if not v[1] then return '' end
+local v = redis.call('HMGET', KEYS[1], 'state', 'lock', 'bytes')
+if not v[1] or not v[2] then return '' end
 if v[1] ~= 'queued' then return v[1] end
-redis.call('HSET', KEYS[8], 'state', 'cancelled', 'ended', int(NOW_US))
-redis.call('PEXPIRE', KEYS[8], ARGV[2])
-redis.call('DEL', KEYS[9])
-end_job(id, tonumber(v[2] or '0'))
-file_under(KEYS[10], id, tonumber(ARGV[2]))
-redis.call('ZREM', H, 'j' .. id)
-move_on()
-redis.call('PUBLISH', CHANNEL .. 'e', id)
+turn_to(string.sub(KEYS[1], 1, -#id - 3), v[2])
+drop_job(id, tonumber(v[3] or '0'), 'cancelled', '', tonumber(ARGV[2]))
 return 'cancelled'

@@ -1,89 +1,132 @@
 -- A worker's visit to a lock that has jobs: takes the lock for the first job and starts its run.
 --
--- KEYS[1..7] the line (line.lua)   KEYS[8] j and KEYS[9] b of ARGV[1]   KEYS[10] lease   KEYS[11] dead
--- ARGV[1] job id the worker believes is first   ARGV[2] run token
--- '<nonce>:<node>'   ARGV[3] lease, ms   ARGV[4] retention of dead jobs, ms
--- Returns {'claimed', fence, attempt, envelope, accepted at us}
+-- A step of runs.lua. id: the job the worker believes is first   me: run token '<nonce>:<node>'   lease, ms
+-- keep: retention of dead jobs, ms
+-- Returns {'claimed', id, fence, attempt, envelope, accepted at us}
 --       | {'busy', ms} held by somebody else until then | {'later', ms} in backoff
---       | {'moved', id} another job is first now | {'empty'} no jobs here | {'dead', id} a crash ended it
+--       | {'moved', id} another job is first now | {'empty'} no jobs here
+--       | {'dead', id} it has ended: a crash, its deadline
 -- O(log n). The owner while it runs is the run token, never the job's id: a second claim is busy, a
 -- repeated one with the same token is the same claim, and once its run is over it is refused. A job
--- stays in g while it runs.
-at(0)
-local id, me, lease = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local first = redis.call('ZRANGE', G, 0, 0, 'WITHSCORES')
-redis.call('HDEL', L, 'park')
-if #first == 0 then
-  -- Also where g itself has vanished: what was kept for it must not stay for ever.
-  redis.call('ZREM', DUE, NAME)
-  redis.call('HDEL', L, 'back', 'bytes')
-  redis.call('PEXPIRE', L, 600000)
-  return {'empty'}
-end
-if first[1] ~= id then return {'moved', first[1]} end
+-- stays in g while it runs. One that is found running, and whose token is gone from h, has crashed: its worker
+-- died, or was paused past its lease.
+local FACTS = {'state', 'run', 'attempts', 'again', 'max', 'bytes', 'at', 'exp', 'crashes', 'runs', 'began'}
 
-local v = redis.call('HMGET', KEYS[8], 'state', 'run', 'attempts', 'again', 'max', 'bytes', 'at')
-local state, run, attempts, bytes = v[1], v[2], tonumber(v[3] or '0'), tonumber(v[6] or '0')
-local last = held_until()
-if state == 'running' and run == me and redis.call('ZSCORE', H, 'h' .. me) then
-  return {'claimed', grant(me, 'x', lease), attempts, redis.call('GET', KEYS[9]), v[7]}
+local function facts_of(id)
+  local v, facts = redis.call('HMGET', own('j:' .. id), unpack(FACTS)), {}
+  for i, name in ipairs(FACTS) do facts[name] = v[i] or nil end
+  facts.attempts, facts.bytes = tonumber(facts.attempts or '0'), tonumber(facts.bytes or '0')
+  return facts
 end
--- A token starts one run. It comes again, late, after that run was settled, given back or lost: nobody
--- waits for this answer, and nobody would execute another run.
-if run == me then return {'busy', int(ACCEPT)} end
-local back = tonumber(redis.call('HGET', L, 'back') or '0')
-if back > NOW then
-  redis.call('ZADD', DUE, int(back), NAME)
-  move_on()
-  return {'later', int(back - NOW)}
+
+-- The history with one more run, of which the last twenty are told.
+local function with_run(facts, outcome)
+  if facts.runs == '' then facts.runs = nil end
+  local run = facts.attempts .. ' ' .. (facts.began or '0') .. ' ' .. int(NOW_US) .. ' ' .. outcome
+  local runs = facts.runs and facts.runs .. '\n' .. run or run
+  local _, lines = string.gsub(runs, '\n', '')
+  return lines < 20 and runs or string.sub(runs, string.find(runs, '\n', 1, true) + 1)
 end
-local offered = redis.call('ZSCORE', H, 'j' .. id)
-if last and not offered then
-  redis.call('ZADD', DUE, int(last), NAME)
-  return {'busy', int(last - NOW)}
+
+-- What ends a job instead of a run of it: its state then, and the reason; nil if it may run.
+local function unfit(facts, envelope)
+  if not facts.state or not envelope then return 'dead', 'lost' end
+  if facts.state == 'running' and (facts.again ~= '1' or facts.attempts >= tonumber(facts.max)) then
+    return 'dead', 'crashed, may have run'
+  end
+  if facts.exp and tonumber(facts.exp) <= NOW then return 'expired', 'deadline' end
+  return nil
 end
-if not offered then
-  local seq = live_head()
-  if seq and seq < tonumber(first[2]) then
-    -- A live place stands before the job: a worker's visit moves the line on for it too. A visit has to
-    -- move what is due, or it would be due at once again.
+
+-- Returns who is first now, as finish.
+local function bury(id, facts, envelope, state, reason, keep)
+  local key, request = own('j:' .. id), own('b:' .. id)
+  if state == 'expired' then keep = KEPT end
+  -- What its vanished key said is what its request still is, or nothing.
+  local bytes = facts.state and facts.bytes or #(envelope or '')
+  redis.call('ZREM', H, 'j' .. id)
+  redis.call('HSET', key, 'state', state, 'reason', reason, 'ended', int(NOW_US), 'lock', NAME)
+  if facts.state == 'running' then
+    redis.call('HSET', key, 'runs', with_run(facts, 'crashed'), 'crashes', int((facts.crashes or 0) + 1))
+  end
+  -- Its last run may still be alive somewhere, only slow: it must learn that its verdict is void.
+  redis.call('HDEL', key, 'run')
+  redis.call('PEXPIRE', key, int(keep))
+  if state == 'dead' then redis.call('PEXPIRE', request, int(keep)) else redis.call('UNLINK', request) end
+  if facts.exp then redis.call('ZREM', own('exp'), id) end
+  return finish(id, bytes, state, keep)
+end
+
+-- Starts a run of the first job, whose turn it is.
+local function run(id, me, lease, facts, envelope)
+  local key, attempt = own('j:' .. id), facts.attempts + 1
+  redis.call('HSET', key, 'state', 'running', 'run', me, 'attempts', int(attempt), 'began', int(NOW_US), 'reason', '')
+  if facts.state == 'running' then
+    redis.call('HSET', key, 'runs', with_run(facts, 'crashed'), 'crashes', int((facts.crashes or 0) + 1))
+  end
+  redis.call('ZADD', DUE, int(NOW + lease), NAME)
+  changed(id)
+  return {'claimed', id, grant(me, 'x', lease), attempt, envelope, facts.at}
+end
+
+-- The run that this token has begun, if it goes on.
+local function again(id, me, lease, facts)
+  local member = redis.call('ZSCORE', H, 'h' .. me)
+  if facts.state ~= 'running' or not member or tonumber(member) <= NOW then return nil end
+  return {'claimed', id, grant(me, 'x', lease), facts.attempts, redis.call('GET', own('b:' .. id)), facts.at}
+end
+
+-- What is in the way of the first job; nil if nothing is. A visit has to move what is due, or it would be due at
+-- once again.
+local function in_its_way(id, seq, back)
+  local last = held_until()
+  local later = backoff(back, id)
+  if later then
+    redis.call('ZADD', DUE, int(later), NAME)
+    move_on()
+    return {'later', int(later - NOW)}
+  end
+  local offered = redis.call('ZSCORE', H, 'j' .. id)
+  if last and not offered then
+    redis.call('ZADD', DUE, int(last), NAME)
+    return {'busy', int(last - NOW)}
+  end
+  local place = not offered and live_head()
+  if place and place < seq then
+    -- A live place stands before the job: a worker's visit moves the line on for it too.
     redis.call('ZADD', DUE, int(NOW + ACCEPT), NAME)
     move_on()
     return {'busy', int(ACCEPT)}
   end
+  if offered then redis.call('ZREM', H, 'j' .. id) end
+  return nil
 end
 
-local envelope = redis.call('GET', KEYS[9])
-local reason = nil
-if not state or not envelope then
-  reason = 'lost'
-  -- What its vanished key said is what its request still is, or nothing.
-  if not v[6] and envelope then bytes = #envelope end
-elseif state == 'running' and (v[4] ~= '1' or attempts >= tonumber(v[5])) then
-  -- It was running and its token is gone from h: its worker died or was paused past its lease.
-  reason = 'crashed, may have run'
-end
-if reason then
-  redis.call('ZREM', H, 'j' .. id)
-  redis.call('ZREM', KEYS[10], id)
-  redis.call('HSET', KEYS[8], 'state', 'dead', 'reason', reason, 'ended', int(NOW_US), 'lock', NAME)
-  -- Its last run may still be alive somewhere, only slow: it must learn that its verdict is void.
-  redis.call('HDEL', KEYS[8], 'run')
-  redis.call('PEXPIRE', KEYS[8], ARGV[4])
-  redis.call('PEXPIRE', KEYS[9], ARGV[4])
-  end_job(id, bytes)
-  file_under(KEYS[11], id, tonumber(ARGV[4]))
+local function claim(id, me, lease, keep)
+  local first = redis.call('ZRANGE', G, 0, 0, 'WITHSCORES')
+  if #first == 0 then
+    -- Also where g itself has vanished: what was kept for it must not stay for ever.
+    redis.call('ZREM', DUE, NAME)
+    redis.call('HDEL', L, 'park', 'back', 'bytes')
+    redis.call('PEXPIRE', L, 600000)
+    return {'empty'}
+  end
+  local v = redis.call('HMGET', L, 'park', 'back')
+  if v[1] then redis.call('HDEL', L, 'park') end
+  if first[1] ~= id then return {'moved', first[1]} end
+  local facts = facts_of(id)
+  -- A token starts one run. It comes again, late, after that run was settled, given back or lost: nobody
+  -- waits for this answer, and nobody would execute another run.
+  if facts.run == me then return again(id, me, lease, facts) or {'busy', int(ACCEPT)} end
+  local not_now = in_its_way(id, tonumber(first[2]), v[2])
+  if not_now then return not_now end
+  -- The backoff is over.
+  if v[2] and string.match(v[2], ' (%x+)$') == id then redis.call('HDEL', L, 'back') end
+  local envelope = redis.call('GET', own('b:' .. id))
+  local state, reason = unfit(facts, envelope)
+  if not state then return run(id, me, lease, facts, envelope) end
+  bury(id, facts, envelope, state, reason, keep)
+  -- The lock is free: moving on says when a worker should look again.
   move_on()
-  redis.call('PUBLISH', CHANNEL .. 'e', id)
   return {'dead', id}
 end
-
-redis.call('ZREM', H, 'j' .. id)
-redis.call('HSET', KEYS[8], 'state', 'running', 'run', me, 'attempts', attempts + 1)
-redis.call('HDEL', KEYS[8], 'reason')
-redis.call('HDEL', L, 'back')
-redis.call('ZADD', KEYS[10], int(NOW + lease), id)
-redis.call('ZADD', DUE, int(NOW + lease), NAME)
-local fence = grant(me, 'x', lease)
-redis.call('PUBLISH', CHANNEL .. 'e', id)
-return {'claimed', fence, attempts + 1, envelope, v[7]}

@@ -1,22 +1,83 @@
--- What the watcher of some shards should look at now, and when to look again.
+-- What the watcher of some shards should look at now, and when to look again. Puts jobs that were late back
+-- into their line, and ends those whose deadline has passed before they ran.
 --
 -- KEYS one due index a shard, at most 64   ARGV[1] most names in all
--- Returns per shard: {ms until the next entry, 0 if more is due than could be named, or -1, then names
--- that are due}
--- O(shards * (log n + names)). Reads only: a name stays due until a visit (claim.lua) moves it.
-local time = redis.call('TIME')
-local now = math.floor((tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000)
-local stamp = string.format('%.0f', now)
-local out, room = {}, tonumber(ARGV[1])
-for i, key in ipairs(KEYS) do
-  local row = {-1}
-  local next = redis.call('ZRANGEBYSCORE', key, '(' .. stamp, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  if #next > 0 then row[1] = tonumber(next[2]) - now end
-  local due = redis.call('ZRANGEBYSCORE', key, '-inf', stamp, 'LIMIT', 0, room + 1)
-  for n, name in ipairs(due) do
-    if n > room then row[1] = 0 else row[n + 1] = name end
+-- Everything else that it names carries the tag of one of these: which jobs and locks it is about turns out here.
+-- Returns per shard: {ms until something comes due, 0 if more is due than could be seen to, or -1, then per
+-- lock that is due its name and its first job, or ''}
+-- O(shards * log n + (names + jobs) * log n), at most 100 late jobs and 100 deadlines in a call. A name stays due until a
+-- visit (claim.lua) moves it. Repeated, it finds less to do; a caller that has gone has left nothing half done.
+local out, room, comes, ends = {}, tonumber(ARGV[1]), SCAN, SCAN
+
+-- Jobs of an index whose time has come, and when the next one's will, if this is not all that can be seen to.
+local function ripe(index, most)
+  local first = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')
+  if #first == 0 then return {} end
+  if tonumber(first[2]) > NOW or most == 0 then return {}, tonumber(first[2]) end
+  return redis.call('ZRANGEBYSCORE', index, '-inf', int(NOW), 'LIMIT', 0, most)
+end
+
+-- A late job is in time again.
+local function come_back(tag, id)
+  local v = redis.call('HMGET', tag .. 'j:' .. id, 'state', 'lock', 'seq', 'bytes', 'exp')
+  local bytes = tonumber(v[4] or '0')
+  turn_to(tag, v[2] or '')
+  if v[1] == 'queued' and v[2] then
+    if v[5] and tonumber(v[5]) <= NOW then return expire_job(id, bytes) end
+    take_late(id, bytes)
+    return stand(id, tonumber(v[3]) or next_seq(), bytes)
   end
-  room = math.max(room - #due, 0)
+  take_late(id, bytes)
+  if v[1] then return end
+  -- Its key has vanished: nobody knows where it belongs, and nobody can ask for it.
+  local request = own('b:' .. id)
+  uncount(redis.call('STRLEN', request))
+  redis.call('DEL', request)
+end
+
+local function run_out(tag, id)
+  local v = redis.call('HMGET', tag .. 'j:' .. id, 'state', 'lock', 'bytes')
+  redis.call('ZREM', tag .. 'exp', id)
+  -- One that runs is left: if it has to run again, its deadline is looked at then.
+  if v[1] ~= 'queued' or not v[2] then return end
+  turn_to(tag, v[2])
+  expire_job(id, tonumber(v[3] or '0'))
+end
+
+-- When the first of an index comes due; `least` if that is sooner.
+local function sooner(index, least)
+  local first = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')
+  if #first == 0 then return least end
+  local at = tonumber(first[2])
+  return least and math.min(at, least) or at
+end
+
+for i, due in ipairs(KEYS) do
+  local tag, next, row = string.sub(due, 1, -4), nil, {-1}
+  if redis.call('EXISTS', tag .. 'late', tag .. 'exp') > 0 then
+    for _, id in ipairs(ripe(tag .. 'late', comes)) do
+      come_back(tag, id)
+      comes = comes - 1
+    end
+    for _, id in ipairs(ripe(tag .. 'exp', ends)) do
+      run_out(tag, id)
+      ends = ends - 1
+    end
+    next = sooner(tag .. 'exp', sooner(tag .. 'late', nil))
+  end
+  local later = redis.call('ZRANGEBYSCORE', due, '(' .. int(NOW), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  if #later > 0 then next = math.min(tonumber(later[2]), next or math.huge) end
+  local names = redis.call('ZRANGEBYSCORE', due, '-inf', int(NOW), 'LIMIT', 0, room + 1)
+  for n, name in ipairs(names) do
+    if n > room then
+      next = NOW
+    else
+      row[#row + 1] = name
+      row[#row + 1] = redis.call('ZRANGE', tag .. 'g:' .. name, 0, 0)[1] or ''
+    end
+  end
+  room = math.max(room - #names, 0)
+  if next then row[1] = math.max(next - NOW, 0) end
   out[i] = row
 end
 return out

@@ -1,50 +1,128 @@
--- Stores a deferred request behind the lock it found busy. The lock is looked at again here, in the
--- same step, so nothing can fall between "busy" and "queued".
+-- Stores deferred requests behind the locks they found busy, each a step of its own, in the order they came. A
+-- lock is looked at again here, in the same step, so nothing can fall between "busy" and "queued".
 --
--- KEYS[1..7] the line (line.lua)   KEYS[8] j   KEYS[9] b   KEYS[10] idempotency record
--- ARGV[1] job id   ARGV[2] envelope   ARGV[3] 1 = may run again after a crash
--- ARGV[4] most attempts   ARGV[5] fingerprint of the request, or '' without Idempotency-Key
--- ARGV[6] life of the idempotency record, ms   ARGV[7] most jobs and ARGV[8] most bytes of this
--- resource   ARGV[9] most jobs and ARGV[10] most bytes of this shard   ARGV[11] owner (tenant) or ''
--- Returns {'stored', position} | {'known', job id} accepted before, the same request
+-- KEYS per job: the seven of line.lua; j; b; the idempotency record (one that is not touched, if there is none)
+-- ARGV per job: its id; envelope; numbers divided by blanks, in one text (below); fingerprint of the request, or ''
+-- without Idempotency-Key; owner (tenant) or ''; '', or what it is merged by: 'f' (the first wins) or 'l' (the last)
+-- and the group
+-- Numbers: may it run again after a crash, most attempts, may others pass it while it waits for a retry, is a
+-- worker needed, ms until it may run, ms until its deadline or 0, life of the record in ms, most jobs and most bytes
+-- of this resource, most jobs and most bytes of this shard
+-- Other keys of the tag are named here: k:<group>:<lock> STRING, the latest job of a group (for a day), and m:<id>
+-- STRING, the job that the request <id> was merged into (for a minute).
+-- Returns per job {'stored', position, 0 if it is late} | {'known', job id} accepted before, the same request
 --       | {'mismatch'} the key was used for another request | {'full'} over a cap, nothing stored
--- O(log n). Idempotent by job id. The job has no TTL while it waits: g is its index, due walks g.
-at(0)
-local id, envelope, print = ARGV[1], ARGV[2], ARGV[5]
-local bytes = #envelope
-if redis.call('EXISTS', KEYS[8]) == 1 then
-  return {'stored', (redis.call('ZRANK', G, id) or 0) + 1}
+--       | {'unmanned'} nobody watches the shard, nothing stored | {'merged', job id} into one that waits
+--       | {'error', text}: a step that fails harms no other
+-- At most 16 jobs. O(jobs * log n). Idempotent by job id. A job has no TTL while it waits: g or late is its
+-- index, due.lua walks both.
+local GROUP, MERGED = 86400000, 60000
+
+-- From 1; 0 = late; nil = it does not wait.
+local function position(id)
+  local rank = redis.call('ZRANK', G, id)
+  if rank then return rank + 1 end
+  return redis.call('ZSCORE', own('late'), id) and 0 or nil
 end
-if print ~= '' then
-  local record = redis.call('GET', KEYS[10])
-  if record then
-    local known, old = string.match(record, '^(%S+) (%S+)$')
-    if old == print then return {'known', known} end
-    return {'mismatch'}
+
+-- What was made of the request before; nil if it is new.
+local function accepted(id, facts, record, print, merge)
+  if redis.call('EXISTS', facts) == 1 then return {'stored', position(id) or 1} end
+  if merge ~= '' then
+    local other = redis.call('GET', own('m:' .. id))
+    if other then return {'merged', other} end
   end
+  local text = print ~= '' and redis.call('GET', record)
+  if not text then return nil end
+  local known, old = string.match(text, '^(%S+) (%S+)$')
+  -- Of a request that ran at once nobody has told the fingerprint.
+  if old == print or old == '-' then return {'known', known} end
+  return {'mismatch'}
 end
-local facts = redis.call('HMGET', F, 'jobs', 'bytes')
-if redis.call('ZCARD', G) >= tonumber(ARGV[7])
-  or tonumber(redis.call('HGET', L, 'bytes') or '0') + bytes > tonumber(ARGV[8])
-  or tonumber(facts[1] or '0') >= tonumber(ARGV[9])
-  or tonumber(facts[2] or '0') + bytes > tonumber(ARGV[10]) then
-  return {'full'}
+
+-- The job that waits and is of this group, and its bytes; nil if there is none.
+local function one_of(group)
+  local id = redis.call('GET', group)
+  if not id then return nil end
+  local v = redis.call('HMGET', own('j:' .. id), 'state', 'bytes')
+  if v[1] ~= 'queued' or not position(id) then return nil end
+  return id, tonumber(v[2] or '0')
 end
-local seq = next_seq()
-redis.call('HSET', KEYS[8], 'state', 'queued', 'lock', NAME, 'attempts', '0', 'again', ARGV[3],
-  'max', ARGV[4], 'bytes', bytes, 'at', int(NOW_US), 'owner', ARGV[11])
-redis.call('SET', KEYS[9], envelope)
-redis.call('ZADD', G, int(seq), id)
-redis.call('HINCRBY', F, 'jobs', 1)
-redis.call('HINCRBY', F, 'bytes', bytes)
-redis.call('HINCRBY', L, 'bytes', bytes)
-redis.call('PERSIST', L)
-if print ~= '' then redis.call('SET', KEYS[10], id .. ' ' .. print, 'PX', ARGV[6]) end
-local last = held_until()
-if last then
-  tell_holders(seq)
-  if not redis.call('ZSCORE', DUE, NAME) then arm(last) end
-else
-  move_on()
+
+-- Whether it fits in, if those of `old` bytes go at the same time.
+local function fits_in(bytes, old, n)
+  local lates = redis.call('HMGET', own('lates'), 'n' .. NAME, 'b' .. NAME)
+  local facts = redis.call('HMGET', F, 'jobs', 'bytes')
+  local function less(number, by) return tonumber(number or '0') - by end
+  local one, more = old and 1 or 0, bytes - (old or 0)
+  return redis.call('ZCARD', G) + less(lates[1], one) < n[8]
+    and less(redis.call('HGET', L, 'bytes'), 0) + less(lates[2], 0) + more <= n[9]
+    and less(facts[1], one) < n[10] and less(facts[2], 0) + more <= n[11]
 end
-return {'stored', redis.call('ZRANK', G, id) + 1}
+
+local function write(id, facts, request, envelope, owner, n, seq)
+  local bytes = #envelope
+  local v = {'state', 'queued', 'lock', NAME, 'seq', int(seq), 'bytes', bytes, 'at', int(NOW_US), 'max', n[2]}
+  local function add(name, value)
+    v[#v + 1] = name
+    v[#v + 1] = value
+  end
+  if n[1] == 1 then add('again', 1) end
+  if n[3] == 1 then add('skip', 1) end
+  if owner ~= '' then add('owner', owner) end
+  if n[6] > 0 then
+    add('exp', int(NOW + n[6]))
+    remind(own('exp'), id, NOW + n[6])
+  end
+  redis.call('HSET', facts, unpack(v))
+  redis.call('SET', request, envelope)
+  redis.call('HINCRBY', F, 'jobs', 1)
+  redis.call('HINCRBY', F, 'bytes', bytes)
+end
+
+local function enqueue(k, a)
+  local id, envelope, print, merge = ARGV[a + 1], ARGV[a + 2], ARGV[a + 4], ARGV[a + 6]
+  local facts, record, n = KEYS[k + 8], KEYS[k + 10], {}
+  for number in string.gmatch(ARGV[a + 3], '%d+') do n[#n + 1] = tonumber(number) end
+  local before = accepted(id, facts, record, print, merge)
+  if before then return before end
+  if n[4] == 1 and redis.call('EXISTS', WATCH) == 0 then return {'unmanned'} end
+  local group, old, old_bytes
+  if merge ~= '' then
+    group = own('k:' .. string.sub(merge, 2) .. ':' .. NAME)
+    old, old_bytes = one_of(group)
+    if old and string.sub(merge, 1, 1) == 'f' then
+      redis.call('SET', own('m:' .. id), old, 'PX', MERGED)
+      if print ~= '' then redis.call('SET', record, old .. ' ' .. print, 'PX', n[7]) end
+      return {'merged', old}
+    end
+  end
+  if not fits_in(#envelope, old_bytes, n) then return {'full'} end
+
+  local seq = next_seq()
+  write(id, facts, KEYS[k + 9], envelope, ARGV[a + 5], n, seq)
+  if print ~= '' then redis.call('SET', record, id .. ' ' .. print, 'PX', n[7]) end
+  if group then redis.call('SET', group, id, 'PX', GROUP) end
+  if n[5] > 0 then put_late(id, NOW + n[5], #envelope) else stand(id, seq, #envelope) end
+  if old then drop_job(old, old_bytes, 'cancelled', 'superseded', KEPT, id) end
+  return {'stored', position(id) or 1}
+end
+
+local SERVER = {'READONLY', 'MASTERDOWN', 'LOADING', 'NOREPLICAS', 'MISCONF', 'OOM'}
+local out = {}
+for i = 1, #KEYS / 10 do
+  local k, a = (i - 1) * 10, (i - 1) * 6
+  at(k)
+  local well, answer = pcall(enqueue, k, a)
+  if not well then
+    local text = type(answer) == 'table' and answer.err or tostring(answer)
+    -- What is wrong with the server is wrong for all of them.
+    for _, code in ipairs(SERVER) do
+      local from = string.find(text, code, 1, true)
+      if from then return redis.error_reply(string.sub(text, from)) end
+    end
+    answer = {'error', text}
+  end
+  out[i] = answer
+end
+return out

@@ -9,9 +9,16 @@
 -- late          ZSET    of the shard: job that waits outside of any line -> when it comes back, ms
 -- lates         HASH    of the shard: 'n' .. lock, 'b' .. lock: number and bytes of its late jobs
 -- exp           ZSET    of the shard: job that has a deadline -> that, ms
--- done, dead    ZSET    of the shard: ended job -> when it is forgotten, ms
+-- done, dead    ZSET    of the shard: ended job -> when it is forgotten, us
 -- f has, besides the number and bytes of those that wait or run: how many were ever filed as done and dead, and
--- expired and cancelled. What is in the indexes is what is kept of them, the rest was taken by TTLs.
+-- expired and cancelled; and done_out and dead_out: what was purged, or put back. What is in the indexes is what
+-- is kept of them, the rest was taken by TTLs, or by the cap.
+-- Besides, j has: began (us, the last run), crashes, busy, runs (its history) and next (what was begun along with
+-- its settlement: '<id> <token>').
+
+-- Most dead jobs that a shard keeps: one that always fails must not fill the server.
+local DEAD = 10000
+local FILED = 0
 
 -- How long it is known of a job that it was superseded, or that its time was over, ms.
 local KEPT = 86400000
@@ -19,12 +26,7 @@ local KEPT = 86400000
 -- Turns to a lock by its name. The tag is what all names of the shard begin with, up to the kind.
 local function turn_to(tag, name)
   H, L, Q, G = tag .. 'h:' .. name, tag .. 'l:' .. name, tag .. 'q:' .. name, tag .. 'g:' .. name
-  DUE, F, WATCH, NAME = tag .. 'due', tag .. 'f', tag .. 'watch', name
-end
-
--- The name of another key of this shard.
-local function own(name)
-  return string.sub(H, 1, string.find(H, '}:', #CHANNEL, true) + 1) .. name
+  DUE, F, WATCH, NAME, SHARD = tag .. 'due', tag .. 'f', tag .. 'watch', name, tag
 end
 
 -- Sets when the watcher has to see to a job that is in one of the shard's indexes, and tells it if it must
@@ -33,7 +35,7 @@ local function remind(index, id, at)
   local first = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')
   redis.call('ZADD', index, int(at), id)
   if #first > 0 and tonumber(first[2]) <= at then return end
-  local node = redis.call('GET', WATCH)
+  local node = watcher()
   if node then redis.call('PUBLISH', CHANNEL .. 'w:' .. node, 'd ' .. NAME) end
 end
 
@@ -79,35 +81,62 @@ local function uncount(bytes)
   if redis.call('HINCRBY', F, 'bytes', 0 - bytes) < 0 then redis.call('HSET', F, 'bytes', 0) end
 end
 
+-- A job is out of g: what l kept for it goes. Returns who is first now, with its sequence.
+local function left_line(id, bytes)
+  local first = redis.call('ZRANGE', G, 0, 0, 'WITHSCORES')
+  if #first > 0 then
+    local v = redis.call('HMGET', L, 'bytes', 'back')
+    redis.call('HSET', L, 'bytes', int(math.max(tonumber(v[1] or '0') - bytes, 0)))
+    -- A backoff is that job's own and ends with it.
+    if v[2] and string.match(v[2], ' (%x+)$') == id then redis.call('HDEL', L, 'back') end
+    return first
+  end
+  redis.call('ZREM', DUE, NAME)
+  -- Only places are left in l, if anything: it goes with them.
+  local left = redis.call('PTTL', Q)
+  if left > 0 then
+    redis.call('HDEL', L, 'park', 'back', 'bytes')
+    redis.call('PEXPIRE', L, left)
+  else
+    redis.call('UNLINK', L)
+  end
+  return first
+end
+
 -- Takes a job out of the line, or out of those that are late, for good. Its own key keeps what the status
 -- tells.
 local function end_job(id, bytes)
-  -- A backoff is the first job's own and ends with it.
-  if redis.call('ZRANK', G, id) == 0 then redis.call('HDEL', L, 'back') end
-  local stood = redis.call('ZREM', G, id) == 1
-  if not stood then take_late(id, bytes) end
   redis.call('ZREM', own('exp'), id)
   uncount(bytes)
-  if redis.call('EXISTS', G) == 0 then
-    redis.call('ZREM', DUE, NAME)
-    redis.call('HDEL', L, 'park', 'back', 'bytes')
-    -- Only places are left in l, if anything: it goes with them.
-    local left = redis.call('PTTL', Q)
-    if left > 0 then redis.call('PEXPIRE', L, left) else redis.call('UNLINK', L) end
-  elseif stood then
-    if redis.call('HINCRBY', L, 'bytes', 0 - bytes) < 0 then redis.call('HSET', L, 'bytes', 0) end
-    redis.call('ZADD', DUE, int(NOW), NAME)
+  local stood = redis.call('ZREM', G, id) == 1
+  if not stood and take_late(id, bytes) then return end
+  local first = left_line(id, stood and bytes or 0)
+  -- It may have been its backoff that the lock is due at the end of.
+  if #first > 0 then redis.call('ZADD', DUE, int(NOW), NAME) end
+end
+
+-- Forgets ended jobs that their keys' TTL has taken away, and the oldest dead one beyond the cap.
+local function trim(index)
+  local old = redis.call('ZRANGEBYSCORE', index, '-inf', int(NOW_US), 'LIMIT', 0, SCAN)
+  if #old > 0 then redis.call('ZREM', index, unpack(old)) end
+  if index == own('dead') and redis.call('ZCARD', index) > DEAD then
+    local oldest = redis.call('ZPOPMIN', index)[1]
+    redis.call('UNLINK', own('j:' .. oldest), own('b:' .. oldest))
   end
 end
 
--- Moves a job into an index of ended jobs, and takes out of it what its key's TTL has taken away.
+-- Puts an ended job into an index for ms, as the n-th. Scores are microseconds, each its own, so that a list can go
+-- on behind any of them. The index lives a little longer than it must: most jobs need not prolong it then.
+local function file(index, id, ms, n)
+  FILED = FILED + 1
+  redis.call('ZADD', index, int(NOW_US + ms * 1000 + FILED), id)
+  if redis.call('PTTL', index) < ms + 1 then redis.call('PEXPIRE', index, int(ms + ms / 8 + 1)) end
+  if n % 16 == 0 or index == own('dead') then trim(index) end
+end
+
+-- As file, for those who count nothing else.
 local function file_under(index, id, ms)
-  if redis.call('ZADD', index, int(NOW + ms), id) == 1 then
-    redis.call('HINCRBY', F, string.match(index, '%a+$'), 1)
-  end
-  local old = redis.call('ZRANGEBYSCORE', index, '-inf', int(NOW), 'LIMIT', 0, SCAN)
-  if #old > 0 then redis.call('ZREM', index, unpack(old)) end
-  keep_ttl(index, ms)
+  file(index, id, ms, redis.call('HINCRBY', F, string.match(index, '%a+$'), 1))
 end
 
 -- Ends a job that waits, 'cancelled' or 'expired', with a reason, unless that is ''. It is kept so many

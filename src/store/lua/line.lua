@@ -2,15 +2,19 @@
 --
 -- This file is put in front of each of those scripts. It reads the first seven KEYS, which they all
 -- have in common; everything it names carries the lock's shard tag.
--- Each script says with `at` which lock it is about; calls.lua and others are about several, one after the other.
+-- Each script says with `at` which lock it is about; calls.lua and runs.lua are about several, one after the other.
 --
 -- KEYS[1] h      ZSET  who holds the lock or has been offered it: member -> server deadline, ms
--- KEYS[2] l      HASH  facts that go with the line: park, back, bytes, past, '@<place>' -> member in q
+-- KEYS[2] l      HASH  facts that go with the line: park, back ('<ms> <job id>'), bytes, past,
+--                '@<place>' -> member in q
 -- KEYS[3] q      ZSET  places of live processes: '<deadline ms>:<mode>:<nonce>:<node>' -> sequence
 -- KEYS[4] g      ZSET  deferred jobs: job id -> sequence (the same sequence as q)
 -- KEYS[5] due    ZSET  of the shard: lock that has jobs -> when a worker should look at it, ms
 -- KEYS[6] f      HASH  of the shard, never expires: fence mark, sequence, number and bytes of jobs
--- KEYS[7] watch  STRING of the shard: the node whose worker watches it, with a short TTL
+-- KEYS[7] watch  STRING of the shard, never expires: '<deadline ms>:<node>' of the worker that watches it.
+--                With its deadline inside, a worker's sign of life (beat.lua) is one MSET, not 64 TTLs
+-- When the lease of a running job ends is told by `due`, which its lock stays in while it has jobs: whoever
+-- looks then finds the job running and its token gone from h. An index of leases would say the same again.
 -- The lock's name and the prefix of all channels are read off KEYS[1], 'lg:1:<ns>:{<shard>}:h:<name>':
 -- every argument is work for the server, in every call.
 --
@@ -18,7 +22,7 @@
 -- Members of h: 'h<token>' holds, 'o<token>' is a place that was offered the lock; for the modes s and
 -- p their letter stands before the token ('hs<token>', 'op<token>'; a token is hex). 'j<job id>' is a
 -- job that was offered it. A member whose deadline has passed counts for nothing.
-local H, L, Q, G, DUE, F, WATCH, NAME
+local H, L, Q, G, DUE, F, WATCH, NAME, SHARD
 local CHANNEL = string.match(KEYS[1], '^[^{]*')
 -- For how long an offered lock waits to be confirmed, ms.
 local ACCEPT = 300
@@ -27,8 +31,13 @@ local TAG = {x = '', s = 's', p = 'p'}
 -- Turns to the lock whose keys follow KEYS[k].
 local function at(k)
   H, L, Q, G, DUE, F, WATCH = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 4], KEYS[k + 5], KEYS[k + 6], KEYS[k + 7]
-  NAME = string.sub(H, string.find(H, '}:h:', #CHANNEL, true) + 4)
+  local tag = string.find(H, '}:h:', #CHANNEL, true)
+  -- SHARD: what every key of the shard begins with.
+  SHARD, NAME = string.sub(H, 1, tag + 1), string.sub(H, tag + 4)
 end
+
+-- The name of another key of the shard.
+local function own(name) return SHARD .. name end
 
 local time = redis.call('TIME')
 -- Microseconds since 1970 stay below 2^53 until the year 2255, so a Lua number holds them exactly.
@@ -89,14 +98,27 @@ local function next_seq()
   return seq
 end
 
+-- The node whose worker watches the shard; nil if none does.
+local function watcher()
+  local til, node = string.match(redis.call('GET', WATCH) or '', '^(%d+):(%x+)$')
+  if til and tonumber(til) > NOW then return node end
+  return nil
+end
+
+-- Until when the job is in backoff, by what l says of one; nil if it is not.
+local function backoff(back, job)
+  local til, whose = string.match(back or '', '^(%d+) (%x+)$')
+  if whose == job and tonumber(til) > NOW then return tonumber(til) end
+  return nil
+end
+
 -- Sets when a worker should look at this lock, and tells the watcher if it must wake sooner for it.
 local function arm(at)
   local first = redis.call('ZRANGE', DUE, 0, 0, 'WITHSCORES')
   redis.call('ZADD', DUE, int(at), NAME)
-  local node = redis.call('GET', WATCH)
-  if node and (#first == 0 or at < tonumber(first[2])) then
-    redis.call('PUBLISH', CHANNEL .. 'w:' .. node, 'd ' .. NAME)
-  end
+  if #first > 0 and at >= tonumber(first[2]) then return end
+  local node = watcher()
+  if node then redis.call('PUBLISH', CHANNEL .. 'w:' .. node, 'd ' .. NAME) end
 end
 
 -- As arm, but a look that is due already stays so, and one that comes sooner too: it ends the passing
@@ -167,8 +189,7 @@ local function jobs_head()
   if #e == 0 then return nil end
   local v = redis.call('HMGET', L, 'park', 'back')
   if v[1] and tonumber(v[1]) <= NOW then return nil end
-  if v[2] and tonumber(v[2]) > NOW then return nil end
-  if redis.call('EXISTS', WATCH) == 0 then return nil end
+  if backoff(v[2], e[1]) or not watcher() then return nil end
   return tonumber(e[2]), e[1]
 end
 
@@ -194,14 +215,12 @@ local function move_on()
       put('j' .. job, ACCEPT)
       redis.call('HSET', L, 'park', int(NOW + ACCEPT))
       redis.call('ZADD', DUE, int(NOW), NAME)
-      redis.call('PUBLISH', CHANNEL .. 'w:' .. redis.call('GET', WATCH), 'j ' .. NAME .. ' ' .. job)
+      redis.call('PUBLISH', CHANNEL .. 'w:' .. watcher(), 'j ' .. NAME .. ' ' .. job)
       return
     else
       -- Hidden jobs on a free lock: a worker looks when it comes, or when the backoff is over.
-      if redis.call('EXISTS', G) == 1 then
-        local back = tonumber(redis.call('HGET', L, 'back') or '0')
-        arm(math.max(back, NOW))
-      end
+      local first = redis.call('ZRANGE', G, 0, 0)[1]
+      if first then arm(backoff(redis.call('HGET', L, 'back'), first) or NOW) end
       return
     end
   end

@@ -1,6 +1,6 @@
 -- Extends leases: of locks, and of the jobs that run under them, in one step.
 --
--- KEYS per item (4): h, lease, due, j   (lease, due, j are touched only if the item has a job)
+-- KEYS per item (3): h, due, j   (due, j are touched only if the item has a job)
 -- ARGV per item (5): '<nonce>:<node>', lease ms, lock name, job id or '',
 -- letter of the mode before the token in h ('' exclusive, s, p)
 -- Returns one number an item: 1 extended, 0 not mine any more. At most 100 items a call.
@@ -9,8 +9,8 @@ local time = redis.call('TIME')
 local now = math.floor((tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000)
 local function int(n) return string.format('%.0f', n) end
 local out = {}
-for i = 1, #KEYS / 4 do
-  local k, a = (i - 1) * 4, (i - 1) * 5
+for i = 1, #KEYS / 3 do
+  local k, a = (i - 1) * 3, (i - 1) * 5
   local member, lease = 'h' .. ARGV[a + 5] .. ARGV[a + 1], tonumber(ARGV[a + 2])
   local deadline = redis.call('ZSCORE', KEYS[k + 1], member)
   if deadline and tonumber(deadline) > now then
@@ -20,9 +20,8 @@ for i = 1, #KEYS / 4 do
       redis.call('PEXPIRE', KEYS[k + 1], int(lease))
     end
     local job = ARGV[a + 4]
-    if job ~= '' and redis.call('HGET', KEYS[k + 4], 'run') == ARGV[a + 1] then
-      redis.call('ZADD', KEYS[k + 2], int(now + lease), job)
-      redis.call('ZADD', KEYS[k + 3], int(now + lease), ARGV[a + 3])
+    if job ~= '' and redis.call('HGET', KEYS[k + 3], 'run') == ARGV[a + 1] then
+      redis.call('ZADD', KEYS[k + 2], int(now + lease), ARGV[a + 3])
     end
     out[i] = 1
   else

@@ -1,42 +1,119 @@
--- Ends a run: done with its response, dead with a reason, or back in its place to run again.
+-- Ends a run: done with its response, dead with a reason, or back to run again; and begins the next of the line.
 --
--- KEYS[1..7] the line (line.lua)   KEYS[8] j   KEYS[9] b   KEYS[10] lease   KEYS[11] index of ended
--- jobs (done or dead)   KEYS[12] r
--- ARGV[1] job id   ARGV[2] run token   ARGV[3] 'done' | 'dead' | 'retry' |
--- 'back'   ARGV[4] ms: retention (done, dead) or delay (retry, back)   ARGV[5] reason or ''
--- ARGV[6] stored response (done) or ''
--- Returns 'ok' | 'lost' the run is not the job's any more: nothing was written
--- 'back' gives the attempt back (a drain, no route, a nested lock that was busy).
--- O(log n). Needs the job's run token and the lock under it. Repeated with the same token: 'ok'.
-at(0)
-local id, me, verb, ms, reason = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
-local v = redis.call('HMGET', KEYS[8], 'state', 'run', 'bytes', 'attempts')
-if v[2] ~= me then return 'lost' end
-if v[1] ~= 'running' then return 'ok' end
-local deadline = redis.call('ZSCORE', H, 'h' .. me)
-if not deadline or tonumber(deadline) <= NOW then return 'lost' end
+-- A step of runs.lua. id   me: its run token   verb: 'done' | 'dead' | 'retry' | 'back' | 'undo'
+-- ms: retention (done, dead), delay (retry, back)   reason or ''   response: stored (done) or ''
+-- next: token of the run of the next job, or ''; with `lease` and `keep`, ms, as for claim.lua
+-- Returns {'lost'} the run is not the job's any more: nothing was written
+--       | {'ok'} the verdict stands | {'claimed', ..} it does, and the next job's run has begun (as claim.lua)
+-- 'back' gives the attempt back (a drain, no route, a nested lock that was busy). 'undo' is the same for a claim
+-- whose caller has gone; he may not even know which job it was.
+-- O(log n). Needs the job's run token and the lock under it. Repeated with the same tokens: the same answer. What
+-- was begun along stands in the job's `next`; a repeated call begins nothing, or it might be a late one, and a run
+-- begun for nobody.
+local ENDS = {done = true, dead = true}
 
-redis.call('ZREM', H, 'h' .. me)
-redis.call('ZREM', KEYS[10], id)
-if verb == 'done' or verb == 'dead' then
-  redis.call('HSET', KEYS[8], 'state', verb, 'reason', reason, 'ended', int(NOW_US))
-  redis.call('PEXPIRE', KEYS[8], int(ms))
-  if verb == 'done' then
-    redis.call('SET', KEYS[12], ARGV[6], 'PX', int(ms))
-    redis.call('DEL', KEYS[9])
-  else
-    redis.call('PEXPIRE', KEYS[9], int(ms))
-  end
-  end_job(id, tonumber(v[3] or '0'))
-  file_under(KEYS[11], id, ms)
-else
-  local attempts = tonumber(v[4])
-  if verb == 'back' then attempts = attempts - 1 end
-  redis.call('HSET', KEYS[8], 'state', 'queued', 'attempts', attempts, 'reason', reason)
-  redis.call('HSET', L, 'back', int(NOW + ms))
-  redis.call('PERSIST', L)
-  redis.call('ZADD', DUE, int(NOW + ms), NAME)
+-- The first job, if it is in turn: no live place stands before it, it is not in backoff, a worker watches.
+local function in_turn(first)
+  if #first == 0 then return nil end
+  local place = live_head()
+  if place and place < tonumber(first[2]) then return nil end
+  if backoff(redis.call('HGET', L, 'back'), first[1]) or not watcher() then return nil end
+  return first[1]
 end
-move_on()
-redis.call('PUBLISH', CHANNEL .. 'e', id)
-return 'ok'
+
+-- The run of the next job that may have one. Those that may not, end.
+local function begin_next(first, me, lease, keep)
+  for _ = 1, 8 do
+    local id = in_turn(first)
+    if not id then return nil end
+    local facts, envelope = facts_of(id), redis.call('GET', own('b:' .. id))
+    local state, reason = unfit(facts, envelope)
+    if not state then return run(id, me, lease, facts, envelope) end
+    first = bury(id, facts, envelope, state, reason, keep)
+  end
+  return nil
+end
+
+-- The job has ended with this run. Returns who is first now.
+local function ended(id, facts, verb, ms, reason, response)
+  local key = own('j:' .. id)
+  redis.call('HSET', key, 'state', verb, 'reason', reason, 'ended', int(NOW_US), 'runs',
+    with_run(facts, verb == 'done' and 'done' or reason))
+  redis.call('PEXPIRE', key, int(ms))
+  if verb == 'done' then
+    redis.call('SET', own('r:' .. id), response, 'PX', int(ms))
+    redis.call('UNLINK', own('b:' .. id))
+  else
+    redis.call('PEXPIRE', own('b:' .. id), int(ms))
+  end
+  if facts.exp then redis.call('ZREM', own('exp'), id) end
+  return finish(id, facts.bytes, verb, ms)
+end
+
+-- The job runs again after a while: it stays at its place and the others wait, or it waits elsewhere and they
+-- pass. Returns who is first now.
+local function waits(id, facts, verb, ms, reason)
+  local key, attempts = own('j:' .. id), facts.attempts
+  if verb ~= 'retry' then attempts = math.max(attempts - 1, 0) end
+  -- What never began was no run.
+  local runs = verb == 'undo' and (facts.runs or '') or with_run(facts, reason)
+  redis.call('HSET', key, 'state', 'queued', 'attempts', int(attempts), 'reason', reason, 'runs', runs)
+  if verb == 'back' and reason == 'busy' then redis.call('HINCRBY', key, 'busy', 1) end
+  changed(id)
+  if verb == 'retry' and redis.call('HGET', key, 'skip') == '1' then
+    redis.call('ZREM', G, id)
+    put_late(id, NOW + ms, facts.bytes)
+    return left_line(id, facts.bytes)
+  end
+  redis.call('HSET', L, 'back', int(NOW + ms) .. ' ' .. id)
+  redis.call('PERSIST', L)
+  return redis.call('ZRANGE', G, 0, 0, 'WITHSCORES')
+end
+
+-- The job whose run has this token. A running one stands at the front: only those that come back to an older
+-- place can be before it.
+local function of_run(id, me)
+  local facts = facts_of(id)
+  if facts.run == me then return id, facts end
+  for _, other in ipairs(redis.call('ZRANGE', G, 0, SCAN - 1)) do
+    if redis.call('HGET', own('j:' .. other), 'run') == me then return other, facts_of(other) end
+  end
+  return id, facts
+end
+
+-- What a call with these tokens has been answered before.
+local function repeated(id, next, lease)
+  local begun = next ~= '' and redis.call('HGET', own('j:' .. id), 'next')
+  local other, token = string.match(begun or '', '^(%x+) (%S+)$')
+  if token ~= next then return {'ok'} end
+  local facts = facts_of(other)
+  return facts.run == next and again(other, next, lease, facts) or {'ok'}
+end
+
+local function settle(id, me, verb, ms, reason, response, next, lease, keep)
+  local facts
+  if verb == 'undo' then id, facts = of_run(id, me) else facts = facts_of(id) end
+  if facts.run ~= me then return {'lost'} end
+  if facts.state ~= 'running' then return repeated(id, next, lease) end
+  -- Who is in mode x is alone, and h ends with him: if he is there, he is in time.
+  if redis.call('ZREM', H, 'h' .. me) == 0 then return {'lost'} end
+  local first
+  if ENDS[verb] then
+    first = ended(id, facts, verb, ms, reason, response)
+  elseif facts.exp and tonumber(facts.exp) <= NOW then
+    redis.call('HSET', own('j:' .. id), 'runs', with_run(facts, reason))
+    -- It moves the line on: the next one is offered the lock, and not begun here.
+    expire_job(id, facts.bytes)
+    return {'ok'}
+  else
+    first = waits(id, facts, verb, ms, reason)
+  end
+  local begun = next ~= '' and begin_next(first, next, lease, keep)
+  if begun then
+    redis.call('HSET', own('j:' .. id), 'next', begun[2] .. ' ' .. next)
+    return begun
+  end
+  -- The lock is free: moving on says when a worker should look again.
+  move_on()
+  return {'ok'}
+end

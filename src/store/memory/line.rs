@@ -53,8 +53,8 @@ pub(super) struct Line {
     pub(super) jobs: BTreeSet<(u64, JobId)>,
     /// From when on the jobs are passed over, because the offer to them has lapsed.
     pub(super) park: Option<u64>,
-    /// Until when the first job is in backoff.
-    pub(super) back: Option<u64>,
+    /// Until when a job is in backoff, and which.
+    pub(super) back: Option<(u64, JobId)>,
     /// Whom old sequences have passed, and until when they may.
     pub(super) past: Option<(u64, u64)>,
     pub(super) bytes: u64,

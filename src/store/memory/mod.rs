@@ -2,30 +2,42 @@
 //!
 //! A step locks its shard, reads the clock once, does what the script does, and unlocks; then its
 //! messages go out. It never waits, so the future it returns is ready at once. The scripts are the
-//! specification: [`visit`] is `line.lua`, [`locks`] and [`jobs`] are the scripts about a line, [`rate`]
-//! those about quotas; the rest is in [`shard`]. Not kept are the indexes `lease`, `done` and `dead`, which are there so that
-//! something on a server can be found without its key.
+//! specification: [`visit`] is `line.lua`, [`pending`] is `jobs.lua`, [`locks`], [`enqueue`] and [`runs`] are the scripts
+//! about a line, [`listed`] those about jobs wherever they are, [`workers`] what workers say of themselves, [`rate`]
+//! those about quotas; the rest is in [`shard`].
 //!
 //! Whatever is over is gone at once for every step, and its memory is freed by later steps.
 
+mod ended;
 mod ends;
-mod jobs;
+mod enqueue;
 mod line;
+mod listed;
 mod locks;
+mod pending;
 mod post;
 mod rate;
+mod runs;
 mod shard;
 mod steps;
 mod visit;
+mod workers;
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+#[cfg(any(test, feature = "test-kit"))]
+use std::sync::atomic::Ordering;
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use futures_util::future::ready;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
 use self::{
-    post::{Mail, Post},
+    post::Post,
     shard::{Now, Shard},
     visit::Visit,
 };
@@ -34,7 +46,7 @@ use super::{
         Acquire, Acquired, Backend, Charge, Charged, Counter, GaveBack, JobId, JobState, Mode,
         Node, Renewal, SettleCharge, State, Step, Token,
     },
-    hints::{Hint, Hints},
+    hints::Hints,
     rate::bounded,
 };
 use crate::{
@@ -53,10 +65,11 @@ pub(crate) struct Memory {
     workers: Mutex<HashMap<Node, u64>>,
     /// Live limiters.
     limiters: Mutex<HashMap<Node, u64>>,
+    paused: AtomicBool,
     post: Post,
     /// Locks are busy for all but jobs.
     #[cfg(any(test, feature = "test-kit"))]
-    pretends_busy: std::sync::atomic::AtomicBool,
+    pretends_busy: AtomicBool,
 }
 
 impl Memory {
@@ -67,6 +80,7 @@ impl Memory {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             workers: Mutex::default(),
             limiters: Mutex::default(),
+            paused: AtomicBool::new(false),
             post: Post::default(),
             #[cfg(any(test, feature = "test-kit"))]
             pretends_busy: Default::default(),
@@ -88,53 +102,10 @@ impl Memory {
         answer
     }
 
-    fn watched_by(&self, node: &Node, lease: Duration, most: usize) -> Vec<u16> {
-        let until = |now: Now| now.after(lease);
-        let watched =
-            |shard: &u16| self.at(*shard, |shard, now| shard.is_watched_by(node.as_str(), now));
-        let before = (0..SHARDS).filter(watched).count();
-        let mut mine = Vec::new();
-        for shard in 0..SHARDS {
-            let room = mine.len() < most;
-            let keep =
-                |shard: &mut Shard, now| shard.keep_watch(node.as_str(), room, until(now), now);
-            if self.at(shard, keep) {
-                mine.push(shard);
-            }
-        }
-        let gave_up = mine.len() < before;
-        for shard in 0..SHARDS {
-            if mine.len() >= most {
-                break;
-            }
-            if self.at(shard, |shard, now| shard.take_watch(node.as_str(), until(now), now)) {
-                mine.push(shard);
-            }
-        }
-        if gave_up {
-            self.tell_workers();
-        }
-        mine.sort_unstable();
-        mine
-    }
-
-    fn count_workers(&self, node: Node, lease: Duration) -> usize {
-        let now = Now::of(self.clock.now_us());
-        let (changed, living) = live(&mut self.workers.lock(), node, lease, now);
-        if changed {
-            self.tell_workers();
-        }
-        living
-    }
-
-    fn tell_workers(&self) {
-        self.post.send(vec![Mail { to: None, hint: Hint::Workers }]);
-    }
-
     /// From now on, every lock is busy for those who ask for it: jobs, which claim theirs, run.
     #[cfg(any(test, feature = "test-kit"))]
     pub(crate) fn pretend_busy(&self, busy: bool) {
-        self.pretends_busy.store(busy, std::sync::atomic::Ordering::SeqCst);
+        self.pretends_busy.store(busy, Ordering::SeqCst);
     }
 
     /// Taken and given back, so that whatever goes before a free lock has its say.
@@ -143,7 +114,7 @@ impl Memory {
         let Acquired::Held { line, .. } = acquired else {
             return acquired;
         };
-        if !self.pretends_busy.load(std::sync::atomic::Ordering::SeqCst) {
+        if !self.pretends_busy.load(Ordering::SeqCst) {
             return acquired;
         }
         self.visit(&call.key, |visit| visit.release(&call.me, call.mode));

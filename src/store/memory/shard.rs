@@ -1,19 +1,20 @@
 //! One shard: everything that one step may touch, behind one mutex.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
 use super::{
+    ended::{DEAD, Ended},
     ends::{Expiring, Index},
     line::Line,
     post::Mail,
     rate::{Kept, Name},
-    visit::{RecordName, Visit},
+    visit::{RecordName, SCAN, Visit},
 };
 use crate::{
     key::Key,
-    store::backend::{Due, JobId, JobState, JobView, Past, Renewal, Token},
+    store::backend::{Due, JobId, JobState, Renewal, Token},
 };
 
 /// Values of each kind that a step looks at for their end. It makes fewer, so what has ended goes
@@ -40,12 +41,12 @@ impl Now {
 
 #[derive(Default)]
 pub(super) struct Shard {
-    lines: Expiring<Key, Line>,
-    jobs: Expiring<JobId, Job>,
+    pub(super) lines: Expiring<Key, Line>,
+    pub(super) jobs: Expiring<JobId, Job>,
     /// Idempotency records: the job, and the fingerprint of the request that made it.
     records: Expiring<RecordName, (JobId, String)>,
     pub(super) counters: Expiring<Name, Kept>,
-    facts: Facts,
+    pub(super) facts: Facts,
 }
 
 /// What the lines of a shard share.
@@ -60,13 +61,86 @@ pub(super) struct Facts {
     pub(super) bytes: u64,
     /// The node whose worker watches this shard, and until when.
     watch: Option<(Arc<str>, u64)>,
+    /// Jobs that wait outside of any line, and when they come back.
+    pub(super) late: Index<JobId>,
+    /// Number and bytes of those, of each lock that has any.
+    pub(super) lates: HashMap<Key, (u64, u64)>,
+    /// Jobs that have a deadline.
+    pub(super) exp: Index<JobId>,
+    /// The latest job of each group of a lock.
+    pub(super) groups: Expiring<RecordName, JobId>,
+    /// What requests were merged into.
+    pub(super) merged: Expiring<JobId, JobId>,
+    /// Ended jobs that are kept.
+    pub(super) done: Ended,
+    pub(super) dead: Ended,
+    pub(super) expired: u64,
+    pub(super) cancelled: u64,
 }
 
 impl Facts {
     pub(super) fn watcher(&self, now: Now) -> Option<&Arc<str>> {
-        let live = self.watch.as_ref().filter(|(_, end)| now.ms <= *end);
+        let live = self.watch.as_ref().filter(|(_, end)| now.ms < *end);
         live.map(|(node, _)| node)
     }
+
+    /// One job less of the shard.
+    pub(super) fn uncount(&mut self, bytes: u64) {
+        self.jobs = self.jobs.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+
+    /// Counts a job that has ended, and puts it into its index. Returns one that is kept no longer for it.
+    pub(super) fn ended(
+        &mut self,
+        state: JobState,
+        id: &JobId,
+        until_us: u64,
+        now: Now,
+    ) -> Option<JobId> {
+        let (index, most) = match state {
+            JobState::Done => (&mut self.done, usize::MAX),
+            JobState::Dead => (&mut self.dead, DEAD),
+            JobState::Expired => {
+                self.expired += 1;
+                return None;
+            }
+            _ => {
+                self.cancelled += 1;
+                return None;
+            }
+        };
+        index.file(id, until_us);
+        index.trim(now.us, most)
+    }
+
+    /// Entries that somebody has to take out.
+    #[cfg(test)]
+    fn indexed(&self) -> usize {
+        let jobs = self.late.iter().count() + self.lates.len() + self.exp.iter().count();
+        self.due.iter().count() + jobs
+    }
+}
+
+/// What one call of `due.lua` may still do.
+pub(super) struct Left {
+    pub(super) names: usize,
+    comes: usize,
+    ends: usize,
+}
+
+impl Left {
+    pub(super) fn new(names: usize) -> Self {
+        Self { names, comes: SCAN, ends: SCAN }
+    }
+}
+
+/// Jobs of an index whose time has come.
+fn ripe(index: &Index<JobId>, most: &mut usize, now: Now) -> Vec<JobId> {
+    let ripe = index.iter().take_while(|(at, _)| *at <= now.ms).take(*most);
+    let ripe = Vec::from_iter(ripe.map(|(_, id)| id.clone()));
+    *most -= ripe.len();
+    ripe
 }
 
 /// The keys j, b and r of a job in one: they get their TTL together.
@@ -85,6 +159,64 @@ pub(super) struct Job {
     pub(super) bytes: u64,
     pub(super) envelope: Bytes,
     pub(super) response: Option<Bytes>,
+    /// Its deadline.
+    pub(super) exp: Option<u64>,
+    /// Others may pass it while it waits for its retry.
+    pub(super) skip: bool,
+    /// The job that has superseded it.
+    pub(super) by: Option<JobId>,
+    /// It ran at once, and stands in no line.
+    pub(super) direct: bool,
+    /// When its last run began, and when it ended for good.
+    pub(super) began_us: u64,
+    pub(super) ended_us: u64,
+    pub(super) crashes: u32,
+    pub(super) busy: u32,
+    /// Its history.
+    pub(super) runs: Vec<String>,
+    /// The run that began along with the settlement of its own.
+    pub(super) next: Option<(JobId, Token)>,
+}
+
+impl Job {
+    /// What is the same of all at first.
+    pub(super) fn new(lock: &Key, now: Now) -> Self {
+        Self {
+            lock: lock.clone(),
+            seq: 0,
+            state: JobState::Queued,
+            run: None,
+            attempts: 0,
+            max_attempts: 1,
+            again: false,
+            reason: "",
+            owner: String::new(),
+            accepted_us: now.us,
+            bytes: 0,
+            envelope: Bytes::new(),
+            response: None,
+            exp: None,
+            skip: false,
+            by: None,
+            direct: false,
+            began_us: 0,
+            ended_us: 0,
+            crashes: 0,
+            busy: 0,
+            runs: Vec::new(),
+            next: None,
+        }
+    }
+
+    pub(super) fn ends(&mut self, state: JobState, reason: &'static str, now_us: u64) {
+        (self.state, self.reason, self.ended_us) = (state, reason, now_us);
+    }
+
+    /// It will run again; what is not charged was no attempt.
+    pub(super) fn waits(&mut self, reason: &'static str, charged: bool) {
+        (self.state, self.reason) = (JobState::Queued, reason);
+        self.attempts = self.attempts.saturating_sub(u32::from(!charged));
+    }
 }
 
 impl Shard {
@@ -122,6 +254,10 @@ impl Shard {
         self.lines.sweep(now.ms, SWEEP);
         self.jobs.sweep(now.ms, SWEEP);
         self.records.sweep(now.ms, SWEEP);
+        self.facts.groups.sweep(now.ms, SWEEP);
+        self.facts.merged.sweep(now.ms, SWEEP);
+        self.facts.done.trim(now.us, usize::MAX);
+        self.facts.dead.trim(now.us, usize::MAX);
     }
 
     /// `renew.lua`, one item.
@@ -145,35 +281,57 @@ impl Shard {
         true
     }
 
-    /// `due.lua`, one shard.
-    pub(super) fn due(&mut self, most: usize, now: Now) -> Due {
+    /// `due.lua`, one shard. What is left to be done is for the next call.
+    pub(super) fn due(&mut self, left: &mut Left, now: Now, post: &mut Vec<Mail>) -> Due {
         self.sweep(now);
-        let due = self.facts.due.iter().take_while(|(at, _)| *at <= now.ms);
-        let mut names: Vec<_> = due.take(most + 1).map(|(_, name)| (name.clone(), None)).collect();
-        if names.len() > most {
-            names.truncate(most);
-            return Due { names, next: Some(Duration::ZERO) };
+        for id in ripe(&self.facts.late, &mut left.comes, now) {
+            match self.lock_of(&id, now) {
+                Some(key) => self.visit(&key, now, post, |visit| visit.come_back(&id)),
+                None => self.facts.late.remove(&id),
+            }
         }
-        let mut later = self.facts.due.iter().skip_while(|(at, _)| *at <= now.ms);
-        let next = later.next().map(|(at, _)| Duration::from_millis(at - now.ms));
-        Due { names, next }
+        for id in ripe(&self.facts.exp, &mut left.ends, now) {
+            match self.lock_of(&id, now) {
+                Some(key) => self.visit(&key, now, post, |visit| visit.run_out(&id)),
+                None => self.facts.exp.remove(&id),
+            }
+        }
+        let due = self.facts.due.iter().take_while(|(at, _)| *at <= now.ms);
+        let mut names: Vec<_> = due.take(left.names + 1).map(|(_, name)| name.clone()).collect();
+        let later = self.facts.due.iter().skip_while(|(at, _)| *at <= now.ms).map(|(at, _)| at);
+        let first = |index: &Index<JobId>| index.iter().next().map(|(at, _)| at);
+        let mut next = later.chain(first(&self.facts.late)).chain(first(&self.facts.exp)).min();
+        if names.len() > left.names {
+            names.truncate(left.names);
+            next = Some(now.ms);
+        }
+        left.names -= names.len();
+        let with_head = |name: Key| {
+            let head = self.head(&name, now);
+            (name, head)
+        };
+        Due {
+            names: names.into_iter().map(with_head).collect(),
+            next: next.map(|at| Duration::from_millis(at.saturating_sub(now.ms))),
+        }
     }
 
-    /// Whether this node watches the shard.
-    pub(super) fn is_watched_by(&self, node: &str, now: Now) -> bool {
-        self.facts.watcher(now).is_some_and(|watcher| **watcher == *node)
-    }
-
-    /// `watch.lua`, first pass: keeps the watch of this node, or gives it up. True if kept.
-    pub(super) fn keep_watch(&mut self, node: &str, keep: bool, until: u64, now: Now) -> bool {
+    /// `beat.lua`: keeps the watch of this node, or gives it up; `None` if it has none. True if kept.
+    pub(super) fn keep_watch(
+        &mut self,
+        node: &str,
+        keep: bool,
+        until: u64,
+        now: Now,
+    ) -> Option<bool> {
         if self.facts.watcher(now).is_none_or(|watcher| **watcher != *node) {
-            return false;
+            return None;
         }
         self.facts.watch = keep.then(|| (node.into(), until));
-        keep
+        Some(keep)
     }
 
-    /// `watch.lua`, second pass: takes a watch that nobody has. True if taken.
+    /// Takes a watch that nobody has. True if taken.
     pub(super) fn take_watch(&mut self, node: &str, until: u64, now: Now) -> bool {
         let free = self.facts.watcher(now).is_none();
         if free {
@@ -182,19 +340,14 @@ impl Shard {
         free
     }
 
-    pub(super) fn job(&self, id: &JobId, now: Now) -> Option<JobView> {
-        let job = self.jobs.get(id, now.ms)?;
-        let line = self.lines.get(&job.lock, now.ms);
-        Some(JobView {
-            state: job.state,
-            attempts: job.attempts,
-            position: line.and_then(|line| line.position(job.seq, id)),
-            reason: Some(job.reason.to_owned()).filter(|r| !r.is_empty()),
-            owner: job.owner.clone(),
-            watched: self.facts.watcher(now).is_some(),
-            response: job.response.clone(),
-            past: Past::default(),
-        })
+    pub(super) fn end_watch(&mut self) {
+        self.facts.watch = None;
+    }
+
+    /// Whether anything is due, or will be.
+    pub(super) fn has_work(&self) -> bool {
+        let Facts { due, late, exp, .. } = &self.facts;
+        due.iter().next().is_some() || late.iter().chain(exp.iter()).next().is_some()
     }
 
     /// Nothing once the job has ended well, as where the request has a key of its own.
@@ -215,15 +368,18 @@ impl Shard {
     /// Values in here, of all kinds.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        let due = self.facts.due.iter().count();
-        self.lines.len() + self.jobs.len() + self.records.len() + self.counters.len() + due
+        let merges = self.facts.groups.len() + self.facts.merged.len();
+        let kept = self.lines.len() + self.jobs.len() + self.records.len() + self.counters.len();
+        kept + merges + self.facts.indexed() + self.facts.done.len() + self.facts.dead.len()
     }
 
     #[cfg(test)]
     pub(super) fn lasting(&self) -> usize {
-        let due = self.facts.due.iter().count();
         let endless = [self.lines.endless(), self.jobs.endless()];
-        endless.iter().sum::<usize>() + self.records.endless() + self.counters.endless() + due
+        endless.iter().sum::<usize>()
+            + self.records.endless()
+            + self.counters.endless()
+            + self.facts.indexed()
     }
 
     #[cfg(test)]

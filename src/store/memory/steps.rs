@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{Memory, done};
+use super::{Memory, done, post::Mail, shard::Left};
 use crate::{
     key::Key,
-    store::backend::{
-        Claim, Claimed, Due, Enqueue, Enqueued, JobId, JobState, JobView, Jobs, Node, Settle,
-        SettledRun, Step,
+    store::{
+        backend::{
+            Beat, Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobId, JobState, JobView, Jobs,
+            Listed, Listing, Node, Settle, SettledRun, Step, Tally, Token,
+        },
+        hints::Hint,
     },
 };
 
@@ -17,6 +20,15 @@ impl Jobs for Memory {
     fn enqueue(&self, call: Enqueue) -> Step<'_, Enqueued> {
         let key = call.key.clone();
         done(self.visit(&key, |visit| visit.enqueue(call)))
+    }
+
+    fn begin_direct(&self, call: Direct) -> Step<'_, Option<JobId>> {
+        done(self.visit(&call.key, |visit| visit.begin_direct(&call)))
+    }
+
+    fn end_direct(&self, call: Direct, response: Option<Bytes>) -> Step<'_, ()> {
+        self.visit(&call.key, |visit| visit.end_direct(&call, response.as_ref()));
+        done(())
     }
 
     fn claim(&self, call: Claim) -> Step<'_, Claimed> {
@@ -50,20 +62,47 @@ impl Jobs for Memory {
     }
 
     fn due(&self, shards: Vec<u16>, most: usize) -> Step<'_, Vec<Due>> {
-        let mut room = most;
-        let one = |shard: &u16| {
-            let due = self.at(*shard, |shard, now| shard.due(room, now));
-            room -= due.names.len();
-            due
-        };
-        done(shards.iter().map(one).collect())
+        let (mut left, mut post) = (Left::new(most), Vec::new());
+        let one = |shard: &u16| self.at(*shard, |shard, now| shard.due(&mut left, now, &mut post));
+        let due = shards.iter().map(one).collect();
+        self.post.send(post);
+        done(due)
     }
 
-    fn watch(&self, node: Node, lease: Duration, most: usize) -> Step<'_, Vec<u16>> {
-        done(self.watched_by(&node, lease, most))
+    fn unclaim(&self, key: Key, me: Token, id: Option<JobId>) -> Step<'_, bool> {
+        done(self.visit(&key, |visit| visit.unclaim(&me, id)))
     }
 
-    fn present(&self, node: Node, lease: Duration) -> Step<'_, usize> {
-        done(self.count_workers(node, lease))
+    fn beat(&self, node: Node, lease: Duration) -> Step<'_, Beat> {
+        done(self.beats(&node, lease))
+    }
+
+    fn tell(&self, node: Node, hint: Hint) -> Step<'_, ()> {
+        if hint.text().is_some() {
+            self.post.send(vec![Mail { to: Some(node.as_str().into()), hint }]);
+        }
+        done(())
+    }
+
+    fn list(&self, shard: u16, which: Listing, from: u64, most: usize) -> Step<'_, Listed> {
+        done(self.at(shard, |shard, now| shard.list(which, from, most, now)))
+    }
+
+    fn redrive(&self, id: JobId) -> Step<'_, Option<JobState>> {
+        let key = self.at(id.shard(), |shard, now| shard.lock_of(&id, now));
+        done(key.and_then(|key| self.visit(&key, |visit| visit.redrive(&id))))
+    }
+
+    fn purge(&self, id: JobId) -> Step<'_, bool> {
+        done(self.at(id.shard(), |shard, now| shard.purge(&id, now)))
+    }
+
+    fn tally(&self, shard: u16) -> Step<'_, Tally> {
+        done(self.at(shard, |shard, now| shard.tally(now)))
+    }
+
+    fn set_paused(&self, paused: bool) -> Step<'_, ()> {
+        self.pause(paused);
+        done(())
     }
 }

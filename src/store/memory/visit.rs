@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Rows that one step may look at: a bound on its running time, not on the line.
-const SCAN: usize = 100;
+pub(super) const SCAN: usize = 100;
 
 /// An idempotency record is kept beside the lock it is about: of another lock it is another record.
 pub(super) type RecordName = (Key, Arc<str>);
@@ -142,14 +142,19 @@ impl Visit<'_> {
         }
     }
 
+    /// Until when this job is in backoff.
+    pub(super) fn backoff(&self, job: &JobId) -> Option<u64> {
+        let (at, whose) = self.line.back.as_ref()?;
+        (whose == job && *at > self.now.ms).then_some(*at)
+    }
+
     /// First job, unless the jobs are passed over: an offer to them lapsed, the first one is in
     /// backoff, or no worker watches the shard.
     pub(super) fn jobs_head(&self) -> Option<(u64, JobId)> {
         let lapsed = self.line.park.is_some_and(|park| park <= self.now.ms);
-        let waits = self.line.back.is_some_and(|back| back > self.now.ms);
         let watched = self.facts.watcher(self.now).is_some();
-        let seen = watched && !lapsed && !waits;
-        self.line.first_job().filter(|_| seen).cloned()
+        let seen = watched && !lapsed;
+        self.line.first_job().filter(|(_, id)| seen && self.backoff(id).is_none()).cloned()
     }
 
     /// Who stands at the head of the line, and whose place that is; `None` if nobody can be served.
@@ -188,8 +193,8 @@ impl Visit<'_> {
                 None => {
                     // Hidden jobs on a free lock: a worker looks when it comes, or when the backoff is
                     // over.
-                    if !self.line.jobs.is_empty() {
-                        self.arm(self.line.back.unwrap_or(0).max(self.now.ms));
+                    if let Some((_, first)) = self.line.first_job() {
+                        self.arm(self.backoff(first).unwrap_or(self.now.ms));
                     }
                     return;
                 }
@@ -217,24 +222,6 @@ impl Visit<'_> {
         self.facts.due.set(self.key, self.now.ms);
         if let Some(node) = self.facts.watcher(self.now).cloned() {
             self.tell(&node, Hint::Work(self.key.clone(), id));
-        }
-    }
-
-    /// Takes a job out of the line for good. The job itself keeps what the status tells.
-    pub(super) fn end_job(&mut self, seq: u64, id: &JobId, bytes: u64) {
-        // A backoff is the first job's own and ends with it.
-        if self.line.first_job().is_some_and(|(_, first)| first == id) {
-            self.line.back = None;
-        }
-        self.line.jobs.remove(&(seq, id.clone()));
-        self.facts.jobs = self.facts.jobs.saturating_sub(1);
-        self.facts.bytes = self.facts.bytes.saturating_sub(bytes);
-        if self.line.jobs.is_empty() {
-            self.facts.due.remove(self.key);
-            (self.line.park, self.line.back, self.line.bytes) = (None, None, 0);
-        } else {
-            self.line.bytes = self.line.bytes.saturating_sub(bytes);
-            self.facts.due.set(self.key, self.now.ms);
         }
     }
 }

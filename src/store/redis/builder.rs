@@ -5,8 +5,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use redis::{IntoConnectionInfo as _, ProtocolVersion, io::tcp::socket2::TcpKeepalive};
 
 use super::{
-    Breaker, Charges, Combiner, Keys, Lanes, Redis, Wire,
-    script::{CALLS, CHARGE},
+    Breaker, Charges, Combiner, Enqueues, Keys, Lanes, Redis, Runs, Wire,
+    script::{CALLS, CHARGE, ENQUEUE, RUNS},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -137,7 +137,17 @@ impl StoreBuilder {
             let charges = Charges { lanes: Arc::clone(&lanes), lane, keys: keys.clone() };
             Combiner::new(charges, CHARGE.name, self.deadline)
         };
+        let runs = |lane| {
+            let runs = Runs { lanes: Arc::clone(&lanes), lane, keys: keys.clone() };
+            Combiner::new(runs, RUNS.name, self.deadline)
+        };
+        let enqueues = |lane| {
+            let enqueues = Enqueues { lanes: Arc::clone(&lanes), lane, keys: keys.clone() };
+            Combiner::new(enqueues, ENQUEUE.name, self.deadline)
+        };
         Ok(Redis {
+            enqueues: (0..self.connections).map(enqueues).collect(),
+            runs: (0..self.connections).map(runs).collect(),
             charges: (0..self.connections).map(charges).collect(),
             combiners: (0..self.connections).map(combiner).collect(),
             lanes,

@@ -65,12 +65,11 @@ impl Listener {
             let Ok(text) = std::str::from_utf8(message.get_payload_bytes()) else {
                 continue;
             };
-            let hint = if message.get_channel_name() == self.events {
-                Hint::parse_event(text)
+            if message.get_channel_name() == self.events {
+                Hint::parse_events(text).for_each(|hint| deliver(hints, Some(hint)));
             } else {
-                Hint::parse(text)
-            };
-            deliver(hints, hint);
+                deliver(hints, Hint::parse(text));
+            }
         }
         true
     }

@@ -2,7 +2,8 @@
 //!
 //! [`steps`] turns a typed step into one script call; [`call`] sends it, within the deadline, past the
 //! breaker, again where that is safe. Steps about one lock ([`ask`]) go together with others that wait
-//! ([`combine`]) over a lane's [`wire`], and so do those of quotas ([`charges`]). [`connect`] keeps the connections; [`listen`] has a connection
+//! ([`combine`]) over a lane's [`wire`], and so do those of quotas ([`charges`]) and requests
+//! that are deferred ([`enqueues`]). [`connect`] keeps the connections; [`listen`] has a connection
 //! of its own for messages.
 
 mod ask;
@@ -13,11 +14,13 @@ mod charges;
 mod combine;
 mod connect;
 mod counted;
+mod enqueues;
 mod fault;
 mod incarnation;
 mod listen;
 mod read;
 mod replicas;
+mod runs;
 mod script;
 mod steps;
 #[cfg(test)]
@@ -26,11 +29,21 @@ mod wire;
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use tokio::time::Instant;
+
 use self::{
-    ask::Ask, breaker::Breaker, charges::Charges, combine::Combiner, connect::Lanes,
-    replicas::Replicas, wire::Wire,
+    ask::Ask,
+    breaker::Breaker,
+    charges::Charges,
+    combine::Combiner,
+    connect::Lanes,
+    enqueues::Enqueues,
+    replicas::Replicas,
+    runs::{RunAsk, Runs},
+    wire::Wire,
 };
 use super::keys::Keys;
+use crate::error::Error;
 
 pub use self::builder::StoreBuilder;
 
@@ -42,6 +55,8 @@ pub(super) struct Redis {
     combiners: Vec<Combiner<Wire>>,
     /// So is this: charges go with charges.
     charges: Vec<Combiner<Charges>>,
+    runs: Vec<Combiner<Runs>>,
+    enqueues: Vec<Combiner<Enqueues>>,
     breaker: Arc<Breaker>,
     replicas: Replicas,
     keys: Keys,
@@ -53,6 +68,15 @@ impl Redis {
     fn combiner(&self, ask: &Ask) -> &Combiner<Wire> {
         // Lanes and combiners are as many.
         &self.combiners[self.lanes.of(ask.key().shard())]
+    }
+
+    /// Sends a claim or a settlement, with others that go the same way.
+    async fn ask_run(&self, ask: RunAsk) -> Result<redis::Value, Error> {
+        self.pass(script::RUNS.name)?;
+        let until = Instant::now() + self.deadline;
+        let outcome = self.runs[self.lanes.of(ask.key().shard())].call(ask, until).await;
+        self.note(&outcome);
+        outcome.map(|answer| answer.first)
     }
 }
 

@@ -58,12 +58,40 @@ script!(
     repeatable: true
 );
 job_script!(ENQUEUE, "enqueue");
-job_script!(CLAIM, "claim");
-job_script!(SETTLE, "settle");
+script!(
+    RUNS,
+    "runs",
+    concat!(
+        include_str!("../lua/line.lua"),
+        include_str!("../lua/jobs.lua"),
+        include_str!("../lua/ends.lua"),
+        include_str!("../lua/claim.lua"),
+        include_str!("../lua/settle.lua"),
+        include_str!("../lua/runs.lua")
+    ),
+    repeatable: true
+);
+script!(
+    JOB,
+    "job",
+    concat!(include_str!("../lua/view.lua"), include_str!("../lua/job.lua")),
+    repeatable: true
+);
+script!(
+    LIST,
+    "list",
+    concat!(include_str!("../lua/view.lua"), include_str!("../lua/list.lua")),
+    repeatable: true
+);
+job_script!(REDRIVE, "redrive");
+script!(PURGE, "purge", include_str!("../lua/purge.lua"), repeatable: true);
+script!(TALLY, "tally", include_str!("../lua/tally.lua"), repeatable: true);
 job_script!(CANCEL, "cancel");
+job_script!(DIRECT, "direct");
+job_script!(DUE, "due");
 script!(RENEW, "renew", include_str!("../lua/renew.lua"), repeatable: true);
-script!(DUE, "due", include_str!("../lua/due.lua"), repeatable: true);
-script!(WATCH, "watch", include_str!("../lua/watch.lua"), repeatable: true);
+script!(BEAT, "beat", include_str!("../lua/beat.lua"), repeatable: true);
+script!(PAUSE, "pause", include_str!("../lua/pause.lua"), repeatable: true);
 script!(PRESENT, "present", include_str!("../lua/present.lua"), repeatable: true);
 // A charge that may have run is never sent again: it would be charged twice.
 script!(

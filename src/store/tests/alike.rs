@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::future::{join_all, join3};
+use futures_util::future::{join, join_all, join3};
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
@@ -24,7 +24,10 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{Acquired, Charged, Claimed, JobView, Mode, Run, State},
+    store::backend::{
+        Acquired, Charged, Claimed, JobId, JobView, Listed, Listing, Mode, Past, Run, SettledRun,
+        State, Tally,
+    },
 };
 
 /// Most real time of one run, and by how much what is left of a time may differ.
@@ -49,6 +52,10 @@ fn apart(reply: Reply) -> (Reply, Vec<Duration>) {
         Reply::Claimed(Claimed::Claimed(run)) => {
             let plain = Run { fence: 0, accepted_us: 0, ..run };
             (Reply::Claimed(Claimed::Claimed(plain)), vec![])
+        }
+        Reply::Settled(SettledRun::Stands(Some(run))) => {
+            let plain = Run { fence: 0, accepted_us: 0, ..run };
+            (Reply::Settled(SettledRun::Stands(Some(plain))), vec![])
         }
         Reply::Claimed(Claimed::Busy(left)) => (Reply::Claimed(Claimed::Busy(zero)), vec![left]),
         Reply::Claimed(Claimed::Later(left)) => (Reply::Claimed(Claimed::Later(zero)), vec![left]),
@@ -90,9 +97,29 @@ fn near(a: &[Duration], b: &[Duration]) -> bool {
 /// What is left behind, as far as a client can see it.
 #[derive(Debug, PartialEq)]
 struct Seen {
-    heads: Vec<Option<crate::store::JobId>>,
+    heads: Vec<Option<JobId>>,
     due: Vec<Vec<Key>>,
     jobs: Vec<Option<JobView>>,
+    dead: Vec<Vec<JobId>>,
+    tally: Vec<Tally>,
+}
+
+/// When things happened apart: of a run are left its number and its outcome.
+fn plain_job(job: JobView) -> JobView {
+    let plain = |run: &String| {
+        let mut words = run.splitn(4, ' ');
+        let number = words.next().unwrap_or_default().to_owned();
+        number + " " + words.nth(2).unwrap_or_default()
+    };
+    let past = Past {
+        accepted_us: 0,
+        began_us: job.past.began_us.min(1),
+        ended_us: job.past.ended_us.min(1),
+        due_in: job.past.due_in.map(|_| Duration::ZERO),
+        runs: job.past.runs.iter().map(plain).collect(),
+        ..job.past
+    };
+    JobView { past, ..job }
 }
 
 /// Besides, when something comes due. The calls go out together: real time is short here.
@@ -100,14 +127,19 @@ async fn see(rig: &Rig, clients: &Clients) -> (Seen, Vec<Duration>) {
     let keys = clients.keys.each_ref();
     let heads = keys.map(|key| rig.heads(std::slice::from_ref(key)));
     let due = keys.map(|key| rig.due(key.shard(), 10));
-    let jobs = clients.jobs.iter().rev().take(3).map(|id| rig.job(id));
+    let jobs = clients.jobs.iter().rev().take(4).map(|id| rig.backend().job(id.clone()));
+    let dead = keys.map(|key| rig.list(key.shard(), Listing::Dead, 0, 3));
+    let tally = keys.map(|key| rig.tally(key.shard()));
     let (heads, due, jobs) = join3(join_all(heads), join_all(due), join_all(jobs)).await;
+    let (dead, tally) = join(join_all(dead), join_all(tally)).await;
     let next = due.iter().filter_map(|due| due.next).collect();
     let mut names: Vec<_> = due.into_iter().map(|due| due.names).collect();
     // Those of the same moment have no order.
     names.iter_mut().for_each(|names| names.sort());
-    let seen = Seen { heads: heads.concat(), due: names, jobs };
-    (seen, next)
+    let jobs = jobs.into_iter().map(|job| job.unwrap().map(plain_job)).collect();
+    let ids = |listed: Listed| listed.jobs.into_iter().map(|(id, _)| id).collect();
+    let dead = dead.into_iter().map(ids).collect();
+    (Seen { heads: heads.concat(), due: names, jobs, dead, tally }, next)
 }
 
 /// The sequence a reply tells.
@@ -165,10 +197,10 @@ async fn play(one_shard: bool, modes: &[Mode], made: &[Move], end: &[Move]) -> b
 
 /// Nobody waits any more; a worker ends all jobs; then what they leave ends.
 fn end() -> Vec<Move> {
-    let mut end = vec![Move::Pass(100)];
+    let mut end = vec![Move::Pause(false), Move::Pass(100)];
     for lock in 0..LOCKS {
         for _ in 0..4 {
-            end.extend([Move::Claim(lock, 5), Move::Settle(0, done())]);
+            end.extend([Move::Claim(lock, 5), Move::Settle(0, done(), None)]);
         }
     }
     end.push(Move::Pass(700));

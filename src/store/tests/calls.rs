@@ -6,8 +6,8 @@ use super::rig::Rig;
 use crate::{
     Key,
     store::backend::{
-        Acquire, Acquired, Charge, Charged, Claim, Claimed, Enqueue, Enqueued, GaveBack, JobId,
-        JobState, Mode, Node, Renewal, Settle, Token,
+        Acquire, Acquired, Beat, Charge, Charged, Claim, Claimed, Enqueue, Enqueued, GaveBack,
+        JobId, JobState, Mode, Node, Renewal, Settle, SettledRun, Token,
     },
 };
 
@@ -25,8 +25,11 @@ pub(super) enum Call {
     Settle(Settle),
     Cancel(JobId),
     Charge(Charge),
-    Watch(Node, Duration, usize),
-    Present(Node, Duration),
+    Beat(Node, Duration),
+    Pause(bool),
+    Unclaim(Key, Token, Option<JobId>),
+    Redrive(JobId),
+    Purge(JobId),
     Pass(Duration),
 }
 
@@ -39,11 +42,14 @@ pub(super) enum Reply {
     Renewed(Vec<bool>),
     Enqueued(Enqueued),
     Claimed(Claimed),
-    Settled(bool),
+    Settled(SettledRun),
     Cancelled(Option<JobState>),
     Charged(Charged),
-    Watched(Vec<u16>),
-    Present(usize),
+    Beaten(Beat),
+    Paused,
+    Unclaimed(bool),
+    Redriven(Option<JobState>),
+    Purged(bool),
     Passed,
 }
 
@@ -62,11 +68,23 @@ impl Call {
             Self::Renew(item) => Reply::Renewed(rig.renew(vec![item]).await),
             Self::Enqueue(call) => Reply::Enqueued(rig.enqueue(call).await),
             Self::Claim(call) => Reply::Claimed(rig.claim(call).await),
-            Self::Settle(call) => Reply::Settled(rig.settle(call).await),
+            Self::Settle(call) => Reply::Settled(rig.settle_and_run(call).await),
             Self::Cancel(id) => Reply::Cancelled(rig.cancel(&id).await),
             Self::Charge(call) => Reply::Charged(rig.charge(call).await),
-            Self::Watch(node, lease, most) => Reply::Watched(rig.watch(&node, lease, most).await),
-            Self::Present(node, lease) => Reply::Present(rig.present(&node, lease).await),
+            Self::Beat(node, lease) => {
+                let mut beat = rig.beat(&node, lease).await;
+                beat.others.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
+                Reply::Beaten(beat)
+            }
+            Self::Pause(paused) => {
+                rig.pause(paused).await;
+                Reply::Paused
+            }
+            Self::Unclaim(key, me, id) => {
+                Reply::Unclaimed(rig.unclaim(&key, &me, id.as_ref()).await)
+            }
+            Self::Redrive(id) => Reply::Redriven(rig.redrive(&id).await),
+            Self::Purge(id) => Reply::Purged(rig.purge(&id).await),
             Self::Pass(time) => {
                 rig.advance(time).await;
                 Reply::Passed

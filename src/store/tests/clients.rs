@@ -12,7 +12,7 @@ use crate::{
     store::{
         backend::{
             Acquire, Acquired, Caps, Claim, Claimed, Enqueue, Enqueued, JobId, JobPolicy, Mode,
-            Node, Renewal, Settle, Token,
+            NextRun, Node, Renewal, Settle, SettledRun, Token,
         },
         rate,
     },
@@ -79,6 +79,7 @@ pub(super) struct Clients {
     /// Who were last told that they have the lock.
     held: [Vec<Token>; LOCKS],
     latest: Option<Enqueue>,
+    settlement: Option<Settle>,
 }
 
 impl Clients {
@@ -107,6 +108,7 @@ impl Clients {
             runs: Vec::new(),
             held: [const { Vec::new() }; LOCKS],
             latest: None,
+            settlement: None,
         }
     }
 
@@ -159,10 +161,21 @@ impl Clients {
                 let run = latest(&self.runs, run)?;
                 Call::Claim(Claim { lease, ..run })
             }
-            Move::Settle(run, verdict) => {
+            Move::Settle(run, verdict, next) => {
                 let Claim { key, id, me, .. } = latest(&self.runs, run)?;
-                Call::Settle(Settle { key, id, me, verdict, next: None })
+                let next = next.map(|k| {
+                    let Claim { me, lease, retention, .. } = self.claim(&key, id.clone(), k);
+                    NextRun { me, lease, retention }
+                });
+                Call::Settle(Settle { key, id, me, verdict, next })
             }
+            Move::SettleAgain => Call::Settle(self.settlement.clone()?),
+            Move::Unclaim(run, known) => {
+                let Claim { key, id, me, .. } = latest(&self.runs, run)?;
+                Call::Unclaim(key, me, known.then_some(id))
+            }
+            Move::Redrive(job) => Call::Redrive(latest(&self.jobs, job)?),
+            Move::Purge(job) => Call::Purge(latest(&self.jobs, job)?),
             Move::LeaveRun(run) => {
                 let Claim { key, me, .. } = latest(&self.runs, run)?;
                 Call::Release(key, me, Mode::Exclusive)
@@ -175,9 +188,9 @@ impl Clients {
             Move::Charge(items) => {
                 Call::Charge(together(items.iter().map(|i| self.charge(*i)).collect()))
             }
-            Move::Watch(node, k, most) => Call::Watch(self.nodes[node].clone(), time(k), most),
-            Move::Present(node, 0) => Call::Present(self.nodes[node].clone(), Duration::ZERO),
-            Move::Present(node, k) => Call::Present(self.nodes[node].clone(), time(k)),
+            Move::Beat(node, 0) => Call::Beat(self.nodes[node].clone(), Duration::ZERO),
+            Move::Beat(node, k) => Call::Beat(self.nodes[node].clone(), time(k)),
+            Move::Pause(paused) => Call::Pause(paused),
             Move::Pass(seconds) => Call::Pass(Duration::from_secs(seconds)),
         })
     }
@@ -199,6 +212,15 @@ impl Clients {
                     self.jobs.push(call.id.clone());
                 }
                 self.latest = Some(call.clone());
+            }
+            (Call::Settle(call), Reply::Settled(reply)) => {
+                self.settlement = Some(call.clone());
+                if let (Some(next), SettledRun::Stands(Some(run))) = (&call.next, reply) {
+                    let NextRun { me, lease, retention } = next.clone();
+                    let (key, id) = (call.key.clone(), run.id.clone());
+                    self.runs.retain(|run| run.me != me);
+                    self.runs.push(Claim { key, id, me, lease, retention });
+                }
             }
             (Call::Claim(call), Reply::Claimed(Claimed::Claimed(_))) => {
                 self.runs.retain(|run| run.me != call.me);

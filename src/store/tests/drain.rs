@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{ACCEPT_WINDOW, Acquired, Claim, Claimed, Mode, Node, Token},
+    store::backend::{ACCEPT_WINDOW, Acquired, Claim, Claimed, Mode, Node, SettledRun, Token},
 };
 
 /// How soon those who live are served: the lease of a dead holder is over, dead places have cost an accept
@@ -66,6 +66,7 @@ pub(super) async fn drain(rig: &Rig, clients: &mut Clients, model: &mut Model, c
         planned: 0,
         now: Duration::ZERO,
     };
+    drain.step(Call::Pause(false)).await;
     drain.begin(crashed);
     let watch_ends = drain.watch_ends();
     loop {
@@ -113,9 +114,10 @@ impl Drain<'_> {
 
     /// When the last shard that a dead worker watches is free.
     fn watch_ends(&self) -> Duration {
-        let locks = self.model.locks.values();
-        let ends = locks.map(|lock| lock.watched_until.saturating_sub(lock.now));
-        Duration::from_millis(ends.max().unwrap_or(0))
+        let locks = self.model.locks.values().map(|lock| lock.watched_until);
+        let others = self.model.workers.values().copied();
+        let ends = locks.chain(others).max().unwrap_or(0);
+        Duration::from_millis(ends.saturating_sub(self.model.now))
     }
 
     async fn step(&mut self, call: Call) -> Reply {
@@ -156,9 +158,9 @@ impl Drain<'_> {
     }
 
     async fn beat(&mut self) {
-        let watch = Call::Watch(self.worker.clone(), WATCH, 64);
-        if let Reply::Watched(mine) = self.step(watch).await {
-            self.mine = mine;
+        let beat = Call::Beat(self.worker.clone(), WATCH);
+        if let Reply::Beaten(beat) = self.step(beat).await {
+            self.mine = beat.mine;
         }
         let mut shards: Vec<u16> = self.clients.keys.iter().map(Key::shard).collect();
         shards.dedup();
@@ -212,7 +214,8 @@ impl Drain<'_> {
     async fn settle(&mut self, run: Claim) {
         let Claim { key, id, me, .. } = run;
         let verdict = settled(&key, &id, &me, done());
-        assert_eq!(self.step(Call::Settle(verdict)).await, Reply::Settled(true));
+        let stands = Reply::Settled(SettledRun::Stands(None));
+        assert_eq!(self.step(Call::Settle(verdict)).await, stands);
         self.plan(ACCEPT_WINDOW, Next::Due(key.shard()));
     }
 

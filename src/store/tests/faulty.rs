@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
@@ -11,11 +12,11 @@ use crate::{
     store::{
         Store,
         backend::{
-            Acquire, Acquired, Backend, Charge, Charged, Claim, Claimed, Counter, Due, Enqueue,
-            Enqueued, GaveBack, JobId, JobState, JobView, Jobs, Mode, Node, Renewal, Settle,
-            SettleCharge, SettledRun, State, Step, Token,
+            Acquire, Acquired, Backend, Beat, Charge, Charged, Claim, Claimed, Counter, Direct,
+            Due, Enqueue, Enqueued, GaveBack, JobId, JobState, JobView, Jobs, Listed, Listing,
+            Mode, Node, Renewal, Settle, SettleCharge, SettledRun, State, Step, Tally, Token,
         },
-        hints::Hints,
+        hints::{Hint, Hints},
         memory::Memory,
     },
 };
@@ -190,6 +191,14 @@ impl Jobs for Faulty {
         self.call("enqueue", |memory| memory.enqueue(call))
     }
 
+    fn begin_direct(&self, call: Direct) -> Step<'_, Option<JobId>> {
+        self.call("begin_direct", |memory| memory.begin_direct(call))
+    }
+
+    fn end_direct(&self, call: Direct, response: Option<Bytes>) -> Step<'_, ()> {
+        self.call("end_direct", |memory| memory.end_direct(call, response))
+    }
+
     fn claim(&self, call: Claim) -> Step<'_, Claimed> {
         self.call("claim", |memory| memory.claim(call))
     }
@@ -206,7 +215,7 @@ impl Jobs for Faulty {
         self.call("job", |memory| memory.job(id))
     }
 
-    fn envelope(&self, id: JobId) -> Step<'_, Option<bytes::Bytes>> {
+    fn envelope(&self, id: JobId) -> Step<'_, Option<Bytes>> {
         self.call("envelope", |memory| memory.envelope(id))
     }
 
@@ -222,12 +231,36 @@ impl Jobs for Faulty {
         self.call("due", move |memory| memory.due(shards, most))
     }
 
-    fn watch(&self, node: Node, lease: Duration, most: usize) -> Step<'_, Vec<u16>> {
-        self.call("watch", move |memory| memory.watch(node, lease, most))
+    fn unclaim(&self, key: crate::Key, me: Token, id: Option<JobId>) -> Step<'_, bool> {
+        self.call("unclaim", move |memory| memory.unclaim(key, me, id))
     }
 
-    fn present(&self, node: Node, lease: Duration) -> Step<'_, usize> {
-        self.call("present", move |memory| memory.present(node, lease))
+    fn beat(&self, node: Node, lease: Duration) -> Step<'_, Beat> {
+        self.call("beat", move |memory| memory.beat(node, lease))
+    }
+
+    fn tell(&self, node: Node, hint: Hint) -> Step<'_, ()> {
+        self.call("tell", move |memory| memory.tell(node, hint))
+    }
+
+    fn list(&self, shard: u16, which: Listing, from: u64, most: usize) -> Step<'_, Listed> {
+        self.call("list", move |memory| memory.list(shard, which, from, most))
+    }
+
+    fn redrive(&self, id: JobId) -> Step<'_, Option<JobState>> {
+        self.call("redrive", |memory| memory.redrive(id))
+    }
+
+    fn purge(&self, id: JobId) -> Step<'_, bool> {
+        self.call("purge", |memory| memory.purge(id))
+    }
+
+    fn tally(&self, shard: u16) -> Step<'_, Tally> {
+        self.call("tally", move |memory| memory.tally(shard))
+    }
+
+    fn set_paused(&self, paused: bool) -> Step<'_, ()> {
+        self.call("set_paused", move |memory| memory.set_paused(paused))
     }
 }
 

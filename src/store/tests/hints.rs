@@ -56,9 +56,15 @@ impl Ear {
         Token::new(&self.node)
     }
 
+    /// But that workers have come.
     async fn next(&mut self) -> Hint {
-        let next = timeout(PATIENCE, self.work.recv()).await;
-        next.expect("no hint came").unwrap()
+        loop {
+            let next = timeout(PATIENCE, self.work.recv()).await;
+            match next.expect("no hint came").unwrap() {
+                Hint::Workers => {}
+                hint => return hint,
+            }
+        }
     }
 }
 
@@ -101,7 +107,7 @@ async fn a_moved_offer_is_told_to_the_next(rig: &Rig) {
 async fn the_watcher_is_told_of_an_offered_job(rig: &Rig) {
     let (key, holder) = (key(), stranger());
     let mut worker = Ear::new(rig).await;
-    rig.watch(&worker.node, LONG, 64).await;
+    rig.beat(&worker.node, LONG).await;
     let first = rig.put_off(&key).await;
     assert_eq!(worker.next().await, Hint::Work(key.clone(), first.clone()));
     let run = worker.token();
@@ -120,7 +126,7 @@ async fn the_watcher_is_told_of_an_earlier_due_time(rig: &Rig) {
     let mut worker = Ear::new(rig).await;
     rig.hold(&key, &holder).await;
     let id = rig.put_off(&key).await;
-    rig.watch(&worker.node, LONG, 64).await;
+    rig.beat(&worker.node, LONG).await;
     rig.release(&key, &holder).await;
     assert_eq!(worker.next().await, Hint::Work(key.clone(), id.clone()));
     rig.start(&key, &id, &run).await;
@@ -227,7 +233,7 @@ async fn each_holders_process_is_told_once_of_who_joins(rig: &Rig) {
 async fn every_reader_that_is_let_in_is_told(rig: &Rig) {
     let (key, run) = (key(), stranger());
     let ears = [Ear::new(rig).await, Ear::new(rig).await];
-    rig.watch(&Node::new(), LONG, 64).await;
+    rig.beat(&Node::new(), LONG).await;
     for step in ["release", "downgrade", "leave", "cancel", "settle"] {
         let (holder, before) = (stranger(), stranger());
         let mut job = None;

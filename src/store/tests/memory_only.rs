@@ -83,7 +83,7 @@ async fn ended_jobs_and_records_are_swept_by_later_steps() {
         let verdict = Verdict::Done { response, retention: SHORT };
         assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
     }
-    assert_eq!(rig.stored(), 2 * MANY, "jobs and records");
+    assert_eq!(rig.stored(), 3 * MANY, "jobs, records, and that they are done");
     rig.pass(SHORT).await;
     go_on(&rig).await;
     assert_eq!(rig.stored(), 0);

@@ -22,7 +22,7 @@ use crate::{
     key::SHARDS,
     store::{
         Item, Rule,
-        backend::{Charge, Charged, JobId, Mode, Node},
+        backend::{Beat, Charge, Charged, JobId, Mode, Node},
     },
 };
 
@@ -33,7 +33,8 @@ pub(super) struct Model {
     /// By policy, subject and tag: spent, and the end.
     windows: HashMap<(Arc<str>, Key, Key), (u64, u64)>,
     watch: HashMap<u16, (Node, u64)>,
-    workers: HashMap<Node, u64>,
+    pub(super) workers: HashMap<Node, u64>,
+    paused: bool,
 }
 
 impl Model {
@@ -46,6 +47,7 @@ impl Model {
             windows: HashMap::new(),
             watch: HashMap::new(),
             workers: HashMap::new(),
+            paused: false,
         };
         model.pass(Duration::ZERO);
         model
@@ -57,6 +59,10 @@ impl Model {
 
     fn lock(&mut self, key: &Key) -> &mut Truth {
         self.locks.get_mut(key).expect("a lock of the model")
+    }
+
+    fn lock_of(&mut self, id: &JobId) -> Option<&mut Truth> {
+        self.locks.values_mut().find(|lock| lock.view(id).is_some())
     }
 
     pub(super) fn check(&mut self, call: &Call, reply: &Reply) {
@@ -81,19 +87,30 @@ impl Model {
                 self.lock(&c.key).enqueued(c, r, (jobs, bytes));
             }
             (Call::Claim(c), Reply::Claimed(r)) => self.lock(&c.key).claimed(c, r),
-            (Call::Settle(c), Reply::Settled(r)) => self.lock(&c.key).settled(c, *r),
-            (Call::Cancel(id), Reply::Cancelled(r)) => {
-                let lock = self.locks.values_mut().find(|lock| lock.view(id).is_some());
-                match lock {
-                    Some(lock) => lock.cancelled(id, LONG, *r),
-                    None => assert_eq!(*r, None),
+            (Call::Settle(c), Reply::Settled(r)) => self.lock(&c.key).settled(c, r),
+            (Call::Unclaim(key, me, id), Reply::Unclaimed(r)) => {
+                self.lock(key).unclaimed(me, id.as_ref(), *r);
+            }
+            (Call::Redrive(id), Reply::Redriven(r)) => match self.lock_of(id) {
+                Some(lock) => lock.redriven(id, *r),
+                None => assert_eq!(*r, None),
+            },
+            (Call::Purge(id), Reply::Purged(r)) => match self.lock_of(id) {
+                Some(lock) => lock.purged(id, *r),
+                None => assert!(!r),
+            },
+            (Call::Cancel(id), Reply::Cancelled(r)) => match self.lock_of(id) {
+                Some(lock) => lock.cancelled(id, LONG, *r),
+                None => assert_eq!(*r, None),
+            },
+            (Call::Charge(c), Reply::Charged(r)) => self.charged(c, r),
+            (Call::Beat(node, lease), Reply::Beaten(r)) => self.beaten(node, *lease, r),
+            (Call::Pause(paused), Reply::Paused) => {
+                self.paused = *paused;
+                if *paused {
+                    self.watch.clear();
                 }
             }
-            (Call::Charge(c), Reply::Charged(r)) => self.charged(c, r),
-            (Call::Watch(node, lease, most), Reply::Watched(mine)) => {
-                self.watched(node, *lease, *most, mine);
-            }
-            (Call::Present(node, lease), Reply::Present(n)) => self.present(node, *lease, *n),
             (Call::Pass(time), Reply::Passed) => self.pass(*time),
             other => panic!("no reply to that call: {other:?}"),
         }
@@ -114,7 +131,7 @@ impl Model {
         }
         for (key, lock) in &mut self.locks {
             let watch = self.watch.get(&key.shard());
-            let live = watch.filter(|(_, until)| *until >= self.now);
+            let live = watch.filter(|(_, until)| *until > self.now);
             lock.watched = live.is_some();
             // Given up: what was offered just before is still offered.
             let ended = lock.watched_until.min(self.now);
@@ -180,25 +197,30 @@ impl Model {
         }
     }
 
-    fn watched(&mut self, node: &Node, lease: Duration, most: usize, mine: &[u16]) {
+    fn beaten(&mut self, node: &Node, lease: Duration, reply: &Beat) {
         let now = self.now;
-        self.watch.retain(|_, (watcher, until)| *until >= now && watcher != node);
+        self.workers.retain(|other, until| *until > now && other != node);
+        let mut others = Vec::from_iter(self.workers.keys().cloned());
+        others.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
+        assert_eq!((&reply.others, reply.paused), (&others, self.paused));
+        let mut most = 0;
+        if !lease.is_zero() {
+            self.workers.insert(node.clone(), self.after(lease));
+            most = usize::from(SHARDS).div_ceil(self.workers.len());
+        }
+        self.watch.retain(|_, (watcher, until)| *until > now && watcher != node);
         let room = usize::from(SHARDS) - self.watch.len();
-        assert_eq!(mine.len(), most.min(room));
-        for shard in mine {
+        assert_eq!(reply.mine.len(), if self.paused { 0 } else { most.min(room) });
+        for shard in &reply.mine {
             let watch = (node.clone(), self.after(lease));
             let other = self.watch.insert(*shard, watch);
             assert!(other.is_none(), "a shard has two watchers");
         }
-    }
-
-    fn present(&mut self, node: &Node, lease: Duration, number: usize) {
-        let now = self.now;
-        self.workers.retain(|other, until| *until > now && other != node);
-        if !lease.is_zero() {
-            self.workers.insert(node.clone(), self.after(lease));
+        for (key, lock) in &self.locks {
+            if reply.mine.contains(&key.shard()) && lock.pending().next().is_some() {
+                assert!(reply.busy.contains(&key.shard()), "there are jobs in it");
+            }
         }
-        assert_eq!(number, self.workers.len());
     }
 
     /// What the store shows of every job, and what it counts.
@@ -206,7 +228,8 @@ impl Model {
         for (key, lock) in &self.locks {
             let ids: BTreeSet<JobId> = lock.jobs.iter().map(|job| job.id.clone()).collect();
             for id in ids {
-                assert_eq!(rig.job(&id).await, lock.view(&id));
+                let told = rig.backend().job(id.clone()).await.unwrap();
+                assert_eq!(told, lock.view(&id));
             }
             assert_eq!(rig.embedded().counted(key), self.counted(key));
         }

@@ -37,13 +37,21 @@ pub(super) enum Move {
     ClaimAgain(usize, u64),
     /// Some job, whether or not it is the first.
     ClaimAny(usize, u64),
-    Settle(usize, Verdict),
+    /// With the next run of the line or without.
+    Settle(usize, Verdict, Next),
+    /// The latest settlement again, however late.
+    SettleAgain,
+    /// The undo of a claim, by its job or without.
+    Unclaim(usize, bool),
+    Redrive(usize),
+    Purge(usize),
     LeaveRun(usize),
     RenewRun(usize, u64),
     Cancel(usize),
     Charge(Vec<Item>),
-    Watch(usize, u64, usize),
-    Present(usize, u64),
+    /// 0: it leaves.
+    Beat(usize, u64),
+    Pause(bool),
     Pass(u64),
 }
 
@@ -111,14 +119,18 @@ fn any_move() -> impl Strategy<Value = Move> {
         7 => (lock(), lease()).prop_map(|(lock, k)| Move::Claim(lock, k)),
         2 => (recent(), lease()).prop_map(|(run, k)| Move::ClaimAgain(run, k)),
         1 => (recent(), lease()).prop_map(|(job, k)| Move::ClaimAny(job, k)),
-        8 => (recent(), verdict()).prop_map(|(run, verdict)| Move::Settle(run, verdict)),
+        8 => (recent(), verdict(), next())
+            .prop_map(|(run, verdict, next)| Move::Settle(run, verdict, next)),
+        2 => Just(Move::SettleAgain),
+        1 => (recent(), any::<bool>()).prop_map(|(run, known)| Move::Unclaim(run, known)),
+        2 => recent().prop_map(Move::Redrive),
+        1 => recent().prop_map(Move::Purge),
         1 => recent().prop_map(Move::LeaveRun),
         1 => (recent(), lease()).prop_map(|(run, k)| Move::RenewRun(run, k)),
         2 => recent().prop_map(Move::Cancel),
         2 => prop::collection::vec(charge, 1..4).prop_map(Move::Charge),
-        2 => (0..NODES, 6..30_u64, prop::sample::select(vec![0, 32, 64, 64, 64]))
-            .prop_map(|(node, k, most)| Move::Watch(node, k, most)),
-        1 => (0..NODES, 0..8_u64).prop_map(|(node, k)| Move::Present(node, k)),
+        3 => (0..NODES, 0..30_u64).prop_map(|(node, k)| Move::Beat(node, k)),
+        1 => prop::bool::weighted(0.3).prop_map(Move::Pause),
         5 => (1..5_u64).prop_map(Move::Pass),
     ]
 }
@@ -135,6 +147,13 @@ fn job() -> impl Strategy<Value = Job> {
             record,
         },
     )
+}
+
+/// The lease of the run that goes along with a settlement.
+pub(super) type Next = Option<u64>;
+
+fn next() -> impl Strategy<Value = Next> {
+    prop::option::of(0..6_u64)
 }
 
 fn verdict() -> impl Strategy<Value = Verdict> {

@@ -69,17 +69,15 @@ mod by_hand {
     }
 
     #[tokio::test]
-    async fn a_watch_that_lost_its_ttl_gets_it_back() {
+    async fn a_watch_that_says_nothing_is_free() {
         let rig = Rig::redis().await;
-        let (gone, here) = (Node::new(), Node::new());
-        assert_eq!(rig.watch(&gone, SHORT, 64).await.len(), 64);
-        for shard in 0..64 {
-            let watch = format!("{{{shard}}}:watch");
-            assert_eq!(rig.server().raw::<i64>("PERSIST", &watch, &[]).await, 1);
-        }
-        assert_eq!(rig.watch(&here, SHORT, 64).await, [0; 0]);
-        rig.pass(SHORT).await;
-        assert_eq!(rig.watch(&here, SHORT, 64).await.len(), 64);
+        let watch = of_shard(&key(), "watch");
+        rig.server().raw::<()>("SET", &watch, &["nobody"]).await;
+        let id = rig.put_off(&key()).await;
+        rig.hold(&key(), &stranger()).await;
+        assert!(!rig.job(&id).await.unwrap().watched);
+        assert_eq!(rig.beat(&Node::new(), SHORT).await.mine.len(), 64);
+        assert!(rig.job(&id).await.unwrap().watched);
     }
 
     #[tokio::test]

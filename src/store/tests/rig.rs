@@ -16,9 +16,10 @@ use crate::{
     store::{
         Store,
         backend::{
-            ACCEPT_WINDOW, Acquire, Acquired, Backend, Caps, Charge, Charged, Claim, Claimed,
-            Enqueue, Enqueued, GaveBack, JobId, JobPolicy, JobState, JobView, Mode, Node, Past,
-            Renewal, Settle, SettleCharge, SettledRun, State, Step, Token, Verdict,
+            ACCEPT_WINDOW, Acquire, Acquired, Backend, Beat, Caps, Charge, Charged, Claim, Claimed,
+            Enqueue, Enqueued, GaveBack, JobId, JobPolicy, JobState, JobView, Listed, Listing,
+            Mode, NextRun, Node, Past, Renewal, Settle, SettleCharge, SettledRun, State, Step,
+            Tally, Token, Verdict,
         },
         hints::Hints,
         memory::Memory,
@@ -228,12 +229,32 @@ impl Rig {
         Looked { names: due.names.into_iter().map(|(name, _)| name).collect(), next: due.next }
     }
 
-    pub(super) async fn watch(&self, node: &Node, lease: Duration, most: usize) -> Vec<u16> {
-        self.backend().watch(node.clone(), lease, most).await.unwrap()
+    pub(super) async fn beat(&self, node: &Node, lease: Duration) -> Beat {
+        self.backend().beat(node.clone(), lease).await.unwrap()
     }
 
-    pub(super) async fn present(&self, node: &Node, lease: Duration) -> usize {
-        self.backend().present(node.clone(), lease).await.unwrap()
+    pub(super) async fn pause(&self, paused: bool) {
+        self.backend().set_paused(paused).await.unwrap();
+    }
+
+    pub(super) async fn unclaim(&self, key: &Key, me: &Token, id: Option<&JobId>) -> bool {
+        self.backend().unclaim(key.clone(), me.clone(), id.cloned()).await.unwrap()
+    }
+
+    pub(super) async fn redrive(&self, id: &JobId) -> Option<JobState> {
+        self.backend().redrive(id.clone()).await.unwrap()
+    }
+
+    pub(super) async fn purge(&self, id: &JobId) -> bool {
+        self.backend().purge(id.clone()).await.unwrap()
+    }
+
+    pub(super) async fn tally(&self, shard: u16) -> Tally {
+        self.backend().tally(shard).await.unwrap()
+    }
+
+    pub(super) async fn list(&self, shard: u16, which: Listing, from: u64, most: usize) -> Listed {
+        self.backend().list(shard, which, from, most).await.unwrap()
     }
 
     pub(super) async fn ping(&self) {
@@ -295,7 +316,7 @@ impl Rig {
     /// A worker that watches every shard.
     pub(super) async fn worker(&self) -> Node {
         let node = Node::new();
-        assert_eq!(self.watch(&node, LONG, 64).await.len(), 64);
+        assert_eq!(self.beat(&node, LONG).await.mine.len(), 64);
         node
     }
 }
@@ -384,6 +405,10 @@ pub(super) fn visit(key: &Key, id: &JobId, me: &Token) -> Claim {
 
 pub(super) fn settled(key: &Key, id: &JobId, me: &Token, verdict: Verdict) -> Settle {
     Settle { key: key.clone(), id: id.clone(), me: me.clone(), verdict, next: None }
+}
+
+pub(super) fn next_run(me: &Token) -> NextRun {
+    NextRun { me: me.clone(), lease: LONG, retention: LONG }
 }
 
 pub(super) fn done() -> Verdict {

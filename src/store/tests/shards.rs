@@ -4,13 +4,15 @@ use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     on_every_store,
-    rig::{LONG, Rig, SHORT, ask, fixed, key, neighbours, stranger, together},
+    rig::{
+        LONG, Rig, SHORT, ask, done, fixed, key, neighbours, next_run, settled, stranger, together,
+    },
 };
 use crate::{
     Key,
     store::{
         Charge, Item,
-        backend::{Acquire, Node},
+        backend::{ACCEPT_WINDOW, Acquire, Beat, Node, Settle, SettledRun},
     },
 };
 
@@ -23,10 +25,11 @@ on_every_store!(
     no_charge_is_admitted,
     a_counter_named_twice_is_charged_twice,
     workers_divide_the_shards,
-    a_worker_gives_up_what_is_too_much,
+    a_worker_leaves_its_shards_to_the_others,
     a_dead_workers_shards_are_free,
-    present_workers_are_counted,
-    a_short_lease_does_not_end_a_long_one,
+    living_workers_know_each_other,
+    a_paused_queue_has_no_watcher,
+    a_beat_names_the_shards_with_work,
     due_names_what_is_due_and_when_the_next_is,
 );
 
@@ -130,58 +133,106 @@ async fn a_counter_named_twice_is_charged_twice(rig: &Rig) {
     assert!(charged.states.iter().all(|state| in_the_longer(state.reset)), "{charged:?}");
 }
 
-async fn workers_divide_the_shards(rig: &Rig) {
-    let (a, b, c) = (Node::new(), Node::new(), Node::new());
-    let mine = rig.watch(&a, LONG, 32).await;
-    let theirs = rig.watch(&b, LONG, 32).await;
-    assert_eq!((mine.len(), theirs.len()), (32, 32));
-    let all: BTreeSet<u16> = mine.iter().chain(&theirs).copied().collect();
-    assert_eq!(all.len(), 64, "a shard has two watchers");
-    assert_eq!(rig.watch(&c, LONG, 64).await, [0; 0]);
-    assert_eq!(rig.watch(&a, LONG, 64).await, mine, "its own, extended");
+/// Each worker's shards, after all of them have given up and taken theirs.
+async fn divided(rig: &Rig, nodes: &[&Node]) -> Vec<BTreeSet<u16>> {
+    let mut shards = Vec::new();
+    for _ in 0..2 {
+        shards.clear();
+        for node in nodes {
+            shards.push(BTreeSet::from_iter(rig.beat(node, LONG).await.mine));
+        }
+    }
+    shards
 }
 
-async fn a_worker_gives_up_what_is_too_much(rig: &Rig) {
+async fn workers_divide_the_shards(rig: &Rig) {
+    let (a, b, c) = (Node::new(), Node::new(), Node::new());
+    assert_eq!(rig.beat(&a, LONG).await.mine.len(), 64);
+    // Taken are what the others have given up.
+    assert_eq!(rig.beat(&b, LONG).await.mine, [0; 0]);
+    let two = divided(rig, &[&a, &b]).await;
+    assert_eq!((two[0].len(), two[1].len()), (32, 32));
+    let three = divided(rig, &[&a, &b, &c]).await;
+    assert!(three.iter().all(|mine| mine.len() >= 20), "{three:?}");
+    assert!(three[0].is_subset(&two[0]), "what it keeps is its own");
+    let all = BTreeSet::from_iter(three.iter().flatten());
+    assert_eq!(three.iter().map(BTreeSet::len).sum::<usize>(), all.len(), "two watchers");
+    assert_eq!(all.len(), 64);
+    assert_eq!(divided(rig, &[&a, &b, &c]).await, three, "nothing moves without need");
+}
+
+async fn a_worker_leaves_its_shards_to_the_others(rig: &Rig) {
     let (a, b) = (Node::new(), Node::new());
-    assert_eq!(rig.watch(&a, LONG, 64).await.len(), 64);
-    let kept = rig.watch(&a, LONG, 40).await;
-    assert_eq!(kept.len(), 40);
-    let given = rig.watch(&b, LONG, 64).await;
-    assert_eq!(given.len(), 24);
-    assert!(given.iter().all(|shard| !kept.contains(shard)));
-    assert_eq!(rig.watch(&a, LONG, 0).await, [0; 0]);
-    assert_eq!(rig.watch(&b, LONG, 64).await.len(), 64);
+    divided(rig, &[&a, &b]).await;
+    assert_eq!(rig.beat(&a, Duration::ZERO).await, Beat { others: vec![b.clone()], ..none() });
+    assert_eq!(rig.beat(&b, LONG).await.mine.len(), 64);
+    assert_eq!(rig.beat(&b, Duration::ZERO).await, none());
+}
+
+fn none() -> Beat {
+    Beat::default()
 }
 
 async fn a_dead_workers_shards_are_free(rig: &Rig) {
     let (dead, b) = (Node::new(), Node::new());
-    assert_eq!(rig.watch(&dead, SHORT, 64).await.len(), 64);
+    assert_eq!(rig.beat(&dead, SHORT).await.mine.len(), 64);
     rig.pass(SHORT / 2).await;
-    assert_eq!(rig.watch(&b, LONG, 64).await, [0; 0]);
-    assert_eq!(rig.watch(&dead, SHORT, 10).await.len(), 10);
+    let beat = rig.beat(&b, LONG).await;
+    assert_eq!((beat.mine.len(), beat.others), (0, vec![dead]));
     rig.pass(SHORT / 2).await;
-    assert_eq!(rig.watch(&b, LONG, 64).await.len(), 54, "ten were extended");
-    rig.pass(SHORT / 2).await;
-    assert_eq!(rig.watch(&b, LONG, 64).await.len(), 64);
+    let beat = rig.beat(&b, LONG).await;
+    assert_eq!((beat.mine.len(), beat.others.len()), (64, 0));
 }
 
-async fn present_workers_are_counted(rig: &Rig) {
+async fn living_workers_know_each_other(rig: &Rig) {
     let (a, b) = (Node::new(), Node::new());
-    assert_eq!(rig.present(&a, Duration::ZERO).await, 0);
-    assert_eq!(rig.present(&a, LONG).await, 1);
-    assert_eq!(rig.present(&a, LONG).await, 1);
-    assert_eq!(rig.present(&b, SHORT).await, 2);
-    assert_eq!(rig.present(&a, Duration::ZERO).await, 1);
+    assert_eq!(rig.beat(&a, Duration::ZERO).await.others, []);
+    rig.beat(&a, LONG).await;
+    assert_eq!(rig.beat(&b, SHORT).await.others, std::slice::from_ref(&a));
+    assert_eq!(rig.beat(&a, LONG).await.others, [b.clone()]);
+    // A short lease does not end a long one.
     rig.pass(SHORT).await;
-    assert_eq!(rig.present(&a, LONG).await, 1);
+    assert_eq!(rig.beat(&b, SHORT).await.others, std::slice::from_ref(&a));
+    rig.pass(SHORT).await;
+    assert_eq!(rig.beat(&a, LONG).await.others, []);
 }
 
-async fn a_short_lease_does_not_end_a_long_one(rig: &Rig) {
-    let (a, b) = (Node::new(), Node::new());
-    rig.present(&a, LONG).await;
-    rig.present(&b, SHORT).await;
-    rig.pass(SHORT).await;
-    assert_eq!(rig.present(&b, SHORT).await, 2);
+async fn a_paused_queue_has_no_watcher(rig: &Rig) {
+    let (key, holder, run) = (key(), stranger(), stranger());
+    let node = rig.worker().await;
+    let id = rig.put_off(&key).await;
+    rig.start(&key, &id, &run).await;
+    let second = rig.put_off(&key).await;
+    rig.pause(true).await;
+    assert!(!rig.job(&id).await.unwrap().watched);
+    // The run that was under way ends; no other begins, and live requests pass the jobs.
+    let next = Some(next_run(&stranger()));
+    let call = Settle { next, ..settled(&key, &id, &run, done()) };
+    assert_eq!(rig.settle_and_run(call).await, SettledRun::Stands(None));
+    rig.hold(&key, &holder).await;
+    rig.release(&key, &holder).await;
+    let beat = rig.beat(&node, LONG).await;
+    assert_eq!((beat.mine.len(), beat.paused), (0, true));
+    rig.pause(true).await;
+    rig.pause(false).await;
+    assert_eq!(rig.beat(&node, LONG).await.mine.len(), 64);
+    assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [Some(second)]);
+    assert!(rig.refused(&key, &holder).await <= ACCEPT_WINDOW, "jobs have their turn again");
+}
+
+async fn a_beat_names_the_shards_with_work(rig: &Rig) {
+    let node = rig.worker().await;
+    assert_eq!(rig.beat(&node, LONG).await.busy, [0; 0]);
+    let (one, other) = (key(), Key::custom("elsewhere"));
+    assert_ne!(one.shard(), other.shard());
+    let id = rig.put_off(&one).await;
+    assert_eq!(rig.beat(&node, LONG).await.busy, [one.shard()]);
+    rig.put_off(&other).await;
+    assert_eq!(rig.beat(&node, LONG).await.busy.len(), 2);
+    rig.cancel(&id).await;
+    assert_eq!(rig.beat(&node, LONG).await.busy, [other.shard()]);
+    // Another one's shards are its own business.
+    assert_eq!(rig.beat(&Node::new(), LONG).await.busy, [0; 0]);
 }
 
 async fn due_names_what_is_due_and_when_the_next_is(rig: &Rig) {

@@ -8,11 +8,20 @@ local function place(member)
   return (string.gsub(member, '^%d+', function(at) return int(tonumber(at) - ms) end))
 end
 local shift = {}
-for _, kind in ipairs({'h', 'due', 'lease', 'done', 'dead', 'workers', 'limiters'}) do
+for _, kind in ipairs({'h', 'due', 'late', 'exp', 'workers', 'limiters'}) do
   shift[kind] = function(key)
     local rows = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
     for i = 1, #rows, 2 do redis.call('ZADD', key, int(tonumber(rows[i + 1]) - ms), rows[i]) end
   end
+end
+for _, kind in ipairs({'done', 'dead'}) do
+  shift[kind] = function(key)
+    local rows = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+    for i = 1, #rows, 2 do redis.call('ZADD', key, int(tonumber(rows[i + 1]) - ms * 1000), rows[i]) end
+  end
+end
+function shift.watch(key)
+  redis.call('SET', key, place(redis.call('GET', key)))
 end
 function shift.q(key)
   local rows = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
@@ -26,7 +35,7 @@ function shift.l(key)
   for i = 1, #facts, 2 do
     local name, value = facts[i], facts[i + 1]
     if name == 'park' or name == 'back' then
-      redis.call('HSET', key, name, int(tonumber(value) - ms))
+      redis.call('HSET', key, name, place(value))
     elseif name == 'past' then
       local whom, til = string.match(value, '^(%d+) (%d+)$')
       redis.call('HSET', key, name, whom .. ' ' .. int(tonumber(til) - ms))
@@ -34,6 +43,10 @@ function shift.l(key)
       redis.call('HSET', key, name, place(value))
     end
   end
+end
+function shift.j(key)
+  local exp = redis.call('HGET', key, 'exp')
+  if exp then redis.call('HSET', key, 'exp', int(tonumber(exp) - ms)) end
 end
 function shift.cs(key)
   local start, rest = string.match(redis.call('GET', key), '^(%d+)(.*)$')

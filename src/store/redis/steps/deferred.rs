@@ -8,9 +8,10 @@ use crate::{
     key::Key,
     store::{
         backend::{
-            Claim, Claimed, Due, Enqueue, Enqueued, JobId, JobState, JobView, Jobs, Node, Settle,
-            SettledRun, Step,
+            Beat, Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobId, JobState, JobView, Jobs,
+            Listed, Listing, Node, Settle, SettledRun, Step, Tally, Token,
         },
+        hints::Hint,
         redis::Redis,
     },
 };
@@ -18,6 +19,14 @@ use crate::{
 impl Jobs for Redis {
     fn enqueue(&self, call: Enqueue) -> Step<'_, Enqueued> {
         Box::pin(self.do_enqueue(call))
+    }
+
+    fn begin_direct(&self, call: Direct) -> Step<'_, Option<JobId>> {
+        Box::pin(self.do_begin_direct(call))
+    }
+
+    fn end_direct(&self, call: Direct, response: Option<Bytes>) -> Step<'_, ()> {
+        Box::pin(self.do_end_direct(call, response))
     }
 
     fn claim(&self, call: Claim) -> Step<'_, Claimed> {
@@ -52,11 +61,35 @@ impl Jobs for Redis {
         Box::pin(self.do_due(shards, most))
     }
 
-    fn watch(&self, node: Node, lease: Duration, most: usize) -> Step<'_, Vec<u16>> {
-        Box::pin(self.do_watch(node, lease, most))
+    fn unclaim(&self, key: Key, me: Token, id: Option<JobId>) -> Step<'_, bool> {
+        Box::pin(self.do_unclaim(key, me, id))
     }
 
-    fn present(&self, node: Node, lease: Duration) -> Step<'_, usize> {
-        Box::pin(self.do_present(node, lease))
+    fn beat(&self, node: Node, lease: Duration) -> Step<'_, Beat> {
+        Box::pin(self.do_beat(node, lease))
+    }
+
+    fn tell(&self, node: Node, hint: Hint) -> Step<'_, ()> {
+        Box::pin(self.do_tell(node, hint))
+    }
+
+    fn list(&self, shard: u16, which: Listing, from: u64, most: usize) -> Step<'_, Listed> {
+        Box::pin(self.do_list(shard, which, from, most))
+    }
+
+    fn redrive(&self, id: JobId) -> Step<'_, Option<JobState>> {
+        Box::pin(self.do_redrive(id))
+    }
+
+    fn purge(&self, id: JobId) -> Step<'_, bool> {
+        Box::pin(self.do_purge(id))
+    }
+
+    fn tally(&self, shard: u16) -> Step<'_, Tally> {
+        Box::pin(self.do_tally(shard))
+    }
+
+    fn set_paused(&self, paused: bool) -> Step<'_, ()> {
+        Box::pin(self.do_set_paused(paused))
     }
 }

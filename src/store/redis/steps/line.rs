@@ -93,7 +93,6 @@ impl Redis {
         let (mut keys, mut args) = (Vec::new(), Vec::new());
         for Renewal { key, me, mode, lease, job } in &items {
             keys.push(self.keys.holders(key));
-            keys.push(self.keys.shard(key.shard(), "lease"));
             keys.push(self.keys.shard(key.shard(), "due"));
             // A key that is not touched: it only has to carry the shard.
             keys.push(job.as_ref().map_or_else(|| self.keys.holders(key), |id| self.keys.job(id)));

@@ -3,8 +3,12 @@
 mod deferred;
 mod jobs;
 mod line;
+mod listed;
+mod pending;
 mod rate;
+mod runs;
 mod shards;
+mod workers;
 
 use std::{
     sync::{Arc, Weak},

@@ -6,62 +6,13 @@ use super::number;
 use crate::{
     clock::millis,
     error::Error,
-    key::{Key, SHARDS},
     store::{
-        backend::{Due, Node},
+        backend::Node,
         redis::{Redis, read::Row, script},
     },
 };
 
 impl Redis {
-    pub(super) async fn do_due(&self, shards: Vec<u16>, most: usize) -> Result<Vec<Due>, Error> {
-        let Some(&lane) = shards.first() else {
-            return Ok(Vec::new());
-        };
-        let keys: Vec<_> = shards.iter().map(|&shard| self.keys.shard(shard, "due")).collect();
-        let reply = self.script(lane, &script::DUE, &keys, &[number(most as u64)]).await?;
-        let mut rows = Row::of("due", reply);
-        let mut out = Vec::with_capacity(shards.len());
-        for _ in &shards {
-            let mut row = rows.row()?;
-            // -1: nothing to come.
-            let next = row.text()?.parse().ok().map(Duration::from_millis);
-            let mut names = Vec::new();
-            while !row.is_empty() {
-                names.push((Key::from_store(&row.text()?), None));
-            }
-            out.push(Due { names, next });
-        }
-        Ok(out)
-    }
-
-    pub(super) async fn do_watch(
-        &self,
-        node: Node,
-        lease: Duration,
-        most: usize,
-    ) -> Result<Vec<u16>, Error> {
-        let keys: Vec<_> = (0..SHARDS).map(|shard| self.keys.shard(shard, "watch")).collect();
-        let args = [
-            node.as_str().into(),
-            number(millis(lease)),
-            number(most as u64),
-            self.keys.channels().into(),
-        ];
-        let mut row = Row::of("watch", self.script(0, &script::WATCH, &keys, &args).await?);
-        let mut mine = Vec::new();
-        for shard in 0..SHARDS {
-            if row.number()? == 1 {
-                mine.push(shard);
-            }
-        }
-        Ok(mine)
-    }
-
-    pub(super) async fn do_present(&self, node: Node, lease: Duration) -> Result<usize, Error> {
-        self.live(self.keys.workers(), node, lease, self.keys.channels()).await
-    }
-
     pub(super) async fn do_limiters(&self, node: Node, lease: Duration) -> Result<usize, Error> {
         self.live(self.keys.limiters(), node, lease, "").await
     }

@@ -7,7 +7,7 @@ use crate::{
     clock::millis,
     store::backend::{
         ACCEPT_WINDOW, Claim, Claimed, Enqueue, Enqueued, JobId, JobState, JobView, Mode, Past,
-        Run, Settle, Token, Verdict,
+        Run, Settle, SettledRun, Token, Verdict,
     },
 };
 
@@ -19,6 +19,8 @@ pub(in crate::store::tests) struct Accepted {
     again: bool,
     max_attempts: u32,
     run: Option<Token>,
+    /// What has begun along with its settlement.
+    next: Option<(JobId, Token)>,
     /// When an ended one is forgotten.
     gone: Option<u64>,
 }
@@ -40,9 +42,13 @@ impl Truth {
         let mut known = self.jobs.iter().filter(|job| job.is_kept(self.now));
         let job = known.find(|job| job.id == *id)?;
         let position = (1..).zip(self.pending()).find(|(_, job)| job.id == *id);
+        let back = self.back.as_ref().filter(|(at, whose)| *at > self.now && whose == id);
+        let back = back.filter(|_| job.view.state == JobState::Queued);
+        let due_in = back.map(|(at, _)| self.left(*at));
         Some(JobView {
             position: position.map(|(at, _)| at),
             watched: self.watched,
+            past: Past { due_in, ..job.view.past.clone() },
             ..job.view.clone()
         })
     }
@@ -99,13 +105,19 @@ impl Truth {
                 owner: call.owner.clone(),
                 watched: false,
                 response: None,
-                past: Past::default(),
+                past: Past {
+                    lock: Some(call.key.clone()),
+                    bytes: call.envelope.len() as u64,
+                    accepted_us: self.now * 1000,
+                    ..Past::default()
+                },
             },
             bytes: call.envelope.len() as u64,
             accepted_us: self.now * 1000,
             again: call.policy.again,
             max_attempts: call.policy.max_attempts,
             run: None,
+            next: None,
             gone: None,
         });
     }
@@ -125,7 +137,7 @@ impl Truth {
         if again {
             return Some(Claimed::Busy(ACCEPT_WINDOW));
         }
-        if let Some(back) = self.back.filter(|back| *back > self.now) {
+        if let Some(back) = self.in_backoff(&call.id) {
             return Some(Claimed::Later(self.left(back)));
         }
         if let Some(until) = self.held_until() {
@@ -145,24 +157,18 @@ impl Truth {
         let spent = !job.again || job.view.attempts >= job.max_attempts;
         let crashed = job.view.state == JobState::Running && spent && !mine;
         match reply {
-            Claimed::Claimed(Run { id, fence, attempt, envelope, accepted_us }) => {
+            Claimed::Claimed(run) => {
                 assert!(!crashed, "it may have run, and must not run again");
-                job.view.attempts += u32::from(!mine);
-                assert_eq!((*attempt, *accepted_us), (job.view.attempts, job.accepted_us));
-                assert_eq!(envelope.len() as u64, job.bytes);
-                assert_eq!(*id, call.id);
-                job.view.state = JobState::Running;
-                job.view.reason = None;
-                job.run = Some(call.me.clone());
-                self.back = None;
-                self.granted(&call.me, Mode::Exclusive, call.lease, *fence);
+                self.begins(&call.id, &call.me, call.lease, run);
             }
             Claimed::Dead(id) => {
                 assert!(crashed, "it has not crashed");
                 assert_eq!(*id, call.id);
+                job.has_crashed(now);
                 job.run = None;
-                job.end(JobState::Dead, "crashed, may have run", now + millis(call.retention));
-                self.back = None;
+                let gone = now + millis(call.retention);
+                job.end(JobState::Dead, "crashed, may have run", (now, gone));
+                self.forget_backoff(&call.id);
             }
             Claimed::Busy(left) => {
                 assert!(wait, "it is free, and nobody stands before the job");
@@ -172,42 +178,174 @@ impl Truth {
         }
     }
 
-    pub(in crate::store::tests) fn settled(&mut self, call: &Settle, reply: bool) {
-        let (now, mine) = (self.now, self.is_held_by(&call.me));
+    /// A run begins, or goes on by the same token.
+    fn begins(&mut self, id: &JobId, me: &Token, lease: Duration, run: &Run) {
+        let (now, mine) = (self.now, self.is_held_by(me));
+        let job = self.job(id).expect("it is pending");
+        if !mine {
+            if job.view.state == JobState::Running {
+                job.has_crashed(now);
+            }
+            job.view.attempts += 1;
+            job.view.past.began_us = now * 1000;
+        }
+        assert_eq!((run.attempt, run.accepted_us), (job.view.attempts, job.accepted_us));
+        assert_eq!((&run.id, run.envelope.len() as u64), (id, job.bytes));
+        job.view.state = JobState::Running;
+        job.view.reason = None;
+        job.run = Some(me.clone());
+        self.forget_backoff(id);
+        self.granted(me, Mode::Exclusive, lease, run.fence);
+    }
+
+    pub(super) fn in_backoff(&self, id: &JobId) -> Option<u64> {
+        let (at, whose) = self.back.as_ref()?;
+        (whose == id && *at > self.now).then_some(*at)
+    }
+
+    fn forget_backoff(&mut self, id: &JobId) {
+        self.back.take_if(|(_, whose)| whose == id);
+    }
+
+    pub(in crate::store::tests) fn settled(&mut self, call: &Settle, reply: &SettledRun) {
+        let mine = self.is_held_by(&call.me);
         let job = self.job(&call.id).filter(|job| job.run.as_ref() == Some(&call.me));
         let Some(job) = job else {
-            assert!(!reply, "not its run");
+            assert_eq!(*reply, SettledRun::Lost, "not its run");
             return;
         };
         if job.view.state != JobState::Running {
-            assert!(reply, "its verdict stands");
-            return;
+            let begun = job.next.clone();
+            return self.settled_before(call, begun, reply);
         }
-        assert_eq!(reply, mine);
         if !mine {
+            assert_eq!(*reply, SettledRun::Lost);
             return;
         }
-        self.back = match &call.verdict {
+        self.judged(&call.id, &call.verdict);
+        self.take(&call.me);
+        let next = call.next.as_ref();
+        match (reply, next) {
+            (SettledRun::Stands(Some(run)), Some(next)) => {
+                let first = self.pending().next().map(|job| job.id.clone());
+                let first = first.expect("there is no next one");
+                assert!(self.watched && self.in_backoff(&first).is_none(), "it is not in turn");
+                self.begins(&first, &next.me, next.lease, run);
+                let job = self.job(&call.id).expect("it has just run");
+                job.next = Some((first, next.me.clone()));
+            }
+            (SettledRun::Stands(None), Some(_)) => {
+                let first = self.pending().next();
+                let hidden = first.is_none_or(|job| self.in_backoff(&job.id).is_some());
+                assert!(hidden || !self.watched || self.others_wait(&call.me), "it was in turn");
+            }
+            (reply, _) => assert_eq!(*reply, SettledRun::Stands(None)),
+        }
+    }
+
+    /// The verdict stands, and what began with it is told again, for as long as it runs.
+    fn settled_before(&mut self, call: &Settle, begun: Option<(JobId, Token)>, reply: &SettledRun) {
+        let next = call.next.as_ref();
+        let goes_on = begun.filter(|(id, me)| {
+            let runs = |job: &Accepted| {
+                job.id == *id && job.run.as_ref() == Some(me) && job.view.state == JobState::Running
+            };
+            next.is_some_and(|next| next.me == *me)
+                && self.is_held_by(me)
+                && self.pending().any(runs)
+        });
+        match (reply, goes_on, next) {
+            (SettledRun::Stands(Some(run)), Some((id, me)), Some(next)) => {
+                self.begins(&id, &me, next.lease, run);
+            }
+            (reply, goes_on, _) => {
+                assert_eq!((reply, goes_on), (&SettledRun::Stands(None), None));
+            }
+        }
+    }
+
+    fn judged(&mut self, id: &JobId, verdict: &Verdict) {
+        let now = self.now;
+        let job = self.job(id).expect("it runs");
+        match verdict {
             Verdict::Done { response, retention } => {
+                job.has_run(now, "done");
                 job.view.response = Some(response.clone());
-                job.end(JobState::Done, "", now + millis(*retention));
-                None
+                job.end(JobState::Done, "", (now, now + millis(*retention)));
             }
             Verdict::Dead { reason, retention } => {
-                job.end(JobState::Dead, reason, now + millis(*retention));
-                None
+                job.has_run(now, reason);
+                job.end(JobState::Dead, reason, (now, now + millis(*retention)));
             }
             Verdict::Retry { delay, reason } => {
+                job.has_run(now, reason);
                 job.wait(reason);
-                Some(now + millis(*delay))
+                self.back = Some((now + millis(*delay), id.clone()));
             }
             Verdict::Back { delay, reason } => {
+                job.has_run(now, reason);
                 job.wait(reason);
                 job.view.attempts -= 1;
-                Some(now + millis(*delay))
+                job.view.past.busy += u32::from(*reason == "busy");
+                self.back = Some((now + millis(*delay), id.clone()));
             }
+        }
+    }
+
+    pub(in crate::store::tests) fn unclaimed(
+        &mut self,
+        me: &Token,
+        id: Option<&JobId>,
+        reply: bool,
+    ) {
+        let (now, held) = (self.now, self.is_held_by(me));
+        let named = |job: &&mut Accepted| id == Some(&job.id) || job.view.state.is_pending();
+        let mut known = self.jobs.iter_mut().filter(|job| job.is_kept(now));
+        let job = known.find(|job| job.run.as_ref() == Some(me) && named(job));
+        let Some(job) = job else {
+            assert!(!reply, "nothing runs by this token");
+            return;
         };
-        self.take(&call.me);
+        if job.view.state != JobState::Running {
+            assert!(reply, "it was settled, or undone before");
+            return;
+        }
+        assert_eq!(reply, held);
+        if held {
+            job.wait("not started");
+            job.view.attempts -= 1;
+            self.back = Some((now + 1, job.id.clone()));
+            self.take(me);
+        }
+    }
+
+    pub(in crate::store::tests) fn redriven(&mut self, id: &JobId, reply: Option<JobState>) {
+        let now = self.now;
+        let dead =
+            |job: &Accepted| job.id == *id && job.is_kept(now) && job.view.state == JobState::Dead;
+        let Some(at) = self.jobs.iter().position(dead) else {
+            assert_eq!(reply, self.job(id).map(|job| job.view.state));
+            return;
+        };
+        assert_eq!(reply, Some(JobState::Queued));
+        let mut job = self.jobs.remove(at);
+        job.wait("");
+        job.view.reason = None;
+        job.view.attempts = 0;
+        job.view.past.ended_us = 0;
+        (job.run, job.gone) = (None, None);
+        self.jobs.push(job);
+    }
+
+    pub(in crate::store::tests) fn purged(&mut self, id: &JobId, reply: bool) {
+        let now = self.now;
+        let ended =
+            |job: &Accepted| job.id == *id && job.is_kept(now) && !job.view.state.is_pending();
+        let at = self.jobs.iter().position(ended);
+        assert_eq!(reply, at.is_some());
+        if let Some(at) = at {
+            self.jobs.remove(at);
+        }
     }
 
     pub(in crate::store::tests) fn cancelled(
@@ -216,8 +354,7 @@ impl Truth {
         retention: Duration,
         reply: Option<JobState>,
     ) {
-        let gone = self.after(retention);
-        let first = self.pending().next().is_some_and(|job| job.id == *id);
+        let (now, gone) = (self.now, self.after(retention));
         let Some(job) = self.job(id) else {
             assert_eq!(reply, None);
             return;
@@ -228,10 +365,8 @@ impl Truth {
         }
         assert_eq!(reply, Some(JobState::Cancelled));
         let reason = job.view.reason.clone().unwrap_or_default();
-        job.end(JobState::Cancelled, &reason, gone);
-        if first {
-            self.back = None;
-        }
+        job.end(JobState::Cancelled, &reason, (now, gone));
+        self.forget_backoff(id);
     }
 }
 
@@ -240,9 +375,23 @@ impl Accepted {
         self.gone.is_none_or(|gone| gone >= now)
     }
 
-    fn end(&mut self, state: JobState, reason: &str, gone: u64) {
+    fn has_run(&mut self, now: u64, outcome: &str) {
+        let Past { began_us, runs, .. } = &mut self.view.past;
+        runs.push(format!("{} {began_us} {} {outcome}", self.view.attempts, now * 1000));
+        if runs.len() > 20 {
+            runs.remove(0);
+        }
+    }
+
+    fn has_crashed(&mut self, now: u64) {
+        self.has_run(now, "crashed");
+        self.view.past.crashes += 1;
+    }
+
+    fn end(&mut self, state: JobState, reason: &str, (now, gone): (u64, u64)) {
         assert!(self.view.state.is_pending(), "it ends twice");
         self.view.state = state;
+        self.view.past.ended_us = now * 1000;
         self.view.reason = Some(reason.to_owned()).filter(|reason| !reason.is_empty());
         self.gone = Some(gone);
     }

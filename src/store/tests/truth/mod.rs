@@ -48,8 +48,8 @@ pub(super) struct Truth {
     waiting: HashMap<Token, Waits>,
     /// Acquisitions so far.
     asked: u64,
-    /// Until when the first job is in backoff.
-    back: Option<u64>,
+    /// Until when a job is in backoff, and which.
+    back: Option<(u64, JobId)>,
     /// In the order of acceptance.
     pub(super) jobs: Vec<Accepted>,
     records: HashMap<Arc<str>, (JobId, String, u64)>,
@@ -148,9 +148,9 @@ impl Truth {
     }
 
     fn jobs_may_be_served(&self) -> bool {
-        let in_backoff = self.back.is_some_and(|back| back > self.now);
         let watched = self.watched_until + OFFER >= self.now;
-        watched && !in_backoff && self.pending().next().is_some()
+        let first = self.pending().next();
+        watched && first.is_some_and(|job| self.in_backoff(&job.id).is_none())
     }
 
     pub(super) fn acquired(&mut self, call: &Acquire, reply: &Acquired) {

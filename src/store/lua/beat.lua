@@ -1,0 +1,96 @@
+-- A worker's sign of life: it is counted among the living, keeps and takes its part of the shards, and hears
+-- which of them have anything that is due or will be.
+--
+-- KEYS[1] workers   KEYS[2] paused   KEYS[3..] watch of each shard   ARGV[1] node   ARGV[2] lease, ms; 0 = it leaves
+-- ARGV[3] channel prefix
+-- Returns {1 = paused, its shards, those of them that have something, other living workers, at most 100}; a shard
+-- is its number in KEYS, from 0
+-- O(shards + workers). Few commands, whatever the number of shards: this is what an idle worker costs. A watch
+-- has its deadline inside. Idempotent; a dead worker's shards are free when its lease ends. All are told of who
+-- comes, who leaves, and of shards that were given up.
+local time = redis.call('TIME')
+local now = math.floor((tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000)
+local function int(n) return string.format('%.0f', n) end
+local node, lease, shards = ARGV[1], tonumber(ARGV[2]), #KEYS - 2
+
+-- Other living workers, and how many live; whether this one is new, or has left.
+local function present()
+  local changed
+  if lease > 0 then
+    changed = redis.call('ZADD', KEYS[1], int(now + lease), node)
+  else
+    changed = redis.call('ZREM', KEYS[1], node)
+  end
+  -- The latest first: the key lives as long as that one.
+  local rows = redis.call('ZREVRANGE', KEYS[1], 0, 100, 'WITHSCORES')
+  local others, living, dead = {}, 0, 0
+  for i = 1, #rows, 2 do
+    if tonumber(rows[i + 1]) <= now then
+      dead = dead + 1
+    else
+      living = living + 1
+      if rows[i] ~= node and #others < 100 then others[#others + 1] = rows[i] end
+    end
+  end
+  if living > 0 then redis.call('PEXPIRE', KEYS[1], int(tonumber(rows[2]) - now)) end
+  if dead > 0 then redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', int(now)) end
+  if living > 100 then living = redis.call('ZCOUNT', KEYS[1], '(' .. int(now), '+inf') end
+  return others, living, changed == 1
+end
+
+-- The shards of this node from now on, and what is to be deleted of watches.
+local function divide(most, alone)
+  local values, mine, free, over = redis.call('MGET', unpack(KEYS, 3)), {}, {}, {}
+  for i = 1, shards do
+    local til, whose = string.match(values[i] or '', '^(%d+):(%x+)$')
+    local live = til and tonumber(til) > now
+    if live and whose == node and #mine < most then
+      mine[#mine + 1] = i
+    elseif live and whose ~= node then
+      -- Another one has it.
+    elseif most > 0 and not live then
+      free[#free + 1] = i
+    elseif values[i] and (live or whose == node or alone) then
+      over[#over + 1] = KEYS[i + 2]
+    end
+  end
+  for _, i in ipairs(free) do
+    if #mine >= most then break end
+    mine[#mine + 1] = i
+  end
+  table.sort(mine)
+  return mine, over
+end
+
+-- Those of the shards that have something due, late or with a deadline.
+local function with_work(mine)
+  local function indexes(i)
+    local shard = string.sub(KEYS[i + 2], 1, -6)
+    return shard .. 'due', shard .. 'late', shard .. 'exp'
+  end
+  local all, busy = {}, {}
+  for n, i in ipairs(mine) do all[3 * n - 2], all[3 * n - 1], all[3 * n] = indexes(i) end
+  if #all == 0 or redis.call('EXISTS', unpack(all)) == 0 then return busy end
+  for _, i in ipairs(mine) do
+    if redis.call('EXISTS', indexes(i)) > 0 then busy[#busy + 1] = i - 1 end
+  end
+  return busy
+end
+
+local others, living, told = present()
+local paused = redis.call('EXISTS', KEYS[2])
+local most = (lease == 0 or paused == 1) and 0 or math.ceil(shards / living)
+local mine, over = divide(most, lease == 0 and living == 0)
+if #mine > 0 then
+  local watch, value = {}, int(now + lease) .. ':' .. node
+  for n, i in ipairs(mine) do watch[2 * n - 1], watch[2 * n] = KEYS[i + 2], value end
+  redis.call('MSET', unpack(watch))
+end
+if #over > 0 then
+  redis.call('DEL', unpack(over))
+  told = true
+end
+if told then redis.call('PUBLISH', ARGV[3] .. 'e', 'workers') end
+local busy = with_work(mine)
+for n, i in ipairs(mine) do mine[n] = i - 1 end
+return {paused, mine, busy, others}

@@ -1,0 +1,11 @@
+-- Everything that is told of one job.
+--
+-- KEYS[1] j   KEYS[2] r   KEYS[3] watch   ARGV[1] job id
+-- Returns {} for an unknown one, or what view.lua says, then 1 if its shard has a worker, then its stored response
+-- or ''
+-- O(log n). Reads only; the response is read where there is one.
+local v = view(KEYS[1], ARGV[1])
+if not v then return {} end
+v[16] = watched(KEYS[3])
+v[17] = v[1] == 'done' and redis.call('GET', KEYS[2]) or ''
+return v

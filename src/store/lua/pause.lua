@@ -1,0 +1,16 @@
+-- Pauses the queue of a namespace, or lets it go on. Paused, its shards have no watcher: jobs are kept, and live
+-- requests pass them.
+--
+-- KEYS[1] paused   KEYS[2..] watch of each shard   ARGV[1] 1 = pause   ARGV[2] channel prefix
+-- Returns 1 if that changed anything
+-- O(shards). Idempotent. The watches go at once, so that no further job is offered a lock; workers hear of it, and
+-- take none while it is paused.
+local changed
+if ARGV[1] == '1' then
+  changed = redis.call('SETNX', KEYS[1], '1')
+  redis.call('DEL', unpack(KEYS, 2))
+else
+  changed = redis.call('DEL', KEYS[1])
+end
+redis.call('PUBLISH', ARGV[2] .. 'e', 'workers')
+return changed

@@ -1,0 +1,27 @@
+-- Puts a dead job back into its line, at the tail, with all its attempts to come. What has happened to it is still
+-- told. Caps are not looked at: it was accepted once.
+--
+-- KEYS[1] j   ARGV[1] job id   ARGV[2] token of this call
+-- Everything else that it names carries the tag of that key, and is named after the job and its lock.
+-- Returns the state the job is in afterwards, or '' for an unknown one. One whose request has gone stays dead.
+-- O(log n). Repeated with the same token it does nothing more, also if the job has died again meanwhile.
+local id, key = ARGV[1], KEYS[1]
+local v = redis.call('HMGET', key, 'state', 'lock', 'bytes', 'redriven')
+if not v[1] or not v[2] then return '' end
+if v[1] ~= 'dead' or v[4] == ARGV[2] then return v[1] end
+turn_to(string.sub(key, 1, -#id - 3), v[2])
+local request = own('b:' .. id)
+local bytes = redis.call('EXISTS', request) == 1 and (tonumber(v[3]) or redis.call('STRLEN', request))
+if not bytes then return 'dead' end
+local seq = next_seq()
+if redis.call('ZREM', own('dead'), id) == 1 then redis.call('HINCRBY', F, 'dead_out', 1) end
+redis.call('HSET', key, 'state', 'queued', 'seq', int(seq), 'attempts', 0, 'reason', '', 'redriven', ARGV[2])
+-- Its deadline was that of the first time.
+redis.call('HDEL', key, 'run', 'ended', 'exp')
+redis.call('PERSIST', key)
+redis.call('PERSIST', request)
+redis.call('HINCRBY', F, 'jobs', 1)
+redis.call('HINCRBY', F, 'bytes', bytes)
+stand(id, seq, bytes)
+redis.call('PUBLISH', CHANNEL .. 'e', id)
+return 'queued'

@@ -1,0 +1,34 @@
+-- What can be told of a job, for job.lua and list.lua, which it stands before. Reads only.
+local time = redis.call('TIME')
+local NOW_US = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local NOW = math.floor(NOW_US / 1000)
+
+-- Whether a worker watches the shard: 1 or 0.
+local function watched(watch)
+  local til = string.match(redis.call('GET', watch) or '', '^(%d+):')
+  return til and tonumber(til) > NOW and 1 or 0
+end
+
+-- {state, attempts, reason, owner, lock, bytes, at, began, ended, crashes, busy, history, by, position or 0, ms until
+-- it may run or -1}, by the name of j; nil for an unknown job.
+local function view(j, id)
+  local v = redis.call('HMGET', j, 'state', 'attempts', 'reason', 'owner', 'lock', 'bytes', 'at', 'began', 'ended',
+    'crashes', 'busy', 'runs', 'by')
+  if not v[1] then return nil end
+  for i = 1, 13 do v[i] = v[i] or '' end
+  v[14], v[15] = 0, -1
+  if v[1] ~= 'queued' and v[1] ~= 'running' then return v end
+  local shard = string.sub(j, 1, -#id - 3)
+  local rank = redis.call('ZRANK', shard .. 'g:' .. v[5], id)
+  if rank then v[14] = rank + 1 end
+  if v[1] == 'running' then return v end
+  local at
+  if rank then
+    local til, whose = string.match(redis.call('HGET', shard .. 'l:' .. v[5], 'back') or '', '^(%d+) (%x+)$')
+    at = whose == id and til
+  else
+    at = redis.call('ZSCORE', shard .. 'late', id)
+  end
+  if at and tonumber(at) > NOW then v[15] = tonumber(at) - NOW end
+  return v
+end

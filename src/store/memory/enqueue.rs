@@ -1,0 +1,133 @@
+//! `enqueue.lua`.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{pending::KEPT, shard::Job, visit::Visit};
+use crate::store::backend::{Enqueue, Enqueued, JobId, JobState, OnFailure, Wins};
+
+/// How long a group's latest job is known, and what a request was merged into.
+const GROUP: Duration = Duration::from_secs(24 * 60 * 60);
+const MERGED: Duration = Duration::from_secs(60);
+
+impl Visit<'_> {
+    pub(super) fn enqueue(&mut self, call: Enqueue) -> Enqueued {
+        if let Some(answer) = self.accepted(&call) {
+            return answer;
+        }
+        if call.policy.needs_worker && self.facts.watcher(self.now).is_none() {
+            return Enqueued::Unmanned;
+        }
+        let old = call.merge.as_ref().and_then(|merge| self.one_of(&merge.group));
+        if let (Some((old, _)), Some(merge)) = (&old, &call.merge)
+            && merge.wins == Wins::First
+        {
+            let end = self.now.after(MERGED);
+            self.facts.merged.put(&call.id, old.clone(), Some(end));
+            self.remember(&call, old);
+            return Enqueued::Merged(old.clone());
+        }
+        if self.is_full(&call, old.as_ref().map(|(_, bytes)| *bytes)) {
+            return Enqueued::Full;
+        }
+        let id = call.id.clone();
+        self.store(call);
+        if let Some((old, _)) = old {
+            let by = Some(id.clone());
+            self.drop_job(&old, JobState::Cancelled, "superseded", KEPT, by);
+        }
+        Enqueued::Stored { position: self.position(&id).unwrap_or(1) }
+    }
+
+    /// What was made of the request before.
+    fn accepted(&self, call: &Enqueue) -> Option<Enqueued> {
+        if self.jobs.get(&call.id, self.now.ms).is_some() {
+            let position = self.position(&call.id).unwrap_or(1);
+            return Some(Enqueued::Stored { position });
+        }
+        if call.merge.is_some()
+            && let Some(other) = self.facts.merged.get(&call.id, self.now.ms)
+        {
+            return Some(Enqueued::Merged(other.clone()));
+        }
+        let (record, print, _) = call.record.as_ref()?;
+        let name = (self.key.clone(), Arc::clone(record));
+        let (id, old) = self.records.get(&name, self.now.ms)?;
+        // Of a request that ran at once nobody has told the fingerprint.
+        let same = old == print || old == "-";
+        Some(if same { Enqueued::Known(id.clone()) } else { Enqueued::Mismatch })
+    }
+
+    /// From 1; 0 = late; `None` = it does not wait.
+    fn position(&self, id: &JobId) -> Option<u64> {
+        let job = self.jobs.get(id, self.now.ms)?;
+        let late = self.facts.late.get(id).map(|_| 0);
+        self.line.position(job.seq, id).or(late)
+    }
+
+    /// The job that waits and is of this group, and its bytes.
+    fn one_of(&self, group: &Arc<str>) -> Option<(JobId, u64)> {
+        let name = (self.key.clone(), Arc::clone(group));
+        let id = self.facts.groups.get(&name, self.now.ms)?;
+        let job = self.jobs.get(id, self.now.ms)?;
+        let waits = job.state == JobState::Queued && self.position(id).is_some();
+        waits.then(|| (id.clone(), job.bytes))
+    }
+
+    fn remember(&mut self, call: &Enqueue, id: &JobId) {
+        if let Some((record, print, life)) = &call.record {
+            let end = self.now.after(*life);
+            let name = (self.key.clone(), Arc::clone(record));
+            self.records.put(&name, (id.clone(), print.clone()), Some(end));
+        }
+    }
+
+    /// `old`: the bytes of one that goes at the same time.
+    fn is_full(&self, call: &Enqueue, old: Option<u64>) -> bool {
+        let (caps, bytes) = (&call.caps, call.envelope.len() as u64);
+        let (late, late_bytes) = self.facts.lates.get(self.key).copied().unwrap_or_default();
+        let (one, less) = (u64::from(old.is_some()), old.unwrap_or(0));
+        self.line.jobs.len() as u64 + late >= caps.resource_jobs + one
+            || self.line.bytes + late_bytes + bytes > caps.resource_bytes + less
+            || self.facts.jobs >= caps.shard_jobs + one
+            || self.facts.bytes + bytes > caps.shard_bytes + less
+    }
+
+    fn store(&mut self, call: Enqueue) {
+        let (id, bytes, delay) = (call.id.clone(), call.envelope.len() as u64, call.policy.delay);
+        let seq = self.next_seq();
+        self.remember(&call, &id);
+        if let Some(merge) = &call.merge {
+            let end = self.now.after(GROUP);
+            let name = (self.key.clone(), Arc::clone(&merge.group));
+            self.facts.groups.put(&name, id.clone(), Some(end));
+        }
+        let whole = |time: Duration| time.max(Duration::from_millis(1));
+        let exp = call.policy.deadline.map(|deadline| self.now.after(whole(deadline)));
+        if let Some(exp) = exp {
+            self.remind(exp, |facts| &mut facts.exp, &id);
+        }
+        self.facts.jobs += 1;
+        self.facts.bytes += bytes;
+        self.jobs.put(&id, self.new_job(call, seq, exp, bytes), None);
+        if delay.is_zero() {
+            self.stand(seq, &id, bytes);
+        } else {
+            self.put_late(&id, self.now.after(delay), bytes);
+        }
+    }
+
+    fn new_job(&self, call: Enqueue, seq: u64, exp: Option<u64>, bytes: u64) -> Job {
+        Job {
+            seq,
+            exp,
+            bytes,
+            state: JobState::Queued,
+            max_attempts: call.policy.max_attempts,
+            again: call.policy.again,
+            skip: call.policy.on_failure == OnFailure::Skip,
+            owner: call.owner,
+            envelope: call.envelope,
+            ..Job::new(self.key, self.now)
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! `job.lua`, `list.lua`, `redrive.lua`, `purge.lua` and `tally.lua`.
+
+use std::time::Duration;
+
+use super::{
+    ended::Ended,
+    shard::{Job, Now, Shard},
+    visit::Visit,
+};
+use crate::store::backend::{JobId, JobState, JobView, Listed, Listing, Past, Tally};
+
+impl Shard {
+    pub(super) fn job(&self, id: &JobId, now: Now) -> Option<JobView> {
+        let job = self.jobs.get(id, now.ms)?;
+        let line = self.lines.get(&job.lock, now.ms);
+        let position = line.and_then(|line| line.position(job.seq, id));
+        let back = line.and_then(|line| line.back.as_ref()).filter(|(_, whose)| whose == id);
+        let at = if position.is_some() { back.map(|(at, _)| *at) } else { self.facts.late.get(id) };
+        let waits = at.filter(|at| job.state == JobState::Queued && *at > now.ms);
+        let view = job.view();
+        Some(JobView {
+            position,
+            watched: self.facts.watcher(now).is_some(),
+            response: job.response.clone(),
+            past: Past { due_in: waits.map(|at| Duration::from_millis(at - now.ms)), ..view.past },
+            ..view
+        })
+    }
+
+    fn index(&self, which: Listing) -> &Ended {
+        match which {
+            Listing::Dead => &self.facts.dead,
+            Listing::Done => &self.facts.done,
+        }
+    }
+
+    pub(super) fn list(&self, which: Listing, from: u64, most: usize, now: Now) -> Listed {
+        let most = most.min(100);
+        let mut marks = self.index(which).from(from, now.us);
+        let mut jobs = Vec::new();
+        for (_, id) in marks.by_ref().take(most) {
+            if let Some(job) = self.jobs.get(id, now.ms) {
+                let watched = self.facts.watcher(now).is_some();
+                jobs.push((id.clone(), JobView { watched, ..job.view() }));
+            }
+        }
+        Listed { jobs, next: marks.next().map(|(mark, _)| mark) }
+    }
+
+    pub(super) fn purge(&mut self, id: &JobId, now: Now) -> bool {
+        let Some(job) = self.jobs.get(id, now.ms).filter(|job| !job.state.is_pending()) else {
+            return false;
+        };
+        match job.state {
+            JobState::Dead => self.facts.dead.take(id),
+            _ => self.facts.done.take(id),
+        }
+        self.jobs.remove(id);
+        true
+    }
+
+    pub(super) fn tally(&self, now: Now) -> Tally {
+        let facts = &self.facts;
+        let (done, trimmed_done) = facts.done.count(now.us);
+        let (dead, trimmed_dead) = facts.dead.count(now.us);
+        Tally {
+            pending: facts.jobs,
+            bytes: facts.bytes,
+            late: facts.late.iter().count() as u64,
+            done,
+            dead,
+            trimmed_done,
+            trimmed_dead,
+            expired: facts.expired,
+            cancelled: facts.cancelled,
+        }
+    }
+}
+
+impl Job {
+    /// What it tells by itself.
+    fn view(&self) -> JobView {
+        JobView {
+            state: self.state,
+            attempts: self.attempts,
+            position: None,
+            reason: Some(self.reason.to_owned()).filter(|reason| !reason.is_empty()),
+            owner: self.owner.clone(),
+            watched: false,
+            response: None,
+            past: Past {
+                lock: Some(self.lock.clone()),
+                bytes: self.bytes,
+                accepted_us: self.accepted_us,
+                began_us: self.began_us,
+                ended_us: self.ended_us,
+                crashes: self.crashes,
+                busy: self.busy,
+                due_in: None,
+                runs: self.runs.clone(),
+                by: self.by.clone(),
+            },
+        }
+    }
+}
+
+impl Visit<'_> {
+    pub(super) fn redrive(&mut self, id: &JobId) -> Option<JobState> {
+        let job = self.jobs.get(id, self.now.ms)?;
+        if job.state != JobState::Dead {
+            return Some(job.state);
+        }
+        let bytes = job.bytes;
+        let seq = self.next_seq();
+        self.facts.dead.take(id);
+        if let Some(job) = self.jobs.get_mut(id, self.now.ms) {
+            (job.state, job.seq, job.attempts) = (JobState::Queued, seq, 0);
+            (job.run, job.exp, job.reason, job.ended_us) = (None, None, "", 0);
+        }
+        self.jobs.end_at(id, None);
+        self.facts.jobs += 1;
+        self.facts.bytes += bytes;
+        self.stand(seq, id, bytes);
+        self.tell_all(id);
+        Some(JobState::Queued)
+    }
+}

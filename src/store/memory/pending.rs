@@ -1,0 +1,215 @@
+//! What `jobs.lua` is on Redis, with `cancel.lua`, `direct.lua` and what `due.lua` does to jobs.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+
+use super::{
+    ends::Index,
+    line::Member,
+    shard::{Facts, Job},
+    visit::Visit,
+};
+use crate::clock::millis;
+use crate::store::{
+    backend::{Direct, JobId, JobState},
+    hints::Hint,
+};
+
+/// How long it is known of a job that it was superseded, or that its time was over.
+pub(super) const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+
+impl Visit<'_> {
+    /// Sets when the watcher has to see to a job that is in one of the shard's indexes, and tells it if it must
+    /// wake sooner for that.
+    pub(super) fn remind(
+        &mut self,
+        at: u64,
+        index: impl FnOnce(&mut Facts) -> &mut Index<JobId>,
+        id: &JobId,
+    ) {
+        let index = index(self.facts);
+        let first = index.iter().next().map(|(first, _)| first);
+        index.set(id, at);
+        let sooner = first.is_none_or(|first| at < first);
+        if let Some(node) = self.facts.watcher(self.now).filter(|_| sooner).cloned() {
+            self.tell(&node, Hint::Due(self.key.shard()));
+        }
+    }
+
+    /// Puts a job outside of its line until a time. What is kept of it in the line is the caller's.
+    pub(super) fn put_late(&mut self, id: &JobId, at: u64, bytes: u64) {
+        self.remind(at, |facts| &mut facts.late, id);
+        let (jobs, used) = self.facts.lates.entry(self.key.clone()).or_default();
+        (*jobs, *used) = (*jobs + 1, *used + bytes);
+    }
+
+    /// Takes a job out of those that wait outside, if it is one of them.
+    fn take_late(&mut self, id: &JobId, bytes: u64) {
+        if self.facts.late.get(id).is_none() {
+            return;
+        }
+        self.facts.late.remove(id);
+        if let Some((jobs, used)) = self.facts.lates.get_mut(self.key) {
+            (*jobs, *used) = (jobs.saturating_sub(1), used.saturating_sub(bytes));
+            if *jobs == 0 {
+                self.facts.lates.remove(self.key);
+            }
+        }
+    }
+
+    /// Puts a job into the line at its sequence. If the lock is free, it is offered to whoever is first now.
+    pub(super) fn stand(&mut self, seq: u64, id: &JobId, bytes: u64) {
+        self.line.bytes += bytes;
+        self.line.jobs.insert((seq, id.clone()));
+        match self.held_until() {
+            Some(last) => {
+                self.tell_holders(seq);
+                if self.facts.due.get(self.key).is_none() {
+                    self.arm(last);
+                }
+            }
+            None => self.move_on(),
+        }
+    }
+
+    /// A job has left the line: what was kept for it goes.
+    pub(super) fn left_line(&mut self, id: &JobId, bytes: u64) {
+        if self.line.jobs.is_empty() {
+            self.facts.due.remove(self.key);
+            (self.line.park, self.line.back, self.line.bytes) = (None, None, 0);
+            return;
+        }
+        self.line.bytes = self.line.bytes.saturating_sub(bytes);
+        // A backoff is that job's own and ends with it.
+        self.line.back.take_if(|(_, whose)| whose == id);
+    }
+
+    /// Takes a job out of the line, or out of those that are late, for good. The job itself keeps what the
+    /// status tells.
+    pub(super) fn end_job(&mut self, seq: u64, id: &JobId, bytes: u64) {
+        self.facts.exp.remove(id);
+        self.facts.uncount(bytes);
+        if !self.line.jobs.remove(&(seq, id.clone())) {
+            return self.take_late(id, bytes);
+        }
+        self.left_line(id, bytes);
+        // It may have been its backoff that the lock is due at the end of.
+        if !self.line.jobs.is_empty() {
+            self.facts.due.set(self.key, self.now.ms);
+        }
+    }
+
+    /// Ends a job that waits, for a reason if there is one.
+    pub(super) fn drop_job(
+        &mut self,
+        id: &JobId,
+        state: JobState,
+        reason: &'static str,
+        kept: Duration,
+        by: Option<JobId>,
+    ) {
+        let Some(job) = self.jobs.get_mut(id, self.now.ms) else {
+            return;
+        };
+        job.ends(state, if reason.is_empty() { job.reason } else { reason }, self.now.us);
+        job.by = by;
+        job.envelope = Bytes::new();
+        let (seq, bytes) = (job.seq, job.bytes);
+        self.jobs.end_at(id, Some(self.now.after(kept)));
+        self.facts.ended(state, id, 0, self.now);
+        self.line.take(&Member::Job(id.clone()));
+        self.end_job(seq, id, bytes);
+        self.move_on();
+        self.tell_all(id);
+    }
+
+    /// Ends a job that waits past its deadline.
+    pub(super) fn expire_job(&mut self, id: &JobId) {
+        self.drop_job(id, JobState::Expired, "deadline", KEPT, None);
+    }
+
+    pub(super) fn cancel(&mut self, id: &JobId, retention: Duration) -> Option<JobState> {
+        let state = self.jobs.get(id, self.now.ms)?.state;
+        if state != JobState::Queued {
+            return Some(state);
+        }
+        self.drop_job(id, JobState::Cancelled, "", retention, None);
+        Some(JobState::Cancelled)
+    }
+
+    /// A late job is in time again.
+    pub(super) fn come_back(&mut self, id: &JobId) {
+        let now = self.now.ms;
+        let Some(job) = self.jobs.get(id, now) else {
+            return self.facts.late.remove(id);
+        };
+        let (seq, bytes, exp) = (job.seq, job.bytes, job.exp);
+        if job.state != JobState::Queued {
+            return self.take_late(id, bytes);
+        }
+        if exp.is_some_and(|exp| exp <= now) {
+            return self.expire_job(id);
+        }
+        self.take_late(id, bytes);
+        self.stand(seq, id, bytes);
+    }
+
+    /// A job's deadline has passed. One that runs is left: if it has to run again, that is looked at then.
+    pub(super) fn run_out(&mut self, id: &JobId) {
+        self.facts.exp.remove(id);
+        let job = self.jobs.get(id, self.now.ms);
+        if job.is_some_and(|job| job.state == JobState::Queued) {
+            self.expire_job(id);
+        }
+    }
+
+    pub(super) fn begin_direct(&mut self, call: &Direct) -> Option<JobId> {
+        let name = (self.key.clone(), Arc::clone(&call.record));
+        if let Some((id, _)) = self.records.get(&name, self.now.ms) {
+            return Some(id.clone()).filter(|id| *id != call.id);
+        }
+        let end = Some(self.now.after(call.life));
+        self.records.put(&name, (call.id.clone(), "-".to_owned()), end);
+        let job = Job {
+            state: JobState::Running,
+            attempts: 1,
+            owner: call.owner.clone(),
+            direct: true,
+            began_us: self.now.us,
+            ..Job::new(self.key, self.now)
+        };
+        self.jobs.put(&call.id, job, end);
+        None
+    }
+
+    pub(super) fn end_direct(&mut self, call: &Direct, response: Option<&Bytes>) {
+        let name = (self.key.clone(), Arc::clone(&call.record));
+        let record = self.records.get(&name, self.now.ms);
+        let mine = record.is_some_and(|(id, _)| *id == call.id);
+        let job = self.jobs.get_mut(&call.id, self.now.ms);
+        let known = job.is_some();
+        let job = job.filter(|job| job.direct && job.state == JobState::Running);
+        let runs = job.is_some();
+        let end = Some(self.now.after(call.life));
+        if let (Some(job), Some(response)) = (job, response) {
+            job.ends(JobState::Done, "", self.now.us);
+            job.response = Some(response.clone());
+            self.jobs.end_at(&call.id, end);
+            let until = self.now.us + 1000 * millis(call.life);
+            self.facts.ended(JobState::Done, &call.id, until, self.now);
+            if mine {
+                self.records.end_at(&name, end);
+            }
+        }
+        if response.is_none() && mine && (runs || !known) {
+            self.records.remove(&name);
+        }
+        if response.is_none() && runs {
+            self.jobs.remove(&call.id);
+        }
+        if runs {
+            self.tell_all(&call.id);
+        }
+    }
+}

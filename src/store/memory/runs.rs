@@ -1,0 +1,310 @@
+//! `claim.lua` and `settle.lua`.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{line::Member, shard::Job, visit::Visit};
+use crate::{
+    clock::millis,
+    store::backend::{
+        ACCEPT_WINDOW, Claim, Claimed, JobId, JobState, Mode, NextRun, Run, Settle, SettledRun,
+        Token, Verdict,
+    },
+};
+
+/// Runs of a job that are told of.
+const RUNS: usize = 20;
+
+/// Heads of a line that one settlement may find to have ended.
+const HEADS: usize = 8;
+
+impl Job {
+    /// One more run, for the history.
+    fn has_run(&mut self, now_us: u64, outcome: &str) {
+        if self.runs.len() == RUNS {
+            self.runs.remove(0);
+        }
+        self.runs.push(format!("{} {} {now_us} {outcome}", self.attempts, self.began_us));
+    }
+
+    /// What ends it instead of a run: it was running, and its worker died, or its deadline has passed.
+    fn unfit(&self, now: u64) -> Option<(JobState, &'static str)> {
+        if self.state == JobState::Running && (!self.again || self.attempts >= self.max_attempts) {
+            return Some((JobState::Dead, "crashed, may have run"));
+        }
+        self.exp.is_some_and(|exp| exp <= now).then_some((JobState::Expired, "deadline"))
+    }
+}
+
+impl Visit<'_> {
+    pub(super) fn claim(&mut self, call: &Claim) -> Claimed {
+        self.line.park = None;
+        let Some((seq, first)) = self.line.first_job().cloned() else {
+            self.facts.due.remove(self.key);
+            self.line.back = None;
+            return Claimed::Empty;
+        };
+        if first != call.id {
+            return Claimed::Moved(first);
+        }
+        let job = self.jobs.get(&first, self.now.ms);
+        if job.is_some_and(|job| job.run.as_ref() == Some(&call.me)) {
+            // A token starts one run. It comes again, late, after that run was settled, given back or
+            // lost: nobody would execute another one.
+            let again = self.again(&first, &call.me, call.lease);
+            return again.map_or(Claimed::Busy(ACCEPT_WINDOW), Claimed::Claimed);
+        }
+        if let Some(not_now) = self.in_its_way(seq, &first) {
+            return not_now;
+        }
+        self.line.back.take_if(|(_, id)| *id == first);
+        let next = NextRun { me: call.me.clone(), lease: call.lease, retention: call.retention };
+        match self.begin(&first, &next) {
+            Some(run) => Claimed::Claimed(run),
+            None => {
+                self.move_on();
+                Claimed::Dead(first)
+            }
+        }
+    }
+
+    /// Why the first job can not start now: its backoff, a holder, or a live place before it.
+    fn in_its_way(&mut self, seq: u64, id: &JobId) -> Option<Claimed> {
+        let last = self.held_until();
+        if let Some(back) = self.backoff(id) {
+            self.facts.due.set(self.key, back);
+            self.move_on();
+            return Some(Claimed::Later(Duration::from_millis(back - self.now.ms)));
+        }
+        let offered = self.line.deadline(&Member::Job(id.clone())).is_some();
+        match last {
+            Some(last) if !offered => {
+                self.facts.due.set(self.key, last);
+                return Some(Claimed::Busy(Duration::from_millis(last - self.now.ms)));
+            }
+            // A live place stands before the job: a worker's visit moves the line on for it too.
+            None if self.live_head().is_some_and(|place| place.seq < seq) => {
+                // A visit has to move what is due, or it would be due at once again.
+                self.facts.due.set(self.key, self.accept_until());
+                self.move_on();
+                return Some(Claimed::Busy(ACCEPT_WINDOW));
+            }
+            _ => {}
+        }
+        self.line.take(&Member::Job(id.clone()));
+        None
+    }
+
+    /// The run that this token has begun, if it goes on.
+    fn again(&mut self, id: &JobId, me: &Token, lease: Duration) -> Option<Run> {
+        let holds = Member::holds(Mode::Exclusive, me);
+        let held = self.line.deadline(&holds).is_some_and(|end| end > self.now.ms);
+        let job = self.jobs.get(id, self.now.ms)?;
+        if !held || job.state != JobState::Running || job.run.as_ref() != Some(me) {
+            return None;
+        }
+        let run = Run {
+            id: id.clone(),
+            fence: 0,
+            attempt: job.attempts,
+            envelope: job.envelope.clone(),
+            accepted_us: job.accepted_us,
+        };
+        Some(Run { fence: self.grant(me, Mode::Exclusive, lease), ..run })
+    }
+
+    /// Starts a run of the first job, or ends the job if it may have none.
+    fn begin(&mut self, id: &JobId, next: &NextRun) -> Option<Run> {
+        let now = self.now;
+        let job = self.jobs.get_mut(id, now.ms)?;
+        if job.state == JobState::Running {
+            job.crashes += 1;
+            job.has_run(now.us, "crashed");
+        }
+        if let Some((state, reason)) = job.unfit(now.ms) {
+            self.bury(id, state, reason, next.retention);
+            return None;
+        }
+        job.state = JobState::Running;
+        job.run = Some(next.me.clone());
+        job.attempts += 1;
+        job.began_us = now.us;
+        job.reason = "";
+        self.facts.due.set(self.key, now.after(next.lease));
+        self.tell_all(id);
+        let holds = Member::holds(Mode::Exclusive, &next.me);
+        self.line.put(holds, now.after(next.lease));
+        self.again(id, &next.me, next.lease)
+    }
+
+    fn bury(&mut self, id: &JobId, state: JobState, reason: &'static str, retention: Duration) {
+        self.line.take(&Member::Job(id.clone()));
+        let (mut seq, mut bytes, now) = (0, 0, self.now);
+        let mut end = now.after(retention);
+        if let Some(job) = self.jobs.get_mut(id, now.ms) {
+            job.ends(state, reason, now.us);
+            // Its last run may still be alive somewhere: it must learn that its verdict is void.
+            job.run = None;
+            if state == JobState::Expired {
+                end = now.after(super::pending::KEPT);
+            }
+            (seq, bytes) = (job.seq, job.bytes);
+        }
+        self.finish(seq, id, bytes, state, end);
+    }
+
+    /// Takes a job that has ended with its turn out of the line for good; `due` is for those who see what comes
+    /// next.
+    fn finish(&mut self, seq: u64, id: &JobId, bytes: u64, state: JobState, end: u64) {
+        self.jobs.end_at(id, Some(end));
+        self.facts.exp.remove(id);
+        self.facts.uncount(bytes);
+        let after = Duration::from_millis(end - self.now.ms);
+        let until = self.now.us + 1000 * millis(after);
+        if let Some(oldest) = self.facts.ended(state, id, until, self.now) {
+            self.jobs.remove(&oldest);
+        }
+        self.line.jobs.remove(&(seq, id.clone()));
+        self.left_line(id, bytes);
+        self.tell_all(id);
+    }
+
+    pub(super) fn settle(&mut self, call: Settle) -> SettledRun {
+        let Settle { id, me, verdict, next, .. } = call;
+        let run = self.jobs.get(&id, self.now.ms).and_then(|job| job.run.as_ref());
+        if run != Some(&me) {
+            return SettledRun::Lost;
+        }
+        if self.jobs.get(&id, self.now.ms).is_some_and(|job| job.state != JobState::Running) {
+            return SettledRun::Stands(next.and_then(|next| self.repeated(&id, &next)));
+        }
+        let holds = Member::holds(Mode::Exclusive, &me);
+        let held = self.line.deadline(&holds).is_some_and(|end| end > self.now.ms);
+        if !held {
+            return SettledRun::Lost;
+        }
+        self.line.take(&holds);
+        if !self.judged(&id, verdict) {
+            return SettledRun::Stands(None);
+        }
+        let begun = next.as_ref().and_then(|next| self.begin_next(next));
+        match (&begun, next) {
+            (Some(run), Some(next)) => {
+                if let Some(job) = self.jobs.get_mut(&id, self.now.ms) {
+                    job.next = Some((run.id.clone(), next.me));
+                }
+            }
+            // The lock is free: moving on says when a worker should look again.
+            _ => self.move_on(),
+        }
+        SettledRun::Stands(begun)
+    }
+
+    /// Writes the verdict down. False if that has moved the line on.
+    fn judged(&mut self, id: &JobId, verdict: Verdict) -> bool {
+        let now = self.now;
+        let Some(job) = self.jobs.get_mut(id, now.ms) else {
+            return true;
+        };
+        let (seq, bytes) = (job.seq, job.bytes);
+        let (state, reason, retention) = match verdict {
+            Verdict::Done { response, retention } => {
+                job.has_run(now.us, "done");
+                job.response = Some(response);
+                job.envelope = Bytes::new();
+                (JobState::Done, "", retention)
+            }
+            Verdict::Dead { reason, retention } => {
+                job.has_run(now.us, reason);
+                (JobState::Dead, reason, retention)
+            }
+            Verdict::Retry { delay, reason } => return self.waits(id, delay, reason, true),
+            Verdict::Back { delay, reason } => return self.waits(id, delay, reason, false),
+        };
+        job.ends(state, reason, now.us);
+        self.finish(seq, id, bytes, state, now.after(retention));
+        true
+    }
+
+    /// The job runs again after a while: at its place, and the others wait, or they pass it meanwhile.
+    fn waits(&mut self, id: &JobId, delay: Duration, reason: &'static str, charged: bool) -> bool {
+        let (now, at) = (self.now, self.now.after(delay));
+        let Some(job) = self.jobs.get_mut(id, now.ms) else {
+            return true;
+        };
+        job.has_run(now.us, reason);
+        if job.exp.is_some_and(|exp| exp <= now.ms) {
+            self.expire_job(id);
+            return false;
+        }
+        job.waits(reason, charged);
+        job.busy += u32::from(!charged && reason == "busy");
+        let (seq, bytes, skip) = (job.seq, job.bytes, job.skip && charged);
+        self.tell_all(id);
+        if skip {
+            self.line.jobs.remove(&(seq, id.clone()));
+            self.put_late(id, at, bytes);
+            self.left_line(id, bytes);
+        } else {
+            self.line.back = Some((at, id.clone()));
+        }
+        true
+    }
+
+    /// The run of the next job that may have one, if it is in turn.
+    fn begin_next(&mut self, next: &NextRun) -> Option<Run> {
+        for _ in 0..HEADS {
+            let (seq, first) = self.line.first_job().cloned()?;
+            let before = self.live_head().is_some_and(|place| place.seq < seq);
+            let watched = self.facts.watcher(self.now).is_some();
+            if before || !watched || self.backoff(&first).is_some() {
+                return None;
+            }
+            let run = self.begin(&first, next);
+            if run.is_some() {
+                return run;
+            }
+        }
+        None
+    }
+
+    /// What a call with these tokens has begun before. It begins nothing: it may be a late one, whose caller
+    /// has gone.
+    fn repeated(&mut self, id: &JobId, next: &NextRun) -> Option<Run> {
+        let (other, me) = self.jobs.get(id, self.now.ms)?.next.clone()?;
+        if me == next.me { self.again(&other, &me, next.lease) } else { None }
+    }
+
+    /// The undo of a claim. Only jobs that come back to an older place stand before one that runs.
+    pub(super) fn unclaim(&mut self, me: &Token, id: Option<JobId>) -> bool {
+        let now = self.now.ms;
+        let runs =
+            |id: &JobId| self.jobs.get(id, now).is_some_and(|job| job.run.as_ref() == Some(me));
+        let mut jobs = self.line.jobs.iter().map(|(_, id)| id).take(100);
+        let Some(id) = id.filter(&runs).or_else(|| jobs.find(|id| runs(id)).cloned()) else {
+            return false;
+        };
+        let Some(job) = self.jobs.get_mut(&id, now) else {
+            return false;
+        };
+        if job.state != JobState::Running {
+            return true;
+        }
+        let holds = Member::holds(Mode::Exclusive, me);
+        if self.line.deadline(&holds).is_none_or(|end| end <= now) {
+            return false;
+        }
+        self.line.take(&holds);
+        // What never began was no run.
+        if job.exp.is_some_and(|exp| exp <= now) {
+            self.expire_job(&id);
+            return true;
+        }
+        job.waits("not started", false);
+        self.line.back = Some((now + 1, id.clone()));
+        self.tell_all(&id);
+        self.move_on();
+        true
+    }
+}

@@ -1,0 +1,82 @@
+//! `beat.lua` and `pause.lua`.
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use super::{Memory, post::Mail, shard::Now};
+use crate::{
+    key::SHARDS,
+    store::{
+        backend::{Beat, Node},
+        hints::Hint,
+    },
+};
+
+/// Other workers that one is told of.
+const OTHERS: usize = 100;
+
+impl Memory {
+    pub(super) fn beats(&self, node: &Node, lease: Duration) -> Beat {
+        let now = Now::of(self.clock.now_us());
+        let (mut told, others, living) = self.present(node, lease, now);
+        let paused = self.paused.load(Ordering::SeqCst);
+        let most = match living {
+            _ if paused || lease.is_zero() => 0,
+            living => usize::from(SHARDS).div_ceil(living.max(1)),
+        };
+        let (mine, gave_up) = self.divide(node, lease, most);
+        told |= gave_up;
+        if told {
+            self.tell_workers();
+        }
+        let has_work = |shard: &u16| self.at(*shard, |shard, _| shard.has_work());
+        let busy = mine.iter().copied().filter(has_work).collect();
+        Beat { mine, busy, others, paused }
+    }
+
+    /// Whether this one has come or left; the others that live, and how many live.
+    fn present(&self, node: &Node, lease: Duration, now: Now) -> (bool, Vec<Node>, usize) {
+        let mut workers = self.workers.lock();
+        let (changed, living) = super::live(&mut workers, node.clone(), lease, now);
+        let others = workers.keys().filter(|other| *other != node).take(OTHERS);
+        (changed, others.cloned().collect(), living)
+    }
+
+    /// The shards of this node from now on, and whether it gave some up.
+    fn divide(&self, node: &Node, lease: Duration, most: usize) -> (Vec<u16>, bool) {
+        let (mut mine, mut gave_up) = (Vec::new(), false);
+        for shard in 0..SHARDS {
+            let keep = mine.len() < most;
+            let kept = |shard: &mut super::shard::Shard, now: Now| {
+                shard.keep_watch(node.as_str(), keep, now.after(lease), now)
+            };
+            match self.at(shard, kept) {
+                Some(true) => mine.push(shard),
+                Some(false) => gave_up = true,
+                None => {}
+            }
+        }
+        for shard in 0..SHARDS {
+            if mine.len() >= most {
+                break;
+            }
+            let until = |now: Now| now.after(lease);
+            if self.at(shard, |shard, now| shard.take_watch(node.as_str(), until(now), now)) {
+                mine.push(shard);
+            }
+        }
+        mine.sort_unstable();
+        (mine, gave_up)
+    }
+
+    pub(super) fn pause(&self, paused: bool) {
+        self.paused.store(paused, Ordering::SeqCst);
+        if paused {
+            (0..SHARDS).for_each(|shard| self.at(shard, |shard, _| shard.end_watch()));
+        }
+        self.tell_workers();
+    }
+
+    pub(super) fn tell_workers(&self) {
+        self.post.send(vec![Mail { to: None, hint: Hint::Workers }]);
+    }
+}

@@ -1,0 +1,130 @@
+//! Flights of `enqueue.lua` on one lane: requests that are deferred at the same time go together.
+//!
+//! A step is sent for nobody who is gone before it is on the wire. It needs no undo: a request whose caller left
+//! later is stored and runs, as one whose 202 was lost on its way.
+
+use std::sync::Arc;
+
+use redis::{Cmd, RedisWrite as _, Value};
+
+use super::{
+    Keys, Lanes,
+    ask::{joined, number, texts},
+    combine::{self, Flights},
+    connect::Socket,
+    fault::{Fault, answer_of},
+    script::ENQUEUE,
+};
+use crate::{
+    clock::millis,
+    error::{Error, ErrorKind},
+    store::backend::{Enqueue, OnFailure, Wins},
+};
+
+/// Bytes and arguments that a job takes besides its request, about.
+const SIZE: (usize, usize) = (640, 16);
+
+/// Bytes of a request that weigh as much as another request: a flight is a megabyte at most, or one request.
+const HEAVY: usize = 64 * 1024;
+
+/// Where a lane's requests go.
+pub(super) struct Enqueues {
+    pub(super) lanes: Arc<Lanes>,
+    pub(super) lane: usize,
+    pub(super) keys: Keys,
+}
+
+impl Flights for Enqueues {
+    type Step = Enqueue;
+    type Reply = Value;
+    type Path = Socket;
+    type Load = Cmd;
+
+    const BATCH: usize = 16;
+
+    fn weight(step: &Enqueue) -> usize {
+        (1 + step.envelope.len() / HEAVY).min(Self::BATCH)
+    }
+
+    fn replies(_: &Enqueue) -> usize {
+        1
+    }
+
+    async fn path(&self) -> Result<Socket, Error> {
+        self.lanes.socket(self.lane).await
+    }
+
+    fn load<'a>(&self, steps: impl Iterator<Item = &'a Enqueue> + Clone, by_text: bool) -> Cmd {
+        command(&self.keys, steps, by_text)
+    }
+
+    async fn send(&self, path: &mut Socket, load: &Cmd) -> Result<Vec<Value>, combine::Fault> {
+        let answer = path.connection.send_packed_command(load).await;
+        match answer_of(path, answer) {
+            Ok(Value::Array(replies)) => Ok(replies),
+            Ok(_) => Err(combine::Fault::Failed(Error::new(ErrorKind::Protocol, ENQUEUE.name))),
+            Err((Fault::NoScript, _)) => Err(combine::Fault::NoScript),
+            Err((Fault::NotRun, _)) => Err(combine::Fault::NotRun),
+            Err((Fault::Broken, _)) => Err(combine::Fault::Broken),
+            Err((fault, error)) => Err(combine::Fault::Failed(fault.explain(ENQUEUE.name, error))),
+        }
+    }
+
+    fn late(&self, path: &Socket) {
+        path.timed_out();
+    }
+}
+
+/// The call of these steps, in this order. One server takes steps of any shards in one call.
+fn command<'a>(
+    keys: &Keys,
+    steps: impl Iterator<Item = &'a Enqueue> + Clone,
+    by_text: bool,
+) -> Cmd {
+    let sized = steps.clone().fold((0, 0), |(n, bytes), step| (n + 1, bytes + step.envelope.len()));
+    let (count, bytes) = sized;
+    let script = if by_text { ["EVAL", ENQUEUE.code] } else { ["EVALSHA", ENQUEUE.sha()] };
+    let room = script[1].len() + 64 + SIZE.0 * count + bytes;
+    let mut out = Cmd::with_capacity(3 + SIZE.1 * count, room);
+    texts(&mut out, script);
+    number(&mut out, 10 * count as u64);
+    steps.clone().for_each(|step| write_keys(keys, step, &mut out));
+    steps.for_each(|step| write_args(step, &mut out));
+    out
+}
+
+fn write_keys(keys: &Keys, step: &Enqueue, out: &mut Cmd) {
+    keys.line_in_parts(&step.key).iter().for_each(|parts| joined(out, parts.as_slice()));
+    texts(out, [&keys.job(&step.id), &keys.request(&step.id)]);
+    match &step.record {
+        Some((record, ..)) => texts(out, [&keys.record(&step.key, record)]),
+        None => joined(out, keys.line_in_parts(&step.key)[0].as_slice()),
+    }
+}
+
+fn write_args(step: &Enqueue, out: &mut Cmd) {
+    let Enqueue { id, envelope, policy, record, merge, caps, owner, .. } = step;
+    let (print, life) = record.as_ref().map_or(("", 0), |(_, print, life)| (print, millis(*life)));
+    let numbers = [
+        policy.again.into(),
+        policy.max_attempts.into(),
+        (policy.on_failure == OnFailure::Skip).into(),
+        policy.needs_worker.into(),
+        // Of both, 0 says that there is none; a time of no length is a millisecond.
+        if policy.delay.is_zero() { 0 } else { millis(policy.delay) },
+        policy.deadline.map_or(0, millis),
+        life,
+        caps.resource_jobs,
+        caps.resource_bytes,
+        caps.shard_jobs,
+        caps.shard_bytes,
+    ];
+    texts(out, [id.as_str()]);
+    out.write_arg(envelope);
+    texts(out, [&*numbers.map(|number: u64| number.to_string()).join(" "), print, owner]);
+    let wins = |wins| if wins == Wins::First { "f" } else { "l" };
+    match merge {
+        Some(merge) => joined(out, &[wins(merge.wins), &merge.group]),
+        None => texts(out, [""]),
+    }
+}

@@ -1,0 +1,160 @@
+//! Flights of `runs.lua` on one lane: claims and settlements of this process that go together.
+//!
+//! The undo of a claim goes the same way, so it never overtakes what it undoes (see [`combine`]).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use redis::{Cmd, RedisWrite as _, Value};
+
+use super::{
+    Keys, Lanes,
+    ask::{joined, number, texts},
+    combine::{self, BATCH, Flights},
+    connect::Socket,
+    fault::{Fault, answer_of},
+    script::RUNS,
+};
+use crate::{
+    clock::millis,
+    error::{Error, ErrorKind},
+    key::Key,
+    store::backend::{Claim, JobId, NextRun, Settle, Token, Verdict},
+};
+
+/// Bytes and arguments that a step takes besides a response, about.
+const SIZE: (usize, usize) = (320, 11);
+
+/// Bytes of a response that weigh as much as another step: a flight is a megabyte at most, or one response.
+const HEAVY: usize = 32 * 1024;
+
+/// What is asked about a run.
+pub(super) enum RunAsk {
+    Claim(Claim),
+    Settle(Settle),
+    /// The claim under this token had nobody to run it; which job it was may not be known.
+    Undo {
+        key: Key,
+        id: Option<JobId>,
+        me: Token,
+    },
+}
+
+impl RunAsk {
+    pub(super) fn key(&self) -> &Key {
+        match self {
+            Self::Claim(Claim { key, .. })
+            | Self::Settle(Settle { key, .. })
+            | Self::Undo { key, .. } => key,
+        }
+    }
+
+    fn response(&self) -> Option<&Bytes> {
+        match self {
+            Self::Settle(Settle { verdict: Verdict::Done { response, .. }, .. }) => Some(response),
+            _ => None,
+        }
+    }
+
+    fn size(&self) -> usize {
+        self.response().map_or(0, Bytes::len)
+    }
+
+    fn write_args(&self, out: &mut Cmd) {
+        match self {
+            Self::Claim(Claim { id, me, lease, retention, .. }) => {
+                texts(out, ["c", id.as_str(), me.as_str()]);
+                [lease, retention].into_iter().for_each(|time| number(out, millis(*time)));
+            }
+            Self::Settle(Settle { id, me, verdict, next, .. }) => {
+                let (verb, time, reason) = match verdict {
+                    Verdict::Done { retention, .. } => ("done", retention, ""),
+                    Verdict::Dead { reason, retention } => ("dead", retention, *reason),
+                    Verdict::Retry { delay, reason } => ("retry", delay, *reason),
+                    Verdict::Back { delay, reason } => ("back", delay, *reason),
+                };
+                texts(out, ["s", id.as_str(), me.as_str(), verb]);
+                number(out, millis(*time));
+                texts(out, [reason]);
+                out.write_arg(self.response().map_or(&[], |response| response));
+                next_run(next.as_ref(), out);
+            }
+            Self::Undo { id, me, .. } => {
+                texts(out, ["s", id.as_ref().map_or("-", JobId::as_str), me.as_str(), "undo"]);
+                number(out, 1);
+                texts(out, ["not started", ""]);
+                next_run(None, out);
+            }
+        }
+    }
+}
+
+fn next_run(next: Option<&NextRun>, out: &mut Cmd) {
+    match next {
+        Some(NextRun { me, lease, retention }) => {
+            texts(out, [me.as_str()]);
+            [lease, retention].into_iter().for_each(|time| number(out, millis(*time)));
+        }
+        None => texts(out, ["", "0", "0"]),
+    }
+}
+
+/// Where a lane's claims and settlements go.
+pub(super) struct Runs {
+    pub(super) lanes: Arc<Lanes>,
+    pub(super) lane: usize,
+    pub(super) keys: Keys,
+}
+
+impl Flights for Runs {
+    type Step = RunAsk;
+    type Reply = Value;
+    type Path = Socket;
+    type Load = Cmd;
+
+    fn weight(step: &RunAsk) -> usize {
+        (1 + step.size() / HEAVY).min(BATCH)
+    }
+
+    fn replies(_: &RunAsk) -> usize {
+        1
+    }
+
+    async fn path(&self) -> Result<Socket, Error> {
+        self.lanes.socket(self.lane).await
+    }
+
+    fn load<'a>(&self, steps: impl Iterator<Item = &'a RunAsk> + Clone, by_text: bool) -> Cmd {
+        command(&self.keys, steps, by_text)
+    }
+
+    async fn send(&self, path: &mut Socket, load: &Cmd) -> Result<Vec<Value>, combine::Fault> {
+        let answer = path.connection.send_packed_command(load).await;
+        match answer_of(path, answer) {
+            Ok(Value::Array(replies)) => Ok(replies),
+            Ok(_) => Err(combine::Fault::Failed(Error::new(ErrorKind::Protocol, RUNS.name))),
+            Err((Fault::NoScript, _)) => Err(combine::Fault::NoScript),
+            Err((Fault::NotRun, _)) => Err(combine::Fault::NotRun),
+            Err((Fault::Broken, _)) => Err(combine::Fault::Broken),
+            Err((fault, error)) => Err(combine::Fault::Failed(fault.explain(RUNS.name, error))),
+        }
+    }
+
+    fn late(&self, path: &Socket) {
+        path.timed_out();
+    }
+}
+
+/// The call of these steps, in this order. One server takes steps of any shards in one call.
+fn command<'a>(keys: &Keys, steps: impl Iterator<Item = &'a RunAsk> + Clone, by_text: bool) -> Cmd {
+    let sized = steps.clone().fold((0, 0), |(n, bytes), step| (n + 1, bytes + step.size()));
+    let (count, bytes): (usize, usize) = sized;
+    let script = if by_text { ["EVAL", RUNS.code] } else { ["EVALSHA", RUNS.sha()] };
+    let room = script[1].len() + 64 + SIZE.0 * count + bytes;
+    let mut out = Cmd::with_capacity(3 + SIZE.1 * count, room);
+    texts(&mut out, script);
+    number(&mut out, count as u64);
+    steps.clone().for_each(|step| joined(&mut out, &keys.line_in_parts(step.key())[0]));
+    steps.for_each(|step| step.write_args(&mut out));
+    out
+}

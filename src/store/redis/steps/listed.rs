@@ -1,0 +1,76 @@
+//! Steps about jobs wherever they are: list, redrive, purge, tally.
+
+use super::number;
+use crate::{
+    error::Error,
+    store::{
+        backend::{JobId, JobState, Listed, Listing, Tally},
+        redis::{Redis, read::Row, script, steps::jobs::view},
+    },
+};
+
+/// Most jobs of a page.
+const PAGE: usize = 100;
+
+impl Redis {
+    pub(super) async fn do_list(
+        &self,
+        shard: u16,
+        which: Listing,
+        from: u64,
+        most: usize,
+    ) -> Result<Listed, Error> {
+        let index = match which {
+            Listing::Dead => "dead",
+            Listing::Done => "done",
+        };
+        let keys = [self.keys.shard(shard, index), self.keys.shard(shard, "watch")];
+        let most = number(most.min(PAGE) as u64);
+        let args = [number(from), most, self.keys.shard(shard, "j:").into_bytes()];
+        let mut row = Row::of("list", self.script(shard, &script::LIST, &keys, &args).await?);
+        let mut listed = Listed { jobs: Vec::new(), next: row.text()?.parse().ok() };
+        while !row.is_empty() {
+            let mut job = row.row()?;
+            let id = JobId::parse(&job.text()?).ok_or_else(|| job.odd())?;
+            let mut facts = job.row()?;
+            let mut view = view(&mut facts)?;
+            view.watched = facts.number()? == 1;
+            listed.jobs.push((id, view));
+        }
+        Ok(listed)
+    }
+
+    pub(super) async fn do_redrive(&self, id: JobId) -> Result<Option<JobState>, Error> {
+        let token = uuid::Uuid::new_v4().simple().to_string();
+        let args = [id.as_str().into(), token.into_bytes()];
+        let keys = [self.keys.job(&id)];
+        let reply = self.script(id.shard(), &script::REDRIVE, &keys, &args).await?;
+        Ok(JobState::parse(&Row::of("redrive", reply).text()?))
+    }
+
+    pub(super) async fn do_purge(&self, id: JobId) -> Result<bool, Error> {
+        let shard = id.shard();
+        let own = [self.keys.job(&id), self.keys.request(&id), self.keys.response(&id)];
+        let shards = ["done", "dead", "f"].map(|kind| self.keys.shard(shard, kind));
+        let keys = [own, shards].concat();
+        let args = [id.as_str().into()];
+        let reply = self.script(shard, &script::PURGE, &keys, &args).await?;
+        Ok(Row::of("purge", reply).number()? == 1)
+    }
+
+    pub(super) async fn do_tally(&self, shard: u16) -> Result<Tally, Error> {
+        let keys = ["f", "late", "done", "dead"].map(|kind| self.keys.shard(shard, kind));
+        let mut row = Row::of("tally", self.script(shard, &script::TALLY, &keys, &[]).await?);
+        Ok(Tally {
+            pending: row.number()?,
+            bytes: row.number()?,
+            late: row.number()?,
+            done: row.number()?,
+            dead: row.number()?,
+            trimmed_done: row.number()?,
+            trimmed_dead: row.number()?,
+            expired: row.number()?,
+            cancelled: row.number()?,
+        })
+    }
+}

@@ -1,0 +1,115 @@
+//! Steps about requests that are deferred and wait: storing, cancelling, seeing to what comes due; and those
+//! that run at once.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::number;
+use crate::{
+    clock::millis,
+    error::Error,
+    key::Key,
+    store::{
+        backend::{Direct, Due, Enqueue, Enqueued, JobId, JobState},
+        redis::{Redis, read::Row, script},
+    },
+};
+
+impl Redis {
+    pub(super) async fn do_enqueue(&self, call: Enqueue) -> Result<Enqueued, Error> {
+        let name = script::ENQUEUE.name;
+        self.pass(name)?;
+        let until = Instant::now() + self.deadline;
+        // Lanes and combiners are as many.
+        let combiner = &self.enqueues[self.lanes.of(call.key.shard())];
+        let outcome = combiner.call(call, until).await;
+        self.note(&outcome);
+        let mut row = Row::of(name, outcome?.first);
+        if let Some(error) = row.refusal() {
+            return Err(error);
+        }
+        match row.text()?.as_str() {
+            "stored" => Ok(Enqueued::Stored { position: row.number()? }),
+            "known" => id(&mut row).map(Enqueued::Known),
+            "mismatch" => Ok(Enqueued::Mismatch),
+            "full" => Ok(Enqueued::Full),
+            "unmanned" => Ok(Enqueued::Unmanned),
+            "merged" => id(&mut row).map(Enqueued::Merged),
+            _ => Err(row.odd()),
+        }
+    }
+
+    pub(super) async fn do_cancel(
+        &self,
+        id: JobId,
+        retention: Duration,
+    ) -> Result<Option<JobState>, Error> {
+        let args = [id.as_str().into(), number(millis(retention))];
+        let keys = [self.keys.job(&id)];
+        let reply = self.script(id.shard(), &script::CANCEL, &keys, &args).await?;
+        Ok(JobState::parse(&Row::of("cancel", reply).text()?))
+    }
+
+    pub(super) async fn do_begin_direct(&self, call: Direct) -> Result<Option<JobId>, Error> {
+        let mut row = self.direct("begin", call, Bytes::new()).await?;
+        let known = row.text()?;
+        if known.is_empty() {
+            return Ok(None);
+        }
+        JobId::parse(&known).map(Some).ok_or_else(|| row.odd())
+    }
+
+    pub(super) async fn do_end_direct(
+        &self,
+        call: Direct,
+        response: Option<Bytes>,
+    ) -> Result<(), Error> {
+        let verb = if response.is_some() { "end" } else { "forget" };
+        self.direct(verb, call, response.unwrap_or_default()).await.map(drop)
+    }
+
+    async fn direct(&self, verb: &str, call: Direct, response: Bytes) -> Result<Row, Error> {
+        let Direct { key, record, id, owner, life } = call;
+        let more = [
+            self.keys.job(&id),
+            self.keys.response(&id),
+            self.keys.record(&key, &record),
+            self.keys.shard(key.shard(), "done"),
+        ];
+        let own = vec![
+            verb.into(),
+            id.as_str().into(),
+            number(millis(life)),
+            owner.into_bytes(),
+            response.into(),
+        ];
+        self.line_script(&script::DIRECT, &key, more, own).await
+    }
+
+    pub(super) async fn do_due(&self, shards: Vec<u16>, most: usize) -> Result<Vec<Due>, Error> {
+        let Some(&lane) = shards.first() else {
+            return Ok(Vec::new());
+        };
+        let keys: Vec<_> = shards.iter().map(|&shard| self.keys.shard(shard, "due")).collect();
+        let reply = self.script(lane, &script::DUE, &keys, &[number(most as u64)]).await?;
+        let mut rows = Row::of("due", reply);
+        shards.iter().map(|_| due(rows.row()?)).collect()
+    }
+}
+
+fn due(mut row: Row) -> Result<Due, Error> {
+    // -1: nothing to come.
+    let next = row.text()?.parse().ok().map(Duration::from_millis);
+    let mut names = Vec::new();
+    while !row.is_empty() {
+        let name = Key::from_store(&row.text()?);
+        names.push((name, JobId::parse(&row.text()?)));
+    }
+    Ok(Due { names, next })
+}
+
+fn id(row: &mut Row) -> Result<JobId, Error> {
+    JobId::parse(&row.text()?).ok_or_else(|| row.odd())
+}
