@@ -14,6 +14,7 @@
 //! letters, since it may have done its work.
 
 mod backoff;
+pub mod callback;
 mod claim;
 mod envelope;
 mod gate;
@@ -34,6 +35,8 @@ mod unwatched;
 mod visit;
 mod worker;
 
+#[cfg(feature = "callback")]
+pub use self::callback::Callbacks;
 #[cfg(any(test, feature = "test-kit"))]
 pub use self::kit::RanJob;
 #[cfg(any(test, feature = "test-kit"))]

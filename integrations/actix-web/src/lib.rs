@@ -91,6 +91,8 @@ mod transform;
 
 #[cfg(feature = "redis")]
 pub use lockgate::StoreBuilder;
+#[cfg(feature = "callback")]
+pub use lockgate::defer::Callbacks;
 pub use lockgate::defer::{DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRun};
 #[cfg(feature = "test-kit")]
 pub use lockgate::testing;

@@ -42,6 +42,13 @@ macro_rules! __defer_worker_names {
                 Self { inner: self.inner.drain(deadline) }
             }
 
+            /// Makes the calls of [`DeferLayer::callback`]. Without it, they are left to workers that
+            /// have it.
+            #[cfg(feature = "callback")]
+            pub fn callbacks(self, callbacks: ::lockgate::defer::Callbacks) -> Self {
+                Self { inner: self.inner.callbacks(callbacks) }
+            }
+
             /// How long a run outlives its process. Default 10 s, at least 100 ms; renewed at a third.
             pub fn lease(self, lease: ::std::time::Duration) -> Self {
                 Self { inner: self.inner.lease(lease) }
