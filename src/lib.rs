@@ -64,6 +64,6 @@ pub use self::{
         Decision, Lists, Policy, PolicyDecision, Quota, RateFields, RateLimit, RateStatus, Reason,
         Refusal, Requests, Standing,
     },
-    reply::{Fields, Reply},
+    reply::{Fields, Repeated, Reply},
     store::{JobId, JobState, Loss, OnFailure, Store},
 };

@@ -221,6 +221,12 @@ table! { each_store {
     replay:
         the_request_is_the_same_without_its_connection,
         a_credential_that_is_kept_comes_along,
+        who_it_was_comes_along_and_not_the_credential,
+        a_key_is_made_if_none_was_sent,
+        a_run_is_told_the_fence_of_its_lock,
+        a_stream_is_not_kept,
+        a_body_of_no_known_length_is_kept_up_to_the_limit,
+        what_is_sealed_runs_and_is_told,
         the_client_keeps_its_address,
         a_quota_is_charged_once,
         authentication_in_the_way_is_a_dead_letter,

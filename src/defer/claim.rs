@@ -10,8 +10,7 @@ use super::{
     worker::DeferWorker,
 };
 use crate::store::{
-    Attempt, Claim, Claimed, Hold, JobId, Mode, NextRun, Run, Settle, SettledRun, Store, Terms,
-    Token, Verdict,
+    Attempt, Claim, Claimed, Hold, JobId, Mode, NextRun, Run, Settle, SettledRun, Terms, Verdict,
 };
 
 /// Heads looked at in one visit; dead ones are passed, the rest is for the next visit.
@@ -97,56 +96,58 @@ impl Visit {
         verdict: Verdict,
         goes_on: bool,
     ) -> Option<Option<Started>> {
-        let DeferWorker { store, lease, rules, .. } = &*self.worker;
         let Started { run, mut hold } = started;
-        let next = goes_on.then(|| NextRun {
-            me: Token::new(store.node()),
-            lease: *lease,
-            retention: rules.keep_dead,
-        });
-        let (key, me) = (self.key.clone(), hold.facts().lease.me.clone());
-        let call = Settle { key, id: run.id, me, verdict, next };
-        let mut unsettled = Unsettled { store, call: Some(call), until: Instant::now() + *lease };
-        // Of the first call: it may be the one that got through.
-        let sent = Instant::now();
-        let settled = unsettled.send(&hold).await?;
-        let call = unsettled.call.take();
-        match settled {
+        // Dropped without an answer, it puts back what it may have claimed.
+        let mut next = goes_on.then(|| Attempt::claim_next(&self.worker.store, &self.key));
+        let settled = self.send_settle(&run.id, &hold, verdict, next.as_mut()).await?;
+        let begun = match settled {
             SettledRun::Lost => None,
-            SettledRun::Stands(next) => {
+            SettledRun::Stands(begun) => {
                 hold.forget();
-                let begin = |(run, token): (Run, NextRun)| {
-                    let attempt = Attempt::along(store, &self.key, token.me, sent, *lease);
-                    let hold = attempt.granted(run.fence, self.terms(&run.id));
-                    Started { run, hold }
-                };
-                Some(next.zip(call.and_then(|call| call.next)).map(begin))
+                Some(begun)
+            }
+        };
+        match (begun, next) {
+            (Some(Some(run)), Some(attempt)) => {
+                let hold = attempt.granted(run.fence, self.terms(&run.id));
+                Some(Some(Started { run, hold }))
+            }
+            (begun, next) => {
+                next.into_iter().for_each(Attempt::refused);
+                begun.map(|_| None)
             }
         }
     }
-}
 
-/// A settlement that may have claimed the next job, and that nobody has heard about. Dropped, it is sent
-/// again, and the job it has claimed is put back, uncharged: it has not been started.
-struct Unsettled<'a> {
-    store: &'a Store,
-    call: Option<Settle>,
-    /// When what it may have claimed ends by itself, if nothing more is sent.
-    until: Instant,
-}
-
-impl Unsettled<'_> {
-    /// `None`: there was no answer while the hold was sure.
-    async fn send(&mut self, hold: &Hold) -> Option<SettledRun> {
+    async fn send_settle(
+        &self,
+        id: &JobId,
+        hold: &Hold,
+        verdict: Verdict,
+        mut next: Option<&mut Attempt>,
+    ) -> Option<SettledRun> {
+        let DeferWorker { store, lease, rules, .. } = &*self.worker;
         let facts = hold.facts();
         let mut pause = Duration::from_millis(10);
         loop {
-            let call = self.call.clone()?;
-            if let Some(next) = &call.next {
-                self.until = Instant::now() + next.lease;
-            }
-            let id = call.id.clone();
-            match self.store.backend().settle(call).await {
+            let token = |attempt: &&mut Attempt| attempt.me.clone();
+            let call = Settle {
+                key: self.key.clone(),
+                id: id.clone(),
+                me: facts.lease.me.clone(),
+                verdict: verdict.clone(),
+                next: next.as_ref().map(token).map(|me| NextRun {
+                    me,
+                    lease: *lease,
+                    retention: rules.keep_dead,
+                }),
+            };
+            let step = store.backend().settle(call);
+            let settled = match &mut next {
+                Some(attempt) => attempt.send(*lease, step).await,
+                None => step.await,
+            };
+            match settled {
                 Ok(settled) => return Some(settled),
                 Err(error) => tracing::warn!(job = ?id, %error, "settling failed"),
             }
@@ -156,37 +157,5 @@ impl Unsettled<'_> {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(500));
         }
-    }
-}
-
-impl Drop for Unsettled<'_> {
-    fn drop(&mut self) {
-        if let Some(call) = self.call.take().filter(|call| call.next.is_some()) {
-            self.store.spawn(put_back(self.store.clone(), call, self.until));
-        }
-    }
-}
-
-async fn put_back(store: Store, call: Settle, until: Instant) {
-    while Instant::now() < until {
-        match store.backend().settle(call.clone()).await {
-            Ok(SettledRun::Stands(Some(run))) => {
-                let Some(next) = &call.next else { return };
-                let delay = Duration::from_millis(1);
-                let back = Settle {
-                    key: call.key.clone(),
-                    id: run.id,
-                    me: next.me.clone(),
-                    verdict: Verdict::Back { delay, reason: "dropped" },
-                    next: None,
-                };
-                if store.backend().settle(back).await.is_ok() {
-                    return;
-                }
-            }
-            Ok(_) => return,
-            Err(_) => {}
-        }
-        tokio::time::sleep(PAUSE).await;
     }
 }

@@ -24,6 +24,7 @@ mod judge;
 #[cfg(any(test, feature = "test-kit"))]
 mod kit;
 mod limits;
+mod prefer;
 mod rounds;
 mod run;
 mod snapshot;

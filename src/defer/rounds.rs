@@ -27,6 +27,7 @@ use super::{
     worker::DeferWorker,
 };
 use crate::{
+    error::Error,
     key::Key,
     store::{Beat, Hint, JobId, Node},
 };
@@ -139,7 +140,7 @@ impl Rounds {
         busy.into_iter().for_each(|shard| self.look_at(shard, now));
     }
 
-    async fn send_beat(&self, lease: Duration) -> Result<Beat, crate::error::Error> {
+    async fn send_beat(&self, lease: Duration) -> Result<Beat, Error> {
         let (store, node) = (&self.worker.store, self.worker.store.node());
         store.backend().beat(node.clone(), lease).await
     }

@@ -1,6 +1,7 @@
 //! The worker and the status on the embedded store, with tokio's clock stopped.
 
 mod alone;
+mod callbacks;
 mod jobs;
 mod outcomes;
 mod status;

@@ -17,6 +17,7 @@ mod layer;
 mod parking;
 mod replay;
 mod service;
+mod settle;
 #[cfg(test)]
 mod tests;
 mod timed;

@@ -68,24 +68,9 @@ impl Attempt {
     }
 
     /// The claim that goes along with a settlement: which job it will be about is not known.
-    #[allow(dead_code, reason = "the worker will use it")]
     pub(crate) fn claim_next(store: &Store, key: &Key) -> Self {
         let mut attempt = Self::new(store, key, Mode::Exclusive);
         attempt.undo = Undo::Unclaim(None);
-        attempt
-    }
-
-    /// What a step of another kind was asked to take along under this nonce, and then for this lease. Its
-    /// undo is the caller's.
-    pub(crate) fn along(
-        store: &Store,
-        key: &Key,
-        me: Token,
-        sent: Instant,
-        lease: Duration,
-    ) -> Self {
-        let mut attempt = Self::new(store, key, Mode::Exclusive);
-        (attempt.me, attempt.sent, attempt.lease) = (me, sent, lease);
         attempt
     }
 

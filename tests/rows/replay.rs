@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lockgate::Keyring;
 use lockgate_tests::{Case, Site};
 use serde_json::{Value, json};
 
@@ -57,6 +58,94 @@ pub(crate) async fn a_credential_that_is_kept_comes_along(case: Case) {
     busy(site.post("/kept/7").header("cookie", "a=b").send().await);
     let _ = hold.let_go().await.expect(200);
     assert_eq!(field(&job.done(&site).await, "authorization"), ["Bearer x"]);
+}
+
+pub(crate) async fn who_it_was_comes_along_and_not_the_credential(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let job = accepted(site.post("/carried/7").header("authorization", "Bearer ann").send().await);
+    let nobody = accepted(site.post("/carried/7").send().await);
+    // Whose cookie it is nobody has said.
+    busy(site.post("/carried/7").header("cookie", "a=b").send().await);
+    let _ = hold.let_go().await.expect(200);
+    let seen = job.done(&site).await;
+    assert_eq!(seen["user"], "ann", "{seen}");
+    assert!(field(&seen, "authorization").is_empty(), "{seen}");
+    assert!(nobody.done(&site).await["user"].is_null());
+}
+
+pub(crate) async fn a_key_is_made_if_none_was_sent(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let retried = put(&site, "fail=1").await;
+    let sent = site.post("/orders/7/refund").header("idempotency-key", "\"mine\"");
+    let named = accepted(sent.send().await);
+    let _ = hold.let_go().await.expect(200);
+    let seen = retried.done(&site).await;
+    let [made] = field(&seen, "idempotency-key")[..] else { panic!("{seen}") };
+    assert!(made.len() > 30 && !made.contains(&retried.id), "{made}");
+    assert_eq!(field(&named.done(&site).await, "idempotency-key"), ["\"mine\""]);
+    let seen = site.post("/orders/7/refund").send().await.expect(200).json();
+    assert!(field(&seen, "idempotency-key").is_empty(), "only for runs: {seen}");
+}
+
+pub(crate) async fn a_run_is_told_the_fence_of_its_lock(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let job = refund(&site, "").await;
+    let before = hold.let_go().await.expect(200).json();
+    let seen = job.done(&site).await;
+    assert!(seen["fence"].is_u64(), "{seen}");
+    assert_eq!(seen["run"], seen["fence"], "{seen}");
+    assert!(seen["fence"].as_u64() > before["fence"].as_u64(), "{before} {seen}");
+}
+
+/// Neither waits the worker for its end, nor the next job.
+pub(crate) async fn a_stream_is_not_kept(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let job = refund(&site, "stream=never&events=1").await;
+    let next = refund(&site, "").await;
+    let _ = hold.let_go().await.expect(200);
+    let _ = next.done(&site).await;
+    let document = job.ended(&site).await;
+    let response = &document["response"];
+    assert_eq!(document["state"], "done", "{document}");
+    assert_eq!((&response["status"], &response["stored"]), (&json!(200), &json!("stream")));
+    assert_eq!(response["headers"]["content-type"], "text/event-stream", "{document}");
+    let answer = site.get(&format!("{}/response", job.location)).send().await.expect(410);
+    assert_eq!(answer.json()["stored"], "stream", "{answer:?}");
+}
+
+pub(crate) async fn a_body_of_no_known_length_is_kept_up_to_the_limit(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let short = refund(&site, "stream=open").await;
+    let long = refund(&site, "stream=open&mib=2").await;
+    case.desk.gates.open("open");
+    let _ = hold.let_go().await.expect(200);
+    let document = short.ended(&site).await;
+    assert_eq!(document["response"]["stored"], "body", "{document}");
+    let whole = site.get(&format!("{}/response", short.location)).send().await.expect(200);
+    assert_eq!(whole.body, "first-last", "{whole:?}");
+    let document = long.ended(&site).await;
+    assert_eq!(document["response"]["stored"], "stream", "{document}");
+}
+
+pub(crate) async fn what_is_sealed_runs_and_is_told(case: Case) {
+    let ring = || Keyring::new("one", [7; 32]).only_sealed();
+    let site = case.site().await;
+    let _sealed = site.store().clone().sealed_with(ring());
+    let hold = site.hold("/orders/7/pay").await;
+    let job = accepted(site.post("/orders/7/refund").body("note").send().await);
+    let _ = hold.let_go().await.expect(200);
+    assert_eq!(job.done(&site).await["body"], "note");
+    let other = case.plan().await.no_worker().start().await;
+    let response = format!("{}/response", job.location);
+    let _ = other.get(&response).send().await.expect(503);
+    let _opened = other.store().clone().sealed_with(ring());
+    let answer = other.get(&response).send().await.expect(200);
+    assert_eq!(answer.json()["body"], "note", "{answer:?}");
 }
 
 /// Its lock is named by the address: without it the run would not be recognised.

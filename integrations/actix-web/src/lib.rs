@@ -89,6 +89,8 @@ mod routes;
 mod timed;
 mod transform;
 
+#[cfg(feature = "seal")]
+pub use lockgate::Keyring;
 #[cfg(feature = "redis")]
 pub use lockgate::StoreBuilder;
 #[cfg(feature = "callback")]
@@ -98,9 +100,9 @@ pub use lockgate::defer::{DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo,
 pub use lockgate::testing;
 pub use lockgate::{
     Absent, BusyStatus, ClientAddress, Decision, Deferred, Error, ErrorKind, HeldLock, HeldLocks,
-    HoldUntil, JobId, JobState, Key, Lists, LockGuard, LockSet, NotAcquired, OnLoss, Outage,
-    Policy, PolicyDecision, Quota, RateFields, RateStatus, Reason, Refusal, Reply, SharedSecret,
-    Standing, Store,
+    HoldUntil, JobId, JobState, Key, Lists, LockGuard, LockSet, NotAcquired, OnFailure, OnLoss,
+    Outage, Policy, PolicyDecision, Quota, RateFields, RateStatus, Reason, Refusal, Reply,
+    SharedSecret, Snapshot, Standing, Store,
 };
 
 pub use self::{

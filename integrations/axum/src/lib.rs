@@ -56,6 +56,8 @@ mod framework;
 mod layer;
 mod routes;
 
+#[cfg(feature = "seal")]
+pub use lockgate::Keyring;
 #[cfg(feature = "redis")]
 pub use lockgate::StoreBuilder;
 #[cfg(feature = "callback")]
@@ -65,9 +67,9 @@ pub use lockgate::defer::{DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo,
 pub use lockgate::testing;
 pub use lockgate::{
     Absent, BusyStatus, ClientAddress, Decision, Deferred, Error, ErrorKind, HeldLock, HeldLocks,
-    HoldUntil, JobId, JobState, Key, Lists, LockGuard, LockSet, NotAcquired, OnLoss, Outage,
-    Policy, PolicyDecision, Quota, RateFields, RateStatus, Reason, Refusal, Reply, SharedSecret,
-    Standing, Store,
+    HoldUntil, JobId, JobState, Key, Lists, LockGuard, LockSet, NotAcquired, OnFailure, OnLoss,
+    Outage, Policy, PolicyDecision, Quota, RateFields, RateStatus, Reason, Refusal, Reply,
+    SharedSecret, Snapshot, Standing, Store,
 };
 
 pub use self::{

@@ -48,7 +48,7 @@ mod sign;
 mod tests;
 
 pub(super) use self::job::{
-    Deliver, FIELD, METHOD, NOBODY, is_callback, push, push_of_dead, run, take,
+    Deliver, Delivered, FIELD, METHOD, NOBODY, is_callback, push, push_of_dead, run, take,
 };
 #[cfg(feature = "callback")]
 pub use self::send::Callbacks;

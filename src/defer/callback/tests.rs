@@ -84,14 +84,15 @@ async fn a_redirect_is_an_answer_and_its_body_is_not_waited_for() {
 async fn a_name_is_resolved_once_and_all_that_it_has_is_checked() {
     let (address, asked) = server("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
     let times = Arc::new(AtomicUsize::new(0));
-    let resolving = |callbacks: Callbacks, addresses: Vec<SocketAddr>| {
+    let resolving = |mut callbacks: Callbacks, addresses: Vec<SocketAddr>| {
         let times = Arc::clone(&times);
         let resolve = move |_: &str, _: u16| {
             times.fetch_add(1, Ordering::SeqCst);
             let addresses = addresses.clone();
             Box::pin(async { Ok(addresses) }) as _
         };
-        Callbacks { resolve: Arc::new(resolve), ..callbacks }
+        callbacks.resolve = Arc::new(resolve);
+        callbacks
     };
     // A public name that points inside, alone or among others.
     let public = "8.8.8.8:80".parse().expect("an address");

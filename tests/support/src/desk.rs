@@ -13,6 +13,7 @@
 //! | `text=WORD` | answers with this text instead of the JSON of what it saw |
 //! | `echo=1` | answers with the body it got |
 //! | `stream=NAME` | answers `first`, stops at the gate with the head out, and goes on with `last` |
+//! | `events=1` | says that it answers server-sent events |
 //! | `mib=N` | so many MiB come after that gate |
 //! | `breaks=how` | the body ends after that gate: `error` or `panic` |
 //! | `tag=WORD` | is written down with this word |
@@ -77,6 +78,10 @@ pub struct Seen {
     pub word: Option<String>,
     /// What is left of the quota.
     pub remaining: Option<u64>,
+    /// Who an authentication says it is.
+    pub user: Option<String>,
+    /// The fence that a deferred request is told.
+    pub run: Option<u64>,
     /// Id and attempt of the deferred request.
     pub job: Option<(String, u32)>,
 }
@@ -139,6 +144,9 @@ impl Desk {
         };
         if let Some(gate) = query.get("stream") {
             told.body = Body::Stream(self.stream(gate, number("mib"), query.get("breaks")));
+        }
+        if query.contains_key("events") {
+            told.headers = vec![("content-type", "text/event-stream".to_owned())];
         }
         if query.contains_key("cookie") {
             told.headers.push(("set-cookie", "secret=1".to_owned()));
@@ -238,6 +246,8 @@ impl Seen {
             "inner": self.inner,
             "word": self.word,
             "remaining": self.remaining,
+            "user": self.user,
+            "run": self.run,
             "deferred": self.job.as_ref().map(|(id, attempt)| json!({ "id": id, "attempt": attempt })),
             "body": String::from_utf8_lossy(body),
         })

@@ -41,6 +41,7 @@
 //! | `/peer` | defer, lock by ip |
 //! | `/small/{id}` | defer with bodies up to 16 bytes and 2 jobs, lock by `id` |
 //! | `/kept/{id}` | defer that keeps `Authorization`, lock by `id` |
+//! | `/carried/{id}` | `Authorization` becomes an extension; defer that carries it, lock by `id` |
 //! | `/owned/{id}` | defer with `x-user` as owner and the status at `/mine`, lock by `id` |
 //! | `/metered/{id}` | 5 a minute by ip, named `metered`; defer, lock by `id` |
 //! | `/guarded/{id}` | 401 without `x-pass`, which goes no further; defer, lock by `id` |
@@ -95,7 +96,8 @@ mod running;
 
 use std::{fmt, net::SocketAddr, sync::Arc};
 
-use lockgate::{HeldLocks, SharedSecret, Store};
+use lockgate::{HeldLocks, SharedSecret, Snapshot, Store};
+use serde::{Deserialize, Serialize};
 use tokio::{sync::oneshot, task::JoinHandle};
 
 pub use self::{
@@ -128,8 +130,12 @@ impl Framework {
 const LOCAL: &str = "127.0.0.0/8";
 
 /// What an authentication puts into a request.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 struct User(String);
+
+impl Snapshot for User {
+    const NAME: &'static str = "user";
+}
 
 impl fmt::Display for User {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

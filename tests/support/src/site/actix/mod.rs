@@ -1,6 +1,7 @@
 //! The application in actix-web.
 
 mod between;
+mod carried;
 mod ends;
 mod limits;
 mod policies;
@@ -9,7 +10,7 @@ mod rates;
 use std::{net::TcpListener, thread, time::Duration};
 
 use actix_web::{
-    App as ActixApp, HttpRequest, HttpResponse, HttpServer, Resource,
+    App as ActixApp, HttpMessage as _, HttpRequest, HttpResponse, HttpServer, Resource,
     guard::{Not, Patch},
     http::StatusCode,
     middleware::from_fn,
@@ -23,7 +24,7 @@ use lockgate_actix_web::{
 use tokio::sync::oneshot;
 
 use self::between::{guard, rebuild, rewrite, stop_late};
-use super::{App, Running};
+use super::{App, Running, User};
 use crate::desk::{Body, Seen, Told};
 
 pub(super) async fn serve(app: &App) -> Running {
@@ -72,9 +73,10 @@ async fn run(app: App, listener: TcpListener, stopped: oneshot::Receiver<()>) {
 
 pub(super) fn worker(app: &App) -> DeferWorker {
     let (store, app) = (app.store.clone(), app.clone());
-    DeferWorker::new(&store, move |config: &mut ServiceConfig| {
+    let worker = DeferWorker::new(&store, move |config: &mut ServiceConfig| {
         routes(config, &app);
-    })
+    });
+    worker.restore::<User>()
 }
 
 fn routes(config: &mut ServiceConfig, app: &App) {
@@ -88,6 +90,7 @@ fn routes(config: &mut ServiceConfig, app: &App) {
     odd_locks(config);
     deferring(config);
     between(config);
+    carried::carried(config);
 }
 
 fn minute(requests: u64) -> Quota {
@@ -199,6 +202,7 @@ async fn work(
         id: id.map(Path::into_inner),
         fence: lock.and_then(|lock| lock.0.fence()),
         remaining: rate.map(|rate| rate.0.decision().remaining()),
+        run: job.as_ref().map(|job| job.0.fence),
         job: job.map(|job| (job.0.id.to_string(), job.0.attempt)),
         ..seen(&app, &request)
     };
@@ -212,6 +216,7 @@ fn seen(app: &App, request: &HttpRequest) -> Seen {
         target: request.uri().to_string(),
         route: request.match_pattern().unwrap_or_default(),
         headers: fields(request),
+        user: request.extensions().get::<User>().map(User::to_string),
         peer: request.peer_addr().map(|peer| peer.to_string()),
         ..Seen::default()
     }

@@ -1,6 +1,7 @@
 //! The application in axum.
 
 mod between;
+mod carried;
 mod ends;
 mod limits;
 mod policies;
@@ -24,7 +25,7 @@ use lockgate_axum::{
 use tokio::{net::TcpListener, sync::oneshot};
 
 use self::between::{guard, late, rebuild, rewrite};
-use super::{App, Running};
+use super::{App, Running, User};
 use crate::desk::{Body as Told, Seen};
 
 pub(super) async fn serve(app: &App) -> Running {
@@ -45,7 +46,7 @@ pub(super) async fn serve(app: &App) -> Running {
 
 pub(super) fn worker(app: &App) -> DeferWorker {
     let routes = with_store(routes(app), app).with_state(app.clone());
-    DeferWorker::new(&app.store, routes)
+    DeferWorker::new(&app.store, routes).restore::<User>()
 }
 
 type Routes = Router<App>;
@@ -64,6 +65,7 @@ fn routes(app: &App) -> Routes {
         .merge(odd_locks())
         .merge(deferring())
         .merge(between(app))
+        .merge(carried::carried())
 }
 
 fn minute(requests: u64) -> Quota {
@@ -196,6 +198,7 @@ async fn work(
         id: id.map(|Path(id)| id),
         fence: lock.and_then(|lock| lock.0.fence()),
         remaining: rate.map(|rate| rate.0.decision().remaining()),
+        run: job.as_ref().map(|job| job.0.fence),
         job: job.map(|job| (job.0.id.to_string(), job.0.attempt)),
         ..seen(&app, &parts)
     };
@@ -209,6 +212,7 @@ fn seen(app: &App, parts: &Parts) -> Seen {
         target: parts.uri.to_string(),
         route: parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str).to_owned(),
         headers: fields(parts),
+        user: parts.extensions.get::<User>().map(User::to_string),
         peer: parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.to_string()),
         ..Seen::default()
     }

@@ -1,0 +1,65 @@
+//! In axum.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use axum::{
+    Extension, Router,
+    extract::{Path, Query, State},
+    http::StatusCode,
+    routing::any,
+};
+use lockgate_axum::{
+    CurrentJob, CurrentLock, DeferLayer, DeferWorker, LockLayer, Store, deferred_routes,
+};
+use tokio::{net::TcpListener, sync::watch};
+
+use super::{Desk, Facts, Setup, WAIT, Wish, listens, terminated};
+
+pub(super) async fn serve(setup: &Setup, desk: Arc<Desk>, store: Store) {
+    let (stop, stopped) = watch::channel(false);
+    let told = |mut stopped: watch::Receiver<bool>| async move {
+        let _ = stopped.wait_for(|stop| *stop).await;
+    };
+    let routes = routes(setup, desk, &store);
+    let worker = setup.works.then(|| {
+        let worker = DeferWorker::new(&store, routes.clone()).lease(setup.lease);
+        let worker = worker.drain(setup.drain).concurrency(setup.concurrency);
+        tokio::spawn(worker.run(told(stopped.clone())))
+    });
+    let app = routes.merge(deferred_routes("/deferred").store(&store));
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    listens(listener.local_addr().expect("it is bound"));
+    let server = axum::serve(listener, app).with_graceful_shutdown(told(stopped));
+    let server = tokio::spawn(async { server.await });
+    terminated().await;
+    stop.send_replace(true);
+    if let Some(worker) = worker {
+        worker.await.expect("the worker does not panic");
+    }
+    let _ = server.await;
+    store.shutdown(WAIT).await;
+}
+
+fn routes(setup: &Setup, desk: Arc<Desk>, store: &Store) -> Router {
+    let by_id = || LockLayer::by_path_param("id").lease(setup.lease);
+    let one = |path, lock: LockLayer| Router::new().route(path, any(work)).layer(lock);
+    let defer = DeferLayer::new().max_attempts(setup.most).max_jobs(setup.jobs);
+    one("/orders/{id}/pay", by_id())
+        .merge(one("/orders/{id}/ship", by_id().wait(WAIT)))
+        .merge(one("/orders/{id}/later", by_id()).layer(defer))
+        .layer(Extension(store.clone()))
+        .with_state(desk)
+}
+
+async fn work(
+    State(desk): State<Arc<Desk>>,
+    Path(resource): Path<String>,
+    Query(wish): Query<Wish>,
+    CurrentLock(lock): CurrentLock,
+    job: Option<CurrentJob>,
+) -> (StatusCode, String) {
+    let job = job.map(|CurrentJob(job)| (job.id.as_str().to_owned(), job.attempt));
+    let (status, body) = desk.work(Facts { resource, job, lock }, wish).await;
+    (StatusCode::from_u16(status).expect("a status"), body)
+}
