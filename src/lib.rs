@@ -21,6 +21,8 @@
 //! - `redis` (default): stores beyond one process.
 //! - `seal`: deferred requests and their responses are sealed at rest ([`Store::sealed_with`](Store)).
 //! - `tower` (default): [`middleware`].
+//! - `callback`: [`defer::Callbacks`], signed callbacks when deferred requests have ended.
+//! - `test-kit`: [`testing`], for tests of applications; not for what is deployed.
 
 #![cfg_attr(
     not(feature = "redis"),
@@ -42,6 +44,8 @@ pub mod rate_limit;
 mod reply;
 mod seal;
 mod store;
+#[cfg(any(test, feature = "test-kit"))]
+pub mod testing;
 
 #[cfg(feature = "seal")]
 pub use self::seal::Keyring;

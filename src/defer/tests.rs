@@ -1,6 +1,8 @@
 //! The worker and the status on the embedded store, with tokio's clock stopped.
 
 mod alone;
+mod callbacks;
+mod jobs;
 mod limits;
 mod others;
 mod outcomes;
@@ -84,7 +86,7 @@ fn answered(status: u16) -> Ran {
 
 /// The lock of `/<name>/..` is `<name>`.
 fn key_of(target: &str) -> Key {
-    Key::custom(target.split('/').nth(1).expect("a path"))
+    Key::custom(target.split(['/', '?']).nth(1).expect("a path"))
 }
 
 /// A worker that runs until it is told to stop.
@@ -123,6 +125,15 @@ impl Working {
 /// A job that runs once.
 async fn put_off(store: &Store, target: &str) -> JobId {
     put_off_with(store, target, 1, Vec::new()).await
+}
+
+/// A job that runs once, of any request.
+async fn put_off_request(store: &Store, head: Head, body: &[u8]) -> JobId {
+    let key = key_of(&head.target);
+    let id = JobId::new(&key);
+    let at = At { store, id: &id, lock: &key };
+    let envelope = write_request(at, head.clone(), head.headers, Vec::new(), 1, body);
+    put_in(store, key.clone(), id, 1, envelope).await
 }
 
 /// A job of so many runs that carries this.

@@ -31,6 +31,8 @@ pub(crate) use self::backend::{
     SPARE_FENCES, Settle, SettledRun, Tally, Token, Verdict, Wins,
 };
 pub(crate) use self::hints::{Hint, Joined};
+#[cfg(any(test, feature = "test-kit"))]
+pub(crate) use self::memory::Memory;
 pub(crate) use self::rate::{
     By, Charge, Charged, Counter, Item, Penalty, Rule, SettleCharge, Settled, State, States,
 };

@@ -19,6 +19,7 @@ use crate::{
 const ROOMS: [(&str, u8); 14] = [
     ("names", 5),
     ("middleware", 4),
+    ("testing", 4),
     ("rate_limit", 3),
     ("lock", 3),
     ("defer", 3),

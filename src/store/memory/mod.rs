@@ -24,6 +24,8 @@ mod tasks;
 mod visit;
 mod workers;
 
+#[cfg(any(test, feature = "test-kit"))]
+use std::sync::atomic::Ordering;
 use std::{
     collections::HashMap,
     fmt,
@@ -67,6 +69,9 @@ pub(crate) struct Memory {
     paused: AtomicBool,
     queues: tasks::Queues,
     post: Post,
+    /// Locks are busy for all but jobs.
+    #[cfg(any(test, feature = "test-kit"))]
+    pretends_busy: AtomicBool,
 }
 
 impl Memory {
@@ -80,6 +85,8 @@ impl Memory {
             paused: AtomicBool::new(false),
             queues: Mutex::default(),
             post: Post::default(),
+            #[cfg(any(test, feature = "test-kit"))]
+            pretends_busy: Default::default(),
         }
     }
 
@@ -96,6 +103,25 @@ impl Memory {
         let answer = self.at(key.shard(), |shard, now| shard.visit(key, now, &mut post, step));
         self.post.send(post);
         answer
+    }
+
+    /// From now on, every lock is busy for those who ask for it: jobs, which claim theirs, run.
+    #[cfg(any(test, feature = "test-kit"))]
+    pub(crate) fn pretend_busy(&self, busy: bool) {
+        self.pretends_busy.store(busy, Ordering::SeqCst);
+    }
+
+    /// Taken and given back, so that whatever goes before a free lock has its say.
+    #[cfg(any(test, feature = "test-kit"))]
+    fn pretended(&self, call: &Acquire, acquired: Acquired) -> Acquired {
+        let Acquired::Held { line, .. } = acquired else {
+            return acquired;
+        };
+        if !self.pretends_busy.load(Ordering::SeqCst) {
+            return acquired;
+        }
+        self.visit(&call.key, |visit| visit.release(&call.me, call.mode));
+        Acquired::Busy { left: Duration::from_secs(1), line, seq: 0, joined: false }
     }
 
     /// Locks, jobs, records, counters and due entries, those that are over but not yet swept included.
@@ -128,7 +154,10 @@ impl Backend for Memory {
     }
 
     fn acquire(&self, call: Acquire) -> Step<'_, Acquired> {
-        done(self.visit(&call.key, |visit| visit.acquire(&call)))
+        let acquired = self.visit(&call.key, |visit| visit.acquire(&call));
+        #[cfg(any(test, feature = "test-kit"))]
+        let acquired = self.pretended(&call, acquired);
+        done(acquired)
     }
 
     fn release(&self, key: Key, me: Token, mode: Mode) -> Step<'_, GaveBack> {

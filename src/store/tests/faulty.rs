@@ -215,6 +215,14 @@ impl Jobs for Faulty {
         self.call("job", |memory| memory.job(id))
     }
 
+    fn envelope(&self, id: JobId) -> Step<'_, Option<Bytes>> {
+        self.call("envelope", |memory| memory.envelope(id))
+    }
+
+    fn clock(&self) -> Step<'_, u64> {
+        self.call("clock", Memory::clock)
+    }
+
     fn heads(&self, keys: Vec<Key>) -> Step<'_, Vec<Option<JobId>>> {
         self.call("heads", |memory| memory.heads(keys))
     }
