@@ -39,6 +39,8 @@ mod runs;
 mod shards;
 mod shared;
 mod truth;
+#[cfg(feature = "redis")]
+mod vanished;
 
 /// Makes each case a test on every store. A case that is not named here is an unused function, which
 /// the compiler tells.

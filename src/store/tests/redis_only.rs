@@ -78,6 +78,13 @@ impl Server {
         call.query_async(&mut self.raw.clone()).await.unwrap()
     }
 
+    /// All scripts are gone, as after a restart.
+    pub(super) async fn forget_scripts(&self) {
+        let mut call = redis::cmd("SCRIPT");
+        call.arg("FLUSH");
+        call.query_async::<()>(&mut self.raw.clone()).await.unwrap();
+    }
+
     /// All keys of the namespace, without its prefix.
     pub(super) async fn names(&self) -> Vec<String> {
         let prefix = self.prefix();

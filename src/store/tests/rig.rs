@@ -44,7 +44,7 @@ fn ms(time: Duration) -> i64 {
 }
 
 /// What is due in a shard, and when to look again.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Looked {
     pub(super) names: Vec<Key>,
     pub(super) next: Option<Duration>,
