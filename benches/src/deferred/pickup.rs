@@ -34,29 +34,34 @@ const COLUMNS: [Column; 5] = [
 pub(super) fn run(stage: &mut Stage) -> Outcome<Vec<Figure>> {
     report::title("1. From the release of the lock to the start of the request that waited for it");
     let released =
-        Contest::run(stage, &[Kind::Requests], &COLUMNS, |stage, kind| window(stage, kind, 0))?;
-    let mut all = figures(&released, Kind::Requests, ["1a", "1b"], "release to start", [2.0, 10.0]);
+        Contest::run(stage, &[Kind::Busy], &COLUMNS, |stage, kind| window(stage, kind, 0))?;
+    let mut all = figures(&released, Kind::Busy, ["1a", "1b"], "release to start", [2.0, 10.0]);
 
     report::title("1. Idle queue: from the push to the start, one worker");
     let idle = Contest::run(stage, &everybody(), &COLUMNS, |stage, kind| window(stage, kind, 0))?;
-    all.extend(figures(&idle, Kind::Tasks, ["1c", "1d"], "push to start", [0.6, 1.5]));
+    for (ids, kind) in [["1c", "1d"], ["1e", "1f"]].into_iter().zip(Kind::OURS) {
+        all.extend(figures(&idle, kind, ids, "push to start", [0.6, 1.5]));
+    }
 
     report::title("1. Delayed by 1 s: how late, one worker");
     let late =
         Contest::run(stage, &everybody(), &COLUMNS, |stage, kind| window(stage, kind, DELAY))?;
-    all.extend(figures(&late, Kind::Tasks, ["1e", "1f"], "delayed by 1 s, late", [2.0, 10.0]));
-    all.push(Figure {
-        id: "1g",
-        what: format!("{}: started early", Kind::Tasks),
-        unit: "",
-        line: Line::AtMost(0.0),
-        rounds: late.rounds(Kind::Tasks, |window| window.early),
-    });
+    for (ids, kind) in [["1g", "1h", "1i"], ["1j", "1k", "1l"]].into_iter().zip(Kind::OURS) {
+        let [p50, p99, early] = ids;
+        all.extend(figures(&late, kind, [p50, p99], "delayed by 1 s, late", [2.0, 10.0]));
+        all.push(Figure {
+            id: early,
+            what: format!("{kind}: started early"),
+            unit: "",
+            line: Line::AtMost(0.0),
+            rounds: late.rounds(kind, |window| window.early),
+        });
+    }
     Ok(all)
 }
 
 fn everybody() -> Vec<Kind> {
-    [Kind::Tasks].into_iter().chain(Kind::PEERS).collect()
+    Kind::OURS.into_iter().chain(Kind::PEERS).collect()
 }
 
 fn figures(

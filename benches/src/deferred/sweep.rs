@@ -112,7 +112,7 @@ fn questions() -> [Question; 4] {
 
 fn rows(stage: &mut Stage, question: &Question) -> Outcome<String> {
     let lanes: Vec<_> =
-        question.settings.iter().filter(|(kind, ..)| !stage.missing.contains_key(kind)).collect();
+        question.settings.iter().filter(|(kind, ..)| stage.is_there(*kind)).collect();
     let rounds = stage.bench.pace.rounds;
     let windows = crate::contest::alternating(rounds, lanes.len(), |lane| {
         let (kind, _, setting) = lanes[lane];

@@ -46,11 +46,11 @@ const RUNS: [Column; 5] = [
 pub(super) fn run(stage: &mut Stage) -> Outcome<Vec<Figure>> {
     let mut all = Vec::new();
     report::title("2. Pushes of 1 KiB, one producer");
-    let one = Contest::run(stage, &everybody(), &PUSHES, |stage, kind| push(stage, kind, 1))?;
+    let pushing = [&everybody()[..], &[Kind::Busy]].concat();
+    let one = Contest::run(stage, &pushing, &PUSHES, |stage, kind| push(stage, kind, 1))?;
     all.extend(pushed(&one, ["2a", "2b"], 1.0, "1 producer"));
     report::title("2. Pushes of 1 KiB, 32 producers of one process");
-    let many =
-        Contest::run(stage, &everybody(), &PUSHES, |stage, kind| push(stage, kind, PRODUCERS))?;
+    let many = Contest::run(stage, &pushing, &PUSHES, |stage, kind| push(stage, kind, PRODUCERS))?;
     all.extend(pushed(&many, ["2c", "2d"], 0.8, "32 producers"));
     let backlog = stage.sizes.backlog;
     for (ids, concurrency) in [(["2e", "2f"], 32), (["2g", "2h"], 1)] {

@@ -26,8 +26,11 @@ impl Left {
 
 pub(crate) fn left(server: &mut Server, kind: Kind) -> Outcome<Left> {
     match kind {
-        Kind::Requests => requests(server),
-        Kind::Tasks => Err("there is no such queue yet".into()),
+        Kind::Requests | Kind::Busy => requests(server),
+        #[cfg(feature = "queue-tasks")]
+        Kind::Tasks => super::tasks::left(server.port()),
+        #[cfg(not(feature = "queue-tasks"))]
+        Kind::Tasks => Err(format!("{kind} is not in this build").into()),
         Kind::BullmqRust | Kind::BullmqNode => counted(
             server,
             &["bull:bench:wait", "bull:bench:delayed", "bull:bench:prioritized"],

@@ -13,6 +13,8 @@ mod requests;
 mod rig;
 mod seen;
 mod setting;
+#[cfg(feature = "queue-tasks")]
+mod tasks;
 
 use std::{fmt, ops::Range, sync::Arc};
 
@@ -56,8 +58,11 @@ pub(crate) trait Queue: Sized + Send + Sync + 'static {
 pub(crate) enum Kind {
     /// Tasks of `store.queue`: the like of what the peers do.
     Tasks,
-    /// Requests that are deferred by `DeferLayer`.
+    /// Requests that are deferred by `DeferLayer`, each of them and at once: what is left of a deferral
+    /// without the lock.
     Requests,
+    /// Requests that are deferred because they find their lock held.
+    Busy,
     BullmqRust,
     ApalisRedis,
     BullmqNode,
@@ -70,7 +75,7 @@ impl Kind {
     pub(crate) const OURS: [Self; 2] = [Self::Tasks, Self::Requests];
 
     pub(crate) fn is_ours(self) -> bool {
-        Self::OURS.contains(&self)
+        self == Self::Busy || Self::OURS.contains(&self)
     }
 
     /// The script that drives it, if it is one of npm's.
@@ -97,6 +102,7 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Self::Tasks => "store.queue",
             Self::Requests => "deferred requests",
+            Self::Busy => "those that find a lock held",
             Self::BullmqRust => "bullmq-official",
             Self::ApalisRedis => "apalis-redis",
             Self::BullmqNode => "bullmq (node)",
@@ -112,7 +118,9 @@ trait Visitor {
 
 fn visit(kind: Kind, visitor: impl Visitor) -> Outcome<()> {
     match kind {
-        Kind::Requests => visitor.meet::<requests::Requests>(),
+        #[cfg(feature = "queue-tasks")]
+        Kind::Tasks => visitor.meet::<tasks::Tasks>(),
+        Kind::Requests | Kind::Busy => visitor.meet::<requests::Requests>(),
         #[cfg(feature = "queue-bullmq")]
         Kind::BullmqRust => visitor.meet::<bullmq::Bullmq>(),
         #[cfg(feature = "queue-apalis")]

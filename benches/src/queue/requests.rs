@@ -1,5 +1,5 @@
-//! Requests that are deferred: `DeferLayer` outside a `LockLayer` whose lock is held, and a worker that runs
-//! them through a service behind the same `LockLayer`.
+//! Requests that are deferred: `DeferLayer` outside a `LockLayer`, and a worker that runs them through a
+//! service behind the same `LockLayer`. Either all of them are deferred, or those that find their lock held.
 
 use std::{
     convert::Infallible,
@@ -17,7 +17,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tower::{Layer as _, Service, ServiceExt as _, service_fn, util::BoxCloneSyncService};
 
 use super::{
-    Queue,
+    Kind, Queue,
     plan::Plan,
     rig::Turnstile,
     seen::{Body, Seen},
@@ -31,6 +31,8 @@ const FIELD: &str = "x-order";
 
 /// Longer than any load.
 const LEASE: Duration = Duration::from_secs(600);
+
+const PLENTY: u64 = 1 << 40;
 
 /// Locks that are acquired at once.
 const AT_ONCE: usize = 64;
@@ -58,6 +60,14 @@ where
     response.map(HttpBody::new)
 }
 
+/// Within bounds that no load comes near.
+fn layer(plan: &Plan) -> DeferLayer {
+    let layer = DeferLayer::new().max_jobs(PLENTY).max_bytes(PLENTY);
+    let layer = layer.queue_jobs(PLENTY).queue_bytes(PLENTY);
+    let layer = if plan.kind == Kind::Busy { layer } else { layer.defer_always() };
+    if plan.delay > 0 { layer.delay(Duration::from_millis(plan.delay)) } else { layer }
+}
+
 fn key(resource: u64) -> Key {
     Key::header(FIELD, resource.to_string().as_bytes())
 }
@@ -81,12 +91,13 @@ impl Queue for Requests {
         let handler = service_fn(async |_: Request<HttpBody>| {
             Ok::<_, Infallible>(Response::new(HttpBody::from("at once")))
         });
-        let deferred = DeferLayer::new().max_jobs(u64::MAX).layer(lock(&store).layer(handler));
+        let deferred = layer(plan).layer(lock(&store).layer(handler));
         let app = App::new(deferred.map_response(plain));
+        let busy = plan.kind == Kind::Busy;
         // A push that keeps its moments is one by one, each on a resource of its own.
-        let each = plan.keep;
+        let each = busy && plan.keep;
         let mut held = Vec::new();
-        if !each {
+        if busy && !each {
             let mut tasks = JoinSet::new();
             for resource in 0..plan.resources {
                 if tasks.len() == AT_ONCE

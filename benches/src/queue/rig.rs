@@ -103,7 +103,7 @@ pub(crate) fn main(start: &str) -> Outcome<()> {
     let Start { port, jobs } = serde_json::from_str(start)?;
     let orders = Orders::listen(AT_MOST);
     let runtime = runtime()?;
-    let mut plan = Plan::push(Kind::Requests, port, 1);
+    let mut plan = Plan::push(Kind::Busy, port, 1);
     plan.resources = 0;
     let mut rig = runtime.block_on(Rig::new(plan, jobs))?;
     say("ready")?;
@@ -148,7 +148,7 @@ impl Rig {
             Word::Send { from, to } => self.send(from, to).await?,
             Word::Release => self.requests.let_go().await?,
             Word::Work { concurrency, begun } => {
-                let plan = Plan::run(Kind::Requests, self.plan.port, concurrency, 0);
+                let plan = Plan::run(Kind::Busy, self.plan.port, concurrency, 0);
                 if self.worker.is_none() {
                     let turnstile = Arc::clone(&self.turnstile);
                     self.worker = Some(Requests::turns(&plan, turnstile).await?);
