@@ -10,6 +10,7 @@
 //! | [`rate_limit`] | so many requests per window and client |
 //! | [`lock`] | one holder per resource, in the order of asking |
 //! | [`defer`] | requests that meet a busy resource are kept, and run later |
+//! | [`queue`] | tasks that are no requests, for now or later |
 //! | [`gate`] | the seam between those three and the frameworks |
 //! | [`middleware`] | the tower driver |
 //!
@@ -38,6 +39,7 @@ pub mod lock;
 pub mod middleware;
 mod names;
 mod outage;
+pub mod queue;
 pub mod rate_limit;
 mod reply;
 mod seal;

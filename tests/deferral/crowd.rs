@@ -19,6 +19,9 @@ use super::{SECOND, fleet};
 /// Beyond this a script keeps all others waiting.
 const LONG: Duration = Duration::from_millis(5);
 
+/// The resource that has many requests.
+const FULL: &str = "100007";
+
 struct Crowd {
     words: Vec<Vec<u8>>,
     id: String,
@@ -51,12 +54,17 @@ impl Crowd {
         // It begins with its shard.
         let (shard, random) = (&self.id[..2], uuid::Uuid::new_v4().simple());
         let id = format!("{shard}{random}");
-        let (old, new) = (format!(":p:id::{}", self.resource), format!(":p:id::{resource}"));
-        let change = |word: &Vec<u8>| match std::str::from_utf8(word) {
-            Ok(text) => text.replace(&self.id, &id).replace(&old, &new).into_bytes(),
-            Err(_) => word.clone(),
-        };
-        self.words.iter().map(change).collect()
+        // Of one length: the request says how long its path is.
+        assert_eq!(self.resource.len(), resource.len());
+        let key = |resource: &str| format!(":p:id::{resource}");
+        let path = |resource: &str| format!("/orders/{resource}/");
+        let mut words = self.words.clone();
+        for word in &mut words {
+            replace(word, &self.id, &id);
+            replace(word, &key(&self.resource), &key(resource));
+            replace(word, &path(&self.resource), &path(resource));
+        }
+        words
     }
 
     async fn store(&self, fleet: &Fleet, resources: impl Iterator<Item = String>) {
@@ -70,11 +78,26 @@ impl Crowd {
                 call.arg(&words);
                 pipe.add_command(call);
             }
-            let stored: Vec<(String, u64)> =
+            let stored: Vec<redis::Value> =
                 pipe.query_async(&mut connection).await.expect("stored");
-            assert!(stored.iter().all(|(word, _)| word == "stored"));
+            let other = stored.iter().find(|reply| !format!("{reply:?}").contains("stored"));
+            assert!(other.is_none(), "{other:?}");
         }
     }
+}
+
+/// What is as long.
+fn replace(word: &mut [u8], old: &str, new: &str) {
+    for at in 0..(word.len() + 1).saturating_sub(old.len()) {
+        if word[at..].starts_with(old.as_bytes()) {
+            word[at..at + old.len()].copy_from_slice(new.as_bytes());
+        }
+    }
+}
+
+/// Names of the same shard, all of one length.
+fn names(shard: u64) -> impl Iterator<Item = String> {
+    (100_000..).map(|n: u32| n.to_string()).filter(move |name| shard_of(name) == shard)
 }
 
 /// How many script calls were made, and how many of them took too long.
@@ -122,28 +145,27 @@ async fn runs(fleet: &Fleet, of: impl Fn(&str) -> bool) -> usize {
 async fn a_hundred_thousand_on_one_resource_slow_nobody_down() {
     let mut fleet = fleet().await;
     let web = fleet.join(Setup::new(Framework::Axum).web_only()).await;
-    let crowd = Crowd::of(&fleet, web, "7").await;
-    crowd.store(&fleet, (0..100_000).map(|_| "7".to_owned())).await;
+    let crowd = Crowd::of(&fleet, web, FULL).await;
+    crowd.store(&fleet, (0..100_000).map(|_| FULL.to_owned())).await;
     watch_for_slow_scripts(&fleet).await;
-    let lock = fleet.hold("7").await;
-    let last = fleet.later(web, "7").accepted().await;
+    let lock = fleet.hold(FULL).await;
+    let last = fleet.later(web, FULL).accepted().await;
     assert_eq!(fleet.cancel(web, &last).await, 204);
     let _worker = fleet.join(Setup::new(Framework::Actix)).await;
     lock.release().await;
     fleet.started(&crowd.id).await;
     // Others of the same shard are not behind them.
-    let others = (0..).map(|n: u32| n.to_string()).filter(|n| shard_of(n) == crowd.shard);
-    let others: Vec<_> = others.filter(|n| n != "7").take(20).collect();
-    let before = runs(&fleet, |resource| resource == "7").await;
+    let others: Vec<_> = names(crowd.shard).filter(|name| name != FULL).take(20).collect();
+    let before = runs(&fleet, |resource| resource == FULL).await;
     crowd.store(&fleet, others.clone().into_iter()).await;
     let started = Instant::now();
-    while runs(&fleet, |resource| resource != "7").await < others.len() {
+    while runs(&fleet, |resource| resource != FULL).await < others.len() {
         assert!(started.elapsed() < 20 * SECOND, "others wait behind the crowd");
         tokio::time::sleep(SECOND / 50).await;
     }
-    let meanwhile = runs(&fleet, |resource| resource == "7").await - before;
+    let meanwhile = runs(&fleet, |resource| resource == FULL).await - before;
     assert!(meanwhile < 5_000, "{meanwhile} of the crowd have run before {} others", others.len());
-    while runs(&fleet, |resource| resource == "7").await < 200 {
+    while runs(&fleet, |resource| resource == FULL).await < 200 {
         assert!(started.elapsed() < 20 * SECOND, "the crowd does not move");
         tokio::time::sleep(SECOND / 50).await;
     }
@@ -155,12 +177,8 @@ async fn thousands_due_at_once_are_taken_as_there_is_room() {
     const MANY: usize = 1_500;
     let mut fleet = fleet().await;
     let web = fleet.join(Setup::new(Framework::Actix).web_only()).await;
-    let crowd = Crowd::of(&fleet, web, "7").await;
-    let due: Vec<_> = (0..)
-        .map(|n: u32| n.to_string())
-        .filter(|n| shard_of(n) == crowd.shard)
-        .take(MANY)
-        .collect();
+    let crowd = Crowd::of(&fleet, web, FULL).await;
+    let due: Vec<_> = names(crowd.shard).take(MANY).collect();
     crowd.store(&fleet, due.iter().cloned()).await;
     watch_for_slow_scripts(&fleet).await;
     let _worker = fleet.join(Setup::new(Framework::Axum)).await;

@@ -25,6 +25,7 @@ const ROOMS: [(&str, u8); 14] = [
     ("defer", 3),
     ("gate", 2),
     ("seal", 2),
+    ("queue", 2),
     ("store", 1),
     ("key", 0),
     ("reply", 0),
