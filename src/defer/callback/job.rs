@@ -41,7 +41,7 @@ pub(in crate::defer) trait Deliver: fmt::Debug + Send + Sync {
 
 /// What came of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(not(feature = "callback"), expect(dead_code, reason = "nobody delivers"))]
+#[cfg_attr(not(feature = "callback"), allow(dead_code, reason = "nobody delivers"))]
 pub(in crate::defer) enum Delivered {
     /// Answered with this status.
     Answered(u16),

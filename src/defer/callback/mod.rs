@@ -47,8 +47,10 @@ mod sign;
 #[cfg(all(test, feature = "callback"))]
 mod tests;
 
+#[cfg(test)]
+pub(super) use self::job::Delivered;
 pub(super) use self::job::{
-    Deliver, Delivered, FIELD, METHOD, NOBODY, is_callback, push, push_of_dead, run, take,
+    Deliver, FIELD, METHOD, NOBODY, is_callback, push, push_of_dead, run, take,
 };
 #[cfg(feature = "callback")]
 pub use self::send::Callbacks;
