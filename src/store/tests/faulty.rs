@@ -223,7 +223,7 @@ impl Jobs for Faulty {
         self.call("due", move |memory| memory.due(shards, most))
     }
 
-    fn unclaim(&self, key: crate::Key, me: Token, id: Option<JobId>) -> Step<'_, bool> {
+    fn unclaim(&self, key: Key, me: Token, id: Option<JobId>) -> Step<'_, bool> {
         self.call("unclaim", move |memory| memory.unclaim(key, me, id))
     }
 
