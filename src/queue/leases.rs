@@ -44,7 +44,7 @@ impl Rounds {
         self.tend = first.map_or(next, |first| first.min(next));
     }
 
-    fn cancel(&mut self, token: &RunToken) {
+    pub(super) fn cancel(&mut self, token: &RunToken) {
         if let Some(run) = self.running.remove(&token.id) {
             tracing::warn!(task = ?token.id, "a run was lost: its lease is over");
             run.abort.abort();

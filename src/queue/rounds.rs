@@ -51,7 +51,7 @@ pub(super) struct Rounds {
     pub(super) worker: QueueWorker,
     pub(super) id: Arc<str>,
     pub(super) bell: Arc<Notify>,
-    pub(super) runs: JoinSet<(TaskId, Ran)>,
+    pub(super) runs: JoinSet<(RunToken, Ran)>,
     pub(super) running: HashMap<TaskId, Running>,
     pub(super) ends: Vec<End>,
     /// Of the last turn.
@@ -214,8 +214,10 @@ impl Rounds {
             Raw { facts, payload: record.payload },
             self.worker.longest,
         );
-        let id = token.id.clone();
-        let abort = self.runs.spawn(async move { (id, work.await) });
+        // One of its own that it has lost may still be here.
+        self.cancel(&token);
+        let run = token.clone();
+        let abort = self.runs.spawn(async move { (run, work.await) });
         if self.running.is_empty() {
             self.tend = Instant::now() + self.worker.lease / 3;
         }
@@ -224,7 +226,7 @@ impl Rounds {
     }
 
     /// A run has ended, and perhaps others with it: they go together.
-    async fn ended(&mut self, first: Result<(TaskId, Ran), JoinError>) {
+    async fn ended(&mut self, first: Result<(RunToken, Ran), JoinError>) {
         self.note(first);
         if !self.running.is_empty() && self.turn.is_none() {
             tokio::task::yield_now().await;
@@ -234,9 +236,13 @@ impl Rounds {
         }
     }
 
-    pub(super) fn note(&mut self, ended: Result<(TaskId, Ran), JoinError>) {
+    pub(super) fn note(&mut self, ended: Result<(RunToken, Ran), JoinError>) {
         // One that was cancelled is not this worker's any more, or is handed back.
-        let Ok((id, ran)) = ended else { return };
+        let Ok((token, ran)) = ended else { return };
+        let id = token.id.clone();
+        if self.running.get(&id).is_none_or(|running| running.token != token) {
+            return;
+        }
         let Some(running) = self.running.remove(&id) else { return };
         let Running { token, attempt, max_attempts, bytes, unique, .. } = running;
         if let Err((fault, why)) = &ran {

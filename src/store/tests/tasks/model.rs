@@ -63,7 +63,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
         1 => Just(Move::PurgeDead),
         1 => any::<bool>().prop_map(Move::Pause),
     ];
-    vec(one, 1..40)
+    vec(one, 1..30)
 }
 
 /// What both stores have been asked, and what the first one has answered.
@@ -280,7 +280,7 @@ fn both_stores_answer_alike() {
     let cases = (limits, moves());
     runner
         .run(&cases, |(limits, wanted)| {
-            for _ in 0..5 {
+            for _ in 0..20 {
                 if runtime.block_on(play(limits, &wanted)) {
                     return Ok(());
                 }
