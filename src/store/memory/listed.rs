@@ -77,7 +77,26 @@ impl Shard {
     }
 }
 
+/// Runs of a job that are told of.
+const RUNS: usize = 20;
+
 impl Job {
+    /// One more run, for the history.
+    pub(super) fn has_run(&mut self, now_us: u64, outcome: &str) {
+        if self.runs.len() == RUNS {
+            self.runs.remove(0);
+        }
+        self.runs.push(format!("{} {} {now_us} {outcome}", self.attempts, self.began_us));
+    }
+
+    /// What ends it instead of a run: it was running, and its worker died, or its deadline has passed.
+    pub(super) fn unfit(&self, now: u64) -> Option<(JobState, &'static str)> {
+        if self.state == JobState::Running && (!self.again || self.attempts >= self.max_attempts) {
+            return Some((JobState::Dead, "crashed, may have run"));
+        }
+        self.exp.is_some_and(|exp| exp <= now).then_some((JobState::Expired, "deadline"))
+    }
+
     /// What it tells by itself.
     fn view(&self) -> JobView {
         JobView {

@@ -6,7 +6,6 @@ use bytes::Bytes;
 
 use super::{
     line::Member,
-    shard::Job,
     visit::{SCAN, Visit},
 };
 use crate::{
@@ -17,29 +16,8 @@ use crate::{
     },
 };
 
-/// Runs of a job that are told of.
-const RUNS: usize = 20;
-
 /// Heads of a line that one settlement may find to have ended.
 const HEADS: usize = 8;
-
-impl Job {
-    /// One more run, for the history.
-    fn has_run(&mut self, now_us: u64, outcome: &str) {
-        if self.runs.len() == RUNS {
-            self.runs.remove(0);
-        }
-        self.runs.push(format!("{} {} {now_us} {outcome}", self.attempts, self.began_us));
-    }
-
-    /// What ends it instead of a run: it was running, and its worker died, or its deadline has passed.
-    fn unfit(&self, now: u64) -> Option<(JobState, &'static str)> {
-        if self.state == JobState::Running && (!self.again || self.attempts >= self.max_attempts) {
-            return Some((JobState::Dead, "crashed, may have run"));
-        }
-        self.exp.is_some_and(|exp| exp <= now).then_some((JobState::Expired, "deadline"))
-    }
-}
 
 impl Visit<'_> {
     pub(super) fn claim(&mut self, call: &Claim) -> Claimed {

@@ -2,8 +2,8 @@
 //!
 //! [`steps`] turns a typed step into one script call; [`call`] sends it, within the deadline, past the
 //! breaker, again where that is safe. Steps about one lock ([`ask`]) go together with others that wait
-//! ([`combine`]) over a lane's [`wire`], and so do those of quotas ([`charges`]) and requests
-//! that are deferred ([`enqueues`]). [`connect`] keeps the connections; [`listen`] has a connection
+//! ([`combine`]) over a lane's [`wire`], and so do those of quotas ([`charges`]), of requests that are
+//! deferred ([`enqueues`]) and of their runs ([`runs`]). [`connect`] keeps the connections; [`listen`] has a connection
 //! of its own for messages.
 
 mod ask;
