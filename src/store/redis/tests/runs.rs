@@ -2,7 +2,7 @@
 
 use std::{
     future::Future,
-    task::{Context, Poll, Waker},
+    task::{Context, Waker},
     time::Duration,
 };
 
@@ -218,7 +218,7 @@ async fn a_next_run_whose_caller_has_gone_is_undone_whenever_that_is() {
 async fn look_at<F: Future + Unpin>(future: &mut F, polls: usize) {
     for _ in 0..polls {
         let look = std::pin::Pin::new(&mut *future).poll(&mut Context::from_waker(Waker::noop()));
-        if let Poll::Ready(_) = look {
+        if look.is_ready() {
             return;
         }
         tokio::time::sleep(Duration::from_micros(200)).await;
