@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{
     on_every_store,
-    rig::{LONG, Rig, SHORT, again, ask, done, key, settled, stranger, visit, wait},
+    rig::{LONG, Rig, SHORT, again, ask, deferred, done, key, settled, stranger, visit, wait},
 };
 use crate::{
     Key,
@@ -28,6 +28,7 @@ on_every_store!(
     everybody_is_told_of_a_jobs_changes,
     a_worker_is_told_by_another_one,
     the_watcher_is_told_of_a_job_that_is_late,
+    the_watcher_is_told_of_delays_and_deadlines_that_come_first,
     a_listener_that_has_gone_is_told_nothing,
     each_holders_process_is_told_once_of_who_joins,
     every_reader_that_is_let_in_is_told,
@@ -139,6 +140,31 @@ async fn the_watcher_is_told_of_an_earlier_due_time(rig: &Rig) {
     rig.hold(&key, &holder).await;
     rig.release(&key, &holder).await;
     assert_eq!(worker.next().await, Hint::Due(key.shard()));
+}
+
+async fn the_watcher_is_told_of_delays_and_deadlines_that_come_first(rig: &Rig) {
+    let (key, elsewhere) = (key(), Key::custom("elsewhere"));
+    assert_ne!(key.shard(), elsewhere.shard());
+    let mut worker = Ear::new(rig).await;
+    rig.beat(&worker.node, LONG).await;
+    for delay in [LONG, LONG * 2, SHORT] {
+        let mut call = deferred(&key);
+        call.policy.delay = delay;
+        rig.enqueue(call).await;
+    }
+    let mut call = deferred(&elsewhere);
+    (call.policy.delay, call.policy.deadline) = (LONG, Some(SHORT));
+    rig.enqueue(call).await;
+    // Of the longer one nobody has to hear.
+    for shard in [key.shard(), key.shard(), elsewhere.shard(), elsewhere.shard()] {
+        loop {
+            match worker.next().await {
+                // That somebody has come: itself.
+                Hint::Workers => {}
+                hint => break assert_eq!(hint, Hint::Due(shard)),
+            }
+        }
+    }
 }
 
 async fn everybody_is_told_of_a_jobs_changes(rig: &Rig) {

@@ -6,6 +6,7 @@ mod crowd;
 mod dead;
 mod drops;
 mod ends;
+mod enqueues;
 mod faults;
 mod forgotten;
 mod late;
