@@ -206,7 +206,9 @@ table! { each_store {
         each_change_is_an_event,
         a_stream_ends_with_its_client,
         what_is_known_is_not_sent_again,
+        the_document_tells_its_times,
         a_job_without_a_worker_says_so,
+        dead_letters_are_put_back,
         other_methods_are_405;
     accepting:
         who_waits_long_enough_is_not_deferred,

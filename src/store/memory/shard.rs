@@ -174,8 +174,6 @@ pub(super) struct Job {
     pub(super) busy: u32,
     /// Its history.
     pub(super) runs: Vec<String>,
-    /// The run that began along with the settlement of its own.
-    pub(super) next: Option<(JobId, Token)>,
 }
 
 impl Job {
@@ -204,7 +202,6 @@ impl Job {
             crashes: 0,
             busy: 0,
             runs: Vec::new(),
-            next: None,
         }
     }
 
@@ -348,6 +345,12 @@ impl Shard {
     pub(super) fn has_work(&self) -> bool {
         let Facts { due, late, exp, .. } = &self.facts;
         due.iter().next().is_some() || late.iter().chain(exp.iter()).next().is_some()
+    }
+
+    /// Nothing once the job has ended well, as where the request has a key of its own.
+    pub(super) fn envelope(&self, id: &JobId, now: Now) -> Option<Bytes> {
+        let envelope = &self.jobs.get(id, now.ms)?.envelope;
+        Some(envelope.clone()).filter(|envelope| !envelope.is_empty())
     }
 
     pub(super) fn lock_of(&self, id: &JobId, now: Now) -> Option<Key> {

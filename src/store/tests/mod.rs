@@ -15,6 +15,7 @@ mod drain;
 mod faulty;
 mod hints;
 mod jobs;
+mod kept;
 mod late;
 mod locks;
 mod memory_only;
@@ -23,6 +24,7 @@ mod mixed;
 mod model;
 mod modes;
 mod moves;
+mod next;
 mod pass;
 mod permits;
 mod phases;
@@ -36,7 +38,10 @@ mod rounds;
 mod runs;
 mod shards;
 mod shared;
+mod tasks;
 mod truth;
+#[cfg(feature = "redis")]
+mod vanished;
 
 /// Makes each case a test on every store. A case that is not named here is an unused function, which
 /// the compiler tells.
