@@ -74,6 +74,12 @@ pub trait View {
     /// All values of a header field.
     fn header(&self, name: &str) -> Vec<&[u8]>;
 
+    /// Whether it has one of these header fields, named in lower case. Most requests have none of those that
+    /// are asked for, and one pass over a few names is cheaper than a look-up of each.
+    fn has_any(&self, names: &[&str]) -> bool {
+        names.iter().any(|name| !self.header(name).is_empty())
+    }
+
     /// Makes a header field have this one value, or none: what inner layers and the handler see. Names
     /// and values that are none change nothing.
     fn set_header(&mut self, name: &str, value: Option<&str>);

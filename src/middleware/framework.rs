@@ -113,6 +113,10 @@ impl<F: Framework> View for PartsView<'_, F> {
         self.parts.headers.get_all(name).iter().map(HeaderValue::as_bytes).collect()
     }
 
+    fn has_any(&self, names: &[&str]) -> bool {
+        self.parts.headers.keys().any(|name| names.contains(&name.as_str()))
+    }
+
     fn set_header(&mut self, name: &str, value: Option<&str>) {
         let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else { return };
         match value.map(HeaderValue::from_str) {

@@ -94,6 +94,10 @@ impl View for RequestView<'_> {
         values.map(HeaderValue::as_bytes).collect()
     }
 
+    fn has_any(&self, names: &[&str]) -> bool {
+        self.request.headers().keys().any(|name| names.contains(&name.as_str()))
+    }
+
     fn set_header(&mut self, name: &str, value: Option<&str>) {
         let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else { return };
         match value.map(HeaderValue::from_str) {

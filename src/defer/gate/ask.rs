@@ -69,12 +69,16 @@ impl<N: ?Sized> DeferGate<N> {
             );
             return Asked::Answer(Reply::wiring_fault());
         }
+        let owner = settings.owner.as_ref().and_then(|owner| owner(view.native()));
+        let (owner, captured) = (owner.unwrap_or_default(), settings.carries.of(view.native()));
+        if !settings.when.always && !view.has_any(&["idempotency-key", "prefer"]) {
+            let slot = Slot::new(Trying::For(settings.when.wait), None);
+            return Asked::Pass(DeferTicket::new(slot, owner, Applied::default(), captured));
+        }
         let Ok(key) = idempotency_key(&view.header("idempotency-key")) else {
             let title = "Idempotency-Key must be one string of 1 to 255 visible characters";
             return Asked::Answer(Reply::problem(400, problem::BAD_IDEMPOTENCY_KEY, title));
         };
-        let owner = settings.owner.as_ref().and_then(|owner| owner(view.native()));
-        let owner = owner.unwrap_or_default();
         let record = match key {
             None => None,
             Some(key) => match view.route() {
@@ -83,13 +87,8 @@ impl<N: ?Sized> DeferGate<N> {
                 Route::Unknown => Some(settings.record(&owner, view.method(), "", &key)),
             },
         };
-        let captured = settings.carries.of(view.native());
-        let prefer = view.header("prefer");
-        let (trying, applied) = if prefer.is_empty() && !settings.when.always {
-            (Trying::For(settings.when.wait), Applied::default())
-        } else {
-            settings.when.trying(&prefer, || settings.may_be_stored(view, !captured.is_empty()))
-        };
+        let may_be_stored = || settings.may_be_stored(view, !captured.is_empty());
+        let (trying, applied) = settings.when.trying(&view.header("prefer"), may_be_stored);
         Asked::Pass(DeferTicket::new(Slot::new(trying, record), owner, applied, captured))
     }
 }
