@@ -115,6 +115,15 @@ impl Key {
         Self::build("c", "", value.as_bytes())
     }
 
+    /// The lock of a callback about a job; no key of an application is one.
+    pub(crate) fn of_callback(job: &str) -> Self {
+        Self::build("cb", "", job.as_bytes())
+    }
+
+    pub(crate) fn is_of_callback(&self) -> bool {
+        self.0.starts_with("cb:")
+    }
+
     /// What all workers of a queue share among them; no key of an application is it.
     pub(crate) fn of_workers() -> Self {
         Self::build("w", "", b"queue")

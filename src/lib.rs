@@ -10,6 +10,7 @@
 //! | [`rate_limit`] | so many requests per window and client |
 //! | [`lock`] | one holder per resource, in the order of asking |
 //! | [`defer`] | requests that meet a busy resource are kept, and run later |
+//! | [`queue`] | tasks that are no requests, for now or later |
 //! | [`gate`] | the seam between those three and the frameworks |
 //! | [`middleware`] | the tower driver |
 //!
@@ -20,6 +21,8 @@
 //! - `redis` (default): stores beyond one process.
 //! - `seal`: deferred requests and their responses are sealed at rest ([`Store::sealed_with`](Store)).
 //! - `tower` (default): [`middleware`].
+//! - `callback`: [`defer::Callbacks`], signed callbacks when deferred requests have ended.
+//! - `test-kit`: [`testing`], for tests of applications; not for what is deployed.
 
 #![cfg_attr(
     not(feature = "redis"),
@@ -36,10 +39,13 @@ pub mod lock;
 pub mod middleware;
 mod names;
 mod outage;
+pub mod queue;
 pub mod rate_limit;
 mod reply;
 mod seal;
 mod store;
+#[cfg(any(test, feature = "test-kit"))]
+pub mod testing;
 
 #[cfg(feature = "seal")]
 pub use self::seal::Keyring;

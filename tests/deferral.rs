@@ -16,8 +16,12 @@ mod lost;
 mod mixed;
 #[path = "deferral/newer.rs"]
 mod newer;
+#[path = "deferral/options.rs"]
+mod options;
 #[path = "deferral/poison.rs"]
 mod poison;
+#[path = "deferral/sealed.rs"]
+mod sealed;
 #[path = "deferral/stopped.rs"]
 mod stopped;
 #[path = "deferral/wake.rs"]

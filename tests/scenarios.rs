@@ -206,8 +206,30 @@ table! { each_store {
         each_change_is_an_event,
         a_stream_ends_with_its_client,
         what_is_known_is_not_sent_again,
+        the_document_tells_its_times,
         a_job_without_a_worker_says_so,
+        dead_letters_are_put_back,
         other_methods_are_405;
+    accepting:
+        who_waits_long_enough_is_not_deferred,
+        who_waits_too_long_is_deferred,
+        a_client_may_rather_have_a_202,
+        a_background_request_never_runs_at_once,
+        a_worker_can_be_required,
+        bodies_have_no_more_room_than_there_is,
+        bytes_of_a_resource_are_bounded,
+        methods_can_be_named,
+        of_several_the_first_can_win,
+        of_several_the_last_can_win,
+        a_delay_is_kept,
+        what_is_too_late_expires,
+        every_method_can_run_again;
+    remembered:
+        what_ran_at_once_does_not_run_again,
+        what_failed_runs_again,
+        a_retry_meanwhile_is_told_that_it_runs,
+        who_went_away_may_come_again,
+        what_was_accepted_while_it_waited_is_known;
     not_deferred:
         a_body_over_the_limit,
         a_long_body_of_unknown_length,

@@ -14,11 +14,15 @@
 //! letters, since it may have done its work.
 
 mod backoff;
+pub mod callback;
 mod claim;
 mod envelope;
 mod gate;
 mod headers;
+mod jobs;
 mod judge;
+#[cfg(any(test, feature = "test-kit"))]
+mod kit;
 mod limits;
 mod prefer;
 mod rounds;
@@ -32,8 +36,15 @@ mod unwatched;
 mod visit;
 mod worker;
 
+#[cfg(feature = "callback")]
+pub use self::callback::Callbacks;
+#[cfg(any(test, feature = "test-kit"))]
+pub use self::kit::RanJob;
+#[cfg(any(test, feature = "test-kit"))]
+pub(crate) use self::kit::Stepper;
 pub use self::{
     gate::{DeferGate, DeferParked, DeferTicket},
+    jobs::{DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRun, NoCursor},
     run::{Answer, Kept, Ran, Replayer, is_stream},
     snapshot::Snapshot,
     status::{StatusAnswer, StatusEvents, StatusGate, StatusRequest},

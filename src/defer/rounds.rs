@@ -7,7 +7,7 @@
 //! watcher without room passes the message on to another worker.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     future::Future,
     sync::{
         Arc,
@@ -45,6 +45,12 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// How soon a store that did not answer is asked again.
 const AGAIN: Duration = Duration::from_millis(300);
 
+/// Most locks that wait for room here. What is beyond it is found in the due index.
+const MOST_WAITING: usize = 1_000;
+
+/// Most names of one look.
+const MOST_NAMES: usize = 100;
+
 /// Longest time for giving back what a drain has cut off: a call or two each, within the store's deadline.
 const GIVE_BACK: Duration = Duration::from_secs(2);
 
@@ -57,6 +63,9 @@ pub(super) struct Rounds {
     others: Vec<Node>,
     /// Locks being visited, and whether a message about them came meanwhile.
     under_way: HashMap<Key, Option<JobId>>,
+    /// Locks that messages were about while there was no room, each once. Whoever came first is visited
+    /// first: a long line, whose own message comes as its visit ends, must not keep the others waiting.
+    waiting: VecDeque<(Key, JobId)>,
     /// Locks whose first job this worker can't run: another one is told then, once.
     foreign: HashMap<Key, Instant>,
     visits: JoinSet<(Key, Next)>,
@@ -73,6 +82,7 @@ impl Rounds {
             looks: BTreeMap::new(),
             others: Vec::new(),
             under_way: HashMap::new(),
+            waiting: VecDeque::new(),
             foreign: HashMap::new(),
             visits: JoinSet::new(),
             next_beat: Instant::now(),
@@ -138,6 +148,24 @@ impl Rounds {
         self.foreign.retain(|_, until| *until > now);
         // New shards, and whatever a lost message was about.
         busy.into_iter().for_each(|shard| self.look_at(shard, now));
+        let overdue = self.overdue(now);
+        if !self.has_room() && !self.others.is_empty() && !overdue.is_empty() {
+            self.pass_on(overdue).await;
+        }
+    }
+
+    /// A watcher that has had no room for so long tells others what is due in its shards.
+    async fn pass_on(&mut self, shards: Vec<u16>) {
+        let Ok(due) = self.worker.store.backend().due(shards, MOST_NAMES).await else { return };
+        for (key, head) in due.into_iter().flat_map(|due| due.names) {
+            if !self.under_way.contains_key(&key) {
+                self.tell_another(key, head);
+            }
+        }
+    }
+
+    fn overdue(&self, now: Instant) -> Vec<u16> {
+        self.looks.iter().filter(|(_, at)| **at <= now).map(|(&shard, _)| shard).collect()
     }
 
     async fn send_beat(&self, lease: Duration) -> Result<Beat, Error> {
@@ -151,21 +179,43 @@ impl Rounds {
             Hint::Work(key, id) if self.under_way.contains_key(&key) => {
                 self.under_way.insert(key, Some(id));
             }
-            Hint::Work(key, id) if self.has_room() => self.visit(key, Some(id)),
-            // Only by the watcher, or two workers without room would tell each other for ever.
-            Hint::Work(key, id) if self.mine.contains(&key.shard()) => {
-                self.crowded.store(true, Ordering::Relaxed);
-                // If the other one has no room either: as soon as there is some here.
-                self.look_at(key.shard(), now);
-                self.tell_another(key, Some(id));
+            Hint::Work(key, id) if self.has_room() && self.waiting.is_empty() => {
+                self.visit(key, Some(id));
             }
+            Hint::Work(key, id) => self.wait_for_room(key, id, now),
             Hint::Due(shard) => self.look_at(shard, now),
             // A little later, so that a message about itself does not make it beat again and again.
             Hint::Workers => self.next_beat = self.next_beat.min(now + SETTLE),
             // The store may have come back empty: it must learn of this worker before all else.
             Hint::Resync => self.next_beat = now,
-            Hint::Work(..) | Hint::Offer(_) | Hint::Line(..) | Hint::Job(_) => {}
+            Hint::Offer(_) | Hint::Line(..) | Hint::Job(_) | Hint::Tasks(_) => {}
         }
+    }
+
+    fn wait_for_room(&mut self, key: Key, id: JobId, now: Instant) {
+        let mine = self.mine.contains(&key.shard());
+        // Only by the watcher, or two workers without room would tell each other for ever.
+        if mine && !self.has_room() {
+            self.tell_another(key.clone(), Some(id.clone()));
+        }
+        // If the other one has no room either: as soon as there is some here.
+        if self.waiting.len() >= MOST_WAITING {
+            self.look_at(key.shard(), now);
+        } else if self.waiting.iter().all(|(other, _)| *other != key) {
+            self.waiting.push_back((key, id));
+        }
+        self.serve();
+    }
+
+    /// Visits those that wait, as far as there is room.
+    fn serve(&mut self) {
+        while self.has_room() {
+            let Some((key, id)) = self.waiting.pop_front() else { break };
+            if !self.under_way.contains_key(&key) {
+                self.visit(key, Some(id));
+            }
+        }
+        self.crowded.store(!self.waiting.is_empty(), Ordering::Relaxed);
     }
 
     /// Tells a worker chosen at random that this lock has something to do. False if there is none.
@@ -192,10 +242,10 @@ impl Rounds {
     /// Asks the shards whose time has come what is due.
     async fn look(&mut self) {
         let now = Instant::now();
-        let shards: Vec<_> =
-            self.looks.iter().filter(|(_, at)| **at <= now).map(|(&shard, _)| shard).collect();
-        let room = self.worker.concurrency - self.visits.len();
-        let due = self.worker.store.backend().due(shards.clone(), room.min(100)).await;
+        let shards = self.overdue(now);
+        // Those that are being visited may be due still, and are not to hide others.
+        let most = self.worker.concurrency - self.visits.len() + self.under_way.len();
+        let due = self.worker.store.backend().due(shards.clone(), most.min(MOST_NAMES)).await;
         for shard in &shards {
             self.looks.remove(shard);
         }
@@ -203,10 +253,12 @@ impl Rounds {
             let again = now + AGAIN;
             return shards.into_iter().for_each(|shard| self.look_at(shard, again));
         };
-        self.crowded.store(false, Ordering::Relaxed);
         for (shard, due) in shards.into_iter().zip(due) {
+            // What is due and can't be visited yet is no reason to look again and again.
+            let new = due.names.iter().any(|(key, _)| !self.under_way.contains_key(key));
+            let least = if new { Duration::ZERO } else { AGAIN };
             if let Some(next) = due.next {
-                self.look_at(shard, now + next);
+                self.look_at(shard, now + if next.is_zero() { least } else { next });
             }
             due.names.into_iter().for_each(|(key, head)| self.due(key, head, now));
         }
@@ -224,8 +276,8 @@ impl Rounds {
         } else if self.has_room() {
             self.visit(key, head);
         } else {
-            self.crowded.store(true, Ordering::Relaxed);
             self.look_at(key.shard(), now);
+            self.crowded.store(true, Ordering::Relaxed);
         }
     }
 
@@ -242,9 +294,11 @@ impl Rounds {
 
     fn ended(&mut self, key: Key, next: Next) {
         let (shard, now) = (key.shard(), Instant::now());
-        if let Some(id) = self.under_way.remove(&key).flatten() {
-            return self.visit(key, Some(id));
+        let told = self.under_way.remove(&key).flatten();
+        if let Some(id) = told {
+            self.waiting.push_back((key.clone(), id));
         }
+        self.serve();
         match next {
             Next::WhenTold => {}
             Next::After(wait) => self.look_at(shard, now + wait),

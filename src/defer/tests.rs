@@ -1,8 +1,14 @@
 //! The worker and the status on the embedded store, with tokio's clock stopped.
 
 mod alone;
+mod callbacks;
+mod jobs;
+mod limits;
+mod others;
 mod outcomes;
+mod rows;
 mod status;
+mod stops;
 mod takeover;
 mod trouble;
 
@@ -54,9 +60,33 @@ impl Replayer for Routes {
     }
 }
 
+/// Routes that are a function.
+#[derive(Clone)]
+struct Function(Arc<dyn Fn(Head, Replay) -> BoxFuture<'static, Ran> + Send + Sync>);
+
+impl Function {
+    fn new<F>(run: impl Fn(Head, Replay) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Ran> + Send + 'static,
+    {
+        Self(Arc::new(move |head, marker| run(head, marker).boxed()))
+    }
+}
+
+impl Replayer for Function {
+    fn replay(&self, head: Head, _: Bytes, marker: Replay, _: usize) -> BoxFuture<'static, Ran> {
+        (self.0)(head, marker)
+    }
+}
+
+fn answered(status: u16) -> Ran {
+    let body = Kept::Body(Bytes::new());
+    Ran::Answered(Answer { status, headers: Vec::new(), body })
+}
+
 /// The lock of `/<name>/..` is `<name>`.
 fn key_of(target: &str) -> Key {
-    Key::custom(target.split('/').nth(1).expect("a path"))
+    Key::custom(target.split(['/', '?']).nth(1).expect("a path"))
 }
 
 /// A worker that runs until it is told to stop.
@@ -67,8 +97,11 @@ struct Working {
 
 impl Working {
     fn on(store: &Store, routes: &Routes) -> Self {
+        Self::with(DeferWorker::on(store, routes.clone()))
+    }
+
+    fn with(worker: DeferWorker) -> Self {
         let (stop, stopped) = oneshot::channel::<()>();
-        let worker = DeferWorker::on(store, routes.clone());
         let task = tokio::spawn(worker.run(async {
             if stopped.await.is_err() {
                 pending::<()>().await;
@@ -91,22 +124,47 @@ impl Working {
 
 /// A job that runs once.
 async fn put_off(store: &Store, target: &str) -> JobId {
+    put_off_with(store, target, 1, Vec::new()).await
+}
+
+/// A job that runs once, of any request.
+async fn put_off_request(store: &Store, head: Head, body: &[u8]) -> JobId {
+    let key = key_of(&head.target);
+    let id = JobId::new(&key);
+    let at = At { store, id: &id, lock: &key };
+    let envelope = write_request(at, head.clone(), head.headers, Vec::new(), 1, body);
+    put_in(store, key.clone(), id, 1, envelope).await
+}
+
+/// A job of so many runs that carries this.
+async fn put_off_with(
+    store: &Store,
+    target: &str,
+    max_attempts: u32,
+    carried: Vec<(String, Vec<u8>)>,
+) -> JobId {
     let key = key_of(target);
     let head = Head::new("POST", target, Vec::new(), None);
     let id = JobId::new(&key);
     let at = At { store, id: &id, lock: &key };
+    let envelope = write_request(at, head, Vec::new(), carried, max_attempts, b"body");
+    put_in(store, key.clone(), id, max_attempts, envelope).await
+}
+
+/// A job of these bytes.
+async fn put_in(store: &Store, key: Key, id: JobId, max_attempts: u32, envelope: Bytes) -> JobId {
     let call = Enqueue {
-        envelope: write_request(at, head, Vec::new(), Vec::new(), 1, b"body"),
+        envelope,
         id,
         key,
-        policy: JobPolicy::default(),
+        policy: JobPolicy { again: max_attempts > 1, max_attempts, ..JobPolicy::default() },
         record: None,
         merge: None,
         caps: Caps {
-            resource_jobs: 100,
-            resource_bytes: 10_000,
-            shard_jobs: 100,
-            shard_bytes: 10_000,
+            resource_jobs: 1_000,
+            resource_bytes: 1_000_000,
+            shard_jobs: 1_000,
+            shard_bytes: 1_000_000,
         },
         owner: String::new(),
     };

@@ -13,6 +13,7 @@ use futures_util::FutureExt as _;
 use tokio::sync::watch;
 
 use super::{
+    callback,
     claim::Started,
     envelope::{At, StoredRequest, Unreadable, read_request},
     headers::{IDEMPOTENCY_KEY, made_key},
@@ -120,7 +121,9 @@ impl Visit {
         };
         let outcome = word(&verdict);
         let next = match verdict {
-            Verdict::Back { delay, reason: NEWER | NO_KEY | NO_SNAPSHOT } => Next::Others(delay),
+            Verdict::Back { delay, reason: NEWER | NO_KEY | NO_SNAPSHOT | callback::NOBODY } => {
+                Next::Others(delay)
+            }
             _ => Next::WhenTold,
         };
         let goes_on =
@@ -153,7 +156,7 @@ impl Visit {
         let at = At { store: &worker.store, id: &run.id, lock: &self.key };
         let first_seen = UNIX_EPOCH + Duration::from_micros(run.accepted_us);
         let back = |reason| Some(Verdict::Back { delay: by_age(first_seen), reason });
-        let request = match read_request(at, &run.envelope) {
+        let mut request = match read_request(at, &run.envelope) {
             Ok(request) => request,
             Err(Unreadable::Newer) => return back(NEWER),
             Err(Unreadable::NoKey) => {
@@ -166,6 +169,10 @@ impl Visit {
                 return Some(Verdict::Dead { reason: "unreadable", retention });
             }
         };
+        if request.head.method == callback::METHOD {
+            return self.call(&request, at, started).await;
+        }
+        let called = callback::take(&mut request.head.headers);
         let restored = match worker.restores.of(&request.carried) {
             Ok(restored) => restored,
             Err(snapshot) => {
@@ -183,7 +190,29 @@ impl Visit {
         let deferred = Deferred { id, attempt, first_seen, fence };
         let facts = Arc::clone(started.hold.facts());
         let marker = Replay::restoring(deferred, &worker.store, facts, restored);
-        self.replay(request, at, &marker, started).await
+        let verdict = self.replay(request, at, &marker, started).await?;
+        if let (Some(url), Verdict::Done { .. } | Verdict::Dead { .. }) = (called, &verdict) {
+            // Before the end is written: a worker that dies in between has promised it already.
+            callback::push(&worker.store, &run.id, url).await;
+        }
+        Some(verdict)
+    }
+
+    /// The run of a callback. `None` as in a replay; it may be made again in every case.
+    async fn call(
+        &self,
+        request: &StoredRequest,
+        at: At<'_>,
+        started: &Started,
+    ) -> Option<Verdict> {
+        let DeferWorker { callbacks, rules, .. } = &*self.worker;
+        tokio::select! {
+            verdict = callback::run(callbacks.as_deref(), rules, (at, &started.run), request) => {
+                Some(verdict)
+            }
+            _ = started.hold.facts().lost() => None,
+            () = self.told_to(Stop::Now) => Some(drained()),
+        }
     }
 
     async fn replay(

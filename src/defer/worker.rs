@@ -4,6 +4,7 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use super::{
     backoff::Backoff,
+    callback::Deliver,
     judge::Rules,
     limits::Limits,
     rounds::Rounds,
@@ -32,6 +33,7 @@ pub struct DeferWorker {
     pub(super) response_limit: usize,
     pub(super) rules: Rules,
     pub(super) restores: Restores,
+    pub(super) callbacks: Option<Arc<dyn Deliver>>,
 }
 
 impl DeferWorker {
@@ -53,6 +55,7 @@ impl DeferWorker {
                 keep_headers: Vec::new(),
             },
             restores: Restores::default(),
+            callbacks: None,
         }
     }
 
@@ -105,6 +108,13 @@ impl DeferWorker {
     /// the run is lost, as in a crash.
     pub fn max_run(mut self, max: Duration) -> Self {
         self.max_run = max.clamp(SHORTEST, LONGEST);
+        self
+    }
+
+    /// Makes the calls of `DeferLayer::callback`. Without it, they are left to workers that have it.
+    #[cfg(feature = "callback")]
+    pub fn callbacks(mut self, callbacks: super::Callbacks) -> Self {
+        self.callbacks = Some(Arc::new(callbacks));
         self
     }
 

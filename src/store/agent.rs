@@ -129,7 +129,7 @@ impl Agent {
     }
 
     /// Resolves when nothing is left to give back.
-    pub(super) async fn drained(&self) {
+    pub(crate) async fn drained(&self) {
         loop {
             let idle = self.shared.idle.notified();
             if self.shared.pending.load(Ordering::Acquire) == 0 {

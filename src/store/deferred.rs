@@ -302,6 +302,10 @@ pub(crate) trait Jobs {
     /// The state afterwards; `None` for an unknown job.
     fn cancel(&self, id: JobId, retention: Duration) -> Step<'_, Option<JobState>>;
     fn job(&self, id: JobId) -> Step<'_, Option<JobView>>;
+    /// The envelope of a job, as long as it is kept: until it has ended well.
+    fn envelope(&self, id: JobId) -> Step<'_, Option<Bytes>>;
+    /// The store's clock, in microseconds since 1970: what ages of jobs are told by.
+    fn clock(&self) -> Step<'_, u64>;
     /// The first jobs of these lines, none where a line has none. All of one shard.
     fn heads(&self, keys: Vec<Key>) -> Step<'_, Vec<Option<JobId>>>;
     /// Moves what is late and has come due into its line, expires what is past its deadline, and says

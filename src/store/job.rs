@@ -14,8 +14,9 @@ impl JobId {
         Self(format!("{:02x}{}", key.shard(), uuid::Uuid::new_v4().simple()).into())
     }
 
-    /// Reads an id; `None` if the text can't be one.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    /// Reads an id, such as one that an operator has typed; `None` if the text can't be one.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
         let hex = text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         let id = (text.len() == 34 && hex).then(|| Self(text.into()))?;
         (id.shard() < SHARDS).then_some(id)

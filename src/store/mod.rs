@@ -20,6 +20,7 @@ mod rate;
 #[cfg(feature = "redis")]
 mod redis;
 mod rounds;
+mod tasks;
 #[cfg(test)]
 mod tests;
 
@@ -30,11 +31,17 @@ pub(crate) use self::backend::{
     SPARE_FENCES, Settle, SettledRun, Tally, Token, Verdict, Wins,
 };
 pub(crate) use self::hints::{Hint, Joined};
+#[cfg(any(test, feature = "test-kit"))]
+pub(crate) use self::memory::Memory;
 pub(crate) use self::rate::{
     By, Charge, Charged, Counter, Item, Penalty, Rule, SettleCharge, Settled, State, States,
 };
 #[cfg(feature = "redis")]
 pub use self::redis::StoreBuilder;
+pub(crate) use self::tasks::{
+    End, EndAs, Graves, Limits, MOST as MOST_RUNS, Purge, Push, PushedAs, REASON, Record, RunToken,
+    Started, TaskView, Turn, Turned, Unique,
+};
 #[cfg(test)]
 pub(crate) use self::tests::{Fault, Faults, faulty};
 pub(crate) use self::{
@@ -47,4 +54,5 @@ pub use self::{deferred::OnFailure, hold::Loss};
 pub use self::{
     handle::Store,
     job::{JobId, JobState},
+    tasks::{QueueStats, TaskFault, TaskId, TaskState},
 };

@@ -37,11 +37,13 @@ async fn cancelling_races_the_run() {
         let lock = fleet.hold(&resource).await;
         let id = fleet.later(web, &resource).wish("ms=1").accepted().await;
         let behind = fleet.later(web, &resource).accepted().await;
-        let cancel = async {
-            tokio::time::sleep(Duration::from_micros(150 * (round % 20))).await;
-            fleet.cancel(web, &id).await
+        // To make the connection for it takes a while.
+        let release = async {
+            tokio::time::sleep(Duration::from_micros(200 * (round % 20))).await;
+            lock.release().await
         };
-        let (_, cancelled) = futures_util::future::join(lock.release(), cancel).await;
+        let cancel = fleet.cancel(web, &id);
+        let (_, cancelled) = futures_util::future::join(release, cancel).await;
         let state = fleet.outcome(web, &id).await.state;
         match cancelled {
             204 => assert_eq!(state, "cancelled", "round {round}"),

@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use lockgate_tests::{
     Framework,
     ledger::{Fleet, Told},
-    proxy::{Moment, Rule, is_script},
+    proxy::{Moment, Rule},
 };
 
 use super::{BOTH, SECOND, short, with_web};
@@ -48,12 +48,13 @@ const WORKER: [Case; 10] = [
 ];
 
 /// Those of a worker that has nothing to do: whoever comes next does it.
-const IDLE: [&str; 4] = ["due", "watch", "present", "beat"];
+const IDLE: [&str; 2] = ["due", "beat"];
 
 #[tokio::test]
 async fn a_worker_is_killed_at_every_script() {
-    let idle = IDLE.into_iter().filter(|script| is_script(script));
-    let idle = idle.flat_map(|script| [Before, After].map(|at| case(script, at, false, 1, "done")));
+    let idle = IDLE
+        .into_iter()
+        .flat_map(|script| [Before, After].map(|at| case(script, at, false, 1, "done")));
     let cases = WORKER.into_iter().chain(idle).enumerate();
     join_all(cases.map(|(n, case)| killed_worker(BOTH[n % 2], case))).await;
 }
@@ -66,7 +67,8 @@ async fn killed_worker(framework: Framework, case: Case) {
     let lock = fleet.hold("7").await;
     let first = fleet.later(web, "7").wish("ms=600");
     let first = if put { first.put() } else { first }.accepted().await;
-    let second = fleet.later(web, "7").accepted().await;
+    // It may be begun in the call that settles the first one, by who is dead then.
+    let second = fleet.later(web, "7").put().accepted().await;
     // Waits for its retry, with nobody near: the time of the index is all there is to it.
     let third = fleet.later(web, "7").put().wish("fail=1").accepted().await;
     let rule = Rule::new(script, moment).act(fleet.killer(victim));
@@ -150,7 +152,7 @@ async fn a_holder_is_killed_before_and_after_it_releases() {
             tokio::time::sleep(SECOND / 100).await;
         }
         let id = fleet.later(web, "7").accepted().await;
-        let rule = Rule::new("calls", moment).act(fleet.killer(holder));
+        let rule = Rule::new("release", moment).act(fleet.killer(holder));
         let mut struck = fleet.proxy(holder).strike(rule);
         struck.happened().await;
         let _ = ship.await.expect("the client does not panic");

@@ -5,13 +5,18 @@
 
 use std::{
     hash::Hasher as _,
+    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
 use lockgate_tests::{
     Framework,
     ledger::{Fleet, Setup},
-    proxy::{Moment, Rule, words},
+    proxy::{Moment, Rule},
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
 };
 
 use super::{SECOND, fleet};
@@ -19,11 +24,16 @@ use super::{SECOND, fleet};
 /// Beyond this a script keeps all others waiting.
 const LONG: Duration = Duration::from_millis(5);
 
+/// The resource that has many requests.
+const FULL: &str = "100007";
+
 struct Crowd {
-    words: Vec<Vec<u8>>,
+    /// The call, as it was on the wire, and where in it stand the id, the name of the lock, and the path.
+    call: Vec<u8>,
+    at: [Vec<usize>; 3],
     id: String,
     shard: u64,
-    resource: String,
+    stored: AtomicU64,
 }
 
 fn shard_of(resource: &str) -> u64 {
@@ -34,56 +44,72 @@ fn shard_of(resource: &str) -> u64 {
 
 impl Crowd {
     /// The call with which this node defers a request.
-    async fn of(fleet: &Fleet, web: usize, resource: &str) -> Self {
-        let lock = fleet.hold(resource).await;
+    async fn of(fleet: &Fleet, web: usize) -> Self {
+        let lock = fleet.hold(FULL).await;
+        // The first one sends the script whole.
+        fleet.later(web, FULL).accepted().await;
         let mut struck = fleet.proxy(web).strike(Rule::new("enqueue", Moment::After));
-        let id = fleet.later(web, resource).accepted().await;
-        let words = words(&struck.happened().await);
+        let id = fleet.later(web, FULL).accepted().await;
+        let call = struck.happened().await;
         lock.release().await;
-        let shard = shard_of(resource);
-        let tag = format!("{{{shard}}}:h:p:id::{resource}");
-        let tagged = words.iter().filter(|word| word.ends_with(tag.as_bytes())).count();
-        assert_eq!(tagged, 1, "how keys are named, and shards counted");
-        Self { words, id, shard, resource: resource.to_owned() }
+        let shard = shard_of(FULL);
+        let at = [id.clone(), format!(":p:id::{FULL}"), format!("/orders/{FULL}/")];
+        let at = at.map(|text| places(&call, &text));
+        let tag = format!("{{{shard}}}:h:p:id::{FULL}");
+        assert!(!places(&call, &tag).is_empty(), "how keys are named, and shards counted");
+        assert!(at.iter().all(|places| !places.is_empty()), "{}", call.escape_ascii());
+        Self { call, at, id, shard, stored: AtomicU64::new(0) }
     }
 
-    fn one(&self, resource: &str) -> Vec<Vec<u8>> {
-        // It begins with its shard.
-        let (shard, random) = (&self.id[..2], uuid::Uuid::new_v4().simple());
-        let id = format!("{shard}{random}");
-        let (old, new) = (format!(":p:id::{}", self.resource), format!(":p:id::{resource}"));
-        let change = |word: &Vec<u8>| match std::str::from_utf8(word) {
-            Ok(text) => text.replace(&self.id, &id).replace(&old, &new).into_bytes(),
-            Err(_) => word.clone(),
-        };
-        self.words.iter().map(change).collect()
+    /// The same call for another resource, with another id, which begins with its shard.
+    fn one(&self, resource: &str) -> Vec<u8> {
+        let number = self.stored.fetch_add(1, Ordering::Relaxed);
+        let id = format!("{}{number:032x}", &self.id[..2]);
+        let texts = [id, format!(":p:id::{resource}"), format!("/orders/{resource}/")];
+        let mut call = self.call.clone();
+        for (places, text) in self.at.iter().zip(texts) {
+            for at in places {
+                call[*at..at + text.len()].copy_from_slice(text.as_bytes());
+            }
+        }
+        call
     }
 
-    async fn store(&self, fleet: &Fleet, resources: impl Iterator<Item = String>) {
-        let mut connection = fleet.server.connection().await;
+    async fn store<'a>(&self, fleet: &Fleet, resources: impl Iterator<Item = &'a str>) {
+        let mut server =
+            TcpStream::connect(("127.0.0.1", fleet.server.port())).await.expect("there");
         let resources: Vec<_> = resources.collect();
         for some in resources.chunks(500) {
-            let mut pipe = redis::pipe();
-            for resource in some {
-                let words = self.one(resource);
-                let mut call = redis::Cmd::new();
-                call.arg(&words);
-                pipe.add_command(call);
+            let calls: Vec<u8> = some.iter().flat_map(|resource| self.one(resource)).collect();
+            server.write_all(&calls).await.expect("the server reads");
+            let mut answer = Vec::new();
+            while places(&answer, "stored").len() < some.len() {
+                let read = server.read_buf(&mut answer).await.expect("the server answers");
+                let refused = answer.starts_with(b"-") || !places(&answer, "full").is_empty();
+                assert!(read > 0 && !refused, "{}", answer.escape_ascii());
             }
-            let stored: Vec<(String, u64)> =
-                pipe.query_async(&mut connection).await.expect("stored");
-            assert!(stored.iter().all(|(word, _)| word == "stored"));
         }
     }
+}
+
+/// Where this text stands.
+fn places(bytes: &[u8], text: &str) -> Vec<usize> {
+    let all = bytes.windows(text.len()).enumerate();
+    all.filter(|(_, part)| *part == text.as_bytes()).map(|(at, _)| at).collect()
+}
+
+/// Names of the same shard, all of one length.
+fn names(shard: u64) -> impl Iterator<Item = String> {
+    (100_000..).map(|n: u32| n.to_string()).filter(move |name| shard_of(name) == shard)
 }
 
 /// How many script calls were made, and how many of them took too long.
 async fn slow(fleet: &Fleet) -> (u64, Vec<u64>) {
     let mut connection = fleet.server.connection().await;
     let mut all = redis::cmd("SLOWLOG");
-    let entries: Vec<(u64, u64, u64, Vec<String>, String, String)> =
+    let entries: Vec<(u64, u64, u64, Vec<Vec<u8>>, String, String)> =
         all.arg("GET").arg(1000).query_async(&mut connection).await.expect("the server answers");
-    let scripts = entries.iter().filter(|entry| entry.3[0].starts_with("EVAL"));
+    let scripts = entries.iter().filter(|entry| entry.3[0].starts_with(b"EVAL"));
     let slow = scripts.map(|entry| entry.2).collect();
     let mut stats = redis::cmd("INFO");
     let stats: String =
@@ -122,28 +148,27 @@ async fn runs(fleet: &Fleet, of: impl Fn(&str) -> bool) -> usize {
 async fn a_hundred_thousand_on_one_resource_slow_nobody_down() {
     let mut fleet = fleet().await;
     let web = fleet.join(Setup::new(Framework::Axum).web_only()).await;
-    let crowd = Crowd::of(&fleet, web, "7").await;
-    crowd.store(&fleet, (0..100_000).map(|_| "7".to_owned())).await;
+    let crowd = Crowd::of(&fleet, web).await;
+    crowd.store(&fleet, std::iter::repeat_n(FULL, 100_000)).await;
     watch_for_slow_scripts(&fleet).await;
-    let lock = fleet.hold("7").await;
-    let last = fleet.later(web, "7").accepted().await;
+    let lock = fleet.hold(FULL).await;
+    let last = fleet.later(web, FULL).accepted().await;
     assert_eq!(fleet.cancel(web, &last).await, 204);
     let _worker = fleet.join(Setup::new(Framework::Actix)).await;
     lock.release().await;
     fleet.started(&crowd.id).await;
     // Others of the same shard are not behind them.
-    let others = (0..).map(|n: u32| n.to_string()).filter(|n| shard_of(n) == crowd.shard);
-    let others: Vec<_> = others.filter(|n| n != "7").take(20).collect();
-    let before = runs(&fleet, |resource| resource == "7").await;
-    crowd.store(&fleet, others.clone().into_iter()).await;
+    let others: Vec<_> = names(crowd.shard).filter(|name| name != FULL).take(20).collect();
+    let before = runs(&fleet, |resource| resource == FULL).await;
+    crowd.store(&fleet, others.iter().map(String::as_str)).await;
     let started = Instant::now();
-    while runs(&fleet, |resource| resource != "7").await < others.len() {
+    while runs(&fleet, |resource| resource != FULL).await < others.len() {
         assert!(started.elapsed() < 20 * SECOND, "others wait behind the crowd");
         tokio::time::sleep(SECOND / 50).await;
     }
-    let meanwhile = runs(&fleet, |resource| resource == "7").await - before;
+    let meanwhile = runs(&fleet, |resource| resource == FULL).await - before;
     assert!(meanwhile < 5_000, "{meanwhile} of the crowd have run before {} others", others.len());
-    while runs(&fleet, |resource| resource == "7").await < 200 {
+    while runs(&fleet, |resource| resource == FULL).await < 200 {
         assert!(started.elapsed() < 20 * SECOND, "the crowd does not move");
         tokio::time::sleep(SECOND / 50).await;
     }
@@ -155,13 +180,9 @@ async fn thousands_due_at_once_are_taken_as_there_is_room() {
     const MANY: usize = 1_500;
     let mut fleet = fleet().await;
     let web = fleet.join(Setup::new(Framework::Actix).web_only()).await;
-    let crowd = Crowd::of(&fleet, web, "7").await;
-    let due: Vec<_> = (0..)
-        .map(|n: u32| n.to_string())
-        .filter(|n| shard_of(n) == crowd.shard)
-        .take(MANY)
-        .collect();
-    crowd.store(&fleet, due.iter().cloned()).await;
+    let crowd = Crowd::of(&fleet, web).await;
+    let due: Vec<_> = names(crowd.shard).take(MANY).collect();
+    crowd.store(&fleet, due.iter().map(String::as_str)).await;
     watch_for_slow_scripts(&fleet).await;
     let _worker = fleet.join(Setup::new(Framework::Axum)).await;
     let started = Instant::now();

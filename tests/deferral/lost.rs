@@ -14,7 +14,7 @@ use super::{BOTH, fleet, short};
 /// Every reply of each script is lost once: nothing happens twice, and nobody is told of it.
 #[tokio::test]
 async fn lost_replies_are_not_noticed() {
-    let scripts = ["enqueue", "claim", "settle", "calls", "renew", "due"];
+    let scripts = ["enqueue", "claim", "settle", "acquire", "renew", "due", "beat"];
     join_all(scripts.into_iter().enumerate().map(|(n, script)| async move {
         let mut fleet = fleet().await;
         let node = fleet.join(short(BOTH[n % 2])).await;

@@ -1,5 +1,6 @@
 //! The rows, and what they have in common.
 
+pub(crate) mod accepting;
 pub(crate) mod body_deadline;
 pub(crate) mod client;
 pub(crate) mod defer;
@@ -17,6 +18,7 @@ pub(crate) mod outage;
 pub(crate) mod policy;
 pub(crate) mod quota;
 pub(crate) mod recovery;
+pub(crate) mod remembered;
 pub(crate) mod replay;
 pub(crate) mod status;
 pub(crate) mod told;

@@ -1,7 +1,8 @@
 //! The status resource.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use lockgate::defer::JobCursor;
 use lockgate_tests::{Answer, Case, Site};
 use serde_json::Value;
 
@@ -179,6 +180,20 @@ pub(crate) async fn what_is_known_is_not_sent_again(case: Case) {
     let _ = job.done(&site).await;
 }
 
+pub(crate) async fn the_document_tells_its_times(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let job = refund(&site, "").await;
+    let document = job.document(&site).await;
+    assert!(document["accepted"].as_str().is_some_and(|at| at.ends_with('Z')), "{document}");
+    assert!(document["began"].is_null() && document["ended"].is_null(), "{document}");
+    let _ = hold.let_go().await.expect(200);
+    let document = job.ended(&site).await;
+    let at = |name: &str| document[name].as_str().unwrap_or_else(|| panic!("{name}: {document}"));
+    // RFC 3339 in UTC, all of one length: in the order of their letters.
+    assert!(at("accepted") <= at("began") && at("began") <= at("ended"), "{document}");
+}
+
 pub(crate) async fn a_job_without_a_worker_says_so(case: Case) {
     let site = case.plan().await.no_worker().start().await;
     let hold = site.hold("/orders/7/pay").await;
@@ -284,4 +299,33 @@ pub(crate) async fn other_methods_are_405(case: Case) {
     let _ = answer.problem();
     let answer = site.delete(&format!("{id}/response")).send().await.expect(405);
     assert_eq!(answer.field("allow"), "GET, HEAD");
+}
+
+/// By the site's own store: what an administrator's page stands on.
+pub(crate) async fn dead_letters_are_put_back(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let job = refund(&site, "panic=1&tag=dead").await;
+    let _ = hold.let_go().await.expect(200);
+    let _ = job.dead(&site, "panicked").await;
+    let other = case.store().await;
+    let jobs = other.deferred();
+    let page = jobs.dead(JobCursor::default(), 10).await.expect("the store is there");
+    let [dead] = &page.jobs[..] else { panic!("one: {page:?}") };
+    assert_eq!((dead.id.as_str(), dead.attempts, page.next), (&*job.id, 1, None));
+    let head = jobs.peek(&dead.id).await.expect("the store is there").expect("it is kept");
+    assert_eq!((&*head.method, &*head.path), ("POST", "/orders/7/refund"));
+    let stats = jobs.stats().await.expect("the store is there");
+    assert_eq!((stats.dead, stats.pending), (1, 0), "{stats:?}");
+
+    jobs.pause().await.expect("the store is there");
+    assert_eq!(jobs.redrive_all(Duration::ZERO).await.expect("the store is there"), 1);
+    let document = job.document(&site).await;
+    assert_eq!(document["state"], "queued", "{document}");
+    let runs = case.desk.tags().len();
+    jobs.resume().await.expect("the store is there");
+    let _ = job.dead(&site, "panicked").await;
+    assert_eq!(case.desk.tags().len(), runs + 1, "it ran again, once");
+    assert_eq!(jobs.purge_dead(Duration::ZERO).await.expect("the store is there"), 1);
+    let _ = site.get(&job.location).send().await.expect(404);
 }

@@ -93,6 +93,11 @@ mod transform;
 pub use lockgate::Keyring;
 #[cfg(feature = "redis")]
 pub use lockgate::StoreBuilder;
+#[cfg(feature = "callback")]
+pub use lockgate::defer::Callbacks;
+pub use lockgate::defer::{DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRun};
+#[cfg(feature = "test-kit")]
+pub use lockgate::testing;
 pub use lockgate::{
     Absent, BusyStatus, ClientAddress, Decision, Deferred, Error, ErrorKind, HeldLock, HeldLocks,
     HoldUntil, JobId, JobState, Key, Lists, LockGuard, LockSet, NotAcquired, OnFailure, OnLoss,

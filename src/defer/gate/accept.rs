@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     defer::{
+        callback::FIELD,
         envelope::{At, write_request},
         headers::of_request,
         unwatched::Workers,
@@ -56,7 +57,10 @@ impl<N: ?Sized> DeferGate<N> {
         body: &Bytes,
     ) -> Option<Reply> {
         let settings = &*self.0;
-        let headers = of_request(&head.headers, &settings.what.keep);
+        let mut headers = of_request(&head.headers, &settings.what.keep);
+        if let Some(url) = settings.callback.as_ref().and_then(|callback| callback(&head)) {
+            headers.push((FIELD.to_owned(), url.into_bytes()));
+        }
         let policy = settings.how.policy(&head.method, settings.when.needs_worker);
         let print = digest(&[head.method.as_bytes(), head.target.as_bytes(), body]);
         let merge = settings.how.merge(&parked.owner, &head);

@@ -4,10 +4,13 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
     defer::snapshot::{Captures, Snapshot},
-    gate::Methods,
+    gate::{Head, Methods},
     key::SHARDS,
     store::{Caps, OnFailure, Wins},
 };
+
+/// Whom to tell of a request that has ended.
+pub(super) type Callback = dyn Fn(&Head) -> Option<String> + Send + Sync;
 
 pub(super) type Owner<N> = dyn Fn(&N) -> Option<String> + Send + Sync;
 
@@ -24,6 +27,7 @@ pub(super) struct Settings<N: ?Sized> {
     pub(super) keys: Keys,
     pub(super) caps: Caps,
     pub(super) owner: Option<Arc<Owner<N>>>,
+    pub(super) callback: Option<Arc<Callback>>,
     pub(super) carries: Captures<N>,
 }
 
@@ -96,6 +100,7 @@ impl<N: ?Sized> DeferGate<N> {
                 shard_bytes: of_a_shard(1 << 30),
             },
             owner: None,
+            callback: None,
             carries: Captures::default(),
         }))
     }
@@ -124,6 +129,12 @@ impl<N: ?Sized> DeferGate<N> {
     #[must_use]
     pub fn owner(self, owner: impl Fn(&N) -> Option<String> + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.owner = Some(Arc::new(owner)))
+    }
+
+    /// See `DeferLayer::callback`.
+    #[must_use]
+    pub fn callback(self, url: impl Fn(&Head) -> Option<String> + Send + Sync + 'static) -> Self {
+        self.with(|settings| settings.callback = Some(Arc::new(url)))
     }
 
     fn with(self, change: impl FnOnce(&mut Settings<N>)) -> Self {
@@ -305,6 +316,7 @@ impl<N: ?Sized> Clone for Settings<N> {
             keys: self.keys.clone(),
             caps: self.caps,
             owner: self.owner.clone(),
+            callback: self.callback.clone(),
             carries: self.carries.clone(),
         }
     }

@@ -10,6 +10,7 @@ use super::{
     fields::Known,
 };
 use crate::{
+    defer::callback::is_callback,
     error::Error,
     reply::{Reply, problem},
     store::{JobId, JobState, JobView, Store},
@@ -89,7 +90,8 @@ impl Look {
             None => true,
             Some(asker) => asker.as_ref() == Some(&job.owner),
         };
-        Ok(job.filter(sees))
+        // A callback is a job too, but nobody's request.
+        Ok(job.filter(|job| sees(job) && !is_callback(job)))
     }
 
     async fn document(&self, known: &Known, wait: Option<Duration>) -> Result<Reply, Error> {

@@ -43,6 +43,24 @@ macro_rules! __defer_layer_names {
                 Self { gate: self.gate.methods(methods) }
             }
 
+            /// Has an address called when a deferred request is done or dead: the function says which,
+            /// by the request as it was sent, or `None` for no call. The worker has to have
+            /// `.callbacks(..)`, of the feature `callback`; what is sent, and where it may go, is told in
+            /// [`lockgate::defer::callback`](::lockgate::defer::callback).
+            ///
+            /// An address that clients choose is one that attackers choose: take one from a field only
+            /// if that is meant.
+            #[must_use]
+            pub fn callback(
+                self,
+                url: impl Fn(&::lockgate::gate::Head) -> ::std::option::Option<::std::string::String>
+                + Send
+                + Sync
+                + 'static,
+            ) -> Self {
+                Self { gate: self.gate.callback(url) }
+            }
+
             /// Whom a request belongs to (an account, a tenant): scopes `Idempotency-Key` and what
             /// [`first_wins`](Self::first_wins) and [`last_wins`](Self::last_wins) take for the same
             /// request, and is what [`DeferredRoutes::visible_to`] compares with.

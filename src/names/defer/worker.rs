@@ -42,6 +42,13 @@ macro_rules! __defer_worker_names {
                 Self { inner: self.inner.drain(deadline) }
             }
 
+            /// Makes the calls of [`DeferLayer::callback`]. Without it, they are left to workers that
+            /// have it.
+            #[cfg(feature = "callback")]
+            pub fn callbacks(self, callbacks: ::lockgate::defer::Callbacks) -> Self {
+                Self { inner: self.inner.callbacks(callbacks) }
+            }
+
             /// How long a run outlives its process. Default 10 s, at least 100 ms; renewed at a third.
             pub fn lease(self, lease: ::std::time::Duration) -> Self {
                 Self { inner: self.inner.lease(lease) }
@@ -104,6 +111,13 @@ macro_rules! __defer_worker_names {
             /// runs, as a crash would.
             pub async fn run(self, shutdown: impl ::std::future::Future<Output = ()>) {
                 self.inner.run(shutdown).await;
+            }
+        }
+
+        impl From<DeferWorker> for ::lockgate::defer::DeferWorker {
+            /// Without the framework: what a test kit takes.
+            fn from(worker: DeferWorker) -> Self {
+                worker.inner
             }
         }
     };

@@ -10,7 +10,9 @@
 -- repeated one with the same token is the same claim, and once its run is over it is refused. A job
 -- stays in g while it runs. One that is found running, and whose token is gone from h, has crashed: its worker
 -- died, or was paused past its lease.
-local FACTS = {'state', 'run', 'attempts', 'again', 'max', 'bytes', 'at', 'exp', 'crashes', 'runs', 'began'}
+-- A number that goes to a command is made text there; this one goes to several.
+local STAMP = int(NOW_US)
+local FACTS = {'state', 'run', 'attempts', 'bytes', 'at', 'exp', 'began', 'runs'}
 
 local function facts_of(id)
   local v, facts = redis.call('HMGET', own('j:' .. id), unpack(FACTS)), {}
@@ -21,18 +23,24 @@ end
 
 -- The history with one more run, of which the last twenty are told.
 local function with_run(facts, outcome)
-  if facts.runs == '' then facts.runs = nil end
-  local run = facts.attempts .. ' ' .. (facts.began or '0') .. ' ' .. int(NOW_US) .. ' ' .. outcome
-  local runs = facts.runs and facts.runs .. '\n' .. run or run
+  local run = facts.attempts .. ' ' .. (facts.began or '0') .. ' ' .. STAMP .. ' ' .. outcome
+  if not facts.runs or facts.runs == '' then return run end
+  local runs = facts.runs .. '\n' .. run
   local _, lines = string.gsub(runs, '\n', '')
   return lines < 20 and runs or string.sub(runs, string.find(runs, '\n', 1, true) + 1)
 end
 
+local function crashed(key, facts)
+  redis.call('HSET', key, 'runs', with_run(facts, 'crashed'))
+  redis.call('HINCRBY', key, 'crashes', 1)
+end
+
 -- What ends a job instead of a run of it: its state then, and the reason; nil if it may run.
-local function unfit(facts, envelope)
+local function unfit(id, facts, envelope)
   if not facts.state or not envelope then return 'dead', 'lost' end
-  if facts.state == 'running' and (facts.again ~= '1' or facts.attempts >= tonumber(facts.max)) then
-    return 'dead', 'crashed, may have run'
+  if facts.state == 'running' then
+    local v = redis.call('HMGET', own('j:' .. id), 'again', 'max')
+    if v[1] ~= '1' or facts.attempts >= tonumber(v[2]) then return 'dead', 'crashed, may have run' end
   end
   if facts.exp and tonumber(facts.exp) <= NOW then return 'expired', 'deadline' end
   return nil
@@ -45,14 +53,12 @@ local function bury(id, facts, envelope, state, reason, keep)
   -- What its vanished key said is what its request still is, or nothing.
   local bytes = facts.state and facts.bytes or #(envelope or '')
   redis.call('ZREM', H, 'j' .. id)
-  redis.call('HSET', key, 'state', state, 'reason', reason, 'ended', int(NOW_US), 'lock', NAME)
-  if facts.state == 'running' then
-    redis.call('HSET', key, 'runs', with_run(facts, 'crashed'), 'crashes', int((facts.crashes or 0) + 1))
-  end
+  redis.call('HSET', key, 'state', state, 'reason', reason, 'ended', STAMP, 'lock', NAME)
+  if facts.state == 'running' then crashed(key, facts) end
   -- Its last run may still be alive somewhere, only slow: it must learn that its verdict is void.
   redis.call('HDEL', key, 'run')
-  redis.call('PEXPIRE', key, int(keep))
-  if state == 'dead' then redis.call('PEXPIRE', request, int(keep)) else redis.call('UNLINK', request) end
+  redis.call('PEXPIRE', key, keep)
+  if state == 'dead' then redis.call('PEXPIRE', request, keep) else redis.call('UNLINK', request) end
   if facts.exp then redis.call('ZREM', own('exp'), id) end
   return finish(id, bytes, state, keep)
 end
@@ -60,11 +66,9 @@ end
 -- Starts a run of the first job, whose turn it is.
 local function run(id, me, lease, facts, envelope)
   local key, attempt = own('j:' .. id), facts.attempts + 1
-  redis.call('HSET', key, 'state', 'running', 'run', me, 'attempts', int(attempt), 'began', int(NOW_US), 'reason', '')
-  if facts.state == 'running' then
-    redis.call('HSET', key, 'runs', with_run(facts, 'crashed'), 'crashes', int((facts.crashes or 0) + 1))
-  end
-  redis.call('ZADD', DUE, int(NOW + lease), NAME)
+  redis.call('HSET', key, 'state', 'running', 'run', me, 'attempts', attempt, 'began', STAMP, 'reason', '')
+  if facts.state == 'running' then crashed(key, facts) end
+  redis.call('ZADD', DUE, NOW + lease, NAME)
   changed(id)
   return {'claimed', id, grant(me, 'x', lease), attempt, envelope, facts.at}
 end
@@ -123,7 +127,7 @@ local function claim(id, me, lease, keep)
   -- The backoff is over.
   if v[2] and string.match(v[2], ' (%x+)$') == id then redis.call('HDEL', L, 'back') end
   local envelope = redis.call('GET', own('b:' .. id))
-  local state, reason = unfit(facts, envelope)
+  local state, reason = unfit(id, facts, envelope)
   if not state then return run(id, me, lease, facts, envelope) end
   bury(id, facts, envelope, state, reason, keep)
   -- The lock is free: moving on says when a worker should look again.

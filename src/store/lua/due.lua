@@ -9,11 +9,9 @@
 -- visit (claim.lua) moves it. Repeated, it finds less to do; a caller that has gone has left nothing half done.
 local out, room, comes, ends = {}, tonumber(ARGV[1]), SCAN, SCAN
 
--- Jobs of an index whose time has come, and when the next one's will, if this is not all that can be seen to.
+-- Jobs of an index whose time has come.
 local function ripe(index, most)
-  local first = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')
-  if #first == 0 then return {} end
-  if tonumber(first[2]) > NOW or most == 0 then return {}, tonumber(first[2]) end
+  if most == 0 then return {} end
   return redis.call('ZRANGEBYSCORE', index, '-inf', int(NOW), 'LIMIT', 0, most)
 end
 
@@ -25,7 +23,10 @@ local function come_back(tag, id)
   if v[1] == 'queued' and v[2] then
     if v[5] and tonumber(v[5]) <= NOW then return expire_job(id, bytes) end
     take_late(id, bytes)
-    return stand(id, tonumber(v[3]) or next_seq(), bytes)
+    local seq, first = tonumber(v[3]) or next_seq(), redis.call('ZRANGE', G, 0, 0, 'WITHSCORES')
+    -- An offer to the job that was first is nobody's yet.
+    if #first > 0 and seq < tonumber(first[2]) then redis.call('ZREM', H, 'j' .. first[1]) end
+    return stand(id, seq, bytes)
   end
   take_late(id, bytes)
   if v[1] then return end

@@ -13,7 +13,7 @@ end
 local function finish(id, bytes, kind, ms)
   local v = redis.call('HMGET', F, 'jobs', 'bytes', kind)
   local jobs, used, n = tonumber(v[1] or '0'), tonumber(v[2] or '0'), tonumber(v[3] or '0') + 1
-  redis.call('HSET', F, 'jobs', int(math.max(jobs - 1, 0)), 'bytes', int(math.max(used - bytes, 0)), kind, int(n))
+  redis.call('HSET', F, 'jobs', math.max(jobs - 1, 0), 'bytes', math.max(used - bytes, 0), kind, n)
   if kind ~= 'expired' then file(own(kind), id, ms, n) end
   changed(id)
   redis.call('ZREM', G, id)

@@ -85,7 +85,7 @@ local function left_line(id, bytes)
   local first = redis.call('ZRANGE', G, 0, 0, 'WITHSCORES')
   if #first > 0 then
     local v = redis.call('HMGET', L, 'bytes', 'back')
-    redis.call('HSET', L, 'bytes', int(math.max(tonumber(v[1] or '0') - bytes, 0)))
+    redis.call('HSET', L, 'bytes', math.max(tonumber(v[1] or '0') - bytes, 0))
     -- A backoff is that job's own and ends with it.
     if v[2] and string.match(v[2], ' (%x+)$') == id then redis.call('HDEL', L, 'back') end
     first[3] = v[2]
@@ -129,8 +129,8 @@ end
 -- on behind any of them. The index lives a little longer than it must: most jobs need not prolong it then.
 local function file(index, id, ms, n)
   FILED = FILED + 1
-  redis.call('ZADD', index, int(NOW_US + ms * 1000 + FILED), id)
-  if redis.call('PTTL', index) < ms + 1 then redis.call('PEXPIRE', index, int(ms + ms / 8 + 1)) end
+  redis.call('ZADD', index, NOW_US + ms * 1000 + FILED, id)
+  if redis.call('PTTL', index) < ms + 1 then redis.call('PEXPIRE', index, math.floor(ms + ms / 8 + 1)) end
   if n % 16 == 0 or index == own('dead') then trim(index) end
 end
 

@@ -27,7 +27,7 @@ local function begin_next(first, me, lease, keep)
     local id = in_turn(first)
     if not id then return nil end
     local facts, envelope = facts_of(id), redis.call('GET', own('b:' .. id))
-    local state, reason = unfit(facts, envelope)
+    local state, reason = unfit(id, facts, envelope)
     if not state then return run(id, me, lease, facts, envelope) end
     first = bury(id, facts, envelope, state, reason, keep)
   end
@@ -37,14 +37,14 @@ end
 -- The job has ended with this run. Returns who is first now.
 local function ended(id, facts, verb, ms, reason, response)
   local key = own('j:' .. id)
-  redis.call('HSET', key, 'state', verb, 'reason', reason, 'ended', int(NOW_US), 'runs',
+  redis.call('HSET', key, 'state', verb, 'reason', reason, 'ended', STAMP, 'runs',
     with_run(facts, verb == 'done' and 'done' or reason))
-  redis.call('PEXPIRE', key, int(ms))
+  redis.call('PEXPIRE', key, ms)
   if verb == 'done' then
-    redis.call('SET', own('r:' .. id), response, 'PX', int(ms))
+    redis.call('SET', own('r:' .. id), response, 'PX', ms)
     redis.call('UNLINK', own('b:' .. id))
   else
-    redis.call('PEXPIRE', own('b:' .. id), int(ms))
+    redis.call('PEXPIRE', own('b:' .. id), ms)
   end
   if facts.exp then redis.call('ZREM', own('exp'), id) end
   return finish(id, facts.bytes, verb, ms)
@@ -57,7 +57,7 @@ local function waits(id, facts, verb, ms, reason)
   if verb ~= 'retry' then attempts = math.max(attempts - 1, 0) end
   -- What never began was no run.
   local runs = verb == 'undo' and (facts.runs or '') or with_run(facts, reason)
-  redis.call('HSET', key, 'state', 'queued', 'attempts', int(attempts), 'reason', reason, 'runs', runs)
+  redis.call('HSET', key, 'state', 'queued', 'attempts', attempts, 'reason', reason, 'runs', runs)
   if verb == 'back' and reason == 'busy' then redis.call('HINCRBY', key, 'busy', 1) end
   changed(id)
   if verb == 'retry' and redis.call('HGET', key, 'skip') == '1' then
@@ -99,7 +99,7 @@ local function settle(id, me, verb, ms, reason, response, next, lease, keep)
   if ENDS[verb] then
     first = ended(id, facts, verb, ms, reason, response)
   elseif facts.exp and tonumber(facts.exp) <= NOW then
-    redis.call('HSET', own('j:' .. id), 'runs', with_run(facts, reason))
+    if verb ~= 'undo' then redis.call('HSET', own('j:' .. id), 'runs', with_run(facts, reason)) end
     -- It moves the line on: the next one is offered the lock, and not begun here.
     expire_job(id, facts.bytes)
     return {'ok'}

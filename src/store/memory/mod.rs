@@ -4,7 +4,7 @@
 //! messages go out. It never waits, so the future it returns is ready at once. The scripts are the
 //! specification: [`visit`] is `line.lua`, [`pending`] is `jobs.lua`, [`locks`], [`enqueue`] and [`runs`] are the scripts
 //! about a line, [`listed`] those about jobs wherever they are, [`workers`] what workers say of themselves, [`rate`]
-//! those about quotas; the rest is in [`shard`].
+//! those about quotas, [`tasks`] those about queues of tasks; the rest is in [`shard`].
 //!
 //! Whatever is over is gone at once for every step, and its memory is freed by later steps.
 
@@ -20,9 +20,12 @@ mod rate;
 mod runs;
 mod shard;
 mod steps;
+mod tasks;
 mod visit;
 mod workers;
 
+#[cfg(any(test, feature = "test-kit"))]
+use std::sync::atomic::Ordering;
 use std::{
     collections::HashMap,
     fmt,
@@ -64,7 +67,11 @@ pub(crate) struct Memory {
     /// Live limiters.
     limiters: Mutex<HashMap<Node, u64>>,
     paused: AtomicBool,
+    queues: tasks::Queues,
     post: Post,
+    /// Locks are busy for all but jobs.
+    #[cfg(any(test, feature = "test-kit"))]
+    pretends_busy: AtomicBool,
 }
 
 impl Memory {
@@ -76,7 +83,10 @@ impl Memory {
             workers: Mutex::default(),
             limiters: Mutex::default(),
             paused: AtomicBool::new(false),
+            queues: Mutex::default(),
             post: Post::default(),
+            #[cfg(any(test, feature = "test-kit"))]
+            pretends_busy: Default::default(),
         }
     }
 
@@ -93,6 +103,25 @@ impl Memory {
         let answer = self.at(key.shard(), |shard, now| shard.visit(key, now, &mut post, step));
         self.post.send(post);
         answer
+    }
+
+    /// From now on, every lock is busy for those who ask for it: jobs, which claim theirs, run.
+    #[cfg(any(test, feature = "test-kit"))]
+    pub(crate) fn pretend_busy(&self, busy: bool) {
+        self.pretends_busy.store(busy, Ordering::SeqCst);
+    }
+
+    /// Taken and given back, so that whatever goes before a free lock has its say.
+    #[cfg(any(test, feature = "test-kit"))]
+    fn pretended(&self, call: &Acquire, acquired: Acquired) -> Acquired {
+        let Acquired::Held { line, .. } = acquired else {
+            return acquired;
+        };
+        if !self.pretends_busy.load(Ordering::SeqCst) {
+            return acquired;
+        }
+        self.visit(&call.key, |visit| visit.release(&call.me, call.mode));
+        Acquired::Busy { left: Duration::from_secs(1), line, seq: 0, joined: false }
     }
 
     /// Locks, jobs, records, counters and due entries, those that are over but not yet swept included.
@@ -125,7 +154,10 @@ impl Backend for Memory {
     }
 
     fn acquire(&self, call: Acquire) -> Step<'_, Acquired> {
-        done(self.visit(&call.key, |visit| visit.acquire(&call)))
+        let acquired = self.visit(&call.key, |visit| visit.acquire(&call));
+        #[cfg(any(test, feature = "test-kit"))]
+        let acquired = self.pretended(&call, acquired);
+        done(acquired)
     }
 
     fn release(&self, key: Key, me: Token, mode: Mode) -> Step<'_, GaveBack> {

@@ -152,6 +152,12 @@ impl Visit<'_> {
             return self.expire_job(id);
         }
         self.take_late(id, bytes);
+        // An offer to the job that was first is nobody's yet.
+        if let Some((other, first)) = self.line.first_job().cloned()
+            && seq < other
+        {
+            self.line.take(&Member::Job(first));
+        }
         self.stand(seq, id, bytes);
     }
 

@@ -347,6 +347,12 @@ impl Shard {
         due.iter().next().is_some() || late.iter().chain(exp.iter()).next().is_some()
     }
 
+    /// Nothing once the job has ended well, as where the request has a key of its own.
+    pub(super) fn envelope(&self, id: &JobId, now: Now) -> Option<Bytes> {
+        let envelope = &self.jobs.get(id, now.ms)?.envelope;
+        Some(envelope.clone()).filter(|envelope| !envelope.is_empty())
+    }
+
     pub(super) fn lock_of(&self, id: &JobId, now: Now) -> Option<Key> {
         self.jobs.get(id, now.ms).map(|job| job.lock.clone())
     }

@@ -48,6 +48,14 @@ impl Jobs for Memory {
         done(self.at(id.shard(), |shard, now| shard.job(&id, now)))
     }
 
+    fn envelope(&self, id: JobId) -> Step<'_, Option<Bytes>> {
+        done(self.at(id.shard(), |shard, now| shard.envelope(&id, now)))
+    }
+
+    fn clock(&self) -> Step<'_, u64> {
+        done(self.clock.now_us())
+    }
+
     fn heads(&self, keys: Vec<Key>) -> Step<'_, Vec<Option<JobId>>> {
         let one = |key: &Key| self.at(key.shard(), |shard, now| shard.head(key, now));
         done(keys.iter().map(one).collect())

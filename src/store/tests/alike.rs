@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::future::{join, join_all, join3};
+use futures_util::future::{join, join_all};
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
@@ -71,6 +71,11 @@ fn apart(reply: Reply) -> (Reply, Vec<Duration>) {
             let states = states.into_iter().map(plain).collect();
             (Reply::Charged(Charged { admitted, states }), times)
         }
+        Reply::Looked(mut due) => {
+            let times = due.next.take().into_iter().collect();
+            due.names.sort();
+            (Reply::Looked(due), times)
+        }
         same => (same, vec![]),
     };
     (reply, times)
@@ -125,12 +130,13 @@ fn plain_job(job: JobView) -> JobView {
 /// Besides, when something comes due. The calls go out together: real time is short here.
 async fn see(rig: &Rig, clients: &Clients) -> (Seen, Vec<Duration>) {
     let keys = clients.keys.each_ref();
+    // A look changes what is there.
+    let due = join_all(keys.map(|key| rig.due(key.shard(), 10))).await;
     let heads = keys.map(|key| rig.heads(std::slice::from_ref(key)));
-    let due = keys.map(|key| rig.due(key.shard(), 10));
     let jobs = clients.jobs.iter().rev().take(4).map(|id| rig.backend().job(id.clone()));
     let dead = keys.map(|key| rig.list(key.shard(), Listing::Dead, 0, 3));
     let tally = keys.map(|key| rig.tally(key.shard()));
-    let (heads, due, jobs) = join3(join_all(heads), join_all(due), join_all(jobs)).await;
+    let (heads, jobs) = join(join_all(heads), join_all(jobs)).await;
     let (dead, tally) = join(join_all(dead), join_all(tally)).await;
     let next = due.iter().filter_map(|due| due.next).collect();
     let mut names: Vec<_> = due.into_iter().map(|due| due.names).collect();
@@ -203,7 +209,7 @@ fn end() -> Vec<Move> {
             end.extend([Move::Claim(lock, 5), Move::Settle(0, done(), None)]);
         }
     }
-    end.push(Move::Pass(700));
+    end.push(Move::Pass(100_000));
     end
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::rig::Rig;
+use super::rig::{Looked, Rig};
 use crate::{
     Key,
     store::backend::{
@@ -30,6 +30,7 @@ pub(super) enum Call {
     Unclaim(Key, Token, Option<JobId>),
     Redrive(JobId),
     Purge(JobId),
+    Due(u16),
     Pass(Duration),
 }
 
@@ -50,6 +51,7 @@ pub(super) enum Reply {
     Unclaimed(bool),
     Redriven(Option<JobState>),
     Purged(bool),
+    Looked(Looked),
     Passed,
 }
 
@@ -85,6 +87,7 @@ impl Call {
             }
             Self::Redrive(id) => Reply::Redriven(rig.redrive(&id).await),
             Self::Purge(id) => Reply::Purged(rig.purge(&id).await),
+            Self::Due(shard) => Reply::Looked(rig.due(shard, 10).await),
             Self::Pass(time) => {
                 rig.advance(time).await;
                 Reply::Passed

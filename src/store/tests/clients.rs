@@ -11,8 +11,8 @@ use crate::{
     Key,
     store::{
         backend::{
-            Acquire, Acquired, Caps, Claim, Claimed, Enqueue, Enqueued, JobId, JobPolicy, Mode,
-            NextRun, Node, Renewal, Settle, SettledRun, Token,
+            Acquire, Acquired, Caps, Claim, Claimed, Enqueue, Enqueued, JobId, JobPolicy, Merge,
+            Mode, NextRun, Node, OnFailure, Renewal, Settle, SettledRun, Token,
         },
         rate,
     },
@@ -191,6 +191,7 @@ impl Clients {
             Move::Beat(node, 0) => Call::Beat(self.nodes[node].clone(), Duration::ZERO),
             Move::Beat(node, k) => Call::Beat(self.nodes[node].clone(), time(k)),
             Move::Pause(paused) => Call::Pause(paused),
+            Move::Due(lock) => Call::Due(self.keys[lock].shard()),
             Move::Pass(seconds) => Call::Pass(Duration::from_secs(seconds)),
         })
     }
@@ -287,9 +288,12 @@ impl Clients {
             policy: JobPolicy {
                 again: job.again,
                 max_attempts: job.max_attempts,
-                ..JobPolicy::default()
+                delay: job.delay.map_or(Duration::ZERO, time),
+                deadline: job.deadline.map(time),
+                on_failure: if job.skip { OnFailure::Skip } else { OnFailure::Block },
+                needs_worker: job.needs_worker,
             },
-            merge: None,
+            merge: job.merge.map(|(group, wins)| Merge { group: group.to_string().into(), wins }),
             record: job.record.map(record),
             caps: Caps { resource_jobs: 4, resource_bytes: 60, shard_jobs: 6, shard_bytes: 90 },
             owner: String::new(),

@@ -181,7 +181,9 @@ impl Drain<'_> {
     }
 
     async fn due(&mut self, shard: u16) {
-        let due = self.rig.due(shard, 10).await;
+        let Reply::Looked(due) = self.step(Call::Due(shard)).await else {
+            return;
+        };
         for name in due.names {
             if !self.is_visited(&name) {
                 self.plan(Duration::ZERO, Next::Visit(name));
@@ -223,7 +225,7 @@ impl Drain<'_> {
     async fn leave_nothing(&mut self) {
         let store = self.rig.embedded();
         assert_eq!(store.lasting(), 0, "things without an end");
-        self.step(Call::Pass(LONG + LONG)).await;
+        self.step(Call::Pass(LONG * 200)).await;
         for key in self.clients.keys.clone() {
             for _ in 0..64 {
                 self.rig.due(key.shard(), 1).await;

@@ -21,6 +21,7 @@ on_every_store!(
     a_late_job_comes_back_to_its_own_place,
     a_late_job_finds_the_lock_held,
     a_late_job_gets_a_free_lock_at_once,
+    coming_back_first_it_takes_the_offer,
     many_late_jobs_come_back_in_turns,
     storing_a_late_one_twice_is_once,
     a_late_job_is_cancelled,
@@ -307,4 +308,19 @@ async fn without_a_worker_it_is_not_stored(rig: &Rig) {
     assert_eq!(rig.job(&call.id).await, None);
     rig.worker().await;
     assert_eq!(rig.enqueue(call.clone()).await, Enqueued::Stored { position: 1 });
+}
+
+async fn coming_back_first_it_takes_the_offer(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    rig.worker().await;
+    let late = stored(rig, delayed(&key, SHORT)).await;
+    rig.pass(SHORT).await;
+    // It is offered to this one, whose turn it was until now.
+    let other = rig.put_off(&key).await;
+    assert!(rig.refused(&key, &stranger()).await <= ACCEPT_WINDOW);
+    look(rig, &key).await;
+    assert_eq!(rig.claim(visit(&key, &other, &run)).await, Claimed::Moved(late.clone()));
+    assert_eq!(rig.start(&key, &late, &run).await, 1, "at once");
+    assert!(rig.finish(&key, &late, &run).await);
+    assert_eq!(rig.start(&key, &other, &stranger()).await, 1);
 }

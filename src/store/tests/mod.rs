@@ -38,7 +38,10 @@ mod rounds;
 mod runs;
 mod shards;
 mod shared;
+mod tasks;
 mod truth;
+#[cfg(feature = "redis")]
+mod vanished;
 
 /// Makes each case a test on every store. A case that is not named here is an unused function, which
 /// the compiler tells.

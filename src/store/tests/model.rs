@@ -111,6 +111,10 @@ impl Model {
                     self.watch.clear();
                 }
             }
+            (Call::Due(shard), Reply::Looked(_)) => {
+                let locks = self.locks.iter_mut().filter(|(key, _)| key.shard() == *shard);
+                locks.for_each(|(_, lock)| lock.looked());
+            }
             (Call::Pass(time), Reply::Passed) => self.pass(*time),
             other => panic!("no reply to that call: {other:?}"),
         }
@@ -149,7 +153,8 @@ impl Model {
             for job in lock.pending().filter(|_| other.shard() == key.shard()) {
                 sums[0] += 1;
                 sums[1] += job.bytes;
-                sums[2] += if other == key { job.bytes } else { 0 };
+                let stands = other == key && job.late.is_none();
+                sums[2] += if stands { job.bytes } else { 0 };
             }
         }
         sums

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::clients::{NODES, SIBLING, TOKENS};
-use crate::store::backend::{Mode, Verdict};
+use crate::store::backend::{Mode, Verdict, Wins};
 
 #[derive(Debug, Clone)]
 pub(super) enum Move {
@@ -52,6 +52,8 @@ pub(super) enum Move {
     /// 0: it leaves.
     Beat(usize, u64),
     Pause(bool),
+    /// Somebody looks what is due in the shard of a lock.
+    Due(usize),
     Pass(u64),
 }
 
@@ -63,6 +65,12 @@ pub(super) struct Job {
     pub(super) max_attempts: u32,
     /// Name, fingerprint, life.
     pub(super) record: Option<(u8, u8, u64)>,
+    pub(super) delay: Option<u64>,
+    pub(super) deadline: Option<u64>,
+    pub(super) skip: bool,
+    pub(super) needs_worker: bool,
+    /// The group.
+    pub(super) merge: Option<(u8, Wins)>,
 }
 
 /// Policy, subject, limit, window, cost.
@@ -131,6 +139,7 @@ fn any_move() -> impl Strategy<Value = Move> {
         2 => prop::collection::vec(charge, 1..4).prop_map(Move::Charge),
         3 => (0..NODES, 0..30_u64).prop_map(|(node, k)| Move::Beat(node, k)),
         1 => prop::bool::weighted(0.3).prop_map(Move::Pause),
+        3 => lock().prop_map(Move::Due),
         5 => (1..5_u64).prop_map(Move::Pass),
     ]
 }
@@ -138,13 +147,28 @@ fn any_move() -> impl Strategy<Value = Move> {
 fn job() -> impl Strategy<Value = Job> {
     let record = prop::option::weighted(0.4, (0..2_u8, 0..2_u8, 0..8_u64));
     let lock = prop::sample::select(vec![0, 0, 0, 1_usize]);
-    (lock, 1..25_usize, any::<bool>(), 1..4_u32, record).prop_map(
-        |(lock, bytes, again, max_attempts, record)| Job {
-            lock,
-            bytes,
-            again,
-            max_attempts,
-            record,
+    let terms = (
+        prop::option::weighted(0.3, 0..6_u64),
+        prop::option::weighted(0.3, 0..8_u64),
+        any::<bool>(),
+        prop::bool::weighted(0.1),
+        prop::option::weighted(0.3, (0..2_u8, prop::sample::select(vec![Wins::First, Wins::Last]))),
+    );
+    (lock, 1..25_usize, any::<bool>(), 1..4_u32, record, terms).prop_map(
+        |(lock, bytes, again, max_attempts, record, terms)| {
+            let (delay, deadline, skip, needs_worker, merge) = terms;
+            Job {
+                lock,
+                bytes,
+                again,
+                max_attempts,
+                record,
+                delay,
+                deadline,
+                skip,
+                needs_worker,
+                merge,
+            }
         },
     )
 }

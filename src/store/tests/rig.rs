@@ -44,7 +44,7 @@ fn ms(time: Duration) -> i64 {
 }
 
 /// What is due in a shard, and when to look again.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Looked {
     pub(super) names: Vec<Key>,
     pub(super) next: Option<Duration>,
@@ -214,7 +214,6 @@ impl Rig {
         job.map(|job| JobView { past: Past::default(), ..job })
     }
 
-    #[expect(dead_code, reason = "the stores do not tell it yet")]
     pub(super) async fn past(&self, id: &JobId) -> Option<Past> {
         self.backend().job(id.clone()).await.unwrap().map(|job| job.past)
     }

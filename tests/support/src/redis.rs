@@ -86,7 +86,9 @@ impl Server {
         format!("redis://{user}127.0.0.1:{}/?ns={namespace}", self.port)
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    /// Its port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
         self.port
     }
 
@@ -128,12 +130,14 @@ impl Server {
         self.try_connection().await.expect("the server answers")
     }
 
+    fn client(&self) -> Option<redis::Client> {
+        let url = self.url("");
+        redis::Client::open(url.split('?').next()?).ok()
+    }
+
     /// None if the server is away, or is another one.
     async fn try_connection(&self) -> Option<MultiplexedConnection> {
-        let url = self.url("");
-        let url = url.split('?').next()?;
-        let client = redis::Client::open(url).ok()?;
-        let mut connection = client.get_multiplexed_async_connection().await.ok()?;
+        let mut connection = self.client()?.get_multiplexed_async_connection().await.ok()?;
         let mut info = redis::cmd("INFO");
         let info: String = info.arg("server").query_async(&mut connection).await.ok()?;
         let ours = format!("process_id:{}", self.pid);

@@ -45,6 +45,14 @@ impl Jobs for Redis {
         Box::pin(self.do_job(id))
     }
 
+    fn envelope(&self, id: JobId) -> Step<'_, Option<Bytes>> {
+        Box::pin(self.do_envelope(id))
+    }
+
+    fn clock(&self) -> Step<'_, u64> {
+        Box::pin(self.do_clock())
+    }
+
     fn heads(&self, keys: Vec<Key>) -> Step<'_, Vec<Option<JobId>>> {
         Box::pin(self.do_heads(keys))
     }

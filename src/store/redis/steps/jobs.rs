@@ -29,6 +29,21 @@ impl Redis {
         Ok(Some(view))
     }
 
+    pub(super) async fn do_envelope(&self, id: JobId) -> Result<Option<bytes::Bytes>, Error> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("GET").arg(self.keys.request(&id));
+        let answer = self.read(id.shard(), "envelope", &pipe).await?;
+        Ok(Row::of("envelope", Value::Array(answer)).bytes().ok())
+    }
+
+    pub(super) async fn do_clock(&self) -> Result<u64, Error> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("TIME");
+        let mut row = Row::of("clock", Value::Array(self.read(0, "clock", &pipe).await?));
+        let mut time = row.row()?;
+        Ok(time.number()?.saturating_mul(1_000_000).saturating_add(time.number()?))
+    }
+
     pub(super) async fn do_heads(&self, keys: Vec<Key>) -> Result<Vec<Option<JobId>>, Error> {
         let Some(shard) = keys.first().map(Key::shard) else {
             return Ok(Vec::new());

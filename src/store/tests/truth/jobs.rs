@@ -1,13 +1,13 @@
 //! What the replies about jobs mean.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use super::Truth;
 use crate::{
     clock::millis,
     store::backend::{
-        ACCEPT_WINDOW, Claim, Claimed, Enqueue, Enqueued, JobId, JobState, JobView, Mode, Past,
-        Run, Settle, SettledRun, Token, Verdict,
+        ACCEPT_WINDOW, Claim, Claimed, JobId, JobState, JobView, Mode, Past, Run, Settle,
+        SettledRun, Token, Verdict,
     },
 };
 
@@ -15,17 +15,28 @@ pub(in crate::store::tests) struct Accepted {
     pub(in crate::store::tests) id: JobId,
     pub(in crate::store::tests) view: JobView,
     pub(in crate::store::tests) bytes: u64,
-    accepted_us: u64,
-    again: bool,
-    max_attempts: u32,
-    run: Option<Token>,
+    pub(super) accepted_us: u64,
+    pub(super) again: bool,
+    pub(super) max_attempts: u32,
+    pub(super) run: Option<Token>,
     /// When an ended one is forgotten.
-    gone: Option<u64>,
+    pub(super) gone: Option<u64>,
+    /// When it comes back, if it waits outside of the line.
+    pub(in crate::store::tests) late: Option<u64>,
+    /// Its deadline.
+    pub(super) exp: Option<u64>,
+    /// Others may pass it while it waits for its retry.
+    pub(super) skip: bool,
 }
 
 impl Truth {
     pub(in crate::store::tests) fn pending(&self) -> impl Iterator<Item = &Accepted> {
         self.jobs.iter().filter(|job| job.view.state.is_pending())
+    }
+
+    /// Those that stand in the line.
+    pub(in crate::store::tests) fn line(&self) -> impl Iterator<Item = &Accepted> {
+        self.pending().filter(|job| job.late.is_none())
     }
 
     /// Looks a job up, as a client may: not after its retention.
@@ -39,10 +50,11 @@ impl Truth {
     pub(in crate::store::tests) fn view(&self, id: &JobId) -> Option<JobView> {
         let mut known = self.jobs.iter().filter(|job| job.is_kept(self.now));
         let job = known.find(|job| job.id == *id)?;
-        let position = (1..).zip(self.pending()).find(|(_, job)| job.id == *id);
+        let position = (1..).zip(self.line()).find(|(_, job)| job.id == *id);
         let back = self.back.as_ref().filter(|(at, whose)| *at > self.now && whose == id);
         let back = back.filter(|_| job.view.state == JobState::Queued);
-        let due_in = back.map(|(at, _)| self.left(*at));
+        let late = job.late.filter(|at| *at > self.now);
+        let due_in = back.map(|(at, _)| *at).or(late).map(|at| self.left(at));
         Some(JobView {
             position: position.map(|(at, _)| at),
             watched: self.watched,
@@ -51,77 +63,9 @@ impl Truth {
         })
     }
 
-    /// `counted`: jobs and bytes of the shard.
-    pub(in crate::store::tests) fn enqueued(
-        &mut self,
-        call: &Enqueue,
-        reply: &Enqueued,
-        counted: (u64, u64),
-    ) {
-        let bytes = call.envelope.len() as u64;
-        let own = |job: &Accepted| (1, job.bytes);
-        let (jobs, used) = self.pending().map(own).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
-        let record = call.record.as_ref();
-        let known = record.and_then(|(name, ..)| self.records.get(name));
-        let known = known.filter(|(_, _, end)| *end >= self.now);
-        let caps = &call.caps;
-        let fits = jobs < caps.resource_jobs
-            && used + bytes <= caps.resource_bytes
-            && counted.0 < caps.shard_jobs
-            && counted.1 + bytes <= caps.shard_bytes;
-        let expected = match (self.view(&call.id), known, record) {
-            (Some(view), ..) => {
-                let position = view.position.unwrap_or(1);
-                assert_eq!(*reply, Enqueued::Stored { position });
-                return;
-            }
-            (None, Some((id, print, _)), Some((_, new, _))) if print == new => {
-                Enqueued::Known(id.clone())
-            }
-            (None, Some(_), _) => Enqueued::Mismatch,
-            (None, None, _) if !fits => Enqueued::Full,
-            (None, None, _) => Enqueued::Stored { position: jobs + 1 },
-        };
-        assert_eq!(*reply, expected);
-        if let Enqueued::Stored { .. } = expected {
-            self.accepted(call);
-        }
-    }
-
-    fn accepted(&mut self, call: &Enqueue) {
-        if let Some((name, print, life)) = &call.record {
-            let record = (call.id.clone(), print.clone(), self.after(*life));
-            self.records.insert(Arc::clone(name), record);
-        }
-        self.jobs.push(Accepted {
-            id: call.id.clone(),
-            view: JobView {
-                state: JobState::Queued,
-                attempts: 0,
-                position: None,
-                reason: None,
-                owner: call.owner.clone(),
-                watched: false,
-                response: None,
-                past: Past {
-                    lock: Some(call.key.clone()),
-                    bytes: call.envelope.len() as u64,
-                    accepted_us: self.now * 1000,
-                    ..Past::default()
-                },
-            },
-            bytes: call.envelope.len() as u64,
-            accepted_us: self.now * 1000,
-            again: call.policy.again,
-            max_attempts: call.policy.max_attempts,
-            run: None,
-            gone: None,
-        });
-    }
-
     /// What must be answered, if that can be known.
     fn foretold(&self, call: &Claim) -> Option<Claimed> {
-        let Some(first) = self.pending().next() else {
+        let Some(first) = self.line().next() else {
             return Some(Claimed::Empty);
         };
         if first.id != call.id {
@@ -152,19 +96,28 @@ impl Truth {
         let mine = self.is_held_by(&call.me);
         let job = self.job(&call.id).expect("foretold otherwise");
         let spent = !job.again || job.view.attempts >= job.max_attempts;
-        let crashed = job.view.state == JobState::Running && spent && !mine;
+        let runs = job.view.state == JobState::Running;
+        let crashed = runs && spent && !mine;
+        let over = job.is_over(now) && !mine;
         match reply {
             Claimed::Claimed(run) => {
                 assert!(!crashed, "it may have run, and must not run again");
+                assert!(!over, "its deadline has passed");
                 self.begins(&call.id, &call.me, call.lease, run);
             }
             Claimed::Dead(id) => {
-                assert!(crashed, "it has not crashed");
+                assert!(crashed || over, "it has not crashed");
                 assert_eq!(*id, call.id);
-                job.has_crashed(now);
+                if runs {
+                    job.has_crashed(now);
+                }
                 job.run = None;
-                let gone = now + millis(call.retention);
-                job.end(JobState::Dead, "crashed, may have run", (now, gone));
+                if crashed {
+                    let gone = now + millis(call.retention);
+                    job.end(JobState::Dead, "crashed, may have run", (now, gone));
+                } else {
+                    job.expire(now);
+                }
                 self.forget_backoff(&call.id);
             }
             Claimed::Busy(left) => {
@@ -200,7 +153,7 @@ impl Truth {
         (whose == id && *at > self.now).then_some(*at)
     }
 
-    fn forget_backoff(&mut self, id: &JobId) {
+    pub(super) fn forget_backoff(&mut self, id: &JobId) {
         self.back.take_if(|(_, whose)| whose == id);
     }
 
@@ -218,19 +171,19 @@ impl Truth {
             assert_eq!(*reply, SettledRun::Lost);
             return;
         }
-        self.judged(&call.id, &call.verdict);
+        let expired = self.judged(&call.id, &call.verdict);
         self.take(&call.me);
         let next = call.next.as_ref();
         match (reply, next) {
             (SettledRun::Stands(Some(run)), Some(next)) => {
-                let first = self.pending().next().map(|job| job.id.clone());
+                let first = self.line().next().map(|job| job.id.clone());
                 let first = first.expect("there is no next one");
                 assert!(self.watched && self.in_backoff(&first).is_none(), "it is not in turn");
                 self.begins(&first, &next.me, next.lease, run);
             }
             (SettledRun::Stands(None), Some(_)) => {
-                let first = self.pending().next();
-                let hidden = first.is_none_or(|job| self.in_backoff(&job.id).is_some());
+                let first = self.line().next();
+                let hidden = expired || first.is_none_or(|job| self.in_backoff(&job.id).is_some());
                 assert!(hidden || !self.watched || self.others_wait(&call.me), "it was in turn");
             }
             (reply, _) => assert_eq!(*reply, SettledRun::Stands(None)),
@@ -256,10 +209,21 @@ impl Truth {
         }
     }
 
-    fn judged(&mut self, id: &JobId, verdict: &Verdict) {
+    /// True if it has to run again, and its time is over.
+    fn judged(&mut self, id: &JobId, verdict: &Verdict) -> bool {
         let now = self.now;
         let job = self.job(id).expect("it runs");
         match verdict {
+            Verdict::Retry { reason, .. } | Verdict::Back { reason, .. } if job.is_over(now) => {
+                job.has_run(now, reason);
+                job.expire(now);
+                return true;
+            }
+            Verdict::Retry { delay, reason } if job.skip => {
+                job.has_run(now, reason);
+                job.wait(reason);
+                job.late = Some(now + millis(*delay));
+            }
             Verdict::Done { response, retention } => {
                 job.has_run(now, "done");
                 job.view.response = Some(response.clone());
@@ -282,6 +246,7 @@ impl Truth {
                 self.back = Some((now + millis(*delay), id.clone()));
             }
         }
+        false
     }
 
     pub(in crate::store::tests) fn unclaimed(
@@ -303,7 +268,11 @@ impl Truth {
             return;
         }
         assert_eq!(reply, held);
-        if held {
+        if held && job.is_over(now) {
+            job.has_run(now, "not started");
+            job.expire(now);
+            self.take(me);
+        } else if held {
             job.wait("not started");
             job.view.attempts -= 1;
             self.back = Some((now + 1, job.id.clone()));
@@ -325,7 +294,7 @@ impl Truth {
         job.view.reason = None;
         job.view.attempts = 0;
         job.view.past.ended_us = 0;
-        (job.run, job.gone) = (None, None);
+        (job.run, job.gone, job.exp) = (None, None, None);
         self.jobs.push(job);
     }
 
@@ -363,7 +332,7 @@ impl Truth {
 }
 
 impl Accepted {
-    fn is_kept(&self, now: u64) -> bool {
+    pub(super) fn is_kept(&self, now: u64) -> bool {
         self.gone.is_none_or(|gone| gone >= now)
     }
 
@@ -380,12 +349,17 @@ impl Accepted {
         self.view.past.crashes += 1;
     }
 
-    fn end(&mut self, state: JobState, reason: &str, (now, gone): (u64, u64)) {
+    fn is_over(&self, now: u64) -> bool {
+        self.exp.is_some_and(|exp| exp <= now)
+    }
+
+    pub(super) fn end(&mut self, state: JobState, reason: &str, (now, gone): (u64, u64)) {
         assert!(self.view.state.is_pending(), "it ends twice");
         self.view.state = state;
         self.view.past.ended_us = now * 1000;
         self.view.reason = Some(reason.to_owned()).filter(|reason| !reason.is_empty());
         self.gone = Some(gone);
+        self.late = None;
     }
 
     fn wait(&mut self, reason: &str) {

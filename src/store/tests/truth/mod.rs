@@ -4,6 +4,7 @@
 //! waiters comes next it can't know, so there it only says who may not.
 
 mod jobs;
+mod waits;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -53,6 +54,9 @@ pub(super) struct Truth {
     /// In the order of acceptance.
     pub(super) jobs: Vec<Accepted>,
     records: HashMap<Arc<str>, (JobId, String, u64)>,
+    /// The latest job of each group, and what was merged; until when.
+    groups: HashMap<Arc<str>, (JobId, u64)>,
+    merged: HashMap<JobId, (JobId, u64)>,
 }
 
 impl Truth {
@@ -149,7 +153,7 @@ impl Truth {
 
     fn jobs_may_be_served(&self) -> bool {
         let watched = self.watched_until + OFFER >= self.now;
-        let first = self.pending().next();
+        let first = self.line().next();
         watched && first.is_some_and(|job| self.in_backoff(&job.id).is_none())
     }
 
@@ -160,7 +164,7 @@ impl Truth {
         let record = call.record.as_ref().and_then(|name| self.records.get(name));
         let known = record.is_some_and(|(_, _, end)| *end >= self.now) && !mine;
         assert_eq!(known, *reply == Acquired::Known);
-        let jobs = self.pending().count() as u64;
+        let jobs = self.line().count() as u64;
         match *reply {
             Acquired::Held { fence, line, .. } => {
                 assert!(line >= jobs);

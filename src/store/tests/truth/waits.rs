@@ -125,7 +125,6 @@ impl Truth {
             again: policy.again,
             max_attempts: policy.max_attempts,
             run: None,
-            next: None,
             gone: None,
             late: Some(policy.delay).filter(|delay| !delay.is_zero()).map(after),
             exp: policy.deadline.map(after),

@@ -29,7 +29,8 @@ const RESOURCES: u64 = 6;
 const AFTERMATH: Duration = Duration::from_secs(4);
 
 /// The scripts whose calls are struck.
-const SCRIPTS: [&str; 6] = ["enqueue", "claim", "settle", "calls", "due", "renew"];
+const SCRIPTS: [&str; 8] =
+    ["enqueue", "claim", "settle", "acquire", "release", "due", "renew", "beat"];
 
 /// What is to be run.
 #[derive(Debug, Clone)]
@@ -130,7 +131,7 @@ async fn one(fleet: &mut Fleet, fault: Fault, addrs: &Addrs, dice: &mut Dice) {
     if !fleet.lives(node) {
         fleet.replace(node).await;
     }
-    let script = SCRIPTS[usize::try_from(dice.below(6)).unwrap_or(0)];
+    let script = SCRIPTS[usize::try_from(dice.below(8)).unwrap_or(0)];
     let moment = if dice.percent(50) { Moment::Before } else { Moment::After };
     let rule = Rule::new(script, moment).skip(usize::try_from(dice.below(4)).unwrap_or(0));
     match fault {
@@ -197,7 +198,10 @@ async fn client(requests: Requests, addrs: Addrs, mut dice: Dice, stopped: watch
             0..=3 => request.pay().wish(&format!("ms={ms}")),
             4..=5 => request.ship().wish(&format!("ms={ms}")),
             6..=11 => request.wish(&format!("ms={ms}")),
-            12..=17 => request.put().wish(&format!("ms={ms}")),
+            12..=14 => request.put().wish(&format!("ms={ms}")),
+            15 => request.put().delayed().wish(&format!("ms={ms}")),
+            16 => request.soon().wish(&format!("ms={ms}")),
+            17 => request.put().skip().wish(&format!("ms={ms}&fail=1")),
             18 => request.put().wish(&format!("ms={ms}&fail=1")),
             _ => request.wish(&format!("ms={ms}&panic=1")),
         };

@@ -12,8 +12,8 @@ const REST: Duration = Duration::from_secs(20);
 /// Lines, locks and indexes of what is to come.
 const GONE: [&str; 8] = ["h", "l", "q", "g", "due", "late", "exp", "lease"];
 
-/// Kept for ever, by design.
-const KEPT: [&str; 3] = ["f", "meta", "paused"];
+/// Kept for ever, by design: a few of each shard. A watch has its end inside.
+const KEPT: [&str; 4] = ["f", "meta", "paused", "watch"];
 
 /// Numbers of what there is at the moment.
 const COUNTERS: [&str; 3] = ["jobs", "bytes", "late"];

@@ -32,5 +32,11 @@ pub use self::{
     conduct::{Plan, conduct},
     fleet::{Fleet, Later, Requests, Told, Verdict},
     history::{Accepted, End, History, Life, Run, Seen, Terms, Trouble},
-    node::{Setup, node},
+    node::{DELAY, SOON, Setup, node},
 };
+
+/// The time of the books, ns: `CLOCK_MONOTONIC`.
+#[must_use]
+pub fn now() -> u64 {
+    crate::history::clock::now()
+}

@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::{
-    Proxy, resp,
+    Proxy, names, resp,
     rule::{Moment, Rule},
 };
 
@@ -88,7 +88,8 @@ impl Link {
                 self.wanted.push_back(Wanted::Unknown);
                 continue;
             };
-            let rule = script.and_then(|script| self.proxy.met(&script, &words));
+            let rule =
+                script.and_then(|script| self.proxy.met(&names::steps(&script, &words), &words));
             if let Some(rule) = rule.as_ref().filter(|rule| rule.moment() == Moment::Before) {
                 rule.happen(&call);
                 return Ok(false);

@@ -106,9 +106,9 @@ impl Proxy {
     }
 
     /// The rule that this call meets, which is then used up, unless it stays.
-    fn met(&self, script: &str, words: &[&[u8]]) -> Option<Rule> {
+    fn met(&self, scripts: &[String], words: &[&[u8]]) -> Option<Rule> {
         let mut rules = self.rules.lock();
-        let at = rules.iter_mut().position(|rule| rule.meets(script, words))?;
+        let at = rules.iter_mut().position(|rule| rule.meets(scripts, words))?;
         if rules[at].stays() {
             return Some(rules[at].clone());
         }
@@ -121,12 +121,6 @@ impl Proxy {
             self.rules.lock().push(rule);
         }
     }
-}
-
-/// Whether there is a script of this name.
-#[must_use]
-pub fn is_script(name: &str) -> bool {
-    names::is_known(name)
 }
 
 /// A call that somebody made, to be made again: word by word.

@@ -51,6 +51,26 @@ pub(super) fn is_known(name: &str) -> bool {
     FILES.iter().any(|(known, _)| known == name)
 }
 
+/// The name of this script, and of the steps that it makes in this call, if it makes several in one.
+pub(super) fn steps(script: &str, words: &[&[u8]]) -> Vec<String> {
+    let mut names = vec![script.to_owned()];
+    let keys = words.get(2).and_then(|keys| std::str::from_utf8(keys).ok()?.parse::<usize>().ok());
+    let mut rest = words.get(3 + keys.unwrap_or(0)..).unwrap_or_default();
+    while let [verb, ..] = rest {
+        let (name, length) = match (script, verb.first()) {
+            ("runs", Some(b'c')) => ("claim", 5),
+            ("runs", Some(b's')) => ("settle", 10),
+            ("calls", Some(b'a' | b'k')) => ("acquire", 3),
+            ("calls", Some(b'r')) => ("release", 2),
+            ("calls", Some(b'd')) => ("downgrade", 3),
+            _ => break,
+        };
+        names.push(name.to_owned());
+        rest = rest.get(length..).unwrap_or_default();
+    }
+    names
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,5 +87,17 @@ mod tests {
         assert_eq!(names.of(&whole), Ok(Some("claim".to_owned())));
         assert_eq!(names.of(&by_hash), Ok(Some("claim".to_owned())));
         assert_eq!(names.of(&[b"GET", b"x"]), Ok(None));
+    }
+
+    #[test]
+    fn steps_that_go_together_are_known() {
+        let call = |words: &'static str| -> Vec<&'static [u8]> {
+            words.split(' ').map(str::as_bytes).collect()
+        };
+        let words = call("EVALSHA x 2 h h c id me 1 2 s id me done 1 - r - 1 2");
+        assert_eq!(steps("runs", &words), ["runs", "claim", "settle"]);
+        let words = call("EVALSHA x 3 h l q rx1 me ax1 me 5");
+        assert_eq!(steps("calls", &words), ["calls", "release", "acquire"]);
+        assert_eq!(steps("due", &call("EVALSHA x 1 due 5")), ["due"]);
     }
 }

@@ -30,7 +30,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// At the next call of this script.
+    /// At the next call of this script, or one that has it as a step.
     #[must_use]
     pub fn new(script: &str, moment: Moment) -> Self {
         let (script, told) = (script.to_owned(), Arc::default());
@@ -76,9 +76,9 @@ impl Rule {
         Struck { what: format!("{self:?}"), told: self.told.subscribe() }
     }
 
-    pub(super) fn meets(&mut self, script: &str, words: &[&[u8]]) -> bool {
+    pub(super) fn meets(&mut self, scripts: &[String], words: &[&[u8]]) -> bool {
         let has = |word: &Vec<u8>| words.iter().any(|other| other == word);
-        if self.script != script || !self.word.as_ref().is_none_or(has) {
+        if !scripts.contains(&self.script) || !self.word.as_ref().is_none_or(has) {
             return false;
         }
         self.skip = match self.skip.checked_sub(1) {

@@ -43,6 +43,20 @@
 //! | `/kept/{id}` | defer that keeps `Authorization`, lock by `id` |
 //! | `/carried/{id}` | `Authorization` becomes an extension; defer that carries it, lock by `id` |
 //! | `/owned/{id}` | defer with `x-user` as owner and the status at `/mine`, lock by `id` |
+//! | `/waits/{id}` | defer after a wait of 15 s; lock by `id` |
+//! | `/async/{id}` | defer that heeds `respond-async`; lock by `id` |
+//! | `/always/{id}` | defer always, bodies up to 16 bytes; lock by `id` |
+//! | `/manned/{id}` | defer if a worker is alive; lock by `id` |
+//! | `/no-room/{id}` | defer with no room for bodies; lock by `id` |
+//! | `/thin/{id}` | defer up to 400 bytes; lock by `id` |
+//! | `/puts/{id}` | defer PUT alone; lock by `id` |
+//! | `/first/{id}` | defer, the first wins; lock by `id` |
+//! | `/last/{id}` | defer, the last wins; lock by `id` |
+//! | `/delayed/{id}` | defer for a second at least; lock by `id` |
+//! | `/brief-lived/{id}` | defer for 300 ms at most; lock by `id` |
+//! | `/repeated/{id}` | defer, every method runs twice at most; lock by `id` |
+//! | `/remembered/{id}` | defer, requests that run at once are remembered; lock by `id` |
+//! | `/always-shared/{id}` | defer always, two at once: wrong |
 //! | `/metered/{id}` | 5 a minute by ip, named `metered`; defer, lock by `id` |
 //! | `/guarded/{id}` | 401 without `x-pass`, which goes no further; defer, lock by `id` |
 //! | `/rewritten/{id}` | defer, a 409 becomes a 418, lock by `id` |

@@ -88,6 +88,23 @@ impl Later {
         Self { key: Some(format!("\"{key}\"")), ..self }
     }
 
+    /// Later ones pass it while it waits for a retry.
+    pub fn skip(self) -> Self {
+        let terms = Terms { skips: true, ..self.terms };
+        Self { route: "skip", terms, ..self }
+    }
+
+    /// Does not run before [`DELAY`](crate::ledger::DELAY) has passed.
+    pub fn delayed(self) -> Self {
+        let terms = Terms { unordered: true, ..self.terms };
+        Self { route: "delayed", terms, ..self }
+    }
+
+    /// Is expired if it has not begun after [`SOON`](crate::ledger::SOON).
+    pub fn soon(self) -> Self {
+        Self { route: "soon", ..self }
+    }
+
     /// Not deferred: refused if its resource is busy.
     pub fn pay(self) -> Self {
         Self { route: "pay", ..self }

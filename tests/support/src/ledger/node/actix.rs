@@ -7,12 +7,13 @@ use actix_web::{
     http::StatusCode,
     web::{Data, Path, Query, ServiceConfig, resource},
 };
+use lockgate::OnFailure;
 use lockgate_actix_web::{
     CurrentJob, CurrentLock, DeferLayer, DeferWorker, LockLayer, Store, deferred_routes,
 };
 use tokio::sync::watch;
 
-use super::{Desk, Facts, Setup, WAIT, Wish, listens, terminated};
+use super::{BYTES, DELAY, Desk, Facts, JOBS, SOON, Setup, WAIT, Wish, listens, terminated};
 
 pub(super) async fn serve(setup: &Setup, desk: Arc<Desk>, store: Store) {
     let (stop, mut stopped) = watch::channel(false);
@@ -48,16 +49,23 @@ fn routes(
     store: &Store,
 ) -> impl Fn(&mut ServiceConfig) + Send + Clone + 'static {
     let (desk, store) = (Data::from(desk), Data::new(store.clone()));
-    let Setup { lease, most, jobs, .. } = *setup;
+    let Setup { lease, most, .. } = *setup;
     move |config| {
         let by_id = || LockLayer::by_path_param("id").lease(lease);
-        let defer = DeferLayer::new().max_attempts(most).max_jobs(jobs);
+        let defer = || {
+            let defer = DeferLayer::new().max_attempts(most);
+            defer.max_jobs(JOBS).max_bytes(BYTES).queue_jobs(JOBS).queue_bytes(BYTES)
+        };
+        let deferred = |path, defer: DeferLayer| resource(path).to(work).wrap(by_id()).wrap(defer);
         config
             .app_data(desk.clone())
             .app_data(store.clone())
             .service(resource("/orders/{id}/pay").to(work).wrap(by_id()))
             .service(resource("/orders/{id}/ship").to(work).wrap(by_id().wait(WAIT)))
-            .service(resource("/orders/{id}/later").to(work).wrap(by_id()).wrap(defer));
+            .service(deferred("/orders/{id}/later", defer()))
+            .service(deferred("/orders/{id}/skip", defer().on_failure(OnFailure::Skip)))
+            .service(deferred("/orders/{id}/delayed", defer().delay(DELAY)))
+            .service(deferred("/orders/{id}/soon", defer().deadline(SOON)));
     }
 }
 

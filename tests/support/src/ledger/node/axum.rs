@@ -8,12 +8,13 @@ use axum::{
     http::StatusCode,
     routing::any,
 };
+use lockgate::OnFailure;
 use lockgate_axum::{
     CurrentJob, CurrentLock, DeferLayer, DeferWorker, LockLayer, Store, deferred_routes,
 };
 use tokio::{net::TcpListener, sync::watch};
 
-use super::{Desk, Facts, Setup, WAIT, Wish, listens, terminated};
+use super::{BYTES, DELAY, Desk, Facts, JOBS, SOON, Setup, WAIT, Wish, listens, terminated};
 
 pub(super) async fn serve(setup: &Setup, desk: Arc<Desk>, store: Store) {
     let (stop, stopped) = watch::channel(false);
@@ -44,10 +45,17 @@ pub(super) async fn serve(setup: &Setup, desk: Arc<Desk>, store: Store) {
 fn routes(setup: &Setup, desk: Arc<Desk>, store: &Store) -> Router {
     let by_id = || LockLayer::by_path_param("id").lease(setup.lease);
     let one = |path, lock: LockLayer| Router::new().route(path, any(work)).layer(lock);
-    let defer = DeferLayer::new().max_attempts(setup.most).max_jobs(setup.jobs);
+    let defer = || {
+        let defer = DeferLayer::new().max_attempts(setup.most);
+        defer.max_jobs(JOBS).max_bytes(BYTES).queue_jobs(JOBS).queue_bytes(BYTES)
+    };
+    let deferred = |path, defer: DeferLayer| one(path, by_id()).layer(defer);
     one("/orders/{id}/pay", by_id())
         .merge(one("/orders/{id}/ship", by_id().wait(WAIT)))
-        .merge(one("/orders/{id}/later", by_id()).layer(defer))
+        .merge(deferred("/orders/{id}/later", defer()))
+        .merge(deferred("/orders/{id}/skip", defer().on_failure(OnFailure::Skip)))
+        .merge(deferred("/orders/{id}/delayed", defer().delay(DELAY)))
+        .merge(deferred("/orders/{id}/soon", defer().deadline(SOON)))
         .layer(Extension(store.clone()))
         .with_state(desk)
 }

@@ -12,12 +12,22 @@ use std::{
     time::Duration,
 };
 
-use lockgate::Store;
+use lockgate::{Keyring, Store};
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::desk::{Desk, Facts, Wish};
 pub use self::setup::Setup;
 use crate::site::Framework;
+
+/// What is delayed does not run before.
+pub const DELAY: Duration = Duration::from_millis(800);
+
+/// What has to begin soon is expired after it.
+pub const SOON: Duration = Duration::from_millis(1500);
+
+/// Far more than there are: caps have tests of their own.
+const JOBS: u64 = 64 << 20;
+const BYTES: u64 = 64 << 32;
 
 /// How long a request waits for its lock, where it does.
 const WAIT: Duration = Duration::from_secs(10);
@@ -66,7 +76,11 @@ pub fn node(setup: Setup) {
 async fn store(setup: &Setup) -> Store {
     // Above what a call takes: a loaded machine is no outage.
     let builder = Store::builder(&setup.url).deadline(Duration::from_secs(5));
-    builder.connect().await.expect("the URL is right")
+    let store = builder.connect().await.expect("the URL is right");
+    let Some((seals, others)) = setup.keys.split_first() else { return store };
+    let id = |key: &u8| format!("key-{key}");
+    let ring = Keyring::new(&id(seals), [*seals; 32]);
+    store.sealed_with(others.iter().fold(ring, |ring, key| ring.opens(&id(key), [*key; 32])))
 }
 
 fn listens(at: SocketAddr) {

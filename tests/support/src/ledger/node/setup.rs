@@ -23,8 +23,8 @@ pub struct Setup {
     pub concurrency: usize,
     /// Most runs of a PUT.
     pub most: u32,
-    /// Most jobs of a resource.
-    pub jobs: u64,
+    /// Numbers of the keys that requests are sealed with: the first one seals, all open. None: not sealed.
+    pub keys: Vec<u8>,
 }
 
 impl Setup {
@@ -40,7 +40,7 @@ impl Setup {
             drain: Duration::from_secs(5),
             concurrency: 8,
             most: 5,
-            jobs: 200_000,
+            keys: Vec::new(),
         }
     }
 
@@ -66,14 +66,14 @@ impl Setup {
             self.drain.as_millis().to_string(),
             self.concurrency.to_string(),
             self.most.to_string(),
-            self.jobs.to_string(),
+            self.keys.iter().map(|key| format!("{key},")).collect(),
         ]
     }
 
     /// From the words of a command line.
     #[must_use]
     pub fn parse(words: &[String]) -> Option<Self> {
-        let [framework, url, log, works, lease, drain, concurrency, most, jobs] = words else {
+        let [framework, url, log, works, lease, drain, concurrency, most, keys] = words else {
             return None;
         };
         let framework = match &**framework {
@@ -90,7 +90,7 @@ impl Setup {
             drain: Duration::from_millis(drain.parse().ok()?),
             concurrency: concurrency.parse().ok()?,
             most: most.parse().ok()?,
-            jobs: jobs.parse().ok()?,
+            keys: keys.split_terminator(',').map(|key| key.parse().ok()).collect::<Option<_>>()?,
         })
     }
 }

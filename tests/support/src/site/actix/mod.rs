@@ -1,5 +1,6 @@
 //! The application in actix-web.
 
+mod accepting;
 mod between;
 mod carried;
 mod ends;
@@ -89,6 +90,7 @@ fn routes(config: &mut ServiceConfig, app: &App) {
     limits::limits(config);
     odd_locks(config);
     deferring(config);
+    accepting::accepting(config);
     between(config);
     carried::carried(config);
 }

@@ -1,5 +1,6 @@
 //! The application in axum.
 
+mod accepting;
 mod between;
 mod carried;
 mod ends;
@@ -64,6 +65,7 @@ fn routes(app: &App) -> Routes {
         .merge(limits::limits())
         .merge(odd_locks())
         .merge(deferring())
+        .merge(accepting::accepting())
         .merge(between(app))
         .merge(carried::carried())
 }

@@ -1,0 +1,59 @@
+//! The test kit, as an application would use it.
+
+use actix_web::{
+    App,
+    body::{BoxBody, to_bytes},
+    dev::{Service, ServiceResponse},
+    test,
+    web::{self, ServiceConfig},
+};
+use lockgate_actix_web::{
+    DeferLayer, DeferWorker, Key, LockLayer, deferred_routes, testing::TestKit,
+};
+
+fn orders(config: &mut ServiceConfig) {
+    let refund = web::resource("/orders/{id}/refund")
+        .post(async |id: web::Path<String>| id.into_inner())
+        .wrap(LockLayer::by_path_param("id"))
+        .wrap(DeferLayer::new());
+    config.service(refund);
+}
+
+async fn text(response: ServiceResponse<BoxBody>) -> String {
+    let bytes = to_bytes(response.into_body()).await.expect("short");
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+#[actix_web::test]
+async fn a_request_waits_for_who_holds_its_resource() {
+    let kit = TestKit::new();
+    let app = App::new()
+        .configure(orders)
+        .service(deferred_routes("/deferred"))
+        .app_data(web::Data::new(kit.store().clone()));
+    let app = test::init_service(app).await;
+    let worker = DeferWorker::new(kit.store(), orders);
+    let mut worker = kit.worker(worker).await.expect("an embedded store is never away");
+    let send = async |request: test::TestRequest| {
+        let response = app.call(request.to_request()).await.expect("an answer");
+        response.map_into_boxed_body()
+    };
+
+    let refund = || test::TestRequest::post().uri("/orders/7/refund");
+    assert_eq!(send(refund()).await.status(), 200, "nobody is there");
+    let somebody = kit.hold(Key::path_param("id", "7")).await.expect("it is free");
+    let accepted = send(refund()).await;
+    assert_eq!(accepted.status(), 202);
+    let location = accepted.headers().get("location").expect("one").to_str().expect("a path");
+    assert_eq!(worker.run_due().await.expect("it is there"), [], "it has to wait");
+    drop(somebody);
+    let ran = worker.run_due().await.expect("it is there");
+    assert_eq!(ran.len(), 1, "{ran:?}");
+    assert_eq!((&*ran[0].target, ran[0].status), ("/orders/7/refund", Some(200)));
+    let response = test::TestRequest::get().uri(&format!("{location}/response"));
+    assert_eq!(text(send(response).await).await, "7");
+
+    kit.pretend_busy(true);
+    assert_eq!(send(refund()).await.status(), 202);
+    assert_eq!(worker.run_due().await.expect("it is there").len(), 1);
+}

@@ -1,0 +1,112 @@
+//! The test kit, as an application would use it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{
+    Extension, Router,
+    body::{Body, to_bytes},
+    extract::{Path, Request},
+    response::Response,
+    routing::{post, put},
+};
+use http::StatusCode;
+use lockgate_axum::{
+    DeferLayer, DeferWorker, Key, LockLayer, deferred_routes,
+    testing::{TestKit, TestWorker},
+};
+use tower::ServiceExt as _;
+
+/// An application of two routes, and what it does: `PUT` fails as often as it is told to.
+fn app(kit: &TestKit, failures: &Arc<AtomicU32>) -> Router {
+    let failures = Arc::clone(failures);
+    let set = move || async move {
+        let left = failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+        left.map_or(StatusCode::OK, |_| StatusCode::INTERNAL_SERVER_ERROR)
+    };
+    Router::new()
+        .route("/orders/{id}/refund", post(|Path(id): Path<String>| async move { id }))
+        .route("/orders/{id}", put(set))
+        .layer(LockLayer::by_path_param("id"))
+        .layer(DeferLayer::new())
+        .merge(deferred_routes("/deferred"))
+        .layer(Extension(kit.store().clone()))
+}
+
+async fn start(kit: &TestKit, failures: u32) -> (Router, TestWorker) {
+    let app = app(kit, &Arc::new(AtomicU32::new(failures)));
+    let worker = kit.worker(DeferWorker::new(kit.store(), app.clone())).await;
+    (app, worker.expect("an embedded store is never away"))
+}
+
+async fn send(app: &Router, method: &str, target: &str) -> Response {
+    let request = Request::builder().method(method).uri(target).body(Body::empty());
+    app.clone().oneshot(request.expect("valid")).await.expect("it does not fail")
+}
+
+async fn text(response: Response) -> String {
+    let bytes = to_bytes(response.into_body(), 10_000).await.expect("short");
+    String::from_utf8(bytes.into()).expect("text")
+}
+
+#[tokio::test]
+async fn a_request_waits_for_who_holds_its_resource() {
+    let kit = TestKit::new();
+    let (app, mut worker) = start(&kit, 0).await;
+    assert_eq!(send(&app, "POST", "/orders/7/refund").await.status(), 200, "nobody is there");
+
+    let somebody = kit.hold(Key::path_param("id", "7")).await.expect("it is free");
+    let accepted = send(&app, "POST", "/orders/7/refund").await;
+    assert_eq!(accepted.status(), 202);
+    let location = accepted.headers()["location"].to_str().expect("a path").to_owned();
+    assert_eq!(worker.run_due().await.expect("it is there"), [], "it has to wait");
+    drop(somebody);
+    let ran = worker.run_due().await.expect("it is there");
+    assert_eq!(ran.len(), 1, "{ran:?}");
+    assert_eq!((&*ran[0].method, &*ran[0].target), ("POST", "/orders/7/refund"));
+    assert_eq!((ran[0].status, ran[0].attempt), (Some(200), 1));
+    let response = send(&app, "GET", &format!("{location}/response")).await;
+    assert_eq!((response.status().as_u16(), &*text(response).await), (200, "7"));
+    assert_eq!(worker.run_due().await.expect("it is there"), [], "once");
+}
+
+#[tokio::test]
+async fn every_resource_can_be_busy_and_order_is_kept() {
+    let kit = TestKit::new();
+    let (app, mut worker) = start(&kit, 0).await;
+    kit.pretend_busy(true);
+    let mut ids = Vec::new();
+    for order in ["7", "7", "8", "7"] {
+        let accepted = send(&app, "POST", &format!("/orders/{order}/refund")).await;
+        assert_eq!(accepted.status(), 202);
+        ids.push(accepted.headers()["location"].to_str().expect("a path").to_owned());
+    }
+    let ran = worker.run_due().await.expect("it is there");
+    let mut of_seven: Vec<_> = ran.iter().filter(|run| run.target.contains("/7/")).collect();
+    assert_eq!((ran.len(), of_seven.len()), (4, 3));
+    of_seven.retain(|run| !ids[3].ends_with(run.id.as_str()));
+    assert!(ids[0].ends_with(of_seven[0].id.as_str()) && ids[1].ends_with(of_seven[1].id.as_str()));
+    kit.pretend_busy(false);
+    assert_eq!(send(&app, "POST", "/orders/7/refund").await.status(), 200);
+}
+
+#[tokio::test]
+async fn a_retry_is_due_when_its_time_has_come() {
+    let kit = TestKit::new();
+    let (app, mut worker) = start(&kit, 2).await;
+    kit.pretend_busy(true);
+    assert_eq!(send(&app, "PUT", "/orders/7").await.status(), 202);
+    let mut told = Vec::new();
+    for _ in 0..4 {
+        let ran = worker.run_due().await.expect("it is there");
+        told.extend(ran.into_iter().map(|run| (run.attempt, run.status)));
+        // Longer than any backoff.
+        kit.advance(Duration::from_secs(60 * 60));
+    }
+    assert_eq!(told, [(1, Some(500)), (2, Some(500)), (3, Some(200))]);
+}

@@ -1,0 +1,56 @@
+//! Signed callbacks: somebody is told by a POST that a deferred request has ended, and how.
+//!
+//! The application says whom, when a request is accepted (`DeferLayer::callback`); the address is stored
+//! sealed as the rest of the request. When a run has decided what becomes of the request, and before that
+//! is written, the worker stores the call as a job of its own: with a lock nobody else has, retries with
+//! backoff, a place among the dead letters if all of them fail, from where it can be put back. So it
+//! survives whatever deferred requests survive, and is made at least once. A worker without
+//! [`Callbacks`] leaves it to one that has them.
+//!
+//! Told are `done` and `dead`. Who cancels a request knows it, and an expired one has no run that would tell.
+//!
+//! # What is sent
+//!
+//! A POST of `{"id", "state", "status", "reason", "attempts", "ended"}` with the header fields of
+//! [Standard Webhooks](https://www.standardwebhooks.com), so that its libraries can check it:
+//!
+//! | field | value |
+//! |---|---|
+//! | `webhook-id` | the same each time this call is tried: who has seen it has had it |
+//! | `webhook-timestamp` | seconds since 1970, when it was sent: an old one is no proof |
+//! | `webhook-signature` | `v1,` and base64 of HMAC-SHA256 over `<id>.<timestamp>.<body>`, one for each secret |
+//!
+//! With the secret `0123456789abcdef0123456789abcdef` (the 32 characters themselves), the id `msg_1`, the
+//! timestamp `1700000000` and the body `{"id":"x"}`, the signature is
+//! `v1,Fxnqsz7pYJzHwtKkOFBoq5YiM+xF+DBoJ8/RmoIqtNI=`.
+//!
+//! Any 2xx is success; 410 says that nobody wants it, and ends it. The body of the answer is not read, and
+//! redirects are not followed.
+//!
+//! # Where it is sent
+//!
+//! The address may come from a client, so it is taken for an attack until it has been looked at: `https`
+//! alone, no user or password, its name resolved once, and each of the addresses it has must be a public
+//! one (neither private nor local nor of any special range, nor an IPv4 address in an IPv6 one's clothes).
+//! The connection goes to exactly those addresses. All of this is a matter of [`Callbacks`].
+//!
+//! TLS is rustls with ring and the system's roots: ring, because it needs no C toolchain beyond a compiler,
+//! and no provider is installed for the process, so an application may use another one.
+
+#[cfg(feature = "callback")]
+mod address;
+mod job;
+#[cfg(feature = "callback")]
+mod send;
+#[cfg(feature = "callback")]
+mod sign;
+#[cfg(all(test, feature = "callback"))]
+mod tests;
+
+#[cfg(test)]
+pub(super) use self::job::Delivered;
+pub(super) use self::job::{
+    Deliver, FIELD, METHOD, NOBODY, is_callback, push, push_of_dead, run, take,
+};
+#[cfg(feature = "callback")]
+pub use self::send::Callbacks;

@@ -1,0 +1,257 @@
+//! `Callbacks`: makes the calls.
+
+use std::{
+    fmt, io,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::{Request, header};
+use http_body_util::Full;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+};
+use tokio_rustls::{
+    TlsConnector,
+    rustls::{ClientConfig, RootCertStore, crypto::ring, pki_types::ServerName},
+};
+use url::Host;
+
+use super::{
+    address::{Rules, Target},
+    job::{Deliver, Delivered},
+    sign::signature,
+};
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+pub(super) type Resolve =
+    dyn Fn(&str, u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync;
+
+/// Shortest secret: what HMAC-SHA256 needs to be as strong as it can be is 32, what the specification
+/// asks for at least is 24.
+const SECRET: usize = 24;
+
+/// Makes the calls of `DeferLayer::callback`; to be given to a worker. See
+/// [the module](crate::defer::callback) for what is sent, and where it may go.
+#[derive(Clone)]
+pub struct Callbacks {
+    secrets: Vec<Arc<[u8]>>,
+    rules: Rules,
+    time_out: Duration,
+    pub(super) resolve: Arc<Resolve>,
+    pub(super) tls: Arc<ClientConfig>,
+}
+
+impl Callbacks {
+    /// Signs with this secret, of 24 bytes at least. A receiver's library takes it as `whsec_` and its
+    /// base64.
+    ///
+    /// The system's roots are read now. If there are none, calls fail until the process is started where
+    /// there are.
+    ///
+    /// # Panics
+    ///
+    /// If the secret is shorter.
+    #[must_use]
+    pub fn new(secret: impl AsRef<[u8]>) -> Self {
+        Self {
+            secrets: vec![checked(secret.as_ref())],
+            rules: Rules::default(),
+            time_out: Duration::from_secs(10),
+            resolve: Arc::new(|host, port| {
+                let host = host.to_owned();
+                Box::pin(async move {
+                    tokio::net::lookup_host((host, port)).await.map(Iterator::collect)
+                })
+            }),
+            tls: Arc::new(system_tls()),
+        }
+    }
+
+    /// Signs with this one as well, so that receivers can change over: first they learn of the new secret,
+    /// then the old one goes.
+    ///
+    /// # Panics
+    ///
+    /// If it is shorter than 24 bytes.
+    #[must_use]
+    pub fn also_signed_with(mut self, secret: impl AsRef<[u8]>) -> Self {
+        self.secrets.push(checked(secret.as_ref()));
+        self
+    }
+
+    /// Allows addresses of this network (`10.1.0.0/16`), public or not.
+    ///
+    /// # Panics
+    ///
+    /// If it is none.
+    #[must_use]
+    pub fn allow_network(mut self, network: &str) -> Self {
+        match network.parse() {
+            Ok(network) => self.rules.networks.push(network),
+            Err(_) => {
+                panic!("Callbacks::allow_network: {network:?} is no network like 10.1.0.0/16")
+            }
+        }
+        self
+    }
+
+    /// Allows `http`: whoever is on the way can read it, and who is where the name points to can take it.
+    #[must_use]
+    pub fn allow_http(mut self) -> Self {
+        self.rules.http = true;
+        self
+    }
+
+    /// How long a call may take, its name and connection included. Default 10 s.
+    #[must_use]
+    pub fn time_out(mut self, time: Duration) -> Self {
+        self.time_out = time;
+        self
+    }
+
+    async fn call(self, url: String, id: String, body: Bytes) -> Delivered {
+        let target = match self.rules.target(&url) {
+            Ok(target) => target,
+            Err(why) => return Delivered::Refused(why),
+        };
+        let addresses = match self.addresses(&target).await {
+            Ok(addresses) => addresses,
+            Err(error) => return Delivered::Failed(error.to_string()),
+        };
+        if let Err(why) = self.rules.check(&addresses) {
+            return Delivered::Refused(why);
+        }
+        match self.send(&target, &addresses, &id, body).await {
+            Ok(status) => Delivered::Answered(status),
+            Err(error) => Delivered::Failed(error.to_string()),
+        }
+    }
+
+    /// Once: what has been checked is what is connected to.
+    async fn addresses(&self, target: &Target) -> io::Result<Vec<SocketAddr>> {
+        match &target.host {
+            Host::Domain(name) => (self.resolve)(name, target.port).await,
+            Host::Ipv4(ip) => Ok(vec![SocketAddr::new((*ip).into(), target.port)]),
+            Host::Ipv6(ip) => Ok(vec![SocketAddr::new((*ip).into(), target.port)]),
+        }
+    }
+
+    async fn send(
+        &self,
+        target: &Target,
+        addresses: &[SocketAddr],
+        id: &str,
+        body: Bytes,
+    ) -> Result<u16, Error> {
+        let request = self.request(target, id, body)?;
+        let stream = TcpStream::connect(addresses).await?;
+        if !target.tls {
+            return exchange(stream, request).await;
+        }
+        let name = match &target.host {
+            Host::Domain(name) => ServerName::try_from(name.clone())?,
+            Host::Ipv4(ip) => ServerName::from(std::net::IpAddr::from(*ip)),
+            Host::Ipv6(ip) => ServerName::from(std::net::IpAddr::from(*ip)),
+        };
+        let connector = TlsConnector::from(Arc::clone(&self.tls));
+        exchange(connector.connect(name, stream).await?, request).await
+    }
+
+    fn request(
+        &self,
+        target: &Target,
+        id: &str,
+        body: Bytes,
+    ) -> Result<Request<Full<Bytes>>, Error> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+        let sign = |secret: &Arc<[u8]>| signature(secret, id, now, &body);
+        let signatures: Vec<_> = self.secrets.iter().map(sign).collect();
+        let url = &target.url;
+        let path =
+            url.query().map_or_else(|| url.path().to_owned(), |q| format!("{}?{q}", url.path()));
+        // As the URL has it: without the port where it is the scheme's own.
+        let host = match url.port() {
+            Some(port) => format!("{}:{port}", target.host),
+            None => target.host.to_string(),
+        };
+        let request = Request::post(path)
+            .header(header::HOST, host)
+            .header(header::USER_AGENT, concat!("lockgate/", env!("CARGO_PKG_VERSION")))
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::CONNECTION, "close")
+            .header("webhook-id", id)
+            .header("webhook-timestamp", now)
+            .header("webhook-signature", signatures.join(" "));
+        Ok(request.body(Full::new(body))?)
+    }
+}
+
+impl Deliver for Callbacks {
+    fn deliver(&self, url: &str, id: &str, body: Bytes) -> BoxFuture<'static, Delivered> {
+        let (this, url, id) = (self.clone(), url.to_owned(), id.to_owned());
+        let time_out = this.time_out;
+        Box::pin(async move {
+            let call = tokio::time::timeout(time_out, this.call(url, id, body));
+            call.await.unwrap_or_else(|_| Delivered::Failed("no answer in time".to_owned()))
+        })
+    }
+}
+
+/// The status of the answer; its body stays where it is, and the connection is closed.
+async fn exchange<S>(stream: S, request: Request<Full<Bytes>>) -> Result<u16, Error>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (mut sender, connection) = http1::Builder::new().handshake(TokioIo::new(stream)).await?;
+    let mut answer = std::pin::pin!(sender.send_request(request));
+    tokio::select! {
+        answer = &mut answer => return Ok(answer?.status().as_u16()),
+        // It may have ended with the answer.
+        ended = connection => ended?,
+    }
+    Ok(answer.await?.status().as_u16())
+}
+
+fn checked(secret: &[u8]) -> Arc<[u8]> {
+    let length = secret.len();
+    assert!(length >= SECRET, "Callbacks: a secret of {length} bytes; take {SECRET} at least");
+    secret.into()
+}
+
+fn system_tls() -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    let (added, _) = roots.add_parsable_certificates(found.certs);
+    if added == 0 {
+        tracing::error!("no root certificates are on this system: callbacks by https will fail");
+    }
+    tls(roots)
+}
+
+pub(super) fn tls(roots: RootCertStore) -> ClientConfig {
+    // The provider by name: none has to be installed for the process, and one that is stays out of it.
+    let provider = Arc::new(ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("ring has the ciphers of TLS 1.2 and 1.3");
+    config.with_root_certificates(roots).with_no_client_auth()
+}
+
+impl fmt::Debug for Callbacks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the secrets.
+        f.debug_struct("Callbacks")
+            .field("secrets", &self.secrets.len())
+            .field("rules", &self.rules)
+            .field("time_out", &self.time_out)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,153 @@
+//! Calls over real sockets, and calls that must not be made.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+    task::JoinHandle,
+};
+
+use super::{
+    job::{Deliver as _, Delivered},
+    send::Callbacks,
+    sign::signature,
+};
+
+const SECRET: &str = "0123456789abcdef0123456789abcdef";
+
+/// A server that gives one connection this answer; what it was asked.
+async fn server(answer: &'static str) -> (SocketAddr, JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let asked = tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.expect("a connection");
+        let mut bytes = Vec::new();
+        while !bytes.ends_with(b"{\"id\":\"x\"}") {
+            bytes.push(socket.read_u8().await.expect("more"));
+        }
+        socket.write_all(answer.as_bytes()).await.expect("it listens");
+        String::from_utf8(bytes).expect("text")
+    });
+    (address, asked)
+}
+
+fn local() -> Callbacks {
+    Callbacks::new(SECRET).allow_http().allow_network("127.0.0.0/8")
+}
+
+async fn deliver(callbacks: &Callbacks, url: &str) -> Delivered {
+    callbacks.deliver(url, "msg_1", Bytes::from_static(b"{\"id\":\"x\"}")).await
+}
+
+#[track_caller]
+fn field<'a>(asked: &'a str, name: &str) -> &'a str {
+    let line = asked.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+    line.unwrap_or_else(|| panic!("no {name}: {asked}"))
+}
+
+#[tokio::test]
+async fn a_call_is_signed_with_each_secret() {
+    let (address, asked) = server("HTTP/1.1 204 No Content\r\n\r\n").await;
+    let other = "another secret of enough bytes";
+    let callbacks = local().also_signed_with(other);
+    let url = format!("http://{address}/hook?a=b");
+    assert_eq!(deliver(&callbacks, &url).await, Delivered::Answered(204));
+    let asked = asked.await.expect("it was asked");
+    assert!(asked.starts_with("POST /hook?a=b HTTP/1.1\r\n"), "{asked}");
+    assert_eq!(field(&asked, "host"), address.to_string());
+    assert_eq!(field(&asked, "webhook-id"), "msg_1");
+    let time = field(&asked, "webhook-timestamp").parse().expect("seconds");
+    let made = [SECRET, other].map(|s| signature(s.as_bytes(), "msg_1", time, b"{\"id\":\"x\"}"));
+    assert_eq!(field(&asked, "webhook-signature"), made.join(" "));
+    assert!(!format!("{callbacks:?}").contains(other));
+}
+
+#[tokio::test]
+async fn a_redirect_is_an_answer_and_its_body_is_not_waited_for() {
+    let answer =
+        "HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 9000000\r\n\r\nx";
+    let (address, asked) = server(answer).await;
+    assert_eq!(deliver(&local(), &format!("http://{address}/")).await, Delivered::Answered(302));
+    let _ = asked.await;
+}
+
+#[tokio::test]
+async fn a_name_is_resolved_once_and_all_that_it_has_is_checked() {
+    let (address, asked) = server("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+    let times = Arc::new(AtomicUsize::new(0));
+    let resolving = |mut callbacks: Callbacks, addresses: Vec<SocketAddr>| {
+        let times = Arc::clone(&times);
+        let resolve = move |_: &str, _: u16| {
+            times.fetch_add(1, Ordering::SeqCst);
+            let addresses = addresses.clone();
+            Box::pin(async { Ok(addresses) }) as _
+        };
+        callbacks.resolve = Arc::new(resolve);
+        callbacks
+    };
+    // A public name that points inside, alone or among others.
+    let public = "8.8.8.8:80".parse().expect("an address");
+    let metadata = "169.254.169.254:80".parse().expect("an address");
+    for inside in [vec![address], vec![public, address], vec![metadata], vec![]] {
+        let callbacks = resolving(Callbacks::new(SECRET).allow_http(), inside);
+        let answer = deliver(&callbacks, "http://example.com/").await;
+        assert!(matches!(answer, Delivered::Refused(_)), "{answer:?}");
+    }
+    assert_eq!(times.swap(0, Ordering::SeqCst), 4);
+    let callbacks = resolving(local(), vec![address]);
+    assert_eq!(deliver(&callbacks, "http://example.com/").await, Delivered::Answered(200));
+    assert_eq!(times.load(Ordering::SeqCst), 1, "what was checked is what is connected to");
+    assert_eq!(field(&asked.await.expect("it was asked"), "host"), "example.com");
+}
+
+#[tokio::test]
+async fn what_must_not_be_called_is_not() {
+    let (address, asked) = server("HTTP/1.1 200 OK\r\n\r\n").await;
+    let strict = Callbacks::new(SECRET);
+    let port = address.port();
+    for url in [
+        format!("http://{address}/"),
+        format!("https://{address}/"),
+        format!("https://2130706433:{port}/"),
+        format!("https://0x7f.1:{port}/"),
+        format!("https://[::ffff:127.0.0.1]:{port}/"),
+        format!("https://[::1]:{port}/"),
+        format!("https://example.com@{address}/"),
+        "https://169.254.169.254/latest/meta-data".to_owned(),
+        "no url".to_owned(),
+    ] {
+        let answer = deliver(&strict, &url).await;
+        assert!(matches!(answer, Delivered::Refused(_)), "{url}: {answer:?}");
+    }
+    assert!(!asked.is_finished(), "nobody came");
+    asked.abort();
+}
+
+#[tokio::test]
+async fn who_does_not_answer_is_not_waited_for_long() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let callbacks = local().time_out(Duration::from_millis(50));
+    let answer = deliver(&callbacks, &format!("http://{address}/")).await;
+    assert!(matches!(answer, Delivered::Failed(_)), "{answer:?}");
+    // Who speaks no TLS has no certificate to show.
+    let (address, asked) = server("HTTP/1.1 200 OK\r\n\r\n").await;
+    let answer = deliver(&callbacks, &format!("https://{address}/")).await;
+    assert!(matches!(answer, Delivered::Failed(_)), "{answer:?}");
+    asked.abort();
+}
+
+#[test]
+#[should_panic(expected = "a secret of 5 bytes")]
+fn a_short_secret_is_none() {
+    let _ = Callbacks::new("short");
+}

@@ -1,0 +1,126 @@
+//! `DeferredJobs`: one job at a time, and the queue as a whole.
+
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+
+use super::info::{DeferStats, JobHead, JobInfo};
+use crate::{
+    defer::{
+        envelope::{At, read_request},
+        status::KEEP_CANCELLED,
+    },
+    error::Error,
+    key::SHARDS,
+    store::{JobId, JobState, Store},
+};
+
+/// Calls that are on their way at once when every shard is asked.
+pub(super) const AT_ONCE: usize = 8;
+
+/// The deferred requests of a store. Made by [`Store::deferred`].
+///
+/// Every method fails as the store does ([`ErrorKind`](crate::ErrorKind)) and is cancel safe: a call that is
+/// dropped has been done or has not, and doing it again is no harm.
+#[derive(Debug, Clone)]
+pub struct DeferredJobs {
+    pub(super) store: Store,
+}
+
+impl Store {
+    /// The deferred requests of this store, for those who run the service.
+    #[must_use]
+    pub fn deferred(&self) -> DeferredJobs {
+        DeferredJobs { store: self.clone() }
+    }
+}
+
+impl DeferredJobs {
+    /// What has become of a job; `None` for one that is unknown, or is no longer kept.
+    ///
+    /// # Errors
+    ///
+    /// If the store is away.
+    pub async fn get(&self, id: &JobId) -> Result<Option<JobInfo>, Error> {
+        let job = self.store.backend().job(id.clone()).await?;
+        Ok(job.map(|job| JobInfo::of(id.clone(), job)))
+    }
+
+    /// What the stored request is, without what it says: `None` if none is kept, as after a run that went
+    /// well, or if this version can't read it.
+    ///
+    /// # Errors
+    ///
+    /// If the store is away.
+    pub async fn peek(&self, id: &JobId) -> Result<Option<JobHead>, Error> {
+        let job = self.store.backend().job(id.clone()).await?;
+        let Some(lock) = job.and_then(|job| job.past.lock) else {
+            return Ok(None);
+        };
+        let Some(envelope) = self.store.backend().envelope(id.clone()).await? else {
+            return Ok(None);
+        };
+        let at = At { store: &self.store, id, lock: &lock };
+        Ok(read_request(at, &envelope).ok().map(|request| JobHead::of(&request)))
+    }
+
+    /// Cancels a job that waits. The state afterwards: anything but [`JobState::Cancelled`] means that it was
+    /// too late. `None` for an unknown one.
+    ///
+    /// # Errors
+    ///
+    /// If the store is away.
+    pub async fn cancel(&self, id: &JobId) -> Result<Option<JobState>, Error> {
+        self.store.backend().cancel(id.clone(), KEEP_CANCELLED).await
+    }
+
+    /// Puts a dead job back, at the tail of its line, with all of its attempts to come. The state
+    /// afterwards: [`JobState::Queued`] if it waits now; a job that is not dead is left as it is. `None`
+    /// for an unknown one.
+    ///
+    /// # Errors
+    ///
+    /// If the store is away.
+    pub async fn redrive(&self, id: &JobId) -> Result<Option<JobState>, Error> {
+        self.store.backend().redrive(id.clone()).await
+    }
+
+    /// Forgets a job that has ended, with all that is kept of it: its status is 404 from now on. False if
+    /// there is none that has ended.
+    ///
+    /// # Errors
+    ///
+    /// If the store is away.
+    pub async fn purge(&self, id: &JobId) -> Result<bool, Error> {
+        self.store.backend().purge(id.clone()).await
+    }
+
+    /// Stops the workers of all processes from starting jobs; what runs goes on. Requests are still
+    /// deferred and kept, and those that find a lock free pass as ever.
+    ///
+    /// # Errors
+    ///
+    /// If the store is away.
+    pub async fn pause(&self) -> Result<(), Error> {
+        self.store.backend().set_paused(true).await
+    }
+
+    /// Lets the workers go on.
+    ///
+    /// # Errors
+    ///
+    /// If the store is away.
+    pub async fn resume(&self) -> Result<(), Error> {
+        self.store.backend().set_paused(false).await
+    }
+
+    /// How many there are, summed over all shards. They are read one after the other, so a job that ends
+    /// meanwhile may be counted twice or not at all.
+    ///
+    /// # Errors
+    ///
+    /// If the store is away.
+    pub async fn stats(&self) -> Result<DeferStats, Error> {
+        let tallies = stream::iter(0..SHARDS).map(|shard| self.store.backend().tally(shard));
+        let add = |sum: DeferStats, tally| async move { Ok(sum.plus(tally)) };
+        tallies.buffer_unordered(AT_ONCE).try_fold(DeferStats::default(), add).await
+    }
+}

@@ -1,0 +1,242 @@
+//! What is told of jobs: facts, never bodies or the values of fields.
+
+use std::{
+    fmt,
+    str::FromStr,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use crate::{
+    defer::envelope::StoredRequest,
+    key::{Key, SHARDS},
+    store::{JobId, JobState, JobView, Tally},
+};
+
+/// One deferred request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct JobInfo {
+    /// Its id.
+    pub id: JobId,
+    /// What has become of it.
+    pub state: JobState,
+    /// Runs that were charged to it.
+    pub attempts: u32,
+    /// Its place in its line, from 1; `None` outside of it.
+    pub position: Option<u64>,
+    /// Why it is where it is, if that needs a reason.
+    pub reason: Option<String>,
+    /// Whom it belongs to; empty for nobody in particular.
+    pub owner: String,
+    /// Its lock, if that is still known.
+    pub lock: Option<Key>,
+    /// Bytes that are stored of it.
+    pub bytes: u64,
+    /// When it was accepted, by the store's clock, as the next two.
+    pub accepted: Option<SystemTime>,
+    /// When its last run began.
+    pub began: Option<SystemTime>,
+    /// When it ended.
+    pub ended: Option<SystemTime>,
+    /// How long until it may run, if it waits for a time.
+    pub due_in: Option<Duration>,
+    /// Runs whose worker died.
+    pub crashes: u32,
+    /// Runs that met another lock that was busy: not charged.
+    pub busy: u32,
+    /// Its last runs, oldest first, at most 20.
+    pub runs: Vec<JobRun>,
+    /// The job that was accepted instead of it.
+    pub superseded_by: Option<JobId>,
+}
+
+/// One run of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct JobRun {
+    /// Which attempt it was, from 1.
+    pub attempt: u32,
+    /// When it began.
+    pub began: Option<SystemTime>,
+    /// When it ended.
+    pub ended: Option<SystemTime>,
+    /// What it came to, in a word or two.
+    pub outcome: String,
+}
+
+/// What a stored request is, without what it says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct JobHead {
+    /// The method.
+    pub method: String,
+    /// The path, without its query.
+    pub path: String,
+    /// Names of the header fields, in order, repeats kept.
+    pub fields: Vec<String>,
+    /// Bytes of the body.
+    pub body_len: usize,
+}
+
+/// A page of a listing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct JobPage {
+    /// At most as many as were asked for, in no order of time.
+    pub jobs: Vec<JobInfo>,
+    /// Where the next page begins; `None` if this was the last one.
+    pub next: Option<JobCursor>,
+}
+
+/// Where a page begins. The default is the first one; as text it can go through an address.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct JobCursor {
+    pub(super) shard: u16,
+    pub(super) from: u64,
+}
+
+/// How many jobs a store has, and has had.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeferStats {
+    /// Jobs that wait or run.
+    pub pending: u64,
+    /// Bytes of what is pending.
+    pub bytes: u64,
+    /// Those of the pending that wait for a time.
+    pub late: u64,
+    /// Done, and still kept.
+    pub done: u64,
+    /// Dead, and still kept.
+    pub dead: u64,
+    /// Done ones that were forgotten when their time was over, or for want of room.
+    pub trimmed_done: u64,
+    /// Dead ones of which that is true.
+    pub trimmed_dead: u64,
+    /// Expired, since the beginning.
+    pub expired: u64,
+    /// Cancelled, since the beginning.
+    pub cancelled: u64,
+}
+
+impl JobInfo {
+    pub(super) fn of(id: JobId, job: JobView) -> Self {
+        let past = job.past;
+        Self {
+            id,
+            state: job.state,
+            attempts: job.attempts,
+            position: job.position,
+            reason: job.reason,
+            owner: job.owner,
+            lock: past.lock,
+            bytes: past.bytes,
+            accepted: time(past.accepted_us),
+            began: time(past.began_us),
+            ended: time(past.ended_us).filter(|_| !job.state.is_pending()),
+            due_in: past.due_in,
+            crashes: past.crashes,
+            busy: past.busy,
+            runs: past.runs.iter().filter_map(|run| JobRun::read(run)).collect(),
+            superseded_by: past.by,
+        }
+    }
+}
+
+impl JobRun {
+    /// `<attempt> <began us> <ended us> <outcome>`.
+    fn read(line: &str) -> Option<Self> {
+        let mut words = line.splitn(4, ' ');
+        let attempt = words.next()?.parse().ok()?;
+        let mut at = || words.next()?.parse().ok().map(time);
+        let (began, ended) = (at()?, at()?);
+        Some(Self { attempt, began, ended, outcome: words.next().unwrap_or_default().to_owned() })
+    }
+}
+
+impl JobHead {
+    pub(super) fn of(request: &StoredRequest) -> Self {
+        let head = &request.head;
+        let path = head.target.split('?').next().unwrap_or_default();
+        Self {
+            method: head.method.clone(),
+            path: path.to_owned(),
+            fields: head.headers.iter().map(|(name, _)| name.clone()).collect(),
+            body_len: request.body.len(),
+        }
+    }
+}
+
+impl DeferStats {
+    pub(super) fn plus(self, tally: Tally) -> Self {
+        Self {
+            pending: self.pending + tally.pending,
+            bytes: self.bytes + tally.bytes,
+            late: self.late + tally.late,
+            done: self.done + tally.done,
+            dead: self.dead + tally.dead,
+            trimmed_done: self.trimmed_done + tally.trimmed_done,
+            trimmed_dead: self.trimmed_dead + tally.trimmed_dead,
+            expired: self.expired + tally.expired,
+            cancelled: self.cancelled + tally.cancelled,
+        }
+    }
+}
+
+/// 0 is "not yet".
+fn time(us: u64) -> Option<SystemTime> {
+    (us > 0).then(|| UNIX_EPOCH + Duration::from_micros(us))
+}
+
+impl fmt::Display for JobCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.shard, self.from)
+    }
+}
+
+/// A text that is no [`JobCursor`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NoCursor;
+
+impl fmt::Display for NoCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no cursor of a listing of jobs")
+    }
+}
+
+impl std::error::Error for NoCursor {}
+
+impl FromStr for JobCursor {
+    type Err = NoCursor;
+
+    fn from_str(text: &str) -> Result<Self, NoCursor> {
+        let (shard, from) = text.split_once('.').ok_or(NoCursor)?;
+        let shard = shard.parse().map_err(|_| NoCursor)?;
+        let from = from.parse().map_err(|_| NoCursor)?;
+        if shard < SHARDS { Ok(Self { shard, from }) } else { Err(NoCursor) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_is_the_same_after_its_text() {
+        let cursor = JobCursor { shard: 63, from: 17 };
+        assert_eq!(cursor.to_string().parse(), Ok(cursor));
+        for none in ["", "64.0", "1", "a.b", "1.-1", "1.2.3"] {
+            assert_eq!(none.parse::<JobCursor>(), Err(NoCursor), "{none}");
+        }
+    }
+
+    #[test]
+    fn a_run_is_read_as_it_is_written() {
+        let run = JobRun::read("2 1000000 3000000 500, may have run").expect("one");
+        assert_eq!((run.attempt, &*run.outcome), (2, "500, may have run"));
+        assert_eq!(run.began, Some(UNIX_EPOCH + Duration::from_secs(1)));
+        assert_eq!(run.ended, Some(UNIX_EPOCH + Duration::from_secs(3)));
+        assert_eq!(JobRun::read("2 x"), None);
+    }
+}

@@ -1,0 +1,47 @@
+//! Deferred requests, for those who run the service: what is there, and what is done about it.
+//!
+//! [`Store::deferred`] is the handle. Nothing here shows a body or the value of a header field; ids are
+//! whole, since an operator needs them, and whoever has one may ask the status resource about it.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use lockgate::{Store, defer::JobCursor};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), lockgate::Error> {
+//! let store = Store::memory(); // or Store::connect("redis://127.0.0.1/").await?
+//! let jobs = store.deferred();
+//!
+//! let stats = jobs.stats().await?;
+//! println!("{} wait or run, {} are dead", stats.pending, stats.dead);
+//!
+//! // What died, page by page: why, and of what kind it was.
+//! let mut cursor = Some(JobCursor::default());
+//! while let Some(from) = cursor {
+//!     let page = jobs.dead(from, 50).await?;
+//!     for job in &page.jobs {
+//!         println!("{} after {} runs: {:?}", job.id, job.attempts, job.reason);
+//!         if let Some(head) = jobs.peek(&job.id).await? {
+//!             println!("  {} {}, {} bytes", head.method, head.path, head.body_len);
+//!         }
+//!     }
+//!     cursor = page.next;
+//! }
+//!
+//! // The cause is mended: all of them again, at the tail of their lines, a hundred a second.
+//! let back = jobs.redrive_all(Duration::from_millis(10)).await?;
+//! // And what nobody wants any more goes.
+//! let gone = jobs.purge_dead(Duration::from_secs(7 * 24 * 60 * 60)).await?;
+//! println!("{back} again, {gone} gone");
+//! # Ok(()) }
+//! ```
+
+mod handle;
+mod info;
+mod many;
+
+pub use self::{
+    handle::DeferredJobs,
+    info::{DeferStats, JobCursor, JobHead, JobInfo, JobPage, JobRun, NoCursor},
+};

@@ -1,0 +1,138 @@
+//! A worker that runs what is due when it is told to, in the caller's own task: for tests.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use bytes::Bytes;
+use futures_util::{FutureExt as _, future::BoxFuture};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, watch};
+
+use super::{
+    run::{Ran, Replayer},
+    visit::{Stop, Visit},
+    worker::DeferWorker,
+};
+use crate::{
+    clock::LONGEST,
+    error::Error,
+    gate::{Head, Replay},
+    key::{Key, SHARDS},
+    store::{Hint, JobId},
+};
+
+/// Passes over everything that is due, after the last one that ran something: a line may need one to be
+/// cleared of what has ended.
+const IDLE_PASSES: usize = 3;
+
+/// Most passes of one call: jobs that make jobs without end are a fault of the test.
+const PASSES: usize = 10_000;
+
+/// One run of a deferred request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RanJob {
+    /// The job.
+    pub id: JobId,
+    /// Which of its runs it was, from 1.
+    pub attempt: u32,
+    /// The method.
+    pub method: String,
+    /// Path and query.
+    pub target: String,
+    /// What the routes answered; `None` if they panicked or failed.
+    pub status: Option<u16>,
+}
+
+pub(crate) struct Stepper {
+    worker: Arc<DeferWorker>,
+    hints: mpsc::UnboundedReceiver<Hint>,
+    ran: Runs,
+    /// Never sent: nothing is told to stop.
+    stop: watch::Sender<Stop>,
+}
+
+type Runs = Arc<Mutex<Vec<RanJob>>>;
+
+impl Stepper {
+    pub(crate) fn new(mut worker: DeferWorker) -> Self {
+        let ran = Runs::default();
+        worker.replayer =
+            Arc::new(Noting { inner: Arc::clone(&worker.replayer), ran: Arc::clone(&ran) });
+        let hints = worker.store.hints().work();
+        Self { worker: Arc::new(worker), hints, ran, stop: watch::Sender::new(Stop::No) }
+    }
+
+    /// Counts as a live worker that watches everything, as long as no clock runs for a year.
+    pub(crate) async fn watch(&self) -> Result<(), Error> {
+        let store = &self.worker.store;
+        store.backend().beat(store.node().clone(), LONGEST).await?;
+        Ok(())
+    }
+
+    /// Runs everything that is due, one after the other, until nothing is.
+    pub(crate) async fn run_due(&mut self) -> Result<Vec<RanJob>, Error> {
+        self.watch().await?;
+        let mut idle = 0;
+        for _ in 0..PASSES {
+            // A lock that a test has just dropped is given back in the background.
+            self.worker.store.agent().drained().await;
+            let due = self.due().await?;
+            let before = self.ran.lock().len();
+            for (key, head) in due {
+                let (worker, stop) = (Arc::clone(&self.worker), self.stop.subscribe());
+                Visit { worker, key, stop, crowded: Arc::default() }.run(head).await;
+            }
+            idle = if self.ran.lock().len() == before { idle + 1 } else { 0 };
+            if idle == IDLE_PASSES {
+                break;
+            }
+        }
+        Ok(std::mem::take(&mut *self.ran.lock()))
+    }
+
+    /// Lines that are worth a visit now, in the order of their names.
+    async fn due(&mut self) -> Result<BTreeMap<Key, Option<JobId>>, Error> {
+        let mut lines = BTreeMap::new();
+        for due in self.worker.store.backend().due((0..SHARDS).collect(), 100).await? {
+            lines.extend(due.names);
+        }
+        // What was offered is not due before the offer has lapsed.
+        while let Ok(hint) = self.hints.try_recv() {
+            if let Hint::Work(key, head) = hint {
+                lines.insert(key, Some(head));
+            }
+        }
+        Ok(lines)
+    }
+}
+
+/// Writes down what runs.
+struct Noting {
+    inner: Arc<dyn Replayer>,
+    ran: Runs,
+}
+
+impl Replayer for Noting {
+    fn replay(
+        &self,
+        head: Head,
+        body: Bytes,
+        marker: Replay,
+        limit: usize,
+    ) -> BoxFuture<'static, Ran> {
+        let job = marker.deferred();
+        let (id, attempt) = (job.id.clone(), job.attempt);
+        let (method, target) = (head.method.clone(), head.target.clone());
+        let ran = Arc::clone(&self.ran);
+        let run = self.inner.replay(head, body, marker, limit);
+        let note = move |ended: Ran| {
+            let status = match &ended {
+                Ran::Answered(answer) => Some(answer.status),
+                _ => None,
+            };
+            ran.lock().push(RanJob { id, attempt, method, target, status });
+            ended
+        };
+        run.map(note).boxed()
+    }
+}

@@ -1,0 +1,171 @@
+//! Callbacks as jobs: when they are made, how often, and what becomes of them.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::task::JoinHandle;
+
+use super::{Routes, SECOND, ended, put_off_request, settled};
+use crate::{
+    defer::{
+        DeferWorker, JobCursor, StatusGate,
+        callback::{Deliver, Delivered, FIELD},
+    },
+    gate::{Head, fake::FakeView},
+    store::{JobId, JobState, Store},
+};
+
+const URL: &str = "https://example.com/hook";
+
+/// Answers as it is told to, and writes down what it was told.
+#[derive(Debug, Clone, Default)]
+struct Called(Arc<Mutex<(VecDeque<Delivered>, Vec<(String, Value)>)>>);
+
+impl Called {
+    fn answers(answers: impl IntoIterator<Item = Delivered>) -> Self {
+        let called = Self::default();
+        called.0.lock().0.extend(answers);
+        called
+    }
+
+    fn calls(&self) -> Vec<(String, Value)> {
+        self.0.lock().1.clone()
+    }
+}
+
+impl Deliver for Called {
+    fn deliver(&self, url: &str, id: &str, body: Bytes) -> BoxFuture<'static, Delivered> {
+        assert_eq!(url, URL);
+        let body = serde_json::from_slice(&body).expect("JSON");
+        let (answers, calls) = &mut *self.0.lock();
+        calls.push((id.to_owned(), body));
+        let answer = answers.pop_front().unwrap_or(Delivered::Answered(204));
+        Box::pin(std::future::ready(answer))
+    }
+}
+
+async fn put_off_with_callback(store: &Store, target: &str) -> JobId {
+    let headers = vec![(FIELD.to_owned(), URL.as_bytes().to_vec())];
+    put_off_request(store, Head::new("POST", target, headers, None), b"body").await
+}
+
+fn work(store: &Store, called: Option<&Called>) -> JoinHandle<()> {
+    let mut worker = DeferWorker::on(store, Routes::default());
+    worker.callbacks = called.map(|called| Arc::new(called.clone()) as _);
+    tokio::spawn(worker.run(std::future::pending()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_wants_to_is_told_how_it_ended_once() {
+    let store = Store::memory();
+    let called = Called::default();
+    let worker = work(&store, Some(&called));
+    let done = put_off_with_callback(&store, "/x").await;
+    assert_eq!(ended(&store, &done).await, JobState::Done);
+    let dead = put_off_with_callback(&store, "/x/panic").await;
+    assert_eq!(ended(&store, &dead).await, JobState::Dead);
+    tokio::time::sleep(60 * SECOND).await;
+    let calls = called.calls();
+    assert_eq!(calls.len(), 2, "{calls:?}");
+    for (id, state, status, reason) in [
+        (&done, "done", Value::from(200), Value::Null),
+        // A panic outside of the handler takes the visit with it.
+        (&dead, "dead", Value::Null, "crashed, may have run".into()),
+    ] {
+        let (_, told) = calls.iter().find(|(_, told)| told["id"] == id.as_str()).expect("a call");
+        assert_eq!((&told["state"], &told["status"]), (&state.into(), &status), "{told}");
+        assert_eq!((&told["reason"], &told["attempts"]), (&reason, &1.into()), "{told}");
+        assert!(told["ended"].is_string(), "{told}");
+    }
+    assert_ne!(calls[0].0, calls[1].0, "each call has an id of its own");
+    worker.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_fails_is_made_again_under_its_id() {
+    let store = Store::memory();
+    let failed = Delivered::Failed("refused".to_owned());
+    let called = Called::answers([failed.clone(), Delivered::Answered(302), failed]);
+    let worker = work(&store, Some(&called));
+    let id = put_off_with_callback(&store, "/x").await;
+    assert_eq!(ended(&store, &id).await, JobState::Done);
+    tokio::time::sleep(600 * SECOND).await;
+    let calls = called.calls();
+    assert_eq!(calls.len(), 4, "{calls:?}");
+    assert!(calls.iter().all(|call| *call == calls[0]), "{calls:?}");
+    // The call itself is no request of anybody.
+    let gate = StatusGate::new().store(&store);
+    let asked = gate.ask(&mut FakeView::new("GET"), &calls[0].0, false).expect("well formed");
+    assert_eq!(super::status::whole(asked.answer().await).status, 404);
+    worker.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_must_not_be_made_is_a_dead_letter() {
+    let store = Store::memory();
+    let called = Called::answers([Delivered::Refused("an address that is not public")]);
+    let worker = work(&store, Some(&called));
+    let id = put_off_with_callback(&store, "/x").await;
+    assert_eq!(ended(&store, &id).await, JobState::Done);
+    tokio::time::sleep(600 * SECOND).await;
+    assert_eq!(called.calls().len(), 1);
+    let page = store.deferred().dead(JobCursor::default(), 10).await.expect("it is there");
+    let [dead] = &page.jobs[..] else { panic!("one: {page:?}") };
+    assert_eq!(dead.reason.as_deref(), Some("refused address"));
+    worker.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_waits_for_a_worker_that_can() {
+    let store = Store::memory();
+    let without = work(&store, None);
+    let id = put_off_with_callback(&store, "/x").await;
+    assert_eq!(ended(&store, &id).await, JobState::Done);
+    settled().await;
+    without.abort();
+    let called = Called::default();
+    let with = work(&store, Some(&called));
+    tokio::time::sleep(120 * SECOND).await;
+    assert_eq!(called.calls().len(), 1);
+    assert_eq!(called.calls()[0].1["id"], id.as_str());
+    with.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_run_whose_worker_died_it_is_told_too() {
+    let store = Store::memory();
+    let called = Called::default();
+    let id = put_off_with_callback(&store, "/x/stuck").await;
+    let mut worker = DeferWorker::on(&store, Stuck);
+    worker.callbacks = None;
+    let dying = tokio::spawn(worker.run(std::future::pending()));
+    while super::look(&store, &id).await.state != JobState::Running {
+        settled().await;
+    }
+    dying.abort();
+    let worker = work(&store, Some(&called));
+    assert_eq!(ended(&store, &id).await, JobState::Dead);
+    tokio::time::sleep(60 * SECOND).await;
+    let calls = called.calls();
+    assert_eq!(calls.len(), 1, "{calls:?}");
+    assert_eq!((&calls[0].1["id"], &calls[0].1["state"]), (&id.as_str().into(), &"dead".into()));
+    worker.abort();
+}
+
+/// Routes that never answer.
+struct Stuck;
+
+impl crate::defer::Replayer for Stuck {
+    fn replay(
+        &self,
+        _: Head,
+        _: Bytes,
+        _: crate::gate::Replay,
+        _: usize,
+    ) -> BoxFuture<'static, crate::defer::Ran> {
+        Box::pin(std::future::pending())
+    }
+}

@@ -1,0 +1,134 @@
+//! Deferred requests in the hands of those who run the service.
+
+use tokio::time::Instant;
+
+use super::{Routes, SECOND, Working, ended, key_of, put_off, put_off_request, settled};
+use crate::{
+    defer::JobCursor,
+    gate::Head,
+    store::{JobId, JobState, Store},
+};
+
+#[tokio::test(start_paused = true)]
+async fn a_peek_shows_no_values() {
+    let store = Store::memory();
+    let headers = vec![("x-secret".to_owned(), b"hush".to_vec())];
+    let head = Head::new("POST", "/x?token=hush", headers, None);
+    let id = put_off_request(&store, head, b"hush hush").await;
+    let jobs = store.deferred();
+    let head = jobs.peek(&id).await.expect("it is there").expect("it is kept");
+    assert_eq!((&*head.method, &*head.path, head.body_len), ("POST", "/x", 9));
+    assert_eq!(head.fields, ["x-secret"]);
+    assert!(!format!("{head:?}").contains("hush"), "{head:?}");
+    let unknown = JobId::new(&key_of("/x"));
+    assert_eq!(jobs.peek(&unknown).await.expect("it is there"), None);
+    assert_eq!(jobs.get(&unknown).await.expect("it is there"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_can_be_cancelled_by_its_id() {
+    let store = Store::memory();
+    let jobs = store.deferred();
+    let id = put_off(&store, "/x").await;
+    let id = JobId::parse(id.as_str()).expect("as an operator types it");
+    let job = jobs.get(&id).await.expect("it is there").expect("it is known");
+    assert_eq!((job.state, job.position), (JobState::Queued, Some(1)));
+    assert_eq!(jobs.cancel(&id).await.expect("it is there"), Some(JobState::Cancelled));
+    assert_eq!(jobs.cancel(&JobId::new(&key_of("/x"))).await.expect("it is there"), None);
+}
+
+/// Dead letters on so many locks.
+async fn dead_letters(store: &Store, number: usize) -> Vec<JobId> {
+    let worker = Working::on(store, &Routes::default());
+    let mut ids = Vec::new();
+    for number in 0..number {
+        let id = put_off(store, &format!("/{number}/panic")).await;
+        assert_eq!(ended(store, &id).await, JobState::Dead);
+        ids.push(id);
+    }
+    worker.stop().await;
+    ids.sort_unstable();
+    ids
+}
+
+#[tokio::test(start_paused = true)]
+async fn dead_letters_are_listed_page_by_page() {
+    let store = Store::memory();
+    let ids = dead_letters(&store, 7).await;
+    let jobs = store.deferred();
+    let (mut found, mut cursor) = (Vec::new(), Some(JobCursor::default()));
+    while let Some(from) = cursor {
+        // Through text, as in the address of a page.
+        let from = from.to_string().parse().expect("a cursor");
+        let page = jobs.dead(from, 2).await.expect("it is there");
+        assert!(page.jobs.len() <= 2, "{page:?}");
+        found.extend(page.jobs);
+        cursor = page.next;
+    }
+    assert!(found.iter().all(|job| job.state == JobState::Dead && job.attempts == 1), "{found:?}");
+    assert!(found.iter().all(|job| job.began <= job.ended && job.ended.is_some()), "{found:?}");
+    let mut listed: Vec<_> = found.into_iter().map(|job| job.id).collect();
+    listed.sort_unstable();
+    assert_eq!(listed, ids);
+    let done = jobs.done(JobCursor::default(), 100).await.expect("it is there");
+    assert_eq!((done.jobs.len(), done.next), (0, None));
+    let stats = jobs.stats().await.expect("it is there");
+    assert_eq!((stats.dead, stats.pending, stats.done), (7, 0, 0), "{stats:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_that_are_dead_are_put_back_one_after_the_other() {
+    let store = Store::memory();
+    let ids = dead_letters(&store, 5).await;
+    let jobs = store.deferred();
+    let started = Instant::now();
+    // They die again meanwhile, and are not put back again.
+    let worker = Working::on(&store, &Routes::default());
+    assert_eq!(jobs.redrive_all(SECOND).await.expect("it is there"), 5);
+    assert_eq!(started.elapsed(), 4 * SECOND, "the first at once");
+    for id in &ids {
+        assert_eq!(ended(&store, id).await, JobState::Dead);
+    }
+    worker.stop().await;
+    assert_eq!(jobs.redrive(&ids[0]).await.expect("it is there"), Some(JobState::Queued));
+    assert_eq!(jobs.redrive(&ids[0]).await.expect("it is there"), Some(JobState::Queued));
+    assert_eq!(jobs.stats().await.expect("it is there").dead, 4);
+    let unknown = JobId::new(&key_of("/x"));
+    assert_eq!(jobs.redrive(&unknown).await.expect("it is there"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_purged_is_unknown() {
+    let store = Store::memory();
+    let ids = dead_letters(&store, 2).await;
+    let jobs = store.deferred();
+    let waits = put_off(&store, "/x").await;
+    assert!(!jobs.purge(&waits).await.expect("it is there"), "it has not ended");
+    assert!(jobs.purge(&ids[0]).await.expect("it is there"));
+    assert!(!jobs.purge(&ids[0]).await.expect("it is there"), "once");
+    assert_eq!(jobs.get(&ids[0]).await.expect("it is there"), None);
+    tokio::time::sleep(10 * SECOND).await;
+    assert_eq!(jobs.purge_dead(60 * SECOND).await.expect("it is there"), 0, "too young");
+    assert_eq!(jobs.purge_dead(5 * SECOND).await.expect("it is there"), 1);
+    assert!(jobs.get(&waits).await.expect("it is there").is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_starts_while_it_is_paused() {
+    let store = Store::memory();
+    let jobs = store.deferred();
+    let routes = Routes::default();
+    let worker = Working::on(&store, &routes);
+    settled().await;
+    jobs.pause().await.expect("it is there");
+    let id = put_off(&store, "/x").await;
+    tokio::time::sleep(60 * SECOND).await;
+    assert_eq!(routes.runs("/x"), 0);
+    // Nobody stands in the way of others meanwhile.
+    drop(store.lock(key_of("/x")).acquire().await.expect("it is free"));
+    jobs.resume().await.expect("it is there");
+    let started = Instant::now();
+    assert_eq!(ended(&store, &id).await, JobState::Done);
+    assert!(started.elapsed() < SECOND, "{:?}", started.elapsed());
+    worker.stop().await;
+}

@@ -1,0 +1,128 @@
+//! Jobs that some workers can run and others can't.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Function, Routes, SECOND, Working, answered, ended, key_of, look, put_in, put_off,
+    put_off_with, settled,
+};
+use crate::{
+    defer::{DeferWorker, Snapshot},
+    store::{JobId, JobState, Store},
+};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct User(String);
+
+impl Snapshot for User {
+    const NAME: &'static str = "user";
+}
+
+fn ann() -> Vec<(String, Vec<u8>)> {
+    vec![("user".to_owned(), b"\"ann\"".to_vec())]
+}
+
+/// It is handed back, uncharged, and stays; the reason is told.
+async fn waits(store: &Store, id: &JobId, reason: &str) {
+    tokio::time::sleep(200 * SECOND).await;
+    let job = look(store, id).await;
+    assert_eq!((job.state, job.attempts), (JobState::Queued, 0), "{job:?}");
+    assert_eq!(job.reason.as_deref(), Some(reason));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_newer_waits_for_newer_workers() {
+    let store = Store::memory();
+    let worker = Working::on(&store, &Routes::default());
+    settled().await;
+    let key = key_of("/x");
+    let newer = Bytes::from_static(b"\x02from the future");
+    let id = put_in(&store, key.clone(), JobId::new(&key), 1, newer).await;
+    waits(&store, &id, "newer version").await;
+    worker.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_broken_is_a_dead_letter() {
+    let store = Store::memory();
+    let worker = Working::on(&store, &Routes::default());
+    let key = key_of("/x");
+    let broken = Bytes::from_static(b"\x01\xff\xff\xff");
+    let id = put_in(&store, key.clone(), JobId::new(&key), 3, broken).await;
+    assert_eq!(ended(&store, &id).await, JobState::Dead);
+    assert_eq!(look(&store, &id).await.reason.as_deref(), Some("unreadable"));
+    worker.stop().await;
+}
+
+/// Routes that tell whom a run is for.
+fn whose() -> Function {
+    Function::new(|head, marker| async move {
+        marker.pass(&key_of(&head.target));
+        let user = marker.restored::<User>().next().cloned();
+        answered(if user == Some(User("ann".to_owned())) { 200 } else { 418 })
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_waits_for_a_worker_that_restores_it() {
+    let store = Store::memory();
+    let old = Working::with(DeferWorker::on(&store, whose()));
+    settled().await;
+    let id = put_off_with(&store, "/x", 1, ann()).await;
+    waits(&store, &id, "unknown snapshot").await;
+    // The old one lives, and may watch the shard: it tells the other one.
+    let other = store.as_another_process();
+    let new = DeferWorker::on(&other, whose()).restore::<User, _>(|user| user);
+    let new = Working::with(new);
+    assert_eq!(ended(&store, &id).await, JobState::Done);
+    let response = look(&store, &id).await.response.expect("it is kept");
+    assert!(response.starts_with(&[1, 200]), "the user was there: {response:?}");
+    old.stop().await;
+    new.stop().await;
+}
+
+#[cfg(feature = "seal")]
+mod sealed {
+    use super::*;
+    use crate::Keyring;
+
+    fn ring() -> Keyring {
+        Keyring::new("one", [1; 32]).only_sealed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_is_waited_for() {
+        let store = Store::memory().sealed_with(ring());
+        let stranger = store.as_another_process();
+        let routes = Routes::default();
+        let old = Working::on(&stranger, &routes);
+        settled().await;
+        let id = put_off(&store, "/x").await;
+        waits(&store, &id, "no key").await;
+        let knowing = store.as_another_process().sealed_with(ring());
+        let new = Working::on(&knowing, &routes);
+        assert_eq!(ended(&store, &id).await, JobState::Done);
+        assert_eq!((routes.runs("/x"), look(&store, &id).await.attempts), (1, 1));
+        let response = look(&store, &id).await.response.expect("it is kept");
+        assert_eq!(response[0], 0, "sealed");
+        old.stop().await;
+        new.stop().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_put_elsewhere_is_a_dead_letter() {
+        let store = Store::memory().sealed_with(ring());
+        let (key, routes) = (key_of("/x"), Routes::default());
+        let (one, two) = (JobId::new(&key), JobId::new(&key));
+        let at = super::super::At { store: &store, id: &one, lock: &key };
+        let head = crate::gate::Head::new("PUT", "/x", Vec::new(), None);
+        let of_one = super::super::write_request(at, head, Vec::new(), Vec::new(), 3, b"transfer");
+        let id = put_in(&store, key, two, 3, of_one).await;
+        let worker = Working::on(&store, &routes);
+        assert_eq!(ended(&store, &id).await, JobState::Dead);
+        assert_eq!(look(&store, &id).await.reason.as_deref(), Some("unreadable"));
+        assert_eq!(routes.runs("/x"), 0);
+        worker.stop().await;
+    }
+}

@@ -1,0 +1,64 @@
+//! The leases of the runs under way.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{rounds::Rounds, worker::QueueWorker};
+use crate::{
+    key::Key,
+    store::{MOST_RUNS, RunToken, Store},
+};
+
+/// Runs that are still this worker's, or are not; and when they were asked about.
+pub(super) type Renewed = (Vec<(RunToken, bool)>, Instant, bool);
+
+impl Rounds {
+    /// Cancels what is lost, and has the rest renewed.
+    pub(super) fn tend(&mut self) {
+        let now = Instant::now();
+        let lost: Vec<_> = self.running.values().filter(|run| run.until <= now).collect();
+        let lost: Vec<_> = lost.iter().map(|run| run.token.clone()).collect();
+        lost.iter().for_each(|token| self.cancel(token));
+        let runs: Vec<_> = self.running.values().map(|run| run.token.clone()).collect();
+        if !runs.is_empty() {
+            let QueueWorker { store, queue, lease, .. } = &self.worker;
+            let (store, queue, lease) = (store.clone(), queue.clone(), *lease);
+            self.renewal = Some(Box::pin(renew(store, queue, runs, lease)));
+        }
+    }
+
+    pub(super) fn renewed(&mut self, (runs, since, answered): Renewed) {
+        let lease = self.worker.lease;
+        for (token, held) in runs {
+            let run = self.running.get_mut(&token.id).filter(|run| run.token == token);
+            match (run, held) {
+                (Some(run), true) => run.until = since + lease,
+                (Some(_), false) => self.cancel(&token),
+                (None, _) => {}
+            }
+        }
+        let pause = if answered { lease / 3 } else { lease / 12 };
+        let first = self.running.values().map(|run| run.until).min();
+        let next = Instant::now() + pause;
+        self.tend = first.map_or(next, |first| first.min(next));
+    }
+
+    pub(super) fn cancel(&mut self, token: &RunToken) {
+        if let Some(run) = self.running.remove(&token.id) {
+            tracing::warn!(task = ?token.id, "a run was lost: its lease is over");
+            run.abort.abort();
+        }
+    }
+}
+
+async fn renew(store: Store, queue: Key, runs: Vec<RunToken>, lease: Duration) -> Renewed {
+    let (since, mut out, mut answered) = (Instant::now(), Vec::with_capacity(runs.len()), true);
+    for some in runs.chunks(MOST_RUNS) {
+        match store.backend().renew_runs(queue.clone(), some.to_vec(), lease).await {
+            Ok(held) => out.extend(some.iter().cloned().zip(held)),
+            Err(_) => answered = false,
+        }
+    }
+    (out, since, answered)
+}

@@ -1,0 +1,281 @@
+//! The worker at work: turns, runs, renewals.
+//!
+//! One turn is under way at a time. What ends meanwhile goes with the next one, so the busier the worker is, the more
+//! goes together. A turn that is not answered is sent again as it was, under its number, until it is: what it
+//! may have claimed is learnt, and what it says of ended runs is said. Runs go on meanwhile, and so do renewals; a
+//! run whose lease is over by this process's clock, counted from before the call that gave it, is
+//! cancelled.
+
+use std::{collections::HashMap, future::Future, pin::pin, sync::Arc, time::Duration};
+
+use futures_util::future::BoxFuture;
+use tokio::{
+    sync::Notify,
+    task::{AbortHandle, JoinError, JoinSet},
+    time::Instant,
+};
+
+use super::{
+    leases::Renewed,
+    run::{Ran, judge, run},
+    task::{Facts, Raw},
+    worker::QueueWorker,
+};
+use crate::store::{End, EndAs, MOST_RUNS, Record, RunToken, Started, Store, TaskId, Turn, Turned};
+
+/// An idle worker looks so often, in case it was not told.
+const BEAT: Duration = Duration::from_secs(5);
+
+/// How long an idle worker counts as one; longer than a beat.
+const IDLE: Duration = Duration::from_secs(8);
+
+/// Pauses between two calls of which the first was not answered.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+/// A run under way.
+pub(super) struct Running {
+    pub(super) token: RunToken,
+    pub(super) abort: AbortHandle,
+    pub(super) attempt: u32,
+    pub(super) max_attempts: u32,
+    pub(super) bytes: u64,
+    pub(super) unique: Option<Arc<str>>,
+    /// Nobody else runs it until then.
+    pub(super) until: Instant,
+}
+
+/// An answer, and when its turn was first sent.
+pub(super) type Answer = (Turn, Turned, Instant);
+
+pub(super) struct Rounds {
+    pub(super) worker: QueueWorker,
+    pub(super) id: Arc<str>,
+    pub(super) bell: Arc<Notify>,
+    pub(super) runs: JoinSet<(RunToken, Ran)>,
+    pub(super) running: HashMap<TaskId, Running>,
+    pub(super) ends: Vec<End>,
+    /// Of the last turn.
+    pub(super) number: u64,
+    pub(super) listed: bool,
+    pub(super) stopping: bool,
+    /// When to look for work; `None`: not before the turn under way is answered, or a run ends.
+    pub(super) look: Option<Instant>,
+    /// It was told of work since the last turn was sent.
+    pub(super) told: bool,
+    /// When leases are seen to.
+    pub(super) tend: Instant,
+    pub(super) turn: Option<BoxFuture<'static, Answer>>,
+    pub(super) renewal: Option<BoxFuture<'static, Renewed>>,
+}
+
+impl Rounds {
+    pub(super) fn new(worker: QueueWorker) -> Self {
+        let id: Arc<str> = uuid::Uuid::new_v4().simple().to_string()[..16].into();
+        let bell = worker.store.hints().tasks(&id);
+        Self {
+            id,
+            bell,
+            runs: JoinSet::new(),
+            running: HashMap::new(),
+            ends: Vec::new(),
+            number: 0,
+            listed: false,
+            stopping: false,
+            look: Some(Instant::now()),
+            told: false,
+            tend: Instant::now(),
+            turn: None,
+            renewal: None,
+            worker,
+        }
+    }
+
+    pub(super) async fn run(mut self, shutdown: impl Future<Output = ()>) {
+        let mut shutdown = pin!(shutdown);
+        tracing::info!(queue = %self.worker.queue.hashed(), "queue worker started");
+        loop {
+            tokio::select! {
+                () = &mut shutdown => break,
+                () = self.step() => {}
+            }
+        }
+        self.drain().await;
+        tracing::info!(queue = %self.worker.queue.hashed(), "queue worker stopped");
+    }
+
+    /// Whatever comes next. Dropped, it has taken nothing: what it waits for is kept here.
+    pub(super) async fn step(&mut self) {
+        self.begin_turn();
+        let bell = Arc::clone(&self.bell);
+        let (look, tend) = (self.next_look(), self.next_tend());
+        tokio::select! {
+            answer = under_way(&mut self.turn) => {
+                self.turn = None;
+                self.answered(answer);
+            }
+            Some(ended) = self.runs.join_next() => self.ended(ended).await,
+            renewed = under_way(&mut self.renewal) => {
+                self.renewal = None;
+                self.renewed(renewed);
+            }
+            () = bell.notified() => {
+                (self.listed, self.told) = (false, true);
+                self.look = Some(Instant::now());
+            }
+            () = at(look) => self.look = Some(Instant::now()),
+            () = at(tend) => self.tend(),
+        }
+    }
+
+    fn room(&self) -> usize {
+        if self.stopping { 0 } else { self.worker.concurrency.saturating_sub(self.running.len()) }
+    }
+
+    /// Not while there is no room, nor while a turn is under way: what would be looked for could not be started.
+    fn next_look(&self) -> Option<Instant> {
+        let free = self.turn.is_none() && self.room() > 0;
+        self.look.filter(|at| free && *at > Instant::now())
+    }
+
+    fn next_tend(&self) -> Option<Instant> {
+        (!self.running.is_empty() && self.renewal.is_none()).then_some(self.tend)
+    }
+
+    fn begin_turn(&mut self) {
+        let due = self.look.is_some_and(|at| at <= Instant::now()) && self.room() > 0;
+        if self.turn.is_some() || (self.ends.is_empty() && !due) {
+            return;
+        }
+        let turn = self.next_turn();
+        (self.look, self.told) = (None, false);
+        self.turn = Some(Box::pin(answer_to(self.worker.store.clone(), turn)));
+    }
+
+    pub(super) fn next_turn(&mut self) -> Turn {
+        let QueueWorker { store, queue, lease, limits, graves, .. } = &self.worker;
+        self.number += 1;
+        let ends = self.ends.drain(..self.ends.len().min(MOST_RUNS)).collect();
+        Turn {
+            queue: queue.clone(),
+            node: store.node().clone(),
+            worker: Arc::clone(&self.id),
+            number: self.number,
+            want: self.room().min(MOST_RUNS),
+            lease: *lease,
+            limits: *limits,
+            idle: if self.stopping { Duration::ZERO } else { IDLE },
+            listed: self.listed,
+            graves: *graves,
+            ends,
+        }
+    }
+
+    pub(super) fn answered(&mut self, (turn, answer, since): Answer) {
+        let Turn { ends, number, want, .. } = turn;
+        for (end, _) in ends.iter().zip(&answer.stood).filter(|(_, stood)| !**stood) {
+            tracing::warn!(task = ?end.run.id, "a run was over before it ended: it had been lost");
+        }
+        // It may have been woken since: then it looks again, and says so.
+        self.listed = answer.listed && !self.told;
+        let (now, full) = (Instant::now(), answer.runs.len() >= want);
+        let by: Arc<str> = format!("{}.{}", self.id, number).into();
+        for run in answer.runs {
+            self.start(run, &by, since + self.worker.lease);
+        }
+        if !self.told {
+            let wait = answer.wait.map_or(BEAT, |wait| wait.min(BEAT));
+            // It has all it wanted: there may be more.
+            self.look = Some(if full { now } else { now + wait });
+        }
+    }
+
+    fn start(&mut self, run: Started, by: &Arc<str>, until: Instant) {
+        let Started { id, attempt, record } = run;
+        let (token, bytes) = (RunToken { id, by: Arc::clone(by) }, record.len() as u64);
+        // What is of another layout is left as one that can't be read.
+        let record = Record::read(&record).unwrap_or_else(|| Record {
+            pushed_us: 0,
+            again: true,
+            max_attempts: 1,
+            unique: None,
+            payload: record,
+        });
+        let late = self.stopping || Instant::now() >= until;
+        let unique = record.unique;
+        if late {
+            let verdict = EndAs::Back { delay: Duration::ZERO };
+            self.ends.push(End { run: token, bytes, unique, verdict });
+            return;
+        }
+        let (max_attempts, pushed_us) = (record.max_attempts, record.pushed_us);
+        let facts = Facts { id: token.id.clone(), attempt, max_attempts, pushed_us };
+        let work = self::run(
+            Arc::clone(&self.worker.handler),
+            Raw { facts, payload: record.payload },
+            self.worker.longest,
+        );
+        // One of its own that it has lost may still be here.
+        self.cancel(&token);
+        let run = token.clone();
+        let abort = self.runs.spawn(async move { (run, work.await) });
+        if self.running.is_empty() {
+            self.tend = Instant::now() + self.worker.lease / 3;
+        }
+        let running = Running { token, abort, attempt, max_attempts, bytes, unique, until };
+        self.running.insert(running.token.id.clone(), running);
+    }
+
+    /// A run has ended, and perhaps others with it: they go together.
+    async fn ended(&mut self, first: Result<(RunToken, Ran), JoinError>) {
+        self.note(first);
+        if !self.running.is_empty() && self.turn.is_none() {
+            tokio::task::yield_now().await;
+        }
+        while let Some(ended) = self.runs.try_join_next() {
+            self.note(ended);
+        }
+    }
+
+    pub(super) fn note(&mut self, ended: Result<(RunToken, Ran), JoinError>) {
+        // One that was cancelled is not this worker's any more, or is handed back.
+        let Ok((token, ran)) = ended else { return };
+        let id = token.id.clone();
+        if self.running.get(&id).is_none_or(|running| running.token != token) {
+            return;
+        }
+        let Some(running) = self.running.remove(&id) else { return };
+        let Running { token, attempt, max_attempts, bytes, unique, .. } = running;
+        if let Err((fault, why)) = &ran {
+            tracing::warn!(task = ?id, attempt, %fault, reason = why.reason(), "a task failed");
+        }
+        let verdict = judge(ran, attempt, max_attempts, self.worker.backoff);
+        self.ends.push(End { run: token, bytes, unique, verdict });
+    }
+}
+
+/// Asks until it is answered: under its number, a turn happens once.
+pub(super) async fn answer_to(store: Store, turn: Turn) -> Answer {
+    let (since, mut pause) = (Instant::now(), PAUSES.0);
+    loop {
+        match store.backend().turn(turn.clone()).await {
+            Ok(answer) => return (turn, answer, since),
+            Err(error) => tracing::debug!(%error, "a turn was not answered"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSES.1);
+    }
+}
+
+pub(super) async fn under_way<T>(work: &mut Option<BoxFuture<'static, T>>) -> T {
+    match work {
+        Some(work) => work.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,61 @@
+//! How a worker stops.
+
+use std::{pin::pin, time::Duration};
+
+use super::rounds::{Rounds, Running, answer_to, under_way};
+use crate::store::{End, EndAs};
+
+/// How long the last turn of a worker that stops may take.
+const LAST: Duration = Duration::from_secs(2);
+
+impl Rounds {
+    pub(super) async fn drain(&mut self) {
+        self.stopping = true;
+        let mut deadline = pin!(tokio::time::sleep(self.worker.drain));
+        loop {
+            if self.running.is_empty() && self.turn.is_none() && self.ends.is_empty() {
+                break;
+            }
+            tokio::select! {
+                () = &mut deadline => break,
+                () = self.step() => {}
+            }
+        }
+        let last = async {
+            self.hand_back().await;
+            // Also to be among the idle ones no more.
+            loop {
+                let turn = self.next_turn();
+                let answer = answer_to(self.worker.store.clone(), turn).await;
+                self.answered(answer);
+                if self.ends.is_empty() {
+                    return;
+                }
+            }
+        };
+        if tokio::time::timeout(LAST, last).await.is_err() {
+            tracing::warn!(
+                left = self.ends.len(),
+                "the queue worker could not hand back its tasks"
+            );
+        }
+    }
+
+    /// What has not ended in time goes back, uncharged. It is over when it has been dropped, not before.
+    async fn hand_back(&mut self) {
+        if self.turn.is_some() {
+            let answer = under_way(&mut self.turn).await;
+            self.turn = None;
+            self.answered(answer);
+        }
+        self.runs.abort_all();
+        while let Some(ended) = self.runs.join_next().await {
+            self.note(ended);
+        }
+        for (_, run) in self.running.drain() {
+            let verdict = EndAs::Back { delay: Duration::ZERO };
+            let Running { token, bytes, unique, .. } = run;
+            self.ends.push(End { run: token, bytes, unique, verdict });
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! The id of a task.
+
+use std::{fmt, sync::Arc};
+
+use crate::key::Hashed;
+
+/// Length of the text of a [`TaskId`].
+const ID: usize = 22;
+
+/// The id of a task: 128 bits, of which 122 are random, as 22 letters of `A-Z a-z 0-9 - _`.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TaskId(Arc<str>);
+
+impl TaskId {
+    pub(crate) fn new() -> Self {
+        const LETTERS: &[u8; 64] =
+            b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        let mut bits = uuid::Uuid::new_v4().as_u128();
+        let mut text = [b'A'; ID];
+        for letter in &mut text {
+            *letter = LETTERS[usize::try_from(bits & 63).unwrap_or(0)];
+            bits >>= 6;
+        }
+        Self(String::from_utf8_lossy(&text).into())
+    }
+
+    /// Reads an id; `None` if the text can't be one.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+        (text.len() == ID && text.bytes().all(plain)).then(|| Self(text.into()))
+    }
+
+    /// The id as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TaskId({})", Hashed(&self.0))
+    }
+}

@@ -1,0 +1,123 @@
+//! What is kept of a task, as text.
+
+use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+
+use super::Push;
+
+/// Entries of a task's history that are kept: the last ones.
+pub(crate) const HISTORY: usize = 8;
+
+/// Longest reason in bytes that is kept of a failure.
+pub(crate) const REASON: usize = 200;
+
+/// What went wrong with an attempt of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TaskFault {
+    /// The handler answered with an error.
+    Failed,
+    /// The handler panicked.
+    Panicked,
+    /// Its worker ended, or stood still, for longer than the lease.
+    Crashed,
+    /// The payload could not be read as what the worker expects.
+    Undecodable,
+}
+
+impl TaskFault {
+    pub(crate) fn letter(self) -> &'static str {
+        match self {
+            Self::Failed => "f",
+            Self::Panicked => "p",
+            Self::Crashed => "c",
+            Self::Undecodable => "u",
+        }
+    }
+
+    pub(crate) fn of(letter: &str) -> Option<Self> {
+        let all = [Self::Failed, Self::Panicked, Self::Crashed, Self::Undecodable];
+        all.into_iter().find(|fault| fault.letter() == letter)
+    }
+}
+
+impl fmt::Display for TaskFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Failed => "failed",
+            Self::Panicked => "panicked",
+            Self::Crashed => "crashed",
+            Self::Undecodable => "undecodable",
+        })
+    }
+}
+
+/// What is kept of a task as one text: `<pushed us> <again> <max attempts> <unique>\n<payload>`. The first
+/// part is the store's.
+pub(crate) struct Record {
+    pub(crate) pushed_us: u64,
+    pub(crate) again: bool,
+    pub(crate) max_attempts: u32,
+    pub(crate) unique: Option<Arc<str>>,
+    pub(crate) payload: Bytes,
+}
+
+impl Record {
+    /// The part of it that the store does not write.
+    pub(crate) fn rest(push: &Push) -> Vec<u8> {
+        let unique = push.unique.as_ref().filter(|unique| unique.window.is_none());
+        let unique = unique.map_or("", |unique| unique.name.as_str());
+        let head = format!(" {} {} {unique}\n", u8::from(push.again), push.max_attempts);
+        let mut rest = Vec::with_capacity(head.len() + push.payload.len());
+        rest.extend_from_slice(head.as_bytes());
+        rest.extend_from_slice(&push.payload);
+        rest
+    }
+
+    pub(crate) fn read(text: &Bytes) -> Option<Self> {
+        let line = text.iter().position(|b| *b == b'\n')?;
+        let mut words = std::str::from_utf8(&text[..line]).ok()?.split(' ');
+        let mut next = || words.next();
+        Some(Self {
+            pushed_us: next()?.parse().ok()?,
+            again: next()? == "1",
+            max_attempts: next()?.parse().ok()?,
+            unique: Some(next()?).filter(|name| !name.is_empty()).map(Into::into),
+            payload: text.slice(line + 1..),
+        })
+    }
+}
+
+/// One attempt that went wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Past {
+    pub(crate) at_us: u64,
+    pub(crate) fault: TaskFault,
+    pub(crate) reason: String,
+}
+
+/// What is kept beside the record once an attempt has gone wrong: `<attempts> <crashes>\n`, and a line for
+/// each of the last ones.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Meta {
+    pub(crate) attempts: u32,
+    pub(crate) crashes: u32,
+    pub(crate) history: Vec<Past>,
+}
+
+impl Meta {
+    pub(crate) fn read(text: &str) -> Self {
+        let mut lines = text.split('\n');
+        let mut counts =
+            lines.next().unwrap_or_default().split(' ').map(|n| n.parse().unwrap_or(0));
+        let (attempts, crashes) = (counts.next().unwrap_or(0), counts.next().unwrap_or(0));
+        let past = |line: &str| {
+            let mut words = line.splitn(3, ' ');
+            let at_us = words.next()?.parse().ok()?;
+            let fault = TaskFault::of(words.next()?)?;
+            Some(Past { at_us, fault, reason: words.next().unwrap_or_default().to_owned() })
+        };
+        Self { attempts, crashes, history: lines.filter_map(past).collect() }
+    }
+}

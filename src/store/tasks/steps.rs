@@ -1,0 +1,43 @@
+//! The steps.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{
+    DeadPage, Purge, Push, PushedAs, QueueStats, RunToken, TaskId, TaskState, TaskView, Turn,
+    Turned,
+};
+use crate::{key::Key, store::backend::Step};
+
+/// Most tasks that one step starts, ends or renews.
+pub(crate) const MOST: usize = 100;
+
+/// The steps. Those that a lost reply would leave in doubt are idempotent: a turn by its number, renewal by what
+/// it does; a push is sent again under a number of its own, but each call is another push, with an id of its own.
+pub(crate) trait Tasks {
+    fn push_task(&self, call: Push) -> Step<'_, PushedAs>;
+    fn turn(&self, call: Turn) -> Step<'_, Turned>;
+    /// Whether each run is still its owner's; at most [`MOST`].
+    fn renew_runs(&self, queue: Key, runs: Vec<RunToken>, lease: Duration) -> Step<'_, Vec<bool>>;
+    fn task(&self, queue: Key, id: TaskId) -> Step<'_, Option<TaskView>>;
+    fn task_payload(&self, queue: Key, id: TaskId) -> Step<'_, Option<Bytes>>;
+    /// Where it was found; it is gone if it waited. NOT idempotent, nor are those below.
+    fn cancel_task(&self, queue: Key, id: TaskId) -> Step<'_, Option<TaskState>>;
+    /// The next of them behind this one, the oldest first.
+    fn dead_tasks(&self, queue: Key, after: u64, most: usize) -> Step<'_, DeadPage>;
+    /// Puts a dead letter at the tail; false if it is none.
+    fn redrive_task(&self, queue: Key, id: TaskId) -> Step<'_, bool>;
+    /// Puts the oldest dead letters at the tail, the first one after `first`, each by `spacing` later; how many.
+    fn redrive_tasks(
+        &self,
+        queue: Key,
+        most: usize,
+        first: Duration,
+        spacing: Duration,
+    ) -> Step<'_, usize>;
+    /// Throws away at most [`MOST`]; how many.
+    fn purge_tasks(&self, queue: Key, what: Purge) -> Step<'_, usize>;
+    fn pause_tasks(&self, queue: Key, pause: bool) -> Step<'_, ()>;
+    fn task_stats(&self, queue: Key) -> Step<'_, QueueStats>;
+}

@@ -1,0 +1,126 @@
+//! A worker's turn: the runs that it ends and those that it starts.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+
+use super::{TaskFault, TaskId};
+use crate::{key::Key, store::backend::Node};
+
+/// One run of a task: who owns it while it runs.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct RunToken {
+    pub(crate) id: TaskId,
+    /// `<worker>.<turn>`: no two runs of a task have the same.
+    pub(crate) by: Arc<str>,
+}
+
+impl RunToken {
+    /// The member of `zl`.
+    pub(crate) fn member(&self) -> String {
+        [self.id.as_str(), &self.by].concat()
+    }
+}
+
+impl fmt::Debug for RunToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RunToken({:?})", self.id)
+    }
+}
+
+/// `tasks_turn.lua`.
+#[derive(Debug, Clone)]
+pub(crate) struct Turn {
+    pub(crate) queue: Key,
+    pub(crate) node: Node,
+    /// The worker: random, 16 hex digits.
+    pub(crate) worker: Arc<str>,
+    /// Counts the worker's turns. One that is sent again has the same number, and the same answer.
+    pub(crate) number: u64,
+    /// Runs that it would start at once.
+    pub(crate) want: usize,
+    pub(crate) lease: Duration,
+    pub(crate) limits: Limits,
+    /// How long it may be idle without another turn; zero: it is not to be woken.
+    pub(crate) idle: Duration,
+    /// It stands among the idle ones, and has not been woken since.
+    pub(crate) listed: bool,
+    pub(crate) graves: Graves,
+    pub(crate) ends: Vec<End>,
+}
+
+/// What binds all workers of a queue together.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Limits {
+    /// Runs at once; 0 = any number.
+    pub(crate) running: u64,
+    /// Between two starts, in us; 0 = no limit.
+    pub(crate) interval_us: u64,
+    /// Starts that may come at once.
+    pub(crate) burst: u64,
+}
+
+/// What becomes of dead letters, and when a task is one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Graves {
+    pub(crate) keep: Duration,
+    pub(crate) most: u64,
+    /// Crashes after which a task is dead.
+    pub(crate) crashes: u32,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone)]
+pub(crate) struct End {
+    pub(crate) run: RunToken,
+    /// Length of the record, which the queue's bytes are counted by.
+    pub(crate) bytes: u64,
+    /// The unique key to be given up, if it is kept as long as the task.
+    pub(crate) unique: Option<Arc<str>>,
+    pub(crate) verdict: EndAs,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum EndAs {
+    Done,
+    Retry {
+        delay: Duration,
+        fault: TaskFault,
+        reason: String,
+    },
+    Dead {
+        fault: TaskFault,
+        reason: String,
+    },
+    /// Not started, or not to be blamed: no attempt is charged, and it is first again.
+    Back {
+        delay: Duration,
+    },
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Turned {
+    /// Whether each end stands; if not, the run had been lost.
+    pub(crate) stood: Vec<bool>,
+    pub(crate) runs: Vec<Started>,
+    /// When to look again; `None` = when told.
+    pub(crate) wait: Option<Duration>,
+    /// It stands among the idle ones now.
+    pub(crate) listed: bool,
+}
+
+/// A run that has begun.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Started {
+    pub(crate) id: TaskId,
+    /// From 1.
+    pub(crate) attempt: u32,
+    pub(crate) record: Bytes,
+}
+
+impl fmt::Debug for Started {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The record is the user's.
+        f.debug_tuple("Started").field(&self.id).field(&self.attempt).finish()
+    }
+}

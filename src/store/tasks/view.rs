@@ -1,0 +1,80 @@
+//! What is told of tasks and queues.
+
+use std::time::Duration;
+
+use super::{Meta, TaskId};
+
+/// Where a task is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TaskState {
+    /// It waits to be run, or for its time.
+    Waiting,
+    /// A worker runs it, or has died with it a moment ago.
+    Running,
+    /// It was given up, and is kept for somebody to look at.
+    Dead,
+}
+
+/// What is told of a task; never its payload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TaskView {
+    pub(crate) id: TaskId,
+    pub(crate) state: TaskState,
+    /// Until it is due; zero if it is.
+    pub(crate) due: Duration,
+    pub(crate) pushed_us: u64,
+    /// Of the payload.
+    pub(crate) bytes: u64,
+    pub(crate) meta: Meta,
+}
+
+/// A page of dead letters, and where the next one starts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct DeadPage {
+    pub(crate) letters: Vec<TaskView>,
+    pub(crate) next: Option<u64>,
+}
+
+/// What is thrown away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purge {
+    Waiting,
+    Dead,
+}
+
+/// Numbers of a queue.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueueStats {
+    /// Tasks that wait, those included that are not due yet.
+    pub waiting: u64,
+    /// Of those, the ones that are due.
+    pub due: u64,
+    /// Tasks that run.
+    pub running: u64,
+    /// Dead letters that are kept.
+    pub dead_letters: u64,
+    /// Bytes of the tasks that wait or run, with what is kept beside each payload.
+    pub bytes: u64,
+    /// Tasks that were ever pushed.
+    pub pushed: u64,
+    /// Tasks that have ended well.
+    pub done: u64,
+    /// Attempts that ended with an error, or could not be read.
+    pub failed: u64,
+    /// Attempts that panicked.
+    pub panicked: u64,
+    /// Attempts whose worker died, or stood still for longer than its lease.
+    pub crashed: u64,
+    /// Tasks that became dead letters.
+    pub dead: u64,
+    /// Dead letters that were thrown away: for their age, because there were too many, or by a purge.
+    pub trimmed: u64,
+    /// Tasks that were cancelled, or purged while they waited.
+    pub cancelled: u64,
+    /// Tasks whose record had vanished from the store when they were to be run.
+    pub lost: u64,
+    /// It starts nothing until it is resumed.
+    pub paused: bool,
+}

@@ -1,0 +1,196 @@
+//! Keys of waiting requests that somebody has taken away, and what is left when all has ended.
+
+use std::time::Duration;
+
+use super::{
+    redis_only::lasting,
+    rig::{LONG, Rig, SHORT, deferred, key, neighbours, settled, stranger, visit},
+};
+use crate::{
+    Key,
+    store::backend::{
+        Direct, Enqueue, Enqueued, JobId, JobPolicy, JobState, Merge, OnFailure, Verdict, Wins,
+    },
+};
+
+fn late(key: &Key, delay: Duration, deadline: Option<Duration>) -> Enqueue {
+    let call = deferred(key);
+    Enqueue { policy: JobPolicy { delay, deadline, ..call.policy }, ..call }
+}
+
+async fn stored(rig: &Rig, call: Enqueue) -> JobId {
+    let id = call.id.clone();
+    let stored = rig.enqueue(call).await;
+    assert!(matches!(stored, Enqueued::Stored { .. }), "{stored:?}");
+    id
+}
+
+async fn vanishes(rig: &Rig, key: &Key, name: &str) {
+    let name = format!("{{{}}}:{name}", key.shard());
+    assert_eq!(rig.server().raw::<i64>("DEL", &name, &[]).await, 1, "{name}");
+}
+
+/// Number and bytes of the jobs of the key's shard.
+async fn counted(rig: &Rig, key: &Key) -> Vec<String> {
+    let facts = format!("{{{}}}:f", key.shard());
+    rig.server().raw("HMGET", &facts, &["jobs", "bytes"]).await
+}
+
+/// What is left, of what does not last by design.
+async fn left(rig: &Rig) -> Vec<String> {
+    let mut names = rig.server().names().await;
+    names.retain(|name| !lasting(name));
+    names
+}
+
+#[tokio::test]
+async fn a_late_job_whose_facts_vanished_is_forgotten() {
+    let rig = Rig::redis().await;
+    let key = key();
+    let id = stored(&rig, late(&key, SHORT, Some(LONG))).await;
+    vanishes(&rig, &key, &format!("j:{id}")).await;
+    rig.pass(SHORT).await;
+    rig.due(key.shard(), 10).await;
+    rig.pass(LONG).await;
+    rig.due(key.shard(), 10).await;
+    assert_eq!(counted(&rig, &key).await, ["0", "0"]);
+    assert_eq!(left(&rig).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_late_job_that_no_index_knows_can_be_cancelled() {
+    let rig = Rig::redis().await;
+    let key = key();
+    for index in ["late", "lates"] {
+        let id = stored(&rig, late(&key, SHORT, Some(LONG))).await;
+        vanishes(&rig, &key, index).await;
+        rig.pass(SHORT).await;
+        rig.due(key.shard(), 10).await;
+        assert_eq!(rig.cancel(&id).await, Some(JobState::Cancelled), "{index}");
+        assert_eq!(counted(&rig, &key).await, ["0", "0"], "{index}");
+    }
+    rig.pass(LONG).await;
+    assert_eq!(left(&rig).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_job_of_a_lost_line_can_be_cancelled() {
+    let rig = Rig::redis().await;
+    let (key, a) = (key(), stranger());
+    rig.hold(&key, &a).await;
+    let ids = [rig.put_off(&key).await, rig.put_off(&key).await];
+    vanishes(&rig, &key, &format!("g:{key}")).await;
+    for id in ids {
+        assert_eq!(rig.cancel(&id).await, Some(JobState::Cancelled));
+    }
+    assert_eq!(counted(&rig, &key).await, ["0", "0"]);
+    rig.pass(LONG).await;
+    assert_eq!(left(&rig).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_lost_line_merges_nothing_into_what_is_lost() {
+    let rig = Rig::redis().await;
+    let key = key();
+    let call = || {
+        let merge = Some(Merge { group: "0f".into(), wins: Wins::First });
+        Enqueue { merge, ..deferred(&key) }
+    };
+    stored(&rig, call()).await;
+    vanishes(&rig, &key, &format!("g:{key}")).await;
+    let id = stored(&rig, call()).await;
+    assert_eq!(rig.start(&key, &id, &stranger()).await, 1);
+}
+
+#[tokio::test]
+async fn a_deadline_that_no_index_knows_is_looked_at_when_it_runs() {
+    let rig = Rig::redis().await;
+    let key = key();
+    let id = stored(&rig, late(&key, Duration::ZERO, Some(SHORT))).await;
+    vanishes(&rig, &key, "exp").await;
+    rig.pass(SHORT).await;
+    rig.due(key.shard(), 10).await;
+    assert_eq!(rig.state(&id).await, Some(JobState::Queued));
+    rig.claim(visit(&key, &id, &stranger())).await;
+    assert_eq!(rig.state(&id).await, Some(JobState::Expired));
+}
+
+#[tokio::test]
+async fn late_jobs_outlive_the_shards_counters() {
+    let rig = Rig::redis().await;
+    let (key, run) = (key(), stranger());
+    rig.worker().await;
+    let id = stored(&rig, late(&key, SHORT, None)).await;
+    vanishes(&rig, &key, "f").await;
+    rig.pass(SHORT).await;
+    rig.due(key.shard(), 10).await;
+    assert_eq!(rig.start(&key, &id, &run).await, 1);
+    assert!(rig.finish(&key, &id, &run).await);
+    assert_eq!(counted(&rig, &key).await, ["0", "0"], "never below");
+}
+
+#[tokio::test]
+async fn the_server_forgets_the_scripts() {
+    let rig = Rig::redis().await;
+    let [key, other] = neighbours::<2>();
+    let id = stored(&rig, late(&key, SHORT, None)).await;
+    rig.server().forget_scripts().await;
+    let again = stored(&rig, late(&other, SHORT, None)).await;
+    rig.server().forget_scripts().await;
+    assert_eq!(rig.cancel(&again).await, Some(JobState::Cancelled));
+    rig.pass(SHORT).await;
+    rig.server().forget_scripts().await;
+    assert_eq!(rig.due(key.shard(), 10).await.names, std::slice::from_ref(&key));
+    assert_eq!(rig.heads(&[key]).await, [Some(id)]);
+}
+
+/// Everything at once: whatever is there afterwards has an end of its own, and nobody has to come for it.
+#[tokio::test]
+async fn nothing_is_left_of_those_that_waited() {
+    let rig = Rig::redis().await;
+    let (key, run) = (key(), stranger());
+    rig.worker().await;
+    let merge = |wins| Some(Merge { group: "0f".into(), wins });
+    let record = Some(("idem".into(), "print".into(), LONG));
+    // Superseded, merged, expired in line and late, cancelled late, tried again while others pass.
+    stored(&rig, Enqueue { merge: merge(Wins::Last), ..late(&key, LONG, Some(LONG)) }).await;
+    let last = stored(&rig, Enqueue { merge: merge(Wins::Last), record, ..deferred(&key) }).await;
+    let merged = Enqueue { merge: merge(Wins::First), ..deferred(&key) };
+    assert_eq!(rig.enqueue(merged).await, Enqueued::Merged(last.clone()));
+    stored(&rig, late(&key, Duration::ZERO, Some(SHORT))).await;
+    stored(&rig, late(&key, LONG, Some(SHORT))).await;
+    let cancelled = stored(&rig, late(&key, LONG, None)).await;
+    rig.cancel(&cancelled).await;
+    let mut skips = late(&key, SHORT, Some(LONG));
+    skips.policy.on_failure = OnFailure::Skip;
+    let skips = stored(&rig, skips).await;
+    let direct = Direct {
+        key: key.clone(),
+        record: "other".into(),
+        id: JobId::new(&key),
+        owner: String::new(),
+        life: LONG,
+    };
+    rig.backend().begin_direct(direct.clone()).await.unwrap();
+    rig.pass(SHORT).await;
+    rig.due(key.shard(), 10).await;
+    rig.start(&key, &last, &run).await;
+    rig.finish(&key, &last, &run).await;
+    let run = stranger();
+    rig.start(&key, &skips, &run).await;
+    let retry = Verdict::Retry { delay: SHORT, reason: "status 503" };
+    assert!(rig.settle(settled(&key, &skips, &run, retry)).await);
+    rig.pass(SHORT).await;
+    rig.due(key.shard(), 10).await;
+    let run = stranger();
+    assert_eq!(rig.start(&key, &skips, &run).await, 2);
+    rig.finish(&key, &skips, &run).await;
+    rig.backend().end_direct(direct, Some("answer".into())).await.unwrap();
+    assert_eq!(counted(&rig, &key).await, ["0", "0"]);
+    for name in rig.server().names().await.iter().filter(|name| !lasting(name)) {
+        let ttl: i64 = rig.server().raw("PTTL", name, &[]).await;
+        assert!(ttl > 0, "{name} has no end");
+    }
+    rig.pass(LONG * 200).await;
+    assert_eq!(left(&rig).await, [""; 0]);
+}

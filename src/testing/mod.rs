@@ -1,0 +1,146 @@
+//! For tests of applications: make a request be deferred, let time pass, run what is due.
+//!
+//! A [`TestKit`] is an embedded store whose clock stands still until it is told to go on. Give its store to
+//! the application, and its [`worker`](TestKit::worker) the application's routes; nothing runs by itself.
+//! The same names are in `lockgate_axum::testing` and `lockgate_actix_web::testing`, with their feature
+//! `test-kit`.
+//!
+//! ```
+//! # mod lockgate_axum { pub use lockgate::testing; pub use lockgate::*; }
+//! # use lockgate::{defer::{Answer, DeferWorker, Ran, Replayer}, gate::{Head, Replay}};
+//! use std::time::Duration;
+//!
+//! use lockgate::{Key, testing::TestKit};
+//!
+//! # async fn example(routes: impl Replayer) -> Result<(), lockgate::Error> {
+//! let kit = TestKit::new();
+//! // In axum: `app.layer(Extension(kit.store().clone()))`; in actix-web: `.app_data(Data::new(..))`.
+//! let mut worker = kit.worker(DeferWorker::on(kit.store(), routes)).await?;
+//!
+//! // Somebody else works on order 7: a refund of it is answered with 202.
+//! let somebody = kit.hold(Key::path_param("id", "7")).await?;
+//! // ... send the request to the application, and look at its answer ...
+//! assert!(worker.run_due().await?.is_empty(), "it has to wait");
+//! drop(somebody);
+//! for run in worker.run_due().await? {
+//!     println!("{} {} -> {:?}", run.method, run.target, run.status);
+//! }
+//!
+//! // Or: every resource is busy, whatever is asked for.
+//! kit.pretend_busy(true);
+//! // What has failed is tried again when its time has come.
+//! kit.advance(Duration::from_secs(60));
+//! let again = worker.run_due().await?;
+//! # Ok(()) }
+//! ```
+
+use std::{fmt, sync::Arc, time::Duration};
+
+pub use crate::defer::RanJob;
+use crate::{
+    clock::Clock,
+    defer::{DeferWorker, Stepper},
+    error::{Error, ErrorKind},
+    key::Key,
+    lock::{LockGuard, NotAcquired},
+    store::{Memory, Store},
+};
+
+/// A store for one test, and the hands that move it.
+#[derive(Clone)]
+pub struct TestKit {
+    store: Store,
+    memory: Arc<Memory>,
+    clock: Clock,
+}
+
+impl TestKit {
+    /// An empty embedded store whose clock stands still.
+    #[must_use]
+    pub fn new() -> Self {
+        let clock = Clock::manual();
+        let memory = Arc::new(Memory::new(clock.clone()));
+        Self { store: Store::on(Arc::clone(&memory) as _), memory, clock }
+    }
+
+    /// The store, for the application. Its clones are the same one.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Lets time pass in the store: delays, backoffs, deadlines, quotas and leases. Timers of the
+    /// application itself are tokio's, and are moved by `tokio::time`.
+    pub fn advance(&self, by: Duration) {
+        self.clock.advance(by);
+    }
+
+    /// Holds the lock of a resource, as a request does that takes long: until the guard is dropped (or the
+    /// clock has been moved by a day), others that need it are refused, wait or are deferred. [`Key::path_param`] is the key of a
+    /// `LockLayer::by_path_param`.
+    ///
+    /// # Errors
+    ///
+    /// If it is held already.
+    pub async fn hold(&self, key: impl Into<Key>) -> Result<LockGuard, Error> {
+        // Held until it is dropped, unless the clock is moved by a day.
+        let lock = self.store.lock(key).lease(Duration::from_secs(24 * 60 * 60));
+        lock.acquire().await.map_err(|refused| match refused {
+            NotAcquired::Fault(error) => error,
+            other => Error::new(ErrorKind::Config, "hold").with(other.to_string()),
+        })
+    }
+
+    /// From now on every lock is busy for those who ask for it, or as it is. Deferred requests have their
+    /// locks all the same, when they run: so every request behind a `DeferLayer` is answered with 202.
+    pub fn pretend_busy(&self, busy: bool) {
+        self.memory.pretend_busy(busy);
+    }
+
+    /// A worker that runs jobs when it is told to; the `DeferWorker` of an integration is one to give it. To
+    /// the status resource and to layers it is a live worker. Only one of a store hears of work: don't
+    /// spawn another one beside it.
+    ///
+    /// # Errors
+    ///
+    /// None with this store; the type is that of every step.
+    pub async fn worker(&self, worker: impl Into<DeferWorker>) -> Result<TestWorker, Error> {
+        let stepper = Stepper::new(worker.into());
+        stepper.watch().await?;
+        Ok(TestWorker(stepper))
+    }
+}
+
+impl Default for TestKit {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for TestKit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TestKit").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+/// A worker that does nothing by itself.
+pub struct TestWorker(Stepper);
+
+impl TestWorker {
+    /// Runs every job that can run now, to its end and in its order, in the caller's own task. What ran, in
+    /// the order in which it ended: jobs that this made due included, so a retry with a backoff is not
+    /// among it until the clock was [advanced](TestKit::advance).
+    ///
+    /// # Errors
+    ///
+    /// None with this store.
+    pub async fn run_due(&mut self) -> Result<Vec<RanJob>, Error> {
+        self.0.run_due().await
+    }
+}
+
+impl fmt::Debug for TestWorker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TestWorker").finish_non_exhaustive()
+    }
+}

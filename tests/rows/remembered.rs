@@ -1,0 +1,83 @@
+//! `Idempotency-Key` of requests that ran at once, and of those that waited.
+
+use lockgate_tests::{Case, Request, Site, eventually};
+
+use super::{accepted, line_is};
+
+fn keyed(site: &Site, query: &str) -> Request {
+    site.post(&format!("/remembered/7?{query}")).header("idempotency-key", "k")
+}
+
+pub(crate) async fn what_ran_at_once_does_not_run_again(case: Case) {
+    let (site, other) = (case.site().await, case.site().await);
+    let _ = keyed(&site, "tag=one&status=201").body("note").send().await.expect(201);
+    for site in [&site, &other] {
+        let answer = keyed(site, "tag=one&status=201").body("note").send().await;
+        assert_eq!(answer.json()["state"], "done", "{answer:?}");
+        let job = accepted(answer);
+        let document = job.document(site).await;
+        assert_eq!(document["response"]["status"], 201, "{document}");
+        let response = format!("{}/response", job.location);
+        let _ = site.get(&response).send().await.expect(410).problem();
+    }
+    // Whatever keeps it from being stored: it is not to be stored.
+    let long = keyed(&site, "tag=one").body(vec![b'x'; 64 * 1024 + 1]);
+    let _ = accepted(long.send().await);
+    let _ = accepted(keyed(&site, "tag=one").header("cookie", "a=b").send().await);
+    assert_eq!(case.desk.tags(), ["one"]);
+    let _ = site.post("/remembered/7").send().await.expect(200);
+}
+
+pub(crate) async fn what_failed_runs_again(case: Case) {
+    let site = case.site().await;
+    for status in [500, 429, 409] {
+        let answer = keyed(&site, &format!("tag=failed&status={status}")).send().await;
+        let _ = answer.expect(status);
+    }
+    let _ = keyed(&site, "tag=done").send().await.expect(200);
+    let _ = accepted(keyed(&site, "tag=done").send().await);
+    assert_eq!(case.desk.tags(), ["failed", "failed", "failed", "done"]);
+}
+
+pub(crate) async fn a_retry_meanwhile_is_told_that_it_runs(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold_with(keyed(&site, ""), "/remembered/7").await;
+    let answer = keyed(&site, "").send().await;
+    assert_eq!(answer.json()["state"], "running", "{answer:?}");
+    let job = accepted(answer);
+    let _ = hold.let_go().await.expect(200);
+    let document = job.becomes(&site, |document| document["state"] == "done").await;
+    assert_eq!(document["response"]["status"], 200, "{document}");
+}
+
+pub(crate) async fn who_went_away_may_come_again(case: Case) {
+    let site = case.site().await;
+    let leaver = keyed(&site, "gate=leaver").spawn();
+    case.desk.gates.arrived("leaver").await;
+    leaver.disconnect().await;
+    // Until that is noticed it is told to run; and a retry at that very moment is deferred.
+    eventually("it to be forgotten", async || {
+        let answer = keyed(&site, "tag=again").send().await;
+        assert!(matches!(answer.status.as_u16(), 200 | 202), "{answer:?}");
+        case.desk.tags() == ["again"]
+    })
+    .await;
+}
+
+/// One waits for a second, then is deferred; the other has waited from before, and is let in when that
+/// has been accepted.
+pub(crate) async fn what_was_accepted_while_it_waited_is_known(case: Case) {
+    let (site, one, two) = (case.site().await, case.site().await, case.site().await);
+    let hold = site.hold("/orders/7/pay?tag=hold").await;
+    let wait = |site: &Site, seconds: u32| {
+        let sent = site.post("/orders/7/refund?tag=once").header("idempotency-key", "k");
+        sent.header("prefer", &format!("wait={seconds}"))
+    };
+    let patient = wait(&one, 20).spawn();
+    line_is(site.store(), "7", 1).await;
+    let job = accepted(wait(&two, 1).send().await);
+    let _ = hold.let_go().await.expect(200);
+    assert_eq!(accepted(patient.answer().await).id, job.id);
+    let _ = job.done(&site).await;
+    assert_eq!(case.desk.tags(), ["hold", "once"]);
+}

@@ -1,0 +1,33 @@
+//! Routes that are deferred in ways of their own.
+
+use std::time::Duration;
+
+use actix_web::web::{ServiceConfig, resource};
+use lockgate_actix_web::{DeferLayer, LockLayer};
+
+use super::work;
+
+pub(super) fn accepting(config: &mut ServiceConfig) {
+    let mut one = |path: &str, defer: DeferLayer| {
+        let lock = LockLayer::by_path_param("id");
+        config.service(resource(path).to(work).wrap(lock).wrap(defer));
+    };
+    one("/waits/{id}", DeferLayer::new().wait_up_to(Duration::from_secs(15)));
+    one("/async/{id}", DeferLayer::new().respond_async());
+    one("/always/{id}", DeferLayer::new().defer_always().body_limit(16));
+    one("/manned/{id}", DeferLayer::new().require_worker());
+    one("/no-room/{id}", DeferLayer::new().buffer_budget(0));
+    one("/thin/{id}", DeferLayer::new().max_bytes(400));
+    one("/puts/{id}", DeferLayer::new().methods(["PUT"]));
+    one("/first/{id}", DeferLayer::new().first_wins());
+    one("/last/{id}", DeferLayer::new().last_wins());
+    one("/delayed/{id}", DeferLayer::new().delay(Duration::from_secs(1)));
+    one("/brief-lived/{id}", DeferLayer::new().deadline(Duration::from_millis(300)));
+    one("/repeated/{id}", DeferLayer::new().retry_unsafe().max_attempts(2));
+    one("/remembered/{id}", DeferLayer::new().remember_direct());
+    let shared = resource("/always-shared/{id}")
+        .to(work)
+        .wrap(LockLayer::by_path_param("id").permits(2))
+        .wrap(DeferLayer::new().defer_always());
+    config.service(shared);
+}

@@ -1,0 +1,32 @@
+//! Routes that are deferred in ways of their own.
+
+use std::time::Duration;
+
+use axum::{Router, routing::any};
+use lockgate_axum::{DeferLayer, LockLayer};
+
+use super::{Routes, work};
+
+pub(super) fn accepting() -> Routes {
+    let one = |path, defer: DeferLayer| {
+        let lock = LockLayer::by_path_param("id");
+        Router::new().route(path, any(work)).layer(lock).layer(defer)
+    };
+    let shared = Router::new().route("/always-shared/{id}", any(work));
+    shared
+        .layer(LockLayer::by_path_param("id").permits(2))
+        .layer(DeferLayer::new().defer_always())
+        .merge(one("/waits/{id}", DeferLayer::new().wait_up_to(Duration::from_secs(15))))
+        .merge(one("/async/{id}", DeferLayer::new().respond_async()))
+        .merge(one("/always/{id}", DeferLayer::new().defer_always().body_limit(16)))
+        .merge(one("/manned/{id}", DeferLayer::new().require_worker()))
+        .merge(one("/no-room/{id}", DeferLayer::new().buffer_budget(0)))
+        .merge(one("/thin/{id}", DeferLayer::new().max_bytes(400)))
+        .merge(one("/puts/{id}", DeferLayer::new().methods(["PUT"])))
+        .merge(one("/first/{id}", DeferLayer::new().first_wins()))
+        .merge(one("/last/{id}", DeferLayer::new().last_wins()))
+        .merge(one("/delayed/{id}", DeferLayer::new().delay(Duration::from_secs(1))))
+        .merge(one("/brief-lived/{id}", DeferLayer::new().deadline(Duration::from_millis(300))))
+        .merge(one("/repeated/{id}", DeferLayer::new().retry_unsafe().max_attempts(2)))
+        .merge(one("/remembered/{id}", DeferLayer::new().remember_direct()))
+}
