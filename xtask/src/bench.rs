@@ -10,7 +10,7 @@ const BUILT: [&str; 4] = ["--release", "--package", "lockgate-benches", "--ignor
 const PEERS: [&str; 2] = ["--features", "peers"];
 /// The queues are no part of them: each is a feature of its own, so that one that does not build is the only
 /// one missing.
-const QUEUES: [&str; 3] = ["queue-apalis", "queue-bullmq", "queue-tasks"];
+const QUEUES: [&str; 2] = ["queue-apalis", "queue-bullmq"];
 
 /// Its exit code is ours: 0, or 1 for a figure that falls short, or 2 for what was asked wrongly.
 pub(crate) fn run(args: &[&str]) -> ExitCode {

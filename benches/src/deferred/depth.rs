@@ -178,7 +178,8 @@ fn many_resources(stage: &mut Stage) -> Outcome<Vec<Figure>> {
     let part = COUNTED.min(wide / 100);
     let names = script_names(stage)?;
     let mut times = Times::default();
-    let spread = Spread { jobs: wide, rounds, part, watched: part };
+    // Several go together in one call, and a thousandth of the calls is to be some.
+    let spread = Spread { jobs: wide, rounds, part, watched: wide / 50 };
     let large = spread.costs(stage, Some(&mut times))?;
     let slowest = times.print(&names).into_iter().collect();
     table(&[

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use redis::{Cmd, cmd, pipe};
 
-use super::Kind;
+use super::{Kind, tasks};
 use crate::{outcome::Outcome, redis::Server};
 
 /// How many jobs are in which state.
@@ -27,10 +27,7 @@ impl Left {
 pub(crate) fn left(server: &mut Server, kind: Kind) -> Outcome<Left> {
     match kind {
         Kind::Requests | Kind::Busy => requests(server),
-        #[cfg(feature = "queue-tasks")]
-        Kind::Tasks => super::tasks::left(server.port()),
-        #[cfg(not(feature = "queue-tasks"))]
-        Kind::Tasks => Err(format!("{kind} is not in this build").into()),
+        Kind::Tasks => tasks::left(server.port()),
         Kind::BullmqRust | Kind::BullmqNode => counted(
             server,
             &["bull:bench:wait", "bull:bench:delayed", "bull:bench:prioritized"],

@@ -13,7 +13,6 @@ mod requests;
 mod rig;
 mod seen;
 mod setting;
-#[cfg(feature = "queue-tasks")]
 mod tasks;
 
 use std::{fmt, ops::Range, sync::Arc};
@@ -118,7 +117,6 @@ trait Visitor {
 
 fn visit(kind: Kind, visitor: impl Visitor) -> Outcome<()> {
     match kind {
-        #[cfg(feature = "queue-tasks")]
         Kind::Tasks => visitor.meet::<tasks::Tasks>(),
         Kind::Requests | Kind::Busy => visitor.meet::<requests::Requests>(),
         #[cfg(feature = "queue-bullmq")]

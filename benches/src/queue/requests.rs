@@ -34,7 +34,7 @@ const LEASE: Duration = Duration::from_secs(600);
 
 const PLENTY: u64 = 1 << 40;
 
-/// Locks that are acquired at once.
+/// Locks that are acquired or released at once.
 const AT_ONCE: usize = 64;
 
 pub(super) struct Requests {
@@ -139,7 +139,15 @@ impl Queue for Requests {
 
     async fn let_go(&self) -> Outcome<()> {
         let held = std::mem::take(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner));
-        let releases: JoinSet<_> = held.into_iter().map(release).collect();
+        let mut releases = JoinSet::new();
+        for guard in held {
+            if releases.len() == AT_ONCE
+                && let Some(released) = releases.join_next().await
+            {
+                released??;
+            }
+            releases.spawn(release(guard));
+        }
         releases.join_all().await.into_iter().collect()
     }
 
@@ -197,7 +205,11 @@ impl Requests {
         let Ok(response) = app.ready().await?.call(request).await;
         match response.status() {
             StatusCode::ACCEPTED => Ok(()),
-            other => Err(format!("answered {other} instead of 202").into()),
+            other => {
+                let why = to_bytes(response.into_body(), usize::MAX).await?;
+                let why = String::from_utf8_lossy(&why).into_owned();
+                Err(format!("answered {other} instead of 202: {why}").into())
+            }
         }
     }
 }
