@@ -10,6 +10,7 @@
 //! | [`rate_limit`] | so many requests per window and client |
 //! | [`lock`] | one holder per resource, in the order of asking |
 //! | [`defer`] | requests that meet a busy resource are kept, and run later |
+//! | [`queue`] | tasks that are no requests, for now or later |
 //! | [`gate`] | the seam between those three and the frameworks |
 //! | [`middleware`] | the tower driver |
 //!
@@ -18,6 +19,7 @@
 //! # Features
 //!
 //! - `redis` (default): stores beyond one process.
+//! - `http-replay`: `remote`, deferred requests that run in another process.
 //! - `seal`: deferred requests and their responses are sealed at rest ([`Store::sealed_with`](Store)).
 //! - `tower` (default): [`middleware`].
 
@@ -36,7 +38,10 @@ pub mod lock;
 pub mod middleware;
 mod names;
 mod outage;
+pub mod queue;
 pub mod rate_limit;
+#[cfg(feature = "http-replay")]
+pub mod remote;
 mod reply;
 mod seal;
 mod store;
@@ -60,6 +65,6 @@ pub use self::{
         Decision, Lists, Policy, PolicyDecision, Quota, RateFields, RateLimit, RateStatus, Reason,
         Refusal, Requests, Standing,
     },
-    reply::{Fields, Reply},
+    reply::{Fields, Repeated, Reply},
     store::{JobId, JobState, Loss, OnFailure, Store},
 };

@@ -73,7 +73,7 @@ macro_rules! __define_names {
             }
 
             /// Stand in line for at most this long (at most ten minutes) before the busy answer.
-            /// Default: don't. With a `DeferLayer` outside nobody waits: the request is deferred.
+            /// Default: don't. With a `DeferLayer` outside, that says how long.
             #[must_use]
             pub fn wait(self, wait: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.wait(wait) }

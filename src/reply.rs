@@ -3,7 +3,7 @@
 //! actix-web 4 stands on `http` 0.2 and axum on 1.x, so a status code of one is not a status code of
 //! the other. A [`Reply`] is numbers and text; each driver turns it into its own response.
 
-use std::{borrow::Cow, time::Duration};
+use std::{any::Any, borrow::Cow, sync::OnceLock, time::Duration};
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -23,6 +23,31 @@ pub struct Reply {
     pub fields: Fields,
     /// The body; empty for none.
     pub body: Bytes,
+}
+
+/// An answer that is given to many requests: what a driver makes of it is made once, and copied for each.
+#[derive(Debug)]
+pub struct Repeated {
+    reply: Reply,
+    made: OnceLock<Box<dyn Any + Send + Sync>>,
+}
+
+impl Repeated {
+    pub(crate) fn new(reply: Reply) -> Self {
+        Self { reply, made: OnceLock::new() }
+    }
+
+    /// The answer.
+    #[must_use]
+    pub fn reply(&self) -> &Reply {
+        &self.reply
+    }
+
+    /// What the first caller has made of it; `None` if that was another driver, to which it is of another
+    /// type.
+    pub fn made<T: Send + Sync + 'static>(&self, make: impl FnOnce(Reply) -> T) -> Option<&T> {
+        self.made.get_or_init(|| Box::new(make(self.reply.clone()))).downcast_ref()
+    }
 }
 
 /// Problem types of this library (RFC 9457 section 3.1.1). URNs, because they need no server to last.

@@ -12,6 +12,8 @@ const TO_CHOOSE: usize = 3;
 pub(crate) struct Args<P> {
     pub(crate) task: Task<P>,
     pub(crate) pace: Pace,
+    /// Whether it is only to be seen that it runs.
+    pub(crate) quick: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -75,7 +77,7 @@ impl<P: Part> Args<P> {
             return Err(format!("--check needs full windows and at least {TO_JUDGE} rounds"));
         }
         let task = if sweep { Task::Sweep } else { Task::Figures { only, check } };
-        Ok(Self { task, pace })
+        Ok(Self { task, pace, quick })
     }
 }
 

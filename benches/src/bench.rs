@@ -1,6 +1,6 @@
 //! The conductor: one server, and one window at a time.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use crate::{
     args::Pace,
@@ -12,7 +12,7 @@ use crate::{
     process::Process,
     quiet,
     record::{Event, Head},
-    redis::Server,
+    redis::{Counts, Server},
     sent::{Monitor, Senders},
     summary::{Seen, Summary},
 };
@@ -31,8 +31,8 @@ pub(crate) struct Bench {
 
 /// The two ends of a window, as the server counted.
 pub(crate) struct Counted {
-    pub(crate) before: BTreeMap<String, u64>,
-    pub(crate) after: BTreeMap<String, u64>,
+    pub(crate) before: Counts,
+    pub(crate) after: Counts,
 }
 
 impl Bench {
@@ -76,9 +76,9 @@ impl Bench {
         let start = clock::now() + clock::nanos(HEARD + self.pace.warm);
         processes.iter_mut().try_for_each(|process| process.tell(&start.to_string()))?;
         clock::sleep_until(start);
-        let before = self.server.calls()?;
+        let before = self.server.counts()?;
         clock::sleep_until(start + clock::nanos(self.pace.window));
-        let after = self.server.calls()?;
+        let after = self.server.counts()?;
         Ok(Counted { before, after })
     }
 

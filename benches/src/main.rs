@@ -6,10 +6,12 @@
 
 mod args;
 mod bench;
+mod callgrind;
 mod clock;
 mod contest;
 mod contestant;
 mod cores;
+mod deferred;
 mod figure;
 mod holder;
 mod http;
@@ -17,6 +19,7 @@ mod lifeline;
 mod outcome;
 mod plan;
 mod process;
+mod queue;
 mod quiet;
 mod quota;
 mod record;
@@ -35,10 +38,12 @@ use std::{env, process::ExitCode};
 use self::{
     args::{Args, Part, Task},
     bench::Bench,
+    deferred::Stage,
     outcome::Outcome,
 };
 
-const USAGE: &str = "usage: cargo xtask bench locks|http; `--help` after either tells its options";
+const USAGE: &str =
+    "usage: cargo xtask bench locks|http|defer; `--help` after either tells its options";
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -48,9 +53,12 @@ fn main() -> ExitCode {
         ["holder", plan] => holder::main(plan).map(|()| true),
         ["server", plan] => http::server::main(plan).map(|()| true),
         ["limited", plan] => http::limited::main(plan).map(|()| true),
+        ["queue", plan] => queue::main(plan).map(|()| true),
+        ["rig", start] => queue::rig(start).map(|()| true),
         ["load", plan] => http::load::main(plan).map(|()| true),
         ["locks", rest @ ..] => return conduct(rest, locks),
         ["http", "--instructions"] => return conduct(&["--only", "5"], limits),
+        ["defer", rest @ ..] => return conduct(rest, deferral),
         ["http", rest @ ..] => return conduct(rest, limits),
         _ => return refused(USAGE),
     };
@@ -109,6 +117,18 @@ fn limits(args: &Args<quota::Part>) -> Outcome<bool> {
         Task::Figures { only, check } => {
             let figures = quota::run(&mut bench, only)?;
             Ok(report::summary(&figures, &bench) || !check)
+        }
+    }
+}
+
+/// The same of deferral, also of the peers.
+fn deferral(args: &Args<deferred::Part>) -> Outcome<bool> {
+    let mut stage = Stage::start(args.pace, args.quick)?;
+    match &args.task {
+        Task::Sweep => deferred::sweep(&mut stage).map(|()| true),
+        Task::Figures { only, check } => {
+            let figures = deferred::run(&mut stage, only)?;
+            Ok(report::summary(&figures, &stage.bench) || !check)
         }
     }
 }

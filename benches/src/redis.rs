@@ -4,9 +4,9 @@ use std::{
     collections::BTreeMap, env, io, net::TcpListener, process::Command, thread, time::Duration,
 };
 
-use redis::{Client, Connection};
+use redis::{Client, Cmd, Connection, FromRedisValue, Pipeline};
 
-use crate::{clock, outcome::Outcome, process::Process};
+use crate::{clock, outcome::Outcome, process::Process, stats::millis};
 
 /// A small shell ends the server when its own input closes, and so when this process ends, however that
 /// happens. It outlives a Ctrl-C, which reaches everybody at once: a server in the background does too.
@@ -26,6 +26,25 @@ pub(crate) struct Server {
     port: u16,
     control: Connection,
     keeper: Process,
+}
+
+/// What the server has run up to a moment. Commands are counted from outside and inside scripts alike;
+/// subcommands count as their command, and those of the benchmark itself are left out.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Counts {
+    pub(crate) calls: BTreeMap<String, u64>,
+    /// Of each command, the time of those inside scripts being also that of the script.
+    pub(crate) micros: BTreeMap<String, u64>,
+    /// Seconds of a core, of the thread that runs commands.
+    pub(crate) cpu: f64,
+    at: u64,
+}
+
+impl Counts {
+    /// Which part of a core has been used since.
+    pub(crate) fn core_since(&self, before: &Self) -> f64 {
+        (self.cpu - before.cpu) / (millis(self.at - before.at) / 1e3)
+    }
 }
 
 impl Server {
@@ -60,18 +79,23 @@ impl Server {
         Ok(self.info("server")?.remove("redis_version").unwrap_or_default())
     }
 
-    /// How often each command was called, from outside and inside scripts alike; subcommands count as
-    /// their command, and those of the benchmark itself are left out.
-    pub(crate) fn calls(&mut self) -> Outcome<BTreeMap<String, u64>> {
-        let mut calls = BTreeMap::new();
+    /// What it has run since it was started.
+    pub(crate) fn counts(&mut self) -> Outcome<Counts> {
+        let mut counts = Counts::default();
         for (name, told) in self.info("commandstats")? {
             let name = name.trim_start_matches("cmdstat_");
             let name = name.split('|').next().unwrap_or_default().to_lowercase();
             if !OURS.contains(&name.as_str()) {
-                *calls.entry(name).or_default() += count(&told);
+                *counts.calls.entry(name.clone()).or_default() += number(&told, "calls=");
+                *counts.micros.entry(name).or_default() += number(&told, "usec=");
             }
         }
-        Ok(calls)
+        let cpu = self.info("cpu")?;
+        let seconds = |name: &str| cpu.get(name).and_then(|text| text.parse::<f64>().ok());
+        let used = ["used_cpu_user_main_thread", "used_cpu_sys_main_thread"].map(seconds);
+        counts.cpu = used.into_iter().flatten().sum();
+        counts.at = clock::now();
+        Ok(counts)
     }
 
     pub(crate) fn used_memory(&mut self) -> Outcome<u64> {
@@ -99,6 +123,16 @@ impl Server {
         }
     }
 
+    /// One command, which is not timed.
+    pub(crate) fn ask<T: FromRedisValue>(&mut self, command: &Cmd) -> Outcome<T> {
+        Ok(command.query(&mut self.control)?)
+    }
+
+    /// The same of many that go together.
+    pub(crate) fn ask_all<T: FromRedisValue>(&mut self, commands: &Pipeline) -> Outcome<Vec<T>> {
+        Ok(commands.query(&mut self.control)?)
+    }
+
     fn info(&mut self, section: &str) -> Outcome<BTreeMap<String, String>> {
         let text: String = redis::cmd("INFO").arg(section).query(&mut self.control)?;
         let lines = text.lines().filter_map(|line| line.split_once(':'));
@@ -116,10 +150,10 @@ impl Drop for Server {
 /// What the conductor of a run sends.
 pub(crate) const OURS: [&str; 3] = ["flushall", "info", "monitor"];
 
-/// `calls=5,usec=...` is 5.
-fn count(told: &str) -> u64 {
-    let calls = told.split(',').find_map(|part| part.strip_prefix("calls="));
-    calls.and_then(|calls| calls.parse().ok()).unwrap_or(0)
+/// What follows this name in `calls=5,usec=...`.
+fn number(told: &str, name: &str) -> u64 {
+    let number = told.split(',').find_map(|part| part.strip_prefix(name));
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
 fn free_port() -> io::Result<u16> {
@@ -150,8 +184,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_calls() {
-        assert_eq!(count("calls=12,usec=30,usec_per_call=2.50"), 12);
-        assert_eq!(count("usec=30"), 0);
+    fn reads_what_is_told_of_a_command() {
+        let told = "calls=12,usec=30,usec_per_call=2.50";
+        assert_eq!((number(told, "calls="), number(told, "usec=")), (12, 30));
+        assert_eq!(number("usec=30", "calls="), 0);
     }
 }

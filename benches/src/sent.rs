@@ -13,7 +13,11 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use crate::{outcome::Outcome, redis::OURS};
+use crate::{
+    outcome::Outcome,
+    redis::{Counts, OURS},
+    stats::float,
+};
 
 /// For each command: how often it was sent, and how often a script called it.
 #[derive(Debug, Default, Clone, PartialEq)]
@@ -29,16 +33,22 @@ pub(crate) struct Calls {
 }
 
 impl Senders {
-    pub(crate) fn count(
-        &self,
-        before: &BTreeMap<String, u64>,
-        after: &BTreeMap<String, u64>,
-    ) -> Calls {
+    pub(crate) fn count(&self, before: &Counts, after: &Counts) -> Calls {
         let mut calls = Calls::default();
-        for (name, after) in after {
-            let run = after.saturating_sub(before.get(name).copied().unwrap_or(0));
+        for (name, after) in &after.calls {
+            let run = after.saturating_sub(before.calls.get(name).copied().unwrap_or(0));
             calls.run += float(run);
             calls.sent += float(run) * self.share(name);
+        }
+        calls
+    }
+
+    /// All that was seen.
+    pub(crate) fn total(&self) -> Calls {
+        let mut calls = Calls::default();
+        for (sent, inside) in self.0.values() {
+            calls.sent += float(*sent);
+            calls.run += float(sent + inside);
         }
         calls
     }
@@ -65,12 +75,6 @@ impl Senders {
             counts.0 += 1;
         }
     }
-}
-
-/// Exact up to 2^53 calls.
-#[expect(clippy::cast_precision_loss, reason = "counts of calls are far below 2^53")]
-fn float(count: u64) -> f64 {
-    count as f64
 }
 
 /// `+1700000000.1 [0 127.0.0.1:5] "SET" "a"` is sent, `[0 lua] "GET"` is called inside a script.
@@ -114,8 +118,9 @@ impl Monitor {
 mod tests {
     use super::*;
 
-    fn counts(pairs: &[(&str, u64)]) -> BTreeMap<String, u64> {
-        pairs.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
+    fn counts(pairs: &[(&str, u64)]) -> Counts {
+        let calls = pairs.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
+        Counts { calls, ..Counts::default() }
     }
 
     #[test]

@@ -112,6 +112,8 @@ pub(super) enum Stored {
     TooLong,
     /// It had no end that could be known, or is of a kind that has none.
     Stream,
+    /// The client had it: the request was not deferred.
+    RanAtOnce,
 }
 
 impl Stored {
@@ -121,6 +123,7 @@ impl Stored {
             Self::Body => "body",
             Self::TooLong => "too long",
             Self::Stream => "stream",
+            Self::RanAtOnce => "ran at once",
         }
     }
 }

@@ -6,7 +6,9 @@ use sha2::Sha256;
 use crate::{key::hex, store::JobId};
 
 /// Fields that belong to one connection, not to the request (RFC 9110 section 7.6.1), and those that
-/// are made anew when it runs again.
+/// are about this exchange alone: its length, `Expect` (10.1.1), `Prefer` (RFC 7240). Conditions
+/// (`If-Match`) stay, since they are about the resource, and hold or fail when the request runs; so does
+/// `Range`, which means nothing in the methods that are deferred (RFC 9110 section 14.2).
 const NOT_STORED: &[&str] = &[
     "connection",
     "keep-alive",
@@ -18,10 +20,11 @@ const NOT_STORED: &[&str] = &[
     "content-length",
     "expect",
     "prefer",
-    // Words between services of ours, good for one call and for a moment.
-    "lockgate-held",
-    "lockgate-replay",
 ];
+
+/// Fields of ours begin like this: words between services about locks and runs, good for one call and for a
+/// moment.
+const OURS: &str = "lockgate-";
 
 /// Fields that say who the client is. A stored copy would outlive what it was given for.
 const CREDENTIALS: &[&str] = &["authorization", "cookie", "proxy-authorization"];
@@ -44,31 +47,27 @@ const RESPONSE: &[&str] = &[
 /// Header fields in order, repeats kept.
 pub(super) type Headers = Vec<(String, Vec<u8>)>;
 
-/// What is stored of a request; `None` if it carried a credential that may not be kept, since it would
-/// then run as somebody else. Unless it is `known` who it is without it: then the credential is dropped.
-pub(super) fn of_request(headers: &Headers, keep: &[String], known: bool) -> Option<Headers> {
-    let kept = |name: &str| keep.iter().any(|keep| keep == name);
+/// True if it carries a credential that is not kept: without it, it would run as somebody else. Whether the
+/// field is nominated by `Connection` does not count: that must not make a credential vanish.
+pub(super) fn carries_credential(has: impl Fn(&str) -> bool, keep: &[String]) -> bool {
+    CREDENTIALS.iter().any(|name| !keep.iter().any(|keep| keep == name) && has(name))
+}
+
+/// What is stored of a request.
+pub(super) fn of_request(headers: &Headers, keep: &[String]) -> Headers {
     let nominated: Vec<String> = headers
         .iter()
         .filter(|(name, _)| name == "connection")
         .flat_map(|(_, value)| value.split(|&b| b == b','))
         .map(|token| String::from_utf8_lossy(token.trim_ascii()).to_ascii_lowercase())
         .collect();
-    let mut stored = Headers::new();
-    for (name, value) in headers {
-        // Before the nominated ones: naming a credential in `Connection` must not make it vanish.
-        if CREDENTIALS.contains(&name.as_str()) && !kept(name) {
-            if known {
-                continue;
-            }
-            return None;
-        }
-        if nominated.contains(name) || NOT_STORED.contains(&name.as_str()) {
-            continue;
-        }
-        stored.push((name.clone(), value.clone()));
-    }
-    Some(stored)
+    let stays = |name: &String| {
+        let dropped = nominated.contains(name)
+            || NOT_STORED.contains(&name.as_str())
+            || CREDENTIALS.contains(&name.as_str());
+        !name.starts_with(OURS) && (!dropped || keep.contains(name))
+    };
+    headers.iter().filter(|(name, _)| stays(name)).cloned().collect()
 }
 
 /// What is stored of a response, with these fields besides.
@@ -122,23 +121,26 @@ mod tests {
     fn connection_fields_and_those_they_nominate_are_dropped() {
         let sent =
             headers(&[("connection", "close, X-Hop"), ("x-hop", "1"), ("te", "x"), ("a", "b")]);
-        assert_eq!(of_request(&sent, &[], false), Some(headers(&[("a", "b")])));
+        assert_eq!(of_request(&sent, &[]), headers(&[("a", "b")]));
     }
 
     #[test]
-    fn a_credential_is_kept_or_the_request_is_not_stored() {
-        let sent = headers(&[("authorization", "Bearer x")]);
-        assert_eq!(of_request(&sent, &[], false), None);
-        let hidden = headers(&[("connection", "authorization"), ("authorization", "Bearer x")]);
-        assert_eq!(of_request(&hidden, &[], false), None);
-        assert_eq!(of_request(&sent, &["authorization".to_owned()], false), Some(sent));
+    fn what_only_we_may_say_is_dropped() {
+        let sent =
+            headers(&[("lockgate-held", "1;x"), ("idempotency-key", "k"), ("if-match", "x")]);
+        assert_eq!(of_request(&sent, &[]), sent[1..]);
     }
 
     #[test]
-    fn a_credential_is_dropped_if_it_is_known_who_it_is() {
-        let sent = headers(&[("cookie", "a=b"), ("x", "y")]);
-        assert_eq!(of_request(&sent, &[], true), Some(headers(&[("x", "y")])));
-        assert_eq!(of_request(&sent, &["cookie".to_owned()], true), Some(sent));
+    fn a_credential_is_kept_or_missed() {
+        let sent = headers(&[("authorization", "Bearer x"), ("connection", "authorization")]);
+        let has = |name: &str| sent.iter().any(|(sent, _)| sent == name);
+        assert_eq!(of_request(&sent[..1].to_vec(), &[]), []);
+        assert!(carries_credential(has, &["cookie".to_owned()]));
+        let keep = ["authorization".to_owned()];
+        assert_eq!(of_request(&sent[..1].to_vec(), &keep), sent[..1]);
+        assert!(!carries_credential(has, &keep));
+        assert_eq!(of_request(&sent, &keep), sent[..1], "nominated or not");
     }
 
     #[test]

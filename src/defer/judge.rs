@@ -28,6 +28,11 @@ pub(super) struct Rules {
     pub(super) keep_headers: Vec<String>,
 }
 
+/// Any answer but these: they say that the request was not let in, or came to nothing.
+pub(super) fn is_success(status: u16) -> bool {
+    !matches!(status, 401 | 403 | 408 | 425 | 429 | 500..=599)
+}
+
 impl Run<'_> {
     /// Success is any answer but 401, 403, 408, 425, 429 and 5xx.
     pub(super) fn judge(&self, ran: Ran) -> Verdict {
@@ -35,6 +40,9 @@ impl Run<'_> {
             Ran::Answered(answer) => answer,
             Ran::Panicked => return self.failed("panicked", None),
             Ran::Failed => return self.failed("error", None),
+            Ran::Unreachable => {
+                return Verdict::Back { delay: self.by_age(), reason: "unreachable" };
+            }
         };
         // Another lock on the way was busy, or the store was away: nothing has run, nothing is charged.
         if self.marker.was_busy() && matches!(answer.status, 409 | 503) {
@@ -50,7 +58,7 @@ impl Run<'_> {
         }
         match answer.status {
             // Also from a layer outside the lock, such as a timeout.
-            408 | 425 | 429 | 500..=599 => self.failed("failed", self.asked(&answer.headers)),
+            status if !is_success(status) => self.failed("failed", self.asked(&answer.headers)),
             status if !self.marker.was_seen() => self.missed(status),
             _ => self.done(answer),
         }

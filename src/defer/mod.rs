@@ -20,6 +20,7 @@ mod gate;
 mod headers;
 mod judge;
 mod limits;
+mod prefer;
 mod rounds;
 mod run;
 mod snapshot;

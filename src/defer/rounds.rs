@@ -188,7 +188,7 @@ impl Rounds {
             Hint::Workers => self.next_beat = self.next_beat.min(now + SETTLE),
             // The store may have come back empty: it must learn of this worker before all else.
             Hint::Resync => self.next_beat = now,
-            Hint::Offer(_) | Hint::Line(..) | Hint::Job(_) => {}
+            Hint::Offer(_) | Hint::Line(..) | Hint::Job(_) | Hint::Tasks(_) => {}
         }
     }
 

@@ -48,7 +48,7 @@ pub trait Snapshot: Clone + Send + Sync + Serialize + DeserializeOwned + 'static
 pub(super) type Carried = Vec<(String, Vec<u8>)>;
 
 /// A value of a request, not yet written.
-type Value = Box<dyn FnOnce() -> Option<(String, Vec<u8>)> + Send>;
+type Value = Box<dyn FnOnce() -> Option<(String, Vec<u8>)> + Send + Sync>;
 
 type Capture<N> = dyn Fn(&N) -> Option<Value> + Send + Sync;
 
@@ -58,6 +58,10 @@ type Capture<N> = dyn Fn(&N) -> Option<Value> + Send + Sync;
 pub(super) struct Captured(Vec<Value>);
 
 impl Captured {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// `None` if one of them can't be written.
     pub(super) fn write(self) -> Option<Carried> {
         self.0.into_iter().map(|value| value()).collect()

@@ -14,23 +14,31 @@
 
 mod address;
 mod attend;
+mod begun;
 #[cfg(test)]
 pub(crate) mod fake;
 mod fault;
 mod kept;
+mod methods;
 mod reading;
 mod replay;
+mod room;
 mod scope;
 mod slot;
 mod source;
 mod view;
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
-use crate::reply::{Fields, Reply};
+use crate::reply::{Fields, Repeated, Reply};
 
 pub(crate) use self::{
-    address::Networks, replay::current_replay, slot::UnderLock, source::each_once, view::is_safe,
+    address::Networks,
+    begun::Begun,
+    methods::Methods,
+    replay::current_replay,
+    slot::{Record, Trying, UnderLock},
+    source::each_once,
 };
 pub use self::{
     address::{Absent, ClientAddress},
@@ -39,6 +47,7 @@ pub use self::{
     kept::{Kept, Next, Stopped},
     reading::{Patience, Reading, TooSlow},
     replay::{Deferred, Replay},
+    room::Room,
     scope::Scope,
     slot::{Parked, Slot},
     source::KeySource,
@@ -47,13 +56,18 @@ pub use self::{
 
 /// What a gate says before anything is awaited.
 #[derive(Debug)]
-pub enum Asked<F> {
+pub enum Asked<F, T> {
     /// This request is none of the gate's business: call the inner service and nothing else.
     Skip,
     /// Answer with this; don't call the inner service.
     Answer(Reply),
+    /// As `Answer`, and others are answered with the same.
+    Again(Arc<Repeated>),
     /// Enter with these facts.
     Enter(F),
+    /// Call the inner service with this ticket at once. Nothing is entered, watched, timed or known within
+    /// the call; and if what it ends with [leaves nothing to settle](Gate::is_settled), nothing is left.
+    Pass(T),
 }
 
 /// What a gate decides.
@@ -64,7 +78,7 @@ pub enum Verdict<T> {
     /// Answer with this; don't call the inner service.
     Answer(Reply),
     /// As `Answer`, but first park the unread request, if an outer gate made a place for it.
-    Busy(Reply),
+    Busy(Reply, Option<Slot>),
 }
 
 /// How the inner service ended.
@@ -106,13 +120,15 @@ pub enum Parting<T, P> {
     Replace(Reply),
     /// Keep the ticket with the body of an answer that [streams](Outcome::Streams): see [`Kept`].
     Keep(T),
-    /// Read the parked body, at most this many bytes, and call [`Gate::accept`]. If there is no parked
-    /// body, or it can't be read whole, the response stays as it is.
+    /// Show the parked request to [`Gate::pick_up`], read its body as that says, and call
+    /// [`Gate::accept`]. If no request was parked, the response stays as it is.
     Accept {
         /// What to hand to `accept`.
         parked: P,
-        /// Most bytes of the body.
-        limit: usize,
+        /// For the body, until `accept` has ended.
+        room: Room,
+        /// Where the request is.
+        slot: Slot,
     },
 }
 
@@ -126,6 +142,17 @@ impl<T, P> Parting<T, P> {
             Self::Fields(_) | Self::Keep(_) | Self::Accept { .. } => Reply::new(503),
         }
     }
+}
+
+/// What a gate wants of a request that was parked for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PickUp {
+    /// Its body, if it can be read whole within the room there is.
+    Whole,
+    /// Its head: the body stays unread.
+    Head,
+    /// Nothing: the response stays as it is.
+    Nothing,
 }
 
 /// One policy about requests whose native form is `N`.
@@ -145,7 +172,7 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     const PARKS: bool = false;
 
     /// Reads what it needs of the request. Must not block.
-    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<Self::Facts>;
+    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<Self::Facts, Self::Ticket>;
 
     /// Decides. Cancel safe: what a dropped future may have taken is given back.
     fn enter(&self, facts: Self::Facts) -> impl Future<Output = Verdict<Self::Ticket>> + Send;
@@ -174,6 +201,17 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
         None
     }
 
+    /// True if there is nothing to settle after this: the driver need not `leave`, nor touch the answer.
+    fn is_settled(&self, ticket: &Self::Ticket, outcome: Outcome) -> bool {
+        let _ = (ticket, outcome);
+        false
+    }
+
+    /// Shows it the header fields of the answer, before it leaves with that.
+    fn hear(&self, ticket: &mut Self::Ticket, fields: impl FnOnce() -> Vec<(String, Vec<u8>)>) {
+        let _ = (ticket, fields);
+    }
+
     /// Settles. Cancel safe, as `enter`.
     fn leave(
         &self,
@@ -181,11 +219,18 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
         outcome: Outcome,
     ) -> impl Future<Output = Parting<Self::Ticket, Self::Parked>> + Send;
 
-    /// Takes a parked request over; `None` leaves the response as it is.
+    /// Reads what it needs of a parked request, as the gate that parked it has left it. Must not block.
+    fn pick_up<V: View<Native = N>>(&self, parked: &mut Self::Parked, view: &mut V) -> PickUp {
+        let _ = (parked, view);
+        PickUp::Whole
+    }
+
+    /// Takes a parked request over; `None` leaves the response as it is. Without a body where it was not
+    /// to be read, or could not be.
     fn accept(
         &self,
         parked: Self::Parked,
         head: Head,
-        body: bytes::Bytes,
+        body: Option<bytes::Bytes>,
     ) -> impl Future<Output = Option<Reply>> + Send;
 }

@@ -3,10 +3,11 @@
 //! It travels in the *request's* extensions: a response that is rebuilt on its way out (an error page,
 //! a JSON envelope) would lose it there, while whatever keeps the request keeps the slot.
 
-use std::{fmt, sync::Arc};
+use std::{any::Any, fmt, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 
+use super::begun::Begun;
 use crate::{key::Key, store::Store};
 
 /// What the lock knew when it parked the request.
@@ -16,6 +17,21 @@ pub struct Parked {
     pub(crate) key: Key,
     /// The status of the busy answer: if another one comes out, something in between has taken over.
     pub(crate) status: u16,
+    /// How long this lock is usually held, if that is known.
+    pub(crate) usual: Option<Duration>,
+    /// The request was accepted before, or has run: it is to be answered with that.
+    pub(crate) known: bool,
+}
+
+/// What the outer layer asks of the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trying {
+    /// Stand in line for so long, whatever the lock's own policy is; zero = don't.
+    For(Duration),
+    /// Don't even try: park it at once.
+    Never,
+    /// The same, and a request that can't be parked must not run either.
+    Background,
 }
 
 /// The slot. One clone is the outer layer's, the other goes through the request to the lock, which
@@ -24,33 +40,95 @@ pub struct Parked {
 pub struct Slot(Arc<Inner>);
 
 struct Inner {
-    record: Option<Arc<str>>,
-    parked: Mutex<Option<Parked>>,
+    trying: Trying,
+    record: Option<Record>,
+    filled: Mutex<Filled>,
+}
+
+/// The idempotency record of a request.
+#[derive(Debug, Clone)]
+pub(crate) struct Record {
+    pub(crate) name: Arc<str>,
+    /// Requests that run at once are remembered too: whose this one is then.
+    pub(crate) remember: Option<String>,
+}
+
+#[derive(Default)]
+struct Filled {
+    parked: Option<Parked>,
+    begun: Option<Begun>,
+    /// In the driver's own types.
+    request: Option<Box<dyn Any + Send>>,
+    /// A lock has taken the slot out of the request.
+    seen: bool,
 }
 
 impl Slot {
-    pub(crate) fn new(record: Option<Arc<str>>) -> Self {
-        Self(Arc::new(Inner { record, parked: Mutex::new(None) }))
+    pub(crate) fn new(trying: Trying, record: Option<Record>) -> Self {
+        Self(Arc::new(Inner { trying, record, filled: Mutex::default() }))
+    }
+
+    pub(crate) fn trying(&self) -> Trying {
+        self.0.trying
     }
 
     /// The idempotency record that the lock must look up before it takes a free lock.
-    pub(crate) fn record(&self) -> Option<Arc<str>> {
-        self.0.record.clone()
+    pub(crate) fn record(&self) -> Option<&Record> {
+        self.0.record.as_ref()
+    }
+
+    pub(crate) fn note_seen(&self) {
+        self.0.filled.lock().seen = true;
+    }
+
+    pub(crate) fn was_seen(&self) -> bool {
+        self.0.filled.lock().seen
     }
 
     pub(crate) fn fill(&self, parked: Parked) {
-        *self.0.parked.lock() = Some(parked);
+        self.0.filled.lock().parked = Some(parked);
     }
 
     pub(crate) fn empty(&self) -> Option<Parked> {
-        self.0.parked.lock().take()
+        self.0.filled.lock().parked.take()
+    }
+
+    /// It runs now, and is remembered.
+    pub(crate) fn begin(&self, begun: Begun) {
+        self.0.filled.lock().begun = Some(begun);
+    }
+
+    /// A retry layer in between has come here before.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.0.filled.lock().begun.is_some()
+    }
+
+    pub(crate) fn begun(&self) -> Option<Begun> {
+        self.0.filled.lock().begun.take()
+    }
+
+    /// True if nobody has left anything here.
+    pub(crate) fn is_empty(&self) -> bool {
+        let filled = self.0.filled.lock();
+        filled.parked.is_none() && filled.begun.is_none()
+    }
+
+    /// Keeps the unread request for the outer layer's driver.
+    pub fn park<T: Send + 'static>(&self, request: T) {
+        self.0.filled.lock().request = Some(Box::new(request));
+    }
+
+    /// The request that was parked, if it is of this type.
+    #[must_use]
+    pub fn take_request<T: Send + 'static>(&self) -> Option<T> {
+        let request = self.0.filled.lock().request.take()?;
+        request.downcast().ok().map(|request| *request)
     }
 }
 
 impl fmt::Debug for Slot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let full = self.0.parked.lock().is_some();
-        f.debug_struct("Slot").field("full", &full).finish_non_exhaustive()
+        f.debug_struct("Slot").field("empty", &self.is_empty()).finish_non_exhaustive()
     }
 }
 

@@ -23,15 +23,18 @@ impl HoldTimes {
         self.0.store(new.max(1), Ordering::Relaxed);
     }
 
+    /// How long it usually takes, if that is known.
+    pub(super) fn usual(&self) -> Option<Duration> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => None,
+            usual => Some(Duration::from_micros(usual)),
+        }
+    }
+
     /// When trying again is worth it: the usual time for everybody before, at most the lease that is
     /// left (a renewed lease says nothing about the end, a dead holder's says all).
     pub(super) fn retry_after(&self, busy: &Busy) -> Duration {
-        match self.0.load(Ordering::Relaxed) {
-            0 => busy.left,
-            usual => {
-                let turns = busy.line.saturating_add(1);
-                Duration::from_micros(usual.saturating_mul(turns)).min(busy.left)
-            }
-        }
+        let turns = u32::try_from(busy.line.saturating_add(1)).unwrap_or(u32::MAX);
+        self.usual().map_or(busy.left, |usual| usual.saturating_mul(turns).min(busy.left))
     }
 }

@@ -16,14 +16,18 @@ use super::{
 };
 use crate::{
     gate::{
-        Asked, Gate, Head, KeyFault, KeySource, Outcome, Parked, Parting, Replay, Scope, Slot,
-        UnderLock, Verdict, View, current_replay, each_once,
+        Asked, Begun, Gate, Head, KeyFault, KeySource, Outcome, Parked, Parting, Replay, Scope,
+        Slot, Trying, UnderLock, Verdict, View, current_replay, each_once,
     },
     key::Key,
     outage::Outage,
     reply::{Reply, problem},
-    store::{Mode, Store},
+    store::{Direct, JobId, Mode, Store},
 };
+
+/// Longest time for which the record of a request that runs keeps a retry off: a `max_hold` without end is
+/// none for that.
+const MAX_RUN: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The policy of a `LockLayer`: which requests take which lock, and what they are told when it is busy.
 pub struct LockGate<N: ?Sized> {
@@ -57,15 +61,51 @@ impl<N: ?Sized> LockGate<N> {
 
     async fn take(&self, facts: &LockFacts) -> Result<Answer<LockSet>, NotAcquired> {
         let LockFacts { store, keys, mode, slot, held, .. } = facts;
-        let request = self.policy.request(store, &keys[0], *mode, slot.is_some());
-        if keys.len() == 1 {
-            let record = slot.as_ref().and_then(Slot::record);
-            return Ok(request.ask(record).await?.map(LockSet::one));
+        let waits = slot.as_ref().map(|slot| match slot.trying() {
+            Trying::For(wait) => wait,
+            Trying::Never | Trying::Background => Duration::ZERO,
+        });
+        let request = self.policy.request(store, &keys[0], *mode, waits);
+        if keys.len() > 1 {
+            return LocksRequest::of(keys.clone(), request).within(held).await.map(Answer::Granted);
         }
-        LocksRequest::of(keys.clone(), request).within(held).await.map(Answer::Granted)
+        // A retry layer in between may come here again: the record is this request's own by then.
+        let record = slot.as_ref().filter(|slot| !slot.has_begun()).and_then(Slot::record);
+        let answer = request.ask(record.map(|record| Arc::clone(&record.name))).await?;
+        if let (Answer::Granted(guard), Some(slot)) = (&answer, slot)
+            && let Some(call) = self.remembered(slot, guard.key())
+        {
+            match Begun::begin(store, call).await? {
+                Ok(begun) => slot.begin(begun),
+                // Another request under the record, at the same time.
+                Err(_) => return Ok(Answer::Known),
+            }
+        }
+        Ok(answer.map(LockSet::one))
     }
 
-    fn busy(&self, facts: LockFacts, busy: &Busy) -> Verdict<LockTicket> {
+    /// What is written down of a request that runs at once and is remembered. Until it has ended its record
+    /// lives no longer than the lock may be held: if this process dies, a retry waits for that and no more.
+    fn remembered(&self, slot: &Slot, key: &Key) -> Option<Direct> {
+        let record = slot.record().filter(|_| !slot.has_begun())?;
+        let owner = record.remember.clone()?;
+        let terms = &self.policy.asking.terms;
+        Some(Direct {
+            key: key.clone(),
+            record: Arc::clone(&record.name),
+            id: JobId::new(key),
+            owner,
+            life: terms.max_hold.saturating_add(terms.lease).min(MAX_RUN),
+        })
+    }
+
+    /// An outer layer takes it over untried.
+    fn put_off(&self, facts: LockFacts) -> Verdict<LockTicket> {
+        // Nothing is known of the lock; if nothing comes of the taking over, it may well be free.
+        self.busy(facts, &Busy { left: Duration::from_secs(1), line: 0, waited: None }, false)
+    }
+
+    fn busy(&self, facts: LockFacts, busy: &Busy, known: bool) -> Verdict<LockTicket> {
         let LockFacts { store, mut keys, slot, replay, .. } = facts;
         // Deferred are requests of one lock alone; there is none without.
         let Some(key) = keys.pop() else { return Verdict::Answer(Reply::wiring_fault()) };
@@ -83,10 +123,11 @@ impl<N: ?Sized> LockGate<N> {
             let waited = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
             reply = reply.member("waited_ms", waited);
         }
-        if let Some(slot) = slot {
-            slot.fill(Parked { store, key, status: reply.status });
+        if let Some(slot) = &slot {
+            let usual = self.times.usual();
+            slot.fill(Parked { store, key, status: reply.status, usual, known });
         }
-        Verdict::Busy(reply)
+        Verdict::Busy(reply, slot)
     }
 
     fn outage(&self, facts: LockFacts, error: &crate::Error) -> Verdict<LockTicket> {
@@ -122,7 +163,7 @@ pub struct LockFacts {
     /// One at least, each once.
     keys: Vec<Key>,
     mode: Mode,
-    /// An outer layer would take the request over if the lock is busy: then don't wait.
+    /// An outer layer would take the request over, and says how long to wait before.
     slot: Option<Slot>,
     replay: Option<Replay>,
     /// What the request has already.
@@ -136,7 +177,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     type Ticket = LockTicket;
     type Parked = std::convert::Infallible;
 
-    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<LockFacts> {
+    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<LockFacts, LockTicket> {
         self.policy.clean(view);
         let Some(mode) = self.policy.mode(view.method()) else {
             return Asked::Skip;
@@ -165,11 +206,25 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         }
         // Taken out before it is filled: a request that holds the slot that holds it is never freed. A job
         // runs under one lock that it has alone, so what asks for anything else is not deferred.
-        let slot = view.take::<Slot>().filter(|_| keys.len() == 1 && mode == Mode::Exclusive);
+        let mut slot = view.take::<Slot>();
+        if let Some(found) = &slot {
+            let fits = keys.len() == 1 && mode == Mode::Exclusive;
+            match found.trying() {
+                Trying::For(_) => {}
+                Trying::Background if !fits => return Asked::Answer(cannot_be_put_off()),
+                // Tells its layer that somebody has read the slot.
+                Trying::Never | Trying::Background => found.note_seen(),
+            }
+            slot = slot.filter(|_| fits);
+        }
         Asked::Enter(LockFacts { store, keys, mode, slot, replay, held, lent })
     }
 
     async fn enter(&self, mut facts: LockFacts) -> Verdict<LockTicket> {
+        let tries = |slot: &Slot| matches!(slot.trying(), Trying::For(_));
+        if !facts.slot.as_ref().is_none_or(tries) {
+            return self.put_off(facts);
+        }
         if let Some(lent) = facts.lent.take() {
             return Verdict::Pass(LockTicket::new(lent, facts.held));
         }
@@ -184,11 +239,11 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
                 let own = Ticket::Own { guard, times, since: Instant::now() };
                 Verdict::Pass(LockTicket::new(own, facts.held))
             }
-            Ok(Answer::Busy(busy)) | Err(NotAcquired::Busy(busy)) => self.busy(facts, &busy),
+            Ok(Answer::Busy(busy)) | Err(NotAcquired::Busy(busy)) => self.busy(facts, &busy, false),
             // Accepted before: the outer layer answers with that job once it has read the body.
             Ok(Answer::Known) => {
                 let busy = Busy { left: Duration::from_secs(1), line: 0, waited: None };
-                self.busy(facts, &busy)
+                self.busy(facts, &busy, true)
             }
             Err(NotAcquired::WouldDeadlock) => Verdict::Answer(would_deadlock()),
             Err(NotAcquired::Fault(error)) => self.outage(facts, &error),
@@ -225,9 +280,18 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         self.ends.leave(ticket, outcome).await
     }
 
-    async fn accept(&self, parked: Self::Parked, _: Head, _: Bytes) -> Option<Reply> {
+    async fn accept(&self, parked: Self::Parked, _: Head, _: Option<Bytes>) -> Option<Reply> {
         match parked {}
     }
+}
+
+fn cannot_be_put_off() -> Reply {
+    tracing::error!(
+        layer = "LockLayer",
+        "request refused: the DeferLayer further out is set to `defer_always`, and this lock is shared, a \
+         permit or several keys, under which nothing is deferred"
+    );
+    Reply::wiring_fault()
 }
 
 fn would_deadlock() -> Reply {

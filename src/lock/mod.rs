@@ -97,7 +97,6 @@ mod guard;
 mod held;
 mod held_locks;
 mod line;
-mod methods;
 mod policy;
 mod request;
 mod retry;

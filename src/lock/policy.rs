@@ -8,12 +8,11 @@ use super::{
     elsewhere::{self, SharedSecret},
     gate::LockGate,
     held::{HeldLock, HeldLocks},
-    methods::Methods,
     request::LockRequest,
     retry::Retry,
 };
 use crate::{
-    gate::{KeySource, View},
+    gate::{KeySource, Methods, View},
     key::Key,
     outage::Outage,
     store::{Mode, Store},
@@ -131,21 +130,22 @@ impl Policy {
         }
     }
 
-    /// How a request asks for its lock. One that an outer layer takes over does not wait.
+    /// How a request asks for its lock. One that an outer layer takes over waits for as long as that says.
     pub(super) fn request(
         &self,
         store: &Store,
         key: &Key,
         mode: Mode,
-        taken_over: bool,
+        taken_over: Option<Duration>,
     ) -> LockRequest {
         let mut asking = self.asking.clone();
         asking.terms.mode = mode;
         let request = |wait| LockRequest::of(store, key, asking, wait);
-        match self.strategy {
-            Strategy::Wait(wait) if !taken_over => request(Some(wait)),
-            Strategy::Retry(retry) if !taken_over => request(None).again(Some(retry)),
-            _ => request(None),
+        match (taken_over, self.strategy) {
+            (Some(wait), _) => request(Some(wait.min(MAX_WAIT)).filter(|wait| !wait.is_zero())),
+            (None, Strategy::Wait(wait)) => request(Some(wait)),
+            (None, Strategy::Retry(retry)) => request(None).again(Some(retry)),
+            (None, Strategy::Reject) => request(None),
         }
     }
 }
@@ -277,7 +277,7 @@ impl<N: ?Sized> LockGate<N> {
     /// If there are none, or one of them is no method's name.
     #[must_use]
     pub fn methods<M: AsRef<str>>(self, methods: impl IntoIterator<Item = M>) -> Self {
-        let methods = Methods::these(methods);
+        let methods = Methods::these("LockLayer", methods);
         self.with(|policy| policy.methods = methods)
     }
 

@@ -221,6 +221,18 @@ impl LockRequest {
             return Ok(self.once(&lines, record).await?);
         };
         let until = started + wait;
+        if let Some(record) = record {
+            return self.wait_unless_known(&lines, record, started, until).await;
+        }
+        self.stand_in_line(&lines, started, until).await
+    }
+
+    async fn stand_in_line(
+        &self,
+        lines: &Arc<Lines>,
+        started: Instant,
+        until: Instant,
+    ) -> Result<Answer, NotAcquired> {
         let mut busy = match lines.acquire(&self.store, &self.key, &self.asking, until).await {
             Waited::Granted(guard) => return Ok(Answer::Granted(guard)),
             Waited::Fault(error) => return Err(error.into()),
@@ -228,6 +240,31 @@ impl LockRequest {
         };
         busy.waited = Some(started.elapsed());
         Ok(Answer::Busy(busy))
+    }
+
+    /// The record is looked up before the wait, and again after it: another request under it may have been
+    /// accepted meanwhile, and even have run.
+    async fn wait_unless_known(
+        &self,
+        lines: &Arc<Lines>,
+        record: Arc<str>,
+        started: Instant,
+        until: Instant,
+    ) -> Result<Answer, NotAcquired> {
+        match self.once(lines, Some(Arc::clone(&record))).await? {
+            Answer::Busy(_) => {}
+            answer => return Ok(answer),
+        }
+        let guard = match self.stand_in_line(lines, started, until).await? {
+            Answer::Granted(guard) => guard,
+            answer => return Ok(answer),
+        };
+        // An attempt of its own, which finds the record or this guard's lock.
+        Ok(match self.once(lines, Some(record)).await? {
+            Answer::Known => Answer::Known,
+            // The second one too: then the first has been lost, and says so.
+            Answer::Busy(_) | Answer::Granted(_) => Answer::Granted(guard),
+        })
     }
 
     /// One call, sent by the caller itself; takes the lock if it is free and nobody stands in line.

@@ -2,6 +2,7 @@
 
 use std::{
     borrow::Cow,
+    convert::Infallible,
     error::Error as StdError,
     fmt,
     pin::Pin,
@@ -18,7 +19,7 @@ use pin_project::pin_project;
 
 use crate::{
     gate::{Kept, Next, Stopped},
-    reply::{Fields, Reply},
+    reply::{Fields, Repeated, Reply},
 };
 
 type BoxError = Box<dyn StdError + Send + Sync>;
@@ -154,6 +155,19 @@ pub fn response<B>(reply: Reply) -> Response<GateBody<B>> {
         StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     add_fields(&mut response, reply.fields);
     response
+}
+
+/// A reply that others get too, as a response.
+pub(super) fn again<B>(reply: &Repeated) -> Response<GateBody<B>> {
+    // The fields and the bytes of the body are shared by all copies.
+    let made = reply.made(|reply| {
+        let body = reply.body.clone();
+        response::<Infallible>(reply).map(|_| Some(body).filter(|body| !body.is_empty()))
+    });
+    match made {
+        Some(made) => made.clone().map(|body| GateBody { kind: Kind::Reply(body) }),
+        None => response(reply.reply().clone()),
+    }
 }
 
 /// Those of every answer about a quota are not parsed, nor put on the heap.

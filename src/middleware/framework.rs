@@ -3,7 +3,7 @@
 use std::{convert, error::Error, marker::PhantomData, net::SocketAddr};
 
 use bytes::Bytes;
-use http::{Extensions, HeaderName, HeaderValue, request::Parts};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, request::Parts};
 use http_body::Body;
 use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
 
@@ -143,15 +143,20 @@ impl<F: Framework> View for PartsView<'_, F> {
     }
 }
 
-/// The head as it is stored.
-pub(super) fn head<F: Framework>(parts: &Parts) -> Head {
+/// Header fields as a gate gets to know them: in order, repeats kept.
+pub(super) fn fields(fields: &HeaderMap) -> Vec<(String, Vec<u8>)> {
     let field = |(name, value): (&HeaderName, &HeaderValue)| {
         (name.as_str().to_owned(), value.as_bytes().to_vec())
     };
+    fields.iter().map(field).collect()
+}
+
+/// The head as it is stored.
+pub(super) fn head<F: Framework>(parts: &Parts) -> Head {
     Head {
         method: parts.method.as_str().to_owned(),
         target: F::target(parts),
-        headers: parts.headers.iter().map(field).collect(),
+        headers: fields(&parts.headers),
         peer: F::peer(&parts.extensions),
     }
 }

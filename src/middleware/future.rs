@@ -8,28 +8,40 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use http::Response;
+use http::{Response, request::Parts};
+use http_body::Body;
 use pin_project::pin_project;
 
-use super::body::GateBody;
+use super::{
+    body::GateBody,
+    framework::Framework,
+    settle::{Passed, settle},
+};
+use crate::gate::Gate;
 
 /// Response future of a gated service. Dropping it drops the gate's ticket.
 #[pin_project]
-pub struct ResponseFuture<F, R, E> {
+pub struct ResponseFuture<C, R, E, G: Gate<Parts>, F> {
     #[pin]
-    kind: Kind<F, R, E>,
+    kind: Kind<C, R, E, G, F>,
 }
 
 #[pin_project(project = KindProjection)]
-enum Kind<F, R, E> {
-    Inner(#[pin] F),
+enum Kind<C, R, E, G: Gate<Parts>, F> {
+    Inner(#[pin] C),
+    /// With the gate's ticket. Nothing of it is on the heap: most of these have nothing to settle.
+    Passing(#[pin] C, Option<Passed<G, F>>),
     Ready(Option<Response<GateBody<R>>>),
     Gated(BoxFuture<'static, Result<Response<GateBody<R>>, E>>),
 }
 
-impl<F, R, E> ResponseFuture<F, R, E> {
-    pub(super) fn inner(future: F) -> Self {
-        Self { kind: Kind::Inner(future) }
+impl<C, R, E, G: Gate<Parts>, F> ResponseFuture<C, R, E, G, F> {
+    pub(super) fn inner(call: C) -> Self {
+        Self { kind: Kind::Inner(call) }
+    }
+
+    pub(super) fn passing(call: C, passed: Passed<G, F>) -> Self {
+        Self { kind: Kind::Passing(call, Some(passed)) }
     }
 
     pub(super) fn ready(response: Response<GateBody<R>>) -> Self {
@@ -43,17 +55,32 @@ impl<F, R, E> ResponseFuture<F, R, E> {
     }
 }
 
-impl<F, R, E> Future for ResponseFuture<F, R, E>
+impl<C, R, E, G, F> Future for ResponseFuture<C, R, E, G, F>
 where
-    F: Future<Output = Result<Response<R>, E>>,
+    C: Future<Output = Result<Response<R>, E>>,
+    R: Body + Send + 'static,
+    E: Send + 'static,
+    G: Gate<Parts>,
+    F: Framework,
 {
     type Output = Result<Response<GateBody<R>>, E>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project().kind.project() {
-            KindProjection::Inner(future) => {
-                let response = ready!(future.poll(cx))?;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.as_mut().project().kind.project() {
+            KindProjection::Inner(call) => {
+                let response = ready!(call.poll(cx))?;
                 Poll::Ready(Ok(response.map(GateBody::inner)))
+            }
+            KindProjection::Passing(call, passed) => {
+                let ended = ready!(call.poll(cx));
+                let passed = passed.take().expect("polled after completion");
+                let outcome = passed.outcome(&ended);
+                if passed.is_settled(outcome) {
+                    return Poll::Ready(ended.map(|answer| answer.map(GateBody::inner)));
+                }
+                let settled = Kind::Gated(Box::pin(settle(passed, ended, outcome)));
+                self.as_mut().project().kind.set(settled);
+                self.poll(cx)
             }
             KindProjection::Ready(response) => {
                 // As every future: not to be polled after it is done.
@@ -64,7 +91,7 @@ where
     }
 }
 
-impl<F, R, E> fmt::Debug for ResponseFuture<F, R, E> {
+impl<C, R, E, G: Gate<Parts>, F> fmt::Debug for ResponseFuture<C, R, E, G, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }

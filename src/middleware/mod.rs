@@ -17,10 +17,13 @@ mod layer;
 mod parking;
 mod replay;
 mod service;
+mod settle;
 #[cfg(test)]
 mod tests;
 mod timed;
 
+#[cfg(feature = "http-replay")]
+pub(crate) use self::replay::keep;
 pub use self::{
     body::{BodyError, GateBody, response},
     framework::{Framework, PartsView, Plain},

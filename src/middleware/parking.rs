@@ -1,12 +1,13 @@
-//! Where an unread request waits for the outer layer.
+//! A request that waits unread for the outer layer.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use http::Request;
 use http_body::Body;
 use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
-use parking_lot::Mutex;
+
+use crate::gate::Room;
 
 /// How long the outer layer reads a body before it gives the plain busy answer instead.
 const READ: Duration = Duration::from_secs(10);
@@ -25,38 +26,28 @@ impl std::error::Error for BrokeOff {}
 
 pub(super) type AnyRequest = Request<UnsyncBoxBody<Bytes, BrokeOff>>;
 
-/// The place. It travels in the request's extensions and is taken out of them before it is filled:
-/// otherwise place, request and extensions would own each other.
-#[derive(Clone, Default)]
-pub(super) struct Parking(Arc<Mutex<Option<AnyRequest>>>);
-
-impl Parking {
-    pub(super) fn park<B>(&self, request: Request<B>)
-    where
-        B: Body<Data = Bytes> + Send + 'static,
-    {
-        let request = request.map(|body| body.map_err(|_| BrokeOff).boxed_unsync());
-        *self.0.lock() = Some(request);
-    }
-
-    pub(super) fn take(&self) -> Option<AnyRequest> {
-        self.0.lock().take()
-    }
+/// A request in a form that the outer layer knows, whatever its body is.
+pub(super) fn any<B>(request: Request<B>) -> AnyRequest
+where
+    B: Body<Data = Bytes> + Send + 'static,
+{
+    request.map(|body| body.map_err(|_| BrokeOff).boxed_unsync())
 }
 
-/// Reads a body whole, or not at all: `None` if it is longer than `limit`, breaks off, or takes too long.
-pub(super) async fn read_whole<B>(body: B, limit: usize) -> Option<Bytes>
+/// Reads a body whole, or not at all: `None` if there is no room for it, it breaks off, or takes too long.
+pub(super) async fn read_whole<B>(body: B, room: &mut Room) -> Option<Bytes>
 where
     B: Body<Data = Bytes> + Unpin,
 {
     // What the client says of its length saves reading what will be refused.
-    if usize::try_from(body.size_hint().lower()).map_or(true, |lower| lower > limit) {
+    let length = body.size_hint();
+    if !room.expect(Some(length.exact().unwrap_or(length.lower()))) {
         return None;
     }
-    tokio::time::timeout(READ, read_up_to(body, limit)).await.ok()?
+    tokio::time::timeout(READ, read_up_to(body, room)).await.ok()?
 }
 
-async fn read_up_to<B>(mut body: B, limit: usize) -> Option<Bytes>
+async fn read_up_to<B>(mut body: B, room: &mut Room) -> Option<Bytes>
 where
     B: Body<Data = Bytes> + Unpin,
 {
@@ -64,7 +55,7 @@ where
     while let Some(frame) = body.frame().await {
         // Trailers are not kept: they can't be sent again before a body of known length.
         if let Ok(data) = frame.ok()?.into_data() {
-            if whole.len() + data.len() > limit {
+            if !room.grow_to(whole.len() + data.len()) {
                 return None;
             }
             whole.extend_from_slice(&data);

@@ -14,16 +14,14 @@ use http_body::Body;
 use tower_service::Service;
 
 use super::{
-    body::{GateBody, add_fields, is_sent_without_body, response},
-    framework::{Framework, PartsView, head},
+    body::{GateBody, again, response},
+    framework::{Framework, PartsView, fields},
     future::ResponseFuture,
-    parking::{AnyRequest, Parking, read_whole},
+    parking::any,
+    settle::{Passed, finish, outcome},
     timed::Untimed,
 };
-use crate::{
-    gate::{Asked, Attended, Gate, Kept, Outcome, Parting, Reading, Verdict, attend},
-    reply::{Fields, Reply},
-};
+use crate::gate::{Asked, Attended, Gate, Outcome, Reading, Verdict, attend};
 
 /// A service with a gate around it.
 #[derive(Debug)]
@@ -57,7 +55,7 @@ where
 {
     type Response = Response<GateBody<R>>;
     type Error = S::Error;
-    type Future = ResponseFuture<S::Future, R, S::Error>;
+    type Future = ResponseFuture<S::Future, R, S::Error, G, F>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
@@ -68,6 +66,13 @@ where
         match self.gate.ask(&mut PartsView::<F>::new(&mut parts)) {
             Asked::Skip => ResponseFuture::inner(self.inner.call(Request::from_parts(parts, body))),
             Asked::Answer(reply) => ResponseFuture::ready(response(reply)),
+            Asked::Again(reply) => ResponseFuture::ready(again(&reply)),
+            Asked::Pass(ticket) => {
+                self.gate.show(&ticket, &mut PartsView::<F>::new(&mut parts));
+                let passed = Passed::new(self.gate.clone(), ticket, &parts.method);
+                let call = self.inner.call(Request::from_parts(parts, body));
+                ResponseFuture::passing(call, passed)
+            }
             Asked::Enter(facts) => {
                 // The service that was polled ready is the one to be called.
                 let fresh = self.inner.clone();
@@ -90,7 +95,7 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
     async fn run<B, R>(
         self,
         facts: G::Facts,
-        mut parts: Parts,
+        parts: Parts,
         body: B,
     ) -> Result<Response<GateBody<R>>, S::Error>
     where
@@ -101,9 +106,9 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
         match self.gate.enter(facts).await {
             Verdict::Pass(ticket) => self.pass(ticket, parts, body).await,
             Verdict::Answer(reply) => Ok(response(reply)),
-            Verdict::Busy(reply) => {
-                if let Some(parking) = parts.extensions.remove::<Parking>() {
-                    parking.park(Request::from_parts(parts, body));
+            Verdict::Busy(reply, slot) => {
+                if let Some(slot) = slot {
+                    slot.park(any(Request::from_parts(parts, body)));
                 }
                 Ok(response(reply))
             }
@@ -112,7 +117,7 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
 
     async fn pass<B, R>(
         mut self,
-        ticket: G::Ticket,
+        mut ticket: G::Ticket,
         mut parts: Parts,
         body: B,
     ) -> Result<Response<GateBody<R>>, S::Error>
@@ -123,47 +128,24 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
     {
         let head = parts.method == Method::HEAD;
         self.gate.show(&ticket, &mut PartsView::<F>::new(&mut parts));
-        let parking = Parking::default();
-        if G::PARKS {
-            parts.extensions.insert(parking.clone());
-        }
         let (body, reading) = time::<B, F>(body, self.gate.body_deadline(&ticket));
         let (inner, request) = (&mut self.inner, Request::from_parts(parts, body));
         // Called within the scope, not only polled: a layer further in asks its gate as it is called.
         let call = self.gate.within(&ticket).run(async { inner.call(request).await });
         let ended = attend(pin!(call), pin!(self.gate.watch(&ticket)), reading.as_ref()).await;
         // No early return for an error: the gate is left in every case.
-        let outcome = ended.outcome(reading.as_ref(), |ended| match ended {
-            Ok(response) if is_sent_without_body(head, response) => {
-                Outcome::Answered(response.status().as_u16())
-            }
-            Ok(response) => Outcome::Streams(response.status().as_u16()),
-            Err(_) => Outcome::Failed,
-        });
+        let outcome = ended.outcome(reading.as_ref(), |ended| outcome(head, ended));
+        if let Attended::Ended(Ok(answer)) = &ended {
+            self.gate.hear(&mut ticket, || fields(answer.headers()));
+        }
         let parting = self.gate.leave(ticket, outcome).await;
-        let answer = match ended {
-            Attended::Ended(Ok(answer)) => answer,
-            Attended::Ended(Err(error)) if outcome != Outcome::TooSlow => return Err(error),
-            Attended::Ended(Err(_)) | Attended::Stopped => {
-                return Ok(response(parting.into_reply()));
+        match ended {
+            Attended::Ended(Ok(answer)) => {
+                Ok(finish::<G, F, R>(self.gate, answer, parting, reading).await)
             }
-        };
-        let instead = match parting {
-            Parting::Fields(fields) => return Ok(with_fields(answer, fields)),
-            Parting::Replace(reply) => Some(reply),
-            Parting::Keep(ticket) => {
-                let kept = Kept::new(self.gate, ticket, reading);
-                return Ok(answer.map(|body| GateBody::kept(body, kept)));
-            }
-            Parting::Accept { parked, limit } => match parking.take() {
-                Some(request) => accept::<G, F>(&self.gate, parked, request, limit).await,
-                None => None,
-            },
-        };
-        Ok(match instead {
-            Some(reply) => response(reply),
-            None => answer.map(GateBody::inner),
-        })
+            Attended::Ended(Err(error)) if outcome != Outcome::TooSlow => Err(error),
+            Attended::Ended(Err(_)) | Attended::Stopped => Ok(response(parting.into_reply())),
+        }
     }
 }
 
@@ -180,21 +162,4 @@ where
         }
         _ => (body, None),
     }
-}
-
-fn with_fields<R>(mut response: Response<R>, fields: Fields) -> Response<GateBody<R>> {
-    add_fields(&mut response, fields);
-    response.map(GateBody::inner)
-}
-
-async fn accept<G: Gate<Parts>, F: Framework>(
-    gate: &G,
-    parked: G::Parked,
-    request: AnyRequest,
-    limit: usize,
-) -> Option<Reply> {
-    let (parts, body) = request.into_parts();
-    let head = head::<F>(&parts);
-    let body = read_whole(body, limit).await?;
-    gate.accept(parked, head, body).await
 }

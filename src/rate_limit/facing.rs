@@ -77,11 +77,11 @@ impl Facing {
 
     /// Asked before the request's keys are read, which a preflight has none of; `None` if it is to be charged.
     /// `sources`: of the keys.
-    pub(super) fn ask<'a, V: View<Native: 'a>, F>(
+    pub(super) fn ask<'a, V: View<Native: 'a>, F, T>(
         &self,
         view: &mut V,
         mut sources: impl Iterator<Item = &'a KeySource<V::Native>> + Clone,
-    ) -> Option<Asked<F>> {
+    ) -> Option<Asked<F, T>> {
         match self.lists.by_address(view, sources.clone().find_map(KeySource::address)) {
             Err(fault) => {
                 return Some(fault.answer("RateLimitLayer").map_or(Asked::Skip, Asked::Answer));
@@ -101,10 +101,10 @@ impl Facing {
     }
 
     /// Asked with the keys of all policies, before the store is.
-    pub(super) fn ask_keys<'a, F>(
+    pub(super) fn ask_keys<'a, F, T>(
         &self,
         keys: impl IntoIterator<Item = &'a Key>,
-    ) -> Option<Asked<F>> {
+    ) -> Option<Asked<F, T>> {
         let mut skip = None;
         for key in keys {
             match self.lists.by_key(key) {
@@ -127,6 +127,11 @@ impl Facing {
     pub(super) fn refuse(&self, standings: &[Standing<'_>]) -> Reply {
         let hopeless = standings.iter().any(Standing::is_hopeless);
         self.reply(if hopeless { Reason::TooCostly } else { Reason::Spent }, standings)
+    }
+
+    /// Whether the application makes the answers.
+    pub(super) fn responds(&self) -> bool {
+        self.respond.is_some()
     }
 
     fn deny(&self) -> Reply {

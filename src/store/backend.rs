@@ -17,7 +17,7 @@ pub(crate) use super::deferred::{
     Beat, Caps, Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobPolicy, JobView, Jobs, Listed,
     Listing, Merge, NextRun, OnFailure, Past, Run, Settle, SettledRun, Tally, Verdict, Wins,
 };
-use super::hints::Hints;
+use super::{hints::Hints, tasks::Tasks};
 pub(crate) use super::{
     job::{JobId, JobState},
     rate::{Charge, Charged, Counter, SettleCharge, State},
@@ -194,7 +194,7 @@ pub(crate) struct Renewal {
 }
 
 /// A store, seen from the engines. Every step is bounded by the store's deadline.
-pub(crate) trait Backend: Jobs + fmt::Debug + Send + Sync + 'static {
+pub(crate) trait Backend: Jobs + Tasks + fmt::Debug + Send + Sync + 'static {
     /// Tells its locks from those of the same name in another namespace; the same in every process.
     fn space(&self) -> &str;
     fn acquire(&self, call: Acquire) -> Step<'_, Acquired>;

@@ -31,6 +31,8 @@ pub(crate) enum Hint {
     Due(u16),
     /// Something happened to a job.
     Job(JobId),
+    /// A worker of a queue of tasks has something to do.
+    Tasks(Arc<str>),
     /// Workers have come or gone, or have given shards up.
     Workers,
     /// Messages may have been missed: everybody looks again.
@@ -48,6 +50,7 @@ impl Hint {
             "q" => Some(Self::Line(key, words.next()?.parse().ok()?)),
             "j" => Some(Self::Work(key, JobId::parse(words.next()?)?)),
             "d" => Some(Self::Due(key.shard())),
+            "t" => Some(Self::Tasks(key.as_str().into())),
             _ => None,
         }
     }
@@ -60,6 +63,7 @@ impl Hint {
             | Self::Offer(_)
             | Self::Due(_)
             | Self::Job(_)
+            | Self::Tasks(_)
             | Self::Workers
             | Self::Resync => None,
         }
@@ -89,6 +93,7 @@ pub(crate) struct Hints {
     places: Mutex<HashMap<Token, Weak<Notify>>>,
     lines: Mutex<Option<Weak<dyn Joined>>>,
     jobs: Mutex<HashMap<JobId, Weak<Notify>>>,
+    tasks: Mutex<HashMap<Arc<str>, Weak<Notify>>>,
     worker: Mutex<Option<mpsc::UnboundedSender<Hint>>>,
     listening: Mutex<Option<Listening>>,
     life: watch::Sender<()>,
@@ -128,6 +133,11 @@ impl Hints {
         bell(&self.jobs, id)
     }
 
+    /// A bell that rings when this worker of a queue should look.
+    pub(crate) fn tasks(&self, worker: &Arc<str>) -> Arc<Notify> {
+        bell(&self.tasks, worker)
+    }
+
     /// All hints about work, for the worker of this store handle. A second worker takes over.
     pub(crate) fn work(&self) -> mpsc::UnboundedReceiver<Hint> {
         let (tx, rx) = mpsc::unbounded_channel();
@@ -144,6 +154,7 @@ impl Hints {
         match hint {
             Hint::Offer(me) => ring(&self.places, &me, Notify::notify_one),
             Hint::Job(id) => ring(&self.jobs, &id, wake_all),
+            Hint::Tasks(worker) => ring(&self.tasks, &worker, Notify::notify_one),
             Hint::Line(key, seq) => {
                 let told = self.lines.lock().as_ref().and_then(Weak::upgrade);
                 if let Some(told) = told {
@@ -154,6 +165,7 @@ impl Hints {
             Hint::Resync => {
                 ring_all(&self.places, Notify::notify_one);
                 ring_all(&self.jobs, wake_all);
+                ring_all(&self.tasks, Notify::notify_one);
                 self.tell_worker(Hint::Resync);
             }
         }

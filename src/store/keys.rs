@@ -147,6 +147,27 @@ impl Keys {
         [&self.tags[usize::from(shard)], kind.0, policy, ":", subject.as_str(), at, group]
     }
 
+    /// Of a queue of tasks: ZSETs of those that wait and of those that run, HASHes of records, of what went
+    /// wrong and of unique keys, ZSETs of dead letters and of idle workers, HASH of numbers.
+    pub(crate) fn tasks(&self, queue: &Key) -> [String; 8] {
+        ["z", "zl", "zt", "zm", "zu", "zd", "zw", "zf"].map(|kind| self.task(queue, kind, ""))
+    }
+
+    /// Of a queue: `zr` STRING the last turn of a worker, `zp` STRING the last pushes of a process.
+    pub(crate) fn task(&self, queue: &Key, kind: &str, name: &str) -> String {
+        self.task_in_parts(queue, kind, name).concat()
+    }
+
+    pub(crate) fn task_in_parts<'a>(
+        &'a self,
+        queue: &'a Key,
+        kind: &'a str,
+        name: &'a str,
+    ) -> [&'a str; 6] {
+        let joint = if name.is_empty() { "" } else { "@" };
+        [&self.tags[usize::from(queue.shard())], kind, ":", queue.as_str(), joint, name]
+    }
+
     /// One of the shard's own indexes: `due`, `late`, `exp`, `dead`, `done`, `watch`.
     pub(crate) fn shard(&self, shard: u16, kind: &str) -> String {
         format!("{}{{{shard}}}:{kind}", self.prefix)

@@ -20,6 +20,7 @@ mod rate;
 #[cfg(feature = "redis")]
 mod redis;
 mod rounds;
+mod tasks;
 #[cfg(test)]
 mod tests;
 
@@ -35,6 +36,10 @@ pub(crate) use self::rate::{
 };
 #[cfg(feature = "redis")]
 pub use self::redis::StoreBuilder;
+pub(crate) use self::tasks::{
+    End, EndAs, Graves, Limits, MOST as MOST_RUNS, Purge, Push, PushedAs, REASON, Record, RunToken,
+    Started, TaskView, Turn, Turned, Unique,
+};
 #[cfg(test)]
 pub(crate) use self::tests::{Fault, Faults, faulty};
 pub(crate) use self::{
@@ -47,4 +52,5 @@ pub use self::{deferred::OnFailure, hold::Loss};
 pub use self::{
     handle::Store,
     job::{JobId, JobState},
+    tasks::{QueueStats, TaskFault, TaskId, TaskState},
 };

@@ -8,15 +8,17 @@ use crate::{redis_server, shell};
 /// a newer Rust than it needs.
 const BUILT: [&str; 4] = ["--release", "--package", "lockgate-benches", "--ignore-rust-version"];
 const PEERS: [&str; 2] = ["--features", "peers"];
+/// The queues are no part of them: each is a feature of its own, so that one that does not build is the only
+/// one missing.
+const QUEUES: [&str; 3] = ["queue-apalis", "queue-bullmq", "queue-tasks"];
 
 /// Its exit code is ours: 0, or 1 for a figure that falls short, or 2 for what was asked wrongly.
 pub(crate) fn run(args: &[&str]) -> ExitCode {
     match args {
-        ["locks" | "http", ..] => ready(args).unwrap_or_else(|sentence| {
+        ["locks" | "http" | "defer", ..] => ready(args).unwrap_or_else(|sentence| {
             eprintln!("{sentence}");
             ExitCode::FAILURE
         }),
-        ["defer", ..] => crate::later("`bench defer` is not there yet: it comes with its engine."),
         _ => crate::later("usage: cargo xtask bench locks|http|defer"),
     }
 }
@@ -34,6 +36,9 @@ fn ready(args: &[&str]) -> Result<ExitCode, String> {
 /// Builds all binaries, of which the one that conducts starts the others, and says with which arguments.
 /// A peer that does not build here costs the figures that need it, and no others.
 fn built(args: &[&str]) -> Result<Vec<&'static str>, String> {
+    if args.first() == Some(&"defer") {
+        return queues();
+    }
     if args.first() == Some(&"http") && args.contains(&"--sweep") {
         second()?;
     }
@@ -47,6 +52,25 @@ fn built(args: &[&str]) -> Result<Vec<&'static str>, String> {
     eprintln!("THE PEERS DO NOT BUILD HERE, as the compiler says above: this runs without them.");
     shell::run(shell::cargo([&["build"], &BUILT[..]].concat()))?;
     Ok(BUILT.to_vec())
+}
+
+/// As many queues as build here.
+fn queues() -> Result<Vec<&'static str>, String> {
+    let with = |queues: &[&'static str]| {
+        let features = queues.iter().flat_map(|queue| ["--features", *queue]);
+        BUILT.into_iter().chain(features).collect::<Vec<_>>()
+    };
+    let build = |arguments: &[&str]| shell::run(shell::cargo([&["build"], arguments].concat()));
+    if build(&with(&QUEUES)).is_ok() {
+        return Ok(with(&QUEUES));
+    }
+    let (built, not): (Vec<_>, Vec<_>) =
+        QUEUES.into_iter().partition(|queue| build(&with(&[queue])).is_ok());
+    for queue in not {
+        eprintln!("{queue} DOES NOT BUILD HERE, as the compiler says above: this runs without it.");
+    }
+    let with = with(&built);
+    build(&with).map(|()| with)
 }
 
 /// The same program with the other kind of tower-rate-limiter in it, beside where the first will lie.

@@ -52,11 +52,11 @@ pub(super) fn run(bench: &mut Bench) -> Outcome<Vec<Figure>> {
 
 fn ticks(bench: &mut Bench, senders: &Senders) -> Outcome<Vec<f64>> {
     let mut rounds = Vec::new();
-    let mut before = bench.server.calls()?;
+    let mut before = bench.server.counts()?;
     let mut moment = clock::now();
     for _ in 0..bench.pace.rounds {
         moment = tick(moment);
-        let after = bench.server.calls()?;
+        let after = bench.server.counts()?;
         rounds.push(senders.count(&before, &after).sent);
         before = after;
     }

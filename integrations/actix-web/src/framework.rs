@@ -12,7 +12,7 @@ use std::{
 use actix_web::{
     HttpMessage as _, HttpRequest,
     dev::{Path, ResourceDef, ServiceRequest},
-    http::header::{HeaderName, HeaderValue},
+    http::header::{HeaderMap, HeaderName, HeaderValue},
     web,
 };
 use lockgate::{
@@ -140,13 +140,18 @@ pub(crate) fn found<T: Clone + 'static>(request: &HttpRequest) -> Option<T> {
 /// The head as it is stored.
 pub(crate) fn head(request: &HttpRequest) -> Head {
     let target = request.uri().path_and_query();
-    let fields = request.headers().iter();
     Head::new(
         request.method().as_str(),
         target.map_or("/", |target| target.as_str()),
-        fields.map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec())).collect(),
+        fields(request.headers()),
         request.peer_addr(),
     )
+}
+
+/// Header fields as a gate gets to know them: in order, repeats kept.
+pub(crate) fn fields(fields: &HeaderMap) -> Vec<(String, Vec<u8>)> {
+    let fields = fields.iter();
+    fields.map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec())).collect()
 }
 
 /// The pattern of the resource that has matched or, around the router, of the one that will.

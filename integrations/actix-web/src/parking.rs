@@ -10,6 +10,7 @@ use actix_web::{
 };
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
+use lockgate::gate::Room;
 
 /// How long the outer layer reads a body before it gives the plain busy answer instead.
 const READ: Duration = Duration::from_secs(10);
@@ -40,32 +41,31 @@ impl fmt::Debug for Parking {
     }
 }
 
-/// Reads a payload whole, or not at all: `None` if it is longer than `limit`, breaks off, or takes too
+/// Reads a payload whole, or not at all: `None` if there is no room for it, it breaks off, or takes too
 /// long.
 pub(crate) async fn read_whole(
     request: &HttpRequest,
     payload: Payload,
-    limit: usize,
+    room: &mut Room,
 ) -> Option<Bytes> {
     // What the client says of its length saves reading what will be refused.
-    if declared(request).is_some_and(|length| length > limit) {
+    if !room.expect(declared(request)) {
         return None;
     }
-    timeout(READ, read_up_to(payload, limit)).await.ok()?
+    timeout(READ, read_up_to(payload, room)).await.ok()?
 }
 
 /// The `Content-Length`, if there is one. actix has refused what is no number before.
-fn declared(request: &HttpRequest) -> Option<usize> {
+fn declared(request: &HttpRequest) -> Option<u64> {
     let length = request.headers().get(CONTENT_LENGTH)?.to_str().ok()?;
-    // A number too large for the machine is too large for any limit.
-    Some(length.parse().unwrap_or(usize::MAX))
+    Some(length.parse().unwrap_or(u64::MAX))
 }
 
-async fn read_up_to(mut payload: Payload, limit: usize) -> Option<Bytes> {
+async fn read_up_to(mut payload: Payload, room: &mut Room) -> Option<Bytes> {
     let mut whole = BytesMut::new();
     while let Some(chunk) = payload.next().await {
         let chunk = chunk.ok()?;
-        if whole.len() + chunk.len() > limit {
+        if !room.grow_to(whole.len() + chunk.len()) {
             return None;
         }
         whole.extend_from_slice(&chunk);

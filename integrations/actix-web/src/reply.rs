@@ -15,7 +15,7 @@ use actix_web::{
     },
 };
 use bytes::Bytes;
-use lockgate::{Fields, Reply};
+use lockgate::{Fields, Repeated, Reply};
 
 pub(crate) fn response(reply: Reply) -> HttpResponse {
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -25,6 +25,36 @@ pub(crate) fn response(reply: Reply) -> HttpResponse {
         HttpResponse::with_body(status, BoxBody::new(reply.body))
     };
     add_fields(response.headers_mut(), reply.fields);
+    response
+}
+
+/// What is copied of a reply that many get.
+struct Made {
+    status: StatusCode,
+    fields: Vec<(HeaderName, HeaderValue)>,
+    body: Bytes,
+}
+
+/// A reply that others get too, as a response.
+pub(crate) fn again(reply: &Repeated) -> HttpResponse {
+    let made = reply.made(|reply| {
+        let body = reply.body.clone();
+        let response = response(reply);
+        let fields = response.headers().iter();
+        let fields = fields.map(|(name, value)| (name.clone(), value.clone())).collect();
+        Made { status: response.status(), fields, body }
+    });
+    let Some(Made { status, fields, body }) = made else {
+        return response(reply.reply().clone());
+    };
+    let mut response = if body.is_empty() || has_no_body(*status) {
+        HttpResponse::new(*status)
+    } else {
+        HttpResponse::with_body(*status, BoxBody::new(body.clone()))
+    };
+    for (name, value) in fields {
+        response.headers_mut().append(name.clone(), value.clone());
+    }
     response
 }
 

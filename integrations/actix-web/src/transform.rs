@@ -3,24 +3,24 @@
 use std::{pin::pin, rc::Rc};
 
 use actix_web::{
-    Error, HttpMessage as _, HttpRequest,
+    Error, HttpMessage as _, HttpRequest, HttpResponse,
     body::{EitherBody, MessageBody},
     dev::{Payload, Service, ServiceRequest, ServiceResponse, forward_ready},
 };
 use futures_util::{
     TryFutureExt as _,
-    future::{Either, LocalBoxFuture, MapOk},
+    future::{Either, LocalBoxFuture, MapOk, Ready, ready},
 };
 use lockgate::{
     Reply,
-    gate::{Asked, Attended, Gate, Kept, Outcome, Parting, Reading, Verdict, attend},
+    gate::{Asked, Attended, Gate, Kept, Outcome, Parting, PickUp, Reading, Room, Verdict, attend},
 };
 
 use crate::{
     body::{is_sent_without_body, keep},
-    framework::{RequestView, apply, head},
+    framework::{RequestView, apply, fields, head},
     parking::{Parking, read_whole},
-    reply::{Refused, add_fields, response},
+    reply::{Refused, add_fields, again, response},
     timed::time,
 };
 
@@ -38,6 +38,13 @@ impl<S, G> GateService<S, G> {
     pub(crate) fn new(inner: S, gate: G) -> Self {
         Self { inner: Rc::new(inner), gate }
     }
+
+    fn passage(&self) -> Passage<S, G>
+    where
+        G: Clone,
+    {
+        Passage { inner: Rc::clone(&self.inner), gate: self.gate.clone() }
+    }
 }
 
 impl<S, G, B> Service<ServiceRequest> for GateService<S, G>
@@ -48,10 +55,10 @@ where
 {
     type Response = Answer<B>;
     type Error = Error;
-    // A request that is none of the gate's business costs no box.
+    // A request that is none of the gate's business costs no box, nor one that is answered at once.
     type Future = Either<
         MapOk<S::Future, fn(ServiceResponse<B>) -> Answer<B>>,
-        LocalBoxFuture<'static, Result<Answer<B>, Error>>,
+        Either<Ready<Result<Answer<B>, Error>>, LocalBoxFuture<'static, Result<Answer<B>, Error>>>,
     >;
 
     forward_ready!(inner);
@@ -65,11 +72,16 @@ where
                 Either::Left(self.inner.call(request).map_ok(ServiceResponse::map_into_left_body))
             }
             Asked::Answer(reply) => {
-                Either::Right(Box::pin(async move { Ok(refuse(request, reply)) }))
+                Either::Right(Either::Left(ready(Ok(refuse(request, response(reply))))))
+            }
+            Asked::Again(reply) => {
+                Either::Right(Either::Left(ready(Ok(refuse(request, again(&reply))))))
+            }
+            Asked::Pass(ticket) => {
+                Either::Right(Either::Right(Box::pin(self.passage().pass(ticket, request))))
             }
             Asked::Enter(facts) => {
-                let passage = Passage { inner: Rc::clone(&self.inner), gate: self.gate.clone() };
-                Either::Right(Box::pin(passage.run(facts, request)))
+                Either::Right(Either::Right(Box::pin(self.passage().run(facts, request))))
             }
         }
     }
@@ -88,17 +100,17 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
     {
         match self.gate.enter(facts).await {
             Verdict::Pass(ticket) => self.pass(ticket, request).await,
-            Verdict::Answer(reply) => Ok(refuse(request, reply)),
-            Verdict::Busy(reply) => {
+            Verdict::Answer(reply) => Ok(refuse(request, response(reply))),
+            Verdict::Busy(reply, _) => {
                 Parking::park(&mut request);
-                Ok(refuse(request, reply))
+                Ok(refuse(request, response(reply)))
             }
         }
     }
 
     async fn pass<B>(
         self,
-        ticket: G::Ticket,
+        mut ticket: G::Ticket,
         mut request: ServiceRequest,
     ) -> Result<Answer<B>, Error>
     where
@@ -126,6 +138,9 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
             Err(error) => Refused::of(error)
                 .map_or(Outcome::Failed, |refused| Outcome::Answered(refused.reply().status)),
         });
+        if let Attended::Ended(Ok(response)) = &ended {
+            self.gate.hear(&mut ticket, || fields(response.headers()));
+        }
         let parting = self.gate.leave(ticket, outcome).await;
         match ended {
             Attended::Ended(Ok(response)) => {
@@ -157,8 +172,8 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
                 let kept = Kept::new(self.gate, ticket, reading);
                 return answer.map_body(|_, body| EitherBody::right(keep(body, kept)));
             }
-            Parting::Accept { parked, limit } => match parking.take() {
-                Some(payload) => self.accept(parked, answer.request(), payload, limit).await,
+            Parting::Accept { parked, room, slot: _ } => match parking.take() {
+                Some(payload) => self.accept(parked, answer.request(), payload, room).await,
                 None => None,
             },
         };
@@ -170,12 +185,17 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
 
     async fn accept(
         &self,
-        parked: G::Parked,
+        mut parked: G::Parked,
         request: &HttpRequest,
         payload: Payload,
-        limit: usize,
+        mut room: Room,
     ) -> Option<Reply> {
-        let body = read_whole(request, payload, limit).await?;
+        // What it may want to change would be seen by nobody any more.
+        let body = match self.gate.pick_up(&mut parked, &mut RequestView::new(request)) {
+            PickUp::Whole => read_whole(request, payload, &mut room).await,
+            PickUp::Head => None,
+            PickUp::Nothing => return None,
+        };
         self.gate.accept(parked, head(request), body).await
     }
 }
@@ -193,6 +213,6 @@ fn amend<T, P>(error: Error, parting: Parting<T, P>) -> Error {
     error
 }
 
-fn refuse<B>(request: ServiceRequest, reply: Reply) -> Answer<B> {
-    request.into_response(response(reply).map_into_right_body())
+fn refuse<B>(request: ServiceRequest, response: HttpResponse) -> Answer<B> {
+    request.into_response(response.map_into_right_body())
 }

@@ -62,9 +62,9 @@ pub use lockgate::Keyring;
 pub use lockgate::StoreBuilder;
 pub use lockgate::{
     Absent, BusyStatus, ClientAddress, Decision, Deferred, Error, ErrorKind, HeldLock, HeldLocks,
-    HoldUntil, JobId, JobState, Key, Lists, LockGuard, LockSet, NotAcquired, OnLoss, Outage,
-    Policy, PolicyDecision, Quota, RateFields, RateStatus, Reason, Refusal, Reply, SharedSecret,
-    Snapshot, Standing, Store,
+    HoldUntil, JobId, JobState, Key, Lists, LockGuard, LockSet, NotAcquired, OnFailure, OnLoss,
+    Outage, Policy, PolicyDecision, Quota, RateFields, RateStatus, Reason, Refusal, Reply,
+    SharedSecret, Snapshot, Standing, Store,
 };
 
 pub use self::{

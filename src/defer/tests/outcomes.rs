@@ -100,20 +100,18 @@ async fn a_run_that_was_let_through_an_outage_counts() {
 
 /// What a deferring layer says to a request that met a busy lock.
 async fn accept(gate: &DeferGate<()>, store: &Store, mut view: FakeView) -> Reply {
-    let Asked::Enter(facts) = gate.ask(&mut view) else {
+    let Asked::Pass(ticket) = gate.ask(&mut view) else {
         panic!("it may be deferred");
-    };
-    let Let::Pass(ticket) = gate.enter(facts).await else {
-        panic!("it is let in");
     };
     gate.show(&ticket, &mut view);
     let slot: Slot = view.take().expect("there is a place for it");
-    slot.fill(Parked { store: store.clone(), key: key_of("/x"), status: 409 });
+    let (store, key) = (store.clone(), key_of("/x"));
+    slot.fill(Parked { store, key, status: 409, usual: None, known: false });
     let Parting::Accept { parked, .. } = gate.leave(ticket, Outcome::Answered(409)).await else {
         panic!("it was busy");
     };
     let head = Head::new("POST", "/x", Vec::new(), None);
-    let reply = gate.accept(parked, head, Bytes::new()).await;
+    let reply = gate.accept(parked, head, Some(Bytes::new())).await;
     reply.expect("there is room")
 }
 

@@ -18,7 +18,7 @@ use crate::{
 
 async fn refused(gate: &LockGate<()>) -> Reply {
     match enter(gate, &mut FakeView::new("POST")).await {
-        Verdict::Busy(reply) => reply,
+        Verdict::Busy(reply, _) => reply,
         _ => panic!("it is busy"),
     }
 }
@@ -104,7 +104,7 @@ async fn whichever_status_the_busy_answer_has_it_can_be_deferred() {
         defer.show(&deferral, &mut view);
         let started = Instant::now();
         let refused = enter(&lock.retry(9, SECOND), &mut view).await;
-        assert!(matches!(refused, Verdict::Busy(reply) if reply.status == code));
+        assert!(matches!(refused, Verdict::Busy(reply, _) if reply.status == code));
         assert_eq!(started.elapsed(), Duration::ZERO, "somebody takes it over");
         let parting = defer.leave(deferral, Outcome::Answered(code)).await;
         assert!(matches!(parting, Parting::Accept { .. }), "{code}");
@@ -124,7 +124,7 @@ async fn an_outage_after_a_busy_try_is_not_deferred() {
     };
     defer.show(&deferral, &mut view);
     let mut again = view.clone();
-    assert!(matches!(enter(&lock, &mut view).await, Verdict::Busy(_)));
+    assert!(matches!(enter(&lock, &mut view).await, Verdict::Busy(..)));
     faults.set("acquire", Fault::Away, 1);
     let away = enter(&lock, &mut again).await;
     assert!(matches!(away, Verdict::Answer(reply) if reply.status == 503));

@@ -16,7 +16,7 @@ use crate::{
 async fn pass(gate: &LockGate<()>, method: &'static str) -> Option<LockTicket> {
     match enter(gate, &mut FakeView::new(method)).await {
         Verdict::Pass(ticket) => Some(ticket),
-        Verdict::Busy(_) => None,
+        Verdict::Busy(..) => None,
         Verdict::Answer(reply) => panic!("{reply:?}"),
     }
 }
@@ -79,7 +79,7 @@ async fn what_would_share_is_not_deferred() {
         };
         defer.show(&deferral, &mut view);
         let started = Instant::now();
-        assert!(matches!(enter(&lock, &mut view).await, Verdict::Busy(_)));
+        assert!(matches!(enter(&lock, &mut view).await, Verdict::Busy(..)));
         assert_eq!(started.elapsed().as_secs(), 2);
         let parting = defer.leave(deferral, Outcome::Answered(409)).await;
         assert!(matches!(parting, Parting::Fields(_)));

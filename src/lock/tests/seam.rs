@@ -18,6 +18,7 @@ pub(super) fn gate(store: &Store) -> LockGate<()> {
 pub(super) async fn enter<G: Gate<()>>(gate: &G, view: &mut FakeView) -> Verdict<G::Ticket> {
     match gate.ask(view) {
         Asked::Enter(facts) => gate.enter(facts).await,
+        Asked::Pass(ticket) => Verdict::Pass(ticket),
         _ => panic!("it has a key"),
     }
 }
@@ -35,7 +36,7 @@ async fn what_has_run_at_last_is_not_deferred_for_its_first_try() {
     defer.show(&deferral, &mut view);
     let mut again = view.clone();
     let first = enter(&lock, &mut view).await;
-    assert!(matches!(first, Verdict::Busy(reply) if reply.status == 409));
+    assert!(matches!(first, Verdict::Busy(reply, _) if reply.status == 409));
     held.release().await;
     let Verdict::Pass(ticket) = enter(&lock, &mut again).await else {
         panic!("it is free");
@@ -58,12 +59,12 @@ async fn what_was_busy_is_deferred() {
     };
     defer.show(&deferral, &mut view);
     let refused = enter(&lock, &mut view).await;
-    assert!(matches!(refused, Verdict::Busy(_)));
+    assert!(matches!(refused, Verdict::Busy(..)));
     let Parting::Accept { parked, .. } = defer.leave(deferral, Outcome::Answered(409)).await else {
         panic!("it was busy");
     };
     let head = crate::gate::Head::new("POST", "/orders/7", Vec::new(), None);
-    let reply = defer.accept(parked, head, Bytes::new()).await;
+    let reply = defer.accept(parked, head, Some(Bytes::new())).await;
     assert_eq!(reply.map(|reply| reply.status), Some(202));
 }
 

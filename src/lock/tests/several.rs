@@ -205,7 +205,7 @@ async fn a_request_of_several_locks_shows_all_of_them() {
     assert_eq!(names, [&Key::from("b"), &Key::from("a")]);
     assert_eq!(view.get::<HeldLock>().expect("the first").key(), &Key::from("b"));
     assert_eq!(all.get("a").and_then(HeldLock::fence), all.fences().nth(1).map(|(_, fence)| fence));
-    assert!(matches!(enter(&lock, &mut FakeView::new("POST")).await, Verdict::Busy(_)));
+    assert!(matches!(enter(&lock, &mut FakeView::new("POST")).await, Verdict::Busy(..)));
     lock.leave(ticket, Outcome::Answered(200)).await;
     all_free(&store, &["a", "b"]).await;
 }
@@ -232,7 +232,7 @@ async fn an_outage_half_way_is_an_outage() {
                 assert!(passes && all.len() == 2 && all.fences().count() == 0);
             }
             Verdict::Answer(reply) => assert!(!passes && reply.status == 503),
-            Verdict::Busy(_) => panic!("it is an outage"),
+            Verdict::Busy(..) => panic!("it is an outage"),
         }
         all_free(&store, &["a", "b"]).await;
     }

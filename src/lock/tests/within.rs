@@ -27,10 +27,10 @@ async fn refused(gate: &LockGate<()>, view: &mut FakeView) -> u16 {
     match gate.ask(view) {
         crate::gate::Asked::Answer(reply) => reply.status,
         crate::gate::Asked::Enter(facts) => match gate.enter(facts).await {
-            Verdict::Busy(reply) | Verdict::Answer(reply) => reply.status,
+            Verdict::Busy(reply, _) | Verdict::Answer(reply) => reply.status,
             Verdict::Pass(_) => panic!("it may not pass"),
         },
-        crate::gate::Asked::Skip => panic!("it is asked"),
+        other => panic!("it is asked: {other:?}"),
     }
 }
 

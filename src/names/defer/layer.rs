@@ -10,13 +10,17 @@ macro_rules! __defer_layer_names {
         /// See [`lockgate::defer`](::lockgate::defer) for what happens to a request, and the crate
         /// documentation for an example. Put it outside the `LockLayer`; jobs live in that layer's
         /// store, beside its lock.
+        ///
+        /// Whatever can't be deferred gets the `LockLayer`'s plain busy answer, with its `Retry-After`:
+        /// a body or a line that is too long, an upgrade, a credential that may not be stored, a lock that is
+        /// shared, a permit or several keys.
         #[derive(Debug, Clone, Default)]
         pub struct DeferLayer {
             pub(crate) gate: ::lockgate::defer::DeferGate<$native>,
         }
 
         impl DeferLayer {
-            /// Defers unsafe requests with bodies of up to 64 KiB.
+            /// Defers unsafe requests with bodies of up to 64 KiB, as soon as their lock is busy.
             #[must_use]
             pub fn new() -> Self {
                 Self::default()
@@ -28,10 +32,91 @@ macro_rules! __defer_layer_names {
                 Self { gate: self.gate.status_at(path) }
             }
 
-            /// Most bytes of a body; a longer one gets the plain busy answer. Default 64 KiB.
+            /// Defers these methods alone. Default: all but the safe ones (GET, HEAD, OPTIONS, TRACE),
+            /// which never are: who reads wants the answer now.
+            ///
+            /// # Panics
+            ///
+            /// If there are none, or one of them is no method's name, or safe.
+            #[must_use]
+            pub fn methods<M: AsRef<str>>(self, methods: impl IntoIterator<Item = M>) -> Self {
+                Self { gate: self.gate.methods(methods) }
+            }
+
+            /// Whom a request belongs to (an account, a tenant): scopes `Idempotency-Key` and what
+            /// [`first_wins`](Self::first_wins) and [`last_wins`](Self::last_wins) take for the same
+            /// request, and is what [`DeferredRoutes::visible_to`] compares with.
+            #[must_use]
+            pub fn owner(
+                self,
+                owner: impl Fn(&$native) -> Option<String> + Send + Sync + 'static,
+            ) -> Self {
+                Self { gate: self.gate.owner(owner) }
+            }
+        }
+
+        // When a request is deferred.
+        impl DeferLayer {
+            /// How long a request stands in line for its lock before it is deferred. Default: not at all.
+            /// Most locks are busy for milliseconds: with a short wait most clients get their answer at
+            /// once, and only the others have to ask for it later. The `LockLayer`'s own `wait` doesn't
+            /// count here. At most ten minutes.
+            ///
+            /// A client's `Prefer: wait=N` takes its place, within [`max_wait`](Self::max_wait).
+            #[must_use]
+            pub fn wait_up_to(self, wait: ::std::time::Duration) -> Self {
+                Self { gate: self.gate.wait_up_to(wait) }
+            }
+
+            /// Longest wait that a client gets by `Prefer: wait=N` (RFC 7240); the 202 says in
+            /// `Preference-Applied` which it got. Default 30 s: what proxies usually wait for an answer.
+            /// Zero: none.
+            #[must_use]
+            pub fn max_wait(self, max: ::std::time::Duration) -> Self {
+                Self { gate: self.gate.max_wait(max) }
+            }
+
+            /// Heeds `Prefer: respond-async` (RFC 7240): such a request is accepted at once, whether its lock
+            /// is free or not, or after the wait of its `wait=N`. Default: the preference is ignored, since
+            /// it takes requests away from a lock that is free.
+            ///
+            /// What its head shows to be not deferrable is treated as ever. If it is found out later (a body
+            /// of unknown length that is too long, a line that is full), the answer is the busy one.
+            #[must_use]
+            pub fn respond_async(self) -> Self {
+                Self { gate: self.gate.respond_async() }
+            }
+
+            /// Never tries the lock: every request is deferred, for work that is only ever done in the
+            /// background. What can't be deferred is not run either, but told that the resource is busy.
+            #[must_use]
+            pub fn defer_always(self) -> Self {
+                Self { gate: self.gate.defer_always() }
+            }
+
+            /// Defers nothing while no worker is alive to run it. Default: jobs wait for one to come.
+            #[must_use]
+            pub fn require_worker(self) -> Self {
+                Self { gate: self.gate.require_worker() }
+            }
+        }
+
+        // What is stored of it, and how much.
+        impl DeferLayer {
+            /// Most bytes of a body; a longer one gets the plain busy answer. Default 64 KiB. A body is
+            /// read only when its lock was busy, and refused before it is read where the client says how
+            /// long it is.
             #[must_use]
             pub fn body_limit(self, bytes: usize) -> Self {
                 Self { gate: self.gate.body_limit(bytes) }
+            }
+
+            /// Most bytes that the bodies being read and stored in this process take together, those of all
+            /// its `DeferLayer`s; each layer compares with its own number. Default 64 MiB. Beyond it the
+            /// answer is the plain busy one: nobody waits for room.
+            #[must_use]
+            pub fn buffer_budget(self, bytes: usize) -> Self {
+                Self { gate: self.gate.buffer_budget(bytes) }
             }
 
             /// Stores a field that is dropped by default: `Authorization`, `Cookie`,
@@ -42,10 +127,13 @@ macro_rules! __defer_layer_names {
                 Self { gate: self.gate.keep_header(name) }
             }
 
-            /// Most runs of a PUT or DELETE. Default 5. Other methods run once.
+            /// Stores this value of the request's extensions along with it, such as the user that an
+            /// authentication has put there; a worker that [restores](DeferWorker::restore) it puts it into
+            /// the extensions of the run. A request that has one and carries a credential is deferred
+            /// without the credential. One that does not have it is deferred without it.
             #[must_use]
-            pub fn max_attempts(self, attempts: u32) -> Self {
-                Self { gate: self.gate.max_attempts(attempts) }
+            pub fn carry<T: ::lockgate::Snapshot>(self) -> Self {
+                Self { gate: self.gate.carry::<T>($found::<T>) }
             }
 
             /// Most requests that wait for one resource; beyond it the plain busy answer. Default 1000.
@@ -54,23 +142,103 @@ macro_rules! __defer_layer_names {
                 Self { gate: self.gate.max_jobs(per_resource) }
             }
 
-            /// Whom a request belongs to (an account, a tenant): scopes `Idempotency-Key`, and is what
-            /// [`DeferredRoutes::visible_to`] compares with.
+            /// Most bytes that requests take which wait for one resource, head and body; beyond it the plain
+            /// busy answer. Default 16 MiB.
             #[must_use]
-            pub fn owner(
-                self,
-                owner: impl Fn(&$native) -> Option<String> + Send + Sync + 'static,
-            ) -> Self {
-                Self { gate: self.gate.owner(owner) }
+            pub fn max_bytes(self, per_resource: u64) -> Self {
+                Self { gate: self.gate.max_bytes(per_resource) }
             }
 
-            /// Stores this value of the request's extensions along with it, such as the user that an
-            /// authentication has put there; a worker that [restores](DeferWorker::restore) it puts it into
-            /// the extensions of the run. A request that has one and carries a credential is deferred
-            /// without the credential. One that does not have it is deferred without it.
+            /// Most requests that wait in the whole queue, which is the store's namespace; beyond it the plain
+            /// busy answer. Default 100,000. Counted in each of 64 shards, for a 64th of it: no more than this
+            /// wait in all, but a resource may meet the bound of its shard before.
             #[must_use]
-            pub fn carry<T: ::lockgate::Snapshot>(self) -> Self {
-                Self { gate: self.gate.carry::<T>($found::<T>) }
+            pub fn queue_jobs(self, jobs: u64) -> Self {
+                Self { gate: self.gate.queue_jobs(jobs) }
+            }
+
+            /// Most bytes that the whole queue takes. Default 1 GiB. Counted as
+            /// [`queue_jobs`](Self::queue_jobs) are.
+            #[must_use]
+            pub fn queue_bytes(self, bytes: u64) -> Self {
+                Self { gate: self.gate.queue_bytes(bytes) }
+            }
+        }
+
+        // How it runs.
+        impl DeferLayer {
+            /// Most runs of a PUT or DELETE. Default 5. Other methods run once, since what has failed may
+            /// have done its work; see [`retry_unsafe`](Self::retry_unsafe).
+            #[must_use]
+            pub fn max_attempts(self, attempts: u32) -> Self {
+                Self { gate: self.gate.max_attempts(attempts) }
+            }
+
+            /// Every method runs again after a failure or a crash, POST and PATCH too. For handlers that
+            /// do nothing twice: because they check the `Idempotency-Key` or the fence, say.
+            #[must_use]
+            pub fn retry_unsafe(self) -> Self {
+                Self { gate: self.gate.retry_unsafe() }
+            }
+
+            /// What is deferred does not run before this time has passed. Default: as soon as its turn comes.
+            /// It takes its place in line then, in the order of acceptance.
+            #[must_use]
+            pub fn delay(self, delay: ::std::time::Duration) -> Self {
+                Self { gate: self.gate.delay(delay) }
+            }
+
+            /// What has not begun to run by then is `expired`, and never runs. Default: it waits for as long
+            /// as it takes. A run that goes on is left alone; it is not repeated after the deadline.
+            #[must_use]
+            pub fn deadline(self, deadline: ::std::time::Duration) -> Self {
+                Self { gate: self.gate.deadline(deadline) }
+            }
+
+            /// What later requests of a resource do while one waits to run again. Default
+            /// [`OnFailure::Block`](::lockgate::OnFailure): they wait too, so that the order holds. Live
+            /// requests never wait for it.
+            #[must_use]
+            pub fn on_failure(self, on_failure: ::lockgate::OnFailure) -> Self {
+                Self { gate: self.gate.on_failure(on_failure) }
+            }
+
+            /// While a request waits, another one of the same owner, method and target is answered with that
+            /// one, and not stored, whatever its body is. PUT and DELETE alone: others are kept, each.
+            #[must_use]
+            pub fn first_wins(self) -> Self {
+                Self { gate: self.gate.first_wins() }
+            }
+
+            /// While a request waits, another one of the same owner, method and target supersedes it: the
+            /// first is `cancelled`, and the new one stands at the end of the line. PUT and DELETE alone.
+            #[must_use]
+            pub fn last_wins(self) -> Self {
+                Self { gate: self.gate.last_wins() }
+            }
+        }
+
+        // `Idempotency-Key`.
+        impl DeferLayer {
+            /// How long an `Idempotency-Key` is remembered. Default a day: longer than any client retries. It
+            /// outlives what is kept of the request, which is then answered with 410 and not run again. At
+            /// least a second.
+            #[must_use]
+            pub fn idempotency_for(self, life: ::std::time::Duration) -> Self {
+                Self { gate: self.gate.idempotency_for(life) }
+            }
+
+            /// Remembers also requests with an `Idempotency-Key` that ran at once. Default: only those that
+            /// were deferred. It costs such a request two calls to the store.
+            ///
+            /// A retry of one is answered with 202 and the `Location` of its status resource, which has status
+            /// and fields of the answer, without its body. A request that failed (401, 403, 408, 409, 425,
+            /// 429, 5xx, a panic, a client that went away) is forgotten, so that a retry runs again. If the
+            /// process dies while it runs, a retry is told `running` until `max_hold` and `lease` of its lock
+            /// have passed, and runs then.
+            #[must_use]
+            pub fn remember_direct(self) -> Self {
+                Self { gate: self.gate.remember_direct() }
             }
         }
     };

@@ -15,13 +15,14 @@ use super::{
     plan::{Limit, Plan},
     quotas::Found,
     status::{Charged, RateStatus},
-    ticket::standings,
+    ticket::{RateLimitTicket, standings},
 };
 use crate::{
     gate::{Asked, KeyFault, View, current_replay},
     rate_limit::{
         engine::{Ask, Engine, Question},
         quota::Quota,
+        standing::Standing,
     },
     store::Store,
 };
@@ -39,7 +40,10 @@ pub struct RateLimitFacts {
 }
 
 impl<N: ?Sized> Plan<N> {
-    pub(super) fn read<V: View<Native = N>>(&self, view: &mut V) -> Asked<RateLimitFacts> {
+    pub(super) fn read<V: View<Native = N>>(
+        &self,
+        view: &mut V,
+    ) -> Asked<RateLimitFacts, RateLimitTicket> {
         // Charged when it was accepted.
         if current_replay(view).is_some() {
             return Asked::Skip;
@@ -71,8 +75,18 @@ impl<N: ?Sized> Plan<N> {
         let engine = Engine::of(&store);
         // Nothing is waited for, and nothing else is done, for what is refused already.
         match engine.remembered(&ask).filter(|_| quotas.is_empty()) {
-            Some(decision) => Asked::Answer(self.facing.refuse(&standings(&decision))),
+            Some(decision) => self.refuse(&standings(&decision)),
             None => Asked::Enter(RateLimitFacts { store, engine, ask, quotas, outer }),
+        }
+    }
+
+    fn refuse<F, T>(&self, standings: &[Standing<'_>]) -> Asked<F, T> {
+        match standings {
+            // Its answer hangs on nothing else.
+            [one] if self.limits.len() == 1 && !self.facing.responds() => {
+                Asked::Again(self.again.refuse(one, || self.facing.refuse(standings)))
+            }
+            _ => Asked::Answer(self.facing.refuse(standings)),
         }
     }
 

@@ -1,5 +1,6 @@
 //! `RateLimitGate`: the limits in front of a request.
 
+mod again;
 mod ask;
 mod plan;
 mod quotas;
@@ -53,7 +54,7 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
     type Ticket = RateLimitTicket;
     type Parked = std::convert::Infallible;
 
-    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<RateLimitFacts> {
+    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<RateLimitFacts, RateLimitTicket> {
         self.0.read(view)
     }
 
@@ -112,7 +113,7 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
         Parting::Fields(ticket.status.as_ref().map_or_else(Fields::new, told))
     }
 
-    async fn accept(&self, parked: Self::Parked, _: Head, _: Bytes) -> Option<Reply> {
+    async fn accept(&self, parked: Self::Parked, _: Head, _: Option<Bytes>) -> Option<Reply> {
         match parked {}
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use super::quotas::Quotas;
+use super::{again::Again, quotas::Quotas};
 use crate::{
     gate::KeySource,
     rate_limit::{facing::Facing, policy::Policy},
@@ -16,6 +16,8 @@ pub(super) struct Plan<N: ?Sized> {
     pub(super) group: Option<KeySource<N>>,
     pub(super) store: Option<Store>,
     pub(super) facing: Facing,
+    /// What was answered with these settings.
+    pub(super) again: Again,
 }
 
 type CostBy<N> = dyn Fn(&N) -> u64 + Send + Sync;
@@ -70,6 +72,7 @@ impl<N: ?Sized> Clone for Plan<N> {
             group: self.group.clone(),
             store: self.store.clone(),
             facing: self.facing.clone(),
+            again: Again::default(),
         }
     }
 }

@@ -6,6 +6,7 @@ use futures_util::FutureExt as _;
 
 use super::{
     RateLimitGate,
+    again::Again,
     plan::{Limit, Plan},
     quotas::Quotas,
 };
@@ -25,6 +26,7 @@ impl<N: ?Sized> RateLimitGate<N> {
             group: None,
             store: None,
             facing: Facing::default(),
+            again: Again::default(),
         }))
     }
 

@@ -36,10 +36,11 @@ async fn enter(limit: &Limit, view: &mut FakeView) -> Result<RateLimitTicket, Re
                 limit.show(&ticket, view);
                 Ok(ticket)
             }
-            Verdict::Answer(reply) | Verdict::Busy(reply) => Err(reply),
+            Verdict::Answer(reply) | Verdict::Busy(reply, _) => Err(reply),
         },
         Asked::Answer(reply) => Err(reply),
-        Asked::Skip => panic!("skipped"),
+        Asked::Again(reply) => Err(reply.reply().clone()),
+        Asked::Skip | Asked::Pass(_) => panic!("skipped"),
     }
 }
 
@@ -89,7 +90,7 @@ async fn a_refusal_that_is_known_is_answered_before_anything_is_awaited() {
     let limit = by("a", minute(1)).store(&store);
     assert_eq!(whole(&limit, 200).await, 200);
     match limit.ask(&mut view()) {
-        Asked::Answer(reply) => assert_eq!(told(&reply).0, 429),
+        Asked::Again(reply) => assert_eq!(told(reply.reply()).0, 429),
         other => panic!("{other:?}"),
     }
     assert_eq!(faults.seen("charge"), 1);
@@ -248,7 +249,7 @@ async fn both(limits: &(Limit, Limit)) -> (FakeView, bool) {
             limits.1.show(&ticket, &mut view);
             false
         }
-        Asked::Answer(reply) => panic!("{reply:?}"),
+        other => panic!("{other:?}"),
     };
     (view, skipped)
 }
@@ -316,8 +317,8 @@ async fn inner_limits(outer: impl Fn(Limit) -> Limit) -> bool {
         let mut view = view();
         let Ok(_outer) = enter(&outer, &mut view).await else { return true };
         match inner.ask(&mut view) {
-            Asked::Answer(_) => return true,
-            Asked::Skip => {}
+            Asked::Answer(_) | Asked::Again(_) => return true,
+            Asked::Skip | Asked::Pass(_) => {}
             Asked::Enter(facts) => {
                 if matches!(inner.enter(facts).await, Verdict::Answer(_)) {
                     return true;

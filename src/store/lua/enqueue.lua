@@ -49,15 +49,13 @@ local function one_of(group)
   return id, tonumber(v[2] or '0')
 end
 
--- Whether it fits in, if those of `old` bytes go at the same time.
-local function fits_in(bytes, old, n)
+-- Whether it fits into a shard that has so much, if those of `old` bytes go at the same time.
+local function fits_in(bytes, old, n, jobs, used)
   local lates = redis.call('HMGET', own('lates'), 'n' .. NAME, 'b' .. NAME)
-  local facts = redis.call('HMGET', F, 'jobs', 'bytes')
-  local function less(number, by) return tonumber(number or '0') - by end
   local one, more = old and 1 or 0, bytes - (old or 0)
-  return redis.call('ZCARD', G) + less(lates[1], one) < n[8]
-    and less(redis.call('HGET', L, 'bytes'), 0) + less(lates[2], 0) + more <= n[9]
-    and less(facts[1], one) < n[10] and less(facts[2], 0) + more <= n[11]
+  return jobs - one < n[10] and used + more <= n[11]
+    and redis.call('ZCARD', G) + tonumber(lates[1] or '0') - one < n[8]
+    and tonumber(redis.call('HGET', L, 'bytes') or '0') + tonumber(lates[2] or '0') + more <= n[9]
 end
 
 local function write(id, facts, request, envelope, owner, n, seq)
@@ -76,8 +74,6 @@ local function write(id, facts, request, envelope, owner, n, seq)
   end
   redis.call('HSET', facts, unpack(v))
   redis.call('SET', request, envelope)
-  redis.call('HINCRBY', F, 'jobs', 1)
-  redis.call('HINCRBY', F, 'bytes', bytes)
 end
 
 local function enqueue(k, a)
@@ -97,13 +93,17 @@ local function enqueue(k, a)
       return {'merged', old}
     end
   end
-  if not fits_in(#envelope, old_bytes, n) then return {'full'} end
+  local bytes, shard = #envelope, redis.call('HMGET', F, 'jobs', 'bytes', 'seq')
+  local jobs, used = tonumber(shard[1] or '0'), tonumber(shard[2] or '0')
+  if not fits_in(bytes, old_bytes, n, jobs, used) then return {'full'} end
 
-  local seq = next_seq()
+  -- As next_seq, in the same call as the rest: each is a tenth of what a request costs here.
+  local seq = math.max(tonumber(shard[3] or '0') + 1, NOW_US)
+  redis.call('HSET', F, 'jobs', int(jobs + 1), 'bytes', int(used + bytes), 'seq', int(seq))
   write(id, facts, KEYS[k + 9], envelope, ARGV[a + 5], n, seq)
   if print ~= '' then redis.call('SET', record, id .. ' ' .. print, 'PX', n[7]) end
   if group then redis.call('SET', group, id, 'PX', GROUP) end
-  if n[5] > 0 then put_late(id, NOW + n[5], #envelope) else stand(id, seq, #envelope) end
+  if n[5] > 0 then put_late(id, NOW + n[5], bytes) else stand(id, seq, bytes) end
   if old then drop_job(old, old_bytes, 'cancelled', 'superseded', KEPT, id) end
   return {'stored', position(id) or 1}
 end

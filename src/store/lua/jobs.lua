@@ -13,8 +13,7 @@
 -- f has, besides the number and bytes of those that wait or run: how many were ever filed as done and dead, and
 -- expired and cancelled; and done_out and dead_out: what was purged, or put back. What is in the indexes is what
 -- is kept of them, the rest was taken by TTLs, or by the cap.
--- Besides, j has: began (us, the last run), crashes, busy, runs (its history) and next (what was begun along with
--- its settlement: '<id> <token>').
+-- Besides, j has: began (us, the last run), crashes, busy and runs (its history).
 
 -- Most dead jobs that a shard keeps: one that always fails must not fill the server.
 local DEAD = 10000
@@ -63,8 +62,8 @@ end
 -- Puts a job into the line at its sequence. If the lock is free, it is offered to whoever is first now.
 local function stand(id, seq, bytes)
   redis.call('ZADD', G, int(seq), id)
-  redis.call('HINCRBY', L, 'bytes', bytes)
-  redis.call('PERSIST', L)
+  -- The first of a line, whose l may have an end.
+  if redis.call('HINCRBY', L, 'bytes', bytes) == bytes then redis.call('PERSIST', L) end
   local last = held_until()
   if last then
     tell_holders(seq)
@@ -81,7 +80,7 @@ local function uncount(bytes)
   if redis.call('HINCRBY', F, 'bytes', 0 - bytes) < 0 then redis.call('HSET', F, 'bytes', 0) end
 end
 
--- A job is out of g: what l kept for it goes. Returns who is first now, with its sequence.
+-- A job is out of g: what l kept for it goes. Returns who is first now, with its sequence, and the backoff.
 local function left_line(id, bytes)
   local first = redis.call('ZRANGE', G, 0, 0, 'WITHSCORES')
   if #first > 0 then
@@ -89,6 +88,7 @@ local function left_line(id, bytes)
     redis.call('HSET', L, 'bytes', int(math.max(tonumber(v[1] or '0') - bytes, 0)))
     -- A backoff is that job's own and ends with it.
     if v[2] and string.match(v[2], ' (%x+)$') == id then redis.call('HDEL', L, 'back') end
+    first[3] = v[2]
     return first
   end
   redis.call('ZREM', DUE, NAME)

@@ -7,9 +7,9 @@
 --       | {'ok'} the verdict stands | {'claimed', ..} it does, and the next job's run has begun (as claim.lua)
 -- 'back' gives the attempt back (a drain, no route, a nested lock that was busy). 'undo' is the same for a claim
 -- whose caller has gone; he may not even know which job it was.
--- O(log n). Needs the job's run token and the lock under it. Repeated with the same tokens: the same answer. What
--- was begun along stands in the job's `next`; a repeated call begins nothing, or it might be a late one, and a run
--- begun for nobody.
+-- O(log n). Needs the job's run token and the lock under it. Repeated with the same tokens: the same answer; what
+-- was begun along is found by its token. A repeated call begins nothing: it might be a late one, and the run for
+-- nobody.
 local ENDS = {done = true, dead = true}
 
 -- The first job, if it is in turn: no live place stands before it, it is not in backoff, a worker watches.
@@ -17,7 +17,7 @@ local function in_turn(first)
   if #first == 0 then return nil end
   local place = live_head()
   if place and place < tonumber(first[2]) then return nil end
-  if backoff(redis.call('HGET', L, 'back'), first[1]) or not watcher() then return nil end
+  if backoff(first[3], first[1]) or not watcher() then return nil end
   return first[1]
 end
 
@@ -67,41 +67,39 @@ local function waits(id, facts, verb, ms, reason)
   end
   redis.call('HSET', L, 'back', int(NOW + ms) .. ' ' .. id)
   redis.call('PERSIST', L)
-  return redis.call('ZRANGE', G, 0, 0, 'WITHSCORES')
+  local first = redis.call('ZRANGE', G, 0, 0, 'WITHSCORES')
+  first[3] = int(NOW + ms) .. ' ' .. id
+  return first
 end
 
--- The job whose run has this token. A running one stands at the front: only those that come back to an older
--- place can be before it.
-local function of_run(id, me)
-  local facts = facts_of(id)
-  if facts.run == me then return id, facts end
-  for _, other in ipairs(redis.call('ZRANGE', G, 0, SCAN - 1)) do
-    if redis.call('HGET', own('j:' .. other), 'run') == me then return other, facts_of(other) end
+-- The job in this line whose run has this token. A running one stands at the front: only those that come back to
+-- an older place can be before it.
+local function of_run(me)
+  for _, id in ipairs(redis.call('ZRANGE', G, 0, SCAN - 1)) do
+    if redis.call('HGET', own('j:' .. id), 'run') == me then return id, facts_of(id) end
   end
-  return id, facts
+  return nil
 end
 
 -- What a call with these tokens has been answered before.
-local function repeated(id, next, lease)
-  local begun = next ~= '' and redis.call('HGET', own('j:' .. id), 'next')
-  local other, token = string.match(begun or '', '^(%x+) (%S+)$')
-  if token ~= next then return {'ok'} end
-  local facts = facts_of(other)
-  return facts.run == next and again(other, next, lease, facts) or {'ok'}
+local function repeated(next, lease)
+  if next == '' then return {'ok'} end
+  local id, facts = of_run(next)
+  return id and again(id, next, lease, facts) or {'ok'}
 end
 
 local function settle(id, me, verb, ms, reason, response, next, lease, keep)
-  local facts
-  if verb == 'undo' then id, facts = of_run(id, me) else facts = facts_of(id) end
-  if facts.run ~= me then return {'lost'} end
-  if facts.state ~= 'running' then return repeated(id, next, lease) end
+  local facts = facts_of(id)
+  if verb == 'undo' and facts.run ~= me then id, facts = of_run(me) end
+  if not id or facts.run ~= me then return {'lost'} end
+  if facts.state ~= 'running' then return repeated(next, lease) end
   -- Who is in mode x is alone, and h ends with him: if he is there, he is in time.
   if redis.call('ZREM', H, 'h' .. me) == 0 then return {'lost'} end
   local first
   if ENDS[verb] then
     first = ended(id, facts, verb, ms, reason, response)
   elseif facts.exp and tonumber(facts.exp) <= NOW then
-    redis.call('HSET', own('j:' .. id), 'runs', with_run(facts, reason))
+    if verb ~= 'undo' then redis.call('HSET', own('j:' .. id), 'runs', with_run(facts, reason)) end
     -- It moves the line on: the next one is offered the lock, and not begun here.
     expire_job(id, facts.bytes)
     return {'ok'}
@@ -109,10 +107,7 @@ local function settle(id, me, verb, ms, reason, response, next, lease, keep)
     first = waits(id, facts, verb, ms, reason)
   end
   local begun = next ~= '' and begin_next(first, next, lease, keep)
-  if begun then
-    redis.call('HSET', own('j:' .. id), 'next', begun[2] .. ' ' .. next)
-    return begun
-  end
+  if begun then return begun end
   -- The lock is free: moving on says when a worker should look again.
   move_on()
   return {'ok'}

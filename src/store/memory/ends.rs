@@ -38,6 +38,14 @@ impl<K: Clone + Eq + Hash + Ord> Index<K> {
         self.order.iter().map(|(at, name)| (*at, name))
     }
 
+    pub(super) fn first(&self) -> Option<(u64, K)> {
+        self.order.first().cloned()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.at.len()
+    }
+
     fn pop_before(&mut self, now: u64) -> Option<K> {
         if self.order.first()?.0 >= now {
             return None;

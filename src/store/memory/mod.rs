@@ -4,7 +4,7 @@
 //! messages go out. It never waits, so the future it returns is ready at once. The scripts are the
 //! specification: [`visit`] is `line.lua`, [`pending`] is `jobs.lua`, [`locks`], [`enqueue`] and [`runs`] are the scripts
 //! about a line, [`listed`] those about jobs wherever they are, [`workers`] what workers say of themselves, [`rate`]
-//! those about quotas; the rest is in [`shard`].
+//! those about quotas, [`tasks`] those about queues of tasks; the rest is in [`shard`].
 //!
 //! Whatever is over is gone at once for every step, and its memory is freed by later steps.
 
@@ -20,6 +20,7 @@ mod rate;
 mod runs;
 mod shard;
 mod steps;
+mod tasks;
 mod visit;
 mod workers;
 
@@ -64,6 +65,7 @@ pub(crate) struct Memory {
     /// Live limiters.
     limiters: Mutex<HashMap<Node, u64>>,
     paused: AtomicBool,
+    queues: tasks::Queues,
     post: Post,
 }
 
@@ -76,6 +78,7 @@ impl Memory {
             workers: Mutex::default(),
             limiters: Mutex::default(),
             paused: AtomicBool::new(false),
+            queues: Mutex::default(),
             post: Post::default(),
         }
     }

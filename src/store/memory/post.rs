@@ -33,6 +33,11 @@ impl Post {
         listeners.insert(node.as_str().into(), Arc::downgrade(hints));
     }
 
+    /// Whether a message to this node would reach somebody.
+    pub(super) fn hears(&self, node: &str) -> bool {
+        self.of(Some(node)).len() == 1
+    }
+
     pub(super) fn send(&self, post: Vec<Mail>) {
         for Mail { to, hint } in post {
             for listener in self.of(to.as_deref()) {

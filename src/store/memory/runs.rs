@@ -4,7 +4,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{line::Member, shard::Job, visit::Visit};
+use super::{
+    line::Member,
+    shard::Job,
+    visit::{SCAN, Visit},
+};
 use crate::{
     clock::millis,
     store::backend::{
@@ -177,7 +181,7 @@ impl Visit<'_> {
             return SettledRun::Lost;
         }
         if self.jobs.get(&id, self.now.ms).is_some_and(|job| job.state != JobState::Running) {
-            return SettledRun::Stands(next.and_then(|next| self.repeated(&id, &next)));
+            return SettledRun::Stands(next.and_then(|next| self.repeated(&next)));
         }
         let holds = Member::holds(Mode::Exclusive, &me);
         let held = self.line.deadline(&holds).is_some_and(|end| end > self.now.ms);
@@ -189,14 +193,9 @@ impl Visit<'_> {
             return SettledRun::Stands(None);
         }
         let begun = next.as_ref().and_then(|next| self.begin_next(next));
-        match (&begun, next) {
-            (Some(run), Some(next)) => {
-                if let Some(job) = self.jobs.get_mut(&id, self.now.ms) {
-                    job.next = Some((run.id.clone(), next.me));
-                }
-            }
+        if begun.is_none() {
             // The lock is free: moving on says when a worker should look again.
-            _ => self.move_on(),
+            self.move_on();
         }
         SettledRun::Stands(begun)
     }
@@ -269,20 +268,28 @@ impl Visit<'_> {
         None
     }
 
-    /// What a call with these tokens has begun before. It begins nothing: it may be a late one, whose caller
-    /// has gone.
-    fn repeated(&mut self, id: &JobId, next: &NextRun) -> Option<Run> {
-        let (other, me) = self.jobs.get(id, self.now.ms)?.next.clone()?;
-        if me == next.me { self.again(&other, &me, next.lease) } else { None }
+    /// The job in this line whose run has this token. A running one stands at the front: only those that come
+    /// back to an older place can be before it.
+    fn of_run(&self, me: &Token) -> Option<JobId> {
+        let mut jobs = self.line.jobs.iter().take(SCAN).map(|(_, id)| id);
+        jobs.find(|id| self.runs_by(id, me)).cloned()
     }
 
-    /// The undo of a claim. Only jobs that come back to an older place stand before one that runs.
+    fn runs_by(&self, id: &JobId, me: &Token) -> bool {
+        self.jobs.get(id, self.now.ms).is_some_and(|job| job.run.as_ref() == Some(me))
+    }
+
+    /// What a call with these tokens has begun before. It begins nothing: it may be a late one, whose caller
+    /// has gone.
+    fn repeated(&mut self, next: &NextRun) -> Option<Run> {
+        let id = self.of_run(&next.me)?;
+        self.again(&id, &next.me, next.lease)
+    }
+
+    /// The undo of a claim, whichever job it was about.
     pub(super) fn unclaim(&mut self, me: &Token, id: Option<JobId>) -> bool {
         let now = self.now.ms;
-        let runs =
-            |id: &JobId| self.jobs.get(id, now).is_some_and(|job| job.run.as_ref() == Some(me));
-        let mut jobs = self.line.jobs.iter().map(|(_, id)| id).take(100);
-        let Some(id) = id.filter(&runs).or_else(|| jobs.find(|id| runs(id)).cloned()) else {
+        let Some(id) = id.filter(|id| self.runs_by(id, me)).or_else(|| self.of_run(me)) else {
             return false;
         };
         let Some(job) = self.jobs.get_mut(&id, now) else {

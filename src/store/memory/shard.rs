@@ -174,8 +174,6 @@ pub(super) struct Job {
     pub(super) busy: u32,
     /// Its history.
     pub(super) runs: Vec<String>,
-    /// The run that began along with the settlement of its own.
-    pub(super) next: Option<(JobId, Token)>,
 }
 
 impl Job {
@@ -204,7 +202,6 @@ impl Job {
             crashes: 0,
             busy: 0,
             runs: Vec::new(),
-            next: None,
         }
     }
 

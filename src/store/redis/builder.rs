@@ -5,8 +5,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use redis::{IntoConnectionInfo as _, ProtocolVersion, io::tcp::socket2::TcpKeepalive};
 
 use super::{
-    Breaker, Charges, Combiner, Enqueues, Keys, Lanes, Redis, Runs, Wire,
-    script::{CALLS, CHARGE, ENQUEUE, RUNS},
+    Breaker, Charges, Combiner, Enqueues, Keys, Lanes, Pushes, Redis, Runs, Wire,
+    script::{CALLS, CHARGE, ENQUEUE, PUSH_TASKS, RUNS},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -145,9 +145,18 @@ impl StoreBuilder {
             let enqueues = Enqueues { lanes: Arc::clone(&lanes), lane, keys: keys.clone() };
             Combiner::new(enqueues, ENQUEUE.name, self.deadline)
         };
+        let process: Arc<str> = uuid::Uuid::new_v4().simple().to_string()[..16].into();
+        let pushes = |lane| {
+            let process = Arc::clone(&process);
+            let pushes = Pushes { lanes: Arc::clone(&lanes), lane, keys: keys.clone(), process };
+            Combiner::new(pushes, PUSH_TASKS.name, self.deadline)
+        };
         Ok(Redis {
             enqueues: (0..self.connections).map(enqueues).collect(),
             runs: (0..self.connections).map(runs).collect(),
+            pushes: (0..self.connections).map(pushes).collect(),
+            // A slot that holds nothing holds 0.
+            pushed: 1.into(),
             charges: (0..self.connections).map(charges).collect(),
             combiners: (0..self.connections).map(combiner).collect(),
             lanes,

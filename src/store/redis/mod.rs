@@ -23,11 +23,16 @@ mod replicas;
 mod runs;
 mod script;
 mod steps;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod wire;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -40,6 +45,7 @@ use self::{
     enqueues::Enqueues,
     replicas::Replicas,
     runs::{RunAsk, Runs},
+    tasks::Pushes,
     wire::Wire,
 };
 use super::keys::Keys;
@@ -57,6 +63,9 @@ pub(super) struct Redis {
     charges: Vec<Combiner<Charges>>,
     runs: Vec<Combiner<Runs>>,
     enqueues: Vec<Combiner<Enqueues>>,
+    pushes: Vec<Combiner<Pushes>>,
+    /// Number of the next push.
+    pushed: AtomicU64,
     breaker: Arc<Breaker>,
     replicas: Replicas,
     keys: Keys,

@@ -44,6 +44,21 @@ macro_rules! job_script {
     };
 }
 
+macro_rules! task_script {
+    ($id:ident, $name:literal, repeatable: $repeatable:literal) => {
+        script!(
+            $id,
+            $name,
+            concat!(
+                include_str!("../lua/now.lua"),
+                include_str!("../lua/tasks.lua"),
+                include_str!(concat!("../lua/", $name, ".lua"))
+            ),
+            repeatable: $repeatable
+        );
+    };
+}
+
 script!(
     CALLS,
     "calls",
@@ -114,5 +129,16 @@ script!(
         include_str!("../lua/settle_charge.lua")
     ),
     repeatable: false
+);
+task_script!(PUSH_TASKS, "tasks_push", repeatable: true);
+task_script!(TURN, "tasks_turn", repeatable: true);
+task_script!(LOOK_AT_TASKS, "tasks_look", repeatable: true);
+// What may have run is not run again: it would meet other tasks.
+task_script!(EDIT_TASKS, "tasks_edit", repeatable: false);
+script!(
+    RENEW_RUNS,
+    "tasks_renew",
+    concat!(include_str!("../lua/now.lua"), include_str!("../lua/tasks_renew.lua")),
+    repeatable: true
 );
 script!(RESET_CHARGES, "reset_charges", include_str!("../lua/reset_charges.lua"), repeatable: true);

@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 use crate::{
     clock::Clock,
     error::{Error, ErrorKind},
+    key::Key,
     store::{
         Store,
         backend::{
@@ -18,6 +19,10 @@ use crate::{
         },
         hints::{Hint, Hints},
         memory::Memory,
+        tasks::{
+            DeadPage, Purge, Push, PushedAs, QueueStats, RunToken, TaskId, TaskState, TaskView,
+            Tasks, Turn, Turned,
+        },
     },
 };
 
@@ -131,16 +136,11 @@ impl Backend for Faulty {
         self.call("acquire", |memory| memory.acquire(call))
     }
 
-    fn release(&self, key: crate::Key, me: Token, mode: Mode) -> Step<'_, GaveBack> {
+    fn release(&self, key: Key, me: Token, mode: Mode) -> Step<'_, GaveBack> {
         self.call("release", move |memory| memory.release(key, me, mode))
     }
 
-    fn send_release(
-        &self,
-        key: crate::Key,
-        me: Token,
-        mode: Mode,
-    ) -> Option<Step<'static, GaveBack>> {
+    fn send_release(&self, key: Key, me: Token, mode: Mode) -> Option<Step<'static, GaveBack>> {
         let fault = self.faults.next("release");
         if matches!(fault, Some(Fault::Away)) {
             return Some(Box::pin(async { Err(Error::new(ErrorKind::Unavailable, "release")) }));
@@ -153,7 +153,7 @@ impl Backend for Faulty {
         self.call("pass", move |memory| memory.pass(me, mode, next))
     }
 
-    fn downgrade(&self, key: crate::Key, me: Token, lease: Duration) -> Step<'_, bool> {
+    fn downgrade(&self, key: Key, me: Token, lease: Duration) -> Step<'_, bool> {
         self.call("downgrade", move |memory| memory.downgrade(key, me, lease))
     }
 
@@ -169,7 +169,7 @@ impl Backend for Faulty {
         self.call("settle_charge", |memory| memory.settle_charge(call))
     }
 
-    fn reset_charges(&self, tag: crate::Key, counters: Vec<Counter>) -> Step<'_, ()> {
+    fn reset_charges(&self, tag: Key, counters: Vec<Counter>) -> Step<'_, ()> {
         self.call("reset_charges", |memory| memory.reset_charges(tag, counters))
     }
 
@@ -215,7 +215,7 @@ impl Jobs for Faulty {
         self.call("job", |memory| memory.job(id))
     }
 
-    fn heads(&self, keys: Vec<crate::Key>) -> Step<'_, Vec<Option<JobId>>> {
+    fn heads(&self, keys: Vec<Key>) -> Step<'_, Vec<Option<JobId>>> {
         self.call("heads", |memory| memory.heads(keys))
     }
 
@@ -223,7 +223,7 @@ impl Jobs for Faulty {
         self.call("due", move |memory| memory.due(shards, most))
     }
 
-    fn unclaim(&self, key: crate::Key, me: Token, id: Option<JobId>) -> Step<'_, bool> {
+    fn unclaim(&self, key: Key, me: Token, id: Option<JobId>) -> Step<'_, bool> {
         self.call("unclaim", move |memory| memory.unclaim(key, me, id))
     }
 
@@ -253,6 +253,62 @@ impl Jobs for Faulty {
 
     fn set_paused(&self, paused: bool) -> Step<'_, ()> {
         self.call("set_paused", move |memory| memory.set_paused(paused))
+    }
+}
+
+impl Tasks for Faulty {
+    fn push_task(&self, call: Push) -> Step<'_, PushedAs> {
+        self.call("push_task", |memory| memory.push_task(call))
+    }
+
+    fn turn(&self, call: Turn) -> Step<'_, Turned> {
+        self.call("turn", |memory| memory.turn(call))
+    }
+
+    fn renew_runs(&self, queue: Key, runs: Vec<RunToken>, lease: Duration) -> Step<'_, Vec<bool>> {
+        self.call("renew_runs", move |memory| memory.renew_runs(queue, runs, lease))
+    }
+
+    fn task(&self, queue: Key, id: TaskId) -> Step<'_, Option<TaskView>> {
+        self.memory.task(queue, id)
+    }
+
+    fn task_payload(&self, queue: Key, id: TaskId) -> Step<'_, Option<Bytes>> {
+        self.memory.task_payload(queue, id)
+    }
+
+    fn cancel_task(&self, queue: Key, id: TaskId) -> Step<'_, Option<TaskState>> {
+        self.memory.cancel_task(queue, id)
+    }
+
+    fn dead_tasks(&self, queue: Key, after: u64, most: usize) -> Step<'_, DeadPage> {
+        self.memory.dead_tasks(queue, after, most)
+    }
+
+    fn redrive_task(&self, queue: Key, id: TaskId) -> Step<'_, bool> {
+        self.memory.redrive_task(queue, id)
+    }
+
+    fn redrive_tasks(
+        &self,
+        queue: Key,
+        most: usize,
+        first: Duration,
+        spacing: Duration,
+    ) -> Step<'_, usize> {
+        self.memory.redrive_tasks(queue, most, first, spacing)
+    }
+
+    fn purge_tasks(&self, queue: Key, what: Purge) -> Step<'_, usize> {
+        self.memory.purge_tasks(queue, what)
+    }
+
+    fn pause_tasks(&self, queue: Key, pause: bool) -> Step<'_, ()> {
+        self.memory.pause_tasks(queue, pause)
+    }
+
+    fn task_stats(&self, queue: Key) -> Step<'_, QueueStats> {
+        self.memory.task_stats(queue)
     }
 }
 

@@ -10,12 +10,12 @@ use tokio::{
 
 use super::{
     on_every_store,
-    rig::{LONG, Rig, SHORT, ask, done, key, settled, stranger, visit, wait},
+    rig::{LONG, Rig, SHORT, again, ask, done, key, settled, stranger, visit, wait},
 };
 use crate::{
     Key,
     store::{
-        backend::{Acquire, JobId, Mode, Node, Token, Verdict},
+        backend::{Acquire, Enqueue, JobId, JobPolicy, Mode, Node, OnFailure, Token, Verdict},
         hints::{Hint, Hints, Joined},
     },
 };
@@ -26,6 +26,8 @@ on_every_store!(
     the_watcher_is_told_of_an_offered_job,
     the_watcher_is_told_of_an_earlier_due_time,
     everybody_is_told_of_a_jobs_changes,
+    a_worker_is_told_by_another_one,
+    the_watcher_is_told_of_a_job_that_is_late,
     a_listener_that_has_gone_is_told_nothing,
     each_holders_process_is_told_once_of_who_joins,
     every_reader_that_is_let_in_is_told,
@@ -172,6 +174,34 @@ async fn all_ring(bells: [Arc<Notify>; 2]) {
     for bell in bells {
         rings(&bell).await;
     }
+}
+
+async fn a_worker_is_told_by_another_one(rig: &Rig) {
+    let (key, mut worker) = (key(), Ear::new(rig).await);
+    let mut other = Ear::new(rig).await;
+    let hint = Hint::Work(key.clone(), JobId::new(&key));
+    rig.backend().tell(worker.node.clone(), hint.clone()).await.unwrap();
+    assert_eq!(worker.next().await, hint);
+    // What is nobody else's business is not passed on.
+    rig.backend().tell(worker.node.clone(), Hint::Resync).await.unwrap();
+    let hint = Hint::Work(key.clone(), JobId::new(&key));
+    rig.backend().tell(worker.node.clone(), hint.clone()).await.unwrap();
+    assert_eq!(worker.next().await, hint);
+    assert!(other.work.try_recv().is_err());
+}
+
+async fn the_watcher_is_told_of_a_job_that_is_late(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    let call = again(&key);
+    let policy = JobPolicy { on_failure: OnFailure::Skip, ..call.policy };
+    let id = call.id.clone();
+    rig.enqueue(Enqueue { policy, ..call }).await;
+    let mut worker = Ear::new(rig).await;
+    rig.beat(&worker.node, LONG).await;
+    rig.start(&key, &id, &run).await;
+    let later = Verdict::Retry { delay: SHORT, reason: "status 500" };
+    rig.settle(settled(&key, &id, &run, later)).await;
+    assert_eq!(worker.next().await, Hint::Due(key.shard()));
 }
 
 async fn a_listener_that_has_gone_is_told_nothing(rig: &Rig) {

@@ -10,12 +10,14 @@ use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
 use redis_test::server::RedisServer;
 use tokio::sync::Mutex;
 
-use super::rig::{LONG, Rig, SHORT, ask, deferred, fixed, key, settled, stranger, together, visit};
+use super::rig::{
+    LONG, Rig, SHORT, ask, deferred, done, fixed, key, next_run, settled, stranger, together, visit,
+};
 use crate::{
     Key,
     store::{
         Store,
-        backend::{Acquire, Claimed, JobState, Verdict},
+        backend::{Acquire, Claimed, JobState, Node, Settle, SettledRun, Token, Verdict},
     },
 };
 
@@ -163,6 +165,84 @@ async fn a_job_whose_request_vanished_is_dead() {
     assert_eq!(visited, Claimed::Dead(lost.clone()));
     assert_eq!(rig.state(&lost).await, Some(JobState::Dead));
     rig.hold(&key, &run).await;
+}
+
+#[tokio::test]
+async fn a_job_without_its_request_stays_dead() {
+    let rig = Rig::redis().await;
+    let (key, run) = (key(), stranger());
+    let id = rig.put_off(&key).await;
+    rig.start(&key, &id, &run).await;
+    let verdict = Verdict::Dead { reason: "auth", retention: LONG };
+    assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
+    let request = format!("{{{}}}:b:{id}", key.shard());
+    assert_eq!(rig.server().raw::<i64>("DEL", &request, &[]).await, 1);
+    assert_eq!(rig.redrive(&id).await, Some(JobState::Dead));
+    assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [None]);
+    assert!(rig.purge(&id).await);
+}
+
+#[tokio::test]
+async fn a_next_job_whose_keys_vanished_is_passed_over() {
+    let rig = Rig::redis().await;
+    let (key, run) = (key(), stranger());
+    rig.worker().await;
+    let first = rig.put_off(&key).await;
+    rig.start(&key, &first, &run).await;
+    for kind in ["j", "b"] {
+        let lost = rig.put_off(&key).await;
+        let name = format!("{{{}}}:{kind}:{lost}", key.shard());
+        assert_eq!(rig.server().raw::<i64>("DEL", &name, &[]).await, 1);
+    }
+    let last = rig.put_off(&key).await;
+    let next = Some(next_run(&stranger()));
+    let call = Settle { next, ..settled(&key, &first, &run, done()) };
+    match rig.settle_and_run(call).await {
+        SettledRun::Stands(Some(run)) => assert_eq!(run.id, last),
+        other => panic!("{other:?}"),
+    }
+    let tally = rig.tally(key.shard()).await;
+    assert_eq!((tally.pending, tally.dead), (1, 2), "{tally:?}");
+}
+
+#[tokio::test]
+async fn the_oldest_dead_job_goes_when_there_are_too_many() {
+    let rig = Rig::redis().await;
+    let (key, run) = (key(), stranger());
+    let index = format!("{{{}}}:dead", key.shard());
+    let far = "9000000000000000";
+    for hundred in 0..100 {
+        let names = Vec::from_iter((0..100).map(|n| format!("{:034x}", hundred * 100 + n)));
+        let rows = Vec::from_iter(names.iter().flat_map(|name| [far, name.as_str()]));
+        rig.server().raw::<i64>("ZADD", &index, &rows).await;
+    }
+    let oldest = rig.put_off(&key).await;
+    for (id, kept) in [(oldest.clone(), false), (rig.put_off(&key).await, false)] {
+        let run = Token::new(&Node::new());
+        rig.start(&key, &id, &run).await;
+        let verdict = Verdict::Dead { reason: "auth", retention: LONG };
+        assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
+        // It ends before all the others do.
+        assert_eq!(rig.job(&id).await.is_some(), kept);
+    }
+    let tally = rig.tally(key.shard()).await;
+    assert_eq!((tally.dead, tally.pending), (10_000, 0));
+    assert_eq!(rig.job(&oldest).await, None);
+    rig.hold(&key, &run).await;
+}
+
+#[tokio::test]
+async fn a_line_whose_due_entry_vanished_is_found_by_its_next_step() {
+    let rig = Rig::redis().await;
+    let (key, run) = (key(), stranger());
+    rig.worker().await;
+    let (id, next) = (rig.put_off(&key).await, rig.put_off(&key).await);
+    rig.start(&key, &id, &run).await;
+    let due = format!("{{{}}}:due", key.shard());
+    assert_eq!(rig.server().raw::<i64>("DEL", &due, &[]).await, 1);
+    assert!(rig.finish(&key, &id, &run).await);
+    assert_eq!(rig.due(key.shard(), 10).await.names, std::slice::from_ref(&key));
+    rig.start(&key, &next, &stranger()).await;
 }
 
 /// Waits for so long, and dies.

@@ -214,7 +214,6 @@ impl Rig {
         job.map(|job| JobView { past: Past::default(), ..job })
     }
 
-    #[expect(dead_code, reason = "the stores do not tell it yet")]
     pub(super) async fn past(&self, id: &JobId) -> Option<Past> {
         self.backend().job(id.clone()).await.unwrap().map(|job| job.past)
     }

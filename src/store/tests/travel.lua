@@ -23,6 +23,33 @@ end
 function shift.watch(key)
   redis.call('SET', key, place(redis.call('GET', key)))
 end
+-- Queues of tasks count in us.
+for _, kind in ipairs({'z', 'zl', 'zd', 'zw'}) do
+  shift[kind] = function(key)
+    local rows = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+    for i = 1, #rows, 2 do
+      redis.call('ZADD', key, int(tonumber(rows[i + 1]) - ms * 1000), rows[i])
+    end
+  end
+end
+function shift.zt(key)
+  local records = redis.call('HGETALL', key)
+  for i = 1, #records, 2 do
+    local at, rest = string.match(records[i + 1], '^(%d+)(.*)$')
+    redis.call('HSET', key, records[i], string.format('%016.0f', tonumber(at) - ms * 1000) .. rest)
+  end
+end
+function shift.zf(key)
+  for _, name in ipairs({'seq', 'woke', 'tat', 'swept'}) do
+    local at = redis.call('HGET', key, name)
+    if at then redis.call('HSET', key, name, int(math.max(tonumber(at) - ms * 1000, 0))) end
+  end
+  local til, event, who = string.match(redis.call('HGET', key, 'guard') or '', '^(%d+) (%d+) (.+)$')
+  if til then
+    redis.call('HSET', key, 'guard', int(tonumber(til) - ms * 1000) .. ' ' .. int(tonumber(event) - ms * 1000)
+      .. ' ' .. who)
+  end
+end
 function shift.q(key)
   local rows = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
   for i = 1, #rows, 2 do

@@ -11,6 +11,8 @@ mod desk;
 mod gates;
 pub mod history;
 mod http;
+pub mod ledger;
+pub mod proxy;
 mod raw;
 mod redis;
 pub mod site;

@@ -86,6 +86,10 @@ impl Server {
         format!("redis://{user}127.0.0.1:{}/?ns={namespace}", self.port)
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Ends it at once, with all that is in it.
     pub fn kill(&mut self) {
         // Its input closes, and the shell ends the server before itself.

@@ -8,6 +8,7 @@ mod pending;
 mod rate;
 mod runs;
 mod shards;
+mod tasks;
 mod workers;
 
 use std::{

@@ -13,8 +13,10 @@ mod mends;
 mod proxy;
 mod replicas;
 mod replies;
+mod runs;
 mod runtimes;
 mod server;
+mod tasks;
 mod together;
 mod wakes;
 

@@ -19,8 +19,6 @@ pub(in crate::store::tests) struct Accepted {
     again: bool,
     max_attempts: u32,
     run: Option<Token>,
-    /// What has begun along with its settlement.
-    next: Option<(JobId, Token)>,
     /// When an ended one is forgotten.
     gone: Option<u64>,
 }
@@ -117,7 +115,6 @@ impl Truth {
             again: call.policy.again,
             max_attempts: call.policy.max_attempts,
             run: None,
-            next: None,
             gone: None,
         });
     }
@@ -215,8 +212,7 @@ impl Truth {
             return;
         };
         if job.view.state != JobState::Running {
-            let begun = job.next.clone();
-            return self.settled_before(call, begun, reply);
+            return self.settled_before(call, reply);
         }
         if !mine {
             assert_eq!(*reply, SettledRun::Lost);
@@ -231,8 +227,6 @@ impl Truth {
                 let first = first.expect("there is no next one");
                 assert!(self.watched && self.in_backoff(&first).is_none(), "it is not in turn");
                 self.begins(&first, &next.me, next.lease, run);
-                let job = self.job(&call.id).expect("it has just run");
-                job.next = Some((first, next.me.clone()));
             }
             (SettledRun::Stands(None), Some(_)) => {
                 let first = self.pending().next();
@@ -244,22 +238,20 @@ impl Truth {
     }
 
     /// The verdict stands, and what began with it is told again, for as long as it runs.
-    fn settled_before(&mut self, call: &Settle, begun: Option<(JobId, Token)>, reply: &SettledRun) {
-        let next = call.next.as_ref();
-        let goes_on = begun.filter(|(id, me)| {
-            let runs = |job: &Accepted| {
-                job.id == *id && job.run.as_ref() == Some(me) && job.view.state == JobState::Running
-            };
-            next.is_some_and(|next| next.me == *me)
-                && self.is_held_by(me)
-                && self.pending().any(runs)
-        });
-        match (reply, goes_on, next) {
-            (SettledRun::Stands(Some(run)), Some((id, me)), Some(next)) => {
-                self.begins(&id, &me, next.lease, run);
+    fn settled_before(&mut self, call: &Settle, reply: &SettledRun) {
+        let next = call.next.as_ref().filter(|next| self.is_held_by(&next.me));
+        let runs = |job: &&Accepted| {
+            let mine = job.run.as_ref() == next.map(|next| &next.me);
+            mine && job.view.state == JobState::Running
+        };
+        let begun = self.pending().find(runs).map(|job| job.id.clone());
+        match (reply, begun, next) {
+            (SettledRun::Stands(Some(run)), Some(id), Some(next)) => {
+                self.begins(&id, &next.me, next.lease, run);
             }
-            (reply, goes_on, _) => {
-                assert_eq!((reply, goes_on), (&SettledRun::Stands(None), None));
+            (reply, begun, next) => {
+                assert_eq!(*reply, SettledRun::Stands(None));
+                assert!(begun.is_none() || next.is_none(), "its run goes on");
             }
         }
     }

@@ -1,14 +1,20 @@
-//! The history check by itself, and the processes that it is made with.
+//! The history checks by themselves, and the processes that they are made with.
 //!
 //! ```console
 //! $ cargo xtask faults --seconds 60
+//! $ cargo xtask faults deferred --seconds 600 --seed 7
 //! ```
+//!
+//! First that of locks, then that of deferred requests, each for so long; a word chooses one.
 
 use std::{env, process::ExitCode, time::Duration};
 
-use lockgate_tests::history::{Job, Plan, conduct, holder, work};
+use lockgate_tests::{
+    history::{Job, Plan, conduct, holder, work},
+    ledger,
+};
 
-const USAGE: &str = "usage: cargo xtask faults [--seconds N] [--seed N]";
+const USAGE: &str = "usage: cargo xtask faults [locks|deferred] [--seconds N] [--seed N]";
 
 fn main() -> ExitCode {
     let words: Vec<String> = env::args().skip(1).collect();
@@ -25,11 +31,23 @@ fn main() -> ExitCode {
             runtime().block_on(holder(url));
             ExitCode::SUCCESS
         }
-        options => match plan(options) {
-            Some(plan) => run(&plan),
-            None => usage(),
-        },
+        ["node", ..] => {
+            goes_with_its_parent();
+            let Some(setup) = ledger::Setup::parse(&words[1..]) else { return usage() };
+            ledger::node(setup);
+            ExitCode::SUCCESS
+        }
+        ["locks", options @ ..] => checked(options, true, false),
+        ["deferred", options @ ..] => checked(options, false, true),
+        options => checked(options, true, true),
     }
+}
+
+fn checked(options: &[&str], locks: bool, deferred: bool) -> ExitCode {
+    let Some(plan) = plan(options) else { return usage() };
+    // Both, also if the first one fails: one look tells everything there is to mend.
+    let good = [!locks || of_locks(&plan), !deferred || of_deferred(&plan)];
+    if good == [true; 2] { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn usage() -> ExitCode {
@@ -68,11 +86,22 @@ fn plan(options: &[&str]) -> Option<Plan> {
     })
 }
 
-fn run(plan: &Plan) -> ExitCode {
-    // On the thread that starts the processes: they go when it does.
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    let runtime = builder.enable_all().build().expect("a runtime");
-    let verdict = runtime.block_on(conduct(plan));
+fn of_locks(plan: &Plan) -> bool {
+    let verdict = of_processes().block_on(conduct(plan));
     print!("{verdict}");
-    if verdict.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    verdict.wrong.is_empty()
+}
+
+fn of_deferred(plan: &Plan) -> bool {
+    let Plan { program, time, seed } = plan.clone();
+    let plan = ledger::Plan { program, time, seed };
+    let (done, verdict) = of_processes().block_on(ledger::conduct(&plan));
+    print!("{done}\n{verdict}");
+    verdict.wrong.is_empty()
+}
+
+/// On the thread that starts the processes: they go when it does.
+fn of_processes() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().expect("a runtime")
 }

@@ -17,15 +17,15 @@
 //! The unfenced register may lose increments under pauses, and how many is only told.
 
 mod check;
-mod clock;
+pub(crate) mod clock;
 mod conduct;
-mod dice;
+pub(crate) mod dice;
 mod event;
 mod faults;
 mod holder;
 mod ops;
-mod process;
-mod register;
+pub(crate) mod process;
+pub(crate) mod register;
 mod rest;
 mod turn;
 mod worker;
@@ -33,6 +33,7 @@ mod worker;
 pub use self::{
     conduct::{Plan, Verdict, conduct},
     holder::holder,
+    ops::Life,
     process::Process,
     worker::{Job, work},
 };

@@ -9,9 +9,11 @@ use super::{
 
 /// One life of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Life {
-    pub(crate) process: usize,
-    pub(crate) number: u32,
+pub struct Life {
+    /// Which of those that replace each other.
+    pub process: usize,
+    /// From 0, one more with each replacement.
+    pub number: u32,
 }
 
 #[derive(Debug, Clone)]

@@ -54,15 +54,46 @@ impl Process {
         self.signal(Signal::CONT);
     }
 
+    /// SIGTERM.
+    pub fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// Its number, until it was seen to have ended.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// Whether it has not ended yet.
+    pub fn lives(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Waits until it has ended by itself; its exit code, if it has one.
+    pub async fn ended(&mut self) -> Option<i32> {
+        self.child.wait().await.ok()?.code()
+    }
+
     /// SIGKILL; returns when it has ended.
     pub async fn kill(&mut self) {
         let _ = self.child.kill().await;
     }
 
     fn signal(&self, signal: Signal) {
-        let pid = self.child.id().and_then(|pid| Pid::from_raw(pid.try_into().ok()?));
-        if let Some(pid) = pid {
-            let _ = kill_process(pid, signal);
+        if let Some(pid) = self.child.id() {
+            send(pid, signal);
         }
+    }
+}
+
+/// SIGKILL to a process of ours that has not been waited for.
+pub(crate) fn kill_now(pid: u32) {
+    send(pid, Signal::KILL);
+}
+
+fn send(pid: u32, signal: Signal) {
+    if let Some(pid) = pid.try_into().ok().and_then(Pid::from_raw) {
+        let _ = kill_process(pid, signal);
     }
 }

@@ -1,10 +1,10 @@
-//! Which methods take a lock.
+//! Which methods a layer is about.
 
-use crate::gate::is_safe;
+use super::view::is_safe;
 
-/// Which methods take the lock.
+/// Which methods a layer is about.
 #[derive(Debug, Clone)]
-pub(super) enum Methods {
+pub(crate) enum Methods {
     /// Those that may change something.
     Unsafe,
     /// Those that are about what the resource is, so not OPTIONS and TRACE: a preflight that a reader
@@ -19,15 +19,15 @@ impl Methods {
     ///
     /// # Panics
     ///
-    /// If there are none, or one of them would match nothing: then requests would pass unlocked.
-    pub(super) fn these<M: AsRef<str>>(methods: impl IntoIterator<Item = M>) -> Self {
+    /// If there are none, or one of them would match nothing: then requests would pass the layer unseen.
+    pub(crate) fn these<M: AsRef<str>>(layer: &str, methods: impl IntoIterator<Item = M>) -> Self {
         let names: Vec<_> = methods.into_iter().map(|name| name.as_ref().to_owned()).collect();
-        assert!(!names.is_empty(), "LockLayer::methods: no method would lock; name one at least");
-        names.iter().for_each(|name| check(name));
+        assert!(!names.is_empty(), "{layer}::methods: there is none; name one at least");
+        names.iter().for_each(|name| check(layer, name));
         Self::These(names)
     }
 
-    pub(super) fn include(&self, method: &str) -> bool {
+    pub(crate) fn include(&self, method: &str) -> bool {
         match self {
             Self::Unsafe => !is_safe(method),
             Self::ReadOrWrite => !matches!(method, "OPTIONS" | "TRACE"),
@@ -37,13 +37,13 @@ impl Methods {
     }
 }
 
-fn check(name: &str) {
+fn check(layer: &str, name: &str) {
     const KNOWN: [&str; 9] =
         ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
     // RFC 9110 section 5.6.2.
     let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     let valid = !name.is_empty() && name.bytes().all(token);
-    assert!(valid, "LockLayer::methods: {name:?} is no method name");
+    assert!(valid, "{layer}::methods: {name:?} is no method name");
     let meant = KNOWN.iter().find(|known| known.eq_ignore_ascii_case(name));
     assert!(
         meant.is_none_or(|known| *known == name),
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn exactly_those_named_are_included() {
-        let some = Methods::these(["POST", "GET", "PROPPATCH"]);
+        let some = Methods::these("LockLayer", ["POST", "GET", "PROPPATCH"]);
         assert!(some.include("POST") && some.include("GET") && some.include("PROPPATCH"));
         assert!(!some.include("PUT") && !some.include("post"));
         assert!(Methods::Unsafe.include("PROPPATCH") && !Methods::Unsafe.include("GET"));
@@ -71,7 +71,7 @@ mod tests {
         for names in
             [&[][..], &[""], &["post"], &["POST", "Get"], &["PO ST"], &["POST,PUT"], &["é"]]
         {
-            let built = std::panic::catch_unwind(|| Methods::these(names));
+            let built = std::panic::catch_unwind(|| Methods::these("LockLayer", names));
             let told = built.expect_err("it locks nothing");
             let told = told.downcast_ref::<String>().cloned().unwrap_or_else(|| {
                 told.downcast_ref::<&str>().map(ToString::to_string).unwrap_or_default()

@@ -1,0 +1,28 @@
+//! What can be chosen of each peer. `cargo xtask bench defer --sweep` tries these, and writes what it saw to
+//! `benches/SWEEP-DEFER.md`.
+
+use serde::{Deserialize, Serialize};
+
+use super::Kind;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Setting {
+    /// apalis-redis: milliseconds between two looks for jobs; without, it looks every 30 s.
+    pub(crate) poll: u64,
+    /// apalis-redis: jobs fetched at once.
+    pub(crate) batch: usize,
+    /// bee-queue: milliseconds by which it may put off delayed jobs, to see to several at once.
+    pub(crate) debounce: u64,
+    /// Jobs in one call when a backlog is made; 1 for 32 producers that push one each.
+    pub(crate) fill: u64,
+}
+
+impl Setting {
+    pub(crate) fn best(kind: Kind) -> Self {
+        let fill = match kind {
+            Kind::ApalisRedis => 500,
+            _ => 1,
+        };
+        Self { poll: 25, batch: 32, debounce: 1, fill }
+    }
+}

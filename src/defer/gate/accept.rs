@@ -1,0 +1,133 @@
+//! A request that is taken over.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{
+    answers::{idempotency_key_reused, outcome_unknown},
+    passage::DeferParked,
+    settings::{DeferGate, How},
+};
+use crate::{
+    defer::{
+        envelope::{At, write_request},
+        headers::of_request,
+        unwatched::Workers,
+    },
+    gate::Head,
+    key::{digest, hex},
+    reply::Reply,
+    store::{Caps, Enqueue, Enqueued, JobId, JobPolicy, JobState, Merge},
+};
+
+impl How {
+    /// By the method: what may have done its work is not begun anew unless doing it twice is doing it once.
+    fn policy(&self, method: &str, needs_worker: bool) -> JobPolicy {
+        let again = self.retry_unsafe || is_idempotent(method);
+        JobPolicy {
+            again,
+            max_attempts: if again { self.max_attempts } else { 1 },
+            delay: self.delay,
+            deadline: self.deadline,
+            on_failure: self.on_failure,
+            needs_worker,
+        }
+    }
+
+    /// One owner's requests replace each other, and nobody else's.
+    fn merge(&self, owner: &str, head: &Head) -> Option<Merge> {
+        let wins = self.wins.filter(|_| is_idempotent(&head.method))?;
+        let parts = [owner, &head.method, &head.target].map(str::as_bytes);
+        Some(Merge { group: hex(&digest(&parts)[..16]).into(), wins })
+    }
+}
+
+/// Of the methods that are deferred (RFC 9110 section 9.2.2).
+fn is_idempotent(method: &str) -> bool {
+    matches!(method, "PUT" | "DELETE")
+}
+
+impl<N: ?Sized> DeferGate<N> {
+    pub(super) async fn store(
+        &self,
+        mut parked: DeferParked,
+        head: Head,
+        body: &Bytes,
+    ) -> Option<Reply> {
+        let settings = &*self.0;
+        let headers = of_request(&head.headers, &settings.what.keep);
+        let policy = settings.how.policy(&head.method, settings.when.needs_worker);
+        let print = digest(&[head.method.as_bytes(), head.target.as_bytes(), body]);
+        let merge = settings.how.merge(&parked.owner, &head);
+        let carried = std::mem::take(&mut parked.carried);
+        let key = &parked.parked.key;
+        let id = JobId::new(key);
+        let at = At { store: &parked.parked.store, id: &id, lock: key };
+        let call = Enqueue {
+            key: key.clone(),
+            envelope: write_request(at, head, headers, carried, policy.max_attempts, body),
+            id,
+            policy,
+            record: self.record(&parked, hex(&print[..16])),
+            merge,
+            caps: settings.caps,
+            owner: parked.owner.clone(),
+        };
+        self.enqueue(parked, call).await
+    }
+
+    /// Stores nothing: there is no room in the line for what is not known.
+    pub(super) async fn look_up(&self, parked: DeferParked) -> Option<Reply> {
+        let key = &parked.parked.key;
+        let call = Enqueue {
+            key: key.clone(),
+            id: JobId::new(key),
+            envelope: Bytes::new(),
+            policy: JobPolicy::default(),
+            record: self.record(&parked, "-".to_owned()),
+            merge: None,
+            caps: Caps { resource_jobs: 0, resource_bytes: 0, shard_jobs: 0, shard_bytes: 0 },
+            owner: parked.owner.clone(),
+        };
+        self.enqueue(parked, call).await
+    }
+
+    fn record(
+        &self,
+        parked: &DeferParked,
+        print: String,
+    ) -> Option<(std::sync::Arc<str>, String, Duration)> {
+        let record = parked.slot.record()?;
+        Some((record.name.clone(), print, self.0.keys.life))
+    }
+
+    async fn enqueue(&self, parked: DeferParked, call: Enqueue) -> Option<Reply> {
+        let (id, has_body) = (call.id.clone(), !call.envelope.is_empty());
+        let store = parked.parked.store.clone();
+        let (node, lock) = (store.node(), parked.parked.key.hashed());
+        match store.backend().enqueue(call).await {
+            Ok(Enqueued::Stored { position }) => {
+                tracing::info!(%node, %lock, job = ?id, position, "request deferred");
+                store.room::<Workers>().look(&store, &id).await;
+                Some(self.accepted(&parked, &id, JobState::Queued, position))
+            }
+            Ok(Enqueued::Known(id) | Enqueued::Merged(id)) => Some(self.known(&parked, &id).await),
+            // Of a request that could not be read nobody knows whether it is the same.
+            Ok(Enqueued::Mismatch) if has_body => Some(idempotency_key_reused()),
+            Ok(Enqueued::Mismatch) => None,
+            Ok(Enqueued::Full) => {
+                tracing::warn!(%node, %lock, "not deferred: a line is full");
+                None
+            }
+            Ok(Enqueued::Unmanned) => {
+                tracing::warn!(%node, %lock, "not deferred: no worker is alive");
+                None
+            }
+            Err(error) => {
+                tracing::error!(%node, %lock, %error, "not deferred: store away");
+                error.may_have_run().then(|| outcome_unknown(self.location(&id)))
+            }
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What a client is told whose request was taken over.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{passage::DeferParked, settings::DeferGate};
+use crate::{
+    reply::{Reply, problem},
+    store::{JobId, JobState},
+};
+
+/// Longest `Retry-After` that is only guessed: a job may be cancelled, or its line move faster.
+const LONGEST: Duration = Duration::from_secs(300);
+
+impl<N: ?Sized> DeferGate<N> {
+    pub(super) fn location(&self, id: &JobId) -> String {
+        format!("{}/{id}", self.0.status_at)
+    }
+
+    /// Position 0: not in a line.
+    pub(super) fn accepted(
+        &self,
+        parked: &DeferParked,
+        id: &JobId,
+        state: JobState,
+        position: u64,
+    ) -> Reply {
+        let place = Some(position).filter(|position| *position > 0);
+        let body = json!({ "id": id.as_str(), "state": state.as_str(), "position": place });
+        let wait =
+            if state == JobState::Queued { self.wait(parked, position) } else { Duration::ZERO };
+        let reply = Reply::json(202, &body).field("location", self.location(id)).retry_after(wait);
+        match parked.applied.field() {
+            Some(applied) => reply.field("preference-applied", applied),
+            None => reply,
+        }
+    }
+
+    /// When its result may be there: the usual time for whoever has the lock, all before, and itself.
+    fn wait(&self, parked: &DeferParked, position: u64) -> Duration {
+        let turns = u32::try_from(position.saturating_add(1)).unwrap_or(u32::MAX);
+        let line = parked.parked.usual.map_or(Duration::ZERO, |usual| usual.saturating_mul(turns));
+        let late = if position == 0 { self.0.how.delay } else { Duration::ZERO };
+        late.saturating_add(line.min(LONGEST))
+    }
+
+    /// A request that was accepted before: its job, whatever has become of it.
+    pub(super) async fn known(&self, parked: &DeferParked, id: &JobId) -> Reply {
+        match parked.parked.store.backend().job(id.clone()).await {
+            Ok(Some(job)) => self.accepted(parked, id, job.state, job.position.unwrap_or(0)),
+            // The record outlives what is kept of the job.
+            Ok(None) => {
+                let title = "This request was accepted before, and its result is no longer kept";
+                Reply::problem(410, problem::UNKNOWN_JOB, title)
+            }
+            // A read that fails does not make it less accepted.
+            Err(_) => self.accepted(parked, id, JobState::Queued, 0),
+        }
+    }
+}
+
+pub(super) fn idempotency_key_reused() -> Reply {
+    let title = "This Idempotency-Key was used for another request";
+    Reply::problem(422, problem::KEY_REUSED, title)
+}
+
+/// It may be stored: the status resource tells the truth once the store is back.
+pub(super) fn outcome_unknown(location: String) -> Reply {
+    let title = "The request may have been accepted; its location tells";
+    Reply::problem(503, problem::OUTCOME_UNKNOWN, title)
+        .field("location", location)
+        .retry_after(Duration::from_secs(1))
+}

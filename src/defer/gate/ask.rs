@@ -1,0 +1,118 @@
+//! What is read of a request before it passes.
+
+use std::time::Duration;
+
+use super::{
+    passage::DeferTicket,
+    settings::{DeferGate, Settings, When},
+};
+use crate::{
+    defer::{
+        headers::{carries_credential, idempotency_key, is_upgrade},
+        prefer::Preferences,
+    },
+    gate::{Asked, Record, Route, Slot, Trying, UnderLock, View, current_replay},
+    key::{digest, hex},
+    reply::{Reply, problem},
+};
+
+/// What the client asked for, and gets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Applied {
+    pub(super) respond_async: bool,
+    pub(super) wait: Option<Duration>,
+}
+
+impl Applied {
+    /// The value of `Preference-Applied`.
+    pub(super) fn field(self) -> Option<String> {
+        let wait = self.wait.map(|wait| format!("wait={}", wait.as_secs()));
+        let named = self.respond_async.then(|| "respond-async".to_owned());
+        let all: Vec<_> = named.into_iter().chain(wait).collect();
+        (!all.is_empty()).then(|| all.join(", "))
+    }
+}
+
+impl When {
+    /// How the lock is to be tried.
+    fn trying(&self, prefer: &[&[u8]], may_be_stored: impl FnOnce() -> bool) -> (Trying, Applied) {
+        let Preferences { wait, respond_async } = Preferences::read(prefer);
+        let wait = wait.map(|wait| wait.min(self.max_wait));
+        if self.always {
+            return (Trying::Background, Applied { respond_async, wait: None });
+        }
+        let at_once = respond_async && self.respond_async;
+        // Whatever can't be stored anyhow is better tried than refused.
+        if at_once && wait.unwrap_or_default().is_zero() && may_be_stored() {
+            return (Trying::Never, Applied { respond_async, wait });
+        }
+        let trying = Trying::For(wait.unwrap_or(self.wait));
+        (trying, Applied { respond_async: at_once, wait })
+    }
+}
+
+impl<N: ?Sized> DeferGate<N> {
+    pub(super) fn read<V: View<Native = N>>(
+        &self,
+        view: &mut V,
+    ) -> Asked<std::convert::Infallible, DeferTicket> {
+        let settings = &*self.0;
+        // A replay is never deferred again: it would be an endless job.
+        if !settings.methods.include(view.method()) || current_replay(view).is_some() {
+            return Asked::Skip;
+        }
+        if view.get::<UnderLock>().is_some() {
+            tracing::error!(
+                layer = "DeferLayer",
+                "request refused: this layer is inside a LockLayer; put it outside (axum: .layer() \
+                 it after the LockLayer, actix-web: .wrap() it after)"
+            );
+            return Asked::Answer(Reply::wiring_fault());
+        }
+        let Ok(key) = idempotency_key(&view.header("idempotency-key")) else {
+            let title = "Idempotency-Key must be one string of 1 to 255 visible characters";
+            return Asked::Answer(Reply::problem(400, problem::BAD_IDEMPOTENCY_KEY, title));
+        };
+        let owner = settings.owner.as_ref().and_then(|owner| owner(view.native()));
+        let owner = owner.unwrap_or_default();
+        let record = match key {
+            None => None,
+            Some(key) => match view.route() {
+                Route::Unmatched => return Asked::Skip,
+                Route::Matched(route) => Some(settings.record(&owner, view.method(), &route, &key)),
+                Route::Unknown => Some(settings.record(&owner, view.method(), "", &key)),
+            },
+        };
+        let captured = settings.carries.of(view.native());
+        let prefer = view.header("prefer");
+        let (trying, applied) = if prefer.is_empty() && !settings.when.always {
+            (Trying::For(settings.when.wait), Applied::default())
+        } else {
+            settings.when.trying(&prefer, || settings.may_be_stored(view, !captured.is_empty()))
+        };
+        Asked::Pass(DeferTicket::new(Slot::new(trying, record), owner, applied, captured))
+    }
+}
+
+impl<N: ?Sized> Settings<N> {
+    /// The record of a client's key; its name in the store has the lock's beside it.
+    fn record(&self, owner: &str, method: &str, route: &str, key: &str) -> Record {
+        let parts = [owner, method, route, key].map(str::as_bytes);
+        let name = hex(&digest(&parts)[..16]).into();
+        Record { name, remember: self.keys.direct.then(|| owner.to_owned()) }
+    }
+
+    /// As far as its head tells; `known`: it takes along who it is of.
+    fn may_be_stored<V: View<Native = N>>(&self, view: &V, known: bool) -> bool {
+        let length = view.header("content-length").first().copied().unwrap_or(b"0");
+        let length = std::str::from_utf8(length).ok().and_then(|length| length.parse().ok());
+        !is_upgrade(view.method(), &view.header("upgrade"))
+            && length.is_some_and(|length: usize| length <= self.what.body_limit)
+            && (known || !self.carries_credential(view))
+    }
+
+    /// One that is not stored.
+    pub(super) fn carries_credential<V: View<Native = N>>(&self, view: &V) -> bool {
+        carries_credential(|name| !view.header(name).is_empty(), &self.what.keep)
+    }
+}

@@ -1,0 +1,19 @@
+//! `DeferGate`: accepts what its inner lock finds busy.
+//!
+//! What happens to a request: the gate asks whether it may be deferred at all, and makes a [`Slot`] for
+//! it, which tells the lock how long to wait and under which record to look it up. It passes at once. If
+//! the lock has parked it, and the busy answer still stands when it comes out, the request is picked up:
+//! what can't be stored is refused before its body is read. Then it is read, stored, and answered with 202.
+//!
+//! [`Slot`]: crate::gate::Slot
+
+mod accept;
+mod answers;
+mod ask;
+mod passage;
+mod settings;
+
+pub use self::{
+    passage::{DeferParked, DeferTicket},
+    settings::DeferGate,
+};

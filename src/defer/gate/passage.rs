@@ -1,0 +1,161 @@
+//! The way of a request through the gate.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+
+use super::{ask::Applied, settings::DeferGate};
+use crate::{
+    defer::{
+        envelope::{At, Stored, StoredHead, write_response},
+        headers::{Headers, is_upgrade, of_response},
+        judge::is_success,
+        snapshot::{Captured, Carried},
+    },
+    gate::{
+        Asked, Begun, Gate, Head, Outcome, Parked, Parting, PickUp, Room, Slot, Trying, Verdict,
+        View,
+    },
+    reply::Reply,
+};
+
+/// What stands between asking and leaving.
+#[derive(Debug)]
+pub struct DeferTicket {
+    slot: Slot,
+    owner: String,
+    applied: Applied,
+    captured: Captured,
+    /// Of the answer, where it is remembered.
+    fields: Headers,
+}
+
+impl DeferTicket {
+    pub(super) fn new(slot: Slot, owner: String, applied: Applied, captured: Captured) -> Self {
+        Self { slot, owner, applied, captured, fields: Headers::new() }
+    }
+}
+
+/// What the layer knows of a request it may take over.
+#[derive(Debug)]
+pub struct DeferParked {
+    pub(super) parked: Parked,
+    pub(super) slot: Slot,
+    pub(super) owner: String,
+    pub(super) applied: Applied,
+    captured: Captured,
+    /// What it takes along, once it is picked up.
+    pub(super) carried: Carried,
+}
+
+impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
+    type Facts = Infallible;
+    type Ticket = DeferTicket;
+    type Parked = DeferParked;
+
+    const PARKS: bool = true;
+
+    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<Infallible, DeferTicket> {
+        self.read(view)
+    }
+
+    async fn enter(&self, facts: Infallible) -> Verdict<DeferTicket> {
+        match facts {}
+    }
+
+    fn show<V: View<Native = N>>(&self, ticket: &DeferTicket, view: &mut V) {
+        view.put(ticket.slot.clone());
+    }
+
+    fn is_settled(&self, ticket: &DeferTicket, _: Outcome) -> bool {
+        !self.0.when.always && ticket.slot.is_empty()
+    }
+
+    fn hear(&self, ticket: &mut DeferTicket, fields: impl FnOnce() -> Vec<(String, Vec<u8>)>) {
+        if ticket.slot.has_begun() {
+            ticket.fields = of_response(fields(), &[]);
+        }
+    }
+
+    async fn leave(
+        &self,
+        ticket: DeferTicket,
+        outcome: Outcome,
+    ) -> Parting<DeferTicket, DeferParked> {
+        let DeferTicket { slot, owner, applied, captured, fields } = ticket;
+        if let Some(begun) = slot.begun() {
+            match stored(&begun, outcome, fields) {
+                Some(response) => begun.keep(self.0.keys.life, response).await,
+                None => begun.forget().await,
+            }
+            // A retry layer in between may have met a busy lock after the one that has run.
+            return Parting::Fields(Vec::new());
+        }
+        match slot.empty() {
+            // Only if the busy answer itself came out: a retry or cache layer may have done better.
+            Some(parked) if outcome.status() == Some(parked.status) => {
+                let room = Room::new(self.0.what.body_limit, self.0.what.budget);
+                let place = slot.clone();
+                let carried = Carried::new();
+                let parked = DeferParked { parked, slot, owner, applied, captured, carried };
+                Parting::Accept { parked, room, slot: place }
+            }
+            _ => {
+                if slot.trying() == Trying::Background && !slot.was_seen() {
+                    tracing::error!(
+                        layer = "DeferLayer",
+                        "request not deferred although the layer is set to `defer_always`: there is no \
+                         LockLayer inside that locks it, under whose lock it could run"
+                    );
+                }
+                Parting::Fields(Vec::new())
+            }
+        }
+    }
+
+    fn pick_up<V: View<Native = N>>(&self, parked: &mut DeferParked, view: &mut V) -> PickUp {
+        // What is only to be looked up needs nothing of what it may not keep.
+        let refused = if parked.parked.known { PickUp::Head } else { PickUp::Nothing };
+        if is_upgrade(view.method(), &view.header("upgrade")) {
+            return refused;
+        }
+        let lock = parked.parked.key.hashed();
+        let Some(carried) = std::mem::take(&mut parked.captured).write() else {
+            tracing::error!(%lock, "not deferred: a snapshot can't be written");
+            return refused;
+        };
+        if carried.is_empty() && self.0.carries_credential(view) {
+            tracing::info!(
+                %lock,
+                "not deferred: the request carries a credential; .carry::<T>() stores whose it is, \
+                 .keep_header(..) the field itself"
+            );
+            return refused;
+        }
+        parked.carried = carried;
+        PickUp::Whole
+    }
+
+    async fn accept(&self, parked: DeferParked, head: Head, body: Option<Bytes>) -> Option<Reply> {
+        match body {
+            Some(body) => self.store(parked, head, &body).await,
+            // What can't be stored may still have been accepted, or have run, before.
+            None if parked.parked.known => self.look_up(parked).await,
+            None => None,
+        }
+    }
+}
+
+/// What is remembered of an answer; `None` if a retry is to run again.
+fn stored(begun: &Begun, outcome: Outcome, headers: Headers) -> Option<Bytes> {
+    let status = outcome.status().filter(|status| is_remembered(*status))?;
+    let (id, lock) = begun.is()?;
+    let head = StoredHead { status, headers, stored: Stored::RanAtOnce };
+    Some(write_response(At { store: begun.store(), id, lock }, &head, b""))
+}
+
+/// By the same rule as a run of a deferred request, but for 409: it can't be told whether it is the
+/// handler's, or that of another lock further in, which a retry may find free.
+fn is_remembered(status: u16) -> bool {
+    is_success(status) && status != 409
+}

@@ -1,0 +1,57 @@
+//! What a client prefers (RFC 7240).
+
+use std::time::Duration;
+
+/// Of a request. What is not known, or broken, is ignored (section 2).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Preferences {
+    /// To wait for so long before anything else.
+    pub(super) wait: Option<Duration>,
+    /// A 202 rather than a late answer.
+    pub(super) respond_async: bool,
+}
+
+impl Preferences {
+    /// Of a preference that is there twice the first counts (section 2).
+    pub(super) fn read(values: &[&[u8]]) -> Self {
+        let mut read = Self::default();
+        let list = values.iter().filter_map(|value| std::str::from_utf8(value).ok());
+        for preference in list.flat_map(|value| value.split(',')) {
+            let token = preference.split(';').next().unwrap_or_default();
+            let (name, value) = token.split_once('=').unwrap_or((token, ""));
+            let (name, value) = (name.trim(), value.trim().trim_matches('"'));
+            if name.eq_ignore_ascii_case("respond-async") {
+                read.respond_async = true;
+            } else if name.eq_ignore_ascii_case("wait") && read.wait.is_none() {
+                read.wait = value.parse().ok().map(Duration::from_secs);
+            }
+        }
+        read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(values: &[&str]) -> (Option<u64>, bool) {
+        let values: Vec<_> = values.iter().map(|value| value.as_bytes()).collect();
+        let Preferences { wait, respond_async } = Preferences::read(&values);
+        (wait.map(|wait| wait.as_secs()), respond_async)
+    }
+
+    #[test]
+    fn both_are_found_wherever_they_stand() {
+        assert_eq!(read(&["respond-async, wait=10"]), (Some(10), true));
+        assert_eq!(read(&["return=minimal", "Wait = \"7\"; x=1, wait=9"]), (Some(7), false));
+        assert_eq!(read(&["handling=lenient; y", "Respond-Async;x"]), (None, true));
+        assert_eq!(read(&["wait=0"]), (Some(0), false));
+    }
+
+    #[test]
+    fn what_is_broken_is_ignored() {
+        for none in ["", "wait", "wait=x", "wait=-1", "waits=3", "respond-async2", "respond"] {
+            assert_eq!(read(&[none]), (None, false), "{none}");
+        }
+    }
+}

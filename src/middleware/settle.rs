@@ -1,0 +1,105 @@
+//! What a gate makes of an answer.
+
+use std::marker::PhantomData;
+
+use http::{Method, Response, request::Parts};
+use http_body::Body;
+
+use super::{
+    body::{GateBody, add_fields, is_sent_without_body, response},
+    framework::{Framework, PartsView, fields, head},
+    parking::{AnyRequest, read_whole},
+};
+use crate::{
+    gate::{Gate, Kept, Outcome, Parting, PickUp, Reading, Room},
+    reply::Reply,
+};
+
+/// A gate that a request has passed, until its answer comes.
+pub(super) struct Passed<G: Gate<Parts>, F> {
+    gate: G,
+    ticket: G::Ticket,
+    /// The request's method is HEAD.
+    head: bool,
+    framework: PhantomData<F>,
+}
+
+impl<G: Gate<Parts>, F> Passed<G, F> {
+    pub(super) fn new(gate: G, ticket: G::Ticket, method: &Method) -> Self {
+        Self { gate, ticket, head: *method == Method::HEAD, framework: PhantomData }
+    }
+
+    pub(super) fn outcome<R: Body, E>(&self, ended: &Result<Response<R>, E>) -> Outcome {
+        outcome(self.head, ended)
+    }
+
+    pub(super) fn is_settled(&self, outcome: Outcome) -> bool {
+        self.gate.is_settled(&self.ticket, outcome)
+    }
+}
+
+/// How an inner call ended that has ended by itself.
+pub(super) fn outcome<R: Body, E>(head: bool, ended: &Result<Response<R>, E>) -> Outcome {
+    match ended {
+        Ok(response) if is_sent_without_body(head, response) => {
+            Outcome::Answered(response.status().as_u16())
+        }
+        Ok(response) => Outcome::Streams(response.status().as_u16()),
+        Err(_) => Outcome::Failed,
+    }
+}
+
+/// Leaves the gate of a request that has passed at once.
+pub(super) async fn settle<G: Gate<Parts>, F: Framework, R: Body, E>(
+    passed: Passed<G, F>,
+    ended: Result<Response<R>, E>,
+    outcome: Outcome,
+) -> Result<Response<GateBody<R>>, E> {
+    let Passed { gate, mut ticket, .. } = passed;
+    if let Ok(answer) = &ended {
+        gate.hear(&mut ticket, || fields(answer.headers()));
+    }
+    // No early return for an error: the gate is left in every case.
+    let parting = gate.leave(ticket, outcome).await;
+    Ok(finish::<G, F, R>(gate, ended?, parting, None).await)
+}
+
+/// Makes of an answer what the gate wants.
+pub(super) async fn finish<G: Gate<Parts>, F: Framework, R: Body>(
+    gate: G,
+    mut answer: Response<R>,
+    parting: Parting<G::Ticket, G::Parked>,
+    reading: Option<Reading>,
+) -> Response<GateBody<R>> {
+    let instead = match parting {
+        Parting::Fields(fields) => {
+            add_fields(&mut answer, fields);
+            None
+        }
+        Parting::Replace(reply) => Some(reply),
+        Parting::Keep(ticket) => {
+            let kept = Kept::new(gate, ticket, reading);
+            return answer.map(|body| GateBody::kept(body, kept));
+        }
+        Parting::Accept { parked, room, slot } => match slot.take_request() {
+            Some(request) => accept::<G, F>(&gate, parked, request, room).await,
+            None => None,
+        },
+    };
+    instead.map_or_else(|| answer.map(GateBody::inner), response)
+}
+
+async fn accept<G: Gate<Parts>, F: Framework>(
+    gate: &G,
+    mut parked: G::Parked,
+    request: AnyRequest,
+    mut room: Room,
+) -> Option<Reply> {
+    let (mut parts, body) = request.into_parts();
+    let body = match gate.pick_up(&mut parked, &mut PartsView::<F>::new(&mut parts)) {
+        PickUp::Whole => read_whole(body, &mut room).await,
+        PickUp::Head => None,
+        PickUp::Nothing => return None,
+    };
+    gate.accept(parked, head::<F>(&parts), body).await
+}

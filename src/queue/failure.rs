@@ -1,0 +1,68 @@
+//! What a handler says when a task did not work out.
+
+use std::{error::Error as StdError, fmt, time::Duration};
+
+use crate::{clock::LONGEST, store::REASON};
+
+/// Why a task failed, and what is to become of it. Every error converts into one, so `?` works in a handler
+/// that answers with `Result<(), Failure>`.
+///
+/// It is no error itself, as `anyhow::Error` is none: else the conversion could not be for all errors.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    pub(super) reason: String,
+    pub(super) then: Then,
+}
+
+/// What is to become of the task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Then {
+    /// Tried again as the worker's settings say.
+    Retry,
+    RetryAfter(Duration),
+    Dead,
+}
+
+impl Failure {
+    /// Tried again after a pause, as long as the task has attempts. The reason is kept in the task's history, at
+    /// most 200 bytes of it, and shown in listings.
+    pub fn new(reason: impl fmt::Display) -> Self {
+        Self { reason: one_line(&reason.to_string()), then: Then::Retry }
+    }
+
+    /// Not to be tried again: the task becomes a dead letter now.
+    pub fn dead(reason: impl fmt::Display) -> Self {
+        Self { then: Then::Dead, ..Self::new(reason) }
+    }
+
+    /// Tried again after this time instead of the worker's own backoff; at most a year.
+    #[must_use]
+    pub fn retry_after(mut self, delay: Duration) -> Self {
+        self.then = Then::RetryAfter(delay.min(LONGEST));
+        self
+    }
+
+    /// What it says.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+}
+
+impl<E: StdError> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::new(error)
+    }
+}
+
+/// A history has a line for each attempt.
+fn one_line(text: &str) -> String {
+    let mut out = String::with_capacity(text.len().min(REASON));
+    for one in text.chars() {
+        if out.len() + one.len_utf8() > REASON {
+            break;
+        }
+        out.push(if one.is_control() { ' ' } else { one });
+    }
+    out
+}

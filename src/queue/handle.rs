@@ -1,0 +1,144 @@
+//! The queue's handle: pushing, and a worker for it.
+
+use std::{fmt, future::Future, marker::PhantomData};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{
+    failure::Failure,
+    push::PushRequest,
+    run::{Handler, decoded},
+    task::Task,
+    worker::QueueWorker,
+};
+use crate::{key::Key, store::Store};
+
+/// Tasks of one kind, under one name. Made by [`Store::queue`]; cheap to clone.
+///
+/// The settings here go with each task that is pushed by this handle.
+pub struct Queue<T> {
+    pub(super) store: Store,
+    pub(super) name: Key,
+    terms: Terms,
+    payload: PhantomData<fn(T) -> T>,
+}
+
+/// What goes with each task.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms {
+    pub(super) again: bool,
+    pub(super) max_attempts: u32,
+    pub(super) caps: (u64, u64),
+}
+
+impl Store {
+    /// The queue of this name. Processes that use the same name share it, whatever the type of their payloads.
+    #[must_use]
+    pub fn queue<T>(&self, name: impl Into<Key>) -> Queue<T> {
+        let terms = Terms { again: true, max_attempts: 5, caps: (1_000_000, 512 << 20) };
+        Queue { store: self.clone(), name: name.into(), terms, payload: PhantomData }
+    }
+}
+
+impl<T> Queue<T> {
+    /// Attempts until a task is dead, crashes included. Default 5: with the default backoff, what is wrong for less
+    /// than a few seconds costs no task. At least 1.
+    #[must_use]
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.terms.max_attempts = attempts.max(1);
+        self
+    }
+
+    /// One attempt, and none after a crash: for what must rather not happen than happen twice.
+    #[must_use]
+    pub fn once(mut self) -> Self {
+        (self.terms.max_attempts, self.terms.again) = (1, false);
+        self
+    }
+
+    /// Most tasks that may wait. Default 1,000,000; a push beyond it is [`Full`](super::PushError::Full).
+    #[must_use]
+    pub fn capacity(mut self, tasks: u64) -> Self {
+        self.terms.caps.0 = tasks;
+        self
+    }
+
+    /// Most bytes of those that wait or run, with some 30 for each. Default 512 MiB: a backlog must not take the
+    /// memory of everything else in the store.
+    #[must_use]
+    pub fn capacity_bytes(mut self, bytes: u64) -> Self {
+        self.terms.caps.1 = bytes;
+        self
+    }
+}
+
+impl<T: Serialize> Queue<T> {
+    /// A task to be stored once it is awaited, in one round trip; what is pushed meanwhile goes together.
+    ///
+    /// # Errors
+    ///
+    /// Awaited: [`PushError`](super::PushError).
+    pub fn push(&self, payload: &T) -> PushRequest {
+        PushRequest {
+            store: self.store.clone(),
+            queue: self.name.clone(),
+            payload: serde_json::to_vec(payload),
+            terms: self.terms,
+            delay: std::time::Duration::ZERO,
+            unique: None,
+        }
+    }
+}
+
+impl<T: DeserializeOwned + Send + 'static> Queue<T> {
+    /// A worker that runs the tasks by this function. An error, or a panic, is an attempt that failed.
+    pub fn worker<F, Fut, E>(&self, handler: F) -> QueueWorker
+    where
+        F: Fn(Task<T>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), E>> + Send + 'static,
+        E: Into<Failure>,
+    {
+        let run = decoded(move |task| {
+            let work = handler(task);
+            async move { work.await.map_err(Into::into) }
+        });
+        self.worker_of(run)
+    }
+
+    /// A worker that runs the tasks by a tower service. It is cloned for each run, and asked whether it is
+    /// ready before.
+    #[cfg(feature = "tower")]
+    pub fn worker_service<S>(&self, service: S) -> QueueWorker
+    where
+        S: tower_service::Service<Task<T>, Response = ()> + Clone + Send + Sync + 'static,
+        S::Future: Send,
+        S::Error: Into<Failure>,
+    {
+        let run = decoded(move |task| {
+            let mut service = service.clone();
+            async move {
+                let ready = std::future::poll_fn(|context| service.poll_ready(context)).await;
+                ready.map_err(Into::into)?;
+                service.call(task).await.map_err(Into::into)
+            }
+        });
+        self.worker_of(run)
+    }
+
+    fn worker_of(&self, handler: Handler) -> QueueWorker {
+        QueueWorker::new(self.store.clone(), self.name.clone(), handler)
+    }
+}
+
+impl<T> Clone for Queue<T> {
+    fn clone(&self) -> Self {
+        let Self { store, name, terms, payload } = self;
+        Self { store: store.clone(), name: name.clone(), terms: *terms, payload: *payload }
+    }
+}
+
+impl<T> fmt::Debug for Queue<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue").field("name", &self.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,237 @@
+//! Operations: what there is, what has died, and what is to become of it.
+
+use std::{
+    fmt,
+    time::{Duration, SystemTime},
+};
+
+use serde::de::DeserializeOwned;
+
+use super::{handle::Queue, task::time};
+use crate::{
+    error::{Error, ErrorKind},
+    store::{MOST_RUNS, Purge, QueueStats, TaskFault, TaskId, TaskState, TaskView},
+};
+
+/// What is told of a task; never its payload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TaskInfo {
+    /// Its id.
+    pub id: TaskId,
+    /// Where it is.
+    pub state: TaskState,
+    /// How long until it may be run; zero if it may, or does not wait.
+    pub due_in: Duration,
+    /// When it was pushed, by the store's clock.
+    pub pushed_at: SystemTime,
+    /// Bytes of its payload.
+    pub bytes: u64,
+    /// Attempts that went wrong so far, since it was last redriven.
+    pub attempts: u32,
+    /// Those of them that were crashes.
+    pub crashes: u32,
+    /// The last of them, at most 8, the latest one at the end; that of a dead letter says why it died.
+    pub history: Vec<PastAttempt>,
+}
+
+/// An attempt that went wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PastAttempt {
+    /// When it was over, by the store's clock.
+    pub at: SystemTime,
+    /// In what way.
+    pub fault: TaskFault,
+    /// What the handler said, or what happened.
+    pub reason: String,
+}
+
+/// Some of the dead letters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TaskPage {
+    /// The oldest first.
+    pub tasks: Vec<TaskInfo>,
+    /// Where the next page starts; `None`: there is none.
+    pub next: Option<DeadCursor>,
+}
+
+/// A place between two pages of dead letters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeadCursor(u64);
+
+impl From<TaskView> for TaskInfo {
+    fn from(view: TaskView) -> Self {
+        let past = view.meta.history.into_iter().map(|past| PastAttempt {
+            at: time(past.at_us),
+            fault: past.fault,
+            reason: past.reason,
+        });
+        Self {
+            id: view.id,
+            state: view.state,
+            due_in: view.due,
+            pushed_at: time(view.pushed_us),
+            bytes: view.bytes,
+            attempts: view.meta.attempts,
+            crashes: view.meta.crashes,
+            history: past.collect(),
+        }
+    }
+}
+
+/// Each is one call, or one for every hundred tasks. Those that change something are not sent again once they may
+/// have run: on a timeout, look.
+impl<T> Queue<T> {
+    /// What is known of a task; `None` if it is done, cancelled, thrown away or unknown.
+    ///
+    /// # Errors
+    ///
+    /// The store is away.
+    pub async fn get(&self, id: &TaskId) -> Result<Option<TaskInfo>, Error> {
+        let view = self.store.backend().task(self.name.clone(), id.clone()).await?;
+        Ok(view.map(Into::into))
+    }
+
+    /// Takes a task out of the queue if it waits. Returns where it was: a [running](TaskState::Running) or
+    /// [dead](TaskState::Dead) one stays as it is; `None` as in [`get`](Self::get).
+    ///
+    /// # Errors
+    ///
+    /// The store is away. On a timeout it may have been cancelled.
+    pub async fn cancel(&self, id: &TaskId) -> Result<Option<TaskState>, Error> {
+        self.store.backend().cancel_task(self.name.clone(), id.clone()).await
+    }
+
+    /// Dead letters, the oldest first: at most `most` (1 to 100) behind the cursor, from the beginning without one.
+    ///
+    /// # Errors
+    ///
+    /// The store is away.
+    pub async fn dead(&self, after: Option<DeadCursor>, most: usize) -> Result<TaskPage, Error> {
+        let (after, most) = (after.map_or(0, |cursor| cursor.0), most.clamp(1, MOST_RUNS));
+        let page = self.store.backend().dead_tasks(self.name.clone(), after, most).await?;
+        let tasks = page.letters.into_iter().map(Into::into).collect();
+        Ok(TaskPage { tasks, next: page.next.map(DeadCursor) })
+    }
+
+    /// Puts a dead letter at the tail of the queue, with all its attempts before it; its history stays. False if it is
+    /// none.
+    ///
+    /// # Errors
+    ///
+    /// The store is away. On a timeout it may have been done.
+    pub async fn redrive(&self, id: &TaskId) -> Result<bool, Error> {
+        self.store.backend().redrive_task(self.name.clone(), id.clone()).await
+    }
+
+    /// As [`redrive`](Self::redrive), for all dead letters there are now, the oldest first; each becomes due by
+    /// `spacing` later than the one before it, so what killed them is not met by all at once. How many.
+    ///
+    /// # Errors
+    ///
+    /// The store is away. Some may have been put back.
+    pub async fn redrive_all(&self, spacing: Duration) -> Result<u64, Error> {
+        let (backend, mut moved) = (self.store.backend(), 0);
+        let all = self.stats().await?.dead_letters;
+        while moved < all {
+            let left = usize::try_from(all - moved).unwrap_or(MOST_RUNS).min(MOST_RUNS);
+            let first = spacing.saturating_mul(u32::try_from(moved).unwrap_or(u32::MAX));
+            let name = self.name.clone();
+            let page = backend.redrive_tasks(name, left, first, spacing).await?;
+            if page == 0 {
+                break;
+            }
+            moved += page as u64;
+        }
+        Ok(moved)
+    }
+
+    /// Throws away what waits; how many. What runs goes on.
+    ///
+    /// # Errors
+    ///
+    /// The store is away. Some may be gone.
+    pub async fn purge(&self) -> Result<u64, Error> {
+        let waiting = self.stats().await?.waiting;
+        self.throw_away(Purge::Waiting, waiting).await
+    }
+
+    /// Throws away the dead letters; how many.
+    ///
+    /// # Errors
+    ///
+    /// The store is away. Some may be gone.
+    pub async fn purge_dead(&self) -> Result<u64, Error> {
+        let dead = self.stats().await?.dead_letters;
+        self.throw_away(Purge::Dead, dead).await
+    }
+
+    /// No task of the queue is started any more, by any worker, until it is [resumed](Self::resume). What
+    /// runs goes on.
+    ///
+    /// # Errors
+    ///
+    /// The store is away. On a timeout it may be paused; asking again does no harm.
+    pub async fn pause(&self) -> Result<(), Error> {
+        self.store.backend().pause_tasks(self.name.clone(), true).await
+    }
+
+    /// Ends a [pause](Self::pause), and wakes a worker.
+    ///
+    /// # Errors
+    ///
+    /// As `pause`.
+    pub async fn resume(&self) -> Result<(), Error> {
+        self.store.backend().pause_tasks(self.name.clone(), false).await
+    }
+
+    /// How many tasks there are, and what has become of all there were.
+    ///
+    /// # Errors
+    ///
+    /// The store is away.
+    pub async fn stats(&self) -> Result<QueueStats, Error> {
+        self.store.backend().task_stats(self.name.clone()).await
+    }
+
+    /// No more than there were when it began: others may push all the time.
+    async fn throw_away(&self, what: Purge, all: u64) -> Result<u64, Error> {
+        let mut gone = 0;
+        while gone < all {
+            let page = self.store.backend().purge_tasks(self.name.clone(), what).await?;
+            if page == 0 {
+                break;
+            }
+            gone += page as u64;
+        }
+        Ok(gone)
+    }
+}
+
+impl<T: DeserializeOwned> Queue<T> {
+    /// The payload of a task that waits, runs or is dead: to look at what cannot be run.
+    ///
+    /// # Errors
+    ///
+    /// The store is away; [`ErrorKind::Protocol`] if the payload is of another form.
+    pub async fn payload(&self, id: &TaskId) -> Result<Option<T>, Error> {
+        let odd = || Error::new(ErrorKind::Protocol, "payload");
+        let text = self.store.backend().task_payload(self.name.clone(), id.clone()).await?;
+        let Some(text) = text else { return Ok(None) };
+        let record = crate::store::Record::read(&text).ok_or_else(odd)?;
+        serde_json::from_slice(&record.payload).map(Some).map_err(|error| odd().with(error))
+    }
+}
+
+impl fmt::Display for TaskFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Failed => "failed",
+            Self::Panicked => "panicked",
+            Self::Crashed => "crashed",
+            Self::Undecodable => "undecodable",
+        })
+    }
+}

@@ -1,0 +1,77 @@
+//! Queues of tasks that are no requests: `store.queue("emails")`.
+//!
+//! A task is a payload of the application's own, pushed by any process and run by a worker of any other, now
+//! or later. It stands apart from [deferred requests](crate::defer): no lock, no line of a resource.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//! use lockgate::{Store, queue::{Queue, Task}};
+//!
+//! #[derive(serde::Serialize, serde::Deserialize)]
+//! struct Email { to: String }
+//!
+//! let store = Store::memory();
+//! let mails: Queue<Email> = store.queue("emails");
+//! let email = Email { to: "ada@example.org".into() };
+//! mails.push(&email).await?;
+//! mails.push(&email).delay(Duration::from_secs(3600)).unique("reminder:ada").await?;
+//!
+//! let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+//! # let mut stop = Some(stop);
+//! # let stop = std::sync::Mutex::new(stop.take());
+//! let worker = mails.worker(move |task: Task<Email>| {
+//! #   if let Some(stop) = stop.lock().unwrap().take() { let _ = stop.send(()); }
+//!     async move {
+//!         println!("to {}, attempt {}", task.payload.to, task.attempt());
+//!         Ok::<(), std::io::Error>(())
+//!     }
+//! });
+//! worker.concurrency(32).run(async { let _ = stopped.await; }).await;
+//! # Ok(()) }
+//! ```
+//!
+//! # What is promised
+//!
+//! - [`Pushed`] means stored, once: a push whose answer is lost is asked again under the same number.
+//! - Each task ends in one of three ways: done, dead (kept, with its history, for
+//!   [`Queue::dead`] and [`Queue::redrive`]), or cancelled. Whatever is thrown away is [counted](QueueStats).
+//! - Tasks start in the order of pushing, each not before its time, by the store's clock alone. What is
+//!   tried again, or handed back, comes when its time has come; it holds up nobody.
+//! - **At least once.** A worker has a lease on each run, and renews it. If the worker dies, the task runs again
+//!   once the lease is over, at the latest 13 s after it; with [`PushRequest::once`] it becomes a dead letter
+//!   instead. A worker that was paused for longer than its lease can end nothing any more: its run is cancelled,
+//!   and what it says of it is void.
+//! - Errors, panics and crashes are counted apart; each is an attempt. Being handed back at a shutdown is none.
+//! - A push wakes one idle worker, at a cost that does not grow with the number of workers. One idle worker of the
+//!   queue has a timer for what comes next; a message that is lost costs at most 5 s.
+//!
+//! # Payloads
+//!
+//! They are JSON (`serde_json`): text that an operator, a script or a service in another language can read and
+//! write, and which bears new fields in a rolling deployment; a compact format would save a few bytes of a record and
+//! bear none of that. A payload that this worker can't read may be one of a newer version: it is tried
+//! again like any failure, so a newer worker may have it, and is dead with the reason `undecodable` only after its
+//! last attempt. Payloads are in no listing, `Debug` or log; what the handler says of a failure is.
+
+mod failure;
+mod handle;
+mod letters;
+mod push;
+mod retry;
+mod rounds;
+mod run;
+mod task;
+#[cfg(test)]
+mod tests;
+mod worker;
+
+pub use self::{
+    failure::Failure,
+    handle::Queue,
+    letters::{DeadCursor, PastAttempt, TaskInfo, TaskPage},
+    push::{PushError, PushRequest, Pushed},
+    task::Task,
+    worker::QueueWorker,
+};
+pub use crate::store::{QueueStats, TaskFault, TaskId, TaskState};

@@ -1,0 +1,172 @@
+//! Pushing a task.
+
+use std::{
+    error::Error as StdError,
+    fmt,
+    future::IntoFuture,
+    time::{Duration, SystemTime},
+};
+
+use futures_util::future::BoxFuture;
+
+use super::handle::Terms;
+use crate::{
+    clock::LONGEST,
+    error::Error,
+    key::Key,
+    store::{Push, PushedAs, Store, TaskId, Unique},
+};
+
+/// What became of a push.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pushed {
+    /// It is stored.
+    New(TaskId),
+    /// Nothing was stored: this task has the same unique key.
+    Known(TaskId),
+}
+
+impl Pushed {
+    /// The task's id, whichever it is.
+    #[must_use]
+    pub fn id(&self) -> &TaskId {
+        match self {
+            Self::New(id) | Self::Known(id) => id,
+        }
+    }
+
+    /// As [`id`](Self::id), by value.
+    #[must_use]
+    pub fn into_id(self) -> TaskId {
+        match self {
+            Self::New(id) | Self::Known(id) => id,
+        }
+    }
+}
+
+/// Why a task was not pushed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PushError {
+    /// The queue has as many tasks, or bytes, as it may.
+    Full,
+    /// The payload can't be written as JSON.
+    Encode(serde_json::Error),
+    /// The store is away. On a timeout the task may have been stored; pushed again under a
+    /// [unique key](PushRequest::unique), it is not stored twice.
+    Store(Error),
+}
+
+impl fmt::Display for PushError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full => f.write_str("the queue is full"),
+            Self::Encode(_) => f.write_str("the payload can't be written as JSON"),
+            Self::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl StdError for PushError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Full => None,
+            Self::Encode(error) => Some(error),
+            Self::Store(error) => error.source(),
+        }
+    }
+}
+
+impl From<Error> for PushError {
+    fn from(error: Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// A task about to be pushed; `.await` does it. Made by [`Queue::push`](super::Queue::push).
+///
+/// If the future is dropped, the task may have been stored.
+#[must_use = "nothing is pushed until it is awaited"]
+pub struct PushRequest {
+    pub(super) store: Store,
+    pub(super) queue: Key,
+    pub(super) payload: Result<Vec<u8>, serde_json::Error>,
+    pub(super) terms: Terms,
+    pub(super) delay: Duration,
+    pub(super) unique: Option<Unique>,
+}
+
+impl PushRequest {
+    /// Not to be run before this time has passed, counted by the store from when it has the task. Default
+    /// zero; at most a year.
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.delay = delay.min(LONGEST);
+        self
+    }
+
+    /// Not to be run before this moment; one that has passed is now. It is turned into a [delay](Self::delay) by this
+    /// process's clock, so it is as exact as that agrees with the store's.
+    pub fn run_at(self, at: SystemTime) -> Self {
+        self.delay(at.duration_since(SystemTime::now()).unwrap_or_default())
+    }
+
+    /// Nothing is stored while a task pushed under the same key waits or runs; [`Pushed::Known`] has its
+    /// id. A dead letter has no key any more.
+    pub fn unique(mut self, key: &str) -> Self {
+        self.unique = Some(Unique { name: Key::custom(key), window: None });
+        self
+    }
+
+    /// Nothing is stored for this time after a push under the same key, whatever has become of its
+    /// task; then again, even if that one still waits. At least 1 ms, at most a year.
+    pub fn unique_for(mut self, key: &str, window: Duration) -> Self {
+        let window = window.clamp(Duration::from_millis(1), LONGEST);
+        self.unique = Some(Unique { name: Key::custom(key), window: Some(window) });
+        self
+    }
+
+    /// As [`Queue::max_attempts`](super::Queue::max_attempts), for this task.
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.terms.max_attempts = attempts.max(1);
+        self
+    }
+
+    /// As [`Queue::once`](super::Queue::once), for this task.
+    pub fn once(mut self) -> Self {
+        (self.terms.max_attempts, self.terms.again) = (1, false);
+        self
+    }
+
+    async fn send(self) -> Result<Pushed, PushError> {
+        let Self { store, queue, payload, terms, delay, unique } = self;
+        let payload = payload.map_err(PushError::Encode)?.into();
+        let id = TaskId::new();
+        let Terms { again, max_attempts, caps } = terms;
+        let call =
+            Push { queue, id: id.clone(), delay, unique, again, max_attempts, payload, caps };
+        match store.backend().push_task(call).await? {
+            PushedAs::Stored => Ok(Pushed::New(id)),
+            PushedAs::Known(id) => Ok(Pushed::Known(id)),
+            PushedAs::Full => Err(PushError::Full),
+        }
+    }
+}
+
+impl IntoFuture for PushRequest {
+    type Output = Result<Pushed, PushError>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.send())
+    }
+}
+
+impl fmt::Debug for PushRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The payload is the user's.
+        f.debug_struct("PushRequest")
+            .field("queue", &self.queue)
+            .field("delay", &self.delay)
+            .finish_non_exhaustive()
+    }
+}

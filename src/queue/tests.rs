@@ -1,0 +1,111 @@
+//! Workers on the embedded store, with tokio's clock stopped.
+
+mod ends;
+mod idle;
+mod trouble;
+
+use std::{future::pending, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::oneshot,
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
+
+use super::{Failure, Queue, QueueWorker, Task, TaskId, TaskState};
+use crate::store::Store;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What ran, in order: payload, attempt, and when it began.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<(String, u32, Instant)>>>);
+
+impl Log {
+    fn note(&self, task: &Task<String>) {
+        self.0.lock().push((task.payload.clone(), task.attempt(), Instant::now()));
+    }
+
+    fn payloads(&self) -> Vec<String> {
+        self.0.lock().iter().map(|(payload, ..)| payload.clone()).collect()
+    }
+
+    fn attempts(&self) -> Vec<u32> {
+        self.0.lock().iter().map(|(_, attempt, _)| *attempt).collect()
+    }
+
+    /// When each began.
+    fn times(&self) -> Vec<Instant> {
+        self.0.lock().iter().map(|(.., at)| *at).collect()
+    }
+}
+
+fn queue(store: &Store) -> Queue<String> {
+    store.queue("texts")
+}
+
+/// A worker whose handler does what the payload says: `fail`, `dead`, `panic`, `sleep <ms>`, anything else is
+/// done.
+fn obedient(queue: &Queue<String>, log: &Log) -> QueueWorker {
+    let log = log.clone();
+    queue.worker(move |task: Task<String>| {
+        log.note(&task);
+        assert!(task.payload != "panic outside", "outside of the future");
+        async move {
+            match task.payload.split(' ').collect::<Vec<_>>()[..] {
+                ["fail"] => Err(Failure::new("as it was told")),
+                ["later"] => Err(Failure::new("not now").retry_after(SECOND * 100)),
+                ["dead"] => Err(Failure::dead("hopeless")),
+                ["panic"] => panic!("as it was told"),
+                ["sleep", ms] => {
+                    sleep(Duration::from_millis(ms.parse().unwrap())).await;
+                    Ok(())
+                }
+                _ => Ok(()),
+            }
+        }
+    })
+}
+
+/// A worker that runs until it is told to stop.
+struct Working {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Working {
+    fn start(worker: QueueWorker) -> Self {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let task = tokio::spawn(worker.run(async {
+            if stopped.await.is_err() {
+                pending::<()>().await;
+            }
+        }));
+        Self { stop, task }
+    }
+
+    async fn stop(self) {
+        self.stop.send(()).expect("it runs");
+        self.task.await.expect("it ends well");
+    }
+
+    /// As in a crash: nothing is ended, nobody is told.
+    async fn die(self) {
+        self.task.abort();
+        assert!(self.task.await.is_err_and(|error| error.is_cancelled()));
+    }
+}
+
+async fn push(queue: &Queue<String>, payload: &str) -> TaskId {
+    queue.push(&payload.to_owned()).await.expect("there is room").into_id()
+}
+
+async fn state(queue: &Queue<String>, id: &TaskId) -> Option<TaskState> {
+    queue.get(id).await.unwrap().map(|info| info.state)
+}
+
+/// Lets everything that can happen now happen: with the clock stopped, that is when a sleep ends.
+async fn settled() {
+    sleep(Duration::from_millis(50)).await;
+}

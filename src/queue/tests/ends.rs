@@ -1,0 +1,174 @@
+//! What becomes of tasks.
+
+use super::{Failure, Log, SECOND, Working, obedient, push, queue, settled, state};
+use crate::{
+    queue::{PushError, Pushed, Queue, Task, TaskFault, TaskState},
+    store::Store,
+};
+
+#[tokio::test(start_paused = true)]
+async fn tasks_are_run_once_and_are_gone() {
+    let (store, log) = (Store::memory(), Log::default());
+    let queue = queue(&store);
+    let worker = Working::start(obedient(&queue, &log));
+    for n in 0..200 {
+        push(&queue, &n.to_string()).await;
+    }
+    settled().await;
+    worker.stop().await;
+    let expected: Vec<_> = (0..200).map(|n| n.to_string()).collect();
+    assert_eq!(log.payloads(), expected);
+    let stats = queue.stats().await.unwrap();
+    assert_eq!((stats.done, stats.waiting, stats.running, stats.bytes), (200, 0, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_task_is_tried_again_with_backoff_and_then_dead() {
+    let (store, log) = (Store::memory(), Log::default());
+    let queue = queue(&store);
+    let worker = Working::start(obedient(&queue, &log).backoff(SECOND, SECOND * 3));
+    let id = push(&queue.clone().max_attempts(4), "fail").await;
+    tokio::time::sleep(SECOND * 30).await;
+    assert_eq!(log.attempts(), [1, 2, 3, 4]);
+    let times = log.times();
+    let pauses: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    for (pause, longest) in pauses.iter().zip([1, 2, 3]) {
+        assert!(*pause <= SECOND * longest + SECOND / 50, "{pauses:?}");
+    }
+    let info = queue.get(&id).await.unwrap().unwrap();
+    assert_eq!((info.state, info.attempts, info.history.len()), (TaskState::Dead, 4, 4));
+    assert_eq!(info.history[3].reason, "as it was told");
+    assert_eq!(queue.payload(&id).await.unwrap().as_deref(), Some("fail"));
+    assert!(queue.redrive(&id).await.unwrap());
+    tokio::time::sleep(SECOND * 30).await;
+    assert_eq!(log.attempts(), [1, 2, 3, 4, 1, 2, 3, 4]);
+    worker.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_may_ask_for_a_delay_or_for_death() {
+    let (store, log) = (Store::memory(), Log::default());
+    let queue = queue(&store);
+    let worker = Working::start(obedient(&queue, &log));
+    let dead = push(&queue, "dead").await;
+    settled().await;
+    assert_eq!(state(&queue, &dead).await, Some(TaskState::Dead));
+    push(&queue, "later").await;
+    tokio::time::sleep(SECOND * 101).await;
+    worker.stop().await;
+    assert_eq!(log.attempts(), [1, 1, 2]);
+    let times = log.times();
+    let pause = times[2] - times[1];
+    assert!(pause >= SECOND * 100 && pause < SECOND * 100 + SECOND / 100, "{pause:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn panics_are_borne_and_counted_apart() {
+    let (store, log) = (Store::memory(), Log::default());
+    let queue = queue(&store).max_attempts(1);
+    let worker = Working::start(obedient(&queue, &log));
+    let ids = [push(&queue, "panic").await, push(&queue, "panic outside").await];
+    push(&queue, "fine").await;
+    settled().await;
+    worker.stop().await;
+    let stats = queue.stats().await.unwrap();
+    assert_eq!((stats.panicked, stats.failed, stats.crashed), (2, 0, 0));
+    assert_eq!((stats.dead, stats.done), (2, 1));
+    let info = queue.get(&ids[0]).await.unwrap().unwrap();
+    assert_eq!(info.history[0].fault, TaskFault::Panicked);
+    assert_eq!(info.history[0].reason, "as it was told");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_read_is_left_to_others_before_it_is_dead() {
+    let store = Store::memory();
+    let (texts, numbers): (Queue<String>, Queue<u64>) = (store.queue("x"), store.queue("x"));
+    let id = push(&texts.clone().max_attempts(3), "seven").await;
+    let (log, unread) = (Log::default(), numbers.worker(|_| async { Ok::<(), Failure>(()) }));
+    let working = Working::start(unread.backoff(SECOND, SECOND));
+    settled().await;
+    assert_eq!(state(&texts, &id).await, Some(TaskState::Waiting));
+    tokio::time::sleep(SECOND * 5).await;
+    let info = texts.get(&id).await.unwrap().unwrap();
+    assert_eq!((info.state, info.history.len()), (TaskState::Dead, 3));
+    assert_eq!(info.history[2].fault, TaskFault::Undecodable);
+    assert_eq!(info.history[2].reason, "undecodable");
+    working.stop().await;
+    // A newer worker can.
+    assert!(texts.redrive(&id).await.unwrap());
+    let working = Working::start(obedient(&texts, &log));
+    settled().await;
+    working.stop().await;
+    assert_eq!(log.payloads(), ["seven"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_takes_too_long_has_failed() {
+    let (store, log) = (Store::memory(), Log::default());
+    let queue = queue(&store).once();
+    let worker = Working::start(obedient(&queue, &log).max_run(SECOND * 60));
+    let id = push(&queue, "sleep 70000").await;
+    push(&queue, "sleep 50000").await;
+    tokio::time::sleep(SECOND * 65).await;
+    worker.stop().await;
+    let info = queue.get(&id).await.unwrap().unwrap();
+    assert_eq!(
+        (info.state, info.history[0].reason.as_str()),
+        (TaskState::Dead, "it ran for too long")
+    );
+    assert_eq!(queue.stats().await.unwrap().done, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pushes_say_what_became_of_them() {
+    let store = Store::memory();
+    let queue = queue(&store).capacity(2);
+    let text = "x".to_owned();
+    let id = queue.push(&text).unique("k").await.unwrap().into_id();
+    let again = queue.push(&text).unique("k").await.unwrap();
+    assert_eq!(again, Pushed::Known(id));
+    push(&queue, "y").await;
+    assert!(matches!(queue.push(&text).await, Err(PushError::Full)));
+    assert_eq!(queue.purge().await.unwrap(), 2);
+    let unwritable: Queue<std::collections::HashMap<(u8, u8), u8>> = store.queue("z");
+    let pushed = unwritable.push(&[((1, 2), 3)].into()).await;
+    assert!(matches!(pushed, Err(PushError::Encode(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_payload_is_in_any_debug() {
+    let store = Store::memory();
+    let queue: Queue<String> = store.queue("texts");
+    let request = queue.push(&"secret".to_owned());
+    assert!(!format!("{request:?}").contains("secret"));
+    let id = request.await.unwrap().into_id();
+    let told = std::sync::Arc::new(parking_lot::Mutex::new(String::new()));
+    let heard = std::sync::Arc::clone(&told);
+    let worker = Working::start(queue.worker(move |task: Task<String>| {
+        *heard.lock() = format!("{task:?}");
+        async { Err(Failure::dead("no")) }
+    }));
+    settled().await;
+    worker.stop().await;
+    assert!(told.lock().starts_with("Task") && !told.lock().contains("secret"));
+    let listed = format!("{:?} {:?}", queue.get(&id).await, queue.dead(None, 10).await);
+    assert!(listed.contains("Dead") && !listed.contains("secret"));
+}
+
+#[cfg(feature = "tower")]
+#[tokio::test(start_paused = true)]
+async fn a_tower_service_is_a_handler() {
+    let (store, log) = (Store::memory(), Log::default());
+    let queue = queue(&store);
+    let noted = log.clone();
+    let service = tower::service_fn(move |task: Task<String>| {
+        noted.note(&task);
+        async { Ok::<(), std::io::Error>(()) }
+    });
+    let worker =
+        Working::start(queue.worker_service(tower::ServiceBuilder::new().service(service)));
+    push(&queue, "a").await;
+    settled().await;
+    worker.stop().await;
+    assert_eq!(log.payloads(), ["a"]);
+}

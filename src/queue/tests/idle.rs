@@ -1,0 +1,116 @@
+//! What idle workers do, and don't.
+
+use std::time::Duration;
+
+use super::{Log, SECOND, Working, obedient, push, queue, settled};
+use crate::store::{Store, faulty};
+
+#[tokio::test(start_paused = true)]
+async fn a_delayed_task_is_never_early_and_hardly_late() {
+    let (store, log) = (Store::memory(), Log::default());
+    let queue = queue(&store);
+    let workers =
+        [(); 3].map(|()| Working::start(obedient(&self::queue(&store.as_another_process()), &log)));
+    settled().await;
+    let began = tokio::time::Instant::now();
+    for (payload, ms) in [("c", 61_500), ("a", 1_000), ("b", 7_250)] {
+        queue.push(&payload.to_owned()).delay(Duration::from_millis(ms)).await.unwrap();
+    }
+    tokio::time::sleep(SECOND * 70).await;
+    assert_eq!(log.payloads(), ["a", "b", "c"]);
+    for (at, ms) in log.times().into_iter().zip([1_000, 7_250, 61_500]) {
+        let (late, due) = (at - began, Duration::from_millis(ms));
+        assert!(late >= due && late <= due + Duration::from_millis(3), "{late:?} for {due:?}");
+    }
+    for worker in workers {
+        worker.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_worker_asks_once_in_five_seconds() {
+    let (store, faults) = faulty();
+    let queue = queue(&store);
+    let worker = Working::start(obedient(&queue, &Log::default()));
+    settled().await;
+    let before = faults.seen("turn");
+    tokio::time::sleep(SECOND * 100).await;
+    let asked = faults.seen("turn") - before;
+    assert!(asked <= 20, "{asked} turns in 100 s");
+    worker.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_worker_takes_one_turn_for_each_task() {
+    let (store, faults) = faulty();
+    let (queue, log) = (queue(&store), Log::default());
+    for _ in 0..50 {
+        push(&queue, "x").await;
+    }
+    let worker = Working::start(obedient(&queue, &log).concurrency(1));
+    settled().await;
+    assert_eq!(log.payloads().len(), 50);
+    // The first one, and the last one that finds nothing.
+    assert_eq!(faults.seen("turn"), 51);
+    worker.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_one_worker_cannot_take_the_next_one_does() {
+    let (store, log) = (Store::memory(), Log::default());
+    let queue = queue(&store);
+    let workers = [(); 3].map(|()| {
+        let own = self::queue(&store.as_another_process());
+        Working::start(obedient(&own, &log).concurrency(2))
+    });
+    settled().await;
+    for _ in 0..6 {
+        push(&queue, "sleep 1000").await;
+    }
+    settled().await;
+    assert_eq!(log.payloads().len(), 6, "all at once");
+    for worker in workers {
+        worker.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_holds_for_all_and_ends_for_all() {
+    let (store, log) = (Store::memory(), Log::default());
+    let queue = queue(&store);
+    let worker = Working::start(obedient(&queue, &log));
+    queue.pause().await.unwrap();
+    push(&queue, "a").await;
+    tokio::time::sleep(SECOND * 30).await;
+    assert!(log.payloads().is_empty() && queue.stats().await.unwrap().paused);
+    queue.resume().await.unwrap();
+    settled().await;
+    assert_eq!(log.payloads(), ["a"]);
+    worker.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn starts_keep_to_the_rate() {
+    let (store, log) = (Store::memory(), Log::default());
+    let queue = queue(&store);
+    let workers = [(); 2].map(|()| {
+        let own = self::queue(&store.as_another_process());
+        Working::start(obedient(&own, &log).rate(10, SECOND * 10))
+    });
+    settled().await;
+    for _ in 0..40 {
+        push(&queue, "x").await;
+    }
+    tokio::time::sleep(SECOND * 40).await;
+    let times = log.times();
+    assert_eq!(times.len(), 40);
+    for (first, later) in times.iter().zip(&times[10..]) {
+        // Ten at once, and then one in every second.
+        assert!(*later - *first >= SECOND - Duration::from_millis(1), "{times:?}");
+    }
+    let took = times[39] - times[0];
+    assert!(took >= SECOND * 30 && took < SECOND * 31, "{took:?}");
+    for worker in workers {
+        worker.stop().await;
+    }
+}

@@ -1,0 +1,163 @@
+//! Crashes, lost answers, shutdowns.
+
+use super::{Log, SECOND, Working, obedient, push, queue, settled, state};
+use crate::{
+    queue::{TaskFault, TaskState},
+    store::{Fault, Store, faulty},
+};
+
+#[tokio::test(start_paused = true)]
+async fn a_task_of_a_dead_worker_runs_again_after_its_lease() {
+    let (store, log) = (Store::memory(), Log::default());
+    let queue = queue(&store);
+    let id = push(&queue, "sleep 1000").await;
+    let dying = Working::start(obedient(&queue, &log));
+    settled().await;
+    dying.die().await;
+    let began = tokio::time::Instant::now();
+    let own = self::queue(&store.as_another_process());
+    let alive = Working::start(obedient(&own, &log));
+    tokio::time::sleep(SECOND * 30).await;
+    assert_eq!(log.attempts(), [1, 2]);
+    let after = log.times()[1] - began;
+    assert!(after > SECOND * 9 && after < SECOND * 14, "{after:?}");
+    assert_eq!(state(&queue, &id).await, None);
+    let stats = queue.stats().await.unwrap();
+    assert_eq!((stats.crashed, stats.done, stats.failed), (1, 1, 0));
+    alive.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_run_is_renewed() {
+    let (store, log) = (Store::memory(), Log::default());
+    let queue = queue(&store);
+    let workers =
+        [(); 2].map(|()| Working::start(obedient(&self::queue(&store.as_another_process()), &log)));
+    push(&queue, "sleep 300000").await;
+    tokio::time::sleep(SECOND * 310).await;
+    assert_eq!(log.attempts(), [1]);
+    assert_eq!(queue.stats().await.unwrap().done, 1);
+    for worker in workers {
+        worker.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_cannot_be_renewed_is_cancelled_in_time() {
+    let (store, faults) = faulty();
+    let (queue, log) = (queue(&store), Log::default());
+    let held = std::sync::Arc::new(());
+    let seen = std::sync::Arc::downgrade(&held);
+    let noted = log.clone();
+    let held = parking_lot::Mutex::new(Some(held));
+    let worker = queue.worker(move |task| {
+        noted.note(&task);
+        let held = held.lock().take();
+        async move {
+            tokio::time::sleep(SECOND * 60).await;
+            drop(held);
+            Ok::<(), super::Failure>(())
+        }
+    });
+    push(&queue, "x").await;
+    let worker = Working::start(worker);
+    settled().await;
+    faults.set("renew_runs", Fault::Away, 1000);
+    tokio::time::sleep(SECOND * 9).await;
+    assert!(seen.upgrade().is_some(), "it still runs");
+    tokio::time::sleep(SECOND).await;
+    assert!(seen.upgrade().is_none(), "its future is dropped");
+    faults.set("renew_runs", Fault::Away, 0);
+    tokio::time::sleep(SECOND * 90).await;
+    assert_eq!(log.attempts(), [1, 2]);
+    worker.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_answers_start_and_end_nothing_twice() {
+    let (store, faults) = faulty();
+    let (queue, log) = (queue(&store), Log::default());
+    let worker = Working::start(obedient(&queue, &log).concurrency(3));
+    let mut ids = Vec::new();
+    for n in 0..20 {
+        faults.set("turn", Fault::NoReply, n % 3);
+        ids.push(push(&queue, &n.to_string()).await);
+        tokio::time::sleep(SECOND * 2).await;
+    }
+    worker.stop().await;
+    let expected: Vec<_> = (0..20).map(|n| n.to_string()).collect();
+    assert_eq!(log.payloads(), expected);
+    let stats = queue.stats().await.unwrap();
+    assert_eq!((stats.done, stats.crashed, stats.running), (20, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_for_long_costs_nothing_but_time() {
+    let (store, faults) = faulty();
+    let (queue, log) = (queue(&store), Log::default());
+    let worker = Working::start(obedient(&queue, &log));
+    push(&queue, "sleep 1000").await;
+    settled().await;
+    faults.set("turn", Fault::Away, 40);
+    tokio::time::sleep(SECOND * 60).await;
+    push(&queue, "x").await;
+    tokio::time::sleep(SECOND * 10).await;
+    worker.stop().await;
+    let stats = queue.stats().await.unwrap();
+    assert_eq!((stats.waiting, stats.running), (0, 0));
+    assert!(stats.done >= 1 && log.payloads().contains(&"x".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_lets_runs_end() {
+    let (store, log) = (Store::memory(), Log::default());
+    let queue = queue(&store);
+    push(&queue, "sleep 5000").await;
+    let worker = Working::start(obedient(&queue, &log));
+    settled().await;
+    let began = tokio::time::Instant::now();
+    push(&queue, "left").await;
+    settled().await;
+    worker.stop().await;
+    assert!(began.elapsed() < SECOND * 6);
+    assert_eq!(queue.stats().await.unwrap().done, 2);
+    push(&queue, "not any more").await;
+    settled().await;
+    assert_eq!(log.payloads().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_does_not_end_in_time_is_handed_back_uncharged() {
+    let (store, log) = (Store::memory(), Log::default());
+    let queue = queue(&store).once();
+    let id = push(&queue, "sleep 60000").await;
+    let worker = Working::start(obedient(&queue, &log).drain(SECOND * 3));
+    settled().await;
+    let began = tokio::time::Instant::now();
+    worker.stop().await;
+    assert!(began.elapsed() < SECOND * 4);
+    let info = queue.get(&id).await.unwrap().unwrap();
+    assert_eq!((info.state, info.attempts), (TaskState::Waiting, 0));
+    let worker = Working::start(obedient(&queue, &log));
+    tokio::time::sleep(SECOND * 61).await;
+    worker.stop().await;
+    assert_eq!(log.attempts(), [1, 1]);
+    assert_eq!(queue.stats().await.unwrap().done, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_run_once_is_a_dead_letter_after_a_crash() {
+    let (store, log) = (Store::memory(), Log::default());
+    let queue = queue(&store).once();
+    let id = push(&queue, "sleep 1000").await;
+    let dying = Working::start(obedient(&queue, &log));
+    settled().await;
+    dying.die().await;
+    let alive = Working::start(obedient(&queue, &log));
+    tokio::time::sleep(SECOND * 30).await;
+    alive.stop().await;
+    let info = queue.get(&id).await.unwrap().unwrap();
+    assert_eq!((info.state, info.crashes), (TaskState::Dead, 1));
+    assert_eq!(info.history[0].fault, TaskFault::Crashed);
+    assert_eq!(log.attempts(), [1]);
+}

@@ -1,0 +1,128 @@
+//! The worker: its settings.
+
+use std::{fmt, future::Future, time::Duration};
+
+use super::{retry::Backoff, rounds::Rounds, run::Handler};
+use crate::{
+    clock::{LONGEST, micros},
+    key::Key,
+    store::{Graves, Limits, Store},
+};
+
+/// Runs tasks of a queue until it is told to stop. Made by [`Queue::worker`](super::Queue::worker).
+///
+/// It claims only what it starts at once. In one call to the store it ends the runs that are over and claims
+/// as many again.
+#[must_use = "a worker does nothing until `run` is awaited or spawned"]
+pub struct QueueWorker {
+    pub(super) store: Store,
+    pub(super) queue: Key,
+    pub(super) handler: Handler,
+    pub(super) concurrency: usize,
+    pub(super) lease: Duration,
+    pub(super) longest: Option<Duration>,
+    pub(super) drain: Duration,
+    pub(super) backoff: Backoff,
+    pub(super) limits: Limits,
+    pub(super) graves: Graves,
+}
+
+impl QueueWorker {
+    pub(super) fn new(store: Store, queue: Key, handler: Handler) -> Self {
+        let (base, cap) = (Duration::from_secs(1), Duration::from_secs(600));
+        let keep = Duration::from_secs(7 * 24 * 60 * 60);
+        Self {
+            store,
+            queue,
+            handler,
+            concurrency: 16,
+            lease: Duration::from_secs(10),
+            longest: None,
+            drain: Duration::from_secs(10),
+            backoff: Backoff { base, cap },
+            limits: Limits::default(),
+            graves: Graves { keep, most: 10_000, crashes: 3 },
+        }
+    }
+
+    /// Most tasks that run at once in this worker. Default 16, at least 1.
+    pub fn concurrency(mut self, most: usize) -> Self {
+        self.concurrency = most.max(1);
+        self
+    }
+
+    /// Most tasks of the queue that run at once, in all workers together: exact, as far as all of them say the same.
+    /// A run whose worker has died counts until its lease is over. Default: any number.
+    pub fn max_running(mut self, most: u32) -> Self {
+        self.limits.running = most.max(1).into();
+        self
+    }
+
+    /// Starts of tasks of the queue, in all workers together: at most `starts` at once, and so many in every `per`
+    /// on the average, retries included. Default: any number. The time between two starts is
+    /// rounded up to whole microseconds.
+    pub fn rate(mut self, starts: u32, per: Duration) -> Self {
+        let starts = u64::from(starts.max(1));
+        let interval_us = micros(per.min(LONGEST)).div_ceil(starts).max(1);
+        (self.limits.interval_us, self.limits.burst) = (interval_us, starts);
+        self
+    }
+
+    /// How long a run outlives its process. Default 10 s, at least 100 ms; renewed at a third. A run that could not be
+    /// renewed for so long is cancelled, since somebody else may run it.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease.clamp(Duration::from_millis(100), LONGEST);
+        self
+    }
+
+    /// Longest run; beyond it, the handler is dropped, and the attempt has failed. Default: any length.
+    pub fn max_run(mut self, longest: Duration) -> Self {
+        self.longest = Some(longest.min(LONGEST));
+        self
+    }
+
+    /// How long runs may go on after the signal to stop. Default 10 s. What runs then is dropped, and handed back
+    /// without being charged an attempt.
+    pub fn drain(mut self, deadline: Duration) -> Self {
+        self.drain = deadline.min(LONGEST);
+        self
+    }
+
+    /// A failed task is tried again after a random time of at most `base`, doubled with each attempt, but never more than
+    /// `cap`. Default 1 s and 10 minutes.
+    pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
+        self.backoff = Backoff { base: base.min(LONGEST), cap: cap.min(LONGEST) };
+        self
+    }
+
+    /// Crashes after which a task is dead whatever attempts it has left: it may be what kills the workers. Default 3, at
+    /// least 1.
+    pub fn max_crashes(mut self, crashes: u32) -> Self {
+        self.graves.crashes = crashes.max(1);
+        self
+    }
+
+    /// How long dead letters are kept, and how many at most; then the oldest go, and are
+    /// [counted](super::QueueStats::trimmed). Default a week and 10,000.
+    pub fn keep_dead(mut self, retention: Duration, most: u64) -> Self {
+        self.graves = Graves { keep: retention.min(LONGEST), most, ..self.graves };
+        self
+    }
+
+    /// Works until `shutdown` resolves, then drains: it claims nothing more, lets runs end, and hands back what has
+    /// not ended in time. If this future is dropped instead, runs are dropped too, and count as crashed
+    /// once their leases are over.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        Rounds::new(self).run(shutdown).await;
+    }
+}
+
+impl fmt::Debug for QueueWorker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueueWorker")
+            .field("queue", &self.queue)
+            .field("concurrency", &self.concurrency)
+            .field("lease", &self.lease)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,76 @@
+-- Changes a queue from outside of its workers.
+--
+-- KEYS z, zl, zt, zm, zu, zd, zw, zf   ARGV[1] channel prefix   [2] verb:
+--   'cancel' id | 'redrive' id | 'redrives' most, us of the first, us between two | 'purge' 'z' or 'd', most
+--   | 'pause' | 'resume'
+-- Returns 'cancel': where it was found, 'w', 'r', 'd' or '' | else how many
+-- O(items * log n), at most 100 items. Not sent again when nobody knows whether it ran: a second one would find other
+-- tasks, or none.
+local Z, L, T, M, U, D, W, F = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local channel, verb = ARGV[1], ARGV[2]
+-- A task that waits no more, and is not to be run.
+local function forget(id)
+  local record = call('HGET', T, id) or ''
+  local unique = string.match(record, '^%d+ %d %d+ ([^\n]*)\n') or ''
+  if unique ~= '' and call('HGET', U, unique) == id then call('HDEL', U, unique) end
+  call('HDEL', T, id)
+  call('HDEL', M, id)
+  call('HINCRBY', F, 'bytes', -#record)
+  call('HINCRBY', F, 'cancelled', 1)
+end
+-- From the dead letters to the tail; its history stays, its attempts begin anew.
+local function redrive(id, delay)
+  local record = call('HGET', T, id)
+  call('ZREM', D, id)
+  if not record then return 0 end
+  local seq = place_after(tonumber(call('HGET', F, 'seq') or '0'))
+  call('HSET', F, 'seq', seq)
+  call('HINCRBY', F, 'bytes', #record)
+  call('ZADD', Z, seq + delay, id)
+  local meta = call('HGET', M, id)
+  if meta then call('HSET', M, id, (string.gsub(meta, '^%d+ %d+', '0 0', 1))) end
+  return 1
+end
+if verb == 'cancel' then
+  local id = ARGV[3]
+  if call('ZREM', Z, id) == 1 then
+    forget(id)
+    return 'w'
+  end
+  if call('ZSCORE', D, id) then return 'd' end
+  return call('HEXISTS', T, id) == 1 and 'r' or ''
+end
+if verb == 'pause' then return call('HSET', F, 'paused', '1') end
+if verb == 'resume' then
+  call('HDEL', F, 'paused')
+  wake(W, channel)
+  return 1
+end
+local moved = 0
+if verb == 'redrive' then
+  if call('ZSCORE', D, ARGV[3]) then moved = redrive(ARGV[3], 0) end
+elseif verb == 'redrives' then
+  local first, spacing = tonumber(ARGV[4]), tonumber(ARGV[5])
+  for i, id in ipairs(call('ZRANGE', D, 0, tonumber(ARGV[3]) - 1)) do
+    redrive(id, first + (i - 1) * spacing)
+    moved = moved + 1
+  end
+elseif ARGV[3] == 'z' then
+  for _, id in ipairs(call('ZRANGE', Z, 0, tonumber(ARGV[4]) - 1)) do
+    call('ZREM', Z, id)
+    forget(id)
+    moved = moved + 1
+  end
+else
+  for _, id in ipairs(call('ZRANGE', D, 0, tonumber(ARGV[4]) - 1)) do
+    call('ZREM', D, id)
+    call('HDEL', T, id)
+    call('HDEL', M, id)
+    moved = moved + 1
+  end
+  if moved > 0 then call('HINCRBY', F, 'trimmed', moved) end
+end
+if moved > 0 and (verb == 'redrive' or verb == 'redrives') then
+  tell_sooner(W, guard_of(call('HGET', F, 'guard')), channel)
+end
+return moved

@@ -1,0 +1,104 @@
+//! `tasks_edit.lua` and `tasks_look.lua`.
+
+use std::time::Duration;
+
+use super::At;
+use crate::{
+    clock::micros,
+    store::tasks::{DeadPage, MOST, Purge, QueueStats, Record, TaskId, TaskState},
+};
+
+impl At<'_> {
+    pub(super) fn cancel(&mut self, id: &TaskId) -> Option<TaskState> {
+        let state = self.view(id)?.state;
+        if state == TaskState::Waiting {
+            self.forget(id);
+        }
+        Some(state)
+    }
+
+    /// A task that waits no more, and is not to be run.
+    fn forget(&mut self, id: &TaskId) {
+        self.queue.waiting.remove(id);
+        let record = self.queue.records.remove(id).unwrap_or_default();
+        let unique = Record::read(&record).and_then(|record| record.unique);
+        self.give_up(unique.as_ref(), id);
+        self.queue.metas.remove(id);
+        let numbers = &mut self.queue.numbers;
+        numbers.bytes = numbers.bytes.saturating_sub(record.len() as u64);
+        numbers.cancelled += 1;
+    }
+
+    pub(super) fn dead_letters(&self, after: u64, most: usize) -> DeadPage {
+        let rows: Vec<_> =
+            self.queue.dead.iter().filter(|(at, _)| *at > after).take(most).collect();
+        let next = rows.last().filter(|_| rows.len() == most).map(|(at, _)| *at);
+        DeadPage { letters: rows.iter().filter_map(|(_, id)| self.view(id)).collect(), next }
+    }
+
+    fn redrive(&mut self, id: &TaskId, delay: u64) {
+        self.queue.dead.remove(id);
+        let Some(length) = self.queue.records.get(id).map(|record| record.len() as u64) else {
+            return;
+        };
+        let at = self.now.saturating_add(delay);
+        self.queue.numbers.bytes += length;
+        self.queue.waiting.set(id, at);
+        if let Some(meta) = self.queue.metas.get_mut(id) {
+            (meta.attempts, meta.crashes) = (0, 0);
+        }
+    }
+
+    pub(super) fn redrive_one(&mut self, id: &TaskId) -> bool {
+        let dead = self.queue.dead.get(id).is_some();
+        if dead {
+            self.redrive(id, 0);
+            self.tell_sooner();
+        }
+        dead
+    }
+
+    pub(super) fn redrive_all(&mut self, most: usize, first: Duration, spacing: Duration) -> usize {
+        let ids: Vec<_> = self.queue.dead.iter().take(most).map(|(_, id)| id.clone()).collect();
+        let mut delay = micros(first);
+        for id in &ids {
+            self.redrive(id, delay);
+            delay = delay.saturating_add(micros(spacing));
+        }
+        if !ids.is_empty() {
+            self.tell_sooner();
+        }
+        ids.len()
+    }
+
+    pub(super) fn purge(&mut self, what: Purge) -> usize {
+        let (waiting, dead) = (&self.queue.waiting, &self.queue.dead);
+        let ids: Vec<_> = match what {
+            Purge::Waiting => waiting.iter().take(MOST).map(|(_, id)| id.clone()).collect(),
+            Purge::Dead => dead.iter().take(MOST).map(|(_, id)| id.clone()).collect(),
+        };
+        match what {
+            Purge::Waiting => ids.iter().for_each(|id| self.forget(id)),
+            Purge::Dead => self.trim(&ids),
+        }
+        ids.len()
+    }
+
+    pub(super) fn pause(&mut self, pause: bool) {
+        self.queue.numbers.paused = pause;
+        if !pause {
+            self.wake();
+        }
+    }
+
+    pub(super) fn stats(&self) -> QueueStats {
+        let queue = &*self.queue;
+        QueueStats {
+            waiting: queue.waiting.len() as u64,
+            due: queue.waiting.iter().take_while(|(at, _)| *at <= self.now).count() as u64,
+            running: queue.running.len() as u64,
+            dead_letters: queue.dead.len() as u64,
+            ..queue.numbers
+        }
+    }
+}

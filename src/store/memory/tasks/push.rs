@@ -1,0 +1,74 @@
+//! `tasks_push.lua`.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{At, Now};
+use crate::{
+    clock::micros,
+    store::tasks::{OVERDUE_US, Push, PushedAs, Record, TaskId, Unique},
+};
+
+impl At<'_> {
+    pub(super) fn push(&mut self, call: &Push) -> PushedAs {
+        self.sweep();
+        let rest = Record::rest(call);
+        let length = rest.len() as u64 + 16;
+        let (tasks, room) = call.caps;
+        let waiting = self.queue.waiting.len() as u64;
+        if waiting >= tasks || self.queue.numbers.bytes + length > room {
+            return PushedAs::Full;
+        }
+        if let Some(unique) = &call.unique
+            && let Some(other) = self.other(unique, &call.id)
+        {
+            return PushedAs::Known(other);
+        }
+        let mut record = format!("{:016}", self.now).into_bytes();
+        record.extend_from_slice(&rest);
+        self.queue.records.insert(call.id.clone(), Bytes::from(record));
+        self.queue.numbers.bytes += length;
+        self.queue.numbers.pushed += 1;
+        self.queue.waiting.set(&call.id, self.now.saturating_add(micros(call.delay)));
+        self.announce(&call.id);
+        PushedAs::Stored
+    }
+
+    /// The task that has what is this one's alone, if it is another.
+    fn other(&mut self, unique: &Unique, id: &TaskId) -> Option<TaskId> {
+        let now = Now::of(self.now);
+        if let Some(window) = unique.window {
+            let end = Some(now.after(window.max(Duration::from_millis(1))));
+            let known = self.queue.windows.get(&unique.name, now.ms).cloned();
+            if known.is_none() {
+                self.queue.windows.put(&unique.name, id.clone(), end);
+            }
+            return known.filter(|known| known != id);
+        }
+        let name = unique.name.as_str();
+        let known = self.queue.uniques.get(name).filter(|known| *known != id);
+        if let Some(known) = known.filter(|known| self.queue.records.contains_key(*known)) {
+            return Some(known.clone());
+        }
+        self.queue.uniques.insert(name.into(), id.clone());
+        None
+    }
+
+    fn announce(&mut self, id: &TaskId) {
+        let Some((due, head)) = self.queue.waiting.first() else {
+            return;
+        };
+        let first = head == *id;
+        let long_ago = |at: u64| at + OVERDUE_US < self.now;
+        let late = long_ago(due) && long_ago(self.queue.woke);
+        if first || late {
+            self.queue.woke = self.now;
+        }
+        if first && due > self.now {
+            self.tell_sooner();
+        } else if first || late {
+            self.wake();
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! `tasks_turn.lua`.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{At, Guard, Now};
+use crate::{
+    clock::micros,
+    store::tasks::{
+        End, EndAs, HISTORY, MOST, Past, Record, RunToken, Started, TaskFault, TaskId, Turn, Turned,
+    },
+};
+
+/// What was told of a worker's last turn.
+pub(super) struct Last {
+    number: u64,
+    stood: Vec<bool>,
+    begun: Vec<TaskId>,
+}
+
+/// A turn under way.
+struct Step<'a> {
+    call: &'a Turn,
+    token: Arc<str>,
+    /// The soonest of the times at which something is to be tried again.
+    sooner: Option<u64>,
+}
+
+/// What there is to be started.
+struct Due {
+    ids: Vec<TaskId>,
+    /// When the next one is due.
+    event: Option<u64>,
+    /// More is due than may be started now.
+    left: bool,
+    held: bool,
+}
+
+impl At<'_> {
+    pub(super) fn turn(&mut self, call: &Turn) -> Turned {
+        let token: Arc<str> = format!("{}.{}", call.worker, call.number).into();
+        if let Some(answer) = self.answered(call, &token) {
+            return answer;
+        }
+        let mut step = Step { call, token, sooner: None };
+        let stood: Vec<bool> = call.ends.iter().map(|end| self.end(end, &mut step)).collect();
+        self.take_back(&mut step);
+        let due = self.due(call);
+        let runs: Vec<_> = due.ids.iter().filter_map(|id| self.start(id, &step)).collect();
+        self.sweep();
+        self.sweep_dead();
+        let begun = runs.iter().map(|run| run.id.clone()).collect();
+        let life = Some(Now::of(self.now).after(call.lease + Duration::from_secs(600)));
+        let last = Last { number: call.number, stood: stood.clone(), begun };
+        self.queue.turns.put(&call.worker, last, life);
+        let (wait, listed) = self.rest(call, &due, runs.len(), step.sooner);
+        Turned { stood, runs, wait, listed }
+    }
+
+    /// The answer that this turn, or its successor, had before.
+    fn answered(&mut self, call: &Turn, token: &Arc<str>) -> Option<Turned> {
+        let last = self.queue.turns.get(&call.worker, Now::of(self.now).ms)?;
+        if last.number > call.number {
+            return Some(Turned { stood: vec![false; call.ends.len()], ..Turned::default() });
+        }
+        if last.number < call.number {
+            return None;
+        }
+        let run = |id: &TaskId| {
+            let run = RunToken { id: id.clone(), by: Arc::clone(token) };
+            self.queue.running.get(&run)?;
+            self.started(id)
+        };
+        let runs = last.begun.iter().filter_map(run).collect();
+        let listed = self.queue.idle.get(&me(call)).is_some();
+        Some(Turned { stood: last.stood.clone(), runs, wait: Some(Duration::ZERO), listed })
+    }
+
+    fn started(&self, id: &TaskId) -> Option<Started> {
+        let attempt = self.queue.metas.get(id).map_or(0, |meta| meta.attempts) + 1;
+        let record = self.queue.records.get(id)?.clone();
+        Some(Started { id: id.clone(), attempt, record })
+    }
+
+    fn end(&mut self, end: &End, step: &mut Step<'_>) -> bool {
+        let (id, unique) = (&end.run.id, end.unique.as_ref());
+        if self.queue.running.get(&end.run).is_none() {
+            return false;
+        }
+        self.queue.running.remove(&end.run);
+        match &end.verdict {
+            EndAs::Done => {
+                self.give_up(unique, id);
+                self.queue.metas.remove(id);
+                self.queue.records.remove(id);
+                self.queue.numbers.bytes = self.queue.numbers.bytes.saturating_sub(end.bytes);
+                self.queue.numbers.done += 1;
+            }
+            EndAs::Retry { delay, fault, reason } => {
+                self.note(id, *fault, reason);
+                let at = self.now.saturating_add(micros(*delay));
+                self.wait_again(id, at, step);
+            }
+            EndAs::Dead { fault, reason } => {
+                self.note(id, *fault, reason);
+                self.bury(id, end.bytes, unique, step);
+            }
+            EndAs::Back { delay } => {
+                let pushed = self.queue.records.get(id).and_then(Record::read);
+                let first = pushed.map_or(self.now, |record| record.pushed_us.min(self.now));
+                if delay.is_zero() {
+                    self.queue.waiting.set_first(id, first);
+                    step.sooner = Some(step.sooner.map_or(first, |sooner| sooner.min(first)));
+                } else {
+                    self.wait_again(id, self.now + micros(*delay), step);
+                }
+            }
+        }
+        true
+    }
+
+    fn wait_again(&mut self, id: &TaskId, at: u64, step: &mut Step<'_>) {
+        self.queue.waiting.set(id, at);
+        step.sooner = Some(step.sooner.map_or(at, |sooner| sooner.min(at)));
+    }
+
+    /// Notes what went wrong.
+    fn note(&mut self, id: &TaskId, fault: TaskFault, reason: &str) {
+        let numbers = &mut self.queue.numbers;
+        match fault {
+            TaskFault::Failed | TaskFault::Undecodable => numbers.failed += 1,
+            TaskFault::Panicked => numbers.panicked += 1,
+            TaskFault::Crashed => numbers.crashed += 1,
+        }
+        let meta = self.queue.metas.entry(id.clone()).or_default();
+        meta.attempts += 1;
+        meta.crashes += u32::from(fault == TaskFault::Crashed);
+        meta.history.push(Past { at_us: self.now, fault, reason: reason.to_owned() });
+        let over = meta.history.len().saturating_sub(HISTORY);
+        meta.history.drain(..over);
+    }
+
+    fn bury(&mut self, id: &TaskId, bytes: u64, unique: Option<&Arc<str>>, step: &Step<'_>) {
+        self.give_up(unique, id);
+        let graves = step.call.graves;
+        let spread = self.queue.numbers.dead % 1000;
+        self.queue.dead.set(id, self.now.saturating_add(micros(graves.keep)) + spread);
+        self.queue.numbers.dead += 1;
+        self.queue.numbers.bytes = self.queue.numbers.bytes.saturating_sub(bytes);
+        if self.queue.dead.len() as u64 > graves.most {
+            let oldest = self.queue.dead.first().map(|(_, id)| id);
+            self.trim(oldest.as_slice());
+        }
+    }
+
+    pub(super) fn trim(&mut self, ids: &[TaskId]) {
+        for id in ids {
+            self.queue.dead.remove(id);
+            self.queue.records.remove(id);
+            self.queue.metas.remove(id);
+            self.queue.numbers.trimmed += 1;
+        }
+    }
+
+    fn take_back(&mut self, step: &mut Step<'_>) {
+        let over = self.queue.running.iter().take_while(|(end, _)| *end <= self.now);
+        let over: Vec<_> = over.take(MOST).map(|(_, run)| run.clone()).collect();
+        for run in over {
+            self.queue.running.remove(&run);
+            let record = self.queue.records.get(&run.id);
+            let Some((length, record)) = record.map(|r| (r.len() as u64, Record::read(r))) else {
+                self.queue.numbers.lost += 1;
+                continue;
+            };
+            self.note(&run.id, TaskFault::Crashed, "crashed, may have run");
+            let meta = self.queue.metas.get(&run.id).cloned().unwrap_or_default();
+            let (again, most, unique) = record.map_or((true, 0, None), |record| {
+                (record.again, record.max_attempts, record.unique)
+            });
+            if !again || meta.attempts >= most || meta.crashes >= step.call.graves.crashes {
+                self.bury(&run.id, length, unique.as_ref(), step);
+            } else {
+                self.wait_again(&run.id, self.now, step);
+            }
+        }
+    }
+
+    /// How many may be started now, and when there may be more if that is known.
+    fn room(&mut self, call: &Turn) -> (usize, Option<u64>) {
+        if self.queue.numbers.paused {
+            return (0, None);
+        }
+        let (limits, mut room, mut later) = (call.limits, call.want as u64, None);
+        if limits.running > 0 {
+            room = room.min(limits.running.saturating_sub(self.queue.running.len() as u64));
+        }
+        if limits.interval_us > 0 {
+            let most = self.now + limits.burst * limits.interval_us;
+            self.queue.tat = self.queue.tat.max(self.now).min(most);
+            let free = (most - self.queue.tat) / limits.interval_us;
+            if free < room {
+                room = free;
+                later = Some(self.queue.tat - (limits.burst - 1) * limits.interval_us);
+            }
+        }
+        (usize::try_from(room).unwrap_or(usize::MAX), later)
+    }
+
+    fn due(&mut self, call: &Turn) -> Due {
+        let (free, later) = self.room(call);
+        let mut ids = Vec::new();
+        let mut event = None;
+        for (due, id) in self.queue.waiting.iter() {
+            if due > self.now || ids.len() == free {
+                event = Some(due);
+                break;
+            }
+            ids.push(id.clone());
+        }
+        let paused = self.queue.numbers.paused;
+        let left = event.is_some_and(|due| due <= self.now);
+        let held = left && (paused || (ids.len() >= free && free < call.want));
+        let event = if held { later } else { event.filter(|_| !paused) };
+        Due { ids, event, left, held }
+    }
+
+    fn start(&mut self, id: &TaskId, step: &Step<'_>) -> Option<Started> {
+        self.queue.waiting.remove(id);
+        let Some(run) = self.started(id) else {
+            self.queue.numbers.lost += 1;
+            return None;
+        };
+        let token = RunToken { id: id.clone(), by: Arc::clone(&step.token) };
+        self.queue.running.set(&token, self.now.saturating_add(micros(step.call.lease)));
+        self.queue.tat += step.call.limits.interval_us;
+        Some(run)
+    }
+
+    fn sweep_dead(&mut self) {
+        let since = self.now.checked_sub(self.queue.swept);
+        if since.is_some_and(|since| since < 1_000_000) {
+            return;
+        }
+        self.queue.swept = self.now;
+        let over = self.queue.dead.iter().take_while(|(end, _)| *end <= self.now);
+        let over: Vec<_> = over.take(MOST).map(|(_, id)| id.clone()).collect();
+        self.trim(&over);
+    }
+
+    /// What becomes of the worker now, and who else has something to do.
+    fn rest(
+        &mut self,
+        call: &Turn,
+        due: &Due,
+        begun: usize,
+        sooner: Option<u64>,
+    ) -> (Option<Duration>, bool) {
+        let (me, mut event) = (me(call), due.event);
+        let guarded = self.guard().map(|guard| (guard.who == me, guard.event));
+        if !call.idle.is_zero() && call.want > begun {
+            if let Some((lapse, _)) = self.queue.running.first() {
+                event = Some(event.map_or(lapse, |event| event.min(lapse)));
+            }
+            let until = self.now.saturating_add(micros(call.idle));
+            if !call.listed {
+                self.queue.idle.set(&me, until);
+            }
+            let takes = |event: &u64| guarded.is_none_or(|(own, known)| own || *event < known);
+            let event = event.filter(takes);
+            if let Some(event) = event {
+                self.queue.guard = Some(Guard { until, event, who: me });
+            }
+            let wait = event.map(|at| Duration::from_micros(at.saturating_sub(self.now)));
+            return (wait, true);
+        }
+        if call.listed {
+            self.queue.idle.remove(&me);
+        }
+        if guarded.is_some_and(|(own, _)| own) {
+            self.queue.guard = None;
+            if event.is_some() {
+                self.wake();
+            }
+        } else if due.left && !due.held {
+            self.wake();
+        } else if sooner.is_some() && event == sooner {
+            self.tell_sooner();
+        }
+        (None, false)
+    }
+}
+
+fn me(call: &Turn) -> Arc<str> {
+    format!("{}:{}", call.node, call.worker).into()
+}

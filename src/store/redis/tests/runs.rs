@@ -1,0 +1,226 @@
+//! Claims and settlements that go together, lose their replies, or whose callers go.
+
+use std::{
+    future::Future,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+
+use super::{SECOND, proxy::Proxy, server::Server};
+use crate::{
+    error::ErrorKind,
+    key::Key,
+    store::{
+        Attempt, Store,
+        backend::{
+            Caps, Claim, Claimed, Enqueue, Enqueued, JobId, JobPolicy, JobState, NextRun, Settle,
+            SettledRun, Token, Verdict,
+        },
+        keys::Keys,
+    },
+};
+
+const MANY: usize = 40;
+
+async fn stored(store: &Store, key: &Key) -> JobId {
+    let call = Enqueue {
+        key: key.clone(),
+        id: JobId::new(key),
+        envelope: Bytes::from_static(b"request"),
+        policy: JobPolicy { again: true, max_attempts: 3, ..JobPolicy::default() },
+        merge: None,
+        record: None,
+        caps: Caps { resource_jobs: 9, resource_bytes: 999, shard_jobs: 99, shard_bytes: 9999 },
+        owner: String::new(),
+    };
+    let id = call.id.clone();
+    let stored = store.backend().enqueue(call).await.unwrap();
+    assert!(matches!(stored, Enqueued::Stored { .. }), "{stored:?}");
+    id
+}
+
+/// Of each of many locks its first job, and a token.
+async fn many(store: &Store, jobs: usize) -> Vec<Claim> {
+    store.backend().beat(store.node().clone(), 10 * SECOND).await.unwrap();
+    let mut claims = Vec::new();
+    for n in 0..MANY {
+        let key = Key::custom(&n.to_string());
+        let id = stored(store, &key).await;
+        for _ in 1..jobs {
+            stored(store, &key).await;
+        }
+        let me = Token::new(store.node());
+        claims.push(Claim { key, id, me, lease: 10 * SECOND, retention: 10 * SECOND });
+    }
+    claims
+}
+
+fn settlement(store: &Store, claim: &Claim) -> Settle {
+    let Claim { key, id, me, lease, retention } = claim.clone();
+    let response = Bytes::from_static(b"answer");
+    Settle {
+        key,
+        id,
+        me,
+        verdict: Verdict::Done { response, retention },
+        next: Some(NextRun { me: Token::new(store.node()), lease, retention }),
+    }
+}
+
+async fn state(store: &Store, id: &JobId) -> JobState {
+    store.backend().job(id.clone()).await.unwrap().expect("it is kept").state
+}
+
+#[tokio::test]
+async fn many_runs_are_few_commands() {
+    let server = Server::start().await;
+    let store = server.patient_store().await;
+    let mut claims = many(&store, 2).await;
+    let before = server.info("commandstats", "cmdstat_evalsha:calls").await;
+    let claimed = join_all(claims.iter().map(|call| store.backend().claim(call.clone()))).await;
+    assert!(claimed.iter().all(|claimed| matches!(claimed, Ok(Claimed::Claimed(_)))));
+    for round in 0..2 {
+        let calls = Vec::from_iter(claims.iter().map(|claim| settlement(&store, claim)));
+        let settled = join_all(calls.iter().map(|call| store.backend().settle(call.clone()))).await;
+        for ((claim, call), settled) in claims.iter_mut().zip(calls).zip(settled) {
+            match settled.unwrap() {
+                SettledRun::Stands(Some(run)) if round == 0 => {
+                    (claim.id, claim.me) = (run.id, call.next.unwrap().me);
+                }
+                settled => assert_eq!((round, settled), (1, SettledRun::Stands(None))),
+            }
+        }
+    }
+    let calls = server.info("commandstats", "cmdstat_evalsha:calls").await - before;
+    // Two lanes, and on each the first alone and then the others, three times.
+    assert!(calls <= 24, "{calls} commands");
+}
+
+#[tokio::test]
+async fn a_run_that_fails_fails_alone() {
+    let server = Server::start().await;
+    let store = server.patient_store().await;
+    let claims = many(&store, 1).await;
+    let odd = Keys::new("test").holders(&Key::custom("7"));
+    server.command(&["DEL", &odd]).await;
+    server.command(&["SET", &odd, "by hand"]).await;
+    let outcomes = join_all(claims.iter().map(|call| store.backend().claim(call.clone()))).await;
+    for (n, outcome) in outcomes.into_iter().enumerate() {
+        match outcome {
+            Ok(Claimed::Claimed(_)) => assert_ne!(n, 7),
+            Err(error) => assert_eq!((n, error.kind()), (7, ErrorKind::Protocol)),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn lost_replies_neither_run_twice_nor_lose_a_run() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let store = proxy.patient_store().await;
+    for cuts in [1, 2, 3] {
+        let mut claims = many(&store, 2).await;
+        proxy.cut(cuts);
+        for outcome in join_all(claims.iter().map(|call| store.backend().claim(call.clone()))).await
+        {
+            let Ok(Claimed::Claimed(run)) = outcome else { panic!("{outcome:?}") };
+            assert_eq!(run.attempt, 1);
+        }
+        for round in 0..2 {
+            let calls = Vec::from_iter(claims.iter().map(|claim| settlement(&store, claim)));
+            proxy.cut(cuts);
+            let settled = join_all(calls.iter().map(|call| store.backend().settle(call.clone())));
+            for ((claim, call), settled) in claims.iter_mut().zip(calls).zip(settled.await) {
+                match settled.unwrap() {
+                    SettledRun::Stands(Some(run)) if round == 0 => {
+                        assert_eq!(run.attempt, 1);
+                        (claim.id, claim.me) = (run.id, call.next.unwrap().me);
+                    }
+                    settled => assert_eq!((round, settled), (1, SettledRun::Stands(None))),
+                }
+            }
+        }
+    }
+}
+
+/// Dropped after any number of looks, alone and among others: the job waits again, and has not run.
+#[tokio::test]
+async fn a_claim_that_is_dropped_is_undone_whenever_that_is() {
+    let server = Server::start().await;
+    let store = server.patient_store().await;
+    let key = Key::custom("x");
+    store.backend().beat(store.node().clone(), 100 * SECOND).await.unwrap();
+    for polls in 0..8 {
+        let id = stored(&store, &key).await;
+        let others = many(&store, 1).await;
+        let company = store.clone();
+        let company = tokio::spawn(async move {
+            let claims = others.iter().map(|call| company.backend().claim(call.clone()));
+            join_all(claims).await;
+            let calls = others.iter().map(|claim| settlement(&company, claim));
+            join_all(calls.map(|call| company.backend().settle(call))).await;
+        });
+        tokio::task::yield_now().await;
+        let lease = 10 * SECOND;
+        let mut attempt = Attempt::claim(&store, &key, &id);
+        let (key, id) = (key.clone(), id.clone());
+        let call = Claim { key, id: id.clone(), me: attempt.me.clone(), lease, retention: lease };
+        let mut dropped =
+            Box::pin(async { attempt.send(lease, store.backend().claim(call)).await });
+        look_at(&mut dropped, polls).await;
+        drop(dropped);
+        drop(attempt);
+        company.await.unwrap();
+        assert!(store.shutdown(5 * SECOND).await);
+        let job = store.backend().job(id.clone()).await.unwrap().unwrap();
+        assert_eq!((job.state, job.attempts), (JobState::Queued, 0), "after {polls} looks");
+        store.backend().cancel(id, SECOND).await.unwrap();
+    }
+}
+
+/// So is the one that went along with a settlement, though nobody knows which job it was about.
+#[tokio::test]
+async fn a_next_run_whose_caller_has_gone_is_undone_whenever_that_is() {
+    let server = Server::start().await;
+    let store = server.patient_store().await;
+    let key = Key::custom("x");
+    store.backend().beat(store.node().clone(), 100 * SECOND).await.unwrap();
+    for polls in 0..8 {
+        let (first, next) = (stored(&store, &key).await, stored(&store, &key).await);
+        let (me, lease) = (Token::new(store.node()), 10 * SECOND);
+        let claim = Claim { key: key.clone(), id: first.clone(), me, lease, retention: lease };
+        let claimed = store.backend().claim(claim.clone()).await.unwrap();
+        assert!(matches!(claimed, Claimed::Claimed(_)), "{claimed:?}");
+        let mut attempt = Attempt::claim_next(&store, &key);
+        let me = attempt.me.clone();
+        let next_run = Some(NextRun { me, lease, retention: lease });
+        let call = Settle { next: next_run, ..settlement(&store, &claim) };
+        let settle = store.backend().settle(call.clone());
+        let mut dropped = Box::pin(async { attempt.send(lease, settle).await });
+        look_at(&mut dropped, polls).await;
+        drop(dropped);
+        drop(attempt);
+        assert!(store.shutdown(5 * SECOND).await);
+        // The verdict may have got there or not; who has it sends it again.
+        let settle = Settle { next: None, ..call };
+        assert_eq!(store.backend().settle(settle).await.unwrap(), SettledRun::Stands(None));
+        assert_eq!(state(&store, &first).await, JobState::Done);
+        let job = store.backend().job(next.clone()).await.unwrap().unwrap();
+        assert_eq!((job.state, job.attempts), (JobState::Queued, 0), "after {polls} looks");
+        store.backend().cancel(next, SECOND).await.unwrap();
+    }
+}
+
+async fn look_at<F: Future + Unpin>(future: &mut F, polls: usize) {
+    for _ in 0..polls {
+        let look = std::pin::Pin::new(&mut *future).poll(&mut Context::from_waker(Waker::noop()));
+        if let Poll::Ready(_) = look {
+            return;
+        }
+        tokio::time::sleep(Duration::from_micros(200)).await;
+    }
+}

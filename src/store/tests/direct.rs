@@ -1,0 +1,123 @@
+//! Requests under an idempotency record that run at once.
+
+use bytes::Bytes;
+
+use super::{
+    on_every_store,
+    rig::{LONG, Rig, SHORT, ask, deferred, key, stranger},
+};
+use crate::{
+    Key,
+    store::backend::{Acquire, Acquired, Direct, Enqueue, Enqueued, JobId, JobState},
+};
+
+on_every_store!(
+    the_record_is_taken_once,
+    its_response_is_kept,
+    forgotten_it_may_run_again,
+    only_what_began_is_ended,
+    it_is_over_with_its_life,
+    a_deferred_request_has_the_record,
+);
+
+fn direct(key: &Key) -> Direct {
+    let (id, owner) = (JobId::new(key), "tenant 1".to_owned());
+    Direct { key: key.clone(), record: "idem".into(), id, owner, life: LONG }
+}
+
+async fn begin(rig: &Rig, call: &Direct) -> Option<JobId> {
+    rig.backend().begin_direct(call.clone()).await.unwrap()
+}
+
+async fn end(rig: &Rig, call: &Direct, response: Option<&'static str>) {
+    let response = response.map(|text| Bytes::from_static(text.as_bytes()));
+    rig.backend().end_direct(call.clone(), response).await.unwrap();
+}
+
+fn keyed(key: &Key) -> Enqueue {
+    Enqueue { record: Some(("idem".into(), "print".into(), LONG)), ..deferred(key) }
+}
+
+async fn the_record_is_taken_once(rig: &Rig) {
+    let (key, a) = (key(), stranger());
+    let (one, two) = (direct(&key), direct(&key));
+    for _ in 0..2 {
+        assert_eq!(begin(rig, &one).await, None);
+    }
+    assert_eq!(begin(rig, &two).await, Some(one.id.clone()));
+    assert_eq!(rig.job(&two.id).await, None);
+    let job = rig.job(&one.id).await.unwrap();
+    assert_eq!((job.state, job.attempts, job.position), (JobState::Running, 1, None));
+    assert_eq!(job.owner, "tenant 1");
+    // Nobody has told what the request was: it is taken for the same.
+    assert_eq!(rig.enqueue(keyed(&key)).await, Enqueued::Known(one.id.clone()));
+    let call = Acquire { record: Some("idem".into()), ..ask(&key, &a) };
+    assert_eq!(rig.acquire(call).await, Acquired::Known);
+    // It stands in no line, and can't be cancelled.
+    assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [None]);
+    assert_eq!(rig.cancel(&one.id).await, Some(JobState::Running));
+    rig.hold(&key, &a).await;
+}
+
+async fn its_response_is_kept(rig: &Rig) {
+    let key = key();
+    let call = direct(&key);
+    begin(rig, &call).await;
+    rig.pass(LONG / 2).await;
+    for _ in 0..2 {
+        end(rig, &call, Some("answer")).await;
+    }
+    end(rig, &call, None).await;
+    rig.pass(LONG / 2).await;
+    let job = rig.job(&call.id).await.unwrap();
+    assert_eq!((job.state, job.response), (JobState::Done, Some(Bytes::from_static(b"answer"))));
+    assert_eq!(rig.enqueue(keyed(&key)).await, Enqueued::Known(call.id));
+}
+
+async fn forgotten_it_may_run_again(rig: &Rig) {
+    let key = key();
+    let (one, two) = (direct(&key), direct(&key));
+    begin(rig, &one).await;
+    end(rig, &one, None).await;
+    assert_eq!(rig.job(&one.id).await, None);
+    assert_eq!(begin(rig, &two).await, None);
+    end(rig, &one, None).await;
+    assert_eq!(begin(rig, &one).await, Some(two.id.clone()), "the other one's was not touched");
+    assert_eq!(rig.state(&two.id).await, Some(JobState::Running));
+}
+
+async fn only_what_began_is_ended(rig: &Rig) {
+    let key = key();
+    let call = direct(&key);
+    end(rig, &call, Some("answer")).await;
+    assert_eq!(rig.job(&call.id).await, None);
+    // One that stands in a line is none of these, whatever the id says.
+    let queued = keyed(&key);
+    assert_eq!(rig.enqueue(queued.clone()).await, Enqueued::Stored { position: 1 });
+    let call = Direct { id: queued.id.clone(), ..call };
+    for response in [Some("answer"), None] {
+        end(rig, &call, response).await;
+        assert_eq!(rig.state(&queued.id).await, Some(JobState::Queued));
+    }
+    assert_eq!(rig.enqueue(keyed(&key)).await, Enqueued::Known(queued.id));
+}
+
+async fn it_is_over_with_its_life(rig: &Rig) {
+    let key = key();
+    let call = Direct { life: SHORT, ..direct(&key) };
+    begin(rig, &call).await;
+    rig.pass(SHORT).await;
+    assert_eq!(rig.job(&call.id).await, None);
+    let next = direct(&key);
+    assert_eq!(begin(rig, &next).await, None);
+    end(rig, &call, Some("answer")).await;
+    assert_eq!(rig.job(&call.id).await, None);
+    assert_eq!(rig.state(&next.id).await, Some(JobState::Running));
+}
+
+async fn a_deferred_request_has_the_record(rig: &Rig) {
+    let key = key();
+    let queued = keyed(&key);
+    rig.enqueue(queued.clone()).await;
+    assert_eq!(begin(rig, &direct(&key)).await, Some(queued.id));
+}

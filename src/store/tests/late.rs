@@ -1,0 +1,310 @@
+//! Requests that wait for a time, and those whose time runs out.
+
+use std::time::Duration;
+
+use super::{
+    on_every_store,
+    rig::{
+        LONG, Rig, SHORT, again, ask, deferred, done, key, neighbours, settled, stranger, visit,
+    },
+};
+use crate::{
+    Key,
+    store::backend::{
+        ACCEPT_WINDOW, Acquire, Caps, Claim, Claimed, Enqueue, Enqueued, JobId, JobPolicy,
+        JobState, Verdict,
+    },
+};
+
+on_every_store!(
+    a_late_job_stands_in_no_line,
+    a_late_job_comes_back_to_its_own_place,
+    a_late_job_finds_the_lock_held,
+    a_late_job_gets_a_free_lock_at_once,
+    many_late_jobs_come_back_in_turns,
+    storing_a_late_one_twice_is_once,
+    a_late_job_is_cancelled,
+    late_jobs_count_towards_the_caps,
+    a_job_past_its_deadline_expires_in_its_line,
+    a_late_job_expires_before_its_time,
+    a_job_that_runs_is_not_expired,
+    a_claim_passes_over_one_whose_time_is_over,
+    a_retry_past_the_deadline_expires,
+    the_next_look_is_for_what_comes_first,
+    expired_jobs_give_their_room_back,
+    without_a_worker_it_is_not_stored,
+);
+
+fn delayed(key: &Key, delay: Duration) -> Enqueue {
+    let call = deferred(key);
+    Enqueue { policy: JobPolicy { delay, ..call.policy }, ..call }
+}
+
+fn until(key: &Key, deadline: Duration) -> Enqueue {
+    let call = again(key);
+    Enqueue { policy: JobPolicy { deadline: Some(deadline), ..call.policy }, ..call }
+}
+
+async fn stored(rig: &Rig, call: Enqueue) -> JobId {
+    let id = call.id.clone();
+    let stored = rig.enqueue(call).await;
+    assert!(matches!(stored, Enqueued::Stored { .. }), "{stored:?}");
+    id
+}
+
+async fn position(rig: &Rig, id: &JobId) -> Option<u64> {
+    rig.job(id).await.expect("it is kept").position
+}
+
+async fn state(rig: &Rig, id: &JobId) -> (JobState, Option<String>) {
+    let job = rig.job(id).await.expect("it is kept");
+    (job.state, job.reason)
+}
+
+/// All that is due, as a worker would ask.
+async fn look(rig: &Rig, key: &Key) -> Vec<Key> {
+    rig.due(key.shard(), 10).await.names
+}
+
+async fn a_late_job_stands_in_no_line(rig: &Rig) {
+    let (key, a) = (key(), stranger());
+    rig.worker().await;
+    let call = delayed(&key, LONG);
+    assert_eq!(rig.enqueue(call.clone()).await, Enqueued::Stored { position: 0 });
+    assert_eq!(state(rig, &call.id).await.0, JobState::Queued);
+    assert_eq!(position(rig, &call.id).await, None);
+    assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [None]);
+    // Nobody waits for it, and nothing is to be seen to.
+    rig.hold(&key, &a).await;
+    rig.release(&key, &a).await;
+    let due = rig.due(key.shard(), 10).await;
+    assert_eq!(due.names, []);
+    assert!(due.next.is_some_and(|next| next > LONG / 2 && next <= LONG), "{due:?}");
+}
+
+async fn a_late_job_comes_back_to_its_own_place(rig: &Rig) {
+    let (key, a) = (key(), stranger());
+    rig.worker().await;
+    rig.hold(&key, &a).await;
+    let first = rig.put_off(&key).await;
+    let late = stored(rig, delayed(&key, SHORT)).await;
+    let last = rig.put_off(&key).await;
+    assert_eq!(position(rig, &last).await, Some(2));
+    rig.pass(SHORT).await;
+    // Its time alone does nothing: somebody has to look.
+    assert_eq!(position(rig, &late).await, None);
+    look(rig, &key).await;
+    look(rig, &key).await;
+    for (at, id) in (1..).zip([first, late, last]) {
+        assert_eq!(position(rig, &id).await, Some(at));
+    }
+}
+
+async fn a_late_job_finds_the_lock_held(rig: &Rig) {
+    let (key, a, run) = (key(), stranger(), stranger());
+    rig.worker().await;
+    let id = stored(rig, delayed(&key, SHORT)).await;
+    rig.hold(&key, &a).await;
+    rig.pass(SHORT).await;
+    let due = rig.due(key.shard(), 10).await;
+    assert_eq!(due.names, [], "the lock is held");
+    assert!(due.next.is_some_and(|next| next > SHORT), "a look when the lease ends: {due:?}");
+    rig.release(&key, &a).await;
+    assert!(rig.refused(&key, &stranger()).await <= ACCEPT_WINDOW);
+    assert_eq!(rig.start(&key, &id, &run).await, 1);
+    assert!(rig.finish(&key, &id, &run).await);
+}
+
+async fn a_late_job_gets_a_free_lock_at_once(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    rig.worker().await;
+    let id = stored(rig, delayed(&key, SHORT)).await;
+    rig.pass(SHORT).await;
+    let due = rig.backend().due(vec![key.shard()], 10).await.unwrap().remove(0);
+    assert_eq!(due.names, [(key.clone(), Some(id.clone()))], "it is named with its first job");
+    assert!(rig.refused(&key, &stranger()).await <= ACCEPT_WINDOW, "it was offered it");
+    rig.start(&key, &id, &run).await;
+    assert!(rig.finish(&key, &id, &run).await);
+    assert_eq!(look(rig, &key).await, []);
+}
+
+async fn many_late_jobs_come_back_in_turns(rig: &Rig) {
+    let key = key();
+    let caps =
+        Caps { resource_jobs: 300, resource_bytes: 9999, shard_jobs: 300, shard_bytes: 9999 };
+    for _ in 0..250 {
+        stored(rig, Enqueue { caps, ..delayed(&key, SHORT) }).await;
+    }
+    rig.pass(SHORT).await;
+    for left in [150, 50, 0] {
+        let due = rig.due(key.shard(), 10).await;
+        assert_eq!(due.next, (left > 0).then_some(Duration::ZERO), "{left} are left");
+        assert_eq!(due.names, std::slice::from_ref(&key));
+    }
+    let last = stored(rig, Enqueue { caps, ..deferred(&key) }).await;
+    assert_eq!(position(rig, &last).await, Some(251));
+}
+
+async fn storing_a_late_one_twice_is_once(rig: &Rig) {
+    let key = key();
+    let call = delayed(&key, SHORT);
+    for _ in 0..2 {
+        assert_eq!(rig.enqueue(call.clone()).await, Enqueued::Stored { position: 0 });
+    }
+    rig.pass(SHORT).await;
+    look(rig, &key).await;
+    assert_eq!(rig.enqueue(call.clone()).await, Enqueued::Stored { position: 1 });
+    assert_eq!(rig.cancel(&call.id).await, Some(JobState::Cancelled));
+    assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [None]);
+    assert_eq!(rig.enqueue(call).await, Enqueued::Stored { position: 1 }, "it was stored");
+    assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [None]);
+}
+
+async fn a_late_job_is_cancelled(rig: &Rig) {
+    let key = key();
+    let (id, other) = (stored(rig, delayed(&key, SHORT)).await, rig.put_off(&key).await);
+    for _ in 0..2 {
+        assert_eq!(rig.cancel(&id).await, Some(JobState::Cancelled));
+    }
+    rig.pass(SHORT).await;
+    look(rig, &key).await;
+    assert_eq!(position(rig, &other).await, Some(1), "the one in line is as it was");
+    assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [Some(other)]);
+}
+
+async fn late_jobs_count_towards_the_caps(rig: &Rig) {
+    let [one, two] = neighbours::<2>();
+    let caps = Caps { resource_jobs: 2, resource_bytes: 14, shard_jobs: 3, shard_bytes: 21 };
+    let late = |key: &Key| Enqueue { caps, ..delayed(key, LONG) };
+    let first = stored(rig, late(&one)).await;
+    stored(rig, Enqueue { caps, ..deferred(&one) }).await;
+    assert_eq!(rig.enqueue(late(&one)).await, Enqueued::Full);
+    assert_eq!(rig.enqueue(Enqueue { caps, ..deferred(&one) }).await, Enqueued::Full);
+    stored(rig, late(&two)).await;
+    assert_eq!(rig.enqueue(late(&two)).await, Enqueued::Full);
+    rig.cancel(&first).await;
+    stored(rig, late(&one)).await;
+    let bytes = Caps { resource_jobs: 9, shard_jobs: 9, ..caps };
+    assert_eq!(rig.enqueue(Enqueue { caps: bytes, ..deferred(&one) }).await, Enqueued::Full);
+}
+
+async fn a_job_past_its_deadline_expires_in_its_line(rig: &Rig) {
+    let (key, a) = (key(), stranger());
+    rig.worker().await;
+    rig.hold(&key, &a).await;
+    let (id, next) = (stored(rig, until(&key, SHORT)).await, rig.put_off(&key).await);
+    let due = rig.due(key.shard(), 10).await;
+    assert!(due.next.is_some_and(|next| next <= SHORT), "{due:?}");
+    rig.pass(SHORT).await;
+    look(rig, &key).await;
+    assert_eq!(state(rig, &id).await, (JobState::Expired, Some("deadline".to_owned())));
+    assert_eq!(position(rig, &next).await, Some(1));
+    assert_eq!(rig.cancel(&id).await, Some(JobState::Expired));
+    // The last of a line takes it along.
+    let key = Key::custom("its own");
+    let id = stored(rig, until(&key, SHORT)).await;
+    rig.pass(SHORT).await;
+    assert_eq!(look(rig, &key).await, []);
+    assert_eq!(state(rig, &id).await.0, JobState::Expired);
+    assert_eq!(rig.due(key.shard(), 10).await.next, None);
+    rig.hold(&key, &stranger()).await;
+}
+
+async fn a_late_job_expires_before_its_time(rig: &Rig) {
+    let key = key();
+    let both = |delay| {
+        let call = until(&key, SHORT);
+        Enqueue { policy: JobPolicy { delay, ..call.policy }, ..call }
+    };
+    // Nobody looks until both are over.
+    let (one, two) = (stored(rig, both(LONG)).await, stored(rig, both(SHORT / 2)).await);
+    rig.pass(SHORT).await;
+    assert_eq!(look(rig, &key).await, []);
+    for id in [one, two] {
+        assert_eq!(state(rig, &id).await.0, JobState::Expired);
+    }
+    assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [None]);
+}
+
+async fn a_job_that_runs_is_not_expired(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    let id = stored(rig, until(&key, SHORT)).await;
+    rig.start(&key, &id, &run).await;
+    rig.pass(SHORT).await;
+    look(rig, &key).await;
+    assert_eq!(state(rig, &id).await.0, JobState::Running);
+    assert!(rig.finish(&key, &id, &run).await);
+    assert_eq!(state(rig, &id).await.0, JobState::Done);
+}
+
+async fn a_claim_passes_over_one_whose_time_is_over(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    let (id, next) = (stored(rig, until(&key, SHORT)).await, rig.put_off(&key).await);
+    rig.pass(SHORT).await;
+    let visited = rig.claim(visit(&key, &id, &run)).await;
+    assert_eq!(visited, Claimed::Dead(id.clone()));
+    assert_eq!(state(rig, &id).await, (JobState::Expired, Some("deadline".to_owned())));
+    assert_eq!(rig.start(&key, &next, &run).await, 1);
+}
+
+async fn a_retry_past_the_deadline_expires(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    let id = stored(rig, until(&key, SHORT)).await;
+    rig.start(&key, &id, &run).await;
+    rig.pass(SHORT).await;
+    look(rig, &key).await;
+    let later = Verdict::Retry { delay: SHORT, reason: "status 503" };
+    assert!(rig.settle(settled(&key, &id, &run, later)).await);
+    assert_eq!(state(rig, &id).await, (JobState::Expired, Some("deadline".to_owned())));
+    // So does one whose worker has died.
+    let id = stored(rig, until(&key, SHORT)).await;
+    rig.claim(Claim { lease: SHORT, ..visit(&key, &id, &run) }).await;
+    rig.pass(SHORT).await;
+    look(rig, &key).await;
+    assert_eq!(rig.claim(visit(&key, &id, &stranger())).await, Claimed::Dead(id.clone()));
+    assert_eq!(state(rig, &id).await.0, JobState::Expired);
+}
+
+async fn the_next_look_is_for_what_comes_first(rig: &Rig) {
+    let [one, two, three] = neighbours::<3>();
+    let next = async || rig.due(one.shard(), 10).await.next.unwrap();
+    stored(rig, until(&one, LONG)).await;
+    rig.hold(&one, &stranger()).await;
+    look(rig, &one).await;
+    assert!(next().await > LONG / 2);
+    stored(rig, delayed(&two, LONG / 3)).await;
+    assert!(next().await <= LONG / 3);
+    rig.acquire(Acquire { lease: LONG / 10, ..ask(&three, &stranger()) }).await;
+    rig.put_off(&three).await;
+    assert!(next().await <= LONG / 10);
+    rig.pass(LONG / 10).await;
+    assert!(next().await > LONG / 10, "what is due is named, and not to come");
+}
+
+async fn expired_jobs_give_their_room_back(rig: &Rig) {
+    let key = key();
+    let caps = Caps { resource_jobs: 1, resource_bytes: 7, shard_jobs: 1, shard_bytes: 7 };
+    for late in [false, true] {
+        let mut call = until(&key, SHORT);
+        call.policy.delay = if late { LONG } else { Duration::ZERO };
+        stored(rig, Enqueue { caps, ..call }).await;
+        assert_eq!(rig.enqueue(Enqueue { caps, ..deferred(&key) }).await, Enqueued::Full);
+        rig.pass(SHORT).await;
+        look(rig, &key).await;
+    }
+    let id = stored(rig, Enqueue { caps, ..deferred(&key) }).await;
+    let run = stranger();
+    rig.start(&key, &id, &run).await;
+    assert!(rig.settle(settled(&key, &id, &run, done())).await);
+}
+
+async fn without_a_worker_it_is_not_stored(rig: &Rig) {
+    let key = key();
+    let mut call = deferred(&key);
+    call.policy.needs_worker = true;
+    call.record = Some(("idem".into(), "print".into(), LONG));
+    assert_eq!(rig.enqueue(call.clone()).await, Enqueued::Unmanned);
+    assert_eq!(rig.job(&call.id).await, None);
+    rig.worker().await;
+    assert_eq!(rig.enqueue(call.clone()).await, Enqueued::Stored { position: 1 });
+}

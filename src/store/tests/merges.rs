@@ -1,0 +1,182 @@
+//! Of the waiting requests of a resource and group one is kept.
+
+use std::time::Duration;
+
+use super::{
+    on_every_store,
+    rig::{LONG, Rig, SHORT, deferred, key, neighbours, settled, stranger},
+};
+use crate::{
+    Key,
+    store::backend::{Caps, Enqueue, Enqueued, JobId, JobState, Merge, Verdict, Wins},
+};
+
+on_every_store!(
+    the_first_wins,
+    the_last_wins,
+    what_runs_takes_in_nothing,
+    what_waits_for_its_retry_takes_in,
+    groups_and_resources_are_apart,
+    a_late_one_is_put_off_by_each_new_one,
+    a_late_one_is_there_once,
+    a_merged_request_is_known_again,
+    sent_twice_it_is_merged_once,
+    the_last_takes_the_room_of_the_one_before,
+);
+
+fn call(key: &Key, wins: Wins) -> Enqueue {
+    Enqueue { merge: Some(Merge { group: "0f".into(), wins }), ..deferred(key) }
+}
+
+async fn stored(rig: &Rig, call: Enqueue) -> JobId {
+    let id = call.id.clone();
+    let stored = rig.enqueue(call).await;
+    assert!(matches!(stored, Enqueued::Stored { .. }), "{stored:?}");
+    id
+}
+
+async fn the_first_wins(rig: &Rig) {
+    let key = key();
+    let id = stored(rig, call(&key, Wins::First)).await;
+    rig.put_off(&key).await;
+    let next = call(&key, Wins::First);
+    assert_eq!(rig.enqueue(next.clone()).await, Enqueued::Merged(id.clone()));
+    assert_eq!(rig.job(&next.id).await, None);
+    assert_eq!(rig.cancel(&id).await, Some(JobState::Cancelled));
+    assert_eq!(rig.enqueue(call(&key, Wins::First)).await, Enqueued::Stored { position: 2 });
+}
+
+async fn the_last_wins(rig: &Rig) {
+    let (key, a) = (key(), stranger());
+    rig.worker().await;
+    rig.hold(&key, &a).await;
+    let id = stored(rig, call(&key, Wins::Last)).await;
+    let other = rig.put_off(&key).await;
+    let next = call(&key, Wins::Last);
+    assert_eq!(rig.enqueue(next.clone()).await, Enqueued::Stored { position: 2 });
+    let job = rig.job(&id).await.unwrap();
+    assert_eq!((job.state, job.reason.as_deref()), (JobState::Cancelled, Some("superseded")));
+    assert_eq!(job.position, None);
+    assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [Some(other.clone())]);
+    // The one before was offered the lock: now it is the next one's.
+    rig.cancel(&other).await;
+    rig.release(&key, &a).await;
+    let last = stored(rig, call(&key, Wins::Last)).await;
+    assert_eq!(rig.state(&next.id).await, Some(JobState::Cancelled));
+    assert_eq!(rig.start(&key, &last, &stranger()).await, 1);
+}
+
+async fn what_runs_takes_in_nothing(rig: &Rig) {
+    for wins in [Wins::First, Wins::Last] {
+        let (key, run) = (Key::custom(&format!("{wins:?}")), stranger());
+        let id = stored(rig, call(&key, wins)).await;
+        rig.start(&key, &id, &run).await;
+        let next = stored(rig, call(&key, wins)).await;
+        assert_eq!(rig.state(&id).await, Some(JobState::Running));
+        assert!(rig.finish(&key, &id, &run).await);
+        assert_eq!(rig.start(&key, &next, &stranger()).await, 1);
+    }
+}
+
+async fn what_waits_for_its_retry_takes_in(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    let id = stored(rig, call(&key, Wins::First)).await;
+    rig.start(&key, &id, &run).await;
+    let later = Verdict::Retry { delay: LONG, reason: "status 503" };
+    assert!(rig.settle(settled(&key, &id, &run, later)).await);
+    assert_eq!(rig.enqueue(call(&key, Wins::First)).await, Enqueued::Merged(id));
+}
+
+async fn groups_and_resources_are_apart(rig: &Rig) {
+    let [one, two] = neighbours::<2>();
+    stored(rig, call(&one, Wins::First)).await;
+    stored(rig, call(&two, Wins::First)).await;
+    let merge = Some(Merge { group: "ff".into(), wins: Wins::First });
+    stored(rig, Enqueue { merge, ..call(&one, Wins::First) }).await;
+    stored(rig, deferred(&one)).await;
+}
+
+/// As a debounce.
+async fn a_late_one_is_put_off_by_each_new_one(rig: &Rig) {
+    let key = key();
+    let late = || {
+        let mut call = call(&key, Wins::Last);
+        call.policy.delay = SHORT;
+        call
+    };
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(stored(rig, late()).await);
+        rig.pass(SHORT / 2).await;
+        rig.due(key.shard(), 10).await;
+        assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [None]);
+    }
+    rig.pass(SHORT / 2).await;
+    rig.due(key.shard(), 10).await;
+    assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [ids.pop()]);
+    for id in ids {
+        assert_eq!(rig.state(&id).await, Some(JobState::Cancelled));
+    }
+}
+
+/// As a throttle.
+async fn a_late_one_is_there_once(rig: &Rig) {
+    let key = key();
+    let late = || {
+        let mut call = call(&key, Wins::First);
+        call.policy.delay = SHORT;
+        call
+    };
+    let id = stored(rig, late()).await;
+    rig.pass(SHORT / 2).await;
+    assert_eq!(rig.enqueue(late()).await, Enqueued::Merged(id.clone()));
+    rig.pass(SHORT / 2).await;
+    rig.due(key.shard(), 10).await;
+    assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [Some(id)]);
+}
+
+async fn a_merged_request_is_known_again(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    let keyed = |print: &str| Enqueue {
+        record: Some(("idem".into(), print.into(), LONG)),
+        ..call(&key, Wins::First)
+    };
+    let id = stored(rig, call(&key, Wins::First)).await;
+    assert_eq!(rig.enqueue(keyed("one")).await, Enqueued::Merged(id.clone()));
+    rig.start(&key, &id, &run).await;
+    // Also when nothing could be merged into it any more.
+    assert_eq!(rig.enqueue(keyed("one")).await, Enqueued::Known(id));
+    assert_eq!(rig.enqueue(keyed("two")).await, Enqueued::Mismatch);
+}
+
+/// Its answer was lost, and it comes again when that job runs.
+async fn sent_twice_it_is_merged_once(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    let id = stored(rig, call(&key, Wins::First)).await;
+    let twice = call(&key, Wins::First);
+    assert_eq!(rig.enqueue(twice.clone()).await, Enqueued::Merged(id.clone()));
+    rig.start(&key, &id, &run).await;
+    assert_eq!(rig.enqueue(twice).await, Enqueued::Merged(id.clone()));
+    assert!(rig.finish(&key, &id, &run).await);
+    // Of the last, the second call finds the job.
+    let (one, two) = (call(&key, Wins::Last), call(&key, Wins::Last));
+    stored(rig, one.clone()).await;
+    stored(rig, two.clone()).await;
+    assert_eq!(rig.enqueue(one.clone()).await, Enqueued::Stored { position: 1 });
+    assert_eq!(rig.state(&one.id).await, Some(JobState::Cancelled));
+    assert_eq!(rig.enqueue(two.clone()).await, Enqueued::Stored { position: 1 });
+    assert_eq!(rig.state(&two.id).await, Some(JobState::Queued));
+}
+
+async fn the_last_takes_the_room_of_the_one_before(rig: &Rig) {
+    let key = key();
+    let caps = Caps { resource_jobs: 1, resource_bytes: 7, shard_jobs: 1, shard_bytes: 7 };
+    for delay in [Duration::ZERO, LONG, Duration::ZERO] {
+        for _ in 0..3 {
+            let mut call = call(&key, Wins::Last);
+            call.policy.delay = delay;
+            stored(rig, Enqueue { caps, ..call }).await;
+        }
+        assert_eq!(rig.enqueue(Enqueue { caps, ..deferred(&key) }).await, Enqueued::Full);
+    }
+}

@@ -1,0 +1,203 @@
+//! A queue and its workers, for cases that say what happens and when.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use super::Rig;
+use crate::{
+    key::Key,
+    store::{
+        backend::Node,
+        hints::Hints,
+        tasks::{
+            End, EndAs, Graves, Limits, Push, PushedAs, Record, RunToken, Started, TaskFault,
+            TaskId, TaskView, Turn, Turned, Unique,
+        },
+    },
+};
+
+pub(super) const LEASE: Duration = Duration::from_secs(60);
+pub(super) const KEEP: Duration = Duration::from_secs(3600);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
+
+pub(super) fn queue() -> Key {
+    Key::custom("emails")
+}
+
+/// A task that is due at once.
+pub(super) fn task(payload: &str) -> Push {
+    Push {
+        queue: queue(),
+        id: TaskId::new(),
+        delay: Duration::ZERO,
+        unique: None,
+        again: true,
+        max_attempts: 3,
+        payload: Bytes::copy_from_slice(payload.as_bytes()),
+        caps: (1000, 1 << 20),
+    }
+}
+
+pub(super) fn later(payload: &str, delay: Duration) -> Push {
+    Push { delay, ..task(payload) }
+}
+
+pub(super) fn unique(payload: &str, key: &str, window: Option<Duration>) -> Push {
+    Push { unique: Some(Unique { name: Key::custom(key), window }), ..task(payload) }
+}
+
+/// A worker that counts its turns.
+pub(super) struct Worker<'a> {
+    pub(super) rig: &'a Rig,
+    pub(super) node: Node,
+    pub(super) id: Arc<str>,
+    pub(super) number: AtomicU64,
+    /// Hear for it.
+    pub(super) hints: Arc<Hints>,
+    pub(super) bell: Arc<Notify>,
+    pub(super) limits: Limits,
+    pub(super) graves: Graves,
+}
+
+impl<'a> Worker<'a> {
+    pub(super) fn new(rig: &'a Rig) -> Self {
+        let (node, hints) = (Node::new(), Arc::new(Hints::default()));
+        let id = node.as_str().into();
+        let bell = hints.tasks(&id);
+        let graves = Graves { keep: KEEP, most: 100, crashes: 2 };
+        let (number, limits) = (AtomicU64::new(0), Limits::default());
+        Self { rig, node, id, number, hints, bell, limits, graves }
+    }
+
+    /// One whose messages are delivered.
+    pub(super) async fn listening(rig: &'a Rig) -> Self {
+        let worker = Self::new(rig);
+        rig.listen(&worker.node, &worker.hints).await;
+        if rig.resyncs() {
+            worker.bell.notified().await;
+        }
+        worker
+    }
+
+    pub(super) fn turn(&self, want: usize, ends: Vec<End>) -> Turn {
+        Turn {
+            queue: queue(),
+            node: self.node.clone(),
+            worker: Arc::clone(&self.id),
+            number: self.number.fetch_add(1, Ordering::SeqCst) + 1,
+            want,
+            lease: LEASE,
+            limits: self.limits,
+            idle: SECOND * 8,
+            listed: false,
+            graves: self.graves,
+            ends,
+        }
+    }
+
+    pub(super) async fn take(&self, turn: Turn) -> Turned {
+        self.rig.backend().turn(turn).await.unwrap()
+    }
+
+    /// Starts what is due.
+    pub(super) async fn start(&self, want: usize) -> Vec<Run> {
+        let turn = self.turn(want, Vec::new());
+        let number = turn.number;
+        self.take(turn).await.runs.into_iter().map(|run| self.run(run, number)).collect()
+    }
+
+    /// Starts the one that is due.
+    pub(super) async fn one(&self) -> Run {
+        let mut runs = self.start(1).await;
+        assert_eq!(runs.len(), 1, "one is due");
+        runs.remove(0)
+    }
+
+    pub(super) fn run(&self, run: Started, number: u64) -> Run {
+        let by = format!("{}.{number}", self.id).into();
+        let record = Record::read(&run.record).expect("it is ours");
+        Run {
+            token: RunToken { id: run.id, by },
+            attempt: run.attempt,
+            payload: String::from_utf8(record.payload.to_vec()).unwrap(),
+            unique: record.unique,
+            bytes: run.record.len() as u64,
+        }
+    }
+
+    /// Ends these, each alone; whether it stood.
+    pub(super) async fn end(&self, run: &Run, verdict: EndAs) -> bool {
+        self.take(self.turn(0, vec![run.ended(verdict)])).await.stood == [true]
+    }
+}
+
+/// A run under way.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    pub(super) token: RunToken,
+    pub(super) attempt: u32,
+    pub(super) payload: String,
+    pub(super) unique: Option<Arc<str>>,
+    pub(super) bytes: u64,
+}
+
+impl Run {
+    pub(super) fn ended(&self, verdict: EndAs) -> End {
+        let Self { token, unique, bytes, .. } = self.clone();
+        End { run: token, bytes, unique, verdict }
+    }
+}
+
+pub(super) fn retry(delay: Duration) -> EndAs {
+    EndAs::Retry { delay, fault: TaskFault::Failed, reason: "no luck".into() }
+}
+
+pub(super) fn dead(reason: &str) -> EndAs {
+    EndAs::Dead { fault: TaskFault::Failed, reason: reason.into() }
+}
+
+pub(super) fn back() -> EndAs {
+    EndAs::Back { delay: Duration::ZERO }
+}
+
+impl Rig {
+    pub(super) async fn push(&self, call: Push) -> TaskId {
+        let id = call.id.clone();
+        assert_eq!(self.backend().push_task(call).await.unwrap(), PushedAs::Stored);
+        id
+    }
+
+    pub(super) async fn pushed(&self, call: Push) -> PushedAs {
+        self.backend().push_task(call).await.unwrap()
+    }
+
+    pub(super) async fn task(&self, id: &TaskId) -> Option<TaskView> {
+        self.backend().task(queue(), id.clone()).await.unwrap()
+    }
+
+    pub(super) async fn numbers(&self) -> crate::store::QueueStats {
+        self.backend().task_stats(queue()).await.unwrap()
+    }
+}
+
+pub(super) fn payloads(runs: &[Run]) -> Vec<&str> {
+    runs.iter().map(|run| run.payload.as_str()).collect()
+}
+
+#[cfg(feature = "redis")]
+impl Rig {
+    /// One of the queue's keys is lost.
+    pub(super) async fn vanish(&self, kind: &str) {
+        let queue = queue();
+        let key = format!("{{{}}}:{kind}:{queue}", queue.shard());
+        let _: u64 = self.server().raw("DEL", &key, &[]).await;
+    }
+}

@@ -1,0 +1,227 @@
+//! The ends of runs: done, tried again, dead, handed back, lost; turns that come twice.
+
+use super::{
+    Rig,
+    desk::{LEASE, SECOND, Worker, back, dead, payloads, queue, retry, task, unique},
+    on_every_store,
+};
+use crate::store::{
+    QueueStats, TaskFault, TaskState,
+    tasks::{EndAs, HISTORY, Push, Turned},
+};
+
+on_every_store!(
+    one_turn_ends_and_starts,
+    a_retry_comes_after_its_delay,
+    what_is_handed_back_is_first_again_and_uncharged,
+    the_history_is_kept_and_bounded,
+    a_turn_that_comes_twice_happens_once,
+    a_turn_that_comes_after_its_successor_does_nothing,
+    a_run_ends_once,
+    a_lapsed_run_is_tried_again,
+    a_renewed_run_is_not_taken_back,
+    a_run_that_was_taken_back_can_end_nothing,
+    what_may_not_run_again_is_dead_after_a_crash,
+    a_task_that_crashes_again_and_again_is_dead,
+    two_workers_share_what_is_due,
+    a_record_that_vanished_is_counted,
+);
+
+async fn one_turn_ends_and_starts(rig: &Rig) {
+    for payload in ["a", "b", "c"] {
+        rig.push(task(payload)).await;
+    }
+    let worker = Worker::new(rig);
+    let runs = worker.start(2).await;
+    let ends = runs.iter().map(|run| run.ended(EndAs::Done)).collect();
+    let turned = worker.take(worker.turn(2, ends)).await;
+    assert_eq!((turned.stood, turned.runs.len()), (vec![true, true], 1));
+    let numbers = rig.numbers().await;
+    assert_eq!((numbers.done, numbers.running, numbers.waiting), (2, 1, 0));
+}
+
+async fn a_retry_comes_after_its_delay(rig: &Rig) {
+    rig.push(task("a")).await;
+    let worker = Worker::new(rig);
+    let run = worker.one().await;
+    assert_eq!(run.attempt, 1);
+    assert!(worker.end(&run, retry(SECOND * 20)).await);
+    rig.push(task("b")).await;
+    assert_eq!(payloads(&worker.start(9).await), ["b"]);
+    rig.pass(SECOND * 20).await;
+    let run = worker.one().await;
+    assert_eq!((run.attempt, run.payload.as_str()), (2, "a"));
+    assert!(worker.end(&run, EndAs::Done).await);
+    let numbers = rig.numbers().await;
+    assert_eq!((numbers.failed, numbers.done, numbers.dead), (1, 1, 0));
+}
+
+async fn what_is_handed_back_is_first_again_and_uncharged(rig: &Rig) {
+    rig.push(task("a")).await;
+    rig.push(task("b")).await;
+    let worker = Worker::new(rig);
+    let run = worker.one().await;
+    assert!(worker.end(&run, back()).await);
+    let runs = worker.start(9).await;
+    assert_eq!(payloads(&runs), ["a", "b"]);
+    assert_eq!(runs[0].attempt, 1);
+}
+
+async fn the_history_is_kept_and_bounded(rig: &Rig) {
+    let id = rig.push(Push { max_attempts: 100, ..task("a") }).await;
+    let worker = Worker::new(rig);
+    for attempt in 1..=10 {
+        let run = worker.one().await;
+        assert_eq!(run.attempt, attempt);
+        let reason = format!("number {attempt} of ten");
+        let verdict = EndAs::Retry { delay: SECOND, fault: TaskFault::Panicked, reason };
+        assert!(worker.end(&run, verdict).await);
+        rig.pass(SECOND).await;
+    }
+    let run = worker.one().await;
+    assert!(worker.end(&run, dead("enough")).await);
+    let view = rig.task(&id).await.unwrap();
+    assert_eq!((view.state, view.meta.attempts, view.meta.crashes), (TaskState::Dead, 11, 0));
+    let history = &view.meta.history;
+    assert_eq!(history.len(), HISTORY);
+    assert_eq!(history[0].reason, "number 4 of ten");
+    assert_eq!(history[HISTORY - 1].reason, "enough");
+    assert_eq!(history[HISTORY - 1].fault, TaskFault::Failed);
+    assert!(history[0].at_us > 0);
+    let numbers = rig.numbers().await;
+    assert_eq!((numbers.panicked, numbers.failed, numbers.dead), (10, 1, 1));
+    assert_eq!((numbers.bytes, numbers.dead_letters), (0, 1));
+}
+
+async fn a_turn_that_comes_twice_happens_once(rig: &Rig) {
+    for payload in ["a", "b", "c", "d"] {
+        rig.push(task(payload)).await;
+    }
+    let worker = Worker::new(rig);
+    let first = worker.one().await;
+    let turn = worker.turn(2, vec![first.ended(retry(SECOND * 20))]);
+    let once = worker.take(turn.clone()).await;
+    let again = worker.take(turn).await;
+    assert_eq!((&once.stood, &once.runs), (&again.stood, &again.runs));
+    assert_eq!(again.runs.len(), 2);
+    let numbers = rig.numbers().await;
+    assert_eq!((numbers.running, numbers.waiting, numbers.failed), (2, 2, 1));
+}
+
+async fn a_turn_that_comes_after_its_successor_does_nothing(rig: &Rig) {
+    rig.push(task("a")).await;
+    let worker = Worker::new(rig);
+    let (early, late) = (worker.turn(1, Vec::new()), worker.turn(0, Vec::new()));
+    worker.take(late).await;
+    assert_eq!(worker.take(early).await, Turned::default());
+    assert_eq!(rig.numbers().await.running, 0);
+}
+
+async fn a_run_ends_once(rig: &Rig) {
+    rig.push(task("a")).await;
+    let worker = Worker::new(rig);
+    let run = worker.one().await;
+    assert!(worker.end(&run, EndAs::Done).await);
+    for verdict in [EndAs::Done, retry(SECOND), dead("x"), back()] {
+        assert!(!worker.end(&run, verdict).await);
+    }
+    let expected = QueueStats { pushed: 1, done: 1, ..QueueStats::default() };
+    assert_eq!(rig.numbers().await, expected);
+}
+
+async fn a_lapsed_run_is_tried_again(rig: &Rig) {
+    let id = rig.push(task("a")).await;
+    let (dead, alive) = (Worker::new(rig), Worker::new(rig));
+    dead.one().await;
+    assert!(alive.start(1).await.is_empty());
+    rig.pass(LEASE).await;
+    let run = alive.one().await;
+    assert_eq!((run.attempt, run.payload.as_str()), (2, "a"));
+    let meta = rig.task(&id).await.unwrap().meta;
+    assert_eq!((meta.attempts, meta.crashes, meta.history.len()), (1, 1, 1));
+    assert_eq!(meta.history[0].fault, TaskFault::Crashed);
+    assert!(alive.end(&run, EndAs::Done).await);
+    let numbers = rig.numbers().await;
+    assert_eq!((numbers.crashed, numbers.failed, numbers.done), (1, 0, 1));
+    assert_eq!(rig.task(&id).await, None);
+}
+
+async fn a_renewed_run_is_not_taken_back(rig: &Rig) {
+    rig.push(task("a")).await;
+    let (worker, other) = (Worker::new(rig), Worker::new(rig));
+    let run = worker.one().await;
+    for _ in 0..4 {
+        rig.advance(LEASE / 2).await;
+        let renewed = rig.backend().renew_runs(queue(), vec![run.token.clone()], LEASE).await;
+        assert_eq!(renewed.unwrap(), [true]);
+        assert!(other.start(1).await.is_empty());
+    }
+    assert!(worker.end(&run, EndAs::Done).await);
+}
+
+async fn a_run_that_was_taken_back_can_end_nothing(rig: &Rig) {
+    rig.push(task("a")).await;
+    let (paused, other) = (Worker::new(rig), Worker::new(rig));
+    let old = paused.one().await;
+    rig.pass(LEASE).await;
+    let new = other.one().await;
+    let renewed =
+        rig.backend().renew_runs(queue(), vec![old.token.clone(), new.token.clone()], LEASE);
+    assert_eq!(renewed.await.unwrap(), [false, true]);
+    for verdict in [EndAs::Done, retry(SECOND), dead("x"), back()] {
+        assert!(!paused.end(&old, verdict).await);
+    }
+    assert!(other.end(&new, EndAs::Done).await);
+}
+
+async fn what_may_not_run_again_is_dead_after_a_crash(rig: &Rig) {
+    let call = Push { again: false, ..unique("a", "k", None) };
+    let id = rig.push(call).await;
+    let (worker, other) = (Worker::new(rig), Worker::new(rig));
+    worker.one().await;
+    rig.pass(LEASE).await;
+    assert!(other.start(1).await.is_empty());
+    let view = rig.task(&id).await.unwrap();
+    assert_eq!(view.state, TaskState::Dead);
+    assert_eq!(view.meta.history[0].reason, "crashed, may have run");
+    // Its key is free.
+    rig.push(unique("b", "k", None)).await;
+}
+
+async fn a_task_that_crashes_again_and_again_is_dead(rig: &Rig) {
+    let id = rig.push(Push { max_attempts: 9, ..task("a") }).await;
+    let worker = Worker::new(rig);
+    for _ in 0..worker.graves.crashes {
+        worker.one().await;
+        rig.pass(LEASE).await;
+    }
+    assert!(worker.start(1).await.is_empty());
+    assert_eq!(rig.task(&id).await.unwrap().state, TaskState::Dead);
+    assert_eq!(rig.numbers().await.crashed, 2);
+}
+
+async fn two_workers_share_what_is_due(rig: &Rig) {
+    for n in 0..10 {
+        rig.push(task(&n.to_string())).await;
+    }
+    let (one, other) = (Worker::new(rig), Worker::new(rig));
+    let (mut all, more) = (one.start(5).await, other.start(9).await);
+    assert_eq!((all.len(), more.len()), (5, 5));
+    all.extend(more);
+    assert_eq!(payloads(&all), ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"]);
+}
+
+async fn a_record_that_vanished_is_counted(rig: &Rig) {
+    if !rig.resyncs() {
+        return;
+    }
+    rig.push(task("a")).await;
+    rig.push(task("b")).await;
+    rig.vanish("zt").await;
+    let worker = Worker::new(rig);
+    assert!(worker.start(9).await.is_empty());
+    rig.push(task("c")).await;
+    assert_eq!(payloads(&worker.start(9).await), ["c"]);
+    let numbers = rig.numbers().await;
+    assert_eq!((numbers.lost, numbers.waiting, numbers.running), (2, 0, 1));
+}

@@ -1,0 +1,12 @@
+//! Queues of tasks that stand by themselves.
+
+mod desk;
+mod ends;
+mod idle;
+mod letters;
+mod limits;
+#[cfg(feature = "redis")]
+mod model;
+mod push;
+
+use super::{on_every_store, rig::Rig};

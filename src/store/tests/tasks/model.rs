@@ -1,0 +1,291 @@
+//! The same moves on both stores: whatever is pushed, ended, cancelled and sent twice, in whatever order, they answer
+//! alike, and each task is accounted for.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use proptest::{
+    collection::vec,
+    prelude::*,
+    test_runner::{Config, TestRunner},
+};
+
+use super::{
+    Rig,
+    desk::{LEASE, Run, SECOND, Worker, back, dead, later, queue, retry, task, unique},
+};
+use crate::store::{
+    QueueStats, TaskId,
+    backend::Node,
+    tasks::{EndAs, Graves, Limits, Purge, Push, Turn, Turned},
+};
+
+const WORKERS: usize = 2;
+
+/// A case that takes longer is not told from one in which time has passed.
+const SLOW: Duration = Duration::from_millis(800);
+
+#[derive(Clone, Debug)]
+enum Move {
+    Push(u8),
+    /// This worker ends some of its runs, each in its own way, and wants more.
+    Turn {
+        worker: usize,
+        want: usize,
+        ends: Vec<u8>,
+        listed: bool,
+    },
+    /// This worker's last turn once more.
+    TurnAgain(usize),
+    Renew(usize),
+    Pass(u32),
+    Cancel(usize),
+    Redrive(usize),
+    RedriveAll,
+    PurgeDead,
+    Pause(bool),
+}
+
+fn moves() -> impl Strategy<Value = Vec<Move>> {
+    let turn = (0..WORKERS, 0..4usize, vec(0..6u8, 0..4), any::<bool>())
+        .prop_map(|(worker, want, ends, listed)| Move::Turn { worker, want, ends, listed });
+    let one = prop_oneof![
+        6 => (0..6u8).prop_map(Move::Push),
+        8 => turn,
+        1 => (0..WORKERS).prop_map(Move::TurnAgain),
+        1 => (0..WORKERS).prop_map(Move::Renew),
+        3 => (1..4u32).prop_map(Move::Pass),
+        1 => (0..20usize).prop_map(Move::Cancel),
+        1 => (0..20usize).prop_map(Move::Redrive),
+        1 => Just(Move::RedriveAll),
+        1 => Just(Move::PurgeDead),
+        1 => any::<bool>().prop_map(Move::Pause),
+    ];
+    vec(one, 1..40)
+}
+
+/// What both stores have been asked, and what the first one has answered.
+struct Scene {
+    ids: Vec<TaskId>,
+    turns: [(Node, u64, Option<Turn>, Vec<Run>); WORKERS],
+    limits: Limits,
+}
+
+impl Scene {
+    fn new(limits: Limits) -> Self {
+        let turns = std::array::from_fn(|_| (Node::new(), 0, None, Vec::new()));
+        Self { ids: Vec::new(), turns, limits }
+    }
+
+    fn push(&mut self, kind: u8) -> Push {
+        let call = match kind {
+            0 | 1 => task("now"),
+            2 => later("later", SECOND * 20),
+            3 => unique("one", "k", None),
+            4 => unique("window", "w", Some(SECOND * 45)),
+            _ => Push { again: false, max_attempts: 1, ..task("once") },
+        };
+        let call = Push { caps: (5, 1 << 20), ..call };
+        self.ids.push(call.id.clone());
+        call
+    }
+
+    fn turn(&mut self, worker: usize, want: usize, ends: &[u8], listed: bool) -> Turn {
+        let limits = self.limits;
+        let (node, number, last, runs) = &mut self.turns[worker];
+        *number += 1;
+        let some = runs.len().min(ends.len());
+        let ends = runs.drain(..some).zip(ends).map(|(run, end)| run.ended(verdict(*end)));
+        let turn = Turn {
+            queue: queue(),
+            node: node.clone(),
+            worker: node.as_str().into(),
+            number: *number,
+            want,
+            lease: LEASE,
+            limits,
+            idle: SECOND * 8,
+            listed,
+            graves: Graves { keep: SECOND * 200, most: 3, crashes: 2 },
+            ends: ends.collect(),
+        };
+        *last = Some(turn.clone());
+        turn
+    }
+}
+
+fn verdict(end: u8) -> EndAs {
+    match end {
+        0..=2 => EndAs::Done,
+        3 => retry(SECOND * 20),
+        4 => dead("hopeless"),
+        _ => back(),
+    }
+}
+
+/// What is told, but for times that the server's own clock has a part in.
+type Told = (String, Option<Duration>);
+
+async fn turned(rig: &Rig, turn: Turn) -> (Turned, Told) {
+    let answer = rig.backend().turn(turn).await.unwrap();
+    let runs: Vec<_> = answer.runs.iter().map(|run| (&run.id, run.attempt)).collect();
+    let told = format!("{:?} {runs:?} {}", answer.stood, answer.listed);
+    let wait = answer.wait;
+    (answer, (told, wait))
+}
+
+/// Makes a move on one of them; `scene` was moved already.
+async fn on(rig: &Rig, scene: &Scene, made: &Made) -> (Option<Turned>, Told) {
+    let backend = rig.backend();
+    let id = |at: usize| scene.ids.get(at).cloned().unwrap_or_else(|| scene.ids[0].clone());
+    let told = match made {
+        Made::Push(call) => format!("{:?}", backend.push_task(call.clone()).await),
+        Made::Turn(_, turn) => {
+            let (answer, told) = turned(rig, turn.clone()).await;
+            return (Some(answer), told);
+        }
+        Made::Other(Move::Renew(worker)) => {
+            let runs = scene.turns[*worker].3.iter().map(|run| run.token.clone()).collect();
+            format!("{:?}", backend.renew_runs(queue(), runs, LEASE).await)
+        }
+        Made::Other(Move::Pass(times)) => {
+            rig.advance(SECOND * 7 * *times).await;
+            String::new()
+        }
+        Made::Other(Move::Cancel(at)) => {
+            format!("{:?}", backend.cancel_task(queue(), id(*at)).await)
+        }
+        Made::Other(Move::Redrive(at)) => {
+            format!("{:?}", backend.redrive_task(queue(), id(*at)).await)
+        }
+        Made::Other(Move::RedriveAll) => {
+            format!("{:?}", backend.redrive_tasks(queue(), 2, SECOND * 10, SECOND * 10).await)
+        }
+        Made::Other(Move::PurgeDead) => {
+            format!("{:?}", backend.purge_tasks(queue(), Purge::Dead).await)
+        }
+        Made::Other(Move::Pause(pause)) => {
+            format!("{:?}", backend.pause_tasks(queue(), *pause).await)
+        }
+        Made::Other(_) => String::new(),
+    };
+    (None, (told, None))
+}
+
+/// A move, as it is asked of both.
+enum Made {
+    Push(Push),
+    Turn(usize, Turn),
+    Other(Move),
+}
+
+fn made(scene: &mut Scene, wanted: &Move) -> Option<Made> {
+    Some(match wanted {
+        Move::Push(kind) => Made::Push(scene.push(*kind)),
+        Move::Turn { worker, want, ends, listed } => {
+            Made::Turn(*worker, scene.turn(*worker, *want, ends, *listed))
+        }
+        Move::TurnAgain(worker) => Made::Turn(*worker, scene.turns[*worker].2.clone()?),
+        Move::Cancel(_) | Move::Redrive(_) if scene.ids.is_empty() => return None,
+        Move::Renew(worker) if scene.turns[*worker].3.is_empty() => return None,
+        other => Made::Other(other.clone()),
+    })
+}
+
+/// Each task's place and history, as far as the clock has no part in it.
+async fn seen(rig: &Rig, scene: &Scene) -> (BTreeMap<TaskId, String>, QueueStats) {
+    let mut places = BTreeMap::new();
+    for id in &scene.ids {
+        if let Some(view) = rig.task(id).await {
+            let past: Vec<_> = view.meta.history.iter().map(|p| (p.fault, &p.reason)).collect();
+            let (attempts, crashes) = (view.meta.attempts, view.meta.crashes);
+            let told = format!("{:?} {} {attempts} {crashes} {past:?}", view.state, view.bytes);
+            places.insert(id.clone(), told);
+        }
+    }
+    (places, rig.numbers().await)
+}
+
+/// Each task that was accepted is somewhere, or is counted as gone.
+fn accounted(stats: &QueueStats) {
+    let there = stats.waiting + stats.running + stats.dead_letters;
+    assert_eq!(stats.pushed, there + stats.done + stats.cancelled + stats.trimmed, "{stats:?}");
+    if stats.waiting + stats.running == 0 {
+        assert_eq!(stats.bytes, 0);
+    }
+}
+
+fn near(one: Option<Duration>, other: Option<Duration>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => one.abs_diff(other) < SECOND,
+        (one, other) => one == other,
+    }
+}
+
+/// False if it took too long.
+async fn play(limits: Limits, wanted: &[Move]) -> bool {
+    let (memory, redis) = (Rig::memory(), Rig::redis().await);
+    redis.ping().await;
+    let (mut scene, started) = (Scene::new(limits), Instant::now());
+    for (at, wanted) in wanted.iter().enumerate() {
+        let renews = matches!(wanted, Move::Renew(_));
+        let Some(made) = made(&mut scene, wanted) else { continue };
+        // No two moves at the same time: on the server they are not.
+        memory.advance(Duration::from_millis(1)).await;
+        let (answer, (told, wait)) = on(&memory, &scene, &made).await;
+        let (_, (other, other_wait)) = on(&redis, &scene, &made).await;
+        if started.elapsed() > SLOW {
+            return false;
+        }
+        let context = || format!("move {at}, {wanted:?}");
+        assert_eq!(told, other, "{}", context());
+        assert!(near(wait, other_wait), "{wait:?} {other_wait:?}, {}", context());
+        if let (Some(answer), Made::Turn(worker, turn)) = (answer, &made) {
+            let desk = Worker::new(&memory);
+            let (.., runs) = &mut scene.turns[*worker];
+            let by = format!("{}.{}", turn.worker, turn.number).into();
+            for started in answer.runs {
+                let mut run = desk.run(started, 0);
+                run.token.by = std::sync::Arc::clone(&by);
+                if runs.iter().all(|known| known.token != run.token) {
+                    runs.push(run);
+                }
+            }
+        }
+        let (there, stats) = seen(&memory, &scene).await;
+        let (other, other_stats) = seen(&redis, &scene).await;
+        assert_eq!((there, stats), (other, other_stats), "after {}", context());
+        if !renews {
+            accounted(&stats);
+        }
+    }
+    true
+}
+
+#[test]
+fn both_stores_answer_alike() {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    // Keeps the server up between two cases.
+    let _server = runtime.block_on(Rig::redis());
+    let limits = prop_oneof![
+        3 => Just(Limits::default()),
+        1 => Just(Limits { running: 2, ..Limits::default() }),
+        1 => Just(Limits { interval_us: 5_000_000, burst: 2, ..Limits::default() }),
+    ];
+    let config = Config { source_file: Some(file!()), ..Config::with_cases(96) };
+    let mut runner = TestRunner::new(config);
+    let cases = (limits, moves());
+    runner
+        .run(&cases, |(limits, wanted)| {
+            for _ in 0..5 {
+                if runtime.block_on(play(limits, &wanted)) {
+                    return Ok(());
+                }
+            }
+            panic!("{} moves take longer than {SLOW:?} on this machine", wanted.len());
+        })
+        .unwrap();
+}

@@ -1,0 +1,168 @@
+//! Pushing: order, time, unique keys, caps.
+
+use std::time::Duration;
+
+use super::{
+    Rig,
+    desk::{SECOND, Worker, dead, later, payloads, task, unique},
+    on_every_store,
+};
+use crate::store::{
+    QueueStats, TaskState,
+    tasks::{EndAs, Push, PushedAs},
+};
+
+on_every_store!(
+    tasks_start_in_the_order_of_pushing,
+    a_delayed_task_waits_for_its_time,
+    a_unique_key_is_one_pending_task,
+    a_unique_key_comes_free_with_the_end_of_its_task,
+    a_window_outlives_its_task,
+    a_full_queue_takes_no_more,
+    what_is_told_of_a_task,
+    many_at_once_are_all_there,
+    a_clock_that_is_put_back_delays_nobody_new,
+);
+
+async fn tasks_start_in_the_order_of_pushing(rig: &Rig) {
+    for payload in ["a", "b", "c", "d"] {
+        rig.push(task(payload)).await;
+    }
+    let worker = Worker::new(rig);
+    assert_eq!(payloads(&worker.start(3).await), ["a", "b", "c"]);
+    rig.push(task("e")).await;
+    assert_eq!(payloads(&worker.start(9).await), ["d", "e"]);
+    assert_eq!(payloads(&worker.start(9).await), [""; 0]);
+}
+
+async fn a_delayed_task_waits_for_its_time(rig: &Rig) {
+    let id = rig.push(later("late", SECOND * 20)).await;
+    rig.push(later("later", SECOND * 30)).await;
+    rig.push(task("now")).await;
+    let worker = Worker::new(rig);
+    assert_eq!(payloads(&worker.start(9).await), ["now"]);
+    let due = rig.task(&id).await.unwrap().due;
+    assert!(due <= SECOND * 20 && due > SECOND * 15, "{due:?}");
+    rig.advance(SECOND * 10).await;
+    let turned = worker.take(worker.turn(9, Vec::new())).await;
+    assert!(turned.runs.is_empty());
+    let wait = turned.wait.expect("it has the timer");
+    assert!(wait <= SECOND * 10 && wait > SECOND * 5, "{wait:?}");
+    rig.pass(SECOND * 10).await;
+    assert_eq!(payloads(&worker.start(9).await), ["late"]);
+    rig.pass(SECOND * 10).await;
+    assert_eq!(payloads(&worker.start(9).await), ["later"]);
+}
+
+async fn a_unique_key_is_one_pending_task(rig: &Rig) {
+    let first = rig.push(unique("a", "k", None)).await;
+    assert_eq!(rig.pushed(unique("b", "k", None)).await, PushedAs::Known(first.clone()));
+    rig.push(unique("c", "other", None)).await;
+    let worker = Worker::new(rig);
+    let run = worker.one().await;
+    assert_eq!(run.payload, "a");
+    // Also while it runs.
+    assert_eq!(rig.pushed(unique("b", "k", None)).await, PushedAs::Known(first.clone()));
+    assert!(worker.end(&run, EndAs::Done).await);
+    rig.push(unique("d", "k", None)).await;
+    assert_eq!(payloads(&worker.start(9).await), ["c", "d"]);
+}
+
+async fn a_unique_key_comes_free_with_the_end_of_its_task(rig: &Rig) {
+    let worker = Worker::new(rig);
+    let mut last = rig.push(unique("a", "k", None)).await;
+    let run = worker.one().await;
+    assert!(worker.end(&run, dead("hopeless")).await);
+    last = {
+        let id = rig.push(unique("b", "k", None)).await;
+        assert_ne!(id, last);
+        id
+    };
+    let cancelled = rig.backend().cancel_task(super::desk::queue(), last).await.unwrap();
+    assert_eq!(cancelled, Some(TaskState::Waiting));
+    rig.push(unique("c", "k", None)).await;
+    assert_eq!(payloads(&worker.start(9).await), ["c"]);
+}
+
+async fn a_window_outlives_its_task(rig: &Rig) {
+    let window = Some(SECOND * 60);
+    let first = rig.push(unique("a", "k", window)).await;
+    let worker = Worker::new(rig);
+    let run = worker.one().await;
+    assert!(worker.end(&run, EndAs::Done).await);
+    rig.advance(SECOND * 30).await;
+    assert_eq!(rig.pushed(unique("b", "k", window)).await, PushedAs::Known(first));
+    // Another kind of key.
+    rig.push(unique("c", "k", None)).await;
+    rig.pass(SECOND * 30).await;
+    rig.push(unique("d", "k", window)).await;
+    assert_eq!(payloads(&worker.start(9).await), ["c", "d"]);
+}
+
+async fn a_full_queue_takes_no_more(rig: &Rig) {
+    let caps = (2, 1 << 20);
+    rig.push(Push { caps, ..task("a") }).await;
+    rig.push(Push { caps, ..task("b") }).await;
+    let third = Push { caps, ..task("c") };
+    assert_eq!(rig.pushed(third.clone()).await, PushedAs::Full);
+    let worker = Worker::new(rig);
+    let run = worker.one().await;
+    // The same one, once there is room.
+    rig.push(third).await;
+    assert!(worker.end(&run, EndAs::Done).await);
+    let bytes = rig.numbers().await.bytes;
+    let large = Push { caps: (9, bytes + 30), ..task(&"x".repeat(30)) };
+    assert_eq!(rig.pushed(large).await, PushedAs::Full);
+    let fits = Push { caps: (9, bytes + 30), ..task("x") };
+    rig.push(fits).await;
+    assert_eq!(worker.start(9).await.len(), 3);
+}
+
+async fn what_is_told_of_a_task(rig: &Rig) {
+    let id = rig.push(later("12345", SECOND * 9)).await;
+    let view = rig.task(&id).await.unwrap();
+    assert_eq!((view.state, view.bytes, view.meta.attempts), (TaskState::Waiting, 5, 0));
+    assert!(view.due > SECOND * 5 && view.due <= SECOND * 9 && view.pushed_us > 0);
+    rig.pass(SECOND * 9).await;
+    assert_eq!(rig.task(&id).await.unwrap().due, Duration::ZERO);
+    let worker = Worker::new(rig);
+    let run = worker.one().await;
+    assert_eq!(rig.task(&id).await.unwrap().state, TaskState::Running);
+    let payload = rig.backend().task_payload(super::desk::queue(), id.clone()).await.unwrap();
+    assert!(payload.unwrap().ends_with(b"\n12345"));
+    let numbers = rig.numbers().await;
+    let expected = QueueStats { running: 1, bytes: run.bytes, pushed: 1, ..QueueStats::default() };
+    assert_eq!(numbers, expected);
+    assert!(worker.end(&run, EndAs::Done).await);
+    assert_eq!(rig.task(&id).await, None);
+    let expected = QueueStats { pushed: 1, done: 1, ..QueueStats::default() };
+    assert_eq!(rig.numbers().await, expected);
+}
+
+async fn many_at_once_are_all_there(rig: &Rig) {
+    let calls: Vec<_> = (0..300).map(|n| task(&n.to_string())).collect();
+    let pushes = calls.into_iter().map(|call| rig.pushed(call));
+    let stored = futures_util::future::join_all(pushes).await;
+    assert!(stored.iter().all(|stored| *stored == PushedAs::Stored));
+    let worker = Worker::new(rig);
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let runs = worker.start(100).await;
+        seen.extend(runs.iter().map(|run| run.payload.parse::<u32>().unwrap()));
+    }
+    assert_eq!(seen.len(), 300);
+    seen.sort_unstable();
+    assert!(seen.into_iter().eq(0..300));
+}
+
+async fn a_clock_that_is_put_back_delays_nobody_new(rig: &Rig) {
+    rig.push(task("old")).await;
+    rig.put_back(SECOND * 3600).await;
+    rig.push(task("new")).await;
+    let worker = Worker::new(rig);
+    let runs = worker.start(9).await;
+    assert_eq!(payloads(&runs), ["new"]);
+    assert!(worker.end(&runs[0], EndAs::Done).await);
+    rig.pass(SECOND * 3600).await;
+    assert_eq!(payloads(&worker.start(9).await), ["old"]);
+}

@@ -1,0 +1,155 @@
+//! What the replies about jobs mean that are stored, merged and wait.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{Truth, jobs::Accepted};
+use crate::{
+    clock::millis,
+    store::backend::{Enqueue, Enqueued, JobId, JobState, JobView, OnFailure, Past, Wins},
+};
+
+/// How long it is known of a job that it was superseded, or that its time was over; and of a group's latest
+/// job.
+const KEPT: u64 = 24 * 60 * 60 * 1000;
+
+/// How long it is known what a request was merged into.
+const MERGED: u64 = 60_000;
+
+impl Truth {
+    /// `counted`: jobs and bytes of the shard.
+    pub(in crate::store::tests) fn enqueued(
+        &mut self,
+        call: &Enqueue,
+        reply: &Enqueued,
+        counted: (u64, u64),
+    ) {
+        if let Some(before) = self.accepted(call) {
+            assert_eq!(*reply, before);
+            return;
+        }
+        if call.policy.needs_worker && !self.watched {
+            assert_eq!(*reply, Enqueued::Unmanned);
+            return;
+        }
+        let old = call.merge.as_ref().and_then(|merge| self.one_of(&merge.group));
+        let wins = call.merge.as_ref().map(|merge| merge.wins);
+        if let (Some((old, _)), Some(Wins::First)) = (&old, wins) {
+            assert_eq!(*reply, Enqueued::Merged(old.clone()));
+            self.merged.insert(call.id.clone(), (old.clone(), self.now + MERGED));
+            return self.remember(call, old);
+        }
+        if !self.fits(call, old.as_ref().map(|(_, bytes)| *bytes), counted) {
+            assert_eq!(*reply, Enqueued::Full);
+            return;
+        }
+        let now = self.now;
+        if let Some((old, _)) = old {
+            let job = self.job(&old).expect("it waits");
+            job.view.past.by = Some(call.id.clone());
+            job.end(JobState::Cancelled, "superseded", (now, now + KEPT));
+            self.forget_backoff(&old);
+        }
+        let position = if call.policy.delay.is_zero() { self.line().count() + 1 } else { 0 };
+        assert_eq!(*reply, Enqueued::Stored { position: position as u64 });
+        self.store(call);
+    }
+
+    /// What was made of the request before.
+    fn accepted(&self, call: &Enqueue) -> Option<Enqueued> {
+        if let Some(view) = self.view(&call.id) {
+            let late = self.pending().any(|job| job.id == call.id && job.late.is_some());
+            let position = view.position.unwrap_or(u64::from(!late));
+            return Some(Enqueued::Stored { position });
+        }
+        let merged = self.merged.get(&call.id).filter(|(_, end)| *end >= self.now);
+        if let Some((other, _)) = merged.filter(|_| call.merge.is_some()) {
+            return Some(Enqueued::Merged(other.clone()));
+        }
+        let (name, new, _) = call.record.as_ref()?;
+        let (id, print, _) = self.records.get(name).filter(|(_, _, end)| *end >= self.now)?;
+        Some(if print == new { Enqueued::Known(id.clone()) } else { Enqueued::Mismatch })
+    }
+
+    /// The job that waits and is of this group, and its bytes.
+    fn one_of(&self, group: &Arc<str>) -> Option<(JobId, u64)> {
+        let (id, _) = self.groups.get(group).filter(|(_, end)| *end >= self.now)?;
+        let job = self.pending().find(|job| job.id == *id)?;
+        (job.view.state == JobState::Queued).then(|| (id.clone(), job.bytes))
+    }
+
+    fn fits(&self, call: &Enqueue, old: Option<u64>, counted: (u64, u64)) -> bool {
+        let (bytes, caps) = (call.envelope.len() as u64, &call.caps);
+        let own = |job: &Accepted| (1, job.bytes);
+        let (jobs, used) = self.pending().map(own).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+        let (one, less) = (u64::from(old.is_some()), old.unwrap_or(0));
+        jobs - one < caps.resource_jobs
+            && used - less + bytes <= caps.resource_bytes
+            && counted.0 - one < caps.shard_jobs
+            && counted.1 - less + bytes <= caps.shard_bytes
+    }
+
+    fn remember(&mut self, call: &Enqueue, id: &JobId) {
+        if let Some((name, print, life)) = &call.record {
+            let record = (id.clone(), print.clone(), self.after(*life));
+            self.records.insert(Arc::clone(name), record);
+        }
+    }
+
+    fn store(&mut self, call: &Enqueue) {
+        self.remember(call, &call.id);
+        if let Some(merge) = &call.merge {
+            let latest = (call.id.clone(), self.now + KEPT);
+            self.groups.insert(Arc::clone(&merge.group), latest);
+        }
+        let (policy, bytes) = (&call.policy, call.envelope.len() as u64);
+        let after = |time: Duration| self.now + millis(time);
+        self.jobs.push(Accepted {
+            id: call.id.clone(),
+            view: JobView {
+                state: JobState::Queued,
+                attempts: 0,
+                position: None,
+                reason: None,
+                owner: call.owner.clone(),
+                watched: false,
+                response: None,
+                past: Past {
+                    lock: Some(call.key.clone()),
+                    bytes,
+                    accepted_us: self.now * 1000,
+                    ..Past::default()
+                },
+            },
+            bytes,
+            accepted_us: self.now * 1000,
+            again: policy.again,
+            max_attempts: policy.max_attempts,
+            run: None,
+            next: None,
+            gone: None,
+            late: Some(policy.delay).filter(|delay| !delay.is_zero()).map(after),
+            exp: policy.deadline.map(after),
+            skip: policy.on_failure == OnFailure::Skip,
+        });
+    }
+
+    /// Somebody has looked what is due: what was late comes back, and what has waited for too long expires.
+    pub(in crate::store::tests) fn looked(&mut self) {
+        let now = self.now;
+        let mut expired = Vec::new();
+        for job in self.jobs.iter_mut().filter(|job| job.view.state == JobState::Queued) {
+            if job.exp.is_some_and(|exp| exp <= now) {
+                job.expire(now);
+                expired.push(job.id.clone());
+            }
+            job.late.take_if(|at| *at <= now);
+        }
+        expired.iter().for_each(|id| self.forget_backoff(id));
+    }
+}
+
+impl Accepted {
+    pub(super) fn expire(&mut self, now: u64) {
+        self.end(JobState::Expired, "deadline", (now, now + KEPT));
+    }
+}

@@ -1,0 +1,67 @@
+//! Faults of deferral, by the rows of the table in FAULTS.md: each ends with a look into the books.
+
+#[path = "deferral/cancel.rs"]
+mod cancel;
+#[path = "deferral/clock.rs"]
+mod clock;
+#[path = "deferral/crash.rs"]
+mod crash;
+#[path = "deferral/crowd.rs"]
+mod crowd;
+#[path = "deferral/drain.rs"]
+mod drain;
+#[path = "deferral/lost.rs"]
+mod lost;
+#[path = "deferral/mixed.rs"]
+mod mixed;
+#[path = "deferral/newer.rs"]
+mod newer;
+#[path = "deferral/options.rs"]
+mod options;
+#[path = "deferral/poison.rs"]
+mod poison;
+#[path = "deferral/sealed.rs"]
+mod sealed;
+#[path = "deferral/stopped.rs"]
+mod stopped;
+#[path = "deferral/wake.rs"]
+mod wake;
+
+use std::{path::Path, time::Duration};
+
+use lockgate_tests::{
+    Framework,
+    ledger::{Fleet, Plan, Setup, conduct},
+};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_lockgate-faults");
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A part of `cargo xtask faults deferred`.
+#[tokio::test]
+async fn a_short_history_is_good() {
+    let seed = u64::from(uuid::Uuid::new_v4().as_fields().0);
+    let plan = Plan { program: PROGRAM.into(), time: 6 * SECOND, seed };
+    let (done, verdict) = conduct(&plan).await;
+    assert!(verdict.wrong.is_empty(), "{done}\n{verdict}");
+    println!("{done}\n{verdict}");
+}
+
+async fn fleet() -> Fleet {
+    Fleet::new(Path::new(PROGRAM)).await
+}
+
+/// A node with a worker, whose leases end after a second.
+fn short(framework: Framework) -> Setup {
+    Setup { lease: SECOND, ..Setup::new(framework) }
+}
+
+/// A fleet of one node without a worker, whose requests others run.
+async fn with_web(framework: Framework) -> (Fleet, usize) {
+    let mut fleet = fleet().await;
+    let web = fleet.join(short(framework).web_only()).await;
+    (fleet, web)
+}
+
+const BOTH: [Framework; 2] = [Framework::Axum, Framework::Actix];

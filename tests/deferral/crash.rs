@@ -1,0 +1,163 @@
+//! Rows 1 and 2: SIGKILL at every boundary of every script.
+
+use futures_util::future::join_all;
+use lockgate_tests::{
+    Framework,
+    ledger::{Fleet, Told},
+    proxy::{Moment, Rule},
+};
+
+use super::{BOTH, SECOND, short, with_web};
+
+/// What the requests of a case are, and what becomes of the first one.
+struct Case {
+    script: &'static str,
+    moment: Moment,
+    put: bool,
+    /// Runs of the first request, and its state.
+    runs: usize,
+    state: &'static str,
+}
+
+const fn case(
+    script: &'static str,
+    moment: Moment,
+    put: bool,
+    runs: usize,
+    state: &'static str,
+) -> Case {
+    Case { script, moment, put, runs, state }
+}
+
+use Moment::{After, Before};
+
+/// A worker that dies around a script leaves the job as it was, or as the script has made it.
+const WORKER: [Case; 10] = [
+    case("claim", Before, true, 1, "done"),
+    case("claim", Before, false, 1, "done"),
+    // Charged, and never begun: nobody can know that.
+    case("claim", After, true, 1, "done"),
+    case("claim", After, false, 0, "dead"),
+    case("settle", Before, true, 2, "done"),
+    case("settle", Before, false, 1, "dead"),
+    case("settle", After, true, 1, "done"),
+    case("settle", After, false, 1, "done"),
+    // In the middle of a run.
+    case("renew", Before, true, 2, "done"),
+    case("renew", After, false, 1, "dead"),
+];
+
+/// Those of a worker that has nothing to do: whoever comes next does it.
+const IDLE: [&str; 2] = ["due", "beat"];
+
+#[tokio::test]
+async fn a_worker_is_killed_at_every_script() {
+    let idle = IDLE
+        .into_iter()
+        .flat_map(|script| [Before, After].map(|at| case(script, at, false, 1, "done")));
+    let cases = WORKER.into_iter().chain(idle).enumerate();
+    join_all(cases.map(|(n, case)| killed_worker(BOTH[n % 2], case))).await;
+}
+
+async fn killed_worker(framework: Framework, case: Case) {
+    let Case { script, moment, put, runs, state } = case;
+    let what = format!("{framework:?}, {moment:?} {script}, put: {put}");
+    let (mut fleet, web) = with_web(framework.other()).await;
+    let victim = fleet.join(short(framework)).await;
+    let lock = fleet.hold("7").await;
+    let first = fleet.later(web, "7").wish("ms=600");
+    let first = if put { first.put() } else { first }.accepted().await;
+    // It may be begun in the call that settles the first one, by who is dead then.
+    let second = fleet.later(web, "7").put().accepted().await;
+    // Waits for its retry, with nobody near: the time of the index is all there is to it.
+    let third = fleet.later(web, "7").put().wish("fail=1").accepted().await;
+    let rule = Rule::new(script, moment).act(fleet.killer(victim));
+    let mut struck = fleet.proxy(victim).strike(rule);
+    lock.release().await;
+    struck.happened().await;
+    let _other = fleet.join(short(framework.other())).await;
+    let seen = fleet.outcome(web, &first).await;
+    assert_eq!(seen.state, state, "{what}: {seen:?}");
+    assert_eq!(fleet.runs_of(&first).len(), runs, "{what}");
+    assert_eq!(fleet.outcome(web, &second).await.state, "done", "{what}");
+    assert_eq!(fleet.outcome(web, &third).await.state, "done", "{what}");
+    let verdict = fleet.settle(web).await;
+    assert!(verdict.wrong.is_empty(), "{what}: {verdict}");
+}
+
+/// The request was stored or not; its client asks again, with its key, and has one job.
+#[tokio::test]
+async fn a_web_node_is_killed_as_it_accepts() {
+    join_all(BOTH.map(|framework| killed_web(framework, After, 1))).await;
+    join_all(BOTH.map(|framework| killed_web(framework, Before, 0))).await;
+}
+
+async fn killed_web(framework: Framework, moment: Moment, stored: usize) {
+    let (mut fleet, web) = with_web(framework).await;
+    let other = fleet.join(short(framework.other())).await;
+    let lock = fleet.hold("7").await;
+    let rule = Rule::new("enqueue", moment).act(fleet.killer(web));
+    let mut struck = fleet.proxy(web).strike(rule);
+    let request = || fleet.later(web, "7").key("one");
+    assert_eq!(request().send().await, Told::Nothing);
+    struck.happened().await;
+    let ids = jobs(&fleet).await;
+    assert_eq!(ids.len(), stored, "{moment:?}: {ids:?}");
+    let first = fleet.later(other, "7").key("one").accepted().await;
+    let again = fleet.later(other, "7").key("one").accepted().await;
+    assert_eq!(first, again);
+    assert!(ids.iter().all(|id| *id == first), "{ids:?} {first}");
+    lock.release().await;
+    assert_eq!(fleet.outcome(other, &first).await.state, "done");
+    assert_eq!(fleet.settle(other).await.is_good().runs, 1);
+}
+
+/// The ids of all jobs in the store.
+async fn jobs(fleet: &Fleet) -> Vec<String> {
+    let keys = fleet.command(&["KEYS", "*:j:*"]).await.expect("the server answers");
+    let keys: Vec<String> = redis::from_redis_value(keys).expect("a list of keys");
+    keys.iter().filter_map(|key| Some(key.rsplit_once(":j:")?.1.to_owned())).collect()
+}
+
+/// Row 18, too: either it is cancelled or it is not.
+#[tokio::test]
+async fn a_web_node_is_killed_as_it_cancels() {
+    join_all([Before, After].map(|moment| async move {
+        let (mut fleet, web) = with_web(Framework::Axum).await;
+        let other = fleet.join(short(Framework::Actix)).await;
+        let lock = fleet.hold("7").await;
+        let id = fleet.later(web, "7").accepted().await;
+        let rule = Rule::new("cancel", moment).act(fleet.killer(web));
+        let mut struck = fleet.proxy(web).strike(rule);
+        assert_eq!(fleet.cancel(web, &id).await, 0);
+        struck.happened().await;
+        lock.release().await;
+        let state = if moment == After { "cancelled" } else { "done" };
+        assert_eq!(fleet.outcome(other, &id).await.state, state);
+        assert_eq!(fleet.settle(other).await.is_good().runs, usize::from(moment == Before));
+    }))
+    .await;
+}
+
+/// Killed in the middle of the call that would free the lock: the job runs when its lease is over.
+#[tokio::test]
+async fn a_holder_is_killed_before_and_after_it_releases() {
+    join_all([Before, After].map(|moment| async move {
+        let (mut fleet, web) = with_web(Framework::Actix).await;
+        let holder = fleet.join(short(Framework::Axum).web_only()).await;
+        let _worker = fleet.join(short(Framework::Axum)).await;
+        let ship = fleet.later(holder, "7").ship().wish("ms=300");
+        let ship = tokio::spawn(ship.send());
+        while fleet.runs().is_empty() {
+            tokio::time::sleep(SECOND / 100).await;
+        }
+        let id = fleet.later(web, "7").accepted().await;
+        let rule = Rule::new("release", moment).act(fleet.killer(holder));
+        let mut struck = fleet.proxy(holder).strike(rule);
+        struck.happened().await;
+        let _ = ship.await.expect("the client does not panic");
+        assert_eq!(fleet.outcome(web, &id).await.state, "done");
+        assert_eq!(fleet.settle(web).await.is_good().runs, 1);
+    }))
+    .await;
+}

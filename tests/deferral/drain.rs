@@ -1,0 +1,69 @@
+//! Row 16: a worker is told to stop.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use lockgate_tests::ledger::Setup;
+
+use super::{BOTH, SECOND, short, with_web};
+
+/// What runs may end; what has not begun is for others, at once.
+#[tokio::test]
+async fn a_run_may_end_and_no_other_begins() {
+    join_all(BOTH.map(|framework| async move {
+        let (mut fleet, web) = with_web(framework.other()).await;
+        let worker = fleet.join(short(framework)).await;
+        let lock = fleet.hold("7").await;
+        let long = fleet.later(web, "7").wish("ms=1500").accepted().await;
+        let behind = fleet.later(web, "7").accepted().await;
+        lock.release().await;
+        fleet.started(&long).await;
+        let other = fleet.join(short(framework.other())).await;
+        let told = Instant::now();
+        fleet.terminate(worker);
+        let beside = fleet.hold("8").await;
+        let elsewhere = fleet.later(web, "8").accepted().await;
+        beside.release().await;
+        assert_eq!(fleet.outcome(web, &elsewhere).await.state, "done");
+        assert!(told.elapsed() < 5 * SECOND, "{:?}", told.elapsed());
+        assert_eq!(fleet.ended(worker).await, Some(0));
+        assert_eq!(fleet.outcome(web, &long).await.state, "done");
+        assert_eq!(fleet.outcome(web, &behind).await.state, "done");
+        assert!(told.elapsed() < 8 * SECOND, "{:?}", told.elapsed());
+        for (id, process) in [(long, worker), (behind, other), (elsewhere, other)] {
+            assert_eq!(fleet.runs_of(&id)[0].life.process, process, "{id}");
+        }
+        let looked = fleet.settle(web).await.is_good();
+        assert_eq!((looked.runs, looked.repeated), (3, 0));
+    }))
+    .await;
+}
+
+/// What does not end in time is handed back, and not charged; or dead, where it must not run again.
+#[tokio::test]
+async fn a_run_that_takes_too_long_is_handed_back() {
+    join_all(BOTH.map(|framework| async move {
+        let (mut fleet, web) = with_web(framework.other()).await;
+        let drain = Duration::from_millis(300);
+        let worker = fleet.join(Setup { drain, ..short(framework) }).await;
+        let locks = [fleet.hold("7").await, fleet.hold("8").await];
+        let put = fleet.later(web, "7").put().wish("ms=3000").accepted().await;
+        let post = fleet.later(web, "8").wish("ms=3000").accepted().await;
+        for lock in locks {
+            lock.release().await;
+        }
+        fleet.started(&put).await;
+        fleet.started(&post).await;
+        let _other = fleet.join(short(framework.other())).await;
+        fleet.terminate(worker);
+        assert_eq!(fleet.ended(worker).await, Some(0));
+        assert_eq!(fleet.outcome(web, &put).await.state, "done");
+        let attempts: Vec<_> = fleet.runs_of(&put).iter().map(|run| run.attempt).collect();
+        assert_eq!(attempts, [1, 1], "handed back without a charge");
+        let dead = fleet.outcome(web, &post).await;
+        assert_eq!((&*dead.state, &*dead.reason), ("dead", "drained, may have run"));
+        let looked = fleet.settle(web).await.is_good();
+        assert_eq!((looked.runs, looked.repeated), (3, 1));
+    }))
+    .await;
+}

@@ -1,0 +1,99 @@
+//! Rows 4 and 7: replies are lost, scripts are forgotten.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use lockgate_tests::{
+    Framework,
+    ledger::{Fleet, Told},
+    proxy::{Moment, Rule},
+};
+
+use super::{BOTH, fleet, short};
+
+/// Every reply of each script is lost once: nothing happens twice, and nobody is told of it.
+#[tokio::test]
+async fn lost_replies_are_not_noticed() {
+    let scripts = ["enqueue", "claim", "settle", "acquire", "renew", "due", "beat"];
+    join_all(scripts.into_iter().enumerate().map(|(n, script)| async move {
+        let mut fleet = fleet().await;
+        let node = fleet.join(short(BOTH[n % 2])).await;
+        let lock = fleet.hold("7").await;
+        // Of both methods: also one that must not run again runs, and once.
+        let mut struck = fleet.proxy(node).strike(Rule::new(script, Moment::After));
+        let put = fleet.later(node, "7").put().wish("ms=500").accepted().await;
+        let post = fleet.later(node, "7").accepted().await;
+        lock.release().await;
+        struck.happened().await;
+        for id in [put, post] {
+            let seen = fleet.outcome(node, &id).await;
+            assert_eq!(seen.state, "done", "{script}: {seen:?}");
+            let runs = fleet.runs_of(&id);
+            assert_eq!((runs.len(), runs[0].attempt), (1, 1), "{script}");
+        }
+        let verdict = fleet.settle(node).await;
+        assert!(verdict.wrong.is_empty(), "{script}: {verdict}");
+    }))
+    .await;
+}
+
+/// All replies are lost: 503 with the id under which it may have been stored, and it was.
+#[tokio::test]
+async fn an_unknown_outcome_can_be_looked_up() {
+    join_all(BOTH.map(|framework| async move {
+        for (moment, stored) in [(Moment::After, true), (Moment::Before, false)] {
+            let mut fleet = fleet().await;
+            let node = fleet.join(short(framework)).await;
+            let lock = fleet.hold("7").await;
+            let mut struck = fleet.proxy(node).strike(Rule::new("enqueue", moment).always());
+            let told = fleet.later(node, "7").key("one").send().await;
+            struck.happened().await;
+            let Told::Perhaps(id) = told else { panic!("{moment:?}: {told:?}") };
+            fleet.proxy(node).forget_rules();
+            assert_eq!(!fleet.see(node, &id).await.state.is_empty(), stored);
+            // The same request again finds it, or is stored now.
+            let again = fleet.later(node, "7").key("one").accepted().await;
+            assert_eq!(again == id, stored);
+            lock.release().await;
+            assert_eq!(fleet.outcome(node, &again).await.state, "done");
+            assert_eq!(fleet.settle(node).await.is_good().runs, 1);
+        }
+    }))
+    .await;
+}
+
+/// Requests of a few clients, each with one at a time, half of them deferred.
+async fn load(fleet: &Fleet, each: usize) {
+    let clients = (0..6).map(|client| {
+        let (requests, to) = (fleet.requests(), [fleet.addr(0), fleet.addr(1)]);
+        async move {
+            for n in 0..each {
+                let later = requests.later(to[n % 2], &(client % 3).to_string()).wish("ms=5");
+                let later = if n % 3 == 0 { later.put() } else { later };
+                let told = later.send().await;
+                assert!(matches!(told, Told::Accepted(_) | Told::Ran(200, _)), "{told:?}");
+            }
+        }
+    });
+    join_all(clients).await;
+}
+
+#[tokio::test]
+async fn forgotten_scripts_are_not_noticed() {
+    let mut fleet = fleet().await;
+    fleet.join(short(Framework::Axum)).await;
+    fleet.join(short(Framework::Actix)).await;
+    let forget = async {
+        loop {
+            let _ = fleet.command(&["SCRIPT", "FLUSH"]).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::select! {
+        () = forget => {}
+        () = load(&fleet, 40) => {}
+    }
+    let looked = fleet.settle(0).await.is_good();
+    assert_eq!(looked.accepted + looked.direct, 240);
+    assert_eq!((looked.runs, looked.repeated), (looked.accepted, 0), "{looked:?}");
+}

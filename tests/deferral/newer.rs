@@ -1,0 +1,80 @@
+//! Row 15: requests that this version can't read.
+
+use futures_util::future::join_all;
+use lockgate_tests::{Framework, ledger::Fleet};
+
+use super::{SECOND, short, with_web};
+
+async fn request(fleet: &Fleet, id: &str) -> (String, Vec<u8>) {
+    let keys = fleet.command(&["KEYS", &format!("*:b:{id}")]).await.expect("the server answers");
+    let keys: Vec<String> = redis::from_redis_value(keys).expect("a list of keys");
+    let [key] = &keys[..] else { panic!("{keys:?}") };
+    let stored = fleet.command(&["GET", key]).await.expect("the server answers");
+    (key.clone(), redis::from_redis_value(stored).expect("bytes"))
+}
+
+async fn store(fleet: &Fleet, key: &str, bytes: &[u8]) {
+    let _ = fleet.command(&[b"SET", key.as_bytes(), bytes]).await.expect("the server answers");
+}
+
+/// It is left to a newer worker, is not charged, and keeps its place; live requests pass it.
+#[tokio::test]
+async fn a_newer_version_waits_for_a_newer_worker() {
+    join_all([Framework::Axum, Framework::Actix].map(|framework| async move {
+        let (mut fleet, web) = with_web(framework.other()).await;
+        let _worker = fleet.join(short(framework)).await;
+        let lock = fleet.hold("7").await;
+        let newer = fleet.later(web, "7").accepted().await;
+        let behind = fleet.later(web, "7").accepted().await;
+        let (key, bytes) = request(&fleet, &newer).await;
+        let mut changed = bytes.clone();
+        changed[0] += 1;
+        store(&fleet, &key, &changed).await;
+        lock.release().await;
+        let looked = async {
+            loop {
+                let seen = fleet.see(web, &newer).await;
+                if seen.reason == "newer version" {
+                    break seen;
+                }
+                tokio::time::sleep(SECOND / 50).await;
+            }
+        };
+        let seen = lockgate_tests::within("a worker to look at it", looked).await;
+        assert_eq!(seen.state, "queued");
+        let pay = fleet.later(web, "7").pay().send().await;
+        assert!(matches!(pay, lockgate_tests::ledger::Told::Ran(200, _)), "{pay:?}");
+        assert!(fleet.runs_of(&newer).is_empty() && fleet.runs_of(&behind).is_empty());
+        // What a newer worker would have read. It is left alone for half a minute.
+        store(&fleet, &key, &bytes).await;
+        for id in [&newer, &behind] {
+            assert_eq!(fleet.outcome(web, id).await.state, "done");
+            assert_eq!(fleet.runs_of(id)[0].attempt, 1, "not charged");
+        }
+        fleet.settle(web).await.is_good();
+    }))
+    .await;
+}
+
+/// Bytes that no version has written are dead, and hold up nobody.
+#[tokio::test]
+async fn a_request_that_is_broken_is_dead() {
+    let (mut fleet, web) = with_web(Framework::Axum).await;
+    let _worker = fleet.join(short(Framework::Actix)).await;
+    let lock = fleet.hold("7").await;
+    let mut broken = Vec::new();
+    for bytes in [&b""[..], &[1; 3], &[1, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255]] {
+        let id = fleet.later(web, "7").accepted().await;
+        let (key, _) = request(&fleet, &id).await;
+        store(&fleet, &key, bytes).await;
+        broken.push(id);
+    }
+    let behind = fleet.later(web, "7").accepted().await;
+    lock.release().await;
+    for id in &broken {
+        let seen = fleet.outcome(web, id).await;
+        assert_eq!((&*seen.state, &*seen.reason), ("dead", "unreadable"), "{seen:?}");
+    }
+    assert_eq!(fleet.outcome(web, &behind).await.state, "done");
+    assert_eq!(fleet.settle(web).await.is_good().runs, 1);
+}

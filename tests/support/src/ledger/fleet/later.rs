@@ -1,0 +1,180 @@
+//! A request that may be deferred, and the line of the client's log about it.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use parking_lot::Mutex;
+
+use crate::{
+    history::clock,
+    http::{Answer, request},
+    ledger::history::{Accepted, History, Terms},
+};
+
+/// What a client was told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Told {
+    /// 202, with this id.
+    Accepted(String),
+    /// 503 with a `Location`: it may have been stored, under this id.
+    Perhaps(String),
+    /// It ran at once, and answered this.
+    Ran(u16, String),
+    /// It was not taken.
+    Refused(u16),
+    /// There was no answer.
+    Nothing,
+}
+
+/// Makes requests whose answers go into the books.
+#[derive(Debug, Clone)]
+pub struct Requests {
+    most: u32,
+    history: Arc<Mutex<History>>,
+}
+
+impl Requests {
+    pub(super) fn new(most: u32, history: Arc<Mutex<History>>) -> Self {
+        Self { most, history }
+    }
+
+    /// A POST that may be deferred, to the node that listens there.
+    pub fn later(&self, at: SocketAddr, resource: &str) -> Later {
+        Later::new(at, resource, self.most, Arc::clone(&self.history))
+    }
+}
+
+/// A request in the making.
+#[derive(Debug)]
+#[must_use = "it is not sent yet"]
+pub struct Later {
+    to: SocketAddr,
+    resource: String,
+    method: &'static str,
+    route: &'static str,
+    query: String,
+    key: Option<String>,
+    terms: Terms,
+    most: u32,
+    history: Arc<Mutex<History>>,
+}
+
+impl Later {
+    fn new(to: SocketAddr, resource: &str, most: u32, history: Arc<Mutex<History>>) -> Self {
+        Self {
+            to,
+            resource: resource.to_owned(),
+            method: "POST",
+            route: "later",
+            query: String::new(),
+            key: None,
+            terms: Terms::ONCE,
+            most,
+            history,
+        }
+    }
+
+    /// A PUT, which may run again.
+    pub fn put(self) -> Self {
+        Self { method: "PUT", terms: Terms::again(self.most), ..self }
+    }
+
+    /// What the handler is to do: `ms`, and how many attempts `fail`, `abort` or `panic`.
+    pub fn wish(self, query: &str) -> Self {
+        Self { query: query.to_owned(), ..self }
+    }
+
+    /// With an `Idempotency-Key`.
+    pub fn key(self, key: &str) -> Self {
+        Self { key: Some(format!("\"{key}\"")), ..self }
+    }
+
+    /// Later ones pass it while it waits for a retry.
+    pub fn skip(self) -> Self {
+        let terms = Terms { skips: true, ..self.terms };
+        Self { route: "skip", terms, ..self }
+    }
+
+    /// Does not run before [`DELAY`](crate::ledger::DELAY) has passed.
+    pub fn delayed(self) -> Self {
+        let terms = Terms { unordered: true, ..self.terms };
+        Self { route: "delayed", terms, ..self }
+    }
+
+    /// Is expired if it has not begun after [`SOON`](crate::ledger::SOON).
+    pub fn soon(self) -> Self {
+        Self { route: "soon", ..self }
+    }
+
+    /// Not deferred: refused if its resource is busy.
+    pub fn pay(self) -> Self {
+        Self { route: "pay", ..self }
+    }
+
+    /// Not deferred: waits if its resource is busy.
+    pub fn ship(self) -> Self {
+        Self { route: "ship", ..self }
+    }
+
+    /// Sends it, and writes down what the client was told.
+    pub async fn send(self) -> Told {
+        let target = format!("/orders/{}/{}?{}", self.resource, self.route, self.query);
+        let mut request = request(self.to, self.method, &target);
+        if let Some(key) = &self.key {
+            request = request.header("idempotency-key", key);
+        }
+        let sent = clock::now();
+        let answer = request.try_send().await;
+        let told = answer.map_or(Told::Nothing, |answer| told(&answer));
+        self.note(&told, sent);
+        told
+    }
+
+    /// Sends it; it has to be accepted.
+    ///
+    /// # Panics
+    ///
+    /// If it is not.
+    pub async fn accepted(self) -> String {
+        match self.send().await {
+            Told::Accepted(id) => id,
+            other => panic!("not accepted: {other:?}"),
+        }
+    }
+
+    fn note(&self, told: &Told, sent: u64) {
+        let mut history = self.history.lock();
+        let (id, sure) = match told {
+            Told::Accepted(id) => (id, true),
+            Told::Perhaps(id) => (id, false),
+            Told::Nothing => {
+                *history.unanswered.entry(self.resource.clone()).or_default() += 1;
+                return;
+            }
+            Told::Ran(..) | Told::Refused(_) => return,
+        };
+        // The same request once more: its place is that of the first.
+        if let Some(known) = history.accepted.iter_mut().find(|known| known.id == *id) {
+            known.sure |= sure;
+            return;
+        }
+        history.accepted.push(Accepted {
+            id: id.clone(),
+            resource: self.resource.clone(),
+            sent,
+            told: clock::now(),
+            terms: self.terms,
+            sure,
+        });
+    }
+}
+
+fn told(answer: &Answer) -> Told {
+    let status = answer.status.as_u16();
+    let id = || answer.field("location").rsplit('/').next().unwrap_or_default().to_owned();
+    match status {
+        202 => Told::Accepted(id()),
+        503 if answer.has("location") => Told::Perhaps(id()),
+        200 | 500 => Told::Ran(status, answer.text()),
+        _ => Told::Refused(status),
+    }
+}

@@ -1,0 +1,73 @@
+//! In axum.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use axum::{
+    Extension, Router,
+    extract::{Path, Query, State},
+    http::StatusCode,
+    routing::any,
+};
+use lockgate::OnFailure;
+use lockgate_axum::{
+    CurrentJob, CurrentLock, DeferLayer, DeferWorker, LockLayer, Store, deferred_routes,
+};
+use tokio::{net::TcpListener, sync::watch};
+
+use super::{BYTES, DELAY, Desk, Facts, JOBS, SOON, Setup, WAIT, Wish, listens, terminated};
+
+pub(super) async fn serve(setup: &Setup, desk: Arc<Desk>, store: Store) {
+    let (stop, stopped) = watch::channel(false);
+    let told = |mut stopped: watch::Receiver<bool>| async move {
+        let _ = stopped.wait_for(|stop| *stop).await;
+    };
+    let routes = routes(setup, desk, &store);
+    let worker = setup.works.then(|| {
+        let worker = DeferWorker::new(&store, routes.clone()).lease(setup.lease);
+        let worker = worker.drain(setup.drain).concurrency(setup.concurrency);
+        tokio::spawn(worker.run(told(stopped.clone())))
+    });
+    let app = routes.merge(deferred_routes("/deferred").store(&store));
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    listens(listener.local_addr().expect("it is bound"));
+    let server = axum::serve(listener, app).with_graceful_shutdown(told(stopped));
+    let server = tokio::spawn(async { server.await });
+    terminated().await;
+    stop.send_replace(true);
+    if let Some(worker) = worker {
+        worker.await.expect("the worker does not panic");
+    }
+    let _ = server.await;
+    store.shutdown(WAIT).await;
+}
+
+fn routes(setup: &Setup, desk: Arc<Desk>, store: &Store) -> Router {
+    let by_id = || LockLayer::by_path_param("id").lease(setup.lease);
+    let one = |path, lock: LockLayer| Router::new().route(path, any(work)).layer(lock);
+    let defer = || {
+        let defer = DeferLayer::new().max_attempts(setup.most);
+        defer.max_jobs(JOBS).max_bytes(BYTES).queue_jobs(JOBS).queue_bytes(BYTES)
+    };
+    let deferred = |path, defer: DeferLayer| one(path, by_id()).layer(defer);
+    one("/orders/{id}/pay", by_id())
+        .merge(one("/orders/{id}/ship", by_id().wait(WAIT)))
+        .merge(deferred("/orders/{id}/later", defer()))
+        .merge(deferred("/orders/{id}/skip", defer().on_failure(OnFailure::Skip)))
+        .merge(deferred("/orders/{id}/delayed", defer().delay(DELAY)))
+        .merge(deferred("/orders/{id}/soon", defer().deadline(SOON)))
+        .layer(Extension(store.clone()))
+        .with_state(desk)
+}
+
+async fn work(
+    State(desk): State<Arc<Desk>>,
+    Path(resource): Path<String>,
+    Query(wish): Query<Wish>,
+    CurrentLock(lock): CurrentLock,
+    job: Option<CurrentJob>,
+) -> (StatusCode, String) {
+    let job = job.map(|CurrentJob(job)| (job.id.as_str().to_owned(), job.attempt));
+    let (status, body) = desk.work(Facts { resource, job, lock }, wish).await;
+    (StatusCode::from_u16(status).expect("a status"), body)
+}

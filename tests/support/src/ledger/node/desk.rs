@@ -1,0 +1,96 @@
+//! What handlers do, whatever the framework: write down that they run, work, and answer as they are asked to.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use lockgate::HeldLock;
+use serde::Deserialize;
+
+use super::Setup;
+use crate::{
+    history::clock::{self, ns},
+    ledger::event::{Event, Log},
+};
+
+/// Time between two notes of a run that it is still sure of its lock.
+const TICK: Duration = Duration::from_millis(25);
+
+/// What a request wants.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Wish {
+    /// Time it takes.
+    ms: u64,
+    /// So many attempts answer 500.
+    fail: u32,
+    /// So many attempts end the process in the middle.
+    abort: u32,
+    /// So many attempts panic.
+    panic: u32,
+}
+
+/// What a handler knows.
+pub(super) struct Facts {
+    pub(super) resource: String,
+    pub(super) job: Option<(String, u32)>,
+    pub(super) lock: HeldLock,
+}
+
+pub(super) struct Desk {
+    log: Log,
+    runs: AtomicU64,
+}
+
+impl Desk {
+    pub(super) fn open(setup: &Setup) -> Self {
+        let log = Log::open(&setup.log).expect("the log can be made");
+        Self { log, runs: AtomicU64::new(0) }
+    }
+
+    /// Status and body.
+    pub(super) async fn work(&self, facts: Facts, wish: Wish) -> (u16, String) {
+        let Facts { resource, job, lock } = facts;
+        let run = self.runs.fetch_add(1, Ordering::Relaxed);
+        let valid = || clock::now() + ns(lock.remaining());
+        let (job, attempt) = job.unwrap_or_else(|| ("-".to_owned(), 0));
+        let fence = lock.fence().unwrap_or(0);
+        self.log.note(&Event::Start(run, resource, job.clone(), attempt, fence, valid()));
+        let mut given_up = GivenUp { log: &self.log, run: Some(run) };
+        let mut left = Duration::from_millis(wish.ms);
+        while !left.is_zero() {
+            let step = left.min(TICK);
+            tokio::time::sleep(step).await;
+            left -= step;
+            if !lock.remaining().is_zero() {
+                self.log.note(&Event::Holds(run, valid()));
+            }
+        }
+        let wanted = |times: u32| (1..=times).contains(&attempt);
+        if wanted(wish.abort) {
+            self.log.note(&Event::Abort(run));
+            std::process::abort();
+        }
+        let status = if wanted(wish.fail) || wanted(wish.panic) { 500 } else { 200 };
+        let body = format!("{job}-{attempt}-{fence}-{run}");
+        given_up.run = None;
+        self.log.note(&Event::End(run, status, body.clone()));
+        assert!(!wanted(wish.panic), "asked to panic");
+        (status, body)
+    }
+}
+
+/// Says so if the handler does not come to its end.
+struct GivenUp<'a> {
+    log: &'a Log,
+    run: Option<u64>,
+}
+
+impl Drop for GivenUp<'_> {
+    fn drop(&mut self) {
+        if let Some(run) = self.run {
+            self.log.note(&Event::Drop(run));
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! A proxy between one process and its server, that knows which script a call is about.
+//!
+//! With it a process can be killed at the boundaries of a script: a call is seen here before the server
+//! has it, and its reply before the process has it. For the store a process that is killed at these two
+//! moments is the same as one that dies just before it sends, or just after it has read; and nothing in the
+//! library has to know of it.
+
+mod link;
+mod names;
+mod resp;
+mod rule;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::watch,
+};
+
+pub use self::rule::{Moment, Rule, Struck};
+use self::{link::Link, names::Names};
+use crate::redis::Server;
+
+/// Forwards to a server, but for what it is told to lose. A connection whose call met a rule ends there.
+#[derive(Debug, Clone)]
+pub struct Proxy {
+    port: u16,
+    namespace: String,
+    rules: Arc<Mutex<Vec<Rule>>>,
+    names: Names,
+    deaf: Arc<watch::Sender<bool>>,
+    lost: Arc<AtomicU64>,
+}
+
+impl Proxy {
+    /// A proxy of its own for a process that uses this namespace of the server.
+    ///
+    /// # Panics
+    ///
+    /// If there is no port.
+    pub async fn to(server: &Server, namespace: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        let proxy = Self {
+            port,
+            namespace: namespace.to_owned(),
+            rules: Arc::default(),
+            names: Names::default(),
+            deaf: Arc::default(),
+            lost: Arc::default(),
+        };
+        let (own, server) = (proxy.clone(), server.port());
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let own = own.clone();
+                tokio::spawn(async move {
+                    // A server that is away: the client sees that its connection ends.
+                    if let Ok(server) = TcpStream::connect(("127.0.0.1", server)).await {
+                        let _ = server.set_nodelay(true);
+                        let _ = client.set_nodelay(true);
+                        Link::new(own).forward(client, server).await;
+                    }
+                });
+            }
+        });
+        proxy
+    }
+
+    /// The URL for the process.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/?ns={}", self.port, self.namespace)
+    }
+
+    /// Has something done when a call meets this rule; it meets it once.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such script.
+    #[must_use]
+    pub fn strike(&self, rule: Rule) -> Struck {
+        assert!(names::is_known(rule.script()), "no script {}", rule.script());
+        let struck = rule.struck();
+        self.rules.lock().push(rule);
+        struck
+    }
+
+    /// Rules that nothing has met are no more.
+    pub fn forget_rules(&self) {
+        self.rules.lock().clear();
+    }
+
+    /// Messages to subscribers are lost from now on, or no longer.
+    pub fn lose_messages(&self, lose: bool) {
+        self.deaf.send_replace(lose);
+    }
+
+    /// How many messages have been lost.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// The rule that this call meets, which is then used up, unless it stays.
+    fn met(&self, scripts: &[String], words: &[&[u8]]) -> Option<Rule> {
+        let mut rules = self.rules.lock();
+        let at = rules.iter_mut().position(|rule| rule.meets(scripts, words))?;
+        if rules[at].stays() {
+            return Some(rules[at].clone());
+        }
+        Some(rules.swap_remove(at))
+    }
+
+    /// The script had not run.
+    fn not_yet(&self, rule: Rule) {
+        if !rule.stays() {
+            self.rules.lock().push(rule);
+        }
+    }
+}
+
+/// A call that somebody made, to be made again: word by word.
+#[must_use]
+pub fn words(call: &[u8]) -> Vec<Vec<u8>> {
+    resp::words(call).into_iter().map(<[u8]>::to_vec).collect()
+}

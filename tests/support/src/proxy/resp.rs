@@ -1,0 +1,76 @@
+//! As much of the protocol as it takes to tell one value from the next.
+
+/// The length of the first value in these bytes; `None` if it is not whole yet.
+pub(super) fn length(bytes: &[u8]) -> Option<usize> {
+    let (mut at, mut wanted) = (0, 1_usize);
+    while wanted > 0 {
+        let (kind, text, after) = line(bytes, at)?;
+        at = after;
+        wanted -= 1;
+        // A length of -1 is nothing: no bytes, no values.
+        let count = || std::str::from_utf8(text).ok()?.parse::<usize>().ok();
+        match kind {
+            b'$' | b'!' | b'=' => at += count().map_or(0, |length| length + 2),
+            b'*' | b'~' | b'>' => wanted += count().unwrap_or(0),
+            b'%' => wanted += 2 * count().unwrap_or(0),
+            b'|' => wanted += 2 * count().unwrap_or(0) + 1,
+            _ => {}
+        }
+    }
+    (at <= bytes.len()).then_some(at)
+}
+
+/// The words of a command: a list of strings.
+pub(super) fn words(command: &[u8]) -> Vec<&[u8]> {
+    let mut words = Vec::new();
+    let Some((b'*', _, mut at)) = line(command, 0) else { return words };
+    while let Some((b'$', text, from)) = line(command, at) {
+        let length = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+        let Some(word) = length.and_then(|length: usize| command.get(from..from + length)) else {
+            break;
+        };
+        words.push(word);
+        at = from + word.len() + 2;
+    }
+    words
+}
+
+/// The kind of the value that begins there, the rest of its line, and where the next line begins.
+fn line(bytes: &[u8], at: usize) -> Option<(u8, &[u8], usize)> {
+    let rest = bytes.get(at..)?;
+    let end = rest.windows(2).position(|two| two == b"\r\n")?;
+    Some((*rest.first()?, rest.get(1..end)?, at + end + 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_told_apart() {
+        let whole: [&[u8]; 8] = [
+            b"+OK\r\n",
+            b":7\r\n",
+            b"$-1\r\n",
+            b"$2\r\n\r\n\r\n",
+            b"*2\r\n$1\r\na\r\n*1\r\n:1\r\n",
+            b"%1\r\n+a\r\n*0\r\n",
+            b">2\r\n+message\r\n$1\r\nx\r\n",
+            b"*-1\r\n",
+        ];
+        for value in whole {
+            let mut more = value.to_vec();
+            more.extend(b"+next\r\n");
+            assert_eq!(length(&more), Some(value.len()), "{}", value.escape_ascii());
+            for cut in 0..value.len() {
+                assert_eq!(length(&value[..cut]), None, "{}", value[..cut].escape_ascii());
+            }
+        }
+    }
+
+    #[test]
+    fn commands_are_read() {
+        assert_eq!(words(b"*2\r\n$3\r\nGET\r\n$2\r\n\r\n\r\n"), [&b"GET"[..], b"\r\n"]);
+        assert!(words(b"+PING\r\n").is_empty());
+    }
+}
