@@ -19,6 +19,7 @@
 //! # Features
 //!
 //! - `redis` (default): stores beyond one process.
+//! - `http-replay`: `remote`, deferred requests that run in another process.
 //! - `seal`: deferred requests and their responses are sealed at rest ([`Store::sealed_with`](Store)).
 //! - `tower` (default): [`middleware`].
 //! - `callback`: [`defer::Callbacks`], signed callbacks when deferred requests have ended.
@@ -41,6 +42,8 @@ mod names;
 mod outage;
 pub mod queue;
 pub mod rate_limit;
+#[cfg(feature = "http-replay")]
+pub mod remote;
 mod reply;
 mod seal;
 mod store;

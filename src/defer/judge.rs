@@ -40,6 +40,9 @@ impl Run<'_> {
             Ran::Answered(answer) => answer,
             Ran::Panicked => return self.failed("panicked", None),
             Ran::Failed => return self.failed("error", None),
+            Ran::Unreachable => {
+                return Verdict::Back { delay: self.by_age(), reason: "unreachable" };
+            }
         };
         // Another lock on the way was busy, or the store was away: nothing has run, nothing is charged.
         if self.marker.was_busy() && matches!(answer.status, 409 | 503) {

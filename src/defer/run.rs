@@ -31,6 +31,8 @@ pub enum Ran {
     Answered(Answer),
     /// The handler panicked.
     Panicked,
+    /// It could not be sent to where it runs: it has not run.
+    Unreachable,
     /// The service returned its error, or the body of its answer broke off.
     Failed,
 }

@@ -239,7 +239,7 @@ impl Visit {
                 None
             }
             // What has not come to its lock has not come to its handler.
-            () = self.told_to(Stop::Now) => Some(if idempotent || !marker.was_seen() {
+            () = self.told_to(Stop::Now) => Some(if idempotent || !marker.has_begun() {
                 drained()
             } else {
                 let retention = worker.rules.keep_dead;

@@ -51,6 +51,8 @@ struct Inner {
     hold: Arc<HoldFacts>,
     /// What the replayer puts into the request's extensions.
     restored: Vec<Box<dyn Any + Send + Sync>>,
+    /// It was sent to where it runs.
+    begun: AtomicBool,
     /// The lock of this job saw the run pass.
     seen: AtomicBool,
     /// Another lock on the way was busy.
@@ -74,6 +76,7 @@ impl Replay {
             space: store.backend().space().to_owned(),
             hold,
             restored,
+            begun: AtomicBool::new(false),
             seen: AtomicBool::new(false),
             busy: AtomicBool::new(false),
         }))
@@ -109,6 +112,27 @@ impl Replay {
     /// Runs `run` so that layers inside know it as this replay even without the extension.
     pub fn scope<F: Future>(&self, run: F) -> impl Future<Output = F::Output> + use<F> {
         REPLAY.scope(self.clone(), run)
+    }
+
+    /// Whether its handler may have been called.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.was_seen() || self.0.begun.load(Ordering::Acquire)
+    }
+
+    #[cfg(feature = "http-replay")]
+    pub(crate) fn begin(&self) {
+        self.0.begun.store(true, Ordering::Release);
+    }
+
+    /// Whoever answered knows that it is a run.
+    #[cfg(feature = "http-replay")]
+    pub(crate) fn seen_elsewhere(&self) {
+        self.0.seen.store(true, Ordering::Release);
+    }
+
+    #[cfg(feature = "http-replay")]
+    pub(crate) fn hold(&self) -> Arc<HoldFacts> {
+        Arc::clone(&self.0.hold)
     }
 
     pub(crate) fn was_seen(&self) -> bool {

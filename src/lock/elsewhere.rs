@@ -63,6 +63,11 @@ impl SharedSecret {
         Self(secret.into())
     }
 
+    #[cfg(feature = "http-replay")]
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// Over the namespace too, which is not sent: a lock of the same name in another one is another lock.
     fn mac(&self, store: &Store, text: &str) -> Hmac<Sha256> {
         let mut mac: Hmac<Sha256> =

@@ -60,7 +60,7 @@ impl HeldLock {
     }
 
     /// The lock of a deferred run, which is in this store.
-    pub(super) fn of_run(store: &Store, facts: Arc<HoldFacts>) -> Self {
+    pub(crate) fn of_run(store: &Store, facts: Arc<HoldFacts>) -> Self {
         let of = Owner::Worker { space: store.backend().space().into() };
         Self { key: facts.key().clone(), kind: Kind::Here { facts, of } }
     }

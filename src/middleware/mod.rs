@@ -22,6 +22,8 @@ mod settle;
 mod tests;
 mod timed;
 
+#[cfg(feature = "http-replay")]
+pub(crate) use self::replay::keep;
 pub use self::{
     body::{BodyError, GateBody, response},
     framework::{Framework, PartsView, Plain},

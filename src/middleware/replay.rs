@@ -122,7 +122,7 @@ where
 }
 
 /// `None`: it broke off.
-async fn keep<R>(headers: &HeaderMap, body: R, limit: usize) -> Option<Kept>
+pub(crate) async fn keep<R>(headers: &HeaderMap, body: R, limit: usize) -> Option<Kept>
 where
     R: Body<Data = Bytes>,
     R::Error: Into<Box<dyn std::error::Error + Send + Sync>>,

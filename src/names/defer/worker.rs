@@ -13,6 +13,15 @@ macro_rules! __defer_worker_names {
         }
 
         impl DeferWorker {
+            /// A worker that runs this store's jobs through something else than routes of this process, such as
+            /// `lockgate::remote::HttpReplayer`.
+            pub fn through(
+                store: &::lockgate::Store,
+                replayer: impl ::lockgate::defer::Replayer,
+            ) -> Self {
+                Self { inner: ::lockgate::defer::DeferWorker::on(store, replayer) }
+            }
+
             /// Most requests that run at once in this worker. Default 16; those of one resource never do.
             pub fn concurrency(self, most: usize) -> Self {
                 Self { inner: self.inner.concurrency(most) }

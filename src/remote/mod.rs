@@ -1,0 +1,52 @@
+//! Runs in another process, over HTTP: for handlers that are written in another language, or do not live
+//! where the worker does.
+//!
+//! A worker with an [`HttpReplayer`] sends a deferred request to its own path under a fixed base URL, with
+//! one field more, which says that this is a run, and which one; whoever answers it checks the field with
+//! a [`ReplayVerifier`], or as below. Redirects are answers: they are not followed.
+//!
+//! ```text
+//! Lockgate-Replay: 1;<id>;<attempt>;<fence>;<first seen>;<end>;<mac>
+//! ```
+//!
+//! `attempt` and `fence` are numbers, `first seen` and `end` are Unix milliseconds. `mac` is the hex form of
+//! an HMAC-SHA256, under the secret that both sides know, of these five lines, joined by `\n`, the last one
+//! without an end:
+//!
+//! ```text
+//! lockgate-replay
+//! 1;<id>;<attempt>;<fence>;<first seen>;<end>
+//! <method>
+//! <path and query, as sent>
+//! <SHA-256 of the body, hex>
+//! ```
+//!
+//! With a secret of 32 bytes of the value 7, `POST /orders/7/refund?a=b` with the body `note` and
+//!
+//! ```text
+//! 1;2a00112233445566778899aabbccddeeff;2;1700000000000001;1700000000000;1700000060000
+//! ```
+//!
+//! the mac is `29aa923af384df4162f66e25ed26174ad6c4808dff90e4f7c03421427f88b2d0`.
+//!
+//! Who gets such a request checks, in this order: the mac, in constant time; that `end` has not passed; and
+//! that the job of this id is running with this attempt: in Rust the store is asked, elsewhere the
+//! status resource tells `state` and `attempts`. It then must not take the job's lock, which the worker
+//! holds: a `LockLayer` that [trusts](crate::lock::LockGate::trust) the same secret sees that by the field
+//! `Lockgate-Held`, which is sent along. An answer of 404 or 405 is the handler's only if it has a field
+//! `Lockgate-Replay` of any value; without it the job goes back in line as `unroutable`.
+//!
+//! The field is good for one request, and until its end whoever reads it can send that request again: it
+//! belongs on connections within the house. A server that does not check it must not be reachable by
+//! others, and one that does must refuse requests whose field does not hold.
+
+mod replayer;
+#[cfg(test)]
+mod tests;
+mod verify;
+mod word;
+
+pub use self::{
+    replayer::HttpReplayer,
+    verify::{NotVerified, ReplayVerifier},
+};

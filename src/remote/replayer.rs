@@ -1,0 +1,163 @@
+//! Deferred requests, sent to another process.
+
+use std::{
+    fmt,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::{HeaderName, HeaderValue, Method, Request, Uri};
+use http_body_util::Full;
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+
+use super::word::{self, FIELD, Word};
+use crate::{
+    clock::{LONGEST, millis},
+    defer::{Answer, Ran, Replayer},
+    gate::{Head, Replay},
+    lock::{HeldLock, SharedSecret},
+    middleware::keep,
+    store::Store,
+};
+
+/// How long the field is good for.
+const GOOD_FOR: Duration = Duration::from_secs(60);
+
+/// Runs deferred requests by sending them to another process, over plain HTTP/1.1. See [`remote`](super)
+/// for what it sends. TLS is for a proxy beside it: the URL begins with `http://`.
+///
+/// The worker's lease has to be longer than a run may last: what is said of its lock is not renewed.
+#[derive(Clone)]
+pub struct HttpReplayer {
+    client: Client<HttpConnector, Full<Bytes>>,
+    base: String,
+    store: Store,
+    secret: SharedSecret,
+    timeout: Duration,
+}
+
+impl HttpReplayer {
+    /// Sends the requests of this store to their paths under this URL.
+    ///
+    /// # Panics
+    ///
+    /// If the URL is not one of `http://`, with an authority, and without a query.
+    #[must_use]
+    pub fn new(store: &Store, base: &str, secret: &SharedSecret) -> Self {
+        let url = base.parse::<Uri>().ok();
+        let fits = |url: &Uri| {
+            url.scheme_str() == Some("http") && url.authority().is_some() && url.query().is_none()
+        };
+        assert!(
+            url.as_ref().is_some_and(fits),
+            "HttpReplayer: {base:?} is no URL such as http://orders:8080 or http://orders/api"
+        );
+        Self {
+            client: Client::builder(TokioExecutor::new()).build_http(),
+            base: base.trim_end_matches('/').to_owned(),
+            store: store.clone(),
+            secret: secret.clone(),
+            timeout: Duration::from_secs(8),
+        }
+    }
+
+    /// Longest time for an answer, its body included. Default 8 s, which is within a worker's lease; what
+    /// takes longer has failed.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout.min(LONGEST);
+        self
+    }
+
+    /// `None`: it is not one that can be sent.
+    fn request(&self, head: Head, body: Bytes, marker: &Replay) -> Option<Request<Full<Bytes>>> {
+        // Whatever the path is, the authority stays what it is.
+        let target = Some(head.target).filter(|target| target.starts_with('/'))?;
+        let uri = format!("{}{target}", self.base).parse::<Uri>().ok()?;
+        let signed = word::Request {
+            method: &head.method,
+            target: uri.path_and_query()?.as_str(),
+            body: &body,
+        };
+        let field = self.word(marker).sign(&self.secret, signed);
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = Method::from_bytes(head.method.as_bytes()).ok()?;
+        *request.uri_mut() = uri;
+        let held = HeldLock::of_run(&self.store, marker.hold());
+        let held = held.header(&self.store, &self.secret);
+        let own = [(FIELD, field)].into_iter().chain(held);
+        let own = own.map(|(name, value)| (name.to_owned(), value.into_bytes()));
+        // The host is the one that it is sent to.
+        let stored = head.headers.into_iter().filter(|(name, _)| name != "host");
+        for (name, value) in stored.chain(own) {
+            let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
+            request.headers_mut().append(name, HeaderValue::from_bytes(&value).ok()?);
+        }
+        Some(request)
+    }
+
+    fn word(&self, marker: &Replay) -> Word {
+        let deferred = marker.deferred();
+        let unix = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Word {
+            id: deferred.id.as_str().to_owned(),
+            attempt: deferred.attempt,
+            fence: deferred.fence,
+            first_seen_ms: millis(unix(deferred.first_seen)),
+            end_ms: millis(unix(SystemTime::now()) + GOOD_FOR.min(self.timeout)),
+        }
+    }
+
+    async fn run(self, head: Head, body: Bytes, marker: Replay, limit: usize) -> Ran {
+        let Some(request) = self.request(head, body, &marker) else { return Ran::Failed };
+        // From here on it may have run.
+        marker.begin();
+        let response = match self.client.request(request).await {
+            Ok(response) => response,
+            Err(error) if error.is_connect() => return Ran::Unreachable,
+            Err(error) => {
+                tracing::warn!(job = ?marker.deferred().id, %error, "a run was not answered");
+                return Ran::Failed;
+            }
+        };
+        let (parts, body) = response.into_parts();
+        if !matches!(parts.status.as_u16(), 404 | 405) || parts.headers.contains_key(FIELD) {
+            marker.seen_elsewhere();
+        }
+        let Some(body) = keep(&parts.headers, body, limit).await else { return Ran::Failed };
+        let field = |(name, value): (&HeaderName, &HeaderValue)| {
+            (name.as_str().to_owned(), value.as_bytes().to_vec())
+        };
+        let headers = parts.headers.iter().map(field).collect();
+        Ran::Answered(Answer { status: parts.status.as_u16(), headers, body })
+    }
+}
+
+impl Replayer for HttpReplayer {
+    fn replay(
+        &self,
+        head: Head,
+        body: Bytes,
+        marker: Replay,
+        limit: usize,
+    ) -> BoxFuture<'static, Ran> {
+        let (this, timeout) = (self.clone(), self.timeout);
+        Box::pin(async move {
+            let run = this.run(head, body, marker, limit);
+            tokio::time::timeout(timeout, run).await.unwrap_or(Ran::Failed)
+        })
+    }
+}
+
+impl fmt::Debug for HttpReplayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpReplayer")
+            .field("base", &self.base)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,231 @@
+//! A worker here, and a server over there.
+
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, UNIX_EPOCH},
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, Full};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use tokio::net::TcpListener;
+
+use super::{
+    HttpReplayer, NotVerified, ReplayVerifier,
+    word::{FIELD, Request as Signed, Word},
+};
+use crate::{
+    defer::{Kept, Ran, Replayer as _},
+    gate::{Deferred, Head, Replay},
+    key::Key,
+    lock::SharedSecret,
+    store::{
+        Attempt, Caps, Claim, Claimed, Enqueue, Enqueued, Hold, JobId, JobPolicy, Mode, Settle,
+        Store, Terms, Verdict,
+    },
+};
+
+const LEASE: Duration = Duration::from_secs(10);
+
+fn secret(byte: u8) -> SharedSecret {
+    SharedSecret::new([byte; 32])
+}
+
+#[test]
+fn the_field_is_as_it_is_described() {
+    let word = Word {
+        id: "2a00112233445566778899aabbccddeeff".to_owned(),
+        attempt: 2,
+        fence: 1_700_000_000_000_001,
+        first_seen_ms: 1_700_000_000_000,
+        end_ms: 1_700_000_060_000,
+    };
+    let request = Signed { method: "POST", target: "/orders/7/refund?a=b", body: b"note" };
+    let field = word.sign(&secret(7), request);
+    let (text, mac) = field.rsplit_once(';').expect("it has parts");
+    assert_eq!(
+        text,
+        "1;2a00112233445566778899aabbccddeeff;2;1700000000000001;1700000000000;1700000060000"
+    );
+    assert_eq!(mac, "29aa923af384df4162f66e25ed26174ad6c4808dff90e4f7c03421427f88b2d0");
+    assert_eq!(Word::read(&field, &[secret(1), secret(7)], request), Some(word));
+    let others = [
+        Signed { method: "PUT", ..request },
+        Signed { target: "/orders/8/refund?a=b", ..request },
+        Signed { body: b"nota", ..request },
+    ];
+    for other in others {
+        assert_eq!(Word::read(&field, &[secret(7)], other), None);
+    }
+    assert_eq!(Word::read(&field, &[secret(8)], request), None);
+    for n in 0..field.len() {
+        let mut forged = field.clone().into_bytes();
+        forged[n] ^= 1;
+        let forged = String::from_utf8(forged).expect("it is ASCII still");
+        assert_eq!(Word::read(&forged, &[secret(7)], request), None, "{forged}");
+    }
+}
+
+/// A job that runs, its lock, and its marker.
+async fn running(store: &Store) -> (Hold, Replay) {
+    let key = Key::custom("order");
+    let id = JobId::new(&key);
+    let call = Enqueue {
+        key: key.clone(),
+        id: id.clone(),
+        envelope: Bytes::from_static(b"whatever"),
+        policy: JobPolicy::default(),
+        record: None,
+        merge: None,
+        caps: Caps { resource_jobs: 10, resource_bytes: 1_000, shard_jobs: 10, shard_bytes: 1_000 },
+        owner: String::new(),
+    };
+    let stored = store.backend().enqueue(call).await;
+    assert!(matches!(stored, Ok(Enqueued::Stored { .. })), "{stored:?}");
+    let mut attempt = Attempt::claim(store, &key, &id);
+    let (me, retention) = (attempt.me.clone(), LEASE);
+    let call = Claim { key, id: id.clone(), me, lease: LEASE, retention };
+    let claimed = attempt.send(LEASE, store.backend().claim(call)).await;
+    let Ok(Claimed::Claimed(run)) = claimed else { panic!("it is free: {claimed:?}") };
+    let terms = Terms {
+        lease: LEASE,
+        renew: true,
+        max_hold: LEASE,
+        job: Some(id.clone()),
+        mode: Mode::Exclusive,
+    };
+    let hold = attempt.granted(run.fence, terms);
+    let first_seen = UNIX_EPOCH + Duration::from_micros(run.accepted_us);
+    let deferred = Deferred { id, attempt: run.attempt, first_seen, fence: run.fence };
+    let marker = Replay::new(deferred, store, Arc::clone(hold.facts()));
+    (hold, marker)
+}
+
+#[derive(Default)]
+struct Seen {
+    verified: Vec<Result<Deferred, NotVerified>>,
+    target: String,
+    fields: http::HeaderMap,
+}
+
+/// A server that verifies what it gets, and says so with its status.
+async fn serve(store: &Store, acknowledge: bool) -> (SocketAddr, Arc<Mutex<Seen>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let addr = listener.local_addr().expect("it is bound");
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let (told, verifier) = (Arc::clone(&seen), ReplayVerifier::new(store, &secret(7)));
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            let (seen, verifier) = (Arc::clone(&seen), verifier.clone());
+            let answer = service_fn(move |request: Request<Incoming>| {
+                let (seen, verifier) = (Arc::clone(&seen), verifier.clone());
+                async move {
+                    let (parts, body) = request.into_parts();
+                    let body = body.collect().await.expect("a whole body").to_bytes();
+                    let target = parts.uri.to_string();
+                    let field = parts.headers[FIELD].to_str().expect("visible characters");
+                    let method = parts.method.as_str();
+                    let verified = verifier.verify(method, &target, &body, field).await;
+                    let status = if target.contains("missing") { 404 } else { 200 };
+                    let mut seen = seen.lock();
+                    seen.verified.push(verified);
+                    (seen.target, seen.fields) = (target, parts.headers);
+                    let mut answer = Response::builder().status(status);
+                    if acknowledge {
+                        answer = answer.header(FIELD, "1");
+                    }
+                    let answer = answer.body(Full::new(body)).expect("valid");
+                    Ok::<_, Infallible>(answer)
+                }
+            });
+            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(socket), answer));
+        }
+    });
+    (addr, told)
+}
+
+fn head(target: &str) -> Head {
+    let fields = vec![("host".to_owned(), b"elsewhere".to_vec()), ("x".to_owned(), b"y".to_vec())];
+    Head::new("POST", target, fields, None)
+}
+
+#[tokio::test]
+async fn a_run_over_there_is_verified_as_long_as_it_runs() {
+    let store = Store::memory();
+    let (hold, marker) = running(&store).await;
+    let (addr, seen) = serve(&store.as_another_process(), false).await;
+    let replayer = HttpReplayer::new(&store, &format!("http://{addr}/api/"), &secret(7));
+    let run = || replayer.replay(head("/a?b=c"), "note".into(), marker.clone(), 100);
+    let Ran::Answered(answer) = run().await else { panic!("it answers") };
+    assert_eq!((answer.status, answer.body), (200, Kept::Body("note".into())));
+    {
+        let seen = seen.lock();
+        let deferred = seen.verified[0].as_ref().expect("it runs");
+        let told = marker.deferred();
+        assert_eq!((&deferred.id, deferred.fence), (&told.id, told.fence));
+        assert_eq!(seen.target, "/api/a?b=c");
+        assert_eq!(seen.fields["host"], addr.to_string());
+        assert_eq!(seen.fields["x"], "y");
+        assert_eq!(seen.fields["content-length"], "4");
+        assert!(seen.fields.contains_key("lockgate-held"), "the lock is the worker's");
+    }
+    assert!(marker.was_seen());
+    let facts = hold.facts();
+    let call = Settle {
+        key: facts.key().clone(),
+        id: marker.deferred().id.clone(),
+        me: facts.lease.me.clone(),
+        verdict: Verdict::Dead { reason: "failed", retention: LEASE },
+        next: None,
+    };
+    let _ = store.backend().settle(call).await.expect("the store is there");
+    let _ = run().await;
+    assert!(matches!(seen.lock().verified[1], Err(NotVerified::NotRunning)));
+    let forger = HttpReplayer::new(&store, &format!("http://{addr}"), &secret(8));
+    let _ = forger.replay(head("/a"), Bytes::new(), marker.clone(), 100).await;
+    assert!(matches!(seen.lock().verified[2], Err(NotVerified::Forged)));
+}
+
+#[tokio::test]
+async fn a_404_is_the_handlers_only_if_it_says_so() {
+    for acknowledge in [false, true] {
+        let store = Store::memory();
+        let (_hold, marker) = running(&store).await;
+        let (addr, _) = serve(&store, acknowledge).await;
+        let replayer = HttpReplayer::new(&store, &format!("http://{addr}"), &secret(7));
+        let ran = replayer.replay(head("/missing"), Bytes::new(), marker.clone(), 100).await;
+        assert!(matches!(ran, Ran::Answered(answer) if answer.status == 404));
+        assert_eq!(marker.was_seen(), acknowledge);
+        assert!(marker.has_begun());
+    }
+}
+
+#[tokio::test]
+async fn nobody_there_is_no_failed_run() {
+    let store = Store::memory();
+    let (_hold, marker) = running(&store).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let addr = listener.local_addr().expect("it is bound");
+    drop(listener);
+    let replayer = HttpReplayer::new(&store, &format!("http://{addr}"), &secret(7));
+    let ran = replayer.replay(head("/a"), Bytes::new(), marker.clone(), 100).await;
+    assert_eq!(ran, Ran::Unreachable);
+    let ran = replayer.replay(head("@else.where/"), Bytes::new(), marker, 100).await;
+    assert_eq!(ran, Ran::Failed, "not another host");
+}
+
+#[test]
+fn a_base_that_is_none_is_refused() {
+    let store = Store::memory();
+    for base in ["", "/api", "https://a", "a:80", "http://a?b", "ftp://a"] {
+        let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            HttpReplayer::new(&store, base, &secret(7))
+        }));
+        assert!(made.is_err(), "{base}");
+    }
+}

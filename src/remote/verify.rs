@@ -1,0 +1,101 @@
+//! The other side: whether a request is a run.
+
+use std::{
+    fmt,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use super::word::{Request, Word};
+use crate::{
+    clock::millis,
+    error::Error,
+    gate::Deferred,
+    lock::SharedSecret,
+    store::{JobId, JobState, Store},
+};
+
+/// Checks the field `Lockgate-Replay` of requests.
+#[derive(Debug, Clone)]
+pub struct ReplayVerifier {
+    store: Store,
+    secrets: Vec<SharedSecret>,
+}
+
+/// Why a request is not the run that its field says it is.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum NotVerified {
+    /// It is not signed with a secret that is known here, or not for this request. 403.
+    Forged,
+    /// It was good until a moment that has passed. 403.
+    Expired,
+    /// No run of this attempt is under way: it has ended, or its worker has lost it. 409.
+    NotRunning,
+    /// The store did not answer. 503.
+    Fault(Error),
+}
+
+impl ReplayVerifier {
+    /// Believes who knows this secret, about jobs of this store.
+    #[must_use]
+    pub fn new(store: &Store, secret: &SharedSecret) -> Self {
+        Self { store: store.clone(), secrets: vec![secret.clone()] }
+    }
+
+    /// Believes who knows this one, too: for the time in which the secret is changed.
+    #[must_use]
+    pub fn or(mut self, secret: &SharedSecret) -> Self {
+        self.secrets.push(secret.clone());
+        self
+    }
+
+    /// The run that a request is: for its method, its path and query as they were sent, its whole body,
+    /// and the value of its field. Cancel safe.
+    ///
+    /// # Errors
+    ///
+    /// [`NotVerified`]; the request must be refused then.
+    pub async fn verify(
+        &self,
+        method: &str,
+        target: &str,
+        body: &[u8],
+        field: &str,
+    ) -> Result<Deferred, NotVerified> {
+        let request = Request { method, target, body };
+        let word = Word::read(field, &self.secrets, request).ok_or(NotVerified::Forged)?;
+        let id = JobId::parse(&word.id).ok_or(NotVerified::Forged)?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        if millis(now) > word.end_ms {
+            return Err(NotVerified::Expired);
+        }
+        let job = self.store.backend().job(id.clone()).await.map_err(NotVerified::Fault)?;
+        let runs =
+            job.is_some_and(|job| job.state == JobState::Running && job.attempts == word.attempt);
+        if !runs {
+            return Err(NotVerified::NotRunning);
+        }
+        let first_seen = UNIX_EPOCH + Duration::from_millis(word.first_seen_ms);
+        Ok(Deferred { id, attempt: word.attempt, first_seen, fence: word.fence })
+    }
+}
+
+impl fmt::Display for NotVerified {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Forged => "not signed for this request by anybody known",
+            Self::Expired => "signed too long ago",
+            Self::NotRunning => "no such run is under way",
+            Self::Fault(_) => "the store did not say whether it runs",
+        })
+    }
+}
+
+impl std::error::Error for NotVerified {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Fault(error) => Some(error),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The field, as it is signed and read.
+
+use hmac::{Hmac, Mac as _};
+use sha2::{Digest as _, Sha256};
+
+use crate::{key::hex, lock::SharedSecret};
+
+/// The field.
+pub(super) const FIELD: &str = "lockgate-replay";
+
+/// What it says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Word {
+    pub(super) id: String,
+    pub(super) attempt: u32,
+    pub(super) fence: u64,
+    pub(super) first_seen_ms: u64,
+    pub(super) end_ms: u64,
+}
+
+/// The request that it is about.
+#[derive(Clone, Copy)]
+pub(super) struct Request<'a> {
+    pub(super) method: &'a str,
+    pub(super) target: &'a str,
+    pub(super) body: &'a [u8],
+}
+
+impl Word {
+    fn text(&self) -> String {
+        let Self { id, attempt, fence, first_seen_ms, end_ms } = self;
+        format!("1;{id};{attempt};{fence};{first_seen_ms};{end_ms}")
+    }
+
+    pub(super) fn sign(&self, secret: &SharedSecret, request: Request<'_>) -> String {
+        let text = self.text();
+        let mac = mac(secret, &text, request).finalize().into_bytes();
+        format!("{text};{}", hex(&mac))
+    }
+
+    /// `None`: nobody who knows one of these secrets has signed it.
+    pub(super) fn read(
+        field: &str,
+        secrets: &[SharedSecret],
+        request: Request<'_>,
+    ) -> Option<Self> {
+        let (text, signed) = field.rsplit_once(';')?;
+        let signed = unhex(signed)?;
+        // In constant time, each.
+        let holds = |secret| mac(secret, text, request).verify_slice(&signed).is_ok();
+        if !secrets.iter().any(holds) {
+            return None;
+        }
+        let mut parts = text.split(';');
+        let mut part = || parts.next();
+        let ("1", id) = (part()?, part()?) else { return None };
+        let mut number = || part()?.parse::<u64>().ok();
+        let (attempt, fence, first_seen_ms, end_ms) = (number()?, number()?, number()?, number()?);
+        let attempt = attempt.try_into().ok()?;
+        Some(Self { id: id.to_owned(), attempt, fence, first_seen_ms, end_ms })
+    }
+}
+
+/// No part can have a line's end in it, so none can pass for two.
+fn mac(secret: &SharedSecret, text: &str, request: Request<'_>) -> Hmac<Sha256> {
+    let Request { method, target, body } = request;
+    let body = hex(&Sha256::digest(body));
+    let signed = [FIELD, text, method, target, &body].join("\n");
+    let mut mac: Hmac<Sha256> =
+        Hmac::new_from_slice(secret.bytes()).expect("HMAC takes keys of any length");
+    mac.update(signed.as_bytes());
+    mac
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let text = text.as_bytes();
+    if text.len() != 64 || !text.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    let pair = |pair: &[u8]| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok();
+    text.chunks_exact(2).map(pair).collect()
+}
