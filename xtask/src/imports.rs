@@ -16,13 +16,9 @@ use crate::{
 
 /// Every room under `src/` and how high it stands; an import goes to a lower one. Rooms of one
 /// height do not know each other, save those at the bottom.
-const ROOMS: [(&str, u8); 15] = [
-<<<<<<< HEAD
-    ("names", 5),
-=======
+const ROOMS: [(&str, u8); 16] = [
     ("names", 6),
     ("remote", 5),
->>>>>>> runs
     ("middleware", 4),
     ("testing", 4),
     ("rate_limit", 3),
