@@ -176,6 +176,7 @@ async fn a_hundred_thousand_on_one_resource_slow_nobody_down() {
         tokio::time::sleep(SECOND / 50).await;
     }
     no_script_was_long(&fleet).await;
+    fleet.leave();
 }
 
 #[tokio::test]
@@ -195,4 +196,5 @@ async fn thousands_due_at_once_are_taken_as_there_is_room() {
     }
     println!("{MANY} took {:?}", started.elapsed());
     no_script_was_long(&fleet).await;
+    fleet.leave();
 }
