@@ -198,12 +198,33 @@ impl Truth {
         for _ in 0..8 {
             let first = self.line().next().map(|job| (job.id.clone(), job.is_over(self.now)));
             let Some((id, true)) = first else { return };
-            if !self.watched || self.in_backoff(&id).is_some() || self.others_wait(me) {
+            if !self.watched || self.in_backoff(&id).is_some() {
                 return;
             }
-            let now = self.now;
-            if let Some(job) = self.job(&id) {
-                job.expire(now);
+            if self.others_wait(me) {
+                // Whether one of them stands before it is known by the store alone.
+                self.unsure = Some(self.now);
+                return;
+            }
+            self.runs_out(&id);
+        }
+    }
+
+    fn runs_out(&mut self, id: &JobId) {
+        let now = self.now;
+        if let Some(job) = self.job(id) {
+            job.expire(now);
+        }
+    }
+
+    /// What the store says of a job is so, where it can't be known otherwise.
+    pub(in crate::store::tests) fn learns(&mut self, id: &JobId, told: Option<&JobView>) {
+        let expired = told.is_some_and(|told| told.state == JobState::Expired);
+        let now = self.now;
+        if expired && self.unsure == Some(now) {
+            let waits = |job: &mut Accepted| job.view.state == JobState::Queued && job.is_over(now);
+            if self.job(id).is_some_and(waits) {
+                self.runs_out(id);
             }
         }
     }
@@ -289,7 +310,7 @@ impl Truth {
         }
         assert_eq!(reply, held);
         if held && job.is_over(now) {
-            job.has_run(now, "not started");
+            job.view.attempts -= 1;
             job.expire(now);
             self.take(me);
         } else if held {
