@@ -80,7 +80,9 @@ impl Stepper {
             let before = self.ran.lock().len();
             for (key, head) in due {
                 let (worker, stop) = (Arc::clone(&self.worker), self.stop.subscribe());
-                Visit { worker, key, stop, crowded: Arc::default() }.run(head).await;
+                Visit { worker, key, stop, crowded: Arc::default(), paused: Arc::default() }
+                    .run(head)
+                    .await;
             }
             idle = if self.ran.lock().len() == before { idle + 1 } else { 0 };
             if idle == IDLE_PASSES {

@@ -58,6 +58,8 @@ pub(super) struct Rounds {
     worker: Arc<DeferWorker>,
     stop: watch::Sender<Stop>,
     crowded: Arc<AtomicBool>,
+    /// By the last sign of life.
+    paused: Arc<AtomicBool>,
     mine: BTreeSet<u16>,
     looks: BTreeMap<u16, Instant>,
     others: Vec<Node>,
@@ -78,6 +80,7 @@ impl Rounds {
             worker,
             stop: watch::Sender::new(Stop::No),
             crowded: Arc::default(),
+            paused: Arc::default(),
             mine: BTreeSet::new(),
             looks: BTreeMap::new(),
             others: Vec::new(),
@@ -137,12 +140,14 @@ impl Rounds {
     async fn beat(&mut self) {
         let beat = self.send_beat(WATCH).await;
         let now = Instant::now();
-        let Ok(Beat { mine, busy, others, .. }) = beat else {
+        let Ok(Beat { mine, busy, others, paused }) = beat else {
             self.next_beat = now + AGAIN;
             return;
         };
         self.next_beat = now + BEAT;
         self.others = others;
+        self.paused.store(paused, Ordering::Relaxed);
+        self.serve();
         self.mine = mine.into_iter().collect();
         self.looks.retain(|shard, _| self.mine.contains(shard));
         self.foreign.retain(|_, until| *until > now);
@@ -176,6 +181,7 @@ impl Rounds {
     fn hint(&mut self, hint: Hint) {
         let now = Instant::now();
         match hint {
+            Hint::Work(..) if self.paused.load(Ordering::Relaxed) => {}
             Hint::Work(key, id) if self.under_way.contains_key(&key) => {
                 self.under_way.insert(key, Some(id));
             }
@@ -207,8 +213,11 @@ impl Rounds {
         self.serve();
     }
 
-    /// Visits those that wait, as far as there is room.
+    /// Visits those that wait, as far as there is room. While the queue is paused they wait in the due index.
     fn serve(&mut self) {
+        if self.paused.load(Ordering::Relaxed) {
+            self.waiting.clear();
+        }
         while self.has_room() {
             let Some((key, id)) = self.waiting.pop_front() else { break };
             if !self.under_way.contains_key(&key) {
@@ -288,6 +297,7 @@ impl Rounds {
             key,
             stop: self.stop.subscribe(),
             crowded: Arc::clone(&self.crowded),
+            paused: Arc::clone(&self.paused),
         };
         self.visits.spawn(visit.run(id));
     }

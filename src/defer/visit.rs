@@ -50,6 +50,8 @@ pub(super) struct Visit {
     pub(super) stop: watch::Receiver<Stop>,
     /// Other lines wait for room.
     pub(super) crowded: Arc<AtomicBool>,
+    /// No run is to begin.
+    pub(super) paused: Arc<AtomicBool>,
 }
 
 /// When the lock is worth another look.
@@ -88,7 +90,12 @@ impl Visit {
             leave = limits.enter(store, *lease) => leave,
             () = self.told_to(Stop::Drain) => return Next::WhenTold,
         };
-        let next = self.claim_and_run(head, &mut leave).await;
+        // It may have waited for its leave for long.
+        let next = if self.paused.load(Ordering::Relaxed) {
+            Next::WhenTold
+        } else {
+            self.claim_and_run(head, &mut leave).await
+        };
         limits.end(store, leave).await;
         next
     }

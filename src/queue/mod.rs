@@ -42,7 +42,8 @@
 //!   once the lease is over, at the latest 13 s after it; with [`PushRequest::once`] it becomes a dead letter
 //!   instead. A worker that was paused for longer than its lease can end nothing any more: its run is cancelled,
 //!   and what it says of it is void.
-//! - Errors, panics and crashes are counted apart; each is an attempt. Being handed back at a shutdown is none.
+//! - Errors, panics and crashes are counted apart; each is an attempt. Being handed back at a shutdown is none; a task
+//!   that is to run once and was cut off by it is dead, as after a crash.
 //! - A push wakes one idle worker, at a cost that does not grow with the number of workers. One idle worker of the
 //!   queue has a timer for what comes next; a message that is lost costs at most 5 s.
 //!

@@ -40,6 +40,8 @@ pub(super) struct Running {
     pub(super) max_attempts: u32,
     pub(super) bytes: u64,
     pub(super) unique: Option<Arc<str>>,
+    /// It may run again if nobody knows how far it came.
+    pub(super) again: bool,
     /// Nobody else runs it until then.
     pub(super) until: Instant,
 }
@@ -207,7 +209,7 @@ impl Rounds {
             self.ends.push(End { run: token, bytes, unique, verdict });
             return;
         }
-        let (max_attempts, pushed_us) = (record.max_attempts, record.pushed_us);
+        let Record { again, max_attempts, pushed_us, .. } = record;
         let facts = Facts { id: token.id.clone(), attempt, max_attempts, pushed_us };
         let work = self::run(
             Arc::clone(&self.worker.handler),
@@ -221,7 +223,7 @@ impl Rounds {
         if self.running.is_empty() {
             self.tend = Instant::now() + self.worker.lease / 3;
         }
-        let running = Running { token, abort, attempt, max_attempts, bytes, unique, until };
+        let running = Running { token, abort, attempt, max_attempts, bytes, unique, again, until };
         self.running.insert(running.token.id.clone(), running);
     }
 

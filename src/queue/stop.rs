@@ -3,7 +3,7 @@
 use std::{pin::pin, time::Duration};
 
 use super::rounds::{Rounds, Running, answer_to, under_way};
-use crate::store::{End, EndAs};
+use crate::store::{End, EndAs, TaskFault};
 
 /// How long the last turn of a worker that stops may take.
 const LAST: Duration = Duration::from_secs(2);
@@ -41,7 +41,8 @@ impl Rounds {
         }
     }
 
-    /// What has not ended in time goes back, uncharged. It is over when it has been dropped, not before.
+    /// What has not ended in time goes back, uncharged; what must not happen twice is dead, for it may have
+    /// happened. It is over when it has been dropped, not before.
     async fn hand_back(&mut self) {
         if self.turn.is_some() {
             let answer = under_way(&mut self.turn).await;
@@ -53,8 +54,12 @@ impl Rounds {
             self.note(ended);
         }
         for (_, run) in self.running.drain() {
-            let verdict = EndAs::Back { delay: Duration::ZERO };
-            let Running { token, bytes, unique, .. } = run;
+            let Running { token, bytes, unique, again, .. } = run;
+            let verdict = if again {
+                EndAs::Back { delay: Duration::ZERO }
+            } else {
+                EndAs::Dead { fault: TaskFault::Crashed, reason: "drained, may have run".into() }
+            };
             self.ends.push(End { run: token, bytes, unique, verdict });
         }
     }

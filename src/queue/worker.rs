@@ -82,7 +82,8 @@ impl QueueWorker {
     }
 
     /// How long runs may go on after the signal to stop. Default 10 s. What runs then is dropped, and handed back
-    /// without being charged an attempt.
+    /// without being charged an attempt; one that is to run [once](super::Queue::once) becomes a dead letter, as
+    /// after a crash.
     pub fn drain(mut self, deadline: Duration) -> Self {
         self.drain = deadline.min(LONGEST);
         self

@@ -1,10 +1,17 @@
 //! Deferred requests in the hands of those who run the service.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
+
 use tokio::time::Instant;
 
-use super::{Routes, SECOND, Working, ended, key_of, put_off, put_off_request, settled};
+use super::{
+    Function, Routes, SECOND, Working, answered, ended, key_of, put_off, put_off_request, settled,
+};
 use crate::{
-    defer::JobCursor,
+    defer::{DeferWorker, JobCursor},
     gate::Head,
     store::{JobId, JobState, Store},
 };
@@ -130,5 +137,35 @@ async fn nothing_starts_while_it_is_paused() {
     let started = Instant::now();
     assert_eq!(ended(&store, &id).await, JobState::Done);
     assert!(started.elapsed() < SECOND, "{:?}", started.elapsed());
+    worker.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_room_does_not_start_while_it_is_paused() {
+    let store = Store::memory();
+    let (jobs, starts) = (store.deferred(), Arc::new(AtomicU32::new(0)));
+    let noted = Arc::clone(&starts);
+    let routes = Function::new(move |head, marker| {
+        noted.fetch_add(1, Ordering::Relaxed);
+        async move {
+            marker.pass(&key_of(&head.target));
+            tokio::time::sleep(SECOND).await;
+            answered(200)
+        }
+    });
+    let worker = Working::with(DeferWorker::on(&store, routes).concurrency(1));
+    settled().await;
+    let mut ids = Vec::new();
+    for n in 0..5 {
+        ids.push(put_off(&store, &format!("/{n}")).await);
+    }
+    settled().await;
+    jobs.pause().await.expect("it is there");
+    tokio::time::sleep(60 * SECOND).await;
+    assert_eq!(starts.load(Ordering::Relaxed), 1);
+    jobs.resume().await.expect("it is there");
+    for id in ids {
+        assert_eq!(ended(&store, &id).await, JobState::Done);
+    }
     worker.stop().await;
 }

@@ -129,7 +129,7 @@ async fn a_shutdown_lets_runs_end() {
 #[tokio::test(start_paused = true)]
 async fn what_does_not_end_in_time_is_handed_back_uncharged() {
     let (store, log) = (Store::memory(), Log::default());
-    let queue = queue(&store).once();
+    let queue = queue(&store).max_attempts(1);
     let id = push(&queue, "sleep 60000").await;
     let worker = Working::start(obedient(&queue, &log).drain(SECOND * 3));
     settled().await;
@@ -160,4 +160,21 @@ async fn what_may_run_once_is_a_dead_letter_after_a_crash() {
     assert_eq!((info.state, info.crashes), (TaskState::Dead, 1));
     assert_eq!(info.history[0].fault, TaskFault::Crashed);
     assert_eq!(log.attempts(), [1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_run_once_is_a_dead_letter_when_it_is_cut_off_by_a_shutdown() {
+    let (store, log) = (Store::memory(), Log::default());
+    let queue = queue(&store).once();
+    let id = push(&queue, "sleep 60000").await;
+    let worker = Working::start(obedient(&queue, &log).drain(SECOND * 3));
+    settled().await;
+    worker.stop().await;
+    let worker = Working::start(obedient(&queue, &log));
+    tokio::time::sleep(SECOND * 61).await;
+    worker.stop().await;
+    assert_eq!(log.attempts(), [1]);
+    let info = queue.get(&id).await.unwrap().unwrap();
+    assert_eq!((info.state, info.attempts), (TaskState::Dead, 1));
+    assert_eq!(info.history[0].reason, "drained, may have run");
 }

@@ -82,7 +82,7 @@ local function enqueue(k, a)
   for number in string.gmatch(ARGV[a + 3], '%d+') do n[#n + 1] = tonumber(number) end
   local before = accepted(id, facts, record, print, merge)
   if before then return before end
-  if n[4] == 1 and redis.call('EXISTS', WATCH) == 0 then return {'unmanned'} end
+  if n[4] == 1 and not watcher() then return {'unmanned'} end
   local group, old, old_bytes
   if merge ~= '' then
     group = own('k:' .. string.sub(merge, 2) .. ':' .. NAME)

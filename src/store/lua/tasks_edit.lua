@@ -8,17 +8,19 @@
 -- tasks, or none.
 local Z, L, T, M, U, D, W, F = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local channel, verb = ARGV[1], ARGV[2]
+local function unique_of(record) return string.match(record, '^%d+ %d %d+ ([^\n]*)\n') or '' end
 -- A task that waits no more, and is not to be run.
 local function forget(id)
   local record = call('HGET', T, id) or ''
-  local unique = string.match(record, '^%d+ %d %d+ ([^\n]*)\n') or ''
+  local unique = unique_of(record)
   if unique ~= '' and call('HGET', U, unique) == id then call('HDEL', U, unique) end
   call('HDEL', T, id)
   call('HDEL', M, id)
   call('HINCRBY', F, 'bytes', -#record)
   call('HINCRBY', F, 'cancelled', 1)
 end
--- From the dead letters to the tail; its history stays, its attempts begin anew.
+-- From the dead letters to the tail; its history stays, its attempts begin anew. It waits under its unique key again,
+-- unless that is another's by now.
 local function redrive(id, delay)
   local record = call('HGET', T, id)
   call('ZREM', D, id)
@@ -27,6 +29,9 @@ local function redrive(id, delay)
   call('HSET', F, 'seq', seq)
   call('HINCRBY', F, 'bytes', #record)
   call('ZADD', Z, seq + delay, id)
+  local unique = unique_of(record)
+  local other = unique ~= '' and call('HGET', U, unique)
+  if unique ~= '' and not (other and call('HEXISTS', T, other) == 1) then call('HSET', U, unique, id) end
   local meta = call('HGET', M, id)
   if meta then call('HSET', M, id, (string.gsub(meta, '^%d+ %d+', '0 0', 1))) end
   return 1

@@ -306,6 +306,10 @@ async fn without_a_worker_it_is_not_stored(rig: &Rig) {
     call.record = Some(("idem".into(), "print".into(), LONG));
     assert_eq!(rig.enqueue(call.clone()).await, Enqueued::Unmanned);
     assert_eq!(rig.job(&call.id).await, None);
+    // What a dead one leaves is no worker either.
+    rig.worker().await;
+    rig.advance(LONG).await;
+    assert_eq!(rig.enqueue(call.clone()).await, Enqueued::Unmanned);
     rig.worker().await;
     assert_eq!(rig.enqueue(call.clone()).await, Enqueued::Stored { position: 1 });
 }

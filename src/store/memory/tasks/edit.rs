@@ -38,9 +38,12 @@ impl At<'_> {
 
     fn redrive(&mut self, id: &TaskId, delay: u64) {
         self.queue.dead.remove(id);
-        let Some(length) = self.queue.records.get(id).map(|record| record.len() as u64) else {
-            return;
-        };
+        let Some(record) = self.queue.records.get(id) else { return };
+        let length = record.len() as u64;
+        // It waits under its key again, unless that is another's by now.
+        if let Some(unique) = Record::read(record).and_then(|record| record.unique) {
+            self.queue.uniques.entry(unique).or_insert_with(|| id.clone());
+        }
         let at = self.now.saturating_add(delay);
         self.queue.numbers.bytes += length;
         self.queue.waiting.set(id, at);

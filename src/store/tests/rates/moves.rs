@@ -78,14 +78,24 @@ pub(super) enum Call {
 pub(super) struct Ledger {
     subjects: [Key; 2],
     made: Vec<(Charge, Charged, Vec<bool>)>,
-    /// Real time passes: a debt that is paid off at another pace in between is not given back to the last bit.
+    /// Real time passes: a debt that is paid off at another pace in between is not given back to the last bit, and
+    /// a sliding window that is cut to another length begins at a moment of its own, so that a refund finds it by
+    /// chance, where no time has passed, or not.
     real_time: bool,
     changed: bool,
+    /// Of sliding windows: the length that was touched last, and after how many charges it was another one.
+    length: (Duration, usize),
 }
 
 impl Ledger {
     pub(super) fn new(real_time: bool) -> Self {
-        Self { subjects: neighbours::<2>(), made: Vec::new(), real_time, changed: false }
+        Self {
+            subjects: neighbours::<2>(),
+            made: Vec::new(),
+            real_time,
+            changed: false,
+            length: (Duration::ZERO, 0),
+        }
     }
 
     /// What a move means now; nothing, if there is nothing to give back.
@@ -94,6 +104,7 @@ impl Ledger {
             Move::Charge(tag, items, times, penalty) => {
                 let penalty = penalty.then_some(Penalty { after: 3, block: STEP * 2 });
                 self.changed |= items.iter().any(|((.., quota), _)| *quota > 0);
+                self.touch(items.iter().map(|(which, _)| *which));
                 let item = |(which, cost): &(Which, u64)| self.item(*which, *cost, penalty);
                 let items = items.iter().map(item).collect();
                 Call::Charge(Charge { tag: self.subjects[*tag].clone(), items, times: *times })
@@ -106,7 +117,14 @@ impl Ledger {
                     return None;
                 }
                 let item = &charge.items[at];
-                if self.real_time && self.changed && matches!(item.rule, Rule::Gcra { .. }) {
+                let apart = match item.rule {
+                    Rule::Gcra { .. } => self.changed,
+                    Rule::Sliding { window, .. } => {
+                        window != self.length.0 || self.length.1 > at_charge
+                    }
+                    Rule::Fixed { .. } => false,
+                };
+                if self.real_time && apart {
                     return None;
                 }
                 let units = (*units).min(item.cost * u64::from(charged.admitted));
@@ -115,6 +133,7 @@ impl Ledger {
             }
             Move::More(tag, which, units) => {
                 self.changed |= which.3 > 0;
+                self.touch([*which].into_iter());
                 let item = self.item(*which, 0, None);
                 Call::Settle(settled(&self.subjects[*tag], &item, By::Charge { units: *units }))
             }
@@ -128,6 +147,18 @@ impl Ledger {
     pub(super) fn hear(&mut self, charge: &Charge, charged: &Charged) {
         let refunded = vec![false; charge.items.len()];
         self.made.push((charge.clone(), charged.clone(), refunded));
+    }
+
+    fn touch(&mut self, items: impl Iterator<Item = Which>) {
+        for (at, (_, _, algorithm, quota)) in items.enumerate() {
+            match rule(algorithm, quota) {
+                Rule::Sliding { window, .. } if window != self.length.0 => {
+                    // Within one charge, it is changed by that charge too.
+                    self.length = (window, self.made.len() + usize::from(at > 0));
+                }
+                _ => {}
+            }
+        }
     }
 
     fn item(

@@ -17,6 +17,7 @@ on_every_store!(
     a_delayed_task_waits_for_its_time,
     a_unique_key_is_one_pending_task,
     a_unique_key_comes_free_with_the_end_of_its_task,
+    a_redriven_task_has_its_unique_key_again,
     a_window_outlives_its_task,
     a_full_queue_takes_no_more,
     what_is_told_of_a_task,
@@ -82,6 +83,21 @@ async fn a_unique_key_comes_free_with_the_end_of_its_task(rig: &Rig) {
     assert_eq!(cancelled, Some(TaskState::Waiting));
     rig.push(unique("c", "k", None)).await;
     assert_eq!(payloads(&worker.start(9).await), ["c"]);
+}
+
+async fn a_redriven_task_has_its_unique_key_again(rig: &Rig) {
+    let worker = Worker::new(rig);
+    let redrive = |id| rig.backend().redrive_task(super::desk::queue(), id);
+    let first = rig.push(unique("a", "k", None)).await;
+    assert!(worker.end(&worker.one().await, dead("hopeless")).await);
+    assert!(redrive(first.clone()).await.unwrap());
+    assert_eq!(rig.pushed(unique("b", "k", None)).await, PushedAs::Known(first.clone()));
+    assert!(worker.end(&worker.one().await, dead("hopeless")).await);
+    // It is another's meanwhile, and stays so.
+    let second = rig.push(unique("c", "k", None)).await;
+    assert!(redrive(first).await.unwrap());
+    assert_eq!(rig.pushed(unique("d", "k", None)).await, PushedAs::Known(second));
+    assert_eq!(payloads(&worker.start(9).await), ["c", "a"]);
 }
 
 async fn a_window_outlives_its_task(rig: &Rig) {
