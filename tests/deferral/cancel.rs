@@ -39,7 +39,7 @@ async fn cancelling_races_the_run() {
         let behind = fleet.later(web, &resource).accepted().await;
         // To make the connection for it takes a while.
         let release = async {
-            tokio::time::sleep(Duration::from_micros(200 * (round % 20))).await;
+            tokio::time::sleep(Duration::from_micros(100 * (round % 20) * (round % 2))).await;
             lock.release().await
         };
         let cancel = fleet.cancel(web, &id);

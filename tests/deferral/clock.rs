@@ -7,9 +7,13 @@ use std::{
 
 /// Who may ask what time it is on this host, and why that decides nothing about order, leases or due times.
 /// All else takes the server's time, in its scripts, and durations.
-const MAY: [(&str, &str); 3] = [
+const MAY: [(&str, &str); 4] = [
     ("clock.rs", "the clock of the store in memory, which is its server"),
     ("lock/elsewhere.rs", "how long a token that is handed to another process is good for"),
+    (
+        "queue/push.rs",
+        "how far away the moment is that `run_at` is given: whoever pushes has named it",
+    ),
     ("defer/judge.rs", "the pause of a job that no route takes, between a second and a minute"),
 ];
 

@@ -146,14 +146,14 @@ async fn a_holder_is_killed_before_and_after_it_releases() {
         let (mut fleet, web) = with_web(Framework::Actix).await;
         let holder = fleet.join(short(Framework::Axum).web_only()).await;
         let _worker = fleet.join(short(Framework::Axum)).await;
-        let ship = fleet.later(holder, "7").ship().wish("ms=300");
+        let rule = Rule::new("release", moment).act(fleet.killer(holder));
+        let mut struck = fleet.proxy(holder).strike(rule);
+        let ship = fleet.later(holder, "7").ship().wish("ms=1500");
         let ship = tokio::spawn(ship.send());
         while fleet.runs().is_empty() {
             tokio::time::sleep(SECOND / 100).await;
         }
         let id = fleet.later(web, "7").accepted().await;
-        let rule = Rule::new("release", moment).act(fleet.killer(holder));
-        let mut struck = fleet.proxy(holder).strike(rule);
         struck.happened().await;
         let _ = ship.await.expect("the client does not panic");
         assert_eq!(fleet.outcome(web, &id).await.state, "done");

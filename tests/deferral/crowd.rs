@@ -103,11 +103,14 @@ fn names(shard: u64) -> impl Iterator<Item = String> {
     (100_000..).map(|n: u32| n.to_string()).filter(move |name| shard_of(name) == shard)
 }
 
+/// Number, when, how long in us, words, whose, and their name.
+type SlowCall = (u64, u64, u64, Vec<Vec<u8>>, String, String);
+
 /// How many script calls were made, and how many of them took too long.
 async fn slow(fleet: &Fleet) -> (u64, Vec<u64>) {
     let mut connection = fleet.server.connection().await;
     let mut all = redis::cmd("SLOWLOG");
-    let entries: Vec<(u64, u64, u64, Vec<Vec<u8>>, String, String)> =
+    let entries: Vec<SlowCall> =
         all.arg("GET").arg(1000).query_async(&mut connection).await.expect("the server answers");
     let scripts = entries.iter().filter(|entry| entry.3[0].starts_with(b"EVAL"));
     let slow = scripts.map(|entry| entry.2).collect();
@@ -173,6 +176,7 @@ async fn a_hundred_thousand_on_one_resource_slow_nobody_down() {
         tokio::time::sleep(SECOND / 50).await;
     }
     no_script_was_long(&fleet).await;
+    fleet.leave();
 }
 
 #[tokio::test]
@@ -192,4 +196,5 @@ async fn thousands_due_at_once_are_taken_as_there_is_room() {
     }
     println!("{MANY} took {:?}", started.elapsed());
     no_script_was_long(&fleet).await;
+    fleet.leave();
 }

@@ -109,4 +109,5 @@ async fn responses() {
             assert!(!answer.text().contains(&**other), "{answer:?}");
         }
     }
+    fleet.leave();
 }

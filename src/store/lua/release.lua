@@ -24,7 +24,8 @@ local function release(me, mode)
     -- The usual case: nobody else has it, nobody waits. (Where q is not, no place of mine is.)
     if redis.call('EXISTS', H, Q, G) == 0 then return held end
   end
-  local offered = redis.call('ZREM', H, 'o' .. tag .. me) == 1
+  -- Of both modes: who was downgraded may have asked again before that was over.
+  local offered = redis.call('ZREM', H, 'o' .. tag .. me, 'o' .. TAG[mode] .. me) > 0
   local place = redis.call('HGET', L, '@' .. me)
   if place then
     local stands = redis.call('ZSCORE', Q, place)

@@ -127,6 +127,7 @@ impl Visit<'_> {
     }
 
     pub(super) fn release(&mut self, me: &Token, mode: Mode) -> GaveBack {
+        let asked = Member::offered(mode, me);
         let (mut mode, mut holds) = (mode, Member::holds(mode, me));
         let shared = Member::holds(Mode::Shared, me);
         let none = self.line.deadline(&holds).is_none();
@@ -139,7 +140,9 @@ impl Visit<'_> {
         if let Some(place) = &place {
             self.line.drop_place(place);
         }
-        let taken = self.line.take(&holds) | self.line.take(&Member::offered(mode, me));
+        // Of both modes: who was downgraded may have asked again before that was over.
+        let offered = self.line.take(&Member::offered(mode, me)) | self.line.take(&asked);
+        let taken = self.line.take(&holds) | offered;
         if !taken && place.is_none() {
             return GaveBack::Nothing;
         }

@@ -283,6 +283,7 @@ impl Visit<'_> {
         self.line.take(&holds);
         // What never began was no run.
         if job.exp.is_some_and(|exp| exp <= now) {
+            job.attempts = job.attempts.saturating_sub(1);
             self.expire_job(&id);
             return true;
         }

@@ -59,6 +59,8 @@ impl Waiter {
     pub(super) fn hears(&mut self, reply: &Acquired) {
         match *reply {
             Acquired::Busy { seq, joined, .. } if seq > 0 => {
+                // It has a place of its own mode now, and gives back that one.
+                self.downgraded = false;
                 self.joins += u32::from(joined);
                 self.old_seq = if self.joins < 2 { seq } else { 0 };
             }

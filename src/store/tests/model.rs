@@ -247,13 +247,16 @@ impl Model {
     }
 
     /// What the store shows of every job, and what it counts.
-    pub(super) async fn look(&self, rig: &Rig) {
-        for (key, lock) in &self.locks {
+    pub(super) async fn look(&mut self, rig: &Rig) {
+        for lock in self.locks.values_mut() {
             let ids: BTreeSet<JobId> = lock.jobs.iter().map(|job| job.id.clone()).collect();
             for id in ids {
                 let told = rig.backend().job(id.clone()).await.unwrap();
+                lock.learns(&id, told.as_ref());
                 assert_eq!(told, lock.view(&id));
             }
+        }
+        for key in self.locks.keys() {
             assert_eq!(rig.embedded().counted(key), self.counted(key));
         }
     }

@@ -174,6 +174,9 @@ impl Truth {
         let expired = self.judged(&call.id, &call.verdict);
         self.take(&call.me);
         let next = call.next.as_ref();
+        if next.is_some() && !expired {
+            self.pass_over_late_ones(&call.me);
+        }
         match (reply, next) {
             (SettledRun::Stands(Some(run)), Some(next)) => {
                 let first = self.line().next().map(|job| job.id.clone());
@@ -187,6 +190,42 @@ impl Truth {
                 assert!(hidden || !self.watched || self.others_wait(&call.me), "it was in turn");
             }
             (reply, _) => assert_eq!(*reply, SettledRun::Stands(None)),
+        }
+    }
+
+    /// Who looks for the next run ends those in turn whose deadline has passed.
+    fn pass_over_late_ones(&mut self, me: &Token) {
+        for _ in 0..8 {
+            let first = self.line().next().map(|job| (job.id.clone(), job.is_over(self.now)));
+            let Some((id, true)) = first else { return };
+            if !self.watched || self.in_backoff(&id).is_some() {
+                return;
+            }
+            if self.others_wait(me) {
+                // Whether one of them stands before it is known by the store alone.
+                self.unsure = Some(self.now);
+                return;
+            }
+            self.runs_out(&id);
+        }
+    }
+
+    fn runs_out(&mut self, id: &JobId) {
+        let now = self.now;
+        if let Some(job) = self.job(id) {
+            job.expire(now);
+        }
+    }
+
+    /// What the store says of a job is so, where it can't be known otherwise.
+    pub(in crate::store::tests) fn learns(&mut self, id: &JobId, told: Option<&JobView>) {
+        let expired = told.is_some_and(|told| told.state == JobState::Expired);
+        let now = self.now;
+        if expired && self.unsure == Some(now) {
+            let waits = |job: &mut Accepted| job.view.state == JobState::Queued && job.is_over(now);
+            if self.job(id).is_some_and(waits) {
+                self.runs_out(id);
+            }
         }
     }
 
@@ -256,7 +295,9 @@ impl Truth {
         reply: bool,
     ) {
         let (now, held) = (self.now, self.is_held_by(me));
-        let named = |job: &&mut Accepted| id == Some(&job.id) || job.view.state.is_pending();
+        // Without a name it is looked for in the line: one that waits outside of it was settled.
+        let stands = |job: &Accepted| job.view.state.is_pending() && job.late.is_none();
+        let named = |job: &&mut Accepted| id == Some(&job.id) || stands(job);
         let mut known = self.jobs.iter_mut().filter(|job| job.is_kept(now));
         let job = known.find(|job| job.run.as_ref() == Some(me) && named(job));
         let Some(job) = job else {
@@ -269,7 +310,7 @@ impl Truth {
         }
         assert_eq!(reply, held);
         if held && job.is_over(now) {
-            job.has_run(now, "not started");
+            job.view.attempts -= 1;
             job.expire(now);
             self.take(me);
         } else if held {

@@ -53,6 +53,8 @@ pub(super) struct Truth {
     asked: u64,
     /// Until when a job is in backoff, and which.
     back: Option<(u64, JobId)>,
+    /// When a settlement may have passed over jobs whose deadline was over.
+    unsure: Option<u64>,
     /// In the order of acceptance.
     pub(super) jobs: Vec<Accepted>,
     records: HashMap<Arc<str>, (JobId, String, u64)>,

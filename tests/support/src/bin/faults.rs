@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         ["node", ..] => {
             goes_with_its_parent();
             let Some(setup) = ledger::Setup::parse(&words[1..]) else { return usage() };
-            ledger::node(setup);
+            ledger::node(&setup);
             ExitCode::SUCCESS
         }
         ["locks", options @ ..] => checked(options, true, false),

@@ -222,6 +222,6 @@ mod tests {
             let file = format!("{}/../../src/store/lua/{script}.lua", env!("CARGO_MANIFEST_DIR"));
             std::path::Path::new(&file).exists()
         };
-        assert!(SCRIPTS.iter().all(|script| strike(&script)));
+        assert!(SCRIPTS.iter().all(strike));
     }
 }

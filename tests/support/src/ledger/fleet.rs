@@ -13,7 +13,7 @@ use lockgate::{Key, LockGuard, Store};
 use parking_lot::Mutex;
 
 use super::{
-    check::{Looked, check},
+    check::check,
     event,
     history::{History, Life, Run, Seen, Trouble},
     left,
@@ -32,51 +32,18 @@ use crate::{
 };
 
 mod later;
+mod status;
+mod verdict;
 
-pub use self::later::{Later, Requests, Told};
+use self::status::look;
+pub use self::{
+    later::{Later, Requests, Told},
+    verdict::Verdict,
+};
 
 /// How long it may take until everything has ended: a watch of ten seconds over the shards of the dead,
 /// a few leases, backoffs, and a machine that has other things to do.
 const ALL: Duration = Duration::from_secs(90);
-
-/// What came of it.
-#[derive(Debug)]
-pub struct Verdict {
-    /// What was looked at.
-    pub looked: Looked,
-    /// What is wrong; empty if all is well.
-    pub wrong: Vec<String>,
-    /// How often each final state was reached.
-    pub states: BTreeMap<String, usize>,
-    /// Where the logs are, if something is wrong.
-    pub logs: Option<PathBuf>,
-}
-
-impl Verdict {
-    /// Fails the test if something is wrong.
-    ///
-    /// # Panics
-    ///
-    /// If something is wrong.
-    #[track_caller]
-    pub fn is_good(self) -> Looked {
-        assert!(self.wrong.is_empty(), "{self}");
-        self.looked
-    }
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{:?}; {:?}", self.looked, self.states)?;
-        for line in &self.wrong {
-            writeln!(f, "{line}")?;
-        }
-        match &self.logs {
-            Some(logs) => writeln!(f, "the logs are in {}", logs.display()),
-            None => writeln!(f, "all checks passed"),
-        }
-    }
-}
 
 struct Seat {
     life: Life,
@@ -183,7 +150,6 @@ impl Fleet {
     }
 
     /// A request that may be deferred.
-    #[must_use]
     pub fn later(&self, node: usize, resource: &str) -> Later {
         self.requests().later(self.addr(node), resource)
     }
@@ -329,6 +295,12 @@ impl Fleet {
         runs
     }
 
+    /// Ends it without a look into the books, which were not kept by a client.
+    pub fn leave(self) {
+        drop(self.seats);
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+
     /// Waits until all has ended, and has it checked. At least this process has to live.
     pub async fn settle(self, node: usize) -> Verdict {
         self.all_end(node).await;
@@ -373,23 +345,4 @@ impl fmt::Debug for Fleet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Fleet").field("folder", &self.folder).finish_non_exhaustive()
     }
-}
-
-/// `None`: no answer.
-async fn look(at: SocketAddr, id: &str) -> Option<Seen> {
-    let answer = request(at, "GET", &format!("/deferred/{id}")).try_send().await.ok()?;
-    if answer.status == 404 {
-        return Some(Seen::default());
-    }
-    let document = answer.expect(200).json();
-    let text = |name: &str| document[name].as_str().unwrap_or_default().to_owned();
-    let (state, reason) = (text("state"), text("reason"));
-    let response = if state == "done" {
-        let target = format!("/deferred/{id}/response");
-        let stored = request(at, "GET", &target).try_send().await.ok()?;
-        Some((stored.status.as_u16(), stored.text()))
-    } else {
-        None
-    };
-    Some(Seen { state, reason, response })
 }

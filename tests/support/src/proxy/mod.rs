@@ -81,7 +81,6 @@ impl Proxy {
     /// # Panics
     ///
     /// If there is no such script.
-    #[must_use]
     pub fn strike(&self, rule: Rule) -> Struck {
         assert!(names::is_known(rule.script()), "no script {}", rule.script());
         let struck = rule.struck();

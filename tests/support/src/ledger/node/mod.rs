@@ -37,7 +37,7 @@ const WAIT: Duration = Duration::from_secs(10);
 /// # Panics
 ///
 /// If a setting is wrong or the log can't be written.
-pub fn node(setup: Setup) {
+pub fn node(setup: &Setup) {
     // A thread of its own: the end of the input is the end of the process, whatever its runtime does.
     std::thread::spawn(|| {
         for _ in std::io::stdin().lock().lines() {}
@@ -56,18 +56,18 @@ pub fn node(setup: Setup) {
     let told = std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned());
     let told = tracing_subscriber::fmt().with_env_filter(told).with_ansi(false);
     told.with_writer(std::sync::Mutex::new(trace)).init();
-    let desk = Arc::new(Desk::open(&setup));
+    let desk = Arc::new(Desk::open(setup));
     match setup.framework {
         Framework::Axum => {
             let mut builder = tokio::runtime::Builder::new_multi_thread();
             let runtime = builder.worker_threads(2).enable_all().build().expect("a runtime");
             runtime.block_on(async {
-                axum::serve(&setup, desk, store(&setup).await).await;
+                axum::serve(setup, desk, store(setup).await).await;
             });
             runtime.shutdown_timeout(Duration::from_millis(100));
         }
         Framework::Actix => actix_web::rt::System::new().block_on(async {
-            actix::serve(&setup, desk, store(&setup).await).await;
+            actix::serve(setup, desk, store(setup).await).await;
         }),
     }
     std::process::exit(0);
