@@ -30,6 +30,10 @@ pub(crate) type Step<'a, T> = BoxFuture<'a, Result<T, Error>>;
 /// How long an offered lock waits to be confirmed before it goes to the next in line.
 pub(crate) const ACCEPT_WINDOW: Duration = Duration::from_millis(300);
 
+/// How long a shard that a worker has left to the others counts as watched until one of them takes it: they
+/// hear of it at once, and come after a moment. As in `beat.lua`.
+pub(crate) const HAND_OVER: Duration = Duration::from_secs(1);
+
 /// Fences left free after each grant, for hand-overs inside the holder's process: the most there can be of
 /// them. With many more, a busy shard's fences would run ahead of the server's clock, from which they begin
 /// anew after a loss of data: this many allow for 30,000 grants a second.

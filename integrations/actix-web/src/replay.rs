@@ -190,10 +190,11 @@ where
     if std::future::poll_fn(|cx| service.poll_ready(cx)).await.is_err() {
         return Ran::Failed;
     }
-    let Ok(response) = service.call(request).await else {
-        return Ran::Failed;
+    // An error of a middleware is an answer too: a server makes one of it just so.
+    let response = match service.call(request).await {
+        Ok(response) => response.into_parts().1,
+        Err(error) => error.error_response(),
     };
-    let response = response.into_parts().1;
     let status = response.status().as_u16();
     let field = |(name, value): (&HeaderName, &HeaderValue)| {
         (name.as_str().to_owned(), value.as_bytes().to_vec())

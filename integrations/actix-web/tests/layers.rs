@@ -9,10 +9,10 @@ use std::{
 };
 
 use actix_web::{
-    App, Error, HttpResponse,
+    App, Error, HttpMessage as _, HttpResponse,
     body::MessageBody,
     dev::{Service, ServiceRequest, ServiceResponse},
-    error::ErrorImATeapot,
+    error::{ErrorImATeapot, ErrorUnauthorized},
     http::StatusCode,
     middleware::{ErrorHandlerResponse, ErrorHandlers, Next, from_fn},
     rt::time::timeout,
@@ -178,6 +178,51 @@ async fn a_panic_in_a_run_does_not_reach_the_next() {
     held.release().await;
     assert_eq!(response(&app, &first).await.0, StatusCode::GONE);
     assert_eq!(response(&app, &second).await, (StatusCode::OK, "2 Some(1) next".into()));
+}
+
+/// A middleware that fails, as many do to refuse: the server makes an answer of its error, so a run has it
+/// for its answer too.
+#[actix_web::test]
+async fn an_error_of_a_middleware_is_the_answer_of_a_run() {
+    let store = Store::memory();
+    let orders = |config: &mut ServiceConfig| {
+        let refund = web::resource("/orders/{id}/refund")
+            .post(|| async { HttpResponse::BadRequest().finish() })
+            .wrap(from_fn(all_to_error))
+            .wrap(LockLayer::by_path_param("id"))
+            .wrap(DeferLayer::new());
+        let denied = web::resource("/denied/{id}")
+            .post(|| async { "" })
+            .wrap(LockLayer::by_path_param("id"))
+            .wrap(DeferLayer::new())
+            .wrap(from_fn(deny_runs));
+        config.service(refund).service(denied);
+    };
+    let app = App::new().configure(orders).service(deferred_routes("/deferred"));
+    let app = init_service(app.app_data(Data::new(store.clone()))).await;
+    actix_web::rt::spawn(DeferWorker::new(&store, orders).run(std::future::pending()));
+
+    let held = store.lock(key()).acquire().await.expect("free");
+    let refused = call_service(&app, request("")).await;
+    let denied = TestRequest::post().uri("/denied/7").to_request();
+    let denied = call_service(&app, denied).await;
+    held.release().await;
+    assert_eq!(response(&app, &refused).await, (StatusCode::IM_A_TEAPOT, "no".into()));
+    let (status, problem) = response(&app, &denied).await;
+    assert_eq!(status, StatusCode::GONE);
+    let problem = String::from_utf8_lossy(&problem);
+    assert!(problem.contains(r#""reason":"auth""#), "{problem}");
+}
+
+/// An authentication that knows no runs.
+async fn deny_runs(
+    request: ServiceRequest,
+    next: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse<impl MessageBody>, Error> {
+    if request.extensions().get::<lockgate::Deferred>().is_some() {
+        return Err(ErrorUnauthorized("who are you?"));
+    }
+    next.call(request).await
 }
 
 #[actix_web::test]

@@ -7,11 +7,13 @@
 -- is its number in KEYS, from 0
 -- O(shards + workers). Few commands, whatever the number of shards: this is what an idle worker costs. A watch
 -- has its deadline inside. Idempotent; a dead worker's shards are free when its lease ends. All are told of who
--- comes, who leaves, and of shards that were given up.
+-- comes, who leaves, and of shards that were given up. What is given up while others live has a watch of nobody
+-- until they have had the time to come for it: it is offered to none, and yet not without a worker.
 local time = redis.call('TIME')
 local now = math.floor((tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000)
 local function int(n) return string.format('%.0f', n) end
 local node, lease, shards = ARGV[1], tonumber(ARGV[2]), #KEYS - 2
+local HAND_OVER = 1000
 
 -- Other living workers, and how many live; whether this one is new, or has left.
 local function present()
@@ -38,9 +40,9 @@ local function present()
   return others, living, changed == 1
 end
 
--- The shards of this node from now on, and what is to be deleted of watches.
+-- The shards of this node from now on, the watches that it gives up, and those to be deleted besides.
 local function divide(most, alone)
-  local values, mine, free, over = redis.call('MGET', unpack(KEYS, 3)), {}, {}, {}
+  local values, mine, free, left, over = redis.call('MGET', unpack(KEYS, 3)), {}, {}, {}, {}
   for i = 1, shards do
     local til, whose = string.match(values[i] or '', '^(%d+):(%x+)$')
     local live = til and tonumber(til) > now
@@ -50,7 +52,9 @@ local function divide(most, alone)
       -- Another one has it.
     elseif most > 0 and not live then
       free[#free + 1] = i
-    elseif values[i] and (live or whose == node or alone) then
+    elseif live then
+      left[#left + 1] = KEYS[i + 2]
+    elseif values[i] and (whose == node or alone) then
       over[#over + 1] = KEYS[i + 2]
     end
   end
@@ -59,7 +63,7 @@ local function divide(most, alone)
     mine[#mine + 1] = i
   end
   table.sort(mine)
-  return mine, over
+  return mine, left, over
 end
 
 -- Those of the shards that have something due, late or with a deadline.
@@ -80,16 +84,21 @@ end
 local others, living, told = present()
 local paused = redis.call('EXISTS', KEYS[2])
 local most = (lease == 0 or paused == 1) and 0 or math.ceil(shards / living)
-local mine, over = divide(most, lease == 0 and living == 0)
+local mine, left, over = divide(most, lease == 0 and living == 0)
 if #mine > 0 then
   local watch, value = {}, int(now + lease) .. ':' .. node
   for n, i in ipairs(mine) do watch[2 * n - 1], watch[2 * n] = KEYS[i + 2], value end
   redis.call('MSET', unpack(watch))
 end
-if #over > 0 then
-  redis.call('DEL', unpack(over))
-  told = true
+if #left > 0 and #others > 0 and paused == 0 then
+  local watch, value = {}, int(now + HAND_OVER) .. ':'
+  for n, key in ipairs(left) do watch[2 * n - 1], watch[2 * n] = key, value end
+  redis.call('MSET', unpack(watch))
+elseif #left > 0 then
+  redis.call('DEL', unpack(left))
 end
+if #over > 0 then redis.call('DEL', unpack(over)) end
+told = told or #left + #over > 0
 if told then redis.call('PUBLISH', ARGV[3] .. 'e', 'workers') end
 local busy = with_work(mine)
 for n, i in ipairs(mine) do mine[n] = i - 1 end

@@ -76,13 +76,19 @@ local function write(id, facts, request, envelope, owner, n, seq)
   redis.call('SET', request, envelope)
 end
 
+-- Whether a worker watches the shard, or is about to: who did may have left it to one that lives.
+local function manned()
+  local til = string.match(redis.call('GET', WATCH) or '', '^(%d+):')
+  return til and tonumber(til) > NOW
+end
+
 local function enqueue(k, a)
   local id, envelope, print, merge = ARGV[a + 1], ARGV[a + 2], ARGV[a + 4], ARGV[a + 6]
   local facts, record, n = KEYS[k + 8], KEYS[k + 10], {}
   for number in string.gmatch(ARGV[a + 3], '%d+') do n[#n + 1] = tonumber(number) end
   local before = accepted(id, facts, record, print, merge)
   if before then return before end
-  if n[4] == 1 and not watcher() then return {'unmanned'} end
+  if n[4] == 1 and not manned() then return {'unmanned'} end
   local group, old, old_bytes
   if merge ~= '' then
     group = own('k:' .. string.sub(merge, 2) .. ':' .. NAME)

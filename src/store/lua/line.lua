@@ -12,7 +12,8 @@
 -- KEYS[5] due    ZSET  of the shard: lock that has jobs -> when a worker should look at it, ms
 -- KEYS[6] f      HASH  of the shard, never expires: fence mark, sequence, number and bytes of jobs
 -- KEYS[7] watch  STRING of the shard, never expires: '<deadline ms>:<node>' of the worker that watches it.
---                With its deadline inside, a worker's sign of life (beat.lua) is one MSET, not 64 TTLs
+--                With its deadline inside, a worker's sign of life (beat.lua) is one MSET, not 64 TTLs.
+--                '<deadline ms>:' while it is left to the others who live: until then one is about to take it
 -- When the lease of a running job ends is told by `due`, which its lock stays in while it has jobs: whoever
 -- looks then finds the job running and its token gone from h. An index of leases would say the same again.
 -- The lock's name and the prefix of all channels are read off KEYS[1], 'lg:1:<ns>:{<shard>}:h:<name>':

@@ -3,7 +3,7 @@ local time = redis.call('TIME')
 local NOW_US = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local NOW = math.floor(NOW_US / 1000)
 
--- Whether a worker watches the shard: 1 or 0.
+-- Whether a worker watches the shard, or is about to, as in enqueue.lua: 1 or 0.
 local function watched(watch)
   local til = string.match(redis.call('GET', watch) or '', '^(%d+):')
   return til and tonumber(til) > NOW and 1 or 0

@@ -14,7 +14,7 @@ impl Visit<'_> {
         if let Some(answer) = self.accepted(&call) {
             return answer;
         }
-        if call.policy.needs_worker && self.facts.watcher(self.now).is_none() {
+        if call.policy.needs_worker && !self.facts.is_manned(self.now) {
             return Enqueued::Unmanned;
         }
         let old = call.merge.as_ref().and_then(|merge| self.one_of(&merge.group));

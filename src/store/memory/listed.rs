@@ -20,7 +20,7 @@ impl Shard {
         let view = job.view();
         Some(JobView {
             position,
-            watched: self.facts.watcher(now).is_some(),
+            watched: self.facts.is_manned(now),
             response: job.response.clone(),
             past: Past { due_in: waits.map(|at| Duration::from_millis(at - now.ms)), ..view.past },
             ..view
@@ -40,7 +40,7 @@ impl Shard {
         let mut jobs = Vec::new();
         for (_, id) in marks.by_ref().take(most) {
             if let Some(job) = self.jobs.get(id, now.ms) {
-                let watched = self.facts.watcher(now).is_some();
+                let watched = self.facts.is_manned(now);
                 jobs.push((id.clone(), JobView { watched, ..job.view() }));
             }
         }

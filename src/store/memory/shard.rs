@@ -61,6 +61,8 @@ pub(super) struct Facts {
     pub(super) bytes: u64,
     /// The node whose worker watches this shard, and until when.
     watch: Option<(Arc<str>, u64)>,
+    /// Left to the other workers, one of which will have taken it by then.
+    left: u64,
     /// Jobs that wait outside of any line, and when they come back.
     pub(super) late: Index<JobId>,
     /// Number and bytes of those, of each lock that has any.
@@ -82,6 +84,11 @@ impl Facts {
     pub(super) fn watcher(&self, now: Now) -> Option<&Arc<str>> {
         let live = self.watch.as_ref().filter(|(_, end)| now.ms < *end);
         live.map(|(node, _)| node)
+    }
+
+    /// Whether a worker watches the shard, or is about to.
+    pub(super) fn is_manned(&self, now: Now) -> bool {
+        self.watcher(now).is_some() || now.ms < self.left
     }
 
     /// One job less of the shard.
@@ -313,18 +320,20 @@ impl Shard {
         }
     }
 
-    /// `beat.lua`: keeps the watch of this node, or gives it up; `None` if it has none. True if kept.
+    /// `beat.lua`: keeps the watch of this node, or gives it up, to those who have until `left` to take it;
+    /// `None` if it has none. True if kept.
     pub(super) fn keep_watch(
         &mut self,
         node: &str,
         keep: bool,
-        until: u64,
+        (until, left): (u64, Option<u64>),
         now: Now,
     ) -> Option<bool> {
         if self.facts.watcher(now).is_none_or(|watcher| **watcher != *node) {
             return None;
         }
         self.facts.watch = keep.then(|| (node.into(), until));
+        self.facts.left = left.filter(|_| !keep).unwrap_or_default();
         Some(keep)
     }
 
@@ -333,12 +342,14 @@ impl Shard {
         let free = self.facts.watcher(now).is_none();
         if free {
             self.facts.watch = Some((node.into(), until));
+            self.facts.left = 0;
         }
         free
     }
 
     pub(super) fn end_watch(&mut self) {
         self.facts.watch = None;
+        self.facts.left = 0;
     }
 
     /// Whether anything is due, or will be.

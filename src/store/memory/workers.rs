@@ -6,7 +6,7 @@ use super::{Memory, post::Mail, shard::Now};
 use crate::{
     key::SHARDS,
     store::{
-        backend::{Beat, Node},
+        backend::{Beat, HAND_OVER, Node},
         hints::Hint,
     },
 };
@@ -23,8 +23,13 @@ impl Memory {
             _ if paused || lease.is_zero() => 0,
             living => usize::from(SHARDS).div_ceil(living.max(1)),
         };
-        let (mine, gave_up) = self.divide(node, lease, most);
+        let heirs = !others.is_empty() && !paused;
+        let (mine, gave_up) = self.divide(node, lease, (most, heirs));
         told |= gave_up;
+        if lease.is_zero() && living == 0 {
+            // Nobody comes for what was left.
+            (0..SHARDS).for_each(|shard| self.at(shard, |shard, _| shard.end_watch()));
+        }
         if told {
             self.tell_workers();
         }
@@ -42,12 +47,18 @@ impl Memory {
     }
 
     /// The shards of this node from now on, and whether it gave some up.
-    fn divide(&self, node: &Node, lease: Duration, most: usize) -> (Vec<u16>, bool) {
+    fn divide(
+        &self,
+        node: &Node,
+        lease: Duration,
+        (most, heirs): (usize, bool),
+    ) -> (Vec<u16>, bool) {
         let (mut mine, mut gave_up) = (Vec::new(), false);
         for shard in 0..SHARDS {
             let keep = mine.len() < most;
             let kept = |shard: &mut super::shard::Shard, now: Now| {
-                shard.keep_watch(node.as_str(), keep, now.after(lease), now)
+                let left = heirs.then(|| now.after(HAND_OVER));
+                shard.keep_watch(node.as_str(), keep, (now.after(lease), left), now)
             };
             match self.at(shard, kept) {
                 Some(true) => mine.push(shard),

@@ -11,8 +11,8 @@ use super::{
 use crate::{
     Key,
     store::backend::{
-        ACCEPT_WINDOW, Acquire, Caps, Claim, Claimed, Enqueue, Enqueued, JobId, JobPolicy,
-        JobState, Verdict,
+        ACCEPT_WINDOW, Acquire, Caps, Claim, Claimed, Enqueue, Enqueued, HAND_OVER, JobId,
+        JobPolicy, JobState, Node, Verdict,
     },
 };
 
@@ -34,6 +34,8 @@ on_every_store!(
     the_next_look_is_for_what_comes_first,
     expired_jobs_give_their_room_back,
     without_a_worker_it_is_not_stored,
+    a_dead_worker_is_none,
+    a_shard_on_its_way_to_another_worker_has_one,
 );
 
 fn delayed(key: &Key, delay: Duration) -> Enqueue {
@@ -312,6 +314,39 @@ async fn without_a_worker_it_is_not_stored(rig: &Rig) {
     assert_eq!(rig.enqueue(call.clone()).await, Enqueued::Unmanned);
     rig.worker().await;
     assert_eq!(rig.enqueue(call.clone()).await, Enqueued::Stored { position: 1 });
+}
+
+async fn a_dead_worker_is_none(rig: &Rig) {
+    let mut call = deferred(&key());
+    call.policy.needs_worker = true;
+    rig.beat(&Node::new(), SHORT).await;
+    rig.pass(SHORT).await;
+    assert_eq!(rig.enqueue(call).await, Enqueued::Unmanned);
+}
+
+async fn a_shard_on_its_way_to_another_worker_has_one(rig: &Rig) {
+    let (a, b) = (Node::new(), Node::new());
+    let id = rig.put_off(&key()).await;
+    rig.beat(&a, LONG).await;
+    rig.beat(&b, LONG).await;
+    let needs = || {
+        let mut call = deferred(&key());
+        call.policy.needs_worker = true;
+        call
+    };
+    // It leaves its shards to the other, who is there and has not come for them yet.
+    rig.beat(&a, Duration::ZERO).await;
+    assert!(rig.job(&id).await.unwrap().watched);
+    assert!(matches!(rig.enqueue(needs()).await, Enqueued::Stored { .. }));
+    // Who does not come is not there.
+    rig.pass(HAND_OVER).await;
+    assert!(!rig.job(&id).await.unwrap().watched);
+    assert_eq!(rig.enqueue(needs()).await, Enqueued::Unmanned);
+    assert_eq!(rig.beat(&b, LONG).await.mine.len(), 64);
+    assert!(rig.job(&id).await.unwrap().watched);
+    // Nobody comes after the last.
+    rig.beat(&b, Duration::ZERO).await;
+    assert!(!rig.job(&id).await.unwrap().watched);
 }
 
 async fn coming_back_first_it_takes_the_offer(rig: &Rig) {

@@ -22,7 +22,7 @@ use crate::{
     key::SHARDS,
     store::{
         Item, Rule,
-        backend::{Beat, Charge, Charged, JobId, Mode, Node},
+        backend::{Beat, Charge, Charged, HAND_OVER, JobId, Mode, Node},
     },
 };
 
@@ -33,6 +33,8 @@ pub(super) struct Model {
     /// By policy, subject and tag: spent, and the end.
     windows: HashMap<(Arc<str>, Key, Key), (u64, u64)>,
     watch: HashMap<u16, (Node, u64)>,
+    /// Shards that were given up, and until when somebody is expected.
+    left: HashMap<u16, u64>,
     pub(super) workers: HashMap<Node, u64>,
     paused: bool,
 }
@@ -46,6 +48,7 @@ impl Model {
             locks: locks.collect(),
             windows: HashMap::new(),
             watch: HashMap::new(),
+            left: HashMap::new(),
             workers: HashMap::new(),
             paused: false,
         };
@@ -109,6 +112,7 @@ impl Model {
                 self.paused = *paused;
                 if *paused {
                     self.watch.clear();
+                    self.left.clear();
                 }
             }
             (Call::Due(shard), Reply::Looked(_)) => {
@@ -137,6 +141,7 @@ impl Model {
             let watch = self.watch.get(&key.shard());
             let live = watch.filter(|(_, until)| *until > self.now);
             lock.watched = live.is_some();
+            lock.left = self.left.get(&key.shard()).is_some_and(|until| *until > self.now);
             // Given up: what was offered just before is still offered.
             let ended = lock.watched_until.min(self.now);
             lock.watched_until = live.map_or(ended, |(_, until)| *until);
@@ -213,6 +218,7 @@ impl Model {
             self.workers.insert(node.clone(), self.after(lease));
             most = usize::from(SHARDS).div_ceil(self.workers.len());
         }
+        self.leave_to_others(node, reply);
         self.watch.retain(|_, (watcher, until)| *until > now && watcher != node);
         let room = usize::from(SHARDS) - self.watch.len();
         assert_eq!(reply.mine.len(), if self.paused { 0 } else { most.min(room) });
@@ -225,6 +231,18 @@ impl Model {
             if reply.mine.contains(&key.shard()) && lock.pending().next().is_some() {
                 assert!(reply.busy.contains(&key.shard()), "there are jobs in it");
             }
+        }
+    }
+
+    /// What this worker had and has no more is left to the others, if there are any.
+    fn leave_to_others(&mut self, node: &Node, reply: &Beat) {
+        let (now, end) = (self.now, self.after(HAND_OVER));
+        self.left.retain(|shard, _| !self.workers.is_empty() && !reply.mine.contains(shard));
+        let live =
+            self.watch.iter().filter(|(_, (watcher, until))| *until > now && watcher == node);
+        let given = live.map(|(shard, _)| *shard).filter(|shard| !reply.mine.contains(shard));
+        if !reply.others.is_empty() && !self.paused {
+            self.left.extend(given.map(|shard| (shard, end)));
         }
     }
 

@@ -57,7 +57,7 @@ impl Truth {
         let due_in = back.map(|(at, _)| *at).or(late).map(|at| self.left(at));
         Some(JobView {
             position: position.map(|(at, _)| at),
-            watched: self.watched,
+            watched: self.watched || self.left,
             past: Past { due_in, ..job.view.past.clone() },
             ..job.view.clone()
         })

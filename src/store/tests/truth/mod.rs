@@ -41,6 +41,8 @@ pub(super) struct Truth {
     pub(super) now: u64,
     /// Of the shard: whether a worker watches it, until when one does or did, and the highest fence.
     pub(super) watched: bool,
+    /// Left to workers that live, which have not come for it yet.
+    pub(super) left: bool,
     pub(super) watched_until: u64,
     pub(super) fence: u64,
     /// Who were told that the lock is theirs, and until when.

@@ -27,7 +27,7 @@ impl Truth {
             assert_eq!(*reply, before);
             return;
         }
-        if call.policy.needs_worker && !self.watched {
+        if call.policy.needs_worker && !self.watched && !self.left {
             assert_eq!(*reply, Enqueued::Unmanned);
             return;
         }
