@@ -22,7 +22,10 @@ const URL: &str = "https://example.com/hook";
 
 /// Answers as it is told to, and writes down what it was told.
 #[derive(Debug, Clone, Default)]
-struct Called(Arc<Mutex<(VecDeque<Delivered>, Vec<(String, Value)>)>>);
+struct Called(Arc<Mutex<Books>>);
+
+/// What is still to be answered, and what was told.
+type Books = (VecDeque<Delivered>, Vec<(String, Value)>);
 
 impl Called {
     fn answers(answers: impl IntoIterator<Item = Delivered>) -> Self {

@@ -27,9 +27,11 @@ struct Told {
     hopeless: bool,
 }
 
+type Last = Option<(Told, Arc<Repeated>)>;
+
 /// The last answers of a layer.
 #[derive(Default)]
-pub(super) struct Again([Mutex<Option<(Told, Arc<Repeated>)>>; PLACES]);
+pub(super) struct Again([Mutex<Last>; PLACES]);
 
 impl Again {
     /// The answer to who stands so, made if it was not the last one of its place.
@@ -46,7 +48,8 @@ impl Again {
             wait,
             hopeless: standing.is_hopeless(),
         };
-        let mut place = self.0[(wait % PLACES as u64) as usize].lock();
+        // Any number will do, as long as it is the same for the same wait.
+        let mut place = self.0[usize::try_from(wait).unwrap_or(0) % PLACES].lock();
         match &*place {
             Some((last, reply)) if *last == told => Arc::clone(reply),
             _ => {
