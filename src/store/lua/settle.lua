@@ -21,7 +21,8 @@ local function in_turn(first)
   return first[1]
 end
 
--- The run of the next job that may have one. Those that may not, end.
+-- The run of the next job that may have one. Those that came too late end here; a dead one is left to a visit,
+-- which tells of it.
 local function begin_next(first, me, lease, keep)
   for _ = 1, 8 do
     local id = in_turn(first)
@@ -29,6 +30,7 @@ local function begin_next(first, me, lease, keep)
     local facts, envelope = facts_of(id), redis.call('GET', own('b:' .. id))
     local state, reason = unfit(id, facts, envelope)
     if not state then return run(id, me, lease, facts, envelope) end
+    if state == 'dead' then return nil end
     first = bury(id, facts, envelope, state, reason, keep)
   end
   return nil

@@ -238,6 +238,11 @@ impl Visit<'_> {
             if before || !watched || self.backoff(&first).is_some() {
                 return None;
             }
+            // A dead one is left to a visit, which tells of it.
+            let job = self.jobs.get(&first, self.now.ms)?;
+            if job.unfit(self.now.ms).is_some_and(|(state, _)| state == JobState::Dead) {
+                return None;
+            }
             let run = self.begin(&first, next);
             if run.is_some() {
                 return run;

@@ -25,6 +25,7 @@ on_every_store!(
     others_pass_one_that_waits_for_its_retry,
     one_that_was_passed_comes_back_to_its_place,
     jobs_that_may_not_run_are_passed_over,
+    one_that_has_crashed_is_left_to_a_visit,
     a_claim_is_undone_by_its_token,
     an_undone_claim_is_as_if_it_had_not_been,
     a_paused_worker_has_lost_its_run,
@@ -251,6 +252,29 @@ async fn jobs_that_may_not_run_are_passed_over(rig: &Rig) {
     let job = rig.job(&expired).await.unwrap();
     assert_eq!((job.state, job.reason.as_deref()), (JobState::Expired, Some("deadline")));
     assert_eq!(rig.tally(key.shard()).await.expired, 1);
+    assert_eq!(rig.due(key.shard(), 10).await.names, []);
+}
+
+/// Whoever buries it tells of it: the worker of another run would not.
+async fn one_that_has_crashed_is_left_to_a_visit(rig: &Rig) {
+    let (key, run, dying, second) = (key(), stranger(), stranger(), stranger());
+    rig.worker().await;
+    let call = skipping(&key);
+    let failing = call.id.clone();
+    rig.enqueue(call).await;
+    let two = rig.put_off(&key).await;
+    rig.start(&key, &failing, &run).await;
+    let next = NextRun { lease: SHORT, ..next_run(&dying) };
+    let call = Settle { next: Some(next), ..settled(&key, &failing, &run, RETRY) };
+    assert_eq!(settle_and_begin(rig, call).await.id, two);
+    rig.pass(SHORT).await;
+    rig.due(key.shard(), 10).await;
+    rig.start(&key, &failing, &second).await;
+    let third = stranger();
+    nothing_begins(rig, and_next(settled(&key, &failing, &second, done()), &third)).await;
+    assert_eq!(rig.due(key.shard(), 10).await.names, [key.clone()]);
+    assert_eq!(rig.claim(visit(&key, &two, &third)).await, Claimed::Dead(two.clone()));
+    assert_eq!(rig.state(&two).await, Some(JobState::Dead));
     assert_eq!(rig.due(key.shard(), 10).await.names, []);
 }
 

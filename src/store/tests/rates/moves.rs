@@ -138,6 +138,9 @@ impl Ledger {
                 Call::Settle(settled(&self.subjects[*tag], &item, By::Charge { units: *units }))
             }
             Move::Reset(tag, which) => {
+                // What is owed from here on began at a moment of its own, and is not a whole number of steps any
+                // more once something older is given back.
+                self.changed |= matches!(rule(which.2, which.3), Rule::Gcra { .. });
                 Call::Reset(self.subjects[*tag].clone(), self.item(*which, 0, None))
             }
             Move::Pass(steps) => Call::Pass(STEP * *steps),
