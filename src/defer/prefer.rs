@@ -16,8 +16,8 @@ impl Preferences {
     pub(super) fn read(values: &[&[u8]]) -> Self {
         let mut read = Self::default();
         let list = values.iter().filter_map(|value| std::str::from_utf8(value).ok());
-        for preference in list.flat_map(|value| value.split(',')) {
-            let token = preference.split(';').next().unwrap_or_default();
+        for preference in list.flat_map(|value| outside_quotes(value, ',')) {
+            let token = outside_quotes(preference, ';').next().unwrap_or_default();
             let (name, value) = token.split_once('=').unwrap_or((token, ""));
             let (name, value) = (name.trim(), value.trim().trim_matches('"'));
             if name.eq_ignore_ascii_case("respond-async") {
@@ -28,6 +28,17 @@ impl Preferences {
         }
         read
     }
+}
+
+/// The parts between these marks; one in a quoted string is text (RFC 9110 section 5.6.4).
+fn outside_quotes(text: &str, mark: char) -> impl Iterator<Item = &str> {
+    let (mut quoted, mut escaped) = (false, false);
+    text.split(move |c| {
+        let plain = !std::mem::take(&mut escaped);
+        escaped = quoted && plain && c == '\\';
+        quoted ^= plain && c == '"';
+        !quoted && c == mark
+    })
 }
 
 #[cfg(test)]
@@ -46,6 +57,13 @@ mod tests {
         assert_eq!(read(&["return=minimal", "Wait = \"7\"; x=1, wait=9"]), (Some(7), false));
         assert_eq!(read(&["handling=lenient; y", "Respond-Async;x"]), (None, true));
         assert_eq!(read(&["wait=0"]), (Some(0), false));
+    }
+
+    #[test]
+    fn what_is_in_quotes_is_text() {
+        assert_eq!(read(&[r#"x="a, respond-async, wait=5", wait=7"#]), (Some(7), false));
+        assert_eq!(read(&[r#"x="a;\", wait=5"; wait=6, wait=7"#]), (Some(7), false));
+        assert_eq!(read(&[r#"x="; wait=5, respond-async"#]), (None, false));
     }
 
     #[test]

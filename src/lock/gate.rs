@@ -137,10 +137,7 @@ impl<N: ?Sized> LockGate<N> {
         match self.policy.outage {
             // Locks are not kept locally: no layer can be set so.
             Outage::Refuse | Outage::Local => {
-                // As below in `enter`; and this may be the status of a busy answer too.
-                if let Some(slot) = facts.slot {
-                    slot.empty();
-                }
+                // Not kept for an outer layer, though this may be the status of a busy answer too.
                 if let Some(replay) = facts.replay {
                     // A run that could not even start is not charged.
                     replay.met_a_busy_lock();
@@ -226,15 +223,13 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
             return self.put_off(facts);
         }
         if let Some(lent) = facts.lent.take() {
+            forget(facts.slot.as_ref());
             return Verdict::Pass(LockTicket::new(lent, facts.held));
         }
-        match self.take(&facts).await {
+        let taken = self.take(&facts).await;
+        forget(facts.slot.as_ref());
+        match taken {
             Ok(Answer::Granted(guard)) => {
-                // A retry layer in between may have come here before, to a busy lock: what runs now must
-                // not be accepted too.
-                if let Some(slot) = &facts.slot {
-                    slot.empty();
-                }
                 let times = Arc::clone(&self.times);
                 let own = Ticket::Own { guard, times, since: Instant::now() };
                 Verdict::Pass(LockTicket::new(own, facts.held))
@@ -282,6 +277,14 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
 
     async fn accept(&self, parked: Self::Parked, _: Head, _: Option<Bytes>) -> Option<Reply> {
         match parked {}
+    }
+}
+
+/// A retry layer in between may have come here before, to a busy lock: what runs now, under whatever lock or
+/// because the store is away, must not be accepted too.
+fn forget(slot: Option<&Slot>) {
+    if let Some(slot) = slot {
+        slot.empty();
     }
 }
 

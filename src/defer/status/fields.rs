@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::defer::prefer::Preferences;
+
 /// Longest wait that `Prefer: wait=N` gets: less than proxies give an answer that does not come.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
@@ -11,13 +13,9 @@ fn members<'a>(values: &[&'a [u8]]) -> impl Iterator<Item = &'a str> {
     texts.into_iter().flat_map(|value| value.split(',')).map(str::trim)
 }
 
-/// The `wait` of `Prefer` fields (RFC 7240): the first counts.
+/// The `wait` of `Prefer` fields, as a `DeferLayer` reads it.
 pub(super) fn wait(values: &[&[u8]]) -> Option<Duration> {
-    let wait = members(values).find_map(|preference| {
-        let (name, value) = preference.split(';').next()?.split_once('=')?;
-        name.trim().eq_ignore_ascii_case("wait").then(|| value.trim().trim_matches('"').parse())
-    })?;
-    Some(Duration::from_secs(wait.ok()?).min(MAX_WAIT))
+    Preferences::read(values).wait.map(|wait| wait.min(MAX_WAIT))
 }
 
 /// The entity tags of `If-None-Match`, without their quotes: they are compared weakly (RFC 9110 section

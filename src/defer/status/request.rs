@@ -88,7 +88,8 @@ impl Look {
         let job = self.store.backend().job(self.id.clone()).await?;
         let sees = |job: &JobView| match &self.asker {
             None => true,
-            Some(asker) => asker.as_ref() == Some(&job.owner),
+            // A job of nobody is nobody's, whoever asks without a name.
+            Some(asker) => !job.owner.is_empty() && asker.as_ref() == Some(&job.owner),
         };
         // A callback is a job too, but nobody's request.
         Ok(job.filter(|job| sees(job) && !is_callback(job)))

@@ -103,6 +103,22 @@ async fn a_wait_ends_with_what_the_client_does_not_know() {
     worker.stop().await;
 }
 
+/// A request without an owner was stored with none, and so may an asker have an empty name.
+#[tokio::test(start_paused = true)]
+async fn a_job_of_nobody_is_shown_to_nobody_where_owners_count() {
+    let store = Store::memory();
+    let id = put_off(&store, "/x").await;
+    for name in ["", "ada"] {
+        let gate = StatusGate::new().store(&store).visible_to(move |()| Some(name.to_owned()));
+        for method in ["GET", "DELETE"] {
+            let mut view = FakeView::new(method);
+            let request = gate.ask(&mut view, id.as_str(), false).expect("it is well formed");
+            assert_eq!(whole(request.answer().await).status, 404, "{method} {name:?}");
+        }
+    }
+    assert_eq!(get(&store, &id, &[]).await.status, 200, "it is there");
+}
+
 #[tokio::test(start_paused = true)]
 async fn each_change_is_an_event_until_the_end() {
     let store = Store::memory();

@@ -7,7 +7,8 @@ use crate::{
     defer::DeferGate,
     gate::{Asked, Gate, KeySource, Outcome, Parting, Verdict, fake::FakeView},
     lock::LockGate,
-    store::Store,
+    outage::Outage,
+    store::{Fault, Store, faulty},
 };
 
 pub(super) fn gate(store: &Store) -> LockGate<()> {
@@ -42,6 +43,28 @@ async fn what_has_run_at_last_is_not_deferred_for_its_first_try() {
         panic!("it is free");
     };
     // The handler's own 409 looks like the lock's.
+    lock.leave(ticket, Outcome::Answered(409)).await;
+    let parting = defer.leave(deferral, Outcome::Answered(409)).await;
+    assert!(matches!(parting, Parting::Fields(_)), "it would run twice");
+}
+
+/// The same, and the second try is let in because the store is away, or because it is a lock it has.
+#[tokio::test(start_paused = true)]
+async fn what_was_let_through_an_outage_is_not_deferred_for_its_first_try() {
+    let (store, faults) = faulty();
+    let (defer, lock) = (DeferGate::<()>::new(), gate(&store).on_outage(Outage::Admit));
+    let _held = store.lock("x").acquire().await.unwrap();
+    let mut view = FakeView::new("POST");
+    let Verdict::Pass(deferral) = enter(&defer, &mut view).await else {
+        panic!("deferral lets everything in");
+    };
+    defer.show(&deferral, &mut view);
+    let mut again = view.clone();
+    assert!(matches!(enter(&lock, &mut view).await, Verdict::Busy(..)));
+    faults.set("acquire", Fault::Away, 1);
+    let Verdict::Pass(ticket) = enter(&lock, &mut again).await else {
+        panic!("the store is away");
+    };
     lock.leave(ticket, Outcome::Answered(409)).await;
     let parting = defer.leave(deferral, Outcome::Answered(409)).await;
     assert!(matches!(parting, Parting::Fields(_)), "it would run twice");
