@@ -95,30 +95,16 @@ impl Truth {
         let (now, wait) = (self.now, self.others_wait(&call.me));
         let mine = self.is_held_by(&call.me);
         let job = self.job(&call.id).expect("foretold otherwise");
-        let spent = !job.again || job.view.attempts >= job.max_attempts;
-        let runs = job.view.state == JobState::Running;
-        let crashed = runs && spent && !mine;
-        let over = job.is_over(now) && !mine;
+        let unfit = if mine { None } else { job.unfit(now) };
         match reply {
             Claimed::Claimed(run) => {
-                assert!(!crashed, "it may have run, and must not run again");
-                assert!(!over, "its deadline has passed");
+                assert_eq!(unfit, None, "it must not run");
                 self.begins(&call.id, &call.me, call.lease, run);
             }
             Claimed::Dead(id) => {
-                assert!(crashed || over, "it has not crashed");
+                assert!(unfit.is_some(), "nothing keeps it from running");
                 assert_eq!(*id, call.id);
-                if runs {
-                    job.has_crashed(now);
-                }
-                job.run = None;
-                if crashed {
-                    let gone = now + millis(call.retention);
-                    job.end(JobState::Dead, "crashed, may have run", (now, gone));
-                } else {
-                    job.expire(now);
-                }
-                self.forget_backoff(&call.id);
+                self.ends_unfit(id, self.after(call.retention));
             }
             Claimed::Busy(left) => {
                 assert!(wait, "it is free, and nobody stands before the job");
@@ -174,8 +160,9 @@ impl Truth {
         let expired = self.judged(&call.id, &call.verdict);
         self.take(&call.me);
         let next = call.next.as_ref();
-        if next.is_some() && !expired {
-            self.pass_over_late_ones(&call.me);
+        if let Some(next) = next.filter(|_| !expired) {
+            let begun = matches!(reply, SettledRun::Stands(Some(_)));
+            self.pass_over(&call.me, begun, self.after(next.retention));
         }
         match (reply, next) {
             (SettledRun::Stands(Some(run)), Some(next)) => {
@@ -193,38 +180,47 @@ impl Truth {
         }
     }
 
-    /// Who looks for the next run ends those in turn whose deadline has passed.
-    fn pass_over_late_ones(&mut self, me: &Token) {
+    /// Who looks for the next run ends those in turn that must not run. `gone`: when a dead one is forgotten.
+    fn pass_over(&mut self, me: &Token, begun: bool, gone: u64) {
         for _ in 0..8 {
-            let first = self.line().next().map(|job| (job.id.clone(), job.is_over(self.now)));
-            let Some((id, true)) = first else { return };
-            if !self.watched || self.in_backoff(&id).is_some() {
+            let Some(first) = self.line().next() else { return };
+            let id = first.id.clone();
+            let goes_on = self.watched && self.in_backoff(&id).is_none();
+            if first.unfit(self.now).is_none() || !goes_on {
                 return;
             }
-            if self.others_wait(me) {
+            if !begun && self.others_wait(me) {
                 // Whether one of them stands before it is known by the store alone.
-                self.unsure = Some(self.now);
+                self.unsure = Some((self.now, gone));
                 return;
             }
-            self.runs_out(&id);
+            self.ends_unfit(&id, gone);
         }
     }
 
-    fn runs_out(&mut self, id: &JobId) {
+    fn ends_unfit(&mut self, id: &JobId, gone: u64) {
         let now = self.now;
-        if let Some(job) = self.job(id) {
-            job.expire(now);
+        let Some(job) = self.job(id) else { return };
+        let Some(state) = job.unfit(now) else { return };
+        if job.view.state == JobState::Running {
+            job.has_crashed(now);
         }
+        job.run = None;
+        match state {
+            JobState::Dead => job.end(state, "crashed, may have run", (now, gone)),
+            _ => job.expire(now),
+        }
+        self.forget_backoff(id);
     }
 
     /// What the store says of a job is so, where it can't be known otherwise.
     pub(in crate::store::tests) fn learns(&mut self, id: &JobId, told: Option<&JobView>) {
-        let expired = told.is_some_and(|told| told.state == JobState::Expired);
-        let now = self.now;
-        if expired && self.unsure == Some(now) {
-            let waits = |job: &mut Accepted| job.view.state == JobState::Queued && job.is_over(now);
-            if self.job(id).is_some_and(waits) {
-                self.runs_out(id);
+        let (now, told) = (self.now, told.map(|told| told.state));
+        if let Some((_, gone)) = self.unsure.filter(|(at, _)| *at == now) {
+            // The lock is not held: one that runs has crashed.
+            let unfit = |job: &mut Accepted| job.view.state.is_pending() && job.unfit(now) == told;
+            if told.is_some() && self.job(id).is_some_and(unfit) {
+                self.ends_unfit(id, gone);
             }
         }
     }
@@ -388,6 +384,14 @@ impl Accepted {
     fn has_crashed(&mut self, now: u64) {
         self.has_run(now, "crashed");
         self.view.past.crashes += 1;
+    }
+
+    /// What becomes of it instead of a run, if nobody runs it.
+    fn unfit(&self, now: u64) -> Option<JobState> {
+        let spent = !self.again || self.view.attempts >= self.max_attempts;
+        let crashed = self.view.state == JobState::Running && spent;
+        let over = self.is_over(now).then_some(JobState::Expired);
+        if crashed { Some(JobState::Dead) } else { over }
     }
 
     fn is_over(&self, now: u64) -> bool {

@@ -53,8 +53,8 @@ pub(super) struct Truth {
     asked: u64,
     /// Until when a job is in backoff, and which.
     back: Option<(u64, JobId)>,
-    /// When a settlement may have passed over jobs whose deadline was over.
-    unsure: Option<u64>,
+    /// When a settlement may have ended jobs that must not run, and until when dead ones are kept then.
+    unsure: Option<(u64, u64)>,
     /// In the order of acceptance.
     pub(super) jobs: Vec<Accepted>,
     records: HashMap<Arc<str>, (JobId, String, u64)>,
