@@ -20,6 +20,7 @@ use crate::store::{
     QueueStats, TaskId,
     backend::Node,
     tasks::{EndAs, Graves, Limits, Purge, Push, Turn, Turned},
+    tests::moves::cases,
 };
 
 const WORKERS: usize = 2;
@@ -275,7 +276,7 @@ fn both_stores_answer_alike() {
         1 => Just(Limits { running: 2, ..Limits::default() }),
         1 => Just(Limits { interval_us: 5_000_000, burst: 2, ..Limits::default() }),
     ];
-    let config = Config { source_file: Some(file!()), ..Config::with_cases(96) };
+    let config = Config { source_file: Some(file!()), ..cases(96) };
     let mut runner = TestRunner::new(config);
     let cases = (limits, moves());
     runner

@@ -185,7 +185,9 @@ impl Truth {
                 if let Some(wait) = call.wait {
                     let until = self.after(wait);
                     let told = self.asked;
-                    let known = self.waiting.get(&call.me).filter(|waits| waits.seq == seq);
+                    // Whose place has lapsed stood nowhere meanwhile: who came after it may have been offered.
+                    let stands = |waits: &&Waits| waits.seq == seq && waits.until > self.now;
+                    let known = self.waiting.get(&call.me).filter(stands);
                     let since = known.and_then(|waits| waits.since).or_else(|| {
                         let out = |holder: &Holder| !goes_beside(call.mode, holder.mode);
                         self.live().any(out).then_some(told)
