@@ -23,7 +23,7 @@
 //! - `seal`: deferred requests and their responses are sealed at rest ([`Store::sealed_with`](Store)).
 //! - `tower` (default): [`middleware`].
 //! - `callback`: [`defer::Callbacks`], signed callbacks when deferred requests have ended.
-//! - `test-kit`: [`testing`], for tests of applications; not for what is deployed.
+//! - `test-kit`: `lockgate::testing`, for tests of applications; not for what is deployed.
 
 #![cfg_attr(
     not(feature = "redis"),

@@ -60,6 +60,8 @@ pub(super) fn run(stage: &mut Stage) -> Outcome<Vec<Figure>> {
     Ok(all)
 }
 
+type Value = fn(&Window) -> f64;
+
 fn everybody() -> Vec<Kind> {
     Kind::OURS.into_iter().chain(Kind::PEERS).collect()
 }
@@ -71,8 +73,7 @@ fn figures(
     what: &str,
     lines: [f64; 2],
 ) -> Vec<Figure> {
-    let values: [(&str, fn(&Window) -> f64); 2] =
-        [("p50", |window| window.p50), ("p99", |window| window.p99)];
+    let values: [(&str, Value); 2] = [("p50", |window| window.p50), ("p99", |window| window.p99)];
     let both = ids.into_iter().zip(values).zip(lines);
     let figures = both.map(|((id, (name, value)), line)| Figure {
         id,

@@ -5,7 +5,7 @@
 //! is written, the worker stores the call as a job of its own: with a lock nobody else has, retries with
 //! backoff, a place among the dead letters if all of them fail, from where it can be put back. So it
 //! survives whatever deferred requests survive, and is made at least once. A worker without
-//! [`Callbacks`] leaves it to one that has them.
+//! `Callbacks` leaves it to one that has them.
 //!
 //! Told are `done` and `dead`. Who cancels a request knows it, and an expired one has no run that would tell.
 //!
@@ -32,7 +32,7 @@
 //! The address may come from a client, so it is taken for an attack until it has been looked at: `https`
 //! alone, no user or password, its name resolved once, and each of the addresses it has must be a public
 //! one (neither private nor local nor of any special range, nor an IPv4 address in an IPv6 one's clothes).
-//! The connection goes to exactly those addresses. All of this is a matter of [`Callbacks`].
+//! The connection goes to exactly those addresses. All of this is a matter of `Callbacks`.
 //!
 //! TLS is rustls with ring and the system's roots: ring, because it needs no C toolchain beyond a compiler,
 //! and no provider is installed for the process, so an application may use another one.

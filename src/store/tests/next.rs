@@ -272,7 +272,7 @@ async fn one_that_has_crashed_is_left_to_a_visit(rig: &Rig) {
     rig.start(&key, &failing, &second).await;
     let third = stranger();
     nothing_begins(rig, and_next(settled(&key, &failing, &second, done()), &third)).await;
-    assert_eq!(rig.due(key.shard(), 10).await.names, [key.clone()]);
+    assert_eq!(rig.due(key.shard(), 10).await.names, std::slice::from_ref(&key));
     assert_eq!(rig.claim(visit(&key, &two, &third)).await, Claimed::Dead(two.clone()));
     assert_eq!(rig.state(&two).await, Some(JobState::Dead));
     assert_eq!(rig.due(key.shard(), 10).await.names, []);
