@@ -22,7 +22,7 @@
 //! - `http-replay`: `remote`, deferred requests that run in another process.
 //! - `seal`: deferred requests and their responses are sealed at rest ([`Store::sealed_with`](Store)).
 //! - `tower` (default): [`middleware`].
-//! - `callback`: [`defer::Callbacks`], signed callbacks when deferred requests have ended.
+//! - `callback`: `defer::Callbacks`, signed callbacks when deferred requests have ended.
 //! - `test-kit`: `lockgate::testing`, for tests of applications; not for what is deployed.
 
 #![cfg_attr(

@@ -120,7 +120,9 @@ mod tests {
 
     fn counts(pairs: &[(&str, u64)]) -> Counts {
         let calls = pairs.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
-        Counts { calls, ..Counts::default() }
+        let mut counts = Counts::default();
+        counts.calls = calls;
+        counts
     }
 
     #[test]
