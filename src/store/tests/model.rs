@@ -250,9 +250,14 @@ impl Model {
     pub(super) async fn look(&mut self, rig: &Rig) {
         for lock in self.locks.values_mut() {
             let ids: BTreeSet<JobId> = lock.jobs.iter().map(|job| job.id.clone()).collect();
+            let mut all = Vec::with_capacity(ids.len());
             for id in ids {
                 let told = rig.backend().job(id.clone()).await.unwrap();
                 lock.learns(&id, told.as_ref());
+                all.push((id, told));
+            }
+            // What is learned of one job moves those behind it.
+            for (id, told) in all {
                 assert_eq!(told, lock.view(&id));
             }
         }
