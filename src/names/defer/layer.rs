@@ -254,6 +254,9 @@ macro_rules! __defer_layer_names {
             /// 429, 5xx, a panic, a client that went away) is forgotten, so that a retry runs again. If the
             /// process dies while it runs, a retry is told `running` until `max_hold` and `lease` of its lock
             /// have passed, and runs then.
+            ///
+            /// The body of such a request has been read by its handler alone, so nothing of it is compared: the
+            /// same key with another body is answered with this request, and not with 422.
             #[must_use]
             pub fn remember_direct(self) -> Self {
                 Self { gate: self.gate.remember_direct() }
