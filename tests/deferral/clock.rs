@@ -17,7 +17,10 @@ const MAY: [(&str, &str); 7] = [
     ("defer/judge.rs", "the pause of a job that no route takes, between a second and a minute"),
     ("defer/callback/send.rs", "when a callback was signed, which its receiver may refuse as old"),
     ("remote/replayer.rs", "until when a run that was sent to another process may begin there"),
-    ("remote/verify.rs", "the same, looked at there; whether the run goes on is asked of the store"),
+    (
+        "remote/verify.rs",
+        "the same, looked at there; whether the run goes on is asked of the store",
+    ),
 ];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
