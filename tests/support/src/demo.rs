@@ -50,7 +50,14 @@ impl Demo {
     ///
     /// If its first line is not the address.
     pub async fn start_example(name: &str, store: &str) -> Self {
-        let mut child = Command::new(binary(name))
+        // Not on the runtime: it may take a minute, and connections of the test live there.
+        let built = tokio::task::spawn_blocking({
+            let name = name.to_owned();
+            move || binary(&name)
+        })
+        .await
+        .expect("the demos are built");
+        let mut child = Command::new(built)
             .env("LOCKGATE_STORE", store)
             .env("PORT", "0")
             .stdin(Stdio::null())
