@@ -163,7 +163,8 @@ fn binary(name: &str) -> &'static Path {
 const EXAMPLES: [&str; 4] = ["example-axum", "example-actix-web", "example-hyper", "example-tonic"];
 
 /// `cargo test` does not build the binaries of other packages; it has ended its own build when it
-/// starts a test, so it may be asked. In the same profile and directory as this test.
+/// starts a test, so it may be asked. In the same profile and directory as this test, and together
+/// with this package: with its features, so that what the workspace's tests have built serves again.
 fn build() -> HashMap<String, PathBuf> {
     let here = env::current_exe().expect("a test has a path");
     let profile = here.parent().and_then(Path::parent).expect("it lies in deps");
@@ -172,7 +173,8 @@ fn build() -> HashMap<String, PathBuf> {
     build
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args(["build", "--quiet", "--message-format", "json"])
-        .args(EXAMPLES.iter().flat_map(|name| ["-p", name]))
+        .args(EXAMPLES.iter().flat_map(|name| ["-p", name, "--bin", name]))
+        .args(["-p", env!("CARGO_PKG_NAME")])
         .arg("--target-dir")
         .arg(profile.parent().expect("a profile lies in a target directory"));
     if profile.ends_with("release") {
