@@ -80,6 +80,17 @@ local function uncount(bytes)
   if redis.call('HINCRBY', F, 'bytes', 0 - bytes) < 0 then redis.call('HSET', F, 'bytes', 0) end
 end
 
+-- No jobs are left. Only places are left in l, if anything: it goes with them.
+local function unpark()
+  local left = redis.call('PTTL', Q)
+  if left > 0 then
+    redis.call('HDEL', L, 'park', 'back', 'bytes')
+    redis.call('PEXPIRE', L, left)
+  else
+    redis.call('UNLINK', L)
+  end
+end
+
 -- A job is out of g: what l kept for it goes. Returns who is first now, with its sequence, and the backoff.
 local function left_line(id, bytes)
   local first = redis.call('ZRANGE', G, 0, 0, 'WITHSCORES')
@@ -92,14 +103,7 @@ local function left_line(id, bytes)
     return first
   end
   redis.call('ZREM', DUE, NAME)
-  -- Only places are left in l, if anything: it goes with them.
-  local left = redis.call('PTTL', Q)
-  if left > 0 then
-    redis.call('HDEL', L, 'park', 'back', 'bytes')
-    redis.call('PEXPIRE', L, left)
-  else
-    redis.call('UNLINK', L)
-  end
+  unpark()
   return first
 end
 
