@@ -114,8 +114,7 @@ local function claim(id, me, lease, keep)
   if #first == 0 then
     -- Also where g itself has vanished: what was kept for it must not stay for ever.
     redis.call('ZREM', DUE, NAME)
-    redis.call('HDEL', L, 'park', 'back', 'bytes')
-    redis.call('PEXPIRE', L, 600000)
+    unpark()
     return {'empty'}
   end
   local v = redis.call('HMGET', L, 'park', 'back')

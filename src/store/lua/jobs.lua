@@ -145,6 +145,17 @@ local function call_back(id, call, keep)
   turn_to(SHARD, here)
 end
 
+-- No jobs are left. Only places are left in l, if anything: it goes with them.
+local function unpark()
+  local left = redis.call('PTTL', Q)
+  if left > 0 then
+    redis.call('HDEL', L, 'park', 'back', 'bytes')
+    redis.call('PEXPIRE', L, left)
+  else
+    redis.call('UNLINK', L)
+  end
+end
+
 -- A job is out of g: what l kept for it goes. Returns who is first now, as first_two, with the backoff.
 local function left_line(id, bytes)
   local first = first_two()
@@ -157,14 +168,7 @@ local function left_line(id, bytes)
     return first
   end
   redis.call('ZREM', DUE, NAME)
-  -- Only places are left in l, if anything: it goes with them.
-  local left = redis.call('PTTL', Q)
-  if left > 0 then
-    redis.call('HDEL', L, 'park', 'back', 'bytes')
-    redis.call('PEXPIRE', L, left)
-  else
-    redis.call('UNLINK', L)
-  end
+  unpark()
   return first
 end
 
