@@ -64,9 +64,9 @@ local function stand(id, seq, bytes)
   redis.call('ZADD', G, int(seq), id)
   -- The first of a line, whose l may have an end.
   if redis.call('HINCRBY', L, 'bytes', bytes) == bytes then redis.call('PERSIST', L) end
-  local last = held_until()
+  local last, _, alone = held_until()
   if last then
-    tell_holders(seq)
+    tell_holders(seq, alone)
     if not redis.call('ZSCORE', DUE, NAME) then arm(last) end
   else
     move_on()
@@ -87,7 +87,8 @@ local function first_two()
   return rows
 end
 
--- A job is out of g: what l kept for it goes. Returns who is first now, as first_two, with the backoff.
+-- A job is out of g: what l kept for it goes. Returns who is first now, as first_two, with the backoff; `alone` if
+-- nobody is left, no place either.
 local function left_line(id, bytes)
   local first = first_two()
   if #first > 0 then
@@ -106,6 +107,7 @@ local function left_line(id, bytes)
     redis.call('PEXPIRE', L, left)
   else
     redis.call('UNLINK', L)
+    first.alone = left == -2
   end
   return first
 end
