@@ -14,8 +14,9 @@ use tokio::task::JoinHandle;
 
 #[allow(unused_imports, reason = "the steps come one after the other")]
 pub(crate) use super::deferred::{
-    Beat, Caps, Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobPolicy, JobView, Jobs, Listed,
-    Listing, Merge, NextRun, OnFailure, Past, Run, Settle, SettledRun, Tally, Verdict, Wins,
+    Beat, Call, Caps, Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobPolicy, JobView, Jobs,
+    Listed, Listing, Merge, NextRun, OnFailure, Past, Run, Settle, SettledRun, Tally, Verdict,
+    Wins,
 };
 use super::{
     fsck::{FsckFound, FsckPart},

@@ -27,8 +27,8 @@ mod tests;
 
 #[allow(unused_imports, reason = "the steps come one after the other")]
 pub(crate) use self::backend::{
-    ACCEPT_WINDOW, Acquire, Acquired, Beat, Caps, Claim, Claimed, Direct, Due, Enqueue, Enqueued,
-    GaveBack, JobPolicy, JobView, Listed, Listing, Merge, Mode, NextRun, Node, Past, Run,
+    ACCEPT_WINDOW, Acquire, Acquired, Beat, Call, Caps, Claim, Claimed, Direct, Due, Enqueue,
+    Enqueued, GaveBack, JobPolicy, JobView, Listed, Listing, Merge, Mode, NextRun, Node, Past, Run,
     SPARE_FENCES, Settle, SettledRun, Tally, Token, Verdict, Wins,
 };
 pub use self::fsck::{Finding, FindingKind, Fsck, FsckReport};
