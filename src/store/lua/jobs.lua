@@ -105,17 +105,6 @@ local function uncount(bytes)
   if redis.call('HINCRBY', F, 'bytes', 0 - bytes) < 0 then redis.call('HSET', F, 'bytes', 0) end
 end
 
--- No jobs are left. Only places are left in l, if anything: it goes with them.
-local function unpark()
-  local left = redis.call('PTTL', Q)
-  if left > 0 then
-    redis.call('HDEL', L, 'park', 'back', 'bytes')
-    redis.call('PEXPIRE', L, left)
-  else
-    redis.call('UNLINK', L)
-  end
-end
-
 -- The first job of a line and its sequence; `more` if another one stands behind it.
 local function first_two()
   local rows = redis.call('ZRANGE', G, 0, 1, 'WITHSCORES')
@@ -154,6 +143,17 @@ local function call_back(id, call, keep)
   turn_to(SHARD, lock)
   stand(whose, seq, bytes)
   turn_to(SHARD, here)
+end
+
+-- No jobs are left. Only places are left in l, if anything: it goes with them.
+local function unpark()
+  local left = redis.call('PTTL', Q)
+  if left > 0 then
+    redis.call('HDEL', L, 'park', 'back', 'bytes')
+    redis.call('PEXPIRE', L, left)
+  else
+    redis.call('UNLINK', L)
+  end
 end
 
 -- A job is out of g: what l kept for it goes. Returns who is first now, as first_two, with the backoff.
