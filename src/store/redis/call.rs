@@ -88,7 +88,8 @@ impl Redis {
     ) -> Result<Value, Error> {
         let command = |verb: &str, text: &str| {
             let mut command = redis::cmd(verb);
-            command.arg(text).arg(keys.len()).arg(keys).arg(args);
+            let never = self.keys.never(shard).map(|parts| parts.concat());
+            command.arg(text).arg(keys.len() + never.iter().len()).arg(keys).arg(never).arg(args);
             command
         };
         let by_hash = command("EVALSHA", script.sha());

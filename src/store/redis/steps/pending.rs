@@ -92,14 +92,18 @@ impl Redis {
         let Some(&lane) = shards.first() else {
             return Ok(Vec::new());
         };
+        if self.keys.are_apart() {
+            return self.due_apart(&shards, most).await;
+        }
         let keys: Vec<_> = shards.iter().map(|&shard| self.keys.shard(shard, "due")).collect();
-        let reply = self.script(lane, &script::DUE, &keys, &[number(most as u64)]).await?;
+        let args = [number(most as u64), number(shards.len() as u64)];
+        let reply = self.script(lane, &script::DUE, &keys, &args).await?;
         let mut rows = Row::of("due", reply);
         shards.iter().map(|_| due(rows.row()?)).collect()
     }
 }
 
-fn due(mut row: Row) -> Result<Due, Error> {
+pub(super) fn due(mut row: Row) -> Result<Due, Error> {
     // -1: nothing to come.
     let next = row.text()?.parse().ok().map(Duration::from_millis);
     let mut names = Vec::new();

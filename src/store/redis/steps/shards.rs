@@ -8,6 +8,7 @@ use crate::{
     error::Error,
     store::{
         backend::Node,
+        keys::COMMON,
         redis::{Redis, read::Row, script},
     },
 };
@@ -26,7 +27,7 @@ impl Redis {
     ) -> Result<usize, Error> {
         let lease = if lease.is_zero() { 0 } else { millis(lease) };
         let args = [node.as_str().into(), number(lease), channel.into()];
-        let reply = self.script(0, &script::PRESENT, &[key], &args).await?;
+        let reply = self.script(COMMON, &script::PRESENT, &[key], &args).await?;
         Ok(usize::try_from(Row::of("present", reply).number()?).unwrap_or(usize::MAX))
     }
 
