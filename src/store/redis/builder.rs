@@ -2,12 +2,14 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use redis::{IntoConnectionInfo as _, ProtocolVersion, io::tcp::socket2::TcpKeepalive};
+use redis::{
+    ConnectionAddr, IntoConnectionInfo as _, ProtocolVersion, io::tcp::socket2::TcpKeepalive,
+};
 
 use super::{
-    Breaker, Charges, Combiner, Enqueues, Keys, Lanes, Pushes, Redis, Runs, Wire,
+    Charges, Combiner, Enqueues, Keys, Lanes, Pushes, Redis, Runs, Wire,
     script::{CALLS, CHARGE, ENQUEUE, PUSH_TASKS, RUNS},
-    target::{One, Target},
+    target::{Cluster, Endpoint, Failure, One, Target},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -104,7 +106,17 @@ impl StoreBuilder {
         // Never the URL itself in a message: it may hold a password.
         let unreadable =
             || Error::config("the store's URL can't be read; expected redis://host:port/db");
-        let mut url = url::Url::parse(&self.url).map_err(|_| unreadable())?;
+        // The first of several is parsed, the others are its like.
+        let (cluster, text, others) = match self.url.strip_prefix("redis+cluster://") {
+            Some(rest) => {
+                let (authority, rest) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+                let mut nodes = authority.split(',');
+                let first = format!("redis://{}{rest}", nodes.next().unwrap_or_default());
+                (true, first, nodes.map(str::to_owned).collect())
+            }
+            None => (false, self.url.clone(), Vec::<String>::new()),
+        };
+        let mut url = url::Url::parse(&text).map_err(|_| unreadable())?;
         if url.scheme() == "rediss" || url.scheme() == "valkeys" {
             return Err(Error::config("TLS (rediss://) is not supported by this version"));
         }
@@ -127,9 +139,30 @@ impl StoreBuilder {
         // RESP3, for the push that tells of a disconnect.
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let info = info.set_tcp_settings(tcp).set_redis_settings(settings);
-        let client = redis::Client::open(info).map_err(|_| unreadable())?;
-        let target = Target::One(One { client });
-        let keys = Keys::new(&namespace);
+        let mut keys = Keys::new(&namespace);
+        let target = if cluster {
+            if info.redis_settings().db() != 0 {
+                return Err(Error::config("a cluster has no database but 0"));
+            }
+            keys = keys.apart();
+            let endpoint = |node: &str| {
+                let (host, port) = node.rsplit_once(':').unwrap_or((node, "6379"));
+                port.parse().map(|port| (host.to_owned(), port)).map_err(|_| unreadable())
+            };
+            let mut seeds = vec![endpoint(&info.addr().to_string())?];
+            for other in &others {
+                seeds.push(endpoint(other)?);
+            }
+            let make = move |node: &Endpoint| {
+                let info = info.clone().set_addr(ConnectionAddr::Tcp(node.0.clone(), node.1));
+                let client = redis::Client::open(info);
+                client.map(|client| One { client }).map_err(|error| Failure::of(&error))
+            };
+            Target::Cluster(Cluster::new(seeds, Box::new(make), self.deadline))
+        } else {
+            let client = redis::Client::open(info).map_err(|_| unreadable())?;
+            Target::One(One { client })
+        };
         let lanes = Arc::new(Lanes::new(&target, &keys, self.connections, self.deadline));
         let combiner = |lane| {
             let wire = Wire { lanes: Arc::clone(&lanes), lane, keys: keys.clone() };
@@ -154,15 +187,15 @@ impl StoreBuilder {
             Combiner::new(pushes, PUSH_TASKS.name, self.deadline)
         };
         Ok(Redis {
-            enqueues: (0..self.connections).map(enqueues).collect(),
-            runs: (0..self.connections).map(runs).collect(),
-            pushes: (0..self.connections).map(pushes).collect(),
+            enqueues: (0..lanes.number()).map(enqueues).collect(),
+            runs: (0..lanes.number()).map(runs).collect(),
+            pushes: (0..lanes.number()).map(pushes).collect(),
             // A slot that holds nothing holds 0.
             pushed: 1.into(),
-            charges: (0..self.connections).map(charges).collect(),
-            combiners: (0..self.connections).map(combiner).collect(),
+            charges: (0..lanes.number()).map(charges).collect(),
+            combiners: (0..lanes.number()).map(combiner).collect(),
+            health: super::Health::all(&lanes, &keys),
             lanes,
-            breaker: Arc::new(Breaker::default()),
             replicas: super::Replicas::default(),
             target,
             keys,

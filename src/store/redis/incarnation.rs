@@ -1,6 +1,6 @@
 //! Which server it is: after a restart or a failover, what was held may be gone.
 
-use std::sync::Weak;
+use std::{collections::HashMap, sync::Weak};
 
 use parking_lot::Mutex;
 
@@ -11,7 +11,8 @@ type Tell = Weak<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
 pub(super) struct Incarnation {
-    seen: Mutex<Seen>,
+    /// By address, if there are several.
+    seen: Mutex<HashMap<String, Seen>>,
     tell: Mutex<Vec<Tell>>,
 }
 
@@ -28,20 +29,21 @@ impl Incarnation {
     }
 
     /// A lane has a new connection: to the server of this id, if it tells, and without our data, if `blank`.
-    pub(super) fn met(&self, id: Option<String>, blank: bool) {
-        let mut seen = self.seen.lock();
+    pub(super) fn met(&self, place: &str, id: Option<String>, blank: bool) {
+        let mut places = self.seen.lock();
+        let seen = places.entry(place.to_owned()).or_default();
         let differs = id.is_some() && seen.id.is_some() && id != seen.id;
         let changed = seen.any && (differs || blank);
         seen.any = true;
         seen.id = id.or(seen.id.take());
-        drop(seen);
+        drop(places);
         if changed {
             tracing::warn!("the store is another server than before, or has lost its data");
             self.tell();
         }
     }
 
-    fn tell(&self) {
+    pub(super) fn tell(&self) {
         let mut living = Vec::new();
         self.tell.lock().retain(|tell| {
             living.extend(tell.upgrade());
@@ -88,20 +90,25 @@ mod tests {
         let told = || times.load(Ordering::SeqCst);
         let id = |id: &str| Some(id.to_owned());
         // The first of all, blank as it is, and another lane.
-        incarnation.met(id("a"), true);
-        incarnation.met(id("a"), false);
+        incarnation.met("", id("a"), true);
+        incarnation.met("", id("a"), false);
         assert_eq!(told(), 0);
-        incarnation.met(id("b"), false);
+        incarnation.met("", id("b"), false);
         assert_eq!(told(), 1);
-        incarnation.met(id("b"), false);
+        incarnation.met("", id("b"), false);
         assert_eq!(told(), 1);
         // A server that does not tell its id: only that it is empty.
-        incarnation.met(None, false);
+        incarnation.met("", None, false);
         assert_eq!(told(), 1);
-        incarnation.met(None, true);
+        incarnation.met("", None, true);
         assert_eq!(told(), 2);
-        incarnation.met(id("b"), false);
+        incarnation.met("", id("b"), false);
         assert_eq!(told(), 2);
         assert_eq!(never.load(Ordering::SeqCst), 0);
+        // Another node of a cluster is no change.
+        incarnation.met("b:1", id("c"), false);
+        assert_eq!(told(), 2);
+        incarnation.met("b:1", id("d"), false);
+        assert_eq!(told(), 3);
     }
 }

@@ -16,8 +16,10 @@ mod connect;
 mod counted;
 mod enqueues;
 mod fault;
+mod health;
 mod incarnation;
 mod listen;
+mod nodes;
 mod read;
 mod replicas;
 mod runs;
@@ -39,11 +41,11 @@ use tokio::time::Instant;
 
 use self::{
     ask::Ask,
-    breaker::Breaker,
     charges::Charges,
     combine::Combiner,
     connect::Lanes,
     enqueues::Enqueues,
+    health::Health,
     replicas::Replicas,
     runs::{RunAsk, Runs},
     target::Target,
@@ -68,7 +70,7 @@ pub(super) struct Redis {
     pushes: Vec<Combiner<Pushes>>,
     /// Number of the next push.
     pushed: AtomicU64,
-    breaker: Arc<Breaker>,
+    health: Vec<Arc<Health>>,
     replicas: Replicas,
     keys: Keys,
     deadline: Duration,
@@ -83,10 +85,11 @@ impl Redis {
 
     /// Sends a claim or a settlement, with others that go the same way.
     async fn ask_run(&self, ask: RunAsk) -> Result<redis::Value, Error> {
-        self.pass(script::RUNS.name)?;
+        let shard = ask.key().shard();
+        self.pass(shard, script::RUNS.name)?;
         let until = Instant::now() + self.deadline;
-        let outcome = self.runs[self.lanes.of(ask.key().shard())].call(ask, until).await;
-        self.note(&outcome);
+        let outcome = self.runs[self.lanes.of(shard)].call(ask, until).await;
+        self.note(shard, &outcome);
         outcome.map(|answer| answer.first)
     }
 }

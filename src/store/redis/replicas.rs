@@ -34,7 +34,7 @@ impl Redis {
         let mut connection = match kept.take() {
             Some(connection) => connection,
             // The deadline is ours, around all of it.
-            None => self.target.open(&Settings::default()).await.map_err(Failure::error)?,
+            None => self.target.open(shard, &Settings::default()).await.map_err(Failure::error)?,
         };
         let mark = self.keys.shard(shard, "replicas");
         let patience = millis(self.deadline.saturating_sub(self.deadline / 5)).max(1);

@@ -20,12 +20,12 @@ use crate::{
 impl Redis {
     pub(super) async fn do_enqueue(&self, call: Enqueue) -> Result<Enqueued, Error> {
         let name = script::ENQUEUE.name;
-        self.pass(name)?;
+        let shard = call.key.shard();
+        self.pass(shard, name)?;
         let until = Instant::now() + self.deadline;
         // Lanes and combiners are as many.
-        let combiner = &self.enqueues[self.lanes.of(call.key.shard())];
-        let outcome = combiner.call(call, until).await;
-        self.note(&outcome);
+        let outcome = self.enqueues[self.lanes.of(shard)].call(call, until).await;
+        self.note(shard, &outcome);
         let mut row = Row::of(name, outcome?.first);
         if let Some(error) = row.refusal() {
             return Err(error);

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use super::number;
 use crate::{
     clock::millis,
@@ -32,8 +34,19 @@ impl Redis {
     }
 
     pub(super) async fn do_ping(&self) -> Result<(), Error> {
+        self.ping_one(COMMON).await?;
+        if self.keys.are_apart() {
+            // Each node: one that refuses the password must be known before it is needed.
+            let nodes = self.lanes.representatives();
+            let answers = join_all(nodes.into_iter().map(|shard| self.ping_one(shard))).await;
+            answers.into_iter().collect::<Result<(), _>>()?;
+        }
+        Ok(())
+    }
+
+    async fn ping_one(&self, shard: u16) -> Result<(), Error> {
         let mut pipe = redis::pipe();
         pipe.cmd("PING");
-        self.read(0, "ping", &pipe).await.map(drop)
+        self.read(shard, "ping", &pipe).await.map(drop)
     }
 }

@@ -4,6 +4,7 @@
 //! it, [`Target::subscribe`] one stream of messages. Everybody else sees connections alone, so what a
 //! topology asks for stays here.
 
+mod cluster;
 mod connection;
 mod failure;
 mod one;
@@ -19,22 +20,33 @@ use std::{
 use futures_util::stream::BoxStream;
 use redis::{AsyncConnectionConfig, Msg, PushInfo, PushKind, aio::SendError};
 
-pub(super) use self::{connection::Connection, failure::Failure, one::One};
+pub(super) use self::{
+    cluster::{Cluster, Endpoint},
+    connection::Connection,
+    failure::Failure,
+    one::One,
+};
 
 /// What the application has configured.
 #[derive(Clone)]
 pub(super) enum Target {
     One(One),
+    Cluster(Cluster),
 }
 
 /// Messages of the channels that were asked for, until the connection breaks.
 pub(super) type Messages = BoxStream<'static, Msg>;
 
 impl Target {
-    /// A connection of its own. Whoever calls puts a time limit around it.
-    pub(super) async fn open(&self, settings: &Settings) -> Result<Connection, Failure> {
+    /// A connection of its own, to where this shard is. Whoever calls puts a time limit around it.
+    pub(super) async fn open(
+        &self,
+        shard: u16,
+        settings: &Settings,
+    ) -> Result<Connection, Failure> {
         match self {
             Self::One(one) => one.open(settings).await,
+            Self::Cluster(cluster) => cluster.open(shard, settings).await,
         }
     }
 
@@ -43,6 +55,7 @@ impl Target {
     pub(super) async fn subscribe(&self, channels: &[&str]) -> Result<Messages, Failure> {
         match self {
             Self::One(one) => one.subscribe(channels).await,
+            Self::Cluster(cluster) => cluster.subscribe(channels).await,
         }
     }
 }
