@@ -77,10 +77,6 @@ impl Cluster {
         Store::builder(&self.url(namespace))
     }
 
-    pub(crate) fn port(&self, at: usize) -> u16 {
-        self.nodes[at].port
-    }
-
     /// As ask, for those who want no answer.
     pub(crate) async fn command(&self, at: usize, words: &[&str]) {
         let _: Value = self.ask(at, words).await;
@@ -101,7 +97,7 @@ impl Cluster {
         client.get_multiplexed_async_connection_with_config(&patient).await.ok()
     }
 
-    /// SIGKILL, SIGSTOP, SIGCONT.
+    /// SIGKILL, SIGSTOP.
     pub(crate) async fn signal(&self, at: usize, name: &str) {
         let info: String = self.ask(at, &["INFO", "server"]).await;
         let pid = info.lines().find_map(|line| line.strip_prefix("process_id:")).expect("its id");
@@ -109,31 +105,67 @@ impl Cluster {
         assert!(done.expect("kill is there").success());
     }
 
-    /// Which node has the slot of a key, as the first one that can be asked sees it.
+    /// The slot of a shard.
+    pub(crate) async fn slot(&self, shard: u16) -> u16 {
+        self.ask(0, &["CLUSTER", "KEYSLOT", &format!("{{{shard}}}")]).await
+    }
+
+    /// Which node has a slot, by its own word.
     pub(crate) async fn owner(&self, slot: u16) -> usize {
-        let view: Vec<(u16, u16, (String, u16, String))> = {
-            let rows: Vec<Vec<Value>> = self.ask(0, &["CLUSTER", "SLOTS"]).await;
-            let row = |row: Vec<Value>| {
-                let mut row = row.into_iter();
-                let mut next = || row.next().expect("first, last, master");
-                let number = |value| redis::from_redis_value(value).expect("a number");
-                let (first, last): (u16, u16) = (number(next()), number(next()));
-                let Value::Array(master) = next() else { panic!("a node") };
-                let mut master = master.into_iter();
-                let mut next = || master.next().expect("host, port, id");
-                let text = |value| redis::from_redis_value(value).expect("a text");
-                let host: String = text(next());
-                (
-                    first,
-                    last,
-                    (host, redis::from_redis_value(next()).expect("a port"), text(next())),
-                )
+        for at in 0..self.nodes.len() {
+            let nodes: String = self.ask(at, &["CLUSTER", "NODES"]).await;
+            let own = nodes.lines().find(|line| line.contains("myself")).expect("itself");
+            let has = |range: &str| {
+                let (first, last) = range.split_once('-').unwrap_or((range, range));
+                let [first, last] = [first, last].map(|n| n.parse::<u16>().unwrap_or(u16::MAX));
+                (first..=last).contains(&slot)
             };
-            rows.into_iter().map(row).collect()
-        };
-        let has = view.iter().find(|(first, last, _)| (*first..=*last).contains(&slot));
-        let port = has.expect("all slots are covered").2.1;
-        self.nodes.iter().position(|node| node.port == port).expect("one of ours")
+            if own.contains("master") && own.split(' ').skip(8).any(has) {
+                return at;
+            }
+        }
+        panic!("nobody has slot {slot}")
+    }
+
+    /// A slot is on its way from now on.
+    pub(crate) async fn begin_move(&self, slot: u16, from: usize, to: usize) {
+        let [giver, taker]: [String; 2] = [self.id(from).await, self.id(to).await];
+        let slot = slot.to_string();
+        self.command(to, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &giver]).await;
+        self.command(from, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &taker]).await;
+    }
+
+    /// Its keys go, some at a time, and then it has arrived.
+    pub(crate) async fn end_move(&self, slot: u16, from: usize, to: usize) {
+        let (taker, slot) = (self.id(to).await, slot.to_string());
+        let port = self.nodes[to].port.to_string();
+        loop {
+            let keys: Vec<String> = self.ask(from, &["CLUSTER", "GETKEYSINSLOT", &slot, "5"]).await;
+            if keys.is_empty() {
+                break;
+            }
+            let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+            words.extend(keys.iter().map(String::as_str));
+            self.command(from, &words).await;
+        }
+        let others = (0..self.nodes.len()).filter(|at| *at != from && *at != to);
+        for at in [to, from].into_iter().chain(others) {
+            self.command(at, &["CLUSTER", "SETSLOT", &slot, "NODE", &taker]).await;
+        }
+    }
+
+    async fn id(&self, at: usize) -> String {
+        self.ask(at, &["CLUSTER", "MYID"]).await
+    }
+
+    /// Keys of a namespace on all nodes, but for those that stay by design.
+    pub(crate) async fn left(&self, namespace: &str) -> Vec<String> {
+        let mut left = Vec::new();
+        for at in 0..self.nodes.len() {
+            let keys: Vec<String> = self.ask(at, &["KEYS", &format!("lg:1:{namespace}:*")]).await;
+            left.extend(keys.into_iter().filter(|k| !k.ends_with(":meta") && !k.ends_with("}:f")));
+        }
+        left
     }
 
     async fn answers(&self, at: usize) {

@@ -156,6 +156,11 @@ impl Rig {
         self.embedded().stored()
     }
 
+    /// Whether the shards are on several nodes.
+    pub(super) fn is_apart(&self) -> bool {
+        self.backend().is_apart()
+    }
+
     /// Whether listening begins with a Resync.
     pub(super) fn resyncs(&self) -> bool {
         !matches!(self.time, Time::Manual(_))
