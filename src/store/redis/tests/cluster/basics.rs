@@ -61,7 +61,7 @@ async fn what_is_wrong_with_a_clusters_url_is_told_at_the_start() {
     let database = url.replace("/?", "/1?");
     let kind = async |url: &str| Store::connect(url).await.expect_err("it is wrong").kind();
     assert_eq!(kind(&database).await, ErrorKind::Config);
-    let password = url.replace("://", "://:secret@");
+    let password = url.replace("://", "://nobody:secret@");
     assert_eq!(kind(&password).await, ErrorKind::Config);
     let alone = super::super::server::Server::start().await;
     let alone = alone.url().replace("redis:", "redis+cluster:");
