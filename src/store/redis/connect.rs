@@ -16,12 +16,13 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::{
     Keys,
-    incarnation::{Incarnation, run_id},
+    incarnation::{Incarnation, Met},
     nodes::{Nodes, Place},
+    server::Facts,
     target::{Connection, Failure, Settings, Target},
 };
 use crate::{
@@ -109,7 +110,7 @@ impl Lanes {
     pub(super) fn new(target: &Target, keys: &Keys, number: usize, deadline: Duration) -> Self {
         let incarnation = match target {
             Target::Cluster(cluster) => Arc::clone(cluster.incarnation()),
-            Target::One(_) => Arc::default(),
+            Target::One(_) | Target::Sentinel(_) => Arc::default(),
         };
         let probe = Manager {
             target: target.clone(),
@@ -131,13 +132,20 @@ impl Lanes {
                 };
                 Ways::Nodes(Nodes::new(cluster.clone(), number, deadline, Box::new(lane)))
             }
-            Target::One(_) => Ways::One((0..number).map(|_| Lane::new(manager())).collect()),
+            Target::One(_) | Target::Sentinel(_) => {
+                Ways::One((0..number).map(|_| Lane::new(manager())).collect())
+            }
         };
         Self { ways, incarnation, probe }
     }
 
     pub(super) fn on_new_server(&self, tell: Weak<dyn Fn() + Send + Sync>) {
         self.incarnation.on_change(tell);
+    }
+
+    /// Tells of each server after the first.
+    pub(super) fn servers(&self) -> watch::Receiver<u64> {
+        self.incarnation.changes()
     }
 
     /// Whether calls of this lane would be answered. It tells nobody of a new server: calls are still refused.
@@ -262,10 +270,15 @@ impl Manager {
     async fn open(&self) -> Result<Socket, Failure> {
         let settings = Settings { within: Some(self.deadline), ..Settings::default() };
         let mut connection = self.target.open(COMMON, &settings).await?;
+        let facts = Facts::ask(&mut connection).await;
+        facts.check(self.place.is_some())?;
         let blank = self.check_layout(&mut connection).await?;
         if let Some(incarnation) = &self.incarnation {
-            let name = self.place.as_ref().map(|place| place.name()).unwrap_or_default();
-            incarnation.met(&name, run_id(&mut connection).await, blank);
+            let dead = Arc::downgrade(&settings.gone);
+            let place = self.place.as_ref().map(|place| place.name()).unwrap_or_default();
+            if incarnation.met(&place, facts.id.clone(), blank, dead) != Met::Known {
+                facts.warn(&mut connection).await;
+            }
         }
         let place = self.place.clone();
         Ok(Socket { connection, place, dead: settings.gone, timeouts: Arc::default() })

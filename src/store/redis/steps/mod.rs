@@ -103,6 +103,7 @@ impl Backend for Redis {
             wake: self.keys.wake(&node),
             events: self.keys.events(),
             connect_within: self.deadline * 4,
+            servers: self.lanes.servers(),
         };
         Some(listen::spawn(listener, hints))
     }

@@ -8,6 +8,9 @@ mod cluster;
 mod connection;
 mod failure;
 mod one;
+mod sentinel;
+mod tls;
+mod url;
 
 use std::{
     sync::{
@@ -18,19 +21,23 @@ use std::{
 };
 
 use futures_util::stream::BoxStream;
-use redis::{AsyncConnectionConfig, Msg, PushInfo, PushKind, aio::SendError};
+use redis::{AsyncConnectionConfig, ConnectionAddr, Msg, PushInfo, PushKind, aio::SendError};
 
 pub(super) use self::{
     cluster::{Cluster, Endpoint},
     connection::Connection,
     failure::Failure,
-    one::One,
+    tls::Trust,
+    url::{Address, Login, Nodes, SENTINEL},
 };
+use self::{one::One, sentinel::Sentinels, url::Node};
+use crate::error::Error;
 
 /// What the application has configured.
 #[derive(Clone)]
 pub(super) enum Target {
     One(One),
+    Sentinel(Sentinels),
     Cluster(Cluster),
 }
 
@@ -38,6 +45,40 @@ pub(super) enum Target {
 pub(super) type Messages = BoxStream<'static, Msg>;
 
 impl Target {
+    /// Asks nobody yet.
+    pub(super) fn new(address: &Address, trust: &Trust, within: Duration) -> Result<Self, Error> {
+        trust.check(address.tls)?;
+        let target = match address.nodes.clone() {
+            Nodes::One(node) => {
+                One::new(tls::address(&node, address.tls), address, trust).map(Self::One)
+            }
+            Nodes::Socket(path) => {
+                One::new(ConnectionAddr::Unix(path), address, trust).map(Self::One)
+            }
+            Nodes::Sentinels { nodes, master } => {
+                Sentinels::new(nodes, master, address, trust).map(Self::Sentinel)
+            }
+            Nodes::Cluster(_) if address.database.is_some_and(|number| number > 0) => {
+                Err(Failure::Config("a cluster has no database but 0".to_owned()))
+            }
+            Nodes::Cluster(nodes) => {
+                let (address, trust) = (address.clone(), trust.clone());
+                let seeds = nodes.into_iter().map(|Node { host, port }| (host, port)).collect();
+                let make = move |(host, port): &Endpoint| {
+                    let node = Node { host: host.clone(), port: *port };
+                    One::new(tls::address(&node, address.tls), &address, &trust)
+                };
+                Ok(Self::Cluster(Cluster::new(seeds, Box::new(make), within)))
+            }
+        };
+        target.map_err(Failure::error)
+    }
+
+    /// Whether different shards may be on different servers.
+    pub(super) fn is_apart(&self) -> bool {
+        matches!(self, Self::Cluster(_))
+    }
+
     /// A connection of its own, to where this shard is. Whoever calls puts a time limit around it.
     pub(super) async fn open(
         &self,
@@ -46,6 +87,7 @@ impl Target {
     ) -> Result<Connection, Failure> {
         match self {
             Self::One(one) => one.open(settings).await,
+            Self::Sentinel(sentinels) => sentinels.open(settings).await,
             Self::Cluster(cluster) => cluster.open(shard, settings).await,
         }
     }
@@ -55,6 +97,7 @@ impl Target {
     pub(super) async fn subscribe(&self, channels: &[&str]) -> Result<Messages, Failure> {
         match self {
             Self::One(one) => one.subscribe(channels).await,
+            Self::Sentinel(sentinels) => sentinels.subscribe(channels).await,
             Self::Cluster(cluster) => cluster.subscribe(channels).await,
         }
     }

@@ -82,7 +82,7 @@ impl Cluster {
                 }
                 // A configuration that is wrong is wrong everywhere.
                 Err(other) if matches!(failure, None | Some(Failure::Away)) => {
-                    failure = Some(other)
+                    failure = Some(other);
                 }
                 Err(_) => {}
             }

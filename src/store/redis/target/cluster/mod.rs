@@ -33,19 +33,18 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{FutureExt as _, StreamExt as _};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use self::{look::Looking, slots::slot};
 use super::{Connection, Failure, Messages, One, Settings};
-use crate::{key::SHARDS, store::redis::incarnation::Incarnation};
+use crate::{
+    key::SHARDS,
+    store::{keys::COMMON, redis::incarnation::Incarnation},
+};
 
 /// Host and port.
 pub(in super::super) type Endpoint = (String, u16);
-
-/// How long changes of the map are waited for that come together.
-const SETTLE: Duration = Duration::from_millis(50);
 
 /// How a node is reached.
 pub(in super::super) type MakeNode = Box<dyn Fn(&Endpoint) -> Result<One, Failure> + Send + Sync>;
@@ -62,7 +61,6 @@ struct Shared {
     map: Mutex<Map>,
     /// Another one after each change.
     version: AtomicU64,
-    changed: watch::Sender<u64>,
     looking: Mutex<Looking>,
     /// Rings when somebody has looked.
     looked: watch::Sender<u64>,
@@ -90,7 +88,6 @@ impl Cluster {
             slots: (0..SHARDS).map(|shard| slot(shard.to_string().as_bytes())).collect(),
             map: Mutex::new(map),
             version: AtomicU64::new(0),
-            changed: watch::Sender::new(0),
             looking: Mutex::default(),
             looked: watch::Sender::new(0),
             within,
@@ -176,23 +173,15 @@ impl Cluster {
         opened.inspect_err(|_| _ = self.look_again())
     }
 
-    /// Hears the channels on any node, since all of them pass messages on; until the map changes. A node that
-    /// has left the cluster would pass on nothing.
+    /// Hears the channels on any node that has shards, since all of them pass messages on. (Whoever listens asks again
+    /// when the map has changed: a node that has left the cluster would pass on nothing.)
     pub(in super::super) async fn subscribe(&self, channels: &[&str]) -> Result<Messages, Failure> {
-        let mut changed = self.0.changed.subscribe();
-        self.owner(0).await?;
+        self.owner(COMMON).await?;
         let owners = self.owners();
         let random = uuid::Uuid::new_v4().as_u64_pair().1 % owners.len().max(1) as u64;
         let chosen = usize::try_from(random).ok().and_then(|at| owners.get(at));
         let node = self.node(chosen.ok_or(Failure::Away)?)?;
-        let messages = node.subscribe(channels).await.inspect_err(|_| _ = self.look_again())?;
-        let until = async move {
-            if changed.changed().await.is_err() {
-                return std::future::pending().await;
-            }
-            tokio::time::sleep(SETTLE).await;
-        };
-        Ok(messages.take_until(until.boxed()).boxed())
+        node.subscribe(channels).await.inspect_err(|_| _ = self.look_again())
     }
 }
 
@@ -210,8 +199,7 @@ impl Shared {
 
     /// Some shards are elsewhere. If a replica has taken over, what was held may be gone.
     fn has_changed(&self) {
-        self.changed.send_modify(|times| *times += 1);
-        self.incarnation.tell();
+        self.incarnation.changed();
     }
 }
 

@@ -35,7 +35,7 @@ impl View {
         for row in rows {
             let Value::Array(row) = row else { return None };
             let mut row = row.into_iter();
-            let (first, last) = (number(row.next()?)?, number(row.next()?)?);
+            let (first, last) = (number(&row.next()?)?, number(&row.next()?)?);
             let mut nodes = row.filter_map(|node| address(node, from));
             let Some(master) = nodes.next() else { continue };
             replicas.extend(nodes);
@@ -54,9 +54,9 @@ impl View {
     }
 }
 
-fn number(value: Value) -> Option<u16> {
+fn number(value: &Value) -> Option<u16> {
     match value {
-        Value::Int(n) => u16::try_from(n).ok(),
+        Value::Int(n) => u16::try_from(*n).ok(),
         _ => None,
     }
 }
@@ -70,7 +70,7 @@ fn address(node: Value, from: &Endpoint) -> Option<Endpoint> {
         _ => from.0.clone(),
     };
     // A node whose name nobody knows yet.
-    Some((host, number(node.next()?)?)).filter(|(host, _)| host != "?")
+    Some((host, number(&node.next()?)?)).filter(|(host, _)| host != "?")
 }
 
 #[cfg(test)]

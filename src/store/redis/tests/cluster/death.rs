@@ -48,7 +48,7 @@ impl Seen {
 async fn a_master_goes(signal: &str) {
     let cluster = Cluster::start(3, true, TIMEOUT).await;
     let store = cluster.builder("death").connect().await.unwrap();
-    let mut of = vec![Vec::new(), Vec::new(), Vec::new()];
+    let mut of = [Vec::new(), Vec::new(), Vec::new()];
     for key in keys(64) {
         let owner = cluster.owner(cluster.slot(key.shard()).await).await;
         of[owner].push(key);
