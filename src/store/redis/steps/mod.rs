@@ -2,6 +2,7 @@
 
 mod apart;
 mod deferred;
+mod fsck;
 mod jobs;
 mod line;
 mod listed;
@@ -30,6 +31,7 @@ use crate::{
             Acquire, Acquired, Backend, Charge, Charged, Counter, GaveBack, Mode, Node, Renewal,
             SettleCharge, State, Step, Token,
         },
+        fsck::{FsckFound, FsckPart},
         hints::Hints,
     },
 };
@@ -87,6 +89,10 @@ impl Backend for Redis {
 
     fn replicated(&self, shard: u16, wanted: u32) -> Step<'_, u32> {
         Box::pin(self.do_replicated(shard, wanted))
+    }
+
+    fn fsck(&self, part: FsckPart, mend: bool) -> Step<'_, FsckFound> {
+        Box::pin(self.do_fsck(part, mend))
     }
 
     fn ping(&self) -> Step<'_, ()> {

@@ -57,6 +57,13 @@ impl Redis {
         if paused && self.keys.are_apart() { self.unwatch_apart().await } else { Ok(()) }
     }
 
+    pub(super) async fn do_is_paused(&self) -> Result<bool, Error> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("EXISTS").arg(self.keys.paused());
+        let answer = self.read(0, "is_paused", &pipe).await?;
+        Ok(Row::of("is_paused", redis::Value::Array(answer)).number()? == 1)
+    }
+
     fn watches(&self) -> impl Iterator<Item = String> {
         (0..SHARDS).map(|shard| self.keys.shard(shard, "watch"))
     }
