@@ -220,7 +220,7 @@ impl StoreBuilder {
         self
     }
 
-    /// Number of sockets, 1 to 8. Default 2: requests pipeline, so few sockets carry many requests.
+    /// Number of sockets, 1 to 8; in a cluster, to each node. Default 2: requests pipeline, so few sockets carry many requests.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections;
         self

@@ -4,7 +4,8 @@
 //! breaker, again where that is safe. Steps about one lock ([`ask`]) go together with others that wait
 //! ([`combine`]) over a lane's [`wire`], and so do those of quotas ([`charges`]), of requests that are
 //! deferred ([`enqueues`]) and of their runs ([`runs`]). [`target`] knows where the servers are, [`connect`] keeps the
-//! connections; [`listen`] has a connection of its own for messages.
+//! connections; [`listen`] has a connection of its own for messages. In a cluster every shard has a lane, to
+//! whichever of the [`nodes`] has it, and steps about several shards are several calls (`steps::apart`).
 
 mod ask;
 mod breaker;

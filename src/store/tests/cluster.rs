@@ -210,6 +210,8 @@ impl Node {
         keeper.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
         keeper.args(["--save", "", "--appendonly", "no", "--cluster-enabled", "yes"]);
         keeper.args(["--cluster-node-timeout", &timeout.as_millis().to_string()]);
+        // While one node is away, the others go on.
+        keeper.args(["--cluster-require-full-coverage", "no"]);
         keeper.args(["--repl-diskless-sync-delay", "0"]);
         keeper.arg("--dir").arg(&directory);
         keeper.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());

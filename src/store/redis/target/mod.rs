@@ -79,6 +79,21 @@ impl Target {
         matches!(self, Self::Cluster(_))
     }
 
+    /// Where this shard is, if there is more than one place.
+    pub(super) async fn place(&self, shard: u16) -> Result<Option<Endpoint>, Failure> {
+        match self {
+            Self::Cluster(cluster) => cluster.owner(shard).await.map(Some),
+            Self::One(_) | Self::Sentinel(_) => Ok(None),
+        }
+    }
+
+    /// Something was not where it should be.
+    pub(super) fn look_again(&self) {
+        if let Self::Cluster(cluster) = self {
+            cluster.look_again();
+        }
+    }
+
     /// A connection of its own, to where this shard is. Whoever calls puts a time limit around it.
     pub(super) async fn open(
         &self,

@@ -67,8 +67,15 @@ fn deferred(key: &Key) -> Enqueue {
         policy: JobPolicy { again: true, max_attempts: 9, ..JobPolicy::default() },
         merge: None,
         record: None,
-        caps: Caps { resource_jobs: 999, resource_bytes: 9999, shard_jobs: 999, shard_bytes: 9999 },
+        caps: Caps {
+            resource_jobs: 999,
+            resource_bytes: 9999,
+            shard_jobs: 999,
+            shard_bytes: 9999,
+            ..Caps::NONE
+        },
         owner: String::new(),
+        call: None,
     }
 }
 
