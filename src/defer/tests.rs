@@ -4,6 +4,7 @@ mod alone;
 mod callbacks;
 mod jobs;
 mod limits;
+mod many;
 mod others;
 mod outcomes;
 mod rows;
@@ -158,11 +159,12 @@ async fn put_off_with(
 
 /// A job of these bytes.
 fn stored_as(key: Key, id: JobId, max_attempts: u32, envelope: Bytes) -> Enqueue {
+    let policy = JobPolicy { again: max_attempts > 1, max_attempts, ..JobPolicy::default() };
     Enqueue {
         envelope,
         id,
         key,
-        policy: JobPolicy { again: max_attempts > 1, max_attempts, ..JobPolicy::default() },
+        policy,
         record: None,
         merge: None,
         caps: Caps {
@@ -175,6 +177,12 @@ fn stored_as(key: Key, id: JobId, max_attempts: u32, envelope: Bytes) -> Enqueue
         owner: String::new(),
         call: None,
     }
+}
+
+/// A job that runs once, not before this time.
+async fn put_late(store: &Store, target: &str, delay: Duration) -> JobId {
+    let job = request(store, Head::new("POST", target, Vec::new(), None), b"body");
+    put_in(store, Enqueue { policy: JobPolicy { delay, ..job.policy }, ..job }).await
 }
 
 async fn put_in(store: &Store, call: Enqueue) -> JobId {

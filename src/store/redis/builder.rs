@@ -7,6 +7,7 @@ use redis::{IntoConnectionInfo as _, ProtocolVersion, io::tcp::socket2::TcpKeepa
 use super::{
     Breaker, Charges, Combiner, Enqueues, Keys, Lanes, Pushes, Redis, Runs, Wire,
     script::{CALLS, CHARGE, ENQUEUE, PUSH_TASKS, RUNS},
+    target::{One, Target},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -127,8 +128,9 @@ impl StoreBuilder {
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let info = info.set_tcp_settings(tcp).set_redis_settings(settings);
         let client = redis::Client::open(info).map_err(|_| unreadable())?;
+        let target = Target::One(One { client });
         let keys = Keys::new(&namespace);
-        let lanes = Arc::new(Lanes::new(&client, &keys, self.connections, self.deadline));
+        let lanes = Arc::new(Lanes::new(&target, &keys, self.connections, self.deadline));
         let combiner = |lane| {
             let wire = Wire { lanes: Arc::clone(&lanes), lane, keys: keys.clone() };
             Combiner::new(wire, CALLS.name, self.deadline)
@@ -162,7 +164,7 @@ impl StoreBuilder {
             lanes,
             breaker: Arc::new(Breaker::default()),
             replicas: super::Replicas::default(),
-            client,
+            target,
             keys,
             deadline: self.deadline,
         })

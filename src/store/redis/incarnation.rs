@@ -3,7 +3,8 @@
 use std::sync::Weak;
 
 use parking_lot::Mutex;
-use redis::aio::MultiplexedConnection;
+
+use super::target::Connection;
 
 /// Who wants to know.
 type Tell = Weak<dyn Fn() + Send + Sync>;
@@ -52,7 +53,7 @@ impl Incarnation {
 }
 
 /// A server's id: another one after each start. Where `INFO` is not allowed, there is none.
-pub(super) async fn run_id(connection: &mut MultiplexedConnection) -> Option<String> {
+pub(super) async fn run_id(connection: &mut Connection) -> Option<String> {
     let mut info = redis::cmd("INFO");
     let text: Result<String, _> = info.arg("server").query_async(connection).await;
     let text = text.ok()?;

@@ -9,16 +9,16 @@ use std::{
 };
 
 use futures_util::StreamExt as _;
-use redis::Client;
 use tokio::{sync::watch, task::JoinHandle};
 
+use super::target::Target;
 use crate::store::hints::{Hint, Hints};
 
 /// Longest pause between two attempts to subscribe.
 const PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) struct Listener {
-    pub(super) client: Client,
+    pub(super) target: Target,
     pub(super) wake: String,
     pub(super) events: String,
     pub(super) connect_within: Duration,
@@ -50,18 +50,14 @@ impl Listener {
 
     /// Delivers until the connection breaks; false if it could not be made.
     async fn listen(&self, hints: &Weak<Hints>) -> bool {
-        let subscribe = async {
-            let mut messages = self.client.get_async_pubsub().await?;
-            messages.subscribe(&[&self.wake, &self.events]).await?;
-            Ok::<_, redis::RedisError>(messages)
-        };
+        let channels = [self.wake.as_str(), &self.events];
+        let subscribe = self.target.subscribe(&channels);
         let Ok(Ok(mut messages)) = tokio::time::timeout(self.connect_within, subscribe).await
         else {
             return false;
         };
         deliver(hints, Some(Hint::Resync));
-        let mut stream = messages.on_message();
-        while let Some(message) = stream.next().await {
+        while let Some(message) = messages.next().await {
             let Ok(text) = std::str::from_utf8(message.get_payload_bytes()) else {
                 continue;
             };

@@ -6,7 +6,8 @@ mod runs;
 #[cfg(test)]
 mod tests;
 
-use super::history::History;
+use super::books::History;
+use crate::testing::history::Violation;
 
 /// What was looked at.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -25,7 +26,7 @@ pub struct Looked {
 
 /// All checks of a history; what is wrong is empty for a good one.
 #[must_use]
-pub fn check(history: &History) -> (Looked, Vec<String>) {
+pub(super) fn check(history: &History) -> (Looked, Vec<Violation>) {
     let direct = history.runs.iter().filter(|run| run.job.is_none()).count();
     let mut looked = Looked {
         accepted: history.accepted.len(),

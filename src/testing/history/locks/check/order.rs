@@ -9,10 +9,12 @@
 use std::collections::BTreeMap;
 
 use super::Looked;
-use crate::history::{
-    clock::MS,
-    event::Mode,
-    ops::{Grant, History, Op},
+use crate::testing::history::{
+    Check, MS, Violation,
+    locks::{
+        Mode,
+        books::{Grant, History, Op},
+    },
 };
 
 const JOINED: u64 = 150 * MS;
@@ -21,7 +23,7 @@ const JOINED: u64 = 150 * MS;
 const COHORT: usize = 17;
 
 /// Of locks that are exclusive for all; readers pass each other by design.
-pub(super) fn in_turn(history: &History, looked: &mut Looked) -> Option<String> {
+pub(super) fn in_turn(history: &History, looked: &mut Looked) -> Option<Violation> {
     let mut locks = history.locks();
     let only_exclusive = |lock: &String| {
         let mut of = history.ops.iter().filter(|op| op.lock == *lock);
@@ -31,7 +33,7 @@ pub(super) fn in_turn(history: &History, looked: &mut Looked) -> Option<String> 
     locks.iter().find_map(|lock| in_turn_for(history, lock, looked))
 }
 
-fn in_turn_for(history: &History, lock: &str, looked: &mut Looked) -> Option<String> {
+fn in_turn_for(history: &History, lock: &str, looked: &mut Looked) -> Option<Violation> {
     let ops = history.ops.iter().filter(|op| op.lock == lock);
     let mut granted: Vec<(&Op, &Grant)> =
         ops.filter_map(|op| op.grant.as_ref().map(|grant| (op, grant))).collect();
@@ -53,7 +55,10 @@ fn in_turn_for(history: &History, lock: &str, looked: &mut Looked) -> Option<Str
         looked.passed = looked.passed.max(most.len());
         if most.len() > COHORT {
             let shown = history.excerpt(most.iter().copied().chain([*op]));
-            return Some(format!("F1: passed by {} of one process:{shown}", most.len()));
+            return Some(Violation::new(
+                Check::F1,
+                format!("passed by {} of one process:{shown}", most.len()),
+            ));
         }
     }
     None

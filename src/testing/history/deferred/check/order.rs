@@ -1,11 +1,14 @@
-//! O1: requests of a resource start in the order in which they were accepted.
+//! D2: requests of a resource start in the order in which they were accepted.
 
 use super::Looked;
-use crate::ledger::history::{Accepted, History};
+use crate::testing::history::{
+    Check, Violation,
+    deferred::books::{Accepted, History},
+};
 
 /// Who was told of a 202 before another request was sent was accepted before it. All of its runs begin
 /// before any of the other's, or where later ones may pass it while it waits for a retry, its first.
-pub(super) fn in_turn(history: &History, resource: &str, looked: &mut Looked) -> Option<String> {
+pub(super) fn in_turn(history: &History, resource: &str, looked: &mut Looked) -> Option<Violation> {
     let of = |accepted: &&Accepted| accepted.resource == resource && !accepted.terms.unordered;
     let mut line: Vec<_> = history.accepted.iter().filter(of).collect();
     line.sort_by_key(|accepted| accepted.sent);
@@ -28,8 +31,9 @@ pub(super) fn in_turn(history: &History, resource: &str, looked: &mut Looked) ->
         if first.from < at {
             let shown = history.excerpt(history.runs_of(&earlier.id).into_iter().chain([*first]));
             let (earlier, later) = (&earlier.id, &accepted.id);
-            return Some(format!(
-                "O1: {later} ran before its turn, which is after {earlier}:{shown}"
+            return Some(Violation::new(
+                Check::D2,
+                format!("{later} ran before its turn, which is after {earlier}:{shown}"),
             ));
         }
     }

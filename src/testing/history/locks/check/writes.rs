@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 
-use crate::history::{
-    ops::{History, Op},
-    register::Outcome,
+use crate::testing::history::{
+    Check, Violation,
+    locks::books::{History, Op, Register},
 };
 
-pub(super) fn none_is_lost(history: &History, register: &Outcome) -> Option<String> {
+pub(super) fn none_is_lost(history: &History, register: &Register) -> Option<Violation> {
     let lock = &register.lock;
     let mut last = (0, 0);
     for &(fence, value) in &register.writes {
@@ -24,8 +24,9 @@ pub(super) fn none_is_lost(history: &History, register: &Outcome) -> Option<Stri
             op.lock == *lock && op.grant.as_ref().is_some_and(|g| fences.contains(&g.fence))
         };
         let shown = history.excerpt(history.ops.iter().filter(of));
-        return Some(format!(
-            "M3: the register of {lock} {what}, {last:?} then {fence}, {value}:{shown}"
+        return Some(Violation::new(
+            Check::M3,
+            format!("the register of {lock} {what}, {last:?} then {fence}, {value}:{shown}"),
         ));
     }
     // What a holder was told to be written is there.
@@ -36,5 +37,8 @@ pub(super) fn none_is_lost(history: &History, register: &Outcome) -> Option<Stri
             grant.wrote.iter().any(|value| !written.contains(&(grant.fence, *value)))
         })
     })?;
-    Some(format!("M3: a write to {lock} is not there:{}", history.excerpt([missing])))
+    Some(Violation::new(
+        Check::M3,
+        format!("a write to {lock} is not there:{}", history.excerpt([missing])),
+    ))
 }

@@ -3,73 +3,100 @@
 use std::{collections::HashMap, fmt};
 
 use super::{
-    clock::MS,
-    event::{Event, Mode},
+    check::{self, Looked},
+    event::{self, Event, Mode},
 };
-
-/// One life of one process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Life {
-    /// Which of those that replace each other.
-    pub process: usize,
-    /// From 0, one more with each replacement.
-    pub number: u32,
-}
+use crate::testing::history::{Life, MS, Violation};
 
 #[derive(Debug, Clone)]
-pub(crate) struct Op {
-    pub(crate) life: Life,
-    pub(crate) id: u64,
-    pub(crate) lock: String,
-    pub(crate) mode: Mode,
-    pub(crate) asked: u64,
+pub(super) struct Op {
+    pub(super) life: Life,
+    pub(super) id: u64,
+    pub(super) lock: String,
+    pub(super) mode: Mode,
+    pub(super) asked: u64,
     /// When it was answered, or given up.
-    pub(crate) answered: Option<u64>,
-    pub(crate) grant: Option<Grant>,
+    pub(super) answered: Option<u64>,
+    pub(super) grant: Option<Grant>,
 }
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Grant {
-    pub(crate) at: u64,
-    pub(crate) fence: u64,
+pub(super) struct Grant {
+    pub(super) at: u64,
+    pub(super) fence: u64,
     /// The latest that its process was sure of.
-    pub(crate) valid: u64,
-    pub(crate) lost: Option<u64>,
-    pub(crate) letting: Option<u64>,
+    pub(super) valid: u64,
+    pub(super) lost: Option<u64>,
+    pub(super) letting: Option<u64>,
     /// Values that the fenced register took.
-    pub(crate) wrote: Vec<u64>,
+    pub(super) wrote: Vec<u64>,
 }
 
 /// A time during which somebody was sure to hold a lock.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Hold<'a> {
-    pub(crate) op: &'a Op,
-    pub(crate) from: u64,
-    pub(crate) to: u64,
+pub(super) struct Hold<'a> {
+    pub(super) op: &'a Op,
+    pub(super) from: u64,
+    pub(super) to: u64,
 }
 
-/// A time in which order and speed are not judged, and why.
-#[derive(Debug, Clone)]
-pub(crate) struct Trouble {
-    pub(crate) from: u64,
-    pub(crate) to: u64,
+/// A time in which order and speed are not judged: something was done to a process, or to the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Trouble {
+    /// From then, ns.
+    pub from: u64,
+    /// Until then, with what it takes to get over it, ns.
+    pub to: u64,
 }
 
-/// All that was written down.
+/// A register that is changed under a lock and looks at fences: what became of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Register {
+    /// The lock.
+    pub lock: String,
+    /// Fence and value of each write that it took, in their order. Each value is to be the one before plus
+    /// one.
+    pub writes: Vec<(u64, u64)>,
+}
+
+/// All that was written down about locks of one name space, on one clock.
 #[derive(Debug, Default)]
-pub(crate) struct History {
-    pub(crate) ops: Vec<Op>,
-    pub(crate) troubles: Vec<Trouble>,
-    /// When each life was ended, or a moment before.
-    pub(crate) killed: HashMap<Life, u64>,
-    /// When the last fault was over.
-    pub(crate) calm: u64,
-    pub(crate) began: u64,
+pub struct History {
+    pub(super) ops: Vec<Op>,
+    /// When something was done to them.
+    pub troubles: Vec<Trouble>,
+    /// When each process was ended, or a moment before, ns.
+    pub killed: HashMap<Life, u64>,
+    /// When the last fault was over, ns: L1 counts from then on.
+    pub calm: u64,
+    /// When it began, ns: told times count from it.
+    pub began: u64,
+    /// How long somebody may wait after the last fault, ns. Zero: not judged.
+    pub patience: u64,
+    /// What was changed under the locks.
+    pub registers: Vec<Register>,
 }
 
 impl History {
-    /// Adds what one life has written.
-    pub(crate) fn add(&mut self, life: Life, events: Vec<(u64, Event)>) {
+    /// Adds what one process has written to its file; a last line without its end is left out.
+    pub fn read(&mut self, life: Life, text: &str) {
+        self.add(life, event::read(text));
+    }
+
+    /// M1, M2, M3, P1, R1, F1 and L1.
+    #[must_use]
+    pub fn check(&self) -> (Looked, Vec<Violation>) {
+        check::all(self)
+    }
+
+    /// How often a lock was granted.
+    #[must_use]
+    pub fn grants(&self) -> usize {
+        self.ops.iter().filter(|op| op.grant.is_some()).count()
+    }
+
+    /// Adds what one process has seen, with the time of each event, ns.
+    pub fn add(&mut self, life: Life, events: Vec<(u64, Event)>) {
         let mut ops = HashMap::new();
         for (at, event) in events {
             match event {
@@ -100,7 +127,7 @@ impl History {
     }
 
     /// The holds of a lock that its holders were sure of, in the order they began.
-    pub(crate) fn holds(&self, lock: &str) -> Vec<Hold<'_>> {
+    pub(super) fn holds(&self, lock: &str) -> Vec<Hold<'_>> {
         let ops = self.ops.iter().filter(|op| op.lock == lock);
         let mut holds: Vec<_> = ops.filter_map(|op| self.hold(op)).collect();
         holds.sort_by_key(|hold| hold.from);
@@ -115,19 +142,15 @@ impl History {
         (grant.at < to).then_some(Hold { op, from: grant.at, to })
     }
 
-    pub(crate) fn locks(&self) -> Vec<String> {
+    pub(super) fn locks(&self) -> Vec<String> {
         let mut locks: Vec<_> = self.ops.iter().map(|op| op.lock.clone()).collect();
         locks.sort();
         locks.dedup();
         locks
     }
 
-    pub(crate) fn grants(&self) -> usize {
-        self.ops.iter().filter(|op| op.grant.is_some()).count()
-    }
-
     /// These acquisitions, a line each, with times from the beginning.
-    pub(crate) fn excerpt<'a>(&self, ops: impl IntoIterator<Item = &'a Op>) -> String {
+    pub(super) fn excerpt<'a>(&self, ops: impl IntoIterator<Item = &'a Op>) -> String {
         let mut ops: Vec<_> = ops.into_iter().collect();
         ops.sort_by_key(|op| op.asked);
         ops.into_iter().map(|op| format!("\n  {}", Shown(self, op))).collect()

@@ -1,9 +1,9 @@
 //! Hand-made histories: each check finds what is wrong with one, and nothing in a good one.
 
 use super::check;
-use crate::{
-    history::clock::MS,
-    ledger::history::{Accepted, End, History, Life, Run, Seen, Terms, Trouble},
+use crate::testing::history::{
+    Life, MS,
+    deferred::{Accepted, End, History, Run, Seen, Terms, Trouble},
 };
 
 const ONE: Life = Life { process: 1, number: 0 };
@@ -74,7 +74,10 @@ impl Story {
     fn is_wrong(&self, name: &str) {
         let (_, wrong) = check(&self.0);
         assert!(!wrong.is_empty(), "{name} expected");
-        assert!(wrong.iter().all(|wrong| wrong.starts_with(name)), "{name} expected: {wrong:?}");
+        assert!(
+            wrong.iter().all(|wrong| wrong.check.to_string() == name),
+            "{name} expected: {wrong:?}"
+        );
     }
 }
 
@@ -87,85 +90,85 @@ fn one_after_the_other_is_good() {
 }
 
 #[test]
-fn e1_a_request_that_is_lost() {
+fn d1_a_request_that_is_lost() {
     let mut story = Story::good();
     story.accepted("c", 9, Terms::ONCE);
-    story.is_wrong("E1");
+    story.is_wrong("D1");
     for state in ["queued", "running", ""] {
         let mut story = Story::good();
         story.accepted("c", 9, Terms::ONCE);
         story.sees("c", state, 0);
-        story.is_wrong("E1");
+        story.is_wrong("D1");
     }
 }
 
 #[test]
-fn e1_a_request_that_may_have_been_stored_may_be_gone() {
+fn d1_a_request_that_may_have_been_stored_may_be_gone() {
     let mut story = Story::good();
     story.accepted("c", 9, Terms::ONCE);
     story.0.accepted[2].sure = false;
     story.sees("c", "", 0);
     story.is_good();
     story.ran("c", 1, 30, [30, 40], 200);
-    story.is_wrong("E1");
+    story.is_wrong("D1");
 }
 
 #[test]
-fn e1_a_request_that_ends_twice() {
+fn d1_a_request_that_ends_twice() {
     let mut story = Story::good();
     story.accepted("c", 9, Terms::ONCE);
     story.sees("c", "queued", 0);
     story.sees("c", "cancelled", 0);
     story.is_good();
     story.sees("c", "expired", 0);
-    story.is_wrong("E1");
+    story.is_wrong("D1");
 }
 
 #[test]
-fn e1_one_id_for_two() {
+fn d1_one_id_for_two() {
     let mut story = Story::good();
     story.accepted("a", 50, Terms { unordered: true, ..Terms::ONCE });
-    story.is_wrong("E1");
+    story.is_wrong("D1");
 }
 
 #[test]
-fn e2_a_state_that_no_run_has_given() {
+fn d1_a_state_that_no_run_has_given() {
     let mut story = Story::good();
     (story.run(0).end, story.run(0).valid) = (None, 20 * MS);
-    story.is_wrong("E2");
+    story.is_wrong("D1");
     let mut story = Story::good();
     story.run(0).end.as_mut().expect("it ended").status = 500;
-    story.is_wrong("E2");
+    story.is_wrong("D1");
 }
 
 #[test]
-fn e2_a_run_that_counts_for_nothing() {
+fn d1_a_run_that_counts_for_nothing() {
     let mut story = Story::good();
     story.sees("b", "dead", 0);
     story.0.seen.get_mut("b").expect("seen").remove(0);
-    story.is_wrong("E2");
+    story.is_wrong("D1");
     // Its process was killed before it could tell.
     story.0.killed.insert(ONE, 31 * MS);
     story.is_good();
 }
 
 #[test]
-fn r1_another_response_than_was_given() {
+fn d4_another_response_than_was_given() {
     let mut story = Story::good();
     story.run(1).end.as_mut().expect("it ended").body = "other".to_owned();
-    story.is_wrong("R1");
+    story.is_wrong("D4");
     let mut story = Story::good();
     story.0.seen.get_mut("a").expect("seen")[0].response = None;
-    story.is_wrong("R1");
+    story.is_wrong("D4");
 }
 
 #[test]
-fn o1_out_of_order() {
+fn d2_out_of_order() {
     let mut story = Story::good();
     (story.run(0).from, story.run(1).from) = (12 * MS, 11 * MS);
     (story.run(0).fence, story.run(1).fence) = (20, 10);
     story.run(1).end.as_mut().expect("it ended").at = 12 * MS;
-    story.is_wrong("O1");
+    story.is_wrong("D2");
     // Sent at the same time: either may be first.
     story.0.accepted[1].sent = 0;
     story.is_good();
@@ -186,8 +189,8 @@ fn retried(skips: bool) -> Story {
 }
 
 #[test]
-fn o1_a_retry_that_others_may_not_pass() {
-    retried(false).is_wrong("O1");
+fn d2_a_retry_that_others_may_not_pass() {
+    retried(false).is_wrong("D2");
     retried(true).is_good();
     let mut story = retried(true);
     // Its first run is still in turn.
@@ -196,21 +199,21 @@ fn o1_a_retry_that_others_may_not_pass() {
     (story.run(b).fence, story.run(c).fence) = (30, 20);
     story.run(b).end.as_mut().expect("it ended").at = 40 * MS;
     story.run(c).end.as_mut().expect("it ended").at = 30 * MS;
-    story.is_wrong("O1");
+    story.is_wrong("D2");
 }
 
 #[test]
-fn x1_two_at_once() {
+fn m1_two_at_once() {
     let mut story = Story::good();
     story.run(1).from = 19 * MS;
-    story.is_wrong("X1");
+    story.is_wrong("M1");
     // It was not sure of its lock any more, and shut out by its fence.
     story.run(0).valid = 18 * MS;
     story.is_good();
     // A request that ran at once counts as well.
     let mut story = Story::good();
     story.ran("", 0, 15, [15, 16], 200);
-    story.is_wrong("X1");
+    story.is_wrong("M1");
     let mut story = Story::good();
     story.ran("", 0, 30, [31, 32], 200);
     story.is_good();
@@ -218,7 +221,7 @@ fn x1_two_at_once() {
 
 /// A run ends with its process, and with its own doing, but not with less.
 #[test]
-fn x1_a_run_ends_with_its_process() {
+fn m1_a_run_ends_with_its_process() {
     let story = || {
         let mut story = Story::good();
         story.0.accepted[0].terms = Terms::again(5);
@@ -228,13 +231,13 @@ fn x1_a_run_ends_with_its_process() {
         story.sees("a", "dead", 0);
         story
     };
-    story().is_wrong("X1");
+    story().is_wrong("M1");
     let mut killed = story();
     killed.0.killed.insert(ONE, 15 * MS);
     killed.is_good();
     let mut late = story();
     late.0.killed.insert(ONE, 25 * MS);
-    late.is_wrong("X1");
+    late.is_wrong("M1");
     let mut aborted = story();
     aborted.run(0).aborted = Some(15 * MS);
     aborted.is_good();
@@ -244,16 +247,16 @@ fn x1_a_run_ends_with_its_process() {
 }
 
 #[test]
-fn f1_a_fence_that_does_not_grow() {
+fn m2_a_fence_that_does_not_grow() {
     for fence in [10, 9] {
         let mut story = Story::good();
         story.run(1).fence = fence;
-        story.is_wrong("F1");
+        story.is_wrong("M2");
     }
     // Its process had been stopped before its first step: it is shut out, whenever it begins.
     let mut story = Story::good();
     story.ran("", 0, 5, [40, 41], 200);
-    story.is_wrong("F1");
+    story.is_wrong("M2");
     story.run(2).valid = 39 * MS;
     story.is_good();
 }
@@ -273,8 +276,8 @@ fn again(terms: Terms, status: u16, attempt: u32) -> Story {
 }
 
 #[test]
-fn n1_another_run_for_no_reason() {
-    again(Terms::again(5), 200, 2).is_wrong("N1");
+fn d3_another_run_for_no_reason() {
+    again(Terms::again(5), 200, 2).is_wrong("D3");
     again(Terms::again(5), 500, 2).is_good();
     let mut stopped = again(Terms::again(5), 200, 2);
     let trouble = Trouble { life: Some(ONE), from: 25 * MS, to: 60 * MS };
@@ -282,39 +285,39 @@ fn n1_another_run_for_no_reason() {
     stopped.is_good();
     // That was another process, or another time.
     stopped.0.troubles[0].life = Some(TWO);
-    stopped.is_wrong("N1");
+    stopped.is_wrong("D3");
     stopped.0.troubles[0] = Trouble { life: None, from: 1500 * MS, to: 1600 * MS };
-    stopped.is_wrong("N1");
+    stopped.is_wrong("D3");
 }
 
 #[test]
-fn n1_another_run_that_is_not_allowed() {
-    again(Terms::ONCE, 500, 2).is_wrong("N1");
+fn d3_another_run_that_is_not_allowed() {
+    again(Terms::ONCE, 500, 2).is_wrong("D3");
     let mut killed = again(Terms::ONCE, 0, 2);
     killed.0.killed.insert(ONE, 25 * MS);
     killed.run(2).life = TWO;
-    killed.is_wrong("N1");
-    again(Terms::again(1), 500, 2).is_wrong("N1");
+    killed.is_wrong("D3");
+    again(Terms::again(1), 500, 2).is_wrong("D3");
 }
 
 #[test]
-fn n1_a_run_that_was_not_charged() {
-    again(Terms::again(5), 500, 1).is_wrong("N1");
+fn d3_a_run_that_was_not_charged() {
+    again(Terms::again(5), 500, 1).is_wrong("D3");
     // Handed back by a process that was told to stop.
     let mut drained = again(Terms::again(5), 0, 1);
-    drained.is_wrong("N1");
+    drained.is_wrong("D3");
     drained.0.drained.insert(ONE);
     drained.0.runs[1].dropped = Some(40 * MS);
     drained.is_good();
 }
 
 #[test]
-fn u1_a_run_that_nobody_has_asked_for() {
+fn d3_a_run_that_nobody_has_asked_for() {
     let mut story = Story::good();
     story.ran("x", 1, 30, [31, 40], 200);
-    story.is_wrong("U1");
+    story.is_wrong("D3");
     story.0.unanswered.insert("7".to_owned(), 1);
     story.is_good();
     story.ran("y", 1, 40, [41, 50], 200);
-    story.is_wrong("U1");
+    story.is_wrong("D3");
 }

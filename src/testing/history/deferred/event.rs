@@ -1,20 +1,14 @@
 //! What a handler writes down, a line each: so that a kill loses none that was written.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    fs::{File, OpenOptions},
-    io::{self, Write as _},
-    path::Path,
-    str::FromStr,
-};
+use std::{collections::HashMap, fmt, str::FromStr};
 
-use super::history::{End, Life, Run};
-use crate::history::clock;
+use super::books::{End, Run};
+use crate::testing::history::{Life, lines};
 
-/// The number is that of the run within its process.
+/// Something that a handler did. The number is that of the run within its process; times are those of the
+/// history's clock, ns. Written and read as one line of words.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Event {
+pub enum Event {
     /// Resource, job or `-`, attempt, fence, sure until then.
     Start(u64, String, String, u32, u64, u64),
     /// Still sure, until then.
@@ -69,30 +63,10 @@ impl FromStr for Event {
     }
 }
 
-/// The file that one process writes.
-#[derive(Debug)]
-pub(crate) struct Log(File);
-
-impl Log {
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        OpenOptions::new().create(true).append(true).open(path).map(Self)
-    }
-
-    pub(crate) fn note(&self, event: &impl fmt::Display) {
-        // One write: whole lines, also of a process that is killed now.
-        let line = format!("{} {event}\n", clock::now());
-        (&self.0).write_all(line.as_bytes()).expect("the log can be written");
-    }
-}
-
 /// The runs that one process has written down; a line that was cut off by a kill is none.
-pub(crate) fn runs(life: Life, text: &str) -> Vec<Run> {
+pub(super) fn runs(life: Life, text: &str) -> Vec<Run> {
     let mut runs: HashMap<u64, Run> = HashMap::new();
-    let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
-    let events = whole.filter_map(|line| {
-        let (at, event) = line.split_once(' ')?;
-        Some((at.parse::<u64>().ok()?, event.parse::<Event>().ok()?))
-    });
+    let events = lines(text).filter_map(|(at, event)| Some((at, event.parse::<Event>().ok()?)));
     for (at, event) in events {
         match event {
             Event::Start(number, resource, job, attempt, fence, valid) => {
@@ -143,6 +117,7 @@ pub(crate) fn runs(life: Life, text: &str) -> Vec<Run> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::history::line;
 
     #[test]
     fn what_is_written_can_be_read() {
@@ -155,9 +130,9 @@ mod tests {
             Event::Start(3, "8".into(), "-".into(), 0, 19, 99),
             Event::Drop(3),
         ];
-        let text: String = events.iter().map(|event| format!("5 {event}\n")).collect();
+        let text: String = events.iter().map(|event| line(5, 70, event)).collect();
         let life = Life { process: 0, number: 0 };
-        let mut runs = runs(life, &format!("{text}6 holds 2 1000"));
+        let mut runs = runs(life, &format!("{text}6 70 holds 2 1000"));
         runs.sort_by_key(|run| run.fence);
         let [first, second, third] = &runs[..] else { panic!("{runs:?}") };
         assert_eq!((first.job.as_deref(), first.attempt, first.valid), (Some("3-ab"), 2, 120));

@@ -1,20 +1,17 @@
-//! What a worker writes down, a line each: so that a kill loses none that was written.
+//! What a process writes down about its locks, a line each: so that a kill loses none that was written.
 
-use std::{
-    fmt,
-    fs::{File, OpenOptions},
-    io::{self, Write as _},
-    path::Path,
-    str::FromStr,
-};
+use std::{fmt, str::FromStr};
 
-use super::clock;
+use crate::testing::history::lines;
 
 /// How a lock is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub enum Mode {
+    /// Nobody else.
     Exclusive,
+    /// Together with other readers.
     Shared,
+    /// So many at once.
     Permits(u32),
 }
 
@@ -41,9 +38,10 @@ impl FromStr for Mode {
     }
 }
 
-/// The number is that of the acquisition it is about, within its process.
+/// Something that one process did or saw. The number is that of the acquisition it is about, within its
+/// process; times are those of the history's clock, ns. Written and read as one line of words.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Event {
+pub enum Event {
     /// About to ask.
     Ask(u64, String, Mode),
     /// Granted, with this fence, sure until then.
@@ -111,40 +109,15 @@ impl FromStr for Event {
     }
 }
 
-/// The file a process writes.
-#[derive(Debug)]
-pub(crate) struct Log(File);
-
-impl Log {
-    pub(crate) fn create(path: &Path) -> io::Result<Self> {
-        OpenOptions::new().create(true).append(true).open(path).map(Self)
-    }
-
-    /// With the time at which this was called.
-    pub(crate) fn note(&self, event: &Event) {
-        self.note_at(clock::now(), event);
-    }
-
-    pub(crate) fn note_at(&self, at: u64, event: &Event) {
-        // One write: whole lines, also of a process that is killed now.
-        (&self.0).write_all(format!("{at} {event}\n").as_bytes()).expect("the log can be written");
-    }
-}
-
-/// All lines; one that was cut off by a kill is none.
-pub(crate) fn read(text: &str) -> Vec<(u64, Event)> {
-    let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
-    whole
-        .filter_map(|line| {
-            let (at, event) = line.split_once(' ')?;
-            Some((at.parse().ok()?, event.parse().ok()?))
-        })
-        .collect()
+/// All lines of a file; one that was cut off by a kill is none.
+pub(super) fn read(text: &str) -> Vec<(u64, Event)> {
+    lines(text).filter_map(|(at, event)| Some((at, event.parse().ok()?))).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::history::line;
 
     #[test]
     fn what_is_written_can_be_read() {
@@ -161,8 +134,9 @@ mod tests {
             Event::Let(1, "Released".into()),
             Event::Stall(7),
         ];
-        let text: String = events.iter().map(|event| format!("8 {event}\n")).collect();
-        let read: Vec<_> = read(&format!("{text}9 got 5 1")).into_iter().map(|(_, e)| e).collect();
+        let text: String = events.iter().map(|event| line(8, 70, event)).collect();
+        let read: Vec<_> =
+            read(&format!("{text}9 70 got 5 1")).into_iter().map(|(_, e)| e).collect();
         assert_eq!(read, events);
     }
 }

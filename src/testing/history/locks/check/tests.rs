@@ -1,18 +1,22 @@
 //! Hand-made histories: each check finds what is wrong with one, and nothing in a good one.
 
 use super::all;
-use crate::history::{
-    clock::MS,
-    event::{Event, Mode},
-    ops::{History, Life, Trouble},
-    register::Outcome,
+use crate::testing::history::{
+    Life, MS,
+    locks::{Event, History, Mode, Register, Trouble},
 };
 
 /// A history in the making. Times are in ms.
-#[derive(Default)]
 struct Story {
     history: History,
     ops: u64,
+}
+
+impl Default for Story {
+    fn default() -> Self {
+        let history = History { patience: 6000 * MS, ..History::default() };
+        Self { history, ops: 0 }
+    }
 }
 
 impl Story {
@@ -32,19 +36,19 @@ impl Story {
         self.history.add(Life { process, number: 0 }, events);
     }
 
-    fn complaint(&self, registers: &[Outcome]) -> String {
-        let (_, wrong) = all(&self.history, registers);
+    fn complaint(&self) -> String {
+        let (_, wrong) = all(&self.history);
         assert!(wrong.len() <= 1, "{wrong:?}");
-        wrong.into_iter().next().unwrap_or_default()
+        wrong.first().map(ToString::to_string).unwrap_or_default()
     }
 
     fn is_wrong(&self, name: &str) {
-        let complaint = self.complaint(&[]);
+        let complaint = self.complaint();
         assert!(complaint.starts_with(name), "{name} expected: {complaint:?}");
     }
 
     fn is_good(&self) {
-        assert_eq!(self.complaint(&[]), "");
+        assert_eq!(self.complaint(), "");
     }
 }
 
@@ -65,7 +69,7 @@ fn m1_two_at_once() {
     story.held(0, X, 1, [0, 1, 5]);
     story.held(1, X, 2, [0, 4, 9]);
     story.is_wrong("M1");
-    let complaint = story.complaint(&[]);
+    let complaint = story.complaint();
     assert_eq!(complaint.lines().count(), 3, "the two, and no more: {complaint}");
 }
 
@@ -154,10 +158,10 @@ fn m2_fences_of_permits() {
 
 #[test]
 fn m3_a_register_that_goes_back_or_loses_something() {
-    let story = Story::default();
-    let register = |writes: &[(u64, u64)]| {
-        let outcome = Outcome { lock: "x".into(), writes: writes.to_vec(), plain: (0, 0) };
-        story.complaint(&[outcome])
+    let mut story = Story::default();
+    let mut register = |writes: &[(u64, u64)]| {
+        story.history.registers = vec![Register { lock: "x".into(), writes: writes.to_vec() }];
+        story.complaint()
     };
     assert_eq!(register(&[(1, 1), (2, 2), (2, 3), (9, 4)]), "");
     assert!(register(&[(1, 1), (3, 2), (2, 3)]).starts_with("M3: the register of x took"));
@@ -171,9 +175,11 @@ fn m3_a_write_that_was_told_and_is_not_there() {
     let got = (MS, Event::Got(0, 7, 1000 * MS));
     let wrote = (2 * MS, Event::Wrote(0, 1));
     story.tell(0, vec![(0, Event::Ask(0, "x".into(), X)), got, wrote, (3 * MS, Event::Letting(0))]);
-    let outcome = |writes| Outcome { lock: "x".into(), writes, plain: (0, 0) };
-    assert_eq!(story.complaint(&[outcome(vec![(7, 1)])]), "");
-    assert!(story.complaint(&[outcome(vec![])]).starts_with("M3: a write"));
+    let register = |writes| vec![Register { lock: "x".into(), writes }];
+    story.history.registers = register(vec![(7, 1)]);
+    assert_eq!(story.complaint(), "");
+    story.history.registers = register(vec![]);
+    assert!(story.complaint().starts_with("M3: a write"));
 }
 
 /// One waits from 0 to 400, and so many of another process come after it stood in line.
@@ -192,7 +198,7 @@ fn f1_a_cohort_and_one_more() {
     passed_by(17).is_good();
     passed_by(18).is_wrong("F1");
     let mut story = passed_by(18);
-    let (looked, _) = all(&story.history, &[]);
+    let (looked, _) = all(&story.history);
     assert_eq!((looked.waits, looked.passed), (1, 18));
     story.history.troubles.push(Trouble { from: 10 * MS, to: 20 * MS });
     story.is_good();

@@ -1,9 +1,12 @@
-//! X1, F1, N1, U1: runs of a resource do not overlap, their fences grow, and there are not too many.
+//! M1, M2, D3, D3: runs of a resource do not overlap, their fences grow, and there are not too many.
 
 use std::collections::BTreeSet;
 
 use super::Looked;
-use crate::ledger::history::{Accepted, History, Run};
+use crate::testing::history::{
+    Check, Violation,
+    deferred::books::{Accepted, History, Run},
+};
 
 /// Those that were sure of their lock when they began, in the order they did. One that was not (its process
 /// had been stopped before its first step) is shut out by its fence, and begins at any time.
@@ -14,14 +17,17 @@ fn sure<'a>(history: &'a History, resource: &str) -> Vec<&'a Run> {
     runs
 }
 
-/// X1: also with requests that ran at once.
-pub(super) fn one_at_a_time(history: &History, resource: &str) -> Option<String> {
+/// M1: also with requests that ran at once.
+pub(super) fn one_at_a_time(history: &History, resource: &str) -> Option<Violation> {
     let runs = sure(history, resource);
     let mut last: Option<&Run> = None;
     for run in runs {
         if let Some(other) = last.filter(|other| history.over(other) > run.from) {
             let shown = history.excerpt([other, run]);
-            return Some(format!("X1: two runs of {resource} at once:{shown}"));
+            return Some(Violation::new(
+                Check::M1,
+                format!("two runs of {resource} at once:{shown}"),
+            ));
         }
         let later = |other: &Run| history.over(other) > history.over(run);
         last = last.filter(|other| later(other)).or(Some(run));
@@ -29,16 +35,19 @@ pub(super) fn one_at_a_time(history: &History, resource: &str) -> Option<String>
     None
 }
 
-/// F1: from each run to the next.
-pub(super) fn fences_grow(history: &History, resource: &str) -> Option<String> {
+/// M2: from each run to the next.
+pub(super) fn fences_grow(history: &History, resource: &str) -> Option<Violation> {
     let runs = sure(history, resource);
     let pair = runs.windows(2).find(|pair| pair[0].fence >= pair[1].fence)?;
     let shown = history.excerpt(pair.iter().copied());
-    Some(format!("F1: the fence of a later run of {resource} is not larger:{shown}"))
+    Some(Violation::new(
+        Check::M2,
+        format!("the fence of a later run of {resource} is not larger:{shown}"),
+    ))
 }
 
-/// U1: nothing runs that nobody has sent.
-pub(super) fn all_are_known(history: &History, resource: &str) -> Option<String> {
+/// D3: nothing runs that nobody has sent.
+pub(super) fn all_are_known(history: &History, resource: &str) -> Option<Violation> {
     let known: BTreeSet<_> = history.accepted.iter().map(|accepted| &*accepted.id).collect();
     let runs = history.runs.iter().filter(|run| run.resource == resource);
     let strange = runs.filter(|run| run.job.as_deref().is_some_and(|id| !known.contains(id)));
@@ -47,23 +56,26 @@ pub(super) fn all_are_known(history: &History, resource: &str) -> Option<String>
     let may_be = history.unanswered.get(resource).copied().unwrap_or(0);
     (ids.len() > may_be).then(|| {
         let shown = history.excerpt(strange);
-        format!("U1: {} of {resource} that no client knows, at most {may_be}:{shown}", ids.len())
+        Violation::new(
+            Check::D3,
+            format!("{} of {resource} that no client knows, at most {may_be}:{shown}", ids.len()),
+        )
     })
 }
 
-/// N1: another run needs one that failed, was handed back, or that a fault has touched; its method has to
+/// D3: another run needs one that failed, was handed back, or that a fault has touched; its method has to
 /// allow it; and each is charged.
 pub(super) fn not_too_often(
     history: &History,
     accepted: &Accepted,
     looked: &mut Looked,
-) -> Option<String> {
+) -> Option<Violation> {
     let runs = history.runs_of(&accepted.id);
     looked.repeated += runs.len().saturating_sub(1);
     let Accepted { id, terms, .. } = accepted;
     let wrong = |what: &str, runs: Vec<&Run>| {
         let shown = history.excerpt(runs);
-        Some(format!("N1: {id} {what}:{shown}"))
+        Some(Violation::new(Check::D3, format!("{id} {what}:{shown}")))
     };
     for pair in runs.windows(2) {
         let [one, next] = pair else { continue };

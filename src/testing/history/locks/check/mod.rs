@@ -8,22 +8,24 @@ mod order;
 mod tests;
 mod writes;
 
-use super::{ops::History, register::Outcome};
+use super::History;
+use crate::testing::history::Violation;
 
 /// What was looked at.
-#[derive(Debug, Default)]
-pub(crate) struct Looked {
-    pub(crate) holds: usize,
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Looked {
+    /// Times in which somebody was sure to hold a lock.
+    pub holds: usize,
     /// Waits that no trouble touched, so that their order could be judged.
-    pub(crate) waits: usize,
+    pub waits: usize,
     /// Most grants to one process by which a wait was passed.
-    pub(crate) passed: usize,
+    pub passed: usize,
     /// The longest wait after the faults, in ns.
-    pub(crate) longest: u64,
+    pub longest: u64,
 }
 
 /// All checks of a history; what is wrong is empty for a good one.
-pub(crate) fn all(history: &History, registers: &[Outcome]) -> (Looked, Vec<String>) {
+pub(super) fn all(history: &History) -> (Looked, Vec<Violation>) {
     let mut looked = Looked::default();
     let mut wrong = Vec::new();
     for lock in history.locks() {
@@ -32,7 +34,7 @@ pub(crate) fn all(history: &History, registers: &[Outcome]) -> (Looked, Vec<Stri
         wrong.extend(holds::exclude(history, &holds));
         wrong.extend(fences::grow(history, &lock));
     }
-    for register in registers {
+    for register in &history.registers {
         wrong.extend(writes::none_is_lost(history, register));
     }
     wrong.extend(order::in_turn(history, &mut looked));

@@ -5,7 +5,11 @@ use std::{
     fmt,
 };
 
-pub use crate::history::Life;
+use super::{
+    check::{self, Looked},
+    event,
+};
+use crate::testing::history::{Life, Violation};
 
 /// What was promised for a request when it was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,15 +146,26 @@ pub struct History {
 }
 
 impl History {
+    /// Adds the runs that one process has written down; a last line without its end is left out.
+    pub fn read(&mut self, life: Life, text: &str) {
+        self.runs.extend(event::runs(life, text));
+    }
+
+    /// D1, D2, D3 and D4, and M1 and M2 of the runs of each resource.
+    #[must_use]
+    pub fn check(&self) -> (Looked, Vec<Violation>) {
+        check::check(self)
+    }
+
     /// When the run was over, as far as anybody can say.
-    pub(crate) fn over(&self, run: &Run) -> u64 {
+    pub(super) fn over(&self, run: &Run) -> u64 {
         let killed = self.killed.get(&run.life).copied();
         let ends = [run.end.as_ref().map(|end| end.at), run.aborted, run.dropped, killed];
         ends.into_iter().flatten().fold(run.valid, u64::min)
     }
 
     /// Whether what became of a run may be due to something that was done to it.
-    pub(crate) fn is_touched(&self, run: &Run) -> bool {
+    pub(super) fn is_touched(&self, run: &Run) -> bool {
         const SETTLED: u64 = 1_000_000_000;
         let to = run.end.as_ref().map_or(u64::MAX, |end| end.at + SETTLED);
         let killed = self.killed.get(&run.life).is_some_and(|at| (run.from..=to).contains(at));
@@ -164,20 +179,20 @@ impl History {
     }
 
     /// The runs of a job, in the order they began.
-    pub(crate) fn runs_of(&self, id: &str) -> Vec<&Run> {
+    pub(super) fn runs_of(&self, id: &str) -> Vec<&Run> {
         let of = |run: &&Run| run.job.as_deref() == Some(id);
         let mut runs: Vec<_> = self.runs.iter().filter(of).collect();
         runs.sort_by_key(|run| run.from);
         runs
     }
 
-    pub(crate) fn resources(&self) -> BTreeSet<&str> {
+    pub(super) fn resources(&self) -> BTreeSet<&str> {
         let accepted = self.accepted.iter().map(|accepted| &*accepted.resource);
         accepted.chain(self.runs.iter().map(|run| &*run.resource)).collect()
     }
 
     /// Runs a line each, for who has to find out.
-    pub(crate) fn excerpt<'a>(&self, runs: impl IntoIterator<Item = &'a Run>) -> String {
+    pub(super) fn excerpt<'a>(&self, runs: impl IntoIterator<Item = &'a Run>) -> String {
         runs.into_iter().map(|run| format!("\n  {}", Shown(self, run))).collect()
     }
 }

@@ -1,25 +1,32 @@
 //! M1, P1, R1: holds that exclude each other do not overlap.
 
-use crate::history::{
-    event::Mode,
-    ops::{History, Hold},
+use crate::testing::history::{
+    Check, Violation,
+    locks::{
+        Mode,
+        books::{History, Hold},
+    },
 };
 
 /// The holds of one lock, in the order they began.
-pub(super) fn exclude(history: &History, holds: &[Hold<'_>]) -> Option<String> {
+pub(super) fn exclude(history: &History, holds: &[Hold<'_>]) -> Option<Violation> {
     let mut open: Vec<Hold<'_>> = Vec::new();
     for hold in holds {
         open.retain(|other| other.to > hold.from);
         if let Some(other) = open.iter().find(|other| !fit(other.op.mode, hold.op.mode)) {
-            let name = if hold.op.mode == other.op.mode { "M1" } else { "R1" };
+            let check = if hold.op.mode == other.op.mode { Check::M1 } else { Check::R1 };
             let shown = history.excerpt([other.op, hold.op]);
-            return Some(format!("{name}: two who exclude each other held it at once:{shown}"));
+            let told = format!("two who exclude each other held it at once:{shown}");
+            return Some(Violation::new(check, told));
         }
         open.push(*hold);
         let most = open.iter().filter_map(|hold| limit(hold.op.mode)).min();
         if most.is_some_and(|most| open.len() > most) {
             let shown = history.excerpt(open.iter().map(|hold| hold.op));
-            return Some(format!("P1: {} held it at once:{shown}", open.len()));
+            return Some(Violation::new(
+                Check::P1,
+                format!("{} held it at once:{shown}", open.len()),
+            ));
         }
     }
     None
