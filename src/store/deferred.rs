@@ -149,6 +149,8 @@ pub(crate) struct Direct {
     pub(crate) owner: String,
     /// How long record and job are kept.
     pub(crate) life: Duration,
+    /// The request's fingerprint, once it is known, which is not before its end.
+    pub(crate) print: Option<String>,
 }
 
 /// `claim.lua`.
