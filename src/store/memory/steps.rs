@@ -55,6 +55,7 @@ impl Jobs for Memory {
     fn clock(&self) -> Step<'_, u64> {
         done(self.clock.now_us())
     }
+    #[cfg(test)]
 
     fn heads(&self, keys: Vec<Key>) -> Step<'_, Vec<Option<JobId>>> {
         let one = |key: &Key| self.at(key.shard(), |shard, now| shard.head(key, now));
