@@ -56,18 +56,16 @@ impl<B: Body<Data = Bytes> + 'static> Untimed<B> {
     /// Leaves it as it is, and logs once that the setting does nothing here.
     pub fn give_up(self) -> B {
         static TOLD: Once = Once::new();
-        let told = |tell: fn()| {
-            if self.counts {
-                TOLD.call_once(tell)
-            }
-        };
-        told(|| {
+        let tell = || {
             tracing::warn!(
                 body = type_name::<B>(),
                 "body_deadline is not kept: a body of this type can't be timed; box it outside the \
                  layer, or give the layer a `Framework` of your own"
             );
-        });
+        };
+        if self.counts {
+            TOLD.call_once(tell);
+        }
         self.body
     }
 }

@@ -197,12 +197,14 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
         mut room: Room,
     ) -> Option<Reply> {
         // What it may want to change would be seen by nobody any more.
-        let body = match self.gate.pick_up(&mut parked, &mut RequestView::new(request)) {
-            PickUp::Whole => read_whole(request, payload, &mut room).await,
-            PickUp::Head => None,
+        let pick_up = self.gate.pick_up(&mut parked, &mut RequestView::new(request));
+        let head = head(request);
+        let body = match pick_up {
+            PickUp::Whole if room.hold(&head) => read_whole(request, payload, &mut room).await,
+            PickUp::Whole | PickUp::Head => None,
             PickUp::Nothing => return None,
         };
-        self.gate.accept(parked, head(request), body).await
+        self.gate.accept(parked, head, body).await
     }
 }
 

@@ -115,6 +115,7 @@ impl<N: ?Sized> DeferGate<N> {
 
     async fn enqueue(&self, parked: DeferParked, call: Enqueue) -> Option<Reply> {
         let id = call.id.clone();
+        let stores = !call.envelope.is_empty();
         let has_print = call.record.as_ref().is_some_and(|(_, print, _)| print != NO_PRINT);
         let store = parked.parked.store.clone();
         let (node, lock) = (store.node(), parked.parked.key.hashed());
@@ -138,7 +139,8 @@ impl<N: ?Sized> DeferGate<N> {
             }
             Err(error) => {
                 tracing::error!(%node, %lock, %error, "not deferred: store away");
-                error.may_have_run().then(|| outcome_unknown(self.location(&id)))
+                // What was only looked up is stored under another id, if at all.
+                (stores && error.may_have_run()).then(|| outcome_unknown(self.location(&id)))
             }
         }
     }

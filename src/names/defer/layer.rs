@@ -129,7 +129,7 @@ macro_rules! __defer_layer_names {
                 Self { gate: self.gate.body_limit(bytes) }
             }
 
-            /// Most bytes that the bodies being read and stored in this process take together, those of all
+            /// Most bytes that the requests being read and stored in this process take together, head and body, those of all
             /// its `DeferLayer`s; each layer compares with its own number. Default 64 MiB. Beyond it the
             /// answer is the plain busy one: nobody waits for room.
             #[must_use]
