@@ -181,8 +181,8 @@ fn stored_as(key: Key, id: JobId, max_attempts: u32, envelope: Bytes) -> Enqueue
 
 /// A job that runs once, not before this time.
 async fn put_late(store: &Store, target: &str, delay: Duration) -> JobId {
-    let job = request(store, Head::new("POST", target, Vec::new(), None), b"body");
-    put_in(store, Enqueue { policy: JobPolicy { delay, ..job.policy }, ..job }).await
+    let call = request(store, Head::new("POST", target, Vec::new(), None), b"body");
+    put_in(store, Enqueue { policy: JobPolicy { delay, ..JobPolicy::default() }, ..call }).await
 }
 
 async fn put_in(store: &Store, call: Enqueue) -> JobId {

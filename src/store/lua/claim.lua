@@ -86,14 +86,17 @@ end
 -- What is in the way of the first job; nil if nothing is. A visit has to move what is due, or it would be due at
 -- once again.
 local function in_its_way(id, seq, back)
-  local last = held_until()
+  -- Mostly there is neither a holder nor a place: one look for both.
+  local none = redis.call('EXISTS', H, Q) == 0
+  local last = not none and held_until() or nil
   local later = backoff(back, id)
   if later then
     redis.call('ZADD', DUE, int(later), NAME)
     move_on()
     return {'later', int(later - NOW)}
   end
-  local offered = redis.call('ZSCORE', H, 'j' .. id)
+  if none then return nil end
+  local offered = last and redis.call('ZSCORE', H, 'j' .. id)
   if last and not offered then
     redis.call('ZADD', DUE, int(last), NAME)
     return {'busy', int(last - NOW)}
@@ -114,8 +117,7 @@ local function claim(id, me, lease, keep)
   if #first == 0 then
     -- Also where g itself has vanished: what was kept for it must not stay for ever.
     redis.call('ZREM', DUE, NAME)
-    redis.call('HDEL', L, 'park', 'back', 'bytes')
-    redis.call('PEXPIRE', L, 600000)
+    unpark()
     return {'empty'}
   end
   local v = redis.call('HMGET', L, 'park', 'back')

@@ -71,9 +71,9 @@ local function stand(id, seq, bytes)
   redis.call('ZADD', G, int(seq), id)
   -- The first of a line, whose l may have an end.
   if redis.call('HINCRBY', L, 'bytes', bytes) == bytes then redis.call('PERSIST', L) end
-  local last = held_until()
+  local last, _, alone = held_until()
   if last then
-    tell_holders(seq)
+    tell_holders(seq, alone)
     if not redis.call('ZSCORE', DUE, NAME) then arm(last) end
   else
     move_on()
@@ -103,6 +103,13 @@ local function uncount(bytes)
   if redis.call('HINCRBY', F, 'jobs', -1) < 0 then redis.call('HSET', F, 'jobs', 0) end
   -- Not -bytes: of 0 that is '-0' on the wire, which the server does not take for a number.
   if redis.call('HINCRBY', F, 'bytes', 0 - bytes) < 0 then redis.call('HSET', F, 'bytes', 0) end
+end
+
+-- The first job of a line and its sequence; `more` if another one stands behind it.
+local function first_two()
+  local rows = redis.call('ZRANGE', G, 0, 1, 'WITHSCORES')
+  rows.more, rows[3], rows[4] = rows[3], nil, nil
+  return rows
 end
 
 -- A job has ended: the call that tells of it, which was stored along with it, becomes a job in its own line, in this
@@ -138,14 +145,20 @@ local function call_back(id, call, keep)
   turn_to(SHARD, here)
 end
 
--- The first job of a line and its sequence; `more` if another one stands behind it.
-local function first_two()
-  local rows = redis.call('ZRANGE', G, 0, 1, 'WITHSCORES')
-  rows.more, rows[3], rows[4] = rows[3], nil, nil
-  return rows
+-- No jobs are left. Only places are left in l, if anything: it goes with them. True if there are none either.
+local function unpark()
+  local left = redis.call('PTTL', Q)
+  if left > 0 then
+    redis.call('HDEL', L, 'park', 'back', 'bytes')
+    redis.call('PEXPIRE', L, left)
+  else
+    redis.call('UNLINK', L)
+  end
+  return left == -2
 end
 
--- A job is out of g: what l kept for it goes. Returns who is first now, as first_two, with the backoff.
+-- A job is out of g: what l kept for it goes. Returns who is first now, as first_two, with the backoff; `alone` if
+-- nobody is left, no place either.
 local function left_line(id, bytes)
   local first = first_two()
   if #first > 0 then
@@ -157,14 +170,7 @@ local function left_line(id, bytes)
     return first
   end
   redis.call('ZREM', DUE, NAME)
-  -- Only places are left in l, if anything: it goes with them.
-  local left = redis.call('PTTL', Q)
-  if left > 0 then
-    redis.call('HDEL', L, 'park', 'back', 'bytes')
-    redis.call('PEXPIRE', L, left)
-  else
-    redis.call('UNLINK', L)
-  end
+  first.alone = unpark()
   return first
 end
 

@@ -55,8 +55,8 @@ impl Jobs for Memory {
     fn clock(&self) -> Step<'_, u64> {
         done(self.clock.now_us())
     }
-    #[cfg(test)]
 
+    #[cfg(test)]
     fn heads(&self, keys: Vec<Key>) -> Step<'_, Vec<Option<JobId>>> {
         let one = |key: &Key| self.at(key.shard(), |shard, now| shard.head(key, now));
         done(keys.iter().map(one).collect())

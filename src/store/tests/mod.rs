@@ -12,7 +12,10 @@ mod clients;
 mod direct;
 mod downgrade;
 mod drain;
+mod explore;
 mod faulty;
+#[cfg(feature = "redis")]
+mod fsck;
 mod hints;
 mod jobs;
 mod kept;
