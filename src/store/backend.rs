@@ -12,7 +12,6 @@ use std::{
 use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
 
-#[allow(unused_imports, reason = "the steps come one after the other")]
 pub(crate) use super::deferred::{
     Beat, Call, Caps, Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobPolicy, JobView, Jobs,
     Listed, Listing, Merge, NextRun, OnFailure, Past, Run, Settle, SettledRun, Tally, Verdict,
