@@ -297,8 +297,15 @@ impl Clients {
             },
             merge: job.merge.map(|(group, wins)| Merge { group: group.to_string().into(), wins }),
             record: job.record.map(record),
-            caps: Caps { resource_jobs: 4, resource_bytes: 60, shard_jobs: 6, shard_bytes: 90 },
+            caps: Caps {
+                resource_jobs: 4,
+                resource_bytes: 60,
+                shard_jobs: 6,
+                shard_bytes: 90,
+                ..Caps::NONE
+            },
             owner: String::new(),
+            call: None,
         }
     }
 

@@ -39,6 +39,7 @@ mod runs;
 mod shards;
 mod shared;
 mod tasks;
+mod told;
 mod truth;
 #[cfg(feature = "redis")]
 mod vanished;

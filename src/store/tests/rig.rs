@@ -370,8 +370,10 @@ pub(super) fn deferred(key: &Key) -> Enqueue {
             resource_bytes: 10_000,
             shard_jobs: 100,
             shard_bytes: 10_000,
+            ..Caps::NONE
         },
         owner: String::new(),
+        call: None,
     }
 }
 

@@ -11,6 +11,7 @@ mod desk;
 mod gates;
 pub mod history;
 mod http;
+mod kept;
 pub mod ledger;
 pub mod proxy;
 mod raw;

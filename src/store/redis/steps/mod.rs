@@ -1,6 +1,7 @@
 //! Each typed step as its script call: arguments in, typed reply out.
 
 mod deferred;
+mod fsck;
 mod jobs;
 mod line;
 mod listed;
@@ -29,6 +30,7 @@ use crate::{
             Acquire, Acquired, Backend, Charge, Charged, Counter, GaveBack, Mode, Node, Renewal,
             SettleCharge, State, Step, Token,
         },
+        fsck::{FsckFound, FsckPart},
         hints::Hints,
     },
 };
@@ -88,6 +90,10 @@ impl Backend for Redis {
         Box::pin(self.do_replicated(shard, wanted))
     }
 
+    fn fsck(&self, part: FsckPart, mend: bool) -> Step<'_, FsckFound> {
+        Box::pin(self.do_fsck(part, mend))
+    }
+
     fn ping(&self) -> Step<'_, ()> {
         Box::pin(self.do_ping())
     }
@@ -98,10 +104,11 @@ impl Backend for Redis {
 
     fn listen(&self, node: Node, hints: &Arc<Hints>) -> Option<JoinHandle<()>> {
         let listener = Listener {
-            client: self.client.clone(),
+            target: self.target.clone(),
             wake: self.keys.wake(&node),
             events: self.keys.events(),
             connect_within: self.deadline * 4,
+            servers: self.lanes.servers(),
         };
         Some(listen::spawn(listener, hints))
     }

@@ -33,8 +33,15 @@ async fn stored(store: &Store, key: &Key) -> JobId {
         policy: JobPolicy { again: true, max_attempts: 3, ..JobPolicy::default() },
         merge: None,
         record: None,
-        caps: Caps { resource_jobs: 9, resource_bytes: 999, shard_jobs: 99, shard_bytes: 9999 },
+        caps: Caps {
+            resource_jobs: 9,
+            resource_bytes: 999,
+            shard_jobs: 99,
+            shard_bytes: 9999,
+            ..Caps::NONE
+        },
         owner: String::new(),
+        call: None,
     };
     let id = call.id.clone();
     let stored = store.backend().enqueue(call).await.unwrap();

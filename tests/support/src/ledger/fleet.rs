@@ -9,16 +9,16 @@ use std::{
     time::Duration,
 };
 
-use lockgate::{Key, LockGuard, Store};
+use lockgate::{
+    Key, LockGuard, Store,
+    testing::history::{
+        Life,
+        deferred::{History, Run, Seen, Trouble},
+    },
+};
 use parking_lot::Mutex;
 
-use super::{
-    check::check,
-    event,
-    history::{History, Life, Run, Seen, Trouble},
-    left,
-    node::Setup,
-};
+use super::{left, node::Setup};
 use crate::{
     history::{
         Process,
@@ -286,11 +286,12 @@ impl Fleet {
     /// The runs that have been written down until now, in the order they began.
     #[must_use]
     pub fn runs(&self) -> Vec<Run> {
-        let read = |life: &Life| {
+        let mut history = History::default();
+        for life in &self.lives {
             // One that was killed before it began has written nothing.
-            event::runs(*life, &fs::read_to_string(self.log(*life)).unwrap_or_default())
-        };
-        let mut runs: Vec<_> = self.lives.iter().flat_map(read).collect();
+            history.read(*life, &fs::read_to_string(self.log(*life)).unwrap_or_default());
+        }
+        let mut runs = history.runs;
         runs.sort_by_key(|run| run.from);
         runs
     }
@@ -307,7 +308,7 @@ impl Fleet {
         let mut wrong = left::behind(&self.server, &self.namespace).await;
         let mut history = std::mem::take(&mut *self.history.lock());
         history.runs = self.runs();
-        let (looked, found) = check(&history);
+        let (looked, found) = history.check();
         wrong.extend(found);
         let mut states = BTreeMap::new();
         for seen in history.seen.values().filter_map(|seen| seen.last()) {
