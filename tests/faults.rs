@@ -14,7 +14,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_lockgate-faults");
 #[tokio::test]
 async fn a_short_history_is_good() {
     let seed = u64::from(uuid::Uuid::new_v4().as_fields().0);
-    let plan = Plan { program: PROGRAM.into(), time: Duration::from_secs(6), seed };
+    let plan = Plan { program: PROGRAM.into(), time: Duration::from_secs(6), seed, soak: None };
     let verdict = conduct(&plan).await;
     assert!(verdict.wrong.is_empty(), "{verdict}");
     println!("{verdict}");

@@ -6,6 +6,7 @@
 use std::{
     io::{BufRead as _, BufReader},
     net::TcpListener,
+    path::PathBuf,
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -31,9 +32,19 @@ const START: Duration = Duration::from_secs(4);
 #[derive(Debug)]
 pub struct Server {
     port: u16,
-    password: Option<String>,
+    options: Options,
     keeper: Child,
     pid: u32,
+}
+
+/// What a server is started with.
+#[derive(Debug, Clone, Default)]
+struct Options {
+    password: Option<String>,
+    /// Where it keeps its log of commands, and how often it has that on disk.
+    log: Option<(PathBuf, &'static str)>,
+    /// Further words.
+    words: Vec<String>,
 }
 
 /// The server that the tests of this process share, each in a namespace of its own.
@@ -45,18 +56,38 @@ pub async fn shared_server() -> &'static Server {
 impl Server {
     /// Starts one, and returns when it answers.
     pub async fn start() -> Self {
-        Self::start_with(None).await
+        Self::start_with(Options::default()).await
+    }
+
+    /// Starts one that writes down what it is told, and is back with it after a kill: `always` before it answers,
+    /// `everysec` once a second.
+    ///
+    /// # Panics
+    ///
+    /// If there is no folder for it.
+    pub async fn with_log(fsync: &'static str) -> Self {
+        let name = format!("lockgate-redis-{}", Uuid::new_v4().simple());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir(&folder).expect("a folder for the server");
+        Self::start_with(Options { log: Some((folder, fsync)), ..Options::default() }).await
+    }
+
+    /// Starts one with further words on its command line.
+    pub async fn with_words(words: &[&str]) -> Self {
+        let words = words.iter().map(|word| (*word).to_owned()).collect();
+        Self::start_with(Options { words, ..Options::default() }).await
     }
 
     /// Starts one that asks for this password.
     pub async fn with_password(password: &str) -> Self {
-        Self::start_with(Some(password)).await
+        Self::start_with(Options { password: Some(password.to_owned()), ..Options::default() })
+            .await
     }
 
     /// On another port if somebody else was faster to take the first one.
-    async fn start_with(password: Option<&str>) -> Self {
+    async fn start_with(options: Options) -> Self {
         for _ in 0..5 {
-            let server = Self::spawn(password.map(str::to_owned));
+            let server = Self::spawn(options.clone());
             if tokio::time::timeout(START, server.is_up()).await.is_ok() {
                 return server;
             }
@@ -67,21 +98,21 @@ impl Server {
     /// A port on which there is none yet: [`restart`](Self::restart) starts it.
     #[must_use]
     pub fn not_running() -> Self {
-        let mut server = Self::spawn(None);
+        let mut server = Self::spawn(Options::default());
         server.kill();
         server
     }
 
-    fn spawn(password: Option<String>) -> Self {
+    fn spawn(options: Options) -> Self {
         let port = free_port();
-        let (keeper, pid) = launch(port, password.as_deref());
-        Self { port, password, keeper, pid }
+        let (keeper, pid) = launch(port, &options);
+        Self { port, options, keeper, pid }
     }
 
     /// Its URL, with a namespace.
     #[must_use]
     pub fn url(&self, namespace: &str) -> String {
-        let user = self.password.as_ref();
+        let user = self.options.password.as_ref();
         let user = user.map_or_else(String::new, |password| format!(":{password}@"));
         format!("redis://{user}127.0.0.1:{}/?ns={namespace}", self.port)
     }
@@ -99,9 +130,15 @@ impl Server {
         let _ = self.keeper.wait();
     }
 
-    /// Starts it again on the same port, empty.
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Starts it again on the same port, empty unless it has a log.
     pub async fn restart(&mut self) {
-        (self.keeper, self.pid) = launch(self.port, self.password.as_deref());
+        (self.keeper, self.pid) = launch(self.port, &self.options);
         self.is_up().await;
     }
 
@@ -152,6 +189,9 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
+        if let Some((folder, _)) = &self.options.log {
+            let _ = std::fs::remove_dir_all(folder);
+        }
     }
 }
 
@@ -167,7 +207,7 @@ fn free_port() -> u16 {
     }
 }
 
-fn launch(port: u16, password: Option<&str>) -> (Child, u32) {
+fn launch(port: u16, options: &Options) -> (Child, u32) {
     let found = Command::new("redis-server").arg("--version").output();
     assert!(
         found.is_ok(),
@@ -176,11 +216,21 @@ fn launch(port: u16, password: Option<&str>) -> (Child, u32) {
     let port = port.to_string();
     let mut keeper = Command::new("sh");
     keeper.args(["-c", KEEPER, "redis-server", "--port", &port]);
-    keeper.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
-    keeper.args(["--dir".as_ref(), std::env::temp_dir().as_os_str()]);
-    if let Some(password) = password {
+    keeper.args(["--bind", "127.0.0.1", "--save", ""]);
+    match &options.log {
+        Some((folder, fsync)) => {
+            keeper.args(["--appendonly", "yes", "--appendfsync", fsync]);
+            keeper.args(["--dir".as_ref(), folder.as_os_str()]);
+        }
+        None => {
+            keeper.args(["--appendonly", "no"]);
+            keeper.args(["--dir".as_ref(), std::env::temp_dir().as_os_str()]);
+        }
+    }
+    if let Some(password) = &options.password {
         keeper.args(["--requirepass", password]);
     }
+    keeper.args(&options.words);
     keeper.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut keeper = keeper.stderr(Stdio::null()).spawn().expect("a shell");
     let said = keeper.stdout.take().expect("it is piped");

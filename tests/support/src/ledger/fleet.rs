@@ -20,12 +20,14 @@ use parking_lot::Mutex;
 
 use super::{left, node::Setup};
 use crate::{
+    gauge::Gauge,
     history::{
         Process,
         clock::{self, ns},
         process::kill_now,
     },
     http::request,
+    kept::kept,
     proxy::Proxy,
     redis::Server,
     wait::within,
@@ -73,10 +75,19 @@ impl Fleet {
     ///
     /// If there is no server, or no folder for the logs.
     pub async fn new(program: &Path) -> Self {
+        Self::on(program, Server::start().await).await
+    }
+
+    /// On this server.
+    ///
+    /// # Panics
+    ///
+    /// If there is no folder for the logs.
+    pub async fn on(program: &Path, server: Server) -> Self {
         let name = format!("lockgate-ledger-{}", uuid::Uuid::new_v4().simple());
         let folder = std::env::temp_dir().join(name);
         fs::create_dir(&folder).expect("a folder for the logs");
-        let (server, namespace) = (Server::start().await, "ledger".to_owned());
+        let namespace = "ledger".to_owned();
         let store = Store::builder(&server.url(&namespace)).deadline(Duration::from_secs(10));
         let store = store.connect().await.expect("the URL is right");
         Self {
@@ -218,6 +229,17 @@ impl Fleet {
     /// Waits until a process has ended by itself; its exit code.
     pub async fn ended(&mut self, node: usize) -> Option<i32> {
         within("a node to end", self.seats[node].process.ended()).await
+    }
+
+    /// What a process that lives, and is at rest, has taken of the machine.
+    pub(super) async fn gauge(&mut self, node: usize) -> Gauge {
+        Gauge::ask(&mut self.seats[node].process).await
+    }
+
+    /// Keys that stay until somebody removes them.
+    pub(super) async fn keys(&self) -> u64 {
+        let keys = kept(&mut self.server.connection().await, &self.namespace).await;
+        keys.iter().filter(|kept| !kept.ends).count() as u64
     }
 
     /// Whether it still runs.
