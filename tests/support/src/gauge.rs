@@ -87,7 +87,7 @@ impl Samples {
             }
             told.push(line);
         }
-        let line = format!("{} keys at first, {} at last", first.1, last.1);
+        let line = format!("keys: {} at first, {} at last", first.1, last.1);
         if last.1 > first.1 * 5 / 4 + 64 {
             wrong.push(line.clone());
         }

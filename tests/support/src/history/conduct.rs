@@ -308,7 +308,8 @@ pub async fn conduct(plan: &Plan) -> Verdict {
             "{} waits judged, passed by {} of one process at most",
             looked.waits, looked.passed
         ),
-        format!("longest wait after the faults {} ms", looked.longest / MS),
+        format!("figure: longest wait after the faults {} ms", looked.longest / MS),
+        format!("figure: violations {}", wrong.len()),
     ];
     for Outcome { fenced, plain: (written, value) } in &registers {
         let lost = written - value.min(written);

@@ -107,6 +107,7 @@ pub async fn conduct(plan: &Plan) -> (String, Verdict) {
     let (seed, took) = (plan.seed, started.elapsed());
     let mut told = vec![format!("seed {seed}, {took:.0?}; faults: {}", done.join(", "))];
     told.extend(flat);
+    told.push(format!("figure: violations {}", verdict.wrong.len()));
     (told.join("\n"), verdict)
 }
 

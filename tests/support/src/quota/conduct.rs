@@ -224,7 +224,7 @@ pub async fn conduct(plan: &Plan) -> Verdict {
     let mut told = vec![
         format!("seed {}, {took:.0?}; faults: {}", plan.seed, done.join(", ")),
         format!("{looked:?}"),
-        format!("{} let in beyond a quota", looked.over),
+        format!("figure: let in beyond a quota {}", looked.over),
     ];
     told.extend(flat);
     drop(crew.seats);
