@@ -4,6 +4,7 @@ mod alone;
 mod callbacks;
 mod jobs;
 mod limits;
+mod many;
 mod others;
 mod outcomes;
 mod rows;
@@ -153,11 +154,25 @@ async fn put_off_with(
 
 /// A job of these bytes.
 async fn put_in(store: &Store, key: Key, id: JobId, max_attempts: u32, envelope: Bytes) -> JobId {
+    let policy = JobPolicy { again: max_attempts > 1, max_attempts, ..JobPolicy::default() };
+    put_as(store, key, id, policy, envelope).await
+}
+
+/// A job that runs once, not before this time.
+async fn put_late(store: &Store, target: &str, delay: Duration) -> JobId {
+    let (key, head) = (key_of(target), Head::new("POST", target, Vec::new(), None));
+    let id = JobId::new(&key);
+    let at = At { store, id: &id, lock: &key };
+    let envelope = write_request(at, head, Vec::new(), Vec::new(), 1, b"body");
+    put_as(store, key, id, JobPolicy { delay, ..JobPolicy::default() }, envelope).await
+}
+
+async fn put_as(store: &Store, key: Key, id: JobId, policy: JobPolicy, envelope: Bytes) -> JobId {
     let call = Enqueue {
         envelope,
         id,
         key,
-        policy: JobPolicy { again: max_attempts > 1, max_attempts, ..JobPolicy::default() },
+        policy,
         record: None,
         merge: None,
         caps: Caps {

@@ -19,12 +19,13 @@ use super::{
     headers::{IDEMPOTENCY_KEY, made_key},
     judge::{Run, by_age},
     limits::Leave,
+    slots::Slot,
     worker::DeferWorker,
 };
 use crate::{
     gate::{Deferred, Replay},
     key::Key,
-    store::{JobId, Verdict},
+    store::{JobId, Run as Begun, Verdict},
 };
 
 /// Jobs of one line that are run one after the other, each claimed as the one before is settled. After so
@@ -47,6 +48,8 @@ pub(super) enum Stop {
 pub(super) struct Visit {
     pub(super) worker: Arc<DeferWorker>,
     pub(super) key: Key,
+    /// Its room among the worker's runs.
+    pub(super) slot: Slot,
     pub(super) stop: watch::Receiver<Stop>,
     /// Other lines wait for room.
     pub(super) crowded: Arc<AtomicBool>,
@@ -118,7 +121,8 @@ impl Visit {
 
     async fn run_job(&self, started: Started, row: u32, leave: &mut Leave) -> Ended {
         let worker = &*self.worker;
-        let (id, attempt) = (started.run.id.clone(), started.run.attempt);
+        let Begun { attempt, more, .. } = started.run;
+        let id = started.run.id.clone();
         tracing::info!(
             node = %worker.store.node(), lock = %self.key.hashed(), job = ?id, attempt, "run started"
         );
@@ -134,7 +138,11 @@ impl Visit {
             _ => Next::WhenTold,
         };
         let goes_on =
-            self.may_go_on(row, &verdict) && worker.limits.again(&worker.store, leave).await;
+            self.may_go_on(row, more, &verdict) && worker.limits.again(&worker.store, leave).await;
+        if !goes_on {
+            // The next run need not wait until this one is settled.
+            self.slot.free();
+        }
         match self.settle(started, verdict, goes_on).await {
             Some(started) => {
                 tracing::info!(node = %worker.store.node(), job = ?id, attempt, outcome, "run ended");
@@ -147,9 +155,14 @@ impl Visit {
         }
     }
 
-    /// Whether the next of the line may be claimed along with this verdict.
-    fn may_go_on(&self, row: u32, verdict: &Verdict) -> bool {
-        let most = if self.crowded.load(Ordering::Relaxed) { WHILE_OTHERS_WAIT } else { IN_A_ROW };
+    /// Whether the next of the line may be claimed along with this verdict. While others wait, the room is
+    /// theirs, unless it is known that there is a next one.
+    fn may_go_on(&self, row: u32, more: bool, verdict: &Verdict) -> bool {
+        let most = match self.crowded.load(Ordering::Relaxed) {
+            true if more => WHILE_OTHERS_WAIT,
+            true => 0,
+            false => IN_A_ROW,
+        };
         // One that is to run again at its place is still the first.
         let ended = matches!(verdict, Verdict::Done { .. } | Verdict::Dead { .. });
         let moves = ended || matches!(verdict, Verdict::Retry { .. });

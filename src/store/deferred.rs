@@ -151,6 +151,8 @@ pub(crate) struct Run {
     pub(crate) attempt: u32,
     pub(crate) envelope: Bytes,
     pub(crate) accepted_us: u64,
+    /// Another job stood behind it then.
+    pub(crate) more: bool,
 }
 
 /// `settle.lua`.

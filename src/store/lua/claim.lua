@@ -2,7 +2,7 @@
 --
 -- A step of runs.lua. id: the job the worker believes is first   me: run token '<nonce>:<node>'   lease, ms
 -- keep: retention of dead jobs, ms
--- Returns {'claimed', id, fence, attempt, envelope, accepted at us}
+-- Returns {'claimed', id, fence, attempt, envelope, accepted at us, 1 = another job stands behind it}
 --       | {'busy', ms} held by somebody else until then | {'later', ms} in backoff
 --       | {'moved', id} another job is first now | {'empty'} no jobs here
 --       | {'dead', id} it has ended: a crash, its deadline
@@ -64,20 +64,20 @@ local function bury(id, facts, envelope, state, reason, keep)
 end
 
 -- Starts a run of the first job, whose turn it is.
-local function run(id, me, lease, facts, envelope)
+local function run(id, me, lease, facts, envelope, more)
   local key, attempt = own('j:' .. id), facts.attempts + 1
   redis.call('HSET', key, 'state', 'running', 'run', me, 'attempts', attempt, 'began', STAMP, 'reason', '')
   if facts.state == 'running' then crashed(key, facts) end
   redis.call('ZADD', DUE, NOW + lease, NAME)
   changed(id)
-  return {'claimed', id, grant(me, 'x', lease), attempt, envelope, facts.at}
+  return {'claimed', id, grant(me, 'x', lease), attempt, envelope, facts.at, more and 1 or 0}
 end
 
 -- The run that this token has begun, if it goes on.
 local function again(id, me, lease, facts)
   local member = redis.call('ZSCORE', H, 'h' .. me)
   if facts.state ~= 'running' or not member or tonumber(member) <= NOW then return nil end
-  return {'claimed', id, grant(me, 'x', lease), facts.attempts, redis.call('GET', own('b:' .. id)), facts.at}
+  return {'claimed', id, grant(me, 'x', lease), facts.attempts, redis.call('GET', own('b:' .. id)), facts.at, 0}
 end
 
 -- What is in the way of the first job; nil if nothing is. A visit has to move what is due, or it would be due at
@@ -107,7 +107,7 @@ local function in_its_way(id, seq, back)
 end
 
 local function claim(id, me, lease, keep)
-  local first = redis.call('ZRANGE', G, 0, 0, 'WITHSCORES')
+  local first = redis.call('ZRANGE', G, 0, 1, 'WITHSCORES')
   if #first == 0 then
     -- Also where g itself has vanished: what was kept for it must not stay for ever.
     redis.call('ZREM', DUE, NAME)
@@ -128,7 +128,7 @@ local function claim(id, me, lease, keep)
   if v[2] and string.match(v[2], ' (%x+)$') == id then redis.call('HDEL', L, 'back') end
   local envelope = redis.call('GET', own('b:' .. id))
   local state, reason = unfit(id, facts, envelope)
-  if not state then return run(id, me, lease, facts, envelope) end
+  if not state then return run(id, me, lease, facts, envelope, first[3]) end
   bury(id, facts, envelope, state, reason, keep)
   -- The lock is free: moving on says when a worker should look again.
   move_on()

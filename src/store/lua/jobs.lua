@@ -80,9 +80,16 @@ local function uncount(bytes)
   if redis.call('HINCRBY', F, 'bytes', 0 - bytes) < 0 then redis.call('HSET', F, 'bytes', 0) end
 end
 
--- A job is out of g: what l kept for it goes. Returns who is first now, with its sequence, and the backoff.
+-- The first job of a line and its sequence; `more` if another one stands behind it.
+local function first_two()
+  local rows = redis.call('ZRANGE', G, 0, 1, 'WITHSCORES')
+  rows.more, rows[3], rows[4] = rows[3], nil, nil
+  return rows
+end
+
+-- A job is out of g: what l kept for it goes. Returns who is first now, as first_two, with the backoff.
 local function left_line(id, bytes)
-  local first = redis.call('ZRANGE', G, 0, 0, 'WITHSCORES')
+  local first = first_two()
   if #first > 0 then
     local v = redis.call('HMGET', L, 'bytes', 'back')
     redis.call('HSET', L, 'bytes', math.max(tonumber(v[1] or '0') - bytes, 0))

@@ -29,7 +29,7 @@ local function begin_next(first, me, lease, keep)
     if not id then return nil end
     local facts, envelope = facts_of(id), redis.call('GET', own('b:' .. id))
     local state, reason = unfit(id, facts, envelope)
-    if not state then return run(id, me, lease, facts, envelope) end
+    if not state then return run(id, me, lease, facts, envelope, first.more) end
     if state == 'dead' then return nil end
     first = bury(id, facts, envelope, state, reason, keep)
   end
@@ -69,7 +69,7 @@ local function waits(id, facts, verb, ms, reason)
   end
   redis.call('HSET', L, 'back', int(NOW + ms) .. ' ' .. id)
   redis.call('PERSIST', L)
-  local first = redis.call('ZRANGE', G, 0, 0, 'WITHSCORES')
+  local first = first_two()
   first[3] = int(NOW + ms) .. ' ' .. id
   return first
 end

@@ -92,6 +92,7 @@ impl Visit<'_> {
             attempt: job.attempts,
             envelope: job.envelope.clone(),
             accepted_us: job.accepted_us,
+            more: self.line.jobs.len() > 1,
         };
         Some(Run { fence: self.grant(me, Mode::Exclusive, lease), ..run })
     }

@@ -14,16 +14,13 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use redis::{
-    AsyncConnectionConfig, Client, ErrorKind as RedisErrorKind, PushInfo, PushKind, RedisError,
-    ServerErrorKind,
-    aio::{MultiplexedConnection, SendError},
-};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::{
     Keys,
-    incarnation::{Incarnation, run_id},
+    incarnation::{Incarnation, Met},
+    server::Facts,
+    target::{Connection, Failure, Settings, Target},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -36,7 +33,7 @@ const TIMEOUTS: u32 = 3;
 /// One connection and its flags.
 #[derive(Clone)]
 pub(super) struct Socket {
-    pub(super) connection: MultiplexedConnection,
+    pub(super) connection: Connection,
     dead: Arc<AtomicBool>,
     timeouts: Arc<AtomicU32>,
 }
@@ -85,13 +82,6 @@ struct Failures {
     bell: Notify,
 }
 
-/// Why a connection could not be made. Each caller gets an error of its own.
-#[derive(Clone)]
-enum Failure {
-    Away,
-    Config(String),
-}
-
 impl Failures {
     fn note(&self, failure: Failure) -> Error {
         *self.last.lock() = Some(failure.clone());
@@ -104,39 +94,11 @@ impl Failures {
     }
 }
 
-impl Failure {
-    fn error(self) -> Error {
-        match self {
-            Self::Away => Error::new(ErrorKind::Unavailable, "connect"),
-            Self::Config(sentence) => Error::config(sentence),
-        }
-    }
-
-    /// An error before any call was sent: nothing has run.
-    fn of(error: &RedisError) -> Self {
-        let config = |sentence: &str| Self::Config(sentence.to_owned());
-        match error.kind() {
-            RedisErrorKind::AuthenticationFailed => config("the store refused the password"),
-            RedisErrorKind::Server(ServerErrorKind::NoPerm) => {
-                config("the store's user may not run the commands lockgate needs")
-            }
-            RedisErrorKind::InvalidClientConfig => config("the store's URL can't be used"),
-            _ if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) => {
-                config("the store needs another password")
-            }
-            _ => {
-                tracing::debug!(%error, "no connection to the store");
-                Self::Away
-            }
-        }
-    }
-}
-
 impl Lanes {
-    pub(super) fn new(client: &Client, keys: &Keys, number: usize, deadline: Duration) -> Self {
+    pub(super) fn new(target: &Target, keys: &Keys, number: usize, deadline: Duration) -> Self {
         let incarnation = Arc::new(Incarnation::default());
         let manager = |watches: bool| Manager {
-            client: client.clone(),
+            target: target.clone(),
             meta: keys.meta(),
             deadline,
             failures: Arc::default(),
@@ -160,6 +122,11 @@ impl Lanes {
 
     pub(super) fn on_new_server(&self, tell: Weak<dyn Fn() + Send + Sync>) {
         self.incarnation.on_change(tell);
+    }
+
+    /// Tells of each server after the first.
+    pub(super) fn servers(&self) -> watch::Receiver<u64> {
+        self.incarnation.changes()
     }
 
     /// Whether a new connection can be made and written to. It tells nobody of a new server: calls are
@@ -196,7 +163,7 @@ impl Lanes {
 }
 
 pub(super) struct Manager {
-    client: Client,
+    target: Target,
     meta: String,
     deadline: Duration,
     failures: Arc<Failures>,
@@ -228,31 +195,23 @@ impl bb8::ManageConnection for Manager {
 
 impl Manager {
     async fn open(&self) -> Result<Socket, Failure> {
-        let dead = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&dead);
-        let on_push = move |push: PushInfo| -> Result<(), SendError> {
-            if push.kind == PushKind::Disconnection {
-                flag.store(true, Ordering::Release);
-            }
-            Ok(())
-        };
-        // Deadlines of calls are ours, around each.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.deadline))
-            .set_response_timeout(None)
-            .set_push_sender(on_push);
-        let connect = self.client.get_multiplexed_async_connection_with_config(&config);
-        let mut connection = connect.await.map_err(|error| Failure::of(&error))?;
+        let settings = Settings { within: Some(self.deadline), ..Settings::default() };
+        let mut connection = self.target.open(&settings).await?;
+        let facts = Facts::ask(&mut connection).await;
+        facts.check()?;
         let blank = self.check_layout(&mut connection).await?;
         if let Some(incarnation) = &self.incarnation {
-            incarnation.met(run_id(&mut connection).await, blank);
+            let dead = Arc::downgrade(&settings.gone);
+            if incarnation.met(facts.id.clone(), blank, dead) != Met::Known {
+                facts.warn(&mut connection).await;
+            }
         }
-        Ok(Socket { connection, dead, timeouts: Arc::default() })
+        Ok(Socket { connection, dead: settings.gone, timeouts: Arc::default() })
     }
 
     /// The number of shards is part of every key: processes that disagree would not see each other. True
     /// if nobody had written it before.
-    async fn check_layout(&self, connection: &mut MultiplexedConnection) -> Result<bool, Failure> {
+    async fn check_layout(&self, connection: &mut Connection) -> Result<bool, Failure> {
         let mut pipe = redis::pipe();
         pipe.cmd("HSETNX").arg(&self.meta).arg("shards").arg(SHARDS);
         pipe.cmd("HGET").arg(&self.meta).arg("shards");

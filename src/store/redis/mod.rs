@@ -3,8 +3,8 @@
 //! [`steps`] turns a typed step into one script call; [`call`] sends it, within the deadline, past the
 //! breaker, again where that is safe. Steps about one lock ([`ask`]) go together with others that wait
 //! ([`combine`]) over a lane's [`wire`], and so do those of quotas ([`charges`]), of requests that are
-//! deferred ([`enqueues`]) and of their runs ([`runs`]). [`connect`] keeps the connections; [`listen`] has a connection
-//! of its own for messages.
+//! deferred ([`enqueues`]) and of their runs ([`runs`]). [`target`] knows where the servers are, [`connect`] keeps the
+//! connections; [`listen`] has a connection of its own for messages.
 
 mod ask;
 mod breaker;
@@ -22,7 +22,9 @@ mod read;
 mod replicas;
 mod runs;
 mod script;
+mod server;
 mod steps;
+mod target;
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -45,6 +47,7 @@ use self::{
     enqueues::Enqueues,
     replicas::Replicas,
     runs::{RunAsk, Runs},
+    target::Target,
     tasks::Pushes,
     wire::Wire,
 };
@@ -53,9 +56,9 @@ use crate::error::Error;
 
 pub use self::builder::StoreBuilder;
 
-/// One Redis server, or what looks like one.
+/// What a [`Target`] leads to, as a store.
 pub(super) struct Redis {
-    client: redis::Client,
+    target: Target,
     lanes: Arc<Lanes>,
     /// One for each lane.
     combiners: Vec<Combiner<Wire>>,

@@ -6,10 +6,12 @@
 
 use std::time::Duration;
 
-use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
 use tokio::{sync::Mutex, time::timeout};
 
-use super::Redis;
+use super::{
+    Redis,
+    target::{Connection, Failure, Settings},
+};
 use crate::{
     clock::millis,
     error::{Error, ErrorKind},
@@ -17,7 +19,7 @@ use crate::{
 
 /// The connection, made by the first who needs it.
 #[derive(Default)]
-pub(super) struct Replicas(Mutex<Option<MultiplexedConnection>>);
+pub(super) struct Replicas(Mutex<Option<Connection>>);
 
 impl Redis {
     pub(super) async fn do_replicated(&self, shard: u16, wanted: u32) -> Result<u32, Error> {
@@ -31,12 +33,8 @@ impl Redis {
         // Taken out: a call that is dropped half way leaves no connection with a reply on its way.
         let mut connection = match kept.take() {
             Some(connection) => connection,
-            None => {
-                // The deadline is ours, around all of it.
-                let config = AsyncConnectionConfig::new().set_response_timeout(None);
-                let made = self.client.get_multiplexed_async_connection_with_config(&config);
-                made.await.map_err(away)?
-            }
+            // The deadline is ours, around all of it.
+            None => self.target.open(&Settings::default()).await.map_err(Failure::error)?,
         };
         let mark = self.keys.shard(shard, "replicas");
         let patience = millis(self.deadline.saturating_sub(self.deadline / 5)).max(1);

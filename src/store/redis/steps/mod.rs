@@ -94,10 +94,11 @@ impl Backend for Redis {
 
     fn listen(&self, node: Node, hints: &Arc<Hints>) -> Option<JoinHandle<()>> {
         let listener = Listener {
-            client: self.client.clone(),
+            target: self.target.clone(),
             wake: self.keys.wake(&node),
             events: self.keys.events(),
             connect_within: self.deadline * 4,
+            servers: self.lanes.servers(),
         };
         Some(listen::spawn(listener, hints))
     }

@@ -1,0 +1,40 @@
+//! Why a connection could not be made.
+
+use redis::{ErrorKind as RedisErrorKind, RedisError, ServerErrorKind};
+
+use crate::error::{Error, ErrorKind};
+
+/// Each caller gets an error of its own.
+#[derive(Clone)]
+pub(in super::super) enum Failure {
+    Away,
+    Config(String),
+}
+
+impl Failure {
+    pub(in super::super) fn error(self) -> Error {
+        match self {
+            Self::Away => Error::new(ErrorKind::Unavailable, "connect"),
+            Self::Config(sentence) => Error::config(sentence),
+        }
+    }
+
+    /// An error before any call was sent: nothing has run.
+    pub(in super::super) fn of(error: &RedisError) -> Self {
+        let config = |sentence: &str| Self::Config(sentence.to_owned());
+        match error.kind() {
+            RedisErrorKind::AuthenticationFailed => config("the store refused the password"),
+            RedisErrorKind::Server(ServerErrorKind::NoPerm) => {
+                config("the store's user may not run the commands lockgate needs")
+            }
+            RedisErrorKind::InvalidClientConfig => config("the store's URL can't be used"),
+            _ if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) => {
+                config("the store needs another password")
+            }
+            _ => {
+                tracing::debug!(%error, "no connection to the store");
+                Self::Away
+            }
+        }
+    }
+}
