@@ -12,6 +12,8 @@ mod crowd;
 mod drain;
 #[path = "deferral/lost.rs"]
 mod lost;
+#[path = "deferral/memory.rs"]
+mod memory;
 #[path = "deferral/mixed.rs"]
 mod mixed;
 #[path = "deferral/newer.rs"]
@@ -20,6 +22,8 @@ mod newer;
 mod options;
 #[path = "deferral/poison.rs"]
 mod poison;
+#[path = "deferral/restart.rs"]
+mod restart;
 #[path = "deferral/sealed.rs"]
 mod sealed;
 #[path = "deferral/stopped.rs"]

@@ -66,16 +66,20 @@ impl Server {
     ///
     /// If there is no folder for it.
     pub async fn with_log(fsync: &'static str) -> Self {
+        Self::with_log_and_words(fsync, &[]).await
+    }
+
+    /// The same, with further words on its command line.
+    ///
+    /// # Panics
+    ///
+    /// If there is no folder for it.
+    pub async fn with_log_and_words(fsync: &'static str, words: &[&str]) -> Self {
         let name = format!("lockgate-redis-{}", Uuid::new_v4().simple());
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir(&folder).expect("a folder for the server");
-        Self::start_with(Options { log: Some((folder, fsync)), ..Options::default() }).await
-    }
-
-    /// Starts one with further words on its command line.
-    pub async fn with_words(words: &[&str]) -> Self {
         let words = words.iter().map(|word| (*word).to_owned()).collect();
-        Self::start_with(Options { words, ..Options::default() }).await
+        Self::start_with(Options { password: None, log: Some((folder, fsync)), words }).await
     }
 
     /// Starts one that asks for this password.
@@ -138,6 +142,16 @@ impl Server {
 
     /// Starts it again on the same port, empty unless it has a log.
     pub async fn restart(&mut self) {
+        self.begin_again().await;
+        eventually("redis-server to have read its log", async || {
+            let mut connection = self.connection().await;
+            redis::cmd("PING").query_async::<String>(&mut connection).await.is_ok()
+        })
+        .await;
+    }
+
+    /// Starts it again, and returns when it answers, if only that it still reads its log.
+    pub async fn begin_again(&mut self) {
         (self.keeper, self.pid) = launch(self.port, &self.options);
         self.is_up().await;
     }

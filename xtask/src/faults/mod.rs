@@ -64,7 +64,10 @@ pub(crate) fn run(args: &[&str]) -> ExitCode {
         found.push(suite.row(row, wish.runs));
         table::progress(&found);
     }
-    if wish.row.is_none() && wish.seconds > 0 && wish.topology.is_none_or(|of| of == Topology::Single) {
+    if wish.row.is_none()
+        && wish.seconds > 0
+        && wish.topology.is_none_or(|of| of == Topology::Single)
+    {
         for which in &HISTORIES[..3] {
             found.push(suite.history(which, wish.seconds, wish.seed));
             table::progress(&found);
@@ -132,7 +135,10 @@ mod tests {
             let numbers: BTreeSet<u8> = of.map(|row| row.number).collect();
             assert_eq!(numbers, (1..=most).collect(), "{table}");
         }
-        assert!(ROWS.iter().all(|row| row.by.is_empty() != row.not_here.is_empty() || !row.by.is_empty()));
+        assert!(
+            ROWS.iter()
+                .all(|row| row.by.is_empty() != row.not_here.is_empty() || !row.by.is_empty())
+        );
     }
 
     /// A test that was renamed is missed here, and not only by a run that takes minutes.
@@ -163,7 +169,9 @@ mod tests {
                 names.insert(path.file_stem().unwrap().to_string_lossy().into_owned());
                 let text = fs::read_to_string(&path).unwrap();
                 let words = text.split("fn ").skip(1);
-                names.extend(words.filter_map(|rest| Some(rest.split(['(', '<']).next()?.to_owned())));
+                names.extend(
+                    words.filter_map(|rest| Some(rest.split(['(', '<']).next()?.to_owned())),
+                );
             }
         }
     }

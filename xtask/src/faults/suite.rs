@@ -192,7 +192,8 @@ mod tests {
 
     #[test]
     fn figures_are_read() {
-        let read = |text| figure(text).map(|(name, number, unit)| format!("{name}|{number}|{unit}"));
+        let read =
+            |text| figure(text).map(|(name, number, unit)| format!("{name}|{number}|{unit}"));
         assert_eq!(read("longest wait 1240 ms").unwrap(), "longest wait|1240|ms");
         assert_eq!(read("lost 0").unwrap(), "lost|0|");
         assert_eq!(read("nothing"), None);

@@ -13,7 +13,7 @@ mod rule;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU16, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -38,6 +38,8 @@ pub struct Proxy {
     deaf: Arc<watch::Sender<bool>>,
     lost: Arc<AtomicU64>,
     weather: Arc<watch::Sender<Weather>>,
+    /// The server's port.
+    server: Arc<AtomicU16>,
 }
 
 /// What becomes of the bytes of all connections.
@@ -70,8 +72,9 @@ impl Proxy {
             deaf: Arc::default(),
             lost: Arc::default(),
             weather: Arc::default(),
+            server: Arc::new(server.port().into()),
         };
-        let (own, server) = (proxy.clone(), server.port());
+        let own = proxy.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let own = own.clone();
@@ -80,6 +83,7 @@ impl Proxy {
                     if weather.wait_for(|weather| !weather.hole).await.is_err() {
                         return;
                     }
+                    let server = own.server.load(Ordering::Relaxed);
                     // A server that is away: the client sees that its connection ends.
                     if let Ok(server) = TcpStream::connect(("127.0.0.1", server)).await {
                         let _ = server.set_nodelay(true);
@@ -135,6 +139,12 @@ impl Proxy {
     /// told. New ones work.
     pub fn half_open(&self) {
         self.weather.send_modify(|weather| weather.silent += 1);
+    }
+
+    /// From now on it leads to this server, as the name of a master does after a failover.
+    pub fn turn_to(&self, server: &Server) {
+        self.server.store(server.port(), Ordering::Relaxed);
+        self.cut();
     }
 
     /// The connections of this moment end.
