@@ -2,6 +2,7 @@
 
 use std::{
     panic::AssertUnwindSafe,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -139,11 +140,7 @@ impl Visit {
         };
         let goes_on =
             self.may_go_on(row, more, &verdict) && worker.limits.again(&worker.store, leave).await;
-        if !goes_on {
-            // The next run need not wait until this one is settled.
-            self.slot.free();
-        }
-        match self.settle(started, verdict, goes_on).await {
+        match self.settle_outside(started, verdict, goes_on).await {
             Some(started) => {
                 tracing::info!(node = %worker.store.node(), job = ?id, attempt, outcome, "run ended");
                 started.map_or(Ended::Next(next), Ended::GoesOn)
@@ -152,6 +149,26 @@ impl Visit {
                 tracing::error!(node = %worker.store.node(), job = ?id, attempt, "run lost");
                 Ended::Next(Next::WhenTold)
             }
+        }
+    }
+
+    /// Settles a run, outside of its room if that is not for the next of its line.
+    async fn settle_outside(
+        &self,
+        started: Started,
+        verdict: Verdict,
+        goes_on: bool,
+    ) -> Option<Option<Started>> {
+        let mut settling = pin!(self.settle(started, verdict, goes_on));
+        if goes_on {
+            return settling.await;
+        }
+        // On its way before the room is free: so the next claim can go with it, and need not wait for its answer.
+        let settled = settling.as_mut().now_or_never();
+        self.slot.free();
+        match settled {
+            Some(settled) => settled,
+            None => settling.await,
         }
     }
 
@@ -176,7 +193,7 @@ impl Visit {
         let at = At { store: &worker.store, id: &run.id, lock: &self.key };
         let first_seen = UNIX_EPOCH + Duration::from_micros(run.accepted_us);
         let back = |reason| Some(Verdict::Back { delay: by_age(first_seen), reason });
-        let mut request = match read_request(at, &run.envelope) {
+        let request = match read_request(at, &run.envelope) {
             Ok(request) => request,
             Err(Unreadable::Newer) => return back(NEWER),
             Err(Unreadable::NoKey) => {
@@ -192,7 +209,6 @@ impl Visit {
         if request.head.method == callback::METHOD {
             return self.call(&request, at, started).await;
         }
-        let called = callback::take(&mut request.head.headers);
         let restored = match worker.restores.of(&request.carried) {
             Ok(restored) => restored,
             Err(snapshot) => {
@@ -210,12 +226,7 @@ impl Visit {
         let deferred = Deferred { id, attempt, first_seen, fence };
         let facts = Arc::clone(started.hold.facts());
         let marker = Replay::restoring(deferred, &worker.store, facts, restored);
-        let verdict = self.replay(request, at, &marker, started).await?;
-        if let (Some(url), Verdict::Done { .. } | Verdict::Dead { .. }) = (called, &verdict) {
-            // Before the end is written: a worker that dies in between has promised it already.
-            callback::push(&worker.store, &run.id, url).await;
-        }
-        Some(verdict)
+        self.replay(request, at, &marker, started).await
     }
 
     /// The run of a callback. `None` as in a replay; it may be made again in every case.

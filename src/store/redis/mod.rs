@@ -52,7 +52,7 @@ use self::{
     wire::Wire,
 };
 use super::keys::Keys;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 
 pub use self::builder::StoreBuilder;
 
@@ -86,7 +86,16 @@ impl Redis {
     async fn ask_run(&self, ask: RunAsk) -> Result<redis::Value, Error> {
         self.pass(script::RUNS.name)?;
         let until = Instant::now() + self.deadline;
-        let outcome = self.runs[self.lanes.of(ask.key().shard())].call(ask, until).await;
+        let lane = &self.runs[self.lanes.of(ask.key().shard())];
+        let outcome = if ask.makes_room() {
+            // What begins in the room that its run leaves comes at once, and goes with it.
+            match lane.put(ask, until) {
+                Some(outcome) => outcome.await,
+                None => Err(Error::new(ErrorKind::Unavailable, script::RUNS.name)),
+            }
+        } else {
+            lane.call(ask, until).await
+        };
         self.note(&outcome);
         outcome.map(|answer| answer.first)
     }

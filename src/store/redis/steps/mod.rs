@@ -1,6 +1,7 @@
 //! Each typed step as its script call: arguments in, typed reply out.
 
 mod deferred;
+mod fsck;
 mod jobs;
 mod line;
 mod listed;
@@ -29,6 +30,7 @@ use crate::{
             Acquire, Acquired, Backend, Charge, Charged, Counter, GaveBack, Mode, Node, Renewal,
             SettleCharge, State, Step, Token,
         },
+        fsck::{FsckFound, FsckPart},
         hints::Hints,
     },
 };
@@ -82,6 +84,10 @@ impl Backend for Redis {
 
     fn replicated(&self, shard: u16, wanted: u32) -> Step<'_, u32> {
         Box::pin(self.do_replicated(shard, wanted))
+    }
+
+    fn fsck(&self, part: FsckPart, mend: bool) -> Step<'_, FsckFound> {
+        Box::pin(self.do_fsck(part, mend))
     }
 
     fn ping(&self) -> Step<'_, ()> {
