@@ -59,14 +59,15 @@ async fn a_promoted_replica_without_the_grant_tells_the_holder_and_keeps_fences_
 /// is ready, with all that it had.
 #[tokio::test]
 async fn a_server_that_loads_is_away_and_is_taken_back() {
-    let slowly = ["--key-load-delay", "400", "--aof-use-rdb-preamble", "no"];
+    // Half a ms each; it answers in between, once for a thousand of them.
+    let slowly = ["--key-load-delay", "500", "--aof-use-rdb-preamble", "no"];
     let mut server = Server::with_log_and_words("everysec", &slowly).await;
     let store = Store::connect(&server.url("x")).await.expect("the URL is right");
     let first = hold(&patient(&server.url("x")).await).await;
     let fence = first.fence();
     assert_eq!(first.release().await, Released::Released);
     let mut many = redis::pipe();
-    for n in 0..6000 {
+    for n in 0..14_000 {
         many.cmd("SET").arg(format!("filler:{n}")).arg(n).ignore();
     }
     let mut connection = server.connection().await;

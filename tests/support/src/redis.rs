@@ -11,11 +11,11 @@ use std::{
     time::Duration,
 };
 
-use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
 use tokio::sync::OnceCell;
 use uuid::Uuid;
 
-use crate::wait::eventually;
+use crate::wait::{PATIENCE, eventually};
 
 const KEEPER: &str = r#"
 redis-server "$@" >/dev/null 2>&1 &
@@ -188,7 +188,13 @@ impl Server {
 
     /// None if the server is away, or is another one.
     async fn try_connection(&self) -> Option<MultiplexedConnection> {
-        let mut connection = self.client()?.get_multiplexed_async_connection().await.ok()?;
+        // A machine that has other things to do is no fault of the server's.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(Some(PATIENCE));
+        let connect = self.client()?;
+        let connect = connect.get_multiplexed_async_connection_with_config(&config);
+        let mut connection = connect.await.ok()?;
         let mut info = redis::cmd("INFO");
         let info: String = info.arg("server").query_async(&mut connection).await.ok()?;
         let ours = format!("process_id:{}", self.pid);

@@ -12,7 +12,7 @@ use std::{
 use lockgate::{
     Key, LockGuard, Store,
     testing::history::{
-        Life,
+        Check, Life, Violation,
         deferred::{History, Run, Seen, Trouble},
         rest::Rest,
     },
@@ -330,7 +330,8 @@ impl Fleet {
     pub async fn settle(self, node: usize) -> Verdict {
         self.all_end(node).await;
         // While the processes still work: what moves meanwhile must not be taken for lost.
-        let mut wrong = self.looked_through().await;
+        let broken = self.looked_through().await.into_iter();
+        let mut wrong: Vec<_> = broken.map(|told| Violation { check: Check::N1, told }).collect();
         wrong.extend(left::behind(&self.server, &self.namespace).await);
         let mut history = std::mem::take(&mut *self.history.lock());
         history.runs = self.runs();
@@ -351,8 +352,8 @@ impl Fleet {
     /// What a pass over the store finds.
     async fn looked_through(&self) -> Vec<String> {
         match self.store.fsck().run().await {
-            Ok(report) => report.faults().map(|fault| format!("N1: {fault}")).collect(),
-            Err(error) => vec![format!("N1: no pass over the store: {error}")],
+            Ok(report) => report.faults().map(|fault| fault.to_string()).collect(),
+            Err(error) => vec![format!("no pass over the store: {error}")],
         }
     }
 
