@@ -12,6 +12,8 @@ mod crowd;
 mod drain;
 #[path = "deferral/lost.rs"]
 mod lost;
+#[path = "deferral/memory.rs"]
+mod memory;
 #[path = "deferral/mixed.rs"]
 mod mixed;
 #[path = "deferral/newer.rs"]
@@ -20,6 +22,8 @@ mod newer;
 mod options;
 #[path = "deferral/poison.rs"]
 mod poison;
+#[path = "deferral/restart.rs"]
+mod restart;
 #[path = "deferral/sealed.rs"]
 mod sealed;
 #[path = "deferral/stopped.rs"]
@@ -42,7 +46,7 @@ const SECOND: Duration = Duration::from_secs(1);
 #[tokio::test]
 async fn a_short_history_is_good() {
     let seed = u64::from(uuid::Uuid::new_v4().as_fields().0);
-    let plan = Plan { program: PROGRAM.into(), time: 6 * SECOND, seed };
+    let plan = Plan { program: PROGRAM.into(), time: 6 * SECOND, seed, soak: None };
     let (done, verdict) = conduct(&plan).await;
     assert!(verdict.wrong.is_empty(), "{done}\n{verdict}");
     println!("{done}\n{verdict}");

@@ -1,11 +1,16 @@
 //! Faults of whole processes: they are killed and stopped, and write down what they see.
 
+#[path = "faults/proxy.rs"]
+mod proxy;
+#[path = "faults/server.rs"]
+mod server;
+
 use std::{path::Path, time::Duration};
 
 use lockgate::Store;
 use lockgate_tests::{
     history::{Plan, Process, conduct},
-    shared_server, within,
+    quota, shared_server, within,
 };
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_lockgate-faults");
@@ -14,8 +19,18 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_lockgate-faults");
 #[tokio::test]
 async fn a_short_history_is_good() {
     let seed = u64::from(uuid::Uuid::new_v4().as_fields().0);
-    let plan = Plan { program: PROGRAM.into(), time: Duration::from_secs(6), seed };
+    let plan = Plan { program: PROGRAM.into(), time: Duration::from_secs(6), seed, soak: None };
     let verdict = conduct(&plan).await;
+    assert!(verdict.wrong.is_empty(), "{verdict}");
+    println!("{verdict}");
+}
+
+/// A part of `cargo xtask faults quota`: of no quota more is let in than it has.
+#[tokio::test]
+async fn quotas_hold_whatever_is_done() {
+    let seed = u64::from(uuid::Uuid::new_v4().as_fields().0);
+    let plan = Plan { program: PROGRAM.into(), time: Duration::from_secs(6), seed, soak: None };
+    let verdict = quota::conduct(&plan).await;
     assert!(verdict.wrong.is_empty(), "{verdict}");
     println!("{verdict}");
 }
@@ -102,6 +117,7 @@ async fn a_killed_holder_costs_a_lease() {
     stopped.holder.kill().await;
     let killed = std::time::Instant::now();
     let next = stopped.store.lock("x").wait(Duration::from_secs(10)).acquire().await;
+    println!("figure: lock free after the kill {} ms", killed.elapsed().as_millis());
     // Its lease of a second, its place, and a look.
     assert!(killed.elapsed() < Duration::from_secs(4), "{:?}", killed.elapsed());
     let next = next.expect("the lease ends");

@@ -6,15 +6,16 @@
 use std::{
     io::{BufRead as _, BufReader},
     net::TcpListener,
+    path::PathBuf,
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
-use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
 use tokio::sync::OnceCell;
 use uuid::Uuid;
 
-use crate::wait::eventually;
+use crate::wait::{PATIENCE, eventually};
 
 const KEEPER: &str = r#"
 redis-server "$@" >/dev/null 2>&1 &
@@ -32,10 +33,21 @@ const START: Duration = Duration::from_secs(4);
 #[derive(Debug)]
 pub struct Server {
     port: u16,
-    password: Option<String>,
-    cluster: bool,
+    options: Options,
     keeper: Child,
     pid: u32,
+}
+
+/// What a server is started with.
+#[derive(Debug, Clone, Default)]
+struct Options {
+    password: Option<String>,
+    /// Where it keeps its log of commands, and how often it has that on disk.
+    log: Option<(PathBuf, &'static str)>,
+    /// It may be a node of a cluster.
+    cluster: bool,
+    /// Further words.
+    words: Vec<String>,
 }
 
 /// The server that the tests of this process share, each in a namespace of its own.
@@ -47,27 +59,48 @@ pub async fn shared_server() -> &'static Server {
 impl Server {
     /// Starts one, and returns when it answers.
     pub async fn start() -> Self {
-        Self::start_with(None).await
+        Self::start_with(Options::default()).await
+    }
+
+    /// Starts one that writes down what it is told, and is back with it after a kill: `always` before it answers,
+    /// `everysec` once a second.
+    ///
+    /// # Panics
+    ///
+    /// If there is no folder for it.
+    pub async fn with_log(fsync: &'static str) -> Self {
+        Self::with_log_and_words(fsync, &[]).await
+    }
+
+    /// The same, with further words on its command line.
+    ///
+    /// # Panics
+    ///
+    /// If there is no folder for it.
+    pub async fn with_log_and_words(fsync: &'static str, words: &[&str]) -> Self {
+        let name = format!("lockgate-redis-{}", Uuid::new_v4().simple());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir(&folder).expect("a folder for the server");
+        let words = words.iter().map(|word| (*word).to_owned()).collect();
+        let log = Some((folder, fsync));
+        Self::start_with(Options { log, words, ..Options::default() }).await
     }
 
     /// Starts one that asks for this password.
     pub async fn with_password(password: &str) -> Self {
-        Self::start_with(Some(password)).await
+        Self::start_with(Options { password: Some(password.to_owned()), ..Options::default() })
+            .await
     }
 
     /// Starts one that may be a node of a cluster.
     pub(crate) async fn of_a_cluster() -> Self {
-        Self::start_as(None, true).await
-    }
-
-    async fn start_with(password: Option<&str>) -> Self {
-        Self::start_as(password, false).await
+        Self::start_with(Options { cluster: true, ..Options::default() }).await
     }
 
     /// On another port if somebody else was faster to take the first one.
-    async fn start_as(password: Option<&str>, cluster: bool) -> Self {
+    async fn start_with(options: Options) -> Self {
         for _ in 0..5 {
-            let server = Self::spawn(password.map(str::to_owned), cluster);
+            let server = Self::spawn(options.clone());
             if tokio::time::timeout(START, server.is_up()).await.is_ok() {
                 return server;
             }
@@ -78,21 +111,21 @@ impl Server {
     /// A port on which there is none yet: [`restart`](Self::restart) starts it.
     #[must_use]
     pub fn not_running() -> Self {
-        let mut server = Self::spawn(None, false);
+        let mut server = Self::spawn(Options::default());
         server.kill();
         server
     }
 
-    fn spawn(password: Option<String>, cluster: bool) -> Self {
+    fn spawn(options: Options) -> Self {
         let port = free_port();
-        let (keeper, pid) = launch(port, password.as_deref(), cluster);
-        Self { port, password, cluster, keeper, pid }
+        let (keeper, pid) = launch(port, &options);
+        Self { port, options, keeper, pid }
     }
 
     /// Its URL, with a namespace.
     #[must_use]
     pub fn url(&self, namespace: &str) -> String {
-        let user = self.password.as_ref();
+        let user = self.options.password.as_ref();
         let user = user.map_or_else(String::new, |password| format!(":{password}@"));
         format!("redis://{user}127.0.0.1:{}/?ns={namespace}", self.port)
     }
@@ -110,9 +143,25 @@ impl Server {
         let _ = self.keeper.wait();
     }
 
-    /// Starts it again on the same port, empty.
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Starts it again on the same port, empty unless it has a log.
     pub async fn restart(&mut self) {
-        (self.keeper, self.pid) = launch(self.port, self.password.as_deref(), self.cluster);
+        self.begin_again().await;
+        eventually("redis-server to have read its log", async || {
+            let mut connection = self.connection().await;
+            redis::cmd("PING").query_async::<String>(&mut connection).await.is_ok()
+        })
+        .await;
+    }
+
+    /// Starts it again, and returns when it answers, if only that it still reads its log.
+    pub async fn begin_again(&mut self) {
+        (self.keeper, self.pid) = launch(self.port, &self.options);
         self.is_up().await;
     }
 
@@ -148,7 +197,13 @@ impl Server {
 
     /// None if the server is away, or is another one.
     async fn try_connection(&self) -> Option<MultiplexedConnection> {
-        let mut connection = self.client()?.get_multiplexed_async_connection().await.ok()?;
+        // A machine that has other things to do is no fault of the server's.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(Some(PATIENCE));
+        let connect = self.client()?;
+        let connect = connect.get_multiplexed_async_connection_with_config(&config);
+        let mut connection = connect.await.ok()?;
         let mut info = redis::cmd("INFO");
         let info: String = info.arg("server").query_async(&mut connection).await.ok()?;
         let ours = format!("process_id:{}", self.pid);
@@ -163,6 +218,9 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
+        if let Some((folder, _)) = &self.options.log {
+            let _ = std::fs::remove_dir_all(folder);
+        }
     }
 }
 
@@ -180,7 +238,7 @@ fn free_port() -> u16 {
     }
 }
 
-fn launch(port: u16, password: Option<&str>, cluster: bool) -> (Child, u32) {
+fn launch(port: u16, options: &Options) -> (Child, u32) {
     let found = Command::new("redis-server").arg("--version").output();
     assert!(
         found.is_ok(),
@@ -189,17 +247,27 @@ fn launch(port: u16, password: Option<&str>, cluster: bool) -> (Child, u32) {
     let port = port.to_string();
     let mut keeper = Command::new("sh");
     keeper.args(["-c", KEEPER, "redis-server", "--port", &port]);
-    keeper.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
-    keeper.args(["--dir".as_ref(), std::env::temp_dir().as_os_str()]);
-    if cluster {
+    keeper.args(["--bind", "127.0.0.1", "--save", ""]);
+    match &options.log {
+        Some((folder, fsync)) => {
+            keeper.args(["--appendonly", "yes", "--appendfsync", fsync]);
+            keeper.args(["--dir".as_ref(), folder.as_os_str()]);
+        }
+        None => {
+            keeper.args(["--appendonly", "no"]);
+            keeper.args(["--dir".as_ref(), std::env::temp_dir().as_os_str()]);
+        }
+    }
+    if options.cluster {
         let nodes = format!("lockgate-test-{}-{port}.conf", std::process::id());
         // No node is given up, however busy the machine is.
         keeper.args(["--cluster-enabled", "yes", "--cluster-node-timeout", "30000"]);
         keeper.args(["--cluster-config-file", &nodes]);
     }
-    if let Some(password) = password {
+    if let Some(password) = &options.password {
         keeper.args(["--requirepass", password]);
     }
+    keeper.args(&options.words);
     keeper.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut keeper = keeper.stderr(Stdio::null()).spawn().expect("a shell");
     let said = keeper.stdout.take().expect("it is piped");

@@ -1,20 +1,25 @@
 //! The history checks by themselves, and the processes that they are made with.
 //!
 //! ```console
-//! $ cargo xtask faults --seconds 60
+//! $ cargo xtask faults locks --seconds 60
 //! $ cargo xtask faults deferred --seconds 600 --seed 7
+//! $ cargo xtask faults quota --seconds 60
+//! $ cargo xtask faults soak --minutes 20
 //! ```
-//!
-//! First that of locks, then that of deferred requests, each for so long; a word chooses one.
 
-use std::{env, process::ExitCode, time::Duration};
+use std::{env, path::Path, process::ExitCode, time::Duration};
 
 use lockgate_tests::{
     history::{Job, Plan, conduct, holder, work},
     ledger,
+    quota::{self, limiter},
 };
 
-const USAGE: &str = "usage: cargo xtask faults [locks|deferred] [--seconds N] [--seed N]";
+const USAGE: &str =
+    "usage: cargo xtask faults [locks|deferred|quota|soak] [--seconds N|--minutes N] [--seed N]";
+
+/// How often all rest in a soak, and are measured.
+const EVERY: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     let words: Vec<String> = env::args().skip(1).collect();
@@ -31,23 +36,51 @@ fn main() -> ExitCode {
             runtime().block_on(holder(url));
             ExitCode::SUCCESS
         }
+        ["limiter", url, log, seed] => {
+            goes_with_its_parent();
+            let Ok(seed) = seed.parse() else { return usage() };
+            runtime().block_on(limiter(url, Path::new(log), seed));
+            ExitCode::SUCCESS
+        }
         ["node", ..] => {
             goes_with_its_parent();
             let Some(setup) = ledger::Setup::parse(&words[1..]) else { return usage() };
             ledger::node(&setup);
             ExitCode::SUCCESS
         }
-        ["locks", options @ ..] => checked(options, true, false),
-        ["deferred", options @ ..] => checked(options, false, true),
-        options => checked(options, true, true),
+        ["locks", options @ ..] => checked(options, &[of_locks]),
+        ["deferred", options @ ..] => checked(options, &[of_deferred]),
+        ["quota", options @ ..] => checked(options, &[of_quotas]),
+        ["soak", options @ ..] => soaked(options),
+        options => checked(options, &[of_locks, of_deferred, of_quotas]),
     }
 }
 
-fn checked(options: &[&str], locks: bool, deferred: bool) -> ExitCode {
+type Part = fn(&Plan) -> bool;
+
+/// One after the other, also if one fails: one look tells everything there is to mend.
+fn checked(options: &[&str], parts: &[Part]) -> ExitCode {
     let Some(plan) = plan(options) else { return usage() };
-    // Both, also if the first one fails: one look tells everything there is to mend.
-    let good = [!locks || of_locks(&plan), !deferred || of_deferred(&plan)];
-    if good == [true; 2] { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let bad = parts.iter().filter(|part| !part(&plan)).count();
+    if bad == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// All at once, each on a server of its own, with all that can be done to them.
+fn soaked(options: &[&str]) -> ExitCode {
+    let Some(plan) = plan(options) else { return usage() };
+    let plan = Plan { soak: Some(EVERY.min(plan.time / 5)), ..plan };
+    println!("seed {}, {:?}: locks, deferred requests and quotas", plan.seed, plan.time);
+    let parts: [Part; 3] = [of_locks, of_deferred, of_quotas];
+    // Processes go with the thread that has started them.
+    let good = std::thread::scope(|scope| {
+        let parts = parts.map(|part| {
+            let plan = &plan;
+            scope.spawn(move || part(plan))
+        });
+        parts.map(|part| part.join().unwrap_or(false))
+    });
+    println!("{}", if good == [true; 3] { "the soak is good" } else { "the soak is NOT good" });
+    if good == [true; 3] { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn usage() -> ExitCode {
@@ -74,6 +107,7 @@ fn plan(options: &[&str]) -> Option<Plan> {
     for option in options.chunks(2) {
         match option {
             ["--seconds", n] => seconds = n.parse().ok()?,
+            ["--minutes", n] => seconds = n.parse::<u64>().ok()?.checked_mul(60)?,
             ["--seed", n] => seed = Some(n.parse().ok()?),
             _ => return None,
         }
@@ -83,6 +117,7 @@ fn plan(options: &[&str]) -> Option<Plan> {
         program: env::current_exe().ok()?,
         time: Duration::from_secs(seconds),
         seed: seed.unwrap_or_else(any),
+        soak: None,
     })
 }
 
@@ -92,9 +127,15 @@ fn of_locks(plan: &Plan) -> bool {
     verdict.wrong.is_empty()
 }
 
+fn of_quotas(plan: &Plan) -> bool {
+    let verdict = of_processes().block_on(quota::conduct(plan));
+    print!("{verdict}");
+    verdict.wrong.is_empty()
+}
+
 fn of_deferred(plan: &Plan) -> bool {
-    let Plan { program, time, seed } = plan.clone();
-    let plan = ledger::Plan { program, time, seed };
+    let Plan { program, time, seed, soak } = plan.clone();
+    let plan = ledger::Plan { program, time, seed, soak };
     let (done, verdict) = of_processes().block_on(ledger::conduct(&plan));
     print!("{done}\n{verdict}");
     verdict.wrong.is_empty()

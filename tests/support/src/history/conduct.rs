@@ -1,6 +1,7 @@
 //! Who starts it all, makes the faults, and has the checks made.
 
 use std::{
+    collections::BTreeMap,
     fmt, fs,
     path::PathBuf,
     sync::Arc,
@@ -8,7 +9,7 @@ use std::{
 };
 
 use lockgate::testing::history::{
-    Life, Violation,
+    Check, Life, Violation,
     locks::{History, Trouble},
     rest::Kept,
 };
@@ -24,7 +25,12 @@ use super::{
     turn::{LEASE, REGISTERS},
     worker::Job,
 };
-use crate::{kept::kept, redis::Server};
+use crate::{
+    gauge::{Gauge, Samples},
+    kept::kept,
+    proxy::Proxy,
+    redis::Server,
+};
 
 const PROCESSES: usize = 4;
 const NAMESPACE: &str = "faults";
@@ -49,6 +55,9 @@ pub struct Plan {
     pub time: Duration,
     /// Of all choices.
     pub seed: u64,
+    /// All that can be done: each process behind a proxy, a server that is ended and comes back with its log. And
+    /// every so often all rest, and what they have taken of the machine is compared.
+    pub soak: Option<Duration>,
 }
 
 /// What came of it.
@@ -80,6 +89,7 @@ impl fmt::Display for Verdict {
 struct Seat {
     life: Life,
     process: Process,
+    proxy: Option<Proxy>,
 }
 
 /// The processes, and what is done to them.
@@ -92,6 +102,8 @@ pub(super) struct Crew {
     lives: Vec<Life>,
     troubles: Arc<Mutex<Vec<Trouble>>>,
     history: History,
+    samples: Samples,
+    rested: Instant,
 }
 
 impl Crew {
@@ -99,15 +111,31 @@ impl Crew {
         let name = format!("lockgate-faults-{}", uuid::Uuid::new_v4().simple());
         let folder = std::env::temp_dir().join(name);
         fs::create_dir(&folder).expect("a folder for the logs");
-        let (locks, registers) = (Server::start().await, Server::start().await);
+        let registers = Server::start().await;
+        let locks = match plan.soak {
+            Some(_) => Server::with_log("always").await,
+            None => Server::start().await,
+        };
         let (began, patience) = (clock::now(), clock::ns(LEASE + PATIENCE));
         let mut history = History::default();
         (history.began, history.patience) = (began, patience);
         let (seats, lives, troubles) = (Vec::new(), Vec::new(), Arc::default());
         let plan = plan.clone();
-        let mut crew = Self { plan, folder, locks, registers, seats, lives, troubles, history };
+        let (samples, rested) = (Samples::default(), Instant::now());
+        let mut crew = Self {
+            plan,
+            folder,
+            locks,
+            registers,
+            seats,
+            lives,
+            troubles,
+            history,
+            samples,
+            rested,
+        };
         for process in 0..PROCESSES {
-            let seat = crew.start(Life { process, number: 0 }, dice.roll());
+            let seat = crew.start(Life { process, number: 0 }, dice.roll()).await;
             crew.seats.push(seat);
         }
         crew
@@ -117,14 +145,20 @@ impl Crew {
         self.folder.join(format!("{}-{}.log", life.process, life.number))
     }
 
-    fn start(&mut self, life: Life, seed: u64) -> Seat {
-        let (locks, registers) = (self.locks.url(NAMESPACE), self.registers.url(""));
+    async fn start(&mut self, life: Life, seed: u64) -> Seat {
+        let proxy = match self.plan.soak {
+            Some(_) => Some(Proxy::to(&self.locks, NAMESPACE).await),
+            None => None,
+        };
+        let straight = || self.locks.url(NAMESPACE);
+        let locks = proxy.as_ref().map_or_else(straight, Proxy::url);
+        let registers = self.registers.url("");
         let registers = registers.split('?').next().unwrap_or_default().to_owned();
         let job = Job { locks, registers, log: self.log(life), seed };
         let mut words = vec!["worker".to_owned()];
         words.extend(job.words());
         self.lives.push(life);
-        Seat { life, process: Process::start(&self.plan.program, &words) }
+        Seat { life, process: Process::start(&self.plan.program, &words), proxy }
     }
 
     pub(super) fn size(&self) -> u64 {
@@ -137,7 +171,7 @@ impl Crew {
         self.history.killed.insert(life, clock::now());
         self.seats[who].process.kill().await;
         let next = Life { number: life.number + 1, ..life };
-        self.seats[who] = self.start(next, seed);
+        self.seats[who] = self.start(next, seed).await;
     }
 
     pub(super) fn pause(&self, who: usize) {
@@ -152,6 +186,41 @@ impl Crew {
         self.locks.pause();
         tokio::time::sleep(time).await;
         self.locks.resume();
+    }
+
+    /// Ended at once, and back after this time with all that it has answered.
+    pub(super) async fn restart(&mut self, after: Duration) {
+        self.locks.kill();
+        tokio::time::sleep(after).await;
+        self.locks.restart().await;
+    }
+
+    pub(super) fn soaks(&self) -> bool {
+        self.plan.soak.is_some()
+    }
+
+    pub(super) fn proxy(&self, who: usize) -> Option<&Proxy> {
+        self.seats[who].proxy.as_ref()
+    }
+
+    /// If it is time for it: all end what they have begun, and are measured.
+    pub(super) async fn rest(&mut self) {
+        if self.plan.soak.is_none_or(|every| self.rested.elapsed() < every) {
+            return;
+        }
+        for seat in &mut self.seats {
+            seat.process.tell("rest").await;
+        }
+        let mut gauges = BTreeMap::new();
+        // The others are replaced, and are young whenever they are looked at.
+        let oldest = Gauge::ask(&mut self.seats[0].process).await;
+        gauges.insert("a process of locks".to_owned(), oldest);
+        gauges.insert("the server of locks".to_owned(), Gauge::of(self.locks.pid()));
+        self.samples.add(gauges, self.keys().await.len() as u64);
+        for seat in &mut self.seats {
+            seat.process.tell("go").await;
+        }
+        self.rested = Instant::now();
     }
 
     pub(super) fn trouble(&self, from: u64, to: u64) {
@@ -179,6 +248,9 @@ impl Crew {
 
     async fn stop(&mut self) {
         for seat in &mut self.seats {
+            if let Some(proxy) = &seat.proxy {
+                proxy.forget_rules();
+            }
             seat.process.tell("stop").await;
         }
     }
@@ -224,6 +296,8 @@ pub async fn conduct(plan: &Plan) -> Verdict {
     crew.read();
     let (cost, too_much) = rest::cost(&crew, crew.history.grants()).await;
     let registers = crew.outcomes().await;
+    let (flat, grown) = crew.samples.compare();
+    wrong.extend(grown.into_iter().map(|told| Violation { check: Check::N1, told }));
     crew.history.registers = registers.iter().map(|outcome| outcome.fenced.clone()).collect();
     let (looked, found) = crew.history.check();
     wrong.extend(too_much.into_iter().chain(found));
@@ -234,13 +308,15 @@ pub async fn conduct(plan: &Plan) -> Verdict {
             "{} waits judged, passed by {} of one process at most",
             looked.waits, looked.passed
         ),
-        format!("longest wait after the faults {} ms", looked.longest / MS),
+        format!("figure: longest wait after the faults {} ms", looked.longest / MS),
+        format!("figure: violations {}", wrong.len()),
     ];
     for Outcome { fenced, plain: (written, value) } in &registers {
         let lost = written - value.min(written);
         let (lock, fenced) = (&fenced.lock, fenced.writes.len());
         told.push(format!("{lock}: fenced {fenced} writes; unfenced {written}, {lost} lost"));
     }
+    told.extend(flat);
     drop(crew.seats);
     let logs = (!wrong.is_empty()).then(|| crew.folder.clone());
     if logs.is_none() {

@@ -8,6 +8,7 @@ use super::{
     dice::Dice,
     turn::LEASE,
 };
+use crate::proxy::{Moment, Proxy, Rule};
 
 /// Times of faults and times without take turns, so that order can be judged in between.
 const FAULTY: Duration = Duration::from_millis(3200);
@@ -26,17 +27,38 @@ enum Fault {
     ForgetScripts,
     /// The server stands still.
     Freeze,
+    /// The server is ended, and comes back with its log.
+    Restart,
+    /// The cable of a process is pulled for a while.
+    Stall,
+    /// Its connections are half open.
+    HalfOpen,
+    /// What it sends and hears comes late.
+    Delay,
+    /// Its connections end.
+    Cut,
+    /// The reply to one of its calls is lost after the call has run.
+    LoseReply,
 }
 
+/// The scripts whose replies are lost.
+const SCRIPTS: [&str; 4] = ["acquire", "release", "renew", "calls"];
+
 impl Fault {
-    fn draw(dice: &mut Dice) -> Self {
-        match dice.below(20) {
+    fn draw(dice: &mut Dice, soaks: bool) -> Self {
+        match dice.below(if soaks { 36 } else { 20 }) {
             0..=5 => Self::Kill,
             6..=12 => Self::Stop,
             13..=15 => Self::CutMessages,
             16 | 17 => Self::CutCalls,
             18 => Self::ForgetScripts,
-            _ => Self::Freeze,
+            19 => Self::Freeze,
+            20 | 21 => Self::Restart,
+            22..=24 => Self::Stall,
+            25..=27 => Self::HalfOpen,
+            28 | 29 => Self::Delay,
+            30 | 31 => Self::Cut,
+            _ => Self::LoseReply,
         }
     }
 
@@ -46,6 +68,9 @@ impl Fault {
             Self::Kill => 2 * ns(LEASE),
             Self::Stop | Self::Freeze => ns(LEASE) + 500 * MS,
             Self::CutMessages | Self::CutCalls | Self::ForgetScripts => 800 * MS,
+            // Three calls in a row have to time out until a half-open connection is replaced.
+            Self::Restart | Self::Stall | Self::HalfOpen => 2 * ns(LEASE) + 1000 * MS,
+            Self::Delay | Self::Cut | Self::LoseReply => ns(LEASE) + 500 * MS,
         }
     }
 }
@@ -58,9 +83,11 @@ pub(super) async fn make(crew: &mut Crew, time: Duration, dice: &mut Dice) -> St
         let until = end.min(clock::now() + ns(FAULTY));
         let mut stopped = BTreeMap::new();
         while clock::now() < until {
-            let fault = Fault::draw(dice);
+            // Dice of its own: whatever comes of one, the next ones are the same for the same seed.
+            let mut own = Dice::new(dice.roll());
+            let fault = Fault::draw(&mut own, crew.soaks());
             *done.entry(format!("{fault:?}")).or_default() += 1;
-            one(crew, fault, dice, &mut stopped).await;
+            one(crew, fault, &mut own, &mut stopped).await;
             wait(crew, dice.ms(60, 320), &mut stopped).await;
         }
         while let Some(last) = stopped.values().max() {
@@ -69,6 +96,7 @@ pub(super) async fn make(crew: &mut Crew, time: Duration, dice: &mut Dice) -> St
         }
         let calm = CALM.min(Duration::from_nanos(end.saturating_sub(clock::now())));
         tokio::time::sleep(calm).await;
+        crew.rest().await;
     }
     let done: Vec<_> = done.iter().map(|(fault, count)| format!("{count} {fault}")).collect();
     done.join(", ")
@@ -79,6 +107,8 @@ async fn one(crew: &mut Crew, fault: Fault, dice: &mut Dice, stopped: &mut BTree
     let from = clock::now();
     let who = usize::try_from(dice.below(crew.size())).unwrap_or(0);
     match fault {
+        // The first one grows old in a soak.
+        Fault::Kill if crew.soaks() && who == 0 => {}
         Fault::Kill => {
             stopped.remove(&who);
             crew.replace(who, dice.roll()).await;
@@ -94,9 +124,37 @@ async fn one(crew: &mut Crew, fault: Fault, dice: &mut Dice, stopped: &mut BTree
         Fault::CutCalls => crew.command(&["CLIENT", "KILL", "TYPE", "normal"]).await,
         Fault::ForgetScripts => crew.command(&["SCRIPT", "FLUSH"]).await,
         Fault::Freeze => crew.freeze(dice.ms(50, 300)).await,
+        Fault::Restart => crew.restart(dice.ms(0, 400)).await,
+        Fault::Stall | Fault::HalfOpen | Fault::Delay | Fault::Cut | Fault::LoseReply => {
+            if let Some(proxy) = crew.proxy(who) {
+                cable(proxy, fault, dice).await;
+            }
+        }
     }
     let until = stopped.get(&who).copied().unwrap_or(0).max(clock::now());
     crew.trouble(from, until + fault.aftermath());
+}
+
+/// Done to the cable of one process.
+async fn cable(proxy: &Proxy, fault: Fault, dice: &mut Dice) {
+    match fault {
+        Fault::Stall => {
+            proxy.stall(true);
+            tokio::time::sleep(dice.ms(100, 2300)).await;
+            proxy.stall(false);
+        }
+        Fault::Delay => {
+            proxy.delay(dice.ms(5, 120));
+            tokio::time::sleep(dice.ms(100, 900)).await;
+            proxy.delay(Duration::ZERO);
+        }
+        Fault::HalfOpen => proxy.half_open(),
+        Fault::Cut => proxy.cut(),
+        _ => {
+            let script = SCRIPTS[usize::try_from(dice.below(4)).unwrap_or(0)];
+            let _struck = proxy.strike(Rule::new(script, Moment::After));
+        }
+    }
 }
 
 /// Those whose time has come go on meanwhile.

@@ -12,6 +12,7 @@ use std::{
 
 use futures_util::FutureExt as _;
 use lockgate::{LockGuard, NotAcquired, Store, testing::history::locks::Event};
+use tokio::runtime::Handle;
 
 use super::{
     clock,
@@ -20,6 +21,7 @@ use super::{
     register::{Registers, Values},
     turn::{End, REGISTERS, Turn},
 };
+use crate::gauge;
 
 /// Tasks of one process.
 const TASKS: u64 = 6;
@@ -63,6 +65,8 @@ struct Worker {
     log: Log,
     ops: AtomicU64,
     stop: AtomicBool,
+    /// Nothing is begun.
+    rests: AtomicBool,
 }
 
 /// Works until it is told to `stop`; then it comes to rest, says so, and ends with its input.
@@ -77,6 +81,7 @@ pub async fn work(job: Job) {
         log: Log::open(&job.log).expect("the log can be made"),
         ops: AtomicU64::new(0),
         stop: AtomicBool::new(false),
+        rests: AtomicBool::new(false),
     });
     worker.stop_when_told();
     tokio::spawn(Arc::clone(&worker).tick());
@@ -97,10 +102,15 @@ pub async fn work(job: Job) {
 impl Worker {
     /// A thread of its own: the end of the input is the end of the process, whatever its runtime does.
     fn stop_when_told(self: &Arc<Self>) {
-        let worker = Arc::clone(self);
+        let (worker, runtime) = (Arc::clone(self), Handle::current());
         std::thread::spawn(move || {
-            for _ in std::io::stdin().lock().lines() {
-                worker.stop.store(true, Ordering::Relaxed);
+            for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+                match line.as_str() {
+                    "rest" => worker.rests.store(true, Ordering::Relaxed),
+                    "go" => worker.rests.store(false, Ordering::Relaxed),
+                    "gauge" => gauge::tell(&runtime),
+                    _ => worker.stop.store(true, Ordering::Relaxed),
+                }
             }
             std::process::exit(0);
         });
@@ -118,6 +128,10 @@ impl Worker {
 
     async fn go_round(self: Arc<Self>, mut dice: Dice) {
         while !self.stop.load(Ordering::Relaxed) {
+            if self.rests.load(Ordering::Relaxed) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            }
             let turn = Turn::draw(&mut dice);
             self.take(&turn).await;
             tokio::time::sleep(turn.pause).await;

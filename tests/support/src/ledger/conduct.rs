@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use lockgate::testing::history::{Check, Violation};
 use parking_lot::Mutex;
 use tokio::{sync::watch, task::JoinSet};
 
@@ -16,8 +17,10 @@ use super::{
     node::Setup,
 };
 use crate::{
+    gauge::{Gauge, Samples},
     history::dice::Dice,
-    proxy::{Moment, Rule},
+    proxy::{Moment, Proxy, Rule},
+    redis::Server,
     site::Framework,
 };
 
@@ -27,6 +30,9 @@ const RESOURCES: u64 = 6;
 
 /// How long after a fault its traces are looked for: a lease and the time to notice.
 const AFTERMATH: Duration = Duration::from_secs(4);
+
+/// Until retries and delays are over.
+const SETTLES: Duration = Duration::from_secs(5);
 
 /// The scripts whose calls are struck.
 const SCRIPTS: [&str; 8] =
@@ -41,6 +47,9 @@ pub struct Plan {
     pub time: Duration,
     /// Of all choices.
     pub seed: u64,
+    /// All that can be done, on a server that comes back with its log; and every so often all rest, and what they
+    /// have taken of the machine is compared.
+    pub soak: Option<Duration>,
 }
 
 /// Runs it, and has it checked. What was done is told as well.
@@ -50,25 +59,38 @@ pub struct Plan {
 /// If a server or a process can't be started.
 pub async fn conduct(plan: &Plan) -> (String, Verdict) {
     let (started, mut dice) = (Instant::now(), Dice::new(plan.seed));
-    let mut fleet = Fleet::new(&plan.program).await;
+    let server = match plan.soak {
+        Some(_) => Server::with_log("always").await,
+        None => Server::start().await,
+    };
+    let mut fleet = Fleet::on(&plan.program, server).await;
     for framework in [Framework::Axum, Framework::Actix, Framework::Axum, Framework::Actix] {
         fleet.join(Setup::new(framework)).await;
     }
     let addrs = Arc::new(Mutex::new((0..fleet.size()).map(|node| fleet.addr(node)).collect()));
-    let (stop, stopped) = watch::channel(false);
+    let (pace, paced) = watch::channel(Pace::Go);
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
         let (requests, dice) = (fleet.requests(), Dice::new(dice.roll()));
-        clients.spawn(client(requests, Arc::clone(&addrs), dice, stopped.clone()));
+        clients.spawn(client(requests, Arc::clone(&addrs), dice, paced.clone()));
     }
     let mut done: BTreeMap<String, usize> = BTreeMap::new();
+    let (mut samples, mut rested) = (Samples::default(), Instant::now());
     while started.elapsed() < plan.time {
-        let fault = Fault::draw(&mut dice);
+        // Dice of its own: whatever comes of one, the next ones are the same for the same seed.
+        let mut own = Dice::new(dice.roll());
+        let fault = Fault::draw(&mut own, plan.soak.is_some());
         *done.entry(format!("{fault:?}")).or_default() += 1;
-        one(&mut fleet, fault, &addrs, &mut dice).await;
-        tokio::time::sleep(dice.ms(150, 900)).await;
+        one(&mut fleet, fault, &addrs, &mut own, plan.soak.is_some()).await;
+        tokio::time::sleep(own.ms(150, 900)).await;
+        if plan.soak.is_some_and(|every| rested.elapsed() > every) {
+            pace.send_replace(Pace::Rest);
+            rest(&mut fleet, &mut samples).await;
+            pace.send_replace(Pace::Go);
+            rested = Instant::now();
+        }
     }
-    stop.send_replace(true);
+    pace.send_replace(Pace::Stop);
     while clients.join_next().await.is_some() {}
     // What a proxy was told to do to somebody who is dead by now, or did not call, is not done any more.
     for node in 0..fleet.size() {
@@ -78,10 +100,32 @@ pub async fn conduct(plan: &Plan) -> (String, Verdict) {
             fleet.replace(node).await;
         }
     }
-    let verdict = fleet.settle(0).await;
+    let mut verdict = fleet.settle(0).await;
+    let (flat, grown) = samples.compare();
+    verdict.wrong.extend(grown.into_iter().map(|told| Violation { check: Check::N1, told }));
     let done: Vec<_> = done.iter().map(|(fault, count)| format!("{count} {fault}")).collect();
     let (seed, took) = (plan.seed, started.elapsed());
-    (format!("seed {seed}, {took:.0?}; faults: {}", done.join(", ")), verdict)
+    let mut told = vec![format!("seed {seed}, {took:.0?}; faults: {}", done.join(", "))];
+    told.extend(flat);
+    told.push(format!("figure: violations {}", verdict.wrong.len()));
+    (told.join("\n"), verdict)
+}
+
+/// What clients do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    Go,
+    Rest,
+    Stop,
+}
+
+/// Until what was accepted has run; then the first process, which is never replaced, is measured.
+async fn rest(fleet: &mut Fleet, samples: &mut Samples) {
+    tokio::time::sleep(SETTLES).await;
+    let mut gauges = BTreeMap::new();
+    gauges.insert("a node".to_owned(), fleet.gauge(0).await);
+    gauges.insert("the server of jobs".to_owned(), Gauge::of(fleet.server.pid()));
+    samples.add(gauges, fleet.keys().await);
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -105,11 +149,21 @@ enum Fault {
     ForgetScripts,
     /// The server stands still.
     Freeze,
+    /// The server is ended, and comes back with its log.
+    Restart,
+    /// The cable of a process is pulled for a while.
+    Stall,
+    /// Its connections are half open.
+    HalfOpen,
+    /// What it sends and hears comes late.
+    Delay,
+    /// Its connections end.
+    Cut,
 }
 
 impl Fault {
-    fn draw(dice: &mut Dice) -> Self {
-        match dice.below(24) {
+    fn draw(dice: &mut Dice, soaks: bool) -> Self {
+        match dice.below(if soaks { 36 } else { 24 }) {
             0..=2 => Self::Kill,
             3..=6 => Self::KillAtCall,
             7..=8 => Self::Drain,
@@ -119,15 +173,25 @@ impl Fault {
             19 => Self::CutMessages,
             20 => Self::CutCalls,
             21..=22 => Self::ForgetScripts,
-            _ => Self::Freeze,
+            23 => Self::Freeze,
+            24 | 25 => Self::Restart,
+            26..=28 => Self::Stall,
+            29..=31 => Self::HalfOpen,
+            32 | 33 => Self::Delay,
+            _ => Self::Cut,
         }
     }
 }
 
 type Addrs = Arc<Mutex<Vec<SocketAddr>>>;
 
-async fn one(fleet: &mut Fleet, fault: Fault, addrs: &Addrs, dice: &mut Dice) {
-    let node = usize::try_from(dice.below(4)).unwrap_or(0);
+async fn one(fleet: &mut Fleet, fault: Fault, addrs: &Addrs, dice: &mut Dice, soaks: bool) {
+    let mut node = usize::try_from(dice.below(4)).unwrap_or(0);
+    let ends = matches!(fault, Fault::Kill | Fault::KillAtCall | Fault::Drain);
+    if soaks && ends && node == 0 {
+        // The first one grows old in a soak.
+        node = 1;
+    }
     if !fleet.lives(node) {
         fleet.replace(node).await;
     }
@@ -178,8 +242,37 @@ async fn one(fleet: &mut Fleet, fault: Fault, addrs: &Addrs, dice: &mut Dice) {
             tokio::time::sleep(time).await;
             fleet.server.resume();
         }
+        Fault::Restart => {
+            let time = dice.ms(0, 400);
+            fleet.trouble_for(None, time + AFTERMATH);
+            fleet.server.kill();
+            tokio::time::sleep(time).await;
+            fleet.server.restart().await;
+        }
+        Fault::Stall | Fault::HalfOpen | Fault::Delay | Fault::Cut => {
+            let time = dice.ms(100, 2300);
+            fleet.trouble_for(Some(node), time + 2 * AFTERMATH);
+            cable(fleet.proxy(node), fault, time).await;
+        }
     }
     addrs.lock()[node] = fleet.addr(node);
+}
+
+async fn cable(proxy: &Proxy, fault: Fault, time: Duration) {
+    match fault {
+        Fault::Stall => {
+            proxy.stall(true);
+            tokio::time::sleep(time).await;
+            proxy.stall(false);
+        }
+        Fault::Delay => {
+            proxy.delay(time / 20);
+            tokio::time::sleep(time).await;
+            proxy.delay(Duration::ZERO);
+        }
+        Fault::HalfOpen => proxy.half_open(),
+        _ => proxy.cut(),
+    }
 }
 
 async fn cut(fleet: &Fleet, kind: &str) {
@@ -187,8 +280,12 @@ async fn cut(fleet: &Fleet, kind: &str) {
     fleet.command(&["CLIENT", "KILL", "TYPE", kind]).await;
 }
 
-async fn client(requests: Requests, addrs: Addrs, mut dice: Dice, stopped: watch::Receiver<bool>) {
-    while !*stopped.borrow() {
+async fn client(requests: Requests, addrs: Addrs, mut dice: Dice, pace: watch::Receiver<Pace>) {
+    while *pace.borrow() != Pace::Stop {
+        if *pace.borrow() == Pace::Rest {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            continue;
+        }
         let resource = dice.below(RESOURCES).to_string();
         let node = usize::try_from(dice.below(4)).unwrap_or(0);
         let at = addrs.lock()[node];

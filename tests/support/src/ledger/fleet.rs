@@ -12,20 +12,23 @@ use std::{
 use lockgate::{
     Key, LockGuard, Store,
     testing::history::{
-        Life,
+        Check, Life, Violation,
         deferred::{History, Run, Seen, Trouble},
+        rest::Rest,
     },
 };
 use parking_lot::Mutex;
 
 use super::{left, node::Setup};
 use crate::{
+    gauge::Gauge,
     history::{
         Process,
         clock::{self, ns},
         process::kill_now,
     },
     http::request,
+    kept::kept,
     proxy::Proxy,
     redis::Server,
     wait::within,
@@ -73,10 +76,19 @@ impl Fleet {
     ///
     /// If there is no server, or no folder for the logs.
     pub async fn new(program: &Path) -> Self {
+        Self::on(program, Server::start().await).await
+    }
+
+    /// On this server.
+    ///
+    /// # Panics
+    ///
+    /// If there is no folder for the logs.
+    pub async fn on(program: &Path, server: Server) -> Self {
         let name = format!("lockgate-ledger-{}", uuid::Uuid::new_v4().simple());
         let folder = std::env::temp_dir().join(name);
         fs::create_dir(&folder).expect("a folder for the logs");
-        let (server, namespace) = (Server::start().await, "ledger".to_owned());
+        let namespace = "ledger".to_owned();
         let store = Store::builder(&server.url(&namespace)).deadline(Duration::from_secs(10));
         let store = store.connect().await.expect("the URL is right");
         Self {
@@ -220,6 +232,18 @@ impl Fleet {
         within("a node to end", self.seats[node].process.ended()).await
     }
 
+    /// What a process that lives, and is at rest, has taken of the machine.
+    pub(super) async fn gauge(&mut self, node: usize) -> Gauge {
+        Gauge::ask(&mut self.seats[node].process).await
+    }
+
+    /// Keys that stay until somebody removes them, but for a few of each shard that stay by design: those come
+    /// with the first job of a shard, and the responses of what has run go with their time.
+    pub(super) async fn keys(&self) -> u64 {
+        let keys = kept(&mut self.server.connection().await, &self.namespace).await;
+        Rest { keys, ..Rest::default() }.check().len() as u64
+    }
+
     /// Whether it still runs.
     pub fn lives(&mut self, node: usize) -> bool {
         self.seats[node].process.lives()
@@ -306,7 +330,8 @@ impl Fleet {
     pub async fn settle(self, node: usize) -> Verdict {
         self.all_end(node).await;
         // While the processes still work: what moves meanwhile must not be taken for lost.
-        let mut wrong = self.looked_through().await;
+        let broken = self.looked_through().await.into_iter();
+        let mut wrong: Vec<_> = broken.map(|told| Violation { check: Check::N1, told }).collect();
         wrong.extend(left::behind(&self.server, &self.namespace).await);
         let mut history = std::mem::take(&mut *self.history.lock());
         history.runs = self.runs();
@@ -327,8 +352,8 @@ impl Fleet {
     /// What a pass over the store finds.
     async fn looked_through(&self) -> Vec<String> {
         match self.store.fsck().run().await {
-            Ok(report) => report.faults().map(|fault| format!("N1: {fault}")).collect(),
-            Err(error) => vec![format!("N1: no pass over the store: {error}")],
+            Ok(report) => report.faults().map(|fault| fault.to_string()).collect(),
+            Err(error) => vec![format!("no pass over the store: {error}")],
         }
     }
 

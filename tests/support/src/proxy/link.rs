@@ -43,12 +43,27 @@ impl Link {
         let (mut from_client, mut to_client) = client.into_split();
         let (mut from_server, mut to_server) = server.into_split();
         let (mut up, mut down) = (BytesMut::new(), BytesMut::new());
+        let mut weather = self.proxy.weather.subscribe();
+        let began = *weather.borrow_and_update();
         loop {
+            let now = *weather.borrow_and_update();
+            if now.cut != began.cut {
+                return;
+            }
+            if now.silent != began.silent {
+                // Until the client has had enough of it.
+                while matches!(from_client.read_buf(&mut up).await, Ok(1..)) {
+                    up.clear();
+                }
+                return;
+            }
             tokio::select! {
-                read = from_client.read_buf(&mut up) => {
+                changed = weather.changed() => if changed.is_err() { return },
+                read = from_client.read_buf(&mut up), if !now.hole => {
                     if !matches!(read, Ok(1..)) {
                         return;
                     }
+                    tokio::time::sleep(now.delay).await;
                     match self.calls(&mut up, &mut to_server).await {
                         Ok(true) => {}
                         Ok(false) => {
@@ -59,7 +74,8 @@ impl Link {
                         Err(_) => return,
                     }
                 }
-                read = from_server.read_buf(&mut down) => {
+                read = from_server.read_buf(&mut down), if !now.hole => {
+                    tokio::time::sleep(now.delay).await;
                     if !matches!(read, Ok(1..)) || !self.replies(&mut down, &mut to_client).await {
                         return;
                     }

@@ -10,9 +10,12 @@ mod names;
 mod resp;
 mod rule;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU16, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -34,6 +37,22 @@ pub struct Proxy {
     names: Names,
     deaf: Arc<watch::Sender<bool>>,
     lost: Arc<AtomicU64>,
+    weather: Arc<watch::Sender<Weather>>,
+    /// The server's port.
+    server: Arc<AtomicU16>,
+}
+
+/// What becomes of the bytes of all connections.
+#[derive(Debug, Clone, Copy, Default)]
+struct Weather {
+    /// Nothing passes either way, and no connection ends. What is on its way arrives afterwards.
+    hole: bool,
+    /// Everything comes so much later.
+    delay: Duration,
+    /// Connections made before this one of their numbers have ended without a word to the client.
+    silent: u64,
+    /// And before this one, with one.
+    cut: u64,
 }
 
 impl Proxy {
@@ -52,12 +71,19 @@ impl Proxy {
             names: Names::default(),
             deaf: Arc::default(),
             lost: Arc::default(),
+            weather: Arc::default(),
+            server: Arc::new(server.port().into()),
         };
-        let (own, server) = (proxy.clone(), server.port());
+        let own = proxy.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let own = own.clone();
                 tokio::spawn(async move {
+                    let mut weather = own.weather.subscribe();
+                    if weather.wait_for(|weather| !weather.hole).await.is_err() {
+                        return;
+                    }
+                    let server = own.server.load(Ordering::Relaxed);
                     // A server that is away: the client sees that its connection ends.
                     if let Ok(server) = TcpStream::connect(("127.0.0.1", server)).await {
                         let _ = server.set_nodelay(true);
@@ -96,6 +122,34 @@ impl Proxy {
     /// Messages to subscribers are lost from now on, or no longer.
     pub fn lose_messages(&self, lose: bool) {
         self.deaf.send_replace(lose);
+    }
+
+    /// A cable that is pulled, or one that is in its place again: nothing passes, and nobody is told. What is on
+    /// its way arrives afterwards.
+    pub fn stall(&self, stall: bool) {
+        self.weather.send_modify(|weather| weather.hole = stall);
+    }
+
+    /// Everything comes so much later from now on, either way.
+    pub fn delay(&self, delay: Duration) {
+        self.weather.send_modify(|weather| weather.delay = delay);
+    }
+
+    /// The connections of this moment are half open from now on: whatever is sent on them is gone, and nobody is
+    /// told. New ones work.
+    pub fn half_open(&self) {
+        self.weather.send_modify(|weather| weather.silent += 1);
+    }
+
+    /// From now on it leads to this server, as the name of a master does after a failover.
+    pub fn turn_to(&self, server: &Server) {
+        self.server.store(server.port(), Ordering::Relaxed);
+        self.cut();
+    }
+
+    /// The connections of this moment end.
+    pub fn cut(&self) {
+        self.weather.send_modify(|weather| weather.cut += 1);
     }
 
     /// How many messages have been lost.

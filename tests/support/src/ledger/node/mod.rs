@@ -8,16 +8,19 @@ mod setup;
 use std::{
     io::{BufRead as _, Write as _},
     net::SocketAddr,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use lockgate::{Keyring, Store};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    runtime::Handle,
+    signal::unix::{SignalKind, signal},
+};
 
 use self::desk::{Desk, Facts, Wish};
 pub use self::setup::Setup;
-use crate::site::Framework;
+use crate::{gauge, site::Framework};
 
 /// What is delayed does not run before.
 pub const DELAY: Duration = Duration::from_millis(800);
@@ -38,11 +41,18 @@ const WAIT: Duration = Duration::from_secs(10);
 ///
 /// If a setting is wrong or the log can't be written.
 pub fn node(setup: &Setup) {
+    let runtime: Arc<OnceLock<Handle>> = Arc::default();
+    let its = Arc::clone(&runtime);
     // A thread of its own: the end of the input is the end of the process, whatever its runtime does.
-    std::thread::spawn(|| {
-        for _ in std::io::stdin().lock().lines() {}
+    std::thread::spawn(move || {
+        for _ in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if let Some(runtime) = its.get() {
+                gauge::tell(runtime);
+            }
+        }
         std::process::exit(0);
     });
+    let known = || _ = runtime.set(Handle::current());
     let panics = setup.log.with_extension("panics");
     // Those that are asked for are no news.
     std::panic::set_hook(Box::new(move |info| {
@@ -62,11 +72,13 @@ pub fn node(setup: &Setup) {
             let mut builder = tokio::runtime::Builder::new_multi_thread();
             let runtime = builder.worker_threads(2).enable_all().build().expect("a runtime");
             runtime.block_on(async {
+                known();
                 axum::serve(setup, desk, store(setup).await).await;
             });
             runtime.shutdown_timeout(Duration::from_millis(100));
         }
         Framework::Actix => actix_web::rt::System::new().block_on(async {
+            known();
             actix::serve(setup, desk, store(setup).await).await;
         }),
     }

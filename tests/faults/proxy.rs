@@ -1,0 +1,70 @@
+//! What the proxy is told to do is felt: otherwise a fault that nobody feels would show nothing.
+
+use std::time::{Duration, Instant};
+
+use lockgate_tests::{Server, proxy::Proxy, within};
+use redis::aio::MultiplexedConnection;
+
+async fn connect(proxy: &Proxy) -> MultiplexedConnection {
+    let url = proxy.url();
+    let client = redis::Client::open(url.split('?').next().unwrap()).expect("a URL");
+    let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+    let connection = client.get_multiplexed_async_connection_with_config(&config).await;
+    connection.expect("the proxy listens")
+}
+
+async fn answers(connection: &mut MultiplexedConnection) -> bool {
+    redis::cmd("PING").query_async::<String>(connection).await.is_ok()
+}
+
+/// Long enough for any answer that comes at all.
+const SILENCE: Duration = Duration::from_millis(300);
+
+#[tokio::test]
+async fn a_stalled_connection_goes_on_where_it_was() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(&server, "x").await;
+    let mut connection = connect(&proxy).await;
+    proxy.stall(true);
+    let mut ping = Box::pin(answers(&mut connection));
+    assert!(tokio::time::timeout(SILENCE, &mut ping).await.is_err(), "nothing passes");
+    proxy.stall(false);
+    assert!(within("what was on its way", ping).await);
+}
+
+#[tokio::test]
+async fn a_half_open_connection_is_silent_and_new_ones_work() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(&server, "x").await;
+    let mut old = connect(&proxy).await;
+    proxy.half_open();
+    assert!(tokio::time::timeout(SILENCE, answers(&mut old)).await.is_err(), "nobody is told");
+    assert!(within("a new one", answers(&mut connect(&proxy).await)).await);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_cut_ends_and_a_turned_proxy_leads_elsewhere() {
+    let (server, other) = (Server::start().await, Server::start().await);
+    let proxy = Proxy::to(&server, "x").await;
+    let mut old = connect(&proxy).await;
+    proxy.cut();
+    assert!(!within("its end", answers(&mut old)).await);
+    assert!(answers(&mut connect(&proxy).await).await);
+    proxy.turn_to(&other);
+    let mut connection = connect(&proxy).await;
+    let mut config = redis::cmd("CONFIG");
+    let port: Vec<String> =
+        config.arg("GET").arg("port").query_async(&mut connection).await.expect("an answer");
+    assert_eq!(port[1], other.port().to_string());
+}
+
+#[tokio::test]
+async fn what_is_delayed_comes_late() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(&server, "x").await;
+    let mut connection = connect(&proxy).await;
+    proxy.delay(Duration::from_millis(60));
+    let sent = Instant::now();
+    assert!(answers(&mut connection).await);
+    assert!(sent.elapsed() >= Duration::from_millis(120), "{:?}", sent.elapsed());
+}

@@ -1,0 +1,81 @@
+//! A process that asks for quota all the time, and writes down what it was told.
+
+use std::{
+    io::BufRead as _,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use lockgate::{RateLimit, Store, testing::history::quota::Event};
+use tokio::runtime::Handle;
+
+use super::policies;
+use crate::{
+    gauge,
+    history::{clock, dice::Dice, log::Log},
+};
+
+/// Tasks for each key.
+const TASKS: usize = 3;
+
+/// Until it is told to `stop`, or its input ends.
+///
+/// # Panics
+///
+/// If the URL is wrong or the log can't be written.
+pub async fn limiter(url: &str, log: &Path, seed: u64) {
+    let store = Store::connect(url).await.expect("the URL is right");
+    let log = Arc::new(Log::open(log).expect("the log can be made"));
+    let (rests, stop) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (runtime, its, ends) = (Handle::current(), Arc::clone(&rests), Arc::clone(&stop));
+    // A thread of its own: the end of the input is the end of the process, whatever its runtime does.
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            match line.as_str() {
+                "rest" => its.store(true, Ordering::Relaxed),
+                "go" => its.store(false, Ordering::Relaxed),
+                "gauge" => gauge::tell(&runtime),
+                _ => ends.store(true, Ordering::Relaxed),
+            }
+        }
+        std::process::exit(0);
+    });
+    let mut dice = Dice::new(seed);
+    let mut tasks = Vec::new();
+    for (key, policy, _) in policies() {
+        let limit = store.rate_limit(policy);
+        for _ in 0..TASKS {
+            let (limit, log, mut dice) = (limit.clone(), Arc::clone(&log), Dice::new(dice.roll()));
+            let (rests, stop) = (Arc::clone(&rests), Arc::clone(&stop));
+            tasks.push(tokio::spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    if !rests.load(Ordering::Relaxed) {
+                        ask(&limit, key, &log).await;
+                    }
+                    tokio::time::sleep(dice.ms(5, 40)).await;
+                }
+            }));
+        }
+    }
+    for task in tasks {
+        task.await.expect("no task panics");
+    }
+    let clean = store.shutdown(Duration::from_secs(10)).await;
+    println!("quiet {clean}");
+    std::future::pending::<()>().await;
+}
+
+async fn ask(limit: &RateLimit, key: &str, log: &Log) {
+    let (sent, name) = (clock::now(), key.to_owned());
+    let event = match limit.check(key, 1).await {
+        Ok(decision) if !decision.is_admitted() => Event::Out(name),
+        Ok(decision) if decision.is_local() => Event::Local(name, sent, 1),
+        Ok(_) => Event::In(name, sent, 1),
+        Err(_) => Event::Fault(name),
+    };
+    log.note(&event);
+}
