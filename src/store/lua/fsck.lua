@@ -43,6 +43,9 @@ local function ends(key, ms)
   find('no_end', name_of(key), '', function() redis.call('PEXPIRE', key, int(math.max(ms, 1))) end)
 end
 
+-- A number that was written; `odd` if it is none, which no sum is.
+local function count(text, odd) return tonumber(text or '0') or odd or 0 end
+
 local function is_job(id) return #id == 34 and string.find(id, '^%x+$') ~= nil end
 
 local JOB = {'state', 'lock', 'run', 'bytes', 'exp', 'again', 'max', 'attempts', 'direct', 'seq'}
@@ -87,7 +90,7 @@ local function look_at_run(id, job)
   local due = tonumber(redis.call('ZSCORE', DUE, NAME) or '')
   local comes = due and due > NOW - GRACE and due <= math.max(held_till() or NOW, NOW) + SLACK
   if comes then return false end
-  local runs = job.again == '1' and tonumber(job.attempts or '0') < tonumber(job.max or '1')
+  local runs = job.again == '1' and count(job.attempts) < count(job.max)
   find('orphan', id, NAME, function()
     -- One that may run again does so at the next visit.
     if runs then arm(NOW) else give_up(id, 'crashed, may have run') end
@@ -104,7 +107,7 @@ local function look_at_job(id)
     return find('no_job', id, NAME, function() give_up(id, 'lost') end)
   end
   if job.lock ~= NAME then return find('odd', id, 'in the line of another lock') end
-  local bytes = tonumber(job.bytes or '0')
+  local bytes = count(job.bytes)
   if not job.waits then
     return find('ended', id, NAME, function()
       redis.call('ZREM', G, id)
@@ -144,10 +147,10 @@ end
 
 -- The bytes of a line of not too many jobs.
 local function look_at_bytes(ids)
-  local sum, kept = 0, tonumber(redis.call('HGET', L, 'bytes') or '0')
+  local sum, kept = 0, count(redis.call('HGET', L, 'bytes') or nil, -1)
   for _, id in ipairs(ids) do
     if redis.call('TYPE', own('j:' .. id)).ok ~= 'hash' then return end
-    sum = sum + tonumber(redis.call('HGET', own('j:' .. id), 'bytes') or '0')
+    sum = sum + count(redis.call('HGET', own('j:' .. id), 'bytes') or nil)
   end
   if sum == kept then return end
   find('tally', name_of(L), 'bytes ' .. int(kept) .. ', there are ' .. int(sum), function()

@@ -20,7 +20,7 @@ local function job_key(_, id)
     if is(G, 'zset') == nil then return end
     if redis.call('ZSCORE', G, id) or redis.call('ZSCORE', own('late'), id) then return end
     return find('no_place', id, NAME, function()
-      stand(id, tonumber(job.seq), tonumber(job.bytes or '0'))
+      stand(id, tonumber(job.seq), count(job.bytes))
     end)
   end
   if not job.waits and not ({done = 1, dead = 1, cancelled = 1, expired = 1})[job.state or ''] then
@@ -66,21 +66,24 @@ local function line_key(key, name)
   end
 end
 
-local function index_key(key, kind)
-  if kind ~= 'done' and kind ~= 'dead' then return stays(key) end
+local function listing_key(key)
   ends(key, tonumber(redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]) / 1000 - NOW + 1)
 end
 
 local function for_a_day(key) ends(key, KEPT) end
+-- The next sign of life gives it the right end.
+local function soon_gone(key) ends(key, 60000) end
 
 -- By kind: its type, whether it has a name, and who looks at it.
 local KINDS = {
   h = {'zset', true, line_key}, l = {'hash', true, line_key}, q = {'zset', true, line_key},
   g = {'zset', true, line_key}, j = {'hash', true, job_key}, b = {'string', true, request_key},
   r = {'string', true, for_a_day}, i = {'string', true, record_key}, k = {'string', true, for_a_day},
-  m = {'string', true, for_a_day},
-  due = {'zset', false, index_key}, late = {'zset', false, index_key}, exp = {'zset', false, index_key},
-  done = {'zset', false, index_key}, dead = {'zset', false, index_key}, lates = {'hash', false, stays},
+  m = {'string', true, for_a_day}, t = {'string', true, request_key}, o = {'hash', true, for_a_day},
+  meta = {'hash', false, stays}, paused = {'string', false, stays}, workers = {'zset', false, soon_gone},
+  limiters = {'zset', false, soon_gone},
+  due = {'zset', false, stays}, late = {'zset', false, stays}, exp = {'zset', false, stays},
+  done = {'zset', false, listing_key}, dead = {'zset', false, listing_key}, lates = {'hash', false, stays},
   f = {'hash', false, stays}, watch = {'string', false, stays}, replicas = {'string', false, for_a_day},
   z = {'zset', true, stays}, zl = {'zset', true, stays}, zt = {'hash', true, stays}, zm = {'hash', true, stays},
   zd = {'zset', true, stays}, zw = {'zset', true, stays}, zf = {'hash', true, stays},

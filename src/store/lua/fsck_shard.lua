@@ -60,8 +60,8 @@ function look.late(from)
       if redis.call('EXISTS', own('b:' .. id)) == 0 then
         find('no_request', id, NAME, function()
           -- Where its visit finds that out.
-          take_late(id, tonumber(job.bytes or '0'))
-          stand(id, tonumber(job.seq), tonumber(job.bytes or '0'))
+          take_late(id, count(job.bytes))
+          stand(id, tonumber(job.seq), count(job.bytes))
         end)
       end
     elseif job then
@@ -113,7 +113,11 @@ function look.done(from) return ended_jobs('done', from) end
 function look.dead(from) return ended_jobs('dead', from) end
 
 -- Sums over all that is pending, if that is not too much for one look. Names are lines that `due` does not know.
+-- Where a key is of another type, that is told, and nothing of sums.
 function look.sums(_, ...)
+  for name, want in pairs({due = 'zset', late = 'zset', lates = 'hash', f = 'hash'}) do
+    if is(TAG .. name, want) == nil then return '' end
+  end
   local lines = redis.call('ZRANGE', TAG .. 'due', 0, SCAN)
   for _, name in ipairs({...}) do
     if not redis.call('ZSCORE', TAG .. 'due', name) then lines[#lines + 1] = name end
@@ -122,13 +126,15 @@ function look.sums(_, ...)
   if #lines + #late > SCAN then return 'many' end
   local jobs, bytes, lates = #late, 0, {}
   for _, name in ipairs(lines) do
+    if is(TAG .. 'g:' .. name, 'zset') == nil or is(TAG .. 'l:' .. name, 'hash') == nil then return '' end
     jobs = jobs + redis.call('ZCARD', TAG .. 'g:' .. name)
-    bytes = bytes + tonumber(redis.call('HGET', TAG .. 'l:' .. name, 'bytes') or '0')
+    bytes = bytes + count(redis.call('HGET', TAG .. 'l:' .. name, 'bytes') or nil)
   end
   turn_to(TAG, '')
   for _, id in ipairs(late) do
+    if is(own('j:' .. id), 'hash') == nil then return '' end
     local v = redis.call('HMGET', own('j:' .. id), 'lock', 'bytes')
-    local size, name = tonumber(v[2] or '0'), v[1] or ''
+    local size, name = count(v[2] or nil), v[1] or ''
     bytes = bytes + size
     lates['n' .. name] = (lates['n' .. name] or 0) + 1
     lates['b' .. name] = (lates['b' .. name] or 0) + size
@@ -140,11 +146,11 @@ function look.sums(_, ...)
     end)
   end
   local counted = redis.call('HMGET', F, 'jobs', 'bytes')
-  compare(F, 'jobs', tonumber(counted[1] or '0'), jobs)
-  compare(F, 'bytes', tonumber(counted[2] or '0'), bytes)
+  compare(F, 'jobs', count(counted[1] or nil, -1), jobs)
+  compare(F, 'bytes', count(counted[2] or nil, -1), bytes)
   local kept = redis.call('HGETALL', own('lates'))
   for i = 1, #kept, 2 do
-    compare(own('lates'), kept[i], tonumber(kept[i + 1]) or -1, lates[kept[i]] or 0)
+    compare(own('lates'), kept[i], count(kept[i + 1], -1), lates[kept[i]] or 0)
     lates[kept[i]] = nil
   end
   for field, sum in pairs(lates) do compare(own('lates'), field, 0, sum) end

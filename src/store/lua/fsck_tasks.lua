@@ -29,13 +29,18 @@ local function places()
   local rows, next = page('ZSCAN')
   for i = 1, #rows, 2 do
     local member, id = rows[i], string.sub(rows[i], 1, ID)
+    -- It would run twice, or although it was given up.
+    local function not_in(other)
+      if call('ZSCORE', NAMES[other], id) then
+        local less = what == 'zd' and D or NAMES[other]
+        find('task_twice', id, what .. ' and ' .. other, function() call('ZREM', less, id) end)
+      end
+    end
     if call('HEXISTS', T, id) == 0 then
       find('no_task', id, what, function() call('ZREM', NAMES[what], member) end)
-    elseif what ~= 'z' and call('ZSCORE', Z, id) then
-      -- It would run twice, or although it was given up.
-      find('task_twice', id, 'z and ' .. what, function() call('ZREM', what == 'zl' and Z or D, id) end)
-    elseif what == 'zl' and call('ZSCORE', D, id) then
-      find('task_twice', id, 'zl and zd', function() call('ZREM', D, id) end)
+    elseif what ~= 'z' then
+      not_in('z')
+      if what == 'zl' then not_in('zd') end
     end
   end
   return next

@@ -16,6 +16,8 @@ mod line;
 mod listed;
 mod locks;
 mod pending;
+#[cfg(test)]
+mod picture;
 mod post;
 mod rate;
 mod runs;
@@ -25,6 +27,8 @@ mod tasks;
 mod visit;
 mod workers;
 
+#[cfg(test)]
+pub(super) use self::picture::{Names, Planted};
 #[cfg(any(test, feature = "test-kit"))]
 use std::sync::atomic::Ordering;
 use std::{

@@ -55,7 +55,7 @@ use self::{
     wire::Wire,
 };
 use super::keys::Keys;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 
 pub use self::builder::StoreBuilder;
 
@@ -90,7 +90,16 @@ impl Redis {
         let shard = ask.key().shard();
         self.pass(shard, script::RUNS.name)?;
         let until = Instant::now() + self.deadline;
-        let outcome = self.runs[self.lanes.of(shard)].call(ask, until).await;
+        let lane = &self.runs[self.lanes.of(shard)];
+        let outcome = if ask.makes_room() {
+            // What begins in the room that its run leaves comes at once, and goes with it.
+            match lane.put(ask, until) {
+                Some(outcome) => outcome.await,
+                None => Err(Error::new(ErrorKind::Unavailable, script::RUNS.name)),
+            }
+        } else {
+            lane.call(ask, until).await
+        };
         self.note(shard, &outcome);
         outcome.map(|answer| answer.first)
     }

@@ -49,6 +49,11 @@ impl RunAsk {
         }
     }
 
+    /// A run is over, and nothing of its line goes on.
+    pub(super) fn makes_room(&self) -> bool {
+        matches!(self, Self::Settle(Settle { next: None, .. }))
+    }
+
     fn response(&self) -> Option<&Bytes> {
         match self {
             Self::Settle(Settle { verdict: Verdict::Done { response, .. }, .. }) => Some(response),

@@ -14,7 +14,10 @@ pub(crate) mod cluster;
 mod direct;
 mod downgrade;
 mod drain;
+mod explore;
 mod faulty;
+#[cfg(feature = "redis")]
+mod fsck;
 mod hints;
 mod jobs;
 mod kept;

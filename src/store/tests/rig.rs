@@ -21,6 +21,7 @@ use crate::{
             Mode, NextRun, Node, Past, Renewal, Settle, SettleCharge, SettledRun, State, Step,
             Tally, Token, Verdict,
         },
+        fsck::FsckReport,
         hints::Hints,
         memory::Memory,
         rate::{By, Item, Rule},
@@ -280,6 +281,10 @@ impl Rig {
 
     pub(super) async fn list(&self, shard: u16, which: Listing, from: u64, most: usize) -> Listed {
         self.backend().list(shard, which, from, most).await.unwrap()
+    }
+
+    pub(super) async fn fsck(&self, repair: bool) -> FsckReport {
+        self.store.fsck().repair(repair).run().await.unwrap()
     }
 
     pub(super) async fn ping(&self) {
