@@ -233,6 +233,7 @@ table! { each_store {
         every_method_can_run_again;
     remembered:
         what_ran_at_once_does_not_run_again,
+        another_request_under_the_key_of_one_that_ran_is_refused,
         what_failed_runs_again,
         a_retry_meanwhile_is_told_that_it_runs,
         who_went_away_may_come_again,

@@ -128,6 +128,7 @@ impl Keys {
     }
 
     /// ZSET: jobs of a lock.
+    #[cfg(test)]
     pub(crate) fn jobs(&self, key: &Key) -> String {
         self.of(key.shard(), "g", key.as_str())
     }

@@ -45,6 +45,7 @@ impl Redis {
         Ok(time.number()?.saturating_mul(1_000_000).saturating_add(time.number()?))
     }
 
+    #[cfg(test)]
     pub(super) async fn do_heads(&self, keys: Vec<Key>) -> Result<Vec<Option<JobId>>, Error> {
         let Some(shard) = keys.first().map(Key::shard) else {
             return Ok(Vec::new());

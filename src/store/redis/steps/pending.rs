@@ -71,7 +71,7 @@ impl Redis {
     }
 
     async fn direct(&self, verb: &str, call: Direct, response: Bytes) -> Result<Row, Error> {
-        let Direct { key, record, id, owner, life } = call;
+        let Direct { key, record, id, owner, life, print } = call;
         let more = [
             self.keys.job(&id),
             self.keys.response(&id),
@@ -84,6 +84,7 @@ impl Redis {
             number(millis(life)),
             owner.into_bytes(),
             response.into(),
+            print.unwrap_or_else(|| "-".to_owned()).into_bytes(),
         ];
         self.line_script(&script::DIRECT, &key, more, own).await
     }
