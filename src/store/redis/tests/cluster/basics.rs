@@ -112,12 +112,12 @@ async fn no_script_is_begun_in_a_slot_that_is_on_its_way() {
     cluster.begin_move(slot, from, to).await;
     // All that it would need is still here, and all that it would make is not.
     let release = async || store.backend().release(key.clone(), me.clone(), Mode::Exclusive).await;
-    let refused = release().await.expect_err("it may not run here, nor there");
-    assert_eq!(refused.kind(), ErrorKind::Unavailable);
-    assert_eq!(
-        store.backend().acquire(ask(&key, &other)).await.unwrap_err().kind(),
-        ErrorKind::Unavailable
-    );
+    // What is under way when the deadline is over may have run, as far as anybody knows.
+    let away = |error: crate::Error| {
+        assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout), "{error:?}");
+    };
+    away(release().await.expect_err("it may not run here, nor there"));
+    away(store.backend().acquire(ask(&key, &other)).await.expect_err("nor this"));
     assert_eq!(count().await, before);
     // Elsewhere all goes on.
     let neighbour = keys(64).remove(7);
