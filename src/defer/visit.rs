@@ -2,6 +2,7 @@
 
 use std::{
     panic::AssertUnwindSafe,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -139,11 +140,7 @@ impl Visit {
         };
         let goes_on =
             self.may_go_on(row, more, &verdict) && worker.limits.again(&worker.store, leave).await;
-        if !goes_on {
-            // The next run need not wait until this one is settled.
-            self.slot.free();
-        }
-        match self.settle(started, verdict, goes_on).await {
+        match self.settle_outside(started, verdict, goes_on).await {
             Some(started) => {
                 tracing::info!(node = %worker.store.node(), job = ?id, attempt, outcome, "run ended");
                 started.map_or(Ended::Next(next), Ended::GoesOn)
@@ -152,6 +149,26 @@ impl Visit {
                 tracing::error!(node = %worker.store.node(), job = ?id, attempt, "run lost");
                 Ended::Next(Next::WhenTold)
             }
+        }
+    }
+
+    /// Settles a run, outside of its room if that is not for the next of its line.
+    async fn settle_outside(
+        &self,
+        started: Started,
+        verdict: Verdict,
+        goes_on: bool,
+    ) -> Option<Option<Started>> {
+        let mut settling = pin!(self.settle(started, verdict, goes_on));
+        if goes_on {
+            return settling.await;
+        }
+        // On its way before the room is free: so the next claim can go with it, and need not wait for its answer.
+        let settled = settling.as_mut().now_or_never();
+        self.slot.free();
+        match settled {
+            Some(settled) => settled,
+            None => settling.await,
         }
     }
 

@@ -86,14 +86,17 @@ end
 -- What is in the way of the first job; nil if nothing is. A visit has to move what is due, or it would be due at
 -- once again.
 local function in_its_way(id, seq, back)
-  local last = held_until()
+  -- Mostly there is neither a holder nor a place: one look for both.
+  local none = redis.call('EXISTS', H, Q) == 0
+  local last = not none and held_until() or nil
   local later = backoff(back, id)
   if later then
     redis.call('ZADD', DUE, int(later), NAME)
     move_on()
     return {'later', int(later - NOW)}
   end
-  local offered = redis.call('ZSCORE', H, 'j' .. id)
+  if none then return nil end
+  local offered = last and redis.call('ZSCORE', H, 'j' .. id)
   if last and not offered then
     redis.call('ZADD', DUE, int(last), NAME)
     return {'busy', int(last - NOW)}

@@ -37,7 +37,7 @@ local function accepted(id, facts, record, print, merge)
   local text = print ~= '' and redis.call('GET', record)
   if not text then return nil end
   local known, old = string.match(text, '^(%S+) (%S+)$')
-  -- Of a request that ran at once nobody has told the fingerprint.
+  -- Of a request that ran at once the fingerprint is known when it has ended, if its handler has read all of it.
   if old == print or old == '-' then return {'known', known} end
   return {'mismatch'}
 end
@@ -51,13 +51,13 @@ local function one_of(group)
   return id, tonumber(v[2] or '0')
 end
 
--- Whether it fits into a shard that has so much, if those of `old` bytes go at the same time.
+-- Whether it fits into a shard that has so much, if those of `old` bytes go at the same time; how many are in line.
 local function fits_in(bytes, old, n, jobs, used)
   local lates = redis.call('HMGET', own('lates'), 'n' .. NAME, 'b' .. NAME)
-  local one, more = old and 1 or 0, bytes - (old or 0)
+  local one, more, line = old and 1 or 0, bytes - (old or 0), redis.call('ZCARD', G)
   return jobs - one < n[10] and used + more <= n[11]
-    and redis.call('ZCARD', G) + tonumber(lates[1] or '0') - one < n[8]
-    and tonumber(redis.call('HGET', L, 'bytes') or '0') + tonumber(lates[2] or '0') + more <= n[9]
+    and line + tonumber(lates[1] or '0') - one < n[8]
+    and tonumber(redis.call('HGET', L, 'bytes') or '0') + tonumber(lates[2] or '0') + more <= n[9], line
 end
 
 -- Whether it fits into what its owner may have here. Jobs whose keys have vanished do not count: a few are looked
@@ -125,8 +125,8 @@ local function enqueue(k, a)
   end
   local bytes, shard = #envelope, redis.call('HMGET', F, 'jobs', 'bytes', 'seq')
   local jobs, used = tonumber(shard[1] or '0'), tonumber(shard[2] or '0')
-  if not fits_in(bytes, old_bytes, n, jobs, used) then return {'full'} end
-  if not fits_owner(owner, bytes, old_bytes, n) then return {'full'} end
+  local fits, line = fits_in(bytes, old_bytes, n, jobs, used)
+  if not fits or not fits_owner(owner, bytes, old_bytes, n) then return {'full'} end
 
   -- As next_seq, in the same call as the rest: each is a tenth of what a request costs here.
   local seq = math.max(tonumber(shard[3] or '0') + 1, NOW_US)
@@ -136,8 +136,12 @@ local function enqueue(k, a)
   if print ~= '' then redis.call('SET', record, id .. ' ' .. print, 'PX', n[7]) end
   if group then redis.call('SET', group, id, 'PX', GROUP) end
   if n[5] > 0 then put_late(id, NOW + n[5], bytes) else stand(id, seq, bytes) end
-  if old then drop_job(old, old_bytes, 'cancelled', 'superseded', KEPT, id) end
-  return {'stored', position(id) or 1}
+  if old then
+    drop_job(old, old_bytes, 'cancelled', 'superseded', KEPT, id)
+    return {'stored', position(id) or 1}
+  end
+  -- The newest sequence is the last of its line.
+  return {'stored', n[5] > 0 and 0 or line + 1}
 end
 
 local SERVER = {'READONLY', 'MASTERDOWN', 'LOADING', 'NOREPLICAS', 'MISCONF', 'OOM'}

@@ -71,9 +71,9 @@ local function stand(id, seq, bytes)
   redis.call('ZADD', G, int(seq), id)
   -- The first of a line, whose l may have an end.
   if redis.call('HINCRBY', L, 'bytes', bytes) == bytes then redis.call('PERSIST', L) end
-  local last = held_until()
+  local last, _, alone = held_until()
   if last then
-    tell_holders(seq)
+    tell_holders(seq, alone)
     if not redis.call('ZSCORE', DUE, NAME) then arm(last) end
   else
     move_on()
@@ -145,7 +145,7 @@ local function call_back(id, call, keep)
   turn_to(SHARD, here)
 end
 
--- No jobs are left. Only places are left in l, if anything: it goes with them.
+-- No jobs are left. Only places are left in l, if anything: it goes with them. True if there are none either.
 local function unpark()
   local left = redis.call('PTTL', Q)
   if left > 0 then
@@ -154,9 +154,11 @@ local function unpark()
   else
     redis.call('UNLINK', L)
   end
+  return left == -2
 end
 
--- A job is out of g: what l kept for it goes. Returns who is first now, as first_two, with the backoff.
+-- A job is out of g: what l kept for it goes. Returns who is first now, as first_two, with the backoff; `alone` if
+-- nobody is left, no place either.
 local function left_line(id, bytes)
   local first = first_two()
   if #first > 0 then
@@ -168,7 +170,7 @@ local function left_line(id, bytes)
     return first
   end
   redis.call('ZREM', DUE, NAME)
-  unpark()
+  first.alone = unpark()
   return first
 end
 

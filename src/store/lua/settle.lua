@@ -117,7 +117,7 @@ local function settle(id, me, verb, ms, reason, response, next, lease, keep)
   end
   local begun = next ~= '' and begin_next(first, next, lease, keep)
   if begun then return begun end
-  -- The lock is free: moving on says when a worker should look again.
-  move_on()
+  -- The lock is free: moving on says when a worker should look again. Of nobody there is nothing to say.
+  if not first.alone then move_on() end
   return {'ok'}
 end

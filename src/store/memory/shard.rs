@@ -321,6 +321,10 @@ impl Shard {
 
     /// `due.lua`, one shard. What is left to be done is for the next call.
     pub(super) fn due(&mut self, left: &mut Left, now: Now, post: &mut Vec<Mail>) -> Due {
+        if left.names == 0 {
+            // Its turn is the next time.
+            return Due { names: Vec::new(), next: Some(Duration::ZERO) };
+        }
         self.sweep(now);
         for id in ripe(&self.facts.late, &mut left.comes, now) {
             match self.lock_of(&id, now) {
