@@ -49,7 +49,7 @@ async fn what_has_to_end_gets_an_end() {
     for name in names {
         rig.server().raw::<()>("SET", name, &["1"]).await;
     }
-    let gone: i64 = rig.server().raw("PERSIST", "workers", &[]).await;
+    let gone: i64 = rig.server().raw("PERSIST", "{0}:workers", &[]).await;
     assert_eq!(gone, 1);
     finds(&rig, &[NoEnd; 5], &[]).await;
     for name in names {
