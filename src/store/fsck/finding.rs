@@ -59,7 +59,7 @@ pub enum FindingKind {
 
 impl FindingKind {
     /// All of them, with their word on the wire.
-    const WORDS: [(&'static str, Self); 23] = [
+    const WORDS: [(&'static str, Self); 22] = [
         ("no_place", Self::JobWithoutPlace),
         ("no_job", Self::PlaceWithoutJob),
         ("twice", Self::JobInTwoPlaces),
@@ -82,7 +82,6 @@ impl FindingKind {
         ("unknown", Self::UnknownKey),
         ("odd", Self::Odd),
         ("record", Self::RecordWithoutJob),
-        ("misplaced", Self::Odd),
     ];
 
     pub(crate) fn of(word: &str) -> Option<Self> {

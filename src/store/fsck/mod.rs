@@ -11,8 +11,9 @@
 //!   envelope are gone) is a dead letter, as a worker's visit would make it. Keys it does not know, and those of
 //!   another type, are told of and left to a person.
 //!
-//! What it does not see: on a cluster, where no server has all names, keys that no index of their shard knows; and
-//! sums over more than a hundred lines of one shard ([`FsckReport::uncounted`]).
+//! What it does not see: on a cluster, where no server has all names, keys that no index of their shard knows, and
+//! queues of tasks; sums over more than a hundred lines of one shard ([`FsckReport::uncounted`]), or a hundred requests
+//! of one line; and what one owner has.
 
 mod finding;
 mod pass;

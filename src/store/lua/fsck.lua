@@ -31,6 +31,16 @@ local function is(key, want)
   return nil
 end
 
+-- Whether all keys of the line are of their types: only then is anything of it mended, or a mending might stop
+-- half-way.
+local function is_line()
+  local well = true
+  for key, want in pairs({[H] = 'zset', [L] = 'hash', [Q] = 'zset', [G] = 'zset', [DUE] = 'zset', [F] = 'hash'}) do
+    if is(key, want) == nil then well = false end
+  end
+  return well
+end
+
 -- A key that must stay, because something waits for it.
 local function stays(key)
   if redis.call('PTTL', key) < 0 then return end

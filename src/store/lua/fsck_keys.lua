@@ -17,7 +17,7 @@ local function job_key(_, id)
   if job.lock then turn_to(TAG, job.lock) end
   if job.waits and not job.direct then
     if not job.lock or not tonumber(job.seq or '') then return find('odd', 'j:' .. id, 'no lock or sequence') end
-    if is(G, 'zset') == nil then return end
+    if not is_line() or is(own('late'), 'zset') == nil then return end
     if redis.call('ZSCORE', G, id) or redis.call('ZSCORE', own('late'), id) then return end
     return find('no_place', id, NAME, function()
       stand(id, tonumber(job.seq), count(job.bytes))
@@ -53,6 +53,7 @@ end
 
 local function line_key(key, name)
   turn_to(TAG, name)
+  if not is_line() then return end
   -- Those of the dead are taken out by whoever looks for the first.
   if key == G then
     if not redis.call('ZSCORE', DUE, name) then find('not_due', name, '', function() arm(NOW) end) end

@@ -23,11 +23,7 @@ function look.lines(after, ...)
   local room = SCAN
   for n, name in ipairs({...}) do
     turn_to(TAG, name)
-    local well = true
-    for key, want in pairs({[H] = 'zset', [L] = 'hash', [Q] = 'zset', [G] = 'zset'}) do
-      if is(key, want) == nil then well = false end
-    end
-    if well then
+    if is_line() then
       if redis.call('EXISTS', G) == 1 then
         stays(G)
         if redis.call('EXISTS', L) == 1 then stays(L) end

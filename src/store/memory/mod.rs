@@ -4,7 +4,7 @@
 //! messages go out. It never waits, so the future it returns is ready at once. The scripts are the
 //! specification: [`visit`] is `line.lua`, [`pending`] is `jobs.lua`, [`locks`], [`enqueue`] and [`runs`] are the scripts
 //! about a line, [`listed`] those about jobs wherever they are, [`workers`] what workers say of themselves, [`rate`]
-//! those about quotas, [`tasks`] those about queues of tasks; the rest is in [`shard`].
+//! those about quotas, [`tasks`] those about queues of tasks, [`fsck`] the looks for what is wrong; the rest is in [`shard`].
 //!
 //! Whatever is over is gone at once for every step, and its memory is freed by later steps.
 

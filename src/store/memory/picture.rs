@@ -39,6 +39,8 @@ impl Memory {
     pub(in crate::store) fn picture(&self, key: &Key, told: &[u64], names: &dyn Names) -> String {
         self.at(key.shard(), |shard, now| {
             let from_now = |at: u64| i128::from(at) - i128::from(now.ms);
+            // What is over is over, however long ago.
+            let to_come = |at: u64| from_now(at).max(0);
             let (mut out, mut seqs) = (String::new(), told.to_vec());
             let line = shard.lines.get(key, now.ms);
             if let Some(line) = line {
@@ -50,11 +52,11 @@ impl Memory {
             let rank = |seq: u64| seqs.iter().position(|other| *other == seq).unwrap_or(usize::MAX);
             let told: Vec<_> =
                 told.iter().map(|seq| if *seq == 0 { 0 } else { 1 + rank(*seq) }).collect();
-            let _ = write!(out, "told {told:?} due {:?}", shard.facts.due.get(key).map(from_now));
+            let _ = write!(out, "told {told:?} due {:?}", shard.facts.due.get(key).map(to_come));
             let watched = (shard.facts.watcher(now).is_some(), shard.facts.is_manned(now));
             let _ = write!(out, " {watched:?} {} {}", shard.facts.jobs, shard.facts.bytes);
             if let Some(line) = line {
-                for (member, until) in &line.holders {
+                for (member, until) in line.holders.iter().filter(|(_, until)| *until > now.ms) {
                     let who = match member {
                         Member::Holds(_, me) => ("h", names.token(me)),
                         Member::Offered(_, me) => ("o", names.token(me)),
@@ -62,12 +64,12 @@ impl Memory {
                     };
                     let _ = write!(out, " {who:?} {}", from_now(*until));
                 }
-                for place in &line.places {
+                for place in line.places.iter().filter(|place| place.deadline > now.ms) {
                     let (who, until) = (names.token(&place.me), from_now(place.deadline));
                     let _ = write!(out, " q{} {who} {until}", rank(place.seq));
                 }
-                let park = line.park.map(|park| from_now(park).max(0));
-                let back = line.back.as_ref().map(|(at, id)| (from_now(*at), names.job(id)));
+                let park = line.park.map(to_come);
+                let back = line.back.as_ref().map(|(at, id)| (to_come(*at), names.job(id)));
                 let _ = write!(out, " park {park:?} back {back:?}");
                 for (seq, id) in &line.jobs {
                     let _ = write!(out, " g{} {}", rank(*seq), names.job(id));
@@ -78,8 +80,10 @@ impl Memory {
             jobs.sort_unstable_by_key(|(name, ..)| *name);
             for (name, id, job) in jobs {
                 let run = job.run.as_ref().map(|run| names.token(run));
-                let times = [job.exp, shard.facts.late.get(id)].map(|at| at.map(from_now));
-                let _ = write!(out, " [{name} {:?} {run:?} {} {times:?}]", job.state, job.attempts);
+                // What counts of them is whether there is one more to come.
+                let attempts = job.attempts.min(job.max_attempts + 1);
+                let times = [job.exp, shard.facts.late.get(id)].map(|at| at.map(to_come));
+                let _ = write!(out, " [{name} {:?} {run:?} {attempts} {times:?}]", job.state);
             }
             out
         })

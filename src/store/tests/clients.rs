@@ -260,12 +260,11 @@ impl Clients {
         self.waiters.iter().map(|waiter| waiter.old_seq).collect()
     }
 
-    /// What else they know, by the names they have for it.
+    /// What else they know, as far as it is asked for: the latest holder of a lock, and the last two runs.
     pub(super) fn picture(&self) -> String {
-        let joins: Vec<_> = self.waiters.iter().map(|waiter| waiter.joins).collect();
-        let held: Vec<Vec<_>> =
-            self.held.iter().map(|all| all.iter().map(|me| self.token(me)).collect()).collect();
-        let runs: Vec<_> = self.runs.iter().map(|run| self.job(&run.id)).collect();
+        let joins: Vec<_> = self.waiters.iter().map(|waiter| waiter.joins.min(2)).collect();
+        let held = self.held.each_ref().map(|all| all.last().map(|me| self.token(me)));
+        let runs: Vec<_> = self.runs.iter().rev().take(2).map(|run| self.job(&run.id)).collect();
         format!(" knows {joins:?} {held:?} {runs:?}")
     }
 
@@ -333,7 +332,7 @@ impl Clients {
 impl Names for Clients {
     fn token(&self, token: &Token) -> usize {
         let waiter = self.waiters.iter().position(|waiter| waiter.me == *token);
-        let run = || self.runs.iter().position(|run| run.me == *token);
+        let run = || self.runs.iter().rev().take(2).position(|run| run.me == *token);
         waiter.or_else(|| Some(100 + run()?)).unwrap_or(usize::MAX)
     }
 

@@ -31,7 +31,7 @@ impl Fleet {
     /// A number that differs from turn to turn.
     fn number(&self) -> usize {
         let turn = self.turn.fetch_add(1, Ordering::SeqCst);
-        (turn.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) as usize
+        usize::try_from(turn.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40).unwrap_or_default()
     }
 
     fn key(&self) -> Key {
