@@ -43,7 +43,7 @@ pub struct DeferParked {
     pub(super) slot: Slot,
     pub(super) owner: String,
     pub(super) applied: Applied,
-    captured: Captured,
+    pub(super) captured: Captured,
     /// What it takes along, once it is picked up.
     pub(super) carried: Carried,
 }

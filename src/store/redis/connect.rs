@@ -14,7 +14,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use super::{
     Keys,
@@ -124,9 +124,9 @@ impl Lanes {
         self.incarnation.on_change(tell);
     }
 
-    /// Tells of each server after the first.
-    pub(super) fn servers(&self) -> watch::Receiver<u64> {
-        self.incarnation.changes()
+    /// Which server the lanes lead to.
+    pub(super) fn incarnation(&self) -> &Incarnation {
+        &self.incarnation
     }
 
     /// Whether a new connection can be made and written to. It tells nobody of a new server: calls are

@@ -46,6 +46,18 @@ impl Incarnation {
         self.changes.subscribe()
     }
 
+    /// How many there have been after the first.
+    pub(super) fn changed(&self) -> u64 {
+        *self.changes.borrow()
+    }
+
+    /// Whether the lanes still lead where they did when so many had changed, and that is the server of this id.
+    pub(super) fn is_still(&self, changed: u64, id: Option<&str>) -> bool {
+        let seen = self.seen.lock();
+        let same = seen.id.as_deref().zip(id).is_none_or(|(seen, id)| seen == id);
+        same && self.changed() == changed
+    }
+
     /// A lane has a new connection, which ends when `dead` is set: to the server of this id, if it tells, and
     /// without our data, if `blank`.
     pub(super) fn met(&self, id: Option<String>, blank: bool, dead: Weak<AtomicBool>) -> Met {
@@ -63,10 +75,12 @@ impl Incarnation {
         seen.connections.retain(|(_, dead)| dead.strong_count() > 0);
         seen.connections.push((id.clone(), dead));
         seen.id = id.or(seen.id.take());
+        if met == Met::Other {
+            self.changes.send_modify(|changes| *changes += 1);
+        }
         drop(seen);
         if met == Met::Other {
             tracing::warn!("the store is another server than before, or has lost its data");
-            self.changes.send_modify(|changes| *changes += 1);
             self.tell();
         }
         met
@@ -153,5 +167,7 @@ mod tests {
         assert_eq!((dead(), *changes.borrow()), ([false; 4], 0));
         assert_eq!(met(Some("b"), 3), Met::Other);
         assert_eq!((dead(), *changes.borrow()), ([true, true, false, false], 1));
+        assert!(incarnation.is_still(1, Some("b")) && incarnation.is_still(1, None));
+        assert!(!incarnation.is_still(1, Some("a")) && !incarnation.is_still(0, Some("b")));
     }
 }

@@ -18,6 +18,7 @@ mod enqueues;
 mod fault;
 mod incarnation;
 mod listen;
+mod origin;
 mod read;
 mod replicas;
 mod runs;

@@ -161,6 +161,10 @@ impl Backend for Faulty {
         self.call("renew", |memory| memory.renew(items))
     }
 
+    fn replicated(&self, shard: u16, wanted: u32, since: u64) -> Step<'_, u32> {
+        self.call("replicated", move |memory| memory.replicated(shard, wanted, since))
+    }
+
     fn charge(&self, call: Charge) -> Step<'_, Charged> {
         self.call("charge", |memory| memory.charge(call))
     }

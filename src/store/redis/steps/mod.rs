@@ -80,8 +80,12 @@ impl Backend for Redis {
         Box::pin(self.do_limiters(node, lease))
     }
 
-    fn replicated(&self, shard: u16, wanted: u32) -> Step<'_, u32> {
-        Box::pin(self.do_replicated(shard, wanted))
+    fn servers(&self) -> u64 {
+        self.lanes.incarnation().changed()
+    }
+
+    fn replicated(&self, shard: u16, wanted: u32, since: u64) -> Step<'_, u32> {
+        Box::pin(self.do_replicated(shard, wanted, since))
     }
 
     fn ping(&self) -> Step<'_, ()> {
@@ -98,7 +102,7 @@ impl Backend for Redis {
             wake: self.keys.wake(&node),
             events: self.keys.events(),
             connect_within: self.deadline * 4,
-            servers: self.lanes.servers(),
+            servers: self.lanes.incarnation().changes(),
         };
         Some(listen::spawn(listener, hints))
     }

@@ -7,6 +7,8 @@
 mod connection;
 mod failure;
 mod one;
+#[cfg(feature = "bb8-redis")]
+mod pool;
 mod sentinel;
 mod tls;
 mod url;
@@ -22,6 +24,8 @@ use std::{
 use futures_util::stream::BoxStream;
 use redis::{AsyncConnectionConfig, ConnectionAddr, Msg, PushInfo, PushKind, aio::SendError};
 
+#[cfg(feature = "bb8-redis")]
+pub(super) use self::pool::Pool;
 pub(super) use self::{
     connection::Connection,
     failure::Failure,
@@ -36,6 +40,8 @@ use crate::error::Error;
 pub(super) enum Target {
     One(One),
     Sentinel(Sentinels),
+    #[cfg(feature = "bb8-redis")]
+    Pool(pool::Pooled),
 }
 
 /// Messages of the channels that were asked for, until the connection breaks.
@@ -62,11 +68,18 @@ impl Target {
         target.map_err(Failure::error)
     }
 
+    #[cfg(feature = "bb8-redis")]
+    pub(super) fn of_pool(pool: Pool, messages: Option<Self>) -> Self {
+        Self::Pool(pool::Pooled { pool, messages: messages.map(Arc::new) })
+    }
+
     /// A connection of its own. Whoever calls puts a time limit around it.
     pub(super) async fn open(&self, settings: &Settings) -> Result<Connection, Failure> {
         match self {
             Self::One(one) => one.open(settings).await,
             Self::Sentinel(sentinels) => sentinels.open(settings).await,
+            #[cfg(feature = "bb8-redis")]
+            Self::Pool(pool) => pool.open().await,
         }
     }
 
@@ -76,6 +89,8 @@ impl Target {
         match self {
             Self::One(one) => one.subscribe(channels).await,
             Self::Sentinel(sentinels) => sentinels.subscribe(channels).await,
+            #[cfg(feature = "bb8-redis")]
+            Self::Pool(pool) => pool.subscribe(channels).await,
         }
     }
 }
