@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::{
     run::{Ran, Replayer},
+    slots::Slots,
     visit::{Stop, Visit},
     worker::DeferWorker,
 };
@@ -80,9 +81,9 @@ impl Stepper {
             let before = self.ran.lock().len();
             for (key, head) in due {
                 let (worker, stop) = (Arc::clone(&self.worker), self.stop.subscribe());
-                Visit { worker, key, stop, crowded: Arc::default(), paused: Arc::default() }
-                    .run(head)
-                    .await;
+                let (slot, crowded, paused) =
+                    (Slots::new(1).take(), Arc::default(), Arc::default());
+                Visit { worker, key, slot, stop, crowded, paused }.run(head).await;
             }
             idle = if self.ran.lock().len() == before { idle + 1 } else { 0 };
             if idle == IDLE_PASSES {

@@ -27,6 +27,7 @@ mod limits;
 mod prefer;
 mod rounds;
 mod run;
+mod slots;
 mod snapshot;
 mod stamp;
 mod status;
@@ -34,6 +35,7 @@ mod status;
 mod tests;
 mod unwatched;
 mod visit;
+mod waiting;
 mod worker;
 
 #[cfg(feature = "callback")]

@@ -5,9 +5,13 @@
 //! until its next sign of life, which tells which shards have anything to come. A message that is lost
 //! costs a beat at most; a worker that dies costs its lease. It claims only what it starts at once: a
 //! watcher without room passes the message on to another worker.
+//!
+//! What it knows ahead are names: of some locks that are due, looked up in the background, before the last of
+//! them is visited. They are hints like any message. So a run costs a claim and a settlement, whatever the
+//! number of lines, and neither waits for the other: the room of a run is free when its handler has ended.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap},
     future::Future,
     sync::{
         Arc,
@@ -16,6 +20,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::BoxFuture;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
@@ -23,13 +28,15 @@ use tokio::{
 };
 
 use super::{
+    slots::Slots,
     visit::{Next, Stop, Visit},
+    waiting::Waiting,
     worker::DeferWorker,
 };
 use crate::{
     error::Error,
     key::Key,
-    store::{Beat, Hint, JobId, Node},
+    store::{Beat, Due, Hint, JobId, Node},
 };
 
 /// Life of a watch over a shard; a dead worker's shards are taken over after it.
@@ -51,6 +58,16 @@ const MOST_WAITING: usize = 1_000;
 /// Most names of one look.
 const MOST_NAMES: usize = 100;
 
+/// Locks that wait for room, below which more are looked up: enough for the time of a look.
+const FEW_WAITING: usize = 50;
+
+/// Where more than that wait, a look is put off so long: what only comes due has no message, and its turn too.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Visits for each run that there is room for: those beyond are settled, and no more begin while the store
+/// is too slow for it.
+const VISITS: usize = 2;
+
 /// Longest time for giving back what a drain has cut off: a call or two each, within the store's deadline.
 const GIVE_BACK: Duration = Duration::from_secs(2);
 
@@ -65,18 +82,27 @@ pub(super) struct Rounds {
     others: Vec<Node>,
     /// Locks being visited, and whether a message about them came meanwhile.
     under_way: HashMap<Key, Option<JobId>>,
-    /// Locks that messages were about while there was no room, each once. Whoever came first is visited
-    /// first: a long line, whose own message comes as its visit ends, must not keep the others waiting.
-    waiting: VecDeque<(Key, JobId)>,
+    /// Locks that messages and looks were about.
+    waiting: Waiting,
     /// Locks whose first job this worker can't run: another one is told then, once.
     foreign: HashMap<Key, Instant>,
+    slots: Arc<Slots>,
     visits: JoinSet<(Key, Next)>,
+    looking: Option<BoxFuture<'static, Looked>>,
     next_beat: Instant,
+}
+
+/// What a look has found.
+struct Looked {
+    /// Those that were asked, and since when they were due.
+    shards: Vec<(u16, Instant)>,
+    found: Result<Vec<Due>, Error>,
 }
 
 impl Rounds {
     pub(super) fn new(worker: Arc<DeferWorker>) -> Self {
         Self {
+            slots: Slots::new(worker.concurrency),
             worker,
             stop: watch::Sender::new(Stop::No),
             crowded: Arc::default(),
@@ -85,9 +111,10 @@ impl Rounds {
             looks: BTreeMap::new(),
             others: Vec::new(),
             under_way: HashMap::new(),
-            waiting: VecDeque::new(),
+            waiting: Waiting::default(),
             foreign: HashMap::new(),
             visits: JoinSet::new(),
+            looking: None,
             next_beat: Instant::now(),
         }
     }
@@ -112,20 +139,23 @@ impl Rounds {
                         self.ended(key, next);
                     }
                 }
+                () = self.slots.freed() => self.serve(),
+                looked = under_way(&mut self.looking) => self.looked(looked),
                 Some(hint) = hints.recv() => self.hint(hint),
-                () = sleep_until(look) => self.look().await,
+                () = sleep_until(look) => self.look(),
             }
         }
         self.drain().await;
     }
 
     fn has_room(&self) -> bool {
-        self.visits.len() < self.worker.concurrency
+        self.slots.is_free() && self.visits.len() < VISITS * self.slots.most()
     }
 
-    /// `None` while there is no room: what can't be started is not looked for.
     fn next_look(&self) -> Option<Instant> {
-        self.has_room().then(|| self.looks.values().min().copied())?
+        let patience = if self.waiting.len() < FEW_WAITING { Duration::ZERO } else { PATIENCE };
+        let first = self.looks.values().min().filter(|_| self.looking.is_none());
+        first.map(|at| *at + patience)
     }
 
     fn look_at(&mut self, shard: u16, at: Instant) {
@@ -153,29 +183,35 @@ impl Rounds {
         self.foreign.retain(|_, until| *until > now);
         // New shards, and whatever a lost message was about.
         busy.into_iter().for_each(|shard| self.look_at(shard, now));
-        let overdue = self.overdue(now);
-        if !self.has_room() && !self.others.is_empty() && !overdue.is_empty() {
-            self.pass_on(overdue).await;
+        if !self.has_room() {
+            self.pass_on();
         }
     }
 
-    /// A watcher that has had no room for so long tells others what is due in its shards.
-    async fn pass_on(&mut self, shards: Vec<u16>) {
-        let Ok(due) = self.worker.store.backend().due(shards, MOST_NAMES).await else { return };
-        for (key, head) in due.into_iter().flat_map(|due| due.names) {
-            if !self.under_way.contains_key(&key) {
+    /// A watcher that has no room tells others what waits in its shards. It visits them itself all the same, if it
+    /// has room first.
+    fn pass_on(&self) {
+        for (key, head) in self.waiting.first(MOST_NAMES) {
+            if self.mine.contains(&key.shard()) {
                 self.tell_another(key, head);
             }
         }
     }
 
-    fn overdue(&self, now: Instant) -> Vec<u16> {
-        self.looks.iter().filter(|(_, at)| **at <= now).map(|(&shard, _)| shard).collect()
+    /// Those whose time has come, the longest ago first.
+    fn overdue(&self, now: Instant) -> Vec<(u16, Instant)> {
+        let looks = self.looks.iter().map(|(&shard, &at)| (shard, at));
+        let mut due: Vec<_> = looks.filter(|(_, at)| *at <= now).collect();
+        due.sort_unstable_by_key(|(_, at)| *at);
+        due
     }
 
-    async fn send_beat(&self, lease: Duration) -> Result<Beat, Error> {
-        let (store, node) = (&self.worker.store, self.worker.store.node());
-        store.backend().beat(node.clone(), lease).await
+    fn send_beat(
+        &self,
+        lease: Duration,
+    ) -> impl Future<Output = Result<Beat, Error>> + Send + use<> {
+        let store = self.worker.store.clone();
+        async move { store.backend().beat(store.node().clone(), lease).await }
     }
 
     fn hint(&mut self, hint: Hint) {
@@ -185,10 +221,7 @@ impl Rounds {
             Hint::Work(key, id) if self.under_way.contains_key(&key) => {
                 self.under_way.insert(key, Some(id));
             }
-            Hint::Work(key, id) if self.has_room() && self.waiting.is_empty() => {
-                self.visit(key, Some(id));
-            }
-            Hint::Work(key, id) => self.wait_for_room(key, id, now),
+            Hint::Work(key, id) => self.told(key, id, now),
             Hint::Due(shard) => self.look_at(shard, now),
             // A little later, so that a message about itself does not make it beat again and again.
             Hint::Workers => self.next_beat = self.next_beat.min(now + SETTLE),
@@ -198,17 +231,17 @@ impl Rounds {
         }
     }
 
-    fn wait_for_room(&mut self, key: Key, id: JobId, now: Instant) {
+    fn told(&mut self, key: Key, id: JobId, now: Instant) {
         let mine = self.mine.contains(&key.shard());
         // Only by the watcher, or two workers without room would tell each other for ever.
         if mine && !self.has_room() {
             self.tell_another(key.clone(), Some(id.clone()));
         }
         // If the other one has no room either: as soon as there is some here.
-        if self.waiting.len() >= MOST_WAITING {
+        if self.waiting.len() < MOST_WAITING {
+            self.waiting.push(key, Some(id));
+        } else {
             self.look_at(key.shard(), now);
-        } else if self.waiting.iter().all(|(other, _)| *other != key) {
-            self.waiting.push_back((key, id));
         }
         self.serve();
     }
@@ -219,9 +252,9 @@ impl Rounds {
             self.waiting.clear();
         }
         while self.has_room() {
-            let Some((key, id)) = self.waiting.pop_front() else { break };
+            let Some((key, head)) = self.waiting.pop() else { break };
             if !self.under_way.contains_key(&key) {
-                self.visit(key, Some(id));
+                self.visit(key, head);
             }
         }
         self.crowded.store(!self.waiting.is_empty(), Ordering::Relaxed);
@@ -248,29 +281,42 @@ impl Rounds {
         true
     }
 
-    /// Asks the shards whose time has come what is due.
-    async fn look(&mut self) {
-        let now = Instant::now();
-        let shards = self.overdue(now);
-        // Those that are being visited may be due still, and are not to hide others.
-        let most = self.worker.concurrency - self.visits.len() + self.under_way.len();
-        let due = self.worker.store.backend().due(shards.clone(), most.min(MOST_NAMES)).await;
-        for shard in &shards {
+    /// Asks the shards whose time has come what is due, in the background.
+    fn look(&mut self) {
+        let shards = self.overdue(Instant::now());
+        for (shard, _) in &shards {
             self.looks.remove(shard);
         }
-        let Ok(due) = due else {
+        let store = self.worker.store.clone();
+        self.looking = Some(Box::pin(async move {
+            let asked = shards.iter().map(|(shard, _)| *shard).collect();
+            let found = store.backend().due(asked, MOST_NAMES).await;
+            Looked { shards, found }
+        }));
+    }
+
+    fn looked(&mut self, Looked { shards, found }: Looked) {
+        let now = Instant::now();
+        let Ok(found) = found else {
             let again = now + AGAIN;
-            return shards.into_iter().for_each(|shard| self.look_at(shard, again));
+            return shards.into_iter().for_each(|(shard, _)| self.look_at(shard, again));
         };
-        for (shard, due) in shards.into_iter().zip(due) {
-            // What is due and can't be visited yet is no reason to look again and again.
-            let new = due.names.iter().any(|(key, _)| !self.under_way.contains_key(key));
-            let least = if new { Duration::ZERO } else { AGAIN };
+        for ((shard, since), due) in shards.into_iter().zip(found) {
+            let unknown =
+                |key: &Key| !self.under_way.contains_key(key) && !self.waiting.contains(key);
+            let least = match &due.names[..] {
+                // There was no room for its names: it comes first the next time.
+                [] => since,
+                names if names.iter().any(|(key, _)| unknown(key)) => now,
+                // What is known and can't be visited yet is no reason to look again and again.
+                _ => now + AGAIN,
+            };
             if let Some(next) = due.next {
-                self.look_at(shard, now + if next.is_zero() { least } else { next });
+                self.look_at(shard, if next.is_zero() { least } else { now + next });
             }
             due.names.into_iter().for_each(|(key, head)| self.due(key, head, now));
         }
+        self.serve();
     }
 
     fn due(&mut self, key: Key, head: Option<JobId>, now: Instant) {
@@ -282,11 +328,10 @@ impl Rounds {
             && self.tell_another(key.clone(), head.clone())
         {
             self.look_at(key.shard(), now + AGAIN);
-        } else if self.has_room() {
-            self.visit(key, head);
+        } else if self.waiting.len() < MOST_WAITING {
+            self.waiting.push(key, head);
         } else {
             self.look_at(key.shard(), now);
-            self.crowded.store(true, Ordering::Relaxed);
         }
     }
 
@@ -295,6 +340,7 @@ impl Rounds {
         let visit = Visit {
             worker: Arc::clone(&self.worker),
             key,
+            slot: self.slots.take(),
             stop: self.stop.subscribe(),
             crowded: Arc::clone(&self.crowded),
             paused: Arc::clone(&self.paused),
@@ -306,7 +352,7 @@ impl Rounds {
         let (shard, now) = (key.shard(), Instant::now());
         let told = self.under_way.remove(&key).flatten();
         if let Some(id) = told {
-            self.waiting.push_back((key.clone(), id));
+            self.waiting.push(key.clone(), Some(id));
         }
         self.serve();
         match next {
@@ -340,4 +386,11 @@ async fn sleep_until(at: Option<Instant>) {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
     }
+}
+
+async fn under_way(looking: &mut Option<BoxFuture<'static, Looked>>) -> Looked {
+    let Some(look) = looking else { return std::future::pending().await };
+    let looked = look.await;
+    *looking = None;
+    looked
 }

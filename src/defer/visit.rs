@@ -2,6 +2,7 @@
 
 use std::{
     panic::AssertUnwindSafe,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -19,12 +20,13 @@ use super::{
     headers::{IDEMPOTENCY_KEY, made_key},
     judge::{Run, by_age},
     limits::Leave,
+    slots::Slot,
     worker::DeferWorker,
 };
 use crate::{
     gate::{Deferred, Replay},
     key::Key,
-    store::{JobId, Verdict},
+    store::{JobId, Run as Begun, Verdict},
 };
 
 /// Jobs of one line that are run one after the other, each claimed as the one before is settled. After so
@@ -47,6 +49,8 @@ pub(super) enum Stop {
 pub(super) struct Visit {
     pub(super) worker: Arc<DeferWorker>,
     pub(super) key: Key,
+    /// Its room among the worker's runs.
+    pub(super) slot: Slot,
     pub(super) stop: watch::Receiver<Stop>,
     /// Other lines wait for room.
     pub(super) crowded: Arc<AtomicBool>,
@@ -118,7 +122,8 @@ impl Visit {
 
     async fn run_job(&self, started: Started, row: u32, leave: &mut Leave) -> Ended {
         let worker = &*self.worker;
-        let (id, attempt) = (started.run.id.clone(), started.run.attempt);
+        let Begun { attempt, more, .. } = started.run;
+        let id = started.run.id.clone();
         tracing::info!(
             node = %worker.store.node(), lock = %self.key.hashed(), job = ?id, attempt, "run started"
         );
@@ -134,8 +139,8 @@ impl Visit {
             _ => Next::WhenTold,
         };
         let goes_on =
-            self.may_go_on(row, &verdict) && worker.limits.again(&worker.store, leave).await;
-        match self.settle(started, verdict, goes_on).await {
+            self.may_go_on(row, more, &verdict) && worker.limits.again(&worker.store, leave).await;
+        match self.settle_outside(started, verdict, goes_on).await {
             Some(started) => {
                 tracing::info!(node = %worker.store.node(), job = ?id, attempt, outcome, "run ended");
                 started.map_or(Ended::Next(next), Ended::GoesOn)
@@ -147,9 +152,34 @@ impl Visit {
         }
     }
 
-    /// Whether the next of the line may be claimed along with this verdict.
-    fn may_go_on(&self, row: u32, verdict: &Verdict) -> bool {
-        let most = if self.crowded.load(Ordering::Relaxed) { WHILE_OTHERS_WAIT } else { IN_A_ROW };
+    /// Settles a run, outside of its room if that is not for the next of its line.
+    async fn settle_outside(
+        &self,
+        started: Started,
+        verdict: Verdict,
+        goes_on: bool,
+    ) -> Option<Option<Started>> {
+        let mut settling = pin!(self.settle(started, verdict, goes_on));
+        if goes_on {
+            return settling.await;
+        }
+        // On its way before the room is free: so the next claim can go with it, and need not wait for its answer.
+        let settled = settling.as_mut().now_or_never();
+        self.slot.free();
+        match settled {
+            Some(settled) => settled,
+            None => settling.await,
+        }
+    }
+
+    /// Whether the next of the line may be claimed along with this verdict. While others wait, the room is
+    /// theirs, unless it is known that there is a next one.
+    fn may_go_on(&self, row: u32, more: bool, verdict: &Verdict) -> bool {
+        let most = match self.crowded.load(Ordering::Relaxed) {
+            true if more => WHILE_OTHERS_WAIT,
+            true => 0,
+            false => IN_A_ROW,
+        };
         // One that is to run again at its place is still the first.
         let ended = matches!(verdict, Verdict::Done { .. } | Verdict::Dead { .. });
         let moves = ended || matches!(verdict, Verdict::Retry { .. });
@@ -163,7 +193,7 @@ impl Visit {
         let at = At { store: &worker.store, id: &run.id, lock: &self.key };
         let first_seen = UNIX_EPOCH + Duration::from_micros(run.accepted_us);
         let back = |reason| Some(Verdict::Back { delay: by_age(first_seen), reason });
-        let mut request = match read_request(at, &run.envelope) {
+        let request = match read_request(at, &run.envelope) {
             Ok(request) => request,
             Err(Unreadable::Newer) => return back(NEWER),
             Err(Unreadable::NoKey) => {
@@ -179,7 +209,6 @@ impl Visit {
         if request.head.method == callback::METHOD {
             return self.call(&request, at, started).await;
         }
-        let called = callback::take(&mut request.head.headers);
         let restored = match worker.restores.of(&request.carried) {
             Ok(restored) => restored,
             Err(snapshot) => {
@@ -197,12 +226,7 @@ impl Visit {
         let deferred = Deferred { id, attempt, first_seen, fence };
         let facts = Arc::clone(started.hold.facts());
         let marker = Replay::restoring(deferred, &worker.store, facts, restored);
-        let verdict = self.replay(request, at, &marker, started).await?;
-        if let (Some(url), Verdict::Done { .. } | Verdict::Dead { .. }) = (called, &verdict) {
-            // Before the end is written: a worker that dies in between has promised it already.
-            callback::push(&worker.store, &run.id, url).await;
-        }
-        Some(verdict)
+        self.replay(request, at, &marker, started).await
     }
 
     /// The run of a callback. `None` as in a replay; it may be made again in every case.

@@ -12,12 +12,16 @@ use std::{
 use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
 
-#[allow(unused_imports, reason = "the steps come one after the other")]
 pub(crate) use super::deferred::{
-    Beat, Caps, Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobPolicy, JobView, Jobs, Listed,
-    Listing, Merge, NextRun, OnFailure, Past, Run, Settle, SettledRun, Tally, Verdict, Wins,
+    Beat, Call, Caps, Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobPolicy, JobView, Jobs,
+    Listed, Listing, Merge, NextRun, OnFailure, Past, Run, Settle, SettledRun, Tally, Verdict,
+    Wins,
 };
-use super::{hints::Hints, tasks::Tasks};
+use super::{
+    fsck::{FsckFound, FsckPart},
+    hints::Hints,
+    tasks::Tasks,
+};
 pub(crate) use super::{
     job::{JobId, JobState},
     rate::{Charge, Charged, Counter, SettleCharge, State},
@@ -213,7 +217,11 @@ pub(crate) trait Backend: Jobs + Tasks + fmt::Debug + Send + Sync + 'static {
     fn pass(&self, me: Token, mode: Mode, next: Acquire) -> Step<'_, (GaveBack, Acquired)>;
     /// Makes an exclusive hold a shared one; false if it had been lost.
     fn downgrade(&self, key: Key, me: Token, lease: Duration) -> Step<'_, bool>;
-    /// At most 100 items.
+    /// Whether steps about different shards are different calls, of which some may fail.
+    fn is_apart(&self) -> bool {
+        false
+    }
+    /// At most 100 items; of one shard, if the store is apart.
     fn renew(&self, items: Vec<Renewal>) -> Step<'_, Vec<bool>>;
     /// NOT idempotent: sent again only where it cannot have run. Dropped before it was sent, it is not; after
     /// that the charge stands.
@@ -234,6 +242,10 @@ pub(crate) trait Backend: Jobs + Tasks + fmt::Debug + Send + Sync + 'static {
     /// cannot lose a grant: as many as wanted.
     fn replicated(&self, _shard: u16, wanted: u32, _since: u64) -> Step<'_, u32> {
         Box::pin(std::future::ready(Ok(wanted)))
+    }
+    /// Looks for what should not be there, page by page, and mends it. Nothing to look at, unless a store says so.
+    fn fsck(&self, _part: FsckPart, _mend: bool) -> Step<'_, FsckFound> {
+        Box::pin(std::future::ready(Ok(FsckFound::default())))
     }
     /// Fails if the store is away or is not usable.
     fn ping(&self) -> Step<'_, ()>;

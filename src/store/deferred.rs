@@ -3,8 +3,6 @@
 //! A job is queued in the line of its lock, or *late* (it waits for a time outside of any line: a delay, a
 //! retry that others may pass), or running, or has ended. Each step is the script of the same name.
 
-#![allow(dead_code, reason = "the steps come one after the other")]
-
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -29,6 +27,17 @@ pub(crate) struct Enqueue {
     pub(crate) caps: Caps,
     /// Whom the job belongs to, for `visible_to`; empty = nobody in particular.
     pub(crate) owner: String,
+    /// Who is told when it has ended, however it has.
+    pub(crate) call: Option<Call>,
+}
+
+/// A job that there is from the end of another one on: it has to lie in the shard of that one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Call {
+    pub(crate) key: Key,
+    pub(crate) id: JobId,
+    pub(crate) envelope: Bytes,
+    pub(crate) max_attempts: u32,
 }
 
 /// How a job runs, as it was decided when it was accepted.
@@ -93,6 +102,26 @@ pub(crate) struct Caps {
     pub(crate) resource_bytes: u64,
     pub(crate) shard_jobs: u64,
     pub(crate) shard_bytes: u64,
+    pub(crate) owner_jobs: u64,
+    pub(crate) owner_bytes: u64,
+}
+
+impl Caps {
+    /// No bounds: all that a number of the scripts can hold.
+    #[cfg(test)]
+    pub(crate) const NONE: Self = Self::all(u64::MAX >> 12);
+
+    /// The same bound for everything.
+    pub(crate) const fn all(most: u64) -> Self {
+        Self {
+            resource_jobs: most,
+            resource_bytes: most,
+            shard_jobs: most,
+            shard_bytes: most,
+            owner_jobs: most,
+            owner_bytes: most,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,6 +148,8 @@ pub(crate) struct Direct {
     pub(crate) owner: String,
     /// How long record and job are kept.
     pub(crate) life: Duration,
+    /// The request's fingerprint, once it is known, which is not before its end.
+    pub(crate) print: Option<String>,
 }
 
 /// `claim.lua`.
@@ -151,6 +182,8 @@ pub(crate) struct Run {
     pub(crate) attempt: u32,
     pub(crate) envelope: Bytes,
     pub(crate) accepted_us: u64,
+    /// Another job stood behind it then.
+    pub(crate) more: bool,
 }
 
 /// `settle.lua`.
@@ -307,6 +340,7 @@ pub(crate) trait Jobs {
     /// The store's clock, in microseconds since 1970: what ages of jobs are told by.
     fn clock(&self) -> Step<'_, u64>;
     /// The first jobs of these lines, none where a line has none. All of one shard.
+    #[cfg(test)]
     fn heads(&self, keys: Vec<Key>) -> Step<'_, Vec<Option<JobId>>>;
     /// Moves what is late and has come due into its line, expires what is past its deadline, and says
     /// which locks are worth a visit.
@@ -327,4 +361,5 @@ pub(crate) trait Jobs {
     fn tally(&self, shard: u16) -> Step<'_, Tally>;
     /// While paused, no worker watches: jobs are kept, and live requests pass them.
     fn set_paused(&self, paused: bool) -> Step<'_, ()>;
+    fn is_paused(&self) -> Step<'_, bool>;
 }

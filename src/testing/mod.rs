@@ -36,6 +36,8 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+pub mod history;
+
 pub use crate::defer::RanJob;
 use crate::{
     clock::Clock,

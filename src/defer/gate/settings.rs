@@ -100,6 +100,8 @@ impl<N: ?Sized> DeferGate<N> {
                 resource_bytes: 16 << 20,
                 shard_jobs: of_a_shard(100_000),
                 shard_bytes: of_a_shard(1 << 30),
+                owner_jobs: of_a_shard(50_000),
+                owner_bytes: of_a_shard(1 << 29),
             },
             replicas: 0,
             owner: None,
@@ -237,6 +239,18 @@ impl<N: ?Sized> DeferGate<N> {
     #[must_use]
     pub fn replicas(self, replicas: u32) -> Self {
         self.with(|settings| settings.replicas = replicas)
+    }
+
+    /// See `DeferLayer::owner_jobs`.
+    #[must_use]
+    pub fn owner_jobs(self, jobs: u64) -> Self {
+        self.with(|settings| settings.caps.owner_jobs = of_a_shard(jobs))
+    }
+
+    /// See `DeferLayer::owner_bytes`.
+    #[must_use]
+    pub fn owner_bytes(self, bytes: u64) -> Self {
+        self.with(|settings| settings.caps.owner_bytes = of_a_shard(bytes))
     }
 }
 

@@ -32,6 +32,7 @@ fn parked(store: &Store) -> DeferParked {
         applied: Applied::default(),
         captured: Captured::default(),
         carried: Carried::new(),
+        only_looks: false,
     }
 }
 

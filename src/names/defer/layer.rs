@@ -43,7 +43,7 @@ macro_rules! __defer_layer_names {
                 Self { gate: self.gate.methods(methods) }
             }
 
-            /// Has an address called when a deferred request is done or dead: the function says which,
+            /// Has an address called when a deferred request has ended, however it has: the function says which,
             /// by the request as it was sent, or `None` for no call. The worker has to have
             /// `.callbacks(..)`, of the feature `callback`; what is sent, and where it may go, is told in
             /// [`lockgate::defer::callback`](::lockgate::defer::callback).
@@ -129,7 +129,7 @@ macro_rules! __defer_layer_names {
                 Self { gate: self.gate.body_limit(bytes) }
             }
 
-            /// Most bytes that the bodies being read and stored in this process take together, those of all
+            /// Most bytes that the requests being read and stored in this process take together, head and body, those of all
             /// its `DeferLayer`s; each layer compares with its own number. Default 64 MiB. Beyond it the
             /// answer is the plain busy one: nobody waits for room.
             #[must_use]
@@ -193,6 +193,22 @@ macro_rules! __defer_layer_names {
             #[must_use]
             pub fn replicas(self, replicas: u32) -> Self {
                 Self { gate: self.gate.replicas(replicas) }
+            }
+
+            /// Most requests of one [`owner`](Self::owner) that wait in the whole queue; beyond it the plain
+            /// busy answer. Default 50,000: half of what the queue takes, so nobody keeps all others out.
+            /// Without an owner there is no such bound. Counted as [`queue_jobs`](Self::queue_jobs) are, in
+            /// each shard for a 64th: an owner with requests for few resources meets it long before.
+            #[must_use]
+            pub fn owner_jobs(self, jobs: u64) -> Self {
+                Self { gate: self.gate.owner_jobs(jobs) }
+            }
+
+            /// Most bytes that the waiting requests of one [`owner`](Self::owner) take. Default 512 MiB. Counted
+            /// as [`owner_jobs`](Self::owner_jobs) are.
+            #[must_use]
+            pub fn owner_bytes(self, bytes: u64) -> Self {
+                Self { gate: self.gate.owner_bytes(bytes) }
             }
         }
 
@@ -268,8 +284,11 @@ macro_rules! __defer_layer_names {
             /// process dies while it runs, a retry is told `running` until `max_hold` and `lease` of its lock
             /// have passed, and runs then.
             ///
-            /// The body of such a request has been read by its handler alone, so nothing of it is compared: the
-            /// same key with another body is answered with this request, and not with 422.
+            /// The fingerprint of its body is taken while the handler reads it; nothing is buffered. The same key
+            /// with another body or target gets 422 from then on. Nothing is compared while it runs, nor where
+            /// the handler has not read all of the body, where that is longer than
+            /// [`body_limit`](Self::body_limit), or of a type that nothing can be put around (see
+            /// `LockLayer::body_deadline`): then it is taken for the same request.
             #[must_use]
             pub fn remember_direct(self) -> Self {
                 Self { gate: self.gate.remember_direct() }

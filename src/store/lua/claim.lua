@@ -2,7 +2,7 @@
 --
 -- A step of runs.lua. id: the job the worker believes is first   me: run token '<nonce>:<node>'   lease, ms
 -- keep: retention of dead jobs, ms
--- Returns {'claimed', id, fence, attempt, envelope, accepted at us}
+-- Returns {'claimed', id, fence, attempt, envelope, accepted at us, 1 = another job stands behind it}
 --       | {'busy', ms} held by somebody else until then | {'later', ms} in backoff
 --       | {'moved', id} another job is first now | {'empty'} no jobs here
 --       | {'dead', id} it has ended: a crash, its deadline
@@ -12,7 +12,7 @@
 -- died, or was paused past its lease.
 -- A number that goes to a command is made text there; this one goes to several.
 local STAMP = int(NOW_US)
-local FACTS = {'state', 'run', 'attempts', 'bytes', 'at', 'exp', 'began', 'runs'}
+local FACTS = {'state', 'run', 'attempts', 'bytes', 'at', 'exp', 'began', 'runs', 'owner', 'call'}
 
 local function facts_of(id)
   local v, facts = redis.call('HMGET', own('j:' .. id), unpack(FACTS)), {}
@@ -46,7 +46,7 @@ local function unfit(id, facts, envelope)
   return nil
 end
 
--- Returns who is first now, as finish.
+-- Returns who is first now, as finish. What its vanished key would have said of a call is nobody's any more.
 local function bury(id, facts, envelope, state, reason, keep)
   local key, request = own('j:' .. id), own('b:' .. id)
   if state == 'expired' then keep = KEPT end
@@ -60,37 +60,43 @@ local function bury(id, facts, envelope, state, reason, keep)
   redis.call('PEXPIRE', key, keep)
   if state == 'dead' then redis.call('PEXPIRE', request, keep) else redis.call('UNLINK', request) end
   if facts.exp then redis.call('ZREM', own('exp'), id) end
-  return finish(id, bytes, state, keep)
+  if not facts.state then redis.call('UNLINK', own('t:' .. id)) end
+  local first = finish(id, bytes, state, keep, facts.owner)
+  call_back(id, facts.call, state == 'dead' and keep)
+  return first
 end
 
 -- Starts a run of the first job, whose turn it is.
-local function run(id, me, lease, facts, envelope)
+local function run(id, me, lease, facts, envelope, more)
   local key, attempt = own('j:' .. id), facts.attempts + 1
   redis.call('HSET', key, 'state', 'running', 'run', me, 'attempts', attempt, 'began', STAMP, 'reason', '')
   if facts.state == 'running' then crashed(key, facts) end
   redis.call('ZADD', DUE, NOW + lease, NAME)
   changed(id)
-  return {'claimed', id, grant(me, 'x', lease), attempt, envelope, facts.at}
+  return {'claimed', id, grant(me, 'x', lease), attempt, envelope, facts.at, more and 1 or 0}
 end
 
 -- The run that this token has begun, if it goes on.
 local function again(id, me, lease, facts)
   local member = redis.call('ZSCORE', H, 'h' .. me)
   if facts.state ~= 'running' or not member or tonumber(member) <= NOW then return nil end
-  return {'claimed', id, grant(me, 'x', lease), facts.attempts, redis.call('GET', own('b:' .. id)), facts.at}
+  return {'claimed', id, grant(me, 'x', lease), facts.attempts, redis.call('GET', own('b:' .. id)), facts.at, 0}
 end
 
 -- What is in the way of the first job; nil if nothing is. A visit has to move what is due, or it would be due at
 -- once again.
 local function in_its_way(id, seq, back)
-  local last = held_until()
+  -- Mostly there is neither a holder nor a place: one look for both.
+  local none = redis.call('EXISTS', H, Q) == 0
+  local last = not none and held_until() or nil
   local later = backoff(back, id)
   if later then
     redis.call('ZADD', DUE, int(later), NAME)
     move_on()
     return {'later', int(later - NOW)}
   end
-  local offered = redis.call('ZSCORE', H, 'j' .. id)
+  if none then return nil end
+  local offered = last and redis.call('ZSCORE', H, 'j' .. id)
   if last and not offered then
     redis.call('ZADD', DUE, int(last), NAME)
     return {'busy', int(last - NOW)}
@@ -107,12 +113,11 @@ local function in_its_way(id, seq, back)
 end
 
 local function claim(id, me, lease, keep)
-  local first = redis.call('ZRANGE', G, 0, 0, 'WITHSCORES')
+  local first = redis.call('ZRANGE', G, 0, 1, 'WITHSCORES')
   if #first == 0 then
     -- Also where g itself has vanished: what was kept for it must not stay for ever.
     redis.call('ZREM', DUE, NAME)
-    redis.call('HDEL', L, 'park', 'back', 'bytes')
-    redis.call('PEXPIRE', L, 600000)
+    unpark()
     return {'empty'}
   end
   local v = redis.call('HMGET', L, 'park', 'back')
@@ -128,7 +133,7 @@ local function claim(id, me, lease, keep)
   if v[2] and string.match(v[2], ' (%x+)$') == id then redis.call('HDEL', L, 'back') end
   local envelope = redis.call('GET', own('b:' .. id))
   local state, reason = unfit(id, facts, envelope)
-  if not state then return run(id, me, lease, facts, envelope) end
+  if not state then return run(id, me, lease, facts, envelope, first[3]) end
   bury(id, facts, envelope, state, reason, keep)
   -- The lock is free: moving on says when a worker should look again.
   move_on()

@@ -1,10 +1,11 @@
 -- What the watcher of some shards should look at now, and when to look again. Puts jobs that were late back
 -- into their line, and ends those whose deadline has passed before they ran.
 --
--- KEYS one due index a shard, at most 64   ARGV[1] most names in all
+-- KEYS one due index a shard, at most 64   ARGV[1] most names in all   ARGV[2] how many shards
 -- Everything else that it names carries the tag of one of these: which jobs and locks it is about turns out here.
 -- Returns per shard: {ms until something comes due, 0 if more is due than could be seen to, or -1, then per
--- lock that is due its name and its first job, or ''}
+-- lock that is due its name and its first job, or ''}. Shards that come after as many names as were wanted are not
+-- looked at: 0, and no names
 -- O(shards * log n + (names + jobs) * log n), at most 100 late jobs and 100 deadlines in a call. A name stays due until a
 -- visit (claim.lua) moves it. Repeated, it finds less to do; a caller that has gone has left nothing half done.
 local out, room, comes, ends = {}, tonumber(ARGV[1]), SCAN, SCAN
@@ -33,7 +34,7 @@ local function come_back(tag, id)
   -- Its key has vanished: nobody knows where it belongs, and nobody can ask for it.
   local request = own('b:' .. id)
   uncount(redis.call('STRLEN', request))
-  redis.call('DEL', request)
+  redis.call('DEL', request, own('t:' .. id))
 end
 
 local function run_out(tag, id)
@@ -53,7 +54,9 @@ local function sooner(index, least)
   return least and math.min(at, least) or at
 end
 
-for i, due in ipairs(KEYS) do
+local function look(due)
+  -- Its turn is the next time.
+  if room == 0 then return {0} end
   local tag, next, row = string.sub(due, 1, -4), nil, {-1}
   if redis.call('EXISTS', tag .. 'late', tag .. 'exp') > 0 then
     for _, id in ipairs(ripe(tag .. 'late', comes)) do
@@ -79,6 +82,8 @@ for i, due in ipairs(KEYS) do
   end
   room = math.max(room - #names, 0)
   if next then row[1] = math.max(next - NOW, 0) end
-  out[i] = row
+  return row
 end
+
+for i = 1, tonumber(ARGV[2]) do out[i] = look(KEYS[i]) end
 return out

@@ -61,14 +61,15 @@ local function put(member, ms, alone)
 end
 
 -- Takes expired holders and offers out; returns the latest deadline that is left and the mode of those
--- who have it, or nil if it is free.
+-- who have it, or nil if it is free; and who is there alone, in mode x: he came when all before him were out.
 local function held_until()
   local last = redis.call('ZRANGE', H, -1, -1, 'WITHSCORES')
   if #last == 0 then return nil end
+  local letter, live = string.match(last[1], '^[ho]([sp])'), tonumber(last[2]) > NOW
+  if live and not letter then return tonumber(last[2]), 'x', last[1] end
   redis.call('ZREMRANGEBYSCORE', H, '-inf', int(NOW))
-  if tonumber(last[2]) <= NOW then return nil end
-  local letter = string.match(last[1], '^[ho]([sp])')
-  return tonumber(last[2]), letter or 'x'
+  if not live then return nil end
+  return tonumber(last[2]), letter
 end
 
 -- Whether one more of this mode may come in, where those of the mode `held` are (nil: nobody is). Each
@@ -129,10 +130,11 @@ local function arm_by(at)
   if not due or tonumber(due) > at then arm(at) end
 end
 
--- Tells the processes of all holders that somebody joined the line at this sequence, each once.
-local function tell_holders(seq)
+-- Tells the processes of all holders that somebody joined the line at this sequence, each once. `alone`: the only
+-- one, if that is known.
+local function tell_holders(seq, alone)
   local told = {}
-  for _, m in ipairs(redis.call('ZRANGE', H, 0, SCAN - 1)) do
+  for _, m in ipairs(alone and {alone} or redis.call('ZRANGE', H, 0, SCAN - 1)) do
     local node = string.match(m, '^h[sp]?%x+:(%x+)$')
     if node and not told[node] then
       told[node] = true

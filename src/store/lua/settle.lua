@@ -29,7 +29,7 @@ local function begin_next(first, me, lease, keep)
     if not id then return nil end
     local facts, envelope = facts_of(id), redis.call('GET', own('b:' .. id))
     local state, reason = unfit(id, facts, envelope)
-    if not state then return run(id, me, lease, facts, envelope) end
+    if not state then return run(id, me, lease, facts, envelope, first.more) end
     if state == 'dead' then return nil end
     first = bury(id, facts, envelope, state, reason, keep)
   end
@@ -49,7 +49,9 @@ local function ended(id, facts, verb, ms, reason, response)
     redis.call('PEXPIRE', own('b:' .. id), ms)
   end
   if facts.exp then redis.call('ZREM', own('exp'), id) end
-  return finish(id, facts.bytes, verb, ms)
+  local first = finish(id, facts.bytes, verb, ms, facts.owner)
+  call_back(id, facts.call, verb == 'dead' and ms)
+  return first
 end
 
 -- The job runs again after a while: it stays at its place and the others wait, or it waits elsewhere and they
@@ -69,7 +71,7 @@ local function waits(id, facts, verb, ms, reason)
   end
   redis.call('HSET', L, 'back', int(NOW + ms) .. ' ' .. id)
   redis.call('PERSIST', L)
-  local first = redis.call('ZRANGE', G, 0, 0, 'WITHSCORES')
+  local first = first_two()
   first[3] = int(NOW + ms) .. ' ' .. id
   return first
 end
@@ -115,7 +117,7 @@ local function settle(id, me, verb, ms, reason, response, next, lease, keep)
   end
   local begun = next ~= '' and begin_next(first, next, lease, keep)
   if begun then return begun end
-  -- The lock is free: moving on says when a worker should look again.
-  move_on()
+  -- The lock is free: moving on says when a worker should look again. Of nobody there is nothing to say.
+  if not first.alone then move_on() end
   return {'ok'}
 end

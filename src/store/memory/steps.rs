@@ -56,6 +56,7 @@ impl Jobs for Memory {
         done(self.clock.now_us())
     }
 
+    #[cfg(test)]
     fn heads(&self, keys: Vec<Key>) -> Step<'_, Vec<Option<JobId>>> {
         let one = |key: &Key| self.at(key.shard(), |shard, now| shard.head(key, now));
         done(keys.iter().map(one).collect())
@@ -99,6 +100,10 @@ impl Jobs for Memory {
 
     fn tally(&self, shard: u16) -> Step<'_, Tally> {
         done(self.at(shard, |shard, now| shard.tally(now)))
+    }
+
+    fn is_paused(&self) -> Step<'_, bool> {
+        done(self.paused.load(std::sync::atomic::Ordering::SeqCst))
     }
 
     fn set_paused(&self, paused: bool) -> Step<'_, ()> {

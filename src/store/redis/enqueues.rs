@@ -18,7 +18,7 @@ use super::{
 use crate::{
     clock::millis,
     error::{Error, ErrorKind},
-    store::backend::{Enqueue, OnFailure, Wins},
+    store::backend::{Call, Enqueue, OnFailure, Wins},
 };
 
 /// Bytes and arguments that a job takes besides its request, about.
@@ -75,7 +75,8 @@ impl Flights for Enqueues {
     }
 }
 
-/// The call of these steps, in this order. One server takes steps of any shards in one call.
+/// The call of these steps, in this order. One server takes steps of any shards in one call; in a cluster they
+/// are of one.
 fn command<'a>(
     keys: &Keys,
     steps: impl Iterator<Item = &'a Enqueue> + Clone,
@@ -87,8 +88,10 @@ fn command<'a>(
     let room = script[1].len() + 64 + SIZE.0 * count + bytes;
     let mut out = Cmd::with_capacity(3 + SIZE.1 * count, room);
     texts(&mut out, script);
-    number(&mut out, 10 * count as u64);
+    let never = steps.clone().next().and_then(|step| keys.never(step.key.shard()));
+    number(&mut out, (10 * count + never.iter().len()) as u64);
     steps.clone().for_each(|step| write_keys(keys, step, &mut out));
+    never.iter().for_each(|parts| joined(&mut out, parts));
     steps.for_each(|step| write_args(step, &mut out));
     out
 }
@@ -103,7 +106,7 @@ fn write_keys(keys: &Keys, step: &Enqueue, out: &mut Cmd) {
 }
 
 fn write_args(step: &Enqueue, out: &mut Cmd) {
-    let Enqueue { id, envelope, policy, record, merge, caps, owner, .. } = step;
+    let Enqueue { id, envelope, policy, record, merge, caps, owner, call, .. } = step;
     let (print, life) = record.as_ref().map_or(("", 0), |(_, print, life)| (print, millis(*life)));
     let numbers = [
         policy.again.into(),
@@ -118,6 +121,8 @@ fn write_args(step: &Enqueue, out: &mut Cmd) {
         caps.resource_bytes,
         caps.shard_jobs,
         caps.shard_bytes,
+        caps.owner_jobs,
+        caps.owner_bytes,
     ];
     texts(out, [id.as_str()]);
     out.write_arg(envelope);
@@ -125,6 +130,13 @@ fn write_args(step: &Enqueue, out: &mut Cmd) {
     let wins = |wins| if wins == Wins::First { "f" } else { "l" };
     match merge {
         Some(merge) => joined(out, &[wins(merge.wins), &merge.group]),
+        None => texts(out, [""]),
+    }
+    match call {
+        Some(Call { id, key, envelope, max_attempts }) => {
+            let head = format!("{id} {max_attempts} {key}\n");
+            out.write_arg(&[head.as_bytes(), envelope].concat());
+        }
         None => texts(out, [""]),
     }
 }

@@ -1,8 +1,11 @@
 //! Which server it is: after a restart or a failover, what was held may be gone.
 
-use std::sync::{
-    Weak,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    collections::HashMap,
+    sync::{
+        Weak,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use parking_lot::Mutex;
@@ -13,7 +16,8 @@ type Tell = Weak<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
 pub(super) struct Incarnation {
-    seen: Mutex<Seen>,
+    /// By address, if there are several.
+    seen: Mutex<HashMap<String, Seen>>,
     tell: Mutex<Vec<Tell>>,
     /// How many there have been after the first.
     changes: watch::Sender<u64>,
@@ -47,21 +51,28 @@ impl Incarnation {
     }
 
     /// How many there have been after the first.
-    pub(super) fn changed(&self) -> u64 {
+    pub(super) fn count(&self) -> u64 {
         *self.changes.borrow()
     }
 
-    /// Whether the lanes still lead where they did when so many had changed, and that is the server of this id.
-    pub(super) fn is_still(&self, changed: u64, id: Option<&str>) -> bool {
-        let seen = self.seen.lock();
-        let same = seen.id.as_deref().zip(id).is_none_or(|(seen, id)| seen == id);
-        same && self.changed() == changed
+    /// Whether the lanes still lead where they did at that count, and this is the server they know there.
+    pub(super) fn is_still(&self, count: u64, place: &str, id: Option<&str>) -> bool {
+        let places = self.seen.lock();
+        let known = places.get(place).and_then(|seen| seen.id.as_deref());
+        known.zip(id).is_none_or(|(known, id)| known == id) && self.count() == count
     }
 
     /// A lane has a new connection, which ends when `dead` is set: to the server of this id, if it tells, and
     /// without our data, if `blank`.
-    pub(super) fn met(&self, id: Option<String>, blank: bool, dead: Weak<AtomicBool>) -> Met {
-        let mut seen = self.seen.lock();
+    pub(super) fn met(
+        &self,
+        place: &str,
+        id: Option<String>,
+        blank: bool,
+        dead: Weak<AtomicBool>,
+    ) -> Met {
+        let mut places = self.seen.lock();
+        let seen = places.entry(place.to_owned()).or_default();
         let differs = id.is_some() && seen.id.is_some() && id != seen.id;
         let met = match (seen.any, differs || blank) {
             (false, _) => Met::First,
@@ -78,12 +89,18 @@ impl Incarnation {
         if met == Met::Other {
             self.changes.send_modify(|changes| *changes += 1);
         }
-        drop(seen);
+        drop(places);
         if met == Met::Other {
             tracing::warn!("the store is another server than before, or has lost its data");
             self.tell();
         }
         met
+    }
+
+    /// Something is elsewhere than it was, and what was held may be gone.
+    pub(super) fn changed(&self) {
+        self.changes.send_modify(|changes| *changes += 1);
+        self.tell();
     }
 
     fn tell(&self) {
@@ -132,7 +149,7 @@ mod tests {
         drop(dead);
         let told = || times.load(Ordering::SeqCst);
         let id = |id: &str| Some(id.to_owned());
-        let met = |id, blank| incarnation.met(id, blank, Weak::new());
+        let met = |id, blank| incarnation.met("", id, blank, Weak::new());
         // The first of all, blank as it is, and another lane.
         met(id("a"), true);
         met(id("a"), false);
@@ -149,6 +166,11 @@ mod tests {
         met(id("b"), false);
         assert_eq!(told(), 2);
         assert_eq!(never.load(Ordering::SeqCst), 0);
+        // Another node of a cluster is no change.
+        incarnation.met("b:1", id("c"), false, Weak::new());
+        assert_eq!(told(), 2);
+        incarnation.met("b:1", id("d"), false, Weak::new());
+        assert_eq!(told(), 3);
     }
 
     #[test]
@@ -157,7 +179,7 @@ mod tests {
         let flags: [Arc<AtomicBool>; 4] = Default::default();
         let changes = incarnation.changes();
         let met = |id: Option<&str>, flag: usize| {
-            incarnation.met(id.map(str::to_owned), false, Arc::downgrade(&flags[flag]))
+            incarnation.met("", id.map(str::to_owned), false, Arc::downgrade(&flags[flag]))
         };
         let dead = || flags.each_ref().map(|flag| flag.load(Ordering::SeqCst));
         assert_eq!(met(Some("a"), 0), Met::First);
@@ -167,7 +189,8 @@ mod tests {
         assert_eq!((dead(), *changes.borrow()), ([false; 4], 0));
         assert_eq!(met(Some("b"), 3), Met::Other);
         assert_eq!((dead(), *changes.borrow()), ([true, true, false, false], 1));
-        assert!(incarnation.is_still(1, Some("b")) && incarnation.is_still(1, None));
-        assert!(!incarnation.is_still(1, Some("a")) && !incarnation.is_still(0, Some("b")));
+        let still = |count, id| incarnation.is_still(count, "", id);
+        assert!(still(1, Some("b")) && still(1, None));
+        assert!(!still(1, Some("a")) && !still(0, Some("b")));
     }
 }

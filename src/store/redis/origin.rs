@@ -1,7 +1,12 @@
 //! What the application has said of the servers, in whichever way.
 
+use std::time::Duration;
+
 use super::target::{Address, Login, Nodes, SENTINEL, Target, Trust};
 use crate::error::Error;
+
+/// Where servers listen, unless told otherwise.
+const REDIS: u16 = 6379;
 
 #[derive(Clone)]
 pub(super) enum Origin {
@@ -10,6 +15,7 @@ pub(super) enum Origin {
         urls: Vec<String>,
         master: String,
     },
+    Cluster(Vec<String>),
     #[cfg(feature = "bb8-redis")]
     Pool(super::target::Pool),
 }
@@ -27,12 +33,17 @@ pub(super) struct Given {
 
 impl Origin {
     /// Where that leads, and the namespace it names.
-    pub(super) fn target(self, given: Given) -> Result<(Target, Option<String>), Error> {
+    pub(super) fn target(
+        self,
+        given: Given,
+        within: Duration,
+    ) -> Result<(Target, Option<String>), Error> {
         let mut address = match self {
             Self::Url(url) => Address::parse(&url)?,
             Self::Sentinels { urls, master } => sentinels(&urls, master)?,
+            Self::Cluster(urls) => cluster(&urls)?,
             #[cfg(feature = "bb8-redis")]
-            Self::Pool(pool) => return Ok((of_pool(pool, &given)?, None)),
+            Self::Pool(pool) => return Ok((of_pool(pool, &given, within)?, None)),
         };
         #[cfg(feature = "bb8-redis")]
         if given.messages.is_some() {
@@ -40,10 +51,7 @@ impl Origin {
         }
         address.login = given.login.unwrap_or(address.login);
         address.database = given.database.or(address.database);
-        if matches!(address.nodes, Nodes::Cluster(_)) && address.database.is_some_and(|db| db > 0) {
-            return Err(Error::config("a cluster has no database but 0"));
-        }
-        Ok((Target::new(&address, &given.trust)?, address.namespace))
+        Ok((Target::new(&address, &given.trust, within)?, address.namespace))
     }
 }
 
@@ -70,13 +78,32 @@ fn sentinels(urls: &[String], master: String) -> Result<Address, Error> {
     })
 }
 
+fn cluster(urls: &[String]) -> Result<Address, Error> {
+    let nodes = urls.iter().map(|url| Address::node(url, REDIS));
+    let nodes: Vec<_> = nodes.collect::<Result<_, _>>()?;
+    let Some((_, tls, login)) = nodes.first().cloned() else {
+        return Err(Error::config("a store needs at least one node of its cluster"));
+    };
+    if nodes.iter().any(|(_, other_tls, other)| (*other_tls, other) != (tls, &login)) {
+        return Err(Error::config("all nodes have the same login, and all TLS or none"));
+    }
+    Ok(Address {
+        nodes: Nodes::Cluster(nodes.into_iter().map(|(node, ..)| node).collect()),
+        tls,
+        login,
+        sentinel_login: Login::default(),
+        database: None,
+        namespace: None,
+    })
+}
+
 #[cfg(feature = "bb8-redis")]
-fn of_pool(pool: super::target::Pool, given: &Given) -> Result<Target, Error> {
+fn of_pool(pool: super::target::Pool, given: &Given, within: Duration) -> Result<Target, Error> {
     if given.login.is_some() || given.database.is_some() {
         return Err(Error::config("a pool has its own login and database"));
     }
     let messages = match &given.messages {
-        Some(url) => Some(Target::new(&Address::parse(url)?, &given.trust)?),
+        Some(url) => Some(Target::new(&Address::parse(url)?, &given.trust, within)?),
         None => None,
     };
     Ok(Target::of_pool(pool, messages))

@@ -105,7 +105,19 @@ job_script!(CANCEL, "cancel");
 job_script!(DIRECT, "direct");
 job_script!(DUE, "due");
 script!(RENEW, "renew", include_str!("../lua/renew.lua"), repeatable: true);
-script!(BEAT, "beat", include_str!("../lua/beat.lua"), repeatable: true);
+script!(
+    BEAT,
+    "beat",
+    concat!(include_str!("../lua/living.lua"), include_str!("../lua/beat.lua")),
+    repeatable: true
+);
+script!(
+    WORKERS,
+    "workers",
+    concat!(include_str!("../lua/living.lua"), include_str!("../lua/workers.lua")),
+    repeatable: true
+);
+script!(WATCH, "watch", include_str!("../lua/watch.lua"), repeatable: true);
 script!(PAUSE, "pause", include_str!("../lua/pause.lua"), repeatable: true);
 script!(PRESENT, "present", include_str!("../lua/present.lua"), repeatable: true);
 // A charge that may have run is never sent again: it would be charged twice.
@@ -130,6 +142,21 @@ script!(
     ),
     repeatable: false
 );
+script!(
+    FSCK,
+    "fsck",
+    concat!(
+        include_str!("../lua/line.lua"),
+        include_str!("../lua/jobs.lua"),
+        include_str!("../lua/ends.lua"),
+        include_str!("../lua/claim.lua"),
+        include_str!("../lua/fsck.lua"),
+        include_str!("../lua/fsck_shard.lua"),
+        include_str!("../lua/fsck_keys.lua")
+    ),
+    repeatable: true
+);
+task_script!(FSCK_TASKS, "fsck_tasks", repeatable: true);
 task_script!(PUSH_TASKS, "tasks_push", repeatable: true);
 task_script!(TURN, "tasks_turn", repeatable: true);
 task_script!(LOOK_AT_TASKS, "tasks_look", repeatable: true);

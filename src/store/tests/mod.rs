@@ -9,10 +9,15 @@ mod alike;
 mod calls;
 mod caps;
 mod clients;
+#[cfg(feature = "redis")]
+pub(crate) mod cluster;
 mod direct;
 mod downgrade;
 mod drain;
+mod explore;
 mod faulty;
+#[cfg(feature = "redis")]
+mod fsck;
 mod hints;
 mod jobs;
 mod kept;
@@ -39,6 +44,7 @@ mod runs;
 mod shards;
 mod shared;
 mod tasks;
+mod told;
 mod truth;
 #[cfg(feature = "redis")]
 mod vanished;
@@ -59,6 +65,14 @@ macro_rules! on_every_store {
             $(#[tokio::test]
             async fn $case() {
                 super::$case(&super::Rig::redis().await).await;
+            })+
+        }
+
+        #[cfg(feature = "redis")]
+        mod cluster {
+            $(#[tokio::test]
+            async fn $case() {
+                super::$case(&super::Rig::cluster().await).await;
             })+
         }
     };

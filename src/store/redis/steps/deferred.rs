@@ -53,6 +53,7 @@ impl Jobs for Redis {
         Box::pin(self.do_clock())
     }
 
+    #[cfg(test)]
     fn heads(&self, keys: Vec<Key>) -> Step<'_, Vec<Option<JobId>>> {
         Box::pin(self.do_heads(keys))
     }
@@ -91,5 +92,9 @@ impl Jobs for Redis {
 
     fn set_paused(&self, paused: bool) -> Step<'_, ()> {
         Box::pin(self.do_set_paused(paused))
+    }
+
+    fn is_paused(&self) -> Step<'_, bool> {
+        Box::pin(self.do_is_paused())
     }
 }

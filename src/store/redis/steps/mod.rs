@@ -1,6 +1,8 @@
 //! Each typed step as its script call: arguments in, typed reply out.
 
+mod apart;
 mod deferred;
+mod fsck;
 mod jobs;
 mod line;
 mod listed;
@@ -29,6 +31,7 @@ use crate::{
             Acquire, Acquired, Backend, Charge, Charged, Counter, GaveBack, Mode, Node, Renewal,
             SettleCharge, State, Step, Token,
         },
+        fsck::{FsckFound, FsckPart},
         hints::Hints,
     },
 };
@@ -60,6 +63,10 @@ impl Backend for Redis {
         Box::pin(self.do_downgrade(key, me, lease))
     }
 
+    fn is_apart(&self) -> bool {
+        self.keys.are_apart()
+    }
+
     fn renew(&self, items: Vec<Renewal>) -> Step<'_, Vec<bool>> {
         Box::pin(self.do_renew(items))
     }
@@ -81,11 +88,15 @@ impl Backend for Redis {
     }
 
     fn servers(&self) -> u64 {
-        self.lanes.incarnation().changed()
+        self.lanes.incarnation().count()
     }
 
     fn replicated(&self, shard: u16, wanted: u32, since: u64) -> Step<'_, u32> {
         Box::pin(self.do_replicated(shard, wanted, since))
+    }
+
+    fn fsck(&self, part: FsckPart, mend: bool) -> Step<'_, FsckFound> {
+        Box::pin(self.do_fsck(part, mend))
     }
 
     fn ping(&self) -> Step<'_, ()> {

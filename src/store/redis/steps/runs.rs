@@ -67,5 +67,6 @@ fn run(row: &mut Row) -> Result<Run, Error> {
         attempt: u32::try_from(row.number()?).unwrap_or(u32::MAX),
         envelope: row.bytes()?,
         accepted_us: row.number()?,
+        more: row.number()? > 0,
     })
 }

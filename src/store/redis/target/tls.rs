@@ -63,11 +63,18 @@ impl Trust {
 /// What both sides have said is no outage: one does not trust the other.
 #[cfg(feature = "tls")]
 pub(super) fn mistake(error: &redis::RedisError) -> Option<String> {
-    use std::error::Error as _;
+    use std::{error::Error as StdError, io, sync::Arc};
 
     use rustls::{AlertDescription, Error as TlsError};
 
-    let error = error.source()?.downcast_ref::<std::io::Error>()?.get_ref()?;
+    let source = error.source()?;
+    // redis keeps it behind an `Arc`, and shows that.
+    let shared = source.downcast_ref::<Arc<dyn StdError + Send + Sync>>();
+    let source = match shared {
+        Some(shared) => shared.downcast_ref::<io::Error>(),
+        None => source.downcast_ref::<io::Error>(),
+    };
+    let error = source?.get_ref()?;
     match error.downcast_ref::<TlsError>()? {
         TlsError::InvalidCertificate(why) => Some(format!(
             "the certificate of the store's server is not trusted: {why}; see StoreBuilder::ca_certificate"

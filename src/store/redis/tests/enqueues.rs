@@ -31,8 +31,10 @@ fn call(key: &Key, bytes: usize) -> Enqueue {
             resource_bytes: 99 << 20,
             shard_jobs: 999,
             shard_bytes: 99 << 20,
+            ..Caps::NONE
         },
         owner: String::new(),
+        call: None,
     }
 }
 
@@ -67,9 +69,9 @@ async fn one_is_one_command_and_many_are_few() {
             other => panic!("{other:?}"),
         })
         .collect();
-    // The first one alone, then the others, sixteen at a time.
+    // The first one alone, then the others, sixteen at a time; when a flight lands early, fewer go with the next.
     let commands = calls_to(&server).await - before;
-    assert!((4..=6).contains(&commands), "{commands} commands");
+    assert!((4..=MANY as u64 / 4).contains(&commands), "{commands} commands");
     assert_eq!(positions, (3..MANY as u64 + 3).collect());
 }
 

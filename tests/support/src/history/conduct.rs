@@ -7,26 +7,35 @@ use std::{
     time::{Duration, Instant},
 };
 
+use lockgate::testing::history::{
+    Life, Violation,
+    locks::{History, Trouble},
+    rest::Kept,
+};
 use parking_lot::Mutex;
 
 use super::{
-    check,
     clock::{self, MS},
     dice::Dice,
-    event, faults,
-    ops::{History, Life, Trouble},
+    faults,
     process::Process,
     register::{Outcome, Registers},
     rest,
-    turn::REGISTERS,
+    turn::{LEASE, REGISTERS},
     worker::Job,
 };
-use crate::redis::Server;
+use crate::{kept::kept, redis::Server};
 
 const PROCESSES: usize = 4;
+const NAMESPACE: &str = "faults";
 
 /// Without faults at the end: those who wait are served, and order is judged.
 const CALM: Duration = Duration::from_millis(2000);
+
+/// How long somebody may wait after the faults, beside the lease of a holder that died: a few dead places of an
+/// accept window each, and a machine that has other things to do. Below the longest wait of a worker: who is
+/// refused at its end was not served.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A gap after which the server, or this process, counts as not having run.
 const STALL: u64 = 50 * MS;
@@ -48,15 +57,18 @@ pub struct Verdict {
     /// What was done and seen.
     pub told: Vec<String>,
     /// What is wrong; empty if all is well.
-    pub wrong: Vec<String>,
+    pub wrong: Vec<Violation>,
     /// Where the logs are, if something is wrong.
     pub logs: Option<PathBuf>,
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for line in self.told.iter().chain(&self.wrong) {
+        for line in &self.told {
             writeln!(f, "{line}")?;
+        }
+        for wrong in &self.wrong {
+            writeln!(f, "{wrong}")?;
         }
         match &self.logs {
             Some(logs) => writeln!(f, "the logs are in {}", logs.display()),
@@ -88,7 +100,9 @@ impl Crew {
         let folder = std::env::temp_dir().join(name);
         fs::create_dir(&folder).expect("a folder for the logs");
         let (locks, registers) = (Server::start().await, Server::start().await);
-        let history = History { began: clock::now(), ..History::default() };
+        let (began, patience) = (clock::now(), clock::ns(LEASE + PATIENCE));
+        let mut history = History::default();
+        (history.began, history.patience) = (began, patience);
         let (seats, lives, troubles) = (Vec::new(), Vec::new(), Arc::default());
         let plan = plan.clone();
         let mut crew = Self { plan, folder, locks, registers, seats, lives, troubles, history };
@@ -104,7 +118,7 @@ impl Crew {
     }
 
     fn start(&mut self, life: Life, seed: u64) -> Seat {
-        let (locks, registers) = (self.locks.url("faults"), self.registers.url(""));
+        let (locks, registers) = (self.locks.url(NAMESPACE), self.registers.url(""));
         let registers = registers.split('?').next().unwrap_or_default().to_owned();
         let job = Job { locks, registers, log: self.log(life), seed };
         let mut words = vec!["worker".to_owned()];
@@ -155,6 +169,10 @@ impl Crew {
         command.query_async(&mut connection).await.expect("the server answers")
     }
 
+    pub(super) async fn keys(&self) -> Vec<Kept> {
+        kept(&mut self.locks.connection().await, NAMESPACE).await
+    }
+
     pub(super) async fn says(&mut self, who: u64) -> Option<String> {
         self.seats[usize::try_from(who).unwrap_or(0)].process.says().await
     }
@@ -170,7 +188,7 @@ impl Crew {
         for life in self.lives.clone() {
             // One that was killed before it began has written nothing.
             let text = fs::read_to_string(self.log(life)).unwrap_or_default();
-            self.history.add(life, event::read(&text));
+            self.history.read(life, &text);
         }
         self.history.troubles.append(&mut self.troubles.lock());
     }
@@ -206,7 +224,8 @@ pub async fn conduct(plan: &Plan) -> Verdict {
     crew.read();
     let (cost, too_much) = rest::cost(&crew, crew.history.grants()).await;
     let registers = crew.outcomes().await;
-    let (looked, found) = check::all(&crew.history, &registers);
+    crew.history.registers = registers.iter().map(|outcome| outcome.fenced.clone()).collect();
+    let (looked, found) = crew.history.check();
     wrong.extend(too_much.into_iter().chain(found));
     let mut told = vec![
         format!("seed {}, {:.0?}; faults: {done}", plan.seed, started.elapsed()),
@@ -217,9 +236,9 @@ pub async fn conduct(plan: &Plan) -> Verdict {
         ),
         format!("longest wait after the faults {} ms", looked.longest / MS),
     ];
-    for Outcome { lock, writes, plain: (written, value) } in &registers {
+    for Outcome { fenced, plain: (written, value) } in &registers {
         let lost = written - value.min(written);
-        let fenced = writes.len();
+        let (lock, fenced) = (&fenced.lock, fenced.writes.len());
         told.push(format!("{lock}: fenced {fenced} writes; unfenced {written}, {lost} lost"));
     }
     drop(crew.seats);

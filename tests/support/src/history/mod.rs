@@ -1,8 +1,8 @@
-//! The history check: processes hammer a few locks on one server while they are killed, stopped and cut
+//! The history check of locks: processes hammer a few locks on one server while they are killed, stopped and cut
 //! off; each writes down what it sees, and at the end a checker reads it all.
 //!
 //! [`conduct`] runs it. The workers are processes of the same program ([`work`]). What is checked, by
-//! the names that the research has for it:
+//! [`lockgate::testing::history`]:
 //!
 //! | | |
 //! |---|---|
@@ -16,14 +16,12 @@
 //!
 //! The unfenced register may lose increments under pauses, and how many is only told.
 
-mod check;
 pub(crate) mod clock;
 mod conduct;
 pub(crate) mod dice;
-mod event;
 mod faults;
 mod holder;
-mod ops;
+pub(crate) mod log;
 pub(crate) mod process;
 pub(crate) mod register;
 mod rest;
@@ -33,7 +31,6 @@ mod worker;
 pub use self::{
     conduct::{Plan, Verdict, conduct},
     holder::holder,
-    ops::Life,
     process::Process,
     worker::{Job, work},
 };

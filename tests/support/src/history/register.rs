@@ -1,6 +1,7 @@
 //! What is changed under a lock: for each lock a register that looks at fences, and one that does not.
 //! They are kept on a server of their own, so that no fault of the lock's server is one of theirs.
 
+use lockgate::testing::history::locks::Register;
 use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
 
 /// The highest fence that has read or written counts. A read with it shuts out all that came before:
@@ -32,9 +33,7 @@ pub(crate) struct Values {
 /// All that became of a lock's registers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Outcome {
-    pub(crate) lock: String,
-    /// Fence and value of each write that the fenced one took, in order.
-    pub(crate) writes: Vec<(u64, u64)>,
+    pub(crate) fenced: Register,
     /// Writes to the unfenced one, and its value.
     pub(crate) plain: (u64, u64),
 }
@@ -87,8 +86,10 @@ impl Registers {
             Some((fence.parse().ok()?, value.parse().ok()?))
         };
         Ok(Outcome {
-            lock: lock.to_owned(),
-            writes: lines.iter().filter_map(write).collect(),
+            fenced: Register {
+                lock: lock.to_owned(),
+                writes: lines.iter().filter_map(write).collect(),
+            },
             plain: (count.unwrap_or(0), plain.unwrap_or(0)),
         })
     }

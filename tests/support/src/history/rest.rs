@@ -2,6 +2,11 @@
 
 use std::time::Duration;
 
+use lockgate::testing::history::{
+    Check, Violation,
+    rest::{self, Rest},
+};
+
 use super::conduct::Crew;
 
 /// Until the leases of the dead are over, and a worker has given back what was dropped.
@@ -15,34 +20,42 @@ const QUIET: Duration = Duration::from_millis(400);
 const CEILING: u64 = 4;
 
 /// What is wrong once all workers have been told to stop.
-pub(super) async fn nothing_is_left(crew: &mut Crew) -> Vec<String> {
+pub(super) async fn nothing_is_left(crew: &mut Crew) -> Vec<Violation> {
     let mut wrong = Vec::new();
     for who in 0..crew.size() {
         let says = tokio::time::timeout(REST, crew.says(who)).await;
         if !matches!(&says, Ok(Some(said)) if said == "quiet true") {
-            wrong.push(format!("N1: process {who} does not come to rest: {says:?}"));
+            let told = format!("process {who} does not come to rest: {says:?}");
+            wrong.push(Violation { check: Check::N1, told });
         }
     }
     if !wrong.is_empty() {
         return wrong;
     }
-    let emptied = tokio::time::timeout(REST, async {
-        while !left(crew).await.is_empty() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+    let until = tokio::time::Instant::now() + REST;
+    loop {
+        wrong = look(crew).await.check();
+        if wrong.is_empty() || tokio::time::Instant::now() > until {
+            break;
         }
-    });
-    if emptied.await.is_err() {
-        wrong.push(format!("N1: left in the store: {:?}", left(crew).await));
-    }
-    let subscribers: String = crew.ask(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
-    let subscribed = u64::try_from(subscribers.lines().count()).unwrap_or(u64::MAX);
-    if subscribed > crew.size() {
-        wrong.push(format!("N1: {subscribed} subscriptions of {} processes", crew.size()));
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     if let Err(calls) = falls_silent(crew).await {
-        wrong.push(format!("N1: calls while nobody does anything:{calls}"));
+        let told = format!("calls while nobody does anything:{calls}");
+        wrong.push(Violation { check: Check::N1, told });
     }
     wrong
+}
+
+async fn look(crew: &Crew) -> Rest {
+    let subscribers: String = crew.ask(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
+    Rest {
+        keys: crew.keys().await,
+        only_locks: true,
+        subscriptions: u64::try_from(subscribers.lines().count()).unwrap_or(u64::MAX),
+        processes: crew.size(),
+        calls: 0,
+    }
 }
 
 /// A place whose waiter has just left is given back a moment after the shutdown that did not wait for
@@ -68,19 +81,10 @@ async fn latest(crew: &Crew) -> String {
 }
 
 /// Calls per acquisition, told; and what is wrong with that.
-pub(super) async fn cost(crew: &Crew, grants: usize) -> (String, Option<String>) {
+pub(super) async fn cost(crew: &Crew, grants: usize) -> (String, Option<Violation>) {
     let calls = calls(crew).await;
-    let grants = u64::try_from(grants).unwrap_or(0).max(1);
-    let told = format!("{calls} calls for {grants} acquisitions");
-    let wrong = (calls > grants * CEILING).then(|| format!("N2: {told}"));
-    (told, wrong)
-}
-
-/// Keys, but for those that stay by design.
-async fn left(crew: &Crew) -> Vec<String> {
-    let mut keys: Vec<String> = crew.ask(&["KEYS", "*"]).await;
-    keys.retain(|key| !key.ends_with(":meta") && !key.ends_with("}:f"));
-    keys
+    let grants = u64::try_from(grants).unwrap_or(0);
+    (format!("{calls} calls for {grants} acquisitions"), rest::cost(calls, grants, CEILING))
 }
 
 async fn calls(crew: &Crew) -> u64 {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use lockgate::{LockRequest, Store};
+use lockgate::{LockRequest, Store, testing::history::locks::Mode};
 
-use super::{dice::Dice, event::Mode};
+use super::dice::Dice;
 
 /// Leases are short, so that faults are longer.
 pub(crate) const LEASE: Duration = Duration::from_secs(1);

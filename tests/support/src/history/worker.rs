@@ -11,12 +11,12 @@ use std::{
 };
 
 use futures_util::FutureExt as _;
-use lockgate::{LockGuard, NotAcquired, Store};
+use lockgate::{LockGuard, NotAcquired, Store, testing::history::locks::Event};
 
 use super::{
     clock,
     dice::Dice,
-    event::{Event, Log},
+    log::Log,
     register::{Registers, Values},
     turn::{End, REGISTERS, Turn},
 };
@@ -74,7 +74,7 @@ pub async fn work(job: Job) {
     let worker = Arc::new(Worker {
         store: Store::connect(&job.locks).await.expect("the URL is right"),
         registers: Registers::open(&job.registers).await.expect("the registers are there"),
-        log: Log::create(&job.log).expect("the log can be made"),
+        log: Log::open(&job.log).expect("the log can be made"),
         ops: AtomicU64::new(0),
         stop: AtomicBool::new(false),
     });

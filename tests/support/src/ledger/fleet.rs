@@ -9,16 +9,16 @@ use std::{
     time::Duration,
 };
 
-use lockgate::{Key, LockGuard, Store};
+use lockgate::{
+    Key, LockGuard, Store,
+    testing::history::{
+        Life,
+        deferred::{History, Run, Seen, Trouble},
+    },
+};
 use parking_lot::Mutex;
 
-use super::{
-    check::check,
-    event,
-    history::{History, Life, Run, Seen, Trouble},
-    left,
-    node::Setup,
-};
+use super::{left, node::Setup};
 use crate::{
     history::{
         Process,
@@ -286,11 +286,12 @@ impl Fleet {
     /// The runs that have been written down until now, in the order they began.
     #[must_use]
     pub fn runs(&self) -> Vec<Run> {
-        let read = |life: &Life| {
+        let mut history = History::default();
+        for life in &self.lives {
             // One that was killed before it began has written nothing.
-            event::runs(*life, &fs::read_to_string(self.log(*life)).unwrap_or_default())
-        };
-        let mut runs: Vec<_> = self.lives.iter().flat_map(read).collect();
+            history.read(*life, &fs::read_to_string(self.log(*life)).unwrap_or_default());
+        }
+        let mut runs = history.runs;
         runs.sort_by_key(|run| run.from);
         runs
     }
@@ -304,10 +305,12 @@ impl Fleet {
     /// Waits until all has ended, and has it checked. At least this process has to live.
     pub async fn settle(self, node: usize) -> Verdict {
         self.all_end(node).await;
-        let mut wrong = left::behind(&self.server, &self.namespace).await;
+        // While the processes still work: what moves meanwhile must not be taken for lost.
+        let mut wrong = self.looked_through().await;
+        wrong.extend(left::behind(&self.server, &self.namespace).await);
         let mut history = std::mem::take(&mut *self.history.lock());
         history.runs = self.runs();
-        let (looked, found) = check(&history);
+        let (looked, found) = history.check();
         wrong.extend(found);
         let mut states = BTreeMap::new();
         for seen in history.seen.values().filter_map(|seen| seen.last()) {
@@ -319,6 +322,14 @@ impl Fleet {
             let _ = fs::remove_dir_all(&self.folder);
         }
         Verdict { looked, wrong, states, logs }
+    }
+
+    /// What a pass over the store finds.
+    async fn looked_through(&self) -> Vec<String> {
+        match self.store.fsck().run().await {
+            Ok(report) => report.faults().map(|fault| format!("N1: {fault}")).collect(),
+            Err(error) => vec![format!("N1: no pass over the store: {error}")],
+        }
     }
 
     /// Asks about each id until it has ended, or until it takes too long: then the check says so.

@@ -1,37 +1,38 @@
 //! The books of deferral: everything that was accepted, everything that ran, and what became of it.
 //!
 //! A client writes down each 202, handlers write down each start and each end ([`History`]), whatever is
-//! done to the processes meanwhile; and when all is quiet it is [checked](check):
+//! done to the processes meanwhile; and when all is quiet it is [checked](History::check):
 //!
 //! | | |
 //! |---|---|
-//! | E1 | each accepted request has ended, in one state, and was never seen in another one that is final |
-//! | E2 | the state is what its runs say: done if the last one ended well, and then nothing else |
-//! | R1 | the stored response is the one that was given |
-//! | O1 | requests of a resource start in the order they were accepted; later ones wait for a retry, unless it is said that they don't |
-//! | X1 | runs of a resource do not overlap, those of requests that ran at once included |
-//! | F1 | fences grow from run to run of a resource |
-//! | N1 | it runs again only after a failure or a fault, only if its method allows it, not more often than it may, and each time is charged |
-//! | U1 | nothing runs that no client has sent |
-//! | L1 | nothing is left in the store: [`Fleet::settle`] looks at its keys and counters |
+//! | D1 | each accepted request has ended, in one state, and was never seen in another one that is final |
+//! | D1 | the state is what its runs say: done if the last one ended well, and then nothing else |
+//! | D4 | the stored response is the one that was given |
+//! | D2 | requests of a resource start in the order they were accepted; later ones wait for a retry, unless it is said that they don't |
+//! | M1 | runs of a resource do not overlap, those of requests that ran at once included |
+//! | M2 | fences grow from run to run of a resource |
+//! | D3 | it runs again only after a failure or a fault, only if its method allows it, not more often than it may, and each time is charged |
+//! | D3 | nothing runs that no client has sent |
+//! | N1 | nothing is left in the store: [`Fleet::settle`] looks at its keys and counters |
+//! | N1 | each job is in one place, each key has an owner or an end: [`Store::fsck`](lockgate::Store::fsck) says so |
 //!
 //! A run is `[its start, min(its end, its process's death, the last time it was sure of its lock))`, on one
 //! clock for all processes of a host, as in the [check of locks](crate::history). [`Fleet`] starts the
 //! processes, sends the requests and keeps the books.
 
-mod check;
 mod conduct;
-mod event;
 mod fleet;
-mod history;
 mod left;
 mod node;
 
+pub use lockgate::testing::history::{
+    Life,
+    deferred::{Accepted, End, History, Looked, Run, Seen, Terms, Trouble},
+};
+
 pub use self::{
-    check::{Looked, check},
     conduct::{Plan, conduct},
     fleet::{Fleet, Later, Requests, Told, Verdict},
-    history::{Accepted, End, History, Life, Run, Seen, Terms, Trouble},
     node::{DELAY, SOON, Setup, node},
 };
 

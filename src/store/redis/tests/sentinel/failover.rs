@@ -62,8 +62,11 @@ fn request(key: &Key) -> Enqueue {
             resource_bytes: most,
             shard_jobs: most,
             shard_bytes: most,
+            owner_jobs: most,
+            owner_bytes: most,
         },
         owner: String::new(),
+        call: None,
     }
 }
 
@@ -113,13 +116,14 @@ async fn under_load(sentinels: &mut Sentinels, fault: impl AsyncFnOnce(&mut Sent
     let mut tasks: Vec<_> = (0..4).map(|n| defers(&store, &seen, format!("job{n}"))).collect();
     tasks.extend((0..4).map(|_| locks(&store, &seen)));
     tokio::time::sleep(SECOND).await;
-    let before = seen.accepted.lock().len();
     fault(sentinels).await;
     sentinels.failed_over().await;
-    // Without the old one there is no replica that could have anything.
-    if sentinels.master.is_there() {
-        tokio::time::sleep(3 * SECOND).await;
-        assert!(seen.accepted.lock().len() > before, "it goes on");
+    let before = seen.accepted.lock().len();
+    // Without the old one there is no replica that could have anything; until it follows the new one, neither.
+    let until = Instant::now() + 60 * SECOND;
+    while sentinels.master.is_there() && seen.accepted.lock().len() <= before {
+        assert!(Instant::now() < until, "it goes on");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     seen.stop.store(true, Ordering::SeqCst);
     for task in tasks {

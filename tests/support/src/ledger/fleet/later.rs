@@ -2,12 +2,12 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
+use lockgate::testing::history::deferred::{Accepted, History, Terms};
 use parking_lot::Mutex;
 
 use crate::{
     history::clock,
     http::{Answer, request},
-    ledger::history::{Accepted, History, Terms},
 };
 
 /// What a client was told.

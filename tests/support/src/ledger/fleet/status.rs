@@ -2,7 +2,9 @@
 
 use std::net::SocketAddr;
 
-use crate::{http::request, ledger::history::Seen};
+use lockgate::testing::history::deferred::Seen;
+
+use crate::http::request;
 
 /// `None`: no answer.
 pub(super) async fn look(at: SocketAddr, id: &str) -> Option<Seen> {

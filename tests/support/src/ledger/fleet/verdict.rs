@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, path::PathBuf};
 
-use crate::ledger::check::Looked;
+use lockgate::testing::history::{Violation, deferred::Looked};
 
 /// What came of it.
 #[derive(Debug)]
@@ -10,7 +10,7 @@ pub struct Verdict {
     /// What was looked at.
     pub looked: Looked,
     /// What is wrong; empty if all is well.
-    pub wrong: Vec<String>,
+    pub wrong: Vec<Violation>,
     /// How often each final state was reached.
     pub states: BTreeMap<String, usize>,
     /// Where the logs are, if something is wrong.

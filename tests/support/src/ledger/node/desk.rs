@@ -5,13 +5,13 @@ use std::{
     time::Duration,
 };
 
-use lockgate::HeldLock;
+use lockgate::{HeldLock, testing::history::deferred::Event};
 use serde::Deserialize;
 
 use super::Setup;
-use crate::{
-    history::clock::{self, ns},
-    ledger::event::{Event, Log},
+use crate::history::{
+    clock::{self, ns},
+    log::Log,
 };
 
 /// Time between two notes of a run that it is still sure of its lock.

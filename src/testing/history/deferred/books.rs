@@ -1,0 +1,224 @@
+//! What is known of all requests and runs, put together from what client and handlers wrote down.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fmt,
+};
+
+use super::{
+    check::{self, Looked},
+    event,
+};
+use crate::testing::history::{Life, Violation};
+
+/// What was promised for a request when it was accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// It may run again after a crash (PUT, DELETE).
+    pub again: bool,
+    /// Most runs that are charged.
+    pub most: u32,
+    /// While it waits for a retry, later ones pass it.
+    pub skips: bool,
+    /// Its place in the order is not judged: it was delayed, or put back by hand.
+    pub unordered: bool,
+}
+
+impl Terms {
+    /// Of a POST: one run, in its turn.
+    pub const ONCE: Self = Self { again: false, most: 1, skips: false, unordered: false };
+
+    /// Of a PUT or DELETE: up to so many runs, and later ones wait for them.
+    #[must_use]
+    pub fn again(most: u32) -> Self {
+        Self { again: true, most, ..Self::ONCE }
+    }
+}
+
+/// A line of the client's log: a 202.
+#[derive(Debug, Clone)]
+pub struct Accepted {
+    /// The id in its `Location`.
+    pub id: String,
+    /// Whose line it stands in.
+    pub resource: String,
+    /// When the client began to send it, ns.
+    pub sent: u64,
+    /// When it had the answer, ns.
+    pub told: u64,
+    /// What holds for it.
+    pub terms: Terms,
+    /// False: 503 with a `Location`, so it may have been stored or not.
+    pub sure: bool,
+}
+
+/// A run, as its handler wrote it down.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// The process.
+    pub life: Life,
+    /// Whose lock it ran under.
+    pub resource: String,
+    /// `None`: a request that ran at once.
+    pub job: Option<String>,
+    /// From 1; 0 for one that ran at once.
+    pub attempt: u32,
+    /// Of its lock.
+    pub fence: u64,
+    /// When it began, ns.
+    pub from: u64,
+    /// Until when it was sure of its lock, as it last knew, ns.
+    pub valid: u64,
+    /// When it ended, if it did.
+    pub end: Option<End>,
+    /// It ended its own process then.
+    pub aborted: Option<u64>,
+    /// It was given up then: its lock was lost, its worker told to stop.
+    pub dropped: Option<u64>,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End {
+    /// When, ns.
+    pub at: u64,
+    /// What it answered.
+    pub status: u16,
+    /// Of one word.
+    pub body: String,
+}
+
+impl End {
+    /// As the worker judges it.
+    #[must_use]
+    pub fn is_well(&self) -> bool {
+        !matches!(self.status, 401 | 403 | 408 | 425 | 429 | 500..=599)
+    }
+}
+
+/// What the status resource said of a job once.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// `done`, `dead`, `cancelled`, `expired`; or what it still waits for. Empty: there is no such job.
+    pub state: String,
+    /// Why.
+    pub reason: String,
+    /// Status and body of the stored response.
+    pub response: Option<(u16, String)>,
+}
+
+impl Seen {
+    /// Whether it stays so.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        matches!(&*self.state, "done" | "dead" | "cancelled" | "expired")
+    }
+}
+
+/// A time in which something was done to a process, or to all of them.
+#[derive(Debug, Clone, Copy)]
+pub struct Trouble {
+    /// `None`: to all.
+    pub life: Option<Life>,
+    /// From then, ns.
+    pub from: u64,
+    /// Until then, with what it takes to get over it.
+    pub to: u64,
+}
+
+/// All that was written down.
+#[derive(Debug, Default)]
+pub struct History {
+    /// The client's log.
+    pub accepted: Vec<Accepted>,
+    /// The handlers' logs.
+    pub runs: Vec<Run>,
+    /// What was said of each id, in the order it was asked.
+    pub seen: BTreeMap<String, Vec<Seen>>,
+    /// When each process was ended, or a moment before.
+    pub killed: HashMap<Life, u64>,
+    /// Those that were told to stop.
+    pub drained: BTreeSet<Life>,
+    /// What was done to them.
+    pub troubles: Vec<Trouble>,
+    /// Requests of each resource that were sent and not answered: they may have been stored.
+    pub unanswered: BTreeMap<String, usize>,
+}
+
+impl History {
+    /// Adds the runs that one process has written down; a last line without its end is left out.
+    pub fn read(&mut self, life: Life, text: &str) {
+        self.runs.extend(event::runs(life, text));
+    }
+
+    /// D1, D2, D3 and D4, and M1 and M2 of the runs of each resource.
+    #[must_use]
+    pub fn check(&self) -> (Looked, Vec<Violation>) {
+        check::check(self)
+    }
+
+    /// When the run was over, as far as anybody can say.
+    pub(super) fn over(&self, run: &Run) -> u64 {
+        let killed = self.killed.get(&run.life).copied();
+        let ends = [run.end.as_ref().map(|end| end.at), run.aborted, run.dropped, killed];
+        ends.into_iter().flatten().fold(run.valid, u64::min)
+    }
+
+    /// Whether what became of a run may be due to something that was done to it.
+    pub(super) fn is_touched(&self, run: &Run) -> bool {
+        const SETTLED: u64 = 1_000_000_000;
+        let to = run.end.as_ref().map_or(u64::MAX, |end| end.at + SETTLED);
+        let killed = self.killed.get(&run.life).is_some_and(|at| (run.from..=to).contains(at));
+        let mut troubles = self.troubles.iter();
+        run.aborted.is_some()
+            || killed
+            || troubles.any(|trouble| {
+                let about = trouble.life.is_none_or(|life| life == run.life);
+                about && trouble.from < to && run.from < trouble.to
+            })
+    }
+
+    /// The runs of a job, in the order they began.
+    pub(super) fn runs_of(&self, id: &str) -> Vec<&Run> {
+        let of = |run: &&Run| run.job.as_deref() == Some(id);
+        let mut runs: Vec<_> = self.runs.iter().filter(of).collect();
+        runs.sort_by_key(|run| run.from);
+        runs
+    }
+
+    pub(super) fn resources(&self) -> BTreeSet<&str> {
+        let accepted = self.accepted.iter().map(|accepted| &*accepted.resource);
+        accepted.chain(self.runs.iter().map(|run| &*run.resource)).collect()
+    }
+
+    /// Runs a line each, for who has to find out.
+    pub(super) fn excerpt<'a>(&self, runs: impl IntoIterator<Item = &'a Run>) -> String {
+        runs.into_iter().map(|run| format!("\n  {}", Shown(self, run))).collect()
+    }
+}
+
+struct Shown<'a>(&'a History, &'a Run);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(history, run) = self;
+        let Life { process, number } = run.life;
+        let job = run.job.as_deref().unwrap_or("at once");
+        write!(f, "process {process}.{number} {} {job}", run.resource)?;
+        write!(f, " attempt {} fence {}", run.attempt, run.fence)?;
+        write!(f, " from {} sure until {}", run.from / 1000, run.valid / 1000)?;
+        match &run.end {
+            Some(end) => write!(f, " ended {} with {}", end.at / 1000, end.status)?,
+            None => f.write_str(" did not end")?,
+        }
+        for (what, at) in [("aborted", run.aborted), ("given up", run.dropped)] {
+            if let Some(at) = at {
+                write!(f, " {what} {}", at / 1000)?;
+            }
+        }
+        match history.killed.get(&run.life) {
+            Some(at) => write!(f, " killed {}", at / 1000),
+            None => Ok(()),
+        }
+    }
+}

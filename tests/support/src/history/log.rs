@@ -1,0 +1,31 @@
+//! The file that a process writes.
+
+use std::{
+    fmt,
+    fs::{File, OpenOptions},
+    io::{self, Write as _},
+    path::Path,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use lockgate::testing::history::line;
+
+use super::clock;
+
+/// Each event with the time of the host's monotonic clock, and the wall's.
+#[derive(Debug)]
+pub(crate) struct Log(File);
+
+impl Log {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        OpenOptions::new().create(true).append(true).open(path).map(Self)
+    }
+
+    pub(crate) fn note(&self, event: &impl fmt::Display) {
+        let at = clock::now();
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let wall = u64::try_from(wall.as_micros()).unwrap_or(u64::MAX);
+        // One write: whole lines, also of a process that is killed now.
+        (&self.0).write_all(line(at, wall, event).as_bytes()).expect("the log can be written");
+    }
+}
