@@ -223,6 +223,9 @@ pub(crate) trait Backend: Jobs + Tasks + fmt::Debug + Send + Sync + 'static {
     }
     /// At most 100 items; of one shard, if the store is apart.
     fn renew(&self, items: Vec<Renewal>) -> Step<'_, Vec<bool>>;
+    /// Makes the next fence of this lock larger than this one, which another store has given; false if this
+    /// nonce does not have it alone.
+    fn raise_fence(&self, key: Key, me: Token, fence: u64) -> Step<'_, bool>;
     /// NOT idempotent: sent again only where it cannot have run. Dropped before it was sent, it is not; after
     /// that the charge stands.
     fn charge(&self, call: Charge) -> Step<'_, Charged>;

@@ -105,6 +105,7 @@ job_script!(CANCEL, "cancel");
 job_script!(DIRECT, "direct");
 job_script!(DUE, "due");
 script!(RENEW, "renew", include_str!("../lua/renew.lua"), repeatable: true);
+script!(RAISE, "raise", include_str!("../lua/raise.lua"), repeatable: true);
 script!(
     BEAT,
     "beat",

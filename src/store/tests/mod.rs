@@ -78,5 +78,5 @@ macro_rules! on_every_store {
     };
 }
 
-pub(crate) use self::faulty::{Fault, Faults, faulty};
+pub(crate) use self::faulty::{Fault, Faults, faulty, faulty_with_clock};
 use on_every_store;

@@ -71,6 +71,10 @@ impl Backend for Redis {
         Box::pin(self.do_renew(items))
     }
 
+    fn raise_fence(&self, key: Key, me: Token, fence: u64) -> Step<'_, bool> {
+        Box::pin(self.do_raise_fence(key, me, fence))
+    }
+
     fn charge(&self, call: Charge) -> Step<'_, Charged> {
         Box::pin(self.do_charge(call))
     }
