@@ -189,6 +189,7 @@ impl LockRequest {
     /// As `acquire`, with the idempotency record that is looked up first.
     pub(super) async fn ask(self, record: Option<Arc<str>>) -> Result<Answer, NotAcquired> {
         let wanted = self.asking.replicas;
+        let since = self.store.backend().servers();
         let answer = match self.retry {
             Some(retry) => self.retried(retry, record).await?,
             None => self.ask_once(record).await?,
@@ -197,7 +198,7 @@ impl LockRequest {
             Answer::Granted(guard) if wanted > 0 => {
                 // If this future is dropped, or fails, so is the guard: the lock is given back.
                 let shard = guard.key().shard();
-                let have = self.store.backend().replicated(shard, wanted).await?;
+                let have = self.store.backend().replicated(shard, wanted, since).await?;
                 if have < wanted {
                     tracing::warn!(have, wanted, "lock refused: too few replicas have the grant");
                     return Err(Error::new(ErrorKind::Unavailable, "replicas").into());

@@ -235,9 +235,15 @@ pub(crate) trait Backend: Jobs + Tasks + fmt::Debug + Send + Sync + 'static {
     fn reset_charges(&self, tag: Key, counters: Vec<Counter>) -> Step<'_, ()>;
     /// Number of live processes that limit; a lease of zero takes this one out.
     fn limiters(&self, node: Node, lease: Duration) -> Step<'_, usize>;
+    /// How often this was another server than before.
+    fn servers(&self) -> u64 {
+        0
+    }
     /// How many replicas have all that was written so far, once there are `wanted` of them, or the
-    /// deadline has nearly passed. A store without replicas cannot lose a grant: as many as wanted.
-    fn replicated(&self, _shard: u16, wanted: u32) -> Step<'_, u32> {
+    /// deadline has nearly passed. It fails unless it is the same server as when [`servers`](Self::servers) was
+    /// `since`: replicas of another one say nothing of what was written before. A store without replicas
+    /// cannot lose a grant: as many as wanted.
+    fn replicated(&self, _shard: u16, wanted: u32, _since: u64) -> Step<'_, u32> {
         Box::pin(std::future::ready(Ok(wanted)))
     }
     /// Looks for what should not be there, page by page, and mends it. Nothing to look at, unless a store says so.

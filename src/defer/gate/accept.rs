@@ -16,7 +16,7 @@ use crate::{
         headers::of_request,
         unwatched::Workers,
     },
-    gate::{Head, Print},
+    gate::{Head, Parked, Print},
     key::{digest, hex},
     reply::Reply,
     store::{Caps, Enqueue, Enqueued, JobId, JobPolicy, JobState, Merge},
@@ -119,13 +119,23 @@ impl<N: ?Sized> DeferGate<N> {
         let has_print = call.record.as_ref().is_some_and(|(_, print, _)| print != NO_PRINT);
         let store = parked.parked.store.clone();
         let (node, lock) = (store.node(), parked.parked.key.hashed());
+        let since = store.backend().servers();
         match store.backend().enqueue(call).await {
             Ok(Enqueued::Stored { position }) => {
                 tracing::info!(%node, %lock, job = ?id, position, "request deferred");
                 store.room::<Workers>().look(&store, &id).await;
+                if !self.is_replicated(&parked, &id, since).await {
+                    return Some(outcome_unknown(self.location(&id)));
+                }
                 Some(self.accepted(&parked, &id, JobState::Queued, position))
             }
-            Ok(Enqueued::Known(id) | Enqueued::Merged(id)) => Some(self.known(&parked, &id).await),
+            Ok(Enqueued::Known(id) | Enqueued::Merged(id)) => {
+                // The first answer may have been a 503 for want of replicas.
+                if !self.is_replicated(&parked, &id, since).await {
+                    return Some(outcome_unknown(self.location(&id)));
+                }
+                Some(self.known(&parked, &id).await)
+            }
             // Of a request that could not be read nobody knows whether it is the same.
             Ok(Enqueued::Mismatch) if has_print => Some(idempotency_key_reused()),
             Ok(Enqueued::Mismatch) => None,
@@ -141,6 +151,26 @@ impl<N: ?Sized> DeferGate<N> {
                 tracing::error!(%node, %lock, %error, "not deferred: store away");
                 // What was only looked up is stored under another id, if at all.
                 (stores && error.may_have_run()).then(|| outcome_unknown(self.location(&id)))
+            }
+        }
+    }
+
+    /// Whether so many replicas have what was stored as the layer asks for.
+    async fn is_replicated(&self, parked: &DeferParked, id: &JobId, since: u64) -> bool {
+        let wanted = self.0.replicas;
+        if wanted == 0 {
+            return true;
+        }
+        let Parked { store, key, .. } = &parked.parked;
+        match store.backend().replicated(key.shard(), wanted, since).await {
+            Ok(have) if have >= wanted => true,
+            Ok(have) => {
+                tracing::warn!(job = ?id, have, wanted, "not answered with 202: too few replicas have it");
+                false
+            }
+            Err(error) => {
+                tracing::warn!(job = ?id, %error, wanted, "not answered with 202: replicas");
+                false
             }
         }
     }

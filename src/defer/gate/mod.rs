@@ -12,6 +12,8 @@ mod answers;
 mod ask;
 mod passage;
 mod settings;
+#[cfg(test)]
+mod tests;
 
 pub use self::{
     passage::{DeferParked, DeferTicket},

@@ -43,11 +43,11 @@ pub struct DeferParked {
     pub(super) slot: Slot,
     pub(super) owner: String,
     pub(super) applied: Applied,
-    captured: Captured,
+    pub(super) captured: Captured,
     /// What it takes along, once it is picked up.
     pub(super) carried: Carried,
     /// It may not be stored, and is read for its fingerprint alone.
-    only_looks: bool,
+    pub(super) only_looks: bool,
 }
 
 impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {

@@ -26,6 +26,8 @@ pub(super) struct Settings<N: ?Sized> {
     pub(super) how: How,
     pub(super) keys: Keys,
     pub(super) caps: Caps,
+    /// How many must have what a 202 speaks of.
+    pub(super) replicas: u32,
     pub(super) owner: Option<Arc<Owner<N>>>,
     pub(super) callback: Option<Arc<Callback>>,
     pub(super) carries: Captures<N>,
@@ -101,6 +103,7 @@ impl<N: ?Sized> DeferGate<N> {
                 owner_jobs: of_a_shard(50_000),
                 owner_bytes: of_a_shard(1 << 29),
             },
+            replicas: 0,
             owner: None,
             callback: None,
             carries: Captures::default(),
@@ -232,6 +235,12 @@ impl<N: ?Sized> DeferGate<N> {
         self.with(|settings| settings.caps.shard_bytes = of_a_shard(bytes))
     }
 
+    /// See `DeferLayer::replicas`.
+    #[must_use]
+    pub fn replicas(self, replicas: u32) -> Self {
+        self.with(|settings| settings.replicas = replicas)
+    }
+
     /// See `DeferLayer::owner_jobs`.
     #[must_use]
     pub fn owner_jobs(self, jobs: u64) -> Self {
@@ -329,6 +338,7 @@ impl<N: ?Sized> Clone for Settings<N> {
             how: self.how.clone(),
             keys: self.keys.clone(),
             caps: self.caps,
+            replicas: self.replicas,
             owner: self.owner.clone(),
             callback: self.callback.clone(),
             carries: self.carries.clone(),
@@ -346,6 +356,7 @@ impl<N: ?Sized> fmt::Debug for DeferGate<N> {
             .field("how", &self.0.how)
             .field("keys", &self.0.keys)
             .field("caps", &self.0.caps)
+            .field("replicas", &self.0.replicas)
             .finish_non_exhaustive()
     }
 }

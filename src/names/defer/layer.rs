@@ -182,6 +182,19 @@ macro_rules! __defer_layer_names {
                 Self { gate: self.gate.queue_bytes(bytes) }
             }
 
+            /// A 202 is given only when so many replicas have the request; else the answer is 503 with the
+            /// `Location`, as for every request of which it is not known whether it will be there. Default 0.
+            /// One more round trip for each request that is deferred (`WAIT`).
+            ///
+            /// The request is not taken back then: a worker may run it already. A retry with the same
+            /// `Idempotency-Key` finds it, and is held to the same rule. As with
+            /// [`LockLayer::replicas`](::lockgate::lock::LockRequest::replicas), a failover may still promote
+            /// a replica that has not got it, unless all of them have to.
+            #[must_use]
+            pub fn replicas(self, replicas: u32) -> Self {
+                Self { gate: self.gate.replicas(replicas) }
+            }
+
             /// Most requests of one [`owner`](Self::owner) that wait in the whole queue; beyond it the plain
             /// busy answer. Default 50,000: half of what the queue takes, so nobody keeps all others out.
             /// Without an owner there is no such bound. Counted as [`queue_jobs`](Self::queue_jobs) are, in

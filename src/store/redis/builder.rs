@@ -4,16 +4,14 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use super::{
     Charges, Combiner, Enqueues, Keys, Lanes, Pushes, Redis, Runs, Wire,
+    origin::{Given, Origin},
     script::{CALLS, CHARGE, ENQUEUE, PUSH_TASKS, RUNS},
-    target::{Address, Login, Nodes, SENTINEL, Target, Trust},
+    target::Login,
 };
 use crate::{
     error::{Error, ErrorKind},
     store::{Store, backend::Backend as _},
 };
-
-/// Where servers listen, unless told otherwise.
-const REDIS: u16 = 6379;
 
 /// Longest namespace, in bytes.
 const NAMESPACE: usize = 32;
@@ -34,73 +32,11 @@ const NAMESPACE: usize = 32;
 #[derive(Clone)]
 #[must_use]
 pub struct StoreBuilder {
-    from: Origin,
-    login: Login,
-    database: Option<u32>,
-    trust: Trust,
+    origin: Origin,
+    given: Given,
     namespace: Option<String>,
     deadline: Duration,
     connections: usize,
-}
-
-/// What the application has said of the servers.
-#[derive(Clone)]
-enum Origin {
-    Url(String),
-    Sentinels { urls: Vec<String>, master: String },
-    Cluster(Vec<String>),
-}
-
-impl Origin {
-    fn address(&self) -> Result<Address, Error> {
-        match self {
-            Self::Url(url) => Address::parse(url),
-            Self::Sentinels { urls, master } => sentinels(urls, master),
-            Self::Cluster(urls) => cluster(urls),
-        }
-    }
-}
-
-fn sentinels(urls: &[String], master: &str) -> Result<Address, Error> {
-    let nodes = urls.iter().map(|url| Address::node(url, SENTINEL));
-    let nodes: Vec<_> = nodes.collect::<Result<_, _>>()?;
-    let Some((_, tls, login)) = nodes.first().cloned() else {
-        return Err(Error::config("a store needs at least one sentinel"));
-    };
-    if master.is_empty() {
-        return Err(Error::config("sentinels are asked for a master by its name; it is empty"));
-    }
-    if nodes.iter().any(|(_, other_tls, other)| (*other_tls, other) != (tls, &login)) {
-        return Err(Error::config("all sentinels have the same login, and all TLS or none"));
-    }
-    let nodes = nodes.into_iter().map(|(node, ..)| node).collect();
-    Ok(Address {
-        nodes: Nodes::Sentinels { nodes, master: master.to_owned() },
-        tls,
-        login: Login::default(),
-        sentinel_login: login,
-        database: None,
-        namespace: None,
-    })
-}
-
-fn cluster(urls: &[String]) -> Result<Address, Error> {
-    let nodes = urls.iter().map(|url| Address::node(url, REDIS));
-    let nodes: Vec<_> = nodes.collect::<Result<_, _>>()?;
-    let Some((_, tls, login)) = nodes.first().cloned() else {
-        return Err(Error::config("a store needs at least one node of its cluster"));
-    };
-    if nodes.iter().any(|(_, other_tls, other)| (*other_tls, other) != (tls, &login)) {
-        return Err(Error::config("all nodes have the same login, and all TLS or none"));
-    }
-    Ok(Address {
-        nodes: Nodes::Cluster(nodes.into_iter().map(|(node, ..)| node).collect()),
-        tls,
-        login,
-        sentinel_login: Login::default(),
-        database: None,
-        namespace: None,
-    })
 }
 
 impl Store {
@@ -123,8 +59,9 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Of kind `Config` alone: a URL that can't be read, a wrong password, another number of shards
-    /// in this namespace.
+    /// Of kind `Config` alone: a URL that can't be read, a wrong password, a server older than Redis 6.2,
+    /// another number of shards in this namespace; for `rediss` also a certificate that is not trusted and a
+    /// missing crypto provider, for sentinels a master of whom they do not know.
     pub async fn connect(url: &str) -> Result<Self, Error> {
         Self::builder(url).connect().await
     }
@@ -156,6 +93,33 @@ impl Store {
         let urls = sentinels.into_iter().map(|url| url.as_ref().to_owned()).collect();
         StoreBuilder::new(Origin::Sentinels { urls, master: master.to_owned() })
     }
+
+    /// Takes its connections out of a pool that the application has.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use bb8_redis::{RedisConnectionManager, bb8};
+    ///
+    /// let manager = RedisConnectionManager::new("redis://127.0.0.1/")?;
+    /// let pool = bb8::Pool::builder().max_size(16).build(manager).await?;
+    /// let store = lockgate::Store::from_pool(pool).namespace("shop").connect().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// [`Store::connect`] does better in all but the number of sockets. Of a pool
+    ///
+    /// - as many connections as [`StoreBuilder::connections`] says are taken and kept, since what is shared
+    ///   with others may be in the middle of their transaction; a grant for `replicas` takes one more, and so
+    ///   does, for a moment, the look whether a server is back. Let the pool be larger than that.
+    /// - each one that is taken costs a `PING`, which is why they are kept;
+    /// - a connection that has died is noticed by the first call that fails on it, and not before: nobody
+    ///   tells of a disconnect. It goes back to the pool, which finds out at its next `PING`;
+    /// - nothing can be heard: who waits looks every 300 ms instead of being told, unless
+    ///   [`StoreBuilder::messages`] says where messages come from.
+    #[cfg(feature = "bb8-redis")]
+    pub fn from_pool(pool: bb8::Pool<bb8_redis::RedisConnectionManager>) -> StoreBuilder {
+        StoreBuilder::new(Origin::Pool(pool))
+    }
 }
 
 impl Store {
@@ -181,12 +145,10 @@ impl Store {
 }
 
 impl StoreBuilder {
-    fn new(from: Origin) -> Self {
+    fn new(origin: Origin) -> Self {
         Self {
-            from,
-            login: Login::default(),
-            database: None,
-            trust: Trust::default(),
+            origin,
+            given: Given::default(),
             namespace: None,
             deadline: Duration::from_millis(250),
             connections: 2,
@@ -196,13 +158,38 @@ impl StoreBuilder {
     /// The user (of an ACL) and the password to log in with, instead of those of the URL. The user
     /// `default` is the one of servers that have a password alone.
     pub fn login(mut self, user: &str, password: &str) -> Self {
-        self.login = Login { user: Some(user.to_owned()), password: Some(password.to_owned()) };
+        let login = Login { user: Some(user.to_owned()), password: Some(password.to_owned()) };
+        self.given.login = Some(login);
         self
     }
 
     /// Number of the database, instead of that of the URL. Default 0. A cluster has no other.
     pub fn database(mut self, number: u32) -> Self {
-        self.database = Some(number);
+        self.given.database = Some(number);
+        self
+    }
+
+    /// Who may vouch for the servers with `rediss://`, instead of those that the system trusts: one or more
+    /// certificates, as PEM.
+    #[cfg(feature = "tls")]
+    pub fn ca_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.given.trust.authority = Some(pem.into());
+        self
+    }
+
+    /// What is shown to servers that ask for a certificate (`tls-auth-clients`): the chain and its private
+    /// key, as PEM.
+    #[cfg(feature = "tls")]
+    pub fn client_certificate(mut self, pem: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
+        self.given.trust.client = Some((pem.into(), key.into()));
+        self
+    }
+
+    /// Where messages come from, for [`Store::from_pool`]: the URL of the same servers. A pool has no
+    /// connection that could hear them; without this, waiting looks every 300 ms instead of being told.
+    #[cfg(feature = "bb8-redis")]
+    pub fn messages(mut self, url: &str) -> Self {
+        self.given.messages = Some(url.to_owned());
         self
     }
 
@@ -242,19 +229,14 @@ impl StoreBuilder {
     }
 
     fn build(self) -> Result<Redis, Error> {
-        let mut address = self.from.address()?;
-        if self.login != Login::default() {
-            address.login = self.login;
-        }
-        address.database = self.database.or(address.database);
-        let namespace = checked_namespace(self.namespace.or(address.namespace.take()))?;
+        let (target, named) = self.origin.target(self.given, self.deadline)?;
+        let namespace = checked_namespace(self.namespace.or(named))?;
         if self.deadline < Duration::from_millis(1) {
             return Err(Error::config("a store needs a deadline of at least 1 ms"));
         }
         if !(1..=8).contains(&self.connections) {
             return Err(Error::config("a store needs 1 to 8 connections"));
         }
-        let target = Target::new(&address, &self.trust, self.deadline)?;
         let keys = Keys::new(&namespace);
         let keys = if target.is_apart() { keys.apart() } else { keys };
         let lanes = Arc::new(Lanes::new(&target, &keys, self.connections, self.deadline));

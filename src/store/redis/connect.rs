@@ -16,7 +16,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use super::{
     Keys,
@@ -110,7 +110,7 @@ impl Lanes {
     pub(super) fn new(target: &Target, keys: &Keys, number: usize, deadline: Duration) -> Self {
         let incarnation = match target {
             Target::Cluster(cluster) => Arc::clone(cluster.incarnation()),
-            Target::One(_) | Target::Sentinel(_) => Arc::default(),
+            _ => Arc::default(),
         };
         let probe = Manager {
             target: target.clone(),
@@ -132,9 +132,7 @@ impl Lanes {
                 };
                 Ways::Nodes(Nodes::new(cluster.clone(), number, deadline, Box::new(lane)))
             }
-            Target::One(_) | Target::Sentinel(_) => {
-                Ways::One((0..number).map(|_| Lane::new(manager())).collect())
-            }
+            _ => Ways::One((0..number).map(|_| Lane::new(manager())).collect()),
         };
         Self { ways, incarnation, probe }
     }
@@ -143,9 +141,9 @@ impl Lanes {
         self.incarnation.on_change(tell);
     }
 
-    /// Tells of each server after the first.
-    pub(super) fn servers(&self) -> watch::Receiver<u64> {
-        self.incarnation.changes()
+    /// Which server the lanes lead to.
+    pub(super) fn incarnation(&self) -> &Incarnation {
+        &self.incarnation
     }
 
     /// Whether calls of this lane would be answered. It tells nobody of a new server: calls are still refused.

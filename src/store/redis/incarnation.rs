@@ -50,6 +50,18 @@ impl Incarnation {
         self.changes.subscribe()
     }
 
+    /// How many there have been after the first.
+    pub(super) fn count(&self) -> u64 {
+        *self.changes.borrow()
+    }
+
+    /// Whether the lanes still lead where they did at that count, and this is the server they know there.
+    pub(super) fn is_still(&self, count: u64, place: &str, id: Option<&str>) -> bool {
+        let places = self.seen.lock();
+        let known = places.get(place).and_then(|seen| seen.id.as_deref());
+        known.zip(id).is_none_or(|(known, id)| known == id) && self.count() == count
+    }
+
     /// A lane has a new connection, which ends when `dead` is set: to the server of this id, if it tells, and
     /// without our data, if `blank`.
     pub(super) fn met(
@@ -74,10 +86,13 @@ impl Incarnation {
         seen.connections.retain(|(_, dead)| dead.strong_count() > 0);
         seen.connections.push((id.clone(), dead));
         seen.id = id.or(seen.id.take());
+        if met == Met::Other {
+            self.changes.send_modify(|changes| *changes += 1);
+        }
         drop(places);
         if met == Met::Other {
             tracing::warn!("the store is another server than before, or has lost its data");
-            self.changed();
+            self.tell();
         }
         met
     }
@@ -174,5 +189,8 @@ mod tests {
         assert_eq!((dead(), *changes.borrow()), ([false; 4], 0));
         assert_eq!(met(Some("b"), 3), Met::Other);
         assert_eq!((dead(), *changes.borrow()), ([true, true, false, false], 1));
+        let still = |count, id| incarnation.is_still(count, "", id);
+        assert!(still(1, Some("b")) && still(1, None));
+        assert!(!still(1, Some("a")) && !still(0, Some("b")));
     }
 }

@@ -21,6 +21,7 @@ mod health;
 mod incarnation;
 mod listen;
 mod nodes;
+mod origin;
 mod read;
 mod replicas;
 mod runs;

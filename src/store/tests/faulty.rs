@@ -166,6 +166,10 @@ impl Backend for Faulty {
         self.call("renew", |memory| memory.renew(items))
     }
 
+    fn replicated(&self, shard: u16, wanted: u32, since: u64) -> Step<'_, u32> {
+        self.call("replicated", move |memory| memory.replicated(shard, wanted, since))
+    }
+
     fn raise_fence(&self, key: Key, me: Token, fence: u64) -> Step<'_, bool> {
         self.call("raise_fence", move |memory| memory.raise_fence(key, me, fence))
     }

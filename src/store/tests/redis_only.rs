@@ -13,6 +13,8 @@ use tokio::sync::Mutex;
 use super::rig::{
     LONG, Rig, SHORT, ask, deferred, done, fixed, key, next_run, settled, stranger, together, visit,
 };
+#[cfg(feature = "bb8-redis")]
+use crate::store::StoreBuilder;
 use crate::{
     Key,
     store::{
@@ -47,7 +49,15 @@ impl Server {
 
     pub(super) async fn store(&self) -> Store {
         let (host, port) = self.process.host_and_port().expect("it listens on TCP");
-        let builder = Store::builder(&format!("redis://{host}:{port}/"));
+        let url = format!("redis://{host}:{port}/");
+        #[cfg(feature = "bb8-redis")]
+        let builder = if std::env::var_os(ON_A_POOL).is_some() {
+            on_a_pool(&url).await
+        } else {
+            Store::builder(&url)
+        };
+        #[cfg(not(feature = "bb8-redis"))]
+        let builder = Store::builder(&url);
         // Far more than a call takes: a loaded machine is no outage.
         let builder = builder.namespace(&self.namespace).deadline(Duration::from_secs(20));
         builder.connect().await.unwrap()
@@ -95,6 +105,17 @@ impl Server {
         names.sort_unstable();
         names
     }
+}
+
+/// Set, every store of these cases takes its connections out of a pool.
+#[cfg(feature = "bb8-redis")]
+const ON_A_POOL: &str = "LOCKGATE_TESTS_ON_A_POOL";
+
+#[cfg(feature = "bb8-redis")]
+async fn on_a_pool(url: &str) -> StoreBuilder {
+    let manager = bb8_redis::RedisConnectionManager::new(url).expect("an address");
+    let pool = bb8::Pool::builder().max_size(4).build(manager).await.expect("it runs");
+    Store::from_pool(pool).messages(url)
 }
 
 async fn started() -> RedisServer {

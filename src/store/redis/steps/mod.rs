@@ -91,8 +91,12 @@ impl Backend for Redis {
         Box::pin(self.do_limiters(node, lease))
     }
 
-    fn replicated(&self, shard: u16, wanted: u32) -> Step<'_, u32> {
-        Box::pin(self.do_replicated(shard, wanted))
+    fn servers(&self) -> u64 {
+        self.lanes.incarnation().count()
+    }
+
+    fn replicated(&self, shard: u16, wanted: u32, since: u64) -> Step<'_, u32> {
+        Box::pin(self.do_replicated(shard, wanted, since))
     }
 
     fn fsck(&self, part: FsckPart, mend: bool) -> Step<'_, FsckFound> {
@@ -113,7 +117,7 @@ impl Backend for Redis {
             wake: self.keys.wake(&node),
             events: self.keys.events(),
             connect_within: self.deadline * 4,
-            servers: self.lanes.servers(),
+            servers: self.lanes.incarnation().changes(),
         };
         Some(listen::spawn(listener, hints))
     }

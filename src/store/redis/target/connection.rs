@@ -9,6 +9,8 @@ use redis::{
 #[derive(Clone)]
 pub(in super::super) enum Connection {
     One(MultiplexedConnection),
+    #[cfg(feature = "bb8-redis")]
+    Taken(super::pool::Taken),
 }
 
 impl Connection {
@@ -17,6 +19,8 @@ impl Connection {
     pub(in super::super) async fn send_packed_command(&mut self, cmd: &Cmd) -> RedisResult<Value> {
         match self {
             Self::One(one) => one.send_packed_command(cmd).await,
+            #[cfg(feature = "bb8-redis")]
+            Self::Taken(taken) => taken.one.send_packed_command(cmd).await,
         }
     }
 }
@@ -25,6 +29,8 @@ impl ConnectionLike for Connection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         match self {
             Self::One(one) => one.req_packed_command(cmd),
+            #[cfg(feature = "bb8-redis")]
+            Self::Taken(taken) => taken.one.req_packed_command(cmd),
         }
     }
 
@@ -36,12 +42,16 @@ impl ConnectionLike for Connection {
     ) -> RedisFuture<'a, Vec<Value>> {
         match self {
             Self::One(one) => one.req_packed_commands(pipeline, offset, count),
+            #[cfg(feature = "bb8-redis")]
+            Self::Taken(taken) => taken.one.req_packed_commands(pipeline, offset, count),
         }
     }
 
     fn get_db(&self) -> i64 {
         match self {
             Self::One(one) => one.get_db(),
+            #[cfg(feature = "bb8-redis")]
+            Self::Taken(taken) => taken.one.get_db(),
         }
     }
 }

@@ -19,6 +19,13 @@ impl Failure {
         }
     }
 
+    /// A client could not even be made: of an address that was read, by its certificates.
+    pub(super) fn unusable() -> Self {
+        Self::Config(
+            "the certificate or the key for the store can't be read; both are PEM".to_owned(),
+        )
+    }
+
     /// An error before any call was sent: nothing has run.
     pub(in super::super) fn of(error: &RedisError) -> Self {
         let config = |sentence: &str| Self::Config(sentence.to_owned());
@@ -32,6 +39,10 @@ impl Failure {
                 config("the store needs another password")
             }
             _ => {
+                #[cfg(feature = "tls")]
+                if let Some(sentence) = super::tls::mistake(error) {
+                    return Self::Config(sentence);
+                }
                 tracing::debug!(%error, "no connection to the store");
                 Self::Away
             }

@@ -8,6 +8,8 @@ mod cluster;
 mod connection;
 mod failure;
 mod one;
+#[cfg(feature = "bb8-redis")]
+mod pool;
 mod sentinel;
 mod tls;
 mod url;
@@ -23,6 +25,8 @@ use std::{
 use futures_util::stream::BoxStream;
 use redis::{AsyncConnectionConfig, ConnectionAddr, Msg, PushInfo, PushKind, aio::SendError};
 
+#[cfg(feature = "bb8-redis")]
+pub(super) use self::pool::Pool;
 pub(super) use self::{
     cluster::{Cluster, Endpoint},
     connection::Connection,
@@ -38,6 +42,8 @@ use crate::error::Error;
 pub(super) enum Target {
     One(One),
     Sentinel(Sentinels),
+    #[cfg(feature = "bb8-redis")]
+    Pool(pool::Pooled),
     Cluster(Cluster),
 }
 
@@ -74,6 +80,11 @@ impl Target {
         target.map_err(Failure::error)
     }
 
+    #[cfg(feature = "bb8-redis")]
+    pub(super) fn of_pool(pool: Pool, messages: Option<Self>) -> Self {
+        Self::Pool(pool::Pooled { pool, messages: messages.map(Arc::new) })
+    }
+
     /// Whether different shards may be on different servers.
     pub(super) fn is_apart(&self) -> bool {
         matches!(self, Self::Cluster(_))
@@ -83,7 +94,7 @@ impl Target {
     pub(super) async fn place(&self, shard: u16) -> Result<Option<Endpoint>, Failure> {
         match self {
             Self::Cluster(cluster) => cluster.owner(shard).await.map(Some),
-            Self::One(_) | Self::Sentinel(_) => Ok(None),
+            _ => Ok(None),
         }
     }
 
@@ -104,6 +115,8 @@ impl Target {
             Self::One(one) => one.open(settings).await,
             Self::Sentinel(sentinels) => sentinels.open(settings).await,
             Self::Cluster(cluster) => cluster.open(shard, settings).await,
+            #[cfg(feature = "bb8-redis")]
+            Self::Pool(pool) => pool.open().await,
         }
     }
 
@@ -113,6 +126,8 @@ impl Target {
         match self {
             Self::One(one) => one.subscribe(channels).await,
             Self::Sentinel(sentinels) => sentinels.subscribe(channels).await,
+            #[cfg(feature = "bb8-redis")]
+            Self::Pool(pool) => pool.subscribe(channels).await,
             Self::Cluster(cluster) => cluster.subscribe(channels).await,
         }
     }

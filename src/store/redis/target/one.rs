@@ -25,7 +25,7 @@ impl One {
         address: &Address,
         trust: &Trust,
     ) -> Result<Self, Failure> {
-        let client = client(server, address, trust).map_err(|error| Failure::of(&error))?;
+        let client = client(server, address, trust).map_err(|_| Failure::unusable())?;
         Ok(Self::to(client))
     }
 

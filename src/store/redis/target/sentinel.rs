@@ -59,7 +59,7 @@ impl Sentinels {
         };
         // What can't be used is told now.
         for sentinel in &watched.sentinels {
-            watched.client(sentinel).map_err(|error| Failure::of(&error))?;
+            watched.client(sentinel).map_err(|_| Failure::unusable())?;
         }
         Ok(Self(Arc::new(watched)))
     }
@@ -105,8 +105,12 @@ impl Watched {
 
     /// A name that sentinels do not know is a mistake; a master that is down is an outage.
     async fn explain(&self, mut client: SentinelClient, error: &RedisError) -> Failure {
-        if error.kind() != RedisErrorKind::MasterNameNotFoundBySentinel {
-            return Failure::of(error);
+        match error.kind() {
+            RedisErrorKind::MasterNameNotFoundBySentinel => {}
+            RedisErrorKind::InvalidClientConfig => {
+                return Failure::Config("one of the sentinels named is no sentinel".to_owned());
+            }
+            _ => return Failure::of(error),
         }
         let known = async {
             let sentinel = client.async_get_sentinel_client().await?;

@@ -60,6 +60,48 @@ impl Trust {
     }
 }
 
+/// What both sides have said is no outage: one does not trust the other.
+#[cfg(feature = "tls")]
+pub(super) fn mistake(error: &redis::RedisError) -> Option<String> {
+    use std::{error::Error as StdError, io, sync::Arc};
+
+    use rustls::{AlertDescription, Error as TlsError};
+
+    let source = error.source()?;
+    // redis keeps it behind an `Arc`, and shows that.
+    let shared = source.downcast_ref::<Arc<dyn StdError + Send + Sync>>();
+    let source = match shared {
+        Some(shared) => shared.downcast_ref::<io::Error>(),
+        None => source.downcast_ref::<io::Error>(),
+    };
+    let error = source?.get_ref()?;
+    match error.downcast_ref::<TlsError>()? {
+        TlsError::InvalidCertificate(why) => Some(format!(
+            "the certificate of the store's server is not trusted: {why}; see StoreBuilder::ca_certificate"
+        )),
+        TlsError::AlertReceived(
+            AlertDescription::CertificateRequired | AlertDescription::HandshakeFailure,
+        ) => Some(
+            "the store's server asks for a certificate; see StoreBuilder::client_certificate"
+                .to_owned(),
+        ),
+        TlsError::AlertReceived(
+            why @ (AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA
+            | AlertDescription::AccessDenied
+            | AlertDescription::DecryptError),
+        ) => Some(format!("the store's server does not accept the client's certificate: {why:?}")),
+        TlsError::NoCertificatesPresented => {
+            Some("the store's server shows no certificate".to_owned())
+        }
+        _ => None,
+    }
+}
+
 pub(super) fn address(node: &Node, tls: bool) -> ConnectionAddr {
     let Node { host, port } = node.clone();
     if tls {

@@ -12,13 +12,18 @@ mod faults;
 mod forgotten;
 mod late;
 mod mends;
+#[cfg(feature = "bb8-redis")]
+mod pool;
 mod proxy;
 mod replicas;
 mod replies;
 mod runs;
 mod runtimes;
+mod sentinel;
 mod server;
 mod tasks;
+#[cfg(feature = "tls")]
+mod tls;
 mod together;
 mod wakes;
 

@@ -39,6 +39,11 @@ impl Server {
         format!("redis://127.0.0.1:{}/?ns=test", self.port)
     }
 
+    /// It has not been killed.
+    pub(super) fn is_there(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|ended| ended.is_none())
+    }
+
     pub(super) fn kill(&mut self) {
         self.child.kill().expect("our own child");
         self.child.wait().expect("our own child");

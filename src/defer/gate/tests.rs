@@ -1,0 +1,72 @@
+//! What a request that is taken over is answered, when the store does not do its part.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{DeferGate, DeferParked, ask::Applied};
+use crate::{
+    defer::snapshot::{Captured, Carried},
+    gate::{Gate as _, Head, Parked, Record, Slot, Trying},
+    key::Key,
+    reply::Reply,
+    store::{Fault, JobId, JobState, Store, faulty},
+};
+
+type Defer = DeferGate<()>;
+
+/// A request that its lock has parked, under an idempotency key.
+fn parked(store: &Store) -> DeferParked {
+    let record = Record { name: "same".into(), remember: None };
+    let parked = Parked {
+        store: store.clone(),
+        key: Key::custom("7"),
+        status: 409,
+        usual: None,
+        known: false,
+    };
+    DeferParked {
+        parked,
+        slot: Slot::new(Trying::For(Duration::ZERO), Some(record)),
+        owner: String::new(),
+        applied: Applied::default(),
+        captured: Captured::default(),
+        carried: Carried::new(),
+        only_looks: false,
+    }
+}
+
+async fn accept(gate: &Defer, store: &Store) -> Reply {
+    let head = Head::new("POST", "/7", Vec::new(), None);
+    gate.accept(parked(store), head, Some(Bytes::from_static(b"body"))).await.expect("an answer")
+}
+
+fn location(reply: &Reply) -> &str {
+    let found = reply.fields.iter().find(|(name, _)| name == "location");
+    &found.expect("a location").1
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_its_replicas_a_request_is_in_doubt_and_so_is_its_retry() {
+    let (store, faults) = faulty();
+    let gate = Defer::new().replicas(1);
+    faults.set("replicated", Fault::Away, 2);
+    let doubtful = accept(&gate, &store).await;
+    assert_eq!(doubtful.status, 503);
+    // It stands in line all the same.
+    let id = JobId::parse(location(&doubtful).trim_start_matches("/deferred/")).expect("an id");
+    let job = store.backend().job(id).await.expect("the store is there").expect("it is kept");
+    assert_eq!(job.state, JobState::Queued);
+    for status in [503, 202, 202] {
+        let again = accept(&gate, &store).await;
+        assert_eq!((again.status, location(&again)), (status, location(&doubtful)));
+    }
+    assert_eq!(faults.seen("replicated"), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn replicas_are_not_asked_for_where_none_are_wanted() {
+    let (store, faults) = faulty();
+    assert_eq!(accept(&Defer::new(), &store).await.status, 202);
+    assert_eq!(faults.seen("replicated"), 0);
+}

@@ -1,0 +1,85 @@
+//! A store on a pool that the application has.
+
+use bb8_redis::RedisConnectionManager;
+
+use super::{SECOND, server::Server, usable};
+use crate::{
+    error::ErrorKind,
+    lock::{NotAcquired, Released},
+    store::Store,
+};
+
+type Pool = bb8::Pool<RedisConnectionManager>;
+
+async fn pool(server: &Server, size: u32) -> Pool {
+    let url = format!("redis://127.0.0.1:{}/", server.port());
+    let manager = RedisConnectionManager::new(url).expect("an address");
+    bb8::Pool::builder().max_size(size).build(manager).await.expect("it runs")
+}
+
+async fn store(pool: &Pool) -> Store {
+    let builder = Store::from_pool(pool.clone()).namespace("test").deadline(5 * SECOND);
+    builder.connect().await.expect("the settings are right")
+}
+
+#[tokio::test]
+async fn connections_are_taken_and_given_back() {
+    let server = Server::start().await;
+    let pool = pool(&server, 4).await;
+    let store = store(&pool).await;
+    for n in 0..20 {
+        let guard = store.lock(n.to_string()).acquire().await.expect("it is free");
+        assert_eq!(guard.release().await, Released::Released);
+    }
+    let state = pool.state();
+    assert_eq!(state.connections - state.idle_connections, 2, "{state:?}");
+    assert!(store.shutdown(SECOND).await);
+    drop(store);
+    while pool.state().connections != pool.state().idle_connections {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_is_served_with_and_without_messages() {
+    let server = Server::start().await;
+    let pool = pool(&server, 8).await;
+    let deaf = store(&pool).await;
+    let builder = Store::from_pool(pool.clone()).namespace("test").messages(&server.url());
+    let hears = builder.connect().await.expect("the settings are right");
+    for store in [deaf, hears] {
+        let held = store.lock("x").acquire().await.expect("it is free");
+        let other = store.as_another_process();
+        let waiter = tokio::spawn(other.lock("x").wait(20 * SECOND).acquire());
+        tokio::task::yield_now().await;
+        assert_eq!(held.release().await, Released::Released);
+        let guard = waiter.await.expect("no panic").expect("it is served");
+        assert_eq!(guard.release().await, Released::Released);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_was_away_is_found_again() {
+    let mut server = Server::start().await;
+    let pool = pool(&server, 4).await;
+    let store = store(&pool).await;
+    server.kill();
+    match store.lock("x").acquire().await {
+        Err(NotAcquired::Fault(error)) => assert_ne!(error.kind(), ErrorKind::Config),
+        other => panic!("{other:?}"),
+    }
+    server.restart().await;
+    usable(&store).await;
+    drop(store.lock("y").acquire().await.expect("it is free"));
+}
+
+#[tokio::test]
+async fn what_a_pool_has_is_not_given_again() {
+    let server = Server::start().await;
+    let pool = pool(&server, 4).await;
+    let builder = || Store::from_pool(pool.clone()).namespace("test");
+    for wrong in [builder().login("me", "pw"), builder().database(1), builder().messages("x")] {
+        let error = wrong.connect().await.expect_err("it is no good");
+        assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    }
+}

@@ -1,0 +1,117 @@
+//! Masters that come and go, and sentinels that tell.
+
+mod failover;
+mod fake;
+mod rig;
+
+use std::time::{Duration, Instant};
+
+use self::fake::FakeSentinel;
+use super::{SECOND, server::Server, usable};
+use crate::{
+    error::{Error, ErrorKind},
+    lock::Released,
+    store::Store,
+};
+
+async fn config(connected: impl Future<Output = Result<Store, Error>>, word: &str) {
+    let error = connected.await.expect_err(word);
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    assert!(error.to_string().contains(word), "{error}");
+}
+
+async fn subscribers(server: &Server) -> usize {
+    let list: String = server.ask(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
+    list.lines().count()
+}
+
+/// A pair of servers, the second a replica that has caught up.
+async fn pair() -> (Server, Server) {
+    let (master, replica) = (Server::start().await, Server::start().await);
+    replica.command(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]).await;
+    caught_up(&replica).await;
+    (master, replica)
+}
+
+async fn caught_up(replica: &Server) {
+    loop {
+        let text: String = replica.ask(&["INFO", "replication"]).await;
+        if text.contains("master_link_status:up") {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// By hand, as an operator does it: nobody's connection is closed.
+async fn swap(master: &Server, replica: &Server, sentinel: &FakeSentinel) {
+    replica.command(&["REPLICAOF", "NO", "ONE"]).await;
+    sentinel.name(replica.port());
+    master.command(&["REPLICAOF", "127.0.0.1", &replica.port().to_string()]).await;
+}
+
+#[tokio::test]
+async fn one_sentinel_that_hangs_costs_nothing() {
+    let server = Server::start().await;
+    let (hangs, answers) = (FakeSentinel::hanging().await, FakeSentinel::of(server.port()).await);
+    for nodes in [[&hangs, &answers], [&answers, &hangs]] {
+        let urls = nodes.map(|sentinel| format!("redis://127.0.0.1:{}", sentinel.port()));
+        let store = Store::sentinel(urls, "mymaster").connect().await.expect("one tells");
+        store.check().await.expect("it is there");
+    }
+}
+
+#[tokio::test]
+async fn a_replica_is_not_used_whatever_sentinels_say() {
+    let (_master, replica) = pair().await;
+    let sentinel = FakeSentinel::of(replica.port()).await;
+    let store = Store::connect(&sentinel.url()).await.expect("the URL is right");
+    let error = store.check().await.expect_err("it is no master");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    // One that is told of by hand neither, even if it would take writes.
+    replica.command(&["CONFIG", "SET", "replica-read-only", "no"]).await;
+    let error = replica.store().await.check().await.expect_err("it is no master");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+}
+
+#[tokio::test]
+async fn mistakes_are_told_at_the_start() {
+    let server = Server::start().await;
+    let sentinel = FakeSentinel::of(server.port()).await;
+    let node = |port: u16| [format!("redis://127.0.0.1:{port}")];
+    config(Store::sentinel(node(sentinel.port()), "other").connect(), "no master of this name")
+        .await;
+    config(Store::sentinel(node(sentinel.port()), "").connect(), "by its name").await;
+    config(Store::sentinel(node(server.port()), "mymaster").connect(), "no sentinel").await;
+    config(Store::sentinel::<&str>([], "mymaster").connect(), "at least one sentinel").await;
+    let mixed = ["redis://:a@127.0.0.1:1", "redis://:b@127.0.0.1:2"];
+    config(Store::sentinel(mixed, "mymaster").connect(), "same login").await;
+}
+
+#[tokio::test]
+async fn a_demoted_master_is_left_at_its_first_refusal_and_by_the_listener() {
+    let (master, replica) = pair().await;
+    let sentinel = FakeSentinel::of(master.port()).await;
+    let builder = Store::builder(&sentinel.url()).connections(4).deadline(5 * SECOND);
+    let store = builder.connect().await.expect("the URL is right");
+    // A waiter, so that somebody listens.
+    let held = store.as_another_process().lock("x").replicas(1).acquire().await;
+    let held = held.expect("it is free, and the replica has it");
+    let waiter = tokio::spawn(store.lock("x").wait(20 * SECOND).acquire());
+    while subscribers(&master).await == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    swap(&master, &replica, &sentinel).await;
+    let started = Instant::now();
+    let guard = store.lock("y").acquire().await.expect("the successor takes it");
+    assert!(started.elapsed() < SECOND, "{:?}", started.elapsed());
+    assert_eq!(guard.release().await, Released::Released);
+    // Nobody listens to the old one any more, where messages still come from its own master.
+    while subscribers(&master).await > 0 || subscribers(&replica).await == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(held.release().await, Released::Released);
+    let guard = waiter.await.expect("no panic").expect("it is served");
+    assert_eq!(guard.release().await, Released::Released);
+    usable(&store).await;
+}

@@ -1,0 +1,98 @@
+//! A master, a replica and three sentinels, as processes of the test's own.
+
+use std::{
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use super::super::server::{Server, free_port};
+
+pub(super) struct Sentinels {
+    pub(super) master: Server,
+    pub(super) replica: Server,
+    watchers: Vec<Watcher>,
+}
+
+struct Watcher {
+    child: Child,
+    port: u16,
+    settings: PathBuf,
+}
+
+impl Sentinels {
+    pub(super) async fn start() -> Self {
+        let (master, replica) = super::pair().await;
+        let watchers = (0..3).map(|_| Watcher::start(master.port())).collect();
+        let sentinels = Self { master, replica, watchers };
+        // A failover needs a majority that know each other, and a replica that they know of.
+        for watcher in &sentinels.watchers {
+            watcher.says("num-other-sentinels", "2").await;
+            watcher.says("num-slaves", "1").await;
+        }
+        sentinels
+    }
+
+    pub(super) fn url(&self) -> String {
+        let nodes: Vec<_> =
+            self.watchers.iter().map(|watcher| format!("127.0.0.1:{}", watcher.port)).collect();
+        format!("redis+sentinel://{}/mymaster?ns=test", nodes.join(","))
+    }
+
+    /// While the master is alive and busy.
+    pub(super) async fn fail_over(&self) {
+        let answer = self.watchers[0].ask::<String>(&["FAILOVER", "mymaster"]).await;
+        assert_eq!(answer.as_deref(), Some("OK"));
+    }
+
+    /// Until all of them name the replica.
+    pub(super) async fn failed_over(&self) {
+        for watcher in &self.watchers {
+            watcher.says("port", &self.replica.port().to_string()).await;
+        }
+    }
+}
+
+impl Watcher {
+    fn start(master: u16) -> Self {
+        let port = free_port();
+        let name = format!("lockgate-sentinel-{}-{port}.conf", std::process::id());
+        let settings = std::env::temp_dir().join(name);
+        let text = format!(
+            "port {port}\nbind 127.0.0.1\ndir {}\n\
+             sentinel monitor mymaster 127.0.0.1 {master} 2\n\
+             sentinel down-after-milliseconds mymaster 1000\n\
+             sentinel failover-timeout mymaster 5000\n",
+            std::env::temp_dir().display()
+        );
+        std::fs::write(&settings, text).expect("a place for temporary files");
+        let mut command = Command::new("redis-server");
+        command.arg(&settings).arg("--sentinel").stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().expect("redis-server is there");
+        Self { child, port, settings }
+    }
+
+    async fn says(&self, field: &str, value: &str) {
+        loop {
+            let facts = self.ask::<Vec<String>>(&["MASTER", "mymaster"]).await.unwrap_or_default();
+            if facts.chunks_exact(2).any(|pair| pair == [field, value]) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> Option<T> {
+        let client = redis::Client::open(("127.0.0.1", self.port)).expect("an address");
+        let mut connection = client.get_multiplexed_async_connection().await.ok()?;
+        redis::cmd("SENTINEL").arg(words).query_async(&mut connection).await.ok()
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.settings);
+    }
+}
