@@ -44,7 +44,7 @@ pub(crate) use self::tasks::{
     Started, TaskView, Turn, Turned, Unique,
 };
 #[cfg(test)]
-pub(crate) use self::tests::{Fault, Faults, faulty};
+pub(crate) use self::tests::{Fault, Faults, faulty, faulty_with_clock};
 pub(crate) use self::{
     attempt::Attempt,
     handle::WeakStore,

@@ -22,6 +22,7 @@ const ROOMS: [(&str, u8); 18] = [
     ("remote", 5),
     ("middleware", 4),
     ("testing", 4),
+    ("quorum", 4),
     ("rate_limit", 3),
     ("lock", 3),
     ("defer", 3),

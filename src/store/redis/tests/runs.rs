@@ -102,8 +102,9 @@ async fn many_runs_are_few_commands() {
         }
     }
     let calls = server.info("commandstats", "cmdstat_evalsha:calls").await - before;
-    // Two lanes, and on each the first alone and then the others, three times.
-    assert!(calls <= 24, "{calls} commands");
+    // Two lanes, and on each the first alone and then the others, three times: some more where a reply is early,
+    // but a third of one command each at most.
+    assert!(calls <= MANY as u64, "{calls} commands");
 }
 
 #[tokio::test]
