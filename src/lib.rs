@@ -20,7 +20,7 @@
 //! # Features
 //!
 //! - `redis` (default): stores beyond one process.
-//! - `http-replay`: `remote`, deferred requests that run in another process.
+//! - `http-replay`: `remote`, deferred requests that run in another process; `http-replay-tls`: by https.
 //! - `seal`: deferred requests and their responses are sealed at rest ([`Store::sealed_with`](Store)).
 //! - `tower` (default): [`middleware`].
 //! - `callback`: `defer::Callbacks`, signed callbacks when deferred requests have ended.
@@ -35,6 +35,8 @@ mod clock;
 pub mod defer;
 mod error;
 pub mod gate;
+#[cfg(any(feature = "callback", feature = "http-replay-tls"))]
+mod https;
 mod key;
 pub mod lock;
 #[cfg(feature = "tower")]

@@ -9,11 +9,14 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
 use http_body_util::Full;
-use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
-    rt::TokioExecutor,
-};
+#[cfg(not(feature = "http-replay-tls"))]
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+#[cfg(all(test, feature = "http-replay-tls"))]
+use tokio_rustls::rustls::ClientConfig;
 
+#[cfg(feature = "http-replay-tls")]
+use super::connect::Connector;
 use super::word::{self, FIELD, Word};
 use crate::{
     clock::{LONGEST, millis},
@@ -24,16 +27,39 @@ use crate::{
     store::Store,
 };
 
+/// The other scheme that there is.
+#[cfg(feature = "http-replay-tls")]
+const SECURE: &str = "https";
+#[cfg(not(feature = "http-replay-tls"))]
+const SECURE: &str = "http";
+
+#[cfg(not(feature = "http-replay-tls"))]
+type Connector = HttpConnector;
+
+fn connector(https: bool) -> Connector {
+    #[cfg(feature = "http-replay-tls")]
+    return Connector::new(https);
+    #[cfg(not(feature = "http-replay-tls"))]
+    {
+        let _ = https;
+        Connector::new()
+    }
+}
+
+fn client(connector: Connector) -> Client<Connector, Full<Bytes>> {
+    Client::builder(TokioExecutor::new()).build(connector)
+}
+
 /// How long the field is good for.
 const GOOD_FOR: Duration = Duration::from_secs(60);
 
-/// Runs deferred requests by sending them to another process, over plain HTTP/1.1. See [`remote`](super)
-/// for what it sends. TLS is for a proxy beside it: the URL begins with `http://`.
+/// Runs deferred requests by sending them to another process, over HTTP/1.1. See [`remote`](super) for what it
+/// sends. By `https` it goes with the feature `http-replay-tls`: rustls with ring, and the system's roots.
 ///
 /// The worker's lease has to be longer than a run may last: what is said of its lock is not renewed.
 #[derive(Clone)]
 pub struct HttpReplayer {
-    client: Client<HttpConnector, Full<Bytes>>,
+    client: Client<Connector, Full<Bytes>>,
     base: String,
     store: Store,
     secret: SharedSecret,
@@ -45,24 +71,33 @@ impl HttpReplayer {
     ///
     /// # Panics
     ///
-    /// If the URL is not one of `http://`, with an authority, and without a query.
+    /// If the URL is not one of `http://` (or `https://`, with the feature), with an authority, and without a query.
     #[must_use]
     pub fn new(store: &Store, base: &str, secret: &SharedSecret) -> Self {
         let url = base.parse::<Uri>().ok();
         let fits = |url: &Uri| {
-            url.scheme_str() == Some("http") && url.authority().is_some() && url.query().is_none()
+            matches!(url.scheme_str(), Some("http" | SECURE))
+                && url.authority().is_some()
+                && url.query().is_none()
         };
         assert!(
             url.as_ref().is_some_and(fits),
             "HttpReplayer: {base:?} is no URL such as http://orders:8080 or http://orders/api"
         );
         Self {
-            client: Client::builder(TokioExecutor::new()).build_http(),
+            client: client(connector(base.starts_with(SECURE))),
             base: base.trim_end_matches('/').to_owned(),
             store: store.clone(),
             secret: secret.clone(),
             timeout: Duration::from_secs(8),
         }
+    }
+
+    /// Trusts this certificate alone.
+    #[cfg(all(test, feature = "http-replay-tls"))]
+    pub(super) fn trusting(mut self, tls: ClientConfig) -> Self {
+        self.client = client(Connector::with(tls));
+        self
     }
 
     /// Longest time for an answer, its body included. Default 8 s, which is within a worker's lease; what

@@ -226,10 +226,54 @@ async fn nobody_there_is_no_failed_run() {
     assert_eq!(ran, Ran::Failed, "not another host");
 }
 
+#[cfg(feature = "http-replay-tls")]
+#[tokio::test]
+async fn by_https_it_goes_to_whom_it_trusts_alone() {
+    use tokio_rustls::{TlsAcceptor, rustls};
+
+    let certificate =
+        || rustls::pki_types::CertificateDer::from(&include_bytes!("testing/certificate.der")[..]);
+    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(&include_bytes!("testing/key.der")[..]);
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .and_then(|config| {
+            config.with_no_client_auth().with_single_cert(vec![certificate()], key.into())
+        });
+    let acceptor = TlsAcceptor::from(Arc::new(config.expect("it is a key")));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let port = listener.local_addr().expect("it is bound").port();
+    let server = tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            let Ok(stream) = acceptor.accept(socket).await else { continue };
+            let answer = service_fn(|_: Request<Incoming>| async {
+                Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"over"))))
+            });
+            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), answer));
+        }
+    });
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate()).expect("it is a certificate");
+    let store = Store::memory();
+    let (_hold, marker) = running(&store).await;
+    for host in ["localhost", "127.0.0.1"] {
+        let stranger = HttpReplayer::new(&store, &format!("https://{host}:{port}"), &secret(7));
+        let replayer = stranger.clone().trusting(crate::https::with(roots.clone()));
+        let run = |replayer: &HttpReplayer| {
+            replayer.replay(head("/a"), Bytes::new(), marker.clone(), 100)
+        };
+        let Ran::Answered(answer) = run(&replayer).await else { panic!("{host} answers") };
+        assert_eq!(answer.body, Kept::Body("over".into()));
+        // Nobody has vouched for it.
+        assert_eq!(run(&stranger).await, Ran::Unreachable, "{host}");
+    }
+    server.abort();
+}
+
 #[test]
 fn a_base_that_is_none_is_refused() {
     let store = Store::memory();
-    for base in ["", "/api", "https://a", "a:80", "http://a?b", "ftp://a"] {
+    for base in ["", "/api", "a:80", "http://", "http://a?b", "ftp://a"] {
         let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             HttpReplayer::new(&store, base, &secret(7))
         }));

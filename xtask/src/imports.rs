@@ -30,6 +30,7 @@ const ROOMS: [(&str, u8); 18] = [
     ("seal", 2),
     ("queue", 2),
     ("store", 1),
+    ("https", 0),
     ("key", 0),
     ("reply", 0),
     ("error", 0),

@@ -19,7 +19,7 @@ use tokio::{
 };
 use tokio_rustls::{
     TlsConnector,
-    rustls::{ClientConfig, RootCertStore, crypto::ring, pki_types::ServerName},
+    rustls::{ClientConfig, pki_types::ServerName},
 };
 use url::Host;
 
@@ -28,6 +28,8 @@ use super::{
     job::{Deliver, Delivered},
     sign::signature,
 };
+
+use crate::https;
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -71,7 +73,7 @@ impl Callbacks {
                     tokio::net::lookup_host((host, port)).await.map(Iterator::collect)
                 })
             }),
-            tls: Arc::new(system_tls()),
+            tls: Arc::new(https::of_system("callbacks")),
         }
     }
 
@@ -224,25 +226,6 @@ fn checked(secret: &[u8]) -> Arc<[u8]> {
     let length = secret.len();
     assert!(length >= SECRET, "Callbacks: a secret of {length} bytes; take {SECRET} at least");
     secret.into()
-}
-
-fn system_tls() -> ClientConfig {
-    let mut roots = RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    let (added, _) = roots.add_parsable_certificates(found.certs);
-    if added == 0 {
-        tracing::error!("no root certificates are on this system: callbacks by https will fail");
-    }
-    tls(roots)
-}
-
-pub(super) fn tls(roots: RootCertStore) -> ClientConfig {
-    // The provider by name: none has to be installed for the process, and one that is stays out of it.
-    let provider = Arc::new(ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("ring has the ciphers of TLS 1.2 and 1.3");
-    config.with_root_certificates(roots).with_no_client_auth()
 }
 
 impl fmt::Debug for Callbacks {

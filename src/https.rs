@@ -1,0 +1,29 @@
+//! TLS for the calls that this library makes by HTTP: rustls with ring, and the system's roots.
+//!
+//! ring, because it needs no C toolchain beyond a compiler; and no provider is installed for the process, so an
+//! application may use another one.
+
+use std::sync::Arc;
+
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
+
+/// With the roots of this system, as they are now; `what` fails without any.
+pub(crate) fn of_system(what: &str) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    let (added, _) = roots.add_parsable_certificates(found.certs);
+    if added == 0 {
+        tracing::error!("no root certificates are on this system: {what} by https will fail");
+    }
+    with(roots)
+}
+
+/// With these roots alone.
+pub(crate) fn with(roots: RootCertStore) -> ClientConfig {
+    // The provider by name: none has to be installed for the process, and one that is stays out of it.
+    let provider = Arc::new(ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("ring has the ciphers of TLS 1.2 and 1.3");
+    config.with_root_certificates(roots).with_no_client_auth()
+}
