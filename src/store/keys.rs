@@ -75,7 +75,7 @@ impl Keys {
         format!("{}meta", self.prefix)
     }
 
-    /// ZSET of live workers.
+    /// STRING: live workers, each with its deadline.
     pub(crate) fn workers(&self) -> String {
         format!("{}workers", self.prefix)
     }
