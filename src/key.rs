@@ -115,9 +115,22 @@ impl Key {
         Self::build("c", "", value.as_bytes())
     }
 
-    /// The lock of a callback about a job; no key of an application is one.
-    pub(crate) fn of_callback(job: &str) -> Self {
-        Self::build("cb", "", job.as_bytes())
+    /// The lock of a callback about a job, in that job's shard, where a script that ends it can put the call
+    /// into its line; no key of an application is one.
+    pub(crate) fn of_callback(job: &str, shard: u16) -> Self {
+        let mut text = Self::build("cb", "", job.as_bytes()).0.to_string();
+        text.push('.');
+        let mut start = fnv::FnvHasher::default();
+        start.write(text.as_bytes());
+        let mut digits = itoa::Buffer::new();
+        let lands = |n: &u32| {
+            let mut hash = fnv::FnvHasher::with_key(start.finish());
+            hash.write(itoa::Buffer::new().format(*n).as_bytes());
+            Self::shard_of(hash.finish()) == shard
+        };
+        let n = (0..100_000).find(lands).unwrap_or_default();
+        text.push_str(digits.format(n));
+        Self(text.into())
     }
 
     pub(crate) fn is_of_callback(&self) -> bool {

@@ -70,5 +70,5 @@ pub use self::{
         Refusal, Requests, Standing,
     },
     reply::{Fields, Repeated, Reply},
-    store::{JobId, JobState, Loss, OnFailure, Store},
+    store::{Finding, FindingKind, Fsck, FsckReport, JobId, JobState, Loss, OnFailure, Store},
 };

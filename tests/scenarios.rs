@@ -234,6 +234,7 @@ table! { each_store {
         a_body_over_the_limit,
         a_long_body_of_unknown_length,
         a_line_that_is_full,
+        an_owner_who_has_too_many,
         an_upgrade,
         a_credential,
         a_busy_answer_that_was_rewritten,

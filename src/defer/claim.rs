@@ -5,7 +5,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    callback,
     visit::{Next, Visit},
     worker::DeferWorker,
 };
@@ -45,7 +44,6 @@ impl Visit {
                 Claimed::Empty => return Err(Next::WhenTold),
                 Claimed::Dead(id) => {
                     tracing::error!(job = ?id, "deferred request has ended: crashed, lost or too late");
-                    callback::push_of_dead(&self.worker.store, &id).await;
                 }
                 Claimed::Moved(first) => head = Some(first),
                 Claimed::Claimed(_) => {}

@@ -130,11 +130,16 @@ async fn put_off(store: &Store, target: &str) -> JobId {
 
 /// A job that runs once, of any request.
 async fn put_off_request(store: &Store, head: Head, body: &[u8]) -> JobId {
+    put_in(store, request(store, head, body)).await
+}
+
+/// The call that stores a job that runs once, of any request.
+fn request(store: &Store, head: Head, body: &[u8]) -> Enqueue {
     let key = key_of(&head.target);
     let id = JobId::new(&key);
     let at = At { store, id: &id, lock: &key };
     let envelope = write_request(at, head.clone(), head.headers, Vec::new(), 1, body);
-    put_in(store, key.clone(), id, 1, envelope).await
+    stored_as(key.clone(), id, 1, envelope)
 }
 
 /// A job of so many runs that carries this.
@@ -149,26 +154,13 @@ async fn put_off_with(
     let id = JobId::new(&key);
     let at = At { store, id: &id, lock: &key };
     let envelope = write_request(at, head, Vec::new(), carried, max_attempts, b"body");
-    put_in(store, key.clone(), id, max_attempts, envelope).await
+    put_in(store, stored_as(key.clone(), id, max_attempts, envelope)).await
 }
 
 /// A job of these bytes.
-async fn put_in(store: &Store, key: Key, id: JobId, max_attempts: u32, envelope: Bytes) -> JobId {
+fn stored_as(key: Key, id: JobId, max_attempts: u32, envelope: Bytes) -> Enqueue {
     let policy = JobPolicy { again: max_attempts > 1, max_attempts, ..JobPolicy::default() };
-    put_as(store, key, id, policy, envelope).await
-}
-
-/// A job that runs once, not before this time.
-async fn put_late(store: &Store, target: &str, delay: Duration) -> JobId {
-    let (key, head) = (key_of(target), Head::new("POST", target, Vec::new(), None));
-    let id = JobId::new(&key);
-    let at = At { store, id: &id, lock: &key };
-    let envelope = write_request(at, head, Vec::new(), Vec::new(), 1, b"body");
-    put_as(store, key, id, JobPolicy { delay, ..JobPolicy::default() }, envelope).await
-}
-
-async fn put_as(store: &Store, key: Key, id: JobId, policy: JobPolicy, envelope: Bytes) -> JobId {
-    let call = Enqueue {
+    Enqueue {
         envelope,
         id,
         key,
@@ -180,9 +172,20 @@ async fn put_as(store: &Store, key: Key, id: JobId, policy: JobPolicy, envelope:
             resource_bytes: 1_000_000,
             shard_jobs: 1_000,
             shard_bytes: 1_000_000,
+            ..Caps::NONE
         },
         owner: String::new(),
-    };
+        call: None,
+    }
+}
+
+/// A job that runs once, not before this time.
+async fn put_late(store: &Store, target: &str, delay: Duration) -> JobId {
+    let call = request(store, Head::new("POST", target, Vec::new(), None), b"body");
+    put_in(store, Enqueue { policy: JobPolicy { delay, ..JobPolicy::default() }, ..call }).await
+}
+
+async fn put_in(store: &Store, call: Enqueue) -> JobId {
     let id = call.id.clone();
     let stored = store.backend().enqueue(call).await;
     assert!(matches!(stored, Ok(Enqueued::Stored { .. })), "{stored:?}");

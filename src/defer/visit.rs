@@ -193,7 +193,7 @@ impl Visit {
         let at = At { store: &worker.store, id: &run.id, lock: &self.key };
         let first_seen = UNIX_EPOCH + Duration::from_micros(run.accepted_us);
         let back = |reason| Some(Verdict::Back { delay: by_age(first_seen), reason });
-        let mut request = match read_request(at, &run.envelope) {
+        let request = match read_request(at, &run.envelope) {
             Ok(request) => request,
             Err(Unreadable::Newer) => return back(NEWER),
             Err(Unreadable::NoKey) => {
@@ -209,7 +209,6 @@ impl Visit {
         if request.head.method == callback::METHOD {
             return self.call(&request, at, started).await;
         }
-        let called = callback::take(&mut request.head.headers);
         let restored = match worker.restores.of(&request.carried) {
             Ok(restored) => restored,
             Err(snapshot) => {
@@ -227,12 +226,7 @@ impl Visit {
         let deferred = Deferred { id, attempt, first_seen, fence };
         let facts = Arc::clone(started.hold.facts());
         let marker = Replay::restoring(deferred, &worker.store, facts, restored);
-        let verdict = self.replay(request, at, &marker, started).await?;
-        if let (Some(url), Verdict::Done { .. } | Verdict::Dead { .. }) = (called, &verdict) {
-            // Before the end is written: a worker that dies in between has promised it already.
-            callback::push(&worker.store, &run.id, url).await;
-        }
-        Some(verdict)
+        self.replay(request, at, &marker, started).await
     }
 
     /// The run of a callback. `None` as in a replay; it may be made again in every case.

@@ -82,8 +82,15 @@ async fn running(store: &Store) -> (Hold, Replay) {
         policy: JobPolicy::default(),
         record: None,
         merge: None,
-        caps: Caps { resource_jobs: 10, resource_bytes: 1_000, shard_jobs: 10, shard_bytes: 1_000 },
+        caps: Caps {
+            resource_jobs: 10,
+            resource_bytes: 1_000,
+            shard_jobs: 10,
+            shard_bytes: 1_000,
+            ..Caps::NONE
+        },
         owner: String::new(),
+        call: None,
     };
     let stored = store.backend().enqueue(call).await;
     assert!(matches!(stored, Ok(Enqueued::Stored { .. })), "{stored:?}");

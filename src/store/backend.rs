@@ -14,10 +14,15 @@ use tokio::task::JoinHandle;
 
 #[allow(unused_imports, reason = "the steps come one after the other")]
 pub(crate) use super::deferred::{
-    Beat, Caps, Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobPolicy, JobView, Jobs, Listed,
-    Listing, Merge, NextRun, OnFailure, Past, Run, Settle, SettledRun, Tally, Verdict, Wins,
+    Beat, Call, Caps, Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobPolicy, JobView, Jobs,
+    Listed, Listing, Merge, NextRun, OnFailure, Past, Run, Settle, SettledRun, Tally, Verdict,
+    Wins,
 };
-use super::{hints::Hints, tasks::Tasks};
+use super::{
+    fsck::{FsckFound, FsckPart},
+    hints::Hints,
+    tasks::Tasks,
+};
 pub(crate) use super::{
     job::{JobId, JobState},
     rate::{Charge, Charged, Counter, SettleCharge, State},
@@ -228,6 +233,10 @@ pub(crate) trait Backend: Jobs + Tasks + fmt::Debug + Send + Sync + 'static {
     /// deadline has nearly passed. A store without replicas cannot lose a grant: as many as wanted.
     fn replicated(&self, _shard: u16, wanted: u32) -> Step<'_, u32> {
         Box::pin(std::future::ready(Ok(wanted)))
+    }
+    /// Looks for what should not be there, page by page, and mends it. Nothing to look at, unless a store says so.
+    fn fsck(&self, _part: FsckPart, _mend: bool) -> Step<'_, FsckFound> {
+        Box::pin(std::future::ready(Ok(FsckFound::default())))
     }
     /// Fails if the store is away or is not usable.
     fn ping(&self) -> Step<'_, ()>;

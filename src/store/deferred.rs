@@ -29,6 +29,17 @@ pub(crate) struct Enqueue {
     pub(crate) caps: Caps,
     /// Whom the job belongs to, for `visible_to`; empty = nobody in particular.
     pub(crate) owner: String,
+    /// Who is told when it has ended, however it has.
+    pub(crate) call: Option<Call>,
+}
+
+/// A job that there is from the end of another one on: it has to lie in the shard of that one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Call {
+    pub(crate) key: Key,
+    pub(crate) id: JobId,
+    pub(crate) envelope: Bytes,
+    pub(crate) max_attempts: u32,
 }
 
 /// How a job runs, as it was decided when it was accepted.
@@ -93,6 +104,25 @@ pub(crate) struct Caps {
     pub(crate) resource_bytes: u64,
     pub(crate) shard_jobs: u64,
     pub(crate) shard_bytes: u64,
+    pub(crate) owner_jobs: u64,
+    pub(crate) owner_bytes: u64,
+}
+
+impl Caps {
+    /// No bounds: all that a number of the scripts can hold.
+    pub(crate) const NONE: Self = Self::all(u64::MAX >> 12);
+
+    /// The same bound for everything.
+    pub(crate) const fn all(most: u64) -> Self {
+        Self {
+            resource_jobs: most,
+            resource_bytes: most,
+            shard_jobs: most,
+            shard_bytes: most,
+            owner_jobs: most,
+            owner_bytes: most,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -331,4 +361,5 @@ pub(crate) trait Jobs {
     fn tally(&self, shard: u16) -> Step<'_, Tally>;
     /// While paused, no worker watches: jobs are kept, and live requests pass them.
     fn set_paused(&self, paused: bool) -> Step<'_, ()>;
+    fn is_paused(&self) -> Step<'_, bool>;
 }

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use super::{
     agent::Agent,
     backend::{Backend, Node},
+    fsck::Fsck,
     hints::{Hints, Listening},
     memory::Memory,
 };
@@ -84,6 +85,23 @@ impl Store {
     /// refuses this process for good.
     pub async fn check(&self) -> Result<(), Error> {
         self.backend().ping().await
+    }
+
+    /// A pass over all that is kept, which proves that each deferred request is in exactly one state and that each key
+    /// has an owner or an end, and mends what is not so if it is told to.
+    ///
+    /// It may run while the fleet works, and is made for operators and tests: it looks at every name of the namespace,
+    /// some hundred at a time. ([`Store::check`] is the health check.)
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// # let store = lockgate::Store::memory();
+    /// let report = store.fsck().repair(true).run().await?;
+    /// assert!(report.is_mended(), "{report}");
+    /// # Ok::<(), lockgate::Error>(()) }).unwrap();
+    /// ```
+    pub fn fsck(&self) -> Fsck {
+        Fsck::new(self)
     }
 
     /// Gives back what was dropped but is not yet released, and returns when all of it is, or when

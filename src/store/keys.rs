@@ -129,6 +129,12 @@ impl Keys {
         self.of(id.shard(), "r", id.as_str())
     }
 
+    /// All that is kept of a job by its id: facts, request, response, and the request of the call that tells of
+    /// its end.
+    pub(crate) fn of_job(&self, id: &JobId) -> [String; 4] {
+        ["j", "b", "r", "t"].map(|kind| self.of(id.shard(), kind, id.as_str()))
+    }
+
     /// STRING: an idempotency record, beside the lock it is about.
     pub(crate) fn record(&self, key: &Key, record: &str) -> String {
         self.of(key.shard(), "i", &format!("{record}:{key}"))

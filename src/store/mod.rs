@@ -8,6 +8,7 @@ mod agent;
 mod attempt;
 mod backend;
 mod deferred;
+mod fsck;
 mod handle;
 mod hints;
 mod hold;
@@ -26,10 +27,11 @@ mod tests;
 
 #[allow(unused_imports, reason = "the steps come one after the other")]
 pub(crate) use self::backend::{
-    ACCEPT_WINDOW, Acquire, Acquired, Beat, Caps, Claim, Claimed, Direct, Due, Enqueue, Enqueued,
-    GaveBack, JobPolicy, JobView, Listed, Listing, Merge, Mode, NextRun, Node, Past, Run,
+    ACCEPT_WINDOW, Acquire, Acquired, Beat, Call, Caps, Claim, Claimed, Direct, Due, Enqueue,
+    Enqueued, GaveBack, JobPolicy, JobView, Listed, Listing, Merge, Mode, NextRun, Node, Past, Run,
     SPARE_FENCES, Settle, SettledRun, Tally, Token, Verdict, Wins,
 };
+pub use self::fsck::{Finding, FindingKind, Fsck, FsckReport};
 pub(crate) use self::hints::{Hint, Joined};
 #[cfg(any(test, feature = "test-kit"))]
 pub(crate) use self::memory::Memory;

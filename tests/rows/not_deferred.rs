@@ -52,6 +52,28 @@ pub(crate) async fn a_line_that_is_full(case: Case) {
     let _ = third.done(&site).await;
 }
 
+pub(crate) async fn an_owner_who_has_too_many(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let send = |user| site.post("/few/7").header("x-user", user).send();
+    let first = accepted(send("ada").await);
+    let second = accepted(send("ada").await);
+    plain(send("ada").await);
+    let other = accepted(send("bob").await);
+    let _ = site.delete(&first.location).send().await.expect(204);
+    let third = accepted(send("ada").await);
+    plain(send("ada").await);
+    let _ = hold.let_go().await.expect(200);
+    for job in [second, other, third] {
+        let _ = job.done(&site).await;
+    }
+    // What has run does not count any more.
+    let hold = site.hold("/orders/7/pay").await;
+    let last = accepted(send("ada").await);
+    let _ = hold.let_go().await.expect(200);
+    let _ = last.done(&site).await;
+}
+
 pub(crate) async fn an_upgrade(case: Case) {
     let site = case.site().await;
     let hold = site.hold("/orders/7/pay").await;

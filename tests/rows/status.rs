@@ -274,8 +274,9 @@ pub(crate) async fn a_job_is_shown_to_its_owner_alone(case: Case) {
     let job = accepted(sent.send().await);
     assert_eq!(job.location, format!("/mine/{}", job.id));
     let response = format!("{}/response", job.location);
+    let found = format!("/found/{}", job.id);
     let unknown = site.get("/mine/00112233445566778899aabbccddeeff00").send().await;
-    for asked in [&job.location, &response] {
+    for asked in [&job.location, &response, &found] {
         for request in [site.get(asked), site.get(asked).header("x-user", "bob")] {
             let answer = request.send().await.expect(404);
             assert_eq!(answer.body, unknown.body);
@@ -283,8 +284,10 @@ pub(crate) async fn a_job_is_shown_to_its_owner_alone(case: Case) {
     }
     let bob = site.delete(&job.location).header("x-user", "bob");
     let _ = bob.send().await.expect(404);
-    let ada = site.get(&job.location).header("x-user", "ada");
-    assert_eq!(ada.send().await.expect(200).json()["state"], "queued");
+    for asked in [&job.location, &found] {
+        let ada = site.get(asked).header("x-user", "ada");
+        assert_eq!(ada.send().await.expect(200).json()["state"], "queued");
+    }
     let ada = site.delete(&job.location).header("x-user", "ada");
     let _ = ada.send().await.expect(204);
     busy(site.post("/orders/7/pay").send().await);

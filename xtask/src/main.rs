@@ -3,6 +3,7 @@
 mod bench;
 mod check;
 mod faults;
+mod fsck;
 mod imports;
 mod metadata;
 mod msrv;
@@ -23,7 +24,9 @@ usage: cargo xtask <task>
                   with a line to reach; `bench NAME --help` tells the options; no `defer` yet
   faults [--seconds N] [--seed N]
                   processes that are killed, stopped and cut off hammer a few locks for N seconds
-                  (60), and what they saw is checked: no two holders, fences grow, nothing is left";
+                  (60), and what they saw is checked: no two holders, fences grow, nothing is left
+  fsck URL [--repair]
+                  looks through a namespace of a store for what belongs nowhere, and mends it";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
         ["check"] => check::run(),
         ["bench", rest @ ..] => bench::run(rest),
         ["faults", rest @ ..] => faults::run(rest),
+        ["fsck", rest @ ..] => fsck::run(rest),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             ExitCode::SUCCESS

@@ -9,8 +9,7 @@ use serde_json::json;
 use crate::{
     defer::{
         envelope::{
-            At, Stored, StoredHead, StoredRequest, read_request, read_response, write_request,
-            write_response,
+            At, Stored, StoredHead, StoredRequest, read_response, write_request, write_response,
         },
         headers::Headers,
         judge::{Rules, by_age},
@@ -18,20 +17,14 @@ use crate::{
     },
     gate::Head,
     key::{Key, SHARDS, digest, hex},
-    store::{Caps, Enqueue, JobId, JobPolicy, JobView, Run, Store, Verdict},
+    store::{Call, JobId, JobView, Run, Store, Verdict},
 };
-
-/// The field of a stored request that has the address. No field of a client can have such a name.
-pub(in crate::defer) const FIELD: &str = ":callback";
 
 /// The method of a call that is stored. No request can have it.
 pub(in crate::defer) const METHOD: &str = ":callback";
 
 /// With the usual backoff, spread over some 20 minutes; after that it is a dead letter.
 const ATTEMPTS: u32 = 12;
-
-/// Times that the call is stored before it is given up: the store is away.
-const PUSHES: u32 = 3;
 
 /// Who makes the calls.
 pub(in crate::defer) trait Deliver: fmt::Debug + Send + Sync {
@@ -51,58 +44,20 @@ pub(in crate::defer) enum Delivered {
     Refused(&'static str),
 }
 
-/// Takes the address out of what is about to be run.
-pub(in crate::defer) fn take(headers: &mut Headers) -> Option<String> {
-    let at = headers.iter().position(|(name, _)| name == FIELD)?;
-    String::from_utf8(headers.remove(at).1).ok()
-}
-
 /// Whether this job is a call. It is nobody's request, and the status resource has nothing to tell of it.
 pub(in crate::defer) fn is_callback(job: &JobView) -> bool {
     job.past.lock.as_ref().is_some_and(Key::is_of_callback)
 }
 
-/// Stores a call about this job. Twice is once: its id comes from the job's.
-pub(in crate::defer) async fn push(store: &Store, about: &JobId, url: String) {
-    let call = call(store, about, url);
-    for pause in 1..=PUSHES {
-        match store.backend().enqueue(call.clone()).await {
-            Ok(_) => return,
-            Err(error) => tracing::warn!(job = ?about, %error, "a callback could not be stored"),
-        }
-        tokio::time::sleep(Duration::from_millis(50) * pause).await;
-    }
-    tracing::error!(job = ?about, "a callback is lost: store away");
-}
-
-/// As [`push`], of a job whose worker has died: what it wanted lies in its envelope.
-pub(in crate::defer) async fn push_of_dead(store: &Store, id: &JobId) {
-    let Ok(Some(JobView { past, .. })) = store.backend().job(id.clone()).await else {
-        return;
-    };
-    let Ok(Some(envelope)) = store.backend().envelope(id.clone()).await else {
-        return;
-    };
-    let Some(lock) = past.lock else { return };
-    let request = read_request(At { store, id, lock: &lock }, &envelope);
-    if let Some(url) = request.ok().and_then(|mut request| take(&mut request.head.headers)) {
-        push(store, id, url).await;
-    }
-}
-
-fn call(store: &Store, about: &JobId, url: String) -> Enqueue {
-    let key = Key::of_callback(about.as_str());
+/// The call about this job. It is stored along with it, and becomes a job of its own in the step that ends that one.
+pub(in crate::defer) fn call(store: &Store, about: &JobId, url: String) -> Call {
+    let key = Key::of_callback(about.as_str(), about.shard());
     let id = id_of(&key);
     let head = Head::new(METHOD, url, Headers::new(), None);
     let at = At { store, id: &id, lock: &key };
     let body = about.as_str().as_bytes();
     let envelope = write_request(at, head, Headers::new(), Vec::new(), ATTEMPTS, body);
-    let policy = JobPolicy { again: true, max_attempts: ATTEMPTS, ..JobPolicy::default() };
-    // The request it is about was within the caps: so is this.
-    let most = u64::MAX >> 12;
-    let caps =
-        Caps { resource_jobs: most, resource_bytes: most, shard_jobs: most, shard_bytes: most };
-    Enqueue { key, id, envelope, policy, record: None, merge: None, caps, owner: String::new() }
+    Call { key, id, envelope, max_attempts: ATTEMPTS }
 }
 
 /// In the shard of its lock, as every job's.
@@ -133,7 +88,7 @@ pub(in crate::defer) async fn run(
         Ok(None) => return dead("forgotten"),
         Err(_) => return back(Duration::from_secs(1), "store away"),
     };
-    // Stored before the end was written: that is about to happen, or the worker has died meanwhile.
+    // It was put back, and will end again.
     if job.state.is_pending() {
         return back(Duration::from_secs(1), "not ended yet");
     }
@@ -144,7 +99,12 @@ pub(in crate::defer) async fn run(
         }
         Verdict::Retry { delay: rules.backoff.after(run.attempt, None), reason }
     };
-    match by.deliver(&request.head.target, run.id.as_str(), body).await {
+    // A job that was put back ends again, which is another call.
+    let id = format!("{}-{}", run.id, job.past.ended_us);
+    match by.deliver(&request.head.target, &id, body).await {
+        Delivered::Answered(200..=299) if ended_again(at.store, &about, &job).await => {
+            back(Duration::from_secs(1), "ended again")
+        }
         Delivered::Answered(status @ 200..=299) => {
             let head = StoredHead { status, headers: Headers::new(), stored: Stored::Body };
             let response = write_response(at, &head, b"");
@@ -164,6 +124,12 @@ pub(in crate::defer) async fn run(
             dead("refused address")
         }
     }
+}
+
+/// Whether there is another end to tell of than the one that was told.
+async fn ended_again(store: &Store, about: &JobId, told: &JobView) -> bool {
+    let job = store.backend().job(about.clone()).await;
+    matches!(job, Ok(Some(job)) if job.past.ended_us != told.past.ended_us)
 }
 
 /// No worker of this kind.

@@ -1,13 +1,13 @@
 //! Signed callbacks: somebody is told by a POST that a deferred request has ended, and how.
 //!
 //! The application says whom, when a request is accepted (`DeferLayer::callback`); the address is stored
-//! sealed as the rest of the request. When a run has decided what becomes of the request, and before that
-//! is written, the worker stores the call as a job of its own: with a lock nobody else has, retries with
-//! backoff, a place among the dead letters if all of them fail, from where it can be put back. So it
-//! survives whatever deferred requests survive, and is made at least once. A worker without
-//! `Callbacks` leaves it to one that has them.
+//! along with it, sealed as the rest of the request. The step that ends the request, whoever takes it, makes the
+//! call a job of its own: with a lock nobody else has, retries with backoff, a place among the dead letters if all
+//! of them fail, from where it can be put back. So it survives whatever deferred requests survive, no end goes
+//! by without it, and it is made at least once. A worker without `Callbacks` leaves it to one that has them.
 //!
-//! Told are `done` and `dead`. Who cancels a request knows it, and an expired one has no run that would tell.
+//! Told are all ends: `done`, `dead`, `cancelled` (also where a later request has superseded it) and `expired`. A
+//! dead request that is put back ends again, and that is told too.
 //!
 //! # What is sent
 //!
@@ -16,7 +16,7 @@
 //!
 //! | field | value |
 //! |---|---|
-//! | `webhook-id` | the same each time this call is tried: who has seen it has had it |
+//! | `webhook-id` | the same each time this end is told: who has seen it has had it |
 //! | `webhook-timestamp` | seconds since 1970, when it was sent: an old one is no proof |
 //! | `webhook-signature` | `v1,` and base64 of HMAC-SHA256 over `<id>.<timestamp>.<body>`, one for each secret |
 //!
@@ -49,8 +49,6 @@ mod tests;
 
 #[cfg(test)]
 pub(super) use self::job::Delivered;
-pub(super) use self::job::{
-    Deliver, FIELD, METHOD, NOBODY, is_callback, push, push_of_dead, run, take,
-};
+pub(super) use self::job::{Deliver, METHOD, NOBODY, call, is_callback, run};
 #[cfg(feature = "callback")]
 pub use self::send::Callbacks;

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     defer::{
-        callback::FIELD,
+        callback,
         envelope::{At, write_request},
         headers::of_request,
         unwatched::Workers,
@@ -57,10 +57,8 @@ impl<N: ?Sized> DeferGate<N> {
         body: &Bytes,
     ) -> Option<Reply> {
         let settings = &*self.0;
-        let mut headers = of_request(&head.headers, &settings.what.keep);
-        if let Some(url) = settings.callback.as_ref().and_then(|callback| callback(&head)) {
-            headers.push((FIELD.to_owned(), url.into_bytes()));
-        }
+        let headers = of_request(&head.headers, &settings.what.keep);
+        let url = settings.callback.as_ref().and_then(|callback| callback(&head));
         let policy = settings.how.policy(&head.method, settings.when.needs_worker);
         let print = digest(&[head.method.as_bytes(), head.target.as_bytes(), body]);
         let merge = settings.how.merge(&parked.owner, &head);
@@ -69,6 +67,7 @@ impl<N: ?Sized> DeferGate<N> {
         let id = JobId::new(key);
         let at = At { store: &parked.parked.store, id: &id, lock: key };
         let call = Enqueue {
+            call: url.map(|url| callback::call(at.store, &id, url)),
             key: key.clone(),
             envelope: write_request(at, head, headers, carried, policy.max_attempts, body),
             id,
@@ -91,8 +90,9 @@ impl<N: ?Sized> DeferGate<N> {
             policy: JobPolicy::default(),
             record: self.record(&parked, "-".to_owned()),
             merge: None,
-            caps: Caps { resource_jobs: 0, resource_bytes: 0, shard_jobs: 0, shard_bytes: 0 },
+            caps: Caps::all(0),
             owner: parked.owner.clone(),
+            call: None,
         };
         self.enqueue(parked, call).await
     }

@@ -98,6 +98,8 @@ impl<N: ?Sized> DeferGate<N> {
                 resource_bytes: 16 << 20,
                 shard_jobs: of_a_shard(100_000),
                 shard_bytes: of_a_shard(1 << 30),
+                owner_jobs: of_a_shard(50_000),
+                owner_bytes: of_a_shard(1 << 29),
             },
             owner: None,
             callback: None,
@@ -228,6 +230,18 @@ impl<N: ?Sized> DeferGate<N> {
     #[must_use]
     pub fn queue_bytes(self, bytes: u64) -> Self {
         self.with(|settings| settings.caps.shard_bytes = of_a_shard(bytes))
+    }
+
+    /// See `DeferLayer::owner_jobs`.
+    #[must_use]
+    pub fn owner_jobs(self, jobs: u64) -> Self {
+        self.with(|settings| settings.caps.owner_jobs = of_a_shard(jobs))
+    }
+
+    /// See `DeferLayer::owner_bytes`.
+    #[must_use]
+    pub fn owner_bytes(self, bytes: u64) -> Self {
+        self.with(|settings| settings.caps.owner_bytes = of_a_shard(bytes))
     }
 }
 

@@ -112,6 +112,15 @@ impl DeferredJobs {
         self.store.backend().set_paused(false).await
     }
 
+    /// Whether the queue is [paused](Self::pause): whoever has done it, in whichever process.
+    ///
+    /// # Errors
+    ///
+    /// If the store is away.
+    pub async fn is_paused(&self) -> Result<bool, Error> {
+        self.store.backend().is_paused().await
+    }
+
     /// How many there are, summed over all shards. They are read one after the other, so a job that ends
     /// meanwhile may be counted twice or not at all.
     ///

@@ -2,9 +2,11 @@
 
 use std::{fmt, sync::Arc};
 
+use futures_util::{FutureExt as _, future::BoxFuture};
+
 use super::{
     fields::{last_event, matched, wait, wants_events},
-    request::{StatusRequest, What},
+    request::{Asks, StatusRequest, What},
 };
 use crate::{
     gate::View,
@@ -12,12 +14,34 @@ use crate::{
     store::{JobId, Store},
 };
 
-type Asker<N> = dyn Fn(&N) -> Option<String> + Send + Sync;
+/// Says who asks.
+enum Asker<N: ?Sized> {
+    AtOnce(Arc<dyn Fn(&N) -> Option<String> + Send + Sync>),
+    Later(Arc<dyn Fn(&N) -> BoxFuture<'static, Option<String>> + Send + Sync>),
+}
+
+impl<N: ?Sized> Asker<N> {
+    fn ask(&self, request: &N) -> Asks {
+        match self {
+            Self::AtOnce(asker) => Asks::Known(asker(request)),
+            Self::Later(asker) => Asks::ToBeFound(asker(request)),
+        }
+    }
+}
+
+impl<N: ?Sized> Clone for Asker<N> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::AtOnce(asker) => Self::AtOnce(Arc::clone(asker)),
+            Self::Later(asker) => Self::Later(Arc::clone(asker)),
+        }
+    }
+}
 
 /// The status resource, for an integration to mount.
 pub struct StatusGate<N: ?Sized> {
     store: Option<Store>,
-    asker: Option<Arc<Asker<N>>>,
+    asker: Option<Asker<N>>,
 }
 
 impl<N: ?Sized> StatusGate<N> {
@@ -40,7 +64,17 @@ impl<N: ?Sized> StatusGate<N> {
         mut self,
         asker: impl Fn(&N) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
-        self.asker = Some(Arc::new(asker));
+        self.asker = Some(Asker::AtOnce(Arc::new(asker)));
+        self
+    }
+
+    /// See `DeferredRoutes::visible_to_async`.
+    #[must_use]
+    pub fn visible_to_async<F>(mut self, asker: impl Fn(&N) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Option<String>> + Send + 'static,
+    {
+        self.asker = Some(Asker::Later(Arc::new(move |request| asker(request).boxed())));
         self
     }
 
@@ -71,9 +105,9 @@ impl<N: ?Sized> StatusGate<N> {
         };
         let store = self.store.clone().or_else(|| view.store());
         let store = store.ok_or_else(|| crate::outage::no_store("deferred_routes"))?;
-        let asker = self.asker.as_ref().map(|asker| asker(view.native()));
+        let asks = self.asker.as_ref().map_or(Asks::Anybody, |asker| asker.ask(view.native()));
         let wait = wait(&view.header("prefer"));
-        Ok(StatusRequest { store, id: JobId::parse(id), what, wait, asker })
+        Ok(StatusRequest { store, id: JobId::parse(id), what, wait, asks })
     }
 }
 

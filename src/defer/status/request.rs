@@ -1,7 +1,8 @@
 //! One request to the status resource, and its answer.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
+use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::{
@@ -30,8 +31,22 @@ pub struct StatusRequest {
     pub(super) id: Option<JobId>,
     pub(super) what: What,
     pub(super) wait: Option<Duration>,
-    /// Who asks, where that counts; nobody sees nothing.
-    pub(super) asker: Option<Option<String>>,
+    pub(super) asks: Asks,
+}
+
+/// Who asks.
+pub(super) enum Asks {
+    /// It does not count.
+    Anybody,
+    /// Nobody sees nothing.
+    Known(Option<String>),
+    ToBeFound(BoxFuture<'static, Option<String>>),
+}
+
+impl fmt::Debug for Asks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if matches!(self, Self::Anybody) { "Anybody" } else { "Somebody" })
+    }
 }
 
 /// What is asked for.
@@ -59,7 +74,13 @@ impl StatusRequest {
         let Some(id) = self.id.clone() else {
             return StatusAnswer::Whole(not_found());
         };
-        let look = Look { store: self.store, id, asker: self.asker };
+        // Before the store is asked, whatever there is: how long it takes tells nobody whether there is a job.
+        let asker = match self.asks {
+            Asks::Anybody => None,
+            Asks::Known(asker) => Some(asker),
+            Asks::ToBeFound(asker) => Some(asker.await),
+        };
+        let look = Look { store: self.store, id, asker };
         let answer = match self.what {
             What::Cancel => look.cancel().await.map(StatusAnswer::Whole),
             What::Events { seen } => StatusEvents::answer(look.clone(), seen).await,

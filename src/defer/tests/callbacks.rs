@@ -8,14 +8,14 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use super::{Routes, SECOND, ended, put_off_request, settled};
+use super::{Routes, SECOND, ended, put_in, request, settled};
 use crate::{
     defer::{
         DeferWorker, JobCursor, StatusGate,
-        callback::{Deliver, Delivered, FIELD},
+        callback::{Deliver, Delivered, call},
     },
     gate::{Head, fake::FakeView},
-    store::{JobId, JobState, Store},
+    store::{Enqueue, JobId, JobPolicy, JobState, Merge, Store, Wins},
 };
 
 const URL: &str = "https://example.com/hook";
@@ -51,8 +51,12 @@ impl Deliver for Called {
 }
 
 async fn put_off_with_callback(store: &Store, target: &str) -> JobId {
-    let headers = vec![(FIELD.to_owned(), URL.as_bytes().to_vec())];
-    put_off_request(store, Head::new("POST", target, headers, None), b"body").await
+    put_in(store, called(store, target)).await
+}
+
+fn called(store: &Store, target: &str) -> Enqueue {
+    let job = request(store, Head::new("POST", target, Vec::new(), None), b"body");
+    Enqueue { call: Some(call(store, &job.id, URL.to_owned())), ..job }
 }
 
 fn work(store: &Store, called: Option<&Called>) -> JoinHandle<()> {
@@ -88,6 +92,56 @@ async fn who_wants_to_is_told_how_it_ended_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn every_other_end_is_told_too() {
+    let store = Store::memory();
+    let cancelled = put_off_with_callback(&store, "/cancelled").await;
+    assert_eq!(store.deferred().cancel(&cancelled).await.ok().flatten(), Some(JobState::Cancelled));
+    let late = called(&store, "/expired");
+    let policy = JobPolicy { deadline: Some(SECOND), ..late.policy };
+    let expired = put_in(&store, Enqueue { policy, ..late }).await;
+    let mut superseded = Vec::new();
+    for _ in 0..2 {
+        let merge = Some(Merge { group: "0f".into(), wins: Wins::Last });
+        let call = Enqueue { merge, ..called(&store, "/superseded") };
+        superseded.push(put_in(&store, call).await);
+    }
+    tokio::time::sleep(2 * SECOND).await;
+    let told = Called::default();
+    let worker = work(&store, Some(&told));
+    tokio::time::sleep(60 * SECOND).await;
+    let calls = told.calls();
+    assert_eq!(calls.len(), 4, "{calls:?}");
+    for (id, state, reason) in [
+        (&cancelled, "cancelled", Value::Null),
+        (&expired, "expired", "deadline".into()),
+        (&superseded[0], "cancelled", "superseded".into()),
+        (&superseded[1], "done", Value::Null),
+    ] {
+        let (_, told) = calls.iter().find(|(_, told)| told["id"] == id.as_str()).expect("a call");
+        assert_eq!((&told["state"], &told["reason"]), (&state.into(), &reason), "{told}");
+    }
+    worker.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_is_put_back_is_told_again_as_another_end() {
+    let store = Store::memory();
+    let called = Called::default();
+    let worker = work(&store, Some(&called));
+    let id = put_off_with_callback(&store, "/x/panic").await;
+    for time in 1..=2 {
+        assert_eq!(ended(&store, &id).await, JobState::Dead);
+        tokio::time::sleep(60 * SECOND).await;
+        assert_eq!(called.calls().len(), time);
+        let _ = store.deferred().redrive(&id).await.expect("the store is there");
+    }
+    let calls = called.calls();
+    assert_ne!(calls[0].0, calls[1].0, "who has heard of the one has not heard of the other");
+    assert_eq!(calls[1].1["id"], id.as_str());
+    worker.abort();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_that_fails_is_made_again_under_its_id() {
     let store = Store::memory();
     let failed = Delivered::Failed("refused".to_owned());
@@ -101,7 +155,8 @@ async fn a_call_that_fails_is_made_again_under_its_id() {
     assert!(calls.iter().all(|call| *call == calls[0]), "{calls:?}");
     // The call itself is no request of anybody.
     let gate = StatusGate::new().store(&store);
-    let asked = gate.ask(&mut FakeView::new("GET"), &calls[0].0, false).expect("well formed");
+    let (call, _) = calls[0].0.split_once('-').expect("the job, and which end of it");
+    let asked = gate.ask(&mut FakeView::new("GET"), call, false).expect("well formed");
     assert_eq!(super::status::whole(asked.answer().await).status, 404);
     worker.abort();
 }

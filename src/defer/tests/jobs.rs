@@ -127,7 +127,9 @@ async fn nothing_starts_while_it_is_paused() {
     let routes = Routes::default();
     let worker = Working::on(&store, &routes);
     settled().await;
+    assert_eq!(jobs.is_paused().await.ok(), Some(false));
     jobs.pause().await.expect("it is there");
+    assert_eq!(jobs.is_paused().await.ok(), Some(true));
     let id = put_off(&store, "/x").await;
     tokio::time::sleep(60 * SECOND).await;
     assert_eq!(routes.runs("/x"), 0);

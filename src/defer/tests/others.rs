@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Function, Routes, SECOND, Working, answered, ended, key_of, look, put_in, put_off,
-    put_off_with, settled,
+    put_off_with, settled, stored_as,
 };
 use crate::{
     defer::{DeferWorker, Snapshot},
@@ -38,7 +38,7 @@ async fn what_is_newer_waits_for_newer_workers() {
     settled().await;
     let key = key_of("/x");
     let newer = Bytes::from_static(b"\x02from the future");
-    let id = put_in(&store, key.clone(), JobId::new(&key), 1, newer).await;
+    let id = put_in(&store, stored_as(key.clone(), JobId::new(&key), 1, newer)).await;
     waits(&store, &id, "newer version").await;
     worker.stop().await;
 }
@@ -49,7 +49,7 @@ async fn what_is_broken_is_a_dead_letter() {
     let worker = Working::on(&store, &Routes::default());
     let key = key_of("/x");
     let broken = Bytes::from_static(b"\x01\xff\xff\xff");
-    let id = put_in(&store, key.clone(), JobId::new(&key), 3, broken).await;
+    let id = put_in(&store, stored_as(key.clone(), JobId::new(&key), 3, broken)).await;
     assert_eq!(ended(&store, &id).await, JobState::Dead);
     assert_eq!(look(&store, &id).await.reason.as_deref(), Some("unreadable"));
     worker.stop().await;
@@ -118,7 +118,7 @@ mod sealed {
         let at = super::super::At { store: &store, id: &one, lock: &key };
         let head = crate::gate::Head::new("PUT", "/x", Vec::new(), None);
         let of_one = super::super::write_request(at, head, Vec::new(), Vec::new(), 3, b"transfer");
-        let id = put_in(&store, key, two, 3, of_one).await;
+        let id = put_in(&store, stored_as(key, two, 3, of_one)).await;
         let worker = Working::on(&store, &routes);
         assert_eq!(ended(&store, &id).await, JobState::Dead);
         assert_eq!(look(&store, &id).await.reason.as_deref(), Some("unreadable"));

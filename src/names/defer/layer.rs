@@ -43,7 +43,7 @@ macro_rules! __defer_layer_names {
                 Self { gate: self.gate.methods(methods) }
             }
 
-            /// Has an address called when a deferred request is done or dead: the function says which,
+            /// Has an address called when a deferred request has ended, however it has: the function says which,
             /// by the request as it was sent, or `None` for no call. The worker has to have
             /// `.callbacks(..)`, of the feature `callback`; what is sent, and where it may go, is told in
             /// [`lockgate::defer::callback`](::lockgate::defer::callback).
@@ -180,6 +180,22 @@ macro_rules! __defer_layer_names {
             #[must_use]
             pub fn queue_bytes(self, bytes: u64) -> Self {
                 Self { gate: self.gate.queue_bytes(bytes) }
+            }
+
+            /// Most requests of one [`owner`](Self::owner) that wait in the whole queue; beyond it the plain
+            /// busy answer. Default 50,000: half of what the queue takes, so nobody keeps all others out.
+            /// Without an owner there is no such bound. Counted as [`queue_jobs`](Self::queue_jobs) are, in
+            /// each shard for a 64th: an owner with requests for few resources meets it long before.
+            #[must_use]
+            pub fn owner_jobs(self, jobs: u64) -> Self {
+                Self { gate: self.gate.owner_jobs(jobs) }
+            }
+
+            /// Most bytes that the waiting requests of one [`owner`](Self::owner) take. Default 512 MiB. Counted
+            /// as [`owner_jobs`](Self::owner_jobs) are.
+            #[must_use]
+            pub fn owner_bytes(self, bytes: u64) -> Self {
+                Self { gate: self.gate.owner_bytes(bytes) }
             }
         }
 

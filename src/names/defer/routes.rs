@@ -39,6 +39,20 @@ macro_rules! __defer_routes_names {
             ) -> Self {
                 Self { gate: self.gate.visible_to(asker), ..self }
             }
+
+            /// As [`visible_to`](Self::visible_to), for those who have to look somewhere to know who asks: a
+            /// session, a database. The function takes what it needs out of the request, and the future goes
+            /// on with that; it is awaited once for each request, before the store is asked, for as long as it
+            /// takes. Whoever it finds to be nobody gets the 404 of an unknown id.
+            pub fn visible_to_async<F>(
+                self,
+                asker: impl Fn(&$native) -> F + Send + Sync + 'static,
+            ) -> Self
+            where
+                F: ::std::future::Future<Output = Option<String>> + Send + 'static,
+            {
+                Self { gate: self.gate.visible_to_async(asker), ..self }
+            }
         }
     };
 }

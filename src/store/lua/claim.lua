@@ -12,7 +12,7 @@
 -- died, or was paused past its lease.
 -- A number that goes to a command is made text there; this one goes to several.
 local STAMP = int(NOW_US)
-local FACTS = {'state', 'run', 'attempts', 'bytes', 'at', 'exp', 'began', 'runs'}
+local FACTS = {'state', 'run', 'attempts', 'bytes', 'at', 'exp', 'began', 'runs', 'owner', 'call'}
 
 local function facts_of(id)
   local v, facts = redis.call('HMGET', own('j:' .. id), unpack(FACTS)), {}
@@ -46,7 +46,7 @@ local function unfit(id, facts, envelope)
   return nil
 end
 
--- Returns who is first now, as finish.
+-- Returns who is first now, as finish. What its vanished key would have said of a call is nobody's any more.
 local function bury(id, facts, envelope, state, reason, keep)
   local key, request = own('j:' .. id), own('b:' .. id)
   if state == 'expired' then keep = KEPT end
@@ -60,7 +60,10 @@ local function bury(id, facts, envelope, state, reason, keep)
   redis.call('PEXPIRE', key, keep)
   if state == 'dead' then redis.call('PEXPIRE', request, keep) else redis.call('UNLINK', request) end
   if facts.exp then redis.call('ZREM', own('exp'), id) end
-  return finish(id, bytes, state, keep)
+  if not facts.state then redis.call('UNLINK', own('t:' .. id)) end
+  local first = finish(id, bytes, state, keep, facts.owner)
+  call_back(id, facts.call, state == 'dead' and keep)
+  return first
 end
 
 -- Starts a run of the first job, whose turn it is.
@@ -114,8 +117,7 @@ local function claim(id, me, lease, keep)
   if #first == 0 then
     -- Also where g itself has vanished: what was kept for it must not stay for ever.
     redis.call('ZREM', DUE, NAME)
-    redis.call('HDEL', L, 'park', 'back', 'bytes')
-    redis.call('PEXPIRE', L, 600000)
+    unpark()
     return {'empty'}
   end
   local v = redis.call('HMGET', L, 'park', 'back')

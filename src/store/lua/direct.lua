@@ -15,7 +15,7 @@ if verb == 'begin' then
   if whose then return whose ~= id and whose or '' end
   redis.call('SET', KEYS[10], id .. ' -', 'PX', ARGV[3])
   redis.call('HSET', KEYS[8], 'state', 'running', 'lock', NAME, 'at', int(NOW_US), 'began', int(NOW_US),
-    'attempts', 1, 'max', 1, 'direct', 1)
+    'attempts', 1, 'max', 1, 'direct', 1, 'record', string.sub(KEYS[10], #SHARD + 3, -#NAME - 2))
   if ARGV[4] ~= '' then redis.call('HSET', KEYS[8], 'owner', ARGV[4]) end
   redis.call('PEXPIRE', KEYS[8], ARGV[3])
   return ''

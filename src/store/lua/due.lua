@@ -34,7 +34,7 @@ local function come_back(tag, id)
   -- Its key has vanished: nobody knows where it belongs, and nobody can ask for it.
   local request = own('b:' .. id)
   uncount(redis.call('STRLEN', request))
-  redis.call('DEL', request)
+  redis.call('DEL', request, own('t:' .. id))
 end
 
 local function run_out(tag, id)

@@ -4,10 +4,10 @@
 -- KEYS per job: the seven of line.lua; j; b; the idempotency record (one that is not touched, if there is none)
 -- ARGV per job: its id; envelope; numbers divided by blanks, in one text (below); fingerprint of the request, or ''
 -- without Idempotency-Key; owner (tenant) or ''; '', or what it is merged by: 'f' (the first wins) or 'l' (the last)
--- and the group
+-- and the group; '', or who is told of its end: id, most attempts and lock of that job, a newline, its request
 -- Numbers: may it run again after a crash, most attempts, may others pass it while it waits for a retry, is a
 -- worker needed, ms until it may run, ms until its deadline or 0, life of the record in ms, most jobs and most bytes
--- of this resource, most jobs and most bytes of this shard
+-- of this resource, most jobs and most bytes of this shard, and of this owner in it
 -- Other keys of the tag are named here: k:<group>:<lock> STRING, the latest job of a group (for a day), and m:<id>
 -- STRING, the job that the request <id> was merged into (for a minute).
 -- Returns per job {'stored', position, 0 if it is late} | {'known', job id} accepted before, the same request
@@ -17,6 +17,8 @@
 -- At most 16 jobs. O(jobs * log n). Idempotent by job id. A job has no TTL while it waits: g or late is its
 -- index, due.lua walks both.
 local GROUP, MERGED = 86400000, 60000
+-- Jobs of an owner that are looked at.
+local LOOKS = 16
 
 -- From 1; 0 = late; nil = it does not wait.
 local function position(id)
@@ -58,7 +60,23 @@ local function fits_in(bytes, old, n, jobs, used)
     and tonumber(redis.call('HGET', L, 'bytes') or '0') + tonumber(lates[2] or '0') + more <= n[9], line
 end
 
-local function write(id, facts, request, envelope, owner, n, seq)
+-- Whether it fits into what its owner may have here. Jobs whose keys have vanished do not count: a few are looked
+-- at where it matters.
+local function fits_owner(owner, bytes, old, n)
+  if owner == '' then return true end
+  local key = own('o:' .. owner)
+  local function fits()
+    local jobs, used = redis.call('HLEN', key) - 1, tonumber(redis.call('HGET', key, '') or '0')
+    return jobs - (old and 1 or 0) < n[12] and used + bytes - (old or 0) <= n[13]
+  end
+  if fits() then return true end
+  for _, id in ipairs(redis.call('HRANDFIELD', key, LOOKS)) do
+    if id ~= '' and redis.call('EXISTS', own('j:' .. id)) == 0 then uncount_for(owner, id) end
+  end
+  return fits()
+end
+
+local function write(id, facts, request, envelope, owner, record, call, n, seq)
   local bytes = #envelope
   local v = {'state', 'queued', 'lock', NAME, 'seq', int(seq), 'bytes', bytes, 'at', int(NOW_US), 'max', n[2]}
   local function add(name, value)
@@ -68,9 +86,15 @@ local function write(id, facts, request, envelope, owner, n, seq)
   if n[1] == 1 then add('again', 1) end
   if n[3] == 1 then add('skip', 1) end
   if owner ~= '' then add('owner', owner) end
+  if record then add('record', string.sub(record, #SHARD + 3, -#NAME - 2)) end
   if n[6] > 0 then
     add('exp', int(NOW + n[6]))
     remind(own('exp'), id, NOW + n[6])
+  end
+  if call ~= '' then
+    local head = string.find(call, '\n', 1, true)
+    add('call', string.sub(call, 1, head - 1))
+    redis.call('SET', own('t:' .. id), string.sub(call, head + 1))
   end
   redis.call('HSET', facts, unpack(v))
   redis.call('SET', request, envelope)
@@ -83,7 +107,7 @@ local function manned()
 end
 
 local function enqueue(k, a)
-  local id, envelope, print, merge = ARGV[a + 1], ARGV[a + 2], ARGV[a + 4], ARGV[a + 6]
+  local id, envelope, print, owner, merge = ARGV[a + 1], ARGV[a + 2], ARGV[a + 4], ARGV[a + 5], ARGV[a + 6]
   local facts, record, n = KEYS[k + 8], KEYS[k + 10], {}
   for number in string.gmatch(ARGV[a + 3], '%d+') do n[#n + 1] = tonumber(number) end
   local before = accepted(id, facts, record, print, merge)
@@ -102,12 +126,13 @@ local function enqueue(k, a)
   local bytes, shard = #envelope, redis.call('HMGET', F, 'jobs', 'bytes', 'seq')
   local jobs, used = tonumber(shard[1] or '0'), tonumber(shard[2] or '0')
   local fits, line = fits_in(bytes, old_bytes, n, jobs, used)
-  if not fits then return {'full'} end
+  if not fits or not fits_owner(owner, bytes, old_bytes, n) then return {'full'} end
 
   -- As next_seq, in the same call as the rest: each is a tenth of what a request costs here.
   local seq = math.max(tonumber(shard[3] or '0') + 1, NOW_US)
   redis.call('HSET', F, 'jobs', int(jobs + 1), 'bytes', int(used + bytes), 'seq', int(seq))
-  write(id, facts, KEYS[k + 9], envelope, ARGV[a + 5], n, seq)
+  write(id, facts, KEYS[k + 9], envelope, owner, print ~= '' and record, ARGV[a + 7], n, seq)
+  count_for(owner, id, bytes)
   if print ~= '' then redis.call('SET', record, id .. ' ' .. print, 'PX', n[7]) end
   if group then redis.call('SET', group, id, 'PX', GROUP) end
   if n[5] > 0 then put_late(id, NOW + n[5], bytes) else stand(id, seq, bytes) end
@@ -122,7 +147,7 @@ end
 local SERVER = {'READONLY', 'MASTERDOWN', 'LOADING', 'NOREPLICAS', 'MISCONF', 'OOM'}
 local out = {}
 for i = 1, #KEYS / 10 do
-  local k, a = (i - 1) * 10, (i - 1) * 6
+  local k, a = (i - 1) * 10, (i - 1) * 7
   at(k)
   local well, answer = pcall(enqueue, k, a)
   if not well then

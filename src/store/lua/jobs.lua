@@ -4,10 +4,13 @@
 -- which job it will be about often turns out in the script alone.
 -- j:<id>        HASH    facts of a job: state; lock; seq, its place in g; bytes; at, us when it was accepted; max attempts;
 --                       if not 0: attempts, again (1 = may run again after a crash), skip (1 = others may pass it while
---                       it waits for its retry), exp (its deadline, ms); if there are: owner, run, reason, ended (us), by
--- b:<id>        STRING  its request      r:<id>  STRING  its response
+--                       it waits for its retry), exp (its deadline, ms); if there are: owner, run, reason, ended (us), by,
+--                       record (the name of its idempotency record, without the lock's), call (who is told of its
+--                       end: id, most attempts and lock of a job that there is from then on)
+-- b:<id>        STRING  its request      r:<id>  STRING  its response      t:<id>  STRING  the request of its call
 -- late          ZSET    of the shard: job that waits outside of any line -> when it comes back, ms
 -- lates         HASH    of the shard: 'n' .. lock, 'b' .. lock: number and bytes of its late jobs
+-- o:<owner>     HASH    jobs of an owner in this shard that wait or run -> their bytes, and '' -> the sum
 -- exp           ZSET    of the shard: job that has a deadline -> that, ms
 -- done, dead    ZSET    of the shard: ended job -> when it is forgotten, us
 -- f has, besides the number and bytes of those that wait or run: how many were ever filed as done and dead, and
@@ -21,6 +24,10 @@ local FILED = 0
 
 -- How long it is known of a job that it was superseded, or that its time was over, ms.
 local KEPT = 86400000
+
+-- How long it is known what an owner has, after the last that was accepted of him, ms: nobody can tell whose job it
+-- was whose keys have vanished, and it must not count for ever.
+local OWNED = 2592000000
 
 -- Turns to a lock by its name. The tag is what all names of the shard begin with, up to the kind.
 local function turn_to(tag, name)
@@ -73,6 +80,24 @@ local function stand(id, seq, bytes)
   end
 end
 
+-- Counts a job for its owner, if it has one. By its id, so that what is done twice counts once.
+local function count_for(owner, id, bytes)
+  if not owner or owner == '' then return end
+  local key = own('o:' .. owner)
+  if redis.call('HSETNX', key, id, bytes) == 1 then redis.call('HINCRBY', key, '', bytes) end
+  redis.call('PEXPIRE', key, OWNED)
+end
+
+-- Takes a job from what its owner has.
+local function uncount_for(owner, id)
+  if not owner or owner == '' then return end
+  local key = own('o:' .. owner)
+  local bytes = redis.call('HGET', key, id)
+  if not bytes then return end
+  redis.call('HDEL', key, id)
+  if redis.call('HINCRBY', key, '', 0 - bytes) <= 0 then redis.call('DEL', key) end
+end
+
 -- One job less of the shard.
 local function uncount(bytes)
   if redis.call('HINCRBY', F, 'jobs', -1) < 0 then redis.call('HSET', F, 'jobs', 0) end
@@ -85,6 +110,51 @@ local function first_two()
   local rows = redis.call('ZRANGE', G, 0, 1, 'WITHSCORES')
   rows.more, rows[3], rows[4] = rows[3], nil, nil
   return rows
+end
+
+-- A job has ended: the call that tells of it, which was stored along with it, becomes a job in its own line, in this
+-- step, so nobody can die in between. `keep`: ms that it is kept besides, should the job be put back.
+local function call_back(id, call, keep)
+  local whose, most, lock = string.match(call or '', '^(%x+) (%d+) (%S+)$')
+  local kept = own('t:' .. id)
+  local bytes = whose and redis.call('STRLEN', kept) or 0
+  if bytes == 0 then return end
+  local facts, request = own('j:' .. whose), own('b:' .. whose)
+  local state = redis.call('HGET', facts, 'state')
+  -- One that was put back ends again. A call that has not been made yet tells what it finds then.
+  local waits = state == 'queued' or state == 'running'
+  if not waits and keep then
+    redis.call('COPY', kept, request, 'REPLACE')
+  elseif not waits then
+    redis.call('RENAME', kept, request)
+  end
+  if keep then redis.call('PEXPIRE', kept, keep) else redis.call('DEL', kept) end
+  if waits then return end
+  redis.call('PERSIST', request)
+  for _, index in ipairs({'done', 'dead'}) do
+    if state and redis.call('ZREM', own(index), whose) == 1 then redis.call('HINCRBY', F, index .. '_out', 1) end
+  end
+  redis.call('DEL', facts, own('r:' .. whose))
+  local seq, here = next_seq(), NAME
+  redis.call('HSET', facts, 'state', 'queued', 'lock', lock, 'seq', int(seq), 'bytes', bytes, 'at', int(NOW_US),
+    'max', most, 'again', 1)
+  redis.call('HINCRBY', F, 'jobs', 1)
+  redis.call('HINCRBY', F, 'bytes', bytes)
+  turn_to(SHARD, lock)
+  stand(whose, seq, bytes)
+  turn_to(SHARD, here)
+end
+
+-- No jobs are left. Only places are left in l, if anything: it goes with them. True if there are none either.
+local function unpark()
+  local left = redis.call('PTTL', Q)
+  if left > 0 then
+    redis.call('HDEL', L, 'park', 'back', 'bytes')
+    redis.call('PEXPIRE', L, left)
+  else
+    redis.call('UNLINK', L)
+  end
+  return left == -2
 end
 
 -- A job is out of g: what l kept for it goes. Returns who is first now, as first_two, with the backoff; `alone` if
@@ -100,15 +170,7 @@ local function left_line(id, bytes)
     return first
   end
   redis.call('ZREM', DUE, NAME)
-  -- Only places are left in l, if anything: it goes with them.
-  local left = redis.call('PTTL', Q)
-  if left > 0 then
-    redis.call('HDEL', L, 'park', 'back', 'bytes')
-    redis.call('PEXPIRE', L, left)
-  else
-    redis.call('UNLINK', L)
-    first.alone = left == -2
-  end
+  first.alone = unpark()
   return first
 end
 
@@ -117,6 +179,7 @@ end
 local function end_job(id, bytes)
   redis.call('ZREM', own('exp'), id)
   uncount(bytes)
+  uncount_for(redis.call('HGET', own('j:' .. id), 'owner'), id)
   local stood = redis.call('ZREM', G, id) == 1
   if not stood and take_late(id, bytes) then return end
   local first = left_line(id, stood and bytes or 0)
@@ -130,7 +193,7 @@ local function trim(index)
   if #old > 0 then redis.call('ZREM', index, unpack(old)) end
   if index == own('dead') and redis.call('ZCARD', index) > DEAD then
     local oldest = redis.call('ZPOPMIN', index)[1]
-    redis.call('UNLINK', own('j:' .. oldest), own('b:' .. oldest))
+    redis.call('UNLINK', own('j:' .. oldest), own('b:' .. oldest), own('t:' .. oldest))
   end
 end
 
@@ -161,6 +224,7 @@ local function drop_job(id, bytes, state, reason, ms, by)
   redis.call('ZREM', H, 'j' .. id)
   end_job(id, bytes)
   move_on()
+  call_back(id, redis.call('HGET', facts, 'call'))
   redis.call('PUBLISH', CHANNEL .. 'e', id)
 end
 

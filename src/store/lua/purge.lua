@@ -1,11 +1,18 @@
--- Forgets a job that has ended, with all that is kept of it.
+-- Forgets a job that has ended, with all that is kept of it: also the idempotency record that it was accepted
+-- under, or a retry would be told for a day of what nobody can look up.
 --
--- KEYS[1] j   KEYS[2] b   KEYS[3] r   KEYS[4] done   KEYS[5] dead   KEYS[6] f   ARGV[1] job id
+-- KEYS[1] j   KEYS[2] b   KEYS[3] r   KEYS[4] t   KEYS[5] done   KEYS[6] dead   KEYS[7] f   ARGV[1] job id
+-- The record carries the tag of these keys, and is named after what j says.
 -- Returns 1 | 0 there is none that has ended
 -- O(log n). Repeated, it finds nothing.
-local state = redis.call('HGET', KEYS[1], 'state')
-if state == 'queued' or state == 'running' then return 0 end
+local id = ARGV[1]
+local v = redis.call('HMGET', KEYS[1], 'state', 'lock', 'record')
+if v[1] == 'queued' or v[1] == 'running' then return 0 end
 for i, index in ipairs({'done', 'dead'}) do
-  if redis.call('ZREM', KEYS[3 + i], ARGV[1]) == 1 then redis.call('HINCRBY', KEYS[6], index .. '_out', 1) end
+  if redis.call('ZREM', KEYS[4 + i], id) == 1 then redis.call('HINCRBY', KEYS[7], index .. '_out', 1) end
 end
-return redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3]) > 0 and 1 or 0
+if v[2] and v[3] then
+  local record = string.sub(KEYS[1], 1, -#id - 3) .. 'i:' .. v[3] .. ':' .. v[2]
+  if string.match(redis.call('GET', record) or '', '^%S+') == id then redis.call('DEL', record) end
+end
+return redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3], KEYS[4]) > 0 and 1 or 0

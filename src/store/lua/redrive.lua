@@ -6,7 +6,7 @@
 -- Returns the state the job is in afterwards, or '' for an unknown one. One whose request has gone stays dead.
 -- O(log n). Repeated with the same token it does nothing more, also if the job has died again meanwhile.
 local id, key = ARGV[1], KEYS[1]
-local v = redis.call('HMGET', key, 'state', 'lock', 'bytes', 'redriven')
+local v = redis.call('HMGET', key, 'state', 'lock', 'bytes', 'redriven', 'owner')
 if not v[1] or not v[2] then return '' end
 if v[1] ~= 'dead' or v[4] == ARGV[2] then return v[1] end
 turn_to(string.sub(key, 1, -#id - 3), v[2])
@@ -20,8 +20,10 @@ redis.call('HSET', key, 'state', 'queued', 'seq', int(seq), 'attempts', 0, 'reas
 redis.call('HDEL', key, 'run', 'ended', 'exp')
 redis.call('PERSIST', key)
 redis.call('PERSIST', request)
+redis.call('PERSIST', own('t:' .. id))
 redis.call('HINCRBY', F, 'jobs', 1)
 redis.call('HINCRBY', F, 'bytes', bytes)
+count_for(v[5], id, bytes)
 stand(id, seq, bytes)
 redis.call('PUBLISH', CHANNEL .. 'e', id)
 return 'queued'

@@ -49,7 +49,9 @@ local function ended(id, facts, verb, ms, reason, response)
     redis.call('PEXPIRE', own('b:' .. id), ms)
   end
   if facts.exp then redis.call('ZREM', own('exp'), id) end
-  return finish(id, facts.bytes, verb, ms)
+  local first = finish(id, facts.bytes, verb, ms, facts.owner)
+  call_back(id, facts.call, verb == 'dead' and ms)
+  return first
 end
 
 -- The job runs again after a while: it stays at its place and the others wait, or it waits elsewhere and they

@@ -99,6 +99,11 @@ impl<K: Clone + Eq + Hash + Ord, V> Expiring<K, V> {
         }
     }
 
+    /// Those that are there.
+    pub(super) fn iter(&self, now: u64) -> impl Iterator<Item = (&K, &V)> {
+        self.values.iter().filter(move |(name, _)| self.lives(name, now))
+    }
+
     /// When a value that is there ends.
     pub(super) fn end_of(&self, name: &K) -> Option<u64> {
         self.ends.get(name)

@@ -90,6 +90,14 @@ impl Visit<'_> {
             || self.line.bytes + late_bytes + bytes > caps.resource_bytes + less
             || self.facts.jobs >= caps.shard_jobs + one
             || self.facts.bytes + bytes > caps.shard_bytes + less
+            || self.is_full_for_owner(call, one, less)
+    }
+
+    fn is_full_for_owner(&self, call: &Enqueue, one: u64, less: u64) -> bool {
+        let (caps, bytes) = (&call.caps, call.envelope.len() as u64);
+        let (jobs, used) = self.facts.owned.get(&call.owner).copied().unwrap_or_default();
+        !call.owner.is_empty()
+            && (jobs >= caps.owner_jobs + one || used + bytes > caps.owner_bytes + less)
     }
 
     fn store(&mut self, call: Enqueue) {
@@ -106,8 +114,7 @@ impl Visit<'_> {
         if let Some(exp) = exp {
             self.remind(exp, |facts| &mut facts.exp, &id);
         }
-        self.facts.jobs += 1;
-        self.facts.bytes += bytes;
+        self.facts.count(&call.owner, bytes);
         self.jobs.put(&id, self.new_job(call, seq, exp, bytes), None);
         if delay.is_zero() {
             self.stand(seq, &id, bytes);
@@ -126,6 +133,8 @@ impl Visit<'_> {
             again: call.policy.again,
             skip: call.policy.on_failure == OnFailure::Skip,
             owner: call.owner,
+            record: call.record.map(|(record, ..)| record),
+            call: call.call,
             envelope: call.envelope,
             ..Job::new(self.key, self.now)
         }

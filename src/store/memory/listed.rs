@@ -1,6 +1,6 @@
 //! `job.lua`, `list.lua`, `redrive.lua`, `purge.lua` and `tally.lua`.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     ended::Ended,
@@ -54,6 +54,12 @@ impl Shard {
         match job.state {
             JobState::Dead => self.facts.dead.take(id),
             _ => self.facts.done.take(id),
+        }
+        if let Some(record) = &job.record {
+            let name = (job.lock.clone(), Arc::clone(record));
+            if self.records.get(&name, now.ms).is_some_and(|(whose, _)| whose == id) {
+                self.records.remove(&name);
+            }
         }
         self.jobs.remove(id);
         true
@@ -129,7 +135,7 @@ impl Visit<'_> {
         if job.state != JobState::Dead {
             return Some(job.state);
         }
-        let bytes = job.bytes;
+        let (bytes, owner) = (job.bytes, job.owner.clone());
         let seq = self.next_seq();
         self.facts.dead.take(id);
         if let Some(job) = self.jobs.get_mut(id, self.now.ms) {
@@ -137,8 +143,7 @@ impl Visit<'_> {
             (job.run, job.exp, job.reason, job.ended_us) = (None, None, "", 0);
         }
         self.jobs.end_at(id, None);
-        self.facts.jobs += 1;
-        self.facts.bytes += bytes;
+        self.facts.count(&owner, bytes);
         self.stand(seq, id, bytes);
         self.tell_all(id);
         Some(JobState::Queued)

@@ -11,10 +11,13 @@
 mod ended;
 mod ends;
 mod enqueue;
+mod fsck;
 mod line;
 mod listed;
 mod locks;
 mod pending;
+#[cfg(test)]
+mod picture;
 mod post;
 mod rate;
 mod runs;
@@ -24,6 +27,8 @@ mod tasks;
 mod visit;
 mod workers;
 
+#[cfg(test)]
+pub(super) use self::picture::{Names, Planted};
 #[cfg(any(test, feature = "test-kit"))]
 use std::sync::atomic::Ordering;
 use std::{
@@ -47,6 +52,7 @@ use super::{
         Acquire, Acquired, Backend, Charge, Charged, Counter, GaveBack, JobId, JobState, Mode,
         Node, Renewal, SettleCharge, State, Step, Token,
     },
+    fsck::{FsckFound, FsckPart},
     hints::Hints,
     rate::bounded,
 };
@@ -203,6 +209,16 @@ impl Backend for Memory {
     fn limiters(&self, node: Node, lease: Duration) -> Step<'_, usize> {
         let now = Now::of(self.clock.now_us());
         done(live(&mut self.limiters.lock(), node, lease, now).1)
+    }
+
+    /// Nobody can break it by hand, so there is nothing to mend: what is found is a fault of this store.
+    fn fsck(&self, part: FsckPart, _mend: bool) -> Step<'_, FsckFound> {
+        let mut found = FsckFound { scans: true, ..FsckFound::default() };
+        if let FsckPart::Shard(number, _) = part {
+            let look = |shard: &mut Shard, now| shard.fsck(number, now);
+            (found.looked, found.findings) = self.at(number, look);
+        }
+        done(found)
     }
 
     fn ping(&self) -> Step<'_, ()> {

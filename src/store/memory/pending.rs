@@ -12,7 +12,7 @@ use super::{
 };
 use crate::clock::millis;
 use crate::store::{
-    backend::{Direct, JobId, JobState},
+    backend::{Call, Direct, JobId, JobState},
     hints::Hint,
 };
 
@@ -85,11 +85,16 @@ impl Visit<'_> {
         self.line.back.take_if(|(_, whose)| whose == id);
     }
 
+    pub(super) fn uncount(&mut self, id: &JobId, bytes: u64) {
+        let owner = self.jobs.get(id, self.now.ms).map_or("", |job| &job.owner);
+        self.facts.uncount(owner, bytes);
+    }
+
     /// Takes a job out of the line, or out of those that are late, for good. The job itself keeps what the
     /// status tells.
     pub(super) fn end_job(&mut self, seq: u64, id: &JobId, bytes: u64) {
         self.facts.exp.remove(id);
-        self.facts.uncount(bytes);
+        self.uncount(id, bytes);
         if !self.line.jobs.remove(&(seq, id.clone())) {
             return self.take_late(id, bytes);
         }
@@ -98,6 +103,31 @@ impl Visit<'_> {
         if !self.line.jobs.is_empty() {
             self.facts.due.set(self.key, self.now.ms);
         }
+    }
+
+    /// A job has ended: who is told of it is, also once more if it was put back and ends again.
+    pub(super) fn call_back(&mut self, id: &JobId, may_be_put_back: bool) {
+        let Some(job) = self.jobs.get_mut(id, self.now.ms) else {
+            return;
+        };
+        let call = if may_be_put_back { job.call.clone() } else { job.call.take() };
+        self.facts.calls.extend(call);
+    }
+
+    /// A call becomes a job, unless it waits already: then it tells what it finds.
+    pub(super) fn stand_call(&mut self, call: Call) {
+        let Call { id, envelope, max_attempts, .. } = call;
+        if self.jobs.get(&id, self.now.ms).is_some_and(|job| job.state.is_pending()) {
+            return;
+        }
+        self.facts.done.take(&id);
+        self.facts.dead.take(&id);
+        let (seq, bytes) = (self.next_seq(), envelope.len() as u64);
+        let job =
+            Job { seq, bytes, envelope, max_attempts, again: true, ..Job::new(self.key, self.now) };
+        self.facts.count("", bytes);
+        self.jobs.put(&id, job, None);
+        self.stand(seq, &id, bytes);
     }
 
     /// Ends a job that waits, for a reason if there is one.
@@ -121,6 +151,7 @@ impl Visit<'_> {
         self.line.take(&Member::Job(id.clone()));
         self.end_job(seq, id, bytes);
         self.move_on();
+        self.call_back(id, false);
         self.tell_all(id);
     }
 
@@ -181,6 +212,7 @@ impl Visit<'_> {
             state: JobState::Running,
             attempts: 1,
             owner: call.owner.clone(),
+            record: Some(Arc::clone(&call.record)),
             direct: true,
             began_us: self.now.us,
             ..Job::new(self.key, self.now)

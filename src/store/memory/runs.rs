@@ -142,7 +142,7 @@ impl Visit<'_> {
     fn finish(&mut self, seq: u64, id: &JobId, bytes: u64, state: JobState, end: u64) {
         self.jobs.end_at(id, Some(end));
         self.facts.exp.remove(id);
-        self.facts.uncount(bytes);
+        self.uncount(id, bytes);
         let after = Duration::from_millis(end - self.now.ms);
         let until = self.now.us + 1000 * millis(after);
         if let Some(oldest) = self.facts.ended(state, id, until, self.now) {
@@ -150,6 +150,7 @@ impl Visit<'_> {
         }
         self.line.jobs.remove(&(seq, id.clone()));
         self.left_line(id, bytes);
+        self.call_back(id, state == JobState::Dead);
         self.tell_all(id);
     }
 

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     key::Key,
-    store::backend::{Due, JobId, JobState, Renewal, Token},
+    store::backend::{Call, Due, JobId, JobState, Renewal, Token},
 };
 
 /// Values of each kind that a step looks at for their end. It makes fewer, so what has ended goes
@@ -44,7 +44,7 @@ pub(super) struct Shard {
     pub(super) lines: Expiring<Key, Line>,
     pub(super) jobs: Expiring<JobId, Job>,
     /// Idempotency records: the job, and the fingerprint of the request that made it.
-    records: Expiring<RecordName, (JobId, String)>,
+    pub(super) records: Expiring<RecordName, (JobId, String)>,
     pub(super) counters: Expiring<Name, Kept>,
     pub(super) facts: Facts,
 }
@@ -69,10 +69,14 @@ pub(super) struct Facts {
     pub(super) lates: HashMap<Key, (u64, u64)>,
     /// Jobs that have a deadline.
     pub(super) exp: Index<JobId>,
+    /// Number and bytes of the jobs of each owner that wait or run.
+    pub(super) owned: HashMap<String, (u64, u64)>,
     /// The latest job of each group of a lock.
     pub(super) groups: Expiring<RecordName, JobId>,
     /// What requests were merged into.
     pub(super) merged: Expiring<JobId, JobId>,
+    /// Calls about jobs that this step has ended; each becomes a job when the step has left its line.
+    pub(super) calls: Vec<Call>,
     /// Ended jobs that are kept.
     pub(super) done: Ended,
     pub(super) dead: Ended,
@@ -91,10 +95,26 @@ impl Facts {
         self.watcher(now).is_some() || now.ms < self.left
     }
 
-    /// One job less of the shard.
-    pub(super) fn uncount(&mut self, bytes: u64) {
+    /// One job more of the shard, and of its owner if it has one.
+    pub(super) fn count(&mut self, owner: &str, bytes: u64) {
+        self.jobs += 1;
+        self.bytes += bytes;
+        if !owner.is_empty() {
+            let (jobs, used) = self.owned.entry(owner.to_owned()).or_default();
+            (*jobs, *used) = (*jobs + 1, *used + bytes);
+        }
+    }
+
+    /// One job less.
+    pub(super) fn uncount(&mut self, owner: &str, bytes: u64) {
         self.jobs = self.jobs.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
+        if let Some((jobs, used)) = self.owned.get_mut(owner) {
+            (*jobs, *used) = (jobs.saturating_sub(1), used.saturating_sub(bytes));
+            if *jobs == 0 {
+                self.owned.remove(owner);
+            }
+        }
     }
 
     /// Counts a job that has ended, and puts it into its index. Returns one that is kept no longer for it.
@@ -125,7 +145,7 @@ impl Facts {
     #[cfg(test)]
     fn indexed(&self) -> usize {
         let jobs = self.late.iter().count() + self.lates.len() + self.exp.iter().count();
-        self.due.iter().count() + jobs
+        self.due.iter().count() + jobs + self.owned.len()
     }
 }
 
@@ -162,6 +182,10 @@ pub(super) struct Job {
     pub(super) again: bool,
     pub(super) reason: &'static str,
     pub(super) owner: String,
+    /// Its idempotency record.
+    pub(super) record: Option<Arc<str>>,
+    /// Who is told of its end.
+    pub(super) call: Option<Call>,
     pub(super) accepted_us: u64,
     pub(super) bytes: u64,
     pub(super) envelope: Bytes,
@@ -196,6 +220,8 @@ impl Job {
             again: false,
             reason: "",
             owner: String::new(),
+            record: None,
+            call: None,
             accepted_us: now.us,
             bytes: 0,
             envelope: Bytes::new(),
@@ -250,8 +276,16 @@ impl Shard {
             let end = line.end();
             self.lines.end_at(key, end);
         }
+        self.stand_calls(now, post);
         self.sweep(now);
         answer
+    }
+
+    /// What the step before has ended is told of: each call has a line of its own.
+    fn stand_calls(&mut self, now: Now, post: &mut Vec<Mail>) {
+        for call in std::mem::take(&mut self.facts.calls) {
+            self.visit(&call.key.clone(), now, post, |visit| visit.stand_call(call));
+        }
     }
 
     fn sweep(&mut self, now: Now) {

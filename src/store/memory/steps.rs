@@ -101,6 +101,10 @@ impl Jobs for Memory {
         done(self.at(shard, |shard, now| shard.tally(now)))
     }
 
+    fn is_paused(&self) -> Step<'_, bool> {
+        done(self.paused.load(std::sync::atomic::Ordering::SeqCst))
+    }
+
     fn set_paused(&self, paused: bool) -> Step<'_, ()> {
         self.pause(paused);
         done(())

@@ -2,12 +2,10 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use redis::{IntoConnectionInfo as _, ProtocolVersion, io::tcp::socket2::TcpKeepalive};
-
 use super::{
     Breaker, Charges, Combiner, Enqueues, Keys, Lanes, Pushes, Redis, Runs, Wire,
     script::{CALLS, CHARGE, ENQUEUE, PUSH_TASKS, RUNS},
-    target::{One, Target},
+    target::{Address, Login, Nodes, SENTINEL, Target, Trust},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -33,14 +31,67 @@ const NAMESPACE: usize = 32;
 #[derive(Clone)]
 #[must_use]
 pub struct StoreBuilder {
-    url: String,
+    from: Origin,
+    login: Login,
+    database: Option<u32>,
+    trust: Trust,
     namespace: Option<String>,
     deadline: Duration,
     connections: usize,
 }
 
+/// What the application has said of the servers.
+#[derive(Clone)]
+enum Origin {
+    Url(String),
+    Sentinels { urls: Vec<String>, master: String },
+}
+
+impl Origin {
+    fn address(&self) -> Result<Address, Error> {
+        match self {
+            Self::Url(url) => Address::parse(url),
+            Self::Sentinels { urls, master } => sentinels(urls, master),
+        }
+    }
+}
+
+fn sentinels(urls: &[String], master: &str) -> Result<Address, Error> {
+    let nodes = urls.iter().map(|url| Address::node(url, SENTINEL));
+    let nodes: Vec<_> = nodes.collect::<Result<_, _>>()?;
+    let Some((_, tls, login)) = nodes.first().cloned() else {
+        return Err(Error::config("a store needs at least one sentinel"));
+    };
+    if master.is_empty() {
+        return Err(Error::config("sentinels are asked for a master by its name; it is empty"));
+    }
+    if nodes.iter().any(|(_, other_tls, other)| (*other_tls, other) != (tls, &login)) {
+        return Err(Error::config("all sentinels have the same login, and all TLS or none"));
+    }
+    let nodes = nodes.into_iter().map(|(node, ..)| node).collect();
+    Ok(Address {
+        nodes: Nodes::Sentinels { nodes, master: master.to_owned() },
+        tls,
+        login: Login::default(),
+        sentinel_login: login,
+        database: None,
+        namespace: None,
+    })
+}
+
 impl Store {
-    /// Connects to `redis://[user:password@]host[:port][/db][?ns=namespace]`.
+    /// Connects to a URL:
+    ///
+    /// | Servers | URL |
+    /// |---|---|
+    /// | one | `redis://[user:password@]host[:port][/db]` |
+    /// | one, on a unix socket | `unix:///path[?db=&user=&pass=]` |
+    /// | a master that sentinels watch | `redis+sentinel://[user:password@]host[:port],host[:port]/master[/db]` |
+    ///
+    /// with `?ns=namespace` behind it. `rediss` instead of `redis` is TLS (feature `tls`; certificates by
+    /// [`Store::builder`]), `valkey` and `valkeys` mean the same as `redis` and `rediss`. User and password
+    /// are those of the servers, percent-encoded; sentinels that want a login of their own get it from
+    /// `sentinel_user=` and `sentinel_password=`.
     ///
     /// A server that is away is no error here: it is an outage like any later one, and the layers
     /// answer by their policy until it is back.
@@ -55,16 +106,59 @@ impl Store {
 
     /// As [`Store::connect`], with settings.
     pub fn builder(url: &str) -> StoreBuilder {
-        StoreBuilder {
-            url: url.to_owned(),
+        StoreBuilder::new(Origin::Url(url.to_owned()))
+    }
+
+    /// The master of this name, as these sentinels know it at the time; each is
+    /// `redis://[user:password@]host[:port]`, with the login of the sentinels. That of the servers is given by
+    /// [`StoreBuilder::login`].
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), lockgate::Error> {
+    /// let sentinels = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+    /// let store = lockgate::Store::sentinel(sentinels, "mymaster").namespace("shop").connect().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// Each new connection asks all of them at once. When a master is replaced, its sockets are closed at the
+    /// first write that it refuses, leases that are held are checked against the new master, and those who
+    /// wait look again. What the old master had not yet passed on is lost: see
+    /// [`LockRequest::replicas`](crate::lock::LockRequest::replicas).
+    pub fn sentinel<U: AsRef<str>>(
+        sentinels: impl IntoIterator<Item = U>,
+        master: &str,
+    ) -> StoreBuilder {
+        let urls = sentinels.into_iter().map(|url| url.as_ref().to_owned()).collect();
+        StoreBuilder::new(Origin::Sentinels { urls, master: master.to_owned() })
+    }
+}
+
+impl StoreBuilder {
+    fn new(from: Origin) -> Self {
+        Self {
+            from,
+            login: Login::default(),
+            database: None,
+            trust: Trust::default(),
             namespace: None,
             deadline: Duration::from_millis(250),
             connections: 2,
         }
     }
-}
 
-impl StoreBuilder {
+    /// The user (of an ACL) and the password to log in with, instead of those of the URL. The user
+    /// `default` is the one of servers that have a password alone.
+    pub fn login(mut self, user: &str, password: &str) -> Self {
+        self.login = Login { user: Some(user.to_owned()), password: Some(password.to_owned()) };
+        self
+    }
+
+    /// Number of the database, instead of that of the URL. Default 0. A cluster has no other.
+    pub fn database(mut self, number: u32) -> Self {
+        self.database = Some(number);
+        self
+    }
+
     /// Nothing is shared across namespaces: locks, quotas and jobs of two services on one Redis stay
     /// apart. 1 to 32 of `a-z A-Z 0-9 _ -`. Default: `ns` of the URL, else `default`.
     pub fn namespace(mut self, namespace: &str) -> Self {
@@ -101,34 +195,19 @@ impl StoreBuilder {
     }
 
     fn build(self) -> Result<Redis, Error> {
-        // Never the URL itself in a message: it may hold a password.
-        let unreadable =
-            || Error::config("the store's URL can't be read; expected redis://host:port/db");
-        let mut url = url::Url::parse(&self.url).map_err(|_| unreadable())?;
-        if url.scheme() == "rediss" || url.scheme() == "valkeys" {
-            return Err(Error::config("TLS (rediss://) is not supported by this version"));
+        let mut address = self.from.address()?;
+        if self.login != Login::default() {
+            address.login = self.login;
         }
-        let namespace = self.namespace.or_else(|| {
-            url.query_pairs().find(|(name, _)| name == "ns").map(|(_, value)| value.into_owned())
-        });
-        let namespace = checked_namespace(namespace)?;
+        address.database = self.database.or(address.database);
+        let namespace = checked_namespace(self.namespace.or(address.namespace.take()))?;
         if self.deadline < Duration::from_millis(1) {
             return Err(Error::config("a store needs a deadline of at least 1 ms"));
         }
         if !(1..=8).contains(&self.connections) {
             return Err(Error::config("a store needs 1 to 8 connections"));
         }
-        url.set_query(None);
-        let info = url.into_connection_info().map_err(|_| unreadable())?;
-        let keepalive = TcpKeepalive::new()
-            .with_time(Duration::from_secs(15))
-            .with_interval(Duration::from_secs(5));
-        let tcp = info.tcp_settings().clone().set_nodelay(true).set_keepalive(keepalive);
-        // RESP3, for the push that tells of a disconnect.
-        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let info = info.set_tcp_settings(tcp).set_redis_settings(settings);
-        let client = redis::Client::open(info).map_err(|_| unreadable())?;
-        let target = Target::One(One { client });
+        let target = Target::new(&address, &self.trust)?;
         let keys = Keys::new(&namespace);
         let lanes = Arc::new(Lanes::new(&target, &keys, self.connections, self.deadline));
         let combiner = |lane| {

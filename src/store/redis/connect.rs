@@ -14,11 +14,12 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::{
     Keys,
-    incarnation::{Incarnation, run_id},
+    incarnation::{Incarnation, Met},
+    server::Facts,
     target::{Connection, Failure, Settings, Target},
 };
 use crate::{
@@ -123,6 +124,11 @@ impl Lanes {
         self.incarnation.on_change(tell);
     }
 
+    /// Tells of each server after the first.
+    pub(super) fn servers(&self) -> watch::Receiver<u64> {
+        self.incarnation.changes()
+    }
+
     /// Whether a new connection can be made and written to. It tells nobody of a new server: calls are
     /// still refused.
     pub(super) async fn could_work(&self) -> bool {
@@ -191,9 +197,14 @@ impl Manager {
     async fn open(&self) -> Result<Socket, Failure> {
         let settings = Settings { within: Some(self.deadline), ..Settings::default() };
         let mut connection = self.target.open(&settings).await?;
+        let facts = Facts::ask(&mut connection).await;
+        facts.check()?;
         let blank = self.check_layout(&mut connection).await?;
         if let Some(incarnation) = &self.incarnation {
-            incarnation.met(run_id(&mut connection).await, blank);
+            let dead = Arc::downgrade(&settings.gone);
+            if incarnation.met(facts.id.clone(), blank, dead) != Met::Known {
+                facts.warn(&mut connection).await;
+            }
         }
         Ok(Socket { connection, dead: settings.gone, timeouts: Arc::default() })
     }

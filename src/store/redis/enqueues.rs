@@ -18,7 +18,7 @@ use super::{
 use crate::{
     clock::millis,
     error::{Error, ErrorKind},
-    store::backend::{Enqueue, OnFailure, Wins},
+    store::backend::{Call, Enqueue, OnFailure, Wins},
 };
 
 /// Bytes and arguments that a job takes besides its request, about.
@@ -103,7 +103,7 @@ fn write_keys(keys: &Keys, step: &Enqueue, out: &mut Cmd) {
 }
 
 fn write_args(step: &Enqueue, out: &mut Cmd) {
-    let Enqueue { id, envelope, policy, record, merge, caps, owner, .. } = step;
+    let Enqueue { id, envelope, policy, record, merge, caps, owner, call, .. } = step;
     let (print, life) = record.as_ref().map_or(("", 0), |(_, print, life)| (print, millis(*life)));
     let numbers = [
         policy.again.into(),
@@ -118,6 +118,8 @@ fn write_args(step: &Enqueue, out: &mut Cmd) {
         caps.resource_bytes,
         caps.shard_jobs,
         caps.shard_bytes,
+        caps.owner_jobs,
+        caps.owner_bytes,
     ];
     texts(out, [id.as_str()]);
     out.write_arg(envelope);
@@ -125,6 +127,13 @@ fn write_args(step: &Enqueue, out: &mut Cmd) {
     let wins = |wins| if wins == Wins::First { "f" } else { "l" };
     match merge {
         Some(merge) => joined(out, &[wins(merge.wins), &merge.group]),
+        None => texts(out, [""]),
+    }
+    match call {
+        Some(Call { id, key, envelope, max_attempts }) => {
+            let head = format!("{id} {max_attempts} {key}\n");
+            out.write_arg(&[head.as_bytes(), envelope].concat());
+        }
         None => texts(out, [""]),
     }
 }

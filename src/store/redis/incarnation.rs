@@ -1,10 +1,12 @@
 //! Which server it is: after a restart or a failover, what was held may be gone.
 
-use std::sync::Weak;
+use std::sync::{
+    Weak,
+    atomic::{AtomicBool, Ordering},
+};
 
 use parking_lot::Mutex;
-
-use super::target::Connection;
+use tokio::sync::watch;
 
 /// Who wants to know.
 type Tell = Weak<dyn Fn() + Send + Sync>;
@@ -13,6 +15,8 @@ type Tell = Weak<dyn Fn() + Send + Sync>;
 pub(super) struct Incarnation {
     seen: Mutex<Seen>,
     tell: Mutex<Vec<Tell>>,
+    /// How many there have been after the first.
+    changes: watch::Sender<u64>,
 }
 
 #[derive(Default)]
@@ -20,6 +24,16 @@ struct Seen {
     /// There has been a connection before.
     any: bool,
     id: Option<String>,
+    /// Of each connection: to whom, and what makes it dead.
+    connections: Vec<(Option<String>, Weak<AtomicBool>)>,
+}
+
+/// What is new about the server that a connection leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Met {
+    First,
+    Known,
+    Other,
 }
 
 impl Incarnation {
@@ -27,18 +41,35 @@ impl Incarnation {
         self.tell.lock().push(tell);
     }
 
-    /// A lane has a new connection: to the server of this id, if it tells, and without our data, if `blank`.
-    pub(super) fn met(&self, id: Option<String>, blank: bool) {
+    /// Tells of each change from now on.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// A lane has a new connection, which ends when `dead` is set: to the server of this id, if it tells, and
+    /// without our data, if `blank`.
+    pub(super) fn met(&self, id: Option<String>, blank: bool, dead: Weak<AtomicBool>) -> Met {
         let mut seen = self.seen.lock();
         let differs = id.is_some() && seen.id.is_some() && id != seen.id;
-        let changed = seen.any && (differs || blank);
+        let met = match (seen.any, differs || blank) {
+            (false, _) => Met::First,
+            (true, false) => Met::Known,
+            (true, true) => Met::Other,
+        };
         seen.any = true;
+        if differs {
+            seen.leave(&id);
+        }
+        seen.connections.retain(|(_, dead)| dead.strong_count() > 0);
+        seen.connections.push((id.clone(), dead));
         seen.id = id.or(seen.id.take());
         drop(seen);
-        if changed {
+        if met == Met::Other {
             tracing::warn!("the store is another server than before, or has lost its data");
+            self.changes.send_modify(|changes| *changes += 1);
             self.tell();
         }
+        met
     }
 
     fn tell(&self) {
@@ -52,20 +83,20 @@ impl Incarnation {
     }
 }
 
-/// A server's id: another one after each start. Where `INFO` is not allowed, there is none.
-pub(super) async fn run_id(connection: &mut Connection) -> Option<String> {
-    let mut info = redis::cmd("INFO");
-    let text: Result<String, _> = info.arg("server").query_async(connection).await;
-    let text = text.ok()?;
-    text.lines().find_map(|line| line.strip_prefix("run_id:").map(|id| id.trim().to_owned()))
+impl Seen {
+    /// Ends the connections to the server before this one. It may still answer reads, out of what it had when
+    /// it was replaced.
+    fn leave(&self, id: &Option<String>) {
+        let others = self.connections.iter().filter(|(other, _)| other.is_some() && other != id);
+        for dead in others.filter_map(|(_, dead)| dead.upgrade()) {
+            dead.store(true, Ordering::Release);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    };
+    use std::sync::{Arc, atomic::AtomicUsize};
 
     use super::*;
 
@@ -87,21 +118,40 @@ mod tests {
         drop(dead);
         let told = || times.load(Ordering::SeqCst);
         let id = |id: &str| Some(id.to_owned());
+        let met = |id, blank| incarnation.met(id, blank, Weak::new());
         // The first of all, blank as it is, and another lane.
-        incarnation.met(id("a"), true);
-        incarnation.met(id("a"), false);
+        met(id("a"), true);
+        met(id("a"), false);
         assert_eq!(told(), 0);
-        incarnation.met(id("b"), false);
+        met(id("b"), false);
         assert_eq!(told(), 1);
-        incarnation.met(id("b"), false);
+        met(id("b"), false);
         assert_eq!(told(), 1);
         // A server that does not tell its id: only that it is empty.
-        incarnation.met(None, false);
+        met(None, false);
         assert_eq!(told(), 1);
-        incarnation.met(None, true);
+        met(None, true);
         assert_eq!(told(), 2);
-        incarnation.met(id("b"), false);
+        met(id("b"), false);
         assert_eq!(told(), 2);
         assert_eq!(never.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn connections_to_the_server_before_are_ended() {
+        let incarnation = Incarnation::default();
+        let flags: [Arc<AtomicBool>; 4] = Default::default();
+        let changes = incarnation.changes();
+        let met = |id: Option<&str>, flag: usize| {
+            incarnation.met(id.map(str::to_owned), false, Arc::downgrade(&flags[flag]))
+        };
+        let dead = || flags.each_ref().map(|flag| flag.load(Ordering::SeqCst));
+        assert_eq!(met(Some("a"), 0), Met::First);
+        assert_eq!(met(Some("a"), 1), Met::Known);
+        // Of one that does not say who it is nothing is known.
+        assert_eq!(met(None, 2), Met::Known);
+        assert_eq!((dead(), *changes.borrow()), ([false; 4], 0));
+        assert_eq!(met(Some("b"), 3), Met::Other);
+        assert_eq!((dead(), *changes.borrow()), ([true, true, false, false], 1));
     }
 }

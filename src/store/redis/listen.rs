@@ -1,7 +1,8 @@
 //! Messages from other processes, on a connection of their own.
 //!
 //! It is made at the first wait, and made again whenever it breaks; after each time everybody is told
-//! to look again, since messages may have been missed.
+//! to look again, since messages may have been missed. It is made again too when a lane has met another
+//! server: the one before may live on, and hear nothing of what is said on its successor.
 
 use std::{
     sync::{Arc, Weak},
@@ -22,6 +23,7 @@ pub(super) struct Listener {
     pub(super) wake: String,
     pub(super) events: String,
     pub(super) connect_within: Duration,
+    pub(super) servers: watch::Receiver<u64>,
 }
 
 /// Runs until the store handle is gone.
@@ -31,7 +33,7 @@ pub(super) fn spawn(listener: Listener, hints: &Arc<Hints>) -> JoinHandle<()> {
 }
 
 impl Listener {
-    async fn run(self, hints: Weak<Hints>, mut life: watch::Receiver<()>) {
+    async fn run(mut self, hints: Weak<Hints>, mut life: watch::Receiver<()>) {
         let mut pause = Duration::from_millis(20);
         loop {
             tokio::select! {
@@ -48,8 +50,9 @@ impl Listener {
         }
     }
 
-    /// Delivers until the connection breaks; false if it could not be made.
-    async fn listen(&self, hints: &Weak<Hints>) -> bool {
+    /// Delivers until the connection breaks; false if it could not be made. Another server ends it at once.
+    async fn listen(&mut self, hints: &Weak<Hints>) -> bool {
+        self.servers.mark_unchanged();
         let channels = [self.wake.as_str(), &self.events];
         let subscribe = self.target.subscribe(&channels);
         let Ok(Ok(mut messages)) = tokio::time::timeout(self.connect_within, subscribe).await
@@ -57,7 +60,16 @@ impl Listener {
             return false;
         };
         deliver(hints, Some(Hint::Resync));
-        while let Some(message) = messages.next().await {
+        loop {
+            let message = tokio::select! {
+                biased;
+                // It ends when the store handle does, as `life` tells.
+                Ok(()) = self.servers.changed() => return true,
+                message = messages.next() => message,
+            };
+            let Some(message) = message else {
+                return true;
+            };
             let Ok(text) = std::str::from_utf8(message.get_payload_bytes()) else {
                 continue;
             };
@@ -67,7 +79,6 @@ impl Listener {
                 deliver(hints, Hint::parse(text));
             }
         }
-        true
     }
 }
 

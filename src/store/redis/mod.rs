@@ -22,6 +22,7 @@ mod read;
 mod replicas;
 mod runs;
 mod script;
+mod server;
 mod steps;
 mod target;
 mod tasks;

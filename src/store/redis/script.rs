@@ -135,6 +135,21 @@ script!(
     ),
     repeatable: false
 );
+script!(
+    FSCK,
+    "fsck",
+    concat!(
+        include_str!("../lua/line.lua"),
+        include_str!("../lua/jobs.lua"),
+        include_str!("../lua/ends.lua"),
+        include_str!("../lua/claim.lua"),
+        include_str!("../lua/fsck.lua"),
+        include_str!("../lua/fsck_shard.lua"),
+        include_str!("../lua/fsck_keys.lua")
+    ),
+    repeatable: true
+);
+task_script!(FSCK_TASKS, "fsck_tasks", repeatable: true);
 task_script!(PUSH_TASKS, "tasks_push", repeatable: true);
 task_script!(TURN, "tasks_turn", repeatable: true);
 task_script!(LOOK_AT_TASKS, "tasks_look", repeatable: true);

@@ -220,7 +220,7 @@ fn end() -> Vec<Move> {
     end
 }
 
-async fn play_in_time(one_shard: bool, modes: &[Mode], made: &[Move]) {
+pub(super) async fn play_in_time(one_shard: bool, modes: &[Mode], made: &[Move]) {
     for _ in 0..RUNS {
         if play(one_shard, modes, made, &end()).await {
             return;

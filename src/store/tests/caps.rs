@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{Caps, Claim, Claimed, Enqueue, Enqueued, Verdict},
+    store::backend::{Caps, Claim, Claimed, Enqueue, Enqueued, JobPolicy, JobState, Verdict},
 };
 
 on_every_store!(
@@ -20,15 +20,32 @@ on_every_store!(
     bytes_of_a_shard_are_bounded,
     a_refused_job_leaves_nothing,
     every_end_gives_its_room_back,
+    jobs_of_an_owner_are_bounded,
+    bytes_of_an_owner_are_bounded,
+    a_repeated_call_counts_once_for_its_owner,
+    what_is_put_back_counts_for_its_owner,
 );
 
-const OPEN: Caps =
-    Caps { resource_jobs: 100, resource_bytes: 1000, shard_jobs: 100, shard_bytes: 1000 };
+const OPEN: Caps = Caps {
+    resource_jobs: 100,
+    resource_bytes: 1000,
+    shard_jobs: 100,
+    shard_bytes: 1000,
+    ..Caps::NONE
+};
 
 /// Stores a request of ten bytes.
 async fn store(rig: &Rig, key: &Key, caps: Caps) -> Enqueued {
+    rig.enqueue(ten_bytes(key, caps, "")).await
+}
+
+fn ten_bytes(key: &Key, caps: Caps, owner: &str) -> Enqueue {
     let envelope = Bytes::from_static(b"0123456789");
-    rig.enqueue(Enqueue { caps, envelope, ..deferred(key) }).await
+    Enqueue { caps, envelope, owner: owner.into(), ..deferred(key) }
+}
+
+async fn store_for(rig: &Rig, key: &Key, caps: Caps, owner: &str) -> Enqueued {
+    rig.enqueue(ten_bytes(key, caps, owner)).await
 }
 
 async fn jobs_of_a_resource_are_bounded(rig: &Rig) {
@@ -85,36 +102,103 @@ async fn a_refused_job_leaves_nothing(rig: &Rig) {
 
 async fn every_end_gives_its_room_back(rig: &Rig) {
     let key = key();
-    let caps = Caps { resource_jobs: 2, resource_bytes: 20, shard_jobs: 2, shard_bytes: 20 };
+    let all =
+        Caps { resource_jobs: 2, resource_bytes: 20, shard_jobs: 2, shard_bytes: 20, ..Caps::NONE };
+    for caps in [all, Caps { owner_jobs: 2, ..Caps::NONE }, Caps { owner_bytes: 20, ..Caps::NONE }]
+    {
+        every_end(rig, &key, caps).await;
+        while let Some(id) = rig.heads(std::slice::from_ref(&key)).await[0].clone() {
+            rig.cancel(&id).await;
+        }
+    }
+}
+
+async fn every_end(rig: &Rig, key: &Key, caps: Caps) {
+    let store = async |_: &Rig, key: &Key, caps| store_for(rig, key, caps, "ada").await;
     let mut ids = BTreeSet::new();
     for _ in 0..2 {
-        assert!(matches!(store(rig, &key, caps).await, Enqueued::Stored { .. }));
+        assert!(matches!(store(rig, key, caps).await, Enqueued::Stored { .. }));
     }
     for end in ["done", "dead", "crashed", "cancelled", "done"] {
-        assert_eq!(store(rig, &key, caps).await, Enqueued::Full, "before {end}");
-        let id = rig.heads(std::slice::from_ref(&key)).await[0].clone().unwrap();
+        assert_eq!(store(rig, key, caps).await, Enqueued::Full, "before {end}");
+        let id = rig.heads(std::slice::from_ref(key)).await[0].clone().unwrap();
         let run = stranger();
         if end == "cancelled" {
             rig.cancel(&id).await;
         } else {
-            rig.claim(Claim { lease: SHORT, ..visit(&key, &id, &run) }).await;
+            rig.claim(Claim { lease: SHORT, ..visit(key, &id, &run) }).await;
         }
         match end {
-            "done" => assert!(rig.finish(&key, &id, &run).await),
+            "done" => assert!(rig.finish(key, &id, &run).await),
             "dead" => {
                 let verdict = Verdict::Dead { reason: "auth", retention: LONG };
-                assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
+                assert!(rig.settle(settled(key, &id, &run, verdict)).await);
             }
             "crashed" => {
                 rig.pass(SHORT).await;
-                let visited = rig.claim(visit(&key, &id, &stranger())).await;
+                let visited = rig.claim(visit(key, &id, &stranger())).await;
                 assert_eq!(visited, Claimed::Dead(id.clone()));
             }
             _ => {}
         }
         ids.insert(id);
-        let stored = store(rig, &key, caps).await;
+        let stored = store(rig, key, caps).await;
         assert_eq!(stored, Enqueued::Stored { position: 2 }, "after {end}");
     }
     assert_eq!(ids.len(), 5);
+}
+
+async fn jobs_of_an_owner_are_bounded(rig: &Rig) {
+    let [one, two] = neighbours::<2>();
+    let caps = Caps { owner_jobs: 2, ..OPEN };
+    assert_eq!(store_for(rig, &one, caps, "ada").await, Enqueued::Stored { position: 1 });
+    let late = ten_bytes(&two, caps, "ada");
+    let policy = JobPolicy { delay: SHORT, ..late.policy };
+    assert_eq!(rig.enqueue(Enqueue { policy, ..late }).await, Enqueued::Stored { position: 0 });
+    assert_eq!(store_for(rig, &one, caps, "ada").await, Enqueued::Full);
+    assert_eq!(store_for(rig, &two, caps, "ada").await, Enqueued::Full);
+    assert_eq!(store_for(rig, &one, caps, "bob").await, Enqueued::Stored { position: 2 });
+    for position in 3..6 {
+        assert_eq!(store_for(rig, &one, caps, "").await, Enqueued::Stored { position }, "nobody's");
+    }
+}
+
+async fn bytes_of_an_owner_are_bounded(rig: &Rig) {
+    let [one, two] = neighbours::<2>();
+    let caps = Caps { owner_bytes: 20, ..OPEN };
+    assert_eq!(store_for(rig, &one, caps, "ada").await, Enqueued::Stored { position: 1 });
+    assert_eq!(store_for(rig, &two, caps, "ada").await, Enqueued::Stored { position: 1 });
+    assert_eq!(store_for(rig, &two, caps, "ada").await, Enqueued::Full);
+    assert_eq!(store_for(rig, &two, caps, "bob").await, Enqueued::Stored { position: 2 });
+}
+
+async fn a_repeated_call_counts_once_for_its_owner(rig: &Rig) {
+    let key = key();
+    let call = ten_bytes(&key, Caps { owner_jobs: 2, ..OPEN }, "ada");
+    for _ in 0..3 {
+        assert_eq!(rig.enqueue(call.clone()).await, Enqueued::Stored { position: 1 });
+    }
+    let other = ten_bytes(&key, call.caps, "ada");
+    assert_eq!(rig.enqueue(other.clone()).await, Enqueued::Stored { position: 2 });
+    // Cancelled twice is cancelled once.
+    for _ in 0..2 {
+        rig.cancel(&call.id).await;
+    }
+    let third = ten_bytes(&key, call.caps, "ada");
+    assert_eq!(rig.enqueue(third).await, Enqueued::Stored { position: 2 });
+    assert_eq!(store_for(rig, &key, call.caps, "ada").await, Enqueued::Full);
+}
+
+async fn what_is_put_back_counts_for_its_owner(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    let call = ten_bytes(&key, Caps { owner_jobs: 1, ..OPEN }, "ada");
+    rig.worker().await;
+    rig.enqueue(call.clone()).await;
+    rig.start(&key, &call.id, &run).await;
+    let verdict = Verdict::Dead { reason: "auth", retention: LONG };
+    assert!(rig.settle(settled(&key, &call.id, &run, verdict)).await);
+    assert_eq!(rig.backend().redrive(call.id.clone()).await.unwrap(), Some(JobState::Queued));
+    assert_eq!(store_for(rig, &key, call.caps, "ada").await, Enqueued::Full);
+    rig.cancel(&call.id).await;
+    assert_eq!(store_for(rig, &key, call.caps, "ada").await, Enqueued::Stored { position: 1 });
 }

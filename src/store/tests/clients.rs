@@ -14,6 +14,7 @@ use crate::{
             Acquire, Acquired, Caps, Claim, Claimed, Enqueue, Enqueued, JobId, JobPolicy, Merge,
             Mode, NextRun, Node, OnFailure, Renewal, Settle, SettledRun, Token,
         },
+        memory::Names,
         rate,
     },
 };
@@ -254,6 +255,20 @@ impl Clients {
         });
     }
 
+    /// The sequences they would come back to.
+    pub(super) fn told(&self) -> Vec<u64> {
+        self.waiters.iter().map(|waiter| waiter.old_seq).collect()
+    }
+
+    /// What else they know, by the names they have for it.
+    pub(super) fn picture(&self) -> String {
+        let joins: Vec<_> = self.waiters.iter().map(|waiter| waiter.joins).collect();
+        let held: Vec<Vec<_>> =
+            self.held.iter().map(|all| all.iter().map(|me| self.token(me)).collect()).collect();
+        let runs: Vec<_> = self.runs.iter().map(|run| self.job(&run.id)).collect();
+        format!(" knows {joins:?} {held:?} {runs:?}")
+    }
+
     fn waiter(&self, me: &Token) -> Option<&Waiter> {
         self.waiters.iter().find(|waiter| waiter.me == *me)
     }
@@ -297,14 +312,33 @@ impl Clients {
             },
             merge: job.merge.map(|(group, wins)| Merge { group: group.to_string().into(), wins }),
             record: job.record.map(record),
-            caps: Caps { resource_jobs: 4, resource_bytes: 60, shard_jobs: 6, shard_bytes: 90 },
+            caps: Caps {
+                resource_jobs: 4,
+                resource_bytes: 60,
+                shard_jobs: 6,
+                shard_bytes: 90,
+                ..Caps::NONE
+            },
             owner: String::new(),
+            call: None,
         }
     }
 
     fn charge(&self, (policy, subject, limit, k, cost): Item) -> rate::Item {
         let subject = &self.subjects[subject];
         fixed(&policy.to_string(), subject, (limit, time(k)), cost)
+    }
+}
+
+impl Names for Clients {
+    fn token(&self, token: &Token) -> usize {
+        let waiter = self.waiters.iter().position(|waiter| waiter.me == *token);
+        let run = || self.runs.iter().position(|run| run.me == *token);
+        waiter.or_else(|| Some(100 + run()?)).unwrap_or(usize::MAX)
+    }
+
+    fn job(&self, id: &JobId) -> usize {
+        self.jobs.iter().position(|job| job == id).unwrap_or(usize::MAX)
     }
 }
 

@@ -262,6 +262,10 @@ impl Jobs for Faulty {
     fn set_paused(&self, paused: bool) -> Step<'_, ()> {
         self.call("set_paused", move |memory| memory.set_paused(paused))
     }
+
+    fn is_paused(&self) -> Step<'_, bool> {
+        self.call("is_paused", |memory| memory.is_paused())
+    }
 }
 
 impl Tasks for Faulty {

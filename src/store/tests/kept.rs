@@ -22,6 +22,7 @@ on_every_store!(
     a_dead_job_is_put_back_at_the_tail,
     only_dead_jobs_are_put_back,
     an_ended_job_is_forgotten,
+    what_is_purged_is_accepted_anew,
     what_is_gone_is_counted,
 );
 
@@ -211,6 +212,23 @@ async fn an_ended_job_is_forgotten(rig: &Rig) {
     let none = Tally::default();
     assert_eq!(rig.tally(key.shard()).await, none, "what was purged is not trimmed");
     assert_eq!(rig.enqueue(call).await, Enqueued::Stored { position: 1 });
+}
+
+async fn what_is_purged_is_accepted_anew(rig: &Rig) {
+    let key = key();
+    let keyed =
+        || Enqueue { record: Some(("idem".into(), "print".into(), LONG)), ..deferred(&key) };
+    let (old, run) = (keyed(), stranger());
+    rig.enqueue(old.clone()).await;
+    rig.start(&key, &old.id, &run).await;
+    rig.finish(&key, &old.id, &run).await;
+    assert_eq!(rig.enqueue(keyed()).await, Enqueued::Known(old.id.clone()));
+    assert!(rig.purge(&old.id).await);
+    let new = keyed();
+    assert_eq!(rig.enqueue(new.clone()).await, Enqueued::Stored { position: 1 });
+    // The record is another one's now.
+    assert!(!rig.purge(&old.id).await);
+    assert_eq!(rig.enqueue(keyed()).await, Enqueued::Known(new.id));
 }
 
 async fn what_is_gone_is_counted(rig: &Rig) {

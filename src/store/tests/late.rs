@@ -133,8 +133,13 @@ async fn a_late_job_gets_a_free_lock_at_once(rig: &Rig) {
 
 async fn many_late_jobs_come_back_in_turns(rig: &Rig) {
     let key = key();
-    let caps =
-        Caps { resource_jobs: 300, resource_bytes: 9999, shard_jobs: 300, shard_bytes: 9999 };
+    let caps = Caps {
+        resource_jobs: 300,
+        resource_bytes: 9999,
+        shard_jobs: 300,
+        shard_bytes: 9999,
+        ..Caps::NONE
+    };
     for _ in 0..250 {
         stored(rig, Enqueue { caps, ..delayed(&key, SHORT) }).await;
     }
@@ -177,7 +182,8 @@ async fn a_late_job_is_cancelled(rig: &Rig) {
 
 async fn late_jobs_count_towards_the_caps(rig: &Rig) {
     let [one, two] = neighbours::<2>();
-    let caps = Caps { resource_jobs: 2, resource_bytes: 14, shard_jobs: 3, shard_bytes: 21 };
+    let caps =
+        Caps { resource_jobs: 2, resource_bytes: 14, shard_jobs: 3, shard_bytes: 21, ..Caps::NONE };
     let late = |key: &Key| Enqueue { caps, ..delayed(key, LONG) };
     let first = stored(rig, late(&one)).await;
     stored(rig, Enqueue { caps, ..deferred(&one) }).await;
@@ -286,7 +292,8 @@ async fn the_next_look_is_for_what_comes_first(rig: &Rig) {
 
 async fn expired_jobs_give_their_room_back(rig: &Rig) {
     let key = key();
-    let caps = Caps { resource_jobs: 1, resource_bytes: 7, shard_jobs: 1, shard_bytes: 7 };
+    let caps =
+        Caps { resource_jobs: 1, resource_bytes: 7, shard_jobs: 1, shard_bytes: 7, ..Caps::NONE };
     for late in [false, true] {
         let mut call = until(&key, SHORT);
         call.policy.delay = if late { LONG } else { Duration::ZERO };

@@ -170,7 +170,8 @@ async fn sent_twice_it_is_merged_once(rig: &Rig) {
 
 async fn the_last_takes_the_room_of_the_one_before(rig: &Rig) {
     let key = key();
-    let caps = Caps { resource_jobs: 1, resource_bytes: 7, shard_jobs: 1, shard_bytes: 7 };
+    let caps =
+        Caps { resource_jobs: 1, resource_bytes: 7, shard_jobs: 1, shard_bytes: 7, ..Caps::NONE };
     for delay in [Duration::ZERO, LONG, Duration::ZERO] {
         for _ in 0..3 {
             let mut call = call(&key, Wins::Last);

@@ -12,7 +12,10 @@ mod clients;
 mod direct;
 mod downgrade;
 mod drain;
+mod explore;
 mod faulty;
+#[cfg(feature = "redis")]
+mod fsck;
 mod hints;
 mod jobs;
 mod kept;
@@ -39,6 +42,7 @@ mod runs;
 mod shards;
 mod shared;
 mod tasks;
+mod told;
 mod truth;
 #[cfg(feature = "redis")]
 mod vanished;

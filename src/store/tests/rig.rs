@@ -21,6 +21,7 @@ use crate::{
             Mode, NextRun, Node, Past, Renewal, Settle, SettleCharge, SettledRun, State, Step,
             Tally, Token, Verdict,
         },
+        fsck::FsckReport,
         hints::Hints,
         memory::Memory,
         rate::{By, Item, Rule},
@@ -261,6 +262,10 @@ impl Rig {
         self.backend().list(shard, which, from, most).await.unwrap()
     }
 
+    pub(super) async fn fsck(&self, repair: bool) -> FsckReport {
+        self.store.fsck().repair(repair).run().await.unwrap()
+    }
+
     pub(super) async fn ping(&self) {
         self.backend().ping().await.unwrap();
     }
@@ -375,8 +380,10 @@ pub(super) fn deferred(key: &Key) -> Enqueue {
             resource_bytes: 10_000,
             shard_jobs: 100,
             shard_bytes: 10_000,
+            ..Caps::NONE
         },
         owner: String::new(),
+        call: None,
     }
 }
 

@@ -9,7 +9,8 @@ use super::{
 use crate::{
     Key,
     store::backend::{
-        Direct, Enqueue, Enqueued, JobId, JobPolicy, JobState, Merge, OnFailure, Verdict, Wins,
+        Call, Caps, Direct, Enqueue, Enqueued, JobId, JobPolicy, JobState, Merge, OnFailure,
+        Verdict, Wins,
     },
 };
 
@@ -55,6 +56,61 @@ async fn a_late_job_whose_facts_vanished_is_forgotten() {
     rig.due(key.shard(), 10).await;
     assert_eq!(counted(&rig, &key).await, ["0", "0"]);
     assert_eq!(left(&rig).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn jobs_whose_facts_vanished_do_not_count_for_their_owner() {
+    let rig = Rig::redis().await;
+    let key = key();
+    let caps = Caps { owner_jobs: 2, ..Caps::NONE };
+    let call = || Enqueue { owner: "ada".into(), caps, ..deferred(&key) };
+    let (first, second) = (stored(&rig, call()).await, stored(&rig, call()).await);
+    assert_eq!(rig.enqueue(call()).await, Enqueued::Full);
+    vanishes(&rig, &key, &format!("j:{first}")).await;
+    let third = stored(&rig, call()).await;
+    assert_eq!(rig.enqueue(call()).await, Enqueued::Full);
+    // What was counted has vanished: it never goes below nothing.
+    vanishes(&rig, &key, "o:ada").await;
+    let fourth = stored(&rig, call()).await;
+    for id in [second, third, fourth] {
+        assert_eq!(rig.cancel(&id).await, Some(JobState::Cancelled));
+    }
+    let owned = format!("{{{}}}:o:ada", key.shard());
+    assert_eq!(rig.server().raw::<i64>("EXISTS", &owned, &[]).await, 0);
+    stored(&rig, call()).await;
+    let ttl: i64 = rig.server().raw("PTTL", &owned, &[]).await;
+    assert!(ttl > 0, "it has an end, should its jobs vanish");
+}
+
+/// A job with a call.
+fn called(job: Enqueue) -> Enqueue {
+    let key = Key::of_callback(job.id.as_str(), job.id.shard());
+    let id = JobId::new(&key);
+    Enqueue { call: Some(Call { id, key, envelope: "call".into(), max_attempts: 1 }), ..job }
+}
+
+#[tokio::test]
+async fn what_was_to_be_told_goes_with_the_facts() {
+    let rig = Rig::redis().await;
+    rig.worker().await;
+    let key = key();
+    for delay in [Duration::ZERO, SHORT] {
+        let id = stored(&rig, called(late(&key, delay, None))).await;
+        vanishes(&rig, &key, &format!("j:{id}")).await;
+        rig.pass(SHORT).await;
+        rig.due(key.shard(), 10).await;
+        rig.claim(visit(&key, &id, &stranger())).await;
+        assert_eq!(counted(&rig, &key).await, ["0", "0"], "{delay:?}");
+    }
+    // Without its request there is no call.
+    let id = stored(&rig, called(deferred(&key))).await;
+    vanishes(&rig, &key, &format!("t:{id}")).await;
+    assert_eq!(rig.cancel(&id).await, Some(JobState::Cancelled));
+    assert_eq!(counted(&rig, &key).await, ["0", "0"]);
+    rig.pass(LONG * 200).await;
+    rig.backend().beat(crate::store::backend::Node::new(), LONG).await.unwrap();
+    let left = left(&rig).await;
+    assert!(left.iter().all(|name| name.ends_with("workers")), "{left:?}");
 }
 
 #[tokio::test]

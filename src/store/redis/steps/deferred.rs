@@ -92,4 +92,8 @@ impl Jobs for Redis {
     fn set_paused(&self, paused: bool) -> Step<'_, ()> {
         Box::pin(self.do_set_paused(paused))
     }
+
+    fn is_paused(&self) -> Step<'_, bool> {
+        Box::pin(self.do_is_paused())
+    }
 }

@@ -50,9 +50,8 @@ impl Redis {
 
     pub(super) async fn do_purge(&self, id: JobId) -> Result<bool, Error> {
         let shard = id.shard();
-        let own = [self.keys.job(&id), self.keys.request(&id), self.keys.response(&id)];
-        let shards = ["done", "dead", "f"].map(|kind| self.keys.shard(shard, kind));
-        let keys = [own, shards].concat();
+        let mut keys = self.keys.of_job(&id).to_vec();
+        keys.extend(["done", "dead", "f"].map(|kind| self.keys.shard(shard, kind)));
         let args = [id.as_str().into()];
         let reply = self.script(shard, &script::PURGE, &keys, &args).await?;
         Ok(Row::of("purge", reply).number()? == 1)

@@ -1,6 +1,7 @@
 //! Each typed step as its script call: arguments in, typed reply out.
 
 mod deferred;
+mod fsck;
 mod jobs;
 mod line;
 mod listed;
@@ -29,6 +30,7 @@ use crate::{
             Acquire, Acquired, Backend, Charge, Charged, Counter, GaveBack, Mode, Node, Renewal,
             SettleCharge, State, Step, Token,
         },
+        fsck::{FsckFound, FsckPart},
         hints::Hints,
     },
 };
@@ -84,6 +86,10 @@ impl Backend for Redis {
         Box::pin(self.do_replicated(shard, wanted))
     }
 
+    fn fsck(&self, part: FsckPart, mend: bool) -> Step<'_, FsckFound> {
+        Box::pin(self.do_fsck(part, mend))
+    }
+
     fn ping(&self) -> Step<'_, ()> {
         Box::pin(self.do_ping())
     }
@@ -98,6 +104,7 @@ impl Backend for Redis {
             wake: self.keys.wake(&node),
             events: self.keys.events(),
             connect_within: self.deadline * 4,
+            servers: self.lanes.servers(),
         };
         Some(listen::spawn(listener, hints))
     }

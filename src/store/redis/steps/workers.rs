@@ -46,6 +46,13 @@ impl Redis {
         self.script(0, &script::PAUSE, &keys, &args).await.map(drop)
     }
 
+    pub(super) async fn do_is_paused(&self) -> Result<bool, Error> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("EXISTS").arg(self.keys.paused());
+        let answer = self.read(0, "is_paused", &pipe).await?;
+        Ok(Row::of("is_paused", redis::Value::Array(answer)).number()? == 1)
+    }
+
     fn watches(&self) -> impl Iterator<Item = String> {
         (0..SHARDS).map(|shard| self.keys.shard(shard, "watch"))
     }

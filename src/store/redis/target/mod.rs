@@ -7,6 +7,9 @@
 mod connection;
 mod failure;
 mod one;
+mod sentinel;
+mod tls;
+mod url;
 
 use std::{
     sync::{
@@ -17,24 +20,53 @@ use std::{
 };
 
 use futures_util::stream::BoxStream;
-use redis::{AsyncConnectionConfig, Msg, PushInfo, PushKind, aio::SendError};
+use redis::{AsyncConnectionConfig, ConnectionAddr, Msg, PushInfo, PushKind, aio::SendError};
 
-pub(super) use self::{connection::Connection, failure::Failure, one::One};
+pub(super) use self::{
+    connection::Connection,
+    failure::Failure,
+    tls::Trust,
+    url::{Address, Login, Nodes, SENTINEL},
+};
+use self::{one::One, sentinel::Sentinels};
+use crate::error::Error;
 
 /// What the application has configured.
 #[derive(Clone)]
 pub(super) enum Target {
     One(One),
+    Sentinel(Sentinels),
 }
 
 /// Messages of the channels that were asked for, until the connection breaks.
 pub(super) type Messages = BoxStream<'static, Msg>;
 
 impl Target {
+    /// Asks nobody yet.
+    pub(super) fn new(address: &Address, trust: &Trust) -> Result<Self, Error> {
+        trust.check(address.tls)?;
+        let target = match address.nodes.clone() {
+            Nodes::One(node) => {
+                One::new(tls::address(&node, address.tls), address, trust).map(Self::One)
+            }
+            Nodes::Socket(path) => {
+                One::new(ConnectionAddr::Unix(path), address, trust).map(Self::One)
+            }
+            Nodes::Sentinels { nodes, master } => {
+                Sentinels::new(nodes, master, address, trust).map(Self::Sentinel)
+            }
+            Nodes::Cluster(_) => {
+                Err(Failure::Config("a cluster is not supported by this version".to_owned()))
+            }
+        };
+        target.map_err(Failure::error)
+    }
+
     /// A connection of its own. Whoever calls puts a time limit around it.
     pub(super) async fn open(&self, settings: &Settings) -> Result<Connection, Failure> {
         match self {
             Self::One(one) => one.open(settings).await,
+            Self::Sentinel(sentinels) => sentinels.open(settings).await,
         }
     }
 
@@ -43,6 +75,7 @@ impl Target {
     pub(super) async fn subscribe(&self, channels: &[&str]) -> Result<Messages, Failure> {
         match self {
             Self::One(one) => one.subscribe(channels).await,
+            Self::Sentinel(sentinels) => sentinels.subscribe(channels).await,
         }
     }
 }

@@ -31,8 +31,10 @@ fn call(key: &Key, bytes: usize) -> Enqueue {
             resource_bytes: 99 << 20,
             shard_jobs: 999,
             shard_bytes: 99 << 20,
+            ..Caps::NONE
         },
         owner: String::new(),
+        call: None,
     }
 }
 

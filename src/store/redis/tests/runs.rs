@@ -33,8 +33,15 @@ async fn stored(store: &Store, key: &Key) -> JobId {
         policy: JobPolicy { again: true, max_attempts: 3, ..JobPolicy::default() },
         merge: None,
         record: None,
-        caps: Caps { resource_jobs: 9, resource_bytes: 999, shard_jobs: 99, shard_bytes: 9999 },
+        caps: Caps {
+            resource_jobs: 9,
+            resource_bytes: 999,
+            shard_jobs: 99,
+            shard_bytes: 9999,
+            ..Caps::NONE
+        },
         owner: String::new(),
+        call: None,
     };
     let id = call.id.clone();
     let stored = store.backend().enqueue(call).await.unwrap();
@@ -95,8 +102,9 @@ async fn many_runs_are_few_commands() {
         }
     }
     let calls = server.info("commandstats", "cmdstat_evalsha:calls").await - before;
-    // Two lanes, and on each the first alone and then the others, three times.
-    assert!(calls <= 24, "{calls} commands");
+    // Two lanes, and on each the first alone and then the others, three times: some more where a reply is early,
+    // but a third of one command each at most.
+    assert!(calls <= MANY as u64, "{calls} commands");
 }
 
 #[tokio::test]

@@ -57,8 +57,9 @@ async fn many_calls_are_few_commands() {
     let released = join_all(held.into_iter().map(|guard| guard.unwrap().release())).await;
     assert!(released.iter().all(|released| *released == Released::Released));
     let calls = server.info("commandstats", "cmdstat_evalsha:calls").await - before;
-    // Two lanes, and on each the first alone and then the others, twice.
-    assert!(calls <= 16, "{calls} commands");
+    // Two lanes, and on each the first alone and then the others, twice: some more where a reply is early,
+    // but a third of one command each at most.
+    assert!(calls <= 2 * MANY as u64 / 3, "{calls} commands");
 }
 
 #[tokio::test]

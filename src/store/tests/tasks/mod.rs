@@ -2,6 +2,8 @@
 
 mod desk;
 mod ends;
+#[cfg(feature = "redis")]
+mod fsck;
 mod idle;
 mod letters;
 mod limits;

@@ -1,6 +1,6 @@
 //! What the replies about jobs mean.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::Truth;
 use crate::{
@@ -19,6 +19,8 @@ pub(in crate::store::tests) struct Accepted {
     pub(super) again: bool,
     pub(super) max_attempts: u32,
     pub(super) run: Option<Token>,
+    /// The record it was accepted under.
+    pub(super) record: Option<Arc<str>>,
     /// When an ended one is forgotten.
     pub(super) gone: Option<u64>,
     /// When it comes back, if it waits outside of the line.
@@ -342,7 +344,9 @@ impl Truth {
         let at = self.jobs.iter().position(ended);
         assert_eq!(reply, at.is_some());
         if let Some(at) = at {
-            self.jobs.remove(at);
+            let record = self.jobs.remove(at).record;
+            // The record that it was accepted under, and no other that leads to it.
+            self.records.retain(|name, (whose, ..)| Some(&*name) != record.as_ref() || whose != id);
         }
     }
 

@@ -105,6 +105,7 @@ impl Truth {
         let after = |time: Duration| self.now + millis(time);
         self.jobs.push(Accepted {
             id: call.id.clone(),
+            record: call.record.as_ref().map(|(name, ..)| Arc::clone(name)),
             view: JobView {
                 state: JobState::Queued,
                 attempts: 0,

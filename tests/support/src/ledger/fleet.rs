@@ -305,7 +305,9 @@ impl Fleet {
     /// Waits until all has ended, and has it checked. At least this process has to live.
     pub async fn settle(self, node: usize) -> Verdict {
         self.all_end(node).await;
-        let mut wrong = left::behind(&self.server, &self.namespace).await;
+        // While the processes still work: what moves meanwhile must not be taken for lost.
+        let mut wrong = self.looked_through().await;
+        wrong.extend(left::behind(&self.server, &self.namespace).await);
         let mut history = std::mem::take(&mut *self.history.lock());
         history.runs = self.runs();
         let (looked, found) = history.check();
@@ -320,6 +322,14 @@ impl Fleet {
             let _ = fs::remove_dir_all(&self.folder);
         }
         Verdict { looked, wrong, states, logs }
+    }
+
+    /// What a pass over the store finds.
+    async fn looked_through(&self) -> Vec<String> {
+        match self.store.fsck().run().await {
+            Ok(report) => report.faults().map(|fault| format!("N1: {fault}")).collect(),
+            Err(error) => vec![format!("N1: no pass over the store: {error}")],
+        }
     }
 
     /// Asks about each id until it has ended, or until it takes too long: then the check says so.

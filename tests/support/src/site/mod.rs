@@ -57,6 +57,7 @@
 //! | `/repeated/{id}` | defer, every method runs twice at most; lock by `id` |
 //! | `/remembered/{id}` | defer, requests that run at once are remembered; lock by `id` |
 //! | `/always-shared/{id}` | defer always, two at once: wrong |
+//! | `/few/{id}` | defer with `x-user` as owner, who may have two in each shard; lock by `id` |
 //! | `/metered/{id}` | 5 a minute by ip, named `metered`; defer, lock by `id` |
 //! | `/guarded/{id}` | 401 without `x-pass`, which goes no further; defer, lock by `id` |
 //! | `/rewritten/{id}` | defer, a 409 becomes a 418, lock by `id` |
@@ -101,7 +102,7 @@
 //! | `/told/legacy`, `/told/both`, `/told/off` | the same with other fields; `both` exposes them |
 //! | `/told/preflights` | the same, preflights are charged |
 //! | `/told/grpc`, `/told/own` | the same with other answers |
-//! | `/deferred`, `/mine` | the status resource; the second one visible to `x-user` |
+//! | `/deferred`, `/mine`, `/found` | the status resource; the second and third one visible to `x-user` |
 
 mod actix;
 mod axum;

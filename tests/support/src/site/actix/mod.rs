@@ -52,6 +52,11 @@ async fn run(app: App, listener: TcpListener, stopped: oneshot::Receiver<()>) {
             routes(config, &app);
             config.service(unknown()).service(deferred_routes("/deferred"));
             config.service(deferred_routes("/mine").visible_to(user));
+            let found = deferred_routes("/found").visible_to_async(|request| {
+                let user = user(request);
+                async { user }
+            });
+            config.service(found);
             if app.given {
                 config.app_data(Data::new(app.store.clone()));
             }
@@ -158,6 +163,7 @@ fn deferring(config: &mut ServiceConfig) {
     one("/small/{id}", by_id(), DeferLayer::new().body_limit(16).max_jobs(2));
     one("/kept/{id}", by_id(), DeferLayer::new().keep_header("Authorization"));
     one("/owned/{id}", by_id(), DeferLayer::new().owner(user).status_at("/mine"));
+    one("/few/{id}", by_id(), DeferLayer::new().owner(user).owner_jobs(128));
     let metered = resource("/metered/{id}")
         .to(work)
         .wrap(by_id())

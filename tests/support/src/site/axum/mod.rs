@@ -149,6 +149,7 @@ fn deferring() -> Routes {
         .merge(one("/small/{id}", by_id(), DeferLayer::new().body_limit(16).max_jobs(2)))
         .merge(one("/kept/{id}", by_id(), DeferLayer::new().keep_header("Authorization")))
         .merge(one("/owned/{id}", by_id(), owned))
+        .merge(one("/few/{id}", by_id(), DeferLayer::new().owner(user).owner_jobs(128)))
         .merge(
             one("/metered/{id}", by_id(), DeferLayer::new())
                 .layer(RateLimitLayer::by_ip(minute(5)).name("metered")),
@@ -179,6 +180,11 @@ fn unknown() -> Routes {
 
 fn status() -> Routes {
     let mine: Routes = deferred_routes("/mine").visible_to(user).into();
+    let found = deferred_routes("/found").visible_to_async(|parts| {
+        let user = user(parts);
+        async { user }
+    });
+    let mine = mine.merge(Routes::from(found));
     mine.merge(deferred_routes("/deferred"))
 }
 

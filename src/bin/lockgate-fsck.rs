@@ -1,0 +1,59 @@
+//! `lockgate-fsck <store-url> [--repair]`: [`Store::fsck`] for operators.
+//!
+//! A program of the crate and not of its repository alone: those who run a service have the crate, and no checkout.
+//! `cargo xtask fsck` starts it.
+
+use std::{process::ExitCode, time::Duration};
+
+use lockgate::{Error, FsckReport, Store};
+
+const USAGE: &str = "\
+usage: lockgate-fsck <store-url> [--repair]
+
+  Looks through one namespace for deferred requests that are in no state or in two, for keys without an owner or an
+  end, and for numbers that are wrong; the service may go on meanwhile. The URL is that of the service, with its
+  namespace: redis://127.0.0.1/?ns=shop
+  --repair   mends what it understands, and loses no request that can still run
+
+  Exit code: 0 nothing is wrong, or all of it was mended; 1 something is left; 2 it could not look.";
+
+/// A server that is busy is slow for a moment; nobody waits for this.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (flags, urls): (Vec<&str>, Vec<&str>) =
+        args.iter().map(String::as_str).partition(|arg| arg.starts_with('-'));
+    let known = flags.iter().all(|flag| *flag == "--repair");
+    let ([url], true) = (urls.as_slice(), known) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let outcome = match runtime {
+        Ok(runtime) => runtime.block_on(look(url, !flags.is_empty())),
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(report) => {
+            println!("{report}");
+            ExitCode::from(u8::from(!report.is_mended()))
+        }
+        Err(error) => {
+            let source = std::error::Error::source(&error);
+            let more = source.map(|source| format!(": {source}")).unwrap_or_default();
+            eprintln!("{error}{more}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+async fn look(url: &str, repair: bool) -> Result<FsckReport, Error> {
+    let store = Store::builder(url).deadline(DEADLINE).connect().await?;
+    // One that is away is told as such, and at once.
+    store.check().await?;
+    store.fsck().repair(repair).run().await
+}

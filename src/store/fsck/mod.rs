@@ -1,0 +1,55 @@
+//! Whether all that the store keeps belongs to something: [`Store::fsck`](crate::Store::fsck).
+//!
+//! One bounded pass over a namespace. It proves that each deferred request is in exactly one state, that each key
+//! has an owner or an end, and that what is counted is what is there; on request it mends what it understands.
+//!
+//! - **It may run while the fleet works.** Each look is one step of the store and compares only what it has read in
+//!   that step, so a request that moves between two looks is never taken for one that is lost.
+//! - **It is bounded.** A look reads at most a hundred names; a pass is as many looks as there are names. Nothing is
+//!   held between two of them.
+//! - **It loses nothing.** A request that can still run is put back into its line; one that can't (its facts or its
+//!   envelope are gone) is a dead letter, as a worker's visit would make it. Keys it does not know, and those of
+//!   another type, are told of and left to a person.
+//!
+//! What it does not see: on a cluster, where no server has all names, keys that no index of their shard knows; and
+//! sums over more than a hundred lines of one shard ([`FsckReport::uncounted`]).
+
+mod finding;
+mod pass;
+mod report;
+
+pub use self::{
+    finding::{Finding, FindingKind},
+    pass::Fsck,
+    report::FsckReport,
+};
+
+use crate::key::Key;
+
+/// What one step of a pass is about.
+#[derive(Debug, Clone)]
+pub(crate) enum FsckPart {
+    /// A page of all names there are, from a cursor on; 0 = the first.
+    Names(u64),
+    /// All indexes of a shard, and these lines besides.
+    Shard(u16, Vec<String>),
+    /// A queue of tasks.
+    Queue(Key),
+}
+
+/// What it has found.
+#[derive(Debug, Default)]
+pub(crate) struct FsckFound {
+    pub(crate) findings: Vec<Finding>,
+    /// Names, entries and jobs that were looked at.
+    pub(crate) looked: u64,
+    /// Lines that have jobs, by name, and queues of tasks: of `Names` alone.
+    pub(crate) lines: Vec<(u16, String)>,
+    pub(crate) queues: Vec<Key>,
+    /// Where the next page begins.
+    pub(crate) next: Option<u64>,
+    /// There was too much to be summed up.
+    pub(crate) uncounted: bool,
+    /// All names can be asked for.
+    pub(crate) scans: bool,
+}

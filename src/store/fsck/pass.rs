@@ -1,0 +1,89 @@
+//! The pass: all names, then each shard's indexes, then the queues.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::{Finding, FsckFound, FsckPart, FsckReport};
+use crate::{
+    error::Error,
+    key::{Key, SHARDS},
+    store::Store,
+};
+
+/// A pass over a store: [`Store::fsck`].
+#[must_use = "nothing is looked at before `run`"]
+#[derive(Clone)]
+pub struct Fsck {
+    store: Store,
+    repair: bool,
+}
+
+impl Fsck {
+    pub(crate) fn new(store: &Store) -> Self {
+        Self { store: store.clone(), repair: false }
+    }
+
+    /// Mends what can be mended without losing a request. Off unless asked for: a fault is worth a look before its
+    /// traces are gone.
+    pub fn repair(mut self, repair: bool) -> Self {
+        self.repair = repair;
+        self
+    }
+
+    /// Makes the pass.
+    ///
+    /// It takes some calls a shard and one for each hundred names, one after the other, so that a server at work
+    /// hardly notices. Dropped, it has mended what it has found so far, and nothing by half.
+    ///
+    /// # Errors
+    ///
+    /// As any call to the store. What was found until then is not told: run it again.
+    pub async fn run(self) -> Result<FsckReport, Error> {
+        let mut pass = Pass::default();
+        // The names go first: they tell of lines that no index has.
+        let mut next = Some(0);
+        while let Some(from) = next {
+            next = pass.look(&self, FsckPart::Names(from)).await?;
+        }
+        for shard in 0..SHARDS {
+            let lines = pass.lines.remove(&shard).unwrap_or_default();
+            pass.look(&self, FsckPart::Shard(shard, lines.into_iter().collect())).await?;
+        }
+        for queue in std::mem::take(&mut pass.queues) {
+            pass.look(&self, FsckPart::Queue(queue)).await?;
+        }
+        pass.report.findings = pass.findings.into_iter().collect();
+        Ok(pass.report)
+    }
+}
+
+impl std::fmt::Debug for Fsck {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Fsck").field("repair", &self.repair).finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct Pass {
+    report: FsckReport,
+    /// Some are met twice: by their name, and by what names them.
+    findings: BTreeSet<Finding>,
+    lines: HashMap<u16, BTreeSet<String>>,
+    queues: BTreeSet<Key>,
+}
+
+impl Pass {
+    /// Where the next page begins.
+    async fn look(&mut self, fsck: &Fsck, part: FsckPart) -> Result<Option<u64>, Error> {
+        let found = fsck.store.backend().fsck(part, fsck.repair).await?;
+        let FsckFound { findings, looked, lines, queues, next, uncounted, scans } = found;
+        self.findings.extend(findings);
+        self.report.looked += looked;
+        self.report.uncounted += u64::from(uncounted);
+        self.report.scanned |= scans;
+        for (shard, name) in lines {
+            self.lines.entry(shard).or_default().insert(name);
+        }
+        self.queues.extend(queues);
+        Ok(next)
+    }
+}

@@ -1,0 +1,62 @@
+//! What a pass tells.
+
+use std::fmt;
+
+use super::{Finding, FindingKind};
+
+/// What [`Fsck::run`](super::Fsck::run) has found.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct FsckReport {
+    /// Each once, by kind and place. Notes are among them ([`FindingKind::is_fault`]).
+    pub findings: Vec<Finding>,
+    /// Names, entries of indexes and requests that were looked at; one may count several times.
+    pub looked: u64,
+    /// Shards whose sums were not compared, because more than a hundred of their lines and late requests were too
+    /// many for one step.
+    pub uncounted: u64,
+    /// Whether all names of the namespace were looked at. Otherwise only what the indexes name: keys that nobody owns
+    /// were not looked for.
+    pub scanned: bool,
+}
+
+impl FsckReport {
+    /// Those that are faults.
+    pub fn faults(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(|finding| finding.kind.is_fault())
+    }
+
+    /// Nothing is wrong, mended or not.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.faults().next().is_none()
+    }
+
+    /// Nothing is wrong any more.
+    #[must_use]
+    pub fn is_mended(&self) -> bool {
+        self.faults().all(|finding| finding.mended)
+    }
+
+    /// How many there are of a kind.
+    #[must_use]
+    pub fn count(&self, kind: FindingKind) -> usize {
+        self.findings.iter().filter(|finding| finding.kind == kind).count()
+    }
+}
+
+impl fmt::Display for FsckReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for finding in &self.findings {
+            writeln!(f, "{finding}")?;
+        }
+        let faults = self.faults().count();
+        let mended = self.faults().filter(|finding| finding.mended).count();
+        write!(f, "{faults} faults, {mended} mended, {} notes; ", self.findings.len() - faults)?;
+        write!(f, "{} looked at", self.looked)?;
+        if self.uncounted > 0 {
+            write!(f, ", {} shards not summed up", self.uncounted)?;
+        }
+        f.write_str(if self.scanned { "" } else { ", not all names" })
+    }
+}

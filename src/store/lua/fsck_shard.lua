@@ -1,0 +1,158 @@
+-- The indexes of a shard, a page each, and what it has counted. See fsck.lua.
+
+-- A page of a ZSET of names; where the next begins, or ''.
+local function page(index, from)
+  if not is(index, 'zset') then return {}, '' end
+  local all = redis.call('ZSCAN', index, from, 'COUNT', SCAN)
+  local names = {}
+  for i = 1, #all[2], 2 do names[#names + 1] = all[2][i] end
+  return names, all[1] == '0' and '' or all[1]
+end
+
+local look = {}
+
+-- Locks that have jobs: their names, for `lines`.
+function look.due(from)
+  local names, next = page(TAG .. 'due', from)
+  return next, names
+end
+
+-- Lines, each with its jobs; from the first one's job behind a sequence. Where there are too many, the rest is for
+-- another look: '<number of the line> <sequence>'.
+function look.lines(after, ...)
+  local room = SCAN
+  for n, name in ipairs({...}) do
+    turn_to(TAG, name)
+    local well = true
+    for key, want in pairs({[H] = 'zset', [L] = 'hash', [Q] = 'zset', [G] = 'zset'}) do
+      if is(key, want) == nil then well = false end
+    end
+    if well then
+      if redis.call('EXISTS', G) == 1 then
+        stays(G)
+        if redis.call('EXISTS', L) == 1 then stays(L) end
+      end
+      local rows = redis.call('ZRANGEBYSCORE', G, '(' .. after, '+inf', 'WITHSCORES', 'LIMIT', 0, room)
+      local ids = {}
+      for i = 1, #rows, 2 do ids[#ids + 1] = rows[i] end
+      for _, id in ipairs(ids) do look_at_job(id) end
+      room = room - #ids
+      if room <= 0 then return n .. ' ' .. rows[#rows] end
+      if #ids == redis.call('ZCARD', G) then look_at_bytes(ids) end
+      look_at_due()
+    end
+    after = '-inf'
+  end
+  return ''
+end
+
+-- Jobs that wait outside of any line.
+function look.late(from)
+  local names, next = page(TAG .. 'late', from)
+  for _, id in ipairs(names) do
+    turn_to(TAG, '')
+    local job, odd = nil, true
+    if is_job(id) then job, odd = job_of(id) else find('odd', 'late', id) end
+    if job then turn_to(TAG, job.lock or '') end
+    local function forget() redis.call('ZREM', own('late'), id) end
+    if job and job.state == 'queued' then
+      look_at_keys(id, job)
+      if redis.call('EXISTS', own('b:' .. id)) == 0 then
+        find('no_request', id, NAME, function()
+          -- Where its visit finds that out.
+          take_late(id, count(job.bytes))
+          stand(id, tonumber(job.seq), count(job.bytes))
+        end)
+      end
+    elseif job then
+      find('ended', id, 'late', forget)
+    elseif not odd then
+      find('no_job', id, 'late', function()
+        forget()
+        redis.call('PEXPIRE', own('b:' .. id), KEPT)
+      end)
+    end
+  end
+  return next
+end
+
+function look.exp(from)
+  local names, next = page(TAG .. 'exp', from)
+  turn_to(TAG, '')
+  for _, id in ipairs(names) do
+    local job, odd = job_of(id)
+    if not odd and not (job and job.waits) then
+      find('no_job', id, 'exp', function() redis.call('ZREM', own('exp'), id) end)
+    end
+  end
+  return next
+end
+
+-- An index of ended jobs, from behind a mark.
+local function ended_jobs(state, from)
+  local index = TAG .. state
+  if not is(index, 'zset') then return '' end
+  turn_to(TAG, '')
+  -- What ends in this moment may have gone already, before its entry.
+  if from == '0' then from = int(NOW_US + 1000000) end
+  local rows = redis.call('ZRANGEBYSCORE', index, '(' .. from, '+inf', 'WITHSCORES', 'LIMIT', 0, SCAN)
+  for i = 1, #rows, 2 do
+    local id = rows[i]
+    local job, odd = job_of(id)
+    local function forget()
+      redis.call('ZREM', index, id)
+      -- As if by hand: nothing was trimmed.
+      redis.call('HINCRBY', F, state .. '_out', 1)
+    end
+    if not job and not odd then find('no_job', id, state, forget) end
+    if job and job.state ~= state then find('ended', id, 'is ' .. (job.state or '?') .. ', not ' .. state, forget) end
+  end
+  return #rows == 2 * SCAN and int(tonumber(rows[#rows])) or ''
+end
+function look.done(from) return ended_jobs('done', from) end
+function look.dead(from) return ended_jobs('dead', from) end
+
+-- Sums over all that is pending, if that is not too much for one look. Names are lines that `due` does not know.
+-- Where a key is of another type, that is told, and nothing of sums.
+function look.sums(_, ...)
+  for name, want in pairs({due = 'zset', late = 'zset', lates = 'hash', f = 'hash'}) do
+    if is(TAG .. name, want) == nil then return '' end
+  end
+  local lines = redis.call('ZRANGE', TAG .. 'due', 0, SCAN)
+  for _, name in ipairs({...}) do
+    if not redis.call('ZSCORE', TAG .. 'due', name) then lines[#lines + 1] = name end
+  end
+  local late = redis.call('ZRANGE', TAG .. 'late', 0, SCAN)
+  if #lines + #late > SCAN then return 'many' end
+  local jobs, bytes, lates = #late, 0, {}
+  for _, name in ipairs(lines) do
+    if is(TAG .. 'g:' .. name, 'zset') == nil or is(TAG .. 'l:' .. name, 'hash') == nil then return '' end
+    jobs = jobs + redis.call('ZCARD', TAG .. 'g:' .. name)
+    bytes = bytes + count(redis.call('HGET', TAG .. 'l:' .. name, 'bytes') or nil)
+  end
+  turn_to(TAG, '')
+  for _, id in ipairs(late) do
+    if is(own('j:' .. id), 'hash') == nil then return '' end
+    local v = redis.call('HMGET', own('j:' .. id), 'lock', 'bytes')
+    local size, name = count(v[2] or nil), v[1] or ''
+    bytes = bytes + size
+    lates['n' .. name] = (lates['n' .. name] or 0) + 1
+    lates['b' .. name] = (lates['b' .. name] or 0) + size
+  end
+  local function compare(key, field, kept, sum)
+    if kept == sum then return end
+    find('tally', name_of(key), field .. ' ' .. int(kept) .. ', there are ' .. int(sum), function()
+      if sum == 0 and key ~= F then redis.call('HDEL', key, field) else redis.call('HSET', key, field, int(sum)) end
+    end)
+  end
+  local counted = redis.call('HMGET', F, 'jobs', 'bytes')
+  compare(F, 'jobs', count(counted[1] or nil, -1), jobs)
+  compare(F, 'bytes', count(counted[2] or nil, -1), bytes)
+  local kept = redis.call('HGETALL', own('lates'))
+  for i = 1, #kept, 2 do
+    compare(own('lates'), kept[i], count(kept[i + 1], -1), lates[kept[i]] or 0)
+    lates[kept[i]] = nil
+  end
+  for field, sum in pairs(lates) do compare(own('lates'), field, 0, sum) end
+  return ''
+end

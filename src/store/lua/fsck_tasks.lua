@@ -1,0 +1,111 @@
+-- Looks at a queue of tasks for what should not be there, and mends it if told to. now.lua and tasks.lua stand
+-- before it.
+--
+-- KEYS z, zl, zt, zm, zu, zd, zw, zf   ARGV[1] the look: one of the names of KEYS, or 'sum'   ARGV[2] '1' = mend
+-- ARGV[3] where it begins, as the look before said
+-- Returns {where the next look begins or '', {what, name, detail, '1' if mended} per finding}
+-- O(tasks * log n), a page of about 100 in a call; 'zt' and 'sum' only where no more than that run or wait. Repeated,
+-- it finds what is left.
+local Z, L, T, M, U, D, F = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[8]
+local what, MEND, from, PAGE, found = ARGV[1], ARGV[2] == '1', ARGV[3], 100, {}
+local NAMES = {z = Z, zl = L, zt = T, zm = M, zu = U, zd = D}
+local function find(kind, name, detail, mender)
+  local mended = MEND and mender and pcall(mender) or false
+  found[#found + 1] = {kind, name, detail, mended and '1' or '0'}
+end
+-- Where one of them is of another type, nothing can be told of the others.
+for i, kind in ipairs({'zset', 'zset', 'hash', 'hash', 'hash', 'zset', 'zset', 'hash'}) do
+  local is = call('TYPE', KEYS[i]).ok
+  if is ~= 'none' and is ~= kind then return {''} end
+end
+local function page(verb)
+  local all = call(verb, NAMES[what], from, 'COUNT', PAGE)
+  return all[2], all[1] == '0' and '' or all[1]
+end
+local function record_of(id) return call('HGET', T, id) end
+
+-- Places without a record.
+local function places()
+  local rows, next = page('ZSCAN')
+  for i = 1, #rows, 2 do
+    local member, id = rows[i], string.sub(rows[i], 1, ID)
+    -- It would run twice, or although it was given up.
+    local function not_in(other)
+      if call('ZSCORE', NAMES[other], id) then
+        local less = what == 'zd' and D or NAMES[other]
+        find('task_twice', id, what .. ' and ' .. other, function() call('ZREM', less, id) end)
+      end
+    end
+    if call('HEXISTS', T, id) == 0 then
+      find('no_task', id, what, function() call('ZREM', NAMES[what], member) end)
+    elseif what ~= 'z' then
+      not_in('z')
+      if what == 'zl' then not_in('zd') end
+    end
+  end
+  return next
+end
+
+-- Records without a place. One that may have run, and may not run again, is a dead letter.
+local function records()
+  if call('ZCARD', L) > PAGE then return '' end
+  local runs = {}
+  for _, member in ipairs(call('ZRANGE', L, 0, -1)) do runs[string.sub(member, 1, ID)] = true end
+  local rows, next = page('HSCAN')
+  for i = 1, #rows, 2 do
+    local id, record = rows[i], rows[i + 1]
+    if not (runs[id] or call('ZSCORE', Z, id) or call('ZSCORE', D, id)) then
+      local again = string.match(record, '^%d+ (%d) %d+ [^\n]*\n')
+      if not again then
+        find('odd', id, 'a record that says nothing')
+      else
+        find('no_task_place', id, '', function()
+          if again == '1' then
+            call('ZADD', Z, now, id)
+          else
+            call('ZADD', D, now + 86400000000, id)
+            call('HINCRBY', F, 'dead', 1)
+          end
+        end)
+      end
+    end
+  end
+  return next
+end
+
+-- What is kept beside records that are gone.
+local function beside()
+  local rows, next = page('HSCAN')
+  for i = 1, #rows, 2 do
+    local id = what == 'zu' and rows[i + 1] or rows[i]
+    if call('HEXISTS', T, id) == 0 then
+      find('no_task', id, what, function() call('HDEL', NAMES[what], rows[i]) end)
+    end
+  end
+  return next
+end
+
+-- The bytes of those that wait or run.
+local function sum()
+  if call('ZCARD', Z) + call('ZCARD', L) > PAGE then return end
+  local bytes, ids = 0, call('ZRANGE', Z, 0, -1)
+  for _, member in ipairs(call('ZRANGE', L, 0, -1)) do ids[#ids + 1] = string.sub(member, 1, ID) end
+  for _, id in ipairs(ids) do bytes = bytes + call('HSTRLEN', T, id) end
+  local kept = tonumber(call('HGET', F, 'bytes') or '0')
+  if kept == bytes then return end
+  find('tally', 'zf', 'bytes ' .. int(kept) .. ', there are ' .. int(bytes), function()
+    call('HSET', F, 'bytes', int(bytes))
+  end)
+end
+
+local next = ''
+if what == 'sum' then
+  sum()
+elseif what == 'zt' then
+  next = records()
+elseif what == 'zm' or what == 'zu' then
+  next = beside()
+else
+  next = places()
+end
+return {next, unpack(found)}

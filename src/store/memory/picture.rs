@@ -1,0 +1,122 @@
+//! For the exhaustive model: what a line's shard looks like, and faults that are planted in it.
+
+use std::fmt::Write as _;
+
+use super::{Memory, line::Member};
+use crate::{
+    key::Key,
+    store::backend::{JobId, Token},
+};
+
+/// What the clients of a test call tokens and jobs, so that two stores that differ in random names alone have the
+/// same picture.
+pub(in crate::store) trait Names {
+    fn token(&self, token: &Token) -> usize;
+    fn job(&self, id: &JobId) -> usize;
+}
+
+/// What a store that is wrong would do. Each is caught.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::store) enum Planted {
+    /// A job is stored, and nobody is to look at its lock.
+    NotDue,
+    /// A job leaves its line when it is claimed.
+    ClaimedOut,
+    /// A job that has ended still counts.
+    CountedOn,
+    /// The fence does not grow.
+    FenceStands,
+    /// A lease ends before its time.
+    LeaseLost,
+    /// The second job stands before the first.
+    OutOfOrder,
+    /// A verdict counts whoever gives it.
+    NoToken,
+}
+
+impl Memory {
+    /// All that steps about this lock depend on, with times as from now and sequences as ranks.
+    pub(in crate::store) fn picture(&self, key: &Key, told: &[u64], names: &dyn Names) -> String {
+        self.at(key.shard(), |shard, now| {
+            let from_now = |at: u64| i128::from(at) - i128::from(now.ms);
+            let (mut out, mut seqs) = (String::new(), told.to_vec());
+            let line = shard.lines.get(key, now.ms);
+            if let Some(line) = line {
+                seqs.extend(line.places.iter().map(|place| place.seq));
+            }
+            seqs.extend(shard.jobs.iter(now.ms).map(|(_, job)| job.seq));
+            seqs.sort_unstable();
+            seqs.dedup();
+            let rank = |seq: u64| seqs.iter().position(|other| *other == seq).unwrap_or(usize::MAX);
+            let told: Vec<_> =
+                told.iter().map(|seq| if *seq == 0 { 0 } else { 1 + rank(*seq) }).collect();
+            let _ = write!(out, "told {told:?} due {:?}", shard.facts.due.get(key).map(from_now));
+            let watched = (shard.facts.watcher(now).is_some(), shard.facts.is_manned(now));
+            let _ = write!(out, " {watched:?} {} {}", shard.facts.jobs, shard.facts.bytes);
+            if let Some(line) = line {
+                for (member, until) in &line.holders {
+                    let who = match member {
+                        Member::Holds(_, me) => ("h", names.token(me)),
+                        Member::Offered(_, me) => ("o", names.token(me)),
+                        Member::Job(id) => ("j", names.job(id)),
+                    };
+                    let _ = write!(out, " {who:?} {}", from_now(*until));
+                }
+                for place in &line.places {
+                    let (who, until) = (names.token(&place.me), from_now(place.deadline));
+                    let _ = write!(out, " q{} {who} {until}", rank(place.seq));
+                }
+                let park = line.park.map(|park| from_now(park).max(0));
+                let back = line.back.as_ref().map(|(at, id)| (from_now(*at), names.job(id)));
+                let _ = write!(out, " park {park:?} back {back:?}");
+                for (seq, id) in &line.jobs {
+                    let _ = write!(out, " g{} {}", rank(*seq), names.job(id));
+                }
+            }
+            let mut jobs: Vec<_> =
+                shard.jobs.iter(now.ms).map(|(id, job)| (names.job(id), id, job)).collect();
+            jobs.sort_unstable_by_key(|(name, ..)| *name);
+            for (name, id, job) in jobs {
+                let run = job.run.as_ref().map(|run| names.token(run));
+                let times = [job.exp, shard.facts.late.get(id)].map(|at| at.map(from_now));
+                let _ = write!(out, " [{name} {:?} {run:?} {} {times:?}]", job.state, job.attempts);
+            }
+            out
+        })
+    }
+
+    /// Who holds it exclusively.
+    pub(in crate::store) fn holder(&self, key: &Key) -> Option<Token> {
+        self.at(key.shard(), |shard, now| {
+            let mut holders = shard.lines.get(key, now.ms)?.holders.iter();
+            holders.find_map(|(member, _)| match member {
+                Member::Holds(_, me) => Some(me.clone()),
+                _ => None,
+            })
+        })
+    }
+
+    /// Breaks what a step has just left.
+    pub(in crate::store) fn plant(&self, key: &Key, planted: Planted) {
+        self.at(key.shard(), |shard, now| {
+            let running = |id: &JobId| {
+                let job = shard.jobs.get(id, now.ms);
+                job.is_some_and(|job| job.state == crate::store::JobState::Running)
+            };
+            let facts = &mut shard.facts;
+            let line = shard.lines.get_mut(key, now.ms);
+            match (planted, line) {
+                (Planted::NotDue, _) => facts.due.remove(key),
+                (Planted::CountedOn, _) => facts.jobs += 1,
+                (Planted::FenceStands, _) => facts.fence = 0,
+                (Planted::ClaimedOut, Some(line)) => line.jobs.retain(|(_, id)| !running(id)),
+                (Planted::LeaseLost, Some(line)) => line.holders.clear(),
+                (Planted::OutOfOrder, Some(line)) if line.jobs.len() > 1 => {
+                    let last = line.jobs.pop_last().map(|(_, id)| (1, id));
+                    line.jobs.extend(last);
+                }
+                _ => {}
+            }
+        });
+    }
+}

@@ -1,0 +1,147 @@
+//! What a server tells of itself when a connection to it is made.
+//!
+//! One `INFO`. Where that is not allowed, nothing is known and nothing is refused.
+
+use std::collections::HashMap;
+
+use super::target::{Connection, Failure};
+
+/// Oldest that has all commands the scripts need.
+const OLDEST: (u32, u32) = (6, 2);
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Facts {
+    /// Another one after each start.
+    pub(super) id: Option<String>,
+    version: Option<(u32, u32)>,
+    replica: bool,
+    /// How it makes room when its memory is full; `None` if its memory is not bounded, or it refuses then.
+    eviction: Option<String>,
+    appends: Option<bool>,
+}
+
+impl Facts {
+    pub(super) async fn ask(connection: &mut Connection) -> Self {
+        let text = redis::cmd("INFO").query_async::<String>(connection).await;
+        text.map(|text| Self::read(&text)).unwrap_or_default()
+    }
+
+    fn read(text: &str) -> Self {
+        let field = |name: &str| {
+            let mut lines = text.lines().filter_map(|line| line.split_once(':'));
+            lines.find(|(field, _)| *field == name).map(|(_, value)| value.trim())
+        };
+        let bounded = field("maxmemory").is_some_and(|bytes| bytes != "0");
+        let eviction =
+            field("maxmemory_policy").filter(|policy| bounded && *policy != "noeviction");
+        Self {
+            id: field("run_id").map(str::to_owned),
+            // Valkey has one of its own beside it, and this one for the sake of clients.
+            version: field("redis_version").and_then(version),
+            replica: field("role") == Some("slave"),
+            eviction: eviction.map(str::to_owned),
+            appends: field("aof_enabled").map(|enabled| enabled == "1"),
+        }
+    }
+
+    /// Whether it can be a store.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        if let Some((major, minor)) = self.version.filter(|version| *version < OLDEST) {
+            return Err(Failure::Config(format!(
+                "the store's server is of version {major}.{minor}; lockgate needs Redis 6.2 or newer, or Valkey"
+            )));
+        }
+        if self.replica {
+            tracing::warn!("the store's server is a replica: not used");
+            return Err(Failure::Away);
+        }
+        Ok(())
+    }
+
+    /// What its operator should know. Said once for each server.
+    pub(super) async fn warn(&self, connection: &mut Connection) {
+        if let Some(policy) = &self.eviction {
+            tracing::warn!(
+                policy,
+                "the store's server makes room by dropping keys: locks and deferred requests can vanish; set \
+                 `maxmemory-policy noeviction`"
+            );
+        }
+        if self.appends == Some(false) && saves(connection).await == Some(false) {
+            tracing::warn!(
+                "the store's server keeps nothing on disk: deferred requests that were answered 202 are lost \
+                 when it stops; set `appendonly yes`"
+            );
+        }
+    }
+}
+
+/// `7.0.15`
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split('.').map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// Whether it makes snapshots; `None` if that is not told.
+async fn saves(connection: &mut Connection) -> Option<bool> {
+    let mut command = redis::cmd("CONFIG");
+    let told = command.arg("GET").arg("save").query_async::<HashMap<String, String>>(connection);
+    told.await.ok()?.get("save").map(|when| !when.trim().is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USUAL: &str = "# Server\r\nredis_version:7.0.15\r\nrun_id:abc\r\n# Memory\r\nmaxmemory:0\r\n\
+        maxmemory_policy:noeviction\r\naof_enabled:0\r\n# Replication\r\nrole:master\r\n";
+
+    fn with(from: &str, to: &str) -> Facts {
+        assert!(USUAL.contains(from));
+        Facts::read(&USUAL.replace(from, to))
+    }
+
+    #[test]
+    fn a_usual_one() {
+        let facts = Facts::read(USUAL);
+        let expected = Facts {
+            id: Some("abc".to_owned()),
+            version: Some((7, 0)),
+            appends: Some(false),
+            ..Facts::default()
+        };
+        assert_eq!(facts, expected);
+        assert!(facts.check().is_ok());
+        assert!(with("aof_enabled:0", "aof_enabled:1").appends.is_some_and(|appends| appends));
+    }
+
+    #[test]
+    fn one_that_tells_nothing_is_not_refused() {
+        assert!(Facts::default().check().is_ok());
+        assert_eq!(Facts::read("").check().is_ok(), Facts::read("odd\r\n:\r\n").check().is_ok());
+    }
+
+    #[test]
+    fn old_ones_are_a_mistake() {
+        for (version, fits) in
+            [("6.0.16", false), ("5.0.7", false), ("6.2.0", true), ("10.0.1", true), ("x", true)]
+        {
+            let checked = with("7.0.15", version).check();
+            assert_eq!(checked.is_ok(), fits, "{version}");
+            assert!(!matches!(checked, Err(Failure::Away)), "{version}");
+        }
+    }
+
+    #[test]
+    fn a_replica_is_as_good_as_away() {
+        assert!(matches!(with("role:master", "role:slave").check(), Err(Failure::Away)));
+    }
+
+    #[test]
+    fn only_a_bounded_memory_evicts() {
+        assert_eq!(with("noeviction", "allkeys-lru").eviction, None);
+        assert_eq!(with("maxmemory:0", "maxmemory:100").eviction, None);
+        let text = USUAL.replace("maxmemory:0", "maxmemory:100").replace("noevic", "allkeys-evic");
+        assert_eq!(Facts::read(&text).eviction.as_deref(), Some("allkeys-eviction"));
+    }
+}

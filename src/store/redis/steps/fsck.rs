@@ -1,0 +1,261 @@
+//! Looks at the store as a whole, page by page: `fsck.lua`, `fsck_tasks.lua`.
+//!
+//! Each call of a script is about one shard, so it is one slot of a cluster. Names are asked for with SCAN of one
+//! server; where there are several ([`Redis::scans`]), only what the indexes name is looked at.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use redis::Value;
+
+use super::number;
+use crate::{
+    error::Error,
+    key::{Key, SHARDS},
+    store::{
+        fsck::{Finding, FindingKind, FsckFound, FsckPart},
+        redis::{Redis, read::Row, script},
+    },
+};
+
+/// Names in a call.
+const PAGE: usize = 100;
+
+/// What stands for the first page of an index, and for the first job of a line.
+const FIRST: &str = "0";
+const ALL_JOBS: &str = "-inf";
+
+/// Most calls for what one index or one set of lines has: whatever is added meanwhile, a pass ends.
+const PAGES: usize = 10_000;
+
+impl Redis {
+    pub(super) async fn do_fsck(&self, part: FsckPart, mend: bool) -> Result<FsckFound, Error> {
+        match part {
+            FsckPart::Names(from) => self.fsck_names(from, mend).await,
+            FsckPart::Shard(shard, lines) => self.fsck_shard(shard, lines, mend).await,
+            FsckPart::Queue(queue) => self.fsck_queue(&queue, mend).await,
+        }
+    }
+
+    /// Whether one server has all names.
+    fn scans(&self) -> bool {
+        true
+    }
+
+    async fn fsck_names(&self, from: u64, mend: bool) -> Result<FsckFound, Error> {
+        let mut found = FsckFound { scans: self.scans(), ..FsckFound::default() };
+        if !found.scans {
+            return Ok(found);
+        }
+        let mut shards = BTreeMap::<u16, Vec<String>>::new();
+        let (next, names) = self.names(from).await?;
+        found.next = next;
+        found.looked = names.len() as u64;
+        for name in names {
+            match shard_of(&name) {
+                Some(shard) => shards.entry(shard).or_default().push(name),
+                None => found.findings.extend(self.fsck_shared(name, mend).await?),
+            }
+        }
+        for (shard, names) in shards {
+            found.queues.extend(names.iter().filter_map(|name| queue_of(name)));
+            for names in names.chunks(PAGE) {
+                let mut look = Look { redis: self, shard, mend, found: &mut found };
+                let names =
+                    Vec::from_iter(names.iter().map(|name| self.keys.channels().to_owned() + name));
+                let (_, lines) = look.at("keys", "-", &names).await?;
+                found.lines.extend(lines.into_iter().map(|line| (shard, line)));
+            }
+        }
+        Ok(found)
+    }
+
+    /// A page of all names, without the prefix of the namespace.
+    async fn names(&self, from: u64) -> Result<(Option<u64>, Vec<String>), Error> {
+        let prefix = self.keys.channels();
+        let plain = |c: char| !matches!(c, '*' | '?' | '[' | ']' | '\\');
+        let escape = |c: char| if plain(c) { String::from(c) } else { format!("\\{c}") };
+        let pattern: String = prefix.chars().map(escape).collect();
+        let mut pipe = redis::pipe();
+        pipe.cmd("SCAN").arg(from).arg("MATCH").arg(pattern + "*").arg("COUNT").arg(PAGE);
+        let answer = self.read(0, "scan", &pipe).await?;
+        let mut row = Row::of("scan", Value::Array(answer)).row()?;
+        let (next, mut page) = (row.number()?, row.row()?);
+        let mut names = Vec::new();
+        while !page.is_empty() {
+            // One that is no text is none of ours, and can't be named.
+            let name = page.bytes()?;
+            let name = String::from_utf8_lossy(&name);
+            names.extend(name.strip_prefix(prefix).map(str::to_owned));
+        }
+        Ok((Some(next).filter(|next| *next > 0), names))
+    }
+
+    /// A name without a shard.
+    async fn fsck_shared(&self, name: String, mend: bool) -> Result<Option<Finding>, Error> {
+        let key = self.keys.channels().to_owned() + &name;
+        let (want, must_end) = match name.as_str() {
+            "meta" => ("hash", false),
+            "paused" => ("string", false),
+            "workers" | "limiters" => ("zset", true),
+            _ => ("", false),
+        };
+        let mut pipe = redis::pipe();
+        pipe.cmd("TYPE").arg(&key).cmd("PTTL").arg(&key);
+        let mut row = Row::of("fsck", Value::Array(self.read(0, "fsck", &pipe).await?));
+        let (kind, left) = (row.text()?, row.text()?);
+        let (what, detail) = match (want, kind.as_str()) {
+            (_, "none") => return Ok(None),
+            ("", _) => (FindingKind::UnknownKey, String::new()),
+            (want, kind) if want != kind => (FindingKind::WrongType, kind.to_owned()),
+            _ if must_end && left == "-1" => (FindingKind::NoEnd, String::new()),
+            _ => return Ok(None),
+        };
+        let mended = mend && what == FindingKind::NoEnd;
+        if mended {
+            let mut pipe = redis::pipe();
+            // The next sign of life gives it the right one.
+            pipe.cmd("PEXPIRE").arg(&key).arg(60_000);
+            self.read(0, "fsck", &pipe).await?;
+        }
+        Ok(Some(Finding { kind: what, shard: None, name, detail, mended }))
+    }
+
+    async fn fsck_shard(
+        &self,
+        shard: u16,
+        lines: Vec<String>,
+        mend: bool,
+    ) -> Result<FsckFound, Error> {
+        let mut found = FsckFound::default();
+        let mut look = Look { redis: self, shard, mend, found: &mut found };
+        // Lines that no index knows are looked at with the others.
+        let mut all = BTreeSet::from_iter(lines.clone());
+        all.extend(look.through("due").await?);
+        let all = Vec::from_iter(all);
+        for lines in all.chunks(PAGE) {
+            look.lines(lines).await?;
+        }
+        for index in ["late", "exp", "done", "dead"] {
+            look.through(index).await?;
+        }
+        let (next, _) = look.at("sums", "-", &lines[..lines.len().min(PAGE)]).await?;
+        found.uncounted = next == "many" || lines.len() > PAGE;
+        Ok(found)
+    }
+
+    async fn fsck_queue(&self, queue: &Key, mend: bool) -> Result<FsckFound, Error> {
+        let (mut found, keys) = (FsckFound::default(), self.keys.tasks(queue));
+        for look in ["z", "zl", "zd", "zm", "zu", "zt", "sum"] {
+            let mut from = FIRST.to_owned();
+            for _ in 0..PAGES {
+                let args = [look.into(), flag(mend), from.into_bytes()];
+                let reply = self.script(queue.shard(), &script::FSCK_TASKS, &keys, &args).await?;
+                let mut row = Row::of("fsck_tasks", reply);
+                from = row.text()?;
+                while !row.is_empty() {
+                    let mut finding = finding(&mut row, queue.shard())?;
+                    finding.detail =
+                        format!("queue {queue} {}", finding.detail).trim_end().to_owned();
+                    found.findings.push(finding);
+                }
+                found.looked += 1;
+                if from.is_empty() {
+                    break;
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Looks at one shard.
+struct Look<'a> {
+    redis: &'a Redis,
+    shard: u16,
+    mend: bool,
+    found: &'a mut FsckFound,
+}
+
+impl Look<'_> {
+    /// One look; where the next begins, and names.
+    async fn at(
+        &mut self,
+        what: &str,
+        from: &str,
+        names: &[String],
+    ) -> Result<(String, Vec<String>), Error> {
+        let keys = [self.redis.keys.shard(self.shard, "f")];
+        let mut args = vec![what.into(), flag(self.mend), from.into()];
+        args.extend(names.iter().map(|name| name.clone().into_bytes()));
+        let reply = self.redis.script(self.shard, &script::FSCK, &keys, &args).await?;
+        let mut row = Row::of("fsck", reply);
+        let (next, mut page, mut names) = (row.text()?, row.row()?, Vec::new());
+        while !page.is_empty() {
+            names.push(page.text()?);
+        }
+        while !row.is_empty() {
+            self.found.findings.push(finding(&mut row, self.shard)?);
+        }
+        self.found.looked += names.len().max(1) as u64;
+        Ok((next, names))
+    }
+
+    /// All pages of an index; the names in it.
+    async fn through(&mut self, index: &str) -> Result<Vec<String>, Error> {
+        let (mut from, mut all) = (FIRST.to_owned(), Vec::new());
+        for _ in 0..PAGES {
+            let (next, names) = self.at(index, &from, &[]).await?;
+            all.extend(names);
+            if next.is_empty() {
+                break;
+            }
+            from = next;
+        }
+        Ok(all)
+    }
+
+    /// Lines with all their jobs.
+    async fn lines(&mut self, mut lines: &[String]) -> Result<(), Error> {
+        let mut after = ALL_JOBS.to_owned();
+        for _ in 0..PAGES {
+            let (next, _) = self.at("lines", &after, lines).await?;
+            let Some((line, seq)) = next.split_once(' ') else {
+                break;
+            };
+            let done = line.parse::<usize>().unwrap_or(1).clamp(1, lines.len()) - 1;
+            lines = &lines[done..];
+            after = seq.to_owned();
+        }
+        Ok(())
+    }
+}
+
+fn flag(mend: bool) -> Vec<u8> {
+    number(u64::from(mend))
+}
+
+fn finding(row: &mut Row, shard: u16) -> Result<Finding, Error> {
+    let mut found = row.row()?;
+    let kind = FindingKind::of(&found.text()?).ok_or_else(|| found.odd())?;
+    let (name, detail) = (lossy(&mut found)?, lossy(&mut found)?);
+    Ok(Finding { kind, shard: Some(shard), name, detail, mended: found.number()? == 1 })
+}
+
+/// What somebody has written by hand may be no text.
+fn lossy(row: &mut Row) -> Result<String, Error> {
+    row.bytes().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// `{<shard>}:..`
+fn shard_of(name: &str) -> Option<u16> {
+    let (text, _) = name.strip_prefix('{')?.split_once("}:")?;
+    let shard: u16 = text.parse().ok()?;
+    (shard < SHARDS && shard.to_string() == text).then_some(shard)
+}
+
+/// The queue of tasks whose records or numbers these are.
+fn queue_of(name: &str) -> Option<Key> {
+    let (_, name) = name.split_once("}:")?;
+    let queue = name.strip_prefix("zt:").or_else(|| name.strip_prefix("zf:"))?;
+    Some(Key::from_store(queue))
+}

@@ -1,0 +1,154 @@
+//! Good and bad addresses.
+
+use super::*;
+use crate::error::ErrorKind;
+
+fn node(host: &str, port: u16) -> Node {
+    Node { host: host.to_owned(), port }
+}
+
+fn one(host: &str, port: u16) -> Address {
+    of(Nodes::One(node(host, port)))
+}
+
+fn of(nodes: Nodes) -> Address {
+    let (login, sentinel_login) = (Login::default(), Login::default());
+    Address { nodes, tls: false, login, sentinel_login, database: None, namespace: None }
+}
+
+fn login(user: &str, password: &str) -> Login {
+    let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    Login { user: some(user), password: some(password) }
+}
+
+fn namespace(name: &str) -> Option<String> {
+    Some(name.to_owned())
+}
+
+#[test]
+fn one_server() {
+    let local = || one("127.0.0.1", 6379);
+    let secure = |address| Address { tls: true, ..address };
+    let good = [
+        ("redis://127.0.0.1", local()),
+        ("redis://127.0.0.1/", local()),
+        ("REDIS://127.0.0.1:6379/?ns=shop", Address { namespace: namespace("shop"), ..local() }),
+        ("valkey://cache.local:7000/3", Address { database: Some(3), ..one("cache.local", 7000) }),
+        ("rediss://cache", secure(one("cache", 6379))),
+        ("valkeys://[::1]:7001", secure(one("::1", 7001))),
+        ("redis://[::1]", one("::1", 6379)),
+        ("redis://:pw@127.0.0.1", Address { login: login("", "pw"), ..local() }),
+        ("redis://me:p%40%2Fw@127.0.0.1", Address { login: login("me", "p@/w"), ..local() }),
+        (
+            "redis://me:p@w@127.0.0.1/0",
+            Address { login: login("me", "p@w"), database: Some(0), ..local() },
+        ),
+    ];
+    for (url, expected) in good {
+        assert_eq!(Address::parse(url).expect(url), expected, "{url}");
+    }
+}
+
+#[test]
+fn sockets() {
+    let socket = || of(Nodes::Socket("/run/redis.sock".into()));
+    let full = Address { database: Some(2), login: login("me", "pw"), ..socket() };
+    let good = [
+        ("unix:///run/redis.sock", socket()),
+        ("redis+unix:///run/redis.sock?ns=a", Address { namespace: namespace("a"), ..socket() }),
+        ("valkey+unix:///run/redis.sock?db=2&user=me&pass=pw", full),
+    ];
+    for (url, expected) in good {
+        assert_eq!(Address::parse(url).expect(url), expected, "{url}");
+    }
+}
+
+#[test]
+fn several_nodes() {
+    let sentinels = |nodes| of(Nodes::Sentinels { nodes, master: "mymaster".to_owned() });
+    let two = || vec![node("h1", 26379), node("h2", 5)];
+    let full = Address {
+        login: login("me", "pw"),
+        sentinel_login: login("watch", "dog"),
+        database: Some(4),
+        namespace: namespace("shop"),
+        tls: true,
+        ..sentinels(two())
+    };
+    let cluster = || of(Nodes::Cluster(vec![node("h1", 6379), node("::1", 7)]));
+    let good = [
+        ("redis+sentinel://h1,h2:5/mymaster", sentinels(two())),
+        (
+            "rediss+sentinel://me:pw@h1,h2:5/mymaster/4?ns=shop&sentinel_user=watch&sentinel_password=dog",
+            full,
+        ),
+        ("valkey+cluster://h1,[::1]:7", cluster()),
+        (
+            "redis+cluster://:pw@h1,[::1]:7/0?ns=b",
+            Address { login: login("", "pw"), namespace: namespace("b"), ..cluster() },
+        ),
+    ];
+    for (url, expected) in good {
+        assert_eq!(Address::parse(url).expect(url), expected, "{url}");
+    }
+}
+
+#[test]
+fn a_node_of_several() {
+    let (found, tls, own) = Address::node("rediss://me:pw@h1", SENTINEL).expect("it is right");
+    assert_eq!((found, tls, own), (node("h1", SENTINEL), true, login("me", "pw")));
+    assert_eq!(Address::node("redis://h1:7", SENTINEL).expect("it is right").0, node("h1", 7));
+    for url in ["redis://h1/2", "redis://h1?ns=a", "redis+sentinel://h1/m", "unix:///a", "h1:7"] {
+        assert!(Address::node(url, SENTINEL).is_err(), "{url}");
+    }
+}
+
+/// Each with a word of its sentence. `secret` stands for what must not be in it.
+#[test]
+fn bad_ones() {
+    let bad = [
+        ("", "can't be read"),
+        ("127.0.0.1:6379", "can't be read"),
+        ("http://127.0.0.1", "no scheme"),
+        ("rediss+unix:///secret", "no scheme"),
+        ("redis+sentinels://secret/m", "no scheme"),
+        ("redis://", "no host"),
+        ("redis://0.0.0.0", "no host"),
+        ("redis://[::]", "no host"),
+        ("redis://::1", "no host"),
+        ("redis://ho st", "no host"),
+        ("redis://me:secret", "port"),
+        ("redis://h:0", "port"),
+        ("redis://h:70000", "port"),
+        ("redis://h:", "port"),
+        ("redis://me:sec/ret@h", "port"),
+        ("redis://me:se#cret@h", "#fragment"),
+        ("rediss://h/#insecure", "#fragment"),
+        ("redis://me@h", "needs a password"),
+        ("redis://me:%ff@h", "UTF-8"),
+        ("redis://h/one", "database"),
+        ("redis://h/-1", "database"),
+        ("redis://h/+1", "database"),
+        ("redis://h/1/2", "database"),
+        ("redis://h/99999999999", "database"),
+        ("redis://h?nss=secret", "parameter"),
+        ("redis://h?sentinel_user=secret", "parameter"),
+        ("redis://h1,h2", "several servers"),
+        ("redis+sentinel://h1,h2", "master's name"),
+        ("redis+sentinel://h1/?ns=a", "master's name"),
+        ("redis+sentinel://h1,/m", "no host"),
+        ("redis+sentinel://h1/m/x", "database"),
+        ("redis+sentinel://h1/m?sentinel_user=secret", "needs a password"),
+        ("redis+cluster://h1/1", "no database but 0"),
+        ("unix://", "path"),
+        ("unix:///", "path"),
+        ("unix://run/secret", "path"),
+        ("unix:///a?db=x", "database"),
+    ];
+    for (url, word) in bad {
+        let error = Address::parse(url).err().unwrap_or_else(|| panic!("{url} was read"));
+        assert_eq!(error.kind(), ErrorKind::Config, "{url}");
+        let text = error.to_string();
+        assert!(text.contains(word) && !text.contains("secret"), "{url}: {text}");
+    }
+}

@@ -1,0 +1,160 @@
+//! A store at work has no findings, whenever one looks.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use super::*;
+use crate::store::{
+    backend::{
+        Acquire, Claim, Claimed, Enqueue, JobId, JobPolicy, Mode, Node, OnFailure, Renewal, Token,
+        Verdict,
+    },
+    tests::rig::wait,
+};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// How much is done between two looks at the clock of the test.
+struct Fleet {
+    rig: Rig,
+    keys: Vec<Key>,
+    ends: AtomicBool,
+    turn: AtomicU64,
+}
+
+impl Fleet {
+    /// A number that differs from turn to turn.
+    fn number(&self) -> usize {
+        let turn = self.turn.fetch_add(1, Ordering::SeqCst);
+        (turn.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) as usize
+    }
+
+    fn key(&self) -> Key {
+        self.keys[self.number() % self.keys.len()].clone()
+    }
+
+    fn goes_on(&self) -> bool {
+        !self.ends.load(Ordering::SeqCst)
+    }
+
+    /// Requests are deferred, some late, some with a deadline, and some are cancelled, purged and put back.
+    async fn clients(&self) {
+        let mut ids: Vec<JobId> = Vec::new();
+        while self.goes_on() {
+            let (key, n) = (self.key(), self.number());
+            let call = deferred(&key);
+            let policy = JobPolicy {
+                again: n & 1 == 0,
+                delay: if n & 6 == 0 { MS * 20 } else { Duration::ZERO },
+                deadline: (n & 24 == 0).then_some(MS * 30),
+                on_failure: if n & 32 == 0 { OnFailure::Skip } else { OnFailure::Block },
+                ..call.policy
+            };
+            let record = (n & 64 == 0).then(|| (n.to_string().into(), "print".into(), LONG));
+            let id = call.id.clone();
+            self.rig.enqueue(Enqueue { policy, record, ..call }).await;
+            ids.push(id);
+            let some = ids[n % ids.len()].clone();
+            match n % 7 {
+                0 => drop(self.rig.cancel(&some).await),
+                1 => drop(self.rig.redrive(&some).await),
+                2 => drop(self.rig.purge(&some).await),
+                _ => {}
+            }
+        }
+    }
+
+    /// Live requests hold the locks for a moment, and some die with them.
+    async fn requests(&self) {
+        while self.goes_on() {
+            let (key, me) = (self.key(), stranger());
+            let lease = MS * 40;
+            let call = Acquire { lease, wait: Some(MS * 50), ..wait(&key, &me) };
+            self.rig.acquire(call).await;
+            tokio::time::sleep(MS).await;
+            if !self.number().is_multiple_of(5) {
+                self.rig.release(&key, &me).await;
+            }
+        }
+    }
+
+    /// A worker: it ends its runs in every way, or dies with them.
+    async fn worker(&self) {
+        let node = Node::new();
+        while self.goes_on() {
+            let shards = self.rig.beat(&node, LONG).await.mine;
+            let due = self.rig.backend().due(shards, 20).await.unwrap();
+            for (key, id) in due.into_iter().flat_map(|due| due.names) {
+                let Some(id) = id else { continue };
+                let (me, lease) = (Token::new(&node), MS * 40);
+                let call = Claim {
+                    key: key.clone(),
+                    id: id.clone(),
+                    me: me.clone(),
+                    lease,
+                    retention: LONG,
+                };
+                if !matches!(self.rig.claim(call).await, Claimed::Claimed(_)) {
+                    continue;
+                }
+                let renewal = Renewal {
+                    key: key.clone(),
+                    me: me.clone(),
+                    mode: Mode::Exclusive,
+                    lease,
+                    job: Some(id.clone()),
+                };
+                self.rig.renew(vec![renewal]).await;
+                let verdict = match self.number() % 6 {
+                    0 => continue,
+                    1 => Verdict::Retry { delay: MS * 10, reason: "status 503" },
+                    2 => Verdict::Back { delay: MS * 5, reason: "busy" },
+                    3 => Verdict::Dead { reason: "auth", retention: LONG },
+                    4 => Verdict::Done { response: "x".into(), retention: MS * 300 },
+                    _ => rig::done(),
+                };
+                self.rig.settle(settled(&key, &id, &me, verdict)).await;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_at_work_has_no_findings() {
+    let mut keys = Vec::from(neighbours::<4>());
+    keys.extend((0..4).map(|n: u32| Key::custom(&format!("other {n}"))));
+    let fleet = Fleet {
+        rig: Rig::redis().await,
+        keys,
+        ends: AtomicBool::new(false),
+        turn: AtomicU64::new(1),
+    };
+    let fleet = Arc::new(fleet);
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..2 {
+        let all: [Arc<Fleet>; 3] = std::array::from_fn(|_| Arc::clone(&fleet));
+        let [one, two, three] = all;
+        tasks.spawn(async move { one.clients().await });
+        tasks.spawn(async move { two.requests().await });
+        tasks.spawn(async move { three.worker().await });
+    }
+    let mut looked = 0;
+    for _ in 0..5 {
+        let report = fleet.rig.fsck(false).await;
+        assert!(report.is_clean(), "{report}");
+        looked += report.looked;
+    }
+    // Nor is anything mended that need not be.
+    let report = fleet.rig.fsck(true).await;
+    assert!(report.is_clean(), "{report}");
+    fleet.ends.store(true, Ordering::SeqCst);
+    while let Some(ended) = tasks.join_next().await {
+        ended.unwrap();
+    }
+    assert!(looked > 64 * 7 * 5, "{looked}");
+}

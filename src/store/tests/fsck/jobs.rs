@@ -1,0 +1,274 @@
+//! Jobs and their places.
+
+use std::time::Duration;
+
+use super::*;
+use crate::store::{
+    FindingKind::{
+        DeadlineNotIndexed, DueWithoutJobs, EndedJobInIndex, EndedJobNotListed, EnvelopeWithoutJob,
+        HasEnd, JobInTwoPlaces, JobWithoutEnvelope, JobWithoutPlace, LineDueTooLate, LineNotDue,
+        NoEnd, Odd, Orphan, PlaceWithoutJob, RecordWithoutJob, WrongTally,
+    },
+    backend::{Enqueue, JobId, JobPolicy, JobState, Verdict},
+};
+
+/// Two jobs behind a holder.
+async fn two_wait(rig: &Rig) -> (Key, [JobId; 2]) {
+    let (key, holder) = (key(), stranger());
+    rig.worker().await;
+    rig.hold(&key, &holder).await;
+    let ids = [rig.put_off(&key).await, rig.put_off(&key).await];
+    rig.release(&key, &holder).await;
+    (key, ids)
+}
+
+async fn raw<T: redis::FromRedisValue>(rig: &Rig, verb: &str, name: &str, rest: &[&str]) -> T {
+    rig.server().raw(verb, name, rest).await
+}
+
+#[tokio::test]
+async fn a_sound_store_has_no_findings() {
+    let rig = Rig::redis().await;
+    let (key, ids) = two_wait(&rig).await;
+    finds(&rig, &[], &[]).await;
+    let late = JobPolicy { delay: LONG, deadline: Some(LONG), ..JobPolicy::default() };
+    rig.enqueue(Enqueue { policy: late, ..deferred(&key) }).await;
+    let run = stranger();
+    rig.start(&key, &ids[0], &run).await;
+    let waiter = stranger();
+    rig.join(&key, &waiter).await;
+    let [_, other] = neighbours::<2>();
+    rig.hold(&other, &stranger()).await;
+    let looked = finds(&rig, &[], &[]).await.looked;
+    assert!(looked > 64 * 7, "{looked}");
+    rig.settle(settled(&key, &ids[0], &run, Verdict::Dead { reason: "auth", retention: LONG }))
+        .await;
+    finds(&rig, &[], &[]).await;
+    rig.release(&key, &waiter).await;
+    assert_eq!(all_run(&rig, &key).await, 1);
+    finds(&rig, &[], &[]).await;
+}
+
+#[tokio::test]
+async fn a_job_that_lost_its_line_stands_in_it_again() {
+    let rig = Rig::redis().await;
+    let (key, ids) = two_wait(&rig).await;
+    assert_eq!(raw::<i64>(&rig, "DEL", &of_line(&key, "g"), &[]).await, 1);
+    // Two jobs, a due entry that is for nothing, and the shard counts two that are nowhere, and their bytes are in l.
+    let lost = [JobWithoutPlace, JobWithoutPlace, DueWithoutJobs, WrongTally, WrongTally, NoEnd];
+    finds(&rig, &lost, &[]).await;
+    assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [Some(ids[0].clone())], "their order");
+    assert_eq!(all_run(&rig, &key).await, 2);
+}
+
+#[tokio::test]
+async fn a_line_that_is_in_no_index_is_looked_at_again() {
+    let rig = Rig::redis().await;
+    let (key, _) = two_wait(&rig).await;
+    assert_eq!(raw::<i64>(&rig, "DEL", &of_shard(&key, "due"), &[]).await, 1);
+    finds(&rig, &[LineNotDue], &[]).await;
+    assert_eq!(all_run(&rig, &key).await, 2);
+}
+
+#[tokio::test]
+async fn a_free_lock_that_is_looked_at_too_late_is_due_now() {
+    let rig = Rig::redis().await;
+    let (key, _) = two_wait(&rig).await;
+    rig.miss_the_window().await;
+    let far = "9000000000000";
+    assert_eq!(raw::<i64>(&rig, "ZADD", &of_shard(&key, "due"), &[far, key.as_str()]).await, 0);
+    finds(&rig, &[LineDueTooLate], &[]).await;
+    assert_eq!(all_run(&rig, &key).await, 2);
+}
+
+#[tokio::test]
+async fn a_lock_without_jobs_is_due_for_nothing() {
+    let rig = Rig::redis().await;
+    let key = key();
+    raw::<i64>(&rig, "ZADD", &of_shard(&key, "due"), &["1", key.as_str()]).await;
+    finds(&rig, &[DueWithoutJobs], &[]).await;
+    assert_eq!(rig.due(key.shard(), 10).await.names, []);
+}
+
+#[tokio::test]
+async fn a_job_whose_facts_are_gone_is_a_dead_letter() {
+    let rig = Rig::redis().await;
+    let (key, ids) = two_wait(&rig).await;
+    assert_eq!(raw::<i64>(&rig, "DEL", &of_shard(&key, &format!("j:{}", ids[0])), &[]).await, 1);
+    finds(&rig, &[PlaceWithoutJob, EnvelopeWithoutJob], &[]).await;
+    let past = rig.job(&ids[0]).await.unwrap();
+    assert_eq!((past.state, past.reason.as_deref()), (JobState::Dead, Some("lost")));
+    assert_eq!(all_run(&rig, &key).await, 1);
+}
+
+#[tokio::test]
+async fn a_job_whose_envelope_is_gone_is_a_dead_letter() {
+    let rig = Rig::redis().await;
+    let (key, ids) = two_wait(&rig).await;
+    assert_eq!(raw::<i64>(&rig, "DEL", &of_shard(&key, &format!("b:{}", ids[1])), &[]).await, 1);
+    finds(&rig, &[JobWithoutEnvelope], &[]).await;
+    assert_eq!(rig.state(&ids[1]).await, Some(JobState::Dead));
+    assert_eq!(all_run(&rig, &key).await, 1);
+}
+
+#[tokio::test]
+async fn an_orphan_is_a_dead_letter_and_its_late_worker_has_lost() {
+    let rig = Rig::redis().await;
+    let (key, ids) = two_wait(&rig).await;
+    let run = stranger();
+    rig.start(&key, &ids[0], &run).await;
+    assert_eq!(raw::<i64>(&rig, "DEL", &of_line(&key, "h"), &[]).await, 1);
+    // Due at the end of a lease that nobody has any more.
+    finds(&rig, &[Orphan, LineDueTooLate], &[]).await;
+    let job = rig.job(&ids[0]).await.unwrap();
+    assert_eq!(job.reason.as_deref(), Some("crashed, may have run"));
+    assert!(!rig.finish(&key, &ids[0], &run).await);
+    assert_eq!(all_run(&rig, &key).await, 1);
+}
+
+#[tokio::test]
+async fn an_orphan_that_may_run_again_does() {
+    let rig = Rig::redis().await;
+    let key = key();
+    rig.worker().await;
+    let call = rig::again(&key);
+    let id = call.id.clone();
+    rig.enqueue(call).await;
+    rig.start(&key, &id, &stranger()).await;
+    rig.pass(LONG).await;
+    // A worker is due to come for it: that is how a crash is seen to.
+    finds(&rig, &[], &[]).await;
+    rig.pass(Duration::from_secs(60)).await;
+    let report = rig.fsck(true).await;
+    assert_eq!(report.count(Orphan), 1, "{report}");
+    assert_eq!(all_run(&rig, &key).await, 1);
+    assert_eq!(rig.state(&id).await, Some(JobState::Done));
+}
+
+#[tokio::test]
+async fn a_job_that_also_waits_outside_of_its_line_waits_in_it() {
+    let rig = Rig::redis().await;
+    let (key, ids) = two_wait(&rig).await;
+    raw::<i64>(&rig, "ZADD", &of_shard(&key, "late"), &["9000000000000", ids[1].as_str()]).await;
+    // Counted twice, and not in `lates`.
+    let tallies = [WrongTally; 4];
+    finds(&rig, &[&[JobInTwoPlaces], &tallies[..]].concat(), &[]).await;
+    assert_eq!(all_run(&rig, &key).await, 2);
+}
+
+#[tokio::test]
+async fn late_jobs_that_no_index_has_wait_in_their_line() {
+    let rig = Rig::redis().await;
+    let key = key();
+    rig.worker().await;
+    let late = JobPolicy { delay: LONG, deadline: Some(LONG), ..JobPolicy::default() };
+    for _ in 0..2 {
+        rig.enqueue(Enqueue { policy: late, ..deferred(&key) }).await;
+    }
+    for index in ["late", "exp"] {
+        assert_eq!(raw::<i64>(&rig, "DEL", &of_shard(&key, index), &[]).await, 1);
+    }
+    let lost = [JobWithoutPlace; 2];
+    finds(&rig, &[&lost[..], &[WrongTally; 4]].concat(), &[DeadlineNotIndexed; 0]).await;
+    assert_eq!(all_run(&rig, &key).await, 2);
+}
+
+#[tokio::test]
+async fn a_deadline_that_no_index_has_is_indexed() {
+    let rig = Rig::redis().await;
+    let (key, holder) = (key(), stranger());
+    rig.hold(&key, &holder).await;
+    let policy = JobPolicy { deadline: Some(LONG / 2), ..JobPolicy::default() };
+    let call = Enqueue { policy, ..deferred(&key) };
+    let id = call.id.clone();
+    rig.enqueue(call).await;
+    assert_eq!(raw::<i64>(&rig, "DEL", &of_shard(&key, "exp"), &[]).await, 1);
+    finds(&rig, &[DeadlineNotIndexed], &[]).await;
+    rig.pass(LONG / 2).await;
+    rig.due(key.shard(), 10).await;
+    assert_eq!(rig.state(&id).await, Some(JobState::Expired));
+}
+
+#[tokio::test]
+async fn wrong_numbers_are_counted_anew() {
+    let rig = Rig::redis().await;
+    let (key, _) = two_wait(&rig).await;
+    let f = of_shard(&key, "f");
+    raw::<i64>(&rig, "HSET", &f, &["jobs", "100", "bytes", "x"]).await;
+    raw::<i64>(&rig, "HSET", &of_line(&key, "l"), &["bytes", "7"]).await;
+    raw::<i64>(&rig, "HSET", &of_shard(&key, "lates"), &["nno:::lock", "3"]).await;
+    let report = rig.fsck(false).await;
+    assert!(report.count(WrongTally) >= 3, "{report}");
+    rig.fsck(true).await;
+    finds(&rig, &[], &[]).await;
+    let counted: Vec<String> = raw(&rig, "HMGET", &f, &["jobs", "bytes"]).await;
+    assert_eq!(counted, ["2", "14"]);
+    assert_eq!(all_run(&rig, &key).await, 2);
+}
+
+#[tokio::test]
+async fn indexes_of_ended_jobs_are_what_is_kept() {
+    let rig = Rig::redis().await;
+    let (key, ids) = two_wait(&rig).await;
+    assert_eq!(all_run(&rig, &key).await, 2);
+    let done = of_shard(&key, "done");
+    // One is in no listing, one is kept no more, one is said to be dead, one never was.
+    assert_eq!(raw::<i64>(&rig, "ZREM", &done, &[ids[0].as_str()]).await, 1);
+    let facts = of_shard(&key, &format!("j:{}", ids[1]));
+    assert_eq!(raw::<i64>(&rig, "DEL", &facts, &[]).await, 1);
+    let (dead, far) = (of_shard(&key, "dead"), "9000000000000000");
+    let stray = JobId::new(&key);
+    let rows = [far, ids[0].as_str(), "9000000000000001", stray.as_str()];
+    raw::<i64>(&rig, "ZADD", &dead, &rows).await;
+    // And the listing of the dead has no end.
+    let expected = [EndedJobNotListed, PlaceWithoutJob, EndedJobInIndex, PlaceWithoutJob, NoEnd];
+    finds(&rig, &expected, &[]).await;
+    let tally = rig.tally(key.shard()).await;
+    assert_eq!((tally.done, tally.dead), (1, 0));
+    let kept: f64 = raw(&rig, "ZSCORE", &done, &[ids[0].as_str()]).await;
+    assert!(kept > 1e15, "microseconds: {kept}");
+}
+
+#[tokio::test]
+async fn ends_are_put_right() {
+    let rig = Rig::redis().await;
+    let (key, ids) = two_wait(&rig).await;
+    rig.hold(&Key::custom("other"), &stranger()).await;
+    let waits = of_shard(&key, &format!("j:{}", ids[0]));
+    let request = of_shard(&key, &format!("b:{}", ids[1]));
+    for name in [&waits, &request, &of_line(&key, "g"), &of_shard(&key, "due")] {
+        assert_eq!(raw::<i64>(&rig, "PEXPIRE", name, &["100000"]).await, 1);
+    }
+    let held = of_line(&Key::custom("other"), "h");
+    assert_eq!(raw::<i64>(&rig, "PERSIST", &held, &[]).await, 1);
+    finds(&rig, &[HasEnd, HasEnd, HasEnd, HasEnd, NoEnd], &[]).await;
+    assert!(raw::<i64>(&rig, "PTTL", &held, &[]).await > 1000);
+    assert_eq!(raw::<i64>(&rig, "PTTL", &waits, &[]).await, -1);
+    assert_eq!(all_run(&rig, &key).await, 2);
+}
+
+#[tokio::test]
+async fn what_nobody_understands_is_left() {
+    let rig = Rig::redis().await;
+    let (key, ids) = two_wait(&rig).await;
+    let facts = of_shard(&key, &format!("j:{}", ids[1]));
+    raw::<i64>(&rig, "HSET", &facts, &["lock", "p:id::another"]).await;
+    raw::<i64>(&rig, "ZADD", &of_line(&key, "g"), &["9000000000000000", "nobody"]).await;
+    finds(&rig, &[Odd, Odd, JobWithoutPlace, WrongTally], &[Odd, Odd]).await;
+}
+
+#[tokio::test]
+async fn a_record_that_outlives_its_job_is_a_note() {
+    let rig = Rig::redis().await;
+    let (key, holder) = (key(), stranger());
+    rig.hold(&key, &holder).await;
+    let record = Some(("idem".into(), "print".into(), LONG));
+    let call = Enqueue { record, ..deferred(&key) };
+    let id = call.id.clone();
+    rig.enqueue(call).await;
+    rig.cancel(&id).await;
+    assert_eq!(rig.fsck(false).await.findings, []);
+    assert!(rig.purge(&id).await);
+    let report = finds(&rig, &[], &[]).await;
+    assert_eq!(report.count(RecordWithoutJob), 1, "{report}");
+}

@@ -1,0 +1,87 @@
+//! Queues that somebody has broken by hand.
+
+use super::desk::{SECOND, Worker, payloads, queue, retry, task};
+use crate::store::{
+    FindingKind::{PlaceWithoutTask, TaskInTwoPlaces, TaskWithoutPlace, WrongTally, WrongType},
+    tasks::{EndAs, Push},
+    tests::{fsck::finds, rig::Rig},
+};
+
+fn name(kind: &str) -> String {
+    format!("{{{}}}:{kind}:{}", queue().shard(), queue())
+}
+
+async fn raw<T: redis::FromRedisValue>(rig: &Rig, verb: &str, kind: &str, rest: &[&str]) -> T {
+    rig.server().raw(verb, &name(kind), rest).await
+}
+
+#[tokio::test]
+async fn a_queue_at_work_has_no_findings() {
+    let rig = Rig::redis().await;
+    let worker = Worker::new(&rig);
+    for payload in ["a", "b", "c", "d"] {
+        rig.push(task(payload)).await;
+    }
+    finds(&rig, &[], &[]).await;
+    let runs = worker.start(3).await;
+    finds(&rig, &[], &[]).await;
+    worker.end(&runs[0], EndAs::Done).await;
+    worker.end(&runs[1], retry(SECOND)).await;
+    worker.end(&runs[2], super::desk::dead("no")).await;
+    finds(&rig, &[], &[]).await;
+}
+
+#[tokio::test]
+async fn tasks_that_lost_their_place_run_or_are_dead_letters() {
+    let rig = Rig::redis().await;
+    let worker = Worker::new(&rig);
+    let again = rig.push(task("again")).await;
+    let once = rig.push(Push { again: false, ..task("once") }).await;
+    assert_eq!(raw::<i64>(&rig, "DEL", "z", &[]).await, 1);
+    finds(&rig, &[TaskWithoutPlace, TaskWithoutPlace, WrongTally], &[]).await;
+    assert_eq!(payloads(&worker.start(5).await), ["again"]);
+    assert_eq!(rig.task(&again).await.unwrap().state, crate::store::TaskState::Running);
+    assert_eq!(rig.task(&once).await.unwrap().state, crate::store::TaskState::Dead);
+}
+
+#[tokio::test]
+async fn places_of_tasks_that_are_gone_go_too() {
+    let rig = Rig::redis().await;
+    let worker = Worker::new(&rig);
+    let gone = rig.push(task("gone")).await;
+    let run = worker.one().await;
+    assert_eq!(run.token.id, gone);
+    rig.push(task("next")).await;
+    assert_eq!(raw::<i64>(&rig, "HDEL", "zt", &[gone.as_str()]).await, 1);
+    raw::<i64>(&rig, "HSET", "zm", &["0123456789012345678901", "1 0\n"]).await;
+    raw::<i64>(&rig, "HSET", "zu", &["name", "0123456789012345678901"]).await;
+    finds(&rig, &[PlaceWithoutTask, PlaceWithoutTask, PlaceWithoutTask, WrongTally], &[]).await;
+    assert_eq!(payloads(&worker.start(5).await), ["next"]);
+}
+
+#[tokio::test]
+async fn a_task_that_runs_does_not_wait() {
+    let rig = Rig::redis().await;
+    let worker = Worker::new(&rig);
+    let id = rig.push(task("one")).await;
+    let run = worker.one().await;
+    raw::<i64>(&rig, "ZADD", "z", &["1", id.as_str()]).await;
+    raw::<i64>(&rig, "ZADD", "zd", &["9000000000000000", id.as_str()]).await;
+    // Of three places it keeps that of its run, one after the other.
+    rig.fsck(true).await;
+    finds(&rig, &[], &[]).await;
+    assert!(worker.end(&run, EndAs::Done).await);
+    assert_eq!(worker.start(1).await.len(), 0);
+    let other = rig.push(task("two")).await;
+    raw::<i64>(&rig, "ZADD", "zd", &["9000000000000000", other.as_str()]).await;
+    finds(&rig, &[TaskInTwoPlaces], &[]).await;
+    assert_eq!(payloads(&worker.start(5).await), ["two"]);
+}
+
+#[tokio::test]
+async fn an_index_of_another_type_is_told_of() {
+    let rig = Rig::redis().await;
+    rig.push(task("one")).await;
+    rig.server().raw::<()>("SET", &name("zd"), &["by hand"]).await;
+    finds(&rig, &[WrongType], &[WrongType]).await;
+}

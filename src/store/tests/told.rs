@@ -1,0 +1,205 @@
+//! Calls that tell of a job's end: each end makes one a job, in the same step.
+
+use bytes::Bytes;
+
+use super::{
+    on_every_store,
+    rig::{LONG, Rig, SHORT, again, deferred, key, settled, stranger, visit},
+};
+use crate::{
+    Key,
+    store::backend::{
+        Call, Caps, Claim, Claimed, Enqueue, Enqueued, JobId, JobPolicy, JobState, Merge,
+        OnFailure, Verdict, Wins,
+    },
+};
+
+on_every_store!(
+    every_end_makes_the_call_a_job,
+    what_has_not_ended_makes_none,
+    one_that_supersedes_ends_the_other,
+    what_is_put_back_makes_it_again,
+    a_call_that_waits_is_not_made_twice,
+    a_call_runs_as_any_job,
+    what_is_purged_is_told_of_no_more,
+);
+
+const REQUEST: &[u8] = b"call";
+
+/// A job with a call, and that.
+fn called(job: Enqueue) -> (Enqueue, Call) {
+    let key = Key::of_callback(job.id.as_str(), job.id.shard());
+    let envelope = Bytes::from_static(REQUEST);
+    let call = Call { id: JobId::new(&key), key, envelope, max_attempts: 3 };
+    (Enqueue { call: Some(call.clone()), ..job }, call)
+}
+
+async fn store(rig: &Rig, job: Enqueue) -> (JobId, Call) {
+    let (job, call) = called(job);
+    let id = job.id.clone();
+    let stored = rig.enqueue(job).await;
+    assert!(matches!(stored, Enqueued::Stored { .. }), "{stored:?}");
+    assert_eq!(rig.job(&call.id).await, None, "not before the end");
+    (id, call)
+}
+
+async fn first(rig: &Rig, key: &Key) -> Option<JobId> {
+    rig.heads(std::slice::from_ref(key)).await[0].clone()
+}
+
+async fn dies(rig: &Rig, key: &Key, id: &JobId) {
+    let run = stranger();
+    rig.start(key, id, &run).await;
+    let verdict = Verdict::Dead { reason: "auth", retention: LONG };
+    assert!(rig.settle(settled(key, id, &run, verdict)).await);
+}
+
+async fn every_end_makes_the_call_a_job(rig: &Rig) {
+    rig.worker().await;
+    let ends = [
+        "done",
+        "dead",
+        "crashed",
+        "cancelled",
+        "late and cancelled",
+        "expired",
+        "expired in line",
+        "expired when claimed",
+        "expired when settled",
+    ];
+    for end in ends {
+        let (key, run) = (key(), stranger());
+        let delay = if end.starts_with("late") { LONG } else { std::time::Duration::ZERO };
+        let deadline = end.starts_with("expired").then_some(SHORT);
+        let job = if end.ends_with("settled") { again(&key) } else { deferred(&key) };
+        let policy = JobPolicy { delay, deadline, ..job.policy };
+        let (id, call) = store(rig, Enqueue { policy, owner: "ada".into(), ..job }).await;
+        let visit = |lease| Claim { lease, ..visit(&key, &id, &run) };
+        match end {
+            "done" => {
+                rig.start(&key, &id, &run).await;
+                assert!(rig.finish(&key, &id, &run).await);
+            }
+            "dead" => dies(rig, &key, &id).await,
+            "crashed" => {
+                assert!(matches!(rig.claim(visit(SHORT)).await, Claimed::Claimed(_)));
+                rig.pass(SHORT).await;
+                let visited = rig.claim(super::rig::visit(&key, &id, &stranger())).await;
+                assert_eq!(visited, Claimed::Dead(id.clone()));
+            }
+            "expired" | "expired in line" => {
+                rig.pass(SHORT).await;
+                rig.due(key.shard(), 10).await;
+            }
+            "expired when claimed" => {
+                rig.pass(SHORT).await;
+                assert_eq!(rig.claim(visit(SHORT)).await, Claimed::Dead(id.clone()));
+            }
+            "expired when settled" => {
+                assert!(matches!(rig.claim(visit(LONG)).await, Claimed::Claimed(_)));
+                rig.pass(SHORT).await;
+                let retry = Verdict::Retry { delay: SHORT, reason: "status 503" };
+                assert!(rig.settle(settled(&key, &id, &run, retry)).await);
+            }
+            _ => {
+                // Twice is once.
+                for _ in 0..2 {
+                    assert_eq!(rig.cancel(&id).await, Some(JobState::Cancelled));
+                }
+            }
+        }
+        assert!(rig.state(&id).await.is_some_and(|state| !state.is_pending()), "{end}");
+        let made = rig.job(&call.id).await.unwrap_or_else(|| panic!("no call: {end}"));
+        assert_eq!((made.state, made.position), (JobState::Queued, Some(1)), "{end}");
+        assert_eq!(made.owner, "", "{end}");
+        assert_eq!(first(rig, &call.key).await, Some(call.id.clone()), "{end}");
+        assert_eq!(first(rig, &key).await, None, "{end}");
+    }
+}
+
+async fn what_has_not_ended_makes_none(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    rig.worker().await;
+    let job = again(&key);
+    let policy = JobPolicy { on_failure: OnFailure::Skip, max_attempts: 9, ..job.policy };
+    let (id, call) = store(rig, Enqueue { policy, ..job }).await;
+    rig.start(&key, &id, &run).await;
+    let back = Verdict::Back { delay: SHORT, reason: "busy" };
+    assert!(rig.settle(settled(&key, &id, &run, back)).await);
+    rig.pass(SHORT).await;
+    let run = stranger();
+    rig.start(&key, &id, &run).await;
+    let retry = Verdict::Retry { delay: SHORT, reason: "status 503" };
+    assert!(rig.settle(settled(&key, &id, &run, retry)).await);
+    assert_eq!(rig.job(&call.id).await, None);
+    rig.cancel(&id).await;
+    assert_eq!(rig.state(&call.id).await, Some(JobState::Queued));
+}
+
+async fn one_that_supersedes_ends_the_other(rig: &Rig) {
+    let key = key();
+    let merge = || Some(Merge { group: "0f".into(), wins: Wins::Last });
+    let (_, old) = store(rig, Enqueue { merge: merge(), ..deferred(&key) }).await;
+    let (_, new) = store(rig, Enqueue { merge: merge(), ..deferred(&key) }).await;
+    assert_eq!(rig.state(&old.id).await, Some(JobState::Queued));
+    assert_eq!(rig.job(&new.id).await, None);
+}
+
+async fn what_is_put_back_makes_it_again(rig: &Rig) {
+    let key = key();
+    rig.worker().await;
+    let (id, call) = store(rig, deferred(&key)).await;
+    for _ in 0..3 {
+        dies(rig, &key, &id).await;
+        let run = stranger();
+        assert_eq!(rig.start(&call.key, &call.id, &run).await, 1, "another call, from the first");
+        assert!(rig.finish(&call.key, &call.id, &run).await);
+        assert_eq!(rig.state(&call.id).await, Some(JobState::Done));
+        let redriven = rig.backend().redrive(id.clone()).await.unwrap();
+        assert_eq!(redriven, Some(JobState::Queued));
+    }
+    rig.cancel(&id).await;
+    assert_eq!(rig.state(&call.id).await, Some(JobState::Queued));
+}
+
+async fn a_call_that_waits_is_not_made_twice(rig: &Rig) {
+    let key = key();
+    rig.worker().await;
+    let (id, call) = store(rig, deferred(&key)).await;
+    dies(rig, &key, &id).await;
+    let _ = rig.backend().redrive(id.clone()).await.unwrap();
+    dies(rig, &key, &id).await;
+    let run = stranger();
+    rig.start(&call.key, &call.id, &run).await;
+    assert!(rig.finish(&call.key, &call.id, &run).await);
+    assert_eq!(first(rig, &call.key).await, None);
+    // Nothing is counted for those that have ended.
+    let caps = Caps { shard_jobs: 1, shard_bytes: 100, ..Caps::NONE };
+    let stored = rig.enqueue(Enqueue { caps, ..deferred(&key) }).await;
+    assert_eq!(stored, Enqueued::Stored { position: 1 });
+}
+
+async fn a_call_runs_as_any_job(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    rig.worker().await;
+    let (id, call) = store(rig, deferred(&key)).await;
+    rig.cancel(&id).await;
+    let visited = rig.claim(Claim { lease: SHORT, ..visit(&call.key, &call.id, &run) }).await;
+    let Claimed::Claimed(run) = visited else { panic!("it is free: {visited:?}") };
+    assert_eq!(&*run.envelope, REQUEST);
+    // Its worker dies: it may run again.
+    rig.pass(SHORT).await;
+    let next = stranger();
+    assert_eq!(rig.start(&call.key, &call.id, &next).await, 2);
+    let retry = Verdict::Retry { delay: SHORT, reason: "not sent" };
+    assert!(rig.settle(settled(&call.key, &call.id, &next, retry)).await);
+}
+
+async fn what_is_purged_is_told_of_no_more(rig: &Rig) {
+    let key = key();
+    rig.worker().await;
+    let (id, call) = store(rig, deferred(&key)).await;
+    dies(rig, &key, &id).await;
+    assert!(rig.backend().purge(id.clone()).await.unwrap());
+    assert_eq!(rig.state(&call.id).await, Some(JobState::Queued), "what was to be told is");
+}
