@@ -95,8 +95,8 @@ impl Redis {
         let key = self.keys.channels().to_owned() + &name;
         let (want, must_end) = match name.as_str() {
             "meta" => ("hash", false),
-            "paused" => ("string", false),
-            "workers" | "limiters" => ("zset", true),
+            "paused" | "workers" => ("string", false),
+            "limiters" => ("zset", true),
             _ => ("", false),
         };
         let mut pipe = redis::pipe();
