@@ -11,6 +11,7 @@
 //! | [`lock`] | one holder per resource, in the order of asking |
 //! | [`defer`] | requests that meet a busy resource are kept, and run later |
 //! | [`queue`] | tasks that are no requests, for now or later |
+//! | [`quorum`] | a lock over several stores that know nothing of each other |
 //! | [`gate`] | the seam between those three and the frameworks |
 //! | [`middleware`] | the tower driver |
 //!
@@ -41,6 +42,7 @@ pub mod middleware;
 mod names;
 mod outage;
 pub mod queue;
+pub mod quorum;
 pub mod rate_limit;
 #[cfg(feature = "http-replay")]
 pub mod remote;
@@ -65,6 +67,7 @@ pub use self::{
         LocksRequest, NotAcquired, OnLoss, Released, SharedSecret,
     },
     outage::Outage,
+    quorum::{Quorum, QuorumGuard, QuorumRequest},
     rate_limit::{
         Decision, Lists, Policy, PolicyDecision, Quota, RateFields, RateLimit, RateStatus, Reason,
         Refusal, Requests, Standing,

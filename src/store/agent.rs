@@ -20,7 +20,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
-    sync::{Notify, mpsc},
+    sync::{Notify, mpsc, oneshot},
     time::Instant,
 };
 
@@ -68,7 +68,12 @@ pub(super) struct GiveBack {
     pub(super) until: Instant,
     /// The call to be undone may still lie in a broken socket: "nothing there" is not the last word.
     pub(super) doubtful: bool,
+    /// Is told what the first call came to; it goes on without whether anybody listens or not.
+    pub(super) tell: Option<Told>,
 }
+
+/// Somebody who wants to know how giving back went.
+pub(super) type Told = oneshot::Sender<Result<GaveBack, Error>>;
 
 /// What undoes a call.
 #[derive(Debug, Clone)]
@@ -212,7 +217,7 @@ async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceiver<Message>)
 
 async fn give_back((message, mut first, pending): Message) {
     let shared = &pending.0;
-    let GiveBack { key, me, mode, undo, until, doubtful } = message;
+    let GiveBack { key, me, mode, undo, until, doubtful, mut tell } = message;
     let mut pause = Duration::from_millis(20);
     loop {
         let outcome = match (first.take(), &undo) {
@@ -220,6 +225,9 @@ async fn give_back((message, mut first, pending): Message) {
             (None, Undo::Release) => shared.backend.release(key.clone(), me.clone(), mode).await,
             (None, Undo::Unclaim(job)) => unclaim(&*shared.backend, &key, &me, job).await,
         };
+        if let Some(tell) = tell.take() {
+            let _ = tell.send(outcome.clone());
+        }
         match outcome {
             Ok(GaveBack::Nothing | GaveBack::NothingOnRetry) if doubtful => {}
             Ok(outcome) => {

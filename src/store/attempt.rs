@@ -128,6 +128,7 @@ impl Drop for Attempt {
                 undo: self.undo.clone(),
                 until: Instant::now() + self.lease,
                 doubtful: self.doubtful || self.sent.elapsed() > HEALTHY,
+                tell: None,
             });
         }
     }

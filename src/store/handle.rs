@@ -175,6 +175,11 @@ impl Store {
         self.shared.closing.lock().push(Arc::new(close));
     }
 
+    /// Whether what is in the one is in the other, as far as this process knows.
+    pub(crate) fn is_same_as(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared.backend, &other.shared.backend)
+    }
+
     pub(crate) fn downgrade(&self) -> WeakStore {
         WeakStore(Arc::downgrade(&self.shared))
     }

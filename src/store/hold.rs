@@ -13,11 +13,14 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::{Notify, oneshot},
+    time::Instant,
+};
 
 use super::{
     Store,
-    agent::{GiveBack, Undo},
+    agent::{GiveBack, Told, Undo},
     attempt::Attempt,
     backend::{Acquire, Acquired, GaveBack, Mode, Token},
     lease::{Lease, LossWatcher, Terms, sure},
@@ -273,9 +276,17 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
-    fn drop(&mut self) {
-        if !self.settled {
+impl Hold {
+    /// As dropping it, and somebody is told what the first call came to. Nothing is told where there is no
+    /// runtime that would send it.
+    pub(crate) fn send_release(mut self) -> oneshot::Receiver<Result<GaveBack, Error>> {
+        let (tell, told) = oneshot::channel();
+        self.give_back(Some(tell));
+        told
+    }
+
+    fn give_back(&mut self, tell: Option<Told>) {
+        if !std::mem::replace(&mut self.settled, true) {
             self.end();
             let lease = &self.facts.lease;
             self.store.agent().give_back(GiveBack {
@@ -285,8 +296,15 @@ impl Drop for Hold {
                 undo: Undo::Release,
                 until: lease.valid_until() + lease.terms.lease / 8,
                 doubtful: false,
+                tell,
             });
         }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.give_back(None);
     }
 }
 

@@ -25,11 +25,10 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 
-#[allow(unused_imports, reason = "the steps come one after the other")]
 pub(crate) use self::backend::{
     ACCEPT_WINDOW, Acquire, Acquired, Beat, Call, Caps, Claim, Claimed, Direct, Due, Enqueue,
-    Enqueued, GaveBack, JobPolicy, JobView, Listed, Listing, Merge, Mode, NextRun, Node, Past, Run,
-    SPARE_FENCES, Settle, SettledRun, Tally, Token, Verdict, Wins,
+    Enqueued, GaveBack, JobPolicy, JobView, Listing, Merge, Mode, NextRun, Node, Run, SPARE_FENCES,
+    Settle, SettledRun, Tally, Token, Verdict, Wins,
 };
 pub use self::fsck::{Finding, FindingKind, Fsck, FsckReport};
 pub(crate) use self::hints::{Hint, Joined};
@@ -45,7 +44,7 @@ pub(crate) use self::tasks::{
     Started, TaskView, Turn, Turned, Unique,
 };
 #[cfg(test)]
-pub(crate) use self::tests::{Fault, Faults, faulty};
+pub(crate) use self::tests::{Fault, Faults, faulty, faulty_with_clock};
 pub(crate) use self::{
     attempt::Attempt,
     handle::WeakStore,

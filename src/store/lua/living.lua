@@ -1,4 +1,4 @@
--- Stands before beat.lua: who lives of the workers.
+-- Stands before beat.lua and workers.lua: who lives of the workers.
 --
 -- ARGV[1] node   ARGV[2] lease, ms; 0 = it leaves
 local time = redis.call('TIME')

@@ -187,6 +187,10 @@ impl Backend for Memory {
         done(items.iter().map(one).collect())
     }
 
+    fn raise_fence(&self, key: Key, me: Token, fence: u64) -> Step<'_, bool> {
+        done(self.at(key.shard(), |shard, now| shard.raise_fence(&key, &me, fence, now)))
+    }
+
     fn charge(&self, call: Charge) -> Step<'_, Charged> {
         let charge =
             |call: &Charge| self.at(call.tag.shard(), |shard, now| shard.charge(call, now));

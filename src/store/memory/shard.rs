@@ -7,14 +7,14 @@ use bytes::Bytes;
 use super::{
     ended::{DEAD, Ended},
     ends::{Expiring, Index},
-    line::Line,
+    line::{Line, Member},
     post::Mail,
     rate::{Kept, Name},
     visit::{RecordName, SCAN, Visit},
 };
 use crate::{
     key::Key,
-    store::backend::{Call, Due, JobId, JobState, Renewal, Token},
+    store::backend::{Call, Due, JobId, JobState, Mode, Renewal, Token},
 };
 
 /// Values of each kind that a step looks at for their end. It makes fewer, so what has ended goes
@@ -317,6 +317,17 @@ impl Shard {
             }
         }
         true
+    }
+
+    /// `raise.lua`.
+    pub(super) fn raise_fence(&mut self, key: &Key, me: &Token, fence: u64, now: Now) -> bool {
+        let member = Member::holds(Mode::Exclusive, me);
+        let deadline = self.lines.get(key, now.ms).and_then(|line| line.deadline(&member));
+        let held = deadline.is_some_and(|deadline| deadline > now.ms);
+        if held {
+            self.facts.fence = self.facts.fence.max(fence);
+        }
+        held
     }
 
     /// `due.lua`, one shard. What is left to be done is for the next call.

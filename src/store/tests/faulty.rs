@@ -77,8 +77,13 @@ impl Faults {
 
 /// An embedded store, and what makes it fail.
 pub(crate) fn faulty() -> (Store, Faults) {
+    faulty_with_clock(Clock::system())
+}
+
+/// As [`faulty`], with a clock of its own.
+pub(crate) fn faulty_with_clock(clock: Clock) -> (Store, Faults) {
     let faults = Faults::default();
-    let backend = Faulty { memory: Memory::new(Clock::system()), faults: faults.clone() };
+    let backend = Faulty { memory: Memory::new(clock), faults: faults.clone() };
     (Store::on(Arc::new(backend)), faults)
 }
 
@@ -159,6 +164,10 @@ impl Backend for Faulty {
 
     fn renew(&self, items: Vec<Renewal>) -> Step<'_, Vec<bool>> {
         self.call("renew", |memory| memory.renew(items))
+    }
+
+    fn raise_fence(&self, key: Key, me: Token, fence: u64) -> Step<'_, bool> {
+        self.call("raise_fence", move |memory| memory.raise_fence(key, me, fence))
     }
 
     fn charge(&self, call: Charge) -> Step<'_, Charged> {

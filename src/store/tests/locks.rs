@@ -18,6 +18,7 @@ on_every_store!(
     a_lease_that_ended_can_be_told_from_one_never_had,
     a_lease_that_was_longer_once_ends_with_its_holder,
     renewal_moves_the_end_and_only_of_ones_own,
+    a_holder_can_raise_the_next_fence,
     a_shorter_lease_counts_at_once,
     a_known_request_takes_nothing,
     a_holder_is_held_whatever_the_record_says,
@@ -153,6 +154,24 @@ async fn renewal_moves_the_end_and_only_of_ones_own(rig: &Rig) {
     assert!(rig.refused(&one, &stranger()).await > SHORT);
     rig.hold(&two, &b).await;
     assert_eq!(rig.renew(Vec::new()).await, [false; 0]);
+}
+
+async fn a_holder_can_raise_the_next_fence(rig: &Rig) {
+    let (key, a, b) = (key(), stranger(), stranger());
+    let far = rig.hold(&key, &a).await + 50_000_000;
+    let raise =
+        async |me: &Token, fence| rig.backend().raise_fence(key.clone(), me.clone(), fence).await;
+    assert!(!raise(&b, far * 2).await.unwrap(), "nothing is its own");
+    for _ in 0..2 {
+        assert!(raise(&a, far).await.unwrap());
+    }
+    assert!(raise(&a, 7).await.unwrap(), "a mark never goes back");
+    rig.release(&key, &a).await;
+    assert!(!raise(&a, far * 2).await.unwrap(), "not its own any more");
+    let next = rig.hold(&key, &b).await;
+    assert!((far + 1..far + 50_000_000).contains(&next), "{next} after {far}");
+    rig.pass(LONG).await;
+    assert!(!raise(&b, far * 2).await.unwrap(), "its lease has ended");
 }
 
 async fn a_shorter_lease_counts_at_once(rig: &Rig) {

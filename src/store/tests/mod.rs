@@ -9,6 +9,8 @@ mod alike;
 mod calls;
 mod caps;
 mod clients;
+#[cfg(feature = "redis")]
+pub(crate) mod cluster;
 mod direct;
 mod downgrade;
 mod drain;
@@ -65,8 +67,16 @@ macro_rules! on_every_store {
                 super::$case(&super::Rig::redis().await).await;
             })+
         }
+
+        #[cfg(feature = "redis")]
+        mod cluster {
+            $(#[tokio::test]
+            async fn $case() {
+                super::$case(&super::Rig::cluster().await).await;
+            })+
+        }
     };
 }
 
-pub(crate) use self::faulty::{Fault, Faults, faulty};
+pub(crate) use self::faulty::{Fault, Faults, faulty, faulty_with_clock};
 use on_every_store;

@@ -6,6 +6,7 @@
 //! at named [`Gates`], which say that somebody has arrived and open when they are told to.
 
 mod case;
+mod cluster;
 mod demo;
 mod desk;
 mod gates;
@@ -26,6 +27,7 @@ struct Readme;
 
 pub use self::{
     case::{Backing, Case, run},
+    cluster::{Cluster, shared_cluster},
     demo::Demo,
     desk::{Desk, Ran},
     gates::Gates,

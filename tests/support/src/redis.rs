@@ -22,6 +22,7 @@ echo $!
 cat >/dev/null
 kill -CONT $! 2>/dev/null
 kill -KILL $! 2>/dev/null
+for word; do case $word in lockgate-test-*.conf) rm -f "${TMPDIR:-/tmp}/$word";; esac; done
 "#;
 
 /// How long a server may take to start.
@@ -32,6 +33,7 @@ const START: Duration = Duration::from_secs(4);
 pub struct Server {
     port: u16,
     password: Option<String>,
+    cluster: bool,
     keeper: Child,
     pid: u32,
 }
@@ -53,10 +55,19 @@ impl Server {
         Self::start_with(Some(password)).await
     }
 
-    /// On another port if somebody else was faster to take the first one.
+    /// Starts one that may be a node of a cluster.
+    pub(crate) async fn of_a_cluster() -> Self {
+        Self::start_as(None, true).await
+    }
+
     async fn start_with(password: Option<&str>) -> Self {
+        Self::start_as(password, false).await
+    }
+
+    /// On another port if somebody else was faster to take the first one.
+    async fn start_as(password: Option<&str>, cluster: bool) -> Self {
         for _ in 0..5 {
-            let server = Self::spawn(password.map(str::to_owned));
+            let server = Self::spawn(password.map(str::to_owned), cluster);
             if tokio::time::timeout(START, server.is_up()).await.is_ok() {
                 return server;
             }
@@ -67,15 +78,15 @@ impl Server {
     /// A port on which there is none yet: [`restart`](Self::restart) starts it.
     #[must_use]
     pub fn not_running() -> Self {
-        let mut server = Self::spawn(None);
+        let mut server = Self::spawn(None, false);
         server.kill();
         server
     }
 
-    fn spawn(password: Option<String>) -> Self {
+    fn spawn(password: Option<String>, cluster: bool) -> Self {
         let port = free_port();
-        let (keeper, pid) = launch(port, password.as_deref());
-        Self { port, password, keeper, pid }
+        let (keeper, pid) = launch(port, password.as_deref(), cluster);
+        Self { port, password, cluster, keeper, pid }
     }
 
     /// Its URL, with a namespace.
@@ -101,7 +112,7 @@ impl Server {
 
     /// Starts it again on the same port, empty.
     pub async fn restart(&mut self) {
-        (self.keeper, self.pid) = launch(self.port, self.password.as_deref());
+        (self.keeper, self.pid) = launch(self.port, self.password.as_deref(), self.cluster);
         self.is_up().await;
     }
 
@@ -160,14 +171,16 @@ impl Drop for Server {
 fn free_port() -> u16 {
     loop {
         let [high, low, ..] = *Uuid::new_v4().as_bytes();
-        let port = 10_000 + u16::from_be_bytes([high, low]) % 20_000;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+        let port = 10_000 + u16::from_be_bytes([high, low]) % 10_000;
+        // A node of a cluster talks to others on the port that is 10,000 above its own.
+        if [port, port + 10_000].iter().all(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        {
             return port;
         }
     }
 }
 
-fn launch(port: u16, password: Option<&str>) -> (Child, u32) {
+fn launch(port: u16, password: Option<&str>, cluster: bool) -> (Child, u32) {
     let found = Command::new("redis-server").arg("--version").output();
     assert!(
         found.is_ok(),
@@ -178,6 +191,12 @@ fn launch(port: u16, password: Option<&str>) -> (Child, u32) {
     keeper.args(["-c", KEEPER, "redis-server", "--port", &port]);
     keeper.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
     keeper.args(["--dir".as_ref(), std::env::temp_dir().as_os_str()]);
+    if cluster {
+        let nodes = format!("lockgate-test-{}-{port}.conf", std::process::id());
+        // No node is given up, however busy the machine is.
+        keeper.args(["--cluster-enabled", "yes", "--cluster-node-timeout", "30000"]);
+        keeper.args(["--cluster-config-file", &nodes]);
+    }
     if let Some(password) = password {
         keeper.args(["--requirepass", password]);
     }

@@ -107,6 +107,21 @@ impl Redis {
     }
 }
 
+impl Redis {
+    pub(super) async fn do_raise_fence(
+        &self,
+        key: Key,
+        me: Token,
+        fence: u64,
+    ) -> Result<bool, Error> {
+        let shard = key.shard();
+        let keys = [self.keys.holders(&key), self.keys.shard(shard, "f")];
+        let args = [format!("h{}", me.as_str()).into_bytes(), number(fence)];
+        let reply = self.script(shard, &script::RAISE, &keys, &args).await?;
+        Ok(Row::of(script::RAISE.name, reply).number()? == 1)
+    }
+}
+
 /// The reply to one step of several; an error if that step failed, which the others did not notice.
 fn row(reply: Value) -> Result<Row, Error> {
     let row = Row::of(script::CALLS.name, reply);

@@ -1,5 +1,6 @@
 //! Each typed step as its script call: arguments in, typed reply out.
 
+mod apart;
 mod deferred;
 mod fsck;
 mod jobs;
@@ -62,8 +63,16 @@ impl Backend for Redis {
         Box::pin(self.do_downgrade(key, me, lease))
     }
 
+    fn is_apart(&self) -> bool {
+        self.keys.are_apart()
+    }
+
     fn renew(&self, items: Vec<Renewal>) -> Step<'_, Vec<bool>> {
         Box::pin(self.do_renew(items))
+    }
+
+    fn raise_fence(&self, key: Key, me: Token, fence: u64) -> Step<'_, bool> {
+        Box::pin(self.do_raise_fence(key, me, fence))
     }
 
     fn charge(&self, call: Charge) -> Step<'_, Charged> {

@@ -1,0 +1,222 @@
+//! What a holder has: a lease of each node that voted for it, and the lock while these are a majority.
+
+use std::{
+    collections::BTreeMap,
+    future::poll_fn,
+    pin::pin,
+    sync::{Arc, OnceLock},
+    task::Poll,
+    time::Duration,
+};
+
+use futures_util::{
+    future::BoxFuture,
+    stream::{FuturesUnordered, StreamExt as _},
+};
+use parking_lot::Mutex;
+use tokio::{sync::Notify, time::Instant};
+
+use super::round::{Open, Vote};
+use crate::{
+    key::Key,
+    store::{Hold, HoldFacts, Loss},
+};
+
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) key: Key,
+    pub(super) fence: u64,
+    nodes: usize,
+    /// When it is over, renewed or not.
+    pub(super) end: Instant,
+    seats: Mutex<Seats>,
+    lost: OnceLock<Loss>,
+    /// A node has come, or all is over.
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct Seats {
+    holds: BTreeMap<usize, Hold>,
+    /// In here, so that it is dropped with the rest, and not when a task gets to it.
+    under_way: UnderWay,
+    /// Lost, or given back: nobody comes any more.
+    over: bool,
+}
+
+/// What nodes have still to answer. Dropped, each gives back what its node may yet grant.
+#[derive(Debug, Default)]
+struct UnderWay {
+    votes: Open,
+    /// Votes whose node is told the fence.
+    raises: FuturesUnordered<BoxFuture<'static, (usize, Hold)>>,
+}
+
+/// See [`Held::next`].
+pub(super) enum Next {
+    Vote(Vote),
+    Raised(usize, Hold),
+}
+
+impl Held {
+    pub(super) fn new(
+        key: &Key,
+        fence: u64,
+        nodes: usize,
+        max_hold: Duration,
+        holds: BTreeMap<usize, Hold>,
+        votes: Open,
+    ) -> Arc<Self> {
+        let lock = key.hashed();
+        tracing::debug!(%lock, fence, nodes, votes = holds.len(), "quorum lock granted");
+        Arc::new(Self {
+            key: key.clone(),
+            fence,
+            nodes,
+            end: Instant::now() + max_hold,
+            seats: Mutex::new(Seats {
+                holds,
+                under_way: UnderWay { votes, ..UnderWay::default() },
+                over: false,
+            }),
+            lost: OnceLock::new(),
+            changed: Notify::new(),
+        })
+    }
+
+    pub(super) fn majority(&self) -> usize {
+        self.nodes / 2 + 1
+    }
+
+    /// Looks at each node's lease. Once it is lost it stays so, whatever comes back afterwards: what is left
+    /// of it is given back, so that the next one need not wait for it.
+    pub(super) fn loss(&self) -> Option<Loss> {
+        let mut seats = self.seats.lock();
+        if seats.over {
+            return self.lost.get().copied();
+        }
+        let ended = |(at, hold): (&usize, &Hold)| Some((*at, hold.facts().loss()?));
+        let ended: Vec<_> = seats.holds.iter().filter_map(ended).collect();
+        let gone: Vec<_> = ended.iter().filter_map(|(at, _)| seats.holds.remove(at)).collect();
+        if seats.holds.len() >= self.majority() {
+            return None;
+        }
+        seats.over = true;
+        let loss = ended.last().map_or(Loss::Lapsed, |(_, loss)| *loss);
+        let _ = self.lost.set(loss);
+        let left = (std::mem::take(&mut seats.under_way), std::mem::take(&mut seats.holds));
+        drop(seats);
+        self.changed.notify_waiters();
+        tracing::warn!(lock = %self.key.hashed(), ?loss, left = left.1.len(), "quorum lock lost");
+        drop((gone, left));
+        Some(loss)
+    }
+
+    /// Resolves when it is lost (with the reason) or given back.
+    pub(super) async fn ended(&self) -> Option<Loss> {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            // Before the look: what is told from here on is not missed.
+            changed.as_mut().enable();
+            let loss = self.loss();
+            if loss.is_some() || self.is_over() {
+                return loss;
+            }
+            let facts: Vec<_> = self.facts();
+            let mut any: FuturesUnordered<_> = facts.iter().map(|facts| facts.lost()).collect();
+            tokio::select! {
+                () = changed => {}
+                _ = any.next() => {}
+            }
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.seats.lock().over
+    }
+
+    pub(super) fn facts(&self) -> Vec<Arc<HoldFacts>> {
+        self.seats.lock().holds.values().map(|hold| Arc::clone(hold.facts())).collect()
+    }
+
+    #[cfg(test)]
+    pub(super) fn facts_of(&self, at: usize) -> Option<Arc<HoldFacts>> {
+        self.seats.lock().holds.get(&at).map(|hold| Arc::clone(hold.facts()))
+    }
+
+    /// Until when a majority is sure, if no renewal succeeds from now on.
+    pub(super) fn valid_until(&self) -> Option<Instant> {
+        let mut ends: Vec<_> = self.facts().iter().map(|facts| facts.valid_until()).collect();
+        ends.sort_unstable_by(|a, b| b.cmp(a));
+        ends.get(self.majority() - 1).copied()
+    }
+
+    /// The nodes that have no lease for it, unless some are being asked.
+    pub(super) fn missing(&self) -> Vec<usize> {
+        let seats = self.seats.lock();
+        if !seats.under_way.votes.is_empty() || !seats.under_way.raises.is_empty() {
+            return Vec::new();
+        }
+        (0..self.nodes).filter(|at| !seats.holds.contains_key(at)).collect()
+    }
+
+    /// Another vote is under way.
+    pub(super) fn ask(&self, vote: BoxFuture<'static, Vote>) {
+        let seats = self.seats.lock();
+        if !seats.over {
+            seats.under_way.votes.push(vote);
+        }
+    }
+
+    /// The node of this vote is told the fence before it counts.
+    pub(super) fn tell(&self, raise: BoxFuture<'static, (usize, Hold)>) {
+        let seats = self.seats.lock();
+        if !seats.over {
+            seats.under_way.raises.push(raise);
+        }
+    }
+
+    /// What comes next of what is under way, for the one task that asks.
+    pub(super) async fn next(&self) -> Next {
+        poll_fn(|cx| {
+            let mut seats = self.seats.lock();
+            if let Poll::Ready(Some(vote)) = seats.under_way.votes.poll_next_unpin(cx) {
+                return Poll::Ready(Next::Vote(vote));
+            }
+            match seats.under_way.raises.poll_next_unpin(cx) {
+                Poll::Ready(Some((at, hold))) => Poll::Ready(Next::Raised(at, hold)),
+                // Where there are none, none comes but by this task.
+                Poll::Ready(None) | Poll::Pending => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// One more node. It was granted while there was a majority without it, or comes too late.
+    pub(super) fn join(&self, at: usize, hold: Hold) {
+        // Before it counts: a majority that was lost meanwhile is not made whole by it.
+        let _ = self.loss();
+        let mut seats = self.seats.lock();
+        if seats.over {
+            drop(seats);
+            drop(hold);
+            return;
+        }
+        let before = seats.holds.insert(at, hold);
+        drop(seats);
+        drop(before);
+        self.changed.notify_waiters();
+    }
+
+    /// Ends it, and hands out what is to be given back; nothing, if it is over already.
+    pub(super) fn close(&self) -> BTreeMap<usize, Hold> {
+        let mut seats = self.seats.lock();
+        seats.over = true;
+        let (under_way, holds) =
+            (std::mem::take(&mut seats.under_way), std::mem::take(&mut seats.holds));
+        drop(seats);
+        drop(under_way);
+        self.changed.notify_waiters();
+        holds
+    }
+}

@@ -1,0 +1,184 @@
+//! Asking a quorum for a lock.
+
+use std::{ops::RangeInclusive, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{guard::QuorumGuard, round::Asking, tend};
+use crate::{
+    clock::LONGEST,
+    error::{Error, ErrorKind},
+    key::Key,
+    lock::NotAcquired,
+    store::{Mode, Store, Terms},
+};
+
+/// How many stores there may be: with one there is no majority to speak of, and each more is one more call
+/// for each lock.
+const NODES: RangeInclusive<usize> = 3..=9;
+
+/// Shortest lease, as of any lock.
+const MIN_LEASE: Duration = Duration::from_millis(100);
+
+/// Longest wait, as of any lock.
+const MAX_WAIT: Duration = Duration::from_secs(600);
+
+/// Longest pause between two rounds. It doubles up to this from the first one on.
+const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(200)];
+
+/// Several independent stores of which a majority decides; see the [module](super). Cloning is cheap.
+#[derive(Debug, Clone)]
+pub struct Quorum {
+    nodes: Arc<[Store]>,
+}
+
+impl Store {
+    /// A quorum of these stores, which must be independent of each other: 3, 5, 7 or 9 of them. All who share
+    /// its locks name the same ones.
+    ///
+    /// # Errors
+    ///
+    /// Of kind `Config`: another number of stores, or one of them twice.
+    pub fn quorum(stores: impl IntoIterator<Item = Self>) -> Result<Quorum, Error> {
+        let nodes: Arc<[Self]> = stores.into_iter().collect();
+        if !NODES.contains(&nodes.len()) || nodes.len().is_multiple_of(2) {
+            let count = nodes.len();
+            return Err(Error::config(format!(
+                "a quorum is of 3, 5, 7 or 9 stores, not of {count}"
+            )));
+        }
+        let twice =
+            |(at, one): (usize, &Self)| nodes.iter().skip(at + 1).any(|x| x.is_same_as(one));
+        if nodes.iter().enumerate().any(twice) {
+            return Err(Error::config("a store is named twice in a quorum: it would vote twice"));
+        }
+        Ok(Quorum { nodes })
+    }
+}
+
+impl Quorum {
+    /// A lock of this name; text becomes [`Key::custom`].
+    pub fn lock(&self, key: impl Into<Key>) -> QuorumRequest {
+        let terms = Terms {
+            lease: Duration::from_secs(10),
+            renew: true,
+            max_hold: Duration::from_secs(60),
+            job: None,
+            mode: Mode::Exclusive,
+        };
+        QuorumRequest {
+            asking: Asking { nodes: Arc::clone(&self.nodes), key: key.into(), terms },
+            wait: None,
+        }
+    }
+
+    /// Fails if a majority of the stores is away: the answer of a health check.
+    ///
+    /// # Errors
+    ///
+    /// That of one store that is away.
+    pub async fn check(&self) -> Result<(), Error> {
+        let looks = self.nodes.iter().map(Store::check);
+        let failed =
+            futures_util::future::join_all(looks).await.into_iter().filter_map(Result::err);
+        let failed: Vec<_> = failed.collect();
+        match failed.into_iter().nth(self.nodes.len() / 2) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+}
+
+/// How a lock is asked for. Made by [`Quorum::lock`].
+#[derive(Debug, Clone)]
+#[must_use = "nothing is locked until `acquire` is awaited"]
+pub struct QuorumRequest {
+    asking: Asking,
+    wait: Option<Duration>,
+}
+
+impl QuorumRequest {
+    /// How long the lock outlives its process; renewed at a third of it. Default 10 s, as of a lock of one
+    /// store. At least 100 ms. Each node is given a tenth of it to answer, between 10 ms and 250 ms, and never
+    /// more than its store's own deadline.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        (self.asking.terms.lease, self.asking.terms.renew) =
+            (lease.clamp(MIN_LEASE, LONGEST), true);
+        self
+    }
+
+    /// A lease that is never renewed: the lock ends after it, whatever its holder does.
+    pub fn lease_fixed(mut self, lease: Duration) -> Self {
+        (self.asking.terms.lease, self.asking.terms.renew) =
+            (lease.clamp(MIN_LEASE, LONGEST), false);
+        self
+    }
+
+    /// How long a living holder may have it in all. Default 60 s: bounds a task that never ends. At least
+    /// 100 ms.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.asking.terms.max_hold = max_hold.clamp(MIN_LEASE, LONGEST);
+        self
+    }
+
+    /// Ask again for so long, after random pauses of at most 200 ms, while somebody else has the lock or a
+    /// majority cannot be reached. Default: don't. At most ten minutes; the last round may end after it, by
+    /// the time of a node. There is no line, and so no order among those who wait.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = Some(wait.min(MAX_WAIT));
+        self
+    }
+
+    /// Acquires the lock. Each call is an owner of its own: two of one task exclude each other.
+    ///
+    /// Cancel safe: if the future is dropped, whatever any node has granted or will grant for it is given
+    /// back, without waiting.
+    ///
+    /// # Errors
+    ///
+    /// [`NotAcquired::Busy`] if so many nodes have granted it to others that no majority was left, after the
+    /// wait if there is one; [`NotAcquired::Fault`] if a majority could not be asked.
+    pub async fn acquire(self) -> Result<QuorumGuard, NotAcquired> {
+        let started = Instant::now();
+        let mut longest = PAUSES[0];
+        loop {
+            let refused = match self.asking.round().await {
+                Ok(held) => {
+                    tend::begin(&self.asking, &held);
+                    return Ok(QuorumGuard::new(held));
+                }
+                Err(refused) => refused,
+            };
+            let pause = random_part(longest);
+            longest = (longest * 2).min(PAUSES[1]);
+            let goes_on = |wait: &Duration| started.elapsed() + pause < *wait;
+            if self.wait.filter(goes_on).is_none() || is_final(&refused) {
+                return Err(self.told(refused, started));
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    fn told(&self, refused: NotAcquired, started: Instant) -> NotAcquired {
+        match refused {
+            NotAcquired::Busy(mut busy) => {
+                busy.waited = self.wait.map(|_| started.elapsed());
+                NotAcquired::Busy(busy)
+            }
+            other => other,
+        }
+    }
+}
+
+/// Asking again does not help.
+fn is_final(refused: &NotAcquired) -> bool {
+    matches!(refused, NotAcquired::Fault(error) if error.kind() == ErrorKind::Config)
+}
+
+/// Up to the whole: those who kept each other from a majority must not meet again.
+fn random_part(whole: Duration) -> Duration {
+    let (_, dice) = uuid::Uuid::new_v4().as_u64_pair();
+    let micros = u64::try_from(whole.as_micros()).unwrap_or(u64::MAX).max(1);
+    // The top bits of that half of an id are not random; a remainder is even enough here.
+    Duration::from_micros((dice << 2 >> 2) % micros + 1)
+}

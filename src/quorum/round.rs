@@ -1,0 +1,205 @@
+//! One round: all nodes are asked at once, and a majority decides.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use futures_util::{
+    future::{BoxFuture, join_all},
+    stream::{FuturesUnordered, StreamExt as _},
+};
+
+use super::held::Held;
+use crate::{
+    error::{Error, ErrorKind},
+    key::Key,
+    lock::{Busy, NotAcquired},
+    store::{Acquire, Acquired, Attempt, Hold, HoldFacts, Mode, SPARE_FENCES, Store, Terms},
+};
+
+/// What is asked of whom.
+#[derive(Debug, Clone)]
+pub(super) struct Asking {
+    pub(super) nodes: Arc<[Store]>,
+    pub(super) key: Key,
+    pub(super) terms: Terms,
+}
+
+/// Why a node has not granted it.
+#[derive(Debug)]
+pub(super) enum No {
+    Busy { left: Duration, line: u64 },
+    Fault(Error),
+}
+
+/// A node's answer.
+pub(super) type Vote = (usize, Result<Hold, No>);
+
+/// Those that have not answered. Dropped, each gives back what its node may yet grant.
+pub(super) type Open = FuturesUnordered<BoxFuture<'static, Vote>>;
+
+impl Asking {
+    pub(super) fn majority(&self) -> usize {
+        self.nodes.len() / 2 + 1
+    }
+
+    /// How long a node may take: small against the lease, or one that hangs would cost what is to be sure.
+    fn patience(&self) -> Duration {
+        let lease = self.terms.for_the_first_time();
+        (lease / 10).clamp(Duration::from_millis(10), Duration::from_millis(250))
+    }
+
+    /// Asks all of them. What they have still to answer comes along.
+    pub(super) async fn round(&self) -> Result<Arc<Held>, NotAcquired> {
+        let mut open: Open = (0..self.nodes.len()).map(|at| self.vote(at, &self.terms)).collect();
+        let (mut got, mut noes) = (BTreeMap::new(), Vec::new());
+        loop {
+            while got.len() < self.majority() {
+                // Who can win no more leaves at once, and with him what is under way.
+                if got.len() + open.len() < self.majority() {
+                    return Err(self.refusal(got.len(), &noes));
+                }
+                match open.next().await {
+                    Some((at, Ok(hold))) => drop(got.insert(at, hold)),
+                    Some((_, Err(no))) => noes.push(no),
+                    None => {}
+                }
+            }
+            let fence = got.values().map(|hold| hold.facts().fence).max().unwrap_or_default();
+            self.write_back(fence, &mut got, &mut noes).await;
+            if got.len() < self.majority() {
+                continue;
+            }
+            let held =
+                Held::new(&self.key, fence, self.nodes.len(), self.terms.max_hold, got, open);
+            // It may have taken so long that nothing is sure any more. Then it is given back by this.
+            return match held.loss() {
+                None => Ok(held),
+                Some(_) => {
+                    noes.push(No::Fault(Error::new(ErrorKind::Timeout, "quorum")));
+                    Err(self.refusal(0, &noes))
+                }
+            };
+        }
+    }
+
+    /// Has every node of the majority give larger fences from now on. The next majority has one of these nodes
+    /// in it, and can have that one only after this holder: so it is told a larger fence. Therefore a node
+    /// counts only if it is held while its mark is raised, and its own fence was in the reckoning.
+    async fn write_back(&self, fence: u64, got: &mut BTreeMap<usize, Hold>, noes: &mut Vec<No>) {
+        let raises = got.iter().map(|(at, hold)| async {
+            (*at, raise(hold.store(), hold.facts(), fence, self.patience()).await)
+        });
+        for (at, raised) in join_all(raises).await {
+            if let Err(error) = raised {
+                got.remove(&at);
+                noes.push(No::Fault(error));
+            }
+        }
+    }
+
+    /// One node's vote.
+    pub(super) fn vote(&self, at: usize, terms: &Terms) -> BoxFuture<'static, Vote> {
+        let (key, terms, patience) = (self.key.clone(), terms.clone(), self.patience());
+        let store = self.nodes.get(at).cloned();
+        Box::pin(async move {
+            let Some(store) = store else {
+                return (at, Err(No::Fault(Error::new(ErrorKind::Config, "quorum"))));
+            };
+            (at, vote(&store, key, terms, patience).await)
+        })
+    }
+
+    /// The fence of one that comes later, or again: it is to outlive what other nodes may lose.
+    pub(super) fn raised(
+        &self,
+        at: usize,
+        hold: Hold,
+        fence: u64,
+    ) -> BoxFuture<'static, (usize, Hold)> {
+        let patience = self.patience();
+        Box::pin(async move {
+            // The lock stands without it: a majority has been told.
+            let _ = raise(hold.store(), hold.facts(), fence, patience).await;
+            (at, hold)
+        })
+    }
+
+    fn refusal(&self, got: usize, noes: &[No]) -> NotAcquired {
+        let (mut lefts, mut faults, mut longest) = (Vec::new(), Vec::new(), 0);
+        for no in noes {
+            match no {
+                No::Fault(error) => faults.push(error),
+                No::Busy { left, line } => {
+                    lefts.push(*left);
+                    longest = longest.max(*line);
+                }
+            }
+        }
+        lefts.sort_unstable();
+        if faults.len() + self.majority() <= self.nodes.len()
+            && let Some(last) = lefts.last()
+        {
+            // When so many of them are free that there is a majority.
+            let missing = self.majority().saturating_sub(got + 1);
+            let left = lefts.get(missing).unwrap_or(last);
+            return NotAcquired::Busy(Busy { left: *left, line: longest, waited: None });
+        }
+        let told = faults.iter().find(|error| error.kind() == ErrorKind::Config).or(faults.first());
+        let kind = told.map_or(ErrorKind::Unavailable, |error| match error.kind() {
+            ErrorKind::Config => ErrorKind::Config,
+            _ => ErrorKind::Unavailable,
+        });
+        let error = Error::new(kind, "quorum");
+        NotAcquired::Fault(match told {
+            Some(told) => error.with((*told).clone()),
+            None => error,
+        })
+    }
+}
+
+/// Whether the mark of this node is at least this, by a word of its own. What it set aside with the grant
+/// counts: clocks that agree to some microseconds need no second call.
+async fn raise(
+    store: &Store,
+    facts: &HoldFacts,
+    fence: u64,
+    patience: Duration,
+) -> Result<(), Error> {
+    if facts.fence + SPARE_FENCES >= fence {
+        return Ok(());
+    }
+    let (key, me) = (facts.key().clone(), facts.lease.me.clone());
+    let call = store.backend().raise_fence(key, me, fence);
+    match tokio::time::timeout(patience, call).await {
+        Ok(Ok(true)) => Ok(()),
+        Ok(Ok(false)) => Err(Error::new(ErrorKind::Timeout, "quorum: the lease had ended")),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(Error::new(ErrorKind::Timeout, "quorum")),
+    }
+}
+
+async fn vote(store: &Store, key: Key, terms: Terms, patience: Duration) -> Result<Hold, No> {
+    // Whatever ends this early, a time-out included, drops the attempt, and so gives it back.
+    let mut attempt = Attempt::new(store, &key, Mode::Exclusive);
+    let lease = terms.for_the_first_time();
+    let call = Acquire {
+        key,
+        me: attempt.me.clone(),
+        mode: Mode::Exclusive,
+        lease,
+        // No place in the line: there is none that spans the nodes.
+        wait: None,
+        old_seq: 0,
+        record: None,
+    };
+    let asked = attempt.send(lease, store.backend().acquire(call));
+    match tokio::time::timeout(patience, asked).await {
+        Ok(Ok(Acquired::Held { fence, .. })) => Ok(attempt.granted(fence, terms)),
+        Ok(Ok(Acquired::Busy { left, line, .. })) => {
+            attempt.refused();
+            Err(No::Busy { left, line })
+        }
+        Ok(Ok(Acquired::Known)) => Err(No::Fault(Error::new(ErrorKind::Protocol, "acquire"))),
+        Ok(Err(error)) => Err(No::Fault(error)),
+        Err(_) => Err(No::Fault(Error::new(ErrorKind::Timeout, "acquire"))),
+    }
+}

@@ -1,0 +1,224 @@
+//! Acquiring: who votes, who is late, who is away.
+
+use futures_util::{FutureExt as _, future::join_all};
+use tokio::time::Instant;
+
+use super::*;
+use crate::{ErrorKind, Released};
+
+#[tokio::test(start_paused = true)]
+async fn one_at_a_time_has_it_on_every_node() {
+    let rig = Rig::new(5);
+    let guard = rig.acquire().await.unwrap();
+    tokio::task::yield_now().await;
+    assert_eq!(rig.taken().await, [0, 1, 2, 3, 4]);
+    let Err(NotAcquired::Busy(busy)) = rig.acquire().await else { panic!("two have it") };
+    assert!(busy.left > LEASE / 2 && busy.left <= LEASE && busy.waited.is_none(), "{busy:?}");
+    assert_eq!(guard.release().await, Released::Released);
+    rig.is_clean().await;
+    assert!(rig.acquire().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_of_five_may_be_away_and_three_may_not() {
+    let rig = Rig::new(5);
+    rig.fail(&[1, 3], Fault::Away);
+    let guard = rig.acquire().await.unwrap();
+    assert_eq!(guard.release().await, Released::Released);
+    rig.fail(&[0, 1, 3], Fault::Away);
+    let started = Instant::now();
+    let Err(NotAcquired::Fault(error)) = rig.acquire().await else { panic!("without a majority") };
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert_eq!(started.elapsed(), Duration::ZERO, "there is nothing to wait for");
+    rig.mend();
+    rig.is_clean().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_that_hang_are_not_waited_for_unless_they_decide() {
+    let rig = Rig::new(5);
+    rig.fail(&[0, 2], Fault::Silence);
+    let started = Instant::now();
+    let guard = rig.acquire().await.unwrap();
+    assert_eq!(started.elapsed(), Duration::ZERO);
+    rig.mend();
+    assert_eq!(guard.release().await, Released::Released);
+    rig.fail(&[0, 2, 4], Fault::Silence);
+    let started = Instant::now();
+    assert!(matches!(rig.acquire().await, Err(NotAcquired::Fault(_))));
+    assert_eq!(started.elapsed(), PATIENCE);
+    rig.mend();
+    rig.is_clean().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_can_win_no_more_is_told_at_once() {
+    let rig = Rig::new(5);
+    rig.fail(&[0, 1], Fault::Slow(ms(200)));
+    let others = Store::quorum(rig.stores[2..].iter().cloned()).unwrap();
+    let other = others.lock("x").lease(LEASE).acquire().await.unwrap();
+    tokio::task::yield_now().await;
+    let started = Instant::now();
+    assert!(matches!(rig.acquire().await, Err(NotAcquired::Busy(_))));
+    assert_eq!(started.elapsed(), Duration::ZERO);
+    assert_eq!(other.release().await, Released::Released);
+    rig.mend();
+    rig.is_clean().await;
+}
+
+/// Also before it has answered: the undo comes after what it undoes.
+#[tokio::test(start_paused = true)]
+async fn a_success_that_comes_after_the_refusal_is_given_back() {
+    let rig = Rig::new(3);
+    rig.faults[0].set("acquire", Fault::Slow(ms(200)), 1);
+    rig.fail(&[1, 2], Fault::Away);
+    assert!(matches!(rig.acquire().await, Err(NotAcquired::Fault(_))));
+    rig.mend();
+    rig.is_clean().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_success_that_comes_after_the_grant_belongs_to_the_guard() {
+    let rig = Rig::new(5);
+    for at in [3, 4] {
+        rig.faults[at].set("acquire", Fault::Slow(ms(200)), 1);
+    }
+    let guard = rig.acquire().await.unwrap();
+    tokio::time::sleep(ms(210)).await;
+    // So it can lose two of those that had voted at first.
+    rig.fail(&[0, 1], Fault::Away);
+    tokio::time::sleep(LEASE * 2).await;
+    assert_eq!(guard.loss(), None);
+    rig.mend();
+    assert_eq!(guard.release().await, Released::Released);
+    rig.is_clean().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_success_that_comes_after_the_release_is_given_back() {
+    let rig = Rig::new(5);
+    for at in [3, 4] {
+        rig.faults[at].set("acquire", Fault::Slow(ms(200)), 1);
+    }
+    let guard = rig.acquire().await.unwrap();
+    assert_eq!(guard.release().await, Released::Released);
+    rig.is_clean().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_away_comes_in_later() {
+    let rig = Rig::new(5);
+    rig.fail(&[3, 4], Fault::Away);
+    let guard = rig.acquire().await.unwrap();
+    assert_eq!(rig.held_by(&guard), 3);
+    rig.mend();
+    tokio::time::sleep(LEASE).await;
+    assert_eq!(rig.held_by(&guard), 5);
+    assert_eq!(rig.taken().await, [0, 1, 2, 3, 4]);
+    drop(guard);
+    rig.is_clean().await;
+}
+
+/// Wherever its future is dropped.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_acquire_leaves_nothing() {
+    let faults = [None, Some(Fault::Slow(ms(1))), Some(Fault::Late(ms(1))), Some(Fault::Silence)];
+    for fault in faults {
+        let mut ends = 0;
+        for polls in 0..40 {
+            let rig = Rig::with_clocks((0..5).map(|at| {
+                let clock = Clock::manual();
+                // So far apart that every fence has to be written back.
+                clock.advance(ms(at));
+                clock
+            }));
+            for at in 0..5 {
+                let step = if at % 2 == 0 { "acquire" } else { "raise_fence" };
+                if let Some(fault) = fault {
+                    rig.faults[at].set(step, fault, 1);
+                }
+            }
+            let mut acquire = Box::pin(rig.quorum.lock("x").lease(LEASE).wait(ms(20)).acquire());
+            for _ in 0..polls {
+                if is_done(&mut acquire).await {
+                    ends += 1;
+                    break;
+                }
+                let hangs = matches!(fault, Some(Fault::Silence));
+                tokio::time::advance(ms(if hangs { 20 } else { 1 })).await;
+            }
+            drop(acquire);
+            for faults in &rig.faults {
+                faults.set("acquire", Fault::Away, 0);
+            }
+            rig.is_clean().await;
+        }
+        assert!(ends > 0, "it is never polled to its end");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_has_it_when_it_is_free() {
+    let rig = Rig::new(3);
+    let guard = rig.acquire().await.unwrap();
+    let started = Instant::now();
+    let request = rig.quorum.lock("x").lease(LEASE);
+    let Err(NotAcquired::Busy(busy)) = request.clone().wait(ms(500)).acquire().await else {
+        panic!("two have it")
+    };
+    assert!(busy.waited.is_some_and(|waited| waited <= ms(500)), "{busy:?}");
+    assert!(started.elapsed() <= ms(500), "{:?}", started.elapsed());
+    let waiter = tokio::spawn(request.wait(LEASE).acquire());
+    tokio::time::sleep(ms(100)).await;
+    let fence = guard.fence();
+    drop(guard);
+    let next = waiter.await.unwrap().unwrap();
+    assert!(next.fence() > fence);
+}
+
+/// While a majority is away too: it may come back within the wait.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_outlasts_an_outage() {
+    let rig = Rig::new(3);
+    rig.fail(&[0, 1], Fault::Away);
+    let mut waiter = Box::pin(rig.quorum.lock("x").lease(LEASE).wait(LEASE).acquire());
+    assert!(tokio::time::timeout(ms(500), &mut waiter).await.is_err());
+    rig.mend();
+    assert!(waiter.await.is_ok());
+}
+
+/// Votes that are split leave nobody stuck.
+#[tokio::test(start_paused = true)]
+async fn many_who_want_it_have_it_one_after_the_other() {
+    let rig = Rig::new(3);
+    let quorums: Vec<_> = (0..8)
+        .map(|_| Store::quorum(rig.stores.iter().map(Store::as_another_process)).unwrap())
+        .collect();
+    for (at, faults) in rig.faults.iter().enumerate() {
+        faults.set("acquire", Fault::Late(ms(at as u64 + 1)), ALWAYS);
+    }
+    let inside = std::sync::atomic::AtomicUsize::new(0);
+    let turns = quorums.iter().map(|quorum| async {
+        let guard = quorum.lock("x").lease(LEASE).wait(LEASE * 20).acquire().await.unwrap();
+        assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
+        tokio::time::sleep(ms(20)).await;
+        assert_eq!(guard.loss(), None);
+        inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+        let fence = guard.fence();
+        assert_eq!(guard.release().await, Released::Released);
+        fence
+    });
+    let mut fences = join_all(turns).await;
+    fences.sort_unstable();
+    fences.dedup();
+    assert_eq!(fences.len(), 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_asked_before_it_is_awaited() {
+    let rig = Rig::new(3);
+    drop(rig.quorum.lock("x").acquire());
+    assert!(rig.faults.iter().all(|faults| faults.seen("acquire") == 0));
+    let mut acquire = Box::pin(rig.quorum.lock("x").acquire());
+    assert!(acquire.as_mut().now_or_never().is_some());
+}

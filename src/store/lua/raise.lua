@@ -1,0 +1,15 @@
+-- Makes the next fence of this shard larger than one that was given elsewhere, if the lock is held: a holder
+-- who has a lock in several stores that know nothing of each other takes the largest of their fences.
+--
+-- KEYS h, f   ARGV 'h<nonce>:<node>', the fence
+-- Returns 1 held, and its next fence is larger | 0 not mine any more, nothing was touched
+-- O(log n) in holders. Idempotent: a mark never goes back, so neither a second run nor one whose caller has
+-- gone changes what the next one gets but by numbers that are left out. Where f has vanished it begins here,
+-- and where h has, nothing is mine.
+local time = redis.call('TIME')
+local now = math.floor((tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000)
+local deadline = redis.call('ZSCORE', KEYS[1], ARGV[1])
+if not deadline or tonumber(deadline) <= now then return 0 end
+local mark = tonumber(redis.call('HGET', KEYS[2], 'fence') or '0')
+if mark < tonumber(ARGV[2]) then redis.call('HSET', KEYS[2], 'fence', ARGV[2]) end
+return 1

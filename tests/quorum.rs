@@ -1,0 +1,269 @@
+//! A lock over five servers that know nothing of each other, while they are killed and frozen.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use lockgate::{ErrorKind, NotAcquired, Quorum, QuorumGuard, Released, Store};
+use lockgate_tests::{PATIENCE, Server, eventually, within};
+use redis::aio::MultiplexedConnection;
+
+/// Long enough for a node's share of it on a machine that does much else.
+const LEASE: Duration = Duration::from_secs(3);
+
+struct Site {
+    servers: Vec<Server>,
+    quorum: Quorum,
+}
+
+impl Site {
+    async fn new() -> Self {
+        let mut servers = Vec::new();
+        for _ in 0..5 {
+            servers.push(Server::start().await);
+        }
+        let quorum = quorum(&servers).await;
+        Self { servers, quorum }
+    }
+
+    async fn acquire(&self) -> Result<QuorumGuard, NotAcquired> {
+        within("an answer", self.quorum.lock("x").lease(LEASE).acquire()).await
+    }
+
+    /// With some patience: a machine that stands still for a moment is no matter here.
+    async fn sure(&self) -> QuorumGuard {
+        let request = self.quorum.lock("x").lease(LEASE).wait(PATIENCE);
+        within("the lock", request.acquire()).await.expect("a majority is there")
+    }
+
+    /// Nothing is left on the servers that run, but for what lasts by design.
+    async fn is_clean(&self, alive: &[usize]) {
+        for at in alive {
+            let mut connection = self.servers[*at].connection().await;
+            eventually("the node to be clean", async || left(&mut connection).await.is_empty())
+                .await;
+        }
+    }
+}
+
+async fn left(connection: &mut MultiplexedConnection) -> Vec<String> {
+    let mut keys: Vec<String> =
+        redis::cmd("KEYS").arg("*").query_async(connection).await.expect("it answers");
+    keys.retain(|key| !key.ends_with(":meta") && !key.ends_with("}:f"));
+    keys
+}
+
+/// As another process has it.
+async fn quorum(servers: &[Server]) -> Quorum {
+    let mut stores = Vec::new();
+    for server in servers {
+        stores.push(Store::connect(&server.url("quorum")).await.expect("the URL is right"));
+    }
+    Store::quorum(stores).expect("five stores")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_of_five_may_die_and_three_may_not() {
+    let mut site = Site::new().await;
+    let mut last = 0;
+    for dead in [4, 0] {
+        let guard = site.sure().await;
+        assert!(guard.fence() > last);
+        last = guard.fence();
+        assert_eq!(guard.release().await, Released::Released);
+        site.servers[dead].kill();
+    }
+    let guard = site.sure().await;
+    assert!(guard.fence() > last);
+    assert!(matches!(site.acquire().await, Err(NotAcquired::Busy(_))));
+    assert_eq!(guard.release().await, Released::Released);
+    site.servers[2].kill();
+    let started = Instant::now();
+    let request = site.quorum.lock("x").lease(LEASE).wait(Duration::from_millis(500));
+    let Err(NotAcquired::Fault(error)) = request.acquire().await else {
+        panic!("two of five are no majority")
+    };
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    // Long before the leases of what they had granted would have ended.
+    site.is_clean(&[1, 3]).await;
+    assert!(started.elapsed() < LEASE, "{:?}", started.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn frozen_nodes_cost_nothing_until_they_decide() {
+    let site = Site::new().await;
+    drop(site.sure().await);
+    site.servers[0].pause();
+    site.servers[3].pause();
+    let guard = site.sure().await;
+    assert!(matches!(site.acquire().await, Err(NotAcquired::Busy(_))));
+    assert_eq!(guard.release().await, Released::Released);
+    site.servers[1].pause();
+    let started = Instant::now();
+    assert!(matches!(site.acquire().await, Err(NotAcquired::Fault(_))));
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    for at in [0, 1, 3] {
+        site.servers[at].resume();
+    }
+    // What lay in their sockets is granted now, to nobody, and given back.
+    site.is_clean(&[0, 1, 2, 3, 4]).await;
+    drop(site.sure().await);
+    site.is_clean(&[0, 1, 2, 3, 4]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_outlives_two_nodes_and_is_told_of_the_third() {
+    let mut site = Site::new().await;
+    let guard = site.sure().await;
+    let all = async |site: &Site| {
+        let mut taken = 0;
+        for server in &site.servers {
+            let Ok(store) = Store::connect(&server.url("quorum")).await else { continue };
+            taken +=
+                usize::from(matches!(store.lock("x").acquire().await, Err(NotAcquired::Busy(_))));
+        }
+        taken
+    };
+    eventually("all to have granted it", async || all(&site).await == 5).await;
+    site.servers[1].kill();
+    site.servers[4].pause();
+    tokio::time::sleep(LEASE * 2).await;
+    assert_eq!(guard.loss(), None);
+    // It comes back empty, and is asked again: the holder is as safe as before.
+    site.servers[1].restart().await;
+    eventually("the restarted one to have granted it", async || all(&site).await == 4).await;
+    site.servers[0].kill();
+    tokio::time::sleep(LEASE * 2).await;
+    assert_eq!(guard.loss(), None);
+    let started = Instant::now();
+    site.servers[2].kill();
+    within("the loss", guard.lost()).await;
+    assert!(started.elapsed() <= LEASE + Duration::from_millis(500), "{:?}", started.elapsed());
+    assert_eq!(guard.release().await, Released::AlreadyLost);
+    site.servers[4].resume();
+    site.is_clean(&[1, 3, 4]).await;
+}
+
+/// Also when the one node that two majorities have in common was told of the fence, and did not give it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fences_grow_over_majorities_and_after_a_loss_of_data() {
+    let mut site = Site::new().await;
+    // What the first node has given is far ahead of its clock, and of all others.
+    drop(site.sure().await);
+    site.is_clean(&[0, 1, 2, 3, 4]).await;
+    let mut connection = site.servers[0].connection().await;
+    let marks: Vec<String> =
+        redis::cmd("KEYS").arg("*}:f").query_async(&mut connection).await.expect("it answers");
+    let far: u64 = 2_000_000_000_000_000;
+    for mark in &marks {
+        let mut set = redis::cmd("HSET");
+        set.arg(mark).arg("fence").arg(far);
+        let _: () = set.query_async(&mut connection).await.expect("it answers");
+    }
+    let mut last = 0;
+    for round in 0..5 {
+        for down in [[3, 4], [0, 1], [1, 2], [2, 4], [0, 3]] {
+            down.iter().for_each(|at: &usize| site.servers[*at].pause());
+            let guard = site.sure().await;
+            assert!(guard.fence() > last, "round {round} without {down:?}");
+            assert!(guard.fence() > far);
+            last = guard.fence();
+            assert_eq!(guard.release().await, Released::Released);
+            down.iter().for_each(|at| site.servers[*at].resume());
+        }
+    }
+    // A node that loses its data does not take it back: a majority knows still.
+    site.servers[0].kill();
+    site.servers[0].restart().await;
+    site.servers[1].kill();
+    let guard = site.sure().await;
+    assert!(guard.fence() > last);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_is_dropped_is_given_back() {
+    let site = Site::new().await;
+    drop(site.sure().await);
+    site.servers[2].pause();
+    for micros in (0..3_000).step_by(60) {
+        let acquire = site.quorum.lock("x").lease(LEASE * 20).acquire();
+        let _ = tokio::time::timeout(Duration::from_micros(micros), acquire).await;
+    }
+    site.servers[2].resume();
+    // Their leases would be a minute.
+    site.is_clean(&[0, 1, 2, 3, 4]).await;
+}
+
+/// When somebody was sure to have it: from the grant until it was given back, or until the last moment of
+/// which he knew that it was his.
+struct Turn {
+    from: Instant,
+    to: Instant,
+    fence: u64,
+}
+
+async fn take_turns(quorum: Quorum, until: Instant) -> Vec<Turn> {
+    let mut turns = Vec::new();
+    while Instant::now() < until {
+        let request = quorum.lock("x").lease(Duration::from_secs(1)).wait(Duration::from_secs(1));
+        let Ok(guard) = request.acquire().await else { continue };
+        let (from, mut sure) = (Instant::now(), Instant::now());
+        // Now and then for longer than a lease.
+        let longest = Duration::from_millis(if guard.fence() % 5 == 0 { 1_500 } else { 20 });
+        while guard.loss().is_none() && from.elapsed() < longest {
+            let now = Instant::now();
+            sure = now + guard.remaining();
+            tokio::time::sleep(Duration::from_millis(3)).await;
+        }
+        let turn = Turn { from, to: sure.min(Instant::now()), fence: guard.fence() };
+        // A loss may come to light with the release alone; then the turn says too much.
+        let released =
+            if guard.loss().is_some() { Released::Released } else { guard.release().await };
+        if released != Released::AlreadyLost {
+            turns.push(turn);
+        }
+    }
+    turns
+}
+
+/// Nodes are frozen and killed one after the other, up to two at a time; one that was killed, and forgets, is
+/// started again after a lease, as the docs demand.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holders_never_meet_while_nodes_come_and_go() {
+    let mut site = Site::new().await;
+    let until = Instant::now() + Duration::from_secs(12);
+    let mut tasks = Vec::new();
+    for _ in 0..4 {
+        tasks.push(tokio::spawn(take_turns(quorum(&site.servers).await, until)));
+    }
+    let mut round = 0;
+    while Instant::now() < until {
+        let (frozen, killed) = (round % 5, (round * 2 + 1) % 5);
+        site.servers[frozen].pause();
+        if killed != frozen {
+            site.servers[killed].kill();
+        }
+        tokio::time::sleep(Duration::from_millis(1_200)).await;
+        site.servers[frozen].resume();
+        if killed != frozen {
+            site.servers[killed].restart().await;
+        }
+        // All of them: else three may be behind with what they have granted.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        round += 1;
+    }
+    let mut turns = Vec::new();
+    for task in tasks {
+        turns.extend(within("the last turn", task).await.expect("no holder panics"));
+    }
+    assert!(turns.len() > 20, "only {} turns", turns.len());
+    turns.sort_by_key(|turn| turn.from);
+    for pair in turns.windows(2) {
+        assert!(pair[0].to <= pair[1].from, "two at once: {} and {}", pair[0].fence, pair[1].fence);
+        assert!(pair[0].fence < pair[1].fence, "{} came after {}", pair[1].fence, pair[0].fence);
+    }
+    let site = Arc::new(site);
+    site.is_clean(&[0, 1, 2, 3, 4]).await;
+}
