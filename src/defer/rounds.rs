@@ -39,12 +39,18 @@ use crate::{
     store::{Beat, Due, Hint, JobId, Node},
 };
 
-/// Life of a watch over a shard; a dead worker's shards are taken over after it.
-const WATCH: Duration = Duration::from_secs(10);
+/// Life of a watch over a shard; a dead worker's shards are taken over after it, within 15 s of its last sign of life.
+const WATCH: Duration = Duration::from_secs(14);
 
-/// Time between two signs of life. With a watch's life it bounds how long the work of a worker that died
-/// is left alone: 15 s.
-const BEAT: Duration = Duration::from_secs(5);
+/// Time between two signs of life of a worker that is alone. It bounds what a lost message costs.
+const ALONE: Duration = Duration::from_secs(5);
+
+/// The same among others, whose signs of life each cost the server as much.
+const AMONG_OTHERS: Duration = Duration::from_secs(10);
+
+/// How soon after another one's lease has ended it is looked after. In a ring each has one that it looks after; if that
+/// lives, the two have come into step, and it costs nothing.
+const LAPSED: Duration = Duration::from_millis(200);
 
 /// How soon shards are divided again after workers have come or gone.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -170,11 +176,12 @@ impl Rounds {
     async fn beat(&mut self) {
         let beat = self.send_beat(WATCH).await;
         let now = Instant::now();
-        let Ok(Beat { mine, busy, others, paused }) = beat else {
+        let Ok(Beat { mine, busy, others, paused, lapse }) = beat else {
             self.next_beat = now + AGAIN;
             return;
         };
-        self.next_beat = now + BEAT;
+        let lapsed = lapse.map(|lapse| lapse + LAPSED);
+        self.next_beat = now + lapsed.map_or(ALONE, |lapsed| lapsed.min(AMONG_OTHERS));
         self.others = others;
         self.paused.store(paused, Ordering::Relaxed);
         self.serve();

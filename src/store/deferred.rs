@@ -288,6 +288,8 @@ pub(crate) struct Beat {
     pub(crate) others: Vec<Node>,
     /// The queue is paused: nobody watches.
     pub(crate) paused: bool,
+    /// How soon the lease of one of the others ends, if it does not live: the one after this node, in a ring of all.
+    pub(crate) lapse: Option<Duration>,
 }
 
 /// Which jobs are listed.

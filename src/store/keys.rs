@@ -98,7 +98,7 @@ impl Keys {
         self.shard(COMMON, "meta")
     }
 
-    /// ZSET of live workers.
+    /// STRING: live workers, each with its deadline.
     pub(crate) fn workers(&self) -> String {
         self.shard(COMMON, "workers")
     }

@@ -81,7 +81,7 @@ local KINDS = {
   g = {'zset', true, line_key}, j = {'hash', true, job_key}, b = {'string', true, request_key},
   r = {'string', true, for_a_day}, i = {'string', true, record_key}, k = {'string', true, for_a_day},
   m = {'string', true, for_a_day}, t = {'string', true, request_key}, o = {'hash', true, for_a_day},
-  meta = {'hash', false, stays}, paused = {'string', false, stays}, workers = {'zset', false, soon_gone},
+  meta = {'hash', false, stays}, paused = {'string', false, stays}, workers = {'string', false, stays},
   limiters = {'zset', false, soon_gone},
   due = {'zset', false, stays}, late = {'zset', false, stays}, exp = {'zset', false, stays},
   done = {'zset', false, listing_key}, dead = {'zset', false, listing_key}, lates = {'hash', false, stays},

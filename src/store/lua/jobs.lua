@@ -76,7 +76,7 @@ local function stand(id, seq, bytes)
     tell_holders(seq, alone)
     if not redis.call('ZSCORE', DUE, NAME) then arm(last) end
   else
-    move_on()
+    move_on(true)
   end
 end
 

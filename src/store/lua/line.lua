@@ -185,26 +185,28 @@ local function live_head()
   return nil
 end
 
--- First job, unless the jobs are passed over: an offer to them lapsed, the first one is in backoff,
--- or no worker watches the shard.
+-- First job, with its sequence and the watcher, unless the jobs are passed over: an offer to them lapsed, the first
+-- one is in backoff, or no worker watches the shard. Then nil, the one that is hidden, and what l says of a backoff.
 local function jobs_head()
   local e = redis.call('ZRANGE', G, 0, 0, 'WITHSCORES')
   if #e == 0 then return nil end
   local v = redis.call('HMGET', L, 'park', 'back')
-  if v[1] and tonumber(v[1]) <= NOW then return nil end
-  if backoff(v[2], e[1]) or not watcher() then return nil end
-  return tonumber(e[2]), e[1]
+  local node = not (v[1] and tonumber(v[1]) <= NOW) and not backoff(v[2], e[1]) and watcher()
+  if not node then return nil, e[1], v[2] end
+  return tonumber(e[2]), e[1], node
 end
 
 -- The lock is offered for one accept window to whoever is at the head of its line and fits beside those
 -- who are in: one writer, the leading run of readers, as many as there are permits. A live place leaves
 -- the line (a dead one would block everybody); a job stays, and is parked unless a worker claims it.
-local function move_on()
+local function move_on(free)
   for _ = 1, SCAN do
-    local last, held = held_until()
+    local last, held
+    if not free then last, held = held_until() end
+    free = false
     if held == 'x' then return end
     local seq, me, member, mode, limit = live_head()
-    local job_seq, job = jobs_head()
+    local job_seq, job, more = jobs_head()
     if seq and (not job_seq or seq < job_seq) then
       if not me or not fits(mode, limit, held) then return end
       drop_place(member)
@@ -214,16 +216,15 @@ local function move_on()
       if mode == 'x' then return end
     elseif last then
       return
-    elseif job then
+    elseif job_seq then
       put('j' .. job, ACCEPT)
       redis.call('HSET', L, 'park', int(NOW + ACCEPT))
       redis.call('ZADD', DUE, int(NOW), NAME)
-      redis.call('PUBLISH', CHANNEL .. 'w:' .. watcher(), 'j ' .. NAME .. ' ' .. job)
+      redis.call('PUBLISH', CHANNEL .. 'w:' .. more, 'j ' .. NAME .. ' ' .. job)
       return
     else
       -- Hidden jobs on a free lock: a worker looks when it comes, or when the backoff is over.
-      local first = redis.call('ZRANGE', G, 0, 0)[1]
-      if first then arm(backoff(redis.call('HGET', L, 'back'), first) or NOW) end
+      if job then arm(backoff(more, job) or NOW) end
       return
     end
   end

@@ -17,7 +17,7 @@ const OTHERS: usize = 100;
 impl Memory {
     pub(super) fn beats(&self, node: &Node, lease: Duration) -> Beat {
         let now = Now::of(self.clock.now_us());
-        let (mut told, others, living) = self.present(node, lease, now);
+        let (mut told, others, living, lapse) = self.present(node, lease, now);
         let paused = self.paused.load(Ordering::SeqCst);
         let most = match living {
             _ if paused || lease.is_zero() => 0,
@@ -35,15 +35,26 @@ impl Memory {
         }
         let has_work = |shard: &u16| self.at(*shard, |shard, _| shard.has_work());
         let busy = mine.iter().copied().filter(has_work).collect();
-        Beat { mine, busy, others, paused }
+        Beat { mine, busy, others, paused, lapse }
     }
 
-    /// Whether this one has come or left; the others that live, and how many live.
-    fn present(&self, node: &Node, lease: Duration, now: Now) -> (bool, Vec<Node>, usize) {
+    /// Whether this one has come or left; the others that live, and how many live; how soon the lease of the one
+    /// that this one looks after ends.
+    fn present(
+        &self,
+        node: &Node,
+        lease: Duration,
+        now: Now,
+    ) -> (bool, Vec<Node>, usize, Option<Duration>) {
         let mut workers = self.workers.lock();
         let (changed, living) = super::live(&mut workers, node.clone(), lease, now);
-        let others = workers.keys().filter(|other| *other != node).take(OTHERS);
-        (changed, others.cloned().collect(), living)
+        let others = || workers.iter().filter(|(other, _)| *other != node);
+        // In a ring: behind the last comes the first.
+        let next =
+            others().min_by_key(|(other, _)| (other.as_str() < node.as_str(), other.as_str()));
+        let lapse = next.map(|(_, end)| Duration::from_millis(end - now.ms));
+        let others = others().take(OTHERS).map(|(other, _)| other.clone()).collect();
+        (changed, others, living, lapse)
     }
 
     /// The shards of this node from now on, and whether it gave some up.

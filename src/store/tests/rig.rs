@@ -255,8 +255,13 @@ impl Rig {
         Looked { names: due.names.into_iter().map(|(name, _)| name).collect(), next: due.next }
     }
 
+    /// Without `lapse`.
     pub(super) async fn beat(&self, node: &Node, lease: Duration) -> Beat {
-        self.backend().beat(node.clone(), lease).await.unwrap()
+        Beat { lapse: None, ..self.backend().beat(node.clone(), lease).await.unwrap() }
+    }
+
+    pub(super) async fn lapse(&self, node: &Node, lease: Duration) -> Option<Duration> {
+        self.backend().beat(node.clone(), lease).await.unwrap().lapse
     }
 
     pub(super) async fn pause(&self, paused: bool) {

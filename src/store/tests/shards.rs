@@ -27,6 +27,7 @@ on_every_store!(
     workers_divide_the_shards,
     a_worker_leaves_its_shards_to_the_others,
     a_dead_workers_shards_are_free,
+    workers_look_after_each_other,
     living_workers_know_each_other,
     a_paused_queue_has_no_watcher,
     a_beat_names_the_shards_with_work,
@@ -171,6 +172,25 @@ async fn a_worker_leaves_its_shards_to_the_others(rig: &Rig) {
 
 fn none() -> Beat {
     Beat::default()
+}
+
+/// Each is told how soon the next one's lease ends, so that the death of any is noticed when it does.
+async fn workers_look_after_each_other(rig: &Rig) {
+    let mut nodes = [Node::new(), Node::new(), Node::new()];
+    nodes.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
+    let [a, b, c] = &nodes;
+    assert_eq!(rig.lapse(a, SHORT).await, None, "it is alone");
+    let of = |lapse: Option<Duration>| lapse.expect("there is another one");
+    // Behind the last comes the first.
+    assert!(of(rig.lapse(c, LONG).await) <= SHORT);
+    assert!(of(rig.lapse(b, LONG).await) > SHORT, "c");
+    assert!(of(rig.lapse(a, SHORT).await) > SHORT, "b");
+    assert!(of(rig.lapse(c, LONG).await) <= SHORT, "a");
+    rig.pass(2 * SHORT).await;
+    assert!(of(rig.lapse(c, LONG).await) > SHORT, "b: a has died");
+    assert!(of(rig.lapse(b, LONG).await) > SHORT, "c");
+    rig.beat(b, Duration::ZERO).await;
+    assert_eq!(rig.lapse(c, LONG).await, None, "alone again");
 }
 
 async fn a_dead_workers_shards_are_free(rig: &Rig) {

@@ -8,7 +8,7 @@ local function place(member)
   return (string.gsub(member, '^%d+', function(at) return int(tonumber(at) - ms) end))
 end
 local shift = {}
-for _, kind in ipairs({'h', 'due', 'late', 'exp', 'workers', 'limiters'}) do
+for _, kind in ipairs({'h', 'due', 'late', 'exp', 'limiters'}) do
   shift[kind] = function(key)
     local rows = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
     for i = 1, #rows, 2 do redis.call('ZADD', key, int(tonumber(rows[i + 1]) - ms), rows[i]) end
@@ -22,6 +22,12 @@ for _, kind in ipairs({'done', 'dead'}) do
 end
 function shift.watch(key)
   redis.call('SET', key, place(redis.call('GET', key)))
+end
+function shift.workers(key)
+  local text = string.gsub(redis.call('GET', key), '%d+:', function(at)
+    return int(tonumber(string.sub(at, 1, -2)) - ms) .. ':'
+  end)
+  redis.call('SET', key, text, 'KEEPTTL')
 end
 -- Queues of tasks count in us.
 for _, kind in ipairs({'z', 'zl', 'zd', 'zw'}) do

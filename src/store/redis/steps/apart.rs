@@ -75,6 +75,7 @@ impl Redis {
         let living = usize::try_from(row.number()?).unwrap_or(usize::MAX);
         let told = row.number()? == 1;
         let others = nodes(&mut row.row()?)?;
+        let lapse = row.text()?.parse().ok().map(Duration::from_millis);
         let works = !lease.is_zero() && !paused;
         let most = if works { usize::from(SHARDS).div_ceil(living.max(1)) } else { 0 };
         let looks = join_all((0..SHARDS).map(|shard| self.watch(shard, &node, "look", 0))).await;
@@ -90,7 +91,7 @@ impl Redis {
             all(&division.leave, "leave", hand_over),
             all(&division.free, "free", 0),
         );
-        let mut beat = Beat { paused, others, ..Beat::default() };
+        let mut beat = Beat { paused, others, lapse, ..Beat::default() };
         for (&shard, kept) in division.keep.iter().zip(&kept) {
             if let Some((Whose::Mine, busy)) = kept {
                 beat.mine.push(shard);

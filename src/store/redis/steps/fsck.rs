@@ -248,8 +248,8 @@ fn want_of(name: &str) -> Option<(&'static str, bool)> {
     // They carry the tag of COMMON.
     match name.strip_prefix("{0}:")? {
         "meta" => Some(("hash", false)),
-        "paused" => Some(("string", false)),
-        "workers" | "limiters" => Some(("zset", true)),
+        "paused" | "workers" => Some(("string", false)),
+        "limiters" => Some(("zset", true)),
         _ => None,
     }
 }

@@ -30,6 +30,7 @@ impl Redis {
             mine: shards(&mut row.row()?)?,
             busy: shards(&mut row.row()?)?,
             others: nodes(&mut row.row()?)?,
+            lapse: row.text()?.parse().ok().map(Duration::from_millis),
         })
     }
 

@@ -3,6 +3,7 @@
 
 mod charges;
 mod cluster;
+mod cost;
 mod crowd;
 mod dead;
 mod drops;

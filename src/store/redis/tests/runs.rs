@@ -25,7 +25,7 @@ use crate::{
 
 const MANY: usize = 40;
 
-async fn stored(store: &Store, key: &Key) -> JobId {
+pub(super) async fn stored(store: &Store, key: &Key) -> JobId {
     let call = Enqueue {
         key: key.clone(),
         id: JobId::new(key),
@@ -65,7 +65,7 @@ async fn many(store: &Store, jobs: usize) -> Vec<Claim> {
     claims
 }
 
-fn settlement(store: &Store, claim: &Claim) -> Settle {
+pub(super) fn settlement(store: &Store, claim: &Claim) -> Settle {
     let Claim { key, id, me, lease, retention } = claim.clone();
     let response = Bytes::from_static(b"answer");
     Settle {
