@@ -21,6 +21,8 @@ pub struct Reply {
     pub status: u16,
     /// Header fields, in order; names in lower case.
     pub fields: Fields,
+    /// Fields whose value is no ASCII text, as in a stored response of a handler that sends others.
+    pub odd_fields: Vec<(String, Bytes)>,
     /// The body; empty for none.
     pub body: Bytes,
 }
@@ -76,7 +78,7 @@ impl Reply {
     /// An answer without fields or body.
     #[must_use]
     pub fn new(status: u16) -> Self {
-        Self { status, fields: Vec::new(), body: Bytes::new() }
+        Self { status, fields: Vec::new(), odd_fields: Vec::new(), body: Bytes::new() }
     }
 
     /// Gives it this body.

@@ -34,6 +34,13 @@ macro_rules! only_redis {
     };
 }
 
+/// One test, of what several servers do together: which framework asks them makes no difference to them.
+macro_rules! a_cluster {
+    ($module:ident, $row:ident) => {
+        test!($module, $row, axum_on_a_cluster, Axum, Cluster);
+    };
+}
+
 macro_rules! test {
     ($module:ident, $row:ident, $name:ident, $framework:ident, $backing:ident) => {
         #[test]
@@ -226,6 +233,7 @@ table! { each_store {
         every_method_can_run_again;
     remembered:
         what_ran_at_once_does_not_run_again,
+        another_request_under_the_key_of_one_that_ran_is_refused,
         what_failed_runs_again,
         a_retry_meanwhile_is_told_that_it_runs,
         who_went_away_may_come_again,
@@ -284,6 +292,45 @@ table! { only_redis {
         the_worker_goes_on,
         forgotten_scripts_are_sent_again;
 }}
+
+mod shards {
+    table! { a_cluster {
+        quota:
+            of_thirty_at_once_ten_pass,
+            processes_share_a_quota;
+        limits:
+            several_policies_of_several_keys_are_all_kept,
+            processes_lease_of_one_quota;
+        lock:
+            a_busy_lock_is_409,
+            routes_share_the_lock_of_a_parameter,
+            nested_layers_of_one_key_do_not_block_each_other;
+        line:
+            waiters_pass_in_the_order_they_came,
+            all_waiters_pass_one_by_one,
+            a_waiter_that_leaves_keeps_no_place,
+            a_second_waiter_passes_when_the_first_has_left;
+        end_of_lock:
+            returned,
+            panicked,
+            disconnected;
+        defer:
+            a_busy_resource_defers_the_request,
+            jobs_run_in_the_order_of_acceptance,
+            processes_share_one_line_of_jobs,
+            the_other_framework_runs_it,
+            a_stopping_site_lets_its_run_end;
+        status:
+            a_wait_ends_when_the_run_does,
+            each_change_is_an_event,
+            dead_letters_are_put_back;
+        replay:
+            a_put_whose_worker_died_runs_again,
+            without_a_worker_the_others_go_on;
+        idempotency:
+            a_retry_after_a_lost_202_gets_the_job;
+    }}
+}
 
 #[tokio::test]
 async fn a_wrong_password_is_a_fault_of_the_configuration() {

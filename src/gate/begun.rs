@@ -45,10 +45,10 @@ impl Begun {
         self.call.as_ref().map(|call| (&call.id, &call.key))
     }
 
-    /// Ends it with what it was answered, which is kept for so long.
-    pub(crate) async fn keep(mut self, life: Duration, response: Bytes) {
+    /// Ends it with what it was answered, which is kept for so long, and its fingerprint if there is one.
+    pub(crate) async fn keep(mut self, life: Duration, response: Bytes, print: Option<String>) {
         if let Some(call) = &mut self.call {
-            call.life = life;
+            (call.life, call.print) = (life, print);
         }
         self.response = Some(response);
         self.end().await;

@@ -20,6 +20,7 @@ pub(crate) mod fake;
 mod fault;
 mod kept;
 mod methods;
+mod print;
 mod reading;
 mod replay;
 mod room;
@@ -37,7 +38,7 @@ pub(crate) use self::{
     begun::Begun,
     methods::Methods,
     replay::current_replay,
-    slot::{Record, Trying, UnderLock},
+    slot::{Record, Remember, Trying, UnderLock},
     source::each_once,
 };
 pub use self::{
@@ -45,6 +46,7 @@ pub use self::{
     attend::{Attended, attend},
     fault::{KeyFault, no_extension},
     kept::{Kept, Next, Stopped},
+    print::Print,
     reading::{Patience, Reading, TooSlow},
     replay::{Deferred, Replay},
     room::Room,
@@ -198,6 +200,17 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     /// waited longer, the driver drops the inner call, and leaves with [`Outcome::TooSlow`].
     fn body_deadline(&self, ticket: &Self::Ticket) -> Option<Duration> {
         let _ = ticket;
+        None
+    }
+
+    /// What is shown the body of the request, chunk by chunk, as the handler reads it; `head` says its method, and
+    /// its path and query. Nothing, for most requests.
+    fn reads_along(
+        &self,
+        ticket: &Self::Ticket,
+        head: impl FnOnce() -> (String, String),
+    ) -> Option<Print> {
+        let _ = (ticket, head);
         None
     }
 

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What all bodies take that are being read in this process.
+use super::Head;
+
+/// What all requests take that are being read in this process.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// Room for one body: its own limit, and its part of what all bodies of this process may take together.
@@ -12,11 +14,13 @@ pub struct Room {
     limit: usize,
     budget: usize,
     taken: usize,
+    /// What the head takes.
+    head: usize,
 }
 
 impl Room {
     pub(crate) fn new(limit: usize, budget: usize) -> Self {
-        Self { limit, budget, taken: 0 }
+        Self { limit, budget, taken: 0, head: 0 }
     }
 
     /// Takes room for this many bytes in all. False if there is none.
@@ -28,12 +32,26 @@ impl Room {
         let Some(more) = bytes.checked_sub(self.taken).filter(|more| *more > 0) else {
             return true;
         };
-        let fits = |used: usize| used.checked_add(more).filter(|used| *used <= self.budget);
-        let taken = USED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
+        let taken = self.take(more);
         if taken {
             self.taken = bytes;
         }
         taken
+    }
+
+    /// Takes room for the request's head, which counts beside the body's own limit. False if there is none.
+    #[must_use]
+    pub fn hold(&mut self, head: &Head) -> bool {
+        let fields = head.headers.iter().map(|(name, value)| name.len() + value.len());
+        let bytes = head.target.len() + fields.sum::<usize>();
+        let held = self.take(bytes);
+        self.head += if held { bytes } else { 0 };
+        held
+    }
+
+    fn take(&self, more: usize) -> bool {
+        let fits = |used: usize| used.checked_add(more).filter(|used| *used <= self.budget);
+        USED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
 
     /// As `grow_to`, for what the client says of the body's length, before any of it is read. `None`: it
@@ -47,7 +65,7 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        USED.fetch_sub(self.taken, Ordering::Relaxed);
+        USED.fetch_sub(self.taken + self.head, Ordering::Relaxed);
     }
 }
 
@@ -73,5 +91,14 @@ mod tests {
         assert!(two.grow_to(1 << 20));
         drop(one);
         assert!(two.grow_to(1 << 30 | 1), "what is dropped is given back");
+    }
+
+    #[test]
+    fn a_head_takes_room_beside_the_body() {
+        let head = |bytes| Head::new("PUT", "/", vec![("x".into(), vec![b'x'; bytes])], None);
+        let mut room = Room::new(10, 1 << 40);
+        assert!(room.hold(&head(100)) && room.grow_to(10), "its limit is the body's");
+        assert_eq!((room.head, room.taken), (102, 10));
+        assert!(!Room::new(10, 0).hold(&head(0)), "the budget is both of theirs");
     }
 }

@@ -7,7 +7,7 @@ use std::{any::Any, fmt, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 
-use super::begun::Begun;
+use super::{begun::Begun, print::Print};
 use crate::{key::Key, store::Store};
 
 /// What the lock knew when it parked the request.
@@ -49,14 +49,25 @@ struct Inner {
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     pub(crate) name: Arc<str>,
-    /// Requests that run at once are remembered too: whose this one is then.
-    pub(crate) remember: Option<String>,
+    /// Requests that run at once are remembered too.
+    pub(crate) remember: Option<Remember>,
+}
+
+/// What is written down of a request that runs at once.
+#[derive(Debug, Clone)]
+pub(crate) struct Remember {
+    /// Whose it is.
+    pub(crate) owner: String,
+    /// Bytes of the longest body that is compared.
+    pub(crate) body_limit: usize,
 }
 
 #[derive(Default)]
 struct Filled {
     parked: Option<Parked>,
     begun: Option<Begun>,
+    /// Of the request that has begun.
+    print: Option<Print>,
     /// In the driver's own types.
     request: Option<Box<dyn Any + Send>>,
     /// A lock has taken the slot out of the request.
@@ -103,8 +114,22 @@ impl Slot {
         self.0.filled.lock().begun.is_some()
     }
 
-    pub(crate) fn begun(&self) -> Option<Begun> {
-        self.0.filled.lock().begun.take()
+    /// What takes the fingerprint of the request that has begun.
+    pub(crate) fn print(&self, head: impl FnOnce() -> (String, String)) -> Option<Print> {
+        let remember = self.record()?.remember.as_ref()?;
+        let mut filled = self.0.filled.lock();
+        filled.begun.as_ref()?;
+        let (method, target) = head();
+        let print = Print::new(method, target, remember.body_limit);
+        filled.print = Some(print.clone());
+        Some(print)
+    }
+
+    /// What has begun, and its fingerprint if it is known by now.
+    pub(crate) fn begun(&self) -> Option<(Begun, Option<String>)> {
+        let mut filled = self.0.filled.lock();
+        let print = filled.print.take().and_then(|print| print.taken());
+        filled.begun.take().map(|begun| (begun, print))
     }
 
     /// True if nobody has left anything here.

@@ -16,8 +16,8 @@ use super::{
 };
 use crate::{
     gate::{
-        Asked, Begun, Gate, Head, KeyFault, KeySource, Outcome, Parked, Parting, Replay, Scope,
-        Slot, Trying, UnderLock, Verdict, View, current_replay, each_once,
+        Asked, Begun, Gate, Head, KeyFault, KeySource, Outcome, Parked, Parting, Print, Replay,
+        Scope, Slot, Trying, UnderLock, Verdict, View, current_replay, each_once,
     },
     key::Key,
     outage::Outage,
@@ -88,7 +88,7 @@ impl<N: ?Sized> LockGate<N> {
     /// lives no longer than the lock may be held: if this process dies, a retry waits for that and no more.
     fn remembered(&self, slot: &Slot, key: &Key) -> Option<Direct> {
         let record = slot.record().filter(|_| !slot.has_begun())?;
-        let owner = record.remember.clone()?;
+        let owner = record.remember.as_ref()?.owner.clone();
         let terms = &self.policy.asking.terms;
         Some(Direct {
             key: key.clone(),
@@ -96,6 +96,7 @@ impl<N: ?Sized> LockGate<N> {
             id: JobId::new(key),
             owner,
             life: terms.max_hold.saturating_add(terms.lease).min(MAX_RUN),
+            print: None,
         })
     }
 
@@ -232,7 +233,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
             Ok(Answer::Granted(guard)) => {
                 let times = Arc::clone(&self.times);
                 let own = Ticket::Own { guard, times, since: Instant::now() };
-                Verdict::Pass(LockTicket::new(own, facts.held))
+                Verdict::Pass(LockTicket::new(own, facts.held).of_slot(facts.slot))
             }
             Ok(Answer::Busy(busy)) | Err(NotAcquired::Busy(busy)) => self.busy(facts, &busy, false),
             // Accepted before: the outer layer answers with that job once it has read the body.
@@ -265,6 +266,14 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
 
     fn body_deadline(&self, ticket: &LockTicket) -> Option<Duration> {
         self.ends.body_deadline(ticket)
+    }
+
+    fn reads_along(
+        &self,
+        ticket: &LockTicket,
+        head: impl FnOnce() -> (String, String),
+    ) -> Option<Print> {
+        ticket.2.as_ref()?.print(head)
     }
 
     async fn leave(

@@ -12,20 +12,27 @@ use super::{
     several::LockSet,
 };
 use crate::{
+    gate::Slot,
     key::Key,
     store::{Mode, Store},
 };
 
 /// The lock of a request that passed; dropping it gives the lock back. Beside it, all that the request
-/// has, this one included.
+/// has, this one included; and the slot of a layer further out that remembers it.
 #[derive(Debug)]
-pub struct LockTicket(pub(super) Ticket, pub(super) HeldLocks);
+pub struct LockTicket(pub(super) Ticket, pub(super) HeldLocks, pub(super) Option<Slot>);
 
 impl LockTicket {
     pub(super) fn new(ticket: Ticket, outer: HeldLocks) -> Self {
-        let mut whole = Self(ticket, HeldLocks::default());
+        let mut whole = Self(ticket, HeldLocks::default(), None);
         whole.1 = outer.and_all(whole.held());
         whole
+    }
+
+    /// Only one that has begun is remembered.
+    pub(super) fn of_slot(mut self, slot: Option<Slot>) -> Self {
+        self.2 = slot.filter(Slot::has_begun);
+        self
     }
 
     /// What its layer asked for.

@@ -154,6 +154,11 @@ pub fn response<B>(reply: Reply) -> Response<GateBody<B>> {
     *response.status_mut() =
         StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     add_fields(&mut response, reply.fields);
+    for (name, value) in reply.odd_fields {
+        if let (Ok(name), Ok(value)) = (header_name(&name), HeaderValue::from_maybe_shared(value)) {
+            response.headers_mut().append(name, value);
+        }
+    }
     response
 }
 

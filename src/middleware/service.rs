@@ -21,7 +21,7 @@ use super::{
     settle::{Passed, finish, outcome},
     timed::Untimed,
 };
-use crate::gate::{Asked, Attended, Gate, Outcome, Reading, Verdict, attend};
+use crate::gate::{Asked, Attended, Gate, Outcome, Print, Reading, Verdict, attend};
 
 /// A service with a gate around it.
 #[derive(Debug)]
@@ -128,7 +128,10 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
     {
         let head = parts.method == Method::HEAD;
         self.gate.show(&ticket, &mut PartsView::<F>::new(&mut parts));
-        let (body, reading) = time::<B, F>(body, self.gate.body_deadline(&ticket));
+        let print = self
+            .gate
+            .reads_along(&ticket, || (parts.method.as_str().to_owned(), F::target(&parts)));
+        let (body, reading) = time::<B, F>(body, self.gate.body_deadline(&ticket), print);
         let (inner, request) = (&mut self.inner, Request::from_parts(parts, body));
         // Called within the scope, not only polled: a layer further in asks its gate as it is called.
         let call = self.gate.within(&ticket).run(async { inner.call(request).await });
@@ -149,17 +152,21 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
     }
 }
 
-/// A body that is at its end has no client to wait for.
-fn time<B, F>(body: B, limit: Option<Duration>) -> (B, Option<Reading>)
+/// A body that is at its end has no client to wait for, and is known already.
+fn time<B, F>(body: B, limit: Option<Duration>, print: Option<Print>) -> (B, Option<Reading>)
 where
     B: Body<Data = Bytes> + Send + 'static,
     F: Framework,
 {
-    match limit {
-        Some(limit) if !body.is_end_stream() => {
-            let (reading, patience) = Reading::new(limit);
-            (F::time(Untimed::new(body, patience)), Some(reading))
-        }
-        _ => (body, None),
+    if body.is_end_stream() {
+        print.iter().for_each(Print::end);
+        return (body, None);
     }
+    if limit.is_none() && print.is_none() {
+        return (body, None);
+    }
+    // Nothing is counted where the driver's end is dropped.
+    let (reading, patience) = Reading::new(limit.unwrap_or_default());
+    let reading = limit.map(|_| reading);
+    (F::time(Untimed::new(body, patience, limit.is_some(), print)), reading)
 }

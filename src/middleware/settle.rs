@@ -96,10 +96,12 @@ async fn accept<G: Gate<Parts>, F: Framework>(
     mut room: Room,
 ) -> Option<Reply> {
     let (mut parts, body) = request.into_parts();
-    let body = match gate.pick_up(&mut parked, &mut PartsView::<F>::new(&mut parts)) {
-        PickUp::Whole => read_whole(body, &mut room).await,
-        PickUp::Head => None,
+    let pick_up = gate.pick_up(&mut parked, &mut PartsView::<F>::new(&mut parts));
+    let head = head::<F>(&parts);
+    let body = match pick_up {
+        PickUp::Whole if room.hold(&head) => read_whole(body, &mut room).await,
+        PickUp::Whole | PickUp::Head => None,
         PickUp::Nothing => return None,
     };
-    gate.accept(parked, head::<F>(&parts), body).await
+    gate.accept(parked, head, body).await
 }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project::pin_project;
 
-use crate::gate::Patience;
+use crate::gate::{Patience, Print};
 
 type BoxError = Box<dyn StdError + Send + Sync>;
 
@@ -22,11 +22,14 @@ type BoxError = Box<dyn StdError + Send + Sync>;
 pub struct Untimed<B> {
     body: B,
     patience: Patience,
+    print: Option<Print>,
+    /// There is a deadline to be kept.
+    counts: bool,
 }
 
 impl<B: Body<Data = Bytes> + 'static> Untimed<B> {
-    pub(super) fn new(body: B, patience: Patience) -> Self {
-        Self { body, patience }
+    pub(super) fn new(body: B, patience: Patience, counts: bool, print: Option<Print>) -> Self {
+        Self { body, patience, print, counts }
     }
 
     /// Times the body if it is a `T`, by putting it into another `T`. The first function makes an error of
@@ -43,22 +46,26 @@ impl<B: Body<Data = Bytes> + 'static> Untimed<B> {
         if TypeId::of::<B>() != TypeId::of::<T>() {
             return Err(self);
         }
-        let timed = |body| make(TimedBody { body: Some(body), error, patience: self.patience });
+        let Self { body, patience, print, .. } = self;
+        let timed = |body| make(TimedBody { body: Some(body), error, patience, print });
         // One type by two names.
-        let body = cast::<B, T>(self.body).map(timed).and_then(cast::<T, B>);
+        let body = cast::<B, T>(body).map(timed).and_then(cast::<T, B>);
         Ok(body.expect("it is of this type"))
     }
 
     /// Leaves it as it is, and logs once that the setting does nothing here.
     pub fn give_up(self) -> B {
         static TOLD: Once = Once::new();
-        TOLD.call_once(|| {
+        let tell = || {
             tracing::warn!(
                 body = type_name::<B>(),
                 "body_deadline is not kept: a body of this type can't be timed; box it outside the \
                  layer, or give the layer a `Framework` of your own"
             );
-        });
+        };
+        if self.counts {
+            TOLD.call_once(tell);
+        }
         self.body
     }
 }
@@ -76,6 +83,8 @@ pub struct TimedBody<B: Body> {
     body: Option<B>,
     error: fn(B::Error) -> BoxError,
     patience: Patience,
+    /// Is shown what is read.
+    print: Option<Print>,
 }
 
 impl<B: Body<Data = Bytes>> Body for TimedBody<B> {
@@ -91,7 +100,14 @@ impl<B: Body<Data = Bytes>> Body for TimedBody<B> {
             return Poll::Ready(None);
         };
         match this.patience.poll(cx, |cx| body.poll_frame(cx)) {
-            Ok(polled) => polled.map_err(*this.error),
+            Ok(polled) => {
+                let ended =
+                    || this.body.as_ref().as_pin_ref().is_none_or(|body| body.is_end_stream());
+                if let Some(print) = this.print {
+                    show(print, &polled, ended);
+                }
+                polled.map_err(*this.error)
+            }
             Err(too_slow) => {
                 this.body.set(None);
                 Poll::Ready(Some(Err(too_slow.into())))
@@ -105,6 +121,26 @@ impl<B: Body<Data = Bytes>> Body for TimedBody<B> {
 
     fn size_hint(&self) -> SizeHint {
         self.body.as_ref().map(Body::size_hint).unwrap_or_default()
+    }
+}
+
+fn show<E>(
+    print: &Print,
+    polled: &Poll<Option<Result<Frame<Bytes>, E>>>,
+    ended: impl FnOnce() -> bool,
+) {
+    match polled {
+        Poll::Ready(Some(Ok(frame))) => {
+            if let Some(data) = frame.data_ref() {
+                print.read(data);
+            }
+            // Nobody asks for the end of what says that it is there.
+            if ended() {
+                print.end();
+            }
+        }
+        Poll::Ready(None) => print.end(),
+        Poll::Ready(Some(Err(_))) | Poll::Pending => {}
     }
 }
 

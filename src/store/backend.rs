@@ -12,7 +12,6 @@ use std::{
 use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
 
-#[allow(unused_imports, reason = "the steps come one after the other")]
 pub(crate) use super::deferred::{
     Beat, Call, Caps, Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobPolicy, JobView, Jobs,
     Listed, Listing, Merge, NextRun, OnFailure, Past, Run, Settle, SettledRun, Tally, Verdict,
@@ -218,7 +217,11 @@ pub(crate) trait Backend: Jobs + Tasks + fmt::Debug + Send + Sync + 'static {
     fn pass(&self, me: Token, mode: Mode, next: Acquire) -> Step<'_, (GaveBack, Acquired)>;
     /// Makes an exclusive hold a shared one; false if it had been lost.
     fn downgrade(&self, key: Key, me: Token, lease: Duration) -> Step<'_, bool>;
-    /// At most 100 items.
+    /// Whether steps about different shards are different calls, of which some may fail.
+    fn is_apart(&self) -> bool {
+        false
+    }
+    /// At most 100 items; of one shard, if the store is apart.
     fn renew(&self, items: Vec<Renewal>) -> Step<'_, Vec<bool>>;
     /// NOT idempotent: sent again only where it cannot have run. Dropped before it was sent, it is not; after
     /// that the charge stands.

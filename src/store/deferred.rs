@@ -3,8 +3,6 @@
 //! A job is queued in the line of its lock, or *late* (it waits for a time outside of any line: a delay, a
 //! retry that others may pass), or running, or has ended. Each step is the script of the same name.
 
-#![allow(dead_code, reason = "the steps come one after the other")]
-
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -110,6 +108,7 @@ pub(crate) struct Caps {
 
 impl Caps {
     /// No bounds: all that a number of the scripts can hold.
+    #[cfg(test)]
     pub(crate) const NONE: Self = Self::all(u64::MAX >> 12);
 
     /// The same bound for everything.
@@ -149,6 +148,8 @@ pub(crate) struct Direct {
     pub(crate) owner: String,
     /// How long record and job are kept.
     pub(crate) life: Duration,
+    /// The request's fingerprint, once it is known, which is not before its end.
+    pub(crate) print: Option<String>,
 }
 
 /// `claim.lua`.
@@ -339,6 +340,7 @@ pub(crate) trait Jobs {
     /// The store's clock, in microseconds since 1970: what ages of jobs are told by.
     fn clock(&self) -> Step<'_, u64>;
     /// The first jobs of these lines, none where a line has none. All of one shard.
+    #[cfg(test)]
     fn heads(&self, keys: Vec<Key>) -> Step<'_, Vec<Option<JobId>>>;
     /// Moves what is late and has come due into its line, expires what is past its deadline, and says
     /// which locks are worth a visit.

@@ -11,6 +11,9 @@ use super::{
 };
 use crate::key::{Key, SHARDS};
 
+/// Whose tag carries what is about no shard: in a cluster that is somewhere, too.
+pub(crate) const COMMON: u16 = 0;
+
 /// Key names of one namespace.
 #[derive(Debug, Clone)]
 pub(crate) struct Keys {
@@ -18,6 +21,8 @@ pub(crate) struct Keys {
     prefix: String,
     /// `lg:1:<namespace>:{<shard>}:`, of each shard.
     tags: Arc<[String]>,
+    /// The shards may be on different nodes.
+    apart: bool,
 }
 
 /// A key name in parts: its tag, its kind, and the name.
@@ -52,7 +57,25 @@ impl Keys {
     pub(crate) fn new(namespace: &str) -> Self {
         let prefix = format!("lg:1:{namespace}:");
         let tags = (0..SHARDS).map(|shard| format!("{prefix}{{{shard}}}:")).collect();
-        Self { prefix, tags }
+        Self { prefix, tags, apart: false }
+    }
+
+    /// For a cluster.
+    pub(crate) fn apart(self) -> Self {
+        Self { apart: true, ..self }
+    }
+
+    pub(crate) fn are_apart(&self) -> bool {
+        self.apart
+    }
+
+    /// In a cluster: a key of the shard that is never there, for every script call to name.
+    ///
+    /// While a slot is on its way to another node, its keys are here or there, and a command about one that is
+    /// not here fails, also in the middle of a script that has written already. A script that names a key
+    /// which is nowhere is not begun (TRYAGAIN or ASK) until the slot has arrived.
+    pub(crate) fn never(&self, shard: u16) -> Option<[&str; 2]> {
+        self.apart.then(|| [&*self.tags[usize::from(shard)], "never"])
     }
 
     /// What every channel of the namespace starts with.
@@ -72,22 +95,22 @@ impl Keys {
 
     /// HASH: facts of the namespace that must never differ between processes.
     pub(crate) fn meta(&self) -> String {
-        format!("{}meta", self.prefix)
+        self.shard(COMMON, "meta")
     }
 
     /// ZSET of live workers.
     pub(crate) fn workers(&self) -> String {
-        format!("{}workers", self.prefix)
+        self.shard(COMMON, "workers")
     }
 
     /// There while the queue of deferred requests is paused.
     pub(crate) fn paused(&self) -> String {
-        format!("{}paused", self.prefix)
+        self.shard(COMMON, "paused")
     }
 
     /// ZSET of live limiters.
     pub(crate) fn limiters(&self) -> String {
-        format!("{}limiters", self.prefix)
+        self.shard(COMMON, "limiters")
     }
 
     /// The seven keys of `line.lua`, in its order.
@@ -105,6 +128,7 @@ impl Keys {
     }
 
     /// ZSET: jobs of a lock.
+    #[cfg(test)]
     pub(crate) fn jobs(&self, key: &Key) -> String {
         self.of(key.shard(), "g", key.as_str())
     }
@@ -195,6 +219,8 @@ mod tests {
         let tag = format!("lg:1:shop:{{{}}}:", key.shard());
         let mut all = keys.line(&key);
         all.extend([keys.job(&id), keys.request(&id), keys.response(&id), keys.record(&key, "x")]);
+        all.extend(keys.clone().apart().never(key.shard()).map(|parts| parts.concat()));
         assert!(all.iter().all(|k| k.starts_with(&tag)), "{all:?}");
+        assert_eq!(keys.never(key.shard()), None);
     }
 }

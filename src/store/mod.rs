@@ -25,11 +25,10 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 
-#[allow(unused_imports, reason = "the steps come one after the other")]
 pub(crate) use self::backend::{
     ACCEPT_WINDOW, Acquire, Acquired, Beat, Call, Caps, Claim, Claimed, Direct, Due, Enqueue,
-    Enqueued, GaveBack, JobPolicy, JobView, Listed, Listing, Merge, Mode, NextRun, Node, Past, Run,
-    SPARE_FENCES, Settle, SettledRun, Tally, Token, Verdict, Wins,
+    Enqueued, GaveBack, JobPolicy, JobView, Listing, Merge, Mode, NextRun, Node, Run, SPARE_FENCES,
+    Settle, SettledRun, Tally, Token, Verdict, Wins,
 };
 pub use self::fsck::{Finding, FindingKind, Fsck, FsckReport};
 pub(crate) use self::hints::{Hint, Joined};

@@ -118,8 +118,8 @@ impl Rounds {
                 hold.lose(if past_end { Loss::TooLong } else { Loss::Lapsed });
             }
         }
-        for batch in to_renew.chunks(BATCH) {
-            tokio::spawn(Arc::clone(self).renew(batch.to_vec()));
+        for batch in self.batches(to_renew) {
+            tokio::spawn(Arc::clone(self).renew(batch));
         }
     }
 
@@ -183,9 +183,20 @@ impl Rounds {
         let free =
             |hold: &Arc<Lease>| !hold.is_over() && !hold.renewing.swap(true, Ordering::AcqRel);
         let all: Vec<_> = all.into_iter().filter(free).collect();
-        for batch in all.chunks(BATCH) {
-            runtime.spawn(Arc::clone(self).renew(batch.to_vec()));
+        for batch in self.batches(all) {
+            runtime.spawn(Arc::clone(self).renew(batch));
         }
+    }
+
+    /// What is renewed together. Where a shard may be away while others are there, none of them is with another's.
+    fn batches(&self, mut holds: Vec<Arc<Lease>>) -> Vec<Vec<Arc<Lease>>> {
+        let apart = self.backend.is_apart();
+        if apart {
+            holds.sort_by_key(|hold| hold.key.shard());
+        }
+        let together = |a: &Arc<Lease>, b: &Arc<Lease>| !apart || a.key.shard() == b.key.shard();
+        let batches = holds.chunk_by(together).flat_map(|shard| shard.chunks(BATCH));
+        batches.map(<[_]>::to_vec).collect()
     }
 
     /// Makes a lease last for so long from now; false if it is lost. One renewal at a time: whose answer

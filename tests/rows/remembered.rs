@@ -2,7 +2,7 @@
 
 use lockgate_tests::{Case, Request, Site, eventually};
 
-use super::{accepted, line_is};
+use super::{accepted, line_is, lock::busy};
 
 fn keyed(site: &Site, query: &str) -> Request {
     site.post(&format!("/remembered/7?{query}")).header("idempotency-key", "k")
@@ -21,11 +21,31 @@ pub(crate) async fn what_ran_at_once_does_not_run_again(case: Case) {
         let _ = site.get(&response).send().await.expect(410).problem();
     }
     // Whatever keeps it from being stored: it is not to be stored.
-    let long = keyed(&site, "tag=one").body(vec![b'x'; 64 * 1024 + 1]);
-    let _ = accepted(long.send().await);
-    let _ = accepted(keyed(&site, "tag=one").header("cookie", "a=b").send().await);
+    let same = keyed(&site, "tag=one&status=201").header("cookie", "a=b");
+    let _ = accepted(same.body("note").send().await);
+    // Nobody reads as much to tell that it is another one.
+    let long = keyed(&site, "tag=one&status=201").body(vec![b'x'; 64 * 1024 + 1]);
+    busy(long.send().await);
     assert_eq!(case.desk.tags(), ["one"]);
     let _ = site.post("/remembered/7").send().await.expect(200);
+}
+
+pub(crate) async fn another_request_under_the_key_of_one_that_ran_is_refused(case: Case) {
+    let site = case.site().await;
+    let sent = |key: &str| site.post("/remembered/7?tag=one").header("idempotency-key", key);
+    for (key, body) in [("with", "note"), ("without", "")] {
+        let _ = sent(key).body(body).send().await.expect(200);
+        let _ = accepted(sent(key).body(body).send().await);
+        let others = [
+            sent(key).body("other"),
+            sent(key).body("other").header("cookie", "a=b"),
+            site.post("/remembered/7?tag=two").header("idempotency-key", key).body(body),
+        ];
+        for other in others {
+            let _ = other.send().await.expect(422).problem();
+        }
+    }
+    assert_eq!(case.desk.tags(), ["one", "one"]);
 }
 
 pub(crate) async fn what_failed_runs_again(case: Case) {

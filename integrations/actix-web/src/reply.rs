@@ -25,6 +25,12 @@ pub(crate) fn response(reply: Reply) -> HttpResponse {
         HttpResponse::with_body(status, BoxBody::new(reply.body))
     };
     add_fields(response.headers_mut(), reply.fields);
+    for (name, value) in reply.odd_fields {
+        let name = HeaderName::from_bytes(name.as_bytes());
+        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_maybe_shared(value)) {
+            response.headers_mut().append(name, value);
+        }
+    }
     response
 }
 

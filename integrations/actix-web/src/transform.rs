@@ -13,7 +13,9 @@ use futures_util::{
 };
 use lockgate::{
     Reply,
-    gate::{Asked, Attended, Gate, Kept, Outcome, Parting, PickUp, Reading, Room, Verdict, attend},
+    gate::{
+        Asked, Attended, Gate, Head, Kept, Outcome, Parting, PickUp, Reading, Room, Verdict, attend,
+    },
 };
 
 use crate::{
@@ -125,7 +127,11 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
             request.extensions_mut().insert(parking.clone());
         }
         // No clone of the request is kept meanwhile: routing has to be its only owner.
-        let reading = time(&mut request, self.gate.body_deadline(&ticket));
+        let print = self.gate.reads_along(&ticket, || {
+            let Head { method, target, .. } = head(request.request());
+            (method, target)
+        });
+        let reading = time(&mut request, self.gate.body_deadline(&ticket), print);
         // Called within the scope, not only polled: a layer further in asks its gate as it is called.
         let call = self.gate.within(&ticket).run(async { self.inner.call(request).await });
         let ended = attend(pin!(call), pin!(self.gate.watch(&ticket)), reading.as_ref()).await;
@@ -191,12 +197,14 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
         mut room: Room,
     ) -> Option<Reply> {
         // What it may want to change would be seen by nobody any more.
-        let body = match self.gate.pick_up(&mut parked, &mut RequestView::new(request)) {
-            PickUp::Whole => read_whole(request, payload, &mut room).await,
-            PickUp::Head => None,
+        let pick_up = self.gate.pick_up(&mut parked, &mut RequestView::new(request));
+        let head = head(request);
+        let body = match pick_up {
+            PickUp::Whole if room.hold(&head) => read_whole(request, payload, &mut room).await,
+            PickUp::Whole | PickUp::Head => None,
             PickUp::Nothing => return None,
         };
-        self.gate.accept(parked, head(request), body).await
+        self.gate.accept(parked, head, body).await
     }
 }
 

@@ -16,11 +16,14 @@ use crate::{
         headers::of_request,
         unwatched::Workers,
     },
-    gate::Head,
+    gate::{Head, Print},
     key::{digest, hex},
     reply::Reply,
     store::{Caps, Enqueue, Enqueued, JobId, JobPolicy, JobState, Merge},
 };
+
+/// Of a request whose body is not known.
+const NO_PRINT: &str = "-";
 
 impl How {
     /// By the method: what may have done its work is not begun anew unless doing it twice is doing it once.
@@ -60,7 +63,7 @@ impl<N: ?Sized> DeferGate<N> {
         let headers = of_request(&head.headers, &settings.what.keep);
         let url = settings.callback.as_ref().and_then(|callback| callback(&head));
         let policy = settings.how.policy(&head.method, settings.when.needs_worker);
-        let print = digest(&[head.method.as_bytes(), head.target.as_bytes(), body]);
+        let print = Print::of(&head.method, &head.target, body);
         let merge = settings.how.merge(&parked.owner, &head);
         let carried = std::mem::take(&mut parked.carried);
         let key = &parked.parked.key;
@@ -72,7 +75,7 @@ impl<N: ?Sized> DeferGate<N> {
             envelope: write_request(at, head, headers, carried, policy.max_attempts, body),
             id,
             policy,
-            record: self.record(&parked, hex(&print[..16])),
+            record: self.record(&parked, print),
             merge,
             caps: settings.caps,
             owner: parked.owner.clone(),
@@ -81,14 +84,18 @@ impl<N: ?Sized> DeferGate<N> {
     }
 
     /// Stores nothing: there is no room in the line for what is not known.
-    pub(super) async fn look_up(&self, parked: DeferParked) -> Option<Reply> {
+    pub(super) async fn look_up(
+        &self,
+        parked: DeferParked,
+        print: Option<String>,
+    ) -> Option<Reply> {
         let key = &parked.parked.key;
         let call = Enqueue {
             key: key.clone(),
             id: JobId::new(key),
             envelope: Bytes::new(),
             policy: JobPolicy::default(),
-            record: self.record(&parked, "-".to_owned()),
+            record: self.record(&parked, print.unwrap_or_else(|| NO_PRINT.to_owned())),
             merge: None,
             caps: Caps::all(0),
             owner: parked.owner.clone(),
@@ -107,7 +114,9 @@ impl<N: ?Sized> DeferGate<N> {
     }
 
     async fn enqueue(&self, parked: DeferParked, call: Enqueue) -> Option<Reply> {
-        let (id, has_body) = (call.id.clone(), !call.envelope.is_empty());
+        let id = call.id.clone();
+        let stores = !call.envelope.is_empty();
+        let has_print = call.record.as_ref().is_some_and(|(_, print, _)| print != NO_PRINT);
         let store = parked.parked.store.clone();
         let (node, lock) = (store.node(), parked.parked.key.hashed());
         match store.backend().enqueue(call).await {
@@ -118,7 +127,7 @@ impl<N: ?Sized> DeferGate<N> {
             }
             Ok(Enqueued::Known(id) | Enqueued::Merged(id)) => Some(self.known(&parked, &id).await),
             // Of a request that could not be read nobody knows whether it is the same.
-            Ok(Enqueued::Mismatch) if has_body => Some(idempotency_key_reused()),
+            Ok(Enqueued::Mismatch) if has_print => Some(idempotency_key_reused()),
             Ok(Enqueued::Mismatch) => None,
             Ok(Enqueued::Full) => {
                 tracing::warn!(%node, %lock, "not deferred: a line is full");
@@ -130,7 +139,8 @@ impl<N: ?Sized> DeferGate<N> {
             }
             Err(error) => {
                 tracing::error!(%node, %lock, %error, "not deferred: store away");
-                error.may_have_run().then(|| outcome_unknown(self.location(&id)))
+                // What was only looked up is stored under another id, if at all.
+                (stores && error.may_have_run()).then(|| outcome_unknown(self.location(&id)))
             }
         }
     }

@@ -65,10 +65,11 @@ pub(super) fn idempotency_key_reused() -> Reply {
     Reply::problem(422, problem::KEY_REUSED, title)
 }
 
-/// It may be stored: the status resource tells the truth once the store is back.
+/// It may be stored: the status resource tells the truth once the store is back, also if that is a 404.
 pub(super) fn outcome_unknown(location: String) -> Reply {
     let title = "The request may have been accepted; its location tells";
     Reply::problem(503, problem::OUTCOME_UNKNOWN, title)
+        .member("detail", "If its location is 404, it was not accepted, and may be sent again.")
         .field("location", location)
         .retry_after(Duration::from_secs(1))
 }

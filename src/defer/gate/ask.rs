@@ -11,7 +11,7 @@ use crate::{
         headers::{carries_credential, idempotency_key, is_upgrade},
         prefer::Preferences,
     },
-    gate::{Asked, Record, Route, Slot, Trying, UnderLock, View, current_replay},
+    gate::{Asked, Record, Remember, Route, Slot, Trying, UnderLock, View, current_replay},
     key::{digest, hex},
     reply::{Reply, problem},
 };
@@ -98,7 +98,8 @@ impl<N: ?Sized> Settings<N> {
     fn record(&self, owner: &str, method: &str, route: &str, key: &str) -> Record {
         let parts = [owner, method, route, key].map(str::as_bytes);
         let name = hex(&digest(&parts)[..16]).into();
-        Record { name, remember: self.keys.direct.then(|| owner.to_owned()) }
+        let remember = || Remember { owner: owner.to_owned(), body_limit: self.what.body_limit };
+        Record { name, remember: self.keys.direct.then(remember) }
     }
 
     /// As far as its head tells; `known`: it takes along who it is of.

@@ -13,8 +13,8 @@ use crate::{
         snapshot::{Captured, Carried},
     },
     gate::{
-        Asked, Begun, Gate, Head, Outcome, Parked, Parting, PickUp, Room, Slot, Trying, Verdict,
-        View,
+        Asked, Begun, Gate, Head, Outcome, Parked, Parting, PickUp, Print, Room, Slot, Trying,
+        Verdict, View,
     },
     reply::Reply,
 };
@@ -46,6 +46,8 @@ pub struct DeferParked {
     captured: Captured,
     /// What it takes along, once it is picked up.
     pub(super) carried: Carried,
+    /// It may not be stored, and is read for its fingerprint alone.
+    only_looks: bool,
 }
 
 impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
@@ -83,9 +85,9 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
         outcome: Outcome,
     ) -> Parting<DeferTicket, DeferParked> {
         let DeferTicket { slot, owner, applied, captured, fields } = ticket;
-        if let Some(begun) = slot.begun() {
+        if let Some((begun, print)) = slot.begun() {
             match stored(&begun, outcome, fields) {
-                Some(response) => begun.keep(self.0.keys.life, response).await,
+                Some(response) => begun.keep(self.0.keys.life, response, print).await,
                 None => begun.forget().await,
             }
             // A retry layer in between may have met a busy lock after the one that has run.
@@ -97,7 +99,9 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
                 let room = Room::new(self.0.what.body_limit, self.0.what.budget);
                 let place = slot.clone();
                 let carried = Carried::new();
-                let parked = DeferParked { parked, slot, owner, applied, captured, carried };
+                let only_looks = false;
+                let parked =
+                    DeferParked { parked, slot, owner, applied, captured, carried, only_looks };
                 Parting::Accept { parked, room, slot: place }
             }
             _ => {
@@ -114,15 +118,44 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
     }
 
     fn pick_up<V: View<Native = N>>(&self, parked: &mut DeferParked, view: &mut V) -> PickUp {
-        // What is only to be looked up needs nothing of what it may not keep.
-        let refused = if parked.parked.known { PickUp::Head } else { PickUp::Nothing };
+        // What was accepted before is compared with that.
+        let known = parked.parked.known;
         if is_upgrade(view.method(), &view.header("upgrade")) {
-            return refused;
+            return if known { PickUp::Head } else { PickUp::Nothing };
         }
+        if let Some(carried) = self.carried(parked, view) {
+            parked.carried = carried;
+            return PickUp::Whole;
+        }
+        parked.only_looks = known;
+        if known { PickUp::Whole } else { PickUp::Nothing }
+    }
+
+    async fn accept(&self, parked: DeferParked, head: Head, body: Option<Bytes>) -> Option<Reply> {
+        match body {
+            Some(body) if parked.only_looks => {
+                let print = Print::of(&head.method, &head.target, &body);
+                self.look_up(parked, Some(print)).await
+            }
+            Some(body) => self.store(parked, head, &body).await,
+            // What can't be stored may still have been accepted, or have run, before.
+            None if parked.parked.known => self.look_up(parked, None).await,
+            None => None,
+        }
+    }
+}
+
+impl<N: ?Sized + 'static> DeferGate<N> {
+    /// What the request takes along; `None` if it may not be stored.
+    fn carried<V: View<Native = N>>(
+        &self,
+        parked: &mut DeferParked,
+        view: &mut V,
+    ) -> Option<Carried> {
         let lock = parked.parked.key.hashed();
         let Some(carried) = std::mem::take(&mut parked.captured).write() else {
             tracing::error!(%lock, "not deferred: a snapshot can't be written");
-            return refused;
+            return None;
         };
         if carried.is_empty() && self.0.carries_credential(view) {
             tracing::info!(
@@ -130,19 +163,9 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
                 "not deferred: the request carries a credential; .carry::<T>() stores whose it is, \
                  .keep_header(..) the field itself"
             );
-            return refused;
+            return None;
         }
-        parked.carried = carried;
-        PickUp::Whole
-    }
-
-    async fn accept(&self, parked: DeferParked, head: Head, body: Option<Bytes>) -> Option<Reply> {
-        match body {
-            Some(body) => self.store(parked, head, &body).await,
-            // What can't be stored may still have been accepted, or have run, before.
-            None if parked.parked.known => self.look_up(parked).await,
-            None => None,
-        }
+        Some(carried)
     }
 }
 

@@ -168,8 +168,10 @@ pub(super) fn verbatim(store: &Store, id: &JobId, job: &JobView) -> Reply {
     }
     let mut reply = Reply::new(head.status).field("cache-control", "no-store");
     for (name, value) in head.headers {
-        if let Ok(value) = String::from_utf8(value) {
-            reply.fields.push((name.into(), value.into()));
+        match String::from_utf8(value) {
+            Ok(value) if value.is_ascii() => reply.fields.push((name.into(), value.into())),
+            Ok(value) => reply.odd_fields.push((name, value.into())),
+            Err(value) => reply.odd_fields.push((name, value.into_bytes().into())),
         }
     }
     reply.body = body;

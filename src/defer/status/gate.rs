@@ -14,10 +14,13 @@ use crate::{
     store::{JobId, Store},
 };
 
-/// Says who asks.
+/// Who asks.
+type Knows<N> = dyn Fn(&N) -> Option<String> + Send + Sync;
+type Finds<N> = dyn Fn(&N) -> BoxFuture<'static, Option<String>> + Send + Sync;
+
 enum Asker<N: ?Sized> {
-    AtOnce(Arc<dyn Fn(&N) -> Option<String> + Send + Sync>),
-    Later(Arc<dyn Fn(&N) -> BoxFuture<'static, Option<String>> + Send + Sync>),
+    AtOnce(Arc<Knows<N>>),
+    Later(Arc<Finds<N>>),
 }
 
 impl<N: ?Sized> Asker<N> {

@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{Routes, SECOND, Working, key_of, put_off, settled};
+use super::{Function, Routes, SECOND, Working, ended, key_of, put_off, settled};
 use crate::{
-    defer::{StatusAnswer, StatusEvents, StatusGate, StatusRequest},
+    defer::{
+        Answer, DeferWorker, Kept, Ran, StatusAnswer, StatusEvents, StatusGate, StatusRequest,
+    },
     gate::fake::FakeView,
     reply::Reply,
     store::{JobId, Store},
@@ -100,6 +103,31 @@ async fn a_wait_ends_with_what_the_client_does_not_know() {
     let reply = waiting.await.expect("it is answered");
     assert_eq!(reply.status, 200);
     assert!(started.elapsed() < SECOND, "{:?}", started.elapsed());
+    worker.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stored_field_that_is_no_ascii_is_told_as_it_was() {
+    let store = Store::memory();
+    let odd: [(&str, &[u8]); 3] = [
+        ("content-disposition", b"attachment; filename=na\xefve.txt"),
+        ("link", "</\u{e9}>".as_bytes()),
+        ("etag", b"\"1\""),
+    ];
+    let routes = Function::new(move |head, marker| {
+        marker.pass(&key_of(&head.target));
+        let headers = odd.map(|(name, value)| (name.to_owned(), value.to_vec())).to_vec();
+        async { Ran::Answered(Answer { status: 200, headers, body: Kept::Body(Bytes::new()) }) }
+    });
+    let worker = Working::with(DeferWorker::on(&store, routes));
+    let id = put_off(&store, "/x").await;
+    ended(&store, &id).await;
+    let gate = StatusGate::new().store(&store);
+    let asked = gate.ask(&mut FakeView::new("GET"), id.as_str(), true).expect("well formed");
+    let reply = whole(asked.answer().await);
+    assert_eq!(field(&reply, "etag"), "\"1\"");
+    let told = reply.odd_fields.iter().map(|(name, value)| (&**name, &**value));
+    assert_eq!(Vec::from_iter(told), odd[..2]);
     worker.stop().await;
 }
 

@@ -129,7 +129,7 @@ macro_rules! __defer_layer_names {
                 Self { gate: self.gate.body_limit(bytes) }
             }
 
-            /// Most bytes that the bodies being read and stored in this process take together, those of all
+            /// Most bytes that the requests being read and stored in this process take together, head and body, those of all
             /// its `DeferLayer`s; each layer compares with its own number. Default 64 MiB. Beyond it the
             /// answer is the plain busy one: nobody waits for room.
             #[must_use]
@@ -271,8 +271,11 @@ macro_rules! __defer_layer_names {
             /// process dies while it runs, a retry is told `running` until `max_hold` and `lease` of its lock
             /// have passed, and runs then.
             ///
-            /// The body of such a request has been read by its handler alone, so nothing of it is compared: the
-            /// same key with another body is answered with this request, and not with 422.
+            /// The fingerprint of its body is taken while the handler reads it; nothing is buffered. The same key
+            /// with another body or target gets 422 from then on. Nothing is compared while it runs, nor where
+            /// the handler has not read all of the body, where that is longer than
+            /// [`body_limit`](Self::body_limit), or of a type that nothing can be put around (see
+            /// `LockLayer::body_deadline`): then it is taken for the same request.
             #[must_use]
             pub fn remember_direct(self) -> Self {
                 Self { gate: self.gate.remember_direct() }

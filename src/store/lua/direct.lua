@@ -3,7 +3,7 @@
 --
 -- KEYS[1..7] the line (line.lua)   KEYS[8] j   KEYS[9] r   KEYS[10] idempotency record   KEYS[11] index of done
 -- jobs   ARGV[1] 'begin' | 'end' | 'forget'   ARGV[2] job id   ARGV[3] life of record and job, ms   ARGV[4] owner
--- or ''   ARGV[5] stored response (end) or ''
+-- or ''   ARGV[5] stored response (end) or ''   ARGV[6] fingerprint (end), '-' = unknown
 -- Returns, to begin, the job that has the record if it is another one, or ''; else 'ok', or '' if nothing of
 -- this job runs any more
 -- O(log n). Each may be repeated. Whoever began and has gone leaves what says that it runs, for its life: whether
@@ -30,7 +30,7 @@ elseif runs then
   redis.call('HSET', KEYS[8], 'state', 'done', 'ended', int(NOW_US))
   redis.call('PEXPIRE', KEYS[8], ARGV[3])
   redis.call('SET', KEYS[9], ARGV[5], 'PX', ARGV[3])
-  if whose == id then redis.call('PEXPIRE', KEYS[10], ARGV[3]) end
+  if whose == id then redis.call('SET', KEYS[10], id .. ' ' .. ARGV[6], 'PX', ARGV[3]) end
   file_under(KEYS[11], id, ms)
 end
 if not runs then return '' end

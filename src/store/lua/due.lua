@@ -1,7 +1,7 @@
 -- What the watcher of some shards should look at now, and when to look again. Puts jobs that were late back
 -- into their line, and ends those whose deadline has passed before they ran.
 --
--- KEYS one due index a shard, at most 64   ARGV[1] most names in all
+-- KEYS one due index a shard, at most 64   ARGV[1] most names in all   ARGV[2] how many shards
 -- Everything else that it names carries the tag of one of these: which jobs and locks it is about turns out here.
 -- Returns per shard: {ms until something comes due, 0 if more is due than could be seen to, or -1, then per
 -- lock that is due its name and its first job, or ''}. Shards that come after as many names as were wanted are not
@@ -85,5 +85,5 @@ local function look(due)
   return row
 end
 
-for i, due in ipairs(KEYS) do out[i] = look(due) end
+for i = 1, tonumber(ARGV[2]) do out[i] = look(KEYS[i]) end
 return out

@@ -1,7 +1,7 @@
 -- Pauses the queue of a namespace, or lets it go on. Paused, its shards have no watcher: jobs are kept, and live
 -- requests pass them.
 --
--- KEYS[1] paused   KEYS[2..] watch of each shard   ARGV[1] 1 = pause   ARGV[2] channel prefix
+-- KEYS[1] paused   KEYS[2..] watch of each shard (in a cluster: of none; the caller deletes them)   ARGV[1] 1 = pause   ARGV[2] channel prefix
 -- Returns 1 if that changed anything
 -- O(shards). Idempotent. The watches go at once, so that no further job is offered a lock; workers hear of it, and
 -- take none while it is paused.

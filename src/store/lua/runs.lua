@@ -2,7 +2,7 @@
 -- it by itself is told in claim.lua and settle.lua, which stand before this.
 --
 -- KEYS one per step: h of its lock. The others carry the same tag and are named after it: at seven or more a step
--- they would be a third of its cost.
+-- they would be a third of its cost. In a cluster one that is never there stands behind them (keys.rs).
 -- ARGV per step: 'c', job id, run token, lease ms, retention of dead jobs ms
 --            or: 's', job id, run token, verb, ms, reason, response, token of the next run or '', lease ms,
 --                retention ms
@@ -11,6 +11,7 @@
 local SERVER = {'READONLY', 'MASTERDOWN', 'LOADING', 'NOREPLICAS', 'MISCONF', 'OOM'}
 local out, a = {}, 0
 for i, key in ipairs(KEYS) do
+  if not ARGV[a + 1] then break end
   local tag = string.find(key, '}:h:', #CHANNEL, true)
   turn_to(string.sub(key, 1, tag + 1), string.sub(key, tag + 4))
   local well, answer

@@ -43,6 +43,8 @@ local function settle(c, verb, window)
 end
 local out, a = {now}, 1
 for _, key in ipairs(KEYS) do
+  -- In a cluster the last one is never there, and no counter (keys.rs).
+  if not ARGV[a] then break end
   local c, past = counter(a + 2, key)
   local well, answer = pcall(settle, c, ARGV[a], number(ARGV[a + 1]))
   if not well then

@@ -52,7 +52,7 @@ impl Visit<'_> {
         let (record, print, _) = call.record.as_ref()?;
         let name = (self.key.clone(), Arc::clone(record));
         let (id, old) = self.records.get(&name, self.now.ms)?;
-        // Of a request that ran at once nobody has told the fingerprint.
+        // Of a request that ran at once it is known when it has ended, if its handler has read all of it.
         let same = old == print || old == "-";
         Some(if same { Enqueued::Known(id.clone()) } else { Enqueued::Mismatch })
     }

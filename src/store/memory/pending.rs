@@ -237,7 +237,8 @@ impl Visit<'_> {
             let until = self.now.us + 1000 * millis(call.life);
             self.facts.ended(JobState::Done, &call.id, until, self.now);
             if mine {
-                self.records.end_at(&name, end);
+                let print = call.print.clone().unwrap_or_else(|| "-".to_owned());
+                self.records.put(&name, (call.id.clone(), print), end);
             }
         }
         if response.is_none() && mine && (runs || !known) {

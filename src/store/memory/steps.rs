@@ -56,6 +56,7 @@ impl Jobs for Memory {
         done(self.clock.now_us())
     }
 
+    #[cfg(test)]
     fn heads(&self, keys: Vec<Key>) -> Step<'_, Vec<Option<JobId>>> {
         let one = |key: &Key| self.at(key.shard(), |shard, now| shard.head(key, now));
         done(keys.iter().map(one).collect())

@@ -121,8 +121,8 @@ pub(super) fn number(out: &mut Cmd, n: u64) {
 
 /// The call of all these steps, in this order.
 ///
-/// One server takes steps of any shards in one call. A cluster will not: there each slot needs a call of
-/// its own, and the lane a queue for each.
+/// One server takes steps of any shards in one call. A cluster does not: there each shard has a queue of its
+/// own, so that all of them are of one.
 pub(super) fn command<'a>(
     keys: &Keys,
     asks: impl Iterator<Item = &'a Ask> + Clone,
@@ -133,8 +133,10 @@ pub(super) fn command<'a>(
     let script = if by_text { ["EVAL", CALLS.code] } else { ["EVALSHA", CALLS.sha()] };
     let mut out = Cmd::with_capacity(3 + SIZE.1 * steps, script[1].len() + 64 + SIZE.0 * steps);
     script.iter().for_each(|text| out.write_arg(text.as_bytes()));
-    number(&mut out, count as u64);
+    let never = asks.clone().next().and_then(|ask| keys.never(ask.key().shard()));
+    number(&mut out, (count + never.iter().len()) as u64);
     asks.clone().for_each(|ask| ask.write_keys(keys, &mut out));
+    never.iter().for_each(|parts| joined(&mut out, parts));
     asks.for_each(|ask| ask.write_args(&mut out));
     out
 }
@@ -201,6 +203,16 @@ mod tests {
         let steps = ["rs".into(), format!("hs{me}"), "rx".into(), format!("h{me}")];
         assert_eq!(args[25..29], steps);
         assert_eq!(args[29..], ["kp 3 20 5".into(), format!("hp{me}"), "10000".into()]);
+    }
+
+    #[test]
+    fn in_a_cluster_a_call_names_a_key_that_is_never_there() {
+        let keys = Keys::new("shop").apart();
+        let (key, me) = (Key::path_param("id", "7"), Token::new(&Node::new()));
+        let never = keys.never(key.shard()).unwrap().concat();
+        let release = Ask::Release { key, me, mode: Mode::Exclusive };
+        let args = args(&command(&keys, [&release].into_iter(), false));
+        assert_eq!((args[2].as_str(), &args[10], args[11].as_str()), ("8", &never, "rx"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::{
-    Breaker, Charges, Combiner, Enqueues, Keys, Lanes, Pushes, Redis, Runs, Wire,
+    Charges, Combiner, Enqueues, Keys, Lanes, Pushes, Redis, Runs, Wire,
     script::{CALLS, CHARGE, ENQUEUE, PUSH_TASKS, RUNS},
     target::{Address, Login, Nodes, SENTINEL, Target, Trust},
 };
@@ -11,6 +11,9 @@ use crate::{
     error::{Error, ErrorKind},
     store::{Store, backend::Backend as _},
 };
+
+/// Where servers listen, unless told otherwise.
+const REDIS: u16 = 6379;
 
 /// Longest namespace, in bytes.
 const NAMESPACE: usize = 32;
@@ -45,6 +48,7 @@ pub struct StoreBuilder {
 enum Origin {
     Url(String),
     Sentinels { urls: Vec<String>, master: String },
+    Cluster(Vec<String>),
 }
 
 impl Origin {
@@ -52,6 +56,7 @@ impl Origin {
         match self {
             Self::Url(url) => Address::parse(url),
             Self::Sentinels { urls, master } => sentinels(urls, master),
+            Self::Cluster(urls) => cluster(urls),
         }
     }
 }
@@ -79,6 +84,25 @@ fn sentinels(urls: &[String], master: &str) -> Result<Address, Error> {
     })
 }
 
+fn cluster(urls: &[String]) -> Result<Address, Error> {
+    let nodes = urls.iter().map(|url| Address::node(url, REDIS));
+    let nodes: Vec<_> = nodes.collect::<Result<_, _>>()?;
+    let Some((_, tls, login)) = nodes.first().cloned() else {
+        return Err(Error::config("a store needs at least one node of its cluster"));
+    };
+    if nodes.iter().any(|(_, other_tls, other)| (*other_tls, other) != (tls, &login)) {
+        return Err(Error::config("all nodes have the same login, and all TLS or none"));
+    }
+    Ok(Address {
+        nodes: Nodes::Cluster(nodes.into_iter().map(|(node, ..)| node).collect()),
+        tls,
+        login,
+        sentinel_login: Login::default(),
+        database: None,
+        namespace: None,
+    })
+}
+
 impl Store {
     /// Connects to a URL:
     ///
@@ -87,6 +111,7 @@ impl Store {
     /// | one | `redis://[user:password@]host[:port][/db]` |
     /// | one, on a unix socket | `unix:///path[?db=&user=&pass=]` |
     /// | a master that sentinels watch | `redis+sentinel://[user:password@]host[:port],host[:port]/master[/db]` |
+    /// | a cluster, by some of its nodes | `redis+cluster://[user:password@]host[:port],host[:port]` |
     ///
     /// with `?ns=namespace` behind it. `rediss` instead of `redis` is TLS (feature `tls`; certificates by
     /// [`Store::builder`]), `valkey` and `valkeys` mean the same as `redis` and `rediss`. User and password
@@ -133,6 +158,28 @@ impl Store {
     }
 }
 
+impl Store {
+    /// The cluster that these nodes belong to; each is `redis://[user:password@]host[:port]`. One that answers is
+    /// enough: the others are found by it.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), lockgate::Error> {
+    /// let nodes = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+    /// let store = lockgate::Store::cluster(nodes).namespace("shop").connect().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// Locks, quotas and deferred requests are divided into 64 shards, which are spread over the nodes. All that
+    /// is promised about one lock, one resource or one subject holds as on one server. While a node is away, what it has
+    /// is away, and only that, as far as the cluster goes on without it (`cluster-require-full-coverage no`); while a slot
+    /// moves to another node, calls about its shard are tried again until their deadline. What a node had not yet passed
+    /// on to its replica when it died is lost: see [`LockRequest::replicas`](crate::lock::LockRequest::replicas).
+    pub fn cluster<U: AsRef<str>>(nodes: impl IntoIterator<Item = U>) -> StoreBuilder {
+        let urls = nodes.into_iter().map(|url| url.as_ref().to_owned()).collect();
+        StoreBuilder::new(Origin::Cluster(urls))
+    }
+}
+
 impl StoreBuilder {
     fn new(from: Origin) -> Self {
         Self {
@@ -173,7 +220,7 @@ impl StoreBuilder {
         self
     }
 
-    /// Number of sockets, 1 to 8. Default 2: requests pipeline, so few sockets carry many requests.
+    /// Number of sockets, 1 to 8; in a cluster, to each node. Default 2: requests pipeline, so few sockets carry many requests.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections;
         self
@@ -207,8 +254,9 @@ impl StoreBuilder {
         if !(1..=8).contains(&self.connections) {
             return Err(Error::config("a store needs 1 to 8 connections"));
         }
-        let target = Target::new(&address, &self.trust)?;
+        let target = Target::new(&address, &self.trust, self.deadline)?;
         let keys = Keys::new(&namespace);
+        let keys = if target.is_apart() { keys.apart() } else { keys };
         let lanes = Arc::new(Lanes::new(&target, &keys, self.connections, self.deadline));
         let combiner = |lane| {
             let wire = Wire { lanes: Arc::clone(&lanes), lane, keys: keys.clone() };
@@ -233,15 +281,15 @@ impl StoreBuilder {
             Combiner::new(pushes, PUSH_TASKS.name, self.deadline)
         };
         Ok(Redis {
-            enqueues: (0..self.connections).map(enqueues).collect(),
-            runs: (0..self.connections).map(runs).collect(),
-            pushes: (0..self.connections).map(pushes).collect(),
+            enqueues: (0..lanes.number()).map(enqueues).collect(),
+            runs: (0..lanes.number()).map(runs).collect(),
+            pushes: (0..lanes.number()).map(pushes).collect(),
             // A slot that holds nothing holds 0.
             pushed: 1.into(),
-            charges: (0..self.connections).map(charges).collect(),
-            combiners: (0..self.connections).map(combiner).collect(),
+            charges: (0..lanes.number()).map(charges).collect(),
+            combiners: (0..lanes.number()).map(combiner).collect(),
+            health: super::Health::all(&lanes, &keys),
             lanes,
-            breaker: Arc::new(Breaker::default()),
             replicas: super::Replicas::default(),
             target,
             keys,

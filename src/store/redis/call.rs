@@ -9,10 +9,10 @@ use tokio::time::{Instant, error::Elapsed, timeout_at};
 use super::{
     Redis,
     ask::Ask,
-    breaker::Breaker,
     combine::{Answer, PAUSE},
-    connect::{Lanes, Socket},
+    connect::Socket,
     fault::{Fault, answer_of, judged},
+    health::Health,
     script::{CALLS, Script},
 };
 use crate::{
@@ -40,25 +40,27 @@ impl Progress {
 impl Redis {
     /// Sends a step of `calls.lua`, with others that go the same way.
     pub(super) async fn ask(&self, ask: Ask) -> Result<Answer<Value>, Error> {
-        self.pass(CALLS.name)?;
+        let shard = ask.key().shard();
+        self.pass(shard, CALLS.name)?;
         let until = Instant::now() + self.deadline;
         let outcome = self.combiner(&ask).call(ask, until).await;
-        self.note(&outcome);
+        self.note(shard, &outcome);
         outcome
     }
 
     /// As [`Redis::ask`], but the step stands in its lane's queue when this returns, and is sent whatever
     /// becomes of the future. `None` if there is no runtime that would send it.
     pub(super) fn tell(&self, ask: Ask) -> Option<Step<'static, Answer<Value>>> {
-        if let Err(error) = self.pass(CALLS.name) {
+        let shard = ask.key().shard();
+        if let Err(error) = self.pass(shard, CALLS.name) {
             return Some(Box::pin(ready(Err(error))));
         }
         let until = Instant::now() + self.deadline;
         let outcome = self.combiner(&ask).put(ask, until)?;
-        let (breaker, lanes) = (Arc::clone(&self.breaker), Arc::clone(&self.lanes));
+        let health = Arc::clone(self.health(shard));
         Some(Box::pin(async move {
             let outcome = outcome.await;
-            note(&breaker, &lanes, &outcome);
+            health.note(&outcome);
             outcome
         }))
     }
@@ -71,11 +73,11 @@ impl Redis {
         keys: &[String],
         args: &[Vec<u8>],
     ) -> Result<Value, Error> {
-        self.pass(script.name)?;
+        self.pass(shard, script.name)?;
         let (until, mut progress) = (Instant::now() + self.deadline, Progress::default());
         let call = self.send_script(shard, script, keys, args, &mut progress);
         let outcome = timeout_at(until, call).await;
-        self.ended(script.name, outcome, &progress)
+        self.ended(shard, script.name, outcome, &progress)
     }
 
     async fn send_script(
@@ -88,7 +90,8 @@ impl Redis {
     ) -> Result<Value, Error> {
         let command = |verb: &str, text: &str| {
             let mut command = redis::cmd(verb);
-            command.arg(text).arg(keys.len()).arg(keys).arg(args);
+            let never = self.keys.never(shard).map(|parts| parts.concat());
+            command.arg(text).arg(keys.len() + never.iter().len()).arg(keys).arg(never).arg(args);
             command
         };
         let by_hash = command("EVALSHA", script.sha());
@@ -126,11 +129,11 @@ impl Redis {
         name: &'static str,
         pipeline: &redis::Pipeline,
     ) -> Result<Vec<Value>, Error> {
-        self.pass(name)?;
+        self.pass(shard, name)?;
         let (until, mut progress) = (Instant::now() + self.deadline, Progress::default());
         let call = self.send_reads(shard, name, pipeline, &mut progress);
         let outcome = timeout_at(until, call).await;
-        self.ended(name, outcome, &progress)
+        self.ended(shard, name, outcome, &progress)
     }
 
     async fn send_reads(
@@ -154,17 +157,14 @@ impl Redis {
     }
 
     /// While the breaker is open nothing is sent.
-    pub(super) fn pass(&self, name: &'static str) -> Result<(), Error> {
-        if self.breaker.is_open() {
-            self.probe();
-            return Err(Error::new(ErrorKind::Unavailable, name));
-        }
-        Ok(())
+    pub(super) fn pass(&self, shard: u16, name: &'static str) -> Result<(), Error> {
+        self.health(shard).pass(name)
     }
 
     /// The outcome of a call with its deadline, which is around everything it does, connecting included.
     fn ended<T>(
         &self,
+        shard: u16,
         name: &'static str,
         outcome: Result<Result<T, Error>, Elapsed>,
         progress: &Progress,
@@ -177,47 +177,18 @@ impl Redis {
             let kind = if progress.reached { ErrorKind::Timeout } else { ErrorKind::Unavailable };
             Err(Error::new(kind, name))
         });
-        self.note(&outcome);
+        self.note(shard, &outcome);
         outcome
     }
 
-    pub(super) fn note<T>(&self, outcome: &Result<T, Error>) {
-        note(&self.breaker, &self.lanes, outcome);
+    pub(super) fn note<T>(&self, shard: u16, outcome: &Result<T, Error>) {
+        self.health(shard).note(outcome);
     }
 
-    fn probe(&self) {
-        probe(&self.breaker, &self.lanes);
+    fn health(&self, shard: u16) -> &Arc<Health> {
+        // One for all, or as many as lanes.
+        &self.health[usize::from(shard) % self.health.len()]
     }
-}
-
-/// Tells the breaker how a call went.
-fn note<T>(breaker: &Arc<Breaker>, lanes: &Arc<Lanes>, outcome: &Result<T, Error>) {
-    match outcome {
-        Err(e) if matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) => {
-            tracing::debug!(error = %e, "store call failed");
-            if breaker.failed() {
-                probe(breaker, lanes);
-            }
-        }
-        // A configuration fault is no outage: it is told to every caller, at the same price.
-        _ => breaker.succeeded(),
-    }
-}
-
-/// Looks whether a lane could work again: connect and write, as a lane does. A server that only
-/// answers pings (a replica, one that is loading) is still away.
-fn probe(breaker: &Arc<Breaker>, lanes: &Arc<Lanes>) {
-    let (lanes, closed) = (Arc::clone(lanes), Arc::clone(breaker));
-    breaker.probe(move || {
-        let (lanes, breaker) = (Arc::clone(&lanes), Arc::clone(&closed));
-        async move {
-            let answers = lanes.could_work().await;
-            if answers {
-                breaker.close();
-            }
-            answers
-        }
-    });
 }
 
 async fn send(socket: &mut Socket, command: &Cmd) -> Result<Value, (Fault, RedisError)> {

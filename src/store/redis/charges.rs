@@ -141,7 +141,8 @@ impl Load {
     }
 }
 
-/// The call of these steps, in this order. One server takes steps of any shards in one call.
+/// The call of these steps, in this order. One server takes steps of any shards in one call; in a cluster they
+/// are of one.
 fn command(keys: &Keys, groups: &[(&Asked, Group)], by_text: bool) -> Cmd {
     let counters: usize = groups.iter().map(|(step, _)| step.charge.items.len()).sum();
     let names: usize = groups.iter().map(|(step, _)| names(&step.charge)).sum();
@@ -149,10 +150,12 @@ fn command(keys: &Keys, groups: &[(&Asked, Group)], by_text: bool) -> Cmd {
     let mut out =
         Cmd::with_capacity(3 + SIZE.1 * counters, script[1].len() + 64 + SIZE.0 * counters);
     texts(&mut out, script);
-    number(&mut out, names as u64);
+    let never = groups.first().and_then(|(step, _)| keys.never(step.shard()));
+    number(&mut out, (names + never.iter().len()) as u64);
     for (step, _) in groups {
         write_keys(keys, step, &mut out);
     }
+    never.iter().for_each(|parts| joined(&mut out, parts));
     write_all_args(groups, &mut out);
     out
 }

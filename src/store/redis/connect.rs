@@ -4,6 +4,8 @@
 //! pool is asked again when that connection is dead. All calls about one shard go through one lane: that is
 //! what orders an undo after the call it undoes. Validity is a flag that is read, never a `PING`: it
 //! is set by the disconnect push, by a run of timeouts, and by answers of a server that is no master.
+//! In a cluster each node has lanes of its own, and a shard's lane is one of those of the node that has it
+//! ([`nodes`](super::nodes)).
 
 use std::{
     sync::{
@@ -19,12 +21,14 @@ use tokio::sync::{Notify, watch};
 use super::{
     Keys,
     incarnation::{Incarnation, Met},
+    nodes::{Nodes, Place},
     server::Facts,
     target::{Connection, Failure, Settings, Target},
 };
 use crate::{
     error::{Error, ErrorKind},
     key::SHARDS,
+    store::keys::COMMON,
 };
 
 /// Timeouts in a row after which a socket counts as dead: a half-open one would time out for ever.
@@ -34,6 +38,8 @@ const TIMEOUTS: u32 = 3;
 #[derive(Clone)]
 pub(super) struct Socket {
     pub(super) connection: Connection,
+    /// Where it goes, if it is a node of a cluster.
+    pub(super) place: Option<Arc<Place>>,
     dead: Arc<AtomicBool>,
     timeouts: Arc<AtomicU32>,
 }
@@ -61,15 +67,21 @@ impl Socket {
 }
 
 pub(super) struct Lanes {
-    lanes: Vec<Lane>,
+    ways: Ways,
     incarnation: Arc<Incarnation>,
     /// Makes connections that are no lane's.
     probe: Manager,
 }
 
+enum Ways {
+    /// To one server.
+    One(Vec<Lane>),
+    Nodes(Nodes),
+}
+
 /// A pool of one, and word of the connections that could not be made: `bb8` makes them in a task of its
 /// own, and would leave those who wait to their timeout.
-struct Lane {
+pub(super) struct Lane {
     pool: bb8::Pool<Manager>,
     /// The pool's one connection, once it is known.
     socket: Mutex<Option<Socket>>,
@@ -96,28 +108,35 @@ impl Failures {
 
 impl Lanes {
     pub(super) fn new(target: &Target, keys: &Keys, number: usize, deadline: Duration) -> Self {
-        let incarnation = Arc::new(Incarnation::default());
-        let manager = |watches: bool| Manager {
+        let incarnation = match target {
+            Target::Cluster(cluster) => Arc::clone(cluster.incarnation()),
+            Target::One(_) | Target::Sentinel(_) => Arc::default(),
+        };
+        let probe = Manager {
             target: target.clone(),
             meta: keys.meta(),
             deadline,
             failures: Arc::default(),
-            incarnation: watches.then(|| Arc::clone(&incarnation)),
+            incarnation: None,
+            place: None,
         };
-        let lane = |_| {
-            let manager = manager(true);
-            let failures = Arc::clone(&manager.failures);
-            let pool = bb8::Pool::builder()
-                .max_size(1)
-                .max_lifetime(None)
-                .idle_timeout(None)
-                .retry_connection(false)
-                .connection_timeout(deadline)
-                .build_unchecked(manager);
-            Lane { pool, socket: Mutex::new(None), failures }
+        let manager = || probe.watching(target.clone(), &incarnation, None);
+        let ways = match target {
+            Target::Cluster(cluster) => {
+                let (own, incarnation) = (cluster.clone(), Arc::clone(&incarnation));
+                let base = probe.watching(target.clone(), &incarnation, None);
+                let lane = move |place: &Arc<Place>| {
+                    let node = own.node(&place.address)?;
+                    let target = Target::One(node);
+                    Ok(Lane::new(base.watching(target, &incarnation, Some(Arc::clone(place)))))
+                };
+                Ways::Nodes(Nodes::new(cluster.clone(), number, deadline, Box::new(lane)))
+            }
+            Target::One(_) | Target::Sentinel(_) => {
+                Ways::One((0..number).map(|_| Lane::new(manager())).collect())
+            }
         };
-        let (lanes, probe) = ((0..number).map(lane).collect(), manager(false));
-        Self { lanes, incarnation, probe }
+        Self { ways, incarnation, probe }
     }
 
     pub(super) fn on_new_server(&self, tell: Weak<dyn Fn() + Send + Sync>) {
@@ -129,20 +148,61 @@ impl Lanes {
         self.incarnation.changes()
     }
 
-    /// Whether a new connection can be made and written to. It tells nobody of a new server: calls are
-    /// still refused.
-    pub(super) async fn could_work(&self) -> bool {
-        bb8::ManageConnection::connect(&self.probe).await.is_ok()
+    /// Whether calls of this lane would be answered. It tells nobody of a new server: calls are still refused.
+    pub(super) async fn could_work(&self, lane: usize, keys: &Keys) -> bool {
+        match &self.ways {
+            // A new connection can be made and written to.
+            Ways::One(_) => bb8::ManageConnection::connect(&self.probe).await.is_ok(),
+            Ways::Nodes(nodes) => nodes.could_work(lane, keys).await,
+        }
     }
 
-    /// The lane of calls about this shard.
+    /// How many there are.
+    pub(super) fn number(&self) -> usize {
+        match &self.ways {
+            Ways::One(lanes) => lanes.len(),
+            Ways::Nodes(_) => usize::from(SHARDS),
+        }
+    }
+
+    /// The lane of calls about this shard. In a cluster each has its own: a call is about one.
     pub(super) fn of(&self, shard: u16) -> usize {
-        usize::from(shard) % self.lanes.len()
+        usize::from(shard) % self.number()
+    }
+
+    /// A shard of each server that has any, and those that nobody is known to have.
+    pub(super) fn representatives(&self) -> Vec<u16> {
+        match &self.ways {
+            Ways::One(_) => vec![COMMON],
+            Ways::Nodes(nodes) => nodes.representatives(),
+        }
     }
 
     /// A lane's connection. While it lives, this asks nobody and does not wait.
     pub(super) async fn socket(&self, lane: usize) -> Result<Socket, Error> {
-        let Lane { pool, socket: known, failures } = &self.lanes[lane];
+        match &self.ways {
+            Ways::One(lanes) => lanes[lane].socket().await,
+            Ways::Nodes(nodes) => nodes.socket(lane).await,
+        }
+    }
+}
+
+impl Lane {
+    fn new(manager: Manager) -> Self {
+        let failures = Arc::clone(&manager.failures);
+        let pool = bb8::Pool::builder()
+            .max_size(1)
+            .max_lifetime(None)
+            .idle_timeout(None)
+            .retry_connection(false)
+            .connection_timeout(manager.deadline)
+            .build_unchecked(manager);
+        Self { pool, socket: Mutex::new(None), failures }
+    }
+
+    /// Its connection. While that lives, this asks nobody and does not wait.
+    pub(super) async fn socket(&self) -> Result<Socket, Error> {
+        let Self { pool, socket: known, failures } = self;
         if let Some(socket) = known.lock().as_ref().filter(|socket| !socket.is_dead()) {
             return Ok(socket.clone());
         }
@@ -168,6 +228,7 @@ pub(super) struct Manager {
     deadline: Duration,
     failures: Arc<Failures>,
     incarnation: Option<Arc<Incarnation>>,
+    place: Option<Arc<Place>>,
 }
 
 impl bb8::ManageConnection for Manager {
@@ -194,19 +255,33 @@ impl bb8::ManageConnection for Manager {
 }
 
 impl Manager {
+    /// For a lane to this target.
+    fn watching(
+        &self,
+        target: Target,
+        incarnation: &Arc<Incarnation>,
+        place: Option<Arc<Place>>,
+    ) -> Self {
+        let incarnation = Some(Arc::clone(incarnation));
+        let (meta, deadline) = (self.meta.clone(), self.deadline);
+        Self { target, meta, deadline, failures: Arc::default(), incarnation, place }
+    }
+
     async fn open(&self) -> Result<Socket, Failure> {
         let settings = Settings { within: Some(self.deadline), ..Settings::default() };
-        let mut connection = self.target.open(&settings).await?;
+        let mut connection = self.target.open(COMMON, &settings).await?;
         let facts = Facts::ask(&mut connection).await;
-        facts.check()?;
+        facts.check(self.place.is_some())?;
         let blank = self.check_layout(&mut connection).await?;
         if let Some(incarnation) = &self.incarnation {
             let dead = Arc::downgrade(&settings.gone);
-            if incarnation.met(facts.id.clone(), blank, dead) != Met::Known {
+            let place = self.place.as_ref().map(|place| place.name()).unwrap_or_default();
+            if incarnation.met(&place, facts.id.clone(), blank, dead) != Met::Known {
                 facts.warn(&mut connection).await;
             }
         }
-        Ok(Socket { connection, dead: settings.gone, timeouts: Arc::default() })
+        let place = self.place.clone();
+        Ok(Socket { connection, place, dead: settings.gone, timeouts: Arc::default() })
     }
 
     /// The number of shards is part of every key: processes that disagree would not see each other. True
@@ -216,7 +291,11 @@ impl Manager {
         pipe.cmd("HSETNX").arg(&self.meta).arg("shards").arg(SHARDS);
         pipe.cmd("HGET").arg(&self.meta).arg("shards");
         let answer: Result<(bool, u16), _> = pipe.query_async(connection).await;
-        let (blank, shards) = answer.map_err(|error| Failure::of(&error))?;
+        let (blank, shards) = match answer {
+            // Another node of the cluster has it, or nobody now.
+            Err(error) if self.place.is_some() && error.is_cluster_error() => return Ok(false),
+            answer => answer.map_err(|error| Failure::of(&error))?,
+        };
         if shards == SHARDS {
             return Ok(blank);
         }

@@ -75,7 +75,8 @@ impl Flights for Enqueues {
     }
 }
 
-/// The call of these steps, in this order. One server takes steps of any shards in one call.
+/// The call of these steps, in this order. One server takes steps of any shards in one call; in a cluster they
+/// are of one.
 fn command<'a>(
     keys: &Keys,
     steps: impl Iterator<Item = &'a Enqueue> + Clone,
@@ -87,8 +88,10 @@ fn command<'a>(
     let room = script[1].len() + 64 + SIZE.0 * count + bytes;
     let mut out = Cmd::with_capacity(3 + SIZE.1 * count, room);
     texts(&mut out, script);
-    number(&mut out, 10 * count as u64);
+    let never = steps.clone().next().and_then(|step| keys.never(step.key.shard()));
+    number(&mut out, (10 * count + never.iter().len()) as u64);
     steps.clone().for_each(|step| write_keys(keys, step, &mut out));
+    never.iter().for_each(|parts| joined(&mut out, parts));
     steps.for_each(|step| write_args(step, &mut out));
     out
 }

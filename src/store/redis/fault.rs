@@ -9,8 +9,10 @@ use crate::error::{Error, ErrorKind};
 pub(super) enum Fault {
     /// The server does not know the script; it has not run.
     NoScript,
-    /// The server would not run it: no master, or still loading. The socket is of no more use.
+    /// The server would not run it: no master, still loading or busy, or another node has the shard.
     NotRun,
+    /// The server would not run it, and will not for a while: it has no room, or may not write.
+    Full,
     /// The connection broke: it may have run.
     Broken,
     /// No answer within the deadline: it may have run, or may yet.
@@ -47,14 +49,31 @@ impl Fault {
             RedisErrorKind::Server(
                 ServerErrorKind::ReadOnly
                 | ServerErrorKind::BusyLoading
-                | ServerErrorKind::MasterDown
-                | ServerErrorKind::ClusterDown
-                | ServerErrorKind::TryAgain,
+                | ServerErrorKind::MasterDown,
             ) => {
                 socket.condemn();
                 Self::NotRun
             }
-            // Codes the library has no name for (WRONGTYPE, OOM, BUSY) come as extensions.
+            // Of a cluster. The slot has moved (the map learns where to), is on its way (nothing is begun there: see
+            // `target::cluster`), or nobody answers for it. The node itself is well.
+            RedisErrorKind::Server(
+                ServerErrorKind::Moved
+                | ServerErrorKind::Ask
+                | ServerErrorKind::TryAgain
+                | ServerErrorKind::ClusterDown,
+            ) if let Some(place) = &socket.place => {
+                place.redirected(error);
+                Self::NotRun
+            }
+            RedisErrorKind::Server(ServerErrorKind::ClusterDown | ServerErrorKind::TryAgain) => {
+                socket.condemn();
+                Self::NotRun
+            }
+            // Codes the library has no name for come as extensions. A script of somebody else's takes its time; the
+            // connection is well.
+            _ if error.code() == Some("BUSY") => Self::NotRun,
+            // Before the first write of a script, or not at all.
+            _ if matches!(error.code(), Some("OOM" | "MISCONF" | "NOREPLICAS")) => Self::Full,
             RedisErrorKind::Server(_)
             | RedisErrorKind::Extension
             | RedisErrorKind::UnexpectedReturnType => Self::Refused,
@@ -68,10 +87,13 @@ impl Fault {
 
     pub(super) fn explain(self, name: &'static str, error: RedisError) -> Error {
         let kind = match self {
-            Self::NotRun => ErrorKind::Unavailable,
+            Self::NotRun | Self::Full => ErrorKind::Unavailable,
             Self::Broken | Self::Late => ErrorKind::Timeout,
             Self::NoScript | Self::Refused => ErrorKind::Protocol,
         };
+        if matches!(self, Self::Full) {
+            tracing::warn!(%error, script = name, "the store has no room, or may not write");
+        }
         if kind == ErrorKind::Protocol {
             tracing::error!(%error, script = name, "the store refused a script");
         }

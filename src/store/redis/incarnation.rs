@@ -1,8 +1,11 @@
 //! Which server it is: after a restart or a failover, what was held may be gone.
 
-use std::sync::{
-    Weak,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    collections::HashMap,
+    sync::{
+        Weak,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use parking_lot::Mutex;
@@ -13,7 +16,8 @@ type Tell = Weak<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
 pub(super) struct Incarnation {
-    seen: Mutex<Seen>,
+    /// By address, if there are several.
+    seen: Mutex<HashMap<String, Seen>>,
     tell: Mutex<Vec<Tell>>,
     /// How many there have been after the first.
     changes: watch::Sender<u64>,
@@ -48,8 +52,15 @@ impl Incarnation {
 
     /// A lane has a new connection, which ends when `dead` is set: to the server of this id, if it tells, and
     /// without our data, if `blank`.
-    pub(super) fn met(&self, id: Option<String>, blank: bool, dead: Weak<AtomicBool>) -> Met {
-        let mut seen = self.seen.lock();
+    pub(super) fn met(
+        &self,
+        place: &str,
+        id: Option<String>,
+        blank: bool,
+        dead: Weak<AtomicBool>,
+    ) -> Met {
+        let mut places = self.seen.lock();
+        let seen = places.entry(place.to_owned()).or_default();
         let differs = id.is_some() && seen.id.is_some() && id != seen.id;
         let met = match (seen.any, differs || blank) {
             (false, _) => Met::First,
@@ -63,13 +74,18 @@ impl Incarnation {
         seen.connections.retain(|(_, dead)| dead.strong_count() > 0);
         seen.connections.push((id.clone(), dead));
         seen.id = id.or(seen.id.take());
-        drop(seen);
+        drop(places);
         if met == Met::Other {
             tracing::warn!("the store is another server than before, or has lost its data");
-            self.changes.send_modify(|changes| *changes += 1);
-            self.tell();
+            self.changed();
         }
         met
+    }
+
+    /// Something is elsewhere than it was, and what was held may be gone.
+    pub(super) fn changed(&self) {
+        self.changes.send_modify(|changes| *changes += 1);
+        self.tell();
     }
 
     fn tell(&self) {
@@ -118,7 +134,7 @@ mod tests {
         drop(dead);
         let told = || times.load(Ordering::SeqCst);
         let id = |id: &str| Some(id.to_owned());
-        let met = |id, blank| incarnation.met(id, blank, Weak::new());
+        let met = |id, blank| incarnation.met("", id, blank, Weak::new());
         // The first of all, blank as it is, and another lane.
         met(id("a"), true);
         met(id("a"), false);
@@ -135,6 +151,11 @@ mod tests {
         met(id("b"), false);
         assert_eq!(told(), 2);
         assert_eq!(never.load(Ordering::SeqCst), 0);
+        // Another node of a cluster is no change.
+        incarnation.met("b:1", id("c"), false, Weak::new());
+        assert_eq!(told(), 2);
+        incarnation.met("b:1", id("d"), false, Weak::new());
+        assert_eq!(told(), 3);
     }
 
     #[test]
@@ -143,7 +164,7 @@ mod tests {
         let flags: [Arc<AtomicBool>; 4] = Default::default();
         let changes = incarnation.changes();
         let met = |id: Option<&str>, flag: usize| {
-            incarnation.met(id.map(str::to_owned), false, Arc::downgrade(&flags[flag]))
+            incarnation.met("", id.map(str::to_owned), false, Arc::downgrade(&flags[flag]))
         };
         let dead = || flags.each_ref().map(|flag| flag.load(Ordering::SeqCst));
         assert_eq!(met(Some("a"), 0), Met::First);

@@ -4,7 +4,8 @@
 //! breaker, again where that is safe. Steps about one lock ([`ask`]) go together with others that wait
 //! ([`combine`]) over a lane's [`wire`], and so do those of quotas ([`charges`]), of requests that are
 //! deferred ([`enqueues`]) and of their runs ([`runs`]). [`target`] knows where the servers are, [`connect`] keeps the
-//! connections; [`listen`] has a connection of its own for messages.
+//! connections; [`listen`] has a connection of its own for messages. In a cluster every shard has a lane, to
+//! whichever of the [`nodes`] has it, and steps about several shards are several calls (`steps::apart`).
 
 mod ask;
 mod breaker;
@@ -16,8 +17,10 @@ mod connect;
 mod counted;
 mod enqueues;
 mod fault;
+mod health;
 mod incarnation;
 mod listen;
+mod nodes;
 mod read;
 mod replicas;
 mod runs;
@@ -40,11 +43,11 @@ use tokio::time::Instant;
 
 use self::{
     ask::Ask,
-    breaker::Breaker,
     charges::Charges,
     combine::Combiner,
     connect::Lanes,
     enqueues::Enqueues,
+    health::Health,
     replicas::Replicas,
     runs::{RunAsk, Runs},
     target::Target,
@@ -69,7 +72,7 @@ pub(super) struct Redis {
     pushes: Vec<Combiner<Pushes>>,
     /// Number of the next push.
     pushed: AtomicU64,
-    breaker: Arc<Breaker>,
+    health: Vec<Arc<Health>>,
     replicas: Replicas,
     keys: Keys,
     deadline: Duration,
@@ -84,9 +87,10 @@ impl Redis {
 
     /// Sends a claim or a settlement, with others that go the same way.
     async fn ask_run(&self, ask: RunAsk) -> Result<redis::Value, Error> {
-        self.pass(script::RUNS.name)?;
+        let shard = ask.key().shard();
+        self.pass(shard, script::RUNS.name)?;
         let until = Instant::now() + self.deadline;
-        let lane = &self.runs[self.lanes.of(ask.key().shard())];
+        let lane = &self.runs[self.lanes.of(shard)];
         let outcome = if ask.makes_room() {
             // What begins in the room that its run leaves comes at once, and goes with it.
             match lane.put(ask, until) {
@@ -96,7 +100,7 @@ impl Redis {
         } else {
             lane.call(ask, until).await
         };
-        self.note(&outcome);
+        self.note(shard, &outcome);
         outcome.map(|answer| answer.first)
     }
 }

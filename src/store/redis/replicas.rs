@@ -4,22 +4,22 @@
 //! own, and writes something there first. What was written before, on any connection, stands before it
 //! in the stream that replicas get.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use tokio::{sync::Mutex, time::timeout};
 
 use super::{
     Redis,
-    target::{Connection, Failure, Settings},
+    target::{Connection, Endpoint, Failure, Settings},
 };
 use crate::{
     clock::millis,
     error::{Error, ErrorKind},
 };
 
-/// The connection, made by the first who needs it.
+/// The connection, made by the first who needs it; in a cluster one to each node.
 #[derive(Default)]
-pub(super) struct Replicas(Mutex<Option<Connection>>);
+pub(super) struct Replicas(Mutex<HashMap<Option<Endpoint>, Connection>>);
 
 impl Redis {
     pub(super) async fn do_replicated(&self, shard: u16, wanted: u32) -> Result<u32, Error> {
@@ -29,20 +29,22 @@ impl Redis {
 
     async fn wait_for_replicas(&self, shard: u16, wanted: u32) -> Result<u32, Error> {
         let away = |error| Error::new(ErrorKind::Unavailable, "replicas").with(error);
+        let place = self.target.place(shard).await.map_err(Failure::error)?;
         let mut kept = self.replicas.0.lock().await;
         // Taken out: a call that is dropped half way leaves no connection with a reply on its way.
-        let mut connection = match kept.take() {
+        let mut connection = match kept.remove(&place) {
             Some(connection) => connection,
             // The deadline is ours, around all of it.
-            None => self.target.open(&Settings::default()).await.map_err(Failure::error)?,
+            None => self.target.open(shard, &Settings::default()).await.map_err(Failure::error)?,
         };
         let mark = self.keys.shard(shard, "replicas");
         let patience = millis(self.deadline.saturating_sub(self.deadline / 5)).max(1);
         let mut pipe = redis::pipe();
         pipe.cmd("SET").arg(&mark).arg(1).arg("PX").arg(millis(Duration::from_secs(1))).ignore();
         pipe.cmd("WAIT").arg(wanted).arg(patience);
-        let (have,): (u32,) = pipe.query_async(&mut connection).await.map_err(away)?;
-        *kept = Some(connection);
+        let answer: Result<(u32,), _> = pipe.query_async(&mut connection).await;
+        let (have,) = answer.inspect_err(|_| self.target.look_again()).map_err(away)?;
+        kept.insert(place, connection);
         Ok(have)
     }
 }

@@ -150,7 +150,8 @@ impl Flights for Runs {
     }
 }
 
-/// The call of these steps, in this order. One server takes steps of any shards in one call.
+/// The call of these steps, in this order. One server takes steps of any shards in one call; in a cluster they
+/// are of one.
 fn command<'a>(keys: &Keys, steps: impl Iterator<Item = &'a RunAsk> + Clone, by_text: bool) -> Cmd {
     let sized = steps.clone().fold((0, 0), |(n, bytes), step| (n + 1, bytes + step.size()));
     let (count, bytes): (usize, usize) = sized;
@@ -158,8 +159,10 @@ fn command<'a>(keys: &Keys, steps: impl Iterator<Item = &'a RunAsk> + Clone, by_
     let room = script[1].len() + 64 + SIZE.0 * count + bytes;
     let mut out = Cmd::with_capacity(3 + SIZE.1 * count, room);
     texts(&mut out, script);
-    number(&mut out, count as u64);
+    let never = steps.clone().next().and_then(|step| keys.never(step.key().shard()));
+    number(&mut out, (count + never.iter().len()) as u64);
     steps.clone().for_each(|step| joined(&mut out, &keys.line_in_parts(step.key())[0]));
+    never.iter().for_each(|parts| joined(&mut out, parts));
     steps.for_each(|step| step.write_args(&mut out));
     out
 }

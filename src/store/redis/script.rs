@@ -105,7 +105,19 @@ job_script!(CANCEL, "cancel");
 job_script!(DIRECT, "direct");
 job_script!(DUE, "due");
 script!(RENEW, "renew", include_str!("../lua/renew.lua"), repeatable: true);
-script!(BEAT, "beat", include_str!("../lua/beat.lua"), repeatable: true);
+script!(
+    BEAT,
+    "beat",
+    concat!(include_str!("../lua/living.lua"), include_str!("../lua/beat.lua")),
+    repeatable: true
+);
+script!(
+    WORKERS,
+    "workers",
+    concat!(include_str!("../lua/living.lua"), include_str!("../lua/workers.lua")),
+    repeatable: true
+);
+script!(WATCH, "watch", include_str!("../lua/watch.lua"), repeatable: true);
 script!(PAUSE, "pause", include_str!("../lua/pause.lua"), repeatable: true);
 script!(PRESENT, "present", include_str!("../lua/present.lua"), repeatable: true);
 // A charge that may have run is never sent again: it would be charged twice.

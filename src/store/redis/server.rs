@@ -15,6 +15,7 @@ pub(super) struct Facts {
     pub(super) id: Option<String>,
     version: Option<(u32, u32)>,
     replica: bool,
+    cluster: bool,
     /// How it makes room when its memory is full; `None` if its memory is not bounded, or it refuses then.
     eviction: Option<String>,
     appends: Option<bool>,
@@ -39,13 +40,18 @@ impl Facts {
             // Valkey has one of its own beside it, and this one for the sake of clients.
             version: field("redis_version").and_then(version),
             replica: field("role") == Some("slave"),
+            cluster: field("redis_mode") == Some("cluster"),
             eviction: eviction.map(str::to_owned),
             appends: field("aof_enabled").map(|enabled| enabled == "1"),
         }
     }
 
-    /// Whether it can be a store.
-    pub(super) fn check(&self) -> Result<(), Failure> {
+    /// Whether it can be a store, or one node of it.
+    pub(super) fn check(&self, as_node: bool) -> Result<(), Failure> {
+        if self.cluster && !as_node {
+            let sentence = "the store's server is a node of a cluster; use redis+cluster://host:port,host:port";
+            return Err(Failure::Config(sentence.to_owned()));
+        }
         if let Some((major, minor)) = self.version.filter(|version| *version < OLDEST) {
             return Err(Failure::Config(format!(
                 "the store's server is of version {major}.{minor}; lockgate needs Redis 6.2 or newer, or Valkey"
@@ -111,14 +117,24 @@ mod tests {
             ..Facts::default()
         };
         assert_eq!(facts, expected);
-        assert!(facts.check().is_ok());
+        assert!(facts.check(false).is_ok());
         assert!(with("aof_enabled:0", "aof_enabled:1").appends.is_some_and(|appends| appends));
     }
 
     #[test]
     fn one_that_tells_nothing_is_not_refused() {
-        assert!(Facts::default().check().is_ok());
-        assert_eq!(Facts::read("").check().is_ok(), Facts::read("odd\r\n:\r\n").check().is_ok());
+        assert!(Facts::default().check(false).is_ok());
+        assert_eq!(
+            Facts::read("").check(false).is_ok(),
+            Facts::read("odd\r\n:\r\n").check(false).is_ok()
+        );
+    }
+
+    #[test]
+    fn a_node_of_a_cluster_is_one_of_several() {
+        let node = with("run_id", "redis_mode:cluster\r\nrun_id");
+        assert!(matches!(node.check(false), Err(Failure::Config(_))));
+        assert!(node.check(true).is_ok());
     }
 
     #[test]
@@ -126,7 +142,7 @@ mod tests {
         for (version, fits) in
             [("6.0.16", false), ("5.0.7", false), ("6.2.0", true), ("10.0.1", true), ("x", true)]
         {
-            let checked = with("7.0.15", version).check();
+            let checked = with("7.0.15", version).check(false);
             assert_eq!(checked.is_ok(), fits, "{version}");
             assert!(!matches!(checked, Err(Failure::Away)), "{version}");
         }
@@ -134,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_replica_is_as_good_as_away() {
-        assert!(matches!(with("role:master", "role:slave").check(), Err(Failure::Away)));
+        assert!(matches!(with("role:master", "role:slave").check(false), Err(Failure::Away)));
     }
 
     #[test]

@@ -84,8 +84,10 @@ impl Flights for Pushes {
         let mut out = Cmd::with_capacity(8 + 12 * count, script[1].len() + 1024 + bytes);
         texts(&mut out, script);
         let windows = steps().filter(|step| step.window().is_some()).count();
-        number(&mut out, (6 * groups.len() + windows) as u64);
+        let never = steps().next().and_then(|step| self.keys.never(step.push.queue.shard()));
+        number(&mut out, (6 * groups.len() + windows + never.iter().len()) as u64);
         groups.iter().for_each(|group| self.write_keys(group, &mut out));
+        never.iter().for_each(|parts| joined(&mut out, parts));
         texts(&mut out, [self.keys.channels()]);
         groups.iter().for_each(|group| write_args(group, &mut out));
         out

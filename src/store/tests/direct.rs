@@ -14,6 +14,7 @@ use crate::{
 on_every_store!(
     the_record_is_taken_once,
     its_response_is_kept,
+    another_request_is_told_apart_when_it_has_ended,
     forgotten_it_may_run_again,
     only_what_began_is_ended,
     it_is_over_with_its_life,
@@ -22,7 +23,7 @@ on_every_store!(
 
 fn direct(key: &Key) -> Direct {
     let (id, owner) = (JobId::new(key), "tenant 1".to_owned());
-    Direct { key: key.clone(), record: "idem".into(), id, owner, life: LONG }
+    Direct { key: key.clone(), record: "idem".into(), id, owner, life: LONG, print: None }
 }
 
 async fn begin(rig: &Rig, call: &Direct) -> Option<JobId> {
@@ -72,6 +73,20 @@ async fn its_response_is_kept(rig: &Rig) {
     let job = rig.job(&call.id).await.unwrap();
     assert_eq!((job.state, job.response), (JobState::Done, Some(Bytes::from_static(b"answer"))));
     assert_eq!(rig.enqueue(keyed(&key)).await, Enqueued::Known(call.id));
+}
+
+async fn another_request_is_told_apart_when_it_has_ended(rig: &Rig) {
+    let key = key();
+    for (print, answer) in [(Some("print"), true), (Some("other"), false), (None, true)] {
+        let call = direct(&key);
+        begin(rig, &call).await;
+        assert_eq!(rig.enqueue(keyed(&key)).await, Enqueued::Known(call.id.clone()), "not yet");
+        let ended = Direct { print: print.map(str::to_owned), ..call.clone() };
+        end(rig, &ended, Some("answer")).await;
+        let expected = if answer { Enqueued::Known(call.id.clone()) } else { Enqueued::Mismatch };
+        assert_eq!(rig.enqueue(keyed(&key)).await, expected, "{print:?}");
+        assert!(rig.purge(&call.id).await, "with its record");
+    }
 }
 
 async fn forgotten_it_may_run_again(rig: &Rig) {

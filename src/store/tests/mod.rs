@@ -9,6 +9,8 @@ mod alike;
 mod calls;
 mod caps;
 mod clients;
+#[cfg(feature = "redis")]
+pub(crate) mod cluster;
 mod direct;
 mod downgrade;
 mod drain;
@@ -63,6 +65,14 @@ macro_rules! on_every_store {
             $(#[tokio::test]
             async fn $case() {
                 super::$case(&super::Rig::redis().await).await;
+            })+
+        }
+
+        #[cfg(feature = "redis")]
+        mod cluster {
+            $(#[tokio::test]
+            async fn $case() {
+                super::$case(&super::Rig::cluster().await).await;
             })+
         }
     };

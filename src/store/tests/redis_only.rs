@@ -314,7 +314,7 @@ async fn fields_of_places_go_with_the_last_job() {
 
 /// Keys that are left when all has ended: those that never expire by design.
 pub(super) fn lasting(name: &str) -> bool {
-    name == "meta" || name.ends_with("}:f") || name.ends_with("}:watch")
+    name == "{0}:meta" || name.ends_with("}:f") || name.ends_with("}:watch")
 }
 
 #[tokio::test]

@@ -55,6 +55,8 @@ enum Time {
     Manual(Clock),
     #[cfg(feature = "redis")]
     Travel(super::redis_only::Server),
+    #[cfg(feature = "redis")]
+    TravelApart(super::cluster::Space),
 }
 
 impl Rig {
@@ -77,11 +79,20 @@ impl Rig {
         Self { store, memory: None, time, travelled: AtomicI64::new(0) }
     }
 
+    /// Three nodes that share the shards.
+    #[cfg(feature = "redis")]
+    pub(super) async fn cluster() -> Self {
+        let space = super::cluster::Space::new().await;
+        let store = space.store().await;
+        let time = Time::TravelApart(space);
+        Self { store, memory: None, time, travelled: AtomicI64::new(0) }
+    }
+
     #[cfg(feature = "redis")]
     pub(super) fn server(&self) -> &super::redis_only::Server {
         match &self.time {
             Time::Travel(server) => server,
-            Time::Manual(_) => panic!("a case for Redis alone"),
+            Time::Manual(_) | Time::TravelApart(_) => panic!("a case for Redis alone"),
         }
     }
 
@@ -91,6 +102,11 @@ impl Rig {
             #[cfg(feature = "redis")]
             Time::Travel(server) => {
                 server.shift(ms(time)).await;
+                self.travelled.fetch_add(ms(time), Ordering::SeqCst);
+            }
+            #[cfg(feature = "redis")]
+            Time::TravelApart(space) => {
+                space.shift(ms(time)).await;
                 self.travelled.fetch_add(ms(time), Ordering::SeqCst);
             }
         }
@@ -103,6 +119,11 @@ impl Rig {
             #[cfg(feature = "redis")]
             Time::Travel(server) => {
                 server.shift(-ms(time)).await;
+                self.travelled.fetch_sub(ms(time), Ordering::SeqCst);
+            }
+            #[cfg(feature = "redis")]
+            Time::TravelApart(space) => {
+                space.shift(-ms(time)).await;
                 self.travelled.fetch_sub(ms(time), Ordering::SeqCst);
             }
         }
@@ -134,6 +155,11 @@ impl Rig {
     /// How many things the embedded store keeps.
     pub(super) fn stored(&self) -> usize {
         self.embedded().stored()
+    }
+
+    /// Whether the shards are on several nodes.
+    pub(super) fn is_apart(&self) -> bool {
+        self.backend().is_apart()
     }
 
     /// Whether listening begins with a Resync.

@@ -226,6 +226,7 @@ async fn nothing_is_left_of_those_that_waited() {
         id: JobId::new(&key),
         owner: String::new(),
         life: LONG,
+        print: None,
     };
     rig.backend().begin_direct(direct.clone()).await.unwrap();
     rig.pass(SHORT).await;

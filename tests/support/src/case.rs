@@ -9,6 +9,7 @@ use std::{
 use lockgate::Store;
 
 use crate::{
+    cluster::shared_cluster,
     desk::Desk,
     redis::shared_server,
     site::{Framework, Plan, Site},
@@ -22,6 +23,8 @@ pub enum Backing {
     Memory,
     /// A Redis server, in a namespace of the case's own.
     Redis,
+    /// A Redis Cluster of three nodes, in a namespace of the case's own.
+    Cluster,
 }
 
 /// One row in one framework on one store.
@@ -77,7 +80,7 @@ impl Case {
     pub async fn store(&self) -> Store {
         match self.backing {
             Backing::Memory => self.memory.as_another_process(),
-            Backing::Redis => self.connect(&self.namespace).await,
+            Backing::Redis | Backing::Cluster => self.connect(&self.namespace).await,
         }
     }
 
@@ -85,12 +88,17 @@ impl Case {
     pub async fn stranger(&self) -> Store {
         match self.backing {
             Backing::Memory => Store::memory(),
-            Backing::Redis => self.connect(&uuid::Uuid::new_v4().simple().to_string()).await,
+            Backing::Redis | Backing::Cluster => {
+                self.connect(&uuid::Uuid::new_v4().simple().to_string()).await
+            }
         }
     }
 
     async fn connect(&self, namespace: &str) -> Store {
-        let url = shared_server().await.url(namespace);
+        let url = match self.backing {
+            Backing::Cluster => shared_cluster().await.url(namespace),
+            _ => shared_server().await.url(namespace),
+        };
         // Far more than a call takes: a loaded machine is no outage.
         let builder = Store::builder(&url).deadline(Duration::from_secs(10));
         builder.connect().await.expect("a store")

@@ -6,6 +6,7 @@
 //! at named [`Gates`], which say that somebody has arrived and open when they are told to.
 
 mod case;
+mod cluster;
 mod demo;
 mod desk;
 mod gates;
@@ -18,6 +19,7 @@ pub mod proxy;
 pub mod quota;
 mod raw;
 mod redis;
+mod sentinels;
 pub mod site;
 mod wait;
 
@@ -28,12 +30,14 @@ struct Readme;
 
 pub use self::{
     case::{Backing, Case, run},
+    cluster::{Cluster, shared_cluster},
     demo::Demo,
     desk::{Desk, Ran},
     gates::Gates,
     http::{Answer, Pending, Request, request},
     raw::Raw,
     redis::{Server, shared_server},
+    sentinels::Sentinels,
     site::{Framework, Hold, Plan, Site},
     wait::{PATIENCE, eventually, within},
 };

@@ -23,6 +23,7 @@ echo $!
 cat >/dev/null
 kill -CONT $! 2>/dev/null
 kill -KILL $! 2>/dev/null
+for word; do case $word in lockgate-test-*.conf) rm -f "${TMPDIR:-/tmp}/$word";; esac; done
 "#;
 
 /// How long a server may take to start.
@@ -45,6 +46,8 @@ struct Options {
     log: Option<(PathBuf, &'static str)>,
     /// Further words.
     words: Vec<String>,
+    /// Whether it may be a node of a cluster.
+    cluster: bool,
 }
 
 /// The server that the tests of this process share, each in a namespace of its own.
@@ -79,13 +82,19 @@ impl Server {
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir(&folder).expect("a folder for the server");
         let words = words.iter().map(|word| (*word).to_owned()).collect();
-        Self::start_with(Options { password: None, log: Some((folder, fsync)), words }).await
+        let log = Some((folder, fsync));
+        Self::start_with(Options { log, words, ..Options::default() }).await
     }
 
     /// Starts one that asks for this password.
     pub async fn with_password(password: &str) -> Self {
         Self::start_with(Options { password: Some(password.to_owned()), ..Options::default() })
             .await
+    }
+
+    /// Starts one that may be a node of a cluster.
+    pub(crate) async fn of_a_cluster() -> Self {
+        Self::start_with(Options { cluster: true, ..Options::default() }).await
     }
 
     /// On another port if somebody else was faster to take the first one.
@@ -217,11 +226,13 @@ impl Drop for Server {
 
 /// Below those that the kernel gives to clients: one of them could take it before the server does, or
 /// while the server is away.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     loop {
         let [high, low, ..] = *Uuid::new_v4().as_bytes();
-        let port = 10_000 + u16::from_be_bytes([high, low]) % 20_000;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+        let port = 10_000 + u16::from_be_bytes([high, low]) % 10_000;
+        // A node of a cluster talks to others on the port that is 10,000 above its own.
+        if [port, port + 10_000].iter().all(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        {
             return port;
         }
     }
@@ -247,10 +258,27 @@ fn launch(port: u16, options: &Options) -> (Child, u32) {
             keeper.args(["--dir".as_ref(), std::env::temp_dir().as_os_str()]);
         }
     }
+    if options.cluster {
+        let nodes = format!("lockgate-test-{}-{port}.conf", std::process::id());
+        // No node is given up, however busy the machine is.
+        keeper.args(["--cluster-enabled", "yes", "--cluster-node-timeout", "30000"]);
+        keeper.args(["--cluster-config-file", &nodes]);
+    }
     if let Some(password) = &options.password {
         keeper.args(["--requirepass", password]);
     }
     keeper.args(&options.words);
+    kept(keeper)
+}
+
+/// A sentinel with this file, which it writes to.
+pub(crate) fn sentinel(file: &std::path::Path) -> Child {
+    let mut keeper = Command::new("sh");
+    keeper.args(["-c", KEEPER, "redis-server"]).arg(file).arg("--sentinel");
+    kept(keeper).0
+}
+
+fn kept(mut keeper: Command) -> (Child, u32) {
     keeper.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut keeper = keeper.stderr(Stdio::null()).spawn().expect("a shell");
     let said = keeper.stdout.take().expect("it is piped");

@@ -17,6 +17,9 @@
 //! - A caller that flies alone, or leads others, sends by its own future, which ends with it: the others then
 //!   stand in front of the queue again.
 //!
+//! - In a cluster a lane is a shard's, and its node may change. Why that is no way past each other is told in
+//!   `target::cluster`.
+//!
 //! # What ends what
 //!
 //! A caller waits until its own deadline. A flight of several runs in a task of its own and depends on

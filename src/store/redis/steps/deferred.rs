@@ -53,6 +53,7 @@ impl Jobs for Redis {
         Box::pin(self.do_clock())
     }
 
+    #[cfg(test)]
     fn heads(&self, keys: Vec<Key>) -> Step<'_, Vec<Option<JobId>>> {
         Box::pin(self.do_heads(keys))
     }

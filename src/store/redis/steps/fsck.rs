@@ -38,7 +38,7 @@ impl Redis {
 
     /// Whether one server has all names.
     fn scans(&self) -> bool {
-        true
+        !self.keys.are_apart()
     }
 
     async fn fsck_names(&self, from: u64, mend: bool) -> Result<FsckFound, Error> {
@@ -52,8 +52,10 @@ impl Redis {
         found.looked = names.len() as u64;
         for name in names {
             match shard_of(&name) {
-                Some(shard) => shards.entry(shard).or_default().push(name),
-                None => found.findings.extend(self.fsck_shared(name, mend).await?),
+                Some(shard) if want_of(&name).is_none() => {
+                    shards.entry(shard).or_default().push(name)
+                }
+                _ => found.findings.extend(self.fsck_shared(name, mend).await?),
             }
         }
         for (shard, names) in shards {
@@ -90,15 +92,10 @@ impl Redis {
         Ok((Some(next).filter(|next| *next > 0), names))
     }
 
-    /// A name without a shard.
+    /// A name that is about no shard.
     async fn fsck_shared(&self, name: String, mend: bool) -> Result<Option<Finding>, Error> {
         let key = self.keys.channels().to_owned() + &name;
-        let (want, must_end) = match name.as_str() {
-            "meta" => ("hash", false),
-            "paused" => ("string", false),
-            "workers" | "limiters" => ("zset", true),
-            _ => ("", false),
-        };
+        let (want, must_end) = want_of(&name).unwrap_or_default();
         let mut pipe = redis::pipe();
         pipe.cmd("TYPE").arg(&key).cmd("PTTL").arg(&key);
         let mut row = Row::of("fsck", Value::Array(self.read(0, "fsck", &pipe).await?));
@@ -244,6 +241,17 @@ fn finding(row: &mut Row, shard: u16) -> Result<Finding, Error> {
 /// What somebody has written by hand may be no text.
 fn lossy(row: &mut Row) -> Result<String, Error> {
     row.bytes().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Of what type a name is that is about no shard, and whether it must have an end.
+fn want_of(name: &str) -> Option<(&'static str, bool)> {
+    // They carry the tag of COMMON.
+    match name.strip_prefix("{0}:")? {
+        "meta" => Some(("hash", false)),
+        "paused" => Some(("string", false)),
+        "workers" | "limiters" => Some(("zset", true)),
+        _ => None,
+    }
 }
 
 /// `{<shard>}:..`

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use redis::Value;
 
 use crate::{
@@ -44,10 +45,16 @@ impl Redis {
         Ok(time.number()?.saturating_mul(1_000_000).saturating_add(time.number()?))
     }
 
+    #[cfg(test)]
     pub(super) async fn do_heads(&self, keys: Vec<Key>) -> Result<Vec<Option<JobId>>, Error> {
         let Some(shard) = keys.first().map(Key::shard) else {
             return Ok(Vec::new());
         };
+        if self.keys.are_apart() && keys.iter().any(|key| key.shard() != shard) {
+            let one = |key: &Key| Box::pin(self.do_heads(vec![key.clone()]));
+            let heads = join_all(keys.iter().map(one)).await;
+            return heads.into_iter().map(|head| Ok(head?.pop().flatten())).collect();
+        }
         let mut pipe = redis::pipe();
         for key in &keys {
             pipe.cmd("ZRANGE").arg(self.keys.jobs(key)).arg(0).arg(0);

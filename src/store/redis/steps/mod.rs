@@ -1,5 +1,6 @@
 //! Each typed step as its script call: arguments in, typed reply out.
 
+mod apart;
 mod deferred;
 mod fsck;
 mod jobs;
@@ -60,6 +61,10 @@ impl Backend for Redis {
 
     fn downgrade(&self, key: Key, me: Token, lease: Duration) -> Step<'_, bool> {
         Box::pin(self.do_downgrade(key, me, lease))
+    }
+
+    fn is_apart(&self) -> bool {
+        self.keys.are_apart()
     }
 
     fn renew(&self, items: Vec<Renewal>) -> Step<'_, Vec<bool>> {

@@ -20,12 +20,12 @@ use crate::{
 impl Redis {
     pub(super) async fn do_enqueue(&self, call: Enqueue) -> Result<Enqueued, Error> {
         let name = script::ENQUEUE.name;
-        self.pass(name)?;
+        let shard = call.key.shard();
+        self.pass(shard, name)?;
         let until = Instant::now() + self.deadline;
         // Lanes and combiners are as many.
-        let combiner = &self.enqueues[self.lanes.of(call.key.shard())];
-        let outcome = combiner.call(call, until).await;
-        self.note(&outcome);
+        let outcome = self.enqueues[self.lanes.of(shard)].call(call, until).await;
+        self.note(shard, &outcome);
         let mut row = Row::of(name, outcome?.first);
         if let Some(error) = row.refusal() {
             return Err(error);
@@ -71,7 +71,7 @@ impl Redis {
     }
 
     async fn direct(&self, verb: &str, call: Direct, response: Bytes) -> Result<Row, Error> {
-        let Direct { key, record, id, owner, life } = call;
+        let Direct { key, record, id, owner, life, print } = call;
         let more = [
             self.keys.job(&id),
             self.keys.response(&id),
@@ -84,6 +84,7 @@ impl Redis {
             number(millis(life)),
             owner.into_bytes(),
             response.into(),
+            print.unwrap_or_else(|| "-".to_owned()).into_bytes(),
         ];
         self.line_script(&script::DIRECT, &key, more, own).await
     }
@@ -92,14 +93,18 @@ impl Redis {
         let Some(&lane) = shards.first() else {
             return Ok(Vec::new());
         };
+        if self.keys.are_apart() {
+            return self.due_apart(&shards, most).await;
+        }
         let keys: Vec<_> = shards.iter().map(|&shard| self.keys.shard(shard, "due")).collect();
-        let reply = self.script(lane, &script::DUE, &keys, &[number(most as u64)]).await?;
+        let args = [number(most as u64), number(shards.len() as u64)];
+        let reply = self.script(lane, &script::DUE, &keys, &args).await?;
         let mut rows = Row::of("due", reply);
         shards.iter().map(|_| due(rows.row()?)).collect()
     }
 }
 
-fn due(mut row: Row) -> Result<Due, Error> {
+pub(super) fn due(mut row: Row) -> Result<Due, Error> {
     // -1: nothing to come.
     let next = row.text()?.parse().ok().map(Duration::from_millis);
     let mut names = Vec::new();

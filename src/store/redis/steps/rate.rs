@@ -33,13 +33,13 @@ impl Redis {
     }
 
     async fn send_charge(&self, call: Charge) -> Result<Charged, Error> {
-        self.pass(CHARGE.name)?;
-        let until = Instant::now() + self.deadline;
         let (items, asked) = (call.items.clone(), Asked::new(call));
+        let shard = asked.shard();
+        self.pass(shard, CHARGE.name)?;
+        let until = Instant::now() + self.deadline;
         // Lanes and combiners are as many.
-        let combiner = &self.charges[self.lanes.of(asked.shard())];
-        let outcome = combiner.call(asked, until).await;
-        self.note(&outcome);
+        let outcome = self.charges[self.lanes.of(shard)].call(asked, until).await;
+        self.note(shard, &outcome);
         let counted = outcome?.first?;
         let admitted = u32::try_from(counted.admitted).unwrap_or(u32::MAX);
         Ok(Charged { admitted, states: counted.states(&items) })

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use super::number;
 use crate::{
     clock::millis,
     error::Error,
     store::{
         backend::Node,
+        keys::COMMON,
         redis::{Redis, read::Row, script},
     },
 };
@@ -26,13 +29,24 @@ impl Redis {
     ) -> Result<usize, Error> {
         let lease = if lease.is_zero() { 0 } else { millis(lease) };
         let args = [node.as_str().into(), number(lease), channel.into()];
-        let reply = self.script(0, &script::PRESENT, &[key], &args).await?;
+        let reply = self.script(COMMON, &script::PRESENT, &[key], &args).await?;
         Ok(usize::try_from(Row::of("present", reply).number()?).unwrap_or(usize::MAX))
     }
 
     pub(super) async fn do_ping(&self) -> Result<(), Error> {
+        self.ping_one(COMMON).await?;
+        if self.keys.are_apart() {
+            // Each node: one that refuses the password must be known before it is needed.
+            let nodes = self.lanes.representatives();
+            let answers = join_all(nodes.into_iter().map(|shard| self.ping_one(shard))).await;
+            answers.into_iter().collect::<Result<(), _>>()?;
+        }
+        Ok(())
+    }
+
+    async fn ping_one(&self, shard: u16) -> Result<(), Error> {
         let mut pipe = redis::pipe();
         pipe.cmd("PING");
-        self.read(0, "ping", &pipe).await.map(drop)
+        self.read(shard, "ping", &pipe).await.map(drop)
     }
 }

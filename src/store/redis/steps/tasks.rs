@@ -134,13 +134,13 @@ impl Tasks for Redis {
 
 impl Redis {
     async fn do_push(&self, call: Push) -> Result<PushedAs, Error> {
-        self.pass(script::PUSH_TASKS.name)?;
+        let shard = call.queue.shard();
+        self.pass(shard, script::PUSH_TASKS.name)?;
         let until = Instant::now() + self.deadline;
-        // Lanes and combiners are as many.
-        let combiner = &self.pushes[self.lanes.of(call.queue.shard())];
         let asked = Asked::new(call, self.pushed.fetch_add(1, Ordering::Relaxed));
-        let outcome = combiner.call(asked, until).await;
-        self.note(&outcome);
+        // Lanes and combiners are as many.
+        let outcome = self.pushes[self.lanes.of(shard)].call(asked, until).await;
+        self.note(shard, &outcome);
         outcome?.first
     }
 

@@ -10,17 +10,21 @@ use crate::{
     store::{
         backend::{Beat, Node},
         hints::Hint,
+        keys::COMMON,
         redis::{Redis, read::Row, script},
     },
 };
 
 impl Redis {
     pub(super) async fn do_beat(&self, node: Node, lease: Duration) -> Result<Beat, Error> {
+        if self.keys.are_apart() {
+            return self.beat_apart(node, lease).await;
+        }
         let mut keys = vec![self.keys.workers(), self.keys.paused()];
         keys.extend(self.watches());
-        let lease = if lease.is_zero() { 0 } else { millis(lease) };
-        let args = [node.as_str().into(), number(lease), self.keys.channels().into()];
-        let mut row = Row::of("beat", self.script(0, &script::BEAT, &keys, &args).await?);
+        let (lease, channels) = (number(watched_until(lease)), self.keys.channels().into());
+        let args = [node.as_str().into(), lease, channels];
+        let mut row = Row::of("beat", self.script(COMMON, &script::BEAT, &keys, &args).await?);
         Ok(Beat {
             paused: row.number()? == 1,
             mine: shards(&mut row.row()?)?,
@@ -33,16 +37,24 @@ impl Redis {
         let Some(text) = hint.text() else {
             return Ok(());
         };
+        self.publish(self.keys.wake(&node), text).await
+    }
+
+    /// In a cluster by any node: all of them pass it on.
+    pub(super) async fn publish(&self, channel: String, text: String) -> Result<(), Error> {
         let mut pipe = redis::pipe();
-        pipe.cmd("PUBLISH").arg(self.keys.wake(&node)).arg(text);
-        self.read(0, "tell", &pipe).await.map(drop)
+        pipe.cmd("PUBLISH").arg(channel).arg(text);
+        self.read(COMMON, "tell", &pipe).await.map(drop)
     }
 
     pub(super) async fn do_set_paused(&self, paused: bool) -> Result<(), Error> {
         let mut keys = vec![self.keys.paused()];
-        keys.extend(self.watches());
+        if !self.keys.are_apart() {
+            keys.extend(self.watches());
+        }
         let args = [number(paused.into()), self.keys.channels().into()];
-        self.script(0, &script::PAUSE, &keys, &args).await.map(drop)
+        self.script(COMMON, &script::PAUSE, &keys, &args).await?;
+        if paused && self.keys.are_apart() { self.unwatch_apart().await } else { Ok(()) }
     }
 
     pub(super) async fn do_is_paused(&self) -> Result<bool, Error> {
@@ -57,6 +69,11 @@ impl Redis {
     }
 }
 
+/// For how many ms a lease goes; 0: the worker leaves.
+pub(super) fn watched_until(lease: Duration) -> u64 {
+    if lease.is_zero() { 0 } else { millis(lease) }
+}
+
 fn shards(row: &mut Row) -> Result<Vec<u16>, Error> {
     let mut shards = Vec::new();
     while !row.is_empty() {
@@ -66,7 +83,7 @@ fn shards(row: &mut Row) -> Result<Vec<u16>, Error> {
     Ok(shards)
 }
 
-fn nodes(row: &mut Row) -> Result<Vec<Node>, Error> {
+pub(super) fn nodes(row: &mut Row) -> Result<Vec<Node>, Error> {
     let mut nodes = Vec::new();
     while !row.is_empty() {
         nodes.push(Node::parse(&row.text()?).ok_or_else(|| row.odd())?);

@@ -4,6 +4,7 @@
 //! it, [`Target::subscribe`] one stream of messages. Everybody else sees connections alone, so what a
 //! topology asks for stays here.
 
+mod cluster;
 mod connection;
 mod failure;
 mod one;
@@ -23,12 +24,13 @@ use futures_util::stream::BoxStream;
 use redis::{AsyncConnectionConfig, ConnectionAddr, Msg, PushInfo, PushKind, aio::SendError};
 
 pub(super) use self::{
+    cluster::{Cluster, Endpoint},
     connection::Connection,
     failure::Failure,
     tls::Trust,
     url::{Address, Login, Nodes, SENTINEL},
 };
-use self::{one::One, sentinel::Sentinels};
+use self::{one::One, sentinel::Sentinels, url::Node};
 use crate::error::Error;
 
 /// What the application has configured.
@@ -36,6 +38,7 @@ use crate::error::Error;
 pub(super) enum Target {
     One(One),
     Sentinel(Sentinels),
+    Cluster(Cluster),
 }
 
 /// Messages of the channels that were asked for, until the connection breaks.
@@ -43,7 +46,7 @@ pub(super) type Messages = BoxStream<'static, Msg>;
 
 impl Target {
     /// Asks nobody yet.
-    pub(super) fn new(address: &Address, trust: &Trust) -> Result<Self, Error> {
+    pub(super) fn new(address: &Address, trust: &Trust, within: Duration) -> Result<Self, Error> {
         trust.check(address.tls)?;
         let target = match address.nodes.clone() {
             Nodes::One(node) => {
@@ -55,18 +58,52 @@ impl Target {
             Nodes::Sentinels { nodes, master } => {
                 Sentinels::new(nodes, master, address, trust).map(Self::Sentinel)
             }
-            Nodes::Cluster(_) => {
-                Err(Failure::Config("a cluster is not supported by this version".to_owned()))
+            Nodes::Cluster(_) if address.database.is_some_and(|number| number > 0) => {
+                Err(Failure::Config("a cluster has no database but 0".to_owned()))
+            }
+            Nodes::Cluster(nodes) => {
+                let (address, trust) = (address.clone(), trust.clone());
+                let seeds = nodes.into_iter().map(|Node { host, port }| (host, port)).collect();
+                let make = move |(host, port): &Endpoint| {
+                    let node = Node { host: host.clone(), port: *port };
+                    One::new(tls::address(&node, address.tls), &address, &trust)
+                };
+                Ok(Self::Cluster(Cluster::new(seeds, Box::new(make), within)))
             }
         };
         target.map_err(Failure::error)
     }
 
-    /// A connection of its own. Whoever calls puts a time limit around it.
-    pub(super) async fn open(&self, settings: &Settings) -> Result<Connection, Failure> {
+    /// Whether different shards may be on different servers.
+    pub(super) fn is_apart(&self) -> bool {
+        matches!(self, Self::Cluster(_))
+    }
+
+    /// Where this shard is, if there is more than one place.
+    pub(super) async fn place(&self, shard: u16) -> Result<Option<Endpoint>, Failure> {
+        match self {
+            Self::Cluster(cluster) => cluster.owner(shard).await.map(Some),
+            Self::One(_) | Self::Sentinel(_) => Ok(None),
+        }
+    }
+
+    /// Something was not where it should be.
+    pub(super) fn look_again(&self) {
+        if let Self::Cluster(cluster) = self {
+            cluster.look_again();
+        }
+    }
+
+    /// A connection of its own, to where this shard is. Whoever calls puts a time limit around it.
+    pub(super) async fn open(
+        &self,
+        shard: u16,
+        settings: &Settings,
+    ) -> Result<Connection, Failure> {
         match self {
             Self::One(one) => one.open(settings).await,
             Self::Sentinel(sentinels) => sentinels.open(settings).await,
+            Self::Cluster(cluster) => cluster.open(shard, settings).await,
         }
     }
 
@@ -76,6 +113,7 @@ impl Target {
         match self {
             Self::One(one) => one.subscribe(channels).await,
             Self::Sentinel(sentinels) => sentinels.subscribe(channels).await,
+            Self::Cluster(cluster) => cluster.subscribe(channels).await,
         }
     }
 }

@@ -125,7 +125,7 @@ async fn a_wrong_password_is_told_at_connect_and_not_repeated() {
 #[tokio::test]
 async fn another_number_of_shards_is_refused() {
     let server = Server::start().await;
-    server.command(&["HSET", "lg:1:test:meta", "shards", "32"]).await;
+    server.command(&["HSET", "lg:1:test:{0}:meta", "shards", "32"]).await;
     let error = Store::connect(&server.url()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Config);
     assert!(error.to_string().contains("32 shards"), "{error}");

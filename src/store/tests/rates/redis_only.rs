@@ -98,5 +98,5 @@ async fn nothing_is_left_of_quotas_when_they_are_full_again() {
     let full = charged.states.iter().map(|state| state.full.max(state.retry)).max();
     rig.advance(full.unwrap() + Duration::from_millis(1)).await;
     let left = rig.server().names().await;
-    assert_eq!(left, ["meta"], "the key of the layout alone");
+    assert_eq!(left, ["{0}:meta"], "the key of the layout alone");
 }

@@ -346,7 +346,7 @@ impl Truth {
         if let Some(at) = at {
             let record = self.jobs.remove(at).record;
             // The record that it was accepted under, and no other that leads to it.
-            self.records.retain(|name, (whose, ..)| Some(&*name) != record.as_ref() || whose != id);
+            self.records.retain(|name, (whose, ..)| Some(name) != record.as_ref() || whose != id);
         }
     }
 

@@ -1,0 +1,113 @@
+//! The fingerprint of a request: what tells whether another one under its `Idempotency-Key` is the same.
+
+use std::{fmt, sync::Arc};
+
+use parking_lot::Mutex;
+use sha2::{Digest as _, Sha256};
+
+use crate::key::{digest, hex};
+
+/// The fingerprint of a request that runs at once, taken while its handler reads the body: nothing is kept of
+/// that, and nobody waits for it. If the handler leaves any of it, or it is too long, there is none.
+#[derive(Clone)]
+pub struct Print(Arc<Inner>);
+
+struct Inner {
+    method: String,
+    target: String,
+    body: Mutex<Body>,
+}
+
+enum Body {
+    /// What was read so far, and how much more may come.
+    Reads(Sha256, usize),
+    Ended([u8; 32]),
+    TooLong,
+}
+
+impl Print {
+    /// Of a body of at most so many bytes.
+    pub(crate) fn new(method: String, target: String, limit: usize) -> Self {
+        let body = Mutex::new(Body::Reads(Sha256::new(), limit));
+        Self(Arc::new(Inner { method, target, body }))
+    }
+
+    /// Of a request whose body is there.
+    pub(crate) fn of(method: &str, target: &str, body: &[u8]) -> String {
+        whole(method, target, &Sha256::digest(body).into())
+    }
+
+    /// The handler is about to see these bytes.
+    pub fn read(&self, bytes: &[u8]) {
+        let mut body = self.0.body.lock();
+        let Body::Reads(hash, left) = &mut *body else { return };
+        match left.checked_sub(bytes.len()) {
+            Some(rest) => {
+                hash.update(bytes);
+                *left = rest;
+            }
+            None => *body = Body::TooLong,
+        }
+    }
+
+    /// There is no more.
+    pub fn end(&self) {
+        let mut body = self.0.body.lock();
+        if let Body::Reads(hash, _) = &mut *body {
+            *body = Body::Ended(std::mem::take(hash).finalize().into());
+        }
+    }
+
+    /// `None` as long as the body has not been read to its end.
+    pub(crate) fn taken(&self) -> Option<String> {
+        match &*self.0.body.lock() {
+            Body::Ended(body) => Some(whole(&self.0.method, &self.0.target, body)),
+            Body::Reads(..) | Body::TooLong => None,
+        }
+    }
+}
+
+fn whole(method: &str, target: &str, body: &[u8; 32]) -> String {
+    hex(&digest(&[method.as_bytes(), target.as_bytes(), body])[..16])
+}
+
+impl fmt::Debug for Print {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Print").field("method", &self.0.method).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_chunks(chunks: &[&[u8]]) -> Print {
+        let print = Print::new("PUT".into(), "/x".into(), 4);
+        chunks.iter().for_each(|chunk| print.read(chunk));
+        print
+    }
+
+    #[test]
+    fn it_is_the_same_however_the_body_comes() {
+        let whole = Print::of("PUT", "/x", b"abcd");
+        for chunks in [&[&b"abcd"[..]][..], &[b"ab", b"cd"], &[b"", b"abc", b"d"]] {
+            let print = of_chunks(chunks);
+            assert_eq!(print.taken(), None, "there may be more");
+            print.end();
+            // Whatever comes after the end is none of it.
+            print.read(b"e");
+            print.end();
+            assert_eq!(print.taken().as_ref(), Some(&whole), "{chunks:?}");
+        }
+        for other in [("POST", "/x", "abcd"), ("PUT", "/y", "abcd"), ("PUT", "/x", "abc")] {
+            assert_ne!(Print::of(other.0, other.1, other.2.as_bytes()), whole);
+        }
+    }
+
+    #[test]
+    fn a_long_body_has_none() {
+        let print = of_chunks(&[b"abcd", b"e"]);
+        print.end();
+        assert_eq!(print.taken(), None);
+    }
+}

@@ -1,0 +1,8 @@
+-- In a cluster, the first part of beat.lua: a worker's sign of life. What is about each shard is in watch.lua.
+--
+-- KEYS[1] workers   KEYS[2] paused   ARGV[1] node   ARGV[2] lease, ms; 0 = it leaves
+-- Returns {1 = paused, number of living workers, 1 if this one is new or has left, other living workers, at most 100}
+-- O(workers). Idempotent, but that a repeated call does not tell again that this one is new: the caller tells the
+-- others, and if he is gone, they hear of it at their next beat.
+local others, living, told = present()
+return {redis.call('EXISTS', KEYS[2]), living, told and 1 or 0, others}

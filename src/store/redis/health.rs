@@ -1,0 +1,66 @@
+//! Whether calls go out at all: the breaker of a lane, and what it looks at.
+//!
+//! One server has one, in front of all its lanes. In a cluster each shard has one: a node may be away while others
+//! are there, and a call about a shard that nobody answers for must not wait for its deadline each time.
+
+use std::sync::Arc;
+
+use super::{Keys, Lanes, breaker::Breaker};
+use crate::error::{Error, ErrorKind};
+
+pub(super) struct Health {
+    breaker: Breaker,
+    lanes: Arc<Lanes>,
+    lane: usize,
+    keys: Keys,
+}
+
+impl Health {
+    pub(super) fn all(lanes: &Arc<Lanes>, keys: &Keys) -> Vec<Arc<Self>> {
+        let number = if keys.are_apart() { lanes.number() } else { 1 };
+        let one = |lane| {
+            let (lanes, keys) = (Arc::clone(lanes), keys.clone());
+            Arc::new(Self { breaker: Breaker::default(), lanes, lane, keys })
+        };
+        (0..number).map(one).collect()
+    }
+
+    /// While the breaker is open nothing is sent.
+    pub(super) fn pass(self: &Arc<Self>, name: &'static str) -> Result<(), Error> {
+        if self.breaker.is_open() {
+            self.probe();
+            return Err(Error::new(ErrorKind::Unavailable, name));
+        }
+        Ok(())
+    }
+
+    /// Tells the breaker how a call went.
+    pub(super) fn note<T>(self: &Arc<Self>, outcome: &Result<T, Error>) {
+        match outcome {
+            Err(e) if matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) => {
+                tracing::debug!(error = %e, "store call failed");
+                if self.breaker.failed() {
+                    self.probe();
+                }
+            }
+            // A configuration fault is no outage: it is told to every caller, at the same price.
+            _ => self.breaker.succeeded(),
+        }
+    }
+
+    /// Looks whether the lane could work again: connect and write, as it does. A server that only answers
+    /// pings (a replica, one that is loading) is still away.
+    fn probe(self: &Arc<Self>) {
+        let health = Arc::clone(self);
+        self.breaker.probe(move || {
+            let health = Arc::clone(&health);
+            async move {
+                let answers = health.lanes.could_work(health.lane, &health.keys).await;
+                if answers {
+                    health.breaker.close();
+                }
+                answers
+            }
+        });
+    }
+}

@@ -1,0 +1,119 @@
+//! Lanes to each node of a cluster.
+//!
+//! A shard has a lane of its own in all respects but one: its socket is one of those to the node that has it, which
+//! it shares with other shards. When the shard moves, so does its lane.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+use tokio::time::timeout;
+
+use super::{
+    Keys,
+    connect::{Lane, Socket},
+    fault::judged,
+    target::{Cluster, Endpoint, Failure},
+};
+use crate::error::Error;
+
+/// One node of a cluster.
+pub(super) struct Place {
+    pub(super) address: Endpoint,
+    pub(super) cluster: Cluster,
+}
+
+impl Place {
+    pub(super) fn name(&self) -> String {
+        let (host, port) = &self.address;
+        format!("{host}:{port}")
+    }
+
+    /// It would not run a call: the shard is elsewhere, on its way, or nobody's.
+    pub(super) fn redirected(&self, error: &RedisError) {
+        match (error.kind(), error.redirect_node()) {
+            (ErrorKind::Server(ServerErrorKind::Moved), Some((to, slot))) => {
+                self.cluster.moved(slot, to, Some(&self.address));
+            }
+            (ErrorKind::Server(ServerErrorKind::ClusterDown | ServerErrorKind::Moved), _) => {
+                self.cluster.look_again();
+            }
+            // Until it has arrived, nobody can do anything about it.
+            _ => {}
+        }
+    }
+}
+
+type MakeLane = Box<dyn Fn(&Arc<Place>) -> Result<Lane, Failure> + Send + Sync>;
+
+pub(super) struct Nodes {
+    cluster: Cluster,
+    /// Sockets to each of them.
+    number: usize,
+    make: MakeLane,
+    within: Duration,
+    lanes: Mutex<HashMap<Endpoint, Arc<[Lane]>>>,
+    /// The socket of each shard, and which map that was by.
+    known: Vec<Mutex<Option<(u64, Socket)>>>,
+}
+
+impl Nodes {
+    pub(super) fn new(cluster: Cluster, number: usize, within: Duration, make: MakeLane) -> Self {
+        let known = (0..crate::key::SHARDS).map(|_| Mutex::default()).collect();
+        Self { cluster, number, make, within, lanes: Mutex::default(), known }
+    }
+
+    pub(super) fn representatives(&self) -> Vec<u16> {
+        self.cluster.representatives()
+    }
+
+    /// A shard's connection. While it lives and the shard stays, this asks nobody and does not wait.
+    pub(super) async fn socket(&self, shard: usize) -> Result<Socket, Error> {
+        let version = self.cluster.version();
+        if let Some((seen, socket)) = &*self.known[shard].lock()
+            && *seen == version
+            && !socket.is_dead()
+        {
+            return Ok(socket.clone());
+        }
+        let number = u16::try_from(shard).unwrap_or(u16::MAX);
+        let owner = self.cluster.owner(number).await.map_err(Failure::error)?;
+        let lanes = self.lanes(owner).map_err(Failure::error)?;
+        let socket = lanes[shard % lanes.len()].socket().await.inspect_err(|_| {
+            self.cluster.look_again();
+        })?;
+        *self.known[shard].lock() = Some((version, socket.clone()));
+        Ok(socket)
+    }
+
+    fn lanes(&self, owner: Endpoint) -> Result<Arc<[Lane]>, Failure> {
+        let mut all = self.lanes.lock();
+        if let Some(lanes) = all.get(&owner) {
+            return Ok(Arc::clone(lanes));
+        }
+        let place = Arc::new(Place { address: owner.clone(), cluster: self.cluster.clone() });
+        let lanes: Result<Arc<[_]>, _> = (0..self.number).map(|_| (self.make)(&place)).collect();
+        let lanes = lanes?;
+        // Those that have no shards any more are left to close when nobody uses them.
+        let owners = self.cluster.owners();
+        all.retain(|address, _| owners.contains(address));
+        all.insert(owner, Arc::clone(&lanes));
+        Ok(lanes)
+    }
+
+    /// Whether a call about this shard would be answered. A node that has just been told that it has the shard, or that
+    /// is giving it away, would not.
+    pub(super) async fn could_work(&self, shard: usize, keys: &Keys) -> bool {
+        let Ok(mut socket) = self.socket(shard).await else { return false };
+        let shard = u16::try_from(shard).unwrap_or(u16::MAX);
+        let Some(never) = keys.never(shard) else { return false };
+        let mut write = redis::cmd("DEL");
+        write.arg(never.concat());
+        let answer = timeout(self.within, write.query_async::<u64>(&mut socket.connection)).await;
+        let Ok(answer) = answer else {
+            socket.timed_out();
+            return false;
+        };
+        judged(&socket, answer).is_ok()
+    }
+}

@@ -1,0 +1,181 @@
+//! Steps about several shards, in a cluster: a call for each of them, all at once. A node that is away has its
+//! shards left out, and the others their due.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::{
+    number,
+    pending::due,
+    workers::{nodes, watched_until},
+};
+use crate::{
+    error::Error,
+    key::SHARDS,
+    store::{
+        backend::{Beat, Due, HAND_OVER, Node},
+        keys::COMMON,
+        redis::{Redis, read::Row, script},
+    },
+};
+
+/// How soon a shard that could not be asked is asked again.
+const AGAIN: Duration = Duration::from_millis(300);
+
+/// Whose a shard is, as `watch.lua` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    Mine,
+    Another,
+    /// This node's, until it ended.
+    Lapsed,
+    /// Somebody's, once.
+    Free,
+    Nobody,
+}
+
+/// What becomes of them.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Division {
+    keep: Vec<u16>,
+    leave: Vec<u16>,
+    free: Vec<u16>,
+}
+
+/// As in `beat.lua`: at most so many are kept, the rest is given up.
+fn divide(
+    shards: impl Iterator<Item = (u16, Whose)> + Clone,
+    most: usize,
+    alone: bool,
+) -> Division {
+    let mut division = Division::default();
+    for (shard, whose) in shards.clone() {
+        match whose {
+            Whose::Mine if division.keep.len() < most => division.keep.push(shard),
+            Whose::Mine => division.leave.push(shard),
+            Whose::Lapsed if most == 0 => division.free.push(shard),
+            Whose::Free if most == 0 && alone => division.free.push(shard),
+            _ => {}
+        }
+    }
+    let nobodys =
+        shards.filter(|(_, whose)| matches!(whose, Whose::Lapsed | Whose::Free | Whose::Nobody));
+    let room = most - division.keep.len();
+    division.keep.extend(nobodys.map(|(shard, _)| shard).take(room));
+    division
+}
+
+impl Redis {
+    pub(super) async fn beat_apart(&self, node: Node, lease: Duration) -> Result<Beat, Error> {
+        let keys = [self.keys.workers(), self.keys.paused()];
+        let args = [node.as_str().into(), number(watched_until(lease))];
+        let mut row = Row::of("beat", self.script(COMMON, &script::WORKERS, &keys, &args).await?);
+        let paused = row.number()? == 1;
+        let living = usize::try_from(row.number()?).unwrap_or(usize::MAX);
+        let told = row.number()? == 1;
+        let others = nodes(&mut row.row()?)?;
+        let works = !lease.is_zero() && !paused;
+        let most = if works { usize::from(SHARDS).div_ceil(living.max(1)) } else { 0 };
+        let looks = join_all((0..SHARDS).map(|shard| self.watch(shard, &node, "look", 0))).await;
+        // Of a shard that can't be asked nothing is known: it is neither taken nor left.
+        let known = (0..).zip(&looks).filter_map(|(shard, look)| Some((shard, look.as_ref()?.0)));
+        let division = divide(known, most, lease.is_zero() && living == 0);
+        let hand_over = if others.is_empty() || paused { 0 } else { watched_until(HAND_OVER) };
+        let all = |shards: &[u16], verb: &'static str, ms: u64| {
+            join_all(shards.iter().map(|&shard| self.watch(shard, &node, verb, ms)))
+        };
+        let (kept, ..) = tokio::join!(
+            all(&division.keep, "keep", watched_until(lease)),
+            all(&division.leave, "leave", hand_over),
+            all(&division.free, "free", 0),
+        );
+        let mut beat = Beat { paused, others, ..Beat::default() };
+        for (&shard, kept) in division.keep.iter().zip(&kept) {
+            if let Some((Whose::Mine, busy)) = kept {
+                beat.mine.push(shard);
+                beat.busy.extend(busy.then_some(shard));
+            }
+        }
+        beat.mine.sort_unstable();
+        beat.busy.sort_unstable();
+        if told || !division.leave.is_empty() || !division.free.is_empty() {
+            self.publish(self.keys.events(), "workers".into()).await?;
+        }
+        Ok(beat)
+    }
+
+    /// Whose a shard is after this, and whether it has anything to do; `None` if it can't be asked.
+    async fn watch(&self, shard: u16, node: &Node, verb: &str, ms: u64) -> Option<(Whose, bool)> {
+        let keys = ["watch", "due", "late", "exp"].map(|kind| self.keys.shard(shard, kind));
+        let args = [node.as_str().into(), verb.into(), number(ms)];
+        let reply = self.script(shard, &script::WATCH, &keys, &args).await.ok()?;
+        let mut row = Row::of("watch", reply);
+        let whose = match row.text().ok()?.as_str() {
+            "mine" => Whose::Mine,
+            "another" => Whose::Another,
+            "lapsed" => Whose::Lapsed,
+            "free" => Whose::Free,
+            _ => Whose::Nobody,
+        };
+        Some((whose, row.number().ok()? == 1))
+    }
+
+    /// Takes the watches of a queue that has just been paused. Whoever has taken one meanwhile hears of the
+    /// pause, and gives it up.
+    pub(super) async fn unwatch_apart(&self) -> Result<(), Error> {
+        let deleted = join_all((0..SHARDS).map(async |shard| {
+            let mut pipe = redis::pipe();
+            pipe.cmd("DEL").arg(self.keys.shard(shard, "watch"));
+            self.read(shard, "pause", &pipe).await.map(drop)
+        }));
+        deleted.await.into_iter().collect()
+    }
+
+    /// Fails if none of them can be asked.
+    pub(super) async fn due_apart(&self, shards: &[u16], most: usize) -> Result<Vec<Due>, Error> {
+        let one = async |&shard: &u16| {
+            let (keys, args) = ([self.keys.shard(shard, "due")], [number(most as u64), number(1)]);
+            let mut rows = Row::of("due", self.script(shard, &script::DUE, &keys, &args).await?);
+            due(rows.row()?)
+        };
+        let mut looked = join_all(shards.iter().map(one)).await;
+        if let Some(failed) = looked.iter().position(Result::is_err)
+            && looked.iter().all(Result::is_err)
+        {
+            return Err(looked.swap_remove(failed).unwrap_err());
+        }
+        let mut room = most;
+        let bounded = looked.into_iter().map(|looked| {
+            let Ok(mut due) = looked else { return Due { names: Vec::new(), next: Some(AGAIN) } };
+            if due.names.len() > room {
+                // They stay due.
+                due.names.truncate(room);
+                due.next = Some(Duration::ZERO);
+            }
+            room -= due.names.len();
+            due
+        });
+        Ok(bounded.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_are_divided_as_in_the_script() {
+        let all = [Whose::Mine, Whose::Another, Whose::Nobody, Whose::Mine, Whose::Lapsed];
+        let divided = |most, alone| divide((0..).zip(all), most, alone);
+        let none = Vec::new;
+        assert_eq!(divided(4, false).keep, [0, 3, 2, 4]);
+        assert_eq!(divided(2, false), Division { keep: vec![0, 3], leave: none(), free: none() });
+        assert_eq!(divided(1, false), Division { keep: vec![0], leave: vec![3], free: none() });
+        let leaves = Division { keep: none(), leave: vec![0, 3], free: vec![4] };
+        assert_eq!(divided(0, false), leaves);
+        let left = [Whose::Free, Whose::Another];
+        assert_eq!(divide((0..).zip(left), 0, true).free, [0]);
+        assert_eq!(divide((0..).zip(left), 0, false).free, none());
+    }
+}

@@ -1,0 +1,249 @@
+//! A cluster: which node has which shard, and how that is found out.
+//!
+//! # Why a map of our own
+//!
+//! redis-rs has a `ClusterConnection`. It sends again by itself, after a redirect and after a connection that
+//! broke, and cannot be told to do one without the other: a quota would be charged twice. What it sends again
+//! may come after what was called later, also after the undo of the very call, which may leave a lock held by
+//! nobody for a lease. Here a redirect is an answer like any other: the map learns from it, and whoever sent the
+//! call sends it again, if somebody still waits for it. 64 shards are a small map.
+//!
+//! # Why an undo still never overtakes what it undoes
+//!
+//! All calls about a shard go over one socket to the node that has it. When its slot moves, a call may be on its way
+//! to the old node while its undo goes to the new one. The new one owns the slot only when the old one has stopped to
+//! serve it: for a slot on its way, scripts are not begun ([`Keys::never`](crate::store::keys::Keys::never)), so
+//! the call has either run before, and what it did has moved along, or it is redirected and never runs. When a
+//! replica takes over, what the old master did after that is lost with it.
+//!
+//! # What a slot on its way costs
+//!
+//! From `SETSLOT MIGRATING` to `SETSLOT NODE` calls about its shard are not run, and are tried again until their
+//! deadline. Nothing runs half. Leases go on: a slot that is on its way for longer than a lease costs the
+//! locks of its shard their holders, who are told.
+
+mod look;
+mod slots;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use self::{look::Looking, slots::slot};
+use super::{Connection, Failure, Messages, One, Settings};
+use crate::{
+    key::SHARDS,
+    store::{keys::COMMON, redis::incarnation::Incarnation},
+};
+
+/// Host and port.
+pub(in super::super) type Endpoint = (String, u16);
+
+/// How a node is reached.
+pub(in super::super) type MakeNode = Box<dyn Fn(&Endpoint) -> Result<One, Failure> + Send + Sync>;
+
+/// Clones share it.
+#[derive(Clone)]
+pub(in super::super) struct Cluster(Arc<Shared>);
+
+struct Shared {
+    /// What the application has named.
+    seeds: Vec<Endpoint>,
+    make: MakeNode,
+    slots: Vec<u16>,
+    map: Mutex<Map>,
+    /// Another one after each change.
+    version: AtomicU64,
+    looking: Mutex<Looking>,
+    /// Rings when somebody has looked.
+    looked: watch::Sender<u64>,
+    within: Duration,
+    incarnation: Arc<Incarnation>,
+}
+
+#[derive(Default)]
+struct Map {
+    /// Of each shard, as far as is known.
+    owners: Vec<Option<Endpoint>>,
+    /// All nodes that were named with them, masters first.
+    nodes: Vec<Endpoint>,
+    failure: Option<Failure>,
+    looks: usize,
+}
+
+impl Cluster {
+    /// Of these nodes, those that answer are asked for the others.
+    pub(in super::super) fn new(seeds: Vec<Endpoint>, make: MakeNode, within: Duration) -> Self {
+        let map = Map { owners: vec![None; usize::from(SHARDS)], ..Map::default() };
+        Self(Arc::new(Shared {
+            seeds,
+            make,
+            slots: (0..SHARDS).map(|shard| slot(shard.to_string().as_bytes())).collect(),
+            map: Mutex::new(map),
+            version: AtomicU64::new(0),
+            looking: Mutex::default(),
+            looked: watch::Sender::new(0),
+            within,
+            incarnation: Arc::default(),
+        }))
+    }
+
+    pub(in super::super) fn incarnation(&self) -> &Arc<Incarnation> {
+        &self.0.incarnation
+    }
+
+    /// Another one after each change of the map.
+    pub(in super::super) fn version(&self) -> u64 {
+        self.0.version.load(Ordering::Acquire)
+    }
+
+    /// Where a shard is. If nobody knows, this looks first.
+    pub(in super::super) async fn owner(&self, shard: u16) -> Result<Endpoint, Failure> {
+        if let Some(owner) = self.known(shard) {
+            return Ok(owner);
+        }
+        let mut looked = self.0.looked.subscribe();
+        if self.look_again() {
+            // Whoever waits has a deadline of his own.
+            let _ = looked.changed().await;
+        }
+        let unknown = || self.0.map.lock().failure.clone().unwrap_or(Failure::Away);
+        self.known(shard).ok_or_else(unknown)
+    }
+
+    fn known(&self, shard: u16) -> Option<Endpoint> {
+        self.0.map.lock().owners.get(usize::from(shard))?.clone()
+    }
+
+    /// One shard of each node that has any, and those that nobody has.
+    pub(in super::super) fn representatives(&self) -> Vec<u16> {
+        let map = self.0.map.lock();
+        let mut seen = Vec::new();
+        let mut first = |owner: &Option<Endpoint>| {
+            let new = owner.is_none() || !seen.contains(owner);
+            seen.push(owner.clone());
+            new
+        };
+        (0..SHARDS).zip(&map.owners).filter(|(_, owner)| first(owner)).map(|(s, _)| s).collect()
+    }
+
+    /// Nodes that have shards.
+    pub(in super::super) fn owners(&self) -> Vec<Endpoint> {
+        let mut owners: Vec<_> = self.0.map.lock().owners.iter().flatten().cloned().collect();
+        owners.sort_unstable();
+        owners.dedup();
+        owners
+    }
+
+    /// The node at `from` says that a slot is elsewhere.
+    pub(in super::super) fn moved(&self, slot: u16, to: &str, from: Option<&Endpoint>) {
+        let Some(to) = address(to, from) else { return };
+        let mut map = self.0.map.lock();
+        let mut owners = map.owners.clone();
+        let shards = owners.iter_mut().zip(&self.0.slots).filter(|(_, its)| **its == slot);
+        shards.for_each(|(owner, _)| *owner = Some(to.clone()));
+        let changed = self.0.adopt(&mut map, owners);
+        drop(map);
+        if changed {
+            self.0.has_changed();
+            // Others may have moved with it.
+            self.look_again();
+        }
+    }
+
+    pub(in super::super) fn node(&self, node: &Endpoint) -> Result<One, Failure> {
+        (self.0.make)(node)
+    }
+
+    /// A connection to the node that has this shard.
+    pub(in super::super) async fn open(
+        &self,
+        shard: u16,
+        settings: &Settings,
+    ) -> Result<Connection, Failure> {
+        let owner = self.owner(shard).await?;
+        let opened = self.node(&owner)?.open(settings).await;
+        opened.inspect_err(|_| _ = self.look_again())
+    }
+
+    /// Hears the channels on any node that has shards, since all of them pass messages on. (Whoever listens asks again
+    /// when the map has changed: a node that has left the cluster would pass on nothing.)
+    pub(in super::super) async fn subscribe(&self, channels: &[&str]) -> Result<Messages, Failure> {
+        self.owner(COMMON).await?;
+        let owners = self.owners();
+        let random = uuid::Uuid::new_v4().as_u64_pair().1 % owners.len().max(1) as u64;
+        let chosen = usize::try_from(random).ok().and_then(|at| owners.get(at));
+        let node = self.node(chosen.ok_or(Failure::Away)?)?;
+        node.subscribe(channels).await.inspect_err(|_| _ = self.look_again())
+    }
+}
+
+impl Shared {
+    /// True if that changed anything.
+    fn adopt(&self, map: &mut Map, owners: Vec<Option<Endpoint>>) -> bool {
+        let known = map.owners.iter().any(Option::is_some);
+        let changed = map.owners != owners;
+        map.owners = owners;
+        if changed {
+            self.version.fetch_add(1, Ordering::AcqRel);
+        }
+        changed && known
+    }
+
+    /// Some shards are elsewhere. If a replica has taken over, what was held may be gone.
+    fn has_changed(&self) {
+        self.incarnation.changed();
+    }
+}
+
+/// `host:port`, where an IPv6 address may have no brackets; without a host it is that of who says so.
+fn address(text: &str, from: Option<&Endpoint>) -> Option<Endpoint> {
+    let (host, port) = text.rsplit_once(':')?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let host = if host.is_empty() { &from?.0 } else { host };
+    Some((host.to_owned(), port.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster() -> Cluster {
+        Cluster::new(Vec::new(), Box::new(|_| Err(Failure::Away)), Duration::from_millis(10))
+    }
+
+    #[test]
+    fn a_redirect_names_a_node() {
+        let from = ("10.0.0.1".to_owned(), 6379);
+        let parsed = |text| address(text, Some(&from));
+        assert_eq!(parsed("10.0.0.2:6380"), Some(("10.0.0.2".to_owned(), 6380)));
+        assert_eq!(parsed("::1:6380"), Some(("::1".to_owned(), 6380)));
+        assert_eq!(parsed("[::1]:6380"), Some(("::1".to_owned(), 6380)));
+        assert_eq!(parsed(":6380"), Some(("10.0.0.1".to_owned(), 6380)));
+        assert_eq!(parsed("nonsense"), None);
+        assert_eq!(address(":6380", None), None);
+    }
+
+    #[test]
+    fn a_redirect_is_about_one_shard_and_told_once() {
+        let cluster = cluster();
+        let slot = cluster.0.slots[7];
+        cluster.moved(slot, "h:1", None);
+        let first = cluster.version();
+        assert_eq!(cluster.owners(), [("h".to_owned(), 1)]);
+        assert_eq!(cluster.known(8), None);
+        cluster.moved(slot, "h:1", None);
+        assert_eq!(cluster.version(), first);
+        cluster.moved(slot, "h:2", None);
+        assert_ne!(cluster.version(), first);
+        assert_eq!(cluster.known(7), Some(("h".to_owned(), 2)));
+        assert_eq!(cluster.representatives().len(), usize::from(SHARDS));
+    }
+}

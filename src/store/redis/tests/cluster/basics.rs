@@ -1,0 +1,130 @@
+//! What holds while nothing happens to the cluster.
+
+use std::time::Duration;
+
+use super::{ask, charge, insist, keys, usable};
+use crate::{
+    error::ErrorKind,
+    lock::tests::cancel::{WAYS, drop_after, nothing_is_left},
+    store::{
+        Store,
+        backend::{Acquired, GaveBack, Mode, Token},
+        tests::cluster::Cluster,
+    },
+};
+
+/// Of one node.
+async fn number(cluster: &Cluster, at: usize, field: &str) -> u64 {
+    let text: String = cluster.ask(at, &["INFO", "commandstats"]).await;
+    let found =
+        text.split(['\r', '\n', ',']).find_map(|line| line.strip_prefix(field)?.parse().ok());
+    found.unwrap_or(0)
+}
+
+#[tokio::test]
+async fn a_load_over_all_shards_uses_all_nodes() {
+    let cluster = Cluster::start(3, false, Duration::from_secs(30)).await;
+    let store =
+        cluster.builder("spread").deadline(Duration::from_secs(10)).connect().await.unwrap();
+    let before = [0, 1, 2].map(async |at| number(&cluster, at, "cmdstat_evalsha:calls=").await);
+    let before = futures_util::future::join_all(before).await;
+    for key in keys(64) {
+        let me = Token::new(store.node());
+        let held = store.backend().acquire(ask(&key, &me)).await.unwrap();
+        assert!(matches!(held, Acquired::Held { .. }), "{held:?}");
+        assert_eq!(store.backend().charge(charge(&key, 1)).await.unwrap().admitted, 1);
+        let gave = store.backend().release(key, me, Mode::Exclusive).await.unwrap();
+        assert_eq!(gave, GaveBack::Released);
+    }
+    let mut counted = Vec::new();
+    for (at, before) in before.into_iter().enumerate() {
+        counted.push(number(&cluster, at, "cmdstat_evalsha:calls=").await - before);
+    }
+    println!("script calls a node: {counted:?}");
+    // 192 steps over 64 shards; no node has less than a quarter of them.
+    assert!(counted.iter().all(|calls| *calls >= 48), "{counted:?}");
+    // Each node knows the scripts for itself.
+    for at in 0..3 {
+        cluster.command(at, &["SCRIPT", "FLUSH"]).await;
+    }
+    for key in keys(64) {
+        let me = Token::new(store.node());
+        store.backend().acquire(ask(&key, &me)).await.unwrap();
+        store.backend().release(key, me, Mode::Exclusive).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_clusters_url_is_told_at_the_start() {
+    let cluster = Cluster::shared().await;
+    let url = cluster.url("wrong");
+    let database = url.replace("/?", "/1?");
+    let kind = async |url: &str| Store::connect(url).await.expect_err("it is wrong").kind();
+    assert_eq!(kind(&database).await, ErrorKind::Config);
+    let password = url.replace("://", "://nobody:secret@");
+    assert_eq!(kind(&password).await, ErrorKind::Config);
+    let alone = super::super::server::Server::start().await;
+    let alone = alone.url().replace("redis:", "redis+cluster:");
+    assert_eq!(kind(&alone).await, ErrorKind::Config);
+    let shards = ["HSET", "lg:1:wrong:{0}:meta", "shards", "32"];
+    let owner = cluster.owner(cluster.slot(0).await).await;
+    cluster.command(owner, &shards).await;
+    assert_eq!(kind(&url).await, ErrorKind::Config);
+}
+
+#[tokio::test]
+async fn dropped_at_any_await_nothing_is_left_on_a_cluster() {
+    let cluster = Cluster::shared().await;
+    let pause = Duration::from_micros(200);
+    for way in WAYS {
+        for polls in 0.. {
+            let namespace = format!("drops-{way:?}-{polls}");
+            let builder = cluster.builder(&namespace).deadline(Duration::from_secs(10));
+            let store = builder.connect().await.unwrap();
+            usable(&store).await;
+            let done = drop_after(polls, way, &store, pause).await;
+            let context = format!("{way:?} after {polls} polls");
+            nothing_is_left(&store, &context).await;
+            assert_eq!(cluster.left(&namespace).await, [""; 0], "{context}");
+            if done {
+                break;
+            }
+            assert!(polls < 200, "{way:?} is never done");
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_script_is_begun_in_a_slot_that_is_on_its_way() {
+    let cluster = Cluster::start(3, false, Duration::from_secs(30)).await;
+    let store = cluster.builder("way").connect().await.unwrap();
+    let key = keys(1).remove(0);
+    let (me, other) = (Token::new(store.node()), Token::new(store.node()));
+    insist(async || store.backend().acquire(ask(&key, &me)).await).await;
+    let slot = cluster.slot(key.shard()).await;
+    let from = cluster.owner(slot).await;
+    let to = (from + 1) % 3;
+    let count = async || {
+        let keys: u64 = cluster.ask(from, &["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()]).await;
+        keys
+    };
+    let before = count().await;
+    cluster.begin_move(slot, from, to).await;
+    // All that it would need is still here, and all that it would make is not.
+    let release = async || store.backend().release(key.clone(), me.clone(), Mode::Exclusive).await;
+    let refused = release().await.expect_err("it may not run here, nor there");
+    assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    assert_eq!(
+        store.backend().acquire(ask(&key, &other)).await.unwrap_err().kind(),
+        ErrorKind::Unavailable
+    );
+    assert_eq!(count().await, before);
+    // Elsewhere all goes on.
+    let neighbour = keys(64).remove(7);
+    insist(async || store.backend().acquire(ask(&neighbour, &other)).await).await;
+    cluster.end_move(slot, from, to).await;
+    assert_eq!(insist(release).await, GaveBack::Released);
+    let held = insist(async || store.backend().acquire(ask(&key, &other)).await).await;
+    assert!(matches!(held, Acquired::Held { .. }), "{held:?}");
+    assert_eq!(count().await, 0);
+}

@@ -1,0 +1,85 @@
+//! A store on a real cluster: whose nodes are all used, whose slots move while it is used, and whose nodes die.
+
+mod basics;
+mod death;
+mod moves;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::{
+    error::{Error, ErrorKind},
+    key::{Key, SHARDS},
+    store::{
+        Store,
+        backend::{Acquire, Caps, Charge, Enqueue, JobId, JobPolicy, Mode, Token},
+        rate::{Item, Rule},
+    },
+};
+
+const LEASE: Duration = Duration::from_secs(20);
+
+/// A key of each of so many shards.
+fn keys(most: u16) -> Vec<Key> {
+    let one = |shard: u16| {
+        (0..).map(|n: u32| Key::custom(&n.to_string())).find(|key| key.shard() == shard)
+    };
+    (0..SHARDS).step_by(usize::from(SHARDS / most)).filter_map(one).collect()
+}
+
+/// Calls again for as long as the store is away, as an application would.
+async fn insist<T>(mut step: impl AsyncFnMut() -> Result<T, Error>) -> T {
+    for _ in 0..3000 {
+        match step().await {
+            Err(e) if matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) => {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            other => return other.expect("a step that is right"),
+        }
+    }
+    panic!("the store does not come back")
+}
+
+fn ask(key: &Key, me: &Token) -> Acquire {
+    Acquire {
+        key: key.clone(),
+        me: me.clone(),
+        mode: Mode::Exclusive,
+        lease: LEASE,
+        wait: None,
+        old_seq: 0,
+        record: None,
+    }
+}
+
+fn charge(subject: &Key, limit: u64) -> Charge {
+    let rule = Rule::Fixed { limit, window: Duration::from_secs(3600) };
+    let item = Item { policy: "p".into(), subject: subject.clone(), rule, cost: 1, penalty: None };
+    Charge { tag: subject.clone(), items: [item].into(), times: 1 }
+}
+
+fn deferred(key: &Key) -> Enqueue {
+    Enqueue {
+        key: key.clone(),
+        id: JobId::new(key),
+        envelope: Bytes::from_static(b"request"),
+        policy: JobPolicy { again: true, max_attempts: 9, ..JobPolicy::default() },
+        merge: None,
+        record: None,
+        caps: Caps {
+            resource_jobs: 999,
+            resource_bytes: 9999,
+            shard_jobs: 999,
+            shard_bytes: 9999,
+            ..Caps::NONE
+        },
+        owner: String::new(),
+        call: None,
+    }
+}
+
+/// Waits, by asking, until each node can be used.
+async fn usable(store: &Store) {
+    insist(async || store.check().await).await;
+}

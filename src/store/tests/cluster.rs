@@ -1,0 +1,272 @@
+//! Clusters of the tests' own.
+
+use std::{
+    net::TcpListener,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use redis::{Value, aio::MultiplexedConnection};
+use tokio::sync::OnceCell;
+
+use crate::store::{Store, StoreBuilder};
+
+const SLOTS: usize = 16_384;
+
+/// One for all tests of this process: it takes seconds to form. Nothing ends a static, so its servers end by
+/// themselves when this process has.
+static SHARED: OnceCell<Cluster> = OnceCell::const_new();
+
+/// Masters first, then a replica of each, if there are any.
+pub(crate) struct Cluster {
+    nodes: Vec<Node>,
+}
+
+struct Node {
+    /// A shell that ends the server when it is told no more, or this process is gone.
+    keeper: Child,
+    port: u16,
+}
+
+impl Cluster {
+    /// Three masters, which no test may treat badly.
+    pub(crate) async fn shared() -> &'static Self {
+        SHARED.get_or_init(|| Self::start(3, false, Duration::from_secs(30))).await
+    }
+
+    /// `timeout`: how soon a node that does not answer counts as gone.
+    pub(crate) async fn start(masters: usize, replicas: bool, timeout: Duration) -> Self {
+        let number = if replicas { 2 * masters } else { masters };
+        let nodes = (0..number).map(|_| Node::spawn(timeout)).collect();
+        let cluster = Self { nodes };
+        for at in 0..number {
+            cluster.answers(at).await;
+        }
+        for at in 0..masters {
+            let [from, to] = [at, at + 1].map(|n| n * SLOTS / masters);
+            let (from, to) = (from.to_string(), (to - 1).to_string());
+            cluster.command(at, &["CLUSTER", "ADDSLOTSRANGE", &from, &to]).await;
+            cluster.command(at, &["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()]).await;
+        }
+        for at in 1..number {
+            let port = cluster.nodes[at].port.to_string();
+            cluster.command(0, &["CLUSTER", "MEET", "127.0.0.1", &port]).await;
+        }
+        let known = format!("cluster_known_nodes:{number}");
+        cluster.settles(|info| info.contains(&known)).await;
+        for at in masters..number {
+            let id: String = cluster.ask(at - masters, &["CLUSTER", "MYID"]).await;
+            cluster.command(at, &["CLUSTER", "REPLICATE", &id]).await;
+        }
+        cluster.settles(|info| info.contains("cluster_state:ok")).await;
+        for at in masters..number {
+            cluster
+                .until(at, &["INFO", "replication"], |info| info.contains("link_status:up"))
+                .await;
+        }
+        cluster
+    }
+
+    /// Of one node: the others are found.
+    pub(crate) fn url(&self, namespace: &str) -> String {
+        format!("redis+cluster://127.0.0.1:{}/?ns={namespace}", self.nodes[0].port)
+    }
+
+    pub(crate) fn builder(&self, namespace: &str) -> StoreBuilder {
+        Store::builder(&self.url(namespace))
+    }
+
+    /// As ask, for those who want no answer.
+    pub(crate) async fn command(&self, at: usize, words: &[&str]) {
+        let _: Value = self.ask(at, words).await;
+    }
+
+    pub(crate) async fn ask<T: redis::FromRedisValue>(&self, at: usize, words: &[&str]) -> T {
+        let mut connection = self.connection(at).await.expect("it runs");
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        command.query_async(&mut connection).await.expect("the command is right")
+    }
+
+    pub(crate) async fn connection(&self, at: usize) -> Option<MultiplexedConnection> {
+        let client = redis::Client::open(("127.0.0.1", self.nodes[at].port)).ok()?;
+        let patient = redis::AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(Duration::from_secs(20)))
+            .set_response_timeout(Some(Duration::from_secs(20)));
+        client.get_multiplexed_async_connection_with_config(&patient).await.ok()
+    }
+
+    /// SIGKILL, SIGSTOP.
+    pub(crate) async fn signal(&self, at: usize, name: &str) {
+        let info: String = self.ask(at, &["INFO", "server"]).await;
+        let pid = info.lines().find_map(|line| line.strip_prefix("process_id:")).expect("its id");
+        let done = Command::new("kill").args([name, pid.trim()]).status();
+        assert!(done.expect("kill is there").success());
+    }
+
+    /// The slot of a shard.
+    pub(crate) async fn slot(&self, shard: u16) -> u16 {
+        self.ask(0, &["CLUSTER", "KEYSLOT", &format!("{{{shard}}}")]).await
+    }
+
+    /// Which node has a slot, by its own word.
+    pub(crate) async fn owner(&self, slot: u16) -> usize {
+        for at in 0..self.nodes.len() {
+            let nodes: String = self.ask(at, &["CLUSTER", "NODES"]).await;
+            let own = nodes.lines().find(|line| line.contains("myself")).expect("itself");
+            let has = |range: &str| {
+                let (first, last) = range.split_once('-').unwrap_or((range, range));
+                let [first, last] = [first, last].map(|n| n.parse::<u16>().unwrap_or(u16::MAX));
+                (first..=last).contains(&slot)
+            };
+            if own.contains("master") && own.split(' ').skip(8).any(has) {
+                return at;
+            }
+        }
+        panic!("nobody has slot {slot}")
+    }
+
+    /// A slot is on its way from now on.
+    pub(crate) async fn begin_move(&self, slot: u16, from: usize, to: usize) {
+        let [giver, taker]: [String; 2] = [self.id(from).await, self.id(to).await];
+        let slot = slot.to_string();
+        self.command(to, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &giver]).await;
+        self.command(from, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &taker]).await;
+    }
+
+    /// Its keys go, some at a time, and then it has arrived.
+    pub(crate) async fn end_move(&self, slot: u16, from: usize, to: usize) {
+        let (taker, slot) = (self.id(to).await, slot.to_string());
+        let port = self.nodes[to].port.to_string();
+        loop {
+            let keys: Vec<String> = self.ask(from, &["CLUSTER", "GETKEYSINSLOT", &slot, "5"]).await;
+            if keys.is_empty() {
+                break;
+            }
+            let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+            words.extend(keys.iter().map(String::as_str));
+            self.command(from, &words).await;
+        }
+        let others = (0..self.nodes.len()).filter(|at| *at != from && *at != to);
+        for at in [to, from].into_iter().chain(others) {
+            self.command(at, &["CLUSTER", "SETSLOT", &slot, "NODE", &taker]).await;
+        }
+    }
+
+    async fn id(&self, at: usize) -> String {
+        self.ask(at, &["CLUSTER", "MYID"]).await
+    }
+
+    /// Keys of a namespace on all nodes, but for those that stay by design.
+    pub(crate) async fn left(&self, namespace: &str) -> Vec<String> {
+        let mut left = Vec::new();
+        for at in 0..self.nodes.len() {
+            let keys: Vec<String> = self.ask(at, &["KEYS", &format!("lg:1:{namespace}:*")]).await;
+            left.extend(keys.into_iter().filter(|k| !k.ends_with(":meta") && !k.ends_with("}:f")));
+        }
+        left
+    }
+
+    async fn answers(&self, at: usize) {
+        for _ in 0..1000 {
+            if self.connection(at).await.is_some() {
+                return;
+            }
+            // A process tells nobody when it starts to listen.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("redis-server on port {} does not answer", self.nodes[at].port);
+    }
+
+    async fn settles(&self, done: impl Fn(&str) -> bool) {
+        for at in 0..self.nodes.len() {
+            self.until(at, &["CLUSTER", "INFO"], &done).await;
+        }
+    }
+
+    /// Asks a node until it says so: nodes tell nobody what they have heard from each other.
+    pub(crate) async fn until(&self, at: usize, words: &[&str], done: impl Fn(&str) -> bool) {
+        for _ in 0..3000 {
+            let text: String = self.ask(at, words).await;
+            if done(&text) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the cluster does not settle");
+    }
+}
+
+impl Node {
+    fn spawn(timeout: Duration) -> Self {
+        let port = free_port();
+        let directory = directory();
+        std::fs::create_dir_all(&directory).expect("a directory for temporary files");
+        let mut keeper = Command::new("sh");
+        // The server outlives neither the pipe nor this process, however that ends.
+        let script = r#"d=$1; shift; redis-server "$@" >/dev/null 2>&1 & cat >/dev/null; kill -9 $!; rm -rf "$d""#;
+        keeper.args(["-c", script, "keeper"]).arg(&directory);
+        keeper.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
+        keeper.args(["--save", "", "--appendonly", "no", "--cluster-enabled", "yes"]);
+        keeper.args(["--cluster-node-timeout", &timeout.as_millis().to_string()]);
+        // While one node is away, the others go on.
+        keeper.args(["--cluster-require-full-coverage", "no"]);
+        keeper.args(["--repl-diskless-sync-delay", "0"]);
+        keeper.arg("--dir").arg(&directory);
+        keeper.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let keeper = keeper.spawn().expect("these tests need a shell and a redis-server");
+        Self { keeper, port }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
+    }
+}
+
+fn directory() -> PathBuf {
+    std::env::temp_dir().join(format!("lockgate-cluster-{}", uuid::Uuid::new_v4().simple()))
+}
+
+/// One that is free with the one of the cluster's bus, 10,000 above it; below those that the kernel gives to clients.
+fn free_port() -> u16 {
+    loop {
+        let [high, low, ..] = *uuid::Uuid::new_v4().as_bytes();
+        let port = 10_000 + u16::from_be_bytes([high, low]) % 10_000;
+        let free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if free(port) && free(port + 10_000) {
+            return port;
+        }
+    }
+}
+
+/// The shared cluster, through a namespace of its own.
+pub(super) struct Space {
+    cluster: &'static Cluster,
+    namespace: String,
+}
+
+impl Space {
+    pub(super) async fn new() -> Self {
+        let namespace = uuid::Uuid::new_v4().simple().to_string();
+        Self { cluster: Cluster::shared().await, namespace }
+    }
+
+    pub(super) async fn store(&self) -> Store {
+        let builder = self.cluster.builder(&self.namespace);
+        // Far more than a call takes: a loaded machine is no outage.
+        builder.deadline(Duration::from_secs(20)).connect().await.expect("the URL is right")
+    }
+
+    /// As that of one server, on each node.
+    pub(super) async fn shift(&self, ms: i64) {
+        for at in 0..self.cluster.nodes.len() {
+            let (prefix, ms) = (format!("lg:1:{}:", self.namespace), ms.to_string());
+            let script = include_str!("travel.lua");
+            self.cluster.command(at, &["EVAL", script, "0", &prefix, &ms]).await;
+        }
+    }
+}

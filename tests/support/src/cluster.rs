@@ -1,0 +1,69 @@
+//! A Redis Cluster of the tests' own: three masters, which the tests of a process share.
+
+use std::time::Duration;
+
+use redis::{Value, aio::MultiplexedConnection};
+use tokio::sync::OnceCell;
+
+use crate::{redis::Server, wait::eventually};
+
+const SLOTS: usize = 16_384;
+
+/// Three masters.
+#[derive(Debug)]
+pub struct Cluster {
+    nodes: Vec<Server>,
+}
+
+/// The cluster that the tests of this process share, each in a namespace of its own.
+pub async fn shared_cluster() -> &'static Cluster {
+    static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
+    CLUSTER.get_or_init(Cluster::start).await
+}
+
+impl Cluster {
+    /// Starts one, and returns when it can be used, which takes some seconds.
+    pub async fn start() -> Self {
+        let mut nodes = Vec::new();
+        for _ in 0..3 {
+            nodes.push(Server::of_a_cluster().await);
+        }
+        let first = nodes[0].port().to_string();
+        for (at, node) in nodes.iter().enumerate() {
+            let [from, to] = [at, at + 1].map(|n| n * SLOTS / nodes.len());
+            let (from, to, epoch) = (from.to_string(), (to - 1).to_string(), (at + 1).to_string());
+            let mut connection = node.connection().await;
+            tell(&mut connection, &["ADDSLOTSRANGE", &from, &to]).await;
+            tell(&mut connection, &["SET-CONFIG-EPOCH", &epoch]).await;
+            if at > 0 {
+                tell(&mut connection, &["MEET", "127.0.0.1", &first]).await;
+            }
+        }
+        for node in &nodes {
+            let connection = node.connection().await;
+            eventually("the nodes to know each other", async || {
+                let info: String = redis::cmd("CLUSTER")
+                    .arg("INFO")
+                    .query_async(&mut connection.clone())
+                    .await
+                    .unwrap_or_default();
+                info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
+            })
+            .await;
+        }
+        Self { nodes }
+    }
+
+    /// Its URL, with a namespace: one node, which knows of the others.
+    #[must_use]
+    pub fn url(&self, namespace: &str) -> String {
+        self.nodes[0].url(namespace).replacen("redis://", "redis+cluster://", 1)
+    }
+}
+
+async fn tell(connection: &mut MultiplexedConnection, words: &[&str]) {
+    let mut command = redis::cmd("CLUSTER");
+    let told = command.arg(words).query_async::<Value>(connection);
+    let told = tokio::time::timeout(Duration::from_secs(20), told).await.expect("it answers");
+    told.expect("the command is right");
+}
