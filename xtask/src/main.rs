@@ -22,9 +22,12 @@ usage: cargo xtask <task>
   check           formatting, lints, docs, each feature alone, MSRV, direction of imports, licences
   bench NAME      the lock engine (`locks`) or the rate limiter (`http`) beside its peers, by figures
                   with a line to reach; `bench NAME --help` tells the options; no `defer` yet
-  faults [--seconds N] [--seed N]
-                  processes that are killed, stopped and cut off hammer a few locks for N seconds
-                  (60), and what they saw is checked: no two holders, fences grow, nothing is left
+  faults [--row N] [--topology T] [--runs N] [--seconds N] [--seed N]
+                  makes every numbered fault of tests/FAULTS.md happen, and prints a table: fault,
+                  topology, runs, verdict, worst figure; then random faults for N seconds (20) each
+  faults locks|deferred|quota|soak [--seconds N|--minutes N] [--seed N]
+                  random faults alone, and the checks of what all processes wrote down; `soak` is
+                  all at once, with memory, files, tasks and keys compared
   fsck URL [--repair]
                   looks through a namespace of a store for what belongs nowhere, and mends it";
 

@@ -19,6 +19,7 @@ pub mod proxy;
 pub mod quota;
 mod raw;
 mod redis;
+mod sentinels;
 pub mod site;
 mod wait;
 
@@ -36,6 +37,7 @@ pub use self::{
     http::{Answer, Pending, Request, request},
     raw::Raw,
     redis::{Server, shared_server},
+    sentinels::Sentinels,
     site::{Framework, Hold, Plan, Site},
     wait::{PATIENCE, eventually, within},
 };

@@ -48,6 +48,8 @@ struct Options {
     cluster: bool,
     /// Further words.
     words: Vec<String>,
+    /// Whether it may be a node of a cluster.
+    cluster: bool,
 }
 
 /// The server that the tests of this process share, each in a namespace of its own.
@@ -226,7 +228,7 @@ impl Drop for Server {
 
 /// Below those that the kernel gives to clients: one of them could take it before the server does, or
 /// while the server is away.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     loop {
         let [high, low, ..] = *Uuid::new_v4().as_bytes();
         let port = 10_000 + u16::from_be_bytes([high, low]) % 10_000;
@@ -268,6 +270,17 @@ fn launch(port: u16, options: &Options) -> (Child, u32) {
         keeper.args(["--requirepass", password]);
     }
     keeper.args(&options.words);
+    kept(keeper)
+}
+
+/// A sentinel with this file, which it writes to.
+pub(crate) fn sentinel(file: &std::path::Path) -> Child {
+    let mut keeper = Command::new("sh");
+    keeper.args(["-c", KEEPER, "redis-server"]).arg(file).arg("--sentinel");
+    kept(keeper).0
+}
+
+fn kept(mut keeper: Command) -> (Child, u32) {
     keeper.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut keeper = keeper.stderr(Stdio::null()).spawn().expect("a shell");
     let said = keeper.stdout.take().expect("it is piped");

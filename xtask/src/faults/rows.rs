@@ -193,6 +193,13 @@ pub(super) const ROWS: &[Row] = &[
             (Faults, "a_server_that_loads_is_away"),
         ],
     ),
+    lock(
+        17,
+        "MOVED, ASK, slots on their way, a node killed or frozen",
+        &[(Unit, "redis::tests::cluster::")],
+    )
+    .on(Topology::Cluster),
+    lock(14, "failover under load", &[(Faults, "failover::")]).on(Topology::Sentinel),
     lock(18, "eviction of lock keys", &[(Faults, "a_lock_that_is_evicted")]),
     lock(
         19,
@@ -252,10 +259,13 @@ pub(super) const ROWS: &[Row] = &[
             (Faults, "a_server_that_loads_is_away"),
         ],
     ),
+    defer(6, "a master killed or frozen", &[(Unit, "redis::tests::cluster::death::")])
+        .on(Topology::Cluster),
     defer(7, "scripts forgotten", &[(Deferral, "lost::forgotten_scripts_")]),
     defer(9, "clock of a worker wrong", &[(Deferral, "nobody_asks_what_time_it_is")])
         .part("the host's clock may not be set: the server's jumps in the models of scripts (tasks::push)"),
-    defer(8, "resharding", &[]).on(Topology::Cluster).part("a cluster alone has slots to move"),
+    defer(8, "resharding under load", &[(Unit, "redis::tests::cluster::moves::")])
+        .on(Topology::Cluster),
     defer(10, "no memory left", &[(Deferral, "memory::")]),
     defer(
         11,

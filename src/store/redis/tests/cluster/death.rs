@@ -129,6 +129,8 @@ async fn a_master_goes(signal: &str) {
     }
     let outage = began.elapsed();
     println!("{signal}: away for {outage:?}; its shards {gone:?}, the others {there:?}");
+    println!("figure: longest call {} ms", gone.longest.max(there.longest).as_millis());
+    println!("figure: shards of the dead away {} ms", outage.as_millis());
     assert!(back.is_some_and(|back| back > fence), "{back:?} after {fence}");
     // Far below the seconds that the failover takes.
     assert!(gone.longest < 2 * SECOND && there.longest < 2 * SECOND, "{gone:?} {there:?}");

@@ -168,8 +168,22 @@ async fn slots_that_move_lose_nothing_and_mix_nothing_up() {
     let locks: Vec<(Key, _)> = lines.iter().map(|key| (another(key), Default::default())).collect();
     let pairs = || locks.iter().flat_map(|lock| [lock, lock]);
     let moving = async {
-        let moved = moves(&cluster, &lines, Duration::from_millis(20)).await;
+        let calls = || load.calls.load(Ordering::Relaxed);
+        let mut rates = Vec::new();
+        let (mut since, mut moved) = (calls(), 0);
+        for phase in ["before", "during", "after"] {
+            let began = Instant::now();
+            match phase {
+                "during" => moved = moves(&cluster, &lines, Duration::from_millis(20)).await,
+                _ => tokio::time::sleep(Duration::from_secs(1)).await,
+            }
+            let made = calls() - since;
+            let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
+            rates.push(format!("figure: calls a second {phase} {}", made * 1000 / ms));
+            since = calls();
+        }
         load.stop.store(true, Ordering::Relaxed);
+        println!("{}", rates.join("\n"));
         moved
     };
     let in_line = async |key| tokio::join!(load.accepts(key), load.runs(key));
@@ -201,6 +215,7 @@ async fn slots_that_move_lose_nothing_and_mix_nothing_up() {
     println!(
         "{moved} slots moved under {calls} calls ({taken} locks, {jobs} jobs); the longest call took {longest} ms"
     );
+    println!("figure: longest call {longest} ms");
     assert!(moved >= u32::from(USED) && taken > 0 && jobs > 0);
 }
 

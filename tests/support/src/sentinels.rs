@@ -1,0 +1,103 @@
+//! A master, its replica, and three sentinels that watch over them.
+
+use std::{fs, path::PathBuf, process::Child};
+
+use redis::Value;
+
+use crate::{
+    redis::{Server, free_port, sentinel},
+    wait::eventually,
+};
+
+/// It ends when it is dropped, or with the program that started it.
+#[derive(Debug)]
+pub struct Sentinels {
+    /// Who is the master at first.
+    pub master: Server,
+    /// Who is promoted when that has gone.
+    pub replica: Server,
+    sentinels: Vec<(Child, u16)>,
+    folder: PathBuf,
+}
+
+impl Sentinels {
+    /// Starts them, and returns when each knows of all others. They take a master for gone after a second.
+    ///
+    /// # Panics
+    ///
+    /// If they can't be started.
+    pub async fn start() -> Self {
+        let name = format!("lockgate-sentinels-{}", uuid::Uuid::new_v4().simple());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir(&folder).expect("a folder for the sentinels");
+        let (master, replica) = (Server::start().await, Server::start().await);
+        let port = master.port().to_string();
+        tell(&replica, &["REPLICAOF", "127.0.0.1", &port]).await;
+        eventually("the replica to follow", async || {
+            tell(&master, &["WAIT", "1", "100"]).await == Value::Int(1)
+        })
+        .await;
+        let mut sentinels = Vec::new();
+        for _ in 0..3 {
+            let own = free_port();
+            let file = folder.join(format!("{own}.conf"));
+            let text = format!(
+                "port {own}\nbind 127.0.0.1\ndir {}\n\
+                 sentinel monitor mymaster 127.0.0.1 {port} 2\n\
+                 sentinel down-after-milliseconds mymaster 1000\n\
+                 sentinel failover-timeout mymaster 5000\n",
+                folder.display()
+            );
+            fs::write(&file, text).expect("a file for a sentinel");
+            sentinels.push((sentinel(&file), own));
+        }
+        let all = Self { master, replica, sentinels, folder };
+        eventually("the sentinels to know each other", async || {
+            for (_, port) in &all.sentinels {
+                let knows = all.knows(*port).await;
+                if knows != Some((1, 2)) {
+                    return false;
+                }
+            }
+            true
+        })
+        .await;
+        all
+    }
+
+    /// How many replicas and other sentinels one of them knows.
+    async fn knows(&self, port: u16) -> Option<(i64, i64)> {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{port}/")).ok()?;
+        let mut connection = client.get_multiplexed_async_connection().await.ok()?;
+        let mut look = redis::cmd("SENTINEL");
+        look.arg("MASTER").arg("mymaster");
+        let facts: std::collections::HashMap<String, String> =
+            look.query_async(&mut connection).await.ok()?;
+        let of = |name: &str| facts.get(name)?.parse().ok();
+        Some((of("num-slaves")?, of("num-other-sentinels")?))
+    }
+
+    /// Their URL, with a namespace.
+    #[must_use]
+    pub fn url(&self, namespace: &str) -> String {
+        let each = self.sentinels.iter().map(|(_, port)| format!("127.0.0.1:{port}"));
+        let each = each.collect::<Vec<_>>().join(",");
+        format!("redis+sentinel://{each}/mymaster?ns={namespace}")
+    }
+}
+
+impl Drop for Sentinels {
+    fn drop(&mut self) {
+        for (keeper, _) in &mut self.sentinels {
+            drop(keeper.stdin.take());
+            let _ = keeper.wait();
+        }
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+async fn tell(server: &Server, words: &[&str]) -> Value {
+    let mut command = redis::cmd(words[0]);
+    command.arg(&words[1..]);
+    command.query_async(&mut server.connection().await).await.expect("an answer")
+}
