@@ -48,8 +48,6 @@ struct Options {
     cluster: bool,
     /// Further words.
     words: Vec<String>,
-    /// Whether it may be a node of a cluster.
-    cluster: bool,
 }
 
 /// The server that the tests of this process share, each in a namespace of its own.

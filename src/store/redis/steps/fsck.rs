@@ -53,7 +53,7 @@ impl Redis {
         for name in names {
             match shard_of(&name) {
                 Some(shard) if want_of(&name).is_none() => {
-                    shards.entry(shard).or_default().push(name)
+                    shards.entry(shard).or_default().push(name);
                 }
                 _ => found.findings.extend(self.fsck_shared(name, mend).await?),
             }
