@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use redis::Value;
 
 use crate::{
@@ -52,7 +51,7 @@ impl Redis {
         };
         if self.keys.are_apart() && keys.iter().any(|key| key.shard() != shard) {
             let one = |key: &Key| Box::pin(self.do_heads(vec![key.clone()]));
-            let heads = join_all(keys.iter().map(one)).await;
+            let heads = futures_util::future::join_all(keys.iter().map(one)).await;
             return heads.into_iter().map(|head| Ok(head?.pop().flatten())).collect();
         }
         let mut pipe = redis::pipe();
