@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+#[cfg(test)]
 use futures_util::future::join_all;
 use redis::Value;
 
