@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+#[cfg(test)]
+use futures_util::future::join_all;
 use redis::Value;
 
 use crate::{
@@ -51,7 +53,7 @@ impl Redis {
         };
         if self.keys.are_apart() && keys.iter().any(|key| key.shard() != shard) {
             let one = |key: &Key| Box::pin(self.do_heads(vec![key.clone()]));
-            let heads = futures_util::future::join_all(keys.iter().map(one)).await;
+            let heads = join_all(keys.iter().map(one)).await;
             return heads.into_iter().map(|head| Ok(head?.pop().flatten())).collect();
         }
         let mut pipe = redis::pipe();
