@@ -1,5 +1,9 @@
-//! Requests and responses as they are stored: a version byte, the head in postcard, then the body; all of
-//! it sealed, if the store has keys.
+//! Requests and responses as they are stored: a version byte, a check, the head in postcard, then the body;
+//! all of it sealed, if the store has keys.
+//!
+//! The check is of the whole, and of where it belongs: what was cut off, or put in another job's place, is told
+//! from what is whole without a key too. It is no secret: whoever writes to the store on purpose can make one,
+//! and only the seal keeps him out.
 
 use std::{fmt, net::SocketAddr};
 
@@ -9,13 +13,16 @@ use serde::{Deserialize, Serialize};
 use super::{headers::Headers, snapshot::Carried};
 use crate::{
     gate::Head,
-    key::Key,
+    key::{Key, digest},
     seal::{NotOpened, Place, open, seal},
     store::{JobId, Store},
 };
 
 /// The form written by this version. A reader leaves what it does not know to a newer one.
 const VERSION: u8 = 1;
+
+/// Length of the check behind the version.
+const CHECK: usize = 8;
 
 /// Why stored bytes can't be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,42 +145,62 @@ pub(super) fn write_request(
 ) -> Bytes {
     let Head { method, target, peer, .. } = head;
     let head = RequestHead { method, target, headers, peer, max_attempts, carried };
-    at.seal(REQUEST, write(&head, body))
+    at.seal(REQUEST, write(at, REQUEST, &head, body))
 }
 
 pub(super) fn read_request(at: At<'_>, bytes: &Bytes) -> Result<StoredRequest, Unreadable> {
     let plain = at.open(REQUEST, bytes)?;
-    let (head, body) = read(&plain)?;
+    let (head, body) = read(at, REQUEST, &plain)?;
     let RequestHead { method, target, headers, peer, max_attempts, carried } = head;
     let head = Head { method, target, headers, peer };
     Ok(StoredRequest { head, carried, max_attempts, body })
 }
 
 pub(super) fn write_response(at: At<'_>, head: &StoredHead, body: &[u8]) -> Bytes {
-    at.seal(RESPONSE, write(head, body))
+    at.seal(RESPONSE, write(at, RESPONSE, head, body))
 }
 
 pub(super) fn read_response(at: At<'_>, bytes: &Bytes) -> Result<(StoredHead, Bytes), Unreadable> {
-    read(&at.open(RESPONSE, bytes)?)
+    read(at, RESPONSE, &at.open(RESPONSE, bytes)?)
 }
 
-fn write(head: &impl Serialize, body: &[u8]) -> Bytes {
-    let out = postcard::to_extend(head, vec![VERSION]);
+fn write(at: At<'_>, kind: &str, head: &impl Serialize, body: &[u8]) -> Bytes {
+    let mut start = vec![VERSION];
+    start.resize(1 + CHECK, 0);
+    let out = postcard::to_extend(head, start);
     // Strings, numbers and lists of known length: postcard has no way to refuse them.
     let mut out = out.expect("the head has no type that postcard can't write");
     out.extend_from_slice(body);
+    if let Some((front, rest)) = out.split_at_mut_checked(1 + CHECK) {
+        front[1..].copy_from_slice(&check(at, kind, rest));
+    }
     out.into()
 }
 
-fn read<T: for<'a> Deserialize<'a>>(bytes: &Bytes) -> Result<(T, Bytes), Unreadable> {
+fn check(at: At<'_>, kind: &str, rest: &[u8]) -> [u8; CHECK] {
+    let place = [kind, at.id.as_str(), at.lock.as_str()].map(str::as_bytes);
+    let [kind, id, lock] = place;
+    let whole = digest(&[kind, id, lock, rest]);
+    std::array::from_fn(|n| whole[n])
+}
+
+fn read<T: for<'a> Deserialize<'a>>(
+    at: At<'_>,
+    kind: &str,
+    bytes: &Bytes,
+) -> Result<(T, Bytes), Unreadable> {
     match bytes.first() {
         Some(&VERSION) => {}
         Some(&newer) if newer > VERSION => return Err(Unreadable::Newer),
         _ => return Err(Unreadable::Broken),
     }
-    let (head, rest) = postcard::take_from_bytes(&bytes[1..]).map_err(|_| Unreadable::Broken)?;
-    let body = bytes.slice(bytes.len() - rest.len()..);
-    Ok((head, body))
+    let front = bytes.split_at_checked(1 + CHECK);
+    let (front, rest) = front.ok_or(Unreadable::Broken)?;
+    if front[1..] != check(at, kind, rest) {
+        return Err(Unreadable::Broken);
+    }
+    let (head, body) = postcard::take_from_bytes(rest).map_err(|_| Unreadable::Broken)?;
+    Ok((head, bytes.slice(bytes.len() - body.len()..)))
 }
 
 #[cfg(test)]
@@ -203,12 +230,78 @@ mod tests {
     fn truncated_and_newer_bytes_are_told_apart() {
         let (store, lock) = (Store::memory(), Key::custom("a"));
         let at = At { store: &store, id: &JobId::new(&lock), lock: &lock };
-        let bytes = write_request(at, head(), head().headers, Carried::new(), 1, b"");
+        let bytes = write_request(at, head(), head().headers, Carried::new(), 1, b"body");
         for end in 0..bytes.len() {
             assert_eq!(read_request(at, &bytes.slice(..end)), Err(Unreadable::Broken), "{end}");
         }
         assert_eq!(read_request(at, &Bytes::from_static(b"\x02??")), Err(Unreadable::Newer));
         assert_eq!(read_request(at, &Bytes::from_static(b"\0\x01??")), Err(Unreadable::NoKey));
+    }
+
+    #[test]
+    fn what_was_put_elsewhere_is_broken() {
+        let (store, lock, other) = (Store::memory(), Key::custom("a"), Key::custom("b"));
+        let (id, two) = (JobId::new(&lock), JobId::new(&lock));
+        let at = At { store: &store, id: &id, lock: &lock };
+        let bytes = write_request(at, head(), head().headers, Carried::new(), 1, b"body");
+        let response = StoredHead { status: 200, headers: Headers::new(), stored: Stored::Body };
+        let answer = write_response(at, &response, b"body");
+        for elsewhere in [At { id: &two, ..at }, At { lock: &other, ..at }] {
+            assert_eq!(read_request(elsewhere, &bytes), Err(Unreadable::Broken));
+            assert_eq!(read_response(elsewhere, &answer), Err(Unreadable::Broken));
+        }
+        assert_eq!(read_request(at, &answer), Err(Unreadable::Broken));
+        assert_eq!(read_response(at, &bytes), Err(Unreadable::Broken));
+        assert_eq!(read_response(at, &answer), Ok((response, Bytes::from_static(b"body"))));
+    }
+
+    /// Whatever lies in the store under a job's name.
+    #[test]
+    fn any_bytes_are_broken_or_newer_or_sealed() {
+        bolero::check!().with_iterations(4_000).with_type::<(bool, Vec<u8>)>().for_each(
+            |(ours, bytes)| {
+                let (store, lock) = (Store::memory(), Key::custom("a"));
+                let at = At { store: &store, id: &JobId::new(&lock), lock: &lock };
+                let start: &[u8] = if *ours { &[VERSION] } else { &[] };
+                let bytes = Bytes::from([start, bytes].concat());
+                let why = match bytes.first() {
+                    Some(0) if bytes.get(1).is_some_and(|version| *version > 1) => {
+                        Unreadable::Newer
+                    }
+                    Some(0) => Unreadable::NoKey,
+                    Some(version) if *version > VERSION => Unreadable::Newer,
+                    Some(_) | None => Unreadable::Broken,
+                };
+                assert_eq!(read_request(at, &bytes), Err(why));
+                assert_eq!(read_response(at, &bytes), Err(why));
+            },
+        );
+    }
+
+    /// One bit, or one end.
+    #[test]
+    fn nothing_that_was_changed_is_read() {
+        type Input = (String, Vec<u8>, Vec<u8>, usize, u8, Vec<u8>);
+        bolero::check!().with_iterations(2_000).with_type::<Input>().for_each(
+            |(target, value, body, place, bit, more)| {
+                let (store, lock) = (Store::memory(), Key::custom("a"));
+                let at = At { store: &store, id: &JobId::new(&lock), lock: &lock };
+                let head = Head::new("PUT", target, vec![("x".to_owned(), value.clone())], None);
+                let headers = head.headers.clone();
+                let bytes = write_request(at, head, headers, Carried::new(), 1, body);
+                let read = read_request(at, &bytes).expect("it is whole");
+                assert_eq!((&read.head.target, &read.body[..]), (target, &body[..]));
+                let mut changed = bytes.to_vec();
+                let place = place % changed.len();
+                changed[place] ^= 1 << (bit % 8);
+                assert!(read_request(at, &changed.into()).is_err(), "bit {bit} of {place}");
+                assert_eq!(read_request(at, &bytes.slice(..place)), Err(Unreadable::Broken));
+                if !more.is_empty() {
+                    let longer = [&bytes, &more[..]].concat();
+                    assert_eq!(read_request(at, &longer.into()), Err(Unreadable::Broken));
+                }
+            },
+        );
     }
 
     #[test]

@@ -155,6 +155,25 @@ mod tests {
     }
 
     #[test]
+    fn an_idempotency_key_is_one_visible_word_whatever_is_sent() {
+        let visible =
+            |key: &str| key.bytes().all(|b| b.is_ascii_graphic() && !b"\"\\".contains(&b));
+        bolero::check!().with_iterations(4_000).with_type::<Vec<Vec<u8>>>().for_each(|lines| {
+            let lines: Vec<_> = lines.iter().map(|line| &line[..]).collect();
+            match idempotency_key(&lines) {
+                Ok(None) => assert!(lines.is_empty()),
+                Ok(Some(key)) => {
+                    assert!(visible(&key) && (1..=255).contains(&key.len()), "{key:?}");
+                    let quoted = format!("\"{key}\"");
+                    assert_eq!(idempotency_key(&[quoted.as_bytes()]), Ok(Some(key)));
+                    assert_eq!(lines.len(), 1);
+                }
+                Err(()) => {}
+            }
+        });
+    }
+
+    #[test]
     fn idempotency_keys_are_quoted_or_bare() {
         assert_eq!(idempotency_key(&[]), Ok(None));
         assert_eq!(idempotency_key(&[b"\"abc\""]), Ok(Some("abc".to_owned())));

@@ -66,6 +66,18 @@ mod tests {
         assert_eq!(read(&[r#"x="; wait=5, respond-async"#]), (None, false));
     }
 
+    /// Of lines of any bytes: what stands first counts, whatever is behind it.
+    #[test]
+    fn nothing_behind_a_preference_changes_it() {
+        bolero::check!().with_iterations(4_000).with_type::<Vec<Vec<u8>>>().for_each(|lines| {
+            let mut all: Vec<&[u8]> = vec![b"wait=5, respond-async"];
+            all.extend(lines.iter().map(|line| &line[..]));
+            let five = Some(Duration::from_secs(5));
+            assert_eq!(Preferences::read(&all), Preferences { wait: five, respond_async: true });
+            let _ = Preferences::read(&all[1..]);
+        });
+    }
+
     #[test]
     fn what_is_broken_is_ignored() {
         for none in ["", "wait", "wait=x", "wait=-1", "waits=3", "respond-async2", "respond"] {

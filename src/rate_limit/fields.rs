@@ -202,6 +202,23 @@ mod tests {
         assert_eq!(written(RateFields::Legacy, false, &even)[0], "x-ratelimit-limit: 6");
     }
 
+    /// Names are the application's, and may be made of what clients send.
+    #[test]
+    fn no_name_breaks_out_of_its_quotes() {
+        bolero::check!().with_iterations(2_000).with_type::<(String, u64)>().for_each(
+            |(name, n)| {
+                let standings = [standing(name, *n, *n, 60), standing("last", 1, 1, 1)];
+                let mut fields = Fields::new();
+                RateFields::Draft.write(false, &standings, &mut fields);
+                for (_, value) in fields {
+                    let list: sfv::List = Parser::new(&*value).parse().expect("a list");
+                    assert_eq!(list.len(), 2, "{value}");
+                    assert!(value.bytes().all(|b| (b' '..=b'~').contains(&b)), "{value}");
+                }
+            },
+        );
+    }
+
     proptest! {
         /// Read by a parser of structured fields that is not ours.
         #[test]

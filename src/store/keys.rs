@@ -212,6 +212,69 @@ impl Keys {
 mod tests {
     use super::*;
 
+    /// What the store may take for a hash tag, and what no reader of keys has to escape.
+    fn is_plain(name: &str, tag: &str) -> bool {
+        let rest = name.strip_prefix(tag).unwrap_or("{");
+        rest.bytes().all(|b| b.is_ascii_alphanumeric() || b":-_.%~+@".contains(&b))
+    }
+
+    /// Whatever clients write into paths, fields and ids: it can't name another shard's keys, nor run over.
+    #[test]
+    fn values_of_clients_are_in_no_key_as_they_are() {
+        type Input = (String, Vec<u8>, String, u16, [u8; 2]);
+        let keys = Keys::new("shop");
+        bolero::check!().with_iterations(2_000).with_type::<Input>().for_each(
+            |(name, bytes, scope, stripes, smuggled)| {
+                let text = String::from_utf8_lossy(bytes);
+                let forged = format!("{text}\r\n {{{}}}:{scope}", smuggled[0]);
+                let all = [
+                    Key::path_param(name, &forged),
+                    Key::header(name, forged.as_bytes()),
+                    Key::header(name, bytes),
+                    Key::extension(&text),
+                    Key::route(&forged),
+                    Key::custom(&forged).scope(scope),
+                    Key::path_param(name, &text).scope(scope).scope(&forged).named(&forged),
+                    Key::custom(name).and(&Key::custom(&forged)),
+                    Key::custom(&forged).stripe(u32::from(*stripes) + 1),
+                ];
+                for key in &all {
+                    let tag = format!("lg:1:shop:{{{}}}:", key.shard());
+                    let id = JobId::new(key);
+                    let mut names = keys.line(key);
+                    names.extend([keys.job(&id), keys.request(&id), keys.response(&id)]);
+                    names.extend(keys.tasks(key));
+                    let odd = names.iter().find(|name| !is_plain(name, &tag) || name.len() > 500);
+                    assert_eq!(odd, None, "{key}");
+                }
+            },
+        );
+    }
+
+    /// Also if it differs from a real one in one letter.
+    #[test]
+    fn an_id_that_is_read_names_keys_of_its_own_shard() {
+        let (keys, real) = (Keys::new("shop"), JobId::new(&Key::custom("x")));
+        bolero::check!().with_iterations(4_000).with_type::<(String, usize, char)>().for_each(
+            |(text, place, letter)| {
+                let mut near: Vec<_> = real.as_str().chars().collect();
+                let place = place % near.len();
+                near[place] = *letter;
+                let near: String = near.into_iter().collect();
+                let longer = format!("{real}{text}");
+                for text in [text, &near, &longer] {
+                    let Some(id) = JobId::parse(text) else { continue };
+                    assert_eq!(id.as_str(), text);
+                    assert!(id.shard() < SHARDS);
+                    let tag = format!("lg:1:shop:{{{}}}:", id.shard());
+                    for name in [keys.job(&id), keys.request(&id), keys.response(&id)] {
+                        assert!(is_plain(&name, &tag), "{name}");
+                    }
+                }
+            },
+        );
+    }
+
     #[test]
     fn one_decision_has_one_hash_tag() {
         let (keys, key) = (Keys::new("shop"), Key::path_param("id", "7"));

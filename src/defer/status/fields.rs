@@ -68,6 +68,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_wait_is_never_longer_than_ours() {
+        bolero::check!().with_iterations(4_000).with_type::<(u64, Vec<Vec<u8>>)>().for_each(
+            |(seconds, lines)| {
+                let asked = format!("wait={seconds}");
+                let got = wait(&[asked.as_bytes()]).expect("it is a number");
+                assert_eq!(got, Duration::from_secs((*seconds).min(MAX_WAIT.as_secs())));
+                let lines: Vec<_> = lines.iter().map(|line| &line[..]).collect();
+                assert!(wait(&lines).is_none_or(|wait| wait <= MAX_WAIT));
+                let _ = (matched(&lines), last_event(&lines), wants_events(&lines));
+            },
+        );
+    }
+
+    #[test]
     fn the_first_wait_counts_and_is_bounded() {
         let seconds = |text: &str| wait(&[text.as_bytes()]).map(|wait| wait.as_secs());
         assert_eq!(seconds("wait=5"), Some(5));

@@ -241,6 +241,31 @@ fn junk() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
+/// Of any bytes: what a client sends is left of what its proxy appends, or in lines of its own.
+#[test]
+fn no_line_of_a_client_hides_the_word_of_its_proxy() {
+    bolero::check!().with_iterations(3_000).with_type::<(Vec<u8>, Vec<Vec<u8>>)>().for_each(
+        |(before, lines)| {
+            for (address, field, word) in [
+                (behind(), LIST, "203.0.113.9"),
+                (behind().forwarded(), FORWARDED, "for=203.0.113.9"),
+            ] {
+                let mut view = from(PROXY, &[]);
+                view.lines = lines.iter().map(|line| (field, line.clone())).collect();
+                // Alone it may be no address at all; it is looked at all the same.
+                let _ = address.find(&view);
+                for last in
+                    [word.as_bytes().to_vec(), [&before[..], b", ", word.as_bytes()].concat()]
+                {
+                    view.lines.push((field, last));
+                    finds(&address, &view, "203.0.113.9");
+                    view.lines.pop();
+                }
+            }
+        },
+    );
+}
+
 proptest! {
     #[test]
     fn nothing_panics(lines in prop::collection::vec(junk(), 0..4), hops in 1..33usize) {

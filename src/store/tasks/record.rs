@@ -121,3 +121,36 @@ impl Meta {
         Self { attempts, crashes, history: lines.filter_map(past).collect() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Key;
+
+    /// Payloads of any bytes, line breaks and what looks like a head included.
+    #[test]
+    fn a_payload_is_read_as_it_was_pushed_and_any_text_is_read_or_refused() {
+        bolero::check!().with_iterations(3_000).with_type::<(Vec<u8>, u32, bool, u64)>().for_each(
+            |(payload, max_attempts, again, pushed_us)| {
+                let (again, max_attempts) = (*again, *max_attempts);
+                let queue = Key::custom("q");
+                let push = Push {
+                    queue,
+                    id: crate::store::TaskId::new(),
+                    delay: std::time::Duration::ZERO,
+                    unique: None,
+                    again,
+                    max_attempts,
+                    payload: payload.clone().into(),
+                    caps: (1, 1),
+                };
+                let text = [pushed_us.to_string().into_bytes(), Record::rest(&push)].concat();
+                let read = Record::read(&text.into()).expect("it is whole");
+                assert_eq!((&read.payload[..], read.again), (&payload[..], again));
+                assert_eq!((read.pushed_us, read.max_attempts), (*pushed_us, max_attempts));
+                assert!(read.unique.is_none());
+                let _ = Record::read(&payload.clone().into());
+            },
+        );
+    }
+}

@@ -152,3 +152,46 @@ fn bad_ones() {
         assert!(text.contains(word) && !text.contains("secret"), "{url}: {text}");
     }
 }
+
+/// Whatever is written: it is read to something that can be reached, or refused without showing a password.
+#[test]
+fn any_text_is_an_address_or_is_refused_without_its_password() {
+    const SECRET: &str = "hunter2hunter2";
+    const SCHEMES: [&str; 6] =
+        ["redis://", "rediss://", "redis+sentinel://", "redis+cluster://", "unix:///", ""];
+    type Input = (u8, String, String, String);
+    bolero::check!().with_iterations(4_000).with_type::<Input>().for_each(
+        |(scheme, user, host, rest)| {
+            let scheme = SCHEMES[usize::from(*scheme) % SCHEMES.len()];
+            let texts = [
+                format!("{scheme}{user}:{SECRET}@{host}/{rest}"),
+                format!("{scheme}{user}:{SECRET}@127.0.0.1/{rest}"),
+                format!("{scheme}{host}?pass={SECRET}&{rest}"),
+                format!("{scheme}{rest}"),
+            ];
+            for text in texts {
+                match Address::parse(&text) {
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Config);
+                        let told = format!("{error} {error:?}");
+                        assert!(!told.contains(SECRET), "{told}");
+                    }
+                    Ok(Address { nodes: Nodes::Socket(path), .. }) => {
+                        assert!(path.as_os_str().len() > 1);
+                    }
+                    Ok(Address { nodes: Nodes::One(node), .. }) => {
+                        assert!(is_there(&node), "{text}")
+                    }
+                    Ok(Address {
+                        nodes: Nodes::Sentinels { nodes, .. } | Nodes::Cluster(nodes),
+                        ..
+                    }) => assert!(!nodes.is_empty() && nodes.iter().all(is_there), "{text}"),
+                }
+            }
+        },
+    );
+}
+
+fn is_there(node: &Node) -> bool {
+    !node.host.is_empty() && node.port > 0
+}
