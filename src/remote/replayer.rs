@@ -76,7 +76,7 @@ impl HttpReplayer {
     pub fn new(store: &Store, base: &str, secret: &SharedSecret) -> Self {
         let url = base.parse::<Uri>().ok();
         let fits = |url: &Uri| {
-            matches!(url.scheme_str(), Some("http" | SECURE))
+            url.scheme_str().is_some_and(|scheme| scheme == "http" || scheme == SECURE)
                 && url.authority().is_some()
                 && url.query().is_none()
         };

@@ -29,6 +29,7 @@ struct Watched {
     login: Login,
     sentinel_login: Login,
     database: u32,
+    #[cfg(feature = "tls")]
     trust: Trust,
 }
 
@@ -47,6 +48,8 @@ impl Sentinels {
         address: &Address,
         trust: &Trust,
     ) -> Result<Self, Failure> {
+        #[cfg(not(feature = "tls"))]
+        let _ = trust;
         let sentinel = |node| Sentinel { node, kept: Mutex::new(None) };
         let watched = Watched {
             sentinels: nodes.into_iter().map(sentinel).collect(),
@@ -55,6 +58,7 @@ impl Sentinels {
             login: address.login.clone(),
             sentinel_login: address.sentinel_login.clone(),
             database: address.database.unwrap_or(0),
+            #[cfg(feature = "tls")]
             trust: trust.clone(),
         };
         // What can't be used is told now.

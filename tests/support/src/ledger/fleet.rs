@@ -352,7 +352,7 @@ impl Fleet {
     /// What a pass over the store finds.
     async fn looked_through(&self) -> Vec<String> {
         match self.store.fsck().run().await {
-            Ok(report) => report.faults().map(|fault| fault.to_string()).collect(),
+            Ok(report) => report.faults().map(ToString::to_string).collect(),
             Err(error) => vec![format!("no pass over the store: {error}")],
         }
     }

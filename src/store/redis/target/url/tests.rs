@@ -180,7 +180,7 @@ fn any_text_is_an_address_or_is_refused_without_its_password() {
                         assert!(path.as_os_str().len() > 1);
                     }
                     Ok(Address { nodes: Nodes::One(node), .. }) => {
-                        assert!(is_there(&node), "{text}")
+                        assert!(is_there(&node), "{text}");
                     }
                     Ok(Address {
                         nodes: Nodes::Sentinels { nodes, .. } | Nodes::Cluster(nodes),
