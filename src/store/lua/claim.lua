@@ -80,7 +80,8 @@ end
 local function again(id, me, lease, facts)
   local member = redis.call('ZSCORE', H, 'h' .. me)
   if facts.state ~= 'running' or not member or tonumber(member) <= NOW then return nil end
-  return {'claimed', id, grant(me, 'x', lease), facts.attempts, redis.call('GET', own('b:' .. id)), facts.at, 0}
+  local envelope, more = redis.call('GET', own('b:' .. id)), redis.call('ZCARD', G) > 1
+  return {'claimed', id, grant(me, 'x', lease), facts.attempts, envelope, facts.at, more and 1 or 0}
 end
 
 -- What is in the way of the first job; nil if nothing is. A visit has to move what is due, or it would be due at
