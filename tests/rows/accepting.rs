@@ -89,7 +89,7 @@ pub(crate) async fn a_worker_can_be_required(case: Case) {
 pub(crate) async fn bodies_have_no_more_room_than_there_is(case: Case) {
     let site = case.site().await;
     let hold = site.hold("/orders/7/pay").await;
-    busy(site.post("/no-room/7").body("x").send().await);
+    busy(site.post("/no-room/7").body(vec![b'x'; 4_096]).send().await);
     let job = accepted(site.post("/no-room/7").send().await);
     let _ = hold.let_go().await.expect(200);
     let _ = job.done(&site).await;

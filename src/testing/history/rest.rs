@@ -9,8 +9,8 @@ use super::{Check, Violation};
 /// Lines, locks and indexes of what is to come.
 const GONE: [&str; 8] = ["h", "l", "q", "g", "due", "late", "exp", "lease"];
 
-/// Kept for ever, by design: a few of each shard. A watch has its end inside.
-const KEPT: [&str; 4] = ["f", "meta", "paused", "watch"];
+/// Kept for ever, by design: a few of each shard. A watch has its end inside, and so have the workers in theirs.
+const KEPT: [&str; 5] = ["f", "meta", "paused", "watch", "workers"];
 
 /// Numbers of what there is at the moment, in a shard's `f`.
 const COUNTERS: [&str; 3] = ["jobs", "bytes", "late"];

@@ -221,6 +221,10 @@ impl Drop for Server {
         if let Some((folder, _)) = &self.options.log {
             let _ = std::fs::remove_dir_all(folder);
         }
+        let port = self.port.to_string();
+        for file in [dump(&port), nodes(&port)] {
+            let _ = std::fs::remove_file(std::env::temp_dir().join(file));
+        }
     }
 }
 
@@ -256,19 +260,29 @@ fn launch(port: u16, options: &Options) -> (Child, u32) {
         None => {
             keeper.args(["--appendonly", "no"]);
             keeper.args(["--dir".as_ref(), std::env::temp_dir().as_os_str()]);
+            // What another server left there would be read at the start.
+            keeper.args(["--dbfilename", &dump(&port)]);
         }
     }
     if options.cluster {
-        let nodes = format!("lockgate-test-{}-{port}.conf", std::process::id());
         // No node is given up, however busy the machine is.
         keeper.args(["--cluster-enabled", "yes", "--cluster-node-timeout", "30000"]);
-        keeper.args(["--cluster-config-file", &nodes]);
+        keeper.args(["--cluster-config-file", &nodes(&port)]);
     }
     if let Some(password) = &options.password {
         keeper.args(["--requirepass", password]);
     }
     keeper.args(&options.words);
     kept(keeper)
+}
+
+/// Where a server without a log would write what it has: as a replica it does.
+fn dump(port: &str) -> String {
+    format!("lockgate-test-{}-{port}.rdb", std::process::id())
+}
+
+fn nodes(port: &str) -> String {
+    format!("lockgate-test-{}-{port}.conf", std::process::id())
 }
 
 /// A sentinel with this file, which it writes to.

@@ -47,7 +47,7 @@
 //! | `/async/{id}` | defer that heeds `respond-async`; lock by `id` |
 //! | `/always/{id}` | defer always, bodies up to 16 bytes; lock by `id` |
 //! | `/manned/{id}` | defer if a worker is alive; lock by `id` |
-//! | `/no-room/{id}` | defer with no room for bodies; lock by `id` |
+//! | `/no-room/{id}` | defer with room for 2 KiB; lock by `id` |
 //! | `/thin/{id}` | defer up to 400 bytes; lock by `id` |
 //! | `/puts/{id}` | defer PUT alone; lock by `id` |
 //! | `/first/{id}` | defer, the first wins; lock by `id` |

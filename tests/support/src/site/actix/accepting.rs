@@ -16,7 +16,7 @@ pub(super) fn accepting(config: &mut ServiceConfig) {
     one("/async/{id}", DeferLayer::new().respond_async());
     one("/always/{id}", DeferLayer::new().defer_always().body_limit(16));
     one("/manned/{id}", DeferLayer::new().require_worker());
-    one("/no-room/{id}", DeferLayer::new().buffer_budget(0));
+    one("/no-room/{id}", DeferLayer::new().buffer_budget(2_048));
     one("/thin/{id}", DeferLayer::new().max_bytes(400));
     one("/puts/{id}", DeferLayer::new().methods(["PUT"]));
     one("/first/{id}", DeferLayer::new().first_wins());

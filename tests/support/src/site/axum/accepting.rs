@@ -20,7 +20,7 @@ pub(super) fn accepting() -> Routes {
         .merge(one("/async/{id}", DeferLayer::new().respond_async()))
         .merge(one("/always/{id}", DeferLayer::new().defer_always().body_limit(16)))
         .merge(one("/manned/{id}", DeferLayer::new().require_worker()))
-        .merge(one("/no-room/{id}", DeferLayer::new().buffer_budget(0)))
+        .merge(one("/no-room/{id}", DeferLayer::new().buffer_budget(2_048)))
         .merge(one("/thin/{id}", DeferLayer::new().max_bytes(400)))
         .merge(one("/puts/{id}", DeferLayer::new().methods(["PUT"])))
         .merge(one("/first/{id}", DeferLayer::new().first_wins()))
