@@ -18,6 +18,9 @@ const HEADS: usize = 8;
 /// Pause between two claims of which the first was not answered.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// What a hold needs to have left for one more try to settle its run.
+const LAST: Duration = Duration::from_millis(10);
+
 /// A run that has begun, and its lock.
 pub(super) struct Started {
     pub(super) run: Run,
@@ -149,10 +152,12 @@ impl Visit {
                 Ok(settled) => return Some(settled),
                 Err(error) => tracing::warn!(job = ?id, %error, "settling failed"),
             }
-            if facts.valid_until() <= Instant::now() + pause || facts.loss().is_some() {
+            let left = facts.valid_until().saturating_duration_since(Instant::now());
+            if left <= LAST || facts.loss().is_some() {
                 return None;
             }
-            tokio::time::sleep(pause).await;
+            // The hold may end before the pause does, and be renewed meanwhile: it is tried once more before that.
+            tokio::time::sleep(pause.min(left - LAST)).await;
             pause = (pause * 2).min(Duration::from_millis(500));
         }
     }

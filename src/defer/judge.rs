@@ -10,6 +10,12 @@ use super::{
 };
 use crate::{gate::Replay, store::Verdict};
 
+/// It could not be sent to where it runs.
+pub(super) const UNREACHABLE: &str = "unreachable";
+
+/// No route of this worker is its own.
+pub(super) const UNROUTABLE: &str = "unroutable";
+
 /// What the worker knows of a run besides its answer.
 pub(super) struct Run<'a> {
     pub(super) marker: &'a Replay,
@@ -41,7 +47,7 @@ impl Run<'_> {
             Ran::Panicked => return self.failed("panicked", None),
             Ran::Failed => return self.failed("error", None),
             Ran::Unreachable => {
-                return Verdict::Back { delay: self.by_age(), reason: "unreachable" };
+                return Verdict::Back { delay: self.by_age(), reason: UNREACHABLE };
             }
         };
         // Another lock on the way was busy, or the store was away: nothing has run, nothing is charged.
@@ -74,7 +80,7 @@ impl Run<'_> {
         let id = &self.marker.deferred().id;
         if matches!(status, 404 | 405) {
             tracing::error!(job = ?id, "deferred request matches no route of this worker");
-            return Verdict::Back { delay: self.by_age(), reason: "unroutable" };
+            return Verdict::Back { delay: self.by_age(), reason: UNROUTABLE };
         }
         tracing::error!(
             job = ?id, status,

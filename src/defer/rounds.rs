@@ -372,13 +372,26 @@ impl Rounds {
         }
     }
 
+    /// Gives the shards up, until the store has heard of it: the others would wait for the lease.
+    fn leave(&self, mut left: bool) -> impl Future<Output = ()> + Send + use<> {
+        let store = self.worker.store.clone();
+        async move {
+            while !left {
+                tokio::time::sleep(AGAIN).await;
+                left = store.backend().beat(store.node().clone(), Duration::ZERO).await.is_ok();
+            }
+        }
+    }
+
     async fn drain(mut self) {
         let node = self.worker.store.node().clone();
         tracing::info!(%node, running = self.visits.len(), "worker stops");
         self.stop.send_replace(Stop::Drain);
         // First of all: no more offers to this worker.
-        let _ = self.send_beat(Duration::ZERO).await;
+        let left = self.send_beat(Duration::ZERO).await.is_ok();
+        let leave = self.leave(left);
         let ended = async { while self.visits.join_next().await.is_some() {} };
+        let ended = async { tokio::join!(leave, ended) };
         if tokio::time::timeout(self.worker.drain, ended).await.is_err() {
             self.stop.send_replace(Stop::Now);
             let ended = async { while self.visits.join_next().await.is_some() {} };

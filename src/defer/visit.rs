@@ -18,7 +18,7 @@ use super::{
     claim::Started,
     envelope::{At, StoredRequest, Unreadable, read_request},
     headers::{IDEMPOTENCY_KEY, made_key},
-    judge::{Run, by_age},
+    judge::{Run, UNREACHABLE, UNROUTABLE, by_age},
     limits::Leave,
     slots::Slot,
     worker::DeferWorker,
@@ -133,9 +133,7 @@ impl Visit {
         };
         let outcome = word(&verdict);
         let next = match verdict {
-            Verdict::Back { delay, reason: NEWER | NO_KEY | NO_SNAPSHOT | callback::NOBODY } => {
-                Next::Others(delay)
-            }
+            Verdict::Back { delay, reason } if for_others(reason) => Next::Others(delay),
             _ => Next::WhenTold,
         };
         let goes_on =
@@ -262,9 +260,8 @@ impl Visit {
         }
         let run = Run { marker, at, max_attempts, rules: &worker.rules };
         tokio::select! {
-            ran = worker.replayer.replay(head, body, marker.clone(), worker.response_limit) => {
-                Some(run.judge(ran))
-            }
+            // In this order: no handler begins on a lock that is lost, or after the end was told.
+            biased;
             loss = started.hold.facts().lost() => {
                 tracing::error!(job = ?marker.deferred().id, ?loss, "run abandoned: lock lost");
                 None
@@ -276,6 +273,9 @@ impl Visit {
                 let retention = worker.rules.keep_dead;
                 Verdict::Dead { reason: "drained, may have run", retention }
             }),
+            ran = worker.replayer.replay(head, body, marker.clone(), worker.response_limit) => {
+                Some(run.judge(ran))
+            }
         }
     }
 
@@ -291,6 +291,11 @@ impl Visit {
 const NEWER: &str = "newer version";
 const NO_KEY: &str = "no key";
 const NO_SNAPSHOT: &str = "unknown snapshot";
+
+/// What another worker may be able to run: it is of another version, or reaches other routes.
+fn for_others(reason: &str) -> bool {
+    matches!(reason, NEWER | NO_KEY | NO_SNAPSHOT | UNREACHABLE | UNROUTABLE | callback::NOBODY)
+}
 
 fn drained() -> Verdict {
     Verdict::Back { delay: Duration::from_millis(1), reason: "drained" }

@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, ready};
 use http::Uri;
 use hyper_util::{
     client::legacy::connect::{Connected, Connection, HttpConnector},
@@ -64,7 +64,12 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let tls = self.tls.clone().filter(|_| uri.scheme_str() == Some("https"));
+        let secure = uri.scheme_str() == Some("https");
+        let tls = self.tls.clone().filter(|_| secure);
+        if secure && tls.is_none() {
+            // Never in the clear.
+            return Box::pin(ready(Err("there is no TLS for an https URL".into())));
+        }
         // As a certificate has it: an IPv6 address without its brackets.
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let tcp = self.tcp.call(uri);

@@ -85,7 +85,8 @@ impl HttpReplayer {
             "HttpReplayer: {base:?} is no URL such as http://orders:8080 or http://orders/api"
         );
         Self {
-            client: client(connector(base.starts_with(SECURE))),
+            // By the parsed one: a scheme may be written in capitals.
+            client: client(connector(url.is_some_and(|url| url.scheme_str() == Some("https")))),
             base: base.trim_end_matches('/').to_owned(),
             store: store.clone(),
             secret: secret.clone(),

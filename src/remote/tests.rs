@@ -270,6 +270,25 @@ async fn by_https_it_goes_to_whom_it_trusts_alone() {
     server.abort();
 }
 
+/// A scheme is the same in capitals: nothing of a request goes in the clear.
+#[cfg(feature = "http-replay-tls")]
+#[tokio::test]
+async fn https_in_capitals_is_https() {
+    use tokio::io::AsyncReadExt as _;
+
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let addr = listener.local_addr().expect("it is bound");
+    let store = Store::memory();
+    let (_hold, marker) = running(&store).await;
+    let replayer = HttpReplayer::new(&store, &format!("HTTPS://{addr}"), &secret(7));
+    let run = tokio::spawn(replayer.replay(head("/a"), Bytes::new(), marker, 100));
+    let (mut socket, _) = listener.accept().await.expect("it connects");
+    // A TLS record of a handshake.
+    assert_eq!(socket.read_u8().await.expect("it speaks first"), 22);
+    drop(socket);
+    assert_eq!(run.await.expect("it ends"), Ran::Unreachable);
+}
+
 #[test]
 fn a_base_that_is_none_is_refused() {
     let store = Store::memory();

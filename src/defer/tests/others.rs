@@ -8,7 +8,7 @@ use super::{
     put_off_with, settled, stored_as,
 };
 use crate::{
-    defer::{DeferWorker, Snapshot},
+    defer::{DeferWorker, Ran, Snapshot},
     store::{JobId, JobState, Store},
 };
 
@@ -99,6 +99,25 @@ async fn a_snapshot_waits_for_a_worker_that_restores_it() {
     assert_eq!((response[0], response[9]), (1, 200), "the user was there: {response:?}");
     old.stop().await;
     new.stop().await;
+}
+
+/// The one that watches the shard can't run it, and lives: it tells the other one.
+#[tokio::test(start_paused = true)]
+async fn what_one_worker_cannot_reach_is_for_another() {
+    for (reason, status) in [("unreachable", None), ("unroutable", Some(404))] {
+        let (store, routes) = (Store::memory(), Routes::default());
+        let far = move |_, _| async move { status.map_or(Ran::Unreachable, answered) };
+        let cut_off = Working::with(DeferWorker::on(&store, Function::new(far)));
+        settled().await;
+        let id = put_off(&store, "/x").await;
+        waits(&store, &id, reason).await;
+        let other = Working::on(&store.as_another_process(), &routes);
+        // Wherever the shard is: its watcher is the first one, or the other has it.
+        assert_eq!(ended(&store, &id).await, JobState::Done);
+        assert_eq!(routes.runs("/x"), 1, "{reason}");
+        cut_off.stop().await;
+        other.stop().await;
+    }
 }
 
 #[cfg(feature = "seal")]

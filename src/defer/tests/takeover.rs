@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Routes, SECOND, Working, ended, put_off, settled};
-use crate::store::{JobId, JobState, Store};
+use crate::store::{Fault, JobId, JobState, Store, faulty};
 
 /// Two workers that have divided the shards.
 async fn two(routes: &Routes) -> (Store, Working, Working) {
@@ -56,5 +56,43 @@ async fn the_shards_of_a_worker_that_died_are_taken_over_after_its_lease() {
     let took = all_done(&store, &jobs).await;
     // Its lease and a beat.
     assert!(took <= 15 * SECOND, "{took:?}");
+    second.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_shards_of_one_of_many_that_died_are_taken_over_after_its_lease() {
+    for number in [3, 20] {
+        let (store, routes) = (Store::memory(), Routes::default());
+        let mut workers = vec![Working::on(&store, &routes)];
+        for _ in 1..number {
+            // Not all in step.
+            tokio::time::sleep(SECOND * 7 / number).await;
+            workers.push(Working::on(&store.as_another_process(), &routes));
+        }
+        tokio::time::sleep(30 * SECOND).await;
+        workers.swap_remove(1).die().await;
+        let jobs = everywhere(&store).await;
+        let took = all_done(&store, &jobs).await;
+        assert!(took <= 15 * SECOND, "{number}: {took:?}");
+        for worker in workers {
+            worker.stop().await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_stops_is_heard_though_its_first_word_is_lost() {
+    let routes = Routes::default();
+    let (store, faults) = faulty();
+    let first = Working::on(&store, &routes);
+    settled().await;
+    let second = Working::on(&store.as_another_process(), &routes);
+    tokio::time::sleep(SECOND).await;
+    faults.set("beat", Fault::Away, 1);
+    first.stop().await;
+    assert_eq!(faults.left("beat"), 0);
+    let jobs = everywhere(&store).await;
+    let took = all_done(&store, &jobs).await;
+    assert!(took < SECOND, "{took:?}");
     second.stop().await;
 }

@@ -5,7 +5,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Routes, SECOND, Working, ended, look, put_off, settled};
-use crate::store::{Fault, JobState, Store, faulty};
+use crate::{
+    defer::DeferWorker,
+    store::{Fault, JobState, Store, faulty},
+};
 
 #[tokio::test(start_paused = true)]
 async fn a_claim_without_an_answer_is_no_crash() {
@@ -61,6 +64,23 @@ async fn a_settlement_without_an_answer_is_made_once() {
     worker.stop().await;
 }
 
+/// The pause between two tries ends no later than the hold does.
+#[tokio::test(start_paused = true)]
+async fn a_settlement_is_tried_until_the_hold_ends() {
+    let (store, faults) = faulty();
+    let routes = Routes::default();
+    let worker = Working::with(DeferWorker::on(&store, routes.clone()).lease(SECOND));
+    settled().await;
+    faults.set("renew", Fault::Away, 1_000);
+    // 10 + 20 + .. + 320 ms: the next pause would be longer than what is left.
+    faults.set("settle", Fault::Away, 7);
+    let id = put_off(&store, "/x").await;
+    assert_eq!(ended(&store, &id).await, JobState::Done);
+    assert_eq!(routes.runs("/x"), 1);
+    faults.set("renew", Fault::Away, 0);
+    worker.stop().await;
+}
+
 /// In `replay` itself, not in the future it makes: a destructor, a clone of the service.
 #[tokio::test(start_paused = true)]
 async fn a_replayer_that_panics_costs_its_job_and_no_other() {
@@ -85,7 +105,7 @@ async fn endless_terms_of_a_worker_are_terms() {
     let store = Store::memory();
     let routes = Routes::default();
     let endless = Duration::MAX;
-    let worker = super::DeferWorker::on(&store, routes.clone());
+    let worker = DeferWorker::on(&store, routes.clone());
     let worker = worker.lease(endless).max_run(endless).drain(endless);
     let worker = worker.keep_done(endless).keep_dead(endless);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

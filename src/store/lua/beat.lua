@@ -7,7 +7,7 @@
 -- lease ends of the one of them that this one looks after, or -1}; a shard is its number in KEYS, from 0
 -- O(shards + workers). Five commands, whatever the number of shards and workers: this is what an idle worker costs. So
 -- watches have their deadlines inside, and `workers` all of its. Idempotent; a dead worker's shards are free when its lease ends. All are told of who
--- comes, who leaves, and of shards that were given up. What is given up while others live has a watch of nobody
+-- comes, who leaves or has died, and of shards that were given up. What is given up while others live has a watch of nobody
 -- until they have had the time to come for it: it is offered to none, and yet not without a worker.
 local shards, HAND_OVER = #KEYS - 2, 1000
 

@@ -123,7 +123,12 @@ local function claim(id, me, lease, keep)
   end
   local v = redis.call('HMGET', L, 'park', 'back')
   if v[1] then redis.call('HDEL', L, 'park') end
-  if first[1] ~= id then return {'moved', first[1]} end
+  if first[1] ~= id then
+    -- An older job has come back in front of a run that goes on: a repeated claim is that run's all the same, or it
+    -- would be nobody's.
+    local begun = redis.call('ZSCORE', H, 'h' .. me) and facts_of(id)
+    return begun and begun.run == me and again(id, me, lease, begun) or {'moved', first[1]}
+  end
   local facts = facts_of(id)
   -- A token starts one run. It comes again, late, after that run was settled, given back or lost: nobody
   -- waits for this answer, and nobody would execute another run.

@@ -60,18 +60,19 @@ local function fits_in(bytes, old, n, jobs, used)
     and tonumber(redis.call('HGET', L, 'bytes') or '0') + tonumber(lates[2] or '0') + more <= n[9], line
 end
 
--- Whether it fits into what its owner may have here. Jobs whose keys have vanished do not count: a few are looked
--- at where it matters.
+-- Whether it fits into what its owner may have here. Jobs whose keys have vanished do not count, nor those that
+-- were found so and ended without their owner's name: a few are looked at where it matters.
 local function fits_owner(owner, bytes, old, n)
   if owner == '' then return true end
   local key = own('o:' .. owner)
   local function fits()
-    local jobs, used = redis.call('HLEN', key) - 1, tonumber(redis.call('HGET', key, '') or '0')
+    local jobs, used = math.max(redis.call('HLEN', key) - 1, 0), tonumber(redis.call('HGET', key, '') or '0')
     return jobs - (old and 1 or 0) < n[12] and used + bytes - (old or 0) <= n[13]
   end
   if fits() then return true end
   for _, id in ipairs(redis.call('HRANDFIELD', key, LOOKS)) do
-    if id ~= '' and redis.call('EXISTS', own('j:' .. id)) == 0 then uncount_for(owner, id) end
+    local state = id == '' or redis.call('HGET', own('j:' .. id), 'state')
+    if id ~= '' and state ~= 'queued' and state ~= 'running' then uncount_for(owner, id) end
   end
   return fits()
 end

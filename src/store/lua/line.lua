@@ -114,11 +114,13 @@ local function backoff(back, job)
   return nil
 end
 
--- Sets when a worker should look at this lock, and tells the watcher if it must wake sooner for it.
+-- Sets when a worker should look at this lock, and tells the watcher if it must wake sooner for it. Another lock
+-- that is overdue is no reason to be silent: the worker has been there, and may not look again for its sake.
 local function arm(at)
   local first = redis.call('ZRANGE', DUE, 0, 0, 'WITHSCORES')
   redis.call('ZADD', DUE, int(at), NAME)
-  if #first > 0 and at >= tonumber(first[2]) then return end
+  local soonest = tonumber(first[2] or '0')
+  if soonest > NOW and at >= soonest then return end
   local node = watcher()
   if node then redis.call('PUBLISH', CHANNEL .. 'w:' .. node, 'd ' .. NAME) end
 end

@@ -7,15 +7,17 @@ local function int(n) return string.format('%.0f', n) end
 local node, lease = ARGV[1], tonumber(ARGV[2])
 
 -- The others of those who live, at most 100, the latest of them; how many live, with this one; whether this one is
--- new, or has left; ms until the lease ends of the one that stands next to it in the order of their names, or -1; and
+-- new, or has left, or another one has died, which only the first to see it is told; ms until the lease ends of the one that stands next to it in the order of their names, or -1; and
 -- what the key `workers` has to say from now on. `text` is what it said: of each '<deadline, ms>:<node> '.
 local function present(text)
   local others, living, known, kept, last = {}, 0, false, {}, 0
-  local next, first
+  local next, first, gone
   for til, who in string.gmatch(text, '(%d+):(%x+)') do
     local left = tonumber(til) - now
     if left > 0 and who == node then
       known = true
+    elseif left <= 0 and who ~= node then
+      gone = true
     elseif left > 0 then
       living, last = living + 1, math.max(last, left)
       others[living], kept[living] = who, til .. ':' .. who
@@ -29,5 +31,5 @@ local function present(text)
     living = living + 1
     kept[living] = int(now + lease) .. ':' .. node
   end
-  return others, living, known ~= (lease > 0), next and next[2] or -1, table.concat(kept, ' '), last
+  return others, living, gone or known ~= (lease > 0), next and next[2] or -1, table.concat(kept, ' '), last
 end

@@ -1,9 +1,9 @@
 -- In a cluster, the first part of beat.lua: a worker's sign of life. What is about each shard is in watch.lua.
 --
 -- KEYS[1] workers   KEYS[2] paused   ARGV[1] node   ARGV[2] lease, ms; 0 = it leaves
--- Returns {1 = paused, number of living workers, 1 if this one is new or has left, other living workers, at most 100, ms
+-- Returns {1 = paused, number of living workers, 1 if this one is new or has left, or one has died, other living workers, at most 100, ms
 -- until the lease ends of the one of them that this one looks after, or -1}
--- O(workers). Idempotent, but that a repeated call does not tell again that this one is new: the caller tells the
+-- O(workers). Idempotent, but that a repeated call does not tell again who has come or gone: the caller tells the
 -- others, and if he is gone, they hear of it at their next beat.
 local others, living, told, lapse, text, last = present(redis.call('GET', KEYS[1]) or '')
 if living > 0 then

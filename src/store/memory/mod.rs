@@ -242,15 +242,20 @@ impl fmt::Debug for Memory {
     }
 }
 
-/// `present.lua`: whether one has come or left, and how many there are.
+/// `living.lua`: whether one has come, left or died, and how many there are.
 fn live(nodes: &mut HashMap<Node, u64>, node: Node, lease: Duration, now: Now) -> (bool, usize) {
-    nodes.retain(|_, end| *end > now.ms);
+    let mut gone = false;
+    nodes.retain(|other, end| {
+        let lives = *end > now.ms;
+        gone |= !lives && *other != node;
+        lives
+    });
     let changed = if lease.is_zero() {
         nodes.remove(&node).is_some()
     } else {
         nodes.insert(node, now.after(lease)).is_none()
     };
-    (changed, nodes.len())
+    (gone || changed, nodes.len())
 }
 
 fn done<T: Send + 'static>(answer: T) -> Step<'static, T> {

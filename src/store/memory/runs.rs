@@ -28,7 +28,10 @@ impl Visit<'_> {
             return Claimed::Empty;
         };
         if first != call.id {
-            return Claimed::Moved(first);
+            // An older job has come back in front of a run that goes on: a repeated claim is that run's all the
+            // same, or it would be nobody's.
+            let begun = self.again(&call.id, &call.me, call.lease);
+            return begun.map_or(Claimed::Moved(first), Claimed::Claimed);
         }
         let job = self.jobs.get(&first, self.now.ms);
         if job.is_some_and(|job| job.run.as_ref() == Some(&call.me)) {

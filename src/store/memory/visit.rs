@@ -98,11 +98,12 @@ impl Visit<'_> {
         fence
     }
 
-    /// Sets when a worker should look at this lock, and tells the watcher if it must wake sooner.
+    /// Sets when a worker should look at this lock, and tells the watcher if it must wake sooner. Another lock
+    /// that is overdue is no reason to be silent: the worker has been there, and may not look again for its sake.
     pub(super) fn arm(&mut self, at: u64) {
         let first = self.facts.due.iter().next().map(|(first, _)| first);
         self.facts.due.set(self.key, at);
-        let sooner = first.is_none_or(|first| at < first);
+        let sooner = first.is_none_or(|first| first <= self.now.ms || at < first);
         if let Some(node) = self.facts.watcher(self.now).filter(|_| sooner).cloned() {
             self.tell(&node, Hint::Due(self.key.shard()));
         }

@@ -38,7 +38,7 @@ impl Memory {
         Beat { mine, busy, others, paused, lapse }
     }
 
-    /// Whether this one has come or left; the others that live, and how many live; how soon the lease of the one
+    /// Whether this one has come or left, or another one has died; the others that live, and how many live; how soon the lease of the one
     /// that this one looks after ends.
     fn present(
         &self,

@@ -158,6 +158,8 @@ async fn jobs_of_an_owner_are_bounded(rig: &Rig) {
     assert_eq!(store_for(rig, &one, caps, "ada").await, Enqueued::Full);
     assert_eq!(store_for(rig, &two, caps, "ada").await, Enqueued::Full);
     assert_eq!(store_for(rig, &one, caps, "bob").await, Enqueued::Stored { position: 2 });
+    let none = Caps { owner_jobs: 0, ..OPEN };
+    assert_eq!(store_for(rig, &one, none, "eve").await, Enqueued::Full, "none at all");
     for position in 3..6 {
         assert_eq!(store_for(rig, &one, caps, "").await, Enqueued::Stored { position }, "nobody's");
     }

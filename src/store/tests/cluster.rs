@@ -261,6 +261,16 @@ impl Space {
         builder.deadline(Duration::from_secs(20)).connect().await.expect("the URL is right")
     }
 
+    /// Nobody is known to live; if it is broken, no script can ask either.
+    pub(super) async fn forget_workers(&self, broken: bool) {
+        let key = format!("lg:1:{}:{{0}}:workers", self.namespace);
+        let at = self.cluster.owner(self.cluster.slot(0).await).await;
+        self.cluster.command(at, &["DEL", &key]).await;
+        if broken {
+            self.cluster.command(at, &["RPUSH", &key, "broken"]).await;
+        }
+    }
+
     /// As that of one server, on each node.
     pub(super) async fn shift(&self, ms: i64) {
         for at in 0..self.cluster.nodes.len() {

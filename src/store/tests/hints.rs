@@ -10,7 +10,10 @@ use tokio::{
 
 use super::{
     on_every_store,
-    rig::{LONG, Rig, SHORT, again, ask, deferred, done, key, settled, stranger, visit, wait},
+    rig::{
+        LONG, Rig, SHORT, again, ask, deferred, done, key, neighbours, settled, stranger, visit,
+        wait,
+    },
 };
 use crate::{
     Key,
@@ -32,6 +35,8 @@ on_every_store!(
     a_listener_that_has_gone_is_told_nothing,
     each_holders_process_is_told_once_of_who_joins,
     every_reader_that_is_let_in_is_told,
+    everybody_is_told_of_a_worker_that_died,
+    the_watcher_is_told_of_a_retry_beside_a_lock_that_is_overdue,
 );
 
 /// A process that listens.
@@ -325,4 +330,35 @@ async fn every_reader_that_is_let_in_is_told(rig: &Rig) {
             rig.release_as(Mode::Shared, &key, me).await;
         }
     }
+}
+
+/// Whoever sees it first tells the others: each has its part of what was the dead one's.
+async fn everybody_is_told_of_a_worker_that_died(rig: &Rig) {
+    let mut ear = Ear::new(rig).await;
+    let (dead, first) = (Node::new(), Node::new());
+    let mut told = async || timeout(PATIENCE, ear.work.recv()).await.expect("not told").unwrap();
+    for (node, lease) in [(&dead, SHORT), (&first, LONG)] {
+        rig.beat(node, lease).await;
+        assert_eq!(told().await, Hint::Workers, "one has come");
+    }
+    rig.pass(SHORT).await;
+    rig.beat(&first, LONG).await;
+    assert_eq!(told().await, Hint::Workers);
+}
+
+async fn the_watcher_is_told_of_a_retry_beside_a_lock_that_is_overdue(rig: &Rig) {
+    let ([one, two], run) = (neighbours::<2>(), stranger());
+    let mut worker = Ear::new(rig).await;
+    rig.beat(&worker.node, LONG).await;
+    for key in [&one, &two] {
+        let id = rig.put_off(key).await;
+        assert_eq!(worker.next().await, Hint::Work(key.clone(), id.clone()));
+        if key == &two {
+            rig.advance(Duration::from_millis(1)).await;
+            rig.start(key, &id, &run).await;
+            let later = Verdict::Retry { delay: SHORT, reason: "status 500" };
+            assert!(rig.settle(settled(key, &id, &run, later)).await);
+        }
+    }
+    assert_eq!(worker.next().await, Hint::Due(two.shard()));
 }

@@ -10,13 +10,14 @@ use crate::{
     Key,
     store::backend::{
         ACCEPT_WINDOW, Claim, Claimed, Enqueue, GaveBack, JobId, JobPolicy, JobState, Mode,
-        Renewal, Run, Token, Verdict,
+        OnFailure, Renewal, Run, Token, Verdict,
     },
 };
 
 on_every_store!(
     a_second_claim_is_busy,
     a_repeated_claim_is_the_same_run,
+    a_repeated_claim_is_the_same_run_behind_an_older_job,
     a_late_claim_starts_no_second_run,
     claim_says_what_it_finds,
     a_running_job_keeps_its_place,
@@ -64,6 +65,32 @@ async fn a_repeated_claim_is_the_same_run(rig: &Rig) {
     }
     assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
     assert!(rig.finish(&key, &id, &run).await);
+}
+
+/// One that has come back to its place meanwhile.
+async fn a_repeated_claim_is_the_same_run_behind_an_older_job(rig: &Rig) {
+    let (key, first, run) = (key(), stranger(), stranger());
+    rig.worker().await;
+    let call = again(&key);
+    let older = call.id.clone();
+    let policy = JobPolicy { on_failure: OnFailure::Skip, ..call.policy };
+    rig.enqueue(Enqueue { policy, ..call }).await;
+    let id = rig.put_off(&key).await;
+    rig.start(&key, &older, &first).await;
+    assert!(rig.settle(settled(&key, &older, &first, RETRY)).await);
+    rig.start(&key, &id, &run).await;
+    rig.pass(SHORT).await;
+    rig.due(key.shard(), 10).await;
+    assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [Some(older.clone())]);
+    match rig.claim(visit(&key, &id, &run)).await {
+        Claimed::Claimed(begun) => assert_eq!((begun.id, begun.attempt), (id.clone(), 1)),
+        other => panic!("{other:?}"),
+    }
+    let other = rig.claim(visit(&key, &id, &stranger())).await;
+    assert_eq!(other, Claimed::Moved(older.clone()));
+    assert!(rig.finish(&key, &id, &run).await);
+    let over = rig.claim(visit(&key, &id, &run)).await;
+    assert_eq!(over, Claimed::Moved(older), "its run is over");
 }
 
 /// A claim that was sent twice, over a connection that broke: the first one arrives when its run is over.

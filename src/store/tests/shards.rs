@@ -274,3 +274,31 @@ async fn due_names_what_is_due_and_when_the_next_is(rig: &Rig) {
     assert!(now.next.unwrap() > LONG / 2);
     assert_eq!(rig.due(shard, 1).await.names, [one], "no more than asked for");
 }
+
+/// The node that knows who lives is in trouble: what is watched on the others goes on being so, and nothing else is
+/// taken or left.
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn a_worker_holds_on_to_its_shards_while_nobody_knows_who_lives() {
+    use super::cluster::Space;
+
+    let space = Space::new().await;
+    let store = space.store().await;
+    let beat = |node: &Node, lease| store.backend().beat(node.clone(), lease);
+    let (a, b) = (Node::new(), Node::new());
+    beat(&a, SHORT).await.unwrap();
+    beat(&b, SHORT).await.unwrap();
+    let mine = beat(&a, SHORT).await.unwrap().mine;
+    assert_eq!(mine.len(), 32);
+    for _ in 0..3 {
+        space.shift(i64::try_from((SHORT / 2).as_millis()).unwrap()).await;
+        space.forget_workers(true).await;
+        let held = beat(&a, SHORT).await.unwrap();
+        assert_eq!(held.mine, mine);
+        assert!(held.lapse.is_some_and(|lapse| lapse <= SHORT), "it asks again soon");
+        space.forget_workers(false).await;
+    }
+    space.forget_workers(true).await;
+    assert!(beat(&b, SHORT).await.is_err(), "it has none to hold on to");
+    assert!(beat(&a, Duration::ZERO).await.is_err());
+}

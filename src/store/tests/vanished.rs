@@ -9,8 +9,8 @@ use super::{
 use crate::{
     Key,
     store::backend::{
-        Call, Caps, Direct, Enqueue, Enqueued, JobId, JobPolicy, JobState, Merge, OnFailure,
-        Verdict, Wins,
+        Call, Caps, Claimed, Direct, Enqueue, Enqueued, JobId, JobPolicy, JobState, Merge,
+        OnFailure, Verdict, Wins,
     },
 };
 
@@ -250,4 +250,18 @@ async fn nothing_is_left_of_those_that_waited() {
     }
     rig.pass(LONG * 200).await;
     assert_eq!(left(&rig).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_job_that_ended_without_its_facts_does_not_count_for_its_owner() {
+    let rig = Rig::redis().await;
+    let key = key();
+    let caps = Caps { owner_jobs: 1, ..Caps::NONE };
+    let call = || Enqueue { owner: "ada".into(), caps, ..deferred(&key) };
+    let id = stored(&rig, call()).await;
+    vanishes(&rig, &key, &format!("j:{id}")).await;
+    assert_eq!(rig.claim(visit(&key, &id, &stranger())).await, Claimed::Dead(id.clone()));
+    assert_eq!(rig.state(&id).await, Some(JobState::Dead), "it is kept");
+    stored(&rig, call()).await;
+    assert_eq!(rig.enqueue(call()).await, Enqueued::Full);
 }

@@ -23,6 +23,9 @@ use crate::{
 /// How soon a shard that could not be asked is asked again.
 const AGAIN: Duration = Duration::from_millis(300);
 
+/// How soon it is asked again who lives.
+const SOON: Duration = Duration::from_secs(1);
+
 /// Whose a shard is, as `watch.lua` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whose {
@@ -70,7 +73,11 @@ impl Redis {
     pub(super) async fn beat_apart(&self, node: Node, lease: Duration) -> Result<Beat, Error> {
         let keys = [self.keys.workers(), self.keys.paused()];
         let args = [node.as_str().into(), number(watched_until(lease))];
-        let mut row = Row::of("beat", self.script(COMMON, &script::WORKERS, &keys, &args).await?);
+        let workers = match self.script(COMMON, &script::WORKERS, &keys, &args).await {
+            Ok(workers) => workers,
+            Err(error) => return self.hold_on(&node, lease).await.ok_or(error),
+        };
+        let mut row = Row::of("beat", workers);
         let paused = row.number()? == 1;
         let living = usize::try_from(row.number()?).unwrap_or(usize::MAX);
         let told = row.number()? == 1;
@@ -78,32 +85,56 @@ impl Redis {
         let lapse = row.text()?.parse().ok().map(Duration::from_millis);
         let works = !lease.is_zero() && !paused;
         let most = if works { usize::from(SHARDS).div_ceil(living.max(1)) } else { 0 };
-        let looks = join_all((0..SHARDS).map(|shard| self.watch(shard, &node, "look", 0))).await;
-        // Of a shard that can't be asked nothing is known: it is neither taken nor left.
-        let known = (0..).zip(&looks).filter_map(|(shard, look)| Some((shard, look.as_ref()?.0)));
-        let division = divide(known, most, lease.is_zero() && living == 0);
+        let known = self.whose(&node).await;
+        let division = divide(known.into_iter(), most, lease.is_zero() && living == 0);
         let hand_over = if others.is_empty() || paused { 0 } else { watched_until(HAND_OVER) };
         let all = |shards: &[u16], verb: &'static str, ms: u64| {
             join_all(shards.iter().map(|&shard| self.watch(shard, &node, verb, ms)))
         };
-        let (kept, ..) = tokio::join!(
-            all(&division.keep, "keep", watched_until(lease)),
+        let ((mine, busy), ..) = tokio::join!(
+            self.keep(&node, lease, division.keep),
             all(&division.leave, "leave", hand_over),
             all(&division.free, "free", 0),
         );
-        let mut beat = Beat { paused, others, lapse, ..Beat::default() };
-        for (&shard, kept) in division.keep.iter().zip(&kept) {
-            if let Some((Whose::Mine, busy)) = kept {
-                beat.mine.push(shard);
-                beat.busy.extend(busy.then_some(shard));
-            }
-        }
-        beat.mine.sort_unstable();
-        beat.busy.sort_unstable();
+        let beat = Beat { paused, others, lapse, mine, busy };
         if told || !division.leave.is_empty() || !division.free.is_empty() {
             self.publish(self.keys.events(), "workers".into()).await?;
         }
         Ok(beat)
+    }
+
+    /// Whose the shards are. Of one that can't be asked nothing is known: it is neither taken nor left.
+    async fn whose(&self, node: &Node) -> Vec<(u16, Whose)> {
+        let looks = join_all((0..SHARDS).map(|shard| self.watch(shard, node, "look", 0))).await;
+        (0..).zip(looks).filter_map(|(shard, look)| Some((shard, look?.0))).collect()
+    }
+
+    /// Keeps and takes these; those that are this node's then, and those of them that have something to do.
+    async fn keep(&self, node: &Node, lease: Duration, mut keep: Vec<u16>) -> (Vec<u16>, Vec<u16>) {
+        keep.sort_unstable();
+        let ms = watched_until(lease);
+        let kept = join_all(keep.iter().map(|&shard| self.watch(shard, node, "keep", ms))).await;
+        let (mut mine, mut busy) = (Vec::new(), Vec::new());
+        for (shard, kept) in keep.into_iter().zip(kept) {
+            if let Some((Whose::Mine, works)) = kept {
+                mine.push(shard);
+                busy.extend(works.then_some(shard));
+            }
+        }
+        (mine, busy)
+    }
+
+    /// A sign of life while nobody can say who else lives: the node that knows is away, and the shards of the others
+    /// must not go without a worker for that. What this one watches it keeps; none is taken and none is left.
+    /// `None` if there is nothing to keep.
+    async fn hold_on(&self, node: &Node, lease: Duration) -> Option<Beat> {
+        if lease.is_zero() {
+            return None;
+        }
+        let known = self.whose(node).await.into_iter();
+        let mine = known.filter(|(_, whose)| *whose == Whose::Mine).map(|(shard, _)| shard);
+        let (mine, busy) = self.keep(node, lease, mine.collect()).await;
+        (!mine.is_empty()).then(|| Beat { mine, busy, lapse: Some(SOON), ..Beat::default() })
     }
 
     /// Whose a shard is after this, and whether it has anything to do; `None` if it can't be asked.
