@@ -42,6 +42,17 @@ function look.lines(after, ...)
   return ''
 end
 
+-- One that waits outside of any line, for a request that is gone: its visit finds that out. It leaves only for where it
+-- can stand.
+local function look_at_late(id, job)
+  if not job.lock or not tonumber(job.seq or '') then return find('odd', 'j:' .. id, 'no lock or sequence') end
+  if is(own('lates'), 'hash') == nil or not is_line() then return end
+  find('no_request', id, NAME, function()
+    take_late(id, count(job.bytes))
+    stand(id, tonumber(job.seq), count(job.bytes))
+  end)
+end
+
 -- Jobs that wait outside of any line.
 function look.late(from)
   local names, next = page(TAG .. 'late', from)
@@ -53,13 +64,7 @@ function look.late(from)
     local function forget() redis.call('ZREM', own('late'), id) end
     if job and job.state == 'queued' then
       look_at_keys(id, job)
-      if redis.call('EXISTS', own('b:' .. id)) == 0 then
-        find('no_request', id, NAME, function()
-          -- Where its visit finds that out.
-          take_late(id, count(job.bytes))
-          stand(id, tonumber(job.seq), count(job.bytes))
-        end)
-      end
+      if redis.call('EXISTS', own('b:' .. id)) == 0 then look_at_late(id, job) end
     elseif job then
       find('ended', id, 'late', forget)
     elseif not odd then
