@@ -6,6 +6,7 @@ use futures_util::{
     future::{BoxFuture, join_all},
     stream::{FuturesUnordered, StreamExt as _},
 };
+use tokio::time::Instant;
 
 use super::held::Held;
 use crate::{
@@ -70,14 +71,13 @@ impl Asking {
             }
             let held =
                 Held::new(&self.key, fence, self.nodes.len(), self.terms.max_hold, got, open);
-            // It may have taken so long that nothing is sure any more. Then it is given back by this.
-            return match held.loss() {
-                None => Ok(held),
-                Some(_) => {
-                    noes.push(No::Fault(Error::new(ErrorKind::Timeout, "quorum")));
-                    Err(self.refusal(0, &noes))
-                }
-            };
+            // It may have taken so long that nothing is sure any more. Then it is given back by this. A loss is told of
+            // a little later than that.
+            if held.loss().is_none() && held.valid_until().is_some_and(|end| end > Instant::now()) {
+                return Ok(held);
+            }
+            noes.push(No::Fault(Error::new(ErrorKind::Timeout, "quorum")));
+            return Err(self.refusal(0, &noes));
         }
     }
 

@@ -157,6 +157,26 @@ async fn a_dropped_acquire_leaves_nothing() {
     }
 }
 
+/// A process that stood still between its call and the answers. A loss is told of a little after the end: nobody is
+/// granted anything in between.
+#[tokio::test(start_paused = true)]
+async fn what_is_over_when_it_is_granted_is_given_back() {
+    let sure = Rig::new(3).acquire().await.unwrap().remaining();
+    for (still, granted) in [(sure - ms(1), true), (sure, false), (sure + ms(4), false)] {
+        let rig = Rig::new(3);
+        for faults in &rig.faults {
+            faults.set("acquire", Fault::Slow(ms(1)), 1);
+        }
+        let mut acquire = Box::pin(rig.acquire());
+        assert!(!is_done(&mut acquire).await);
+        tokio::time::advance(still).await;
+        let acquired = acquire.await;
+        assert_eq!(acquired.is_ok(), granted, "{still:?}: {acquired:?}");
+        drop(acquired);
+        rig.is_clean().await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_waiter_has_it_when_it_is_free() {
     let rig = Rig::new(3);

@@ -12,8 +12,8 @@
 //!   another type, are told of and left to a person.
 //!
 //! What it does not see: on a cluster, where no server has all names, keys that no index of their shard knows, and
-//! queues of tasks; sums over more than a hundred lines of one shard ([`FsckReport::uncounted`]), or a hundred requests
-//! of one line; and what one owner has.
+//! queues of tasks, and so sums that may be larger by them; sums over more than a hundred lines of one shard
+//! ([`FsckReport::uncounted`] for both), or a hundred requests of one line; and what one owner has.
 
 mod finding;
 mod pass;

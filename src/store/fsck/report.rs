@@ -12,8 +12,9 @@ pub struct FsckReport {
     pub findings: Vec<Finding>,
     /// Names, entries of indexes and requests that were looked at; one may count several times.
     pub looked: u64,
-    /// Shards whose sums were not compared, because more than a hundred of their lines and late requests were too
-    /// many for one step.
+    /// Shards whose sums were not compared: more than a hundred of their lines and late requests are too many for one
+    /// step; or, where not all names were looked at, more was counted than the indexes name, and the rest may be in
+    /// lines that none of them has.
     pub uncounted: u64,
     /// Whether all names of the namespace were looked at. Otherwise only what the indexes name: keys that nobody owns
     /// were not looked for.

@@ -2,7 +2,8 @@
 --
 -- KEYS[1] f of the shard   ARGV[1] the look   ARGV[2] '1' = mend   ARGV[3] where it begins, as the look before said
 -- ARGV[4..] names
--- Looks: 'due' from | 'lines' after, locks | 'late' 'exp' 'done' 'dead' from | 'sums' -, locks | 'keys' -, keys
+-- Looks: 'due' from | 'lines' after, locks | 'late' 'exp' 'done' 'dead' from | 'sums' all or some, locks
+--   | 'keys' -, keys
 -- Everything else that it names carries the tag of KEYS[1].
 -- Returns {where the next look begins or '', names, {what, name, detail, '1' if mended} per finding}
 -- O(names + jobs * log n), at most 100 names and 100 jobs in a call, or a page of ZSCAN. Repeated, it finds what is

@@ -42,6 +42,17 @@ function look.lines(after, ...)
   return ''
 end
 
+-- One that waits outside of any line, for a request that is gone: its visit finds that out. It leaves only for where it
+-- can stand.
+local function look_at_late(id, job)
+  if not job.lock or not tonumber(job.seq or '') then return find('odd', 'j:' .. id, 'no lock or sequence') end
+  if is(own('lates'), 'hash') == nil or not is_line() then return end
+  find('no_request', id, NAME, function()
+    take_late(id, count(job.bytes))
+    stand(id, tonumber(job.seq), count(job.bytes))
+  end)
+end
+
 -- Jobs that wait outside of any line.
 function look.late(from)
   local names, next = page(TAG .. 'late', from)
@@ -53,13 +64,7 @@ function look.late(from)
     local function forget() redis.call('ZREM', own('late'), id) end
     if job and job.state == 'queued' then
       look_at_keys(id, job)
-      if redis.call('EXISTS', own('b:' .. id)) == 0 then
-        find('no_request', id, NAME, function()
-          -- Where its visit finds that out.
-          take_late(id, count(job.bytes))
-          stand(id, tonumber(job.seq), count(job.bytes))
-        end)
-      end
+      if redis.call('EXISTS', own('b:' .. id)) == 0 then look_at_late(id, job) end
     elseif job then
       find('ended', id, 'late', forget)
     elseif not odd then
@@ -108,9 +113,10 @@ end
 function look.done(from) return ended_jobs('done', from) end
 function look.dead(from) return ended_jobs('dead', from) end
 
--- Sums over all that is pending, if that is not too much for one look. Names are lines that `due` does not know.
--- Where a key is of another type, that is told, and nothing of sums.
-function look.sums(_, ...)
+-- Sums over all that is pending, if that is not too much for one look. Names are lines that `due` does not know:
+-- 'all' of them, or 'some' where nobody can ask for names. Then what is missing may be theirs, and what is too much is
+-- too much all the same. Where a key is of another type, that is told, and nothing of sums.
+function look.sums(names, ...)
   for name, want in pairs({due = 'zset', late = 'zset', lates = 'hash', f = 'hash'}) do
     if is(TAG .. name, want) == nil then return '' end
   end
@@ -142,13 +148,16 @@ function look.sums(_, ...)
     end)
   end
   local counted = redis.call('HMGET', F, 'jobs', 'bytes')
-  compare(F, 'jobs', count(counted[1] or nil, -1), jobs)
-  compare(F, 'bytes', count(counted[2] or nil, -1), bytes)
+  local missing = false
+  for i, field in ipairs({'jobs', 'bytes'}) do
+    local kept, sum = count(counted[i] or nil, -1), ({jobs, bytes})[i]
+    if names == 'some' and sum < kept then missing = true else compare(F, field, kept, sum) end
+  end
   local kept = redis.call('HGETALL', own('lates'))
   for i = 1, #kept, 2 do
     compare(own('lates'), kept[i], count(kept[i + 1], -1), lates[kept[i]] or 0)
     lates[kept[i]] = nil
   end
   for field, sum in pairs(lates) do compare(own('lates'), field, 0, sum) end
-  return ''
+  return missing and 'some' or ''
 end

@@ -55,7 +55,7 @@ local function records()
   for i = 1, #rows, 2 do
     local id, record = rows[i], rows[i + 1]
     if not (runs[id] or call('ZSCORE', Z, id) or call('ZSCORE', D, id)) then
-      local again = string.match(record, '^%d+ (%d) %d+ [^\n]*\n')
+      local again, unique = string.match(record, '^%d+ (%d) %d+ ([^\n]*)\n')
       if not again then
         find('odd', id, 'a record that says nothing')
       else
@@ -63,8 +63,11 @@ local function records()
           if again == '1' then
             call('ZADD', Z, now, id)
           else
+            -- As a worker buries it: what was its alone is free, and its bytes do not wait any more.
+            if unique ~= '' and call('HGET', U, unique) == id then call('HDEL', U, unique) end
             call('ZADD', D, now + 86400000000, id)
             call('HINCRBY', F, 'dead', 1)
+            call('HINCRBY', F, 'bytes', -#record)
           end
         end)
       end

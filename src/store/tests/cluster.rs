@@ -271,6 +271,19 @@ impl Space {
         }
     }
 
+    /// A command about a key of a shard, to whoever has it.
+    pub(super) async fn raw<T: redis::FromRedisValue>(
+        &self,
+        shard: u16,
+        verb: &str,
+        kind: &str,
+        rest: &[&str],
+    ) -> T {
+        let owner = self.cluster.owner(self.cluster.slot(shard).await).await;
+        let name = format!("lg:1:{}:{{{shard}}}:{kind}", self.namespace);
+        self.cluster.ask(owner, &[&[verb, &name], rest].concat()).await
+    }
+
     /// As that of one server, on each node.
     pub(super) async fn shift(&self, ms: i64) {
         for at in 0..self.cluster.nodes.len() {

@@ -96,6 +96,14 @@ impl Rig {
         }
     }
 
+    #[cfg(feature = "redis")]
+    pub(super) fn space(&self) -> &super::cluster::Space {
+        match &self.time {
+            Time::TravelApart(space) => space,
+            Time::Manual(_) | Time::Travel(_) => panic!("a case for a cluster alone"),
+        }
+    }
+
     pub(super) async fn advance(&self, time: Duration) {
         match &self.time {
             Time::Manual(clock) => clock.advance(time),

@@ -135,8 +135,14 @@ impl Redis {
         for index in ["late", "exp", "done", "dead"] {
             look.through(index).await?;
         }
-        let (next, _) = look.at("sums", "-", &lines[..lines.len().min(PAGE)]).await?;
-        found.uncounted = next == "many" || lines.len() > PAGE;
+        // So many are too many in any case, and a part of them is no sum.
+        if lines.len() > PAGE {
+            found.uncounted = true;
+            return Ok(found);
+        }
+        let names = if self.scans() { "all" } else { "some" };
+        let (next, _) = look.at("sums", names, &lines).await?;
+        found.uncounted = !next.is_empty();
         Ok(found)
     }
 

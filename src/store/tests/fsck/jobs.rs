@@ -7,7 +7,7 @@ use crate::store::{
     FindingKind::{
         DeadlineNotIndexed, DueWithoutJobs, EndedJobInIndex, EndedJobNotListed, EnvelopeWithoutJob,
         HasEnd, JobInTwoPlaces, JobWithoutEnvelope, JobWithoutPlace, LineDueTooLate, LineNotDue,
-        NoEnd, Odd, Orphan, PlaceWithoutJob, RecordWithoutJob, WrongTally,
+        NoEnd, Odd, Orphan, PlaceWithoutJob, RecordWithoutJob, WrongTally, WrongType,
     },
     backend::{Enqueue, JobId, JobPolicy, JobState, Verdict},
 };
@@ -171,6 +171,32 @@ async fn late_jobs_that_no_index_has_wait_in_their_line() {
     let lost = [JobWithoutPlace; 2];
     finds(&rig, &[&lost[..], &[WrongTally; 4]].concat(), &[DeadlineNotIndexed; 0]).await;
     assert_eq!(all_run(&rig, &key).await, 2);
+}
+
+/// Somewhere else than in its line it would be in nothing.
+#[tokio::test]
+async fn a_late_job_that_can_not_stand_in_its_line_stays_late() {
+    let rig = Rig::redis().await;
+    let key = key();
+    rig.worker().await;
+    let late = JobPolicy { delay: LONG, ..JobPolicy::default() };
+    let call = Enqueue { policy: late, ..deferred(&key) };
+    let id = call.id.clone();
+    rig.enqueue(call).await;
+    assert_eq!(raw::<i64>(&rig, "DEL", &of_shard(&key, &format!("b:{id}")), &[]).await, 1);
+    let facts = of_shard(&key, &format!("j:{id}"));
+    let seq: String = raw(&rig, "HGET", &facts, &["seq"]).await;
+    assert_eq!(raw::<i64>(&rig, "HDEL", &facts, &["seq"]).await, 1);
+    finds(&rig, &[Odd], &[Odd]).await;
+    raw::<i64>(&rig, "HSET", &facts, &["seq", &seq]).await;
+    raw::<()>(&rig, "SET", &of_line(&key, "g"), &["by hand"]).await;
+    finds(&rig, &[WrongType], &[WrongType]).await;
+    raw::<i64>(&rig, "DEL", &of_line(&key, "g"), &[]).await;
+    // Into its line, and out of it as a dead letter.
+    finds(&rig, &[JobWithoutEnvelope], &[JobWithoutEnvelope]).await;
+    rig.fsck(true).await;
+    finds(&rig, &[], &[]).await;
+    assert_eq!(rig.state(&id).await, Some(JobState::Dead));
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! What is broken by hand is found, and nothing else; it is mended, and what should run does.
 
+mod apart;
 mod busy;
 mod jobs;
 mod keys;

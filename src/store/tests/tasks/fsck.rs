@@ -1,6 +1,6 @@
 //! Queues that somebody has broken by hand.
 
-use super::desk::{SECOND, Worker, payloads, queue, retry, task};
+use super::desk::{SECOND, Worker, payloads, queue, retry, task, unique};
 use crate::store::{
     FindingKind::{PlaceWithoutTask, TaskInTwoPlaces, TaskWithoutPlace, WrongTally, WrongType},
     tasks::{EndAs, Push},
@@ -42,6 +42,24 @@ async fn tasks_that_lost_their_place_run_or_are_dead_letters() {
     assert_eq!(payloads(&worker.start(5).await), ["again"]);
     assert_eq!(rig.task(&again).await.unwrap().state, crate::store::TaskState::Running);
     assert_eq!(rig.task(&once).await.unwrap().state, crate::store::TaskState::Dead);
+}
+
+/// More than are summed up in one look: what the mending does not count stays wrong.
+#[tokio::test]
+async fn a_task_that_is_made_a_dead_letter_leaves_nothing_behind() {
+    let rig = Rig::redis().await;
+    for _ in 0..101 {
+        rig.push(task("other")).await;
+    }
+    let once = rig.push(Push { again: false, ..unique("once", "its own", None) }).await;
+    assert_eq!(raw::<i64>(&rig, "ZREM", "z", &[once.as_str()]).await, 1);
+    let bytes = async || raw::<i64>(&rig, "HGET", "zf", &["bytes"]).await;
+    let (before, its) = (bytes().await, raw::<i64>(&rig, "HSTRLEN", "zt", &[once.as_str()]).await);
+    finds(&rig, &[TaskWithoutPlace], &[]).await;
+    assert_eq!(rig.task(&once).await.unwrap().state, crate::store::TaskState::Dead);
+    assert_eq!(bytes().await, before - its);
+    let next = rig.push(unique("next", "its own", None)).await;
+    assert_eq!(rig.task(&next).await.unwrap().state, crate::store::TaskState::Waiting);
 }
 
 #[tokio::test]

@@ -146,9 +146,11 @@ pub struct History {
 }
 
 impl History {
-    /// Adds the runs that one process has written down; a last line without its end is left out.
+    /// Adds the runs that one process has written down, and where it stood still; a last line without its end is
+    /// left out.
     pub fn read(&mut self, life: Life, text: &str) {
         self.runs.extend(event::runs(life, text));
+        self.troubles.extend(event::stalls(life, text));
     }
 
     /// D1, D2, D3 and D4, and M1 and M2 of the runs of each resource.
@@ -167,10 +169,14 @@ impl History {
     /// Whether what became of a run may be due to something that was done to it.
     pub(super) fn is_touched(&self, run: &Run) -> bool {
         const SETTLED: u64 = 1_000_000_000;
-        let to = run.end.as_ref().map_or(u64::MAX, |end| end.at + SETTLED);
+        // While it is sure of its lock, its worker tells the store again and again that it has ended.
+        let to = run.end.as_ref().map_or(u64::MAX, |end| run.valid.max(end.at + SETTLED));
+        // Who ends without its lock is not heard.
+        let late = run.end.as_ref().is_some_and(|end| end.at >= run.valid);
         let killed = self.killed.get(&run.life).is_some_and(|at| (run.from..=to).contains(at));
         let mut troubles = self.troubles.iter();
         run.aborted.is_some()
+            || late
             || killed
             || troubles.any(|trouble| {
                 let about = trouble.life.is_none_or(|life| life == run.life);

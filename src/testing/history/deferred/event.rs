@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, fmt, str::FromStr};
 
-use super::books::{End, Run};
+use super::books::{End, Run, Trouble};
 use crate::testing::history::{Life, lines};
 
 /// Something that a handler did. The number is that of the run within its process; times are those of the
@@ -19,6 +19,8 @@ pub enum Event {
     Abort(u64),
     /// Was given up before its end.
     Drop(u64),
+    /// No run: the process has stood still since then, and until then its traces are looked for.
+    Stall(u64, u64),
 }
 
 impl fmt::Display for Event {
@@ -31,6 +33,7 @@ impl fmt::Display for Event {
             Self::End(run, status, body) => write!(f, "end {run} {status} {body}"),
             Self::Abort(run) => write!(f, "abort {run}"),
             Self::Drop(run) => write!(f, "drop {run}"),
+            Self::Stall(since, to) => write!(f, "stall {since} {to}"),
         }
     }
 }
@@ -58,6 +61,7 @@ impl FromStr for Event {
             "end" => Self::End(run, part(words, 2)?, part(words, 3)?),
             "abort" => Self::Abort(run),
             "drop" => Self::Drop(run),
+            "stall" => Self::Stall(run, part(words, 2)?),
             _ => return Err(()),
         })
     }
@@ -107,11 +111,20 @@ pub(super) fn runs(life: Life, text: &str) -> Vec<Run> {
                     run.dropped = Some(at);
                 }
             }
+            Event::Stall(..) => {}
         }
     }
     let mut runs: Vec<_> = runs.into_values().collect();
     runs.sort_by_key(|run| run.from);
     runs
+}
+
+/// Where one process has stood still.
+pub(super) fn stalls(life: Life, text: &str) -> impl Iterator<Item = Trouble> {
+    lines(text).filter_map(move |(_, event)| match event.parse() {
+        Ok(Event::Stall(from, to)) => Some(Trouble { life: Some(life), from, to }),
+        _ => None,
+    })
 }
 
 #[cfg(test)]
@@ -129,9 +142,12 @@ mod tests {
             Event::Abort(2),
             Event::Start(3, "8".into(), "-".into(), 0, 19, 99),
             Event::Drop(3),
+            Event::Stall(4, 90),
         ];
         let text: String = events.iter().map(|event| line(5, 70, event)).collect();
         let life = Life { process: 0, number: 0 };
+        let stalls: Vec<_> = stalls(life, &text).map(|t| (t.life, t.from, t.to)).collect();
+        assert_eq!(stalls, [(Some(life), 4, 90)]);
         let mut runs = runs(life, &format!("{text}6 70 holds 2 1000"));
         runs.sort_by_key(|run| run.fence);
         let [first, second, third] = &runs[..] else { panic!("{runs:?}") };

@@ -3,7 +3,8 @@
 use super::check;
 use crate::testing::history::{
     Life, MS,
-    deferred::{Accepted, End, History, Run, Seen, Terms, Trouble},
+    deferred::{Accepted, End, Event, History, Run, Seen, Terms, Trouble},
+    line,
 };
 
 const ONE: Life = Life { process: 1, number: 0 };
@@ -288,6 +289,33 @@ fn d3_another_run_for_no_reason() {
     stopped.is_wrong("D3");
     stopped.0.troubles[0] = Trouble { life: None, from: 1500 * MS, to: 1600 * MS };
     stopped.is_wrong("D3");
+}
+
+/// Its worker is heard for as long as it has its lock, and not any longer.
+#[test]
+fn d3_a_run_is_settled_while_it_has_its_lock() {
+    for (sure, wrong) in [(29, false), (30, false), (31, true)] {
+        let mut story = again(Terms::again(5), 200, 2);
+        story.run(1).valid = sure * MS;
+        if wrong { story.is_wrong("D3") } else { story.is_good() }
+    }
+    let mut story = again(Terms::again(5), 200, 2);
+    story.0.troubles.push(Trouble { life: None, from: 1500 * MS, to: 1600 * MS });
+    story.run(1).valid = 1501 * MS;
+    story.is_good();
+    story.run(1).valid = 1499 * MS;
+    story.is_wrong("D3");
+}
+
+#[test]
+fn d3_a_process_that_stood_still() {
+    let mut story = again(Terms::again(5), 200, 2);
+    let stall = |from: u64, to: u64| line(to * MS, 0, &Event::Stall(from * MS, to * MS));
+    story.0.read(TWO, &stall(25, 60));
+    story.0.read(ONE, &stall(1500, 1600));
+    story.is_wrong("D3");
+    story.0.read(ONE, &stall(25, 60));
+    story.is_good();
 }
 
 #[test]
