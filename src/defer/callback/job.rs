@@ -102,13 +102,17 @@ pub(in crate::defer) async fn run(
     // A job that was put back ends again, which is another call.
     let id = format!("{}-{}", run.id, job.past.ended_us);
     match by.deliver(&request.head.target, &id, body).await {
-        Delivered::Answered(200..=299) if ended_again(at.store, &about, &job).await => {
-            back(Duration::from_secs(1), "ended again")
-        }
         Delivered::Answered(status @ 200..=299) => {
-            let head = StoredHead { status, headers: Headers::new(), stored: Stored::Body };
-            let response = write_response(at, &head, b"");
-            Verdict::Done { response, retention: rules.keep_done }
+            match ended_again(at.store, &about, &job).await {
+                Some(false) => {
+                    let head = StoredHead { status, headers: Headers::new(), stored: Stored::Body };
+                    let response = write_response(at, &head, b"");
+                    Verdict::Done { response, retention: rules.keep_done }
+                }
+                Some(true) => back(Duration::from_secs(1), "ended again"),
+                // Nobody else would tell of another end: told twice, by the same id, is better than never.
+                None => back(Duration::from_secs(1), "store away"),
+            }
         }
         Delivered::Answered(410) => dead("nobody wants it"),
         Delivered::Answered(status) => {
@@ -126,10 +130,10 @@ pub(in crate::defer) async fn run(
     }
 }
 
-/// Whether there is another end to tell of than the one that was told.
-async fn ended_again(store: &Store, about: &JobId, told: &JobView) -> bool {
-    let job = store.backend().job(about.clone()).await;
-    matches!(job, Ok(Some(job)) if job.past.ended_us != told.past.ended_us)
+/// Whether there is another end to tell of than the one that was told; `None` if the store does not say.
+async fn ended_again(store: &Store, about: &JobId, told: &JobView) -> Option<bool> {
+    let job = store.backend().job(about.clone()).await.ok()?;
+    Some(job.is_some_and(|job| job.past.ended_us != told.past.ended_us))
 }
 
 /// No worker of this kind.

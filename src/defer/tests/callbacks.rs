@@ -15,7 +15,7 @@ use crate::{
         callback::{Deliver, Delivered, call},
     },
     gate::{Head, fake::FakeView},
-    store::{Enqueue, JobId, JobPolicy, JobState, Merge, Store, Wins},
+    store::{Enqueue, Fault, Faults, JobId, JobPolicy, JobState, Merge, Store, Wins, faulty},
 };
 
 const URL: &str = "https://example.com/hook";
@@ -226,4 +226,33 @@ impl crate::defer::Replayer for Stuck {
     ) -> BoxFuture<'static, crate::defer::Ran> {
         Box::pin(std::future::pending())
     }
+}
+
+/// Once more by the same id, rather than that another end is never told of.
+#[tokio::test(start_paused = true)]
+async fn a_call_is_made_again_if_the_store_does_not_say_whether_the_job_has_ended_again() {
+    /// The store is away as it answers, the first time.
+    #[derive(Debug, Clone)]
+    struct Cut(Called, Faults);
+
+    impl Deliver for Cut {
+        fn deliver(&self, url: &str, id: &str, body: Bytes) -> BoxFuture<'static, Delivered> {
+            if self.0.calls().is_empty() {
+                self.1.set("job", Fault::Away, 1);
+            }
+            self.0.deliver(url, id, body)
+        }
+    }
+
+    let (store, faults) = faulty();
+    let called = Called::default();
+    let mut worker = DeferWorker::on(&store, Routes::default());
+    worker.callbacks = Some(Arc::new(Cut(called.clone(), faults.clone())));
+    let worker = tokio::spawn(worker.run(std::future::pending()));
+    put_off_with_callback(&store, "/x").await;
+    tokio::time::sleep(60 * SECOND).await;
+    let calls = called.calls();
+    assert_eq!((calls.len(), faults.left("job")), (2, 0), "{calls:?}");
+    assert_eq!(calls[0], calls[1]);
+    worker.abort();
 }

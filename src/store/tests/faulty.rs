@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// What happens to a call.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) enum Fault {
     /// It runs; no answer comes within the deadline.
     NoReply,
@@ -44,7 +44,7 @@ pub(crate) enum Fault {
 const DEADLINE: Duration = Duration::from_millis(250);
 
 /// A handle on what fails, for the test.
-#[derive(Clone, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Faults(Arc<Mutex<HashMap<&'static str, (Fault, usize)>>>, Seen);
 
 /// How often each step was called.
