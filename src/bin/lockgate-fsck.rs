@@ -40,6 +40,9 @@ fn main() -> ExitCode {
     match outcome {
         Ok(report) => {
             println!("{report}");
+            if report.is_of_nothing() {
+                eprintln!("is it the URL of the service, with its namespace?");
+            }
             ExitCode::from(u8::from(!report.is_mended()))
         }
         Err(error) => {

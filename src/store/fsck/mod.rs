@@ -44,6 +44,8 @@ pub(crate) struct FsckFound {
     pub(crate) findings: Vec<Finding>,
     /// Names, entries and jobs that were looked at.
     pub(crate) looked: u64,
+    /// Of those, names that not every connection writes: of `Names` alone.
+    pub(crate) owned: u64,
     /// Lines that have jobs, by name, and queues of tasks: of `Names` alone.
     pub(crate) lines: Vec<(u16, String)>,
     pub(crate) queues: Vec<Key>,

@@ -75,9 +75,10 @@ impl Pass {
     /// Where the next page begins.
     async fn look(&mut self, fsck: &Fsck, part: FsckPart) -> Result<Option<u64>, Error> {
         let found = fsck.store.backend().fsck(part, fsck.repair).await?;
-        let FsckFound { findings, looked, lines, queues, next, uncounted, scans } = found;
+        let FsckFound { findings, looked, owned, lines, queues, next, uncounted, scans } = found;
         self.findings.extend(findings);
         self.report.looked += looked;
+        self.report.owned += owned;
         self.report.uncounted += u64::from(uncounted);
         self.report.scanned |= scans;
         for (shard, name) in lines {

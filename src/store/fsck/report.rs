@@ -12,6 +12,9 @@ pub struct FsckReport {
     pub findings: Vec<Finding>,
     /// Names, entries of indexes and requests that were looked at; one may count several times.
     pub looked: u64,
+    /// Keys that were met, but for the one that every connection leaves in a new namespace. Where all names were looked
+    /// at and it is 0, nobody has used the namespace yet, or its name is mistyped.
+    pub owned: u64,
     /// Shards whose sums were not compared: more than a hundred of their lines and late requests are too many for one
     /// step; or, where not all names were looked at, more was counted than the indexes name, and the rest may be in
     /// lines that none of them has.
@@ -39,6 +42,12 @@ impl FsckReport {
         self.faults().all(|finding| finding.mended)
     }
 
+    /// Whether all names were looked at, and there was none to look at.
+    #[must_use]
+    pub fn is_of_nothing(&self) -> bool {
+        self.scanned && self.owned == 0
+    }
+
     /// How many there are of a kind.
     #[must_use]
     pub fn count(&self, kind: FindingKind) -> usize {
@@ -58,6 +67,7 @@ impl fmt::Display for FsckReport {
         if self.uncounted > 0 {
             write!(f, ", {} shards not summed up", self.uncounted)?;
         }
-        f.write_str(if self.scanned { "" } else { ", not all names" })
+        f.write_str(if self.scanned { "" } else { ", not all names" })?;
+        f.write_str(if self.is_of_nothing() { "; nothing of this namespace is there" } else { "" })
     }
 }

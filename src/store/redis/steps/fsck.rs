@@ -20,6 +20,9 @@ use crate::{
 /// Names in a call.
 const PAGE: usize = 100;
 
+/// Whoever connects writes it.
+const META: &str = "{0}:meta";
+
 /// What stands for the first page of an index, and for the first job of a line.
 const FIRST: &str = "0";
 const ALL_JOBS: &str = "-inf";
@@ -50,6 +53,7 @@ impl Redis {
         let (next, names) = self.names(from).await?;
         found.next = next;
         found.looked = names.len() as u64;
+        found.owned = names.iter().filter(|name| *name != META).count() as u64;
         for name in names {
             match shard_of(&name) {
                 Some(shard) if want_of(&name).is_none() => {

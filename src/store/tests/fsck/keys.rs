@@ -58,6 +58,19 @@ async fn what_has_to_end_gets_an_end() {
     }
 }
 
+/// No faults, and no proof that there are none: the name may be mistyped.
+#[tokio::test]
+async fn a_namespace_that_nobody_uses_is_told_of() {
+    let rig = Rig::redis().await;
+    rig.ping().await;
+    let report = rig.fsck(false).await;
+    assert!(report.is_clean() && report.is_of_nothing(), "{report}");
+    assert!(report.to_string().ends_with("nothing of this namespace is there"), "{report}");
+    rig.hold(&key(), &stranger()).await;
+    let report = rig.fsck(false).await;
+    assert!(!report.is_of_nothing() && report.owned > 0, "{report}");
+}
+
 /// All that is there has an owner or an end, whatever its kind: what is new in the layout has to be known here.
 #[tokio::test]
 async fn every_kind_of_key_is_known() {

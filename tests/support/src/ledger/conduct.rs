@@ -15,6 +15,7 @@ use tokio::{sync::watch, task::JoinSet};
 use super::{
     fleet::{Fleet, Requests, Verdict},
     node::Setup,
+    stall::AFTERMATH,
 };
 use crate::{
     gauge::{Gauge, Samples},
@@ -27,9 +28,6 @@ use crate::{
 /// Clients, each with one request at a time. As many resources as half of them.
 const CLIENTS: usize = 12;
 const RESOURCES: u64 = 6;
-
-/// How long after a fault its traces are looked for: a lease and the time to notice.
-const AFTERMATH: Duration = Duration::from_secs(4);
 
 /// Until retries and delays are over.
 const SETTLES: Duration = Duration::from_secs(5);
@@ -222,8 +220,8 @@ async fn one(fleet: &mut Fleet, fault: Fault, addrs: &Addrs, dice: &mut Dice, so
             fleet.resume(node, time);
         }
         Fault::LoseReply => {
-            fleet.trouble_for(Some(node), AFTERMATH);
-            let _struck = fleet.proxy(node).strike(rule);
+            // That is when a call meets it, which may be long after this, or never.
+            let _struck = fleet.proxy(node).strike(rule.act(fleet.troubler(node, AFTERMATH)));
         }
         Fault::Deafen => {
             fleet.proxy(node).lose_messages(true);

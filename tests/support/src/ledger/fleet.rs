@@ -5,7 +5,7 @@ use std::{
     fmt, fs,
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -19,7 +19,7 @@ use lockgate::{
 };
 use parking_lot::Mutex;
 
-use super::{left, node::Setup};
+use super::{left, node::Setup, stall};
 use crate::{
     gauge::Gauge,
     history::{
@@ -91,6 +91,8 @@ impl Fleet {
         let namespace = "ledger".to_owned();
         let store = Store::builder(&server.url(&namespace)).deadline(Duration::from_secs(10));
         let store = store.connect().await.expect("the URL is right");
+        let history: Arc<Mutex<History>> = Arc::default();
+        note_stalls(Arc::downgrade(&history));
         Self {
             program: program.to_owned(),
             folder,
@@ -98,7 +100,7 @@ impl Fleet {
             seats: Vec::new(),
             lives: Vec::new(),
             store,
-            history: Arc::default(),
+            history,
             server,
         }
     }
@@ -261,6 +263,15 @@ impl Fleet {
         self.trouble(node, now, now + ns(time));
     }
 
+    /// As [`trouble_for`](Self::trouble_for), from when it is called: for a [`Rule`](crate::proxy::Rule).
+    pub fn troubler(&self, node: usize, time: Duration) -> impl Fn() + Send + Sync + 'static {
+        let (life, history) = (Some(self.seats[node].life), Arc::clone(&self.history));
+        move || {
+            let from = clock::now();
+            history.lock().troubles.push(Trouble { life, from, to: from + ns(time) });
+        }
+    }
+
     /// What the status resource says now. It is written down.
     pub async fn see(&self, node: usize, id: &str) -> Seen {
         let seen = look(self.addr(node), id).await.unwrap_or_default();
@@ -310,14 +321,18 @@ impl Fleet {
     /// The runs that have been written down until now, in the order they began.
     #[must_use]
     pub fn runs(&self) -> Vec<Run> {
+        self.written().runs
+    }
+
+    /// What the processes have written down until now.
+    fn written(&self) -> History {
         let mut history = History::default();
         for life in &self.lives {
             // One that was killed before it began has written nothing.
             history.read(*life, &fs::read_to_string(self.log(*life)).unwrap_or_default());
         }
-        let mut runs = history.runs;
-        runs.sort_by_key(|run| run.from);
-        runs
+        history.runs.sort_by_key(|run| run.from);
+        history
     }
 
     /// Ends it without a look into the books, which were not kept by a client.
@@ -334,7 +349,9 @@ impl Fleet {
         let mut wrong: Vec<_> = broken.map(|told| Violation { check: Check::N1, told }).collect();
         wrong.extend(left::behind(&self.server, &self.namespace).await);
         let mut history = std::mem::take(&mut *self.history.lock());
-        history.runs = self.runs();
+        let written = self.written();
+        history.runs = written.runs;
+        history.troubles.extend(written.troubles);
         let (looked, found) = history.check();
         wrong.extend(found);
         let mut states = BTreeMap::new();
@@ -375,6 +392,22 @@ impl Fleet {
             }
         }
     }
+}
+
+/// The proxies of all are in this process. A process of the fleet notes its own ([`Event::Stall`]): whoever was stopped
+/// on purpose does so too, and that is no trouble of the others.
+///
+/// [`Event::Stall`]: lockgate::testing::history::deferred::Event::Stall
+fn note_stalls(history: Weak<Mutex<History>>) {
+    std::thread::spawn(move || {
+        loop {
+            let stalled = stall::tick();
+            let Some(history) = history.upgrade() else { return };
+            if let Some((from, to)) = stalled {
+                history.lock().troubles.push(Trouble { life: None, from, to });
+            }
+        }
+    });
 }
 
 impl fmt::Debug for Fleet {

@@ -24,6 +24,7 @@ mod conduct;
 mod fleet;
 mod left;
 mod node;
+mod stall;
 
 pub use lockgate::testing::history::{
     Life,

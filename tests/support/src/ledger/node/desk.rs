@@ -9,9 +9,12 @@ use lockgate::{HeldLock, testing::history::deferred::Event};
 use serde::Deserialize;
 
 use super::Setup;
-use crate::history::{
-    clock::{self, ns},
-    log::Log,
+use crate::{
+    history::{
+        clock::{self, ns},
+        log::Log,
+    },
+    ledger::stall,
 };
 
 /// Time between two notes of a run that it is still sure of its lock.
@@ -47,6 +50,15 @@ impl Desk {
     pub(super) fn open(setup: &Setup) -> Self {
         let log = Log::open(&setup.log).expect("the log can be made");
         Self { log, runs: AtomicU64::new(0) }
+    }
+
+    /// For a thread of its own, for as long as there is this process.
+    pub(super) fn note_stalls(&self) {
+        loop {
+            if let Some((since, to)) = stall::tick() {
+                self.log.note(&Event::Stall(since, to));
+            }
+        }
     }
 
     /// Status and body.

@@ -67,6 +67,8 @@ pub fn node(setup: &Setup) {
     let told = tracing_subscriber::fmt().with_env_filter(told).with_ansi(false);
     told.with_writer(std::sync::Mutex::new(trace)).init();
     let desk = Arc::new(Desk::open(setup));
+    let its_stalls = Arc::clone(&desk);
+    std::thread::spawn(move || its_stalls.note_stalls());
     match setup.framework {
         Framework::Axum => {
             let mut builder = tokio::runtime::Builder::new_multi_thread();
