@@ -346,16 +346,22 @@ impl Manager {
     }
 
     /// The number of shards is part of every key: processes that disagree would not see each other. True
-    /// if nobody had written it before.
+    /// if nobody had written it before. (A probe leaves that to the lanes: they tell of a new server by it.)
     async fn check_layout(&self, connection: &mut Connection) -> Result<bool, Failure> {
         let mut pipe = redis::pipe();
-        pipe.cmd("HSETNX").arg(&self.meta).arg("shards").arg(SHARDS);
+        // A write, which a replica refuses. One that a server without room takes: calls that make room go through here.
+        pipe.cmd("HDEL").arg(&self.meta).arg("never").ignore();
         pipe.cmd("HGET").arg(&self.meta).arg("shards");
-        let answer: Result<(bool, u16), _> = pipe.query_async(connection).await;
-        let (blank, shards) = match answer {
+        let answer: Result<(Option<u16>,), _> = pipe.query_async(connection).await;
+        let known = match answer {
             // Another node of the cluster has it, or nobody now.
             Err(error) if self.place.is_some() && error.is_cluster_error() => return Ok(false),
-            answer => answer.map_err(|error| Failure::of(&error))?,
+            answer => answer.map_err(|error| Failure::of(&error))?.0,
+        };
+        let (blank, shards) = match known {
+            Some(shards) => (false, shards),
+            None if self.incarnation.is_none() => return Ok(true),
+            None => self.write_layout(connection).await?,
         };
         if shards == SHARDS {
             return Ok(blank);
@@ -363,5 +369,13 @@ impl Manager {
         Err(Failure::Config(format!(
             "this namespace was made with {shards} shards and this version has {SHARDS}; use another ?ns="
         )))
+    }
+
+    /// Whether nobody else was faster, and what is written.
+    async fn write_layout(&self, connection: &mut Connection) -> Result<(bool, u16), Failure> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("HSETNX").arg(&self.meta).arg("shards").arg(SHARDS);
+        pipe.cmd("HGET").arg(&self.meta).arg("shards");
+        pipe.query_async(connection).await.map_err(|error| Failure::of(&error))
     }
 }
