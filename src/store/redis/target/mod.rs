@@ -98,6 +98,14 @@ impl Target {
         }
     }
 
+    /// All such places.
+    pub(super) fn owners(&self) -> Vec<Endpoint> {
+        match self {
+            Self::Cluster(cluster) => cluster.owners(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Something was not where it should be.
     pub(super) fn look_again(&self) {
         if let Self::Cluster(cluster) = self {
