@@ -16,7 +16,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 use super::{
     Keys,
@@ -82,10 +82,18 @@ enum Ways {
 /// A pool of one, and word of the connections that could not be made: `bb8` makes them in a task of its
 /// own, and would leave those who wait to their timeout.
 pub(super) struct Lane {
-    pool: bb8::Pool<Manager>,
+    pool: Mutex<Pool>,
     /// The pool's one connection, once it is known.
     socket: Mutex<Option<Socket>>,
     failures: Arc<Failures>,
+}
+
+/// A pool, and what tells it from those that were there before.
+#[derive(Clone)]
+struct Pool {
+    pool: bb8::Pool<Manager>,
+    manager: Manager,
+    number: u64,
 }
 
 #[derive(Default)]
@@ -119,6 +127,7 @@ impl Lanes {
             failures: Arc::default(),
             incarnation: None,
             place: None,
+            making: Arc::default(),
         };
         let manager = || probe.watching(target.clone(), &incarnation, None);
         let ways = match target {
@@ -188,14 +197,7 @@ impl Lanes {
 impl Lane {
     fn new(manager: Manager) -> Self {
         let failures = Arc::clone(&manager.failures);
-        let pool = bb8::Pool::builder()
-            .max_size(1)
-            .max_lifetime(None)
-            .idle_timeout(None)
-            .retry_connection(false)
-            .connection_timeout(manager.deadline)
-            .build_unchecked(manager);
-        Self { pool, socket: Mutex::new(None), failures }
+        Self { pool: Mutex::new(Pool::new(manager, 0)), socket: Mutex::new(None), failures }
     }
 
     /// Its connection. While that lives, this asks nobody and does not wait.
@@ -204,22 +206,81 @@ impl Lane {
         if let Some(socket) = known.lock().as_ref().filter(|socket| !socket.is_dead()) {
             return Ok(socket.clone());
         }
+        let Pool { pool, number, .. } = pool.lock().clone();
         let mut failed = std::pin::pin!(failures.bell.notified());
         failed.as_mut().enable();
         tokio::select! {
             biased;
             socket = pool.get() => match socket {
-                Ok(socket) => {
-                    *known.lock() = Some(socket.clone());
-                    Ok(socket.clone())
+                Ok(socket) => self.keep(&socket, number).ok_or_else(|| failures.last()),
+                Err(_) => {
+                    self.revive(number);
+                    Err(failures.last())
                 }
-                Err(_) => Err(failures.last()),
             },
             () = failed => Err(failures.last()),
         }
     }
+
+    /// Takes a socket for the lane's; not one of a pool that was given up: a lane has one at a time, which
+    /// is what orders its calls.
+    fn keep(&self, socket: &Socket, number: u64) -> Option<Socket> {
+        let pool = self.pool.lock();
+        (pool.number == number).then(|| {
+            *self.socket.lock() = Some(socket.clone());
+            socket.clone()
+        })
+    }
+
+    /// `bb8` connects on the runtime of whoever asked first. If that ends meanwhile, the pool waits for ever
+    /// for a connection that nobody makes.
+    fn revive(&self, number: u64) {
+        let mut pool = self.pool.lock();
+        if pool.number == number && pool.is_forsaken() {
+            *pool = Pool::new(pool.manager.clone(), number + 1);
+        }
+    }
 }
 
+impl Pool {
+    fn new(manager: Manager, number: u64) -> Self {
+        let manager = Manager { making: Arc::default(), ..manager };
+        let pool = bb8::Pool::builder()
+            .max_size(1)
+            .max_lifetime(None)
+            .idle_timeout(None)
+            .retry_connection(false)
+            .connection_timeout(manager.deadline)
+            .build_unchecked(manager.clone());
+        Self { pool, manager, number }
+    }
+
+    /// It has no connection and nobody makes one, or who makes it should have ended long ago: its runtime
+    /// stands still.
+    fn is_forsaken(&self) -> bool {
+        let begun = *self.manager.making.lock();
+        let stands = |begun: Instant| begun.elapsed() > self.manager.deadline * 3;
+        self.pool.state().connections == 0 && begun.is_none_or(stands)
+    }
+}
+
+/// An attempt to connect, until it ends or its runtime does.
+struct Making<'a>(&'a Mutex<Option<Instant>>);
+
+impl<'a> Making<'a> {
+    fn begun(making: &'a Mutex<Option<Instant>>) -> Self {
+        *making.lock() = Some(Instant::now());
+        Self(making)
+    }
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        *self.0.lock() = None;
+    }
+}
+
+#[derive(Clone)]
 pub(super) struct Manager {
     target: Target,
     meta: String,
@@ -227,6 +288,8 @@ pub(super) struct Manager {
     failures: Arc<Failures>,
     incarnation: Option<Arc<Incarnation>>,
     place: Option<Arc<Place>>,
+    /// Since when its pool's connection is being made.
+    making: Arc<Mutex<Option<Instant>>>,
 }
 
 impl bb8::ManageConnection for Manager {
@@ -234,6 +297,7 @@ impl bb8::ManageConnection for Manager {
     type Error = Error;
 
     async fn connect(&self) -> Result<Socket, Error> {
+        let _making = Making::begun(&self.making);
         // Bounded as a whole: an attempt that never ends would keep its lane from making another.
         let opened = tokio::time::timeout(self.deadline * 2, self.open()).await;
         opened.unwrap_or(Err(Failure::Away)).map_err(|failure| self.failures.note(failure))
@@ -261,8 +325,7 @@ impl Manager {
         place: Option<Arc<Place>>,
     ) -> Self {
         let incarnation = Some(Arc::clone(incarnation));
-        let (meta, deadline) = (self.meta.clone(), self.deadline);
-        Self { target, meta, deadline, failures: Arc::default(), incarnation, place }
+        Self { target, failures: Arc::default(), incarnation, place, ..self.clone() }
     }
 
     async fn open(&self) -> Result<Socket, Failure> {
@@ -283,16 +346,22 @@ impl Manager {
     }
 
     /// The number of shards is part of every key: processes that disagree would not see each other. True
-    /// if nobody had written it before.
+    /// if nobody had written it before. (A probe leaves that to the lanes: they tell of a new server by it.)
     async fn check_layout(&self, connection: &mut Connection) -> Result<bool, Failure> {
         let mut pipe = redis::pipe();
-        pipe.cmd("HSETNX").arg(&self.meta).arg("shards").arg(SHARDS);
+        // A write, which a replica refuses. One that a server without room takes: calls that make room go through here.
+        pipe.cmd("HDEL").arg(&self.meta).arg("never").ignore();
         pipe.cmd("HGET").arg(&self.meta).arg("shards");
-        let answer: Result<(bool, u16), _> = pipe.query_async(connection).await;
-        let (blank, shards) = match answer {
+        let answer: Result<(Option<u16>,), _> = pipe.query_async(connection).await;
+        let known = match answer {
             // Another node of the cluster has it, or nobody now.
             Err(error) if self.place.is_some() && error.is_cluster_error() => return Ok(false),
-            answer => answer.map_err(|error| Failure::of(&error))?,
+            answer => answer.map_err(|error| Failure::of(&error))?.0,
+        };
+        let (blank, shards) = match known {
+            Some(shards) => (false, shards),
+            None if self.incarnation.is_none() => return Ok(true),
+            None => self.write_layout(connection).await?,
         };
         if shards == SHARDS {
             return Ok(blank);
@@ -300,5 +369,13 @@ impl Manager {
         Err(Failure::Config(format!(
             "this namespace was made with {shards} shards and this version has {SHARDS}; use another ?ns="
         )))
+    }
+
+    /// Whether nobody else was faster, and what is written.
+    async fn write_layout(&self, connection: &mut Connection) -> Result<(bool, u16), Failure> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("HSETNX").arg(&self.meta).arg("shards").arg(SHARDS);
+        pipe.cmd("HGET").arg(&self.meta).arg("shards");
+        pipe.query_async(connection).await.map_err(|error| Failure::of(&error))
     }
 }

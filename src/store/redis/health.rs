@@ -3,7 +3,9 @@
 //! One server has one, in front of all its lanes. In a cluster each shard has one: a node may be away while others
 //! are there, and a call about a shard that nobody answers for must not wait for its deadline each time.
 
-use std::sync::Arc;
+use std::{error::Error as _, sync::Arc};
+
+use redis::RedisError;
 
 use super::{Keys, Lanes, breaker::Breaker};
 use crate::error::{Error, ErrorKind};
@@ -37,6 +39,8 @@ impl Health {
     /// Tells the breaker how a call went.
     pub(super) fn note<T>(self: &Arc<Self>, outcome: &Result<T, Error>) {
         match outcome {
+            // It is there, and takes what makes room.
+            Err(e) if has_no_room(e) => self.breaker.succeeded(),
             Err(e) if matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) => {
                 tracing::debug!(error = %e, "store call failed");
                 if self.breaker.failed() {
@@ -63,4 +67,9 @@ impl Health {
             }
         });
     }
+}
+
+fn has_no_room(error: &Error) -> bool {
+    let answer = error.source().and_then(|source| source.downcast_ref::<RedisError>());
+    answer.is_some_and(|answer| answer.code() == Some("OOM"))
 }

@@ -7,9 +7,14 @@
 //! It must be the same server, though: the replicas of a successor have never heard of what was written to
 //! the one before and not passed on.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use tokio::{sync::Mutex, time::timeout};
+use parking_lot::Mutex;
+use tokio::time::timeout;
 
 use super::{
     Redis,
@@ -24,9 +29,48 @@ use crate::{
 /// A connection, and the id of its server.
 type Kept = (Connection, Option<String>);
 
-/// The connection, made by the first who needs it; in a cluster one to each node.
+/// What is known of one server's replicas; whoever asks it holds this.
 #[derive(Default)]
-pub(super) struct Replicas(Mutex<HashMap<Option<Endpoint>, Kept>>);
+struct Slot {
+    kept: Option<Kept>,
+    last: Option<Waited>,
+}
+
+/// A `WAIT` that was answered. It tells of all that was written before it was begun.
+struct Waited {
+    begun: Instant,
+    wanted: u32,
+    have: u32,
+    id: Option<String>,
+}
+
+impl Waited {
+    /// Whether it answers somebody who has asked for so many since then.
+    fn answers(&self, called: Instant, wanted: u32) -> bool {
+        self.begun > called && (self.have >= wanted || self.wanted >= wanted)
+    }
+}
+
+type Slots = HashMap<Option<Endpoint>, Arc<tokio::sync::Mutex<Slot>>>;
+
+/// In a cluster a slot for each node: one whose replicas lag holds up nobody who asks another.
+#[derive(Default)]
+pub(super) struct Replicas(Mutex<Slots>);
+
+impl Replicas {
+    fn slot(
+        &self,
+        place: &Option<Endpoint>,
+        owners: impl FnOnce() -> Vec<Endpoint>,
+    ) -> Arc<tokio::sync::Mutex<Slot>> {
+        let mut slots = self.0.lock();
+        if !slots.contains_key(place) {
+            let owners = owners();
+            slots.retain(|place, _| place.as_ref().is_none_or(|place| owners.contains(place)));
+        }
+        Arc::clone(slots.entry(place.clone()).or_default())
+    }
+}
 
 impl Redis {
     pub(super) async fn do_replicated(
@@ -42,10 +86,20 @@ impl Redis {
 
     async fn wait_for_replicas(&self, shard: u16, wanted: u32, since: u64) -> Result<u32, Error> {
         let away = |error| Error::new(ErrorKind::Unavailable, "replicas").with(error);
+        let called = Instant::now();
         let place = self.target.place(shard).await.map_err(Failure::error)?;
-        let mut kept = self.replicas.0.lock().await;
+        let name = place.as_ref().map(|(host, port)| format!("{host}:{port}")).unwrap_or_default();
+        let is_still =
+            |id: &Option<String>| self.lanes.incarnation().is_still(since, &name, id.as_deref());
+        let slot = self.replicas.slot(&place, || self.target.owners());
+        let mut slot = slot.lock().await;
+        if let Some(last) = slot.last.as_ref().filter(|last| last.answers(called, wanted))
+            && is_still(&last.id)
+        {
+            return Ok(last.have);
+        }
         // Taken out: a call that is dropped half way leaves no connection with a reply on its way.
-        let (mut connection, id) = match kept.remove(&place) {
+        let (mut connection, id) = match slot.kept.take() {
             Some(kept) => kept,
             None => self.connect_for_replicas(shard, place.is_some()).await?,
         };
@@ -54,14 +108,15 @@ impl Redis {
         let mut pipe = redis::pipe();
         pipe.cmd("SET").arg(&mark).arg(1).arg("PX").arg(millis(Duration::from_secs(1))).ignore();
         pipe.cmd("WAIT").arg(wanted).arg(patience);
+        let begun = Instant::now();
         let answer: Result<(u32,), _> = pipe.query_async(&mut connection).await;
         let (have,) = answer.inspect_err(|_| self.target.look_again()).map_err(away)?;
-        let name = place.as_ref().map(|(host, port)| format!("{host}:{port}")).unwrap_or_default();
-        if !self.lanes.incarnation().is_still(since, &name, id.as_deref()) {
+        if !is_still(&id) {
             // The lanes or this connection lead to a successor: the next one is made anew.
             return Err(Error::new(ErrorKind::Unavailable, "replicas"));
         }
-        kept.insert(place, (connection, id));
+        slot.last = Some(Waited { begun, wanted, have, id: id.clone() });
+        slot.kept = Some((connection, id));
         Ok(have)
     }
 

@@ -236,11 +236,10 @@ impl<F: Flights> Slot<F> {
         again().await;
     }
 
-    /// None of them has run this time.
+    /// None of them goes on.
     fn fail(&mut self, error: &Error) {
-        for mut entry in self.batch.drain(..) {
-            entry.unsend();
-            entry.fail(self.shared.name, error.clone());
+        for entry in self.batch.drain(..) {
+            entry.end(self.shared.name, error);
         }
     }
 }

@@ -29,6 +29,17 @@ impl<F: Flights> Entry<F> {
         self.ticket.deliver(Err(doubtful(name, self.sent, error)));
     }
 
+    /// The last time it was sent came to this.
+    pub(super) fn end(mut self, name: &'static str, error: &Error) {
+        if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Protocol) {
+            // It may have run. Whoever leaves before this is delivered is to leave what was sent.
+            self.sent -= 1;
+        } else {
+            self.unsend();
+        }
+        self.fail(name, error.clone());
+    }
+
     /// It was not sent after all, or has not run.
     pub(super) fn unsend(&mut self) {
         self.sent -= 1;

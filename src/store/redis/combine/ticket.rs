@@ -80,6 +80,11 @@ impl<T> Ticket<T> {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn is_sent(&self) -> bool {
+        self.0.lock().sent
+    }
+
     async fn outcome(&self) -> T {
         poll_fn(|context| {
             let mut state = self.0.lock();

@@ -62,7 +62,7 @@ impl Target {
                 One::new(ConnectionAddr::Unix(path), address, trust).map(Self::One)
             }
             Nodes::Sentinels { nodes, master } => {
-                Sentinels::new(nodes, master, address, trust).map(Self::Sentinel)
+                Sentinels::new(nodes, master, address, trust, within).map(Self::Sentinel)
             }
             Nodes::Cluster(_) if address.database.is_some_and(|number| number > 0) => {
                 Err(Failure::Config("a cluster has no database but 0".to_owned()))
@@ -95,6 +95,14 @@ impl Target {
         match self {
             Self::Cluster(cluster) => cluster.owner(shard).await.map(Some),
             _ => Ok(None),
+        }
+    }
+
+    /// All such places.
+    pub(super) fn owners(&self) -> Vec<Endpoint> {
+        match self {
+            Self::Cluster(cluster) => cluster.owners(),
+            _ => Vec::new(),
         }
     }
 

@@ -2,6 +2,9 @@
 //!
 //! Each is taken for as long as it lives. A shared one would be in the way of whoever has checked it out:
 //! a transaction, a blocking call or another database is meant for them alone.
+//!
+//! A pool keeps a connection to a master that has been demoted: it only asks whether somebody answers. Where it
+//! gives out one to a replica, a new one is made instead, beside the pool, to where its address leads by now.
 
 use std::sync::Arc;
 
@@ -35,7 +38,13 @@ impl Pooled {
             RunError::User(error) => Failure::of(&error),
             RunError::TimedOut => Failure::Away,
         })?;
-        Ok(Connection::Taken(Taken { one: (*taken).clone(), _place: Arc::new(taken) }))
+        let mut one = (*taken).clone();
+        if is_replica(&mut one).await {
+            drop(taken);
+            let made = self.pool.dedicated_connection().await;
+            return made.map(Connection::One).map_err(|error| Failure::of(&error));
+        }
+        Ok(Connection::Taken(Taken { one, _place: Arc::new(taken) }))
     }
 
     /// Silence, if nobody has said where messages come from.
@@ -45,4 +54,10 @@ impl Pooled {
             None => Ok(stream::pending().boxed()),
         }
     }
+}
+
+/// False where that is not told.
+async fn is_replica(connection: &mut MultiplexedConnection) -> bool {
+    let told = redis::cmd("INFO").arg("replication").query_async::<String>(connection).await;
+    told.is_ok_and(|text| text.lines().any(|line| line.trim_end() == "role:slave"))
 }

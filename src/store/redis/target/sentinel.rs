@@ -1,10 +1,12 @@
 //! The master of a name, as sentinels know it at the time.
 //!
 //! Asked anew for each connection: a master that has been demoted refuses writes, its sockets are
-//! condemned, and the next connection goes to its successor. All sentinels are asked at once and the
-//! first that names a server which calls itself a master is believed, so one that hangs costs nothing.
+//! condemned, and the next connection goes to its successor. All sentinels are asked at once for a server
+//! that calls itself a master. One that most of them name is believed: on the wrong side of a partition a
+//! sentinel still names a master that has a successor. If no server has most of them, the one that is
+//! named most often by those that answer in time, so sentinels that are away cost little.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use parking_lot::Mutex;
@@ -12,6 +14,7 @@ use redis::{
     Client, ErrorKind as RedisErrorKind, ProtocolVersion, RedisError,
     sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
 };
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     Connection, Failure, Messages, One, Settings, one, tls,
@@ -29,6 +32,8 @@ struct Watched {
     login: Login,
     sentinel_login: Login,
     database: u32,
+    /// How long the others may take when the first has answered.
+    grace: Duration,
     #[cfg(feature = "tls")]
     trust: Trust,
 }
@@ -47,6 +52,7 @@ impl Sentinels {
         master: String,
         address: &Address,
         trust: &Trust,
+        within: Duration,
     ) -> Result<Self, Failure> {
         #[cfg(not(feature = "tls"))]
         let _ = trust;
@@ -58,6 +64,7 @@ impl Sentinels {
             login: address.login.clone(),
             sentinel_login: address.sentinel_login.clone(),
             database: address.database.unwrap_or(0),
+            grace: within / 4,
             #[cfg(feature = "tls")]
             trust: trust.clone(),
         };
@@ -79,15 +86,49 @@ impl Sentinels {
     async fn master(&self) -> Result<Client, Failure> {
         let asked = self.0.sentinels.iter().map(|sentinel| self.0.ask(sentinel));
         let mut asked: FuturesUnordered<_> = asked.collect();
-        let mut why = Failure::Away;
-        while let Some(answer) = asked.next().await {
+        let (mut named, mut why) = (Named::default(), Failure::Away);
+        let mut until = None;
+        loop {
+            let answer = match until {
+                None => asked.next().await,
+                Some(until) => timeout_at(until, asked.next()).await.unwrap_or(None),
+            };
             match answer {
-                Ok(master) => return Ok(master),
-                Err(Failure::Away) => {}
-                Err(wrong @ Failure::Config(_)) => why = wrong,
+                Some(Ok(master)) => {
+                    until.get_or_insert_with(|| Instant::now() + self.0.grace);
+                    if named.again(master) > self.0.sentinels.len() / 2 {
+                        break;
+                    }
+                }
+                Some(Err(Failure::Away)) => {}
+                Some(Err(wrong @ Failure::Config(_))) => why = wrong,
+                None => break,
             }
         }
-        Err(why)
+        named.most().ok_or(why)
+    }
+}
+
+/// Masters, and how many sentinels name each.
+#[derive(Default)]
+struct Named(Vec<(Client, usize)>);
+
+impl Named {
+    /// By how many by now.
+    fn again(&mut self, master: Client) -> usize {
+        let address = |client: &Client| client.get_connection_info().addr().to_string();
+        let own = address(&master);
+        let Some((_, times)) = self.0.iter_mut().find(|(client, _)| address(client) == own) else {
+            self.0.push((master, 1));
+            return 1;
+        };
+        *times += 1;
+        *times
+    }
+
+    /// Of those that are named as often, the first.
+    fn most(self) -> Option<Client> {
+        self.0.into_iter().rev().max_by_key(|(_, times)| *times).map(|(client, _)| client)
     }
 }
 

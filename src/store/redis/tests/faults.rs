@@ -183,3 +183,19 @@ async fn namespaces_share_nothing() {
     drop(b.lock("7").acquire().await.unwrap());
     drop(held);
 }
+
+/// What makes room is let through, also on a connection that is made when there is none.
+#[tokio::test]
+async fn a_server_without_room_takes_what_makes_room() {
+    let server = Server::start().await;
+    let builder = Store::builder(&server.url()).deadline(5 * SECOND).connections(1);
+    let store = builder.connect().await.expect("the URL is right");
+    let held = store.lock("x").lease(60 * SECOND).acquire().await.expect("it is free");
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    for _ in 0..10 {
+        store.lock("y").acquire().await.expect_err("there is no room");
+    }
+    // Its connection is lost.
+    server.command(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    assert_eq!(held.release().await, Released::Released);
+}

@@ -1,6 +1,12 @@
 //! A store on a pool that the application has.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicU16, Ordering},
+};
+
 use bb8_redis::RedisConnectionManager;
+use tokio::net::{TcpListener, TcpStream};
 
 use super::{SECOND, server::Server, usable};
 use crate::{
@@ -71,6 +77,47 @@ async fn a_server_that_was_away_is_found_again() {
     server.restart().await;
     usable(&store).await;
     drop(store.lock("y").acquire().await.expect("it is free"));
+}
+
+/// Its address leads to the successor; the pool's connections do not.
+#[tokio::test]
+async fn a_demoted_master_is_left_though_the_pool_keeps_it() {
+    let (master, successor) = (Server::start().await, Server::start().await);
+    let way = Redirect::to(master.port()).await;
+    let manager = RedisConnectionManager::new(format!("redis://127.0.0.1:{}/", way.port));
+    let pool = bb8::Pool::builder().max_size(4).build(manager.expect("an address")).await;
+    let store = store(&pool.expect("it runs")).await;
+    drop(store.lock("x").acquire().await.expect("it is free"));
+    way.target.store(successor.port(), Ordering::SeqCst);
+    master.command(&["REPLICAOF", "127.0.0.1", &successor.port().to_string()]).await;
+    usable(&store).await;
+    drop(store.lock("y").acquire().await.expect("it is free"));
+    assert!(successor.calls().await > 0);
+}
+
+/// Takes each new connection to where it leads at the time.
+struct Redirect {
+    port: u16,
+    target: Arc<AtomicU16>,
+}
+
+impl Redirect {
+    async fn to(port: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let target = Arc::new(AtomicU16::new(port));
+        let port = listener.local_addr().expect("it is bound").port();
+        let own = Arc::clone(&target);
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                let port = own.load(Ordering::SeqCst);
+                tokio::spawn(async move {
+                    let mut server = TcpStream::connect(("127.0.0.1", port)).await?;
+                    tokio::io::copy_bidirectional(&mut client, &mut server).await
+                });
+            }
+        });
+        Self { port, target }
+    }
 }
 
 #[tokio::test]

@@ -126,7 +126,7 @@ impl Proxy {
                     let names = |word: &[u8]| up[..n].windows(word.len()).any(|at| at == word);
                     let cut = names(b"EVAL") && takes_one(&self.cuts);
                     subscriber |= names(b"SUBSCRIBE");
-                    mute |= names(b"HSETNX") && takes_one(&self.mute);
+                    mute |= names(b"$4\r\nHDEL\r\n") && takes_one(&self.mute);
                     if server.write_all(&up[..n]).await.is_err() {
                         return;
                     }

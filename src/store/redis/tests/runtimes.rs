@@ -91,6 +91,23 @@ fn waiters_are_told_again_after_the_runtime_of_their_store_has_ended() {
     });
 }
 
+/// A call that is alone on its runtime takes its connection down with it.
+#[test]
+fn a_connection_that_was_begun_on_a_runtime_that_ended_is_begun_again() {
+    let here = runtime();
+    let server = here.block_on(Server::start());
+    let store = here.block_on(async {
+        let builder = Store::builder(&server.url()).deadline(SECOND / 4).connections(1);
+        server.freeze();
+        builder.connect().await.expect("the URL is right")
+    });
+    let other = runtime();
+    other.block_on(store.lock("x").acquire()).expect_err("it hangs");
+    drop((other, here));
+    server.thaw();
+    runtime().block_on(super::usable(&store));
+}
+
 async fn listeners(server: &Server) -> usize {
     let channels: Vec<String> = server.ask(&["PUBSUB", "CHANNELS", "lg:1:test:w:*"]).await;
     channels.len()

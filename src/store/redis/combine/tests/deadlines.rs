@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, advance};
 
 use super::{DEADLINE, Field, arrived, begun, call, poll, settle};
-use crate::{error::ErrorKind, store::redis::combine::Fault};
+use crate::{
+    error::{Error, ErrorKind},
+    store::redis::combine::{Entry, Fault, Ticket, ticket::Left},
+};
 
 #[tokio::test(start_paused = true)]
 async fn before_it_is_sent_it_has_not_run_and_will_not() {
@@ -86,4 +89,27 @@ async fn one_that_was_cut_off_may_have_run() {
     let sent = field.sent().iter().any(|steps| steps.contains(&2));
     let kind = if sent { ErrorKind::Timeout } else { ErrorKind::Unavailable };
     assert_eq!(outcomes[1].as_ref().unwrap_err().kind(), kind);
+}
+
+/// Its caller may leave at any moment, also while its flight ends.
+#[tokio::test]
+async fn what_may_have_run_counts_as_sent_to_the_end() {
+    let told = [
+        (ErrorKind::Timeout, true),
+        (ErrorKind::Protocol, true),
+        (ErrorKind::Unavailable, false),
+        (ErrorKind::Config, false),
+    ];
+    for (kind, may_have_run) in told {
+        let (ticket, now) = (Arc::new(Ticket::default()), Instant::now());
+        let (own, until) = (Arc::clone(&ticket), now + DEADLINE);
+        let mut entry = Entry::<Field> { step: 1, ticket: own, until, put: false, sent: 0 };
+        assert!(entry.goes("test", now));
+        entry.end("test", &Error::new(kind, "test"));
+        assert_eq!(ticket.is_sent(), may_have_run, "{kind:?}");
+        match ticket.leave() {
+            Left::Done(outcome) => assert_eq!(outcome.expect_err("it failed").kind(), kind),
+            _ => panic!("nobody was told of {kind:?}"),
+        }
+    }
 }

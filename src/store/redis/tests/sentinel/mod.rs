@@ -61,6 +61,24 @@ async fn one_sentinel_that_hangs_costs_nothing() {
     }
 }
 
+/// Two servers call themselves masters, and one sentinel does not know yet that its own is none any more.
+#[tokio::test]
+async fn what_most_sentinels_say_is_believed() {
+    let (old, new) = (Server::start().await, Server::start().await);
+    let late = FakeSentinel::of(old.port()).await;
+    let others = [FakeSentinel::of(new.port()).await, FakeSentinel::of(new.port()).await];
+    let hangs = FakeSentinel::hanging().await;
+    for number in 0..20 {
+        let sentinels = [&late, &others[0], &others[1], &hangs];
+        let urls = sentinels.map(|sentinel| format!("redis://127.0.0.1:{}", sentinel.port()));
+        let builder = Store::sentinel(urls, "mymaster").deadline(4 * SECOND);
+        let store = builder.connect().await.expect("they tell");
+        let guard = store.lock(number.to_string()).acquire().await.expect("it is free");
+        assert_eq!(guard.release().await, Released::Released);
+    }
+    assert_eq!(old.calls().await, 0);
+}
+
 #[tokio::test]
 async fn a_replica_is_not_used_whatever_sentinels_say() {
     let (_master, replica) = pair().await;
