@@ -5,6 +5,7 @@
 
 use std::{
     hash::Hasher as _,
+    ops::Range,
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
@@ -14,6 +15,7 @@ use lockgate_tests::{
     ledger::{Fleet, Setup},
     proxy::{Moment, Rule},
 };
+use sha2::{Digest as _, Sha256};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -31,6 +33,8 @@ struct Crowd {
     /// The call, as it was on the wire, and where in it stand the id, the name of the lock, and the path.
     call: Vec<u8>,
     at: [Vec<usize>; 3],
+    /// Where the envelope begins and ends.
+    envelope: Range<usize>,
     id: String,
     shard: u64,
     stored: AtomicU64,
@@ -58,20 +62,30 @@ impl Crowd {
         let tag = format!("{{{shard}}}:h:p:id::{FULL}");
         assert!(!places(&call, &tag).is_empty(), "how keys are named, and shards counted");
         assert!(at.iter().all(|places| !places.is_empty()), "{}", call.escape_ascii());
-        Self { call, at, id, shard, stored: AtomicU64::new(0) }
+        let envelope = argument_at(&call, at[2][0]);
+        Self { call, at, envelope, id, shard, stored: AtomicU64::new(0) }
     }
 
     /// The same call for another resource, with another id, which begins with its shard.
     fn one(&self, resource: &str) -> Vec<u8> {
         let number = self.stored.fetch_add(1, Ordering::Relaxed);
         let id = format!("{}{number:032x}", &self.id[..2]);
-        let texts = [id, format!(":p:id::{resource}"), format!("/orders/{resource}/")];
+        let texts = [id.clone(), format!(":p:id::{resource}"), format!("/orders/{resource}/")];
         let mut call = self.call.clone();
         for (places, text) in self.at.iter().zip(texts) {
             for at in places {
                 call[*at..at + text.len()].copy_from_slice(text.as_bytes());
             }
         }
+        // Behind the version; of the kind, the id, the lock and what stands behind the check.
+        let envelope = &mut call[self.envelope.clone()];
+        let mut hash = Sha256::new();
+        let lock = format!("p:id::{resource}");
+        for part in [&b"request"[..], id.as_bytes(), lock.as_bytes(), &envelope[9..]] {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        envelope[1..9].copy_from_slice(&hash.finalize()[..8]);
         call
     }
 
@@ -90,6 +104,15 @@ impl Crowd {
             }
         }
     }
+}
+
+/// The argument of a call on the wire that this byte is part of.
+fn argument_at(call: &[u8], at: usize) -> Range<usize> {
+    let before = places(&call[..at], "\r\n$");
+    let digits = before.last().expect("arguments have their lengths before them") + 3;
+    let end = digits + places(&call[digits..], "\r\n")[0];
+    let length: usize = std::str::from_utf8(&call[digits..end]).unwrap().parse().unwrap();
+    end + 2..end + 2 + length
 }
 
 /// Where this text stands.

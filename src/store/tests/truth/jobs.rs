@@ -70,13 +70,19 @@ impl Truth {
         let Some(first) = self.line().next() else {
             return Some(Claimed::Empty);
         };
+        // It is the same run, also behind an older job that has come back in front of it.
+        let begun = |job: &Accepted| {
+            job.id == call.id
+                && job.run.as_ref() == Some(&call.me)
+                && job.view.state == JobState::Running
+        };
+        if self.is_held_by(&call.me) && self.line().any(begun) {
+            return None;
+        }
         if first.id != call.id {
             return Some(Claimed::Moved(first.id.clone()));
         }
         let again = first.run.as_ref() == Some(&call.me);
-        if again && first.view.state == JobState::Running && self.is_held_by(&call.me) {
-            return None;
-        }
         if again {
             return Some(Claimed::Busy(ACCEPT_WINDOW));
         }
