@@ -7,7 +7,6 @@ use lockgate_tests::{Framework, ledger::Told};
 use super::{short, with_web};
 
 #[tokio::test]
-#[ignore = "long; `cargo xtask faults` runs it"]
 async fn a_full_server_refuses_before_it_says_202() {
     for framework in super::BOTH {
         let (mut fleet, web) = with_web(framework).await;

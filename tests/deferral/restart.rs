@@ -36,20 +36,17 @@ async fn nothing_is_lost(fsync: &'static str) {
 }
 
 #[tokio::test]
-#[ignore = "long; `cargo xtask faults` runs it"]
 async fn a_server_that_is_killed_keeps_what_was_accepted_always() {
     nothing_is_lost("always").await;
 }
 
 #[tokio::test]
-#[ignore = "long; `cargo xtask faults` runs it"]
 async fn a_server_that_is_killed_keeps_what_was_accepted_every_second() {
     nothing_is_lost("everysec").await;
 }
 
 /// What a server without a log forgets is gone, and says so; new requests are taken and run.
 #[tokio::test]
-#[ignore = "long; `cargo xtask faults` runs it"]
 async fn a_server_that_forgets_takes_new_requests() {
     let mut fleet = Fleet::new(Path::new(PROGRAM)).await;
     fleet.join(short(Framework::Axum)).await;
