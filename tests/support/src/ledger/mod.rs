@@ -21,6 +21,7 @@
 //! processes, sends the requests and keeps the books.
 
 mod conduct;
+mod fault;
 mod fleet;
 mod left;
 mod node;
