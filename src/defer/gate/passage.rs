@@ -177,8 +177,8 @@ fn stored(begun: &Begun, outcome: Outcome, headers: Headers) -> Option<Bytes> {
     Some(write_response(At { store: begun.store(), id, lock }, &head, b""))
 }
 
-/// By the same rule as a run of a deferred request, but for 409: it can't be told whether it is the
-/// handler's, or that of another lock further in, which a retry may find free.
+/// By the same rule as a run of a deferred request, but for the answers of a busy lock: it can't be told whether
+/// they are the handler's, or those of another lock further in, which a retry may find free.
 fn is_remembered(status: u16) -> bool {
-    is_success(status) && status != 409
+    is_success(status) && !matches!(status, 409 | 423)
 }

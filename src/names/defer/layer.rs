@@ -279,8 +279,8 @@ macro_rules! __defer_layer_names {
             /// were deferred. It costs such a request two calls to the store.
             ///
             /// A retry of one is answered with 202 and the `Location` of its status resource, which has status
-            /// and fields of the answer, without its body. A request that failed (401, 403, 408, 409, 425,
-            /// 429, 5xx, a panic, a client that went away) is forgotten, so that a retry runs again. If the
+            /// and fields of the answer, without its body. A request that failed (401, 403, 408, 409, 423,
+            /// 425, 429, 5xx, a panic, a client that went away) is forgotten, so that a retry runs again. If the
             /// process dies while it runs, a retry is told `running` until `max_hold` and `lease` of its lock
             /// have passed, and runs then.
             ///
