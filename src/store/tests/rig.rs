@@ -21,7 +21,7 @@ use crate::{
             Mode, NextRun, Node, Past, Renewal, Settle, SettleCharge, SettledRun, State, Step,
             Tally, Token, Verdict,
         },
-        fsck::FsckReport,
+        fsck::CheckReport,
         hints::Hints,
         memory::Memory,
         rate::{By, Item, Rule},
@@ -296,8 +296,8 @@ impl Rig {
         self.backend().list(shard, which, from, most).await.unwrap()
     }
 
-    pub(super) async fn fsck(&self, repair: bool) -> FsckReport {
-        self.store.fsck().repair(repair).run().await.unwrap()
+    pub(super) async fn fsck(&self, repair: bool) -> CheckReport {
+        self.store.check().repair(repair).run().await.unwrap()
     }
 
     pub(super) async fn ping(&self) {

@@ -161,7 +161,7 @@ async fn a_server_may_ask_who_its_clients_are() {
     let server = TlsServer::start(true).await;
     let read = |name| server.certificates.read(name);
     let store = server.known().connect().await.expect("the settings are right");
-    store.check().await.expect("it is there");
+    store.ping().await.expect("it is there");
     let silent = mistake(server.builder().ca_certificate(read("ca.crt"))).await;
     assert!(silent.contains("asks for a certificate"), "{silent}");
     let stranger = server

@@ -81,5 +81,5 @@ fn deferred(key: &Key) -> Enqueue {
 
 /// Waits, by asking, until each node can be used.
 async fn usable(store: &Store) {
-    insist(async || store.check().await).await;
+    insist(async || store.ping().await).await;
 }
