@@ -38,6 +38,15 @@
 //!
 //! The field is good for one request, and until its end whoever reads it can send that request again: it
 //! belongs on connections within the house. A server that does not check it must not be reachable by
+//! An answer of type `application/problem+json` with the `type` `urn:lockgate:problem:busy` says that a lock on the
+//! way was busy, and `https://iana.org/assignments/http-problem-types#temporary-reduced-capacity` that it could not
+//! be asked for: so a `LockLayer` answers there, by whatever status. The handler has not been reached, and the job
+//! goes back in line uncharged. A handler must not pass on such an answer of a third service as its own.
+//!
+//! A `DeferLayer` there lets requests with the field pass, since they have been deferred already. A `RateLimitLayer`
+//! does not know of them and charges each run: put it on what clients reach, and let workers in beside it, or take
+//! it into account. Its 429 is a failed run, after which `Retry-After` is heeded.
+//!
 //! others, and one that does must refuse requests whose field does not hold.
 
 #[cfg(feature = "http-replay-tls")]

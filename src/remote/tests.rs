@@ -1,5 +1,7 @@
 //! A worker here, and a server over there.
 
+mod far;
+
 use std::{
     convert::Infallible,
     net::SocketAddr,

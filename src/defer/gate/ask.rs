@@ -11,7 +11,9 @@ use crate::{
         headers::{carries_credential, idempotency_key, is_upgrade},
         prefer::Preferences,
     },
-    gate::{Asked, Record, Remember, Route, Slot, Trying, UnderLock, View, current_replay},
+    gate::{
+        Asked, REPLAY_FIELD, Record, Remember, Route, Slot, Trying, UnderLock, View, current_replay,
+    },
     key::{digest, hex},
     reply::{Reply, problem},
 };
@@ -71,7 +73,13 @@ impl<N: ?Sized> DeferGate<N> {
         }
         let owner = settings.owner.as_ref().and_then(|owner| owner(view.native()));
         let (owner, captured) = (owner.unwrap_or_default(), settings.carries.of(view.native()));
-        if !settings.when.always && !view.has_any(&["idempotency-key", "prefer"]) {
+        let special = view.has_any(&["idempotency-key", "prefer", REPLAY_FIELD]);
+        // Nor is one that runs here for a worker elsewhere, which would take the 202 for the answer of the handler.
+        // Who forges the field is not deferred, and nothing else.
+        if special && !view.header(REPLAY_FIELD).is_empty() {
+            return Asked::Skip;
+        }
+        if !settings.when.always && !special {
             let slot = Slot::new(Trying::For(settings.when.wait), None);
             return Asked::Pass(DeferTicket::new(slot, owner, Applied::default(), captured));
         }
