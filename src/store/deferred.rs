@@ -195,6 +195,14 @@ pub(crate) struct Run {
     pub(crate) more: bool,
 }
 
+/// A run that is under way, on a lock that is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Running {
+    pub(crate) attempt: u32,
+    /// The first fence that the run was given; that of every earlier run is smaller.
+    pub(crate) fence: u64,
+}
+
 /// `settle.lua`.
 #[derive(Debug, Clone)]
 pub(crate) struct Settle {
@@ -352,6 +360,9 @@ pub(crate) trait Jobs {
     /// The state afterwards; `None` for an unknown job.
     fn cancel(&self, id: JobId, retention: Duration) -> Step<'_, Option<JobState>>;
     fn job(&self, id: JobId) -> Step<'_, Option<JobView>>;
+    /// The run of a job that is under way: `running.lua`, reads only. `None` if there is none, or if the lock under it
+    /// has lapsed or was given back.
+    fn running(&self, id: JobId) -> Step<'_, Option<Running>>;
     /// The envelope of a job, as long as it is kept: until it has ended well.
     fn envelope(&self, id: JobId) -> Step<'_, Option<Bytes>>;
     /// The store's clock, in microseconds since 1970: what ages of jobs are told by.

@@ -121,7 +121,9 @@ impl Visit<'_> {
         self.tell_all(id);
         let holds = Member::holds(Mode::Exclusive, &next.me);
         self.line.put(holds, now.after(next.lease));
-        self.again(id, &next.me, next.lease)
+        let run = self.again(id, &next.me, next.lease)?;
+        self.jobs.get_mut(id, now.ms)?.fence = run.fence;
+        Some(run)
     }
 
     fn bury(&mut self, id: &JobId, state: JobState, reason: &'static str, retention: Duration) {
