@@ -159,6 +159,8 @@ impl Rounds {
                 () = sleep_until(look) => self.look(),
             }
         }
+        // From here on it is none of the workers of this process.
+        hints.close();
         self.drain().await;
     }
 
@@ -300,6 +302,16 @@ impl Rounds {
         true
     }
 
+    /// Tells the workers beside this one, on the same store handle. It hears it itself, too.
+    fn tell_beside(&self, key: &Key, id: &JobId) -> bool {
+        let hints = self.worker.store.hints();
+        let others = hints.workers() > 1;
+        if others {
+            hints.deliver(Hint::Work(key.clone(), id.clone()));
+        }
+        others
+    }
+
     /// Asks the shards whose time has come what is due, in the background.
     fn look(&mut self) {
         let shards = self.overdue(Instant::now());
@@ -357,7 +369,9 @@ impl Rounds {
         let Some(foreign) = self.foreign.remove(id).filter(|foreign| now < foreign.until) else {
             return false;
         };
-        if !foreign.told && !self.tell_another(key.clone(), Some(id.clone())) {
+        if !foreign.told
+            && !(self.tell_another(key.clone(), Some(id.clone())) | self.tell_beside(key, id))
+        {
             return false;
         }
         // It comes by an offer and by a look, and is left to the other one by both.
@@ -411,8 +425,10 @@ impl Rounds {
         let node = self.worker.store.node().clone();
         tracing::info!(%node, running = self.visits.len(), "worker stops");
         self.stop.send_replace(Stop::Drain);
-        // First of all: no more offers to this worker.
-        let left = self.send_beat(Duration::ZERO).await.is_ok();
+        // First of all: no more offers to this worker. Where another one goes on in this process, they are its own,
+        // and so are the shards.
+        let left =
+            self.worker.store.hints().workers() > 0 || self.send_beat(Duration::ZERO).await.is_ok();
         let leave = self.leave(left);
         let ended = async { while self.visits.join_next().await.is_some() {} };
         let ended = async { tokio::join!(leave, ended) };
