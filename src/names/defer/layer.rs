@@ -107,6 +107,10 @@ macro_rules! __defer_layer_names {
 
             /// Never tries the lock: every request is deferred, for work that is only ever done in the
             /// background. What can't be deferred is not run either, but told that the resource is busy.
+            ///
+            /// There has to be a `LockLayer` inside that locks the request, or nobody could say under which lock
+            /// it runs. Whether there is one is known only when the request has passed: if a handler has been
+            /// reached without one, the answer is 500 in place of its own, and a log line names the fix.
             #[must_use]
             pub fn defer_always(self) -> Self {
                 Self { gate: self.gate.defer_always() }
