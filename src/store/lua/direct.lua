@@ -34,5 +34,5 @@ elseif runs then
   file_under(KEYS[11], id, ms)
 end
 if not runs then return '' end
-redis.call('PUBLISH', CHANNEL .. 'e', id)
+redis.call(PUBLISH, CHANNEL .. 'e', id)
 return 'ok'

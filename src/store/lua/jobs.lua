@@ -42,7 +42,7 @@ local function remind(index, id, at)
   redis.call('ZADD', index, int(at), id)
   if #first > 0 and tonumber(first[2]) <= at then return end
   local node = watcher()
-  if node then redis.call('PUBLISH', CHANNEL .. 'w:' .. node, 'd ' .. NAME) end
+  if node then redis.call(PUBLISH, CHANNEL .. 'w:' .. node, 'd ' .. NAME) end
 end
 
 -- Puts a job outside of its line until a time. What is kept of it in g and l is the caller's.
@@ -225,7 +225,7 @@ local function drop_job(id, bytes, state, reason, ms, by)
   end_job(id, bytes)
   move_on()
   call_back(id, redis.call('HGET', facts, 'call'))
-  redis.call('PUBLISH', CHANNEL .. 'e', id)
+  redis.call(PUBLISH, CHANNEL .. 'e', id)
 end
 
 -- Ends a job that waits past its deadline.

@@ -42,6 +42,10 @@ mod repairs;
 mod rig;
 mod rounds;
 mod runs;
+#[cfg(feature = "redis")]
+mod sentinels;
+#[cfg(feature = "redis")]
+mod server;
 mod shards;
 mod shared;
 mod tasks;
@@ -75,6 +79,27 @@ macro_rules! on_every_store {
             async fn $case() {
                 super::$case(&super::Rig::cluster().await).await;
             })+
+        }
+
+        /// Other ways to one server. What a step does there is known by then: here the cases go one after the other.
+        #[cfg(feature = "redis")]
+        mod by_other_ways {
+            #[tokio::test]
+            async fn behind_sentinels() {
+                $(
+                    println!(stringify!($case));
+                    Box::pin(super::$case(&super::Rig::sentinels().await)).await;
+                )+
+            }
+
+            #[cfg(feature = "bb8-redis")]
+            #[tokio::test]
+            async fn on_a_pool() {
+                $(
+                    println!(stringify!($case));
+                    Box::pin(super::$case(&super::Rig::pool().await)).await;
+                )+
+            }
         }
     };
 }
