@@ -69,13 +69,22 @@ impl Default for JobPolicy {
     }
 }
 
-/// What the later jobs of a resource do while one waits for its retry.
+/// What the later jobs of a resource do while one waits to be tried again: after a failure, or because no worker
+/// that is there can run it yet. That is so for one of a newer version of this library, one that is sealed with a
+/// key or carries a snapshot that the worker does not know, and one whose route it does not have. Such a job waits
+/// uncharged, with that reason in its status, and runs when a worker comes that can; one that nobody could ever
+/// read, because it was cut off or swapped with another, is dead at once, and the line goes on in either case.
+///
+/// Live requests wait for none of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnFailure {
-    /// They wait too.
+    /// They wait too. The order holds also across a deployment of which half of the workers know the newer
+    /// requests: were those passed, an older change of a resource could undo a newer one. Who does not want to
+    /// wait cancels the job, or gives it a deadline.
     #[default]
     Block,
-    /// They pass; the one that failed comes back to its place, before those that are left.
+    /// They pass; the one that waits comes back to its place, before those that are left. Not one that a worker
+    /// hands over as it stops: that is taken up at once.
     Skip,
 }
 
@@ -186,6 +195,14 @@ pub(crate) struct Run {
     pub(crate) more: bool,
 }
 
+/// A run that is under way, on a lock that is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Running {
+    pub(crate) attempt: u32,
+    /// The first fence that the run was given; that of every earlier run is smaller.
+    pub(crate) fence: u64,
+}
+
 /// `settle.lua`.
 #[derive(Debug, Clone)]
 pub(crate) struct Settle {
@@ -227,8 +244,14 @@ pub(crate) enum Verdict {
         delay: Duration,
         reason: &'static str,
     },
-    /// Not charged as an attempt. The reason `busy` is counted apart.
+    /// Not charged as an attempt, and to be tried again after this time, as a retry is: where others may pass one
+    /// that waits, they do. The reason `busy` is counted apart.
     Back {
+        delay: Duration,
+        reason: &'static str,
+    },
+    /// As `Back`, for whoever comes next: nothing is the matter with the job, and so nobody passes it.
+    Hand {
         delay: Duration,
         reason: &'static str,
     },
@@ -337,6 +360,9 @@ pub(crate) trait Jobs {
     /// The state afterwards; `None` for an unknown job.
     fn cancel(&self, id: JobId, retention: Duration) -> Step<'_, Option<JobState>>;
     fn job(&self, id: JobId) -> Step<'_, Option<JobView>>;
+    /// The run of a job that is under way: `running.lua`, reads only. `None` if there is none, or if the lock under it
+    /// has lapsed or was given back.
+    fn running(&self, id: JobId) -> Step<'_, Option<Running>>;
     /// The envelope of a job, as long as it is kept: until it has ended well.
     fn envelope(&self, id: JobId) -> Step<'_, Option<Bytes>>;
     /// The store's clock, in microseconds since 1970: what ages of jobs are told by.

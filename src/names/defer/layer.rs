@@ -107,6 +107,10 @@ macro_rules! __defer_layer_names {
 
             /// Never tries the lock: every request is deferred, for work that is only ever done in the
             /// background. What can't be deferred is not run either, but told that the resource is busy.
+            ///
+            /// There has to be a `LockLayer` inside that locks the request, or nobody could say under which lock
+            /// it runs. Whether there is one is known only when the request has passed: if a handler has been
+            /// reached without one, the answer is 500 in place of its own, and a log line names the fix.
             #[must_use]
             pub fn defer_always(self) -> Self {
                 Self { gate: self.gate.defer_always() }
@@ -229,14 +233,15 @@ macro_rules! __defer_layer_names {
             }
 
             /// What is deferred does not run before this time has passed. Default: as soon as its turn comes.
-            /// It takes its place in line then, in the order of acceptance.
+            /// It takes its place in line then, in the order of acceptance. At most a year.
             #[must_use]
             pub fn delay(self, delay: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.delay(delay) }
             }
 
             /// What has not begun to run by then is `expired`, and never runs. Default: it waits for as long
-            /// as it takes. A run that goes on is left alone; it is not repeated after the deadline.
+            /// as it takes. A run that goes on is left alone; it is not repeated after the deadline. At most a
+            /// year.
             #[must_use]
             pub fn deadline(self, deadline: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.deadline(deadline) }
@@ -269,7 +274,7 @@ macro_rules! __defer_layer_names {
         impl DeferLayer {
             /// How long an `Idempotency-Key` is remembered. Default a day: longer than any client retries. It
             /// outlives what is kept of the request, which is then answered with 410 and not run again. At
-            /// least a second.
+            /// least a second, at most a year.
             #[must_use]
             pub fn idempotency_for(self, life: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.idempotency_for(life) }

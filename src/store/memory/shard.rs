@@ -177,6 +177,8 @@ pub(super) struct Job {
     pub(super) state: JobState,
     /// The run token; it stays when the run has ended, so that settling twice is the same as once.
     pub(super) run: Option<Token>,
+    /// The first that its last run was given.
+    pub(super) fence: u64,
     pub(super) attempts: u32,
     pub(super) max_attempts: u32,
     pub(super) again: bool,
@@ -215,6 +217,7 @@ impl Job {
             seq: 0,
             state: JobState::Queued,
             run: None,
+            fence: 0,
             attempts: 0,
             max_attempts: 1,
             again: false,

@@ -97,6 +97,7 @@ script!(
     concat!(include_str!("../lua/view.lua"), include_str!("../lua/job.lua")),
     repeatable: true
 );
+script!(RUNNING, "running", include_str!("../lua/running.lua"), repeatable: true);
 script!(
     LIST,
     "list",

@@ -6,6 +6,7 @@
 
 #[cfg(feature = "redis")]
 mod alike;
+mod back;
 mod calls;
 mod caps;
 mod clients;
