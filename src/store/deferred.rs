@@ -31,6 +31,14 @@ pub(crate) struct Enqueue {
     pub(crate) call: Option<Call>,
 }
 
+impl Enqueue {
+    /// What it takes, with the call that tells of its end.
+    pub(crate) fn bytes(&self) -> u64 {
+        let call = self.call.as_ref().map_or(0, |call| call.envelope.len());
+        (self.envelope.len() + call) as u64
+    }
+}
+
 /// A job that there is from the end of another one on: it has to lie in the shard of that one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Call {
@@ -104,7 +112,8 @@ pub(crate) enum Wins {
     Last,
 }
 
-/// Most jobs and bytes, of one resource and of one shard; and of one owner in one shard.
+/// Most jobs and bytes, of one resource and of one shard; and of one owner in one shard. And most bytes that a shard
+/// keeps of jobs that are done, and of dead ones.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Caps {
     pub(crate) resource_jobs: u64,
@@ -113,7 +122,11 @@ pub(crate) struct Caps {
     pub(crate) shard_bytes: u64,
     pub(crate) owner_jobs: u64,
     pub(crate) owner_bytes: u64,
+    pub(crate) ended_bytes: u64,
 }
+
+/// What an ended job takes besides its request or its response, about: its facts, and its entries here and there.
+pub(crate) const ENDED_SIZE: u64 = 512;
 
 impl Caps {
     /// No bounds: all that a number of the scripts can hold.
@@ -129,6 +142,7 @@ impl Caps {
             shard_bytes: most,
             owner_jobs: most,
             owner_bytes: most,
+            ended_bytes: most,
         }
     }
 }

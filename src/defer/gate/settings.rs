@@ -103,6 +103,7 @@ impl<N: ?Sized> DeferGate<N> {
                 shard_bytes: of_a_shard(1 << 30),
                 owner_jobs: of_a_shard(50_000),
                 owner_bytes: of_a_shard(1 << 29),
+                ended_bytes: of_a_shard(1 << 30),
             },
             replicas: 0,
             owner: None,
@@ -252,6 +253,15 @@ impl<N: ?Sized> DeferGate<N> {
     #[must_use]
     pub fn owner_bytes(self, bytes: u64) -> Self {
         self.with(|settings| settings.caps.owner_bytes = of_a_shard(bytes))
+    }
+}
+
+// What is kept of it.
+impl<N: ?Sized> DeferGate<N> {
+    /// See `DeferLayer::ended_bytes`.
+    #[must_use]
+    pub fn ended_bytes(self, bytes: u64) -> Self {
+        self.with(|settings| settings.caps.ended_bytes = of_a_shard(bytes))
     }
 }
 

@@ -63,6 +63,7 @@ async fn what_nobody_can_read_yet_holds_the_line_where_that_is_in_order() {
     assert_eq!(look(&store, &behind).await.state, JobState::Queued);
     store
         .lock(key_of("/x"))
+        .wait(SECOND)
         .acquire()
         .await
         .expect("for a live request it is free")

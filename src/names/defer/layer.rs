@@ -179,11 +179,24 @@ macro_rules! __defer_layer_names {
                 Self { gate: self.gate.queue_jobs(jobs) }
             }
 
-            /// Most bytes that the whole queue takes. Default 1 GiB. Counted as
-            /// [`queue_jobs`](Self::queue_jobs) are.
+            /// Most bytes that the whole queue takes: requests that wait or run, and of each that of the call that
+            /// tells of its end. Default 1 GiB. Counted as [`queue_jobs`](Self::queue_jobs) are.
             #[must_use]
             pub fn queue_bytes(self, bytes: u64) -> Self {
                 Self { gate: self.gate.queue_bytes(bytes) }
+            }
+
+            /// Most bytes that are kept of requests that have ended, so that results of many, or large ones, do not
+            /// fill the server before their time is over: of those that are done and of dead ones, so many each,
+            /// with half a KiB for what is told of each of them besides its response or its request. Beyond it the
+            /// oldest are forgotten, and counted as trimmed in
+            /// [`DeferStats`](::lockgate::defer::DeferStats). Default 1 GiB: as much as may wait.
+            ///
+            /// Counted as [`queue_jobs`](Self::queue_jobs) are. It is the queue's, so its layers should be given the
+            /// same number: that of the latest request counts.
+            #[must_use]
+            pub fn ended_bytes(self, bytes: u64) -> Self {
+                Self { gate: self.gate.ended_bytes(bytes) }
             }
 
             /// A 202 is given only when so many replicas have the request; else the answer is 503 with the

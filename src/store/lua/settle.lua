@@ -50,7 +50,7 @@ local function ended(id, facts, verb, ms, reason, response)
     redis.call('PEXPIRE', own('b:' .. id), ms)
   end
   if facts.exp then redis.call('ZREM', own('exp'), id) end
-  local first = finish(id, facts.bytes, verb, ms, facts.owner)
+  local first = finish(id, facts.bytes, verb, ms, facts.owner, verb == 'done' and #response)
   call_back(id, facts.call, verb == 'dead' and ms)
   return first
 end

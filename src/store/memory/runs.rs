@@ -150,7 +150,9 @@ impl Visit<'_> {
         self.uncount(id, bytes);
         let after = Duration::from_millis(end - self.now.ms);
         let until = self.now.us + 1000 * millis(after);
-        if let Some(oldest) = self.facts.ended(state, id, until, self.now) {
+        let response = self.jobs.get(id, self.now.ms).and_then(|job| job.response.as_ref());
+        let kept = response.map_or(bytes, |response| response.len() as u64);
+        for oldest in self.facts.ended(state, id, (until, kept), self.now) {
             self.jobs.remove(&oldest);
         }
         self.line.jobs.remove(&(seq, id.clone()));

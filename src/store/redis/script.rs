@@ -105,7 +105,7 @@ script!(
     repeatable: true
 );
 job_script!(REDRIVE, "redrive");
-script!(PURGE, "purge", include_str!("../lua/purge.lua"), repeatable: true);
+job_script!(PURGE, "purge");
 script!(TALLY, "tally", include_str!("../lua/tally.lua"), repeatable: true);
 job_script!(CANCEL, "cancel");
 job_script!(DIRECT, "direct");

@@ -15,6 +15,7 @@ pub(crate) mod cluster;
 mod direct;
 mod downgrade;
 mod drain;
+mod ended;
 mod explore;
 mod faulty;
 #[cfg(feature = "redis")]
