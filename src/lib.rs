@@ -75,5 +75,5 @@ pub use self::{
         Refusal, Requests, Standing,
     },
     reply::{Fields, Repeated, Reply},
-    store::{Finding, FindingKind, Fsck, FsckReport, JobId, JobState, Loss, OnFailure, Store},
+    store::{Check, CheckReport, Finding, FindingKind, JobId, JobState, Loss, OnFailure, Store},
 };

@@ -121,11 +121,11 @@ impl<N: ?Sized> LockGate<N> {
         tracing::debug!(
             node = %store.node(), lock = %key.hashed(), line = busy.line, "request refused: lock busy"
         );
+        let status = self.policy.busy_status.code();
         if let Some(replay) = replay {
-            replay.met_a_busy_lock();
+            replay.met_a_busy_lock(status);
         }
         let wait = self.times.retry_after(busy);
-        let status = self.policy.busy_status.code();
         let mut reply =
             Reply::problem(status, problem::BUSY, "The resource is busy").retry_after(wait);
         if let Some(waited) = busy.waited {
@@ -147,11 +147,12 @@ impl<N: ?Sized> LockGate<N> {
             // Locks are not kept locally: no layer can be set so.
             Outage::Refuse | Outage::Local => {
                 // Not kept for an outer layer, though this may be the status of a busy answer too.
+                let away = Reply::store_away();
                 if let Some(replay) = facts.replay {
                     // A run that could not even start is not charged.
-                    replay.met_a_busy_lock();
+                    replay.met_a_busy_lock(away.status);
                 }
-                Verdict::Answer(Reply::store_away())
+                Verdict::Answer(away)
             }
             Outage::Admit => {
                 let held = facts.keys.into_iter().map(HeldLock::admitted).collect();
@@ -228,6 +229,9 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     }
 
     async fn enter(&self, mut facts: LockFacts) -> Verdict<LockTicket> {
+        if let Some(replay) = &facts.replay {
+            replay.asks_a_lock();
+        }
         let tries = |slot: &Slot| matches!(slot.trying(), Trying::For(_));
         if !facts.slot.as_ref().is_none_or(tries) {
             return self.put_off(facts);

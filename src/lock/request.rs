@@ -101,6 +101,7 @@ impl LockRequest {
 
     /// Grants count only when so many replicas have them; else the lock is given back, and the answer is
     /// the fault of a store that is away. Default 0. One more round trip for each grant (`WAIT`).
+    /// Whether it has to be on their disks is a setting of the store (`StoreBuilder::replicas_on_disk`).
     ///
     /// It makes the loss of a grant in a failover less likely and does not rule it out: with one of two
     /// replicas, the other may be promoted. The fence is what keeps a late writer out.

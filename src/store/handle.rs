@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::{
     agent::Agent,
     backend::{Backend, Node},
-    fsck::Fsck,
+    fsck::Check,
     hints::{Hints, Listening},
     memory::Memory,
 };
@@ -83,7 +83,7 @@ impl Store {
     ///
     /// [`ErrorKind::Unavailable`](crate::ErrorKind) or `Timeout` while it is away, `Config` if it
     /// refuses this process for good.
-    pub async fn check(&self) -> Result<(), Error> {
+    pub async fn ping(&self) -> Result<(), Error> {
         self.backend().ping().await
     }
 
@@ -91,17 +91,17 @@ impl Store {
     /// has an owner or an end, and mends what is not so if it is told to.
     ///
     /// It may run while the fleet works, and is made for operators and tests: it looks at every name of the namespace,
-    /// some hundred at a time. ([`Store::check`] is the health check.)
+    /// some hundred at a time. Operators have it as the program `lockgate-fsck`. ([`Store::ping`] is the health check.)
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
     /// # let store = lockgate::Store::memory();
-    /// let report = store.fsck().repair(true).run().await?;
+    /// let report = store.check().repair(true).run().await?;
     /// assert!(report.is_mended(), "{report}");
     /// # Ok::<(), lockgate::Error>(()) }).unwrap();
     /// ```
-    pub fn fsck(&self) -> Fsck {
-        Fsck::new(self)
+    pub fn check(&self) -> Check {
+        Check::new(self)
     }
 
     /// Gives back what was dropped but is not yet released, and returns when all of it is, or when

@@ -83,14 +83,21 @@ impl Keys {
         &self.prefix
     }
 
-    /// STRING message channel of one process: offers, work, changes of its lines.
-    pub(crate) fn wake(&self, node: &Node) -> String {
-        format!("{}w:{node}", self.prefix)
+    /// What a process listens to: its own channel, for offers, work and changes of its lines, and that of events,
+    /// which names each job whose state changed.
+    pub(crate) fn heard(&self, node: &Node) -> [String; 2] {
+        [format!("{}w:{node}", self.prefix), format!("{}e", self.prefix)]
     }
 
-    /// Channel that names each job whose state changed.
-    pub(crate) fn events(&self) -> String {
-        format!("{}e", self.prefix)
+    /// As [`Keys::heard`], of a shard of a cluster whose nodes tell only what is theirs.
+    pub(crate) fn heard_of(&self, shard: u16, node: &Node) -> [String; 2] {
+        let tag = &self.tags[usize::from(shard)];
+        [format!("{tag}w:{node}"), format!("{tag}e")]
+    }
+
+    /// Whether it is a channel of events, of those that a process listens to.
+    pub(crate) fn tells_events(channel: &str) -> bool {
+        channel.ends_with(":e")
     }
 
     /// HASH: facts of the namespace that must never differ between processes.
@@ -273,6 +280,16 @@ mod tests {
                 }
             },
         );
+    }
+
+    #[test]
+    fn channels_are_told_apart() {
+        let (keys, node) = (Keys::new("e"), Node::new());
+        for [own, events] in [keys.heard(&node), keys.heard_of(63, &node)] {
+            assert!(!Keys::tells_events(&own) && Keys::tells_events(&events), "{own} {events}");
+            assert!([own, events].iter().all(|channel| channel.starts_with(keys.channels())));
+        }
+        assert!(keys.heard_of(63, &node)[1].starts_with("lg:1:e:{63}:"));
     }
 
     #[test]

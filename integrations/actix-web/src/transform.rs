@@ -142,8 +142,8 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
                 Outcome::Answered(response.status().as_u16())
             }
             Ok(response) => Outcome::Streams(response.status().as_u16()),
-            Err(error) => Refused::of(error)
-                .map_or(Outcome::Failed, |refused| Outcome::Answered(refused.reply().status)),
+            // It becomes that answer further out, at the server if not before.
+            Err(error) => Outcome::Answered(error.as_response_error().status_code().as_u16()),
         });
         if let Attended::Ended(Ok(response)) = &ended {
             self.gate.hear(&mut ticket, || fields(response.headers()));

@@ -31,8 +31,8 @@ elseif runs then
   redis.call('PEXPIRE', KEYS[8], ARGV[3])
   redis.call('SET', KEYS[9], ARGV[5], 'PX', ARGV[3])
   if whose == id then redis.call('SET', KEYS[10], id .. ' ' .. ARGV[6], 'PX', ARGV[3]) end
-  file_under(KEYS[11], id, ms)
+  file_under(KEYS[11], id, ms, #ARGV[5])
 end
 if not runs then return '' end
-redis.call('PUBLISH', CHANNEL .. 'e', id)
+redis.call(PUBLISH, CHANNEL .. 'e', id)
 return 'ok'

@@ -13,7 +13,8 @@
 -- o:<owner>     HASH    jobs of an owner in this shard that wait or run -> their bytes, and '' -> the sum
 -- exp           ZSET    of the shard: job that has a deadline -> that, ms
 -- done, dead    ZSET    of the shard: ended job -> when it is forgotten, us
--- f has, besides the number and bytes of those that wait or run: how many were ever filed as done and dead, and
+-- donebytes, deadbytes HASH beside each: its jobs -> the bytes that are kept of them, and '' -> the sum; as long as it
+-- f has, besides the number and bytes of those that wait or run: keep, the most bytes of each index; how many were ever filed as done and dead, and
 -- expired and cancelled; and done_out and dead_out: what was purged, or put back. What is in the indexes is what
 -- is kept of them, the rest was taken by TTLs, or by the cap.
 -- Besides, j has: began (us, the last run), crashes, busy and runs (its history).
@@ -21,6 +22,12 @@
 -- Most dead jobs that a shard keeps: one that always fails must not fill the server.
 local DEAD = 10000
 local FILED = 0
+-- Most bytes that a shard keeps of done jobs, and of dead ones, where no layer has said it.
+local KEEP = 16777216
+-- What an ended job takes besides its request or its response, about: its facts, and its entries here and there.
+local SIZE = 512
+-- Ended jobs that one step looks at to make room for another one: it takes them in small portions, mostly one is enough.
+local PORTION, PORTIONS = 8, 12
 
 -- How long it is known of a job that it was superseded, or that its time was over, ms.
 local KEPT = 86400000
@@ -42,7 +49,7 @@ local function remind(index, id, at)
   redis.call('ZADD', index, int(at), id)
   if #first > 0 and tonumber(first[2]) <= at then return end
   local node = watcher()
-  if node then redis.call('PUBLISH', CHANNEL .. 'w:' .. node, 'd ' .. NAME) end
+  if node then redis.call(PUBLISH, CHANNEL .. 'w:' .. node, 'd ' .. NAME) end
 end
 
 -- Puts a job outside of its line until a time. What is kept of it in g and l is the caller's.
@@ -112,6 +119,34 @@ local function first_two()
   return rows
 end
 
+-- The bytes of jobs that are not in an index any more.
+local function uncount_ended(index, ids)
+  local sizes, sum = index .. 'bytes', 0
+  for _, size in ipairs(redis.call('HMGET', sizes, unpack(ids))) do sum = sum + tonumber(size or '0') end
+  redis.call('HDEL', sizes, unpack(ids))
+  if sum > 0 and redis.call('HINCRBY', sizes, '', int(0 - sum)) <= 0 then redis.call('DEL', sizes) end
+end
+
+-- Takes an ended job out of its index by hand; false if it was not there.
+local function unfile(kind, id)
+  if redis.call('ZREM', own(kind), id) == 0 then return false end
+  redis.call('HINCRBY', F, kind .. '_out', 1)
+  uncount_ended(own(kind), {id})
+  return true
+end
+
+-- Forgets ended jobs, with all that is kept of them.
+local function forget_ended(index, ids)
+  redis.call('ZREM', index, unpack(ids))
+  uncount_ended(index, ids)
+  local keys = {}
+  for i, id in ipairs(ids) do
+    keys[4 * i - 3], keys[4 * i - 2], keys[4 * i - 1] = own('j:' .. id), own('b:' .. id), own('r:' .. id)
+    keys[4 * i] = own('t:' .. id)
+  end
+  redis.call('UNLINK', unpack(keys))
+end
+
 -- A job has ended: the call that tells of it, which was stored along with it, becomes a job in its own line, in this
 -- step, so nobody can die in between. `keep`: ms that it is kept besides, should the job be put back.
 local function call_back(id, call, keep)
@@ -131,8 +166,9 @@ local function call_back(id, call, keep)
   if keep then redis.call('PEXPIRE', kept, keep) else redis.call('DEL', kept) end
   if waits then return end
   redis.call('PERSIST', request)
-  for _, index in ipairs({'done', 'dead'}) do
-    if state and redis.call('ZREM', own(index), whose) == 1 then redis.call('HINCRBY', F, index .. '_out', 1) end
+  if state then
+    unfile('done', whose)
+    unfile('dead', whose)
   end
   redis.call('DEL', facts, own('r:' .. whose))
   local seq, here = next_seq(), NAME
@@ -190,25 +226,57 @@ end
 -- Forgets ended jobs that their keys' TTL has taken away, and the oldest dead one beyond the cap.
 local function trim(index)
   local old = redis.call('ZRANGEBYSCORE', index, '-inf', int(NOW_US), 'LIMIT', 0, SCAN)
-  if #old > 0 then redis.call('ZREM', index, unpack(old)) end
+  if #old > 0 then
+    redis.call('ZREM', index, unpack(old))
+    uncount_ended(index, old)
+  end
   if index == own('dead') and redis.call('ZCARD', index) > DEAD then
-    local oldest = redis.call('ZPOPMIN', index)[1]
-    redis.call('UNLINK', own('j:' .. oldest), own('b:' .. oldest), own('t:' .. oldest))
+    forget_ended(index, redis.call('ZRANGE', index, 0, 0))
   end
 end
 
--- Puts an ended job into an index for ms, as the n-th. Scores are microseconds, each its own, so that a list can go
--- on behind any of them. The index lives a little longer than it must: most jobs need not prolong it then.
-local function file(index, id, ms, n)
+-- Forgets the oldest of an index for the newest, which stays in any case, until no more than `most` of the bytes
+-- are left. What one step does not get through is left to the next ones.
+local function shed(index, newest, total, most)
+  for _ = 1, PORTIONS do
+    if total <= most then return end
+    local ids, gone = redis.call('ZRANGE', index, 0, PORTION), {}
+    local sizes = redis.call('HMGET', index .. 'bytes', unpack(ids))
+    for i, id in ipairs(ids) do
+      if id ~= newest and total > most then gone[#gone + 1], total = id, total - tonumber(sizes[i] or '0') end
+    end
+    if #gone == 0 then return end
+    forget_ended(index, gone)
+  end
+end
+
+-- Puts an ended job into an index for ms, as the n-th, with the bytes that are kept of it. Scores are microseconds,
+-- each its own, so that a list can go on behind any of them. The index lives a little longer than it must: most jobs
+-- need not prolong it then. `most`: how many bytes there may be, if that is known.
+local function file(index, id, ms, n, bytes, most)
   FILED = FILED + 1
   redis.call('ZADD', index, NOW_US + ms * 1000 + FILED, id)
-  if redis.call('PTTL', index) < ms + 1 then redis.call('PEXPIRE', index, math.floor(ms + ms / 8 + 1)) end
+  local sizes, total = index .. 'bytes', 0
+  if redis.call('HSETNX', sizes, id, int(SIZE + bytes)) == 1 then
+    total = redis.call('HINCRBY', sizes, '', int(SIZE + bytes))
+  end
+  local left = redis.call('PTTL', index)
+  if left < ms + 1 then
+    left = math.floor(ms + ms / 8 + 1)
+    redis.call('PEXPIRE', index, left)
+    redis.call('PEXPIRE', sizes, left)
+  elseif total == SIZE + bytes then
+    redis.call('PEXPIRE', sizes, left)
+  end
   if n % 16 == 0 or index == own('dead') then trim(index) end
+  most = tonumber(most or KEEP)
+  if total > most then shed(index, id, tonumber(redis.call('HGET', sizes, '') or '0'), most) end
 end
 
 -- As file, for those who count nothing else.
-local function file_under(index, id, ms)
-  file(index, id, ms, redis.call('HINCRBY', F, string.match(index, '%a+$'), 1))
+local function file_under(index, id, ms, bytes)
+  local n = redis.call('HINCRBY', F, string.match(index, '%a+$'), 1)
+  file(index, id, ms, n, bytes, redis.call('HGET', F, 'keep') or nil)
 end
 
 -- Ends a job that waits, 'cancelled' or 'expired', with a reason, unless that is ''. It is kept so many
@@ -225,7 +293,7 @@ local function drop_job(id, bytes, state, reason, ms, by)
   end_job(id, bytes)
   move_on()
   call_back(id, redis.call('HGET', facts, 'call'))
-  redis.call('PUBLISH', CHANNEL .. 'e', id)
+  redis.call(PUBLISH, CHANNEL .. 'e', id)
 end
 
 -- Ends a job that waits past its deadline.

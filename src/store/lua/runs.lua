@@ -12,7 +12,7 @@ local SERVER = {'READONLY', 'MASTERDOWN', 'LOADING', 'NOREPLICAS', 'MISCONF', 'O
 local out, a = {}, 0
 for i, key in ipairs(KEYS) do
   if not ARGV[a + 1] then break end
-  local tag = string.find(key, '}:h:', #CHANNEL, true)
+  local tag = string.find(key, '}:h:', #PREFIX, true)
   turn_to(string.sub(key, 1, tag + 1), string.sub(key, tag + 4))
   local well, answer
   if ARGV[a + 1] == 'c' then

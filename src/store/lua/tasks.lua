@@ -1,14 +1,13 @@
--- What the scripts of task queues share; now.lua stands before it. Times are in us.
+-- What the scripts of task queues share; channel.lua and now.lua stand before it. Times are in us.
 local call, max, min, floor = redis.call, math.max, math.min, math.floor
 local function int(n) return string.format('%.0f', n) end
 local ID, HISTORY = 22, 8
--- In a cluster every script names a key that is never there (keys.rs).
-local APART = string.sub(KEYS[#KEYS], -7) == '}:never'
--- False if nobody hears it. A node of a cluster knows only of those that listen on itself: there somebody may always
--- hear it, and if nobody did, others look in their time.
+-- False if nobody hears it. Of a plain message a node of a cluster knows only those that listen on itself: somebody may
+-- always hear it there, and if nobody did, others look in their time.
+local UNSURE = APART and not OWN
 local function tell(who, channel)
   local node, worker = string.match(who, '^([^:]*):(.*)$')
-  return call('PUBLISH', channel .. 'w:' .. node, 't ' .. worker) > 0 or APART
+  return call(PUBLISH, (OWN or channel) .. 'w:' .. node, 't ' .. worker) > 0 or UNSURE
 end
 -- Tells one idle worker to look; false if there is none. O(log idle), whatever the number of workers. One whose
 -- time is over, or whom nobody hears any more, is passed over, and is not among them any more.

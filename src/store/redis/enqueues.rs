@@ -123,6 +123,7 @@ fn write_args(step: &Enqueue, out: &mut Cmd) {
         caps.shard_bytes,
         caps.owner_jobs,
         caps.owner_bytes,
+        caps.ended_bytes,
     ];
     texts(out, [id.as_str()]);
     out.write_arg(envelope);

@@ -98,7 +98,7 @@ impl Redis {
         );
         let beat = Beat { paused, others, lapse, mine, busy };
         if told || !division.leave.is_empty() || !division.free.is_empty() {
-            self.publish(self.keys.events(), "workers".into()).await?;
+            self.tell_workers().await?;
         }
         Ok(beat)
     }

@@ -2,7 +2,9 @@
 
 mod basics;
 mod death;
+mod messages;
 mod moves;
+mod older;
 
 use std::time::Duration;
 
@@ -21,7 +23,7 @@ use crate::{
 const LEASE: Duration = Duration::from_secs(20);
 
 /// A key of each of so many shards.
-fn keys(most: u16) -> Vec<Key> {
+pub(super) fn keys(most: u16) -> Vec<Key> {
     let one = |shard: u16| {
         (0..).map(|n: u32| Key::custom(&n.to_string())).find(|key| key.shard() == shard)
     };
@@ -81,5 +83,5 @@ fn deferred(key: &Key) -> Enqueue {
 
 /// Waits, by asking, until each node can be used.
 async fn usable(store: &Store) {
-    insist(async || store.check().await).await;
+    insist(async || store.ping().await).await;
 }

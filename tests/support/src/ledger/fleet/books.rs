@@ -111,7 +111,7 @@ impl Fleet {
 
     /// What a pass over the store finds.
     async fn looked_through(&self) -> Vec<String> {
-        match self.store.fsck().run().await {
+        match self.store.check().run().await {
             Ok(report) => report.faults().map(ToString::to_string).collect(),
             Err(error) => vec![format!("no pass over the store: {error}")],
         }
