@@ -31,7 +31,7 @@ elseif runs then
   redis.call('PEXPIRE', KEYS[8], ARGV[3])
   redis.call('SET', KEYS[9], ARGV[5], 'PX', ARGV[3])
   if whose == id then redis.call('SET', KEYS[10], id .. ' ' .. ARGV[6], 'PX', ARGV[3]) end
-  file_under(KEYS[11], id, ms, #ARGV[5])
+  file_under('done', id, ms, #ARGV[5], redis.call('HINCRBY', F, 'done', 1))
 end
 if not runs then return '' end
 redis.call(PUBLISH, CHANNEL .. 'e', id)
