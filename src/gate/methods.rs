@@ -27,6 +27,7 @@ impl Methods {
         Self::These(names)
     }
 
+    #[inline]
     pub(crate) fn include(&self, method: &str) -> bool {
         match self {
             Self::Unsafe => !is_safe(method),

@@ -164,6 +164,11 @@ pub(crate) fn current_replay<V: View>(view: &V) -> Option<Replay> {
     view.get::<Replay>().or_else(|| REPLAY.try_with(Replay::clone).ok())
 }
 
+/// Whether it belongs to one.
+pub(crate) fn is_replay<V: View>(view: &V) -> bool {
+    view.get::<Replay>().is_some() || REPLAY.try_with(|_| ()).is_ok()
+}
+
 impl fmt::Debug for Replay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Replay").field(&self.0.deferred).finish()

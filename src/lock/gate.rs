@@ -1,6 +1,6 @@
 //! `LockGate`: the lock around a request.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{convert::Infallible, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -70,7 +70,8 @@ impl<N: ?Sized> LockGate<N> {
             return LocksRequest::of(keys.clone(), request).within(held).await.map(Answer::Granted);
         }
         // A retry layer in between may come here again: the record is this request's own by then.
-        let record = slot.as_ref().filter(|slot| !slot.has_begun()).and_then(Slot::record);
+        let slot = slot.as_ref().filter(|slot| slot.record().is_some() && !slot.has_begun());
+        let record = slot.and_then(Slot::record);
         let answer = request.ask(record.map(|record| Arc::clone(&record.name))).await?;
         if let (Answer::Granted(guard), Some(slot)) = (&answer, slot)
             && let Some(call) = self.remembered(slot, guard.key())
@@ -174,9 +175,10 @@ pub struct LockFacts {
 impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     type Facts = LockFacts;
     type Ticket = LockTicket;
-    type Parked = std::convert::Infallible;
+    type Quick = Infallible;
+    type Parked = Infallible;
 
-    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<LockFacts, LockTicket> {
+    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<LockFacts, Infallible> {
         self.policy.clean(view);
         let Some(mode) = self.policy.mode(view.method()) else {
             return Asked::Skip;
@@ -190,6 +192,8 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         let Some(store) = self.policy.store.clone().or_else(|| view.store()) else {
             return Asked::Answer(crate::outage::no_store("LockLayer"));
         };
+        // Taken out before it is filled: a request that holds the slot that holds it is never freed.
+        let mut slot = Slot::arrive(view);
         let replay = current_replay(view);
         let own = |replay: &Replay| keys.iter().find_map(|key| replay.hold_of(&store, key));
         let run = replay.as_ref().and_then(own).map(|facts| HeldLock::of_run(&store, facts));
@@ -203,9 +207,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         if lent.is_none() {
             held = held.and(run);
         }
-        // Taken out before it is filled: a request that holds the slot that holds it is never freed. A job
-        // runs under one lock that it has alone, so what asks for anything else is not deferred.
-        let mut slot = view.take::<Slot>();
+        // A job runs under one lock that it has alone, so what asks for anything else is not deferred.
         if let Some(found) = &slot {
             let fits = keys.len() == 1 && mode == Mode::Exclusive;
             match found.trying() {
@@ -257,7 +259,11 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         }
         self.policy.tell_fences(&held, view);
         view.put(ticket.1.clone());
-        view.put(UnderLock);
+        UnderLock::note(view);
+    }
+
+    fn ticket(&self, quick: Infallible) -> LockTicket {
+        match quick {}
     }
 
     fn within(&self, ticket: &LockTicket) -> Scope {

@@ -74,10 +74,10 @@ where
             KindProjection::Passing(call, passed) => {
                 let ended = ready!(call.poll(cx));
                 let passed = passed.take().expect("polled after completion");
-                let outcome = passed.outcome(&ended);
-                if passed.is_settled(outcome) {
+                if passed.is_settled() {
                     return Poll::Ready(ended.map(|answer| answer.map(GateBody::inner)));
                 }
+                let outcome = passed.outcome(&ended);
                 let settled = Kind::Gated(Box::pin(settle(passed, ended, outcome)));
                 self.as_mut().project().kind.set(settled);
                 self.poll(cx)

@@ -67,9 +67,8 @@ where
             Asked::Skip => ResponseFuture::inner(self.inner.call(Request::from_parts(parts, body))),
             Asked::Answer(reply) => ResponseFuture::ready(response(reply)),
             Asked::Again(reply) => ResponseFuture::ready(again(&reply)),
-            Asked::Pass(ticket) => {
-                self.gate.show(&ticket, &mut PartsView::<F>::new(&mut parts));
-                let passed = Passed::new(self.gate.clone(), ticket, &parts.method);
+            Asked::Pass(quick) => {
+                let passed = Passed::new(self.gate.clone(), quick, &parts.method);
                 let call = self.inner.call(Request::from_parts(parts, body));
                 ResponseFuture::passing(call, passed)
             }

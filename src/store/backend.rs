@@ -94,7 +94,8 @@ impl Token {
             text[at..at + part.len()].copy_from_slice(part);
             at + part.len()
         });
-        Self(String::from_utf8_lossy(&text[..length]).into())
+        // ASCII, all of it.
+        Self(std::str::from_utf8(&text[..length]).unwrap_or_default().into())
     }
 
     /// One that came back from the store.

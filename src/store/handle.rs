@@ -2,7 +2,6 @@
 
 use std::{
     any::{Any, TypeId},
-    collections::HashMap,
     fmt,
     sync::{Arc, Weak},
     time::Duration,
@@ -39,7 +38,8 @@ struct Shared {
     node: Node,
     hints: Arc<Hints>,
     agent: Agent,
-    rooms: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
+    /// A handful, and one of them is looked for with every request: sooner found by going through them.
+    rooms: Mutex<Vec<(TypeId, Arc<dyn Any + Send + Sync>)>>,
     closing: Mutex<Vec<Arc<Closing>>>,
 }
 
@@ -186,9 +186,14 @@ impl Store {
 
     /// What an engine keeps beside this handle, such as the local waiting lines: one of each type.
     pub(crate) fn room<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
-        let mut rooms = self.shared.rooms.lock();
-        let room = rooms.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(T::default()));
-        Arc::clone(room).downcast().unwrap_or_else(|_| unreachable!("the type is the map's key"))
+        let (mut rooms, kind) = (self.shared.rooms.lock(), TypeId::of::<T>());
+        if let Some((_, room)) = rooms.iter().find(|(of, _)| *of == kind) {
+            let room = Arc::clone(room).downcast();
+            return room.unwrap_or_else(|_| unreachable!("it stands beside its type"));
+        }
+        let room = Arc::new(T::default());
+        rooms.push((kind, Arc::clone(&room) as _));
+        room
     }
 }
 

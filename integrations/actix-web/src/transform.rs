@@ -79,7 +79,8 @@ where
             Asked::Again(reply) => {
                 Either::Right(Either::Left(ready(Ok(refuse(request, again(&reply))))))
             }
-            Asked::Pass(ticket) => {
+            Asked::Pass(quick) => {
+                let ticket = self.gate.ticket(quick);
                 Either::Right(Either::Right(Box::pin(self.passage().pass(ticket, request))))
             }
             Asked::Enter(facts) => {

@@ -19,10 +19,17 @@ use crate::{
     reply::Reply,
 };
 
-/// What stands between asking and leaving.
+/// What stands between asking and leaving. It is moved with the future of every request, so there is more of it
+/// only for those that need it.
 #[derive(Debug)]
 pub struct DeferTicket {
     slot: Slot,
+    more: Option<Box<More>>,
+}
+
+/// What a request has that most have not.
+#[derive(Debug, Default)]
+struct More {
     owner: String,
     applied: Applied,
     captured: Captured,
@@ -31,8 +38,13 @@ pub struct DeferTicket {
 }
 
 impl DeferTicket {
+    pub(super) fn plain(slot: Slot) -> Self {
+        Self { slot, more: None }
+    }
+
     pub(super) fn new(slot: Slot, owner: String, applied: Applied, captured: Captured) -> Self {
-        Self { slot, owner, applied, captured, fields: Headers::new() }
+        let more = More { owner, applied, captured, fields: Headers::new() };
+        Self { slot, more: Some(Box::new(more)) }
     }
 }
 
@@ -53,6 +65,7 @@ pub struct DeferParked {
 impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
     type Facts = Infallible;
     type Ticket = DeferTicket;
+    type Quick = DeferTicket;
     type Parked = DeferParked;
 
     const PARKS: bool = true;
@@ -65,17 +78,20 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
         match facts {}
     }
 
-    fn show<V: View<Native = N>>(&self, ticket: &DeferTicket, view: &mut V) {
-        view.put(ticket.slot.clone());
+    /// The handler sees nothing of it; the lock found it in the request.
+    fn show<V: View<Native = N>>(&self, _: &DeferTicket, _: &mut V) {}
+
+    fn ticket(&self, quick: DeferTicket) -> DeferTicket {
+        quick
     }
 
-    fn is_settled(&self, ticket: &DeferTicket, _: Outcome) -> bool {
+    fn is_settled(&self, ticket: &DeferTicket) -> bool {
         !self.0.when.always && ticket.slot.is_empty()
     }
 
     fn hear(&self, ticket: &mut DeferTicket, fields: impl FnOnce() -> Vec<(String, Vec<u8>)>) {
         if ticket.slot.has_begun() {
-            ticket.fields = of_response(fields(), &[]);
+            ticket.more.get_or_insert_default().fields = of_response(fields(), &[]);
         }
     }
 
@@ -84,7 +100,8 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
         ticket: DeferTicket,
         outcome: Outcome,
     ) -> Parting<DeferTicket, DeferParked> {
-        let DeferTicket { slot, owner, applied, captured, fields } = ticket;
+        let DeferTicket { slot, more } = ticket;
+        let More { owner, applied, captured, fields } = more.map(|more| *more).unwrap_or_default();
         if let Some((begun, print)) = slot.begun() {
             match stored(&begun, outcome, fields) {
                 Some(response) => begun.keep(self.0.keys.life, response, print).await,

@@ -126,7 +126,7 @@ async fn accept(gate: &DeferGate<()>, store: &Store, mut view: FakeView) -> Repl
         panic!("it may be deferred");
     };
     gate.show(&ticket, &mut view);
-    let slot: Slot = view.take().expect("there is a place for it");
+    let slot = Slot::arrive(&mut view).expect("there is a place for it");
     let (store, key) = (store.clone(), key_of("/x"));
     slot.fill(Parked { store, key, status: 409, usual: None, known: false });
     let Parting::Accept { parked, .. } = gate.leave(ticket, Outcome::Answered(409)).await else {
@@ -214,7 +214,7 @@ async fn deferring_always_without_a_lock_inside_is_a_fault() {
                 let slot: Slot = view.take().expect("there is a place for it");
                 slot.note_seen();
             }
-            assert!(!gate.is_settled(&ticket, Outcome::Answered(status)));
+            assert!(!gate.is_settled(&ticket));
             match gate.leave(ticket, Outcome::Answered(status)).await {
                 Parting::Replace(reply) => {
                     assert!(replaced && !locked, "{status}");

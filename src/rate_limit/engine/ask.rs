@@ -135,6 +135,14 @@ impl Ask {
         groups
     }
 
+    /// The one question that there is, if it binds and is to be asked of the store: the usual case.
+    pub(super) fn only(&self) -> Option<&Question> {
+        match &self.questions[..] {
+            [question] if question.binds() && question.leased().is_none() => Some(question),
+            _ => None,
+        }
+    }
+
     /// Those that can keep the request out.
     pub(super) fn binding(&self) -> impl Iterator<Item = (usize, &Question)> {
         self.questions.iter().enumerate().filter(|(_, question)| question.binds())

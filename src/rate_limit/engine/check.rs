@@ -70,9 +70,16 @@ impl Engine {
     ) -> Result<Checked, Error> {
         let mut checking = Checking::new(self, store, ask);
         self.tend(store, ask);
-        let admitted = !checking.is_hopeless() && checking.enforce(receipts).await?;
-        if admitted {
-            checking.watch().await;
+        // What few requests need has a box of its own: the futures of all are moved about.
+        let admitted = !checking.is_hopeless()
+            && match ask.only().filter(|_| !self.is_away()) {
+                Some(question) => {
+                    checking.charge(&(ask.tag(question), smallvec![0]), receipts, receipts).await?
+                }
+                None => Box::pin(checking.enforce(receipts)).await?,
+            };
+        if admitted && ask.questions.iter().any(|question| question.policy.is_shadow()) {
+            Box::pin(checking.watch()).await;
         }
         let Checking { each, receipt, local, .. } = checking;
         Ok(Checked { decision: Decision { admitted, local, each }, receipt })
@@ -104,7 +111,10 @@ impl Engine {
 impl<'a> Checking<'a> {
     fn new(engine: &'a Arc<Engine>, store: &Store, ask: &'a Ask) -> Self {
         let decision = |question: &Question| PolicyDecision::new(&question.policy, question.quota);
-        let each = ask.questions.iter().map(decision).collect();
+        let each = match &ask.questions[..] {
+            [question] => smallvec![decision(question)],
+            all => all.iter().map(decision).collect(),
+        };
         Self { engine, ask, each, receipt: Receipt::none(engine, store), local: false }
     }
 
@@ -227,9 +237,11 @@ impl<'a> Checking<'a> {
 
     async fn call(&self, group: &Group<'_>, times: u32) -> Result<Answer, Error> {
         let (tag, members) = group;
-        let items: SmallVec<[Item; 1]> =
-            members.iter().filter_map(|at| self.ask.questions[*at].item()).collect();
-        let items = items.into_iter().collect();
+        let item = |at: &usize| self.ask.questions[*at].item();
+        let items: Arc<[Item]> = match &members[..] {
+            [at] => item(at).map_or_else(|| Arc::new([]) as _, |item| Arc::new([item]) as _),
+            all => all.iter().filter_map(item).collect(),
+        };
         let charge = Charge { tag: (*tag).clone(), items, times };
         let sent = Instant::now();
         let Charged { admitted, states } = self.receipt.store().backend().charge(charge).await?;

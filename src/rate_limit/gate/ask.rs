@@ -1,6 +1,7 @@
 //! What is read of a request before anything is awaited.
 
 use std::{
+    convert::Infallible,
     fmt,
     sync::{
         Arc,
@@ -15,10 +16,10 @@ use super::{
     plan::{Limit, Plan},
     quotas::Found,
     status::{Charged, RateStatus},
-    ticket::{RateLimitTicket, standings},
+    ticket::standings,
 };
 use crate::{
-    gate::{Asked, KeyFault, View, current_replay},
+    gate::{Asked, KeyFault, View, is_replay},
     rate_limit::{
         engine::{Ask, Engine, Question},
         quota::Quota,
@@ -43,9 +44,9 @@ impl<N: ?Sized> Plan<N> {
     pub(super) fn read<V: View<Native = N>>(
         &self,
         view: &mut V,
-    ) -> Asked<RateLimitFacts, RateLimitTicket> {
+    ) -> Asked<RateLimitFacts, Infallible> {
         // Charged when it was accepted.
-        if current_replay(view).is_some() {
+        if is_replay(view) {
             return Asked::Skip;
         }
         if let Some(asked) = self.facing.ask(view, self.limits.iter().map(|limit| &limit.source)) {

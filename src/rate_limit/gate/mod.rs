@@ -8,7 +8,7 @@ mod settings;
 mod status;
 mod ticket;
 
-use std::{fmt, sync::Arc};
+use std::{convert::Infallible, fmt, sync::Arc};
 
 use bytes::Bytes;
 
@@ -52,10 +52,15 @@ impl<N: ?Sized> RateLimitGate<N> {
 impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
     type Facts = RateLimitFacts;
     type Ticket = RateLimitTicket;
-    type Parked = std::convert::Infallible;
+    type Quick = Infallible;
+    type Parked = Infallible;
 
-    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<RateLimitFacts, RateLimitTicket> {
+    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<RateLimitFacts, Infallible> {
         self.0.read(view)
+    }
+
+    fn ticket(&self, quick: Infallible) -> RateLimitTicket {
+        match quick {}
     }
 
     async fn enter(&self, facts: RateLimitFacts) -> Verdict<RateLimitTicket> {

@@ -22,6 +22,7 @@ mod incarnation;
 mod listen;
 mod nodes;
 mod origin;
+mod packed;
 mod read;
 mod replicas;
 mod runs;
