@@ -211,7 +211,7 @@ async fn deferring_always_without_a_lock_inside_is_a_fault() {
             let Asked::Pass(ticket) = gate.ask(&mut view) else { panic!("it may be deferred") };
             gate.show(&ticket, &mut view);
             if locked {
-                let slot: Slot = view.take().expect("there is a place for it");
+                let slot = Slot::arrive(&mut view).expect("there is a place for it");
                 slot.note_seen();
             }
             assert!(!gate.is_settled(&ticket));

@@ -31,7 +31,7 @@ elseif runs then
   redis.call('PEXPIRE', KEYS[2], ARGV[3])
   redis.call('SET', KEYS[3], ARGV[5], 'PX', ARGV[3])
   if whose == id then redis.call('SET', KEYS[4], id .. ' ' .. ARGV[6], 'PX', ARGV[3]) end
-  file_under(KEYS[5], id, ms, #ARGV[5])
+  file_under('done', id, ms, #ARGV[5], redis.call('HINCRBY', F, 'done', 1))
 end
 if not runs then return '' end
 redis.call(PUBLISH, CHANNEL .. 'e', id)

@@ -37,7 +37,7 @@ macro_rules! job_script {
             $name,
             concat!(
                 include_str!("../lua/channel.lua"),
-        include_str!("../lua/line.lua"),
+                include_str!("../lua/line.lua"),
                 include_str!("../lua/jobs.lua"),
                 include_str!(concat!("../lua/", $name, ".lua"))
             ),
@@ -181,6 +181,7 @@ script!(
     "tasks_push",
     concat!(
         include_str!("../lua/tasks_one.lua"),
+        include_str!("../lua/channel.lua"),
         include_str!("../lua/now.lua"),
         include_str!("../lua/tasks.lua"),
         include_str!("../lua/tasks_push.lua")
