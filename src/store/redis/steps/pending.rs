@@ -77,7 +77,6 @@ impl Redis {
             self.keys.job(&id),
             self.keys.response(&id),
             self.keys.record(&key, &record),
-            self.keys.shard(key.shard(), "done"),
         ];
         let args = [
             verb.into(),
