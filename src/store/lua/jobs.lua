@@ -37,12 +37,6 @@ local KEPT = 86400000
 -- was whose keys have vanished, and it must not count for ever.
 local OWNED = 2592000000
 
--- Turns to a lock by its name. The tag is what all names of the shard begin with, up to the kind.
-local function turn_to(tag, name)
-  H, L, Q, G = tag .. 'h:' .. name, tag .. 'l:' .. name, tag .. 'q:' .. name, tag .. 'g:' .. name
-  DUE, F, WATCH, NAME, SHARD = tag .. 'due', tag .. 'f', tag .. 'watch', name, tag
-end
-
 -- Sets when the watcher has to see to a job that is in one of the shard's indexes, and tells it if it must
 -- wake sooner for that.
 local function remind(index, id, at)
