@@ -37,7 +37,7 @@ pub(crate) use self::{
     address::Networks,
     begun::Begun,
     methods::Methods,
-    replay::{current_replay, is_replay},
+    replay::{REPLAY_FIELD, current_replay, is_replay},
     slot::{Record, Remember, Trying, UnderLock},
     source::each_once,
 };

@@ -21,6 +21,9 @@ use crate::{
     store::{HoldFacts, JobId, Store},
 };
 
+/// The field by which a run in another process is known, and checked there: see `remote`.
+pub(crate) const REPLAY_FIELD: &str = "lockgate-replay";
+
 tokio::task_local! {
     static REPLAY: Replay;
 }

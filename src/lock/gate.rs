@@ -68,16 +68,23 @@ impl<N: ?Sized> LockGate<N> {
         });
         let request = self.policy.request(store, &keys[0], *mode, waits);
         if keys.len() > 1 {
-            return LocksRequest::of(keys.clone(), request).within(held).await.map(Answer::Granted);
+            let several = LocksRequest::of(keys.clone(), request);
+            return Box::pin(several.within(held)).await.map(Answer::Granted);
         }
         // A retry layer in between may come here again: the record is this request's own by then.
         let slot = slot.as_ref().filter(|slot| slot.record().is_some() && !slot.has_begun());
         let record = slot.and_then(Slot::record);
-        let answer = request.ask(record.map(|record| Arc::clone(&record.name))).await?;
+        let record = record.map(|record| Arc::clone(&record.name));
+        // The future of a request has room for one call, which is all that most need: it is moved about.
+        let answer = if request.is_one_call() {
+            request.at_once(record).await?
+        } else {
+            Box::pin(request.ask(record)).await?
+        };
         if let (Answer::Granted(guard), Some(slot)) = (&answer, slot)
             && let Some(call) = self.remembered(slot, guard.key())
         {
-            match Begun::begin(store, call).await? {
+            match Box::pin(Begun::begin(store, call)).await? {
                 Ok(begun) => slot.begin(begun),
                 // Another request under the record, at the same time.
                 Err(_) => return Ok(Answer::Known),

@@ -223,7 +223,7 @@ impl LockSet {
             return guard.release().await;
         }
         let guards = std::mem::take(&mut self.guards).into_iter().rev();
-        let ends = join_all(guards.map(|(_, guard)| guard.release())).await;
+        let ends = Box::pin(join_all(guards.map(|(_, guard)| guard.release()))).await;
         let has = |end| ends.contains(&end);
         [Released::AlreadyLost, Released::Unknown, Released::StillHeld]
             .into_iter()

@@ -103,7 +103,8 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
         R: Body,
     {
         match self.gate.enter(facts).await {
-            Verdict::Pass(ticket) => self.pass(ticket, parts, body).await,
+            // Two boxes: one for both is over what an allocator has at hand.
+            Verdict::Pass(ticket) => Box::pin(self.pass(ticket, parts, body)).await,
             Verdict::Answer(reply) => Ok(response(reply)),
             Verdict::Busy(reply, slot) => {
                 if let Some(slot) = slot {

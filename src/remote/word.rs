@@ -3,10 +3,9 @@
 use hmac::{Hmac, Mac as _};
 use sha2::{Digest as _, Sha256};
 
-use crate::{key::hex, lock::SharedSecret};
-
 /// The field.
-pub(super) const FIELD: &str = "lockgate-replay";
+pub(super) use crate::gate::REPLAY_FIELD as FIELD;
+use crate::{key::hex, lock::SharedSecret};
 
 /// What it says.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,9 +13,9 @@ use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
 
 pub(crate) use super::deferred::{
-    Beat, Call, Caps, Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobPolicy, JobView, Jobs,
-    Listed, Listing, Merge, NextRun, OnFailure, Past, Run, Settle, SettledRun, Tally, Verdict,
-    Wins,
+    Beat, Call, Caps, Claim, Claimed, Direct, Due, ENDED_SIZE, Enqueue, Enqueued, JobPolicy,
+    JobView, Jobs, Listed, Listing, Merge, NextRun, OnFailure, Past, Run, Running, Settle,
+    SettledRun, Tally, Verdict, Wins,
 };
 use super::{
     fsck::{FsckFound, FsckPart},

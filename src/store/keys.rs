@@ -128,22 +128,12 @@ impl Keys {
         self.shard(COMMON, "limiters")
     }
 
-    /// The seven keys of `line.lua`, in its order.
+    /// The keys of a line, as `line.lua` makes them of the first.
+    #[cfg(test)]
     pub(crate) fn line(&self, key: &Key) -> Vec<String> {
-        self.line_in_parts(key).iter().map(|parts| parts.concat()).collect()
-    }
-
-    /// As [`Keys::line`], for those who write them elsewhere.
-    #[expect(
-        clippy::indexing_slicing,
-        reason = "a shard is below their number, which is the length"
-    )]
-    pub(crate) fn line_in_parts<'a>(&'a self, key: &'a Key) -> [Parts<'a>; 7] {
-        // Shards of keys are below their number, which is the length.
-        let tag = &*self.tags[usize::from(key.shard())];
-        let own = |kind| [tag, kind, key.as_str()];
-        let shard = |kind| [tag, kind, ""];
-        [own("h:"), own("l:"), own("q:"), own("g:"), shard("due"), shard("f"), shard("watch")]
+        let own = ["h", "l", "q", "g"].map(|kind| self.of(key.shard(), kind, key.as_str()));
+        let shard = ["due", "f", "watch"].map(|kind| self.shard(key.shard(), kind));
+        [own.as_slice(), &shard].concat()
     }
 
     /// ZSET: jobs of a lock.
@@ -152,9 +142,15 @@ impl Keys {
         self.of(key.shard(), "g", key.as_str())
     }
 
-    /// ZSET: holders and offers of a lock.
+    /// ZSET: holders and offers of a lock. Scripts make the other names of its line of this one (`line.lua`).
     pub(crate) fn holders(&self, key: &Key) -> String {
-        self.of(key.shard(), "h", key.as_str())
+        self.holders_in_parts(key).concat()
+    }
+
+    /// As [`Keys::holders`], for those who write it elsewhere.
+    pub(crate) fn holders_in_parts<'a>(&'a self, key: &'a Key) -> Parts<'a> {
+        // Shards of keys are below their number, which is the length.
+        [&self.tags[usize::from(key.shard())], "h:", key.as_str()]
     }
 
     /// HASH: facts of a job.

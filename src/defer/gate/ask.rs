@@ -11,7 +11,9 @@ use crate::{
         headers::{carries_credential, idempotency_key, is_upgrade},
         prefer::Preferences,
     },
-    gate::{Asked, Record, Remember, Route, Slot, Trying, UnderLock, View, is_replay},
+    gate::{
+        Asked, REPLAY_FIELD, Record, Remember, Route, Slot, Trying, UnderLock, View, is_replay,
+    },
     key::{digest, hex},
     reply::{Reply, problem},
 };
@@ -69,8 +71,13 @@ impl<N: ?Sized> DeferGate<N> {
             );
             return Asked::Answer(Reply::wiring_fault());
         }
-        let asks_for_nothing =
-            !settings.when.always && !view.has_any(&["idempotency-key", "prefer"]);
+        let special = view.has_any(&["idempotency-key", "prefer", REPLAY_FIELD]);
+        // Nor is one that runs here for a worker elsewhere, which would take the 202 for the answer of the handler.
+        // Who forges the field is not deferred, and nothing else.
+        if special && !view.header(REPLAY_FIELD).is_empty() {
+            return Asked::Skip;
+        }
+        let asks_for_nothing = !settings.when.always && !special;
         if asks_for_nothing && settings.owner.is_none() && settings.carries.is_empty() {
             let slot = Slot::new(Trying::For(settings.when.wait), None);
             slot.send(view);

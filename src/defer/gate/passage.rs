@@ -121,16 +121,8 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
                     DeferParked { parked, slot, owner, applied, captured, carried, only_looks };
                 Parting::Accept { parked, room, slot: place }
             }
-            _ => {
-                if slot.trying() == Trying::Background && !slot.was_seen() {
-                    tracing::error!(
-                        layer = "DeferLayer",
-                        "request not deferred although the layer is set to `defer_always`: there is no \
-                         LockLayer inside that locks it, under whose lock it could run"
-                    );
-                }
-                Parting::Fields(Vec::new())
-            }
+            _ if slot.trying() == Trying::Background && !slot.was_seen() => unlocked(outcome),
+            _ => Parting::Fields(Vec::new()),
         }
     }
 
@@ -184,6 +176,20 @@ impl<N: ?Sized + 'static> DeferGate<N> {
         }
         Some(carried)
     }
+}
+
+/// Of a layer that defers always, and has met no lock. What a layer between answers in its own name (401, 404, 429)
+/// stands: it has come to no handler.
+fn unlocked<T, P>(outcome: Outcome) -> Parting<T, P> {
+    if outcome.status().is_none_or(|status| status >= 400) {
+        return Parting::Fields(Vec::new());
+    }
+    tracing::error!(
+        layer = "DeferLayer",
+        "request answered by 500: the layer is set to `defer_always`, and there is no LockLayer inside that locks \
+         it, under whose lock it could run later; so it ran at once"
+    );
+    Parting::Replace(Reply::wiring_fault())
 }
 
 /// What is remembered of an answer; `None` if a retry is to run again.

@@ -200,3 +200,28 @@ async fn a_response_over_the_limit_is_told_and_not_cut() {
     assert_eq!(document["response"]["stored"], "body");
     worker.stop().await;
 }
+
+/// It was not deferred, and ran: that is told, and no answer of a handler passes for it.
+#[tokio::test(start_paused = true)]
+async fn deferring_always_without_a_lock_inside_is_a_fault() {
+    let gate = DeferGate::<()>::new().defer_always();
+    for (status, replaced) in [(200, true), (303, true), (401, false), (404, false), (500, false)] {
+        for locked in [false, true] {
+            let mut view = FakeView::new("POST");
+            let Asked::Pass(ticket) = gate.ask(&mut view) else { panic!("it may be deferred") };
+            gate.show(&ticket, &mut view);
+            if locked {
+                let slot = Slot::arrive(&mut view).expect("there is a place for it");
+                slot.note_seen();
+            }
+            assert!(!gate.is_settled(&ticket));
+            match gate.leave(ticket, Outcome::Answered(status)).await {
+                Parting::Replace(reply) => {
+                    assert!(replaced && !locked, "{status}");
+                    assert_eq!(reply, Reply::wiring_fault());
+                }
+                other => assert!(!replaced || locked, "{status}: {other:?}"),
+            }
+        }
+    }
+}

@@ -19,9 +19,10 @@ use super::{
     ticket::standings,
 };
 use crate::{
+    error::Error,
     gate::{Asked, KeyFault, View, is_replay},
     rate_limit::{
-        engine::{Ask, Engine, Question},
+        engine::{Ask, Checked, Engine, Question},
         quota::Quota,
         standing::Standing,
     },
@@ -166,6 +167,17 @@ fn warn_of_two(policy: &str) {
              the request is charged once if they ask the same of it, and twice if not; give one of them \
              another .name(..), or remove it"
         );
+    }
+}
+
+impl RateLimitFacts {
+    /// Asks for the quotas first.
+    pub(super) async fn check(&mut self, settles: bool) -> Result<Checked, Error> {
+        for (place, quota) in self.quotas.drain(..) {
+            let (quota, all) = (quota.await, self.ask.questions.iter_mut());
+            all.filter(|each| each.place == place).for_each(|each| each.quota = quota);
+        }
+        self.engine.check(&self.store, &self.ask, settles).await
     }
 }
 

@@ -65,21 +65,15 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
     }
 
     async fn enter(&self, facts: RateLimitFacts) -> Verdict<RateLimitTicket> {
-        let RateLimitFacts { store, engine, mut ask, quotas, outer } = facts;
-        let looked = quotas.is_empty();
-        for (place, quota) in quotas {
-            let quota = quota.await;
-            ask.questions
-                .iter_mut()
-                .filter(|each| each.place == place)
-                .for_each(|each| each.quota = quota);
-        }
+        // Not taken apart: it would be there twice while this waits.
+        let mut facts = facts;
         let settles = self.0.settles();
-        let checked = if looked {
-            engine.charge(&store, &ask, settles).await
+        let checked = if facts.quotas.is_empty() {
+            facts.engine.charge(&facts.store, &facts.ask, settles).await
         } else {
-            engine.check(&store, &ask, settles).await
+            Box::pin(facts.check(settles)).await
         };
+        let RateLimitFacts { store, ask, outer, .. } = facts;
         match checked {
             Ok(Checked { decision, receipt }) if decision.is_admitted() => {
                 Verdict::Pass(self.ticket(decision, receipt, ask, outer))

@@ -37,7 +37,7 @@ macro_rules! job_script {
             $name,
             concat!(
                 include_str!("../lua/channel.lua"),
-        include_str!("../lua/line.lua"),
+                include_str!("../lua/line.lua"),
                 include_str!("../lua/jobs.lua"),
                 include_str!(concat!("../lua/", $name, ".lua"))
             ),
@@ -97,6 +97,7 @@ script!(
     concat!(include_str!("../lua/view.lua"), include_str!("../lua/job.lua")),
     repeatable: true
 );
+script!(RUNNING, "running", include_str!("../lua/running.lua"), repeatable: true);
 script!(
     LIST,
     "list",
@@ -104,7 +105,7 @@ script!(
     repeatable: true
 );
 job_script!(REDRIVE, "redrive");
-script!(PURGE, "purge", include_str!("../lua/purge.lua"), repeatable: true);
+job_script!(PURGE, "purge");
 script!(TALLY, "tally", include_str!("../lua/tally.lua"), repeatable: true);
 job_script!(CANCEL, "cancel");
 job_script!(DIRECT, "direct");
@@ -175,7 +176,18 @@ script!(
     repeatable: true
 );
 task_script!(FSCK_TASKS, "fsck_tasks", repeatable: true);
-task_script!(PUSH_TASKS, "tasks_push", repeatable: true);
+script!(
+    PUSH_TASKS,
+    "tasks_push",
+    concat!(
+        include_str!("../lua/tasks_one.lua"),
+        include_str!("../lua/channel.lua"),
+        include_str!("../lua/now.lua"),
+        include_str!("../lua/tasks.lua"),
+        include_str!("../lua/tasks_push.lua")
+    ),
+    repeatable: true
+);
 task_script!(TURN, "tasks_turn", repeatable: true);
 task_script!(LOOK_AT_TASKS, "tasks_look", repeatable: true);
 // What may have run is not run again: it would meet other tasks.

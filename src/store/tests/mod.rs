@@ -6,6 +6,7 @@
 
 #[cfg(feature = "redis")]
 mod alike;
+mod back;
 mod calls;
 mod caps;
 mod clients;
@@ -14,6 +15,7 @@ pub(crate) mod cluster;
 mod direct;
 mod downgrade;
 mod drain;
+mod ended;
 mod explore;
 mod faulty;
 #[cfg(feature = "redis")]
