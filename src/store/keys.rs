@@ -148,6 +148,10 @@ impl Keys {
     }
 
     /// As [`Keys::holders`], for those who write it elsewhere.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a shard is below their number, which is the length"
+    )]
     pub(crate) fn holders_in_parts<'a>(&'a self, key: &'a Key) -> Parts<'a> {
         // Shards of keys are below their number, which is the length.
         [&self.tags[usize::from(key.shard())], "h:", key.as_str()]
