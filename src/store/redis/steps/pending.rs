@@ -18,6 +18,7 @@ use crate::{
 };
 
 impl Redis {
+    #[expect(clippy::indexing_slicing, reason = "there are as many as lanes")]
     pub(super) async fn do_enqueue(&self, call: Enqueue) -> Result<Enqueued, Error> {
         let name = script::ENQUEUE.name;
         let shard = call.key.shard();
