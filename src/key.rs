@@ -179,6 +179,7 @@ impl Key {
     ///
     /// If `n` is not within 1 to 65,536.
     #[must_use]
+    #[expect(clippy::indexing_slicing, reason = "a digest has 32 bytes")]
     pub fn stripe(&self, n: u32) -> Self {
         assert!(
             (1..=MOST_STRIPES).contains(&n),
@@ -261,6 +262,7 @@ impl Key {
         Self(std::str::from_utf8(&out).unwrap_or_default().into())
     }
 
+    #[expect(clippy::indexing_slicing, reason = "a kind is one of ours, and has a few letters")]
     fn build(kind: &str, name: &str, value: &[u8]) -> Self {
         if name.is_empty() {
             let mut prefix = [b':'; 8];
@@ -300,6 +302,7 @@ impl From<String> for Key {
 pub(crate) struct Hashed<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Hashed<'_> {
+    #[expect(clippy::indexing_slicing, reason = "a digest has 32 bytes")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digest = Sha256::digest(self.0.as_bytes());
         digest[..6].iter().try_for_each(|b| write!(f, "{b:02x}"))
@@ -336,6 +339,7 @@ fn escape(bytes: &[u8]) -> String {
     out
 }
 
+#[expect(clippy::indexing_slicing, reason = "half a byte is below 16; a digest has 32 bytes")]
 fn escape_into(out: &mut String, bytes: &[u8]) {
     let start = out.len();
     for &byte in bytes.iter().take(READABLE + 1) {

@@ -150,7 +150,7 @@ impl Rounds {
                 () = tokio::time::sleep_until(self.next_beat) => self.beat().await,
                 Some(ended) = self.visits.join_next() => {
                     if let Ok((key, next)) = ended {
-                        self.ended(key, next);
+                        self.ended(&key, next);
                     }
                 }
                 () = self.slots.freed() => self.serve(),
@@ -393,9 +393,9 @@ impl Rounds {
         self.visits.spawn(visit.run(id));
     }
 
-    fn ended(&mut self, key: Key, next: Next) {
+    fn ended(&mut self, key: &Key, next: Next) {
         let (shard, now) = (key.shard(), Instant::now());
-        let told = self.under_way.remove(&key).flatten();
+        let told = self.under_way.remove(key).flatten();
         if let Some(id) = told {
             self.waiting.push(key.clone(), Some(id));
         }

@@ -69,6 +69,7 @@ impl SharedSecret {
     }
 
     /// Over the namespace too, which is not sent: a lock of the same name in another one is another lock.
+    #[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
     fn mac(&self, store: &Store, text: &str) -> Hmac<Sha256> {
         let mut mac: Hmac<Sha256> =
             Hmac::new_from_slice(&self.0).expect("HMAC takes keys of any length");

@@ -59,6 +59,7 @@ impl<N: ?Sized> LockGate<N> {
         Ok(keys)
     }
 
+    #[expect(clippy::indexing_slicing, reason = "a source reads at least one key")]
     async fn take(&self, facts: &LockFacts) -> Result<Answer<LockSet>, NotAcquired> {
         let LockFacts { store, keys, mode, slot, held, .. } = facts;
         let waits = slot.as_ref().map(|slot| match slot.trying() {

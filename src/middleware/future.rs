@@ -65,6 +65,7 @@ where
 {
     type Output = Result<Response<GateBody<R>>, E>;
 
+    #[expect(clippy::expect_used, reason = "a future that is polled after its end may panic")]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.as_mut().project().kind.project() {
             KindProjection::Inner(call) => {

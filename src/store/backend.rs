@@ -84,6 +84,7 @@ impl Mode {
 pub(crate) struct Token(Arc<str>);
 
 impl Token {
+    #[expect(clippy::indexing_slicing, reason = "a nonce and a node are 49 bytes")]
     pub(crate) fn new(node: &Node) -> Self {
         let mut nonce = [0; uuid::fmt::Simple::LENGTH];
         let nonce: &str = uuid::Uuid::new_v4().simple().encode_lower(&mut nonce);

@@ -74,6 +74,10 @@ impl Keys {
     /// While a slot is on its way to another node, its keys are here or there, and a command about one that is
     /// not here fails, also in the middle of a script that has written already. A script that names a key
     /// which is nowhere is not begun (TRYAGAIN or ASK) until the slot has arrived.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a shard is below their number, which is the length"
+    )]
     pub(crate) fn never(&self, shard: u16) -> Option<[&str; 2]> {
         self.apart.then(|| [&*self.tags[usize::from(shard)], "never"])
     }
@@ -90,6 +94,10 @@ impl Keys {
     }
 
     /// As [`Keys::heard`], of a shard of a cluster whose nodes tell only what is theirs.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a shard is below their number, which is the length"
+    )]
     pub(crate) fn heard_of(&self, shard: u16, node: &Node) -> [String; 2] {
         let tag = &self.tags[usize::from(shard)];
         [format!("{tag}w:{node}"), format!("{tag}e")]
@@ -120,18 +128,12 @@ impl Keys {
         self.shard(COMMON, "limiters")
     }
 
-    /// The seven keys of `line.lua`, in its order.
+    /// The keys of a line, as `line.lua` makes them of the first.
+    #[cfg(test)]
     pub(crate) fn line(&self, key: &Key) -> Vec<String> {
-        self.line_in_parts(key).iter().map(|parts| parts.concat()).collect()
-    }
-
-    /// As [`Keys::line`], for those who write them elsewhere.
-    pub(crate) fn line_in_parts<'a>(&'a self, key: &'a Key) -> [Parts<'a>; 7] {
-        // Shards of keys are below their number, which is the length.
-        let tag = &*self.tags[usize::from(key.shard())];
-        let own = |kind| [tag, kind, key.as_str()];
-        let shard = |kind| [tag, kind, ""];
-        [own("h:"), own("l:"), own("q:"), own("g:"), shard("due"), shard("f"), shard("watch")]
+        let own = ["h", "l", "q", "g"].map(|kind| self.of(key.shard(), kind, key.as_str()));
+        let shard = ["due", "f", "watch"].map(|kind| self.shard(key.shard(), kind));
+        [own.as_slice(), &shard].concat()
     }
 
     /// ZSET: jobs of a lock.
@@ -140,9 +142,19 @@ impl Keys {
         self.of(key.shard(), "g", key.as_str())
     }
 
-    /// ZSET: holders and offers of a lock.
+    /// ZSET: holders and offers of a lock. Scripts make the other names of its line of this one (`line.lua`).
     pub(crate) fn holders(&self, key: &Key) -> String {
-        self.of(key.shard(), "h", key.as_str())
+        self.holders_in_parts(key).concat()
+    }
+
+    /// As [`Keys::holders`], for those who write it elsewhere.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a shard is below their number, which is the length"
+    )]
+    pub(crate) fn holders_in_parts<'a>(&'a self, key: &'a Key) -> Parts<'a> {
+        // Shards of keys are below their number, which is the length.
+        [&self.tags[usize::from(key.shard())], "h:", key.as_str()]
     }
 
     /// HASH: facts of a job.
@@ -173,6 +185,10 @@ impl Keys {
 
     /// STRING: the counter of a policy for a subject under a tag, or what is kept of its refusals. The tag is
     /// named only where it is not the subject; no key has an `@` in it.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a shard is below their number, which is the length"
+    )]
     pub(crate) fn counter_in_parts<'a>(
         &'a self,
         tag: &'a Key,
@@ -195,6 +211,10 @@ impl Keys {
         self.task_in_parts(queue, kind, name).concat()
     }
 
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a shard is below their number, which is the length"
+    )]
     pub(crate) fn task_in_parts<'a>(
         &'a self,
         queue: &'a Key,

@@ -43,7 +43,7 @@ async fn denied(limit: RateLimitLayer, times: usize) -> usize {
 #[actix_web::test]
 async fn a_denied_request_is_no_failure_of_the_server() {
     let quota = Quota::requests(2).per(std::time::Duration::from_secs(3600));
-    let limit = || RateLimitLayer::by_ip(quota.clone());
+    let limit = || RateLimitLayer::by_ip(quota);
     assert_eq!(denied(limit().refund_on(|status| status >= 500), 5).await, 2);
     assert_eq!(denied(limit().refund_on(|status| status == 401), 5).await, 5);
 }

@@ -52,9 +52,9 @@ async fn one_that_stops_leaves_the_queue_to_the_other() {
         // Whichever was there first.
         let (leaves, stays) = if die { (one, two) } else { (two, one) };
         if die {
-            leaves.die().await
+            leaves.die().await;
         } else {
-            leaves.stop().await
+            leaves.stop().await;
         }
         let began = Instant::now();
         let call = request(&store, Head::new("POST", "/a", Vec::new(), None), b"");

@@ -123,6 +123,7 @@ impl Ask {
     }
 
     /// These questions by their tags, in the order of their first.
+    #[expect(clippy::indexing_slicing, reason = "places are those of its own questions")]
     pub(super) fn groups(&self, members: impl Iterator<Item = usize>) -> Groups<'_> {
         let mut groups = Groups::new();
         for at in members {

@@ -119,6 +119,10 @@ impl<'a> Checking<'a> {
     }
 
     /// Whether a policy can never let the request in, since it costs more than that ever has.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "places are those of its own questions, and there is one of each for each of them"
+    )]
     fn is_hopeless(&mut self) -> bool {
         let mut hopeless = false;
         for (at, _) in self.ask.binding().filter(|(_, question)| question.is_too_dear()) {
@@ -170,6 +174,10 @@ impl<'a> Checking<'a> {
     }
 
     /// From a lease: whether the quota is spent. `None` leaves the question to the store.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "places are those of its own questions, and there is one of each for each of them"
+    )]
     async fn spend_lease(
         &mut self,
         at: usize,
@@ -202,6 +210,10 @@ impl<'a> Checking<'a> {
     }
 
     /// Charges a group.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "places are those of its own questions, and there is one of each for each of them"
+    )]
     async fn charge(
         &mut self,
         group: &Group<'_>,
@@ -223,6 +235,10 @@ impl<'a> Checking<'a> {
     }
 
     /// Errors of the store are decided by the policies it was asked about.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "places are those of its own questions, and there is one of each for each of them"
+    )]
     fn without_store(&mut self, members: &[usize], error: Error) -> Result<bool, Error> {
         let outage = |at: &usize| self.ask.questions[*at].policy.outage();
         self.engine.fails(&error);
@@ -235,6 +251,10 @@ impl<'a> Checking<'a> {
         Ok(self.alone(local.into_iter()))
     }
 
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "places are those of its own questions, and there is one of each for each of them"
+    )]
     async fn call(&self, group: &Group<'_>, times: u32) -> Result<Answer, Error> {
         let (tag, members) = group;
         let item = |at: &usize| self.ask.questions[*at].item();
@@ -250,6 +270,10 @@ impl<'a> Checking<'a> {
 
     /// Notes what was said, of which those are refused that say they have to wait, unless all are admitted: then it
     /// is the next who would have to.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "places are those of its own questions, and there is one of each for each of them"
+    )]
     fn tell(&mut self, members: &[usize], answer: &Answer, given_back: bool) {
         for (at, state) in members.iter().zip(&answer.states) {
             let each = &mut self.each[*at];
@@ -279,6 +303,10 @@ impl<'a> Checking<'a> {
     }
 
     /// Decides without the store.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "places are those of its own questions, and there is one of each for each of them"
+    )]
     fn alone(&mut self, members: impl Iterator<Item = usize>) -> bool {
         self.local = true;
         let mut admitted = true;

@@ -42,6 +42,7 @@ pub struct RateLimitFacts {
 }
 
 impl<N: ?Sized> Plan<N> {
+    #[expect(clippy::indexing_slicing, reason = "a question has the place of its own limit")]
     pub(super) fn read<V: View<Native = N>>(
         &self,
         view: &mut V,

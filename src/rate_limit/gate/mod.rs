@@ -27,6 +27,7 @@ use crate::{
 pub struct RateLimitGate<N: ?Sized>(Arc<Plan<N>>);
 
 impl<N: ?Sized> RateLimitGate<N> {
+    #[expect(clippy::indexing_slicing, reason = "places are those of its own limits")]
     fn ticket(
         &self,
         decision: Decision,
@@ -95,6 +96,7 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
         }
     }
 
+    #[expect(clippy::indexing_slicing, reason = "places are those of its own limits")]
     async fn leave(
         &self,
         mut ticket: RateLimitTicket,

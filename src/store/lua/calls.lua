@@ -2,14 +2,14 @@
 -- is in it by itself is told in acquire.lua, release.lua and downgrade.lua, which stand before this; before
 -- them all stands usual.lua, which has done those at the front that need none of them, and answered them.
 --
--- KEYS per call: the seven of line.lua; verb k has an eighth, the idempotency record
+-- KEYS per call: h of the lock; verb k has a second, the idempotency record. The others: see line.lua
 -- ARGV per call: the verb (a acquire, k acquire unless known, r release, d downgrade), the letter of the
 -- mode, and numbers divided by blanks, in one text; then 'h' .. the letter of the mode, if it is not x ..
 -- '<nonce>:<node>', which is what the holder is called in h; then, for a, k and d, the lease, ms
 -- Returns a list of what the steps return, or {'error', text}: a step that fails harms no other. For short
 -- answers, and a reply that is no list, see usual.lua
 -- At most 32 calls. O(calls * log n). Idempotent, since each of the calls is.
-local STEPS = {a = {acquire, 7, 3}, k = {acquire, 8, 3}, r = {release, 7, 2}, d = {downgrade, 7, 3}}
+local STEPS = {a = {acquire, 1, 3}, k = {acquire, 2, 3}, r = {release, 1, 2}, d = {downgrade, 1, 3}}
 local SERVER = {'READONLY', 'MASTERDOWN', 'LOADING', 'NOREPLICAS', 'MISCONF', 'OOM'}
 local k, a = 0, 0
 for _ = 1, #out do
@@ -19,8 +19,8 @@ end
 while a < #ARGV do
   local verb, mode, numbers = string.match(ARGV[a + 1], '^(%l)(%l)(.*)$')
   local me, step = string.match(ARGV[a + 2], '%x+:%x+$'), STEPS[verb]
-  at(k)
-  local record, lease = step[2] == 8 and KEYS[k + 8] or nil, tonumber(ARGV[a + 3])
+  at(KEYS[k + 1])
+  local record, lease = step[2] == 2 and KEYS[k + 2] or nil, tonumber(ARGV[a + 3])
   local well, answer = pcall(step[1], me, mode, lease, numbers, record)
   taken = false
   if not well then

@@ -51,7 +51,7 @@ local function bury(id, facts, envelope, state, reason, keep)
   local key, request = own('j:' .. id), own('b:' .. id)
   if state == 'expired' then keep = KEPT end
   -- What its vanished key said is what its request still is, or nothing.
-  local bytes = facts.state and facts.bytes or #(envelope or '')
+  local bytes = facts.state and facts.bytes or #(envelope or '') + redis.call('STRLEN', own('t:' .. id))
   redis.call('ZREM', H, 'j' .. id)
   redis.call('HSET', key, 'state', state, 'reason', reason, 'ended', STAMP, 'lock', NAME)
   if facts.state == 'running' then crashed(key, facts) end

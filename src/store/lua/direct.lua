@@ -1,37 +1,37 @@
 -- A request under an idempotency record that runs at once, under its lock: the record is taken before it runs, as that
 -- of a job that runs, and keeps the response after it. Such a job stands in no line and counts for no cap.
 --
--- KEYS[1..7] the line (line.lua)   KEYS[8] j   KEYS[9] r   KEYS[10] idempotency record   KEYS[11] index of done
--- jobs   ARGV[1] 'begin' | 'end' | 'forget'   ARGV[2] job id   ARGV[3] life of record and job, ms   ARGV[4] owner
+-- KEYS[1] h of the lock   KEYS[2] j   KEYS[3] r   KEYS[4] idempotency record
+-- ARGV[1] 'begin' | 'end' | 'forget'   ARGV[2] job id   ARGV[3] life of record and job, ms   ARGV[4] owner
 -- or ''   ARGV[5] stored response (end) or ''   ARGV[6] fingerprint (end), '-' = unknown
 -- Returns, to begin, the job that has the record if it is another one, or ''; else 'ok', or '' if nothing of
 -- this job runs any more
 -- O(log n). Each may be repeated. Whoever began and has gone leaves what says that it runs, for its life: whether
 -- it has run is not known.
-at(0)
+at(KEYS[1])
 local verb, id, ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local whose = string.match(redis.call('GET', KEYS[10]) or '', '^(%S+)')
+local whose = string.match(redis.call('GET', KEYS[4]) or '', '^(%S+)')
 if verb == 'begin' then
   if whose then return whose ~= id and whose or '' end
-  redis.call('SET', KEYS[10], id .. ' -', 'PX', ARGV[3])
-  redis.call('HSET', KEYS[8], 'state', 'running', 'lock', NAME, 'at', int(NOW_US), 'began', int(NOW_US),
-    'attempts', 1, 'max', 1, 'direct', 1, 'record', string.sub(KEYS[10], #SHARD + 3, -#NAME - 2))
-  if ARGV[4] ~= '' then redis.call('HSET', KEYS[8], 'owner', ARGV[4]) end
-  redis.call('PEXPIRE', KEYS[8], ARGV[3])
+  redis.call('SET', KEYS[4], id .. ' -', 'PX', ARGV[3])
+  redis.call('HSET', KEYS[2], 'state', 'running', 'lock', NAME, 'at', int(NOW_US), 'began', int(NOW_US),
+    'attempts', 1, 'max', 1, 'direct', 1, 'record', string.sub(KEYS[4], #SHARD + 3, -#NAME - 2))
+  if ARGV[4] ~= '' then redis.call('HSET', KEYS[2], 'owner', ARGV[4]) end
+  redis.call('PEXPIRE', KEYS[2], ARGV[3])
   return ''
 end
 
-local v = redis.call('HMGET', KEYS[8], 'state', 'direct')
+local v = redis.call('HMGET', KEYS[2], 'state', 'direct')
 local runs = v[1] == 'running' and v[2] == '1'
 if verb == 'forget' then
-  if whose == id and (runs or not v[1]) then redis.call('DEL', KEYS[10]) end
-  if runs then redis.call('DEL', KEYS[8]) end
+  if whose == id and (runs or not v[1]) then redis.call('DEL', KEYS[4]) end
+  if runs then redis.call('DEL', KEYS[2]) end
 elseif runs then
-  redis.call('HSET', KEYS[8], 'state', 'done', 'ended', int(NOW_US))
-  redis.call('PEXPIRE', KEYS[8], ARGV[3])
-  redis.call('SET', KEYS[9], ARGV[5], 'PX', ARGV[3])
-  if whose == id then redis.call('SET', KEYS[10], id .. ' ' .. ARGV[6], 'PX', ARGV[3]) end
-  file_under(KEYS[11], id, ms, #ARGV[5])
+  redis.call('HSET', KEYS[2], 'state', 'done', 'ended', int(NOW_US))
+  redis.call('PEXPIRE', KEYS[2], ARGV[3])
+  redis.call('SET', KEYS[3], ARGV[5], 'PX', ARGV[3])
+  if whose == id then redis.call('SET', KEYS[4], id .. ' ' .. ARGV[6], 'PX', ARGV[3]) end
+  file_under('done', id, ms, #ARGV[5], redis.call('HINCRBY', F, 'done', 1))
 end
 if not runs then return '' end
 redis.call(PUBLISH, CHANNEL .. 'e', id)

@@ -1,10 +1,11 @@
 -- Stores deferred requests behind the locks they found busy, each a step of its own, in the order they came. A
 -- lock is looked at again here, in the same step, so nothing can fall between "busy" and "queued".
 --
--- KEYS per job: the seven of line.lua; j; b; the idempotency record (one that is not touched, if there is none)
--- ARGV per job: its id; envelope; numbers divided by blanks, in one text (below); fingerprint of the request, or ''
--- without Idempotency-Key; owner (tenant) or ''; '', or what it is merged by: 'f' (the first wins) or 'l' (the last)
--- and the group; '', or who is told of its end: id, most attempts and lock of that job, a newline, its request
+-- KEYS per job: h of its lock (line.lua); with a fingerprint also its idempotency record
+-- ARGV per job: its id; envelope; terms, in one text: letters, and numbers divided by blanks. Then what these letters
+-- say that there is: p fingerprint of the request, with Idempotency-Key; o owner (tenant); f or l: it is merged with
+-- others of a group, of which the first or the last wins: the group; c who is told of its end: id, most attempts
+-- and lock of that job, a newline, its request
 -- Numbers: may it run again after a crash, most attempts, may others pass it while it waits for a retry, is a
 -- worker needed, ms until it may run, ms until its deadline or 0, life of the record in ms, most jobs and most bytes
 -- of this resource, most jobs and most bytes of this shard, and of this owner in it, most bytes that the shard keeps
@@ -107,10 +108,19 @@ local function manned()
   return til and tonumber(til) > NOW
 end
 
-local function enqueue(k, a)
-  local id, envelope, print, owner, merge = ARGV[a + 1], ARGV[a + 2], ARGV[a + 4], ARGV[a + 5], ARGV[a + 6]
-  local facts, record, call, n = KEYS[k + 8], KEYS[k + 10], ARGV[a + 7], {}
-  for number in string.gmatch(ARGV[a + 3], '%d+') do n[#n + 1] = tonumber(number) end
+-- The numbers of the terms, of which those of jobs that go together are mostly the same.
+local TERMS = '^%l*' .. string.rep(' (%d+)', 14) .. '$'
+local read, numbers
+local function numbers_of(terms)
+  if terms ~= read then
+    read, numbers = terms, {string.match(terms, TERMS)}
+    for i, text in ipairs(numbers) do numbers[i] = tonumber(text) end
+  end
+  return numbers
+end
+
+local function enqueue(id, envelope, terms, record, print, owner, merge, call)
+  local facts, request, n = own('j:' .. id), own('b:' .. id), numbers_of(terms)
   local before = accepted(id, facts, record, print, merge)
   if before then return before end
   if n[4] == 1 and not manned() then return {'unmanned'} end
@@ -133,7 +143,7 @@ local function enqueue(k, a)
   -- As next_seq, in the same call as the rest: each is a tenth of what a request costs here.
   local seq = math.max(tonumber(shard[3] or '0') + 1, NOW_US)
   redis.call('HSET', F, 'jobs', int(jobs + 1), 'bytes', int(used + bytes), 'seq', int(seq), 'keep', int(n[14]))
-  write(id, facts, KEYS[k + 9], envelope, bytes, owner, print ~= '' and record, call, n, seq)
+  write(id, facts, request, envelope, bytes, owner, record, call, n, seq)
   count_for(owner, id, bytes)
   if print ~= '' then redis.call('SET', record, id .. ' ' .. print, 'PX', n[7]) end
   if group then redis.call('SET', group, id, 'PX', GROUP) end
@@ -147,11 +157,29 @@ local function enqueue(k, a)
 end
 
 local SERVER = {'READONLY', 'MASTERDOWN', 'LOADING', 'NOREPLICAS', 'MISCONF', 'OOM'}
-local out = {}
-for i = 1, #KEYS / 10 do
-  local k, a = (i - 1) * 10, (i - 1) * 7
-  at(k)
-  local well, answer = pcall(enqueue, k, a)
+local out, k, a = {}, 1, 0
+while ARGV[a + 1] do
+  local id, envelope, terms = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3]
+  local letters, record, print, owner, merge, call = string.match(terms, '^%l*'), nil, '', '', '', ''
+  at(KEYS[k])
+  k, a = k + 1, a + 3
+  local function next_arg()
+    a = a + 1
+    return ARGV[a]
+  end
+  for i = 1, #letters do
+    local letter = string.sub(letters, i, i)
+    if letter == 'p' then
+      record, print, k = KEYS[k], next_arg(), k + 1
+    elseif letter == 'o' then
+      owner = next_arg()
+    elseif letter == 'c' then
+      call = next_arg()
+    else
+      merge = letter .. next_arg()
+    end
+  end
+  local well, answer = pcall(enqueue, id, envelope, terms, record, print, owner, merge, call)
   if not well then
     local text = type(answer) == 'table' and answer.err or tostring(answer)
     -- What is wrong with the server is wrong for all of them.
@@ -161,6 +189,6 @@ for i = 1, #KEYS / 10 do
     end
     answer = {'error', text}
   end
-  out[i] = answer
+  out[#out + 1] = answer
 end
 return out

@@ -34,7 +34,7 @@ local function job_key(_, id)
     and not redis.call('ZSCORE', index, id) then
     find('not_filed', id, job.state, function()
       local bytes = redis.call('STRLEN', own('b:' .. id)) + redis.call('STRLEN', own('r:' .. id))
-      file(index, id, left, 1, bytes, redis.call('HGET', F, 'keep') or nil)
+      file_under(job.state, id, left, bytes, 1)
     end)
   end
 end

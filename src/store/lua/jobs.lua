@@ -13,8 +13,9 @@
 -- o:<owner>     HASH    jobs of an owner in this shard that wait or run -> their bytes, and '' -> the sum
 -- exp           ZSET    of the shard: job that has a deadline -> that, ms
 -- done, dead    ZSET    of the shard: ended job -> when it is forgotten, us
--- donebytes, deadbytes HASH beside each: its jobs -> the bytes that are kept of them, and '' -> the sum; as long as it
--- f has, besides the number and bytes of those that wait or run: keep, the most bytes of each index; how many were ever filed as done and dead, and
+-- donebytes, deadbytes HASH beside each, for as long as it: its jobs -> the bytes that are kept of them
+-- f has, besides the number and bytes of those that wait or run: keep, the most bytes of each index;
+-- done_bytes and dead_bytes, the sums of those; how many were ever filed as done and dead, and
 -- expired and cancelled; and done_out and dead_out: what was purged, or put back. What is in the indexes is what
 -- is kept of them, the rest was taken by TTLs, or by the cap.
 -- Besides, j has: began (us, the last run), crashes, busy and runs (its history).
@@ -35,12 +36,6 @@ local KEPT = 86400000
 -- How long it is known what an owner has, after the last that was accepted of him, ms: nobody can tell whose job it
 -- was whose keys have vanished, and it must not count for ever.
 local OWNED = 2592000000
-
--- Turns to a lock by its name. The tag is what all names of the shard begin with, up to the kind.
-local function turn_to(tag, name)
-  H, L, Q, G = tag .. 'h:' .. name, tag .. 'l:' .. name, tag .. 'q:' .. name, tag .. 'g:' .. name
-  DUE, F, WATCH, NAME, SHARD = tag .. 'due', tag .. 'f', tag .. 'watch', name, tag
-end
 
 -- Sets when the watcher has to see to a job that is in one of the shard's indexes, and tells it if it must
 -- wake sooner for that.
@@ -119,32 +114,31 @@ local function first_two()
   return rows
 end
 
--- The bytes of jobs that are not in an index any more.
-local function uncount_ended(index, ids)
-  local sizes, sum = index .. 'bytes', 0
-  for _, size in ipairs(redis.call('HMGET', sizes, unpack(ids))) do sum = sum + tonumber(size or '0') end
-  redis.call('HDEL', sizes, unpack(ids))
-  if sum > 0 and redis.call('HINCRBY', sizes, '', int(0 - sum)) <= 0 then redis.call('DEL', sizes) end
+-- Takes jobs that have left an index out of its books. Returns the bytes that were kept of them.
+local function sizes_of(index, ids)
+  local sum = 0
+  for _, size in ipairs(redis.call('HMGET', index .. 'bytes', unpack(ids))) do sum = sum + tonumber(size or '0') end
+  redis.call('HDEL', index .. 'bytes', unpack(ids))
+  return sum
 end
 
--- Takes an ended job out of its index by hand; false if it was not there.
+-- Takes an ended job out of its index by hand, if it is there.
 local function unfile(kind, id)
-  if redis.call('ZREM', own(kind), id) == 0 then return false end
+  if redis.call('ZREM', own(kind), id) == 0 then return end
   redis.call('HINCRBY', F, kind .. '_out', 1)
-  uncount_ended(own(kind), {id})
-  return true
+  redis.call('HINCRBY', F, kind .. '_bytes', int(0 - sizes_of(own(kind), {id})))
 end
 
--- Forgets ended jobs, with all that is kept of them.
+-- Forgets ended jobs, with all that is kept of them. Returns the bytes of that.
 local function forget_ended(index, ids)
   redis.call('ZREM', index, unpack(ids))
-  uncount_ended(index, ids)
   local keys = {}
   for i, id in ipairs(ids) do
     keys[4 * i - 3], keys[4 * i - 2], keys[4 * i - 1] = own('j:' .. id), own('b:' .. id), own('r:' .. id)
     keys[4 * i] = own('t:' .. id)
   end
   redis.call('UNLINK', unpack(keys))
+  return sizes_of(index, ids)
 end
 
 -- A job has ended: the call that tells of it, which was stored along with it, becomes a job in its own line, in this
@@ -223,60 +217,76 @@ local function end_job(id, bytes)
   if #first > 0 then redis.call('ZADD', DUE, int(NOW), NAME) end
 end
 
--- Forgets ended jobs that their keys' TTL has taken away, and the oldest dead one beyond the cap.
+-- Forgets ended jobs that their keys' TTL has taken away, and the oldest dead one beyond the cap. Returns the bytes
+-- of that.
 local function trim(index)
   local old = redis.call('ZRANGEBYSCORE', index, '-inf', int(NOW_US), 'LIMIT', 0, SCAN)
+  local bytes = 0
   if #old > 0 then
     redis.call('ZREM', index, unpack(old))
-    uncount_ended(index, old)
+    bytes = sizes_of(index, old)
   end
   if index == own('dead') and redis.call('ZCARD', index) > DEAD then
-    forget_ended(index, redis.call('ZRANGE', index, 0, 0))
+    bytes = bytes + forget_ended(index, redis.call('ZRANGE', index, 0, 0))
   end
+  return bytes
 end
 
--- Forgets the oldest of an index for the newest, which stays in any case, until no more than `most` of the bytes
--- are left. What one step does not get through is left to the next ones.
-local function shed(index, newest, total, most)
+-- Forgets the oldest of an index for the newest, of `size`, which stays in any case, until no more than `most` of the
+-- bytes are left. What one step does not get through is left to the next ones. Returns the sum that is left.
+local function shed(index, newest, size, sum, most)
   for _ = 1, PORTIONS do
-    if total <= most then return end
-    local ids, gone = redis.call('ZRANGE', index, 0, PORTION), {}
+    if sum <= most then return sum end
+    local ids, gone, left = redis.call('ZRANGE', index, 0, PORTION), {}, sum
     local sizes = redis.call('HMGET', index .. 'bytes', unpack(ids))
     for i, id in ipairs(ids) do
-      if id ~= newest and total > most then gone[#gone + 1], total = id, total - tonumber(sizes[i] or '0') end
+      if id ~= newest and left > most then
+        -- The books have vanished, and begin anew.
+        if not sizes[i] then return size end
+        gone[#gone + 1], left = id, left - tonumber(sizes[i])
+      end
     end
-    if #gone == 0 then return end
-    forget_ended(index, gone)
+    if #gone == 0 then return size end
+    sum = sum - forget_ended(index, gone)
   end
+  return sum
 end
 
 -- Puts an ended job into an index for ms, as the n-th, with the bytes that are kept of it. Scores are microseconds,
 -- each its own, so that a list can go on behind any of them. The index lives a little longer than it must: most jobs
--- need not prolong it then. `most`: how many bytes there may be, if that is known.
-local function file(index, id, ms, n, bytes, most)
+-- need not prolong it then. `sum`, `most`: the bytes there are, and may be, as f says. Returns the new sum, which is
+-- the caller's to write down.
+local function file(index, id, ms, n, bytes, sum, most)
   FILED = FILED + 1
   redis.call('ZADD', index, NOW_US + ms * 1000 + FILED, id)
-  local sizes, total = index .. 'bytes', 0
-  if redis.call('HSETNX', sizes, id, int(SIZE + bytes)) == 1 then
-    total = redis.call('HINCRBY', sizes, '', int(SIZE + bytes))
+  local sizes, left = index .. 'bytes', redis.call('PTTL', index)
+  sum = tonumber(sum or '0')
+  -- A new index: the books of the one before are void.
+  if left == -1 then
+    redis.call('DEL', sizes)
+    sum = 0
   end
-  local left = redis.call('PTTL', index)
+  redis.call('HSET', sizes, id, int(SIZE + bytes))
+  sum = sum + SIZE + bytes
   if left < ms + 1 then
     left = math.floor(ms + ms / 8 + 1)
     redis.call('PEXPIRE', index, left)
     redis.call('PEXPIRE', sizes, left)
-  elseif total == SIZE + bytes then
+  elseif n % 16 == 0 then
+    -- Had they vanished, they would be without an end.
     redis.call('PEXPIRE', sizes, left)
   end
-  if n % 16 == 0 or index == own('dead') then trim(index) end
+  if n % 16 == 0 or index == own('dead') then sum = sum - trim(index) end
   most = tonumber(most or KEEP)
-  if total > most then shed(index, id, tonumber(redis.call('HGET', sizes, '') or '0'), most) end
+  if sum > most then sum = shed(index, id, SIZE + bytes, sum, most) end
+  return int(math.max(sum, 0))
 end
 
--- As file, for those who count nothing else.
-local function file_under(index, id, ms, bytes)
-  local n = redis.call('HINCRBY', F, string.match(index, '%a+$'), 1)
-  file(index, id, ms, n, bytes, redis.call('HGET', F, 'keep') or nil)
+-- As file, as one more, for those who count nothing else.
+local function file_under(kind, id, ms, bytes, n)
+  local v = redis.call('HMGET', F, 'keep', kind .. '_bytes')
+  local sum = file(own(kind), id, ms, n, bytes, v[2] or nil, v[1] or nil)
+  redis.call('HSET', F, kind .. '_bytes', sum)
 end
 
 -- Ends a job that waits, 'cancelled' or 'expired', with a reason, unless that is ''. It is kept so many

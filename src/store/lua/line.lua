@@ -1,22 +1,22 @@
 -- The line of one lock: what acquire, release, enqueue, claim, settle and cancel share.
 --
--- This file is put in front of each of those scripts. It reads the first seven KEYS, which they all
--- have in common; everything it names carries the lock's shard tag.
--- Each script says with `at` which lock it is about; calls.lua and runs.lua are about several, one after the other.
+-- This file is put in front of each of those scripts. Each says with `at` which lock it is about, by its h;
+-- calls.lua, runs.lua and enqueue.lua are about several, one after the other. The other names are made here: all
+-- carry the same tag, and each key that is declared costs the server what making two names does. (In a cluster one
+-- that is never there is declared too, see keys.rs.)
 --
--- KEYS[1] h      ZSET  who holds the lock or has been offered it: member -> server deadline, ms
--- KEYS[2] l      HASH  facts that go with the line: park, back ('<ms> <job id>'), bytes, past,
---                '@<place>' -> member in q
--- KEYS[3] q      ZSET  places of live processes: '<deadline ms>:<mode>:<nonce>:<node>' -> sequence
--- KEYS[4] g      ZSET  deferred jobs: job id -> sequence (the same sequence as q)
--- KEYS[5] due    ZSET  of the shard: lock that has jobs -> when a worker should look at it, ms
--- KEYS[6] f      HASH  of the shard, never expires: fence mark, sequence, number and bytes of jobs
--- KEYS[7] watch  STRING of the shard, never expires: '<deadline ms>:<node>' of the worker that watches it.
---                With its deadline inside, a worker's sign of life (beat.lua) is one MSET, not 64 TTLs.
---                '<deadline ms>:' while it is left to the others who live: until then one is about to take it
+-- h      ZSET  who holds the lock or has been offered it: member -> server deadline, ms
+-- l      HASH  facts that go with the line: park, back ('<ms> <job id>'), bytes, past, '@<place>' -> member in q
+-- q      ZSET  places of live processes: '<deadline ms>:<mode>:<nonce>:<node>' -> sequence
+-- g      ZSET  deferred jobs: job id -> sequence (the same sequence as q)
+-- due    ZSET  of the shard: lock that has jobs -> when a worker should look at it, ms
+-- f      HASH  of the shard, never expires: last fence, sequence, number and bytes of jobs
+-- watch  STRING of the shard, never expires: '<deadline ms>:<node>' of the worker that watches it.
+--        With its deadline inside, a worker's sign of life (beat.lua) is one MSET, not 64 TTLs.
+--        '<deadline ms>:' while it is left to the others who live: until then one is about to take it
 -- When the lease of a running job ends is told by `due`, which its lock stays in while it has jobs: whoever
 -- looks then finds the job running and its token gone from h. An index of leases would say the same again.
--- The lock's name and the prefix of all channels are read off KEYS[1], 'lg:1:<ns>:{<shard>}:h:<name>':
+-- The lock's name and the prefix of all channels are read off h, 'lg:1:<ns>:{<shard>}:h:<name>':
 -- every argument is work for the server, in every call.
 --
 -- Modes: x = exclusive, s = shared, p<n> = at most n at once. Those in h at one time are of one mode.
@@ -30,12 +30,16 @@ local CHANNEL = OWN or PREFIX
 local ACCEPT = 300
 local TAG = {x = '', s = 's', p = 'p'}
 
--- Turns to the lock whose keys follow KEYS[k].
-local function at(k)
-  H, L, Q, G, DUE, F, WATCH = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 4], KEYS[k + 5], KEYS[k + 6], KEYS[k + 7]
-  local tag = string.find(H, '}:h:', #PREFIX, true)
-  -- SHARD: what every key of the shard begins with.
-  SHARD, NAME = string.sub(H, 1, tag + 1), string.sub(H, tag + 4)
+-- Turns to a lock by its name. The tag is what all names of the shard begin with, up to the kind.
+local function turn_to(tag, name)
+  H, L, Q, G, NAME = tag .. 'h:' .. name, tag .. 'l:' .. name, tag .. 'q:' .. name, tag .. 'g:' .. name, name
+  if tag ~= SHARD then SHARD, DUE, F, WATCH = tag, tag .. 'due', tag .. 'f', tag .. 'watch' end
+end
+
+-- Turns to the lock whose h this is.
+local function at(key)
+  local tag = string.find(key, '}:h:', #PREFIX, true)
+  turn_to(string.sub(key, 1, tag + 1), string.sub(key, tag + 4))
 end
 
 -- The name of another key of the shard.
@@ -84,10 +88,11 @@ end
 -- Fences after each that is given, for hand-overs in the holder's process.
 local SPARE = 32
 
--- A fence above every fence ever given in this shard; the spare ones after it are the holder's too.
+-- A fence above every fence ever given in this shard; the spare ones after it are the holder's too. What is
+-- kept is the last one itself: it mostly is the server's time, whose text is there already.
 local function grant(me, mode, lease, alone)
-  local fence = math.max(tonumber(redis.call('HGET', F, 'fence') or '0') + 1, NOW_US)
-  redis.call('HSET', F, 'fence', int(fence + SPARE))
+  local fence = math.max(tonumber(redis.call('HGET', F, 'fence') or '0') + SPARE + 1, NOW_US)
+  redis.call('HSET', F, 'fence', int(fence))
   -- Who is in mode x is alone, and the key ends with him: usual.lua relies on that.
   put('h' .. TAG[mode] .. me, lease, alone or mode == 'x')
   return int(fence)

@@ -12,8 +12,7 @@ local SERVER = {'READONLY', 'MASTERDOWN', 'LOADING', 'NOREPLICAS', 'MISCONF', 'O
 local out, a = {}, 0
 for i, key in ipairs(KEYS) do
   if not ARGV[a + 1] then break end
-  local tag = string.find(key, '}:h:', #PREFIX, true)
-  turn_to(string.sub(key, 1, tag + 1), string.sub(key, tag + 4))
+  at(key)
   local well, answer
   if ARGV[a + 1] == 'c' then
     well, answer = pcall(claim, ARGV[a + 2], ARGV[a + 3], tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]))

@@ -1,13 +1,13 @@
 -- Changes a queue from outside of its workers.
 --
--- KEYS z, zl, zt, zm, zu, zd, zw, zf   ARGV[1] channel prefix   [2] verb:
+-- KEYS z, zl, zt, zm, zu, zd, zw, zf   ARGV[1] verb:
 --   'cancel' id | 'redrive' id | 'redrives' most, us of the first, us between two | 'purge' 'z' or 'd', most
 --   | 'pause' | 'resume'
 -- Returns 'cancel': where it was found, 'w', 'r', 'd' or '' | else how many
 -- O(items * log n), at most 100 items. Not sent again when nobody knows whether it ran: a second one would find other
 -- tasks, or none.
 local Z, L, T, M, U, D, W, F = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local channel, verb = ARGV[1], ARGV[2]
+local verb = ARGV[1]
 local function unique_of(record) return string.match(record, '^%d+ %d %d+ ([^\n]*)\n') or '' end
 -- A task that waits no more, and is not to be run.
 local function forget(id)
@@ -37,7 +37,7 @@ local function redrive(id, delay)
   return 1
 end
 if verb == 'cancel' then
-  local id = ARGV[3]
+  local id = ARGV[2]
   if call('ZREM', Z, id) == 1 then
     forget(id)
     return 'w'
@@ -48,26 +48,26 @@ end
 if verb == 'pause' then return call('HSET', F, 'paused', '1') end
 if verb == 'resume' then
   call('HDEL', F, 'paused')
-  wake(W, channel)
+  wake_one(W)
   return 1
 end
 local moved = 0
 if verb == 'redrive' then
-  if call('ZSCORE', D, ARGV[3]) then moved = redrive(ARGV[3], 0) end
+  if call('ZSCORE', D, ARGV[2]) then moved = redrive(ARGV[2], 0) end
 elseif verb == 'redrives' then
-  local first, spacing = tonumber(ARGV[4]), tonumber(ARGV[5])
-  for i, id in ipairs(call('ZRANGE', D, 0, tonumber(ARGV[3]) - 1)) do
+  local first, spacing = tonumber(ARGV[3]), tonumber(ARGV[4])
+  for i, id in ipairs(call('ZRANGE', D, 0, tonumber(ARGV[2]) - 1)) do
     redrive(id, first + (i - 1) * spacing)
     moved = moved + 1
   end
-elseif ARGV[3] == 'z' then
-  for _, id in ipairs(call('ZRANGE', Z, 0, tonumber(ARGV[4]) - 1)) do
+elseif ARGV[2] == 'z' then
+  for _, id in ipairs(call('ZRANGE', Z, 0, tonumber(ARGV[3]) - 1)) do
     call('ZREM', Z, id)
     forget(id)
     moved = moved + 1
   end
 else
-  for _, id in ipairs(call('ZRANGE', D, 0, tonumber(ARGV[4]) - 1)) do
+  for _, id in ipairs(call('ZRANGE', D, 0, tonumber(ARGV[3]) - 1)) do
     call('ZREM', D, id)
     call('HDEL', T, id)
     call('HDEL', M, id)
@@ -76,6 +76,7 @@ else
   if moved > 0 then call('HINCRBY', F, 'trimmed', moved) end
 end
 if moved > 0 and (verb == 'redrive' or verb == 'redrives') then
-  tell_sooner(W, guard_of(call('HGET', F, 'guard')), channel)
+  local _, tell_sooner = tellers(W)
+  tell_sooner(guard_of(call('HGET', F, 'guard')))
 end
 return moved

@@ -1,259 +1,291 @@
 -- One turn of a worker: ends runs, takes back those whose lease is over, and starts what is due.
 --
--- KEYS z, zl, zt, zm, zu, zd, zw, zf of the queue, zr of the worker
--- ARGV[1] channel prefix   [2] '<node>:<worker>'   [3] worker   [4] number of the turn   [5] runs wanted
--- [6] lease, us   [7] most that run at once, 0 any   [8] us between two starts, 0 any   [9] starts at once
--- [10] us it may be idle, 0 = it is not to be woken   [11] '1' it stands in zw   [12] us dead letters are kept
--- [13] most of them   [14] crashes that kill   then each end: 'd' run, bytes, unique
---   | 'r' retry / 'k' dead / 'b' back: run, bytes, unique, delay us, fault, reason
+-- KEYS z of the queue, zr of the worker. The queue's other names are made of the first.
+-- ARGV[1] '<node>:<worker>'   [2] '<worker>.<number of the turn>', one more than the runs wanted, '1' if it stands in
+-- zw, '1' if there is an end that is no mere success, in one text   [3] in one text: lease, us; ms that zr lives; us it may be idle, 0 = it is not to be woken; most
+-- that run at once, 0 any; us between two starts, 0 any; starts at once; us dead letters are kept; most of them; crashes
+-- that kill. Then each end: its terms in one text, and the run: 'd' bytes | 'r' retry / 'k' dead / 'b' back: bytes,
+-- delay us, fault, reason; with a unique key the letter is a capital, and the key follows.
 -- Returns {'1' or '0' (lost) per end, us until it should look again or -1, '1' it stands in zw now,
 --   then each run: id, attempt, record}
 -- O((ends + runs + taken back) * log n), at most 100 of each. Idempotent: zr has the number of the worker's last turn
 -- and what it was told. A run is its owner's while '<id><worker>.<turn>' stands in zl: whoever comes late finds that
 -- it does not. Where a caller has gone, its runs are taken back when their leases end.
-local Z, L, T, M, U, D, W, F, R = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local channel, me, worker, number, want = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local lease, most, interval, burst = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
-local idle, listed, keep, graves, crashes = tonumber(ARGV[10]), ARGV[11], tonumber(ARGV[12]), tonumber(ARGV[13]), tonumber(ARGV[14])
-local token = worker .. '.' .. ARGV[4]
-local PAGE = 100
+-- What is rare (an end that is no mere success, a lease that is over, limits, once a second the sweep) is done by
+-- functions that are only made then.
+local match, sub, byte = string.match, string.sub, string.byte
+local Z, R, me = KEYS[1], KEYS[2], ARGV[1]
+local cut = string.find(Z, '}:z:', 1, true)
+local tag, name = sub(Z, 1, cut + 1), sub(Z, cut + 3)
+local L, T, M, F, W = tag .. 'zl' .. name, tag .. 'zt' .. name, tag .. 'zm' .. name, tag .. 'zf' .. name, tag .. 'zw' .. name
+local token, number, rows, listed, mixed = match(ARGV[2], '^(%x*%.(%d+)) (%d+) (%d) (%d)$')
+local want = rows - 1
+local lease, life, idle, terms = match(ARGV[3], '^(%d+) (%d+) (%d+) (.*)$')
+local limited = sub(terms, 1, 4) ~= '0 0 '
 
-local function attempt_of(meta) return tonumber(string.match(meta or '0', '^%d+')) + 1 end
 local last = call('GET', R)
 if last then
-  local before, stood, ids = string.match(last, '^(%d+) (%d*) (.*)$')
-  before = tonumber(before) or 0
+  local before, stood, ids = match(last, '^(%d+) (%d*) (.*)$')
   -- A turn that comes after its successor: nobody waits for it.
-  if before > number then return {'', -1, '0'} end
+  if #before > #number or #before == #number and before > number then return {'', '-1', '0'} end
   if before == number then
-    local out = {stood, 0, call('ZSCORE', W, me) and '1' or '0'}
+    local out = {stood, '0', call('ZSCORE', W, me) and '1' or '0'}
     for i = 1, #ids, ID do
-      local id = string.sub(ids, i, i + ID - 1)
+      local id = sub(ids, i, i + ID - 1)
       local record = call('ZSCORE', L, id .. token) and call('HGET', T, id)
       if record then
         local n = #out
-        out[n + 1], out[n + 2], out[n + 3] = id, attempt_of(call('HGET', M, id)), record
+        out[n + 1], out[n + 2], out[n + 3] = id, match(call('HGET', M, id) or '0', '^%d+') + 1, record
       end
     end
     return out
   end
 end
 
-local NUMBERS = {'seq', 'bytes', 'done', 'failed', 'panicked', 'crashed', 'dead', 'trimmed', 'lost', 'tat', 'swept'}
-local facts = call('HMGET', F, 'paused', 'guard', unpack(NUMBERS))
-local paused, guard, guarded = facts[1], guard_of(facts[2])
-local count, changed, sooner = {}, {}, nil
-for i, field in ipairs(NUMBERS) do count[field] = tonumber(facts[i + 2] or '0') or 0 end
-local function set(field, value) count[field], changed[field] = value, value end
-local function add(field, n) set(field, count[field] + n) end
-local COUNTED = {f = 'failed', u = 'failed', p = 'panicked', c = 'crashed'}
-
--- Where it waits again, and from when on.
-local function wait_again(id, at)
-  call('ZADD', Z, at, id)
-  if not sooner or at < sooner then sooner = at end
-end
-local function tail(delay)
-  set('seq', place_after(count.seq))
-  return count.seq + delay
-end
-local function forget(ids, bytes)
-  call('HDEL', T, unpack(ids))
-  call('HDEL', M, unpack(ids))
-  add('bytes', -bytes)
-end
-local function give_up(unique, id)
-  if unique ~= '' and call('HGET', U, unique) == id then call('HDEL', U, unique) end
-end
--- Notes what went wrong; attempts and crashes so far.
-local function note(id, fault, reason)
-  local attempts, crashed, history = string.match(call('HGET', M, id) or '', '^(%d+) (%d+)\n(.*)$')
-  attempts, crashed = tonumber(attempts or '0') + 1, tonumber(crashed or '0') + (fault == 'c' and 1 or 0)
-  history = (history or '') .. int(now) .. ' ' .. fault .. ' ' .. reason .. '\n'
-  local _, lines = string.gsub(history, '\n', '')
-  for _ = HISTORY + 1, lines do history = string.gsub(history, '^[^\n]*\n', '', 1) end
-  call('HSET', M, id, attempts .. ' ' .. crashed .. '\n' .. history)
-  add(COUNTED[fault] or 'failed', 1)
-  return attempts, crashed
-end
-local function trim(ids)
-  if #ids == 0 then return end
-  call('ZREM', D, unpack(ids))
-  call('HDEL', T, unpack(ids))
-  call('HDEL', M, unpack(ids))
-  add('trimmed', #ids)
-end
-local function bury(id, bytes, unique)
-  give_up(unique, id)
-  call('ZADD', D, now + keep + count.dead % 1000, id)
-  add('dead', 1)
-  add('bytes', -bytes)
-  if call('ZCARD', D) > graves then trim(call('ZRANGE', D, 0, 0)) end
-end
-
-local function read_ends()
-  local ends, members, a = {}, {}, 15
-  while ARGV[a] do
-    local e = {kind = ARGV[a], run = ARGV[a + 1], bytes = tonumber(ARGV[a + 2]), unique = ARGV[a + 3]}
-    e.id = string.sub(e.run, 1, ID)
-    if e.kind == 'd' then
-      a = a + 4
+local facts = call('HMGET', F, 'paused', 'guard', 'swept')
+local paused, guard, guarded = facts[1], nil, 0
+if facts[2] then guard, guarded = guard_of(facts[2]) end
+-- When the soonest of those that wait again is due; whether anything has gone wrong with any task: mostly not,
+-- and zm is not there.
+local sooner, noted
+local swept, lapse = tonumber(facts[3]) or 0, call('ZRANGE', L, '0', '0', 'WITHSCORES')[2]
+local sweeps = now - swept >= 1000000 or now < swept
+local lapsed = lapse and tonumber(lapse) <= now
+local rare = {}
+if sweeps or lapsed or limited or mixed == '1' then
+  local most, interval, burst, keep, graves, crashes = match(terms, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+  local U, D, PAGE = tag .. 'zu' .. name, tag .. 'zd' .. name, 100
+  local COUNTED = {f = 'failed', u = 'failed', p = 'panicked', c = 'crashed'}
+  local function get(field) return tonumber(call('HGET', F, field) or '0') or 0 end
+  local function add(field, n) call('HINCRBY', F, field, int(n)) end
+  -- Where it waits again, and from when on.
+  local function wait_again(id, at)
+    call('ZADD', Z, int(at), id)
+    if not sooner or at < sooner then sooner = at end
+  end
+  local function tail(delay)
+    local seq = place_after(get('seq'))
+    call('HSET', F, 'seq', int(seq))
+    return seq + delay
+  end
+  function rare.give_up(unique, id)
+    if unique and call('HGET', U, unique) == id then call('HDEL', U, unique) end
+  end
+  -- Notes what went wrong; attempts and crashes so far.
+  local function note(id, fault, reason)
+    local attempts, crashed, history = match(call('HGET', M, id) or '', '^(%d+) (%d+)\n(.*)$')
+    attempts, crashed = tonumber(attempts or '0') + 1, tonumber(crashed or '0') + (fault == 'c' and 1 or 0)
+    history = (history or '') .. int(now) .. ' ' .. fault .. ' ' .. reason .. '\n'
+    local _, lines = string.gsub(history, '\n', '')
+    for _ = HISTORY + 1, lines do history = string.gsub(history, '^[^\n]*\n', '', 1) end
+    call('HSET', M, id, attempts .. ' ' .. crashed .. '\n' .. history)
+    noted = true
+    add(COUNTED[fault] or 'failed', 1)
+    return attempts, crashed
+  end
+  local function trim(ids)
+    if #ids == 0 then return end
+    call('ZREM', D, unpack(ids))
+    call('HDEL', T, unpack(ids))
+    call('HDEL', M, unpack(ids))
+    add('trimmed', #ids)
+  end
+  local function bury(id, bytes, unique)
+    rare.give_up(unique, id)
+    local dead = get('dead')
+    call('ZADD', D, int(now + keep + dead % 1000), id)
+    call('HSET', F, 'dead', int(dead + 1))
+    add('bytes', -bytes)
+    if call('ZCARD', D) > tonumber(graves) then trim(call('ZRANGE', D, '0', '0')) end
+  end
+  function rare.finish(e)
+    local delay, fault, reason = match(e.rest, '^ (%d+) (%a?) (.*)$')
+    delay = tonumber(delay)
+    if e.kind == 'b' then
+      -- It is first again: it has been waiting since it was pushed.
+      local at = match(call('HGET', T, e.id) or '', '^%d+')
+      wait_again(e.id, delay > 0 and now + delay or min(tonumber(at or now), now))
     else
-      e.delay, e.fault, e.reason, a = tonumber(ARGV[a + 4]), ARGV[a + 5], ARGV[a + 6], a + 7
+      note(e.id, fault, reason)
+      if e.kind == 'r' then wait_again(e.id, tail(delay)) else bury(e.id, e.bytes, e.unique) end
     end
-    ends[#ends + 1], members[#members + 1] = e, e.run
   end
-  return ends, members
-end
-local function finish(e)
-  if e.kind == 'b' then
-    -- It is first again: it has been waiting since it was pushed.
-    local at = string.match(call('HGET', T, e.id) or '', '^%d+')
-    wait_again(e.id, e.delay > 0 and now + e.delay or min(tonumber(at or now), now))
-  else
-    note(e.id, e.fault, e.reason)
-    if e.kind == 'r' then wait_again(e.id, tail(e.delay)) else bury(e.id, e.bytes, e.unique) end
+  -- Runs whose lease is over: their worker has died, or has stood still for too long.
+  function rare.take_back()
+    local members = call('ZRANGEBYSCORE', L, '-inf', int(now), 'LIMIT', '0', PAGE)
+    if members[1] then call('ZREM', L, unpack(members)) end
+    for i, member in ipairs(members) do
+      local id = sub(member, 1, ID)
+      local record = call('HGET', T, id)
+      local again, limit, unique = match(record or '', '^%d+ (%d) (%d+) ([^\n]*)\n')
+      if not record then
+        add('lost', 1)
+      else
+        local attempts, crashed = note(id, 'c', 'crashed, may have run')
+        if again == '0' or attempts >= tonumber(limit or '0') or crashed >= tonumber(crashes) then
+          bury(id, #record, unique)
+        else
+          -- In their order, and all of them due.
+          wait_again(id, now - #members + i)
+        end
+      end
+    end
+  end
+  -- How many may be started now, and when there may be more if that is known.
+  function rare.room()
+    local n, later = want, nil
+    if most ~= '0' then n = min(n, max(most - call('ZCARD', L), 0)) end
+    if interval ~= '0' then
+      -- A debt in time: each start owes one interval. No debt is ever more than the burst's: the clock was put back.
+      local known = get('tat')
+      rare.tat = min(max(known, now), now + burst * interval)
+      if rare.tat < known then call('HSET', F, 'tat', int(rare.tat)) end
+      local free = floor((now + burst * interval - rare.tat) / interval)
+      if free < n then n, later = free, rare.tat - (burst - 1) * interval end
+    end
+    return n, later
+  end
+  function rare.started(n)
+    if interval ~= '0' then call('HSET', F, 'tat', int(rare.tat + n * interval)) end
+  end
+  function rare.sweep()
+    call('HSET', F, 'swept', int(now))
+    trim(call('ZRANGEBYSCORE', D, '-inf', int(now), 'LIMIT', '0', PAGE))
+    -- What a record that vanished was counted as is not known: nothing left is nothing counted.
+    if call('EXISTS', Z, L) == 0 and get('bytes') ~= 0 then call('HSET', F, 'bytes', '0') end
   end
 end
-local function end_runs()
-  local ends, members = read_ends()
-  if #ends == 0 then return '' end
-  local held, stood, gone, done, bytes = call('ZMSCORE', L, unpack(members)), {}, {}, {}, 0
+
+local stood = ''
+if mixed == '0' and not ARGV[6] then
+  -- At most one, which was a success.
+  if ARGV[4] then
+    local run = ARGV[5]
+    stood = tostring(call('ZREM', L, run))
+    if stood == '1' then
+      local id = sub(run, 1, ID)
+      call('HDEL', T, id)
+      noted = call('EXISTS', M) == 1
+      if noted then call('HDEL', M, id) end
+      call('HINCRBY', F, 'bytes', '-' .. sub(ARGV[4], 2))
+      call('HINCRBY', F, 'done', '1')
+    end
+  end
+else
+  local ends, members, gone, done, bytes, a, told = {}, {}, {}, {}, 0, 4, {}
+  while ARGV[a] do
+    local letter, length, rest = match(ARGV[a], '^(%a)(%d+)(.*)$')
+    local run, kind = ARGV[a + 1], string.lower(letter)
+    local e = {kind = kind, run = run, id = sub(run, 1, ID), bytes = tonumber(length), rest = rest}
+    a = a + 2
+    if letter ~= kind then e.unique, a = ARGV[a], a + 1 end
+    ends[#ends + 1], members[#members + 1] = e, run
+  end
+  local held = call('ZMSCORE', L, unpack(members))
   for i, e in ipairs(ends) do
-    stood[i] = held[i] and '1' or '0'
+    told[i] = held[i] and '1' or '0'
     if held[i] then
       gone[#gone + 1] = e.run
       if e.kind == 'd' then
         done[#done + 1], bytes = e.id, bytes + e.bytes
-        give_up(e.unique, e.id)
+        if e.unique then rare.give_up(e.unique, e.id) end
       end
     end
   end
-  if #gone > 0 then call('ZREM', L, unpack(gone)) end
-  if #done > 0 then
-    forget(done, bytes)
-    add('done', #done)
+  stood = table.concat(told)
+  if gone[1] then call('ZREM', L, unpack(gone)) end
+  if done[1] then
+    call('HDEL', T, unpack(done))
+    noted = call('EXISTS', M) == 1
+    if noted then call('HDEL', M, unpack(done)) end
+    call('HINCRBY', F, 'bytes', bytes > 0 and int(-bytes) or '0')
+    call('HINCRBY', F, 'done', int(#done))
   end
   for i, e in ipairs(ends) do
-    if held[i] and e.kind ~= 'd' then finish(e) end
+    if held[i] and e.kind ~= 'd' then rare.finish(e) end
   end
-  return table.concat(stood)
 end
+if lapsed then rare.take_back() end
 
--- Runs whose lease is over: their worker has died, or has stood still for too long.
-local function take_back()
-  local first = call('ZRANGE', L, 0, 0, 'WITHSCORES')
-  if not first[1] or tonumber(first[2]) > now then return end
-  local members = call('ZRANGEBYSCORE', L, '-inf', now, 'LIMIT', 0, PAGE)
-  call('ZREM', L, unpack(members))
-  for i, member in ipairs(members) do
-    local id = string.sub(member, 1, ID)
+local free, later = want, nil
+if paused then
+  free, rows = 0, '1'
+elseif limited then
+  free, later = rare.room()
+  rows = int(free + 1)
+end
+local us = time[2]
+local stamp = time[1] .. (#us == 6 and us or sub('00000' .. us, -6))
+-- One more than may be started: whether any is left.
+local ids = call('ZRANGEBYSCORE', Z, '-inf', stamp, 'LIMIT', '0', rows)
+local left = #ids > free
+if left then ids[#ids] = nil end
+local begun, begins, out = '', 0, nil
+if ids[1] then
+  if noted == nil then noted = call('EXISTS', M) == 1 end
+  local til = int(now + lease)
+  call('ZREM', Z, unpack(ids))
+  if not ids[2] then
+    local id = ids[1]
     local record = call('HGET', T, id)
-    local again, limit, unique = string.match(record or '', '^%d+ (%d) (%d+) ([^\n]*)\n')
-    if not record then
-      add('lost', 1)
-    else
-      local attempts, crashed = note(id, 'c', 'crashed, may have run')
-      if again == '0' or attempts >= tonumber(limit or '0') or crashed >= crashes then
-        bury(id, #record, unique or '')
-      else
-        -- In their order, and all of them due.
-        wait_again(id, now - #members + i)
+    if record then
+      local attempt = noted and match(call('HGET', M, id) or '0', '^%d+') + 1 or '1'
+      begun, begins, out = id, 1, {id, attempt, record}
+      call('ZADD', L, til, id .. token)
+    end
+  else
+    local records, metas = call('HMGET', T, unpack(ids)), noted and call('HMGET', M, unpack(ids)) or {}
+    local all, leases = {}, {}
+    out = {}
+    for i, id in ipairs(ids) do
+      if records[i] then
+        local n = begins
+        begins, all[n + 1] = n + 1, id
+        leases[2 * n + 1], leases[2 * n + 2] = til, id .. token
+        out[3 * n + 1], out[3 * n + 2], out[3 * n + 3] = id, match(metas[i] or '0', '^%d+') + 1, records[i]
       end
     end
+    begun = table.concat(all)
+    if begins > 0 then call('ZADD', L, unpack(leases)) end
   end
+  if begins < #ids then call('HINCRBY', F, 'lost', int(#ids - begins)) end
+  if limited and begins > 0 then rare.started(begins) end
 end
+if sweeps then rare.sweep() end
 
--- How many may be started now, and when there may be more if that is known.
-local function room()
-  local n, later = want, nil
-  if paused then return 0 end
-  if most > 0 then n = min(n, max(most - call('ZCARD', L), 0)) end
-  if interval > 0 then
-    -- A debt in time: each start owes one interval. No debt is ever more than the burst's: the clock was put back.
-    set('tat', min(max(count.tat, now), now + burst * interval))
-    local free = floor((now + burst * interval - count.tat) / interval)
-    if free < n then n, later = free, count.tat - (burst - 1) * interval end
-  end
-  return n, later
-end
-local function start(ids)
-  local records, metas = call('HMGET', T, unpack(ids)), call('HMGET', M, unpack(ids))
-  local out, leases, begun = {}, {}, {}
-  call('ZREM', Z, unpack(ids))
-  for i, id in ipairs(ids) do
-    if records[i] then
-      local n = #begun
-      begun[n + 1] = id
-      leases[2 * n + 1], leases[2 * n + 2] = now + lease, id .. token
-      out[3 * n + 1], out[3 * n + 2], out[3 * n + 3] = id, metas[i] and attempt_of(metas[i]) or 1, records[i]
-    else
-      add('lost', 1)
-    end
-  end
-  if #begun > 0 then
-    call('ZADD', L, unpack(leases))
-    if interval > 0 then set('tat', count.tat + #begun * interval) end
-  end
-  return out, begun
-end
-local function sweep()
-  if now - count.swept < 1000000 and now >= count.swept then return end
-  set('swept', now)
-  trim(call('ZRANGEBYSCORE', D, '-inf', now, 'LIMIT', 0, PAGE))
-  -- What a record that vanished was counted as is not known: nothing left is nothing counted.
-  if count.bytes ~= 0 and call('ZCARD', Z) == 0 and call('ZCARD', L) == 0 then set('bytes', 0) end
-end
-
-local stood = end_runs()
-take_back()
-local free, later = room()
-local heads = call('ZRANGE', Z, 0, free, 'WITHSCORES')
-local ids, event = {}, nil
-for i = 1, #heads, 2 do
-  local due = tonumber(heads[i + 1])
-  if due <= now and #ids < free then ids[#ids + 1] = heads[i] else event = event or due end
-end
-local out, begun = {}, {}
-if #ids > 0 then out, begun = start(ids) end
-sweep()
-
--- More is due than this one has taken.
-local left = event and event <= now
 -- What nobody may start now is no reason to look again.
-local held = left and (paused or #ids >= free and free < want)
-if paused then event = nil end
-if held then event = later end
-local spare, wait = want - #begun, -1
-if idle > 0 and spare > 0 then
-  local lapse = call('ZRANGE', L, 0, 0, 'WITHSCORES')[2]
-  if lapse then event = min(event or tonumber(lapse), tonumber(lapse)) end
-  if listed == '0' then call('ZADD', W, now + idle, me) end
+local spare, wait = want - begins, '-1'
+local held, idles = left and (paused or free < want), spare > 0 and idle ~= '0'
+-- What comes next: of those that are left, one that is due.
+local event = left and now or nil
+if not left and not paused and (idles or sooner or guard == me) then
+  event = tonumber(call('ZRANGE', Z, '0', '0', 'WITHSCORES')[2])
+end
+if held then event = not paused and later or nil end
+if idles then
+  lapse = tonumber(call('ZRANGE', L, '0', '0', 'WITHSCORES')[2])
+  if lapse then event = min(event or lapse, lapse) end
+  if listed == '0' then call('ZADD', W, int(now + idle), me) end
   listed = '1'
   -- One of the idle ones has the timer. The others are told, or look when it has not been heard of.
   if event and (not guard or guard == me or event < guarded) then
     call('HSET', F, 'guard', int(now + idle) .. ' ' .. int(event) .. ' ' .. me)
-    wait = max(event - now, 0)
+    wait = int(max(event - now, 0))
   end
 else
   -- One that stops is not to be told anything, whatever it knows of its place.
-  if listed == '1' or idle == 0 then call('ZREM', W, me) end
+  if listed == '1' or idle == '0' then call('ZREM', W, me) end
   listed = '0'
   if guard == me then
     call('HDEL', F, 'guard')
-    guard = nil
-    if event then wake(W, channel) end
+    if event then wake_one(W) end
   elseif left and not held then
-    wake(W, channel)
+    wake_one(W)
   elseif sooner and event and event == sooner then
-    tell_sooner(W, guard, channel)
+    local _, tell_sooner = tellers(W)
+    tell_sooner(guard)
   end
 end
-
-local words, n = {}, 0
-for field, value in pairs(changed) do
-  words[n + 1], words[n + 2], n = field, value, n + 2
-end
-if n > 0 then call('HSET', F, unpack(words)) end
-call('SET', R, ARGV[4] .. ' ' .. stood .. ' ' .. table.concat(begun), 'PX', int(lease / 1000 + 600000))
-return {stood, int(wait), listed, unpack(out)}
+call('SET', R, number .. ' ' .. stood .. ' ' .. begun, 'PX', life)
+if begins == 1 then return {stood, wait, listed, out[1], out[2], out[3]} end
+return {stood, wait, listed, unpack(out or {})}

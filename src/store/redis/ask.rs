@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Bytes and arguments that a step takes, about.
-const SIZE: (usize, usize) = (420, 9);
+const SIZE: (usize, usize) = (190, 4);
 
 /// What is asked of a lock.
 #[derive(Debug)]
@@ -59,13 +59,13 @@ impl Ask {
     }
 
     fn keys(&self) -> usize {
-        7 * self.steps() + usize::from(self.record().is_some())
+        self.steps() + usize::from(self.record().is_some())
     }
 
     fn write_keys(&self, keys: &Keys, out: &mut Cmd) {
         let key = self.key();
         for _ in 0..self.steps() {
-            keys.line_in_parts(key).iter().for_each(|parts| joined(out, parts.as_slice()));
+            joined(out, &keys.holders_in_parts(key));
         }
         if let Some(record) = self.record() {
             out.write_arg(keys.record(key, record).as_bytes());
@@ -155,7 +155,7 @@ pub(super) fn joined(out: &mut Cmd, parts: &[&str]) {
 }
 
 /// One argument: a word, and numbers.
-fn terms<const N: usize>(out: &mut Cmd, verb: &str, numbers: [u64; N]) {
+pub(super) fn terms<const N: usize>(out: &mut Cmd, verb: &str, numbers: [u64; N]) {
     let mut arg = out.writer_for_next_arg();
     let _ = arg.write_all(verb.as_bytes());
     let mut digits = itoa::Buffer::new();
@@ -168,7 +168,7 @@ fn terms<const N: usize>(out: &mut Cmd, verb: &str, numbers: [u64; N]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::backend::Node;
+    use crate::store::{backend::Node, redis::script::RAISE};
 
     fn args(command: &Cmd) -> Vec<String> {
         let text = |arg: redis::Arg<&[u8]>| match arg {
@@ -195,14 +195,14 @@ mod tests {
         let release = Ask::Release { key: one.clone(), me: me.clone(), mode: Mode::Shared };
         let pass = Ask::Pass { me: me.clone(), mode: Mode::Exclusive, next: known };
         let args = args(&command(&keys, [&release, &pass].into_iter(), false));
-        let declared =
-            [keys.line(&one), keys.line(&two), keys.line(&two), vec![keys.record(&two, "r")]];
-        assert_eq!(args[..3], ["EVALSHA", CALLS.sha(), "22"]);
-        assert_eq!(args[3..25], declared.concat());
+        let [one, two] = [&one, &two].map(|key| keys.holders(key));
+        let declared = [one, two.clone(), two, keys.record(&Key::path_param("id", "8"), "r")];
+        assert_eq!(args[..3], ["EVALSHA", CALLS.sha(), "4"]);
+        assert_eq!(args[3..7], declared);
         let me = me.as_str();
         let steps = ["rs".into(), format!("hs{me}"), "rx".into(), format!("h{me}")];
-        assert_eq!(args[25..29], steps);
-        assert_eq!(args[29..], ["kp 3 20 5".into(), format!("hp{me}"), "10000".into()]);
+        assert_eq!(args[7..11], steps);
+        assert_eq!(args[11..], ["kp 3 20 5".into(), format!("hp{me}"), "10000".into()]);
     }
 
     #[test]
@@ -212,7 +212,7 @@ mod tests {
         let never = keys.never(key.shard()).unwrap().concat();
         let release = Ask::Release { key, me, mode: Mode::Exclusive };
         let args = args(&command(&keys, [&release].into_iter(), false));
-        assert_eq!((args[2].as_str(), &args[10], args[11].as_str()), ("8", &never, "rx"));
+        assert_eq!((args[2].as_str(), &args[4], args[5].as_str()), ("2", &never, "rx"));
     }
 
     #[test]
@@ -221,5 +221,6 @@ mod tests {
         let spare = format!("local SPARE = {}\n", crate::store::SPARE_FENCES);
         assert_eq!(CALLS.code.matches(&accept).count(), 1);
         assert_eq!(CALLS.code.matches(&spare).count(), 2);
+        assert_eq!(RAISE.code.matches(&spare).count(), 1);
     }
 }

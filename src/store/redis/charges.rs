@@ -126,6 +126,7 @@ impl Flights for Charges {
 
 impl Load {
     /// To each charge its own.
+    #[expect(clippy::indexing_slicing, reason = "places are those of the groups that were counted")]
     fn divide(&self, reply: Value) -> Result<Vec<Result<Counted, Error>>, Error> {
         let odd = || Error::new(ErrorKind::Protocol, CHARGE.name);
         let Value::BulkString(packed) = reply else { return Err(odd()) };

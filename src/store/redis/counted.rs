@@ -74,6 +74,7 @@ impl Counted {
 }
 
 impl Words {
+    #[expect(clippy::indexing_slicing, reason = "it was compared with that")]
     fn read(words: &mut packed::Words<'_>, count: usize) -> Result<Self, Error> {
         let mut next = || match words.next() {
             Some(Word::Number(number)) => Ok(number),

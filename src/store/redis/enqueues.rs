@@ -9,7 +9,7 @@ use redis::{Cmd, RedisWrite as _, Value};
 
 use super::{
     Keys, Lanes,
-    ask::{joined, number, texts},
+    ask::{joined, number, terms, texts},
     combine::{self, Flights},
     connect::Socket,
     fault::{Fault, answer_of},
@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Bytes and arguments that a job takes besides its request, about.
-const SIZE: (usize, usize) = (640, 16);
+const SIZE: (usize, usize) = (240, 7);
 
 /// Bytes of a request that weigh as much as another request: a flight is a megabyte at most, or one request.
 const HEAVY: usize = 64 * 1024;
@@ -89,25 +89,30 @@ fn command<'a>(
     let mut out = Cmd::with_capacity(3 + SIZE.1 * count, room);
     texts(&mut out, script);
     let never = steps.clone().next().and_then(|step| keys.never(step.key.shard()));
-    number(&mut out, (10 * count + never.iter().len()) as u64);
+    let declared: usize = steps.clone().map(|step| 1 + usize::from(print(step).is_some())).sum();
+    number(&mut out, (declared + never.iter().len()) as u64);
     steps.clone().for_each(|step| write_keys(keys, step, &mut out));
     never.iter().for_each(|parts| joined(&mut out, parts));
     steps.for_each(|step| write_args(step, &mut out));
     out
 }
 
+/// The record of a request that has a fingerprint, the fingerprint, and the record's life.
+fn print(step: &Enqueue) -> Option<(&str, &str, u64)> {
+    let (record, print, life) = step.record.as_ref()?;
+    (!print.is_empty()).then(|| (&**record, &**print, millis(*life)))
+}
+
 fn write_keys(keys: &Keys, step: &Enqueue, out: &mut Cmd) {
-    keys.line_in_parts(&step.key).iter().for_each(|parts| joined(out, parts.as_slice()));
-    texts(out, [&keys.job(&step.id), &keys.request(&step.id)]);
-    match &step.record {
-        Some((record, ..)) => texts(out, [&keys.record(&step.key, record)]),
-        None => joined(out, keys.line_in_parts(&step.key)[0].as_slice()),
+    joined(out, &keys.holders_in_parts(&step.key));
+    if let Some((record, ..)) = print(step) {
+        texts(out, [&keys.record(&step.key, record)]);
     }
 }
 
 fn write_args(step: &Enqueue, out: &mut Cmd) {
-    let Enqueue { id, envelope, policy, record, merge, caps, owner, call, .. } = step;
-    let (print, life) = record.as_ref().map_or(("", 0), |(_, print, life)| (print, millis(*life)));
+    let Enqueue { id, envelope, policy, merge, caps, owner, call, .. } = step;
+    let print = print(step);
     let numbers = [
         policy.again.into(),
         policy.max_attempts.into(),
@@ -116,7 +121,7 @@ fn write_args(step: &Enqueue, out: &mut Cmd) {
         // Of both, 0 says that there is none; a time of no length is a millisecond.
         if policy.delay.is_zero() { 0 } else { millis(policy.delay) },
         policy.deadline.map_or(0, millis),
-        life,
+        print.map_or(0, |(.., life)| life),
         caps.resource_jobs,
         caps.resource_bytes,
         caps.shard_jobs,
@@ -125,19 +130,23 @@ fn write_args(step: &Enqueue, out: &mut Cmd) {
         caps.owner_bytes,
         caps.ended_bytes,
     ];
+    let wins = |wins| if wins == Wins::First { "f" } else { "l" };
+    let letters = [
+        print.map_or("", |_| "p"),
+        if owner.is_empty() { "" } else { "o" },
+        merge.as_ref().map_or("", |merge| wins(merge.wins)),
+        call.as_ref().map_or("", |_| "c"),
+    ];
     texts(out, [id.as_str()]);
     out.write_arg(envelope);
-    texts(out, [&*numbers.map(|number: u64| number.to_string()).join(" "), print, owner]);
-    let wins = |wins| if wins == Wins::First { "f" } else { "l" };
-    match merge {
-        Some(merge) => joined(out, &[wins(merge.wins), &merge.group]),
-        None => texts(out, [""]),
+    terms(out, &letters.concat(), numbers);
+    print.iter().for_each(|(_, print, _)| texts(out, [print]));
+    if !owner.is_empty() {
+        texts(out, [owner]);
     }
-    match call {
-        Some(Call { id, key, envelope, max_attempts }) => {
-            let head = format!("{id} {max_attempts} {key}\n");
-            out.write_arg(&[head.as_bytes(), envelope].concat());
-        }
-        None => texts(out, [""]),
+    merge.iter().for_each(|merge| texts(out, [&merge.group]));
+    if let Some(Call { id, key, envelope, max_attempts }) = call {
+        let head = format!("{id} {max_attempts} {key}\n");
+        out.write_arg(&[head.as_bytes(), envelope].concat());
     }
 }

@@ -162,7 +162,7 @@ fn command<'a>(keys: &Keys, steps: impl Iterator<Item = &'a RunAsk> + Clone, by_
     texts(&mut out, script);
     let never = steps.clone().next().and_then(|step| keys.never(step.key().shard()));
     number(&mut out, (count + never.iter().len()) as u64);
-    steps.clone().for_each(|step| joined(&mut out, &keys.line_in_parts(step.key())[0]));
+    steps.clone().for_each(|step| joined(&mut out, &keys.holders_in_parts(step.key())));
     never.iter().for_each(|parts| joined(&mut out, parts));
     steps.for_each(|step| step.write_args(&mut out));
     out

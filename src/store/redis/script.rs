@@ -37,7 +37,7 @@ macro_rules! job_script {
             $name,
             concat!(
                 include_str!("../lua/channel.lua"),
-        include_str!("../lua/line.lua"),
+                include_str!("../lua/line.lua"),
                 include_str!("../lua/jobs.lua"),
                 include_str!(concat!("../lua/", $name, ".lua"))
             ),
@@ -176,7 +176,18 @@ script!(
     repeatable: true
 );
 task_script!(FSCK_TASKS, "fsck_tasks", repeatable: true);
-task_script!(PUSH_TASKS, "tasks_push", repeatable: true);
+script!(
+    PUSH_TASKS,
+    "tasks_push",
+    concat!(
+        include_str!("../lua/tasks_one.lua"),
+        include_str!("../lua/channel.lua"),
+        include_str!("../lua/now.lua"),
+        include_str!("../lua/tasks.lua"),
+        include_str!("../lua/tasks_push.lua")
+    ),
+    repeatable: true
+);
 task_script!(TURN, "tasks_turn", repeatable: true);
 task_script!(LOOK_AT_TASKS, "tasks_look", repeatable: true);
 // What may have run is not run again: it would meet other tasks.

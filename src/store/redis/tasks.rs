@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use redis::{Cmd, Value};
+use redis::{Cmd, RedisWrite as _, Value};
 
 use super::{
     Keys, Lanes,
@@ -21,6 +21,9 @@ use crate::{
 
 /// Bytes that count as much as a task: a flight of large ones is shorter.
 const LARGE: usize = 8192;
+
+/// Numbers of a process's pushes that the store remembers. As many slots lie behind that of its first second.
+const SLOTS: u64 = 4096;
 
 /// Where a lane's pushes go.
 pub(super) struct Pushes {
@@ -81,14 +84,13 @@ impl Flights for Pushes {
         let steps = || groups.iter().flatten();
         let bytes: usize = steps().map(|step| step.record.len() + 128).sum();
         let count = steps().count();
-        let mut out = Cmd::with_capacity(8 + 12 * count, script[1].len() + 1024 + bytes);
+        let mut out = Cmd::with_capacity(8 + 7 * count, script[1].len() + 1024 + bytes);
         texts(&mut out, script);
         let windows = steps().filter(|step| step.window().is_some()).count();
         let never = steps().next().and_then(|step| self.keys.never(step.push.queue.shard()));
-        number(&mut out, (6 * groups.len() + windows + never.iter().len()) as u64);
+        number(&mut out, (2 * groups.len() + windows + never.iter().len()) as u64);
         groups.iter().for_each(|group| self.write_keys(group, &mut out));
         never.iter().for_each(|parts| joined(&mut out, parts));
-        texts(&mut out, [self.keys.channels()]);
         groups.iter().for_each(|group| write_args(group, &mut out));
         out
     }
@@ -118,11 +120,10 @@ impl Flights for Pushes {
 }
 
 impl Pushes {
+    #[expect(clippy::indexing_slicing, reason = "a group has at least one")]
     fn write_keys(&self, group: &[&Asked], out: &mut Cmd) {
         let queue = &group[0].push.queue;
-        for kind in ["z", "zt", "zu", "zw", "zf"] {
-            joined(out, &self.keys.task_in_parts(queue, kind, ""));
-        }
+        joined(out, &self.keys.task_in_parts(queue, "z", ""));
         joined(out, &self.keys.task_in_parts(queue, "zp", &self.process));
         for (unique, _) in group.iter().filter_map(|step| step.window()) {
             joined(out, &self.keys.task_in_parts(queue, "zu", unique));
@@ -131,6 +132,7 @@ impl Pushes {
 }
 
 /// Steps of one queue that come one after the other.
+#[expect(clippy::indexing_slicing, reason = "a group has at least one")]
 fn groups<'a>(steps: impl Iterator<Item = &'a Asked>) -> Vec<Vec<&'a Asked>> {
     let mut groups: Vec<Vec<&Asked>> = Vec::new();
     for step in steps {
@@ -142,29 +144,32 @@ fn groups<'a>(steps: impl Iterator<Item = &'a Asked>) -> Vec<Vec<&'a Asked>> {
     groups
 }
 
+#[expect(clippy::indexing_slicing, reason = "a group has at least one")]
 fn write_args(group: &[&Asked], out: &mut Cmd) {
     let (tasks, bytes) = group[0].push.caps;
-    [group.len() as u64, tasks, bytes].iter().for_each(|n| number(out, *n));
+    out.write_arg(format!("{} {tasks} {bytes}", group.len()).as_bytes());
     for step in group {
         let push = &step.push;
         texts(out, [push.id.as_str()]);
-        number(out, step.number);
-        number(out, micros(push.delay));
-        match (&push.unique, step.window()) {
-            (None, _) => texts(out, [""]),
-            (Some(unique), None) => texts(out, ["p", unique.name.as_str()]),
-            (Some(_), Some((_, window))) => {
-                texts(out, ["w"]);
-                number(out, window);
-            }
-        }
-        redis::RedisWrite::write_arg(out, &step.record);
+        let unique = push.unique.as_ref().map(|unique| unique.name.as_str());
+        let kind = match (unique, step.window()) {
+            (None, _) => "-".to_owned(),
+            (Some(_), None) => "p".to_owned(),
+            (Some(_), Some((_, window))) => format!("w{window}"),
+        };
+        let (number, delay) = (step.number, micros(push.delay));
+        out.write_arg(format!("{number} {} {delay} {kind}", 1 + number % SLOTS).as_bytes());
+        unique.iter().for_each(|unique| texts(out, [unique]));
+        out.write_arg(&step.record);
     }
 }
 
 /// To each push its own.
 fn read(reply: Value) -> Option<Vec<Result<PushedAs, Error>>> {
-    let Value::Array(words) = reply else { return None };
+    let words = match reply {
+        Value::Array(words) => words,
+        letters => vec![letters],
+    };
     let mut words = words.into_iter();
     let Some(Value::BulkString(letters)) = words.next() else { return None };
     let mut known = || match words.next()? {

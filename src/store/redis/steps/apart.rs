@@ -172,10 +172,10 @@ impl Redis {
             due(rows.row()?)
         };
         let mut looked = join_all(shards.iter().map(one)).await;
-        if let Some(failed) = looked.iter().position(Result::is_err)
-            && looked.iter().all(Result::is_err)
+        if looked.iter().all(Result::is_err)
+            && let Some(Err(failed)) = looked.pop()
         {
-            return Err(looked.swap_remove(failed).unwrap_err());
+            return Err(failed);
         }
         let mut room = most;
         let bounded = looked.into_iter().map(|looked| {

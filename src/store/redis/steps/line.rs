@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::{Args, number};
+use super::number;
 use crate::{
     clock::millis,
     error::Error,
@@ -16,19 +16,6 @@ use crate::{
 };
 
 impl Redis {
-    pub(super) async fn line_script(
-        &self,
-        script: &'static script::Script,
-        key: &Key,
-        more: impl IntoIterator<Item = String>,
-        args: Args,
-    ) -> Result<Row, Error> {
-        let mut keys = self.keys.line(key);
-        keys.extend(more);
-        let reply = self.script(key.shard(), script, &keys, &args).await?;
-        Ok(Row::of(script.name, reply))
-    }
-
     pub(super) async fn do_acquire(&self, call: Acquire) -> Result<Acquired, Error> {
         let looks = call.record.is_some();
         let answer = self.ask(Ask::Acquire(call)).await?;

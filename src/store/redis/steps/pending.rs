@@ -18,6 +18,7 @@ use crate::{
 };
 
 impl Redis {
+    #[expect(clippy::indexing_slicing, reason = "there are as many as lanes")]
     pub(super) async fn do_enqueue(&self, call: Enqueue) -> Result<Enqueued, Error> {
         let name = script::ENQUEUE.name;
         let shard = call.key.shard();
@@ -72,13 +73,13 @@ impl Redis {
 
     async fn direct(&self, verb: &str, call: Direct, response: Bytes) -> Result<Row, Error> {
         let Direct { key, record, id, owner, life, print } = call;
-        let more = [
+        let keys = [
+            self.keys.holders(&key),
             self.keys.job(&id),
             self.keys.response(&id),
             self.keys.record(&key, &record),
-            self.keys.shard(key.shard(), "done"),
         ];
-        let own = vec![
+        let args = [
             verb.into(),
             id.as_str().into(),
             number(millis(life)),
@@ -86,7 +87,8 @@ impl Redis {
             response.into(),
             print.unwrap_or_else(|| "-".to_owned()).into_bytes(),
         ];
-        self.line_script(&script::DIRECT, &key, more, own).await
+        let reply = self.script(key.shard(), &script::DIRECT, &keys, &args).await?;
+        Ok(Row::of(script::DIRECT.name, reply))
     }
 
     pub(super) async fn do_due(&self, shards: Vec<u16>, most: usize) -> Result<Vec<Due>, Error> {

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::number;
 use crate::{
-    clock::micros,
+    clock::{micros, millis},
     error::Error,
     key::Key,
     store::{
@@ -133,6 +133,7 @@ impl Tasks for Redis {
 }
 
 impl Redis {
+    #[expect(clippy::indexing_slicing, reason = "there are as many as lanes")]
     async fn do_push(&self, call: Push) -> Result<PushedAs, Error> {
         let shard = call.queue.shard();
         self.pass(shard, script::PUSH_TASKS.name)?;
@@ -145,27 +146,31 @@ impl Redis {
     }
 
     async fn do_turn(&self, call: Turn) -> Result<Turned, Error> {
-        let mut keys = Vec::with_capacity(9);
-        keys.extend(self.keys.tasks(&call.queue));
-        keys.push(self.keys.task(&call.queue, "zr", &call.worker));
-        let mut args: Args = vec![
-            self.keys.channels().into(),
-            format!("{}:{}", call.node, call.worker).into(),
-            call.worker.as_bytes().into(),
-            number(call.number),
-            number(call.want as u64),
-            number(micros(call.lease)),
-            number(call.limits.running),
-            number(call.limits.interval_us),
-            number(call.limits.burst),
-            number(micros(call.idle)),
-            number(u64::from(call.listed)),
-            number(micros(call.graves.keep)),
-            number(call.graves.most),
-            number(call.graves.crashes.into()),
-        ];
+        let Turn { queue, node, worker, number, lease, limits, graves, .. } = &call;
+        let keys = [self.keys.task(queue, "z", ""), self.keys.task(queue, "zr", worker)];
+        let mixed = call.ends.iter().any(|end| !is_mere_success(end));
+        let now = format!(
+            "{worker}.{number} {} {} {}",
+            call.want + 1,
+            u64::from(call.listed),
+            u64::from(mixed)
+        );
+        // What was told of a turn is kept for ten minutes longer than its runs.
+        let terms = format!(
+            "{} {} {} {} {} {} {} {} {}",
+            micros(*lease),
+            millis(*lease + Duration::from_secs(600)),
+            micros(call.idle),
+            limits.running,
+            limits.interval_us,
+            limits.burst,
+            micros(graves.keep),
+            graves.most,
+            graves.crashes,
+        );
+        let mut args: Args = vec![format!("{node}:{worker}").into(), now.into(), terms.into()];
         call.ends.iter().for_each(|end| write_end(end, &mut args));
-        let reply = self.script(call.queue.shard(), &script::TURN, &keys, &args).await?;
+        let reply = self.script(queue.shard(), &script::TURN, &keys, &args).await?;
         turned(Row::of("tasks_turn", reply), call.ends.len())
     }
 
@@ -178,7 +183,7 @@ impl Redis {
     }
 
     async fn edit(&self, queue: &Key, verb: &str, args: Args) -> Result<Row, Error> {
-        let mut all = vec![self.keys.channels().into(), verb.into()];
+        let mut all = vec![verb.into()];
         all.extend(args);
         let keys = self.keys.tasks(queue);
         let reply: Value = self.script(queue.shard(), &script::EDIT_TASKS, &keys, &all).await?;
@@ -191,28 +196,26 @@ impl Redis {
     }
 }
 
+fn is_mere_success(end: &End) -> bool {
+    matches!(end.verdict, EndAs::Done) && end.unique.is_none()
+}
+
 fn write_end(end: &End, args: &mut Args) {
-    let mut head = |kind: &str| {
-        args.push(kind.into());
-        args.push(end.run.member().into_bytes());
-        args.push(number(end.bytes));
-        args.push(end.unique.as_deref().unwrap_or_default().into());
-    };
-    match &end.verdict {
-        EndAs::Done => head("d"),
+    let letter = |small: &'static str, capital| end.unique.as_ref().map_or(small, |_| capital);
+    let bytes = end.bytes;
+    args.push(match &end.verdict {
+        EndAs::Done => format!("{}{bytes}", letter("d", "D")).into(),
         EndAs::Retry { delay, fault, reason } => {
-            head("r");
-            args.extend([number(micros(*delay)), fault.letter().into(), reason.as_str().into()]);
+            let (letter, delay) = (letter("r", "R"), micros(*delay));
+            format!("{letter}{bytes} {delay} {} {reason}", fault.letter()).into()
         }
         EndAs::Dead { fault, reason } => {
-            head("k");
-            args.extend([number(0), fault.letter().into(), reason.as_str().into()]);
+            format!("{}{bytes} 0 {} {reason}", letter("k", "K"), fault.letter()).into()
         }
-        EndAs::Back { delay } => {
-            head("b");
-            args.extend([number(micros(*delay)), Vec::new(), Vec::new()]);
-        }
-    }
+        EndAs::Back { delay } => format!("{}{bytes} {}  ", letter("b", "B"), micros(*delay)).into(),
+    });
+    args.push(end.run.member().into_bytes());
+    args.extend(end.unique.iter().map(|unique| unique.as_bytes().to_vec()));
 }
 
 fn turned(mut row: Row, ends: usize) -> Result<Turned, Error> {

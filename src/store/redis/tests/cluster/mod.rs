@@ -55,7 +55,7 @@ fn ask(key: &Key, me: &Token) -> Acquire {
     }
 }
 
-fn charge(subject: &Key, limit: u64) -> Charge {
+pub(super) fn charge(subject: &Key, limit: u64) -> Charge {
     let rule = Rule::Fixed { limit, window: Duration::from_secs(3600) };
     let item = Item { policy: "p".into(), subject: subject.clone(), rule, cost: 1, penalty: None };
     Charge { tag: subject.clone(), items: [item].into(), times: 1 }

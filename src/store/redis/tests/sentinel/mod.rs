@@ -2,6 +2,7 @@
 
 mod failover;
 pub(super) mod fake;
+mod quota;
 mod rig;
 
 use std::time::{Duration, Instant};
