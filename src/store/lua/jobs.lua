@@ -32,7 +32,7 @@ local OWNED = 2592000000
 -- Sets when the watcher has to see to a job that is in one of the shard's indexes, and tells it if it must
 -- wake sooner for that.
 local function remind(index, id, at)
-  local first = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')
+  local first = redis.call('ZRANGE', index, '0', '0', 'WITHSCORES')
   redis.call('ZADD', index, int(at), id)
   if #first > 0 and tonumber(first[2]) <= at then return end
   local node = watcher()
@@ -42,7 +42,7 @@ end
 -- Puts a job outside of its line until a time. What is kept of it in g and l is the caller's.
 local function put_late(id, at, bytes)
   remind(own('late'), id, at)
-  redis.call('HINCRBY', own('lates'), 'n' .. NAME, 1)
+  redis.call('HINCRBY', own('lates'), 'n' .. NAME, '1')
   redis.call('HINCRBY', own('lates'), 'b' .. NAME, bytes)
 end
 
@@ -50,7 +50,7 @@ end
 local function take_late(id, bytes)
   local late, lates = own('late'), own('lates')
   if redis.call('ZREM', late, id) == 0 then return false end
-  if redis.call('HINCRBY', lates, 'n' .. NAME, -1) <= 0 then
+  if redis.call('HINCRBY', lates, 'n' .. NAME, '-1') <= 0 then
     redis.call('HDEL', lates, 'n' .. NAME, 'b' .. NAME)
   else
     redis.call('HINCRBY', lates, 'b' .. NAME, 0 - bytes)
@@ -94,14 +94,14 @@ end
 
 -- One job less of the shard.
 local function uncount(bytes)
-  if redis.call('HINCRBY', F, 'jobs', -1) < 0 then redis.call('HSET', F, 'jobs', 0) end
+  if redis.call('HINCRBY', F, 'jobs', '-1') < 0 then redis.call('HSET', F, 'jobs', '0') end
   -- Not -bytes: of 0 that is '-0' on the wire, which the server does not take for a number.
-  if redis.call('HINCRBY', F, 'bytes', 0 - bytes) < 0 then redis.call('HSET', F, 'bytes', 0) end
+  if redis.call('HINCRBY', F, 'bytes', 0 - bytes) < 0 then redis.call('HSET', F, 'bytes', '0') end
 end
 
 -- The first job of a line and its sequence; `more` if another one stands behind it.
 local function first_two()
-  local rows = redis.call('ZRANGE', G, 0, 1, 'WITHSCORES')
+  local rows = redis.call('ZRANGE', G, '0', '1', 'WITHSCORES')
   rows.more, rows[3], rows[4] = rows[3], nil, nil
   return rows
 end
@@ -126,13 +126,13 @@ local function call_back(id, call, keep)
   if waits then return end
   redis.call('PERSIST', request)
   for _, index in ipairs({'done', 'dead'}) do
-    if state and redis.call('ZREM', own(index), whose) == 1 then redis.call('HINCRBY', F, index .. '_out', 1) end
+    if state and redis.call('ZREM', own(index), whose) == 1 then redis.call('HINCRBY', F, index .. '_out', '1') end
   end
   redis.call('DEL', facts, own('r:' .. whose))
   local seq, here = next_seq(), NAME
   redis.call('HSET', facts, 'state', 'queued', 'lock', lock, 'seq', int(seq), 'bytes', bytes, 'at', int(NOW_US),
     'max', most, 'again', 1)
-  redis.call('HINCRBY', F, 'jobs', 1)
+  redis.call('HINCRBY', F, 'jobs', '1')
   redis.call('HINCRBY', F, 'bytes', bytes)
   turn_to(SHARD, lock)
   stand(whose, seq, bytes)
@@ -183,7 +183,7 @@ end
 
 -- Forgets ended jobs that their keys' TTL has taken away, and the oldest dead one beyond the cap.
 local function trim(index)
-  local old = redis.call('ZRANGEBYSCORE', index, '-inf', int(NOW_US), 'LIMIT', 0, SCAN)
+  local old = redis.call('ZRANGEBYSCORE', index, '-inf', int(NOW_US), 'LIMIT', '0', SCAN)
   if #old > 0 then redis.call('ZREM', index, unpack(old)) end
   if index == own('dead') and redis.call('ZCARD', index) > DEAD then
     local oldest = redis.call('ZPOPMIN', index)[1]
@@ -195,14 +195,14 @@ end
 -- on behind any of them. The index lives a little longer than it must: most jobs need not prolong it then.
 local function file(index, id, ms, n)
   FILED = FILED + 1
-  redis.call('ZADD', index, NOW_US + ms * 1000 + FILED, id)
+  redis.call('ZADD', index, int(NOW_US + ms * 1000 + FILED), id)
   if redis.call('PTTL', index) < ms + 1 then redis.call('PEXPIRE', index, math.floor(ms + ms / 8 + 1)) end
   if n % 16 == 0 or index == own('dead') then trim(index) end
 end
 
 -- As file, for those who count nothing else.
 local function file_under(index, id, ms)
-  file(index, id, ms, redis.call('HINCRBY', F, string.match(index, '%a+$'), 1))
+  file(index, id, ms, redis.call('HINCRBY', F, string.match(index, '%a+$'), '1'))
 end
 
 -- Ends a job that waits, 'cancelled' or 'expired', with a reason, unless that is ''. It is kept so many
@@ -214,7 +214,7 @@ local function drop_job(id, bytes, state, reason, ms, by)
   if by then redis.call('HSET', facts, 'by', by) end
   redis.call('PEXPIRE', facts, int(ms))
   redis.call('DEL', own('b:' .. id))
-  redis.call('HINCRBY', F, state, 1)
+  redis.call('HINCRBY', F, state, '1')
   redis.call('ZREM', H, 'j' .. id)
   end_job(id, bytes)
   move_on()
