@@ -19,6 +19,7 @@ pub(crate) fn of_system(what: &str) -> ClientConfig {
 }
 
 /// With these roots alone.
+#[expect(clippy::expect_used, reason = "ring has the ciphers of TLS 1.2 and 1.3")]
 pub(crate) fn with(roots: RootCertStore) -> ClientConfig {
     // The provider by name: none has to be installed for the process, and one that is stays out of it.
     let provider = Arc::new(ring::default_provider());

@@ -17,6 +17,7 @@ use std::{
 };
 
 use sha2::{Digest as _, Sha256};
+use smallvec::SmallVec;
 
 /// Number of shards a namespace is divided into. Part of the wire layout: written into the store when
 /// it is first used, and checked at every connect.
@@ -51,7 +52,7 @@ impl Key {
     /// The key of a header field. The name is taken in lower case.
     #[must_use]
     pub fn header(name: &str, value: &[u8]) -> Self {
-        Self::build("h", &name.to_ascii_lowercase(), value)
+        Self::with_value(&Self::prefix("h", &name.to_ascii_lowercase()), value)
     }
 
     /// The key of a client address: IPv4-mapped addresses count as IPv4, IPv6 ones by their /64,
@@ -178,6 +179,7 @@ impl Key {
     ///
     /// If `n` is not within 1 to 65,536.
     #[must_use]
+    #[expect(clippy::indexing_slicing, reason = "a digest has 32 bytes")]
     pub fn stripe(&self, n: u32) -> Self {
         assert!(
             (1..=MOST_STRIPES).contains(&n),
@@ -243,16 +245,32 @@ impl Key {
         std::array::from_fn(|_| parts.next().unwrap_or_default())
     }
 
-    /// In one buffer: this is done for every request.
+    /// What stands before the value in all keys of a kind and name.
+    pub(crate) fn prefix(kind: &str, name: &str) -> String {
+        format!("{kind}:{}::", escape(name.as_bytes()))
+    }
+
+    /// The key of this value. It is made for every request, so its text is put together on the stack.
+    pub(crate) fn with_value(prefix: &str, value: &[u8]) -> Self {
+        let mut out = SmallVec::<[u8; 128]>::from_slice(prefix.as_bytes());
+        if value.len() <= READABLE && value.iter().all(|byte| is_plain(*byte)) {
+            out.extend_from_slice(value);
+        } else {
+            out.extend_from_slice(escape(value).as_bytes());
+        }
+        // ASCII, all of it.
+        Self(std::str::from_utf8(&out).unwrap_or_default().into())
+    }
+
+    #[expect(clippy::indexing_slicing, reason = "a kind is one of ours, and has a few letters")]
     fn build(kind: &str, name: &str, value: &[u8]) -> Self {
-        let room = kind.len() + name.len() + value.len().min(READABLE) + 3;
-        let mut out = String::with_capacity(room);
-        out.push_str(kind);
-        out.push(':');
-        escape_into(&mut out, name.as_bytes());
-        out.push_str("::");
-        escape_into(&mut out, value);
-        Self(out.into())
+        if name.is_empty() {
+            let mut prefix = [b':'; 8];
+            prefix[..kind.len()].copy_from_slice(kind.as_bytes());
+            let prefix = std::str::from_utf8(&prefix[..kind.len() + 3]).unwrap_or_default();
+            return Self::with_value(prefix, value);
+        }
+        Self::with_value(&Self::prefix(kind, name), value)
     }
 }
 
@@ -284,6 +302,7 @@ impl From<String> for Key {
 pub(crate) struct Hashed<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Hashed<'_> {
+    #[expect(clippy::indexing_slicing, reason = "a digest has 32 bytes")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digest = Sha256::digest(self.0.as_bytes());
         digest[..6].iter().try_for_each(|b| write!(f, "{b:02x}"))
@@ -308,6 +327,10 @@ pub(crate) fn digest(parts: &[&[u8]]) -> [u8; 32] {
     hash.finalize().into()
 }
 
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
+}
+
 /// Letters, digits and `-_.` stand for themselves, all else is `%XX`. What gets too long is `~` and
 /// half a SHA-256: `~` is escaped in readable values, so the two forms never meet.
 fn escape(bytes: &[u8]) -> String {
@@ -316,11 +339,12 @@ fn escape(bytes: &[u8]) -> String {
     out
 }
 
+#[expect(clippy::indexing_slicing, reason = "half a byte is below 16; a digest has 32 bytes")]
 fn escape_into(out: &mut String, bytes: &[u8]) {
     let start = out.len();
     for &byte in bytes.iter().take(READABLE + 1) {
         match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => out.push(byte.into()),
+            _ if is_plain(byte) => out.push(byte.into()),
             _ => {
                 // Not by `write!`: a route's pattern is mostly made of these.
                 const DIGITS: &[u8; 16] = b"0123456789ABCDEF";

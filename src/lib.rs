@@ -26,6 +26,16 @@
 //! - `callback`: `defer::Callbacks`, signed callbacks when deferred requests have ended.
 //! - `test-kit`: `lockgate::testing`, for tests of applications; not for what is deployed.
 
+// A panic is an answer that nobody has decided on. Where one can't be, each place says why; tests may as they like.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::cast_possible_wrap,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::unwrap_used
+    )
+)]
 #![cfg_attr(
     not(feature = "redis"),
     allow(dead_code, reason = "what only stores beyond this process need")
@@ -75,5 +85,5 @@ pub use self::{
         Refusal, Requests, Standing,
     },
     reply::{Fields, Repeated, Reply},
-    store::{Finding, FindingKind, Fsck, FsckReport, JobId, JobState, Loss, OnFailure, Store},
+    store::{Check, CheckReport, Finding, FindingKind, JobId, JobState, Loss, OnFailure, Store},
 };

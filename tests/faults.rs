@@ -1,5 +1,7 @@
 //! Faults of whole processes: they are killed and stopped, and write down what they see.
 
+#[path = "faults/accepted.rs"]
+mod accepted;
 #[path = "faults/failover.rs"]
 mod failover;
 #[path = "faults/proxy.rs"]

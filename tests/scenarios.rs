@@ -222,6 +222,7 @@ table! { each_store {
         who_waits_too_long_is_deferred,
         a_client_may_rather_have_a_202,
         a_background_request_never_runs_at_once,
+        a_background_request_without_a_lock_is_refused,
         a_worker_can_be_required,
         bodies_have_no_more_room_than_there_is,
         bytes_of_a_resource_are_bounded,

@@ -1,11 +1,11 @@
-//! `lockgate-fsck <store-url> [--repair]`: [`Store::fsck`] for operators.
+//! `lockgate-fsck <store-url> [--repair]`: [`Store::check`] for operators.
 //!
 //! A program of the crate and not of its repository alone: those who run a service have the crate, and no checkout.
 //! `cargo xtask fsck` starts it.
 
 use std::{process::ExitCode, time::Duration};
 
-use lockgate::{Error, FsckReport, Store};
+use lockgate::{CheckReport, Error, Store};
 
 const USAGE: &str = "\
 usage: lockgate-fsck <store-url> [--repair]
@@ -15,7 +15,14 @@ usage: lockgate-fsck <store-url> [--repair]
   namespace: redis://127.0.0.1/?ns=shop
   --repair   mends what it understands, and loses no request that can still run
 
-  Exit code: 0 nothing is wrong, or all of it was mended; 1 something is left; 2 it could not look.";
+  Exit code: 0 nothing is wrong, or all of it was mended; 1 something is left; 2 it could not look; 3 nobody has
+  used this namespace, so its name may be mistyped.";
+
+/// What it could not look at.
+const UNABLE: u8 = 2;
+
+/// There was nothing to look at. Not 0: a check that always succeeds since its URL is wrong would never be noticed.
+const NOTHING: u8 = 3;
 
 /// A server that is busy is slow for a moment; nobody waits for this.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -27,21 +34,24 @@ fn main() -> ExitCode {
     let known = flags.iter().all(|flag| *flag == "--repair");
     let ([url], true) = (urls.as_slice(), known) else {
         eprintln!("{USAGE}");
-        return ExitCode::from(2);
+        return ExitCode::from(UNABLE);
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome = match runtime {
         Ok(runtime) => runtime.block_on(look(url, !flags.is_empty())),
         Err(error) => {
             eprintln!("{error}");
-            return ExitCode::from(2);
+            return ExitCode::from(UNABLE);
         }
     };
     match outcome {
         Ok(report) => {
             println!("{report}");
             if report.is_of_nothing() {
-                eprintln!("is it the URL of the service, with its namespace?");
+                eprintln!(
+                    "nobody has used this namespace; is it the URL of the service, with its `?ns=`?"
+                );
+                return ExitCode::from(NOTHING);
             }
             ExitCode::from(u8::from(!report.is_mended()))
         }
@@ -49,14 +59,14 @@ fn main() -> ExitCode {
             let source = std::error::Error::source(&error);
             let more = source.map(|source| format!(": {source}")).unwrap_or_default();
             eprintln!("{error}{more}");
-            ExitCode::from(2)
+            ExitCode::from(UNABLE)
         }
     }
 }
 
-async fn look(url: &str, repair: bool) -> Result<FsckReport, Error> {
+async fn look(url: &str, repair: bool) -> Result<CheckReport, Error> {
     let store = Store::builder(url).deadline(DEADLINE).connect().await?;
     // One that is away is told as such, and at once.
-    store.check().await?;
-    store.fsck().repair(repair).run().await
+    store.ping().await?;
+    store.check().repair(repair).run().await
 }

@@ -164,6 +164,10 @@ pub(super) fn read_response(at: At<'_>, bytes: &Bytes) -> Result<(StoredHead, By
     read(at, RESPONSE, &at.open(RESPONSE, bytes)?)
 }
 
+#[expect(
+    clippy::expect_used,
+    reason = "postcard can write strings, numbers and lists of known length"
+)]
 fn write(at: At<'_>, kind: &str, head: &impl Serialize, body: &[u8]) -> Bytes {
     let mut start = vec![VERSION];
     start.resize(1 + CHECK, 0);
@@ -172,7 +176,7 @@ fn write(at: At<'_>, kind: &str, head: &impl Serialize, body: &[u8]) -> Bytes {
     let mut out = out.expect("the head has no type that postcard can't write");
     out.extend_from_slice(body);
     if let Some((front, rest)) = out.split_at_mut_checked(1 + CHECK) {
-        front[1..].copy_from_slice(&check(at, kind, rest));
+        front.iter_mut().skip(1).zip(check(at, kind, rest)).for_each(|(to, byte)| *to = byte);
     }
     out.into()
 }
@@ -181,7 +185,7 @@ fn check(at: At<'_>, kind: &str, rest: &[u8]) -> [u8; CHECK] {
     let place = [kind, at.id.as_str(), at.lock.as_str()].map(str::as_bytes);
     let [kind, id, lock] = place;
     let whole = digest(&[kind, id, lock, rest]);
-    std::array::from_fn(|n| whole[n])
+    std::array::from_fn(|n| whole.get(n).copied().unwrap_or_default())
 }
 
 fn read<T: for<'a> Deserialize<'a>>(
@@ -196,7 +200,7 @@ fn read<T: for<'a> Deserialize<'a>>(
     }
     let front = bytes.split_at_checked(1 + CHECK);
     let (front, rest) = front.ok_or(Unreadable::Broken)?;
-    if front[1..] != check(at, kind, rest) {
+    if front.get(1..).is_none_or(|own| own != check(at, kind, rest)) {
         return Err(Unreadable::Broken);
     }
     let (head, body) = postcard::take_from_bytes(rest).map_err(|_| Unreadable::Broken)?;

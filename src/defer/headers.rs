@@ -81,6 +81,8 @@ pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// For a request whose client has sent none: the same in every run of a job, and of no use to find the
 /// job by, which whoever logs such keys could otherwise do.
+#[expect(clippy::indexing_slicing, reason = "it has 32 bytes")]
+#[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
 pub(super) fn made_key(id: &JobId) -> String {
     let mut mac: Hmac<Sha256> =
         Hmac::new_from_slice(b"lockgate idempotency key 1").expect("a key of any length");

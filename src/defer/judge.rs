@@ -51,7 +51,7 @@ impl Run<'_> {
             }
         };
         // Another lock on the way was busy, or the store was away: nothing has run, nothing is charged.
-        if self.marker.was_busy() && matches!(answer.status, 409 | 503) {
+        if self.marker.was_busy_with(answer.status) {
             return Verdict::Back { delay: Duration::from_secs(1), reason: "busy" };
         }
         if matches!(answer.status, 401 | 403) {

@@ -90,12 +90,20 @@ pub(super) struct Rounds {
     under_way: HashMap<Key, Option<JobId>>,
     /// Locks that messages and looks were about.
     waiting: Waiting,
-    /// Locks whose first job this worker can't run: another one is told then, once.
-    foreign: HashMap<Key, Instant>,
+    /// Jobs that this worker can't run, and for how long it leaves them to others; one of those is told when they
+    /// come back.
+    foreign: HashMap<JobId, Foreign>,
     slots: Arc<Slots>,
     visits: JoinSet<(Key, Next)>,
     looking: Option<BoxFuture<'static, Looked>>,
     next_beat: Instant,
+}
+
+/// A job for another worker.
+struct Foreign {
+    until: Instant,
+    /// One was told.
+    told: bool,
 }
 
 /// What a look has found.
@@ -142,7 +150,7 @@ impl Rounds {
                 () = tokio::time::sleep_until(self.next_beat) => self.beat().await,
                 Some(ended) = self.visits.join_next() => {
                     if let Ok((key, next)) = ended {
-                        self.ended(key, next);
+                        self.ended(&key, next);
                     }
                 }
                 () = self.slots.freed() => self.serve(),
@@ -151,6 +159,8 @@ impl Rounds {
                 () = sleep_until(look) => self.look(),
             }
         }
+        // From here on it is none of the workers of this process.
+        hints.close();
         self.drain().await;
     }
 
@@ -187,7 +197,7 @@ impl Rounds {
         self.serve();
         self.mine = mine.into_iter().collect();
         self.looks.retain(|shard, _| self.mine.contains(shard));
-        self.foreign.retain(|_, until| *until > now);
+        self.foreign.retain(|_, foreign| foreign.until > now);
         // New shards, and whatever a lost message was about.
         busy.into_iter().for_each(|shard| self.look_at(shard, now));
         if !self.has_room() {
@@ -227,6 +237,10 @@ impl Rounds {
             Hint::Work(..) if self.paused.load(Ordering::Relaxed) => {}
             Hint::Work(key, id) if self.under_way.contains_key(&key) => {
                 self.under_way.insert(key, Some(id));
+            }
+            // Where others may pass, it comes back by an offer.
+            Hint::Work(key, id) if self.is_for_another(&key, &id, now) => {
+                self.look_at(key.shard(), now + AGAIN);
             }
             Hint::Work(key, id) => self.told(key, id, now),
             Hint::Due(shard) => self.look_at(shard, now),
@@ -288,6 +302,16 @@ impl Rounds {
         true
     }
 
+    /// Tells the workers beside this one, on the same store handle. It hears it itself, too.
+    fn tell_beside(&self, key: &Key, id: &JobId) -> bool {
+        let hints = self.worker.store.hints();
+        let others = hints.workers() > 1;
+        if others {
+            hints.deliver(Hint::Work(key.clone(), id.clone()));
+        }
+        others
+    }
+
     /// Asks the shards whose time has come what is due, in the background.
     fn look(&mut self) {
         let shards = self.overdue(Instant::now());
@@ -330,16 +354,30 @@ impl Rounds {
         if self.under_way.contains_key(&key) {
             return;
         }
-        // The next time it is this worker's turn again: the other one may have gone.
-        if self.foreign.remove(&key).is_some_and(|until| now < until)
-            && self.tell_another(key.clone(), head.clone())
-        {
+        if head.as_ref().is_some_and(|head| self.is_for_another(&key, head, now)) {
             self.look_at(key.shard(), now + AGAIN);
         } else if self.waiting.len() < MOST_WAITING {
             self.waiting.push(key, head);
         } else {
             self.look_at(key.shard(), now);
         }
+    }
+
+    /// Whether another worker was told of a job that this one can't run. A little later it is this worker's turn
+    /// again: the other one may have gone.
+    fn is_for_another(&mut self, key: &Key, id: &JobId, now: Instant) -> bool {
+        let Some(foreign) = self.foreign.remove(id).filter(|foreign| now < foreign.until) else {
+            return false;
+        };
+        if !foreign.told
+            && !(self.tell_another(key.clone(), Some(id.clone())) | self.tell_beside(key, id))
+        {
+            return false;
+        }
+        // It comes by an offer and by a look, and is left to the other one by both.
+        let until = if foreign.told { foreign.until } else { now + AGAIN };
+        self.foreign.insert(id.clone(), Foreign { until, told: true });
+        true
     }
 
     fn visit(&mut self, key: Key, id: Option<JobId>) {
@@ -355,9 +393,9 @@ impl Rounds {
         self.visits.spawn(visit.run(id));
     }
 
-    fn ended(&mut self, key: Key, next: Next) {
+    fn ended(&mut self, key: &Key, next: Next) {
         let (shard, now) = (key.shard(), Instant::now());
-        let told = self.under_way.remove(&key).flatten();
+        let told = self.under_way.remove(key).flatten();
         if let Some(id) = told {
             self.waiting.push(key.clone(), Some(id));
         }
@@ -365,8 +403,8 @@ impl Rounds {
         match next {
             Next::WhenTold => {}
             Next::After(wait) => self.look_at(shard, now + wait),
-            Next::Others(wait) => {
-                self.foreign.insert(key, now + 2 * wait);
+            Next::Others(id, wait) => {
+                self.foreign.insert(id, Foreign { until: now + 2 * wait, told: false });
                 self.look_at(shard, now + wait);
             }
         }
@@ -387,8 +425,10 @@ impl Rounds {
         let node = self.worker.store.node().clone();
         tracing::info!(%node, running = self.visits.len(), "worker stops");
         self.stop.send_replace(Stop::Drain);
-        // First of all: no more offers to this worker.
-        let left = self.send_beat(Duration::ZERO).await.is_ok();
+        // First of all: no more offers to this worker. Where another one goes on in this process, they are its own,
+        // and so are the shards.
+        let left =
+            self.worker.store.hints().workers() > 0 || self.send_beat(Duration::ZERO).await.is_ok();
         let leave = self.leave(left);
         let ended = async { while self.visits.join_next().await.is_some() {} };
         let ended = async { tokio::join!(leave, ended) };

@@ -89,6 +89,10 @@ impl<N: ?Sized> Captures<N> {
         }));
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Of this request, what is there.
     pub(super) fn of(&self, native: &N) -> Captured {
         Captured(self.0.iter().filter_map(|capture| capture(native)).collect())

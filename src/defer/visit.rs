@@ -59,13 +59,13 @@ pub(super) struct Visit {
 }
 
 /// When the lock is worth another look.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) enum Next {
     After(Duration),
     /// A message will tell; the due index has it too.
     WhenTold,
-    /// Its first job is for another worker, which should be told then.
-    Others(Duration),
+    /// This job is for another worker, which should be told then.
+    Others(JobId, Duration),
 }
 
 /// What came of a run.
@@ -133,7 +133,9 @@ impl Visit {
         };
         let outcome = word(&verdict);
         let next = match verdict {
-            Verdict::Back { delay, reason } if for_others(reason) => Next::Others(delay),
+            Verdict::Back { delay, reason } if for_others(reason) => {
+                Next::Others(id.clone(), delay)
+            }
             _ => Next::WhenTold,
         };
         let goes_on =
@@ -298,7 +300,7 @@ fn for_others(reason: &str) -> bool {
 }
 
 fn drained() -> Verdict {
-    Verdict::Back { delay: Duration::from_millis(1), reason: "drained" }
+    Verdict::Hand { delay: Duration::from_millis(1), reason: "drained" }
 }
 
 fn word(verdict: &Verdict) -> &'static str {
@@ -306,6 +308,7 @@ fn word(verdict: &Verdict) -> &'static str {
         Verdict::Done { .. } => "done",
         Verdict::Dead { reason, .. }
         | Verdict::Retry { reason, .. }
-        | Verdict::Back { reason, .. } => reason,
+        | Verdict::Back { reason, .. }
+        | Verdict::Hand { reason, .. } => reason,
     }
 }

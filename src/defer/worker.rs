@@ -18,6 +18,10 @@ const SHORTEST: Duration = Duration::from_millis(100);
 
 /// Runs deferred requests until it is told to stop. Each integration has a constructor of its own.
 ///
+/// Several of one process can be on the same store, for routes or settings of their own. They count as one among
+/// the workers of the queue: each hears of all that the process is told of, and its shards are given up when the
+/// last of them stops.
+///
 /// ```text
 /// claim -> run through the routes -> settle: done | retry | dead | back in line; claim the next of the line
 /// ```

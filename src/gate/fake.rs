@@ -71,6 +71,10 @@ impl View for FakeView {
         self.extensions.insert(value);
     }
 
+    fn change<T: Clone + Send + Sync + 'static>(&mut self, change: impl FnOnce(&mut T)) -> bool {
+        self.extensions.get_mut().map(change).is_some()
+    }
+
     fn take<T: Clone + Send + Sync + 'static>(&mut self) -> Option<T> {
         self.extensions.remove()
     }

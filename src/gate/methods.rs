@@ -27,6 +27,7 @@ impl Methods {
         Self::These(names)
     }
 
+    #[inline]
     pub(crate) fn include(&self, method: &str) -> bool {
         match self {
             Self::Unsafe => !is_safe(method),
@@ -47,8 +48,7 @@ fn check(layer: &str, name: &str) {
     let meant = KNOWN.iter().find(|known| known.eq_ignore_ascii_case(name));
     assert!(
         meant.is_none_or(|known| *known == name),
-        "LockLayer::methods: method names are case-sensitive, and {name:?} is none; write it in \
-         upper case"
+        "{layer}::methods: method names are case-sensitive, and {name:?} is none; write it in upper case"
     );
 }
 
@@ -66,17 +66,20 @@ mod tests {
         assert!(Methods::ReadOrWrite.include("GET") && !Methods::ReadOrWrite.include("OPTIONS"));
     }
 
+    /// By a sentence that names the layer whose setting it is.
     #[test]
-    fn what_would_lock_nothing_is_refused() {
-        for names in
-            [&[][..], &[""], &["post"], &["POST", "Get"], &["PO ST"], &["POST,PUT"], &["é"]]
-        {
-            let built = std::panic::catch_unwind(|| Methods::these("LockLayer", names));
-            let told = built.expect_err("it locks nothing");
-            let told = told.downcast_ref::<String>().cloned().unwrap_or_else(|| {
-                told.downcast_ref::<&str>().map(ToString::to_string).unwrap_or_default()
-            });
-            assert!(told.starts_with("LockLayer::methods: "), "{told}");
+    fn what_would_match_nothing_is_refused() {
+        for layer in ["LockLayer", "DeferLayer"] {
+            for names in
+                [&[][..], &[""], &["post"], &["POST", "Get"], &["PO ST"], &["POST,PUT"], &["é"]]
+            {
+                let built = std::panic::catch_unwind(|| Methods::these(layer, names));
+                let told = built.expect_err("it matches nothing");
+                let told = told.downcast_ref::<String>().cloned().unwrap_or_else(|| {
+                    told.downcast_ref::<&str>().map(ToString::to_string).unwrap_or_default()
+                });
+                assert!(told.starts_with(&format!("{layer}::methods: ")), "{told}");
+            }
         }
     }
 }

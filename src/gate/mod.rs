@@ -37,7 +37,7 @@ pub(crate) use self::{
     address::Networks,
     begun::Begun,
     methods::Methods,
-    replay::current_replay,
+    replay::{REPLAY_FIELD, current_replay, is_replay},
     slot::{Record, Remember, Trying, UnderLock},
     source::each_once,
 };
@@ -53,7 +53,7 @@ pub use self::{
     scope::Scope,
     slot::{Parked, Slot},
     source::KeySource,
-    view::{BadParam, Head, Route, View},
+    view::{BadParam, Head, Route, SentTwice, View},
 };
 
 /// What a gate says before anything is awaited.
@@ -67,8 +67,8 @@ pub enum Asked<F, T> {
     Again(Arc<Repeated>),
     /// Enter with these facts.
     Enter(F),
-    /// Call the inner service with this ticket at once. Nothing is entered, watched, timed or known within
-    /// the call; and if what it ends with [leaves nothing to settle](Gate::is_settled), nothing is left.
+    /// Call the inner service with this at once. Nothing is entered, shown, watched, timed or known within
+    /// the call; and if [nothing is to be settled](Gate::is_settled) when it has ended, the gate is not left.
     Pass(T),
 }
 
@@ -166,6 +166,9 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     type Facts: Send + 'static;
     /// What must be given back.
     type Ticket: Send + 'static;
+    /// What a request has instead that [passes](Asked::Pass) as soon as the gate is asked: little, since it is
+    /// moved with the future of every request. [`Infallible`](std::convert::Infallible) if there are none.
+    type Quick: Send + 'static;
     /// What stands between a parked request and its acceptance.
     type Parked: Send + 'static;
 
@@ -174,7 +177,7 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     const PARKS: bool = false;
 
     /// Reads what it needs of the request. Must not block.
-    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<Self::Facts, Self::Ticket>;
+    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<Self::Facts, Self::Quick>;
 
     /// Decides. Cancel safe: what a dropped future may have taken is given back.
     fn enter(&self, facts: Self::Facts) -> impl Future<Output = Verdict<Self::Ticket>> + Send;
@@ -214,11 +217,15 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
         None
     }
 
-    /// True if there is nothing to settle after this: the driver need not `leave`, nor touch the answer.
-    fn is_settled(&self, ticket: &Self::Ticket, outcome: Outcome) -> bool {
-        let _ = (ticket, outcome);
+    /// True if there is nothing to settle, however the call has ended: the driver need not `leave`, nor touch
+    /// the answer.
+    fn is_settled(&self, quick: &Self::Quick) -> bool {
+        let _ = quick;
         false
     }
+
+    /// The ticket of a request that has passed at once, for which there is something to settle.
+    fn ticket(&self, quick: Self::Quick) -> Self::Ticket;
 
     /// Shows it the header fields of the answer, before it leaves with that.
     fn hear(&self, ticket: &mut Self::Ticket, fields: impl FnOnce() -> Vec<(String, Vec<u8>)>) {

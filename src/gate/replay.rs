@@ -10,7 +10,7 @@ use std::{
     future::Future,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU16, Ordering},
     },
     time::SystemTime,
 };
@@ -20,6 +20,9 @@ use crate::{
     key::Key,
     store::{HoldFacts, JobId, Store},
 };
+
+/// The field by which a run in another process is known, and checked there: see `remote`.
+pub(crate) const REPLAY_FIELD: &str = "lockgate-replay";
 
 tokio::task_local! {
     static REPLAY: Replay;
@@ -55,8 +58,8 @@ struct Inner {
     begun: AtomicBool,
     /// The lock of this job saw the run pass.
     seen: AtomicBool,
-    /// Another lock on the way was busy.
-    busy: AtomicBool,
+    /// The status by which the lock that was asked last said that it is busy, or that it can't be asked; else 0.
+    busy: AtomicU16,
 }
 
 impl Replay {
@@ -78,7 +81,7 @@ impl Replay {
             restored,
             begun: AtomicBool::new(false),
             seen: AtomicBool::new(false),
-            busy: AtomicBool::new(false),
+            busy: AtomicU16::new(0),
         }))
     }
 
@@ -139,18 +142,31 @@ impl Replay {
         self.0.seen.load(Ordering::Acquire)
     }
 
-    pub(crate) fn met_a_busy_lock(&self) {
-        self.0.busy.store(true, Ordering::Release);
+    /// A lock on the way is asked. What another one answered before, or this one when a retry layer came here
+    /// for the first time, is not the answer of this run any more.
+    pub(crate) fn asks_a_lock(&self) {
+        self.0.busy.store(0, Ordering::Release);
     }
 
-    pub(crate) fn was_busy(&self) -> bool {
-        self.0.busy.load(Ordering::Acquire)
+    /// It answers by this status; nothing further in has run.
+    pub(crate) fn met_a_busy_lock(&self, status: u16) {
+        self.0.busy.store(status, Ordering::Release);
+    }
+
+    /// Whether this answer is that of a lock that was busy: by its status, which is the layer's to choose.
+    pub(crate) fn was_busy_with(&self, status: u16) -> bool {
+        self.0.busy.load(Ordering::Acquire) == status
     }
 }
 
 /// The replay a request belongs to, by its marker or by the task it runs in.
 pub(crate) fn current_replay<V: View>(view: &V) -> Option<Replay> {
     view.get::<Replay>().or_else(|| REPLAY.try_with(Replay::clone).ok())
+}
+
+/// Whether it belongs to one.
+pub(crate) fn is_replay<V: View>(view: &V) -> bool {
+    view.get::<Replay>().is_some() || REPLAY.try_with(|_| ()).is_ok()
 }
 
 impl fmt::Debug for Replay {

@@ -7,7 +7,7 @@ use std::{any::Any, fmt, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 
-use super::{begun::Begun, print::Print};
+use super::{begun::Begun, print::Print, view::View};
 use crate::{key::Key, store::Store};
 
 /// What the lock knew when it parked the request.
@@ -39,10 +39,22 @@ pub(crate) enum Trying {
 #[derive(Clone)]
 pub struct Slot(Arc<Inner>);
 
+/// What our layers tell each other in a request whose outer layer made a slot: one entry of its extensions, so
+/// that what the lock has to say costs no second one.
+#[derive(Clone)]
+struct Between {
+    /// Until a lock takes it out.
+    slot: Option<Slot>,
+    /// As [`UnderLock`].
+    under_lock: bool,
+}
+
+/// Made for every request that may be deferred, and left as it is by most: so it is small, and the rest is
+/// made when there is something to be kept.
 struct Inner {
     trying: Trying,
-    record: Option<Record>,
-    filled: Mutex<Filled>,
+    record: Option<Box<Record>>,
+    filled: Mutex<Option<Box<Filled>>>,
 }
 
 /// The idempotency record of a request.
@@ -75,78 +87,110 @@ struct Filled {
 }
 
 impl Slot {
+    #[inline]
     pub(crate) fn new(trying: Trying, record: Option<Record>) -> Self {
-        Self(Arc::new(Inner { trying, record, filled: Mutex::default() }))
+        let (record, filled) = (record.map(Box::new), Mutex::new(None));
+        Self(Arc::new(Inner { trying, record, filled }))
     }
 
+    #[inline]
     pub(crate) fn trying(&self) -> Trying {
         self.0.trying
     }
 
     /// The idempotency record that the lock must look up before it takes a free lock.
+    #[inline]
     pub(crate) fn record(&self) -> Option<&Record> {
-        self.0.record.as_ref()
+        self.0.record.as_deref()
+    }
+
+    /// Sends it along with the request, in place of that of a layer further out.
+    pub(crate) fn send<V: View>(&self, view: &mut V) {
+        let slot = Some(self.clone());
+        if !view.change(|between: &mut Between| between.slot.clone_from(&slot)) {
+            view.put(Between { slot, under_lock: false });
+        }
+    }
+
+    /// Takes it out of the request.
+    pub(crate) fn arrive<V: View>(view: &mut V) -> Option<Self> {
+        let mut slot = None;
+        view.change(|between: &mut Between| slot = between.slot.take());
+        slot
+    }
+
+    /// Puts something into it.
+    fn put(&self, put: impl FnOnce(&mut Filled)) {
+        put(self.0.filled.lock().get_or_insert_default());
+    }
+
+    /// Looks at what there is, if there is anything.
+    fn look<T>(&self, look: impl FnOnce(&mut Filled) -> Option<T>) -> Option<T> {
+        self.0.filled.lock().as_mut().and_then(|filled| look(filled))
     }
 
     pub(crate) fn note_seen(&self) {
-        self.0.filled.lock().seen = true;
+        self.put(|filled| filled.seen = true);
     }
 
     pub(crate) fn was_seen(&self) -> bool {
-        self.0.filled.lock().seen
+        self.look(|filled| Some(filled.seen)).unwrap_or(false)
     }
 
     pub(crate) fn fill(&self, parked: Parked) {
-        self.0.filled.lock().parked = Some(parked);
+        self.put(|filled| filled.parked = Some(parked));
     }
 
     pub(crate) fn empty(&self) -> Option<Parked> {
-        self.0.filled.lock().parked.take()
+        self.look(|filled| filled.parked.take())
     }
 
     /// It runs now, and is remembered.
     pub(crate) fn begin(&self, begun: Begun) {
-        self.0.filled.lock().begun = Some(begun);
+        self.put(|filled| filled.begun = Some(begun));
     }
 
     /// A retry layer in between has come here before.
     pub(crate) fn has_begun(&self) -> bool {
-        self.0.filled.lock().begun.is_some()
+        self.look(|filled| filled.begun.is_some().then_some(())).is_some()
     }
 
     /// What takes the fingerprint of the request that has begun.
     pub(crate) fn print(&self, head: impl FnOnce() -> (String, String)) -> Option<Print> {
         let remember = self.record()?.remember.as_ref()?;
-        let mut filled = self.0.filled.lock();
-        filled.begun.as_ref()?;
-        let (method, target) = head();
-        let print = Print::new(method, target, remember.body_limit);
-        filled.print = Some(print.clone());
-        Some(print)
+        self.look(|filled| {
+            filled.begun.as_ref()?;
+            let (method, target) = head();
+            let print = Print::new(method, target, remember.body_limit);
+            filled.print = Some(print.clone());
+            Some(print)
+        })
     }
 
     /// What has begun, and its fingerprint if it is known by now.
     pub(crate) fn begun(&self) -> Option<(Begun, Option<String>)> {
-        let mut filled = self.0.filled.lock();
-        let print = filled.print.take().and_then(|print| print.taken());
-        filled.begun.take().map(|begun| (begun, print))
+        self.look(|filled| {
+            let print = filled.print.take().and_then(|print| print.taken());
+            filled.begun.take().map(|begun| (begun, print))
+        })
     }
 
     /// True if nobody has left anything here.
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         let filled = self.0.filled.lock();
-        filled.parked.is_none() && filled.begun.is_none()
+        filled.as_ref().is_none_or(|filled| filled.parked.is_none() && filled.begun.is_none())
     }
 
     /// Keeps the unread request for the outer layer's driver.
     pub fn park<T: Send + 'static>(&self, request: T) {
-        self.0.filled.lock().request = Some(Box::new(request));
+        self.put(|filled| filled.request = Some(Box::new(request)));
     }
 
     /// The request that was parked, if it is of this type.
     #[must_use]
     pub fn take_request<T: Send + 'static>(&self) -> Option<T> {
-        let request = self.0.filled.lock().request.take()?;
+        let request = self.look(|filled| filled.request.take())?;
         request.downcast().ok().map(|request| *request)
     }
 }
@@ -160,3 +204,17 @@ impl fmt::Debug for Slot {
 /// Put into a request by a lock that lets it pass: what stands further in can't be outside that lock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct UnderLock;
+
+impl UnderLock {
+    pub(crate) fn note<V: View>(view: &mut V) {
+        if !view.change(|between: &mut Between| between.under_lock = true) {
+            view.put(Self);
+        }
+    }
+
+    pub(crate) fn is_noted<V: View>(view: &mut V) -> bool {
+        let mut noted = false;
+        view.change(|between: &mut Between| noted = between.under_lock);
+        noted || view.get::<Self>().is_some()
+    }
+}

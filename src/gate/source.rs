@@ -5,10 +5,12 @@
 
 use std::{fmt, sync::Arc};
 
+use http::HeaderName;
+
 use super::{
     address::ClientAddress,
     fault::{KeyFault, no_extension},
-    view::{BadParam, Route, View},
+    view::{BadParam, Route, SentTwice, View},
 };
 use crate::key::Key;
 
@@ -23,15 +25,31 @@ const MOST: usize = 32;
 
 enum Kind<N: ?Sized> {
     Client(Arc<ClientAddress>),
-    PathParam(Arc<str>),
+    PathParam(Arc<Named>),
     PathParams(Arc<Names>),
-    Header(Arc<str>),
+    Header(Arc<Named>),
     Route,
     Function(Arc<Function<N>>),
     /// As a function, of what the application puts into every request; the text says what is missing.
     Installed(Arc<Function<N>>, Arc<str>),
     Functions(Arc<Functions<N>>),
     Both(Arc<(KeySource<N>, KeySource<N>)>),
+}
+
+/// A parameter or header field, with what is worked out of its name once for all requests.
+#[derive(Debug)]
+struct Named {
+    name: String,
+    /// As a header field's, if it is one.
+    field: Option<HeaderName>,
+    prefix: String,
+}
+
+impl Named {
+    fn new(kind: &str, name: &str) -> Arc<Self> {
+        let (name, prefix) = (name.to_owned(), Key::prefix(kind, name));
+        Arc::new(Self { field: HeaderName::from_bytes(name.as_bytes()).ok(), name, prefix })
+    }
 }
 
 /// Several parameters that name resources of one kind.
@@ -58,7 +76,7 @@ impl<N: ?Sized> KeySource<N> {
     /// A parameter of the matched route: [`Key::path_param`].
     #[must_use]
     pub fn path_param(name: &str) -> Self {
-        Self(Kind::PathParam(name.into()))
+        Self(Kind::PathParam(Named::new("p", name)))
     }
 
     /// Parameters of the matched route that name resources of one kind, such as `from` and `to`: a key for
@@ -80,7 +98,7 @@ impl<N: ?Sized> KeySource<N> {
     /// A header field, which must be there exactly once: [`Key::header`].
     #[must_use]
     pub fn header(name: &str) -> Self {
-        Self(Kind::Header(name.to_ascii_lowercase().into()))
+        Self(Kind::Header(Named::new("h", &name.to_ascii_lowercase())))
     }
 
     /// The matched route itself: [`Key::route`].
@@ -124,7 +142,8 @@ impl<N: ?Sized> KeySource<N> {
         let mut keys = match &self.0 {
             Kind::PathParams(all) => {
                 let Names { names, joint } = &**all;
-                let key = |name: &String| Ok(path_param(name, view)?.named(joint));
+                let key =
+                    |name: &String| Ok(Key::path_param(name, &param(name, view)?).named(joint));
                 names.iter().map(key).collect::<Result<Vec<_>, _>>()?
             }
             Kind::Functions(f) => {
@@ -161,12 +180,20 @@ impl<N: ?Sized> KeySource<N> {
                     .ok_or(KeyFault::Request("The request can't be identified"))
             }
             Kind::Client(address) => address.key(view),
-            Kind::PathParam(name) => path_param(name, view),
-            Kind::Header(name) => {
-                let missing = match view.header(name)[..] {
-                    [value] => return Ok(Key::header(name, value)),
-                    [] => "A required header field is missing",
-                    _ => "A header field was sent more than once",
+            Kind::PathParam(named) => {
+                let value = param(&named.name, view)?;
+                Ok(Key::with_value(&named.prefix, value.as_bytes()))
+            }
+            Kind::Header(named) => {
+                let sent = match &named.field {
+                    Some(field) => view.sole(field),
+                    // No request has it.
+                    None => Ok(None),
+                };
+                let missing = match sent {
+                    Ok(Some(value)) => return Ok(Key::with_value(&named.prefix, value)),
+                    Ok(None) => "A required header field is missing",
+                    Err(SentTwice) => "A header field was sent more than once",
                 };
                 match view.route() {
                     Route::Unmatched => Err(KeyFault::Unmatched),
@@ -252,9 +279,9 @@ pub(crate) fn each_once(keys: &mut Vec<Key>) {
     keys.retain(|key| seen.insert(key.clone()));
 }
 
-fn path_param<V: View>(name: &str, view: &mut V) -> Result<Key, KeyFault> {
+fn param<V: View>(name: &str, view: &mut V) -> Result<String, KeyFault> {
     match view.param(name) {
-        Ok(Some(value)) => Ok(Key::path_param(name, &value)),
+        Ok(Some(value)) => Ok(value),
         Err(BadParam) => Err(KeyFault::Request("A path segment is not UTF-8")),
         Ok(None) => match view.route() {
             Route::Unmatched => Err(KeyFault::Unmatched),
@@ -272,8 +299,8 @@ impl<N: ?Sized> Clone for KeySource<N> {
     fn clone(&self) -> Self {
         Self(match &self.0 {
             Kind::Client(address) => Kind::Client(Arc::clone(address)),
-            Kind::PathParam(name) => Kind::PathParam(Arc::clone(name)),
-            Kind::Header(name) => Kind::Header(Arc::clone(name)),
+            Kind::PathParam(named) => Kind::PathParam(Arc::clone(named)),
+            Kind::Header(named) => Kind::Header(Arc::clone(named)),
             Kind::Route => Kind::Route,
             Kind::Function(f) => Kind::Function(Arc::clone(f)),
             Kind::Installed(f, fix) => Kind::Installed(Arc::clone(f), Arc::clone(fix)),
@@ -288,8 +315,8 @@ impl<N: ?Sized> fmt::Debug for KeySource<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::Client(address) => write!(f, "{address:?}"),
-            Kind::PathParam(name) => write!(f, "path_param({name})"),
-            Kind::Header(name) => write!(f, "header({name})"),
+            Kind::PathParam(named) => write!(f, "path_param({})", named.name),
+            Kind::Header(named) => write!(f, "header({})", named.name),
             Kind::Route => f.write_str("route"),
             Kind::Function(_) | Kind::Functions(_) => f.write_str("function"),
             Kind::Installed(..) => f.write_str("extension"),

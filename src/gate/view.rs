@@ -2,6 +2,8 @@
 
 use std::{fmt, net::SocketAddr};
 
+use http::HeaderName;
+
 use crate::store::Store;
 
 /// Where the router stands with a request.
@@ -60,6 +62,10 @@ impl fmt::Debug for Head {
     }
 }
 
+/// A header field was sent more than once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SentTwice;
+
 /// A request as a gate sees it, before the inner service has.
 ///
 /// Values are as the client sent them, but path parameters are percent-decoded, whatever the framework
@@ -87,6 +93,19 @@ pub trait View {
     /// All values of a header field.
     fn header(&self, name: &str) -> Vec<&[u8]>;
 
+    /// The value of a header field that makes sense once; `None` if it was not sent.
+    ///
+    /// # Errors
+    ///
+    /// [`SentTwice`], or more often.
+    fn sole(&self, name: &HeaderName) -> Result<Option<&[u8]>, SentTwice> {
+        match self.header(name.as_str())[..] {
+            [] => Ok(None),
+            [value] => Ok(Some(value)),
+            _ => Err(SentTwice),
+        }
+    }
+
     /// Whether it has one of these header fields, named in lower case. Most requests have none of those that
     /// are asked for, and one pass over a few names is cheaper than a look-up of each.
     fn has_any(&self, names: &[&str]) -> bool {
@@ -109,11 +128,16 @@ pub trait View {
     /// Puts a value into the request, for inner layers and for the handler.
     fn put<T: Clone + Send + Sync + 'static>(&mut self, value: T);
 
+    /// Changes a value that was put into the request; false if there is none.
+    fn change<T: Clone + Send + Sync + 'static>(&mut self, change: impl FnOnce(&mut T)) -> bool;
+
     /// Takes a value out of the request.
     fn take<T: Clone + Send + Sync + 'static>(&mut self) -> Option<T>;
 }
 
 /// GET, HEAD, OPTIONS and TRACE change nothing (RFC 9110 section 9.2.1). Unknown methods may.
+#[inline]
 pub(crate) fn is_safe(method: &str) -> bool {
-    matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE")
+    // As bytes they are compared in place.
+    matches!(method.as_bytes(), b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE")
 }

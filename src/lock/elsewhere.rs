@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::held::{Elsewhere, HeldLock};
 use crate::{
-    gate::View,
+    gate::{REPLAY_FIELD, View},
     key::{Key, hex},
     store::{Mode, Store},
 };
@@ -69,6 +69,7 @@ impl SharedSecret {
     }
 
     /// Over the namespace too, which is not sent: a lock of the same name in another one is another lock.
+    #[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
     fn mac(&self, store: &Store, text: &str) -> Hmac<Sha256> {
         let mut mac: Hmac<Sha256> =
             Hmac::new_from_slice(&self.0).expect("HMAC takes keys of any length");
@@ -115,26 +116,56 @@ impl HeldLock {
 
 /// Fields that were taken out of a request, for layers further in.
 #[derive(Clone)]
-struct Received(Arc<[String]>);
+struct Received {
+    /// What it says of locks.
+    held: Arc<[String]>,
+    /// That it is a run.
+    run: Option<Arc<str>>,
+    /// The service that says so is one of ours: the run is the handler's to check.
+    believed: bool,
+}
 
 /// Takes the fields out of the request's header: they are for layers, and a handler that passes on what it
-/// gets would pass them on.
+/// gets would pass them on; and who has forged them must not be taken for one of ours further in.
 pub(super) fn receive<V: View>(view: &mut V) {
-    let fields = view.header(FIELD);
-    if fields.is_empty() {
+    // Mostly there are none: one look for both.
+    if !view.has_any(&[FIELD, REPLAY_FIELD]) {
+        return;
+    }
+    // What a layer further out has received and believed stands.
+    let before = view.get::<Received>();
+    if before.as_ref().is_some_and(|before| before.believed) && view.header(FIELD).is_empty() {
         return;
     }
     let text = |field: &&[u8]| str::from_utf8(field).ok().map(str::to_owned);
-    let fields: Arc<[String]> = fields.iter().take(MOST).filter_map(text).collect();
+    let held = view.header(FIELD).iter().take(MOST).filter_map(text).collect();
+    let run = view.header(REPLAY_FIELD).iter().find_map(text).map(Arc::from);
     view.set_header(FIELD, None);
-    view.put(Received(fields));
+    view.set_header(REPLAY_FIELD, None);
+    view.put(Received { held, run, believed: false });
+}
+
+/// Whether somebody says that it is a run who has not been believed yet.
+pub(super) fn is_said_to_run<V: View>(view: &V) -> bool {
+    view.get::<Received>().is_some_and(|received| received.run.is_some() && !received.believed)
+}
+
+/// Gives the handler back that it is a run, which it has to check: who says so has been believed about a lock.
+pub(super) fn give_back<V: View>(view: &mut V) {
+    if let Some(mut received) = view.take::<Received>() {
+        if let Some(run) = &received.run {
+            view.set_header(REPLAY_FIELD, Some(run));
+        }
+        received.believed = true;
+        view.put(received);
+    }
 }
 
 /// The locks of which one of these secrets says that the caller has them.
 pub(super) fn trusted<V: View>(view: &V, store: &Store, secrets: &[SharedSecret]) -> Vec<HeldLock> {
     let now = SystemTime::now();
-    let Some(Received(fields)) = view.get::<Received>() else { return Vec::new() };
-    let found = fields.iter().filter_map(|field| read(field, store, secrets, now));
+    let Some(received) = view.get::<Received>() else { return Vec::new() };
+    let found = received.held.iter().filter_map(|field| read(field, store, secrets, now));
     found.collect()
 }
 

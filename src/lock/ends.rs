@@ -162,7 +162,7 @@ impl Ends {
                 let mut loss = held.loss();
                 // Each is the last one only if the layer further out has gone.
                 for share in shares {
-                    loss = loss.or(self.give_back(LockSet::one(share)).await);
+                    loss = loss.or(Box::pin(self.give_back(LockSet::one(share))).await);
                 }
                 (held, loss, false)
             }

@@ -1,6 +1,6 @@
 //! `LockGate`: the lock around a request.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{convert::Infallible, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -59,6 +59,7 @@ impl<N: ?Sized> LockGate<N> {
         Ok(keys)
     }
 
+    #[expect(clippy::indexing_slicing, reason = "a source reads at least one key")]
     async fn take(&self, facts: &LockFacts) -> Result<Answer<LockSet>, NotAcquired> {
         let LockFacts { store, keys, mode, slot, held, .. } = facts;
         let waits = slot.as_ref().map(|slot| match slot.trying() {
@@ -67,15 +68,23 @@ impl<N: ?Sized> LockGate<N> {
         });
         let request = self.policy.request(store, &keys[0], *mode, waits);
         if keys.len() > 1 {
-            return LocksRequest::of(keys.clone(), request).within(held).await.map(Answer::Granted);
+            let several = LocksRequest::of(keys.clone(), request);
+            return Box::pin(several.within(held)).await.map(Answer::Granted);
         }
         // A retry layer in between may come here again: the record is this request's own by then.
-        let record = slot.as_ref().filter(|slot| !slot.has_begun()).and_then(Slot::record);
-        let answer = request.ask(record.map(|record| Arc::clone(&record.name))).await?;
+        let slot = slot.as_ref().filter(|slot| slot.record().is_some() && !slot.has_begun());
+        let record = slot.and_then(Slot::record);
+        let record = record.map(|record| Arc::clone(&record.name));
+        // The future of a request has room for one call, which is all that most need: it is moved about.
+        let answer = if request.is_one_call() {
+            request.at_once(record).await?
+        } else {
+            Box::pin(request.ask(record)).await?
+        };
         if let (Answer::Granted(guard), Some(slot)) = (&answer, slot)
             && let Some(call) = self.remembered(slot, guard.key())
         {
-            match Begun::begin(store, call).await? {
+            match Box::pin(Begun::begin(store, call)).await? {
                 Ok(begun) => slot.begin(begun),
                 // Another request under the record, at the same time.
                 Err(_) => return Ok(Answer::Known),
@@ -113,11 +122,11 @@ impl<N: ?Sized> LockGate<N> {
         tracing::debug!(
             node = %store.node(), lock = %key.hashed(), line = busy.line, "request refused: lock busy"
         );
+        let status = self.policy.busy_status.code();
         if let Some(replay) = replay {
-            replay.met_a_busy_lock();
+            replay.met_a_busy_lock(status);
         }
         let wait = self.times.retry_after(busy);
-        let status = self.policy.busy_status.code();
         let mut reply =
             Reply::problem(status, problem::BUSY, "The resource is busy").retry_after(wait);
         if let Some(waited) = busy.waited {
@@ -139,11 +148,12 @@ impl<N: ?Sized> LockGate<N> {
             // Locks are not kept locally: no layer can be set so.
             Outage::Refuse | Outage::Local => {
                 // Not kept for an outer layer, though this may be the status of a busy answer too.
+                let away = Reply::store_away();
                 if let Some(replay) = facts.replay {
                     // A run that could not even start is not charged.
-                    replay.met_a_busy_lock();
+                    replay.met_a_busy_lock(away.status);
                 }
-                Verdict::Answer(Reply::store_away())
+                Verdict::Answer(away)
             }
             Outage::Admit => {
                 let held = facts.keys.into_iter().map(HeldLock::admitted).collect();
@@ -173,9 +183,10 @@ pub struct LockFacts {
 impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     type Facts = LockFacts;
     type Ticket = LockTicket;
-    type Parked = std::convert::Infallible;
+    type Quick = Infallible;
+    type Parked = Infallible;
 
-    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<LockFacts, LockTicket> {
+    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<LockFacts, Infallible> {
         self.policy.clean(view);
         let Some(mode) = self.policy.mode(view.method()) else {
             return Asked::Skip;
@@ -189,6 +200,8 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         let Some(store) = self.policy.store.clone().or_else(|| view.store()) else {
             return Asked::Answer(crate::outage::no_store("LockLayer"));
         };
+        // Taken out before it is filled: a request that holds the slot that holds it is never freed.
+        let mut slot = Slot::arrive(view);
         let replay = current_replay(view);
         let own = |replay: &Replay| keys.iter().find_map(|key| replay.hold_of(&store, key));
         let run = replay.as_ref().and_then(own).map(|facts| HeldLock::of_run(&store, facts));
@@ -202,9 +215,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         if lent.is_none() {
             held = held.and(run);
         }
-        // Taken out before it is filled: a request that holds the slot that holds it is never freed. A job
-        // runs under one lock that it has alone, so what asks for anything else is not deferred.
-        let mut slot = view.take::<Slot>();
+        // A job runs under one lock that it has alone, so what asks for anything else is not deferred.
         if let Some(found) = &slot {
             let fits = keys.len() == 1 && mode == Mode::Exclusive;
             match found.trying() {
@@ -219,6 +230,9 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     }
 
     async fn enter(&self, mut facts: LockFacts) -> Verdict<LockTicket> {
+        if let Some(replay) = &facts.replay {
+            replay.asks_a_lock();
+        }
         let tries = |slot: &Slot| matches!(slot.trying(), Trying::For(_));
         if !facts.slot.as_ref().is_none_or(tries) {
             return self.put_off(facts);
@@ -253,7 +267,11 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         }
         self.policy.tell_fences(&held, view);
         view.put(ticket.1.clone());
-        view.put(UnderLock);
+        UnderLock::note(view);
+    }
+
+    fn ticket(&self, quick: Infallible) -> LockTicket {
+        match quick {}
     }
 
     fn within(&self, ticket: &LockTicket) -> Scope {

@@ -48,6 +48,7 @@ impl Grant {
         Self { held: Some(Held { hold, turn }) }
     }
 
+    #[expect(clippy::expect_used, reason = "only a call that consumes the grant takes it out")]
     pub(super) fn hold(&self) -> &Hold {
         // Only what consumes the grant takes it.
         &self.held.as_ref().expect("the grant is held until it is consumed").hold
@@ -58,6 +59,7 @@ impl Grant {
     }
 
     /// Not passed on when they are dropped.
+    #[expect(clippy::expect_used, reason = "only a call that consumes the grant takes it out")]
     pub(super) fn into_parts(mut self) -> (Hold, Option<Turn>) {
         let Held { hold, turn } = self.held.take().expect("the grant is held until it is consumed");
         (hold, turn)

@@ -24,6 +24,7 @@ impl HeldLocks {
     }
 
     /// These and more; what is here already, from a layer further out, is here once.
+    #[expect(clippy::indexing_slicing, reason = "it only grows")]
     pub(super) fn and(mut self, more: impl IntoIterator<Item = HeldLock>) -> Self {
         let known = self.len();
         for new in more {

@@ -101,8 +101,13 @@ impl Policy {
         {
             view.set_header(name, None);
         }
-        if !self.trust.is_empty() {
-            elsewhere::receive(view);
+        elsewhere::receive(view);
+        if !self.trust.is_empty()
+            && elsewhere::is_said_to_run(view)
+            && let Some(store) = self.store.clone().or_else(|| view.store())
+            && !self.trusted(view, &store).is_empty()
+        {
+            elsewhere::give_back(view);
         }
     }
 

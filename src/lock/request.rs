@@ -101,6 +101,7 @@ impl LockRequest {
 
     /// Grants count only when so many replicas have them; else the lock is given back, and the answer is
     /// the fault of a store that is away. Default 0. One more round trip for each grant (`WAIT`).
+    /// Whether it has to be on their disks is a setting of the store (`StoreBuilder::replicas_on_disk`).
     ///
     /// It makes the loss of a grant in a failover less likely and does not rule it out: with one of two
     /// replicas, the other may be promoted. The fence is what keeps a late writer out.
@@ -209,8 +210,25 @@ impl LockRequest {
         }
     }
 
+    /// Whether it is tried once, and granted by one answer.
+    pub(super) fn is_one_call(&self) -> bool {
+        self.wait.is_none() && self.retry.is_none() && self.asking.replicas == 0
+    }
+
+    /// As [`ask`](Self::ask), for what [is one call](Self::is_one_call).
+    pub(super) async fn at_once(&self, record: Option<Arc<str>>) -> Result<Answer, NotAcquired> {
+        let lines = self.store.room::<Lines>();
+        if record.is_none()
+            && let Some(guard) = lines.take_resting(&self.key, &self.asking)
+        {
+            return Ok(Answer::Granted(guard));
+        }
+        Ok(self.once(&lines, record).await?)
+    }
+
     /// One attempt, with a place in line if a wait is set.
     pub(super) async fn ask_once(&self, record: Option<Arc<str>>) -> Result<Answer, NotAcquired> {
+        let Some(wait) = self.wait else { return self.at_once(record).await };
         let started = Instant::now();
         let lines = self.store.room::<Lines>();
         if record.is_none()
@@ -218,9 +236,6 @@ impl LockRequest {
         {
             return Ok(Answer::Granted(guard));
         }
-        let Some(wait) = self.wait else {
-            return Ok(self.once(&lines, record).await?);
-        };
         let until = started + wait;
         if let Some(record) = record {
             return self.wait_unless_known(&lines, record, started, until).await;

@@ -17,6 +17,7 @@ use super::{
     request::LockRequest,
 };
 use crate::{
+    error::Error,
     gate::each_once,
     key::Key,
     store::{Loss, Store},
@@ -191,6 +192,18 @@ impl LockSet {
         self.guards.iter().map(|(_, guard)| guard.remaining()).min().unwrap_or_default()
     }
 
+    /// As [`LockGuard::extend`], for all of them at once. False if one of them is lost; the others may have been
+    /// extended. Cancel safe in the same way.
+    ///
+    /// # Errors
+    ///
+    /// If the store could not be asked for one of them; all are held as before, or for longer.
+    pub async fn extend(&self, lease: Duration) -> Result<bool, Error> {
+        let each = self.guards.iter().map(|(_, guard)| guard.extend(lease));
+        let extended = join_all(each).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        Ok(extended.into_iter().all(|extended| extended))
+    }
+
     /// Resolves when one of them is lost, with the reason; never if they are released first. Cancel safe.
     pub async fn lost(&self) -> Loss {
         self.held().lost().await
@@ -210,7 +223,7 @@ impl LockSet {
             return guard.release().await;
         }
         let guards = std::mem::take(&mut self.guards).into_iter().rev();
-        let ends = join_all(guards.map(|(_, guard)| guard.release())).await;
+        let ends = Box::pin(join_all(guards.map(|(_, guard)| guard.release()))).await;
         let has = |end| ends.contains(&end);
         [Released::AlreadyLost, Released::Unknown, Released::StillHeld]
             .into_iter()

@@ -10,6 +10,7 @@ mod readers;
 mod review;
 mod runs;
 mod seam;
+mod settings;
 mod several;
 mod terms;
 mod within;

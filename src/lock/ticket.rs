@@ -31,7 +31,7 @@ impl LockTicket {
 
     /// Only one that has begun is remembered.
     pub(super) fn of_slot(mut self, slot: Option<Slot>) -> Self {
-        self.2 = slot.filter(Slot::has_begun);
+        self.2 = slot.filter(|slot| slot.record().is_some() && slot.has_begun());
         self
     }
 

@@ -9,7 +9,7 @@ use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
 
 use super::timed::{TimedBody, Untimed};
 use crate::{
-    gate::{BadParam, Head, Route, View},
+    gate::{BadParam, Head, Route, SentTwice, View},
     store::Store,
 };
 
@@ -113,6 +113,14 @@ impl<F: Framework> View for PartsView<'_, F> {
         self.parts.headers.get_all(name).iter().map(HeaderValue::as_bytes).collect()
     }
 
+    fn sole(&self, name: &HeaderName) -> Result<Option<&[u8]>, SentTwice> {
+        let mut all = self.parts.headers.get_all(name).iter();
+        match (all.next(), all.next()) {
+            (value, None) => Ok(value.map(HeaderValue::as_bytes)),
+            _ => Err(SentTwice),
+        }
+    }
+
     fn has_any(&self, names: &[&str]) -> bool {
         self.parts.headers.keys().any(|name| names.contains(&name.as_str()))
     }
@@ -140,6 +148,10 @@ impl<F: Framework> View for PartsView<'_, F> {
 
     fn put<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
         self.parts.extensions.insert(value);
+    }
+
+    fn change<T: Clone + Send + Sync + 'static>(&mut self, change: impl FnOnce(&mut T)) -> bool {
+        self.parts.extensions.get_mut().map(change).is_some()
     }
 
     fn take<T: Clone + Send + Sync + 'static>(&mut self) -> Option<T> {

@@ -65,6 +65,7 @@ where
 {
     type Output = Result<Response<GateBody<R>>, E>;
 
+    #[expect(clippy::expect_used, reason = "a future that is polled after its end may panic")]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.as_mut().project().kind.project() {
             KindProjection::Inner(call) => {
@@ -74,10 +75,10 @@ where
             KindProjection::Passing(call, passed) => {
                 let ended = ready!(call.poll(cx));
                 let passed = passed.take().expect("polled after completion");
-                let outcome = passed.outcome(&ended);
-                if passed.is_settled(outcome) {
+                if passed.is_settled() {
                     return Poll::Ready(ended.map(|answer| answer.map(GateBody::inner)));
                 }
+                let outcome = passed.outcome(&ended);
                 let settled = Kind::Gated(Box::pin(settle(passed, ended, outcome)));
                 self.as_mut().project().kind.set(settled);
                 self.poll(cx)

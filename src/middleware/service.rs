@@ -67,9 +67,8 @@ where
             Asked::Skip => ResponseFuture::inner(self.inner.call(Request::from_parts(parts, body))),
             Asked::Answer(reply) => ResponseFuture::ready(response(reply)),
             Asked::Again(reply) => ResponseFuture::ready(again(&reply)),
-            Asked::Pass(ticket) => {
-                self.gate.show(&ticket, &mut PartsView::<F>::new(&mut parts));
-                let passed = Passed::new(self.gate.clone(), ticket, &parts.method);
+            Asked::Pass(quick) => {
+                let passed = Passed::new(self.gate.clone(), quick, &parts.method);
                 let call = self.inner.call(Request::from_parts(parts, body));
                 ResponseFuture::passing(call, passed)
             }
@@ -104,7 +103,8 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
         R: Body,
     {
         match self.gate.enter(facts).await {
-            Verdict::Pass(ticket) => self.pass(ticket, parts, body).await,
+            // Two boxes: one for both is over what an allocator has at hand.
+            Verdict::Pass(ticket) => Box::pin(self.pass(ticket, parts, body)).await,
             Verdict::Answer(reply) => Ok(response(reply)),
             Verdict::Busy(reply, slot) => {
                 if let Some(slot) = slot {

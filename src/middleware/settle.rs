@@ -18,23 +18,23 @@ use crate::{
 /// A gate that a request has passed, until its answer comes.
 pub(super) struct Passed<G: Gate<Parts>, F> {
     gate: G,
-    ticket: G::Ticket,
+    quick: G::Quick,
     /// The request's method is HEAD.
     head: bool,
     framework: PhantomData<F>,
 }
 
 impl<G: Gate<Parts>, F> Passed<G, F> {
-    pub(super) fn new(gate: G, ticket: G::Ticket, method: &Method) -> Self {
-        Self { gate, ticket, head: *method == Method::HEAD, framework: PhantomData }
+    pub(super) fn new(gate: G, quick: G::Quick, method: &Method) -> Self {
+        Self { gate, quick, head: *method == Method::HEAD, framework: PhantomData }
     }
 
     pub(super) fn outcome<R: Body, E>(&self, ended: &Result<Response<R>, E>) -> Outcome {
         outcome(self.head, ended)
     }
 
-    pub(super) fn is_settled(&self, outcome: Outcome) -> bool {
-        self.gate.is_settled(&self.ticket, outcome)
+    pub(super) fn is_settled(&self) -> bool {
+        self.gate.is_settled(&self.quick)
     }
 }
 
@@ -55,7 +55,8 @@ pub(super) async fn settle<G: Gate<Parts>, F: Framework, R: Body, E>(
     ended: Result<Response<R>, E>,
     outcome: Outcome,
 ) -> Result<Response<GateBody<R>>, E> {
-    let Passed { gate, mut ticket, .. } = passed;
+    let Passed { gate, quick, .. } = passed;
+    let mut ticket = gate.ticket(quick);
     if let Ok(answer) = &ended {
         gate.hear(&mut ticket, || fields(answer.headers()));
     }
@@ -82,7 +83,8 @@ pub(super) async fn finish<G: Gate<Parts>, F: Framework, R: Body>(
             return answer.map(|body| GateBody::kept(body, kept));
         }
         Parting::Accept { parked, room, slot } => match slot.take_request() {
-            Some(request) => accept::<G, F>(&gate, parked, request, room).await,
+            // Most answers are none of that: their futures are without it.
+            Some(request) => Box::pin(accept::<G, F>(&gate, parked, request, room)).await,
             None => None,
         },
     };

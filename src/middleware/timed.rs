@@ -38,6 +38,7 @@ impl<B: Body<Data = Bytes> + 'static> Untimed<B> {
     /// # Errors
     ///
     /// The body as it was, if it is none.
+    #[expect(clippy::expect_used, reason = "its type was compared")]
     pub fn within<T: Body<Data = Bytes> + 'static>(
         self,
         error: fn(T::Error) -> BoxError,

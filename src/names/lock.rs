@@ -116,7 +116,9 @@ macro_rules! __lock_settings {
             /// each of them counts, so that secrets can change. Default: nobody's word.
             ///
             /// The caller signs with [`HeldLock::header`](::lockgate::HeldLock::header), and the field
-            /// `Lockgate-Held` goes from one to the other; it is taken out of what the handler sees. Mind
+            /// `Lockgate-Held` goes from one to the other; it is taken out of what the handler sees, trusted or
+            /// not. So is `Lockgate-Replay`, by which a request says that it is a run of a deferred one, unless
+            /// a word came along that is trusted: then the handler has it, to be checked. Mind
             /// what it is: how long the caller was sure when it signed. It isn't renewed, so the lock counts
             /// as lost here when that time is over, and whoever can read it can use it until then.
             #[must_use]

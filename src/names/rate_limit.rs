@@ -136,8 +136,8 @@ macro_rules! __rate_limit_names {
                 Self { gate: self.gate.quota_fresh_for(fresh) }
             }
 
-            /// Gives back what a request was charged if the response has such a status; an error of the
-            /// inner service counts as 500. Default: never.
+            /// Gives back what a request was charged if the response has such a status. An error of the inner
+            /// service counts as 500; in actix-web as the status that it has as a response. Default: never.
             ///
             /// The response waits until that is done. A refund lapses with the window that it was charged
             /// in. A request that is dropped keeps its charge. Refusals are remembered for 100 ms, not to

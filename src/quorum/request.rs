@@ -77,8 +77,8 @@ impl Quorum {
     /// # Errors
     ///
     /// That of one store that is away.
-    pub async fn check(&self) -> Result<(), Error> {
-        let looks = self.nodes.iter().map(Store::check);
+    pub async fn ping(&self) -> Result<(), Error> {
+        let looks = self.nodes.iter().map(Store::ping);
         let failed =
             futures_util::future::join_all(looks).await.into_iter().filter_map(Result::err);
         let failed: Vec<_> = failed.collect();

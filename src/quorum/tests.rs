@@ -130,7 +130,7 @@ async fn it_is_well_while_a_majority_is() {
     let away =
         |nodes: &[usize]| nodes.iter().for_each(|at| rig.faults[*at].set("ping", Fault::Away, 1));
     away(&[0, 4]);
-    assert!(rig.quorum.check().await.is_ok());
+    assert!(rig.quorum.ping().await.is_ok());
     away(&[0, 2, 4]);
-    assert!(rig.quorum.check().await.is_err());
+    assert!(rig.quorum.ping().await.is_err());
 }

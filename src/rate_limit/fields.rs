@@ -76,29 +76,33 @@ impl RateFields {
 }
 
 fn policies(standings: &[Standing<'_>]) -> String {
-    list(standings, |out, standing| {
-        parameter(out, ";q=", standing.limit);
-        parameter(out, ";w=", seconds(standing.window));
-    })
+    list(standings, [";q=", ";w="], |standing| [standing.limit, seconds(standing.window)])
 }
 
 fn quotas(standings: &[Standing<'_>]) -> String {
-    list(standings, |out, standing| {
-        parameter(out, ";r=", standing.remaining);
-        parameter(out, ";t=", seconds(standing.wait()));
-    })
+    list(standings, [";r=", ";t="], |standing| [standing.remaining, seconds(standing.wait())])
 }
 
-fn list(standings: &[Standing<'_>], parameters: impl Fn(&mut String, &Standing<'_>)) -> String {
-    // Comma and quotes, and two parameters of three characters and a number each.
-    let room = standings.iter().map(|standing| standing.name.len() + 4 + 2 * (3 + 15));
-    let mut out = String::with_capacity(room.sum());
+fn list(
+    standings: &[Standing<'_>],
+    names: [&str; 2],
+    numbers: impl Fn(&Standing<'_>) -> [u64; 2],
+) -> String {
+    let mut out = String::new();
     for standing in standings {
-        if !out.is_empty() {
-            out.push_str(", ");
-        }
+        let mut buffers = [itoa::Buffer::new(), itoa::Buffer::new()];
+        let [one, two] = &mut buffers;
+        let [first, second] = numbers(standing).map(|n| n.min(LARGEST));
+        let (first, second) = (one.format(first), two.format(second));
+        let comma = if out.is_empty() { "" } else { ", " };
+        let parts = [names[0], first, names[1], second];
+        let room =
+            comma.len() + standing.name.len() + 2 + parts.map(str::len).iter().sum::<usize>();
+        // To the byte, so that the text of one policy is a field's value without being moved.
+        out.reserve_exact(room);
+        out.push_str(comma);
         quote(standing.name, &mut out);
-        parameters(&mut out, standing);
+        parts.iter().for_each(|part| out.push_str(part));
     }
     out
 }
@@ -107,19 +111,19 @@ fn list(standings: &[Standing<'_>], parameters: impl Fn(&mut String, &Standing<'
 /// what such a string can't hold becomes `-`.
 pub(super) fn quote(name: &str, out: &mut String) {
     out.push('"');
-    for c in name.chars() {
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            ' '..='~' => out.push(c),
-            _ => out.push('-'),
-        }
+    if name.bytes().all(|b| matches!(b, b' '..=b'~') && b != b'"' && b != b'\\') {
+        out.push_str(name);
+    } else {
+        out.extend(name.chars().flat_map(|c| {
+            let (before, c) = match c {
+                '"' | '\\' => (Some('\\'), c),
+                ' '..='~' => (None, c),
+                _ => (None, '-'),
+            };
+            before.into_iter().chain([c])
+        }));
     }
     out.push('"');
-}
-
-fn parameter(out: &mut String, name: &str, n: u64) {
-    out.push_str(name);
-    out.push_str(itoa::Buffer::new().format(n.min(LARGEST)));
 }
 
 pub(super) fn text(n: u64) -> String {

@@ -30,11 +30,22 @@
 //! the mac is `29aa923af384df4162f66e25ed26174ad6c4808dff90e4f7c03421427f88b2d0`.
 //!
 //! Who gets such a request checks, in this order: the mac, in constant time; that `end` has not passed; and
-//! that the job of this id is running with this attempt: in Rust the store is asked, elsewhere the
-//! status resource tells `state` and `attempts`. It then must not take the job's lock, which the worker
+//! that the job of this id is running with this attempt. In Rust the store is asked, and tells also whether the
+//! run's lock is held still, and whether it is this run's. Elsewhere the status resource tells `state` and
+//! `attempts`, which can be those of a run whose worker has died a moment ago, or of one that came after a
+//! drain: such a handler compares `fence`, which grows from run to run, with the greatest it has seen. It then must not take the job's lock, which the worker
 //! holds: a `LockLayer` that [trusts](crate::lock::LockGate::trust) the same secret sees that by the field
 //! `Lockgate-Held`, which is sent along. An answer of 404 or 405 is the handler's only if it has a field
 //! `Lockgate-Replay` of any value; without it the job goes back in line as `unroutable`.
+//!
+//! An answer of type `application/problem+json` with the `type` `urn:lockgate:problem:busy` says that a lock on the
+//! way was busy, and `https://iana.org/assignments/http-problem-types#temporary-reduced-capacity` that it could not
+//! be asked for: so a `LockLayer` answers there, by whatever status. The handler has not been reached, and the job
+//! goes back in line uncharged. A handler must not pass on such an answer of a third service as its own.
+//!
+//! A `DeferLayer` there lets requests with the field pass, since they have been deferred already. A `RateLimitLayer`
+//! does not know of them and charges each run: put it on what clients reach, and let workers in beside it, or take
+//! it into account. Its 429 is a failed run, after which `Retry-After` is heeded.
 //!
 //! The field is good for one request, and until its end whoever reads it can send that request again: it
 //! belongs on connections within the house. A server that does not check it must not be reachable by

@@ -7,11 +7,12 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::{HeaderName, HeaderValue, Method, Request, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
 use http_body_util::Full;
 #[cfg(not(feature = "http-replay-tls"))]
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+use serde_json::Value;
 #[cfg(all(test, feature = "http-replay-tls"))]
 use tokio_rustls::rustls::ClientConfig;
 
@@ -20,10 +21,11 @@ use super::connect::Connector;
 use super::word::{self, FIELD, Word};
 use crate::{
     clock::{LONGEST, millis},
-    defer::{Answer, Ran, Replayer},
+    defer::{Answer, Kept, Ran, Replayer},
     gate::{Head, Replay},
     lock::{HeldLock, SharedSecret},
     middleware::keep,
+    reply::problem,
     store::Store,
 };
 
@@ -49,6 +51,9 @@ fn connector(https: bool) -> Connector {
 fn client(connector: Connector) -> Client<Connector, Full<Bytes>> {
     Client::builder(TokioExecutor::new()).build(connector)
 }
+
+/// Bytes of a problem that are read, to know which one it is.
+const PROBLEM: usize = 4096;
 
 /// How long the field is good for.
 const GOOD_FOR: Duration = Duration::from_secs(60);
@@ -164,13 +169,37 @@ impl HttpReplayer {
         if !matches!(parts.status.as_u16(), 404 | 405) || parts.headers.contains_key(FIELD) {
             marker.seen_elsewhere();
         }
-        let Some(body) = keep(&parts.headers, body, limit).await else { return Ran::Failed };
+        // Of a problem all is read that says which one it is, however little of an answer is kept.
+        let most = if is_problem(&parts.headers) { limit.max(PROBLEM) } else { limit };
+        let Some(mut body) = keep(&parts.headers, body, most).await else { return Ran::Failed };
+        if let Kept::Body(bytes) = &body {
+            if is_problem(&parts.headers) && says_not_run(bytes) {
+                marker.met_a_busy_lock(parts.status.as_u16());
+            }
+            if bytes.len() > limit {
+                body = Kept::TooLong;
+            }
+        }
         let field = |(name, value): (&HeaderName, &HeaderValue)| {
             (name.as_str().to_owned(), value.as_bytes().to_vec())
         };
         let headers = parts.headers.iter().map(field).collect();
         Ran::Answered(Answer { status: parts.status.as_u16(), headers, body })
     }
+}
+
+fn is_problem(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let kind = kind.unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    kind.eq_ignore_ascii_case("application/problem+json")
+}
+
+/// Whether a problem is that of a lock over there which was busy, or whose store did not answer: whatever the
+/// status, the request has not come to its handler.
+fn says_not_run(problem: &[u8]) -> bool {
+    let problem = serde_json::from_slice::<Value>(problem).ok();
+    let kind = problem.as_ref().and_then(|problem| problem.get("type")?.as_str());
+    matches!(kind, Some(problem::BUSY | problem::CAPACITY))
 }
 
 impl Replayer for HttpReplayer {

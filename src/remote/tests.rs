@@ -1,10 +1,12 @@
 //! A worker here, and a server over there.
 
+mod far;
+
 use std::{
     convert::Infallible,
     net::SocketAddr,
     sync::Arc,
-    time::{Duration, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use bytes::Bytes;
@@ -20,6 +22,7 @@ use super::{
     word::{FIELD, Request as Signed, Word},
 };
 use crate::{
+    clock::{Clock, millis},
     defer::{Kept, Ran, Replayer as _},
     gate::{Deferred, Head, Replay},
     key::Key,
@@ -94,6 +97,11 @@ async fn running(store: &Store) -> (Hold, Replay) {
     };
     let stored = store.backend().enqueue(call).await;
     assert!(matches!(stored, Ok(Enqueued::Stored { .. })), "{stored:?}");
+    run_again(store, &id).await
+}
+
+async fn run_again(store: &Store, id: &JobId) -> (Hold, Replay) {
+    let (key, id) = (Key::custom("order"), id.clone());
     let mut attempt = Attempt::claim(store, &key, &id);
     let (me, retention) = (attempt.me.clone(), LEASE);
     let call = Claim { key, id: id.clone(), me, lease: LEASE, retention };
@@ -224,6 +232,53 @@ async fn nobody_there_is_no_failed_run() {
     assert_eq!(ran, Ran::Unreachable);
     let ran = replayer.replay(head("@else.where/"), Bytes::new(), marker, 100).await;
     assert_eq!(ran, Ran::Failed, "not another host");
+}
+
+/// The field of a run, and whether it is believed.
+async fn verified(store: &Store, marker: &Replay) -> Result<Deferred, NotVerified> {
+    let Deferred { id, attempt, fence, .. } = marker.deferred();
+    let end_ms = millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap()) + 60_000;
+    let (id, attempt, fence) = (id.as_str().to_owned(), *attempt, *fence);
+    let word = Word { id, attempt, fence, first_seen_ms: 0, end_ms };
+    let field = word.sign(&secret(7), Signed { method: "POST", target: "/a", body: b"" });
+    ReplayVerifier::new(store, &secret(7)).verify("POST", "/a", b"", &field).await
+}
+
+/// Whatever its own process still believes.
+#[tokio::test]
+async fn a_run_whose_lease_has_lapsed_is_none() {
+    let clock = Clock::manual();
+    let store = Store::memory_with_clock(clock.clone());
+    let (_hold, marker) = running(&store).await;
+    clock.advance(LEASE - Duration::from_millis(1));
+    assert!(verified(&store, &marker).await.is_ok());
+    clock.advance(Duration::from_millis(1));
+    let told = verified(&store, &marker).await;
+    assert!(matches!(told, Err(NotVerified::NotRunning)), "{told:?}");
+}
+
+/// The attempt was given back, so the next run has the same number.
+#[tokio::test]
+async fn a_run_that_was_handed_over_is_none_while_another_one_has_its_number() {
+    let clock = Clock::manual();
+    let store = Store::memory_with_clock(clock.clone());
+    let (hold, marker) = running(&store).await;
+    let facts = hold.facts();
+    let call = Settle {
+        key: facts.key().clone(),
+        id: marker.deferred().id.clone(),
+        me: facts.lease.me.clone(),
+        verdict: Verdict::Hand { delay: Duration::from_millis(1), reason: "drained" },
+        next: None,
+    };
+    let _ = store.backend().settle(call).await.expect("the store is there");
+    assert!(matches!(verified(&store, &marker).await, Err(NotVerified::NotRunning)));
+    clock.advance(LEASE);
+    let (_hold, other) = run_again(&store, &marker.deferred().id).await;
+    assert_eq!(other.deferred().attempt, marker.deferred().attempt);
+    let told = verified(&store, &marker).await;
+    assert!(matches!(told, Err(NotVerified::NotRunning)), "{told:?}");
+    assert!(verified(&store, &other).await.is_ok());
 }
 
 #[cfg(feature = "http-replay-tls")]

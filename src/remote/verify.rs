@@ -11,7 +11,7 @@ use crate::{
     error::Error,
     gate::Deferred,
     lock::SharedSecret,
-    store::{JobId, JobState, Store},
+    store::{JobId, Store},
 };
 
 /// Checks the field `Lockgate-Replay` of requests.
@@ -29,7 +29,8 @@ pub enum NotVerified {
     Forged,
     /// It was good until a moment that has passed. 403.
     Expired,
-    /// No run of this attempt is under way: it has ended, or its worker has lost it. 409.
+    /// No such run is under way on a lock that it has, by the store's clock: it has ended, was given back, or
+    /// its worker has let its lease lapse. 409.
     NotRunning,
     /// The store did not answer. 503.
     Fault(Error),
@@ -69,10 +70,9 @@ impl ReplayVerifier {
         if millis(now) > word.end_ms {
             return Err(NotVerified::Expired);
         }
-        let job = self.store.backend().job(id.clone()).await.map_err(NotVerified::Fault)?;
-        let runs =
-            job.is_some_and(|job| job.state == JobState::Running && job.attempts == word.attempt);
-        if !runs {
+        let run = self.store.backend().running(id.clone()).await.map_err(NotVerified::Fault)?;
+        // One that was given back uncharged runs again under the same number, with a larger fence.
+        if !run.is_some_and(|run| run.attempt == word.attempt && run.fence <= word.fence) {
             return Err(NotVerified::NotRunning);
         }
         let first_seen = UNIX_EPOCH + Duration::from_millis(word.first_seen_ms);

@@ -3,10 +3,9 @@
 use hmac::{Hmac, Mac as _};
 use sha2::{Digest as _, Sha256};
 
-use crate::{key::hex, lock::SharedSecret};
-
 /// The field.
-pub(super) const FIELD: &str = "lockgate-replay";
+pub(super) use crate::gate::REPLAY_FIELD as FIELD;
+use crate::{key::hex, lock::SharedSecret};
 
 /// What it says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,6 +61,7 @@ impl Word {
 }
 
 /// No part can have a line's end in it, so none can pass for two.
+#[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
 fn mac(secret: &SharedSecret, text: &str, request: Request<'_>) -> Hmac<Sha256> {
     let Request { method, target, body } = request;
     let body = hex(&Sha256::digest(body));

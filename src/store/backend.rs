@@ -13,9 +13,9 @@ use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
 
 pub(crate) use super::deferred::{
-    Beat, Call, Caps, Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobPolicy, JobView, Jobs,
-    Listed, Listing, Merge, NextRun, OnFailure, Past, Run, Settle, SettledRun, Tally, Verdict,
-    Wins,
+    Beat, Call, Caps, Claim, Claimed, Direct, Due, ENDED_SIZE, Enqueue, Enqueued, JobPolicy,
+    JobView, Jobs, Listed, Listing, Merge, NextRun, OnFailure, Past, Run, Running, Settle,
+    SettledRun, Tally, Verdict, Wins,
 };
 use super::{
     fsck::{FsckFound, FsckPart},
@@ -84,6 +84,7 @@ impl Mode {
 pub(crate) struct Token(Arc<str>);
 
 impl Token {
+    #[expect(clippy::indexing_slicing, reason = "a nonce and a node are 49 bytes")]
     pub(crate) fn new(node: &Node) -> Self {
         let mut nonce = [0; uuid::fmt::Simple::LENGTH];
         let nonce: &str = uuid::Uuid::new_v4().simple().encode_lower(&mut nonce);
@@ -94,7 +95,8 @@ impl Token {
             text[at..at + part.len()].copy_from_slice(part);
             at + part.len()
         });
-        Self(String::from_utf8_lossy(&text[..length]).into())
+        // ASCII, all of it.
+        Self(std::str::from_utf8(&text[..length]).unwrap_or_default().into())
     }
 
     /// One that came back from the store.

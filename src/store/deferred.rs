@@ -31,6 +31,14 @@ pub(crate) struct Enqueue {
     pub(crate) call: Option<Call>,
 }
 
+impl Enqueue {
+    /// What it takes, with the call that tells of its end.
+    pub(crate) fn bytes(&self) -> u64 {
+        let call = self.call.as_ref().map_or(0, |call| call.envelope.len());
+        (self.envelope.len() + call) as u64
+    }
+}
+
 /// A job that there is from the end of another one on: it has to lie in the shard of that one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Call {
@@ -69,13 +77,22 @@ impl Default for JobPolicy {
     }
 }
 
-/// What the later jobs of a resource do while one waits for its retry.
+/// What the later jobs of a resource do while one waits to be tried again: after a failure, or because no worker
+/// that is there can run it yet. That is so for one of a newer version of this library, one that is sealed with a
+/// key or carries a snapshot that the worker does not know, and one whose route it does not have. Such a job waits
+/// uncharged, with that reason in its status, and runs when a worker comes that can; one that nobody could ever
+/// read, because it was cut off or swapped with another, is dead at once, and the line goes on in either case.
+///
+/// Live requests wait for none of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnFailure {
-    /// They wait too.
+    /// They wait too. The order holds also across a deployment of which half of the workers know the newer
+    /// requests: were those passed, an older change of a resource could undo a newer one. Who does not want to
+    /// wait cancels the job, or gives it a deadline.
     #[default]
     Block,
-    /// They pass; the one that failed comes back to its place, before those that are left.
+    /// They pass; the one that waits comes back to its place, before those that are left. Not one that a worker
+    /// hands over as it stops: that is taken up at once.
     Skip,
 }
 
@@ -95,7 +112,8 @@ pub(crate) enum Wins {
     Last,
 }
 
-/// Most jobs and bytes, of one resource and of one shard; and of one owner in one shard.
+/// Most jobs and bytes, of one resource and of one shard; and of one owner in one shard. And most bytes that a shard
+/// keeps of jobs that are done, and of dead ones.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Caps {
     pub(crate) resource_jobs: u64,
@@ -104,7 +122,11 @@ pub(crate) struct Caps {
     pub(crate) shard_bytes: u64,
     pub(crate) owner_jobs: u64,
     pub(crate) owner_bytes: u64,
+    pub(crate) ended_bytes: u64,
 }
+
+/// What an ended job takes besides its request or its response, about: its facts, and its entries here and there.
+pub(crate) const ENDED_SIZE: u64 = 512;
 
 impl Caps {
     /// No bounds: all that a number of the scripts can hold.
@@ -120,6 +142,7 @@ impl Caps {
             shard_bytes: most,
             owner_jobs: most,
             owner_bytes: most,
+            ended_bytes: most,
         }
     }
 }
@@ -186,6 +209,14 @@ pub(crate) struct Run {
     pub(crate) more: bool,
 }
 
+/// A run that is under way, on a lock that is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Running {
+    pub(crate) attempt: u32,
+    /// The first fence that the run was given; that of every earlier run is smaller.
+    pub(crate) fence: u64,
+}
+
 /// `settle.lua`.
 #[derive(Debug, Clone)]
 pub(crate) struct Settle {
@@ -227,8 +258,14 @@ pub(crate) enum Verdict {
         delay: Duration,
         reason: &'static str,
     },
-    /// Not charged as an attempt. The reason `busy` is counted apart.
+    /// Not charged as an attempt, and to be tried again after this time, as a retry is: where others may pass one
+    /// that waits, they do. The reason `busy` is counted apart.
     Back {
+        delay: Duration,
+        reason: &'static str,
+    },
+    /// As `Back`, for whoever comes next: nothing is the matter with the job, and so nobody passes it.
+    Hand {
         delay: Duration,
         reason: &'static str,
     },
@@ -337,6 +374,9 @@ pub(crate) trait Jobs {
     /// The state afterwards; `None` for an unknown job.
     fn cancel(&self, id: JobId, retention: Duration) -> Step<'_, Option<JobState>>;
     fn job(&self, id: JobId) -> Step<'_, Option<JobView>>;
+    /// The run of a job that is under way: `running.lua`, reads only. `None` if there is none, or if the lock under it
+    /// has lapsed or was given back.
+    fn running(&self, id: JobId) -> Step<'_, Option<Running>>;
     /// The envelope of a job, as long as it is kept: until it has ended well.
     fn envelope(&self, id: JobId) -> Step<'_, Option<Bytes>>;
     /// The store's clock, in microseconds since 1970: what ages of jobs are told by.

@@ -2,7 +2,6 @@
 
 use std::{
     any::{Any, TypeId},
-    collections::HashMap,
     fmt,
     sync::{Arc, Weak},
     time::Duration,
@@ -14,7 +13,7 @@ use parking_lot::Mutex;
 use super::{
     agent::Agent,
     backend::{Backend, Node},
-    fsck::Fsck,
+    fsck::Check,
     hints::{Hints, Listening},
     memory::Memory,
 };
@@ -39,7 +38,8 @@ struct Shared {
     node: Node,
     hints: Arc<Hints>,
     agent: Agent,
-    rooms: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
+    /// A handful, and one of them is looked for with every request: sooner found by going through them.
+    rooms: Mutex<Vec<(TypeId, Arc<dyn Any + Send + Sync>)>>,
     closing: Mutex<Vec<Arc<Closing>>>,
 }
 
@@ -83,7 +83,7 @@ impl Store {
     ///
     /// [`ErrorKind::Unavailable`](crate::ErrorKind) or `Timeout` while it is away, `Config` if it
     /// refuses this process for good.
-    pub async fn check(&self) -> Result<(), Error> {
+    pub async fn ping(&self) -> Result<(), Error> {
         self.backend().ping().await
     }
 
@@ -91,17 +91,17 @@ impl Store {
     /// has an owner or an end, and mends what is not so if it is told to.
     ///
     /// It may run while the fleet works, and is made for operators and tests: it looks at every name of the namespace,
-    /// some hundred at a time. ([`Store::check`] is the health check.)
+    /// some hundred at a time. Operators have it as the program `lockgate-fsck`. ([`Store::ping`] is the health check.)
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
     /// # let store = lockgate::Store::memory();
-    /// let report = store.fsck().repair(true).run().await?;
+    /// let report = store.check().repair(true).run().await?;
     /// assert!(report.is_mended(), "{report}");
     /// # Ok::<(), lockgate::Error>(()) }).unwrap();
     /// ```
-    pub fn fsck(&self) -> Fsck {
-        Fsck::new(self)
+    pub fn check(&self) -> Check {
+        Check::new(self)
     }
 
     /// Gives back what was dropped but is not yet released, and returns when all of it is, or when
@@ -186,9 +186,14 @@ impl Store {
 
     /// What an engine keeps beside this handle, such as the local waiting lines: one of each type.
     pub(crate) fn room<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
-        let mut rooms = self.shared.rooms.lock();
-        let room = rooms.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(T::default()));
-        Arc::clone(room).downcast().unwrap_or_else(|_| unreachable!("the type is the map's key"))
+        let (mut rooms, kind) = (self.shared.rooms.lock(), TypeId::of::<T>());
+        if let Some((_, room)) = rooms.iter().find(|(of, _)| *of == kind) {
+            let room = Arc::clone(room).downcast();
+            return room.unwrap_or_else(|_| unreachable!("it stands beside its type"));
+        }
+        let room = Arc::new(T::default());
+        rooms.push((kind, Arc::clone(&room) as _));
+        room
     }
 }
 

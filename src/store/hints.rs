@@ -94,7 +94,7 @@ pub(crate) struct Hints {
     lines: Mutex<Option<Weak<dyn Joined>>>,
     jobs: Mutex<HashMap<JobId, Weak<Notify>>>,
     tasks: Mutex<HashMap<Arc<str>, Weak<Notify>>>,
-    worker: Mutex<Option<mpsc::UnboundedSender<Hint>>>,
+    workers: Mutex<Vec<mpsc::UnboundedSender<Hint>>>,
     listening: Mutex<Option<Listening>>,
     life: watch::Sender<()>,
 }
@@ -138,11 +138,19 @@ impl Hints {
         bell(&self.tasks, worker)
     }
 
-    /// All hints about work, for the worker of this store handle. A second worker takes over.
+    /// All hints about work, for a worker of this store handle. Each has all of them: what one has no room for
+    /// another one may have, and a claim is refused to all but one.
     pub(crate) fn work(&self) -> mpsc::UnboundedReceiver<Hint> {
         let (tx, rx) = mpsc::unbounded_channel();
-        *self.worker.lock() = Some(tx);
+        let mut workers = self.workers.lock();
+        workers.retain(|worker| !worker.is_closed());
+        workers.push(tx);
         rx
+    }
+
+    /// How many workers of this store handle hear of work, and have not closed their ears.
+    pub(crate) fn workers(&self) -> usize {
+        self.workers.lock().iter().filter(|worker| !worker.is_closed()).count()
     }
 
     pub(crate) fn drain(&self) -> bool {
@@ -161,20 +169,18 @@ impl Hints {
                     told.joined(&key, seq);
                 }
             }
-            Hint::Work(..) | Hint::Due(_) | Hint::Workers => self.tell_worker(hint),
+            Hint::Work(..) | Hint::Due(_) | Hint::Workers => self.tell_workers(&hint),
             Hint::Resync => {
                 ring_all(&self.places, Notify::notify_one);
                 ring_all(&self.jobs, wake_all);
                 ring_all(&self.tasks, Notify::notify_one);
-                self.tell_worker(Hint::Resync);
+                self.tell_workers(&Hint::Resync);
             }
         }
     }
 
-    fn tell_worker(&self, hint: Hint) {
-        if let Some(worker) = &*self.worker.lock() {
-            let _ = worker.send(hint);
-        }
+    fn tell_workers(&self, hint: &Hint) {
+        self.workers.lock().retain(|worker| worker.send(hint.clone()).is_ok());
     }
 }
 

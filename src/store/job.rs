@@ -11,7 +11,8 @@ pub struct JobId(Arc<str>);
 
 impl JobId {
     pub(crate) fn new(key: &Key) -> Self {
-        Self(format!("{:02x}{}", key.shard(), uuid::Uuid::new_v4().simple()).into())
+        let bits = u128::from_be_bytes(random_bytes());
+        Self(format!("{:02x}{bits:032x}", key.shard()).into())
     }
 
     /// Reads an id, such as one that an operator has typed; `None` if the text can't be one.
@@ -31,6 +32,14 @@ impl JobId {
     pub(crate) fn shard(&self) -> u16 {
         u16::from_str_radix(&self.0[..2], 16).unwrap_or(u16::MAX)
     }
+}
+
+/// Of the thread's generator, which is seeded by the system. In a version 4 UUID six bits are its version and its
+/// variant: the two bytes that have them are those of another one.
+fn random_bytes() -> [u8; 16] {
+    let (mut bytes, more) = (uuid::Uuid::new_v4().into_bytes(), uuid::Uuid::new_v4().into_bytes());
+    (bytes[6], bytes[8]) = (more[0], more[1]);
+    bytes
 }
 
 impl fmt::Display for JobId {
@@ -87,5 +96,25 @@ impl JobState {
     #[must_use]
     pub fn is_pending(self) -> bool {
         matches!(self, Self::Queued | Self::Running)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// None of the 128 is the same in all ids, as six are in UUIDs.
+    #[test]
+    fn every_bit_of_an_id_is_random() {
+        let key = Key::custom("x");
+        let (mut all, mut any) = (u128::MAX, 0);
+        for _ in 0..200 {
+            let id = JobId::new(&key);
+            assert_eq!(JobId::parse(id.as_str()).as_ref(), Some(&id));
+            assert_eq!((id.as_str().len(), id.shard()), (34, key.shard()));
+            let bits = u128::from_str_radix(&id.as_str()[2..], 16).expect("hex");
+            (all, any) = (all & bits, any | bits);
+        }
+        assert_eq!((all, any), (0, u128::MAX));
     }
 }

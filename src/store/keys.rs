@@ -74,6 +74,10 @@ impl Keys {
     /// While a slot is on its way to another node, its keys are here or there, and a command about one that is
     /// not here fails, also in the middle of a script that has written already. A script that names a key
     /// which is nowhere is not begun (TRYAGAIN or ASK) until the slot has arrived.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a shard is below their number, which is the length"
+    )]
     pub(crate) fn never(&self, shard: u16) -> Option<[&str; 2]> {
         self.apart.then(|| [&*self.tags[usize::from(shard)], "never"])
     }
@@ -83,14 +87,25 @@ impl Keys {
         &self.prefix
     }
 
-    /// STRING message channel of one process: offers, work, changes of its lines.
-    pub(crate) fn wake(&self, node: &Node) -> String {
-        format!("{}w:{node}", self.prefix)
+    /// What a process listens to: its own channel, for offers, work and changes of its lines, and that of events,
+    /// which names each job whose state changed.
+    pub(crate) fn heard(&self, node: &Node) -> [String; 2] {
+        [format!("{}w:{node}", self.prefix), format!("{}e", self.prefix)]
     }
 
-    /// Channel that names each job whose state changed.
-    pub(crate) fn events(&self) -> String {
-        format!("{}e", self.prefix)
+    /// As [`Keys::heard`], of a shard of a cluster whose nodes tell only what is theirs.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a shard is below their number, which is the length"
+    )]
+    pub(crate) fn heard_of(&self, shard: u16, node: &Node) -> [String; 2] {
+        let tag = &self.tags[usize::from(shard)];
+        [format!("{tag}w:{node}"), format!("{tag}e")]
+    }
+
+    /// Whether it is a channel of events, of those that a process listens to.
+    pub(crate) fn tells_events(channel: &str) -> bool {
+        channel.ends_with(":e")
     }
 
     /// HASH: facts of the namespace that must never differ between processes.
@@ -133,6 +148,10 @@ impl Keys {
     }
 
     /// As [`Keys::holders`], for those who write it elsewhere.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a shard is below their number, which is the length"
+    )]
     pub(crate) fn holders_in_parts<'a>(&'a self, key: &'a Key) -> Parts<'a> {
         // Shards of keys are below their number, which is the length.
         [&self.tags[usize::from(key.shard())], "h:", key.as_str()]
@@ -166,6 +185,10 @@ impl Keys {
 
     /// STRING: the counter of a policy for a subject under a tag, or what is kept of its refusals. The tag is
     /// named only where it is not the subject; no key has an `@` in it.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a shard is below their number, which is the length"
+    )]
     pub(crate) fn counter_in_parts<'a>(
         &'a self,
         tag: &'a Key,
@@ -188,6 +211,10 @@ impl Keys {
         self.task_in_parts(queue, kind, name).concat()
     }
 
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a shard is below their number, which is the length"
+    )]
     pub(crate) fn task_in_parts<'a>(
         &'a self,
         queue: &'a Key,
@@ -273,6 +300,16 @@ mod tests {
                 }
             },
         );
+    }
+
+    #[test]
+    fn channels_are_told_apart() {
+        let (keys, node) = (Keys::new("e"), Node::new());
+        for [own, events] in [keys.heard(&node), keys.heard_of(63, &node)] {
+            assert!(!Keys::tells_events(&own) && Keys::tells_events(&events), "{own} {events}");
+            assert!([own, events].iter().all(|channel| channel.starts_with(keys.channels())));
+        }
+        assert!(keys.heard_of(63, &node)[1].starts_with("lg:1:e:{63}:"));
     }
 
     #[test]

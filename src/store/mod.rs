@@ -30,7 +30,7 @@ pub(crate) use self::backend::{
     Enqueued, GaveBack, JobPolicy, JobView, Listing, Merge, Mode, NextRun, Node, Run, SPARE_FENCES,
     Settle, SettledRun, Tally, Token, Verdict, Wins,
 };
-pub use self::fsck::{Finding, FindingKind, Fsck, FsckReport};
+pub use self::fsck::{Check, CheckReport, Finding, FindingKind};
 pub(crate) use self::hints::{Hint, Joined};
 #[cfg(any(test, feature = "test-kit"))]
 pub(crate) use self::memory::Memory;

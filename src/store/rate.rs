@@ -141,6 +141,7 @@ impl Charge {
 
     /// The same charge with each counter once, and of each item which of those is its own. `None` if they
     /// are.
+    #[expect(clippy::indexing_slicing, reason = "places of its own items")]
     pub(crate) fn merged(&self) -> Option<(Self, Vec<usize>)> {
         let twice = |(at, item): (usize, &Item)| {
             self.items[..at].iter().any(|other| item.is_of_the_counter_of(other))

@@ -100,8 +100,8 @@ impl TestKit {
     }
 
     /// A worker that runs jobs when it is told to; the `DeferWorker` of an integration is one to give it. To
-    /// the status resource and to layers it is a live worker. Only one of a store hears of work: don't
-    /// spawn another one beside it.
+    /// the status resource and to layers it is a live worker. Don't spawn another one beside it: that would take
+    /// jobs away from it.
     ///
     /// # Errors
     ///

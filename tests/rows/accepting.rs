@@ -74,6 +74,17 @@ pub(crate) async fn a_background_request_never_runs_at_once(case: Case) {
     let _ = site.post("/always-shared/7").send().await.expect(500).problem();
 }
 
+/// Nobody could say under which lock it would run. What answers before a handler is reached keeps its answer.
+pub(crate) async fn a_background_request_without_a_lock_is_refused(case: Case) {
+    let site = case.site().await;
+    for query in ["", "?status=303"] {
+        let told = site.post(&format!("/always-unlocked/7{query}")).send().await.expect(500);
+        assert_eq!(told.problem()["type"], "urn:lockgate:problem:server-error");
+    }
+    let _ = site.post("/always-unlocked/7?status=404").send().await.expect(404);
+    let _ = site.get("/always-unlocked/7").send().await.expect(200);
+}
+
 pub(crate) async fn a_worker_can_be_required(case: Case) {
     let mut site = case.plan().await.no_worker().start().await;
     let hold = site.hold("/orders/7/pay").await;

@@ -205,7 +205,7 @@ pub(crate) async fn forged_markers_are_nothing(case: Case) {
     let mut forged = site.post("/orders/7/refund");
     let names = [
         "x-lockgate-replay",
-        "lockgate-replay",
+        "lockgate-held",
         "x-lockgate-deferred",
         "lockgate-job",
         "x-replay",
@@ -224,6 +224,18 @@ pub(crate) async fn forged_markers_are_nothing(case: Case) {
     let seen = forged.send().await.expect(200).json();
     assert!(seen["deferred"].is_null(), "{seen}");
     assert!(seen["fence"].is_u64(), "{seen}");
+    assert!(field(&seen, "lockgate-held").is_empty(), "{seen}");
+    // One that says of itself that it is a run is not deferred, takes its lock as ever, and its handler hears
+    // nothing of that.
+    let said = |target| site.post(target).header("Lockgate-Replay", "1;forged");
+    let hold = site.hold("/orders/7/pay").await;
+    busy(said("/orders/7/refund").send().await);
+    let _ = hold.let_go().await.expect(200);
+    for target in ["/orders/7/refund", "/orders/7/pay"] {
+        let seen = said(target).send().await.expect(200).json();
+        assert!(seen["deferred"].is_null() && seen["fence"].is_u64(), "{seen}");
+        assert!(field(&seen, "lockgate-replay").is_empty(), "{seen}");
+    }
 }
 
 pub(crate) async fn a_panic_is_a_dead_letter(case: Case) {

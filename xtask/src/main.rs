@@ -5,6 +5,7 @@ mod check;
 mod faults;
 mod fsck;
 mod imports;
+mod licences;
 mod metadata;
 mod msrv;
 mod redis_server;

@@ -18,6 +18,10 @@ pub(crate) struct Dependency {
     pub(crate) version: String,
     /// The oldest Rust it says it needs; many old crates say nothing.
     pub(crate) rust: Option<String>,
+    /// As an SPDX expression.
+    pub(crate) license: Option<String>,
+    /// Where it comes from.
+    pub(crate) source: String,
 }
 
 impl Metadata {
@@ -93,6 +97,8 @@ impl Metadata {
                 name: text(&package["name"]).to_owned(),
                 version: text(&package["version"]).to_owned(),
                 rust: package["rust_version"].as_str().map(str::to_owned),
+                license: package["license"].as_str().map(str::to_owned),
+                source: text(&package["source"]).to_owned(),
             })
             .collect())
     }

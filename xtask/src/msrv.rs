@@ -113,6 +113,8 @@ mod tests {
             name: "a".into(),
             version: "1.0.0".into(),
             rust: rust.map(str::to_owned),
+            license: None,
+            source: String::new(),
         };
         assert!(too_new(&one(Some("1.90")), "1.89"));
         assert!(too_new(&one(Some("1.89.1")), "1.89"));

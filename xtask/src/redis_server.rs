@@ -1,6 +1,16 @@
 //! The one thing the tests need that cargo does not bring: `redis-server`.
 
+use std::{
+    env,
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+};
+
 use crate::shell;
+
+/// Names the program that the tests start as `redis-server`: another version, or Valkey.
+const CHOSEN: &str = "LOCKGATE_TESTS_SERVER";
 
 const OLDEST: (u32, u32) = (6, 2);
 
@@ -18,6 +28,33 @@ pub(crate) fn ensure() -> Result<(), String> {
         )),
         None => Err("The redis-server on PATH does not tell its version; install Redis 6.2 or newer, or Valkey.".into()),
     }
+}
+
+/// The `PATH` on which that program is found under the name that tests know, if there is one.
+pub(crate) fn chosen() -> Result<Option<OsString>, String> {
+    let Some(server) = env::var_os(CHOSEN) else { return Ok(None) };
+    let told = |error| format!("{CHOSEN}: {}: {error}", server.display());
+    let server = PathBuf::from(&server).canonicalize().map_err(told)?;
+    let folder = shell::root().join("target/tests-server");
+    fs::create_dir_all(&folder).map_err(told)?;
+    let name = folder.join("redis-server");
+    let _ = fs::remove_file(&name);
+    link(&server, &name).map_err(told)?;
+    let version = shell::output(shell::program(&name.to_string_lossy(), ["--version"]));
+    println!("The tests start {}: {}", server.display(), version.unwrap_or_default().trim());
+    let path = env::var_os("PATH").unwrap_or_default();
+    let path = env::join_paths([folder].into_iter().chain(env::split_paths(&path)));
+    path.map(Some).map_err(|error| error.to_string())
+}
+
+#[cfg(unix)]
+fn link(server: &Path, name: &Path) -> std::io::Result<()> {
+    std::os::unix::fs::symlink(server, name)
+}
+
+#[cfg(not(unix))]
+fn link(server: &Path, name: &Path) -> std::io::Result<()> {
+    fs::copy(server, name.with_extension(env::consts::EXE_EXTENSION)).map(drop)
 }
 
 fn install() -> Result<(), String> {

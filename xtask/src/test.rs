@@ -35,14 +35,25 @@ const CHOICES: [&str; 14] = [
 const LINGER: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(extra: &[&str]) -> ExitCode {
-    if let Err(sentence) = redis_server::ensure() {
-        eprintln!("{sentence}");
-        return ExitCode::FAILURE;
-    }
+    let path = match redis_server::chosen() {
+        Ok(None) => redis_server::ensure().map(|()| None),
+        chosen => chosen,
+    };
+    let path = match path {
+        Ok(path) => path,
+        Err(sentence) => {
+            eprintln!("{sentence}");
+            return ExitCode::FAILURE;
+        }
+    };
     let mut all = Summary::default();
     let mut well = true;
     for args in plan(extra) {
-        match suites(shell::cargo(args), &mut all) {
+        let mut command = shell::cargo(args);
+        if let Some(path) = &path {
+            command.env("PATH", path);
+        }
+        match suites(command, &mut all) {
             Ok(()) => {}
             Err(sentence) => {
                 eprintln!("{sentence}");

@@ -33,7 +33,7 @@ async fn main() -> Outcome<()> {
         return Err("usage: lockgate-benches-memory PORT LOCKS WAITERS".into());
     };
     let store = Store::connect(&format!("redis://127.0.0.1:{port}/?ns=bench")).await?;
-    store.check().await?;
+    store.ping().await?;
     // Once round everything first: tables grow to a size that they keep.
     drop(hold(&store, locks).await?);
     load(&store).await?;

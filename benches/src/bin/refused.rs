@@ -23,7 +23,7 @@ async fn main() -> Outcome<()> {
     };
     let (port, times): (u16, u32) = (port.parse()?, times.parse()?);
     let store = Store::connect(&format!("redis://127.0.0.1:{port}/?ns=bench")).await?;
-    store.check().await?;
+    store.ping().await?;
     let quota = Quota::requests(1).per(WINDOW);
     let bare =
         service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::from("ok"))));

@@ -51,7 +51,7 @@ fn release_in_background(guard: LockGuard) {
 pub(crate) async fn connect(port: u16) -> Outcome<Store> {
     let store = Store::connect(&format!("redis://127.0.0.1:{port}/?ns=bench")).await?;
     // `connect` does not fail on a server that is away.
-    store.check().await?;
+    store.ping().await?;
     Ok(store)
 }
 

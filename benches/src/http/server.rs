@@ -3,7 +3,7 @@
 
 use std::{fmt, time::Duration};
 
-use axum::{Extension, Router, routing::post};
+use axum::{Router, routing::post};
 use lockgate_axum::LockLayer;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
@@ -64,7 +64,7 @@ async fn app(plan: &Plan) -> Outcome<Router> {
         Kind::Bare => routes,
         Kind::LockLayer => {
             let store = connect_store(plan.port).await?;
-            routes.layer(LockLayer::by_path_param("id")).layer(Extension(store))
+            routes.layer(LockLayer::by_path_param("id").store(&store))
         }
         Kind::ByHand => by_hand(routes, plan.port)?,
     })

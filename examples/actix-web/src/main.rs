@@ -116,7 +116,7 @@ async fn page() -> impl Responder {
 }
 
 async fn health(store: Data<Store>) -> HttpResponse {
-    HttpResponse::new(match store.check().await {
+    HttpResponse::new(match store.ping().await {
         Ok(()) => StatusCode::OK,
         Err(_) => StatusCode::SERVICE_UNAVAILABLE,
     })

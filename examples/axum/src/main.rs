@@ -90,7 +90,7 @@ fn routes(store: &Store) -> Router {
 }
 
 async fn health(Extension(store): Extension<Store>) -> StatusCode {
-    match store.check().await {
+    match store.ping().await {
         Ok(()) => StatusCode::OK,
         Err(_) => StatusCode::SERVICE_UNAVAILABLE,
     }

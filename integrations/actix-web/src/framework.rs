@@ -124,6 +124,10 @@ impl View for RequestView<'_> {
         self.request.extensions_mut().insert(value);
     }
 
+    fn change<T: Clone + Send + Sync + 'static>(&mut self, change: impl FnOnce(&mut T)) -> bool {
+        self.request.extensions_mut().get_mut().map(change).is_some()
+    }
+
     fn take<T: Clone + Send + Sync + 'static>(&mut self) -> Option<T> {
         self.request.extensions_mut().remove()
     }

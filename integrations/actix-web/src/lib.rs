@@ -78,6 +78,17 @@
 //! with it. The answer is therefore an [`actix_web::Error`] until it reaches the server: middlewares of
 //! your own between server and layer see an `Err` there, as from `error::ErrorConflict` and the like.
 
+// A panic is an answer that nobody has decided on. Where one can't be, each place says why; tests may as they like.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::cast_possible_wrap,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::unwrap_used
+    )
+)]
+
 mod body;
 mod extract;
 mod framework;

@@ -58,6 +58,7 @@ pub(crate) struct AppReplayer {
 
 impl AppReplayer {
     /// Starts the thread; it ends with the replayer.
+    #[expect(clippy::expect_used, reason = "as `std::thread::spawn`; this is at start-up")]
     pub(crate) fn new<F>(store: &Store, configure: F) -> Self
     where
         F: FnOnce(&mut ServiceConfig) + Send + 'static,

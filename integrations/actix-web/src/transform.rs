@@ -79,7 +79,8 @@ where
             Asked::Again(reply) => {
                 Either::Right(Either::Left(ready(Ok(refuse(request, again(&reply))))))
             }
-            Asked::Pass(ticket) => {
+            Asked::Pass(quick) => {
+                let ticket = self.gate.ticket(quick);
                 Either::Right(Either::Right(Box::pin(self.passage().pass(ticket, request))))
             }
             Asked::Enter(facts) => {
@@ -141,8 +142,8 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
                 Outcome::Answered(response.status().as_u16())
             }
             Ok(response) => Outcome::Streams(response.status().as_u16()),
-            Err(error) => Refused::of(error)
-                .map_or(Outcome::Failed, |refused| Outcome::Answered(refused.reply().status)),
+            // It becomes that answer further out, at the server if not before.
+            Err(error) => Outcome::Answered(error.as_response_error().status_code().as_u16()),
         });
         if let Attended::Ended(Ok(response)) = &ended {
             self.gate.hear(&mut ticket, || fields(response.headers()));

@@ -74,6 +74,7 @@ pub(crate) fn found<T: Clone + Send + Sync + 'static>(parts: &Parts) -> Option<T
     parts.extensions.get().cloned()
 }
 
+#[expect(clippy::expect_used, reason = "it only reads the request's extensions")]
 fn params(parts: &mut Parts) -> Result<RawPathParams, RawPathParamsRejection> {
     let params = RawPathParams::from_request_parts(parts, &());
     // It only reads the request's extensions: there is nothing it could wait for.

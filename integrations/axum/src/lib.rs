@@ -51,6 +51,17 @@
 //! When the client goes away, hyper drops the request's future, and the lock is given back within
 //! milliseconds; an upload that nobody reads hides it until the handler has ended.
 
+// A panic is an answer that nobody has decided on. Where one can't be, each place says why; tests may as they like.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::cast_possible_wrap,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::unwrap_used
+    )
+)]
+
 mod extract;
 mod framework;
 mod layer;

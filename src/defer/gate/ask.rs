@@ -11,7 +11,9 @@ use crate::{
         headers::{carries_credential, idempotency_key, is_upgrade},
         prefer::Preferences,
     },
-    gate::{Asked, Record, Remember, Route, Slot, Trying, UnderLock, View, current_replay},
+    gate::{
+        Asked, REPLAY_FIELD, Record, Remember, Route, Slot, Trying, UnderLock, View, is_replay,
+    },
     key::{digest, hex},
     reply::{Reply, problem},
 };
@@ -58,10 +60,10 @@ impl<N: ?Sized> DeferGate<N> {
     ) -> Asked<std::convert::Infallible, DeferTicket> {
         let settings = &*self.0;
         // A replay is never deferred again: it would be an endless job.
-        if !settings.methods.include(view.method()) || current_replay(view).is_some() {
+        if !settings.methods.include(view.method()) || is_replay(view) {
             return Asked::Skip;
         }
-        if view.get::<UnderLock>().is_some() {
+        if UnderLock::is_noted(view) {
             tracing::error!(
                 layer = "DeferLayer",
                 "request refused: this layer is inside a LockLayer; put it outside (axum: .layer() \
@@ -69,10 +71,23 @@ impl<N: ?Sized> DeferGate<N> {
             );
             return Asked::Answer(Reply::wiring_fault());
         }
+        let special = view.has_any(&["idempotency-key", "prefer", REPLAY_FIELD]);
+        // Nor is one that runs here for a worker elsewhere, which would take the 202 for the answer of the handler.
+        // Who forges the field is not deferred, and nothing else.
+        if special && !view.header(REPLAY_FIELD).is_empty() {
+            return Asked::Skip;
+        }
+        let asks_for_nothing = !settings.when.always && !special;
+        if asks_for_nothing && settings.owner.is_none() && settings.carries.is_empty() {
+            let slot = Slot::new(Trying::For(settings.when.wait), None);
+            slot.send(view);
+            return Asked::Pass(DeferTicket::plain(slot));
+        }
         let owner = settings.owner.as_ref().and_then(|owner| owner(view.native()));
         let (owner, captured) = (owner.unwrap_or_default(), settings.carries.of(view.native()));
-        if !settings.when.always && !view.has_any(&["idempotency-key", "prefer"]) {
+        if asks_for_nothing {
             let slot = Slot::new(Trying::For(settings.when.wait), None);
+            slot.send(view);
             return Asked::Pass(DeferTicket::new(slot, owner, Applied::default(), captured));
         }
         let Ok(key) = idempotency_key(&view.header("idempotency-key")) else {
@@ -89,7 +104,9 @@ impl<N: ?Sized> DeferGate<N> {
         };
         let may_be_stored = || settings.may_be_stored(view, !captured.is_empty());
         let (trying, applied) = settings.when.trying(&view.header("prefer"), may_be_stored);
-        Asked::Pass(DeferTicket::new(Slot::new(trying, record), owner, applied, captured))
+        let slot = Slot::new(trying, record);
+        slot.send(view);
+        Asked::Pass(DeferTicket::new(slot, owner, applied, captured))
     }
 }
 

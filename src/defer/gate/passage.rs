@@ -19,10 +19,17 @@ use crate::{
     reply::Reply,
 };
 
-/// What stands between asking and leaving.
+/// What stands between asking and leaving. It is moved with the future of every request, so there is more of it
+/// only for those that need it.
 #[derive(Debug)]
 pub struct DeferTicket {
     slot: Slot,
+    more: Option<Box<More>>,
+}
+
+/// What a request has that most have not.
+#[derive(Debug, Default)]
+struct More {
     owner: String,
     applied: Applied,
     captured: Captured,
@@ -31,8 +38,13 @@ pub struct DeferTicket {
 }
 
 impl DeferTicket {
+    pub(super) fn plain(slot: Slot) -> Self {
+        Self { slot, more: None }
+    }
+
     pub(super) fn new(slot: Slot, owner: String, applied: Applied, captured: Captured) -> Self {
-        Self { slot, owner, applied, captured, fields: Headers::new() }
+        let more = More { owner, applied, captured, fields: Headers::new() };
+        Self { slot, more: Some(Box::new(more)) }
     }
 }
 
@@ -53,6 +65,7 @@ pub struct DeferParked {
 impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
     type Facts = Infallible;
     type Ticket = DeferTicket;
+    type Quick = DeferTicket;
     type Parked = DeferParked;
 
     const PARKS: bool = true;
@@ -65,17 +78,20 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
         match facts {}
     }
 
-    fn show<V: View<Native = N>>(&self, ticket: &DeferTicket, view: &mut V) {
-        view.put(ticket.slot.clone());
+    /// The handler sees nothing of it; the lock found it in the request.
+    fn show<V: View<Native = N>>(&self, _: &DeferTicket, _: &mut V) {}
+
+    fn ticket(&self, quick: DeferTicket) -> DeferTicket {
+        quick
     }
 
-    fn is_settled(&self, ticket: &DeferTicket, _: Outcome) -> bool {
+    fn is_settled(&self, ticket: &DeferTicket) -> bool {
         !self.0.when.always && ticket.slot.is_empty()
     }
 
     fn hear(&self, ticket: &mut DeferTicket, fields: impl FnOnce() -> Vec<(String, Vec<u8>)>) {
         if ticket.slot.has_begun() {
-            ticket.fields = of_response(fields(), &[]);
+            ticket.more.get_or_insert_default().fields = of_response(fields(), &[]);
         }
     }
 
@@ -84,7 +100,8 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
         ticket: DeferTicket,
         outcome: Outcome,
     ) -> Parting<DeferTicket, DeferParked> {
-        let DeferTicket { slot, owner, applied, captured, fields } = ticket;
+        let DeferTicket { slot, more } = ticket;
+        let More { owner, applied, captured, fields } = more.map(|more| *more).unwrap_or_default();
         if let Some((begun, print)) = slot.begun() {
             match stored(&begun, outcome, fields) {
                 Some(response) => begun.keep(self.0.keys.life, response, print).await,
@@ -104,16 +121,8 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
                     DeferParked { parked, slot, owner, applied, captured, carried, only_looks };
                 Parting::Accept { parked, room, slot: place }
             }
-            _ => {
-                if slot.trying() == Trying::Background && !slot.was_seen() {
-                    tracing::error!(
-                        layer = "DeferLayer",
-                        "request not deferred although the layer is set to `defer_always`: there is no \
-                         LockLayer inside that locks it, under whose lock it could run"
-                    );
-                }
-                Parting::Fields(Vec::new())
-            }
+            _ if slot.trying() == Trying::Background && !slot.was_seen() => unlocked(outcome),
+            _ => Parting::Fields(Vec::new()),
         }
     }
 
@@ -169,6 +178,20 @@ impl<N: ?Sized + 'static> DeferGate<N> {
     }
 }
 
+/// Of a layer that defers always, and has met no lock. What a layer between answers in its own name (401, 404, 429)
+/// stands: it has come to no handler.
+fn unlocked<T, P>(outcome: Outcome) -> Parting<T, P> {
+    if outcome.status().is_none_or(|status| status >= 400) {
+        return Parting::Fields(Vec::new());
+    }
+    tracing::error!(
+        layer = "DeferLayer",
+        "request answered by 500: the layer is set to `defer_always`, and there is no LockLayer inside that locks \
+         it, under whose lock it could run later; so it ran at once"
+    );
+    Parting::Replace(Reply::wiring_fault())
+}
+
 /// What is remembered of an answer; `None` if a retry is to run again.
 fn stored(begun: &Begun, outcome: Outcome, headers: Headers) -> Option<Bytes> {
     let status = outcome.status().filter(|status| is_remembered(*status))?;
@@ -177,8 +200,8 @@ fn stored(begun: &Begun, outcome: Outcome, headers: Headers) -> Option<Bytes> {
     Some(write_response(At { store: begun.store(), id, lock }, &head, b""))
 }
 
-/// By the same rule as a run of a deferred request, but for 409: it can't be told whether it is the
-/// handler's, or that of another lock further in, which a retry may find free.
+/// By the same rule as a run of a deferred request, but for the answers of a busy lock: it can't be told whether
+/// they are the handler's, or those of another lock further in, which a retry may find free.
 fn is_remembered(status: u16) -> bool {
-    is_success(status) && status != 409
+    is_success(status) && !matches!(status, 409 | 423)
 }

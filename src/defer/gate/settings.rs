@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
+    clock::LONGEST,
     defer::snapshot::{Captures, Snapshot},
     gate::{Head, Methods},
     key::SHARDS,
@@ -102,6 +103,7 @@ impl<N: ?Sized> DeferGate<N> {
                 shard_bytes: of_a_shard(1 << 30),
                 owner_jobs: of_a_shard(50_000),
                 owner_bytes: of_a_shard(1 << 29),
+                ended_bytes: of_a_shard(1 << 30),
             },
             replicas: 0,
             owner: None,
@@ -154,13 +156,13 @@ impl<N: ?Sized> DeferGate<N> {
     /// See `DeferLayer::wait_up_to`.
     #[must_use]
     pub fn wait_up_to(self, wait: Duration) -> Self {
-        self.with(|settings| settings.when.wait = wait)
+        self.with(|settings| settings.when.wait = wait.min(LONGEST))
     }
 
     /// See `DeferLayer::max_wait`.
     #[must_use]
     pub fn max_wait(self, max: Duration) -> Self {
-        self.with(|settings| settings.when.max_wait = max)
+        self.with(|settings| settings.when.max_wait = max.min(LONGEST))
     }
 
     /// See `DeferLayer::respond_async`.
@@ -254,6 +256,15 @@ impl<N: ?Sized> DeferGate<N> {
     }
 }
 
+// What is kept of it.
+impl<N: ?Sized> DeferGate<N> {
+    /// See `DeferLayer::ended_bytes`.
+    #[must_use]
+    pub fn ended_bytes(self, bytes: u64) -> Self {
+        self.with(|settings| settings.caps.ended_bytes = of_a_shard(bytes))
+    }
+}
+
 // How it runs.
 impl<N: ?Sized> DeferGate<N> {
     /// See `DeferLayer::max_attempts`.
@@ -271,13 +282,13 @@ impl<N: ?Sized> DeferGate<N> {
     /// See `DeferLayer::delay`.
     #[must_use]
     pub fn delay(self, delay: Duration) -> Self {
-        self.with(|settings| settings.how.delay = delay)
+        self.with(|settings| settings.how.delay = delay.min(LONGEST))
     }
 
     /// See `DeferLayer::deadline`.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
-        self.with(|settings| settings.how.deadline = Some(deadline))
+        self.with(|settings| settings.how.deadline = Some(deadline.min(LONGEST)))
     }
 
     /// See `DeferLayer::on_failure`.
@@ -301,7 +312,7 @@ impl<N: ?Sized> DeferGate<N> {
     /// See `DeferLayer::idempotency_for`.
     #[must_use]
     pub fn idempotency_for(self, life: Duration) -> Self {
-        self.with(|settings| settings.keys.life = life.max(Duration::from_secs(1)))
+        self.with(|settings| settings.keys.life = life.clamp(Duration::from_secs(1), LONGEST))
     }
 
     /// See `DeferLayer::remember_direct`.

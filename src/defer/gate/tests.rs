@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::{DeferGate, DeferParked, ask::Applied};
 use crate::{
+    clock::LONGEST,
     defer::snapshot::{Captured, Carried},
     gate::{Gate as _, Head, Parked, Record, Slot, Trying},
     key::Key,
@@ -44,6 +45,26 @@ async fn accept(gate: &Defer, store: &Store) -> Reply {
 fn location(reply: &Reply) -> &str {
     let found = reply.fields.iter().find(|(name, _)| name == "location");
     &found.expect("a location").1
+}
+
+/// As those of a worker: the store reckons with them, and must be able to.
+#[tokio::test(start_paused = true)]
+async fn endless_terms_of_a_layer_are_terms() {
+    let endless = Duration::MAX;
+    let gate = Defer::new().wait_up_to(endless).max_wait(endless).delay(endless);
+    let gate = gate.deadline(endless).idempotency_for(endless);
+    let settings = &gate.0;
+    let all = [
+        settings.when.wait,
+        settings.when.max_wait,
+        settings.how.delay,
+        settings.how.deadline.expect("there is one"),
+        settings.keys.life,
+    ];
+    assert_eq!(all, [LONGEST; 5]);
+    let store = Store::memory();
+    assert_eq!(accept(&gate, &store).await.status, 202);
+    assert_eq!(accept(&gate, &store).await.status, 202, "by its record");
 }
 
 #[tokio::test(start_paused = true)]

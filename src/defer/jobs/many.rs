@@ -29,7 +29,9 @@ impl DeferredJobs {
         self.list(Listing::Dead, from, most).await
     }
 
-    /// As [`dead`](Self::dead), those that ended otherwise: done, cancelled, expired.
+    /// As [`dead`](Self::dead), those that have run and whose response is kept; also those that ran at once and are
+    /// remembered. What was cancelled or expired is in no listing: it is found by its id for a day, and counted by
+    /// [`stats`](Self::stats).
     ///
     /// # Errors
     ///

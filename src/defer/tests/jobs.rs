@@ -8,12 +8,13 @@ use std::sync::{
 use tokio::time::Instant;
 
 use super::{
-    Function, Routes, SECOND, Working, answered, ended, key_of, put_off, put_off_request, settled,
+    Function, Routes, SECOND, Working, answered, ended, key_of, put_in, put_off, put_off_request,
+    request, settled,
 };
 use crate::{
-    defer::{DeferWorker, JobCursor},
+    defer::{DeferWorker, JobCursor, JobPage},
     gate::Head,
-    store::{JobId, JobState, Store},
+    store::{Enqueue, JobId, JobPolicy, JobState, Store},
 };
 
 #[tokio::test(start_paused = true)]
@@ -169,5 +170,33 @@ async fn what_waits_for_room_does_not_start_while_it_is_paused() {
     for id in ids {
         assert_eq!(ended(&store, &id).await, JobState::Done);
     }
+    worker.stop().await;
+}
+
+/// In no index, so that they can be many; each is found by its id, and all are counted.
+#[tokio::test(start_paused = true)]
+async fn what_has_run_is_listed_and_what_never_ran_is_counted() {
+    let (store, routes) = (Store::memory(), Routes::default());
+    let cancelled = put_off(&store, "/x").await;
+    let jobs = store.deferred();
+    assert_eq!(jobs.cancel(&cancelled).await.expect("it is there"), Some(JobState::Cancelled));
+    let call = request(&store, Head::new("POST", "/y", Vec::new(), None), b"");
+    let policy = JobPolicy { deadline: Some(SECOND), delay: 2 * SECOND, ..call.policy };
+    let expired = put_in(&store, Enqueue { policy, ..call }).await;
+    let worker = Working::on(&store, &routes);
+    assert_eq!(ended(&store, &expired).await, JobState::Expired);
+    let (done, dead) = (put_off(&store, "/z").await, put_off(&store, "/z/panic").await);
+    assert_eq!(ended(&store, &dead).await, JobState::Dead);
+    assert_eq!(ended(&store, &done).await, JobState::Done);
+    let listed = |page: JobPage| page.jobs.into_iter().map(|job| job.id).collect::<Vec<_>>();
+    let from = JobCursor::default;
+    assert_eq!(listed(jobs.done(from(), 100).await.expect("it is there")), [done]);
+    assert_eq!(listed(jobs.dead(from(), 100).await.expect("it is there")), [dead]);
+    for (id, state) in [(&cancelled, JobState::Cancelled), (&expired, JobState::Expired)] {
+        let job = jobs.get(id).await.expect("it is there").expect("it is kept");
+        assert_eq!(job.state, state);
+    }
+    let stats = jobs.stats().await.expect("it is there");
+    assert_eq!((stats.cancelled, stats.expired, stats.done, stats.dead), (1, 1, 1, 1));
     worker.stop().await;
 }

@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Function, Routes, SECOND, Working, answered, ended, key_of, look, put_in, put_off,
-    put_off_with, settled, stored_as,
+    put_off_with, request, settled, stored_as,
 };
 use crate::{
     defer::{DeferWorker, Ran, Snapshot},
-    store::{JobId, JobState, Store},
+    store::{Enqueue, JobId, JobPolicy, JobState, OnFailure, Store},
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,6 +41,83 @@ async fn what_is_newer_waits_for_newer_workers() {
     let id = put_in(&store, stored_as(key.clone(), JobId::new(&key), 1, newer)).await;
     waits(&store, &id, "newer version").await;
     worker.stop().await;
+}
+
+/// A request of a newer version, on such a route.
+async fn put_newer(store: &Store, on_failure: OnFailure) -> JobId {
+    let key = key_of("/x");
+    let newer = Bytes::from_static(b"\x02from the future");
+    let call = stored_as(key.clone(), JobId::new(&key), 1, newer);
+    let policy = JobPolicy { on_failure, ..call.policy };
+    put_in(store, Enqueue { policy, ..call }).await
+}
+
+/// Where the order is to hold, it holds across a deployment too; live requests wait for none of it.
+#[tokio::test(start_paused = true)]
+async fn what_nobody_can_read_yet_holds_the_line_where_that_is_in_order() {
+    let (store, routes) = (Store::memory(), Routes::default());
+    let id = put_newer(&store, OnFailure::Block).await;
+    let behind = put_off(&store, "/x").await;
+    let worker = Working::on(&store, &routes);
+    waits(&store, &id, "newer version").await;
+    assert_eq!(look(&store, &behind).await.state, JobState::Queued);
+    store
+        .lock(key_of("/x"))
+        .wait(SECOND)
+        .acquire()
+        .await
+        .expect("for a live request it is free")
+        .release()
+        .await;
+    // Who can wait no longer takes it out of the line.
+    let cancelled = store.deferred().cancel(&id).await.expect("it is there");
+    assert_eq!(cancelled, Some(JobState::Cancelled));
+    assert_eq!(ended(&store, &behind).await, JobState::Done);
+    worker.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_can_read_yet_is_passed_where_others_may() {
+    let (store, routes) = (Store::memory(), Routes::default());
+    let id = put_newer(&store, OnFailure::Skip).await;
+    let behind = [put_off(&store, "/x").await, put_off(&store, "/x").await];
+    let worker = Working::on(&store, &routes);
+    for behind in behind {
+        assert_eq!(ended(&store, &behind).await, JobState::Done);
+    }
+    waits(&store, &id, "newer version").await;
+    // Nor is it lost, nor tried all the time.
+    let tried = look(&store, &id).await.past.runs.len();
+    assert!((2..=20).contains(&tried), "{tried}");
+    let later = put_off(&store, "/x").await;
+    assert_eq!(ended(&store, &later).await, JobState::Done);
+    worker.stop().await;
+}
+
+/// One that comes and can run it does, at its place; meanwhile what the others can run goes on.
+#[tokio::test(start_paused = true)]
+async fn what_was_passed_runs_when_a_worker_comes_that_can() {
+    let (store, routes) = (Store::memory(), Routes::default());
+    let some = Function::new(|head: crate::gate::Head, marker| async move {
+        if head.target.ends_with("/new") {
+            return answered(404);
+        }
+        marker.pass(&key_of(&head.target));
+        answered(200)
+    });
+    let old = Working::with(DeferWorker::on(&store, some));
+    settled().await;
+    let call = request(&store, crate::gate::Head::new("POST", "/x/new", Vec::new(), None), b"");
+    let policy = JobPolicy { on_failure: OnFailure::Skip, ..call.policy };
+    let id = put_in(&store, Enqueue { policy, ..call }).await;
+    waits(&store, &id, "unroutable").await;
+    let behind = put_off(&store, "/x/old").await;
+    assert_eq!(ended(&store, &behind).await, JobState::Done);
+    let new = Working::on(&store.as_another_process(), &routes);
+    assert_eq!(ended(&store, &id).await, JobState::Done);
+    assert_eq!((routes.runs("/x/new"), look(&store, &id).await.attempts), (1, 1));
+    old.stop().await;
+    new.stop().await;
 }
 
 #[tokio::test(start_paused = true)]

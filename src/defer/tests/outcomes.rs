@@ -18,7 +18,7 @@ use crate::{
         Asked, Deferred, Gate, Head, KeySource, Outcome, Parked, Parting, Replay, Slot,
         Verdict as Let, View as _, fake::FakeView,
     },
-    lock::LockGate,
+    lock::{BusyStatus, LockGate},
     reply::Reply,
     store::{Attempt, Fault, Hold, JobId, JobState, Mode, Store, Terms, Verdict, faulty},
 };
@@ -86,6 +86,28 @@ async fn nested(outage: Outage) -> (bool, Replay, Hold) {
     (passed, marker, hold)
 }
 
+/// A nested lock answers by the status it was given: nothing has run, whatever that is. Any other answer is the
+/// handler's.
+#[tokio::test(start_paused = true)]
+async fn a_busy_lock_on_the_way_costs_nothing_by_whatever_status() {
+    let (store, other) = (Store::memory(), Store::memory());
+    let _held = other.lock("another").acquire().await.unwrap();
+    for status in [BusyStatus::Conflict, BusyStatus::Locked, BusyStatus::TooManyRequests] {
+        let (_hold, marker) = run_of(&store);
+        marker.hold_of(&store, &key_of("/x")).expect("it is its own");
+        let source = KeySource::<()>::function(|()| Some("another".to_owned()));
+        let lock = LockGate::new(source).store(&other).busy_status(status);
+        let mut view = FakeView::new("POST");
+        view.put(marker.clone());
+        let Asked::Enter(facts) = lock.ask(&mut view) else { panic!("it has a key") };
+        let Let::Busy(reply, _) = lock.enter(facts).await else { panic!("it is held") };
+        let verdict = judge(&marker, reply.status);
+        assert!(matches!(verdict, Verdict::Back { reason: "busy", .. }), "{status:?}: {verdict:?}");
+        let verdict = judge(&marker, 404);
+        assert!(matches!(verdict, Verdict::Done { .. }), "{status:?}: {verdict:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_run_that_was_let_through_an_outage_counts() {
     let (passed, marker, _hold) = nested(Outage::Admit).await;
@@ -104,7 +126,7 @@ async fn accept(gate: &DeferGate<()>, store: &Store, mut view: FakeView) -> Repl
         panic!("it may be deferred");
     };
     gate.show(&ticket, &mut view);
-    let slot: Slot = view.take().expect("there is a place for it");
+    let slot = Slot::arrive(&mut view).expect("there is a place for it");
     let (store, key) = (store.clone(), key_of("/x"));
     slot.fill(Parked { store, key, status: 409, usual: None, known: false });
     let Parting::Accept { parked, .. } = gate.leave(ticket, Outcome::Answered(409)).await else {
@@ -177,4 +199,29 @@ async fn a_response_over_the_limit_is_told_and_not_cut() {
     let (_, document) = status(&gate, &store, &id, false).await;
     assert_eq!(document["response"]["stored"], "body");
     worker.stop().await;
+}
+
+/// It was not deferred, and ran: that is told, and no answer of a handler passes for it.
+#[tokio::test(start_paused = true)]
+async fn deferring_always_without_a_lock_inside_is_a_fault() {
+    let gate = DeferGate::<()>::new().defer_always();
+    for (status, replaced) in [(200, true), (303, true), (401, false), (404, false), (500, false)] {
+        for locked in [false, true] {
+            let mut view = FakeView::new("POST");
+            let Asked::Pass(ticket) = gate.ask(&mut view) else { panic!("it may be deferred") };
+            gate.show(&ticket, &mut view);
+            if locked {
+                let slot = Slot::arrive(&mut view).expect("there is a place for it");
+                slot.note_seen();
+            }
+            assert!(!gate.is_settled(&ticket));
+            match gate.leave(ticket, Outcome::Answered(status)).await {
+                Parting::Replace(reply) => {
+                    assert!(replaced && !locked, "{status}");
+                    assert_eq!(reply, Reply::wiring_fault());
+                }
+                other => assert!(!replaced || locked, "{status}: {other:?}"),
+            }
+        }
+    }
 }

@@ -30,6 +30,7 @@ impl<'a> Elements<'a> {
         Self { lines, line: None, quotes, left: MOST, bytes: MOST_BYTES }
     }
 
+    #[expect(clippy::indexing_slicing, reason = "all of them are places in the same line")]
     fn step(&mut self) -> Option<Result<&'a [u8], TooMuch>> {
         let line = self.line.take().or_else(|| self.lines.pop())?;
         let near = &line[line.len().saturating_sub(self.bytes)..];
@@ -59,6 +60,7 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
+#[expect(clippy::indexing_slicing, reason = "the place is one of the line")]
 fn last_comma(line: &[u8], quotes: bool) -> Option<usize> {
     let mut quoted = false;
     for (at, byte) in line.iter().enumerate().rev() {

@@ -32,6 +32,10 @@ impl Networks {
         self.0.is_empty()
     }
 
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a point of partition that is not 0 has one before it"
+    )]
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
         let at = place(address);
         let after = self.0.partition_point(|(first, _)| *first <= at);

@@ -9,7 +9,9 @@ use super::{
     seam::{enter, gate},
 };
 use crate::{
-    gate::{Asked, Gate as _, KeySource, Outcome, Verdict, View as _, fake::FakeView},
+    gate::{
+        Asked, Gate as _, KeySource, Outcome, REPLAY_FIELD, Verdict, View as _, fake::FakeView,
+    },
     lock::{HeldLock, LockGate, LockTicket, NotAcquired, SharedSecret},
     outage::Outage,
     store::{Fault, Store, faulty},
@@ -106,6 +108,41 @@ async fn a_service_does_not_wait_for_its_own_caller() {
     assert!(guard.remaining() > Duration::ZERO, "it is the caller's to give back");
     guard.release().await;
     free(&store).await.release().await;
+}
+
+/// Whatever a client says of itself in our name, and whether the layer takes a lock or not.
+#[tokio::test(start_paused = true)]
+async fn words_of_strangers_are_not_for_the_handler() {
+    let store = Store::memory();
+    let other = store.as_another_process();
+    let guard = store.lock("y").acquire().await.unwrap();
+    let (held, word) = guard.held().header(&store, &secret(1)).expect("it is held");
+    let word: &'static str = word.leak();
+    for method in ["POST", "GET"] {
+        for trust in [None, Some(2), Some(1)] {
+            let lock = match trust {
+                Some(byte) => gate(&other).trust(&secret(byte)),
+                None => gate(&other),
+            };
+            let mut view = FakeView::new(method);
+            view.headers.push((REPLAY_FIELD, "1;forged"));
+            let mut said = view.clone();
+            said.headers.push((held, word));
+            for (view, believed) in [(&mut view, false), (&mut said, trust == Some(1))] {
+                let asked = lock.ask(view);
+                assert!(matches!(asked, Asked::Enter(_) | Asked::Skip), "{asked:?}");
+                assert!(view.header(held).is_empty(), "{method} {trust:?}");
+                let run = view.header(REPLAY_FIELD);
+                assert_eq!(run.is_empty(), !believed, "{method} {trust:?}: {run:?}");
+                // Further in it is what it was, whoever that layer trusts.
+                let _ = gate(&other).ask(view);
+                assert_eq!(view.header(REPLAY_FIELD).is_empty(), !believed, "{method} {trust:?}");
+            }
+            // A layer that trusts finds the word behind one that does not.
+            let _ = gate(&other).trust(&secret(1)).ask(&mut said);
+            assert_eq!(said.header(REPLAY_FIELD), ["1;forged".as_bytes()], "{method} {trust:?}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

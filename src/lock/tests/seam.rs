@@ -19,7 +19,7 @@ pub(super) fn gate(store: &Store) -> LockGate<()> {
 pub(super) async fn enter<G: Gate<()>>(gate: &G, view: &mut FakeView) -> Verdict<G::Ticket> {
     match gate.ask(view) {
         Asked::Enter(facts) => gate.enter(facts).await,
-        Asked::Pass(ticket) => Verdict::Pass(ticket),
+        Asked::Pass(quick) => Verdict::Pass(gate.ticket(quick)),
         _ => panic!("it has a key"),
     }
 }

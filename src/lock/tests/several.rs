@@ -48,6 +48,20 @@ async fn all_free(store: &Store, keys: &[&str]) {
 }
 
 #[tokio::test(start_paused = true)]
+async fn all_are_extended_or_it_is_told() {
+    let (store, faults) = faulty();
+    let set = store.locks(["a", "b"]).lease_fixed(2 * SECOND).acquire().await.unwrap();
+    assert!(set.extend(20 * SECOND).await.unwrap());
+    assert!(set.remaining() > 15 * SECOND, "{:?}", set.remaining());
+    faults.set("renew", Fault::Away, 1);
+    assert!(set.extend(25 * SECOND).await.is_err(), "one could not be asked for");
+    assert!(set.remaining() > 15 * SECOND, "{:?}", set.remaining());
+    let gone = store.locks(["c", "d"]).lease_fixed(SECOND).acquire().await.unwrap();
+    tokio::time::sleep(2 * SECOND).await;
+    assert!(!gone.extend(20 * SECOND).await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
 async fn all_or_none() {
     let store = Store::memory();
     let set = store.locks(["b", "a", "b", "c"]).acquire().await.unwrap();

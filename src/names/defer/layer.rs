@@ -107,6 +107,10 @@ macro_rules! __defer_layer_names {
 
             /// Never tries the lock: every request is deferred, for work that is only ever done in the
             /// background. What can't be deferred is not run either, but told that the resource is busy.
+            ///
+            /// There has to be a `LockLayer` inside that locks the request, or nobody could say under which lock
+            /// it runs. Whether there is one is known only when the request has passed: if a handler has been
+            /// reached without one, the answer is 500 in place of its own, and a log line names the fix.
             #[must_use]
             pub fn defer_always(self) -> Self {
                 Self { gate: self.gate.defer_always() }
@@ -175,11 +179,24 @@ macro_rules! __defer_layer_names {
                 Self { gate: self.gate.queue_jobs(jobs) }
             }
 
-            /// Most bytes that the whole queue takes. Default 1 GiB. Counted as
-            /// [`queue_jobs`](Self::queue_jobs) are.
+            /// Most bytes that the whole queue takes: requests that wait or run, and of each that of the call that
+            /// tells of its end. Default 1 GiB. Counted as [`queue_jobs`](Self::queue_jobs) are.
             #[must_use]
             pub fn queue_bytes(self, bytes: u64) -> Self {
                 Self { gate: self.gate.queue_bytes(bytes) }
+            }
+
+            /// Most bytes that are kept of requests that have ended, so that results of many, or large ones, do not
+            /// fill the server before their time is over: of those that are done and of dead ones, so many each,
+            /// with half a KiB for what is told of each of them besides its response or its request. Beyond it the
+            /// oldest are forgotten, and counted as trimmed in
+            /// [`DeferStats`](::lockgate::defer::DeferStats). Default 1 GiB: as much as may wait.
+            ///
+            /// Counted as [`queue_jobs`](Self::queue_jobs) are. It is the queue's, so its layers should be given the
+            /// same number: that of the latest request counts.
+            #[must_use]
+            pub fn ended_bytes(self, bytes: u64) -> Self {
+                Self { gate: self.gate.ended_bytes(bytes) }
             }
 
             /// A 202 is given only when so many replicas have the request; else the answer is 503 with the
@@ -229,14 +246,15 @@ macro_rules! __defer_layer_names {
             }
 
             /// What is deferred does not run before this time has passed. Default: as soon as its turn comes.
-            /// It takes its place in line then, in the order of acceptance.
+            /// It takes its place in line then, in the order of acceptance. At most a year.
             #[must_use]
             pub fn delay(self, delay: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.delay(delay) }
             }
 
             /// What has not begun to run by then is `expired`, and never runs. Default: it waits for as long
-            /// as it takes. A run that goes on is left alone; it is not repeated after the deadline.
+            /// as it takes. A run that goes on is left alone; it is not repeated after the deadline. At most a
+            /// year.
             #[must_use]
             pub fn deadline(self, deadline: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.deadline(deadline) }
@@ -269,7 +287,7 @@ macro_rules! __defer_layer_names {
         impl DeferLayer {
             /// How long an `Idempotency-Key` is remembered. Default a day: longer than any client retries. It
             /// outlives what is kept of the request, which is then answered with 410 and not run again. At
-            /// least a second.
+            /// least a second, at most a year.
             #[must_use]
             pub fn idempotency_for(self, life: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.idempotency_for(life) }
@@ -279,8 +297,8 @@ macro_rules! __defer_layer_names {
             /// were deferred. It costs such a request two calls to the store.
             ///
             /// A retry of one is answered with 202 and the `Location` of its status resource, which has status
-            /// and fields of the answer, without its body. A request that failed (401, 403, 408, 409, 425,
-            /// 429, 5xx, a panic, a client that went away) is forgotten, so that a retry runs again. If the
+            /// and fields of the answer, without its body. A request that failed (401, 403, 408, 409, 423,
+            /// 425, 429, 5xx, a panic, a client that went away) is forgotten, so that a retry runs again. If the
             /// process dies while it runs, a retry is told `running` until `max_hold` and `lease` of its lock
             /// have passed, and runs then.
             ///

@@ -123,6 +123,7 @@ impl Ask {
     }
 
     /// These questions by their tags, in the order of their first.
+    #[expect(clippy::indexing_slicing, reason = "places are those of its own questions")]
     pub(super) fn groups(&self, members: impl Iterator<Item = usize>) -> Groups<'_> {
         let mut groups = Groups::new();
         for at in members {
@@ -133,6 +134,14 @@ impl Ask {
             }
         }
         groups
+    }
+
+    /// The one question that there is, if it binds and is to be asked of the store: the usual case.
+    pub(super) fn only(&self) -> Option<&Question> {
+        match &self.questions[..] {
+            [question] if question.binds() && question.leased().is_none() => Some(question),
+            _ => None,
+        }
     }
 
     /// Those that can keep the request out.

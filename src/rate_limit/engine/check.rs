@@ -70,9 +70,16 @@ impl Engine {
     ) -> Result<Checked, Error> {
         let mut checking = Checking::new(self, store, ask);
         self.tend(store, ask);
-        let admitted = !checking.is_hopeless() && checking.enforce(receipts).await?;
-        if admitted {
-            checking.watch().await;
+        // What few requests need has a box of its own: the futures of all are moved about.
+        let admitted = !checking.is_hopeless()
+            && match ask.only().filter(|_| !self.is_away()) {
+                Some(question) => {
+                    checking.charge(&(ask.tag(question), smallvec![0]), receipts, receipts).await?
+                }
+                None => Box::pin(checking.enforce(receipts)).await?,
+            };
+        if admitted && ask.questions.iter().any(|question| question.policy.is_shadow()) {
+            Box::pin(checking.watch()).await;
         }
         let Checking { each, receipt, local, .. } = checking;
         Ok(Checked { decision: Decision { admitted, local, each }, receipt })
@@ -104,11 +111,18 @@ impl Engine {
 impl<'a> Checking<'a> {
     fn new(engine: &'a Arc<Engine>, store: &Store, ask: &'a Ask) -> Self {
         let decision = |question: &Question| PolicyDecision::new(&question.policy, question.quota);
-        let each = ask.questions.iter().map(decision).collect();
+        let each = match &ask.questions[..] {
+            [question] => smallvec![decision(question)],
+            all => all.iter().map(decision).collect(),
+        };
         Self { engine, ask, each, receipt: Receipt::none(engine, store), local: false }
     }
 
     /// Whether a policy can never let the request in, since it costs more than that ever has.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "places are those of its own questions, and there is one of each for each of them"
+    )]
     fn is_hopeless(&mut self) -> bool {
         let mut hopeless = false;
         for (at, _) in self.ask.binding().filter(|(_, question)| question.is_too_dear()) {
@@ -160,6 +174,10 @@ impl<'a> Checking<'a> {
     }
 
     /// From a lease: whether the quota is spent. `None` leaves the question to the store.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "places are those of its own questions, and there is one of each for each of them"
+    )]
     async fn spend_lease(
         &mut self,
         at: usize,
@@ -192,6 +210,10 @@ impl<'a> Checking<'a> {
     }
 
     /// Charges a group.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "places are those of its own questions, and there is one of each for each of them"
+    )]
     async fn charge(
         &mut self,
         group: &Group<'_>,
@@ -213,6 +235,10 @@ impl<'a> Checking<'a> {
     }
 
     /// Errors of the store are decided by the policies it was asked about.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "places are those of its own questions, and there is one of each for each of them"
+    )]
     fn without_store(&mut self, members: &[usize], error: Error) -> Result<bool, Error> {
         let outage = |at: &usize| self.ask.questions[*at].policy.outage();
         self.engine.fails(&error);
@@ -225,11 +251,17 @@ impl<'a> Checking<'a> {
         Ok(self.alone(local.into_iter()))
     }
 
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "places are those of its own questions, and there is one of each for each of them"
+    )]
     async fn call(&self, group: &Group<'_>, times: u32) -> Result<Answer, Error> {
         let (tag, members) = group;
-        let items: SmallVec<[Item; 1]> =
-            members.iter().filter_map(|at| self.ask.questions[*at].item()).collect();
-        let items = items.into_iter().collect();
+        let item = |at: &usize| self.ask.questions[*at].item();
+        let items: Arc<[Item]> = match &members[..] {
+            [at] => item(at).map_or_else(|| Arc::new([]) as _, |item| Arc::new([item]) as _),
+            all => all.iter().filter_map(item).collect(),
+        };
         let charge = Charge { tag: (*tag).clone(), items, times };
         let sent = Instant::now();
         let Charged { admitted, states } = self.receipt.store().backend().charge(charge).await?;
@@ -238,6 +270,10 @@ impl<'a> Checking<'a> {
 
     /// Notes what was said, of which those are refused that say they have to wait, unless all are admitted: then it
     /// is the next who would have to.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "places are those of its own questions, and there is one of each for each of them"
+    )]
     fn tell(&mut self, members: &[usize], answer: &Answer, given_back: bool) {
         for (at, state) in members.iter().zip(&answer.states) {
             let each = &mut self.each[*at];
@@ -267,6 +303,10 @@ impl<'a> Checking<'a> {
     }
 
     /// Decides without the store.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "places are those of its own questions, and there is one of each for each of them"
+    )]
     fn alone(&mut self, members: impl Iterator<Item = usize>) -> bool {
         self.local = true;
         let mut admitted = true;

@@ -76,6 +76,10 @@ impl<V: Worth> Ways<V> {
 
     /// Does something with the entry of this spot, which is made if there is none. In a row that is full
     /// it takes the place of one that may go; `None` if there is none.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a place of the row; it is made to be below that number"
+    )]
     pub(in crate::rate_limit) fn enter<R>(
         &self,
         spot: Spot<'_>,
@@ -127,6 +131,7 @@ impl<V: Worth> Ways<V> {
         hasher.finish()
     }
 
+    #[expect(clippy::indexing_slicing, reason = "it is made to be below that number")]
     fn shard(&self, hash: u64) -> &Mutex<Vec<Row<V>>> {
         &self.shards[index(hash, SHARDS)]
     }

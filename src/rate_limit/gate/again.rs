@@ -35,6 +35,7 @@ pub(super) struct Again([Mutex<Last>; PLACES]);
 
 impl Again {
     /// The answer to who stands so, made if it was not the last one of its place.
+    #[expect(clippy::indexing_slicing, reason = "a remainder is below that number")]
     pub(super) fn refuse(
         &self,
         standing: &Standing<'_>,

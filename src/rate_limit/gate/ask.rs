@@ -1,6 +1,7 @@
 //! What is read of a request before anything is awaited.
 
 use std::{
+    convert::Infallible,
     fmt,
     sync::{
         Arc,
@@ -15,12 +16,13 @@ use super::{
     plan::{Limit, Plan},
     quotas::Found,
     status::{Charged, RateStatus},
-    ticket::{RateLimitTicket, standings},
+    ticket::standings,
 };
 use crate::{
-    gate::{Asked, KeyFault, View, current_replay},
+    error::Error,
+    gate::{Asked, KeyFault, View, is_replay},
     rate_limit::{
-        engine::{Ask, Engine, Question},
+        engine::{Ask, Checked, Engine, Question},
         quota::Quota,
         standing::Standing,
     },
@@ -40,12 +42,13 @@ pub struct RateLimitFacts {
 }
 
 impl<N: ?Sized> Plan<N> {
+    #[expect(clippy::indexing_slicing, reason = "a question has the place of its own limit")]
     pub(super) fn read<V: View<Native = N>>(
         &self,
         view: &mut V,
-    ) -> Asked<RateLimitFacts, RateLimitTicket> {
+    ) -> Asked<RateLimitFacts, Infallible> {
         // Charged when it was accepted.
-        if current_replay(view).is_some() {
+        if is_replay(view) {
             return Asked::Skip;
         }
         if let Some(asked) = self.facing.ask(view, self.limits.iter().map(|limit| &limit.source)) {
@@ -164,6 +167,17 @@ fn warn_of_two(policy: &str) {
              the request is charged once if they ask the same of it, and twice if not; give one of them \
              another .name(..), or remove it"
         );
+    }
+}
+
+impl RateLimitFacts {
+    /// Asks for the quotas first.
+    pub(super) async fn check(&mut self, settles: bool) -> Result<Checked, Error> {
+        for (place, quota) in self.quotas.drain(..) {
+            let (quota, all) = (quota.await, self.ask.questions.iter_mut());
+            all.filter(|each| each.place == place).for_each(|each| each.quota = quota);
+        }
+        self.engine.check(&self.store, &self.ask, settles).await
     }
 }
 

@@ -8,7 +8,7 @@ mod settings;
 mod status;
 mod ticket;
 
-use std::{fmt, sync::Arc};
+use std::{convert::Infallible, fmt, sync::Arc};
 
 use bytes::Bytes;
 
@@ -27,6 +27,7 @@ use crate::{
 pub struct RateLimitGate<N: ?Sized>(Arc<Plan<N>>);
 
 impl<N: ?Sized> RateLimitGate<N> {
+    #[expect(clippy::indexing_slicing, reason = "places are those of its own limits")]
     fn ticket(
         &self,
         decision: Decision,
@@ -52,28 +53,27 @@ impl<N: ?Sized> RateLimitGate<N> {
 impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
     type Facts = RateLimitFacts;
     type Ticket = RateLimitTicket;
-    type Parked = std::convert::Infallible;
+    type Quick = Infallible;
+    type Parked = Infallible;
 
-    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<RateLimitFacts, RateLimitTicket> {
+    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<RateLimitFacts, Infallible> {
         self.0.read(view)
     }
 
+    fn ticket(&self, quick: Infallible) -> RateLimitTicket {
+        match quick {}
+    }
+
     async fn enter(&self, facts: RateLimitFacts) -> Verdict<RateLimitTicket> {
-        let RateLimitFacts { store, engine, mut ask, quotas, outer } = facts;
-        let looked = quotas.is_empty();
-        for (place, quota) in quotas {
-            let quota = quota.await;
-            ask.questions
-                .iter_mut()
-                .filter(|each| each.place == place)
-                .for_each(|each| each.quota = quota);
-        }
+        // Not taken apart: it would be there twice while this waits.
+        let mut facts = facts;
         let settles = self.0.settles();
-        let checked = if looked {
-            engine.charge(&store, &ask, settles).await
+        let checked = if facts.quotas.is_empty() {
+            facts.engine.charge(&facts.store, &facts.ask, settles).await
         } else {
-            engine.check(&store, &ask, settles).await
+            Box::pin(facts.check(settles)).await
         };
+        let RateLimitFacts { store, ask, outer, .. } = facts;
         match checked {
             Ok(Checked { decision, receipt }) if decision.is_admitted() => {
                 Verdict::Pass(self.ticket(decision, receipt, ask, outer))
@@ -96,6 +96,7 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
         }
     }
 
+    #[expect(clippy::indexing_slicing, reason = "places are those of its own limits")]
     async fn leave(
         &self,
         mut ticket: RateLimitTicket,

@@ -99,6 +99,10 @@ impl<N: ?Sized> RateLimitGate<N> {
     ///
     /// If there is no `quota_by` before it.
     #[must_use]
+    #[expect(
+        clippy::expect_used,
+        reason = "a mistake of the wiring is told where the layer is built"
+    )]
     pub fn quota_fresh_for(self, fresh: Duration) -> Self {
         self.last(|limit| {
             let quotas = limit.quotas.take().expect("quota_fresh_for: put it behind quota_by");

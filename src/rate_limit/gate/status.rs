@@ -53,6 +53,7 @@ impl RateStatus {
 
     /// The policy that leaves least, which is the one to mind.
     #[must_use]
+    #[expect(clippy::indexing_slicing, reason = "a decision is about at least one question")]
     pub fn policy(&self) -> &Policy {
         let first = || &*self.0.ask.questions[0].policy;
         self.0.decision.binding().map_or_else(first, |each| each.policy())

@@ -1,4 +1,4 @@
-//! Whether all that the store keeps belongs to something: [`Store::fsck`](crate::Store::fsck).
+//! Whether all that the store keeps belongs to something: [`Store::check`](crate::Store::check).
 //!
 //! One bounded pass over a namespace. It proves that each deferred request is in exactly one state, that each key
 //! has an owner or an end, and that what is counted is what is there; on request it mends what it understands.
@@ -13,7 +13,7 @@
 //!
 //! What it does not see: on a cluster, where no server has all names, keys that no index of their shard knows, and
 //! queues of tasks, and so sums that may be larger by them; sums over more than a hundred lines of one shard
-//! ([`FsckReport::uncounted`] for both), or a hundred requests of one line; and what one owner has.
+//! ([`CheckReport::uncounted`] for both), or a hundred requests of one line; and what one owner has.
 
 mod finding;
 mod pass;
@@ -21,8 +21,8 @@ mod report;
 
 pub use self::{
     finding::{Finding, FindingKind},
-    pass::Fsck,
-    report::FsckReport,
+    pass::Check,
+    report::CheckReport,
 };
 
 use crate::key::Key;

@@ -2,22 +2,22 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::{Finding, FsckFound, FsckPart, FsckReport};
+use super::{CheckReport, Finding, FsckFound, FsckPart};
 use crate::{
     error::Error,
     key::{Key, SHARDS},
     store::Store,
 };
 
-/// A pass over a store: [`Store::fsck`].
+/// A pass over a store: [`Store::check`].
 #[must_use = "nothing is looked at before `run`"]
 #[derive(Clone)]
-pub struct Fsck {
+pub struct Check {
     store: Store,
     repair: bool,
 }
 
-impl Fsck {
+impl Check {
     pub(crate) fn new(store: &Store) -> Self {
         Self { store: store.clone(), repair: false }
     }
@@ -37,7 +37,7 @@ impl Fsck {
     /// # Errors
     ///
     /// As any call to the store. What was found until then is not told: run it again.
-    pub async fn run(self) -> Result<FsckReport, Error> {
+    pub async fn run(self) -> Result<CheckReport, Error> {
         let mut pass = Pass::default();
         // The names go first: they tell of lines that no index has.
         let mut next = Some(0);
@@ -56,15 +56,15 @@ impl Fsck {
     }
 }
 
-impl std::fmt::Debug for Fsck {
+impl std::fmt::Debug for Check {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Fsck").field("repair", &self.repair).finish_non_exhaustive()
+        f.debug_struct("Check").field("repair", &self.repair).finish_non_exhaustive()
     }
 }
 
 #[derive(Default)]
 struct Pass {
-    report: FsckReport,
+    report: CheckReport,
     /// Some are met twice: by their name, and by what names them.
     findings: BTreeSet<Finding>,
     lines: HashMap<u16, BTreeSet<String>>,
@@ -73,7 +73,7 @@ struct Pass {
 
 impl Pass {
     /// Where the next page begins.
-    async fn look(&mut self, fsck: &Fsck, part: FsckPart) -> Result<Option<u64>, Error> {
+    async fn look(&mut self, fsck: &Check, part: FsckPart) -> Result<Option<u64>, Error> {
         let found = fsck.store.backend().fsck(part, fsck.repair).await?;
         let FsckFound { findings, looked, owned, lines, queues, next, uncounted, scans } = found;
         self.findings.extend(findings);

@@ -4,10 +4,10 @@ use std::fmt;
 
 use super::{Finding, FindingKind};
 
-/// What [`Fsck::run`](super::Fsck::run) has found.
+/// What [`Check::run`](super::Check::run) has found.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
-pub struct FsckReport {
+pub struct CheckReport {
     /// Each once, by kind and place. Notes are among them ([`FindingKind::is_fault`]).
     pub findings: Vec<Finding>,
     /// Names, entries of indexes and requests that were looked at; one may count several times.
@@ -24,7 +24,7 @@ pub struct FsckReport {
     pub scanned: bool,
 }
 
-impl FsckReport {
+impl CheckReport {
     /// Those that are faults.
     pub fn faults(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| finding.kind.is_fault())
@@ -55,7 +55,7 @@ impl FsckReport {
     }
 }
 
-impl fmt::Display for FsckReport {
+impl fmt::Display for CheckReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for finding in &self.findings {
             writeln!(f, "{finding}")?;

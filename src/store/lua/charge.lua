@@ -14,7 +14,7 @@
 --                    'f' or 's', limit, window ms, cost,                          refusals, block ms
 --                    'g', most parts, window ms, parts, parts of a unit, parts a tick, tick us,  refusals, block ms
 --                  without a penalty both are 0
--- Returns one list: server time us, then per charge: how many of `times` were let in (0 times: a look), then per
+-- Returns one list, packed (cmsgpack): server time us, then per charge: how many of `times` were let in (0 times: a look), then per
 -- counter: f: spent, ms left   s: spent before, spent, ms left   g: parts owed, and without refunds; with a penalty also: ms blocked.
 -- A charge that fails has its error's text in place of all that, and harms no other.
 -- At most 100 counters. O(counters). NOT idempotent: sent again only where it cannot have run.
@@ -23,6 +23,8 @@ local out, n, k, a = {now}, 1, 0, 1
 -- Where the terms of an 'f' stand, how often each key is charged by them, and how many keys are to come.
 local terms, times, more = 0, 0, 0
 local limit, window, price, cost
+-- The key before had no window: this one is likely to have none either, and is made without being looked for.
+local guess = false
 while true do
   if more == 0 then
     local verb = ARGV[a]
@@ -36,34 +38,39 @@ while true do
       break
     end
   end
-  local key, spent, left = KEYS[k + 1], 0, 0
-  local kept = redis.pcall('GET', key)
-  if kept then
-    -- Neither an error nor anything else but a number is usual: see below.
-    spent = number(kept)
-    if not spent then break end
-    left = call('PTTL', key)
-    if left == -1 or left > window then
-      call('PEXPIRE', key, ARGV[terms + 2])
-      left = window
-    end
-  end
-  local fresh, admitted = left <= 0, times
-  if fresh then spent, left = 0, window end
-  if cost > 0 then
-    local room = limit - spent
-    if room < cost * admitted then admitted = room < cost and 0 or math.floor(room / cost) end
-    if admitted > 0 then
-      local units = admitted > 1 and string.format('%.0f', admitted * cost) or price
-      if fresh then
-        call('SET', key, units, 'PX', ARGV[terms + 2])
-      elseif not number(redis.pcall('INCRBY', key, units)) then
-        break
+  local key, spent, left, admitted = KEYS[k + 1], 0, 0, times
+  if guess and times == 1 and cost > 0 and cost <= limit and call('SET', key, price, 'PX', ARGV[terms + 2], 'NX') then
+    spent, left = cost, window
+  else
+    local kept = redis.pcall('GET', key)
+    if kept then
+      -- Neither an error nor anything else but a number is usual: see below.
+      spent = number(kept)
+      if not spent then break end
+      left = call('PTTL', key)
+      if left == -1 or left > window then
+        call('PEXPIRE', key, ARGV[terms + 2])
+        left = window
       end
-      spent = spent + admitted * cost
+    end
+    local fresh = left <= 0
+    guess = fresh
+    if fresh then spent, left = 0, window end
+    if cost > 0 then
+      local room = limit - spent
+      if room < cost * admitted then admitted = room < cost and 0 or math.floor(room / cost) end
+      if admitted > 0 then
+        local units = admitted > 1 and string.format('%.0f', admitted * cost) or price
+        if fresh then
+          call('SET', key, units, 'PX', ARGV[terms + 2])
+        elseif not number(redis.pcall('INCRBY', key, units)) then
+          break
+        end
+        spent = spent + admitted * cost
+      end
     end
   end
   out[n + 1], out[n + 2], out[n + 3] = admitted, spent, left
   n, k, more = n + 3, k + 1, more - 1
 end
-if more == 0 and not ARGV[a] then return out end
+if more == 0 and not ARGV[a] then return cmsgpack.pack(out) end

@@ -96,4 +96,4 @@ while more > 0 or ARGV[a] do
   end
   k, a, more = next_key, next_arg, max(more - 1, 0)
 end
-return out
+return cmsgpack.pack(out)

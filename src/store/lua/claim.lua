@@ -51,7 +51,7 @@ local function bury(id, facts, envelope, state, reason, keep)
   local key, request = own('j:' .. id), own('b:' .. id)
   if state == 'expired' then keep = KEPT end
   -- What its vanished key said is what its request still is, or nothing.
-  local bytes = facts.state and facts.bytes or #(envelope or '')
+  local bytes = facts.state and facts.bytes or #(envelope or '') + redis.call('STRLEN', own('t:' .. id))
   redis.call('ZREM', H, 'j' .. id)
   redis.call('HSET', key, 'state', state, 'reason', reason, 'ended', STAMP, 'lock', NAME)
   if facts.state == 'running' then crashed(key, facts) end
@@ -69,11 +69,14 @@ end
 -- Starts a run of the first job, whose turn it is.
 local function run(id, me, lease, facts, envelope, more)
   local key, attempt = own('j:' .. id), facts.attempts + 1
-  redis.call('HSET', key, 'state', 'running', 'run', me, 'attempts', attempt, 'began', STAMP, 'reason', '')
+  -- A repeated claim has a larger one, and is this run: whatever is below the first is an earlier run's.
+  local fence = grant(me, 'x', lease)
+  redis.call('HSET', key, 'state', 'running', 'run', me, 'attempts', attempt, 'began', STAMP, 'reason', '',
+    'fence', fence)
   if facts.state == 'running' then crashed(key, facts) end
   redis.call('ZADD', DUE, int(NOW + lease), NAME)
   changed(id)
-  return {'claimed', id, grant(me, 'x', lease), attempt, envelope, facts.at, more and 1 or 0}
+  return {'claimed', id, fence, attempt, envelope, facts.at, more and 1 or 0}
 end
 
 -- The run that this token has begun, if it goes on.

@@ -1,7 +1,7 @@
 -- A request under an idempotency record that runs at once, under its lock: the record is taken before it runs, as that
 -- of a job that runs, and keeps the response after it. Such a job stands in no line and counts for no cap.
 --
--- KEYS[1] h of the lock   KEYS[2] j   KEYS[3] r   KEYS[4] idempotency record   KEYS[5] index of done jobs
+-- KEYS[1] h of the lock   KEYS[2] j   KEYS[3] r   KEYS[4] idempotency record
 -- ARGV[1] 'begin' | 'end' | 'forget'   ARGV[2] job id   ARGV[3] life of record and job, ms   ARGV[4] owner
 -- or ''   ARGV[5] stored response (end) or ''   ARGV[6] fingerprint (end), '-' = unknown
 -- Returns, to begin, the job that has the record if it is another one, or ''; else 'ok', or '' if nothing of
@@ -31,8 +31,8 @@ elseif runs then
   redis.call('PEXPIRE', KEYS[2], ARGV[3])
   redis.call('SET', KEYS[3], ARGV[5], 'PX', ARGV[3])
   if whose == id then redis.call('SET', KEYS[4], id .. ' ' .. ARGV[6], 'PX', ARGV[3]) end
-  file_under(KEYS[5], id, ms)
+  file_under('done', id, ms, #ARGV[5], redis.call('HINCRBY', F, 'done', 1))
 end
 if not runs then return '' end
-redis.call('PUBLISH', CHANNEL .. 'e', id)
+redis.call(PUBLISH, CHANNEL .. 'e', id)
 return 'ok'

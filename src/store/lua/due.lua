@@ -33,7 +33,7 @@ local function come_back(tag, id)
   if v[1] then return end
   -- Its key has vanished: nobody knows where it belongs, and nobody can ask for it.
   local request = own('b:' .. id)
-  uncount(redis.call('STRLEN', request))
+  uncount(redis.call('STRLEN', request) + redis.call('STRLEN', own('t:' .. id)))
   redis.call('DEL', request, own('t:' .. id))
 end
 

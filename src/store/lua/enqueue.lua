@@ -8,7 +8,8 @@
 -- and lock of that job, a newline, its request
 -- Numbers: may it run again after a crash, most attempts, may others pass it while it waits for a retry, is a
 -- worker needed, ms until it may run, ms until its deadline or 0, life of the record in ms, most jobs and most bytes
--- of this resource, most jobs and most bytes of this shard, and of this owner in it
+-- of this resource, most jobs and most bytes of this shard, and of this owner in it, most bytes that the shard keeps
+-- of done jobs, and of dead ones. The bytes of a request are with those of the call that tells of its end
 -- Other keys of the tag are named here: k:<group>:<lock> STRING, the latest job of a group (for a day), and m:<id>
 -- STRING, the job that the request <id> was merged into (for a minute).
 -- Returns per job {'stored', position, 0 if it is late} | {'known', job id} accepted before, the same request
@@ -78,8 +79,7 @@ local function fits_owner(owner, bytes, old, n)
   return fits()
 end
 
-local function write(id, facts, request, envelope, owner, record, call, n, seq)
-  local bytes = #envelope
+local function write(id, facts, request, envelope, bytes, owner, record, call, n, seq)
   local v = {'state', 'queued', 'lock', NAME, 'seq', int(seq), 'bytes', bytes, 'at', int(NOW_US), 'max', n[2]}
   local function add(name, value)
     v[#v + 1] = name
@@ -109,7 +109,7 @@ local function manned()
 end
 
 -- The numbers of the terms, of which those of jobs that go together are mostly the same.
-local TERMS = '^%l*' .. string.rep(' (%d+)', 13) .. '$'
+local TERMS = '^%l*' .. string.rep(' (%d+)', 14) .. '$'
 local read, numbers
 local function numbers_of(terms)
   if terms ~= read then
@@ -134,15 +134,16 @@ local function enqueue(id, envelope, terms, record, print, owner, merge, call)
       return {'merged', old}
     end
   end
-  local bytes, shard = #envelope, redis.call('HMGET', F, 'jobs', 'bytes', 'seq')
+  local bytes = #envelope + #call - (string.find(call, '\n', 1, true) or 0)
+  local shard = redis.call('HMGET', F, 'jobs', 'bytes', 'seq')
   local jobs, used = tonumber(shard[1] or '0'), tonumber(shard[2] or '0')
   local fits, line = fits_in(bytes, old_bytes, n, jobs, used)
   if not fits or not fits_owner(owner, bytes, old_bytes, n) then return {'full'} end
 
   -- As next_seq, in the same call as the rest: each is a tenth of what a request costs here.
   local seq = math.max(tonumber(shard[3] or '0') + 1, NOW_US)
-  redis.call('HSET', F, 'jobs', int(jobs + 1), 'bytes', int(used + bytes), 'seq', int(seq))
-  write(id, facts, request, envelope, owner, record, call, n, seq)
+  redis.call('HSET', F, 'jobs', int(jobs + 1), 'bytes', int(used + bytes), 'seq', int(seq), 'keep', int(n[14]))
+  write(id, facts, request, envelope, bytes, owner, record, call, n, seq)
   count_for(owner, id, bytes)
   if print ~= '' then redis.call('SET', record, id .. ' ' .. print, 'PX', n[7]) end
   if group then redis.call('SET', group, id, 'PX', GROUP) end

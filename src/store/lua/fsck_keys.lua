@@ -32,7 +32,10 @@ local function job_key(_, id)
   local index = own(job.state)
   if (job.state == 'done' or job.state == 'dead') and left > 1000 and is(index, 'zset') ~= nil
     and not redis.call('ZSCORE', index, id) then
-    find('not_filed', id, job.state, function() file(index, id, left, 1) end)
+    find('not_filed', id, job.state, function()
+      local bytes = redis.call('STRLEN', own('b:' .. id)) + redis.call('STRLEN', own('r:' .. id))
+      file_under(job.state, id, left, bytes, 1)
+    end)
   end
 end
 
@@ -85,7 +88,8 @@ local KINDS = {
   meta = {'hash', false, stays}, paused = {'string', false, stays}, workers = {'string', false, stays},
   limiters = {'zset', false, soon_gone},
   due = {'zset', false, stays}, late = {'zset', false, stays}, exp = {'zset', false, stays},
-  done = {'zset', false, listing_key}, dead = {'zset', false, listing_key}, lates = {'hash', false, stays},
+  done = {'zset', false, listing_key}, dead = {'zset', false, listing_key},
+  donebytes = {'hash', false, for_a_day}, deadbytes = {'hash', false, for_a_day}, lates = {'hash', false, stays},
   f = {'hash', false, stays}, watch = {'string', false, stays}, replicas = {'string', false, for_a_day},
   z = {'zset', true, stays}, zl = {'zset', true, stays}, zt = {'hash', true, stays}, zm = {'hash', true, stays},
   zd = {'zset', true, stays}, zw = {'zset', true, stays}, zf = {'hash', true, stays},

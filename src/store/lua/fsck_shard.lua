@@ -100,11 +100,8 @@ local function ended_jobs(state, from)
   for i = 1, #rows, 2 do
     local id = rows[i]
     local job, odd = job_of(id)
-    local function forget()
-      redis.call('ZREM', index, id)
-      -- As if by hand: nothing was trimmed.
-      redis.call('HINCRBY', F, state .. '_out', 1)
-    end
+    -- As if by hand: nothing was trimmed.
+    local function forget() unfile(state, id) end
     if not job and not odd then find('no_job', id, state, forget) end
     if job and job.state ~= state then find('ended', id, 'is ' .. (job.state or '?') .. ', not ' .. state, forget) end
   end

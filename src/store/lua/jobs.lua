@@ -13,7 +13,9 @@
 -- o:<owner>     HASH    jobs of an owner in this shard that wait or run -> their bytes, and '' -> the sum
 -- exp           ZSET    of the shard: job that has a deadline -> that, ms
 -- done, dead    ZSET    of the shard: ended job -> when it is forgotten, us
--- f has, besides the number and bytes of those that wait or run: how many were ever filed as done and dead, and
+-- donebytes, deadbytes HASH beside each, for as long as it: its jobs -> the bytes that are kept of them
+-- f has, besides the number and bytes of those that wait or run: keep, the most bytes of each index;
+-- done_bytes and dead_bytes, the sums of those; how many were ever filed as done and dead, and
 -- expired and cancelled; and done_out and dead_out: what was purged, or put back. What is in the indexes is what
 -- is kept of them, the rest was taken by TTLs, or by the cap.
 -- Besides, j has: began (us, the last run), crashes, busy and runs (its history).
@@ -21,6 +23,12 @@
 -- Most dead jobs that a shard keeps: one that always fails must not fill the server.
 local DEAD = 10000
 local FILED = 0
+-- Most bytes that a shard keeps of done jobs, and of dead ones, where no layer has said it.
+local KEEP = 16777216
+-- What an ended job takes besides its request or its response, about: its facts, and its entries here and there.
+local SIZE = 512
+-- Ended jobs that one step looks at to make room for another one: it takes them in small portions, mostly one is enough.
+local PORTION, PORTIONS = 8, 12
 
 -- How long it is known of a job that it was superseded, or that its time was over, ms.
 local KEPT = 86400000
@@ -36,7 +44,7 @@ local function remind(index, id, at)
   redis.call('ZADD', index, int(at), id)
   if #first > 0 and tonumber(first[2]) <= at then return end
   local node = watcher()
-  if node then redis.call('PUBLISH', CHANNEL .. 'w:' .. node, 'd ' .. NAME) end
+  if node then redis.call(PUBLISH, CHANNEL .. 'w:' .. node, 'd ' .. NAME) end
 end
 
 -- Puts a job outside of its line until a time. What is kept of it in g and l is the caller's.
@@ -106,6 +114,33 @@ local function first_two()
   return rows
 end
 
+-- Takes jobs that have left an index out of its books. Returns the bytes that were kept of them.
+local function sizes_of(index, ids)
+  local sum = 0
+  for _, size in ipairs(redis.call('HMGET', index .. 'bytes', unpack(ids))) do sum = sum + tonumber(size or '0') end
+  redis.call('HDEL', index .. 'bytes', unpack(ids))
+  return sum
+end
+
+-- Takes an ended job out of its index by hand, if it is there.
+local function unfile(kind, id)
+  if redis.call('ZREM', own(kind), id) == 0 then return end
+  redis.call('HINCRBY', F, kind .. '_out', 1)
+  redis.call('HINCRBY', F, kind .. '_bytes', int(0 - sizes_of(own(kind), {id})))
+end
+
+-- Forgets ended jobs, with all that is kept of them. Returns the bytes of that.
+local function forget_ended(index, ids)
+  redis.call('ZREM', index, unpack(ids))
+  local keys = {}
+  for i, id in ipairs(ids) do
+    keys[4 * i - 3], keys[4 * i - 2], keys[4 * i - 1] = own('j:' .. id), own('b:' .. id), own('r:' .. id)
+    keys[4 * i] = own('t:' .. id)
+  end
+  redis.call('UNLINK', unpack(keys))
+  return sizes_of(index, ids)
+end
+
 -- A job has ended: the call that tells of it, which was stored along with it, becomes a job in its own line, in this
 -- step, so nobody can die in between. `keep`: ms that it is kept besides, should the job be put back.
 local function call_back(id, call, keep)
@@ -125,8 +160,9 @@ local function call_back(id, call, keep)
   if keep then redis.call('PEXPIRE', kept, keep) else redis.call('DEL', kept) end
   if waits then return end
   redis.call('PERSIST', request)
-  for _, index in ipairs({'done', 'dead'}) do
-    if state and redis.call('ZREM', own(index), whose) == 1 then redis.call('HINCRBY', F, index .. '_out', '1') end
+  if state then
+    unfile('done', whose)
+    unfile('dead', whose)
   end
   redis.call('DEL', facts, own('r:' .. whose))
   local seq, here = next_seq(), NAME
@@ -181,28 +217,76 @@ local function end_job(id, bytes)
   if #first > 0 then redis.call('ZADD', DUE, int(NOW), NAME) end
 end
 
--- Forgets ended jobs that their keys' TTL has taken away, and the oldest dead one beyond the cap.
+-- Forgets ended jobs that their keys' TTL has taken away, and the oldest dead one beyond the cap. Returns the bytes
+-- of that.
 local function trim(index)
-  local old = redis.call('ZRANGEBYSCORE', index, '-inf', int(NOW_US), 'LIMIT', '0', SCAN)
-  if #old > 0 then redis.call('ZREM', index, unpack(old)) end
-  if index == own('dead') and redis.call('ZCARD', index) > DEAD then
-    local oldest = redis.call('ZPOPMIN', index)[1]
-    redis.call('UNLINK', own('j:' .. oldest), own('b:' .. oldest), own('t:' .. oldest))
+  local old = redis.call('ZRANGEBYSCORE', index, '-inf', int(NOW_US), 'LIMIT', 0, SCAN)
+  local bytes = 0
+  if #old > 0 then
+    redis.call('ZREM', index, unpack(old))
+    bytes = sizes_of(index, old)
   end
+  if index == own('dead') and redis.call('ZCARD', index) > DEAD then
+    bytes = bytes + forget_ended(index, redis.call('ZRANGE', index, 0, 0))
+  end
+  return bytes
 end
 
--- Puts an ended job into an index for ms, as the n-th. Scores are microseconds, each its own, so that a list can go
--- on behind any of them. The index lives a little longer than it must: most jobs need not prolong it then.
-local function file(index, id, ms, n)
+-- Forgets the oldest of an index for the newest, of `size`, which stays in any case, until no more than `most` of the
+-- bytes are left. What one step does not get through is left to the next ones. Returns the sum that is left.
+local function shed(index, newest, size, sum, most)
+  for _ = 1, PORTIONS do
+    if sum <= most then return sum end
+    local ids, gone, left = redis.call('ZRANGE', index, 0, PORTION), {}, sum
+    local sizes = redis.call('HMGET', index .. 'bytes', unpack(ids))
+    for i, id in ipairs(ids) do
+      if id ~= newest and left > most then
+        -- The books have vanished, and begin anew.
+        if not sizes[i] then return size end
+        gone[#gone + 1], left = id, left - tonumber(sizes[i])
+      end
+    end
+    if #gone == 0 then return size end
+    sum = sum - forget_ended(index, gone)
+  end
+  return sum
+end
+
+-- Puts an ended job into an index for ms, as the n-th, with the bytes that are kept of it. Scores are microseconds,
+-- each its own, so that a list can go on behind any of them. The index lives a little longer than it must: most jobs
+-- need not prolong it then. `sum`, `most`: the bytes there are, and may be, as f says. Returns the new sum, which is
+-- the caller's to write down.
+local function file(index, id, ms, n, bytes, sum, most)
   FILED = FILED + 1
-  redis.call('ZADD', index, int(NOW_US + ms * 1000 + FILED), id)
-  if redis.call('PTTL', index) < ms + 1 then redis.call('PEXPIRE', index, math.floor(ms + ms / 8 + 1)) end
-  if n % 16 == 0 or index == own('dead') then trim(index) end
+  redis.call('ZADD', index, NOW_US + ms * 1000 + FILED, id)
+  local sizes, left = index .. 'bytes', redis.call('PTTL', index)
+  sum = tonumber(sum or '0')
+  -- A new index: the books of the one before are void.
+  if left == -1 then
+    redis.call('DEL', sizes)
+    sum = 0
+  end
+  redis.call('HSET', sizes, id, int(SIZE + bytes))
+  sum = sum + SIZE + bytes
+  if left < ms + 1 then
+    left = math.floor(ms + ms / 8 + 1)
+    redis.call('PEXPIRE', index, left)
+    redis.call('PEXPIRE', sizes, left)
+  elseif n % 16 == 0 then
+    -- Had they vanished, they would be without an end.
+    redis.call('PEXPIRE', sizes, left)
+  end
+  if n % 16 == 0 or index == own('dead') then sum = sum - trim(index) end
+  most = tonumber(most or KEEP)
+  if sum > most then sum = shed(index, id, SIZE + bytes, sum, most) end
+  return int(math.max(sum, 0))
 end
 
--- As file, for those who count nothing else.
-local function file_under(index, id, ms)
-  file(index, id, ms, redis.call('HINCRBY', F, string.match(index, '%a+$'), '1'))
+-- As file, as one more, for those who count nothing else.
+local function file_under(kind, id, ms, bytes, n)
+  local v = redis.call('HMGET', F, 'keep', kind .. '_bytes')
+  local sum = file(own(kind), id, ms, n, bytes, v[2] or nil, v[1] or nil)
+  redis.call('HSET', F, kind .. '_bytes', sum)
 end
 
 -- Ends a job that waits, 'cancelled' or 'expired', with a reason, unless that is ''. It is kept so many
@@ -219,7 +303,7 @@ local function drop_job(id, bytes, state, reason, ms, by)
   end_job(id, bytes)
   move_on()
   call_back(id, redis.call('HGET', facts, 'call'))
-  redis.call('PUBLISH', CHANNEL .. 'e', id)
+  redis.call(PUBLISH, CHANNEL .. 'e', id)
 end
 
 -- Ends a job that waits past its deadline.

@@ -24,7 +24,8 @@
 -- p their letter stands before the token ('hs<token>', 'op<token>'; a token is hex). 'j<job id>' is a
 -- job that was offered it. A member whose deadline has passed counts for nothing.
 local H, L, Q, G, DUE, F, WATCH, NAME, SHARD
-local CHANNEL = string.match(KEYS[1], '^[^{]*')
+local PREFIX = string.match(KEYS[1], '^[^{]*')
+local CHANNEL = OWN or PREFIX
 -- For how long an offered lock waits to be confirmed, ms.
 local ACCEPT = 300
 local TAG = {x = '', s = 's', p = 'p'}
@@ -37,7 +38,7 @@ end
 
 -- Turns to the lock whose h this is.
 local function at(key)
-  local tag = string.find(key, '}:h:', #CHANNEL, true)
+  local tag = string.find(key, '}:h:', #PREFIX, true)
   turn_to(string.sub(key, 1, tag + 1), string.sub(key, tag + 4))
 end
 
@@ -134,7 +135,7 @@ local function arm(at)
   local soonest = tonumber(first[2] or '0')
   if soonest > NOW and at >= soonest then return end
   local node = watcher()
-  if node then redis.call('PUBLISH', CHANNEL .. 'w:' .. node, 'd ' .. NAME) end
+  if node then redis.call(PUBLISH, CHANNEL .. 'w:' .. node, 'd ' .. NAME) end
 end
 
 -- As arm, but a look that is due already stays so, and one that comes sooner too: it ends the passing
@@ -152,7 +153,7 @@ local function tell_holders(seq, alone)
     local node = string.match(m, '^h[sp]?%x+:(%x+)$')
     if node and not told[node] then
       told[node] = true
-      redis.call('PUBLISH', CHANNEL .. 'w:' .. node, 'q ' .. NAME .. ' ' .. int(seq))
+      redis.call(PUBLISH, CHANNEL .. 'w:' .. node, 'q ' .. NAME .. ' ' .. int(seq))
     end
   end
 end
@@ -225,7 +226,7 @@ local function move_on(free)
       if not me or not fits(mode, limit, held) then return end
       drop_place(member)
       put('o' .. TAG[mode] .. me, ACCEPT)
-      redis.call('PUBLISH', CHANNEL .. 'w:' .. string.match(me, ':(%x+)$'), 'o ' .. NAME .. ' ' .. me)
+      redis.call(PUBLISH, CHANNEL .. 'w:' .. string.match(me, ':(%x+)$'), 'o ' .. NAME .. ' ' .. me)
       if redis.call('EXISTS', G) == 1 then arm_by(NOW + ACCEPT) end
       if mode == 'x' then return end
     elseif last then
@@ -234,7 +235,7 @@ local function move_on(free)
       put('j' .. job, ACCEPT)
       redis.call('HSET', L, 'park', int(NOW + ACCEPT))
       redis.call('ZADD', DUE, int(NOW), NAME)
-      redis.call('PUBLISH', CHANNEL .. 'w:' .. more, 'j ' .. NAME .. ' ' .. job)
+      redis.call(PUBLISH, CHANNEL .. 'w:' .. more, 'j ' .. NAME .. ' ' .. job)
       return
     else
       -- Hidden jobs on a free lock: a worker looks when it comes, or when the backoff is over.

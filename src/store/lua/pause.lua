@@ -1,4 +1,4 @@
--- Pauses the queue of a namespace, or lets it go on. Paused, its shards have no watcher: jobs are kept, and live
+-- Pauses the queue of a namespace, or lets it go on. Stands behind channel.lua. Paused, its shards have no watcher: jobs are kept, and live
 -- requests pass them.
 --
 -- KEYS[1] paused   KEYS[2..] watch of each shard (in a cluster: of none; the caller deletes them)   ARGV[1] 1 = pause   ARGV[2] channel prefix
@@ -12,5 +12,5 @@ if ARGV[1] == '1' then
 else
   changed = redis.call('DEL', KEYS[1])
 end
-redis.call('PUBLISH', ARGV[2] .. 'e', 'workers')
+redis.call(PUBLISH, (OWN or ARGV[2]) .. 'e', 'workers')
 return changed

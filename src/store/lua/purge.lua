@@ -2,15 +2,15 @@
 -- under, or a retry would be told for a day of what nobody can look up.
 --
 -- KEYS[1] j   KEYS[2] b   KEYS[3] r   KEYS[4] t   KEYS[5] done   KEYS[6] dead   KEYS[7] f   ARGV[1] job id
--- The record carries the tag of these keys, and is named after what j says.
+-- The record and what is counted of the indexes carry the tag of these keys; the record is named after what j says.
 -- Returns 1 | 0 there is none that has ended
 -- O(log n). Repeated, it finds nothing.
 local id = ARGV[1]
 local v = redis.call('HMGET', KEYS[1], 'state', 'lock', 'record')
 if v[1] == 'queued' or v[1] == 'running' then return 0 end
-for i, index in ipairs({'done', 'dead'}) do
-  if redis.call('ZREM', KEYS[4 + i], id) == 1 then redis.call('HINCRBY', KEYS[7], index .. '_out', 1) end
-end
+turn_to(string.sub(KEYS[1], 1, -#id - 3), v[2] or '')
+unfile('done', id)
+unfile('dead', id)
 if v[2] and v[3] then
   local record = string.sub(KEYS[1], 1, -#id - 3) .. 'i:' .. v[3] .. ':' .. v[2]
   if string.match(redis.call('GET', record) or '', '^%S+') == id then redis.call('DEL', record) end

@@ -14,8 +14,8 @@ local request = own('b:' .. id)
 local bytes = redis.call('EXISTS', request) == 1 and (tonumber(v[3]) or redis.call('STRLEN', request))
 if not bytes then return 'dead' end
 local seq = next_seq()
-if redis.call('ZREM', own('dead'), id) == 1 then redis.call('HINCRBY', F, 'dead_out', '1') end
-redis.call('HSET', key, 'state', 'queued', 'seq', int(seq), 'attempts', '0', 'reason', '', 'redriven', ARGV[2])
+unfile('dead', id)
+redis.call('HSET', key, 'state', 'queued', 'seq', int(seq), 'attempts', 0, 'reason', '', 'redriven', ARGV[2])
 -- Its deadline was that of the first time.
 redis.call('HDEL', key, 'run', 'ended', 'exp')
 redis.call('PERSIST', key)
@@ -25,5 +25,5 @@ redis.call('HINCRBY', F, 'jobs', '1')
 redis.call('HINCRBY', F, 'bytes', bytes)
 count_for(v[5], id, bytes)
 stand(id, seq, bytes)
-redis.call('PUBLISH', CHANNEL .. 'e', id)
+redis.call(PUBLISH, CHANNEL .. 'e', id)
 return 'queued'

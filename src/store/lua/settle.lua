@@ -1,11 +1,12 @@
 -- Ends a run: done with its response, dead with a reason, or back to run again; and begins the next of the line.
 --
--- A step of runs.lua. id   me: its run token   verb: 'done' | 'dead' | 'retry' | 'back' | 'undo'
--- ms: retention (done, dead), delay (retry, back)   reason or ''   response: stored (done) or ''
+-- A step of runs.lua. id   me: its run token   verb: 'done' | 'dead' | 'retry' | 'back' | 'hand' | 'undo'
+-- ms: retention (done, dead), delay (retry, back, hand)   reason or ''   response: stored (done) or ''
 -- next: token of the run of the next job, or ''; with `lease` and `keep`, ms, as for claim.lua
 -- Returns {'lost'} the run is not the job's any more: nothing was written
 --       | {'ok'} the verdict stands | {'claimed', ..} it does, and the next job's run has begun (as claim.lua)
--- 'back' gives the attempt back (a drain, no route, a nested lock that was busy). 'undo' is the same for a claim
+-- 'back' gives the attempt back (no route, an envelope of a newer version, a nested lock that was busy). 'hand' is the
+-- same in a drain: the job is for whoever comes next, at once, and so nobody passes it. 'undo' is the same for a claim
 -- whose caller has gone; he may not even know which job it was.
 -- O(log n). Needs the job's run token and the lock under it. Repeated with the same tokens: the same answer; what
 -- was begun along is found by its token. A repeated call begins nothing: it might be a late one, and the run for
@@ -49,7 +50,7 @@ local function ended(id, facts, verb, ms, reason, response)
     redis.call('PEXPIRE', own('b:' .. id), ms)
   end
   if facts.exp then redis.call('ZREM', own('exp'), id) end
-  local first = finish(id, facts.bytes, verb, ms, facts.owner)
+  local first = finish(id, facts.bytes, verb, ms, facts.owner, verb == 'done' and #response)
   call_back(id, facts.call, verb == 'dead' and ms)
   return first
 end
@@ -64,7 +65,7 @@ local function waits(id, facts, verb, ms, reason)
   redis.call('HSET', key, 'state', 'queued', 'attempts', attempts, 'reason', reason, 'runs', runs)
   if verb == 'back' and reason == 'busy' then redis.call('HINCRBY', key, 'busy', '1') end
   changed(id)
-  if verb == 'retry' and redis.call('HGET', key, 'skip') == '1' then
+  if (verb == 'retry' or verb == 'back') and redis.call('HGET', key, 'skip') == '1' then
     redis.call('ZREM', G, id)
     put_late(id, NOW + ms, facts.bytes)
     return left_line(id, facts.bytes)

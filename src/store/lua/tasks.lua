@@ -1,4 +1,4 @@
--- What the scripts of task queues share; now.lua stands before it. Times are in us.
+-- What the scripts of task queues share; channel.lua and now.lua stand before it. Times are in us.
 -- A number that goes to a command is made text first, and by two whole ones: the server would print it as a
 -- fraction, which costs it as much as a command does. And each variable that a function has of its surroundings costs
 -- when the function is made: those that are rarely needed are made where they are.
@@ -23,14 +23,13 @@ local function guard_of(text)
 end
 -- Those who tell workers: 'wake' and 'tell_sooner'.
 local function tellers(idle)
-  local channel = string.match(KEYS[1], '^[^{]*')
-  -- In a cluster every script names a key that is never there (keys.rs).
-  local apart = string.sub(KEYS[#KEYS], -7) == '}:never'
-  -- False if nobody hears it. A node of a cluster knows only of those that listen on itself: there somebody may always
-  -- hear it, and if nobody did, others look in their time.
+  local channel = OWN or string.match(KEYS[1], '^[^{]*')
+  -- False if nobody hears it. Of a plain message a node of a cluster knows only those that listen on itself: somebody
+  -- may always hear it there, and if nobody did, others look in their time.
+  local unsure = APART and not OWN
   local function tell(who)
     local node, worker = string.match(who, '^([^:]*):(.*)$')
-    return call('PUBLISH', channel .. 'w:' .. node, 't ' .. worker) > 0 or apart
+    return call(PUBLISH, channel .. 'w:' .. node, 't ' .. worker) > 0 or unsure
   end
   -- Tells one idle worker to look; false if there is none. O(log idle), whatever the number of workers. One whose
   -- time is over, or whom nobody hears any more, is passed over, and is not among them any more.

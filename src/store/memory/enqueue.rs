@@ -83,7 +83,7 @@ impl Visit<'_> {
 
     /// `old`: the bytes of one that goes at the same time.
     fn is_full(&self, call: &Enqueue, old: Option<u64>) -> bool {
-        let (caps, bytes) = (&call.caps, call.envelope.len() as u64);
+        let (caps, bytes) = (&call.caps, call.bytes());
         let (late, late_bytes) = self.facts.lates.get(self.key).copied().unwrap_or_default();
         let (one, less) = (u64::from(old.is_some()), old.unwrap_or(0));
         self.line.jobs.len() as u64 + late >= caps.resource_jobs + one
@@ -94,14 +94,15 @@ impl Visit<'_> {
     }
 
     fn is_full_for_owner(&self, call: &Enqueue, one: u64, less: u64) -> bool {
-        let (caps, bytes) = (&call.caps, call.envelope.len() as u64);
+        let (caps, bytes) = (&call.caps, call.bytes());
         let (jobs, used) = self.facts.owned.get(&call.owner).copied().unwrap_or_default();
         !call.owner.is_empty()
             && (jobs >= caps.owner_jobs + one || used + bytes > caps.owner_bytes + less)
     }
 
     fn store(&mut self, call: Enqueue) {
-        let (id, bytes, delay) = (call.id.clone(), call.envelope.len() as u64, call.policy.delay);
+        let (id, bytes, delay) = (call.id.clone(), call.bytes(), call.policy.delay);
+        self.facts.keep = Some(call.caps.ended_bytes);
         let seq = self.next_seq();
         self.remember(&call, &id);
         if let Some(merge) = &call.merge {

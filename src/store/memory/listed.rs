@@ -4,10 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     ended::Ended,
+    line::Member,
     shard::{Job, Now, Shard},
     visit::Visit,
 };
-use crate::store::backend::{JobId, JobState, JobView, Listed, Listing, Past, Tally};
+use crate::store::backend::{
+    JobId, JobState, JobView, Listed, Listing, Mode, Past, Running, Tally,
+};
 
 impl Shard {
     pub(super) fn job(&self, id: &JobId, now: Now) -> Option<JobView> {
@@ -25,6 +28,13 @@ impl Shard {
             past: Past { due_in: waits.map(|at| Duration::from_millis(at - now.ms)), ..view.past },
             ..view
         })
+    }
+
+    pub(super) fn running(&self, id: &JobId, now: Now) -> Option<Running> {
+        let job = self.jobs.get(id, now.ms).filter(|job| job.state == JobState::Running)?;
+        let holds = Member::holds(Mode::Exclusive, job.run.as_ref()?);
+        let until = self.lines.get(&job.lock, now.ms)?.deadline(&holds)?;
+        (until > now.ms).then_some(Running { attempt: job.attempts, fence: job.fence })
     }
 
     fn index(&self, which: Listing) -> &Ended {

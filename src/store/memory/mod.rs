@@ -97,6 +97,10 @@ impl Memory {
     }
 
     /// Runs a step on a shard. The time is read under the lock, so that steps see it in their order.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a shard is below their number, which is the length"
+    )]
     fn at<T>(&self, shard: u16, step: impl FnOnce(&mut Shard, Now) -> T) -> T {
         // Shards of keys and of parsed job ids are below their number, which is the length.
         let mut shard = self.shards[usize::from(shard)].lock();

@@ -147,7 +147,7 @@ impl Visit<'_> {
         job.envelope = Bytes::new();
         let (seq, bytes) = (job.seq, job.bytes);
         self.jobs.end_at(id, Some(self.now.after(kept)));
-        self.facts.ended(state, id, 0, self.now);
+        self.facts.ended(state, id, (0, 0), self.now);
         self.line.take(&Member::Job(id.clone()));
         self.end_job(seq, id, bytes);
         self.move_on();
@@ -235,7 +235,10 @@ impl Visit<'_> {
             job.response = Some(response.clone());
             self.jobs.end_at(&call.id, end);
             let until = self.now.us + 1000 * millis(call.life);
-            self.facts.ended(JobState::Done, &call.id, until, self.now);
+            let kept = (until, response.len() as u64);
+            for oldest in self.facts.ended(JobState::Done, &call.id, kept, self.now) {
+                self.jobs.remove(&oldest);
+            }
             if mine {
                 let print = call.print.clone().unwrap_or_else(|| "-".to_owned());
                 self.records.put(&name, (call.id.clone(), print), end);

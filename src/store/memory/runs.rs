@@ -121,7 +121,9 @@ impl Visit<'_> {
         self.tell_all(id);
         let holds = Member::holds(Mode::Exclusive, &next.me);
         self.line.put(holds, now.after(next.lease));
-        self.again(id, &next.me, next.lease)
+        let run = self.again(id, &next.me, next.lease)?;
+        self.jobs.get_mut(id, now.ms)?.fence = run.fence;
+        Some(run)
     }
 
     fn bury(&mut self, id: &JobId, state: JobState, reason: &'static str, retention: Duration) {
@@ -148,7 +150,9 @@ impl Visit<'_> {
         self.uncount(id, bytes);
         let after = Duration::from_millis(end - self.now.ms);
         let until = self.now.us + 1000 * millis(after);
-        if let Some(oldest) = self.facts.ended(state, id, until, self.now) {
+        let response = self.jobs.get(id, self.now.ms).and_then(|job| job.response.as_ref());
+        let kept = response.map_or(bytes, |response| response.len() as u64);
+        for oldest in self.facts.ended(state, id, (until, kept), self.now) {
             self.jobs.remove(&oldest);
         }
         self.line.jobs.remove(&(seq, id.clone()));
@@ -201,16 +205,26 @@ impl Visit<'_> {
                 job.has_run(now.us, reason);
                 (JobState::Dead, reason, retention)
             }
-            Verdict::Retry { delay, reason } => return self.waits(id, delay, reason, true),
-            Verdict::Back { delay, reason } => return self.waits(id, delay, reason, false),
+            Verdict::Retry { delay, reason } => return self.waits(id, delay, reason, (true, true)),
+            Verdict::Back { delay, reason } => return self.waits(id, delay, reason, (false, true)),
+            Verdict::Hand { delay, reason } => {
+                return self.waits(id, delay, reason, (false, false));
+            }
         };
         job.ends(state, reason, now.us);
         self.finish(seq, id, bytes, state, now.after(retention));
         true
     }
 
-    /// The job runs again after a while: at its place, and the others wait, or they pass it meanwhile.
-    fn waits(&mut self, id: &JobId, delay: Duration, reason: &'static str, charged: bool) -> bool {
+    /// The job runs again after a while: at its place, and the others wait, or they pass it meanwhile, if they may and
+    /// it is `passed`.
+    fn waits(
+        &mut self,
+        id: &JobId,
+        delay: Duration,
+        reason: &'static str,
+        (charged, passed): (bool, bool),
+    ) -> bool {
         let (now, at) = (self.now, self.now.after(delay));
         let Some(job) = self.jobs.get_mut(id, now.ms) else {
             return true;
@@ -222,7 +236,7 @@ impl Visit<'_> {
         }
         job.waits(reason, charged);
         job.busy += u32::from(!charged && reason == "busy");
-        let (seq, bytes, skip) = (job.seq, job.bytes, job.skip && charged);
+        let (seq, bytes, skip) = (job.seq, job.bytes, job.skip && passed);
         self.tell_all(id);
         if skip {
             self.line.jobs.remove(&(seq, id.clone()));

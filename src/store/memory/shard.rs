@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use bytes::Bytes;
 
 use super::{
-    ended::{DEAD, Ended},
+    ended::{DEAD, Ended, KEEP},
     ends::{Expiring, Index},
     line::{Line, Member},
     post::Mail,
@@ -80,6 +80,8 @@ pub(super) struct Facts {
     /// Ended jobs that are kept.
     pub(super) done: Ended,
     pub(super) dead: Ended,
+    /// Most bytes of each, if a layer has said it.
+    pub(super) keep: Option<u64>,
     pub(super) expired: u64,
     pub(super) cancelled: u64,
 }
@@ -117,28 +119,30 @@ impl Facts {
         }
     }
 
-    /// Counts a job that has ended, and puts it into its index. Returns one that is kept no longer for it.
+    /// Counts a job that has ended, and puts it into its index, with the bytes that are kept of it. Returns those
+    /// that are kept no longer for it.
     pub(super) fn ended(
         &mut self,
         state: JobState,
         id: &JobId,
-        until_us: u64,
+        (until_us, bytes): (u64, u64),
         now: Now,
-    ) -> Option<JobId> {
+    ) -> Vec<JobId> {
         let (index, most) = match state {
             JobState::Done => (&mut self.done, usize::MAX),
             JobState::Dead => (&mut self.dead, DEAD),
             JobState::Expired => {
                 self.expired += 1;
-                return None;
+                return Vec::new();
             }
             _ => {
                 self.cancelled += 1;
-                return None;
+                return Vec::new();
             }
         };
-        index.file(id, until_us);
-        index.trim(now.us, most)
+        index.file(id, until_us, bytes);
+        index.trim(now.us);
+        index.shed(id, most, self.keep.unwrap_or(KEEP))
     }
 
     /// Entries that somebody has to take out.
@@ -177,6 +181,8 @@ pub(super) struct Job {
     pub(super) state: JobState,
     /// The run token; it stays when the run has ended, so that settling twice is the same as once.
     pub(super) run: Option<Token>,
+    /// The first that its last run was given.
+    pub(super) fence: u64,
     pub(super) attempts: u32,
     pub(super) max_attempts: u32,
     pub(super) again: bool,
@@ -215,6 +221,7 @@ impl Job {
             seq: 0,
             state: JobState::Queued,
             run: None,
+            fence: 0,
             attempts: 0,
             max_attempts: 1,
             again: false,
@@ -294,8 +301,8 @@ impl Shard {
         self.records.sweep(now.ms, SWEEP);
         self.facts.groups.sweep(now.ms, SWEEP);
         self.facts.merged.sweep(now.ms, SWEEP);
-        self.facts.done.trim(now.us, usize::MAX);
-        self.facts.dead.trim(now.us, usize::MAX);
+        self.facts.done.trim(now.us);
+        self.facts.dead.trim(now.us);
     }
 
     /// `renew.lua`, one item.

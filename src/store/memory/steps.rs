@@ -10,7 +10,7 @@ use crate::{
     store::{
         backend::{
             Beat, Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobId, JobState, JobView, Jobs,
-            Listed, Listing, Node, Settle, SettledRun, Step, Tally, Token,
+            Listed, Listing, Node, Running, Settle, SettledRun, Step, Tally, Token,
         },
         hints::Hint,
     },
@@ -46,6 +46,10 @@ impl Jobs for Memory {
 
     fn job(&self, id: JobId) -> Step<'_, Option<JobView>> {
         done(self.at(id.shard(), |shard, now| shard.job(&id, now)))
+    }
+
+    fn running(&self, id: JobId) -> Step<'_, Option<Running>> {
+        done(self.at(id.shard(), |shard, now| shard.running(&id, now)))
     }
 
     fn envelope(&self, id: JobId) -> Step<'_, Option<Bytes>> {

@@ -37,6 +37,7 @@ pub struct StoreBuilder {
     namespace: Option<String>,
     deadline: Duration,
     connections: usize,
+    replicas_on_disk: bool,
 }
 
 impl Store {
@@ -152,6 +153,7 @@ impl StoreBuilder {
             namespace: None,
             deadline: Duration::from_millis(250),
             connections: 2,
+            replicas_on_disk: false,
         }
     }
 
@@ -210,6 +212,18 @@ impl StoreBuilder {
     /// Number of sockets, 1 to 8; in a cluster, to each node. Default 2: requests pipeline, so few sockets carry many requests.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections;
+        self
+    }
+
+    /// What [`replicas`](crate::lock::LockRequest::replicas) counts, of locks and of deferred requests: with `true`
+    /// those that have it on their disk, and none unless the server itself has (`WAITAOF`). Default `false`: those
+    /// that have it in their memory (`WAIT`), which takes a round trip and not a disk's time.
+    ///
+    /// It needs Redis 7.2 or newer, or Valkey, and `appendonly yes` there and on the replicas, or none of them will
+    /// count. With `appendfsync everysec` disks are up to a second behind, so the [`deadline`](Self::deadline) has to
+    /// be 2 s or more. Where the server can't tell, that is logged and what is in memory counts.
+    pub fn replicas_on_disk(mut self, on_disk: bool) -> Self {
+        self.replicas_on_disk = on_disk;
         self
     }
 
@@ -272,7 +286,7 @@ impl StoreBuilder {
             combiners: (0..lanes.number()).map(combiner).collect(),
             health: super::Health::all(&lanes, &keys),
             lanes,
-            replicas: super::Replicas::default(),
+            replicas: super::Replicas::new(self.replicas_on_disk),
             target,
             keys,
             deadline: self.deadline,

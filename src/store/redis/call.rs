@@ -185,6 +185,10 @@ impl Redis {
         self.health(shard).note(outcome);
     }
 
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a remainder is below that number, and there is at least one"
+    )]
     fn health(&self, shard: u16) -> &Arc<Health> {
         // One for all, or as many as lanes.
         &self.health[usize::from(shard) % self.health.len()]

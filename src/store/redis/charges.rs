@@ -15,6 +15,7 @@ use super::{
     connect::Socket,
     counted::Counted,
     fault::{Fault, answer_of},
+    packed::{Word, Words},
     script::CHARGE,
 };
 use crate::{
@@ -125,12 +126,12 @@ impl Flights for Charges {
 
 impl Load {
     /// To each charge its own.
+    #[expect(clippy::indexing_slicing, reason = "places are those of the groups that were counted")]
     fn divide(&self, reply: Value) -> Result<Vec<Result<Counted, Error>>, Error> {
         let odd = || Error::new(ErrorKind::Protocol, CHARGE.name);
-        let Value::Array(words) = reply else { return Err(odd()) };
-        let mut words = words.into_iter();
-        let Some(Value::Int(now)) = words.next() else { return Err(odd()) };
-        let now_us = u64::try_from(now).map_err(|_| odd())?;
+        let Value::BulkString(packed) = reply else { return Err(odd()) };
+        let mut words = Words::of(&packed).ok_or_else(odd)?;
+        let Some(Word::Number(now_us)) = words.next() else { return Err(odd()) };
         let group = |group: &Group| Counted::read(&mut words, group.words, now_us);
         if let [only] = &*self.groups {
             let counted = Counted::read(&mut words, only.words, now_us)?;

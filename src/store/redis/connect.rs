@@ -186,6 +186,7 @@ impl Lanes {
     }
 
     /// A lane's connection. While it lives, this asks nobody and does not wait.
+    #[expect(clippy::indexing_slicing, reason = "who asks has the lane from `of`")]
     pub(super) async fn socket(&self, lane: usize) -> Result<Socket, Error> {
         match &self.ways {
             Ways::One(lanes) => lanes[lane].socket().await,

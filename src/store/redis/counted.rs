@@ -1,10 +1,13 @@
 //! What `charge.lua` and `settle_charge.lua` answer about counters.
 
-use std::{sync::Arc, vec::IntoIter};
+use std::sync::Arc;
 
 use redis::Value;
 
-use super::script::CHARGE;
+use super::{
+    packed::{self, Word},
+    script::CHARGE,
+};
 use crate::{
     error::{Error, ErrorKind},
     store::rate::{Count, Item, Rule, States},
@@ -42,13 +45,14 @@ pub(super) fn shape(item: &Item) -> usize {
 impl Counted {
     /// One step's part of the list; an error inside is the step's own, one outside is that of all.
     pub(super) fn read(
-        words: &mut IntoIter<Value>,
+        words: &mut packed::Words<'_>,
         count: usize,
         now_us: u64,
     ) -> Result<Result<Self, Error>, Error> {
         let admitted = match words.next() {
-            Some(Value::BulkString(text)) => return Ok(Err(refused(CHARGE.name, &text))),
-            other => number(CHARGE.name, other.as_ref())?,
+            Some(Word::Number(admitted)) => admitted,
+            Some(Word::Text(text)) => return Ok(Err(refused(CHARGE.name, text))),
+            None => return Err(odd()),
         };
         let words = Words::read(words, count - 1)?;
         Ok(Ok(Self { now_us, admitted, later: 0, words }))
@@ -70,8 +74,12 @@ impl Counted {
 }
 
 impl Words {
-    fn read(words: &mut IntoIter<Value>, count: usize) -> Result<Self, Error> {
-        let mut next = || number(CHARGE.name, words.next().as_ref());
+    #[expect(clippy::indexing_slicing, reason = "it was compared with that")]
+    fn read(words: &mut packed::Words<'_>, count: usize) -> Result<Self, Error> {
+        let mut next = || match words.next() {
+            Some(Word::Number(number)) => Ok(number),
+            _ => Err(odd()),
+        };
         if count <= FEW {
             let mut few = [0; FEW];
             for word in &mut few[..count] {
@@ -100,6 +108,10 @@ pub(super) fn count(rule: &Rule, words: &[u64]) -> Count {
         }
         Rule::Gcra { .. } => Count::Gcra { debt: word(0), gross: word(1) },
     }
+}
+
+fn odd() -> Error {
+    Error::new(ErrorKind::Protocol, CHARGE.name)
 }
 
 /// A counter that somebody has set below zero counts as zero.

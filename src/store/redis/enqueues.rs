@@ -128,6 +128,7 @@ fn write_args(step: &Enqueue, out: &mut Cmd) {
         caps.shard_bytes,
         caps.owner_jobs,
         caps.owner_bytes,
+        caps.ended_bytes,
     ];
     let wins = |wins| if wins == Wins::First { "f" } else { "l" };
     let letters = [

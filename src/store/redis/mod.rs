@@ -22,6 +22,7 @@ mod incarnation;
 mod listen;
 mod nodes;
 mod origin;
+mod packed;
 mod read;
 mod replicas;
 mod runs;
@@ -81,12 +82,14 @@ pub(super) struct Redis {
 
 impl Redis {
     /// Where a step waits for others. All about one shard go the same way.
+    #[expect(clippy::indexing_slicing, reason = "there are as many as lanes")]
     fn combiner(&self, ask: &Ask) -> &Combiner<Wire> {
         // Lanes and combiners are as many.
         &self.combiners[self.lanes.of(ask.key().shard())]
     }
 
     /// Sends a claim or a settlement, with others that go the same way.
+    #[expect(clippy::indexing_slicing, reason = "there are as many as lanes")]
     async fn ask_run(&self, ask: RunAsk) -> Result<redis::Value, Error> {
         let shard = ask.key().shard();
         self.pass(shard, script::RUNS.name)?;

@@ -68,6 +68,10 @@ impl Nodes {
     }
 
     /// A shard's connection. While it lives and the shard stays, this asks nobody and does not wait.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a shard is below their number; a remainder below that of the lanes, of which there is one"
+    )]
     pub(super) async fn socket(&self, shard: usize) -> Result<Socket, Error> {
         let version = self.cluster.version();
         if let Some((seen, socket)) = &*self.known[shard].lock()

@@ -106,5 +106,8 @@ fn of_pool(pool: super::target::Pool, given: &Given, within: Duration) -> Result
         Some(url) => Some(Target::new(&Address::parse(url)?, &given.trust, within)?),
         None => None,
     };
+    if messages.as_ref().is_some_and(Target::is_apart) {
+        return Err(Error::config("a pool is of one server, and so are its messages"));
+    }
     Ok(Target::of_pool(pool, messages))
 }

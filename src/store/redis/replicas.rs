@@ -1,4 +1,4 @@
-//! `WAIT`: how many replicas have a grant.
+//! `WAIT`: how many replicas have a grant; or `WAITAOF`: how many have it on their disks, as the master has.
 //!
 //! `WAIT` holds up its connection, and counts what was written on that connection: so it has one of its
 //! own, and writes something there first. What was written before, on any connection, stands before it
@@ -14,6 +14,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use redis::RedisError;
 use tokio::time::timeout;
 
 use super::{
@@ -26,8 +27,12 @@ use crate::{
     error::{Error, ErrorKind},
 };
 
-/// A connection, and the id of its server.
-type Kept = (Connection, Option<String>);
+/// A connection to a server.
+struct Kept {
+    connection: Connection,
+    id: Option<String>,
+    waits_for_disks: bool,
+}
 
 /// What is known of one server's replicas; whoever asks it holds this.
 #[derive(Default)]
@@ -55,15 +60,23 @@ type Slots = HashMap<Option<Endpoint>, Arc<tokio::sync::Mutex<Slot>>>;
 
 /// In a cluster a slot for each node: one whose replicas lag holds up nobody who asks another.
 #[derive(Default)]
-pub(super) struct Replicas(Mutex<Slots>);
+pub(super) struct Replicas {
+    slots: Mutex<Slots>,
+    /// What is on a disk counts, where the server can tell.
+    on_disk: bool,
+}
 
 impl Replicas {
+    pub(super) fn new(on_disk: bool) -> Self {
+        Self { on_disk, ..Self::default() }
+    }
+
     fn slot(
         &self,
         place: &Option<Endpoint>,
         owners: impl FnOnce() -> Vec<Endpoint>,
     ) -> Arc<tokio::sync::Mutex<Slot>> {
-        let mut slots = self.0.lock();
+        let mut slots = self.slots.lock();
         if !slots.contains_key(place) {
             let owners = owners();
             slots.retain(|place, _| place.as_ref().is_none_or(|place| owners.contains(place)));
@@ -99,25 +112,41 @@ impl Redis {
             return Ok(last.have);
         }
         // Taken out: a call that is dropped half way leaves no connection with a reply on its way.
-        let (mut connection, id) = match slot.kept.take() {
+        let mut kept = match slot.kept.take() {
             Some(kept) => kept,
             None => self.connect_for_replicas(shard, place.is_some()).await?,
         };
+        let begun = Instant::now();
+        let answer = self.ask_for_replicas(&mut kept, shard, wanted).await;
+        let have = answer.inspect_err(|_| self.target.look_again()).map_err(away)?;
+        if !is_still(&kept.id) {
+            // The lanes or this connection lead to a successor: the next one is made anew.
+            return Err(Error::new(ErrorKind::Unavailable, "replicas"));
+        }
+        slot.last = Some(Waited { begun, wanted, have, id: kept.id.clone() });
+        slot.kept = Some(kept);
+        Ok(have)
+    }
+
+    async fn ask_for_replicas(
+        &self,
+        kept: &mut Kept,
+        shard: u16,
+        wanted: u32,
+    ) -> Result<u32, RedisError> {
         let mark = self.keys.shard(shard, "replicas");
         let patience = millis(self.deadline.saturating_sub(self.deadline / 5)).max(1);
         let mut pipe = redis::pipe();
         pipe.cmd("SET").arg(&mark).arg(1).arg("PX").arg(millis(Duration::from_secs(1))).ignore();
-        pipe.cmd("WAIT").arg(wanted).arg(patience);
-        let begun = Instant::now();
-        let answer: Result<(u32,), _> = pipe.query_async(&mut connection).await;
-        let (have,) = answer.inspect_err(|_| self.target.look_again()).map_err(away)?;
-        if !is_still(&id) {
-            // The lanes or this connection lead to a successor: the next one is made anew.
-            return Err(Error::new(ErrorKind::Unavailable, "replicas"));
+        if !kept.waits_for_disks {
+            pipe.cmd("WAIT").arg(wanted).arg(patience);
+            let (have,) = pipe.query_async(&mut kept.connection).await?;
+            return Ok(have);
         }
-        slot.last = Some(Waited { begun, wanted, have, id: id.clone() });
-        slot.kept = Some((connection, id));
-        Ok(have)
+        pipe.cmd("WAITAOF").arg(1).arg(wanted).arg(patience);
+        let ((here, have),): ((u32, u32),) = pipe.query_async(&mut kept.connection).await?;
+        // What the master itself has not on its disk may be gone when it starts again, and its replicas follow it.
+        Ok(if here > 0 { have } else { 0 })
     }
 
     async fn connect_for_replicas(&self, shard: u16, as_node: bool) -> Result<Kept, Error> {
@@ -126,6 +155,13 @@ impl Redis {
         let mut connection = connected.map_err(Failure::error)?;
         let facts = Facts::ask(&mut connection).await;
         facts.check(as_node).map_err(Failure::error)?;
-        Ok((connection, facts.id))
+        let waits_for_disks = self.replicas.on_disk && facts.waits_for_disks();
+        if self.replicas.on_disk && !waits_for_disks {
+            tracing::warn!(
+                "the store's server can't tell what is on disks (Redis 7.2 with `appendonly yes` can): what replicas \
+                 have in their memory counts"
+            );
+        }
+        Ok(Kept { connection, id: facts.id, waits_for_disks })
     }
 }

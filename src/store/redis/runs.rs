@@ -77,6 +77,7 @@ impl RunAsk {
                     Verdict::Dead { reason, retention } => ("dead", retention, *reason),
                     Verdict::Retry { delay, reason } => ("retry", delay, *reason),
                     Verdict::Back { delay, reason } => ("back", delay, *reason),
+                    Verdict::Hand { delay, reason } => ("hand", delay, *reason),
                 };
                 texts(out, ["s", id.as_str(), me.as_str(), verb]);
                 number(out, millis(*time));

@@ -1,4 +1,5 @@
-//! The scripts, with the hash each is called by. Those about a line have `line.lua` in front, those about
+//! The scripts, with the hash each is called by. Those that tell somebody of something have `channel.lua` in front,
+//! those about a line `line.lua` behind it, those about
 //! deferred requests `jobs.lua` too.
 
 use std::sync::LazyLock;
@@ -35,6 +36,7 @@ macro_rules! job_script {
             $id,
             $name,
             concat!(
+                include_str!("../lua/channel.lua"),
                 include_str!("../lua/line.lua"),
                 include_str!("../lua/jobs.lua"),
                 include_str!(concat!("../lua/", $name, ".lua"))
@@ -50,6 +52,7 @@ macro_rules! task_script {
             $id,
             $name,
             concat!(
+                include_str!("../lua/channel.lua"),
                 include_str!("../lua/now.lua"),
                 include_str!("../lua/tasks.lua"),
                 include_str!(concat!("../lua/", $name, ".lua"))
@@ -64,6 +67,7 @@ script!(
     "calls",
     concat!(
         include_str!("../lua/usual.lua"),
+        include_str!("../lua/channel.lua"),
         include_str!("../lua/line.lua"),
         include_str!("../lua/acquire.lua"),
         include_str!("../lua/release.lua"),
@@ -77,6 +81,7 @@ script!(
     RUNS,
     "runs",
     concat!(
+        include_str!("../lua/channel.lua"),
         include_str!("../lua/line.lua"),
         include_str!("../lua/jobs.lua"),
         include_str!("../lua/ends.lua"),
@@ -92,6 +97,7 @@ script!(
     concat!(include_str!("../lua/view.lua"), include_str!("../lua/job.lua")),
     repeatable: true
 );
+script!(RUNNING, "running", include_str!("../lua/running.lua"), repeatable: true);
 script!(
     LIST,
     "list",
@@ -99,7 +105,7 @@ script!(
     repeatable: true
 );
 job_script!(REDRIVE, "redrive");
-script!(PURGE, "purge", include_str!("../lua/purge.lua"), repeatable: true);
+job_script!(PURGE, "purge");
 script!(TALLY, "tally", include_str!("../lua/tally.lua"), repeatable: true);
 job_script!(CANCEL, "cancel");
 job_script!(DIRECT, "direct");
@@ -119,7 +125,18 @@ script!(
     repeatable: true
 );
 script!(WATCH, "watch", include_str!("../lua/watch.lua"), repeatable: true);
-script!(PAUSE, "pause", include_str!("../lua/pause.lua"), repeatable: true);
+script!(
+    PAUSE,
+    "pause",
+    concat!(include_str!("../lua/channel.lua"), include_str!("../lua/pause.lua")),
+    repeatable: true
+);
+script!(
+    TELL,
+    "tell",
+    concat!(include_str!("../lua/channel.lua"), include_str!("../lua/tell.lua")),
+    repeatable: true
+);
 script!(PRESENT, "present", include_str!("../lua/present.lua"), repeatable: true);
 // A charge that may have run is never sent again: it would be charged twice.
 script!(
@@ -147,6 +164,7 @@ script!(
     FSCK,
     "fsck",
     concat!(
+        include_str!("../lua/channel.lua"),
         include_str!("../lua/line.lua"),
         include_str!("../lua/jobs.lua"),
         include_str!("../lua/ends.lua"),
@@ -163,6 +181,7 @@ script!(
     "tasks_push",
     concat!(
         include_str!("../lua/tasks_one.lua"),
+        include_str!("../lua/channel.lua"),
         include_str!("../lua/now.lua"),
         include_str!("../lua/tasks.lua"),
         include_str!("../lua/tasks_push.lua")

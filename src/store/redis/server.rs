@@ -9,6 +9,9 @@ use super::target::{Connection, Failure};
 /// Oldest that has all commands the scripts need.
 const OLDEST: (u32, u32) = (6, 2);
 
+/// First that has `WAITAOF`.
+const WAITS_FOR_DISKS: (u32, u32) = (7, 2);
+
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Facts {
     /// Another one after each start.
@@ -62,6 +65,12 @@ impl Facts {
             return Err(Failure::Away);
         }
         Ok(())
+    }
+
+    /// Whether it can tell what is on its disk, and on those of its replicas. Where nothing is appended to a file, it
+    /// refuses to wait for that.
+    pub(super) fn waits_for_disks(&self) -> bool {
+        self.appends == Some(true) && self.version.is_some_and(|version| version >= WAITS_FOR_DISKS)
     }
 
     /// What its operator should know. Said once for each server.
@@ -146,6 +155,18 @@ mod tests {
             assert_eq!(checked.is_ok(), fits, "{version}");
             assert!(!matches!(checked, Err(Failure::Away)), "{version}");
         }
+    }
+
+    #[test]
+    fn only_a_new_one_that_appends_to_a_file_can_wait_for_disks() {
+        for (version, appends, waits) in
+            [("7.0.15", 1, false), ("7.2.0", 1, true), ("8.1.0", 1, true), ("7.2.4", 0, false)]
+        {
+            let text = USUAL.replace("7.0.15", version);
+            let text = text.replace("aof_enabled:0", &format!("aof_enabled:{appends}"));
+            assert_eq!(Facts::read(&text).waits_for_disks(), waits, "{version} {appends}");
+        }
+        assert!(!Facts::default().waits_for_disks());
     }
 
     #[test]

@@ -120,6 +120,7 @@ impl Flights for Pushes {
 }
 
 impl Pushes {
+    #[expect(clippy::indexing_slicing, reason = "a group has at least one")]
     fn write_keys(&self, group: &[&Asked], out: &mut Cmd) {
         let queue = &group[0].push.queue;
         joined(out, &self.keys.task_in_parts(queue, "z", ""));
@@ -131,6 +132,7 @@ impl Pushes {
 }
 
 /// Steps of one queue that come one after the other.
+#[expect(clippy::indexing_slicing, reason = "a group has at least one")]
 fn groups<'a>(steps: impl Iterator<Item = &'a Asked>) -> Vec<Vec<&'a Asked>> {
     let mut groups: Vec<Vec<&Asked>> = Vec::new();
     for step in steps {
@@ -142,6 +144,7 @@ fn groups<'a>(steps: impl Iterator<Item = &'a Asked>) -> Vec<Vec<&'a Asked>> {
     groups
 }
 
+#[expect(clippy::indexing_slicing, reason = "a group has at least one")]
 fn write_args(group: &[&Asked], out: &mut Cmd) {
     let (tasks, bytes) = group[0].push.caps;
     out.write_arg(format!("{} {tasks} {bytes}", group.len()).as_bytes());

@@ -75,6 +75,7 @@ impl Record {
         rest
     }
 
+    #[expect(clippy::indexing_slicing, reason = "a place in it")]
     pub(crate) fn read(text: &Bytes) -> Option<Self> {
         let line = text.iter().position(|b| *b == b'\n')?;
         let mut words = std::str::from_utf8(&text[..line]).ok()?.split(' ');

@@ -2,7 +2,7 @@
 
 use std::{
     net::TcpListener,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -27,6 +27,8 @@ struct Node {
     /// A shell that ends the server when it is told no more, or this process is gone.
     keeper: Child,
     port: u16,
+    /// Where nodes, and clients that want it, talk TLS.
+    tls: Option<u16>,
 }
 
 impl Cluster {
@@ -37,20 +39,33 @@ impl Cluster {
 
     /// `timeout`: how soon a node that does not answer counts as gone.
     pub(crate) async fn start(masters: usize, replicas: bool, timeout: Duration) -> Self {
+        Self::start_with(masters, replicas, timeout, &[]).await
+    }
+
+    /// With these words on each node's command line; those about TLS give it another port for that.
+    pub(crate) async fn start_with(
+        masters: usize,
+        replicas: bool,
+        timeout: Duration,
+        words: &[String],
+    ) -> Self {
         let number = if replicas { 2 * masters } else { masters };
-        let nodes = (0..number).map(|_| Node::spawn(timeout)).collect();
+        let nodes = (0..number).map(|_| Node::spawn(timeout, words)).collect();
         let cluster = Self { nodes };
         for at in 0..number {
             cluster.answers(at).await;
         }
         for at in 0..masters {
             let [from, to] = [at, at + 1].map(|n| n * SLOTS / masters);
-            let (from, to) = (from.to_string(), (to - 1).to_string());
-            cluster.command(at, &["CLUSTER", "ADDSLOTSRANGE", &from, &to]).await;
+            // Each by its number: servers before 7.0 know no ranges.
+            let slots: Vec<_> = (from..to).map(|slot| slot.to_string()).collect();
+            let mut words = vec!["CLUSTER", "ADDSLOTS"];
+            words.extend(slots.iter().map(String::as_str));
+            cluster.command(at, &words).await;
             cluster.command(at, &["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()]).await;
         }
         for at in 1..number {
-            let port = cluster.nodes[at].port.to_string();
+            let port = cluster.nodes[at].port_of_peers().to_string();
             cluster.command(0, &["CLUSTER", "MEET", "127.0.0.1", &port]).await;
         }
         let known = format!("cluster_known_nodes:{number}");
@@ -71,6 +86,12 @@ impl Cluster {
     /// Of one node: the others are found.
     pub(crate) fn url(&self, namespace: &str) -> String {
         format!("redis+cluster://127.0.0.1:{}/?ns={namespace}", self.nodes[0].port)
+    }
+
+    /// As [`Cluster::url`], by TLS.
+    #[cfg(feature = "tls")]
+    pub(crate) fn url_of_tls(&self, namespace: &str) -> String {
+        format!("rediss+cluster://127.0.0.1:{}/?ns={namespace}", self.nodes[0].port_of_peers())
     }
 
     pub(crate) fn builder(&self, namespace: &str) -> StoreBuilder {
@@ -95,6 +116,12 @@ impl Cluster {
             .set_connection_timeout(Some(Duration::from_secs(20)))
             .set_response_timeout(Some(Duration::from_secs(20)));
         client.get_multiplexed_async_connection_with_config(&patient).await.ok()
+    }
+
+    /// Whether its nodes have channels of shards (7.0).
+    pub(crate) async fn tells_shards(&self) -> bool {
+        let info: String = self.ask(0, &["INFO", "server"]).await;
+        !info.contains("redis_version:6.")
     }
 
     /// SIGKILL, SIGSTOP.
@@ -138,7 +165,7 @@ impl Cluster {
     /// Its keys go, some at a time, and then it has arrived.
     pub(crate) async fn end_move(&self, slot: u16, from: usize, to: usize) {
         let (taker, slot) = (self.id(to).await, slot.to_string());
-        let port = self.nodes[to].port.to_string();
+        let port = self.nodes[to].port_of_peers().to_string();
         loop {
             let keys: Vec<String> = self.ask(from, &["CLUSTER", "GETKEYSINSLOT", &slot, "5"]).await;
             if keys.is_empty() {
@@ -199,24 +226,27 @@ impl Cluster {
 }
 
 impl Node {
-    fn spawn(timeout: Duration) -> Self {
+    fn spawn(timeout: Duration, words: &[String]) -> Self {
         let port = free_port();
+        let tls = (!words.is_empty()).then(free_port);
         let directory = directory();
-        std::fs::create_dir_all(&directory).expect("a directory for temporary files");
-        let mut keeper = Command::new("sh");
-        // The server outlives neither the pipe nor this process, however that ends.
-        let script = r#"d=$1; shift; redis-server "$@" >/dev/null 2>&1 & cat >/dev/null; kill -9 $!; rm -rf "$d""#;
-        keeper.args(["-c", script, "keeper"]).arg(&directory);
+        let mut keeper = keeper(&directory);
         keeper.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
         keeper.args(["--save", "", "--appendonly", "no", "--cluster-enabled", "yes"]);
         keeper.args(["--cluster-node-timeout", &timeout.as_millis().to_string()]);
         // While one node is away, the others go on.
         keeper.args(["--cluster-require-full-coverage", "no"]);
         keeper.args(["--repl-diskless-sync-delay", "0"]);
-        keeper.arg("--dir").arg(&directory);
-        keeper.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        keeper.args(words);
+        if let Some(port) = tls {
+            keeper.args(["--tls-port", &port.to_string()]);
+        }
         let keeper = keeper.spawn().expect("these tests need a shell and a redis-server");
-        Self { keeper, port }
+        Self { keeper, port, tls }
+    }
+
+    fn port_of_peers(&self) -> u16 {
+        self.tls.unwrap_or(self.port)
     }
 }
 
@@ -227,12 +257,22 @@ impl Drop for Node {
     }
 }
 
-fn directory() -> PathBuf {
+/// A server that works in this directory, and outlives neither the pipe nor this process, however that ends.
+pub(super) fn keeper(directory: &Path) -> Command {
+    std::fs::create_dir_all(directory).expect("a directory for temporary files");
+    let mut keeper = Command::new("sh");
+    let script = r#"d=$1; shift; cd "$d"; redis-server "$@" >/dev/null 2>&1 & cat >/dev/null; kill -9 $!; rm -rf "$d""#;
+    keeper.args(["-c", script, "keeper"]).arg(directory);
+    keeper.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    keeper
+}
+
+pub(super) fn directory() -> PathBuf {
     std::env::temp_dir().join(format!("lockgate-cluster-{}", uuid::Uuid::new_v4().simple()))
 }
 
 /// One that is free with the one of the cluster's bus, 10,000 above it; below those that the kernel gives to clients.
-fn free_port() -> u16 {
+pub(super) fn free_port() -> u16 {
     loop {
         let [high, low, ..] = *uuid::Uuid::new_v4().as_bytes();
         let port = 10_000 + u16::from_be_bytes([high, low]) % 10_000;
@@ -253,6 +293,10 @@ impl Space {
     pub(super) async fn new() -> Self {
         let namespace = uuid::Uuid::new_v4().simple().to_string();
         Self { cluster: Cluster::shared().await, namespace }
+    }
+
+    pub(super) async fn tells_shards(&self) -> bool {
+        self.cluster.tells_shards().await
     }
 
     pub(super) async fn store(&self) -> Store {

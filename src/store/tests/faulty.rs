@@ -15,7 +15,8 @@ use crate::{
         backend::{
             Acquire, Acquired, Backend, Beat, Charge, Charged, Claim, Claimed, Counter, Direct,
             Due, Enqueue, Enqueued, GaveBack, JobId, JobState, JobView, Jobs, Listed, Listing,
-            Mode, Node, Renewal, Settle, SettleCharge, SettledRun, State, Step, Tally, Token,
+            Mode, Node, Renewal, Running, Settle, SettleCharge, SettledRun, State, Step, Tally,
+            Token,
         },
         hints::{Hint, Hints},
         memory::Memory,
@@ -226,6 +227,10 @@ impl Jobs for Faulty {
 
     fn job(&self, id: JobId) -> Step<'_, Option<JobView>> {
         self.call("job", |memory| memory.job(id))
+    }
+
+    fn running(&self, id: JobId) -> Step<'_, Option<Running>> {
+        self.call("running", |memory| memory.running(id))
     }
 
     fn envelope(&self, id: JobId) -> Step<'_, Option<Bytes>> {

@@ -6,6 +6,7 @@
 
 #[cfg(feature = "redis")]
 mod alike;
+mod back;
 mod calls;
 mod caps;
 mod clients;
@@ -14,6 +15,7 @@ pub(crate) mod cluster;
 mod direct;
 mod downgrade;
 mod drain;
+mod ended;
 mod explore;
 mod faulty;
 #[cfg(feature = "redis")]
@@ -41,6 +43,10 @@ mod repairs;
 mod rig;
 mod rounds;
 mod runs;
+#[cfg(feature = "redis")]
+mod sentinels;
+#[cfg(feature = "redis")]
+mod server;
 mod shards;
 mod shared;
 mod tasks;
@@ -74,6 +80,27 @@ macro_rules! on_every_store {
             async fn $case() {
                 super::$case(&super::Rig::cluster().await).await;
             })+
+        }
+
+        /// Other ways to one server. What a step does there is known by then: here the cases go one after the other.
+        #[cfg(feature = "redis")]
+        mod by_other_ways {
+            #[tokio::test]
+            async fn behind_sentinels() {
+                $(
+                    println!(stringify!($case));
+                    Box::pin(super::$case(&super::Rig::sentinels().await)).await;
+                )+
+            }
+
+            #[cfg(feature = "bb8-redis")]
+            #[tokio::test]
+            async fn on_a_pool() {
+                $(
+                    println!(stringify!($case));
+                    Box::pin(super::$case(&super::Rig::pool().await)).await;
+                )+
+            }
         }
     };
 }

@@ -198,14 +198,14 @@ async fn others_pass_one_that_waits_for_its_retry(rig: &Rig) {
     // Repeated, it is the same.
     nothing_begins(rig, settled(&key, &failing, &run, RETRY)).await;
     assert!(rig.finish(&key, &other, &second).await);
-    // An uncharged one is not passed: it comes back soon.
+    // An uncharged one is passed as well.
     rig.pass(SHORT).await;
     rig.due(key.shard(), 10).await;
     rig.start(&key, &failing, &second).await;
     let back = Verdict::Back { delay: SHORT, reason: "busy" };
     assert!(rig.settle(settled(&key, &failing, &second, back)).await);
     let job = rig.backend().job(failing).await.unwrap().unwrap();
-    assert_eq!((job.position, job.attempts, job.past.busy), (Some(1), 1, 1));
+    assert_eq!((job.position, job.attempts, job.past.busy), (None, 1, 1));
 }
 
 async fn one_that_was_passed_comes_back_to_its_place(rig: &Rig) {

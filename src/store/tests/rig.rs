@@ -21,7 +21,7 @@ use crate::{
             Mode, NextRun, Node, Past, Renewal, Settle, SettleCharge, SettledRun, State, Step,
             Tally, Token, Verdict,
         },
-        fsck::FsckReport,
+        fsck::CheckReport,
         hints::Hints,
         memory::Memory,
         rate::{By, Item, Rule},
@@ -54,7 +54,7 @@ pub(super) struct Looked {
 enum Time {
     Manual(Clock),
     #[cfg(feature = "redis")]
-    Travel(super::redis_only::Server),
+    Travel(super::server::Server),
     #[cfg(feature = "redis")]
     TravelApart(super::cluster::Space),
 }
@@ -73,7 +73,23 @@ impl Rig {
 
     #[cfg(feature = "redis")]
     pub(super) async fn redis() -> Self {
-        let server = super::redis_only::Server::shared().await;
+        Self::to(super::server::Server::shared().await).await
+    }
+
+    /// By connections of a pool of the application's.
+    #[cfg(feature = "bb8-redis")]
+    pub(super) async fn pool() -> Self {
+        Self::to(super::server::Server::behind_a_pool().await).await
+    }
+
+    /// Where sentinels say.
+    #[cfg(feature = "redis")]
+    pub(super) async fn sentinels() -> Self {
+        Self::to(super::server::Server::behind_sentinels().await).await
+    }
+
+    #[cfg(feature = "redis")]
+    async fn to(server: super::server::Server) -> Self {
         let store = server.store().await;
         let time = Time::Travel(server);
         Self { store, memory: None, time, travelled: AtomicI64::new(0) }
@@ -89,7 +105,7 @@ impl Rig {
     }
 
     #[cfg(feature = "redis")]
-    pub(super) fn server(&self) -> &super::redis_only::Server {
+    pub(super) fn server(&self) -> &super::server::Server {
         match &self.time {
             Time::Travel(server) => server,
             Time::Manual(_) | Time::TravelApart(_) => panic!("a case for Redis alone"),
@@ -168,6 +184,15 @@ impl Rig {
     /// Whether the shards are on several nodes.
     pub(super) fn is_apart(&self) -> bool {
         self.backend().is_apart()
+    }
+
+    /// Whether whoever sends a message learns how many hear it.
+    pub(super) async fn knows_who_listens(&self) -> bool {
+        #[cfg(feature = "redis")]
+        if let Time::TravelApart(space) = &self.time {
+            return space.tells_shards().await;
+        }
+        true
     }
 
     /// Whether listening begins with a Resync.
@@ -296,8 +321,8 @@ impl Rig {
         self.backend().list(shard, which, from, most).await.unwrap()
     }
 
-    pub(super) async fn fsck(&self, repair: bool) -> FsckReport {
-        self.store.fsck().repair(repair).run().await.unwrap()
+    pub(super) async fn fsck(&self, repair: bool) -> CheckReport {
+        self.store.check().repair(repair).run().await.unwrap()
     }
 
     pub(super) async fn ping(&self) {

@@ -37,7 +37,7 @@ on_every_store!(
 );
 
 const RETRY: Verdict = Verdict::Retry { delay: SHORT, reason: "status 503" };
-const BACK: Verdict = Verdict::Back { delay: SHORT, reason: "drained" };
+const BACK: Verdict = Verdict::Hand { delay: SHORT, reason: "drained" };
 
 async fn a_second_claim_is_busy(rig: &Rig) {
     let key = key();

@@ -127,6 +127,7 @@ async fn what_has_not_ended_makes_none(rig: &Rig) {
     let back = Verdict::Back { delay: SHORT, reason: "busy" };
     assert!(rig.settle(settled(&key, &id, &run, back)).await);
     rig.pass(SHORT).await;
+    rig.due(key.shard(), 10).await;
     let run = stranger();
     rig.start(&key, &id, &run).await;
     let retry = Verdict::Retry { delay: SHORT, reason: "status 503" };

@@ -211,6 +211,10 @@ impl History {
     }
 
     /// By how much the worst time is over its quota, and a sentence about it.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a point of partition is a place in it, or its end"
+    )]
     fn beyond(&self, limit: &Limit, mut entries: Vec<Entry>) -> (u64, Option<String>) {
         entries.sort_by_key(|entry| entry.told);
         let mut begins: Vec<u64> = entries.iter().map(|entry| entry.sent).collect();

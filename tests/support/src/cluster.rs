@@ -31,9 +31,13 @@ impl Cluster {
         let first = nodes[0].port().to_string();
         for (at, node) in nodes.iter().enumerate() {
             let [from, to] = [at, at + 1].map(|n| n * SLOTS / nodes.len());
-            let (from, to, epoch) = (from.to_string(), (to - 1).to_string(), (at + 1).to_string());
+            // Each by its number: servers before 7.0 know no ranges.
+            let slots: Vec<_> = (from..to).map(|slot| slot.to_string()).collect();
+            let mut words = vec!["ADDSLOTS"];
+            words.extend(slots.iter().map(String::as_str));
+            let epoch = (at + 1).to_string();
             let mut connection = node.connection().await;
-            tell(&mut connection, &["ADDSLOTSRANGE", &from, &to]).await;
+            tell(&mut connection, &words).await;
             tell(&mut connection, &["SET-CONFIG-EPOCH", &epoch]).await;
             if at > 0 {
                 tell(&mut connection, &["MEET", "127.0.0.1", &first]).await;

@@ -2,12 +2,7 @@
 
 use std::net::TcpListener;
 
-use actix_web::{
-    App, HttpServer,
-    dev::ServerHandle,
-    rt::System,
-    web::{self, Data},
-};
+use actix_web::{App, HttpServer, dev::ServerHandle, rt::System, web};
 use lockgate_actix_web::{Quota, RateLimitLayer};
 
 use super::{KEY, Kind, Plan, WINDOW, handler};
@@ -51,10 +46,8 @@ async fn start(plan: &Plan, listener: TcpListener) -> Outcome<ServerHandle> {
     match kind {
         Kind::LayerActix => {
             let quota = Quota::requests(limit.into()).per(WINDOW);
-            let (layer, store) =
-                (RateLimitLayer::by_header(KEY, quota), connect_store(redis).await?);
-            let store = Data::new(store);
-            served!(listener, move || App::new().app_data(store.clone()).wrap(layer.clone()))
+            let layer = RateLimitLayer::by_header(KEY, quota).store(&connect_store(redis).await?);
+            served!(listener, move || App::new().wrap(layer.clone()))
         }
         Kind::Extensible => peers::extensible(plan, listener).await,
         Kind::Limitation => peers::limitation(plan, listener),

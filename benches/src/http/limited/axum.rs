@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use axum::{Extension, Router, middleware, routing::get, serve::ListenerExt as _};
+use axum::{Router, middleware, routing::get, serve::ListenerExt as _};
 use lockgate_axum::{Policy, Quota, RateLimitLayer};
 use tokio::runtime::Runtime;
 
@@ -42,7 +42,8 @@ async fn app(plan: &Plan) -> Outcome<Router> {
             let leased = kind == Kind::LeasedAxum;
             let policy = if leased { policy.lease(LEASE) } else { policy };
             let layer = RateLimitLayer::by_header(KEY, policy);
-            routes.layer(layer).layer(Extension(connect_store(redis).await?))
+            // In the layer, as every peer has its own: through an `Extension` it would be a second layer.
+            routes.layer(layer.store(&connect_store(redis).await?))
         }
         Kind::ByHand(connections) => {
             let limiter = ByHand::connect(redis, connections, limit).await?;

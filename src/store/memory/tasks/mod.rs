@@ -169,6 +169,7 @@ impl At<'_> {
         }
     }
 
+    #[expect(clippy::indexing_slicing, reason = "a place in it, or its end")]
     fn view(&self, id: &TaskId) -> Option<TaskView> {
         let record = self.queue.records.get(id)?;
         let line = record.iter().position(|b| *b == b'\n').unwrap_or(record.len());

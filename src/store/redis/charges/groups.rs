@@ -37,6 +37,7 @@ const SLOTS: usize = 256;
 const NONE: u8 = u8::MAX;
 
 impl<'a> Firsts<'a> {
+    #[expect(clippy::indexing_slicing, reason = "what is noted are places of its own groups")]
     pub(super) fn place(&mut self, step: &'a Asked) -> Place {
         let times = step.charge.times;
         let (slot, last) = self.last_of(step);
@@ -49,6 +50,10 @@ impl<'a> Firsts<'a> {
         Place { group, after, times }
     }
 
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "slots are below the number of them, and what stands in them are places of its own groups"
+    )]
     fn last_of(&self, step: &Asked) -> (usize, Option<usize>) {
         if self.last.is_empty() {
             let only = !self.groups.is_empty() && step.has_the_tag_of(self.groups[0].0);
@@ -65,6 +70,10 @@ impl<'a> Firsts<'a> {
         (slot, None)
     }
 
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "slots are below the number of them, and there are groups"
+    )]
     fn add(&mut self, step: &'a Asked, slot: usize) -> usize {
         let group = self.groups.len();
         let words = 1 + step.charge.items.iter().map(shape).sum::<usize>();

@@ -148,11 +148,12 @@ impl<F: Flights> Combiner<F> {
     ///
     /// Dropping the future may leave the step unsent, or run; see above.
     pub(super) async fn call(&self, step: F::Step, until: Instant) -> Outcome<F> {
+        // Whoever sends has a box for that: those who wait, under load nearly all, shall be small.
         match self.enter(step, until) {
-            Entered::Alone(slot, step) => slot.alone(step, until).await,
+            Entered::Alone(slot, step) => Box::pin(slot.alone(step, until)).await,
             Entered::Leading(slot, path, waiting) => {
                 // It tells this caller too; if it takes too long, the others go on with somebody else.
-                let _ = timeout_at(until, slot.lead(path)).await;
+                let _ = timeout_at(until, Box::pin(slot.lead(path))).await;
                 waiting.until(until, self.0.name).await
             }
             Entered::Queued(waiting) => waiting.until(until, self.0.name).await,

@@ -98,7 +98,7 @@ impl Redis {
         );
         let beat = Beat { paused, others, lapse, mine, busy };
         if told || !division.leave.is_empty() || !division.free.is_empty() {
-            self.publish(self.keys.events(), "workers".into()).await?;
+            self.tell_workers().await?;
         }
         Ok(beat)
     }
@@ -172,10 +172,10 @@ impl Redis {
             due(rows.row()?)
         };
         let mut looked = join_all(shards.iter().map(one)).await;
-        if let Some(failed) = looked.iter().position(Result::is_err)
-            && looked.iter().all(Result::is_err)
+        if looked.iter().all(Result::is_err)
+            && let Some(Err(failed)) = looked.pop()
         {
-            return Err(looked.swap_remove(failed).unwrap_err());
+            return Err(failed);
         }
         let mut room = most;
         let bounded = looked.into_iter().map(|looked| {

@@ -9,7 +9,7 @@ use crate::{
     store::{
         backend::{
             Beat, Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobId, JobState, JobView, Jobs,
-            Listed, Listing, Node, Settle, SettledRun, Step, Tally, Token,
+            Listed, Listing, Node, Running, Settle, SettledRun, Step, Tally, Token,
         },
         hints::Hint,
         redis::Redis,
@@ -43,6 +43,10 @@ impl Jobs for Redis {
 
     fn job(&self, id: JobId) -> Step<'_, Option<JobView>> {
         Box::pin(self.do_job(id))
+    }
+
+    fn running(&self, id: JobId) -> Step<'_, Option<Running>> {
+        Box::pin(self.do_running(id))
     }
 
     fn envelope(&self, id: JobId) -> Step<'_, Option<Bytes>> {

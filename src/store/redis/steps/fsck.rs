@@ -229,8 +229,8 @@ impl Look<'_> {
             let Some((line, seq)) = next.split_once(' ') else {
                 break;
             };
-            let done = line.parse::<usize>().unwrap_or(1).clamp(1, lines.len()) - 1;
-            lines = &lines[done..];
+            let done = line.parse::<usize>().unwrap_or(1).saturating_sub(1);
+            lines = lines.get(done..).unwrap_or_default();
             after = seq.to_owned();
         }
         Ok(())

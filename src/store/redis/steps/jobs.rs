@@ -10,7 +10,7 @@ use crate::{
     error::Error,
     key::Key,
     store::{
-        backend::{JobId, JobState, JobView, Past},
+        backend::{JobId, JobState, JobView, Past, Running},
         redis::{Redis, read::Row, script},
     },
 };
@@ -29,6 +29,17 @@ impl Redis {
         // Nil where the response has vanished.
         view.response = row.bytes().ok().filter(|_| view.state == JobState::Done);
         Ok(Some(view))
+    }
+
+    pub(super) async fn do_running(&self, id: JobId) -> Result<Option<Running>, Error> {
+        let (keys, args) = ([self.keys.job(&id)], [id.as_str().into()]);
+        let reply = self.script(id.shard(), &script::RUNNING, &keys, &args).await?;
+        let mut row = Row::of("running", reply);
+        if row.is_empty() {
+            return Ok(None);
+        }
+        let attempt = row.number()?.try_into().map_err(|_| row.odd())?;
+        Ok(Some(Running { attempt, fence: row.number()? }))
     }
 
     pub(super) async fn do_envelope(&self, id: JobId) -> Result<Option<bytes::Bytes>, Error> {

@@ -114,8 +114,8 @@ impl Backend for Redis {
     fn listen(&self, node: Node, hints: &Arc<Hints>) -> Option<JoinHandle<()>> {
         let listener = Listener {
             target: self.target.clone(),
-            wake: self.keys.wake(&node),
-            events: self.keys.events(),
+            keys: self.keys.clone(),
+            node,
             connect_within: self.deadline * 4,
             servers: self.lanes.incarnation().changes(),
         };

@@ -18,6 +18,7 @@ use crate::{
 };
 
 impl Redis {
+    #[expect(clippy::indexing_slicing, reason = "there are as many as lanes")]
     pub(super) async fn do_enqueue(&self, call: Enqueue) -> Result<Enqueued, Error> {
         let name = script::ENQUEUE.name;
         let shard = call.key.shard();
@@ -77,7 +78,6 @@ impl Redis {
             self.keys.job(&id),
             self.keys.response(&id),
             self.keys.record(&key, &record),
-            self.keys.shard(key.shard(), "done"),
         ];
         let args = [
             verb.into(),

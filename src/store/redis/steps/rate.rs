@@ -32,6 +32,7 @@ impl Redis {
         }
     }
 
+    #[expect(clippy::indexing_slicing, reason = "there are as many as lanes")]
     async fn send_charge(&self, call: Charge) -> Result<Charged, Error> {
         let (items, asked) = (call.items.clone(), Asked::new(call));
         let shard = asked.shard();

@@ -133,6 +133,7 @@ impl Tasks for Redis {
 }
 
 impl Redis {
+    #[expect(clippy::indexing_slicing, reason = "there are as many as lanes")]
     async fn do_push(&self, call: Push) -> Result<PushedAs, Error> {
         let shard = call.queue.shard();
         self.pass(shard, script::PUSH_TASKS.name)?;

@@ -35,16 +35,29 @@ impl Redis {
     }
 
     pub(super) async fn do_tell(&self, node: Node, hint: Hint) -> Result<(), Error> {
-        let Some(text) = hint.text() else {
-            return Ok(());
-        };
-        self.publish(self.keys.wake(&node), text).await
+        match (hint.text(), hint) {
+            (Some(text), Hint::Work(key, _)) => {
+                self.publish(key.shard(), format!("w:{node}"), text).await
+            }
+            _ => Ok(()),
+        }
     }
 
-    /// In a cluster by any node: all of them pass it on.
-    pub(super) async fn publish(&self, channel: String, text: String) -> Result<(), Error> {
+    /// Tells all workers that some have come or gone.
+    pub(super) async fn tell_workers(&self) -> Result<(), Error> {
+        self.publish(COMMON, "e".to_owned(), "workers".to_owned()).await
+    }
+
+    /// In a cluster by the node of a shard, which knows what kind of messages it has.
+    async fn publish(&self, shard: u16, channel: String, text: String) -> Result<(), Error> {
+        let prefix = self.keys.channels();
+        if self.keys.are_apart() {
+            let (keys, args) = ([self.keys.shard(shard, "watch")], [prefix, &channel, &text]);
+            let args = args.map(|arg| arg.as_bytes().to_vec());
+            return self.script(shard, &script::TELL, &keys, &args).await.map(drop);
+        }
         let mut pipe = redis::pipe();
-        pipe.cmd("PUBLISH").arg(channel).arg(text);
+        pipe.cmd("PUBLISH").arg(format!("{prefix}{channel}")).arg(text);
         self.read(COMMON, "tell", &pipe).await.map(drop)
     }
 

@@ -129,14 +129,14 @@ impl Target {
     }
 
     /// Hears the channels from now on, on a connection of its own. Whoever calls puts a time limit
-    /// around it.
-    pub(super) async fn subscribe(&self, channels: &[&str]) -> Result<Messages, Failure> {
+    /// around it. (In a cluster each node has its own: `listen::apart`.)
+    pub(super) async fn subscribe(&self, channels: &[String]) -> Result<Messages, Failure> {
         match self {
             Self::One(one) => one.subscribe(channels).await,
             Self::Sentinel(sentinels) => sentinels.subscribe(channels).await,
             #[cfg(feature = "bb8-redis")]
             Self::Pool(pool) => pool.subscribe(channels).await,
-            Self::Cluster(cluster) => cluster.subscribe(channels).await,
+            Self::Cluster(_) => Err(Failure::Away),
         }
     }
 }

@@ -2,11 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::StreamExt as _;
+use futures_util::{StreamExt as _, stream};
 use redis::{
-    Client, ConnectionAddr, IntoConnectionInfo as _, ProtocolVersion, RedisError,
+    Client, ConnectionAddr, IntoConnectionInfo as _, Msg, ProtocolVersion, PushInfo, PushKind,
+    RedisError, Value,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
+use tokio::sync::mpsc;
 
 use super::{
     Connection, Failure, Messages, Settings,
@@ -39,7 +41,10 @@ impl One {
         made.map(Connection::One).map_err(|error| Failure::of(&error))
     }
 
-    pub(super) async fn subscribe(&self, channels: &[&str]) -> Result<Messages, Failure> {
+    pub(in super::super) async fn subscribe(
+        &self,
+        channels: &[String],
+    ) -> Result<Messages, Failure> {
         let subscribed = async {
             let mut messages = self.client.get_async_pubsub().await?;
             messages.subscribe(channels).await?;
@@ -48,6 +53,45 @@ impl One {
         let (sink, stream) = subscribed.await.map_err(|error| Failure::of(&error))?.split();
         // Both halves are the connection: neither may end before the other.
         Ok(stream.inspect(move |_| _ = &sink).boxed())
+    }
+
+    /// Hears these channels of shards, all of which this node has; `None` if it has no such channels (before 7.0).
+    ///
+    /// The messages end when the connection does, or one of the shards is not this node's any more.
+    pub(in super::super) async fn subscribe_to_shards(
+        &self,
+        channels: &[String],
+    ) -> Result<Option<Messages>, Failure> {
+        let (pushed, pushes) = mpsc::unbounded_channel();
+        let config = Settings::default().config().set_push_sender(pushed);
+        let made = self.client.get_multiplexed_async_connection_with_config(&config).await;
+        let mut connection = made.map_err(|error| Failure::of(&error))?;
+        // One each: only those of one slot may go together, and a push is taken for the reply of one command.
+        let subscribe = |channel| redis::cmd("SSUBSCRIBE").arg(channel).to_owned();
+        let Some((first, others)) = channels.split_first() else { return Ok(None) };
+        // The first by itself: of an error among several the library tells nothing.
+        if let Err(error) = subscribe(first).query_async::<Value>(&mut connection).await {
+            let unknown = error.detail().is_some_and(|text| text.contains("unknown command"));
+            return if unknown { Ok(None) } else { Err(Failure::of(&error)) };
+        }
+        let mut pipe = redis::pipe();
+        others.iter().for_each(|channel| _ = pipe.add_command(subscribe(channel)).ignore());
+        let subscribed = pipe.query_async::<()>(&mut connection).await;
+        subscribed.map_err(|error| Failure::of(&error))?;
+        let messages = stream::unfold((pushes, connection), |(mut pushes, connection)| async {
+            loop {
+                let push: PushInfo = pushes.recv().await?;
+                match push.kind {
+                    PushKind::SMessage => {
+                        let message = Msg::from_push_info(push)?;
+                        return Some((message, (pushes, connection)));
+                    }
+                    PushKind::SUnsubscribe | PushKind::Disconnection => return None,
+                    _ => {}
+                }
+            }
+        });
+        Ok(Some(messages.boxed()))
     }
 }
 

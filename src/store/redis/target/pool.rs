@@ -48,7 +48,7 @@ impl Pooled {
     }
 
     /// Silence, if nobody has said where messages come from.
-    pub(super) async fn subscribe(&self, channels: &[&str]) -> Result<Messages, Failure> {
+    pub(super) async fn subscribe(&self, channels: &[String]) -> Result<Messages, Failure> {
         match &self.messages {
             Some(target) => Box::pin(target.subscribe(channels)).await,
             None => Ok(stream::pending().boxed()),

@@ -79,7 +79,7 @@ impl Sentinels {
         One::to(self.master().await?).open(settings).await
     }
 
-    pub(super) async fn subscribe(&self, channels: &[&str]) -> Result<Messages, Failure> {
+    pub(super) async fn subscribe(&self, channels: &[String]) -> Result<Messages, Failure> {
         One::to(self.master().await?).subscribe(channels).await
     }
 

@@ -119,7 +119,7 @@ async fn a_wrong_password_is_told_at_connect_and_not_repeated() {
         assert_eq!(error.kind(), ErrorKind::Config);
         assert!(!format!("{error} {error:?}").contains("sesame"));
     }
-    Store::connect(&format!("redis://:right@{at}/")).await.unwrap().check().await.unwrap();
+    Store::connect(&format!("redis://:right@{at}/")).await.unwrap().ping().await.unwrap();
 }
 
 #[tokio::test]

@@ -87,6 +87,20 @@ async fn a_server_that_comes_back_empty_tells_holders() {
     assert_eq!(next.release().await, Released::Released);
 }
 
+/// With the first call that reaches the new server, and not when a renewal is due: that is after a third of a lease.
+#[tokio::test]
+async fn what_is_held_is_looked_after_as_soon_as_there_is_a_new_server() {
+    let mut server = Server::start().await;
+    let store = server.patient_store().await;
+    let request = store.lock("x").lease(60 * SECOND).max_hold(600 * SECOND);
+    let guard = request.acquire().await.expect("it is free");
+    server.kill();
+    server.restart().await;
+    usable(&store).await;
+    let told = tokio::time::timeout(10 * SECOND, guard.lost()).await;
+    told.expect("before the renewal after 20 s");
+}
+
 /// Those who stood in line are forgotten too: they line up again by themselves.
 #[tokio::test]
 async fn waiters_that_were_forgotten_are_served() {

@@ -60,7 +60,7 @@ async fn what_was_refused_at_once_is_not_given_back_later() {
     server.kill();
     // By calls that take nothing, so that nothing of this outage is in doubt.
     for _ in 0..10 {
-        store.check().await.unwrap_err();
+        store.ping().await.unwrap_err();
     }
     for _ in 0..500 {
         assert_eq!(kind(&store, "x").await, ErrorKind::Unavailable);

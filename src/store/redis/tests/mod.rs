@@ -6,6 +6,7 @@ mod cluster;
 mod cost;
 mod crowd;
 mod dead;
+mod disks;
 mod drops;
 mod ends;
 mod enqueues;
@@ -37,7 +38,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Waits, by asking, until the store is usable again.
 async fn usable(store: &Store) {
     for _ in 0..200 {
-        if store.check().await.is_ok() {
+        if store.ping().await.is_ok() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;

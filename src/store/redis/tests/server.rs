@@ -2,6 +2,7 @@
 
 use std::{
     net::TcpListener,
+    path::PathBuf,
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -146,20 +147,21 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = std::fs::remove_file(std::env::temp_dir().join(dump(self.port)));
+        let _ = std::fs::remove_dir_all(folder(self.port));
     }
 }
 
-fn dump(port: u16) -> String {
-    format!("lockgate-test-{}-{port}.rdb", std::process::id())
+/// A replica keeps what it was sent in a file, which the next server to start there would read.
+fn folder(port: u16) -> PathBuf {
+    std::env::temp_dir().join(format!("lockgate-test-{}-{port}", std::process::id()))
 }
 
 fn spawn(port: u16, password: Option<&str>) -> Child {
     let mut command = Command::new("redis-server");
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
     command.args(["--save", "", "--appendonly", "no"]);
-    // A replica keeps what it was sent in a file, which the next server to start there would read.
-    command.arg("--dir").arg(std::env::temp_dir()).args(["--dbfilename", &dump(port)]);
+    std::fs::create_dir_all(folder(port)).expect("a place for temporary files");
+    command.arg("--dir").arg(folder(port));
     if let Some(password) = password {
         command.args(["--requirepass", password]);
     }

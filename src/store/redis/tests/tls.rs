@@ -1,8 +1,10 @@
 //! TLS to a server that has it, and what is said of it where it does not fit.
 
+mod several;
+
 use std::{
     env,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -15,6 +17,13 @@ use crate::{
 
 /// A directory of certificates: an authority, what it vouches for, and one of which nobody knows.
 struct Certificates(PathBuf);
+
+/// What a server is told of them.
+const FILES: [[&str; 2]; 3] = [
+    ["tls-cert-file", "server.crt"],
+    ["tls-key-file", "server.key"],
+    ["tls-ca-cert-file", "ca.crt"],
+];
 
 impl Certificates {
     fn make() -> Self {
@@ -57,6 +66,14 @@ impl Certificates {
         self.0.join(name)
     }
 
+    /// For a command line.
+    fn words(&self) -> Vec<String> {
+        let each = FILES.iter().map(|[setting, name]| {
+            [format!("--{setting}"), self.path(name).to_str().expect("UTF-8").to_owned()]
+        });
+        each.flatten().collect()
+    }
+
     fn read(&self, name: &str) -> Vec<u8> {
         std::fs::read(self.path(name)).expect("it was made")
     }
@@ -79,7 +96,7 @@ impl TlsServer {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let certificates = Certificates::make();
         let port = free_port();
-        let child = spawn(port, &certificates.0, asks_for_certificates);
+        let child = spawn(port, &certificates, asks_for_certificates);
         let server = Self { child, port, certificates };
         let store = server.known().connect().await.expect("the settings are right");
         super::usable(&store).await;
@@ -107,13 +124,11 @@ impl Drop for TlsServer {
     }
 }
 
-fn spawn(port: u16, directory: &Path, asks_for_certificates: bool) -> Child {
+fn spawn(port: u16, certificates: &Certificates, asks_for_certificates: bool) -> Child {
     let mut command = Command::new("redis-server");
     command.args(["--port", "0", "--tls-port", &port.to_string(), "--bind", "127.0.0.1"]);
-    command.args(["--save", "", "--appendonly", "no"]).arg("--dir").arg(directory);
-    command.arg("--tls-cert-file").arg(directory.join("server.crt"));
-    command.arg("--tls-key-file").arg(directory.join("server.key"));
-    command.arg("--tls-ca-cert-file").arg(directory.join("ca.crt"));
+    command.args(["--save", "", "--appendonly", "no"]).arg("--dir").arg(&certificates.0);
+    command.args(certificates.words());
     command.args(["--tls-auth-clients", if asks_for_certificates { "yes" } else { "no" }]);
     command.stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().expect("these tests need a redis-server that was built with TLS")
@@ -161,7 +176,7 @@ async fn a_server_may_ask_who_its_clients_are() {
     let server = TlsServer::start(true).await;
     let read = |name| server.certificates.read(name);
     let store = server.known().connect().await.expect("the settings are right");
-    store.check().await.expect("it is there");
+    store.ping().await.expect("it is there");
     let silent = mistake(server.builder().ca_certificate(read("ca.crt"))).await;
     assert!(silent.contains("asks for a certificate"), "{silent}");
     let stranger = server

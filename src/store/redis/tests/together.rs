@@ -184,7 +184,7 @@ async fn a_new_server_is_told_of_once() {
     assert!(store.shutdown(SECOND).await);
     assert_eq!(told.load(Ordering::SeqCst), 0);
     server.kill();
-    assert!(store.check().await.is_err());
+    assert!(store.ping().await.is_err());
     server.restart().await;
     usable(&store).await;
     while both_lanes().await.iter().any(Result::is_err) {}
@@ -198,7 +198,7 @@ async fn a_server_may_keep_its_id_to_itself() {
     server.command(&["ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-info"]).await;
     let url = format!("redis://app:pw@127.0.0.1:{}/?ns=test", server.port());
     let store = patient(&url).await;
-    store.check().await.unwrap();
+    store.ping().await.unwrap();
     drop(store.lock("x").acquire().await.unwrap());
 }
 

@@ -11,16 +11,20 @@ use super::{
 };
 use crate::{
     Key,
-    store::{FindingKind, FsckReport},
+    store::{CheckReport, FindingKind},
 };
 
 /// Looks, and expects exactly these; mends them, all but those in `left`; and then nothing else is wrong.
-pub(super) async fn finds(rig: &Rig, expected: &[FindingKind], left: &[FindingKind]) -> FsckReport {
+pub(super) async fn finds(
+    rig: &Rig,
+    expected: &[FindingKind],
+    left: &[FindingKind],
+) -> CheckReport {
     let sorted = |kinds: &mut Vec<FindingKind>| {
         kinds.sort_unstable();
         kinds.clone()
     };
-    let kinds = |report: &FsckReport| {
+    let kinds = |report: &CheckReport| {
         let faults = report.faults().map(|finding| finding.kind);
         sorted(&mut faults.collect())
     };

@@ -80,11 +80,13 @@ pub(super) struct Ledger {
     made: Vec<(Charge, Charged, Vec<bool>)>,
     /// Real time passes: a debt that is paid off at another pace in between is not given back to the last bit, and
     /// a sliding window that is cut to another length begins at a moment of its own, so that a refund finds it by
-    /// chance, where no time has passed, or not.
+    /// chance, where no time has passed, or not. So does a window that begins anew after a reset.
     real_time: bool,
     changed: bool,
     /// Of sliding windows: the length that was touched last, and after how many charges it was another one.
     length: (Duration, usize),
+    /// How many charges had been made when a counter was last reset.
+    reset: usize,
 }
 
 impl Ledger {
@@ -95,6 +97,7 @@ impl Ledger {
             real_time,
             changed: false,
             length: (Duration::ZERO, 0),
+            reset: 0,
         }
     }
 
@@ -120,9 +123,9 @@ impl Ledger {
                 let apart = match item.rule {
                     Rule::Gcra { .. } => self.changed,
                     Rule::Sliding { window, .. } => {
-                        window != self.length.0 || self.length.1 > at_charge
+                        window != self.length.0 || self.length.1.max(self.reset) > at_charge
                     }
-                    Rule::Fixed { .. } => false,
+                    Rule::Fixed { .. } => self.reset > at_charge,
                 };
                 if self.real_time && apart {
                     return None;
@@ -138,6 +141,7 @@ impl Ledger {
                 Call::Settle(settled(&self.subjects[*tag], &item, By::Charge { units: *units }))
             }
             Move::Reset(tag, which) => {
+                self.reset = self.made.len();
                 // What is owed from here on began at a moment of its own, and is not a whole number of steps any
                 // more once something older is given back.
                 self.changed |= matches!(rule(which.2, which.3), Rule::Gcra { .. });

@@ -92,8 +92,9 @@ async fn what_one_cannot_take_is_told_to_the_next(rig: &Rig) {
 }
 
 async fn the_dead_are_passed_over(rig: &Rig) {
-    if rig.is_apart() {
-        // A node of a cluster does not know who listens on another one: the next turn of another worker finds it.
+    if !rig.knows_who_listens().await {
+        // A node of a cluster before 7.0 does not know who listens on another one: the next turn of another worker
+        // finds it.
         return;
     }
     let (dead, alive) = (Worker::new(rig), Worker::listening(rig).await);

@@ -257,7 +257,11 @@ impl Truth {
         let now = self.now;
         let job = self.job(id).expect("it runs");
         match verdict {
-            Verdict::Retry { reason, .. } | Verdict::Back { reason, .. } if job.is_over(now) => {
+            Verdict::Retry { reason, .. }
+            | Verdict::Back { reason, .. }
+            | Verdict::Hand { reason, .. }
+                if job.is_over(now) =>
+            {
                 job.has_run(now, reason);
                 job.expire(now);
                 return true;
@@ -265,6 +269,13 @@ impl Truth {
             Verdict::Retry { delay, reason } if job.skip => {
                 job.has_run(now, reason);
                 job.wait(reason);
+                job.late = Some(now + millis(*delay));
+            }
+            Verdict::Back { delay, reason } if job.skip => {
+                job.has_run(now, reason);
+                job.wait(reason);
+                job.view.attempts -= 1;
+                job.view.past.busy += u32::from(*reason == "busy");
                 job.late = Some(now + millis(*delay));
             }
             Verdict::Done { response, retention } => {
@@ -281,7 +292,7 @@ impl Truth {
                 job.wait(reason);
                 self.back = Some((now + millis(*delay), id.clone()));
             }
-            Verdict::Back { delay, reason } => {
+            Verdict::Back { delay, reason } | Verdict::Hand { delay, reason } => {
                 job.has_run(now, reason);
                 job.wait(reason);
                 job.view.attempts -= 1;

@@ -87,6 +87,7 @@ impl fmt::Display for Event {
 impl FromStr for Event {
     type Err = ();
 
+    #[expect(clippy::indexing_slicing, reason = "what is split has at least one part")]
     fn from_str(text: &str) -> Result<Self, ()> {
         let words: Vec<_> = text.split(' ').collect();
         let number = |at: usize| words.get(at).and_then(|word| word.parse().ok()).ok_or(());

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     clock::{self, MS, ns},
-    conduct::Crew,
+    crew::Crew,
     dice::Dice,
     turn::LEASE,
 };

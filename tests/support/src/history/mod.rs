@@ -18,6 +18,7 @@
 
 pub(crate) mod clock;
 mod conduct;
+mod crew;
 pub(crate) mod dice;
 mod faults;
 mod holder;

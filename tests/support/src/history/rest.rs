@@ -7,7 +7,7 @@ use lockgate::testing::history::{
     rest::{self, Rest},
 };
 
-use super::conduct::Crew;
+use super::crew::Crew;
 
 /// Until the leases of the dead are over, and a worker has given back what was dropped.
 const REST: Duration = Duration::from_secs(15);
@@ -87,11 +87,13 @@ pub(super) async fn cost(crew: &Crew, grants: usize) -> (String, Option<Violatio
     (format!("{calls} calls for {grants} acquisitions"), rest::cost(calls, grants, CEILING))
 }
 
-async fn calls(crew: &Crew) -> u64 {
+/// Of scripts, since the beginning: the server's own count begins again with each restart.
+pub(super) async fn calls(crew: &Crew) -> u64 {
     let text: String = crew.ask(&["INFO", "commandstats"]).await;
     let of = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
         line.split(',').next()?.parse::<u64>().ok()
     };
-    of("cmdstat_evalsha:calls=").unwrap_or(0) + of("cmdstat_eval:calls=").unwrap_or(0)
+    let since = of("cmdstat_evalsha:calls=").unwrap_or(0) + of("cmdstat_eval:calls=").unwrap_or(0);
+    crew.calls_before + since
 }

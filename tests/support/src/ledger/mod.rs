@@ -14,13 +14,14 @@
 //! | D3 | it runs again only after a failure or a fault, only if its method allows it, not more often than it may, and each time is charged |
 //! | D3 | nothing runs that no client has sent |
 //! | N1 | nothing is left in the store: [`Fleet::settle`] looks at its keys and counters |
-//! | N1 | each job is in one place, each key has an owner or an end: [`Store::fsck`](lockgate::Store::fsck) says so |
+//! | N1 | each job is in one place, each key has an owner or an end: [`Store::check`](lockgate::Store::check) says so |
 //!
 //! A run is `[its start, min(its end, its process's death, the last time it was sure of its lock))`, on one
 //! clock for all processes of a host, as in the [check of locks](crate::history). [`Fleet`] starts the
 //! processes, sends the requests and keeps the books.
 
 mod conduct;
+mod fault;
 mod fleet;
 mod left;
 mod node;

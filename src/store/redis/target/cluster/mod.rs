@@ -26,6 +26,7 @@ mod look;
 mod slots;
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -37,11 +38,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use self::{look::Looking, slots::slot};
-use super::{Connection, Failure, Messages, One, Settings};
-use crate::{
-    key::SHARDS,
-    store::{keys::COMMON, redis::incarnation::Incarnation},
-};
+use super::{Connection, Failure, One, Settings};
+use crate::{key::SHARDS, store::redis::incarnation::Incarnation};
 
 /// Host and port.
 pub(in super::super) type Endpoint = (String, u16);
@@ -142,6 +140,18 @@ impl Cluster {
         owners
     }
 
+    /// Those nodes, each with its shards.
+    pub(in super::super) fn shares(&self) -> Vec<(Endpoint, Vec<u16>)> {
+        let map = self.0.map.lock();
+        let mut shares = BTreeMap::<_, Vec<u16>>::new();
+        for (shard, owner) in (0..SHARDS).zip(&map.owners) {
+            if let Some(owner) = owner {
+                shares.entry(owner.clone()).or_default().push(shard);
+            }
+        }
+        shares.into_iter().collect()
+    }
+
     /// The node at `from` says that a slot is elsewhere.
     pub(in super::super) fn moved(&self, slot: u16, to: &str, from: Option<&Endpoint>) {
         let Some(to) = address(to, from) else { return };
@@ -171,17 +181,6 @@ impl Cluster {
         let owner = self.owner(shard).await?;
         let opened = self.node(&owner)?.open(settings).await;
         opened.inspect_err(|_| _ = self.look_again())
-    }
-
-    /// Hears the channels on any node that has shards, since all of them pass messages on. (Whoever listens asks again
-    /// when the map has changed: a node that has left the cluster would pass on nothing.)
-    pub(in super::super) async fn subscribe(&self, channels: &[&str]) -> Result<Messages, Failure> {
-        self.owner(COMMON).await?;
-        let owners = self.owners();
-        let random = uuid::Uuid::new_v4().as_u64_pair().1 % owners.len().max(1) as u64;
-        let chosen = usize::try_from(random).ok().and_then(|at| owners.get(at));
-        let node = self.node(chosen.ok_or(Failure::Away)?)?;
-        node.subscribe(channels).await.inspect_err(|_| _ = self.look_again())
     }
 }
 
@@ -244,6 +243,7 @@ mod tests {
         cluster.moved(slot, "h:2", None);
         assert_ne!(cluster.version(), first);
         assert_eq!(cluster.known(7), Some(("h".to_owned(), 2)));
+        assert_eq!(cluster.shares(), [(("h".to_owned(), 2), vec![7])]);
         assert_eq!(cluster.representatives().len(), usize::from(SHARDS));
     }
 }

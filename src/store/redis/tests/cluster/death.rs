@@ -21,7 +21,7 @@ use crate::{
 /// How soon the nodes agree that one is gone.
 const TIMEOUT: Duration = Duration::from_millis(1500);
 
-const SECOND: Duration = Duration::from_secs(1);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
 
 /// How long calls took, and how many failed.
 #[derive(Debug, Default)]
@@ -52,14 +52,14 @@ impl Seen {
 }
 
 /// One that hears messages by one of the nodes.
-struct Ear {
-    node: Node,
+pub(super) struct Ear {
+    pub(super) node: Node,
     _hints: Arc<Hints>,
     heard: mpsc::UnboundedReceiver<Hint>,
 }
 
 impl Ear {
-    async fn new(store: &Store) -> Self {
+    pub(super) async fn new(store: &Store) -> Self {
         let (node, hints) = (Node::new(), Arc::new(Hints::default()));
         let heard = hints.work();
         drop(store.backend().listen(node.clone(), &hints));
@@ -69,9 +69,15 @@ impl Ear {
     }
 
     /// It is told that it may have missed something.
-    async fn resyncs(&mut self) {
+    pub(super) async fn resyncs(&mut self) {
         let heard = async { while self.heard.recv().await != Some(Hint::Resync) {} };
         timeout(20 * SECOND, heard).await.expect("it listens again");
+    }
+
+    /// Whatever comes before it.
+    pub(super) async fn hears_this(&mut self, hint: &Hint) {
+        let heard = async { while self.heard.recv().await.as_ref() != Some(hint) {} };
+        timeout(20 * SECOND, heard).await.expect("it is told");
     }
 
     /// Until a message arrives: it may be on its way from one node to another.

@@ -2,7 +2,9 @@
 
 mod basics;
 mod death;
+mod messages;
 mod moves;
+mod older;
 
 use std::time::Duration;
 
@@ -21,7 +23,7 @@ use crate::{
 const LEASE: Duration = Duration::from_secs(20);
 
 /// A key of each of so many shards.
-fn keys(most: u16) -> Vec<Key> {
+pub(super) fn keys(most: u16) -> Vec<Key> {
     let one = |shard: u16| {
         (0..).map(|n: u32| Key::custom(&n.to_string())).find(|key| key.shard() == shard)
     };
@@ -53,7 +55,7 @@ fn ask(key: &Key, me: &Token) -> Acquire {
     }
 }
 
-fn charge(subject: &Key, limit: u64) -> Charge {
+pub(super) fn charge(subject: &Key, limit: u64) -> Charge {
     let rule = Rule::Fixed { limit, window: Duration::from_secs(3600) };
     let item = Item { policy: "p".into(), subject: subject.clone(), rule, cost: 1, penalty: None };
     Charge { tag: subject.clone(), items: [item].into(), times: 1 }
@@ -81,5 +83,5 @@ fn deferred(key: &Key) -> Enqueue {
 
 /// Waits, by asking, until each node can be used.
 async fn usable(store: &Store) {
-    insist(async || store.check().await).await;
+    insist(async || store.ping().await).await;
 }

@@ -49,7 +49,6 @@ impl Seen {
 }
 
 fn request(key: &Key) -> Enqueue {
-    let most = 1 << 40;
     Enqueue {
         key: key.clone(),
         id: JobId::new(key),
@@ -57,14 +56,7 @@ fn request(key: &Key) -> Enqueue {
         policy: JobPolicy::default(),
         merge: None,
         record: None,
-        caps: Caps {
-            resource_jobs: most,
-            resource_bytes: most,
-            shard_jobs: most,
-            shard_bytes: most,
-            owner_jobs: most,
-            owner_bytes: most,
-        },
+        caps: Caps::all(1 << 40),
         owner: String::new(),
         call: None,
     }

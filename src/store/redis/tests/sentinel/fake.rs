@@ -78,7 +78,7 @@ async fn serve(client: TcpStream, master: Arc<Mutex<u16>>) -> Option<()> {
 }
 
 /// One command, or `None` at the end.
-async fn command(client: &mut BufReader<TcpStream>) -> Option<Vec<String>> {
+pub(in super::super) async fn command(client: &mut BufReader<TcpStream>) -> Option<Vec<String>> {
     let mut words = Vec::new();
     for _ in 0..number(client).await? {
         let mut word = vec![0; number(client).await? + 2];
@@ -95,7 +95,7 @@ async fn number(client: &mut BufReader<TcpStream>) -> Option<usize> {
     line.trim_end().get(1..)?.parse().ok()
 }
 
-fn bulk(text: &str) -> String {
+pub(in super::super) fn bulk(text: &str) -> String {
     format!("${}\r\n{text}\r\n", text.len())
 }
 

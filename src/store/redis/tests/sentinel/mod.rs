@@ -1,7 +1,8 @@
 //! Masters that come and go, and sentinels that tell.
 
 mod failover;
-mod fake;
+pub(super) mod fake;
+mod quota;
 mod rig;
 
 use std::time::{Duration, Instant};
@@ -57,7 +58,7 @@ async fn one_sentinel_that_hangs_costs_nothing() {
     for nodes in [[&hangs, &answers], [&answers, &hangs]] {
         let urls = nodes.map(|sentinel| format!("redis://127.0.0.1:{}", sentinel.port()));
         let store = Store::sentinel(urls, "mymaster").connect().await.expect("one tells");
-        store.check().await.expect("it is there");
+        store.ping().await.expect("it is there");
     }
 }
 
@@ -84,11 +85,11 @@ async fn a_replica_is_not_used_whatever_sentinels_say() {
     let (_master, replica) = pair().await;
     let sentinel = FakeSentinel::of(replica.port()).await;
     let store = Store::connect(&sentinel.url()).await.expect("the URL is right");
-    let error = store.check().await.expect_err("it is no master");
+    let error = store.ping().await.expect_err("it is no master");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     // One that is told of by hand neither, even if it would take writes.
     replica.command(&["CONFIG", "SET", "replica-read-only", "no"]).await;
-    let error = replica.store().await.check().await.expect_err("it is no master");
+    let error = replica.store().await.ping().await.expect_err("it is no master");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
 }
 

@@ -36,6 +36,7 @@ pub(super) fn one_at_a_time(history: &History, resource: &str) -> Option<Violati
 }
 
 /// M2: from each run to the next.
+#[expect(clippy::indexing_slicing, reason = "each of them has two")]
 pub(super) fn fences_grow(history: &History, resource: &str) -> Option<Violation> {
     let runs = sure(history, resource);
     let pair = runs.windows(2).find(|pair| pair[0].fence >= pair[1].fence)?;

@@ -31,6 +31,7 @@ fn unique(history: &History, granted: &[(&Op, &Grant)]) -> Option<Violation> {
 /// Whoever asked after another had been granted has a larger fence: also where that one's lease was over
 /// when it heard of it. Not among permits: several are held at once, each with fences set aside for the
 /// next of its process, and these are used up in any order.
+#[expect(clippy::indexing_slicing, reason = "there are two kinds")]
 fn in_time(history: &History, granted: &[(&Op, &Grant)]) -> Option<Violation> {
     let (mut asked, mut got) = (granted.to_vec(), granted.to_vec());
     asked.sort_by_key(|(op, _)| op.asked);

@@ -33,6 +33,7 @@ pub(super) fn in_turn(history: &History, looked: &mut Looked) -> Option<Violatio
     locks.iter().find_map(|lock| in_turn_for(history, lock, looked))
 }
 
+#[expect(clippy::indexing_slicing, reason = "a place in it")]
 fn in_turn_for(history: &History, lock: &str, looked: &mut Looked) -> Option<Violation> {
     let ops = history.ops.iter().filter(|op| op.lock == lock);
     let mut granted: Vec<(&Op, &Grant)> =

@@ -30,4 +30,6 @@ pub(super) fn accepting(config: &mut ServiceConfig) {
         .wrap(LockLayer::by_path_param("id").permits(2))
         .wrap(DeferLayer::new().defer_always());
     config.service(shared);
+    let unlocked = resource("/always-unlocked/{id}").to(work);
+    config.service(unlocked.wrap(DeferLayer::new().defer_always()));
 }

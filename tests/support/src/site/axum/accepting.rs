@@ -16,6 +16,11 @@ pub(super) fn accepting() -> Routes {
     shared
         .layer(LockLayer::by_path_param("id").permits(2))
         .layer(DeferLayer::new().defer_always())
+        .merge(
+            Router::new()
+                .route("/always-unlocked/{id}", any(work))
+                .layer(DeferLayer::new().defer_always()),
+        )
         .merge(one("/waits/{id}", DeferLayer::new().wait_up_to(Duration::from_secs(15))))
         .merge(one("/async/{id}", DeferLayer::new().respond_async()))
         .merge(one("/always/{id}", DeferLayer::new().defer_always().body_limit(16)))

@@ -1,0 +1,187 @@
+//! Our own layers on the far side.
+
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, request::Parts};
+use http_body_util::{Empty, Full};
+use hyper::{body::Incoming, server::conn::http1};
+use hyper_util::{rt::TokioIo, service::TowerToHyperService};
+use tokio::{net::TcpListener, sync::oneshot};
+use tower::{ServiceExt as _, service_fn};
+use tower_layer::Layer as _;
+
+use super::{LEASE, head, running, secret};
+use crate::{
+    defer::{Answer, DeferGate, DeferWorker, Kept, Ran, Replayer as _},
+    gate::{KeySource, Replay},
+    lock::{BusyStatus, LockGate},
+    middleware::{GateLayer, Plain},
+    remote::HttpReplayer,
+    store::{Fault, JobId, JobState, JobView, Store, faulty},
+};
+
+/// The lock of this name.
+fn lock(name: &'static str, store: &Store) -> LockGate<Parts> {
+    LockGate::new(KeySource::function(move |_: &Parts| Some(name.to_owned()))).store(store)
+}
+
+/// What stands there.
+struct Far {
+    addr: SocketAddr,
+    /// How often its handler was reached.
+    runs: Arc<AtomicUsize>,
+}
+
+/// A handler that answers by this status, behind a layer that defers and these two locks.
+async fn far(outer: LockGate<Parts>, inner: LockGate<Parts>, status: u16) -> Far {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let addr = listener.local_addr().expect("it is bound");
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&runs);
+    let handler = service_fn(move |_: Request<Incoming>| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        let problem = Full::new(Bytes::from_static(br#"{"type":"urn:another"}"#));
+        let answer = Response::builder().status(status);
+        let answer = answer.header("content-type", "application/problem+json").body(problem);
+        async { Ok::<_, Infallible>(answer.expect("valid")) }
+    });
+    let layered = GateLayer::<_, Plain>::new(inner).layer(handler);
+    let layered = GateLayer::<_, Plain>::new(outer).layer(layered);
+    let layered = GateLayer::<_, Plain>::new(DeferGate::new()).layer(layered);
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            let service = TowerToHyperService::new(layered.clone());
+            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(socket), service));
+        }
+    });
+    Far { addr, runs }
+}
+
+impl Far {
+    fn replayer(&self, store: &Store) -> HttpReplayer {
+        HttpReplayer::new(store, &format!("http://{}", self.addr), &secret(7))
+    }
+
+    async fn run(&self, store: &Store, marker: &Replay) -> Answer {
+        // However little of an answer is kept.
+        let ran = self.replayer(store).replay(head("/a"), Bytes::new(), marker.clone(), 0).await;
+        let Ran::Answered(answer) = ran else { panic!("it answers: {ran:?}") };
+        assert_eq!(answer.body, Kept::TooLong);
+        answer
+    }
+
+    fn runs(&self) -> usize {
+        self.runs.load(Ordering::SeqCst)
+    }
+}
+
+#[tokio::test]
+async fn a_busy_lock_over_there_is_one_on_the_way() {
+    for status in [
+        BusyStatus::Conflict,
+        BusyStatus::Locked,
+        BusyStatus::TooManyRequests,
+        BusyStatus::Unavailable,
+    ] {
+        let store = Store::memory();
+        let there = store.as_another_process();
+        let (_hold, marker) = running(&store).await;
+        let own = || lock("order", &there);
+        let other = lock("other", &there).busy_status(status);
+        // One further in, and the job's own, where the worker's word is not taken for it.
+        let held = there.lock("other").acquire().await.expect("it is free");
+        let nested = far(own().trust(&secret(7)), other.clone(), 200).await;
+        let distrusted = far(own().busy_status(status), other, 200).await;
+        for far in [&nested, &distrusted] {
+            let answer = far.run(&store, &marker).await;
+            assert!(marker.was_busy_with(answer.status), "{status:?}");
+            assert_eq!(far.runs(), 0, "{status:?}");
+        }
+        held.release().await;
+        assert_eq!(nested.run(&store, &marker).await.status, 200);
+        assert!(!marker.was_busy_with(200) && nested.runs() == 1, "{status:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_is_away_over_there_has_let_nothing_run() {
+    let store = Store::memory();
+    let (away, faults) = faulty();
+    let (_hold, marker) = running(&store).await;
+    let own = lock("order", &store.as_another_process()).trust(&secret(7));
+    let far = far(own, lock("other", &away), 200).await;
+    faults.set("acquire", Fault::Away, 1);
+    assert_eq!(far.run(&store, &marker).await.status, 503);
+    assert!(marker.was_busy_with(503));
+    assert_eq!(far.runs(), 0);
+}
+
+/// Also if it is a problem of some other kind.
+#[tokio::test]
+async fn a_conflict_of_the_handler_is_its_own() {
+    let store = Store::memory();
+    let there = store.as_another_process();
+    let (_hold, marker) = running(&store).await;
+    for status in [409, 423, 429, 503] {
+        let own = lock("order", &there).trust(&secret(7));
+        let far = far(own, lock("other", &there), status).await;
+        assert_eq!(far.run(&store, &marker).await.status, status);
+        assert!(!marker.was_busy_with(status), "{status}");
+        assert_eq!(far.runs(), 1, "{status}");
+    }
+}
+
+async fn becomes(store: &Store, id: &JobId, so: impl Fn(&JobView) -> bool) -> JobView {
+    let looks = async {
+        loop {
+            let job = store.backend().job(id.clone()).await;
+            let job = job.expect("the store is there").expect("it is kept");
+            if so(&job) {
+                return job;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), looks).await.expect("it comes to that")
+}
+
+/// From the 202 here, through a busy lock over there, to the end: neither deferred again there, which would be an
+/// endless job, nor taken for an answer.
+#[tokio::test]
+async fn a_job_waits_for_a_lock_over_there_uncharged() {
+    let store = Store::memory();
+    let there = store.as_another_process();
+    let far = far(lock("order", &there).trust(&secret(7)), lock("other", &there), 200).await;
+    let first = store.as_another_process().lock("order").acquire().await.expect("it is free");
+    let held = there.lock("other").acquire().await.expect("it is free");
+    let unreached =
+        service_fn(|_| async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) });
+    let near = GateLayer::<_, Plain>::new(lock("order", &store)).layer(unreached);
+    let near = GateLayer::<_, Plain>::new(DeferGate::new()).layer(near);
+    let request = Request::post("/a").body(Empty::<Bytes>::new()).expect("valid");
+    let answer = near.oneshot(request).await.expect("it does not fail");
+    assert_eq!(answer.status(), StatusCode::ACCEPTED);
+    let location = answer.headers()["location"].to_str().expect("text");
+    let id = JobId::parse(location.trim_start_matches("/deferred/")).expect("an id");
+    let worker = DeferWorker::on(&store, far.replayer(&store)).lease(LEASE);
+    let (stop, stopped) = oneshot::channel::<()>();
+    let worker = tokio::spawn(worker.run(async { drop(stopped.await) }));
+    first.release().await;
+    let waits = |job: &JobView| job.reason.as_deref() == Some("busy");
+    let job = becomes(&store, &id, waits).await;
+    assert_eq!((job.state, job.attempts, far.runs()), (JobState::Queued, 0, 0));
+    held.release().await;
+    let job = becomes(&store, &id, |job| !job.state.is_pending()).await;
+    assert_eq!((job.state, job.attempts, far.runs()), (JobState::Done, 1, 1));
+    stop.send(()).expect("it runs");
+    worker.await.expect("it ends well");
+}

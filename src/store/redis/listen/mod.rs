@@ -1,0 +1,130 @@
+//! Messages from other processes, on connections of their own.
+//!
+//! They are made at the first wait, and made again whenever one breaks; after each time everybody is told
+//! to look again, since messages may have been missed. They are made again too when a lane has met another
+//! server: the one before may live on, and hear nothing of what is said on its successor. In a cluster there is one
+//! to each node ([`apart`]).
+
+mod apart;
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use futures_util::StreamExt as _;
+use redis::Msg;
+use tokio::{sync::watch, task::JoinHandle};
+
+use super::{
+    Keys,
+    target::{Messages, Target},
+};
+use crate::store::{
+    backend::Node,
+    hints::{Hint, Hints},
+};
+
+/// Pause before another attempt to subscribe: the first, and the longest.
+const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
+
+pub(super) struct Listener {
+    pub(super) target: Target,
+    pub(super) keys: Keys,
+    pub(super) node: Node,
+    pub(super) connect_within: Duration,
+    pub(super) servers: watch::Receiver<u64>,
+}
+
+/// Runs until the store handle is gone.
+pub(super) fn spawn(listener: Listener, hints: &Arc<Hints>) -> JoinHandle<()> {
+    let (weak, life) = (Arc::downgrade(hints), hints.life());
+    tokio::spawn(async move { listener.run(weak, life).await })
+}
+
+impl Listener {
+    async fn run(mut self, hints: Weak<Hints>, mut life: watch::Receiver<()>) {
+        let mut pause = Pause::default();
+        loop {
+            tokio::select! {
+                // The sender is never used: this resolves when the store handle is dropped.
+                _ = life.changed() => return,
+                heard = self.listen(&hints) => pause.note(heard),
+            }
+            pause.sleep().await;
+        }
+    }
+
+    /// Delivers until the connection breaks; false if it could not be made. Another server ends it at once.
+    async fn listen(&mut self, hints: &Weak<Hints>) -> bool {
+        // What changes from here on is not missed.
+        self.servers.mark_unchanged();
+        let mut servers = self.servers.clone();
+        tokio::select! {
+            biased;
+            // It ends when the store handle does, as `life` tells.
+            Ok(()) = servers.changed() => true,
+            heard = self.hear(hints) => heard,
+        }
+    }
+
+    async fn hear(&self, hints: &Weak<Hints>) -> bool {
+        if let Target::Cluster(cluster) = &self.target {
+            return self.hear_apart(cluster, hints).await;
+        }
+        let channels = self.keys.heard(&self.node);
+        let subscribe = self.target.subscribe(&channels);
+        let Ok(Ok(messages)) = tokio::time::timeout(self.connect_within, subscribe).await else {
+            return false;
+        };
+        deliver(hints, Some(Hint::Resync));
+        deliver_all(hints, messages).await;
+        true
+    }
+}
+
+/// Until there are no more.
+async fn deliver_all(hints: &Weak<Hints>, mut messages: Messages) {
+    while let Some(message) = messages.next().await {
+        read(&message, |hint| deliver(hints, hint));
+    }
+}
+
+fn read(message: &Msg, deliver: impl Fn(Option<Hint>)) {
+    let Ok(text) = std::str::from_utf8(message.get_payload_bytes()) else {
+        return;
+    };
+    if Keys::tells_events(message.get_channel_name()) {
+        Hint::parse_events(text).for_each(|hint| deliver(Some(hint)));
+    } else {
+        deliver(Hint::parse(text));
+    }
+}
+
+fn deliver(hints: &Weak<Hints>, hint: Option<Hint>) {
+    if let (Some(hints), Some(hint)) = (hints.upgrade(), hint) {
+        hints.deliver(hint);
+    }
+}
+
+/// Longer each time that nothing could be heard.
+struct Pause(Duration);
+
+impl Pause {
+    fn note(&mut self, heard: bool) {
+        if heard {
+            *self = Self::default();
+        }
+    }
+
+    async fn sleep(&mut self) {
+        tokio::time::sleep(self.0).await;
+        self.0 = (self.0 * 2).min(PAUSES[1]);
+    }
+}
+
+impl Default for Pause {
+    fn default() -> Self {
+        Self(PAUSES[0])
+    }
+}

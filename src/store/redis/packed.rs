@@ -1,0 +1,99 @@
+//! A list of numbers and texts that a script has packed (`cmsgpack`): one value on the wire. The client makes some
+//! thousand instructions of each number that comes as a value of its own.
+
+/// What is left of the list.
+pub(super) struct Words<'a>(&'a [u8]);
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Word<'a> {
+    /// One below zero counts as zero.
+    Number(u64),
+    Text(&'a [u8]),
+}
+
+impl<'a> Words<'a> {
+    /// `None` if it is no list.
+    pub(super) fn of(packed: &'a [u8]) -> Option<Self> {
+        let (kind, mut rest) = packed.split_first()?;
+        match kind {
+            0x90..=0x9f => {}
+            0xdc => drop(whole(&mut rest, 2)?),
+            0xdd => drop(whole(&mut rest, 4)?),
+            _ => return None,
+        }
+        Some(Self(rest))
+    }
+
+    /// `None` at the end, and if it is neither a number nor a text.
+    pub(super) fn next(&mut self) -> Option<Word<'a>> {
+        let (kind, rest) = self.0.split_first()?;
+        self.0 = rest;
+        let number = match *kind {
+            small @ 0..=0x7f => small.into(),
+            0xcc => whole(&mut self.0, 1)?,
+            0xcd => whole(&mut self.0, 2)?,
+            0xce => whole(&mut self.0, 4)?,
+            0xcf => whole(&mut self.0, 8)?,
+            // With a sign: those that have none are packed as above.
+            width @ 0xd0..=0xd3 => {
+                cut(&mut self.0, 1 << (width - 0xd0))?;
+                0
+            }
+            0xe0..=0xff => 0,
+            short @ 0xa0..=0xbf => return self.text(u64::from(short & 0x1f)),
+            0xd9 => return whole(&mut self.0, 1).and_then(|length| self.text(length)),
+            0xda => return whole(&mut self.0, 2).and_then(|length| self.text(length)),
+            0xdb => return whole(&mut self.0, 4).and_then(|length| self.text(length)),
+            _ => return None,
+        };
+        Some(Word::Number(number))
+    }
+
+    fn text(&mut self, length: u64) -> Option<Word<'a>> {
+        cut(&mut self.0, usize::try_from(length).ok()?).map(Word::Text)
+    }
+}
+
+fn cut<'a>(from: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
+    let (cut, rest) = from.split_at_checked(length)?;
+    *from = rest;
+    Some(cut)
+}
+
+fn whole(from: &mut &[u8], width: usize) -> Option<u64> {
+    Some(cut(from, width)?.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_is_packed() {
+        // cmsgpack.pack({0, 127, 128, 255, 256, 65535, 65536, 2^32, 2^53 - 1, -1, -200, 'a', ('b'):rep(40)})
+        let mut packed = vec![0x9d, 0, 127, 0xcc, 128, 0xcc, 255, 0xcd, 1, 0, 0xcd, 255, 255];
+        packed.extend([0xce, 0, 1, 0, 0, 0xcf, 0, 0, 0, 1, 0, 0, 0, 0]);
+        packed.extend([0xcf, 0, 0x1f, 255, 255, 255, 255, 255, 255, 0xff, 0xd1, 255, 0x38]);
+        packed.extend([0xa1, b'a', 0xda, 0, 40]);
+        packed.extend([b'b'; 40]);
+        let mut words = Words::of(&packed).expect("a list");
+        for number in [0, 127, 128, 255, 256, 65535, 65536, 1 << 32, (1 << 53) - 1, 0, 0] {
+            assert_eq!(words.next(), Some(Word::Number(number)));
+        }
+        assert_eq!(words.next(), Some(Word::Text(b"a")));
+        assert_eq!(words.next(), Some(Word::Text(&[b'b'; 40])));
+        assert_eq!(words.next(), None);
+    }
+
+    /// Whatever comes over the wire.
+    #[test]
+    fn what_is_cut_off_ends() {
+        bolero::check!().with_iterations(2_000).with_type::<Vec<u8>>().for_each(|bytes| {
+            let mut left = bytes.len();
+            let Some(mut words) = Words::of(bytes) else { return };
+            while words.next().is_some() {
+                left = left.checked_sub(1).expect("each takes a byte at least");
+            }
+        });
+    }
+}

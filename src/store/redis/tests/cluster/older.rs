@@ -1,0 +1,106 @@
+//! Nodes that have no channels of shards, as before 7.0; the server that tests start may be newer, so they are
+//! written down here.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use tokio::{
+    io::{AsyncWriteExt as _, BufReader},
+    net::{TcpListener, TcpStream},
+};
+
+use super::{
+    super::sentinel::fake::{bulk, command},
+    death::{Ear, SECOND},
+};
+use crate::{
+    key::Key,
+    store::{Store, backend::JobId, hints::Hint},
+};
+
+/// What the nodes have seen together.
+#[derive(Default)]
+struct Seen {
+    /// Subscriptions so far, and those that are there now.
+    all: AtomicUsize,
+    open: AtomicUsize,
+    most: AtomicUsize,
+}
+
+/// The n-th subscriber is told this.
+fn word(n: usize) -> (Key, JobId) {
+    let key = Key::custom(&n.to_string());
+    let id = format!("{:02x}{:032x}", key.shard(), n);
+    (key, JobId::parse(&id).expect("an id"))
+}
+
+async fn serve(client: TcpStream, ports: [u16; 2], seen: Arc<Seen>) -> Option<()> {
+    let mut client = BufReader::new(client);
+    loop {
+        let words = command(&mut client).await?;
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        let answer = match words.as_slice() {
+            ["HELLO", ..] => "%1\r\n+proto\r\n:3\r\n".to_owned(),
+            ["CLUSTER", "SLOTS"] => {
+                let row = |from: u16, to: u16, port: u16| {
+                    format!("*3\r\n:{from}\r\n:{to}\r\n*2\r\n{}:{port}\r\n", bulk("127.0.0.1"))
+                };
+                format!("*2\r\n{}{}", row(0, 8191, ports[0]), row(8192, 16_383, ports[1]))
+            }
+            ["SUBSCRIBE", channels @ ..] => {
+                return tell(client.into_inner(), channels, &seen).await;
+            }
+            ["CLIENT", ..] => "+OK\r\n".to_owned(),
+            [verb, ..] => format!("-ERR unknown command `{verb}`, with args beginning with: \r\n"),
+            [] => return None,
+        };
+        client.write_all(answer.as_bytes()).await.ok()?;
+    }
+}
+
+/// Tells whoever has subscribed one thing; the first of them is cut off then.
+async fn tell(mut client: TcpStream, channels: &[&str], seen: &Seen) -> Option<()> {
+    let n = seen.all.fetch_add(1, Ordering::SeqCst);
+    seen.most.fetch_max(seen.open.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+    let push = |words: [&str; 3]| format!(">3\r\n{}", words.map(bulk).concat());
+    for channel in channels {
+        let confirmed = format!(">3\r\n{}{}:1\r\n", bulk("subscribe"), bulk(channel));
+        client.write_all(confirmed.as_bytes()).await.ok()?;
+    }
+    let (key, id) = word(n);
+    let own = channels.iter().find(|channel| !channel.ends_with(":e"))?;
+    let message = push(["message", own, &format!("j {key} {id}")]);
+    client.write_all(message.as_bytes()).await.ok()?;
+    if n > 0 {
+        std::future::pending::<()>().await;
+    }
+    seen.open.fetch_sub(1, Ordering::SeqCst);
+    None
+}
+
+#[tokio::test]
+async fn of_nodes_that_pass_all_on_one_is_heard_at_a_time() {
+    let seen = Arc::<Seen>::default();
+    let bind = async || TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let nodes = [bind().await, bind().await];
+    let ports = nodes.each_ref().map(|node| node.local_addr().expect("it is bound").port());
+    for node in nodes {
+        let seen = Arc::clone(&seen);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = node.accept().await {
+                tokio::spawn(serve(client, ports, Arc::clone(&seen)));
+            }
+        });
+    }
+    let url = format!("redis+cluster://127.0.0.1:{}/?ns=older", ports[0]);
+    let store =
+        Store::builder(&url).deadline(5 * SECOND).connect().await.expect("the URL is right");
+    let mut ear = Ear::new(&store).await;
+    for n in 0..2 {
+        let (key, id) = word(n);
+        ear.hears_this(&Hint::Work(key, id)).await;
+    }
+    assert_eq!(seen.most.load(Ordering::SeqCst), 1, "each would hear the same");
+}

@@ -1,0 +1,130 @@
+//! Grants that count only when replicas have them on their disks.
+//!
+//! The server that tests start may be too old for that, so what is asked is seen by one that is written down here; and
+//! what it means, by a real one if that is new enough.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncWriteExt as _, BufReader},
+    net::{TcpListener, TcpStream},
+};
+
+use super::{
+    SECOND,
+    sentinel::fake::{bulk, command},
+    server::Server,
+};
+use crate::{lock::Released, store::Store};
+
+/// A master that answers no more than the look at replicas asks.
+struct Scripted {
+    port: u16,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+#[derive(Clone, Copy)]
+struct Says {
+    version: &'static str,
+    appends: u8,
+    /// What is on its disk, and on how many of its replicas.
+    on_disk: [u8; 2],
+}
+
+impl Scripted {
+    async fn start(says: Says) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        let asked = Arc::<Mutex<Vec<String>>>::default();
+        let heard = Arc::clone(&asked);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(serve(client, says, Arc::clone(&heard)));
+            }
+        });
+        Self { port, asked }
+    }
+
+    /// What it was asked to wait for, and what came of it.
+    async fn replicated(&self, on_disk: bool, wanted: u32) -> (String, u32) {
+        let url = format!("redis://127.0.0.1:{}/?ns=test", self.port);
+        let builder = Store::builder(&url).deadline(SECOND).replicas_on_disk(on_disk);
+        let store = builder.connect().await.expect("the URL is right");
+        let since = store.backend().servers();
+        let have = store.backend().replicated(0, wanted, since).await.expect("it answers");
+        let asked = std::mem::take(&mut *self.asked.lock());
+        (asked.into_iter().find(|words| words.starts_with("WAIT")).expect("it was asked"), have)
+    }
+}
+
+async fn serve(client: TcpStream, says: Says, asked: Arc<Mutex<Vec<String>>>) -> Option<()> {
+    let mut client = BufReader::new(client);
+    loop {
+        let words = command(&mut client).await?;
+        asked.lock().push(words.join(" "));
+        let [here, there] = says.on_disk;
+        let answer = match words.first()?.as_str() {
+            "HELLO" => "%1\r\n+proto\r\n:3\r\n".to_owned(),
+            "INFO" => bulk(&format!(
+                "redis_version:{}\r\nrole:master\r\nrun_id:a\r\naof_enabled:{}\r\n",
+                says.version, says.appends
+            )),
+            "HGET" => bulk("64"),
+            "HDEL" => ":0\r\n".to_owned(),
+            "WAIT" => format!(":{there}\r\n"),
+            "WAITAOF" => format!("*2\r\n:{here}\r\n:{there}\r\n"),
+            _ => "+OK\r\n".to_owned(),
+        };
+        client.write_all(answer.as_bytes()).await.ok()?;
+    }
+}
+
+#[tokio::test]
+async fn disks_are_asked_for_where_they_are_wanted_and_can_tell() {
+    let says = Says { version: "7.2.4", appends: 1, on_disk: [1, 2] };
+    let master = Scripted::start(says).await;
+    assert_eq!(master.replicated(true, 2).await, ("WAITAOF 1 2 800".to_owned(), 2));
+    // Memory is what counts by default.
+    assert_eq!(master.replicated(false, 2).await, ("WAIT 2 800".to_owned(), 2));
+    // The master's own disk lags: nothing is safe yet.
+    let lags = Scripted::start(Says { on_disk: [0, 2], ..says }).await;
+    assert_eq!(lags.replicated(true, 2).await.1, 0);
+}
+
+#[tokio::test]
+async fn where_disks_can_not_tell_memory_counts() {
+    let says = Says { version: "7.0.15", appends: 1, on_disk: [0, 1] };
+    for says in [says, Says { version: "7.2.4", appends: 0, ..says }] {
+        let master = Scripted::start(says).await;
+        assert_eq!(master.replicated(true, 1).await, ("WAIT 1 800".to_owned(), 1));
+    }
+}
+
+/// Of whichever version it is: `WAITAOF` from 7.2 on, else `WAIT`.
+#[tokio::test]
+async fn a_real_server_counts_a_replica_that_has_it() {
+    let (server, replica) = (Server::start().await, Server::start().await);
+    for each in [&server, &replica] {
+        each.command(&["CONFIG", "SET", "appendfsync", "always"]).await;
+        each.command(&["CONFIG", "SET", "appendonly", "yes"]).await;
+    }
+    replica.command(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]).await;
+    let builder = Store::builder(&server.url()).deadline(2 * SECOND).replicas_on_disk(true);
+    let store = builder.connect().await.expect("the URL is right");
+    let granted = async {
+        // Until the replica has caught up for the first time, and its disk with it.
+        loop {
+            if let Ok(guard) = store.lock("x").replicas(1).acquire().await {
+                return guard;
+            }
+        }
+    };
+    let guard = tokio::time::timeout(40 * SECOND, granted).await.expect("it catches up");
+    assert_eq!(guard.release().await, Released::Released);
+    let waited: String = server.ask(&["INFO", "commandstats"]).await;
+    let version: String = server.ask(&["INFO", "server"]).await;
+    let old = version.contains("redis_version:6.") || version.contains("redis_version:7.0.");
+    assert_eq!(waited.contains("cmdstat_waitaof:"), !old, "{waited}");
+    assert!(store.lock("x").replicas(2).acquire().await.is_err(), "one is not two");
+}

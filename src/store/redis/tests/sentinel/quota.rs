@@ -1,0 +1,140 @@
+//! Quotas across a failover: what a replica had not got is forgotten, and may be let in again. Nothing beyond that is.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::task::JoinHandle;
+
+use super::{
+    super::{SECOND, cluster::charge},
+    rig::Sentinels,
+};
+use crate::{key::Key, store::Store};
+
+/// More than is let in before the failover.
+const LIMIT: u64 = 400;
+const TASKS: u64 = 4;
+
+#[derive(Default)]
+struct Seen {
+    admitted: AtomicU64,
+    /// Nobody asks while this is set.
+    rests: AtomicBool,
+    resting: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Seen {
+    fn admitted(&self) -> u64 {
+        self.admitted.load(Ordering::SeqCst)
+    }
+
+    /// Until so many have been let in.
+    async fn admits(&self, number: u64) {
+        while self.admitted() < number {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Until nobody's call is under way.
+    async fn rest(&self) {
+        self.rests.store(true, Ordering::SeqCst);
+        while self.resting.load(Ordering::SeqCst) < TASKS {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+/// Asks until there is nothing left of the quota.
+fn asks(store: &Store, key: &Key, seen: &Arc<Seen>) -> JoinHandle<()> {
+    let (store, key, seen) = (store.clone(), key.clone(), Arc::clone(seen));
+    tokio::spawn(async move {
+        loop {
+            if seen.rests.load(Ordering::SeqCst) {
+                seen.resting.fetch_add(1, Ordering::SeqCst);
+                while seen.rests.load(Ordering::SeqCst) {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            }
+            match store.backend().charge(charge(&key, LIMIT)).await {
+                Ok(charged) if charged.admitted > 0 => {
+                    seen.admitted.fetch_add(1, Ordering::SeqCst);
+                }
+                Ok(_) => {
+                    seen.refused.fetch_add(1, Ordering::SeqCst);
+                    return;
+                }
+                // Whoever asked is not let in, whether it was charged or not.
+                Err(_) => {}
+            }
+            tokio::time::sleep(Duration::from_millis(3)).await;
+        }
+    })
+}
+
+/// Those that the replica surely has.
+async fn on_the_replica(store: &Store, key: &Key, seen: &Seen) -> u64 {
+    loop {
+        let (sure, since) = (seen.admitted(), store.backend().servers());
+        if store.backend().replicated(key.shard(), 1, since).await.is_ok_and(|have| have > 0) {
+            return sure;
+        }
+    }
+}
+
+async fn fails_over(
+    quiet: bool,
+    fault: impl FnOnce(&mut Sentinels),
+    after: impl FnOnce(&Sentinels),
+) {
+    let mut sentinels = Sentinels::start().await;
+    let store = Store::builder(&sentinels.url()).deadline(SECOND).connect().await;
+    let (store, key) = (store.expect("the URL is right"), Key::custom("quota"));
+    let seen = Arc::<Seen>::default();
+    let tasks: Vec<_> = (0..TASKS).map(|_| asks(&store, &key, &seen)).collect();
+    seen.admits(LIMIT / 4).await;
+    if quiet {
+        seen.rest().await;
+    }
+    let sure = on_the_replica(&store, &key, &seen).await;
+    fault(&mut sentinels);
+    // Answers that were on their way are of the old one, too.
+    let perhaps = if quiet { 0 } else { seen.admitted() + TASKS - sure };
+    seen.rests.store(false, Ordering::SeqCst);
+    sentinels.failed_over().await;
+    // One that wakes before that takes calls as a master does, until the sentinels have told it otherwise; what it
+    // lets in then is forgotten as well.
+    let before = seen.admitted();
+    seen.admits(before + 2 * TASKS).await;
+    after(&sentinels);
+    for task in tasks {
+        tokio::time::timeout(60 * SECOND, task).await.expect("it ends").expect("no panic");
+    }
+    let (admitted, name) = (seen.admitted(), format!("lg:1:test:{{{}}}:c:p:{key}", key.shard()));
+    let spent: u64 = sentinels.replica.ask(&["GET", &name]).await;
+    println!(
+        "{admitted} of {LIMIT} let in; {sure} of them surely on the replica, {perhaps} perhaps not"
+    );
+    println!("figure: let in beyond a quota {}", admitted.saturating_sub(LIMIT));
+    assert_eq!((spent, seen.refused.load(Ordering::SeqCst)), (LIMIT, TASKS));
+    assert!(admitted <= LIMIT + perhaps, "{admitted} of {LIMIT}, and {perhaps} may be forgotten");
+    assert!(admitted > LIMIT / 2, "{admitted}");
+}
+
+#[tokio::test]
+async fn a_quota_that_its_replica_has_is_not_exceeded_when_the_master_dies() {
+    fails_over(true, |sentinels| sentinels.master.kill(), |_| ()).await;
+}
+
+/// It wakes up as a master, when its successor is one already.
+#[tokio::test]
+async fn of_a_quota_no_more_is_let_in_than_a_frozen_master_forgets() {
+    let (freeze, thaw) =
+        (|all: &mut Sentinels| all.master.freeze(), |all: &Sentinels| all.master.thaw());
+    fails_over(false, freeze, thaw).await;
+}

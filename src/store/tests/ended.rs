@@ -1,0 +1,205 @@
+//! Bounds on what is kept of jobs that have ended.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{
+    on_every_store,
+    rig::{LONG, Rig, SHORT, deferred, key, neighbours, settled, stranger},
+};
+use crate::{
+    Key,
+    store::backend::{Call, Caps, Direct, ENDED_SIZE, Enqueue, Enqueued, JobId, JobState, Verdict},
+};
+
+on_every_store!(
+    bytes_of_responses_are_bounded,
+    bytes_of_dead_letters_are_bounded,
+    what_was_remembered_is_bounded_too,
+    the_newest_stays_whatever_the_bound,
+    a_large_one_makes_room_for_itself,
+    what_is_gone_makes_room,
+    a_callback_counts_with_its_request,
+);
+
+/// Room for so many responses of a hundred bytes.
+fn room_for(number: u64) -> Caps {
+    Caps { ended_bytes: number * (ENDED_SIZE + 100), ..Caps::NONE }
+}
+
+fn kept(bytes: usize, retention: Duration) -> Verdict {
+    Verdict::Done { response: vec![b'x'; bytes].into(), retention }
+}
+
+const DEAD: Verdict = Verdict::Dead { reason: "auth", retention: LONG };
+
+/// A job that has ended so, of a request of a hundred bytes.
+async fn ended(rig: &Rig, key: &Key, caps: Caps, verdict: Verdict) -> JobId {
+    let envelope = Bytes::from_static(&[b'e'; 100]);
+    let call = Enqueue { caps, envelope, ..deferred(key) };
+    let (id, run) = (call.id.clone(), stranger());
+    assert!(matches!(rig.enqueue(call).await, Enqueued::Stored { .. }));
+    rig.start(key, &id, &run).await;
+    let settle = settled(key, &id, &run, verdict);
+    assert!(rig.settle(settle.clone()).await);
+    // Repeated it counts once.
+    assert!(rig.settle(settle).await);
+    id
+}
+
+/// Which of these are known still.
+async fn known(rig: &Rig, ids: &[JobId]) -> Vec<bool> {
+    let mut known = Vec::new();
+    for id in ids {
+        known.push(rig.job(id).await.is_some());
+        let envelope = rig.backend().envelope(id.clone()).await.unwrap();
+        assert!(known.last() == Some(&true) || envelope.is_none(), "nothing is left of it");
+    }
+    known
+}
+
+async fn bytes_of_responses_are_bounded(rig: &Rig) {
+    // All of them of one shard.
+    let [one, two] = neighbours::<2>();
+    let mut ids = Vec::new();
+    for key in [&one, &two, &one, &two] {
+        ids.push(ended(rig, key, room_for(2), kept(100, LONG)).await);
+    }
+    assert_eq!(known(rig, &ids).await, [false, false, true, true], "the oldest go");
+    let tally = rig.tally(one.shard()).await;
+    assert_eq!((tally.done, tally.trimmed_done), (2, 2));
+    // Another shard has room of its own.
+    let elsewhere = (0..).map(|n: u32| Key::custom(&n.to_string()));
+    let other = elsewhere.into_iter().find(|key| key.shard() != one.shard()).unwrap();
+    let _ = ended(rig, &other, room_for(2), kept(100, LONG)).await;
+    assert_eq!(rig.tally(one.shard()).await, tally);
+    // As much as there may be from now on.
+    ids.push(ended(rig, &one, room_for(4), kept(100, LONG)).await);
+    ids.push(ended(rig, &one, room_for(4), kept(100, LONG)).await);
+    assert_eq!(known(rig, &ids).await, [false, false, true, true, true, true]);
+}
+
+/// Of each kind so many: results do not drive out the dead, which somebody has to look at.
+async fn bytes_of_dead_letters_are_bounded(rig: &Rig) {
+    let key = key();
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(ended(rig, &key, room_for(2), DEAD).await);
+    }
+    let mut done = Vec::new();
+    for _ in 0..3 {
+        done.push(ended(rig, &key, room_for(2), kept(100, LONG)).await);
+    }
+    assert_eq!(known(rig, &ids).await, [false, true, true]);
+    assert_eq!(known(rig, &done).await, [false, true, true]);
+    let tally = rig.tally(key.shard()).await;
+    assert_eq!((tally.dead, tally.trimmed_dead), (2, 1));
+    // What is put back, or forgotten by hand, leaves its room.
+    assert_eq!(rig.redrive(&ids[1]).await, Some(JobState::Queued));
+    assert!(rig.purge(&ids[2]).await);
+    assert_eq!(rig.cancel(&ids[1]).await, Some(JobState::Cancelled));
+    let mut more = Vec::new();
+    for _ in 0..2 {
+        more.push(ended(rig, &key, room_for(2), DEAD).await);
+    }
+    assert_eq!(known(rig, &more).await, [true, true]);
+    let tally = rig.tally(key.shard()).await;
+    assert_eq!((tally.dead, tally.trimmed_dead), (2, 1));
+}
+
+async fn what_was_remembered_is_bounded_too(rig: &Rig) {
+    let key = key();
+    let first = ended(rig, &key, room_for(2), kept(100, LONG)).await;
+    let mut ids = vec![first];
+    for n in 0..2 {
+        let record = format!("idem{n}").into();
+        let (id, owner) = (JobId::new(&key), String::new());
+        let call = Direct { key: key.clone(), record, id, owner, life: LONG, print: None };
+        assert_eq!(rig.backend().begin_direct(call.clone()).await.unwrap(), None);
+        let response = Bytes::from_static(&[b'x'; 100]);
+        rig.backend().end_direct(call.clone(), Some(response)).await.unwrap();
+        ids.push(call.id);
+    }
+    assert_eq!(known(rig, &ids).await, [false, true, true]);
+}
+
+/// Whoever waits for it gets it.
+async fn the_newest_stays_whatever_the_bound(rig: &Rig) {
+    let key = key();
+    let none = Caps { ended_bytes: 0, ..Caps::NONE };
+    let mut ids = Vec::new();
+    // Also where it is forgotten before the others.
+    for retention in [LONG, LONG / 2, LONG] {
+        ids.push(ended(rig, &key, none, kept(100, retention)).await);
+        let mut so_far = vec![false; ids.len()];
+        *so_far.last_mut().unwrap() = true;
+        assert_eq!(known(rig, &ids).await, so_far);
+    }
+}
+
+/// Of many small ones a step forgets some; the next one goes on.
+async fn a_large_one_makes_room_for_itself(rig: &Rig) {
+    let key = key();
+    let mut ids = Vec::new();
+    for _ in 0..30 {
+        ids.push(ended(rig, &key, room_for(30), kept(100, LONG)).await);
+    }
+    let large = ended(rig, &key, room_for(30), kept(20 * 612, LONG)).await;
+    assert!(known(rig, std::slice::from_ref(&large)).await[0]);
+    let left = known(rig, &ids).await.into_iter().filter(|known| *known).count();
+    // It takes 20 of them and its own facts.
+    assert_eq!(left, 9);
+}
+
+/// By their time, though nobody has looked meanwhile.
+async fn what_is_gone_makes_room(rig: &Rig) {
+    let key = key();
+    let caps = room_for(3);
+    let stays = ended(rig, &key, caps, kept(100, LONG)).await;
+    for _ in 0..2 {
+        let _ = ended(rig, &key, caps, kept(100, SHORT)).await;
+    }
+    rig.pass(SHORT).await;
+    let mut ids = vec![stays];
+    for _ in 0..2 {
+        ids.push(ended(rig, &key, caps, kept(100, LONG)).await);
+    }
+    assert_eq!(known(rig, &ids).await, [true, true, true]);
+    let tally = rig.tally(key.shard()).await;
+    assert_eq!((tally.done, tally.trimmed_done), (3, 2));
+    // All of them: what was counted of them is gone with them.
+    rig.pass(2 * LONG).await;
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(ended(rig, &key, caps, kept(100, LONG)).await);
+    }
+    assert_eq!(known(rig, &ids).await, [true, true, true]);
+}
+
+/// It is stored along with it, and so are its bytes, until it is a request of its own.
+async fn a_callback_counts_with_its_request(rig: &Rig) {
+    let key = key();
+    let [_, to] = neighbours::<2>();
+    let told = |caps| {
+        let envelope = Bytes::from_static(&[b'c'; 50]);
+        let call = Call { id: JobId::new(&to), key: to.clone(), envelope, max_attempts: 1 };
+        Enqueue { call: Some(call), caps, ..deferred(&key) }
+    };
+    let full = Caps { shard_bytes: 56, ..Caps::NONE };
+    assert_eq!(rig.enqueue(told(full)).await, Enqueued::Full);
+    let fits = Caps { shard_bytes: 57, resource_bytes: 57, ..Caps::NONE };
+    let call = told(fits);
+    assert_eq!(rig.enqueue(call.clone()).await, Enqueued::Stored { position: 1 });
+    assert_eq!(rig.tally(key.shard()).await.bytes, 57);
+    let run = stranger();
+    rig.start(&key, &call.id, &run).await;
+    assert!(rig.finish(&key, &call.id, &run).await);
+    // The call alone.
+    assert_eq!(rig.tally(key.shard()).await.bytes, 50);
+    let id = call.call.unwrap().id;
+    let run = stranger();
+    rig.start(&to, &id, &run).await;
+    assert!(rig.finish(&to, &id, &run).await);
+    assert_eq!(rig.tally(key.shard()).await.bytes, 0);
+}

@@ -1,0 +1,73 @@
+//! `lockgate-fsck` as operators run it: what it says, and what it ends with.
+
+use std::{
+    process::{Command, Output},
+    time::Duration,
+};
+
+use lockgate::Store;
+use redis_test::server::RedisServer;
+
+/// The program's exit code, and all that it has said.
+fn fsck(words: &[&str]) -> (Option<i32>, String) {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_lockgate-fsck"));
+    let Output { status, stdout, stderr } = program.args(words).output().expect("it is built");
+    let text = [stdout, stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    (status.code(), text)
+}
+
+async fn command(server: &RedisServer, words: &[&str]) {
+    let client = redis::Client::open(server.connection_info()).expect("an address");
+    let mut connection = client.get_multiplexed_async_connection().await.expect("it runs");
+    let mut command = redis::cmd(words[0]);
+    command.arg(&words[1..]);
+    command.query_async::<redis::Value>(&mut connection).await.expect("the command is right");
+}
+
+#[tokio::test]
+async fn it_ends_with_what_it_has_found() {
+    let server = RedisServer::new();
+    let (host, port) = server.host_and_port().expect("it listens on TCP");
+    let url = |namespace: &str| format!("redis://{host}:{port}/?ns={namespace}");
+    let store = Store::builder(&url("shop")).deadline(Duration::from_secs(20));
+    let store = store.connect().await.expect("the URL is right");
+    while store.ping().await.is_err() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let held = store.lock("x").acquire().await.expect("it is free");
+    let (code, text) = fsck(&[&url("shop")]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("0 faults"), "{text}");
+    held.release().await;
+
+    // A name that nobody has used is no success, and stays none however often it was looked for.
+    for _ in 0..2 {
+        let (code, text) = fsck(&[&url("shpo")]);
+        assert_eq!(code, Some(3), "{text}");
+        assert!(text.contains("nobody has used this namespace"), "{text}");
+    }
+
+    // A shard's numbers never end; one that does is a fault that can be mended.
+    command(&server, &["SET", "lg:1:shop:{3}:odd", "1"]).await;
+    let (code, text) = fsck(&[&url("shop")]);
+    assert_eq!(code, Some(1), "{text}");
+    let (code, text) = fsck(&[&url("shop"), "--repair"]);
+    assert_eq!(code, Some(1), "a key it does not know is left to a person: {text}");
+    command(&server, &["DEL", "lg:1:shop:{3}:odd"]).await;
+    command(&server, &["SET", "lg:1:shop:{3}:replicas", "1"]).await;
+    let (code, text) = fsck(&[&url("shop")]);
+    assert_eq!(code, Some(1), "{text}");
+    let (code, text) = fsck(&[&url("shop"), "--repair"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(fsck(&[&url("shop")]).0, Some(0));
+}
+
+#[test]
+fn who_can_not_look_says_so() {
+    for words in [&[][..], &["--mend", "redis://127.0.0.1/"], &["redis://127.0.0.1/?name=shop"]] {
+        assert_eq!(fsck(words).0, Some(2), "{words:?}");
+    }
+    // Nobody listens there.
+    let (code, text) = fsck(&["redis://127.0.0.1:1/?ns=shop"]);
+    assert_eq!(code, Some(2), "{text}");
+}

@@ -1,0 +1,112 @@
+//! What is done to the processes, and what the books have to know of it.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use lockgate::testing::history::{
+    Life,
+    deferred::{History, Trouble},
+};
+use parking_lot::Mutex;
+
+use super::Fleet;
+use crate::{
+    history::{
+        clock::{self, ns},
+        process::kill_now,
+    },
+    ledger::stall,
+    wait::within,
+};
+
+impl Fleet {
+    /// SIGKILL from wherever it is called, without waiting: for a [`Rule`](crate::proxy::Rule).
+    pub fn killer(&self, node: usize) -> impl Fn() + Send + Sync + 'static {
+        let seat = &self.seats[node];
+        let (life, pid) = (seat.life, seat.process.pid());
+        let history = Arc::clone(&self.history);
+        move || {
+            if let Some(pid) = pid {
+                // Before it dies: what it was sure of then may not be so any more a moment later.
+                history.lock().killed.entry(life).or_insert_with(clock::now);
+                kill_now(pid);
+            }
+        }
+    }
+
+    /// SIGKILL.
+    pub async fn kill(&mut self, node: usize) {
+        self.killer(node)();
+        self.seats[node].process.kill().await;
+    }
+
+    /// Another process in place of one that has ended, or is ended now.
+    pub async fn replace(&mut self, node: usize) {
+        self.kill(node).await;
+        let (life, setup) = (self.seats[node].life, self.seats[node].setup.clone());
+        let next = Life { number: life.number + 1, ..life };
+        self.seats[node] = self.start(next, setup).await;
+    }
+
+    /// SIGSTOP.
+    pub fn pause(&self, node: usize) {
+        self.seats[node].process.pause();
+    }
+
+    /// SIGCONT, after so long a pause.
+    pub fn resume(&self, node: usize, paused: Duration) {
+        let now = clock::now();
+        self.trouble(Some(node), now.saturating_sub(ns(paused)), now + ns(Duration::from_secs(3)));
+        self.seats[node].process.resume();
+    }
+
+    /// SIGTERM.
+    pub fn terminate(&self, node: usize) {
+        self.history.lock().drained.insert(self.seats[node].life);
+        self.seats[node].process.terminate();
+    }
+
+    /// Waits until a process has ended by itself; its exit code.
+    pub async fn ended(&mut self, node: usize) -> Option<i32> {
+        within("a node to end", self.seats[node].process.ended()).await
+    }
+
+    /// In this time something was done to this process, or to all.
+    pub fn trouble(&self, node: Option<usize>, from: u64, to: u64) {
+        let life = node.map(|node| self.seats[node].life);
+        self.history.lock().troubles.push(Trouble { life, from, to });
+    }
+
+    /// From now on, for so long, something is done to this process, or to all.
+    pub fn trouble_for(&self, node: Option<usize>, time: Duration) {
+        let now = clock::now();
+        self.trouble(node, now, now + ns(time));
+    }
+
+    /// As [`trouble_for`](Self::trouble_for), from when it is called: for a [`Rule`](crate::proxy::Rule).
+    pub fn troubler(&self, node: usize, time: Duration) -> impl Fn() + Send + Sync + 'static {
+        let (life, history) = (Some(self.seats[node].life), Arc::clone(&self.history));
+        move || {
+            let from = clock::now();
+            history.lock().troubles.push(Trouble { life, from, to: from + ns(time) });
+        }
+    }
+}
+
+/// The proxies of all are in this process. A process of the fleet notes its own ([`Event::Stall`]): whoever was stopped
+/// on purpose does so too, and that is no trouble of the others.
+///
+/// [`Event::Stall`]: lockgate::testing::history::deferred::Event::Stall
+pub(super) fn note_stalls(history: Weak<Mutex<History>>) {
+    std::thread::spawn(move || {
+        loop {
+            let stalled = stall::tick();
+            let Some(history) = history.upgrade() else { return };
+            if let Some((from, to)) = stalled {
+                history.lock().troubles.push(Trouble { life: None, from, to });
+            }
+        }
+    });
+}

@@ -1,0 +1,97 @@
+//! The faults of deferred requests, by the numbers of their table.
+
+use super::{
+    Row,
+    Target::{Deferral, Faults, Scenarios, Unit},
+    Topology,
+};
+
+const fn defer(
+    number: u8,
+    fault: &'static str,
+    by: &'static [(super::Target, &'static str)],
+) -> Row {
+    Row::new('d', number, fault, by)
+}
+
+pub(super) const DEFERRAL: &[Row] = &[
+    defer(
+        1,
+        "worker killed around each script and in a run",
+        &[(Deferral, "a_worker_is_killed_at_every_script"), (Deferral, "crash::a_holder_is_killed_")],
+    ),
+    defer(2, "web node killed as it accepts", &[(Deferral, "a_web_node_is_killed_as_it_accepts")]),
+    defer(3, "worker stopped past its lease", &[(Deferral, "stopped::")]),
+    defer(
+        4,
+        "reply lost; all replies lost",
+        &[(Deferral, "lost::lost_replies_"), (Deferral, "lost::an_unknown_outcome_")],
+    ),
+    defer(
+        5,
+        "server killed, and back with its log",
+        &[(Deferral, "restart::")],
+    ),
+    defer(
+        6,
+        "failover to a replica that lags; a replica; a server that loads",
+        &[
+            (Faults, "a_promoted_replica_without_the_grant"),
+            (Unit, "mends::a_replica_does_not_make_the_breaker_flap"),
+            (Faults, "a_server_that_loads_is_away"),
+        ],
+    ),
+    defer(
+        6,
+        "the master gone with what no replica has",
+        &[(Faults, "accepted::what_is_accepted_with_a_replica_")],
+    )
+    .on(Topology::Sentinel),
+    defer(6, "a master killed or frozen", &[(Unit, "redis::tests::cluster::death::")])
+        .on(Topology::Cluster),
+    defer(7, "scripts forgotten", &[(Deferral, "lost::forgotten_scripts_")]),
+    defer(9, "clock of a worker wrong", &[(Deferral, "nobody_asks_what_time_it_is")])
+        .part("the host's clock may not be set: the server's jumps in the models of scripts (tasks::push)"),
+    defer(8, "resharding under load", &[(Unit, "redis::tests::cluster::moves::")])
+        .on(Topology::Cluster),
+    defer(10, "no memory left", &[(Deferral, "memory::")]),
+    defer(
+        11,
+        "messages lost, subscribers cut off",
+        &[(Deferral, "wake::a_message_that_is_lost_"), (Deferral, "wake::a_subscriber_")],
+    ),
+    defer(
+        12,
+        "holder killed; holder that never ends",
+        &[
+            (Deferral, "wake::a_holder_that_dies_"),
+            (Deferral, "options::a_holder_that_never_ends_"),
+            (Deferral, "options::a_request_that_fails_past_"),
+        ],
+    ),
+    defer(13, "a request that ends every process", &[(Deferral, "poison::")]),
+    defer(14, "100,000 on one resource; 1,500 due at once", &[(Deferral, "crowd::")]),
+    defer(
+        15,
+        "newer version; change of keys; missing key",
+        &[(Deferral, "newer::"), (Deferral, "sealed::a_")],
+    ),
+    defer(16, "SIGTERM with a run that is short, or too long", &[(Deferral, "drain::")]),
+    defer(
+        17,
+        "forged fields, guessed ids, swapped bytes, callbacks",
+        &[
+            (Scenarios, "replay::forged_markers_are_nothing"),
+            (Scenarios, "status::ids_that_are_none_"),
+            (Scenarios, "status::a_job_is_shown_to_its_owner_alone"),
+            (Deferral, "sealed::what_was_swapped_"),
+            (Unit, "defer::callback::address::"),
+            (Unit, "defer::callback::tests::what_must_not_be_called_is_not"),
+        ],
+    ),
+    defer(
+        18,
+        "cancelled while it runs, twice, by a node that dies",
+        &[(Deferral, "cancel::"), (Deferral, "a_web_node_is_killed_as_it_cancels")],
+    ),
+];

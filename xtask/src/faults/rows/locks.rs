@@ -1,0 +1,171 @@
+//! The faults of locks, by the numbers of their table.
+
+use super::{
+    Row,
+    Target::{Deferral, Faults, Quorum, Scenarios, Unit},
+    Topology,
+};
+
+const fn lock(
+    number: u8,
+    fault: &'static str,
+    by: &'static [(super::Target, &'static str)],
+) -> Row {
+    Row::new('l', number, fault, by)
+}
+
+pub(super) const LOCKS: &[Row] = &[
+    lock(1, "holder killed", &[(Faults, "a_killed_holder_costs_a_lease")]),
+    lock(
+        2,
+        "holder stopped past its lease",
+        &[(Faults, "a_holder_that_was_stopped_"), (Faults, "those_who_wait_in_a_stopped_process_")],
+    ),
+    lock(
+        3,
+        "client gone while waiting or holding",
+        &[
+            (Scenarios, "end_of_lock::disconnected"),
+            (Scenarios, "line::a_waiter_that_leaves_keeps_no_place"),
+            (Scenarios, "line::a_second_waiter_passes"),
+        ],
+    ),
+    lock(
+        4,
+        "future dropped at every await",
+        &[
+            (Unit, "lock::tests::cancel::dropped_at_any_await_nothing_is_left"),
+            (Unit, "redis::tests::drops::dropped_at_any_await"),
+            (Unit, "redis::tests::replies::dropped_while_a_reply_is_lost"),
+        ],
+    ),
+    lock(
+        5,
+        "reply lost after it was applied",
+        &[
+            (Unit, "redis::tests::replies::a_"),
+            (Unit, "redis::tests::faults::lost_replies_neither_block"),
+            (Unit, "together::lost_replies_to_many"),
+        ],
+    ),
+    lock(
+        6,
+        "runtime shut down, guard on a plain thread, panic",
+        &[
+            (Unit, "redis::tests::ends::"),
+            (Unit, "redis::tests::runtimes::"),
+            (Scenarios, "end_of_lock::panicked"),
+        ],
+    ),
+    lock(7, "wake-up lost, subscriber killed or too slow", &[(Unit, "redis::tests::wakes::")]),
+    lock(8, "grantee dead at the hand-over", &[(Unit, "redis::tests::dead::a_dead_grantee_")]),
+    lock(
+        9,
+        "k dead waiters",
+        &[
+            (Unit, "redis::tests::dead::eight_dead_waiters_"),
+            (Unit, "redis::tests::dead::dead_readers_"),
+        ],
+    ),
+    lock(10, "release races the end of the lease", &[(Unit, "late::a_release_that_races_")]),
+    lock(
+        11,
+        "renewal races release; renewal after a loss",
+        &[
+            (Unit, "late::a_renewal_that_races_"),
+            (Unit, "handover::a_renewal_that_fails_"),
+            (Unit, "handover::a_renewal_under_way_"),
+        ],
+    ),
+    lock(
+        12,
+        "server stalls",
+        &[
+            (Unit, "late::a_stall_past_the_lease_"),
+            (Unit, "late::a_paused_server_"),
+            (Unit, "late::a_frozen_server_"),
+            (Unit, "faults::a_frozen_server_"),
+        ],
+    ),
+    lock(
+        13,
+        "server loses its data; FLUSHALL; DEL by hand",
+        &[
+            (Unit, "redis::tests::forgotten::"),
+            (Unit, "faults::a_killed_server_"),
+            (Scenarios, "recovery::a_lock_that_was_held_is_given_up"),
+        ],
+    ),
+    lock(
+        14,
+        "failover with a grant that no replica has",
+        &[(Unit, "redis::tests::replicas::"), (Faults, "a_promoted_replica_without_the_grant")],
+    ),
+    lock(15, "half-open connection", &[(Unit, "late::a_holder_behind_a_pulled_cable_")]),
+    lock(
+        16,
+        "clocks jump",
+        &[
+            (Deferral, "nobody_asks_what_time_it_is"),
+            (Unit, "forgotten::fences_do_not_run_ahead_of_the_clock"),
+        ],
+    )
+    .part("the host's clock may not be set: the server's jumps in the models of scripts (rates::changes)"),
+    lock(
+        17,
+        "NOSCRIPT, READONLY, LOADING",
+        &[
+            (Unit, "faults::flushed_scripts_are_sent_again"),
+            (Unit, "faults::a_demoted_master_"),
+            (Faults, "a_server_that_loads_is_away"),
+        ],
+    ),
+    lock(
+        17,
+        "MOVED, ASK, slots on their way, a node killed or frozen",
+        &[(Unit, "redis::tests::cluster::")],
+    )
+    .on(Topology::Cluster),
+    lock(14, "failover under load", &[(Faults, "failover::")]).on(Topology::Sentinel),
+    lock(18, "eviction of lock keys", &[(Faults, "a_lock_that_is_evicted")]),
+    lock(
+        19,
+        "1000 tasks of 3 processes on one lock",
+        &[(Unit, "crowd::a_thousand_tasks_of_three_processes_")],
+    ),
+    lock(20, "one chatty process, three quiet ones", &[(Unit, "crowd::quiet_processes_wait_")]),
+    lock(
+        21,
+        "writers under a flood of readers, and inverse",
+        &[(Unit, "crowd::a_writer_is_let_in_"), (Unit, "crowd::a_reader_is_let_in_")],
+    ),
+    lock(
+        22,
+        "opposite orders; nested layers",
+        &[
+            (Unit, "several::those_who_name_them_the_other_way_round_"),
+            (Scenarios, "keys::transfers_there_and_back_"),
+            (Scenarios, "lock::nested_layers_of_one_key_"),
+        ],
+    ),
+    lock(
+        23,
+        "quorum: nodes slow, down, or empty; split votes",
+        &[
+            (Quorum, "two_of_five_may_die_"),
+            (Quorum, "frozen_nodes_cost_nothing_"),
+            (Quorum, "fences_grow_over_majorities_and_after_a_loss_of_data"),
+            (Quorum, "holders_never_meet_while_nodes_come_and_go"),
+        ],
+    ),
+    lock(
+        24,
+        "other versions; drain",
+        &[
+            (Unit, "faults::another_number_of_shards_is_refused"),
+            (Unit, "crowd::a_drain_gives_back_"),
+            (Unit, "crowd::a_crowd_does_not_notice_"),
+        ],
+    ),
+    lock(25, "body streams after the head", &[(Scenarios, "hold_until::")]),
+];

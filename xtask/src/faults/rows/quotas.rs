@@ -1,0 +1,97 @@
+//! What is promised of quotas, and the faults that could break it.
+
+use super::{
+    Row,
+    Target::{Faults, Scenarios, Unit},
+};
+
+const fn quota(
+    number: u8,
+    fault: &'static str,
+    by: &'static [(super::Target, &'static str)],
+) -> Row {
+    Row::new('q', number, fault, by)
+}
+
+pub(super) const QUOTAS: &[Row] = &[
+    quota(
+        1,
+        "many processes on one key: never beyond the quota",
+        &[
+            (Unit, "charges::eight_processes_on_one_key_"),
+            (Unit, "leases::eight_processes_let_in_"),
+            (Unit, "rates::model::each_algorithm_counts_as_its_definition_says"),
+        ],
+    ),
+    quota(
+        2,
+        "refused: nothing is charged",
+        &[
+            (Unit, "cases::redis::a_group_of_all_kinds_is_charged_all_or_none"),
+            (Unit, "several::policies_of_one_key_are_one_call_and_charged_all_or_none"),
+        ],
+    ),
+    quota(
+        3,
+        "a counter that has lost its TTL",
+        &[(Unit, "a_ttl_that_was_lost_refuses_nobody_for_ever")],
+    ),
+    quota(
+        4,
+        "a refund moves no window",
+        &[
+            (Unit, "changes::redis::a_refund_never_moves_a_window"),
+            (Unit, "changes::redis::a_refund_lapses_with_its_window"),
+        ],
+    ),
+    quota(
+        5,
+        "who waits as long as told gets in",
+        &[
+            (Unit, "promises::never_too_much_and_waiting_as_told_helps"),
+            (Unit, "cases::redis::who_waits_as_long_as_told_gets_in"),
+        ],
+    ),
+    quota(
+        6,
+        "a cost beyond the quota",
+        &[
+            (Unit, "cases::redis::a_cost_beyond_the_quota_"),
+            (Unit, "what_costs_too_much_is_an_error_of_its_own"),
+        ],
+    ),
+    quota(
+        7,
+        "reply lost: charged once, and told",
+        &[
+            (Unit, "charges::lost_replies_are_charged_once_and_told"),
+            (Unit, "charges::a_cut_off_process_"),
+            (Unit, "faults::a_charge_whose_reply_is_lost_"),
+        ],
+    ),
+    quota(8, "scripts forgotten", &[(Unit, "charges::a_flushed_script_is_charged_once")]),
+    quota(
+        9,
+        "server restarted, empty or with its log",
+        &[(Unit, "charges::a_server_that_lost_all_"), (Faults, "quotas_hold_whatever_is_done")],
+    ),
+    quota(
+        10,
+        "server away: a share for each process",
+        &[
+            (Unit, "away::the_quota_is_shared_by_the_processes_that_were_there"),
+            (Unit, "away::a_refusal_is_no_outage"),
+            (Scenarios, "outage::a_quota_is_kept_by_the_process_alone"),
+        ],
+    ),
+    quota(
+        11,
+        "check dropped at any await",
+        &[
+            (Unit, "charges::a_dropped_charge_takes_nobody_along"),
+            (Unit, "rate_limit::tests::cancel::"),
+        ],
+    ),
+    quota(12, "server's clock jumps", &[(Unit, "changes::redis::a_clock_that_")])
+        .part("in the model: the script's time is set, not the host's"),
+];
