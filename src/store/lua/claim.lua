@@ -32,7 +32,7 @@ end
 
 local function crashed(key, facts)
   redis.call('HSET', key, 'runs', with_run(facts, 'crashed'))
-  redis.call('HINCRBY', key, 'crashes', 1)
+  redis.call('HINCRBY', key, 'crashes', '1')
 end
 
 -- What ends a job instead of a run of it: its state then, and the reason; nil if it may run.
@@ -74,7 +74,7 @@ local function run(id, me, lease, facts, envelope, more)
   redis.call('HSET', key, 'state', 'running', 'run', me, 'attempts', attempt, 'began', STAMP, 'reason', '',
     'fence', fence)
   if facts.state == 'running' then crashed(key, facts) end
-  redis.call('ZADD', DUE, NOW + lease, NAME)
+  redis.call('ZADD', DUE, int(NOW + lease), NAME)
   changed(id)
   return {'claimed', id, fence, attempt, envelope, facts.at, more and 1 or 0}
 end
@@ -117,7 +117,7 @@ local function in_its_way(id, seq, back)
 end
 
 local function claim(id, me, lease, keep)
-  local first = redis.call('ZRANGE', G, 0, 1, 'WITHSCORES')
+  local first = redis.call('ZRANGE', G, '0', '1', 'WITHSCORES')
   if #first == 0 then
     -- Also where g itself has vanished: what was kept for it must not stay for ever.
     redis.call('ZREM', DUE, NAME)

@@ -13,7 +13,7 @@ local out, room, comes, ends = {}, tonumber(ARGV[1]), SCAN, SCAN
 -- Jobs of an index whose time has come.
 local function ripe(index, most)
   if most == 0 then return {} end
-  return redis.call('ZRANGEBYSCORE', index, '-inf', int(NOW), 'LIMIT', 0, most)
+  return redis.call('ZRANGEBYSCORE', index, '-inf', int(NOW), 'LIMIT', '0', most)
 end
 
 -- A late job is in time again.
@@ -24,7 +24,7 @@ local function come_back(tag, id)
   if v[1] == 'queued' and v[2] then
     if v[5] and tonumber(v[5]) <= NOW then return expire_job(id, bytes) end
     take_late(id, bytes)
-    local seq, first = tonumber(v[3]) or next_seq(), redis.call('ZRANGE', G, 0, 0, 'WITHSCORES')
+    local seq, first = tonumber(v[3]) or next_seq(), redis.call('ZRANGE', G, '0', '0', 'WITHSCORES')
     -- An offer to the job that was first is nobody's yet.
     if #first > 0 and seq < tonumber(first[2]) then redis.call('ZREM', H, 'j' .. first[1]) end
     return stand(id, seq, bytes)
@@ -48,7 +48,7 @@ end
 
 -- When the first of an index comes due; `least` if that is sooner.
 local function sooner(index, least)
-  local first = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')
+  local first = redis.call('ZRANGE', index, '0', '0', 'WITHSCORES')
   if #first == 0 then return least end
   local at = tonumber(first[2])
   return least and math.min(at, least) or at
@@ -69,15 +69,15 @@ local function look(due)
     end
     next = sooner(tag .. 'exp', sooner(tag .. 'late', nil))
   end
-  local later = redis.call('ZRANGEBYSCORE', due, '(' .. int(NOW), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  local later = redis.call('ZRANGEBYSCORE', due, '(' .. int(NOW), '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
   if #later > 0 then next = math.min(tonumber(later[2]), next or math.huge) end
-  local names = redis.call('ZRANGEBYSCORE', due, '-inf', int(NOW), 'LIMIT', 0, room + 1)
+  local names = redis.call('ZRANGEBYSCORE', due, '-inf', int(NOW), 'LIMIT', '0', room + 1)
   for n, name in ipairs(names) do
     if n > room then
       next = NOW
     else
       row[#row + 1] = name
-      row[#row + 1] = redis.call('ZRANGE', tag .. 'g:' .. name, 0, 0)[1] or ''
+      row[#row + 1] = redis.call('ZRANGE', tag .. 'g:' .. name, '0', '0')[1] or ''
     end
   end
   room = math.max(room - #names, 0)

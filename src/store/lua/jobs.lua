@@ -40,7 +40,7 @@ local OWNED = 2592000000
 -- Sets when the watcher has to see to a job that is in one of the shard's indexes, and tells it if it must
 -- wake sooner for that.
 local function remind(index, id, at)
-  local first = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')
+  local first = redis.call('ZRANGE', index, '0', '0', 'WITHSCORES')
   redis.call('ZADD', index, int(at), id)
   if #first > 0 and tonumber(first[2]) <= at then return end
   local node = watcher()
@@ -50,7 +50,7 @@ end
 -- Puts a job outside of its line until a time. What is kept of it in g and l is the caller's.
 local function put_late(id, at, bytes)
   remind(own('late'), id, at)
-  redis.call('HINCRBY', own('lates'), 'n' .. NAME, 1)
+  redis.call('HINCRBY', own('lates'), 'n' .. NAME, '1')
   redis.call('HINCRBY', own('lates'), 'b' .. NAME, bytes)
 end
 
@@ -58,7 +58,7 @@ end
 local function take_late(id, bytes)
   local late, lates = own('late'), own('lates')
   if redis.call('ZREM', late, id) == 0 then return false end
-  if redis.call('HINCRBY', lates, 'n' .. NAME, -1) <= 0 then
+  if redis.call('HINCRBY', lates, 'n' .. NAME, '-1') <= 0 then
     redis.call('HDEL', lates, 'n' .. NAME, 'b' .. NAME)
   else
     redis.call('HINCRBY', lates, 'b' .. NAME, 0 - bytes)
@@ -102,14 +102,14 @@ end
 
 -- One job less of the shard.
 local function uncount(bytes)
-  if redis.call('HINCRBY', F, 'jobs', -1) < 0 then redis.call('HSET', F, 'jobs', 0) end
+  if redis.call('HINCRBY', F, 'jobs', '-1') < 0 then redis.call('HSET', F, 'jobs', '0') end
   -- Not -bytes: of 0 that is '-0' on the wire, which the server does not take for a number.
-  if redis.call('HINCRBY', F, 'bytes', 0 - bytes) < 0 then redis.call('HSET', F, 'bytes', 0) end
+  if redis.call('HINCRBY', F, 'bytes', 0 - bytes) < 0 then redis.call('HSET', F, 'bytes', '0') end
 end
 
 -- The first job of a line and its sequence; `more` if another one stands behind it.
 local function first_two()
-  local rows = redis.call('ZRANGE', G, 0, 1, 'WITHSCORES')
+  local rows = redis.call('ZRANGE', G, '0', '1', 'WITHSCORES')
   rows.more, rows[3], rows[4] = rows[3], nil, nil
   return rows
 end
@@ -168,7 +168,7 @@ local function call_back(id, call, keep)
   local seq, here = next_seq(), NAME
   redis.call('HSET', facts, 'state', 'queued', 'lock', lock, 'seq', int(seq), 'bytes', bytes, 'at', int(NOW_US),
     'max', most, 'again', 1)
-  redis.call('HINCRBY', F, 'jobs', 1)
+  redis.call('HINCRBY', F, 'jobs', '1')
   redis.call('HINCRBY', F, 'bytes', bytes)
   turn_to(SHARD, lock)
   stand(whose, seq, bytes)
@@ -298,7 +298,7 @@ local function drop_job(id, bytes, state, reason, ms, by)
   if by then redis.call('HSET', facts, 'by', by) end
   redis.call('PEXPIRE', facts, int(ms))
   redis.call('DEL', own('b:' .. id))
-  redis.call('HINCRBY', F, state, 1)
+  redis.call('HINCRBY', F, state, '1')
   redis.call('ZREM', H, 'j' .. id)
   end_job(id, bytes)
   move_on()

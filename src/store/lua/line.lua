@@ -52,7 +52,14 @@ local NOW = math.floor(NOW_US / 1000)
 -- Rows that one script may look at: a bound on its running time, not on the line.
 local SCAN = 100
 
-local function int(n) return string.format('%.0f', n) end
+-- A number that goes to a command is made text first, a whole one in two parts: the server would print it as a
+-- fraction, which costs as much as a command does. (One that is written out in a script is text there.)
+local function int(n)
+  if n < 0 then return string.format('%.0f', n) end
+  local low = n % 1000000000
+  local high = (n - low) / 1000000000
+  return high > 0 and string.format('%d%09d', high, low) or string.format('%d', low)
+end
 
 -- Gives key at least ms to live, and never shortens: a key that has lost its TTL gets it back.
 local function keep_ttl(key, ms)
@@ -68,7 +75,7 @@ end
 -- Takes expired holders and offers out; returns the latest deadline that is left and the mode of those
 -- who have it, or nil if it is free; and who is there alone, in mode x: he came when all before him were out.
 local function held_until()
-  local last = redis.call('ZRANGE', H, -1, -1, 'WITHSCORES')
+  local last = redis.call('ZRANGE', H, '-1', '-1', 'WITHSCORES')
   if #last == 0 then return nil end
   local letter, live = string.match(last[1], '^[ho]([sp])'), tonumber(last[2]) > NOW
   if live and not letter then return tonumber(last[2]), 'x', last[1] end
@@ -123,7 +130,7 @@ end
 -- Sets when a worker should look at this lock, and tells the watcher if it must wake sooner for it. Another lock
 -- that is overdue is no reason to be silent: the worker has been there, and may not look again for its sake.
 local function arm(at)
-  local first = redis.call('ZRANGE', DUE, 0, 0, 'WITHSCORES')
+  local first = redis.call('ZRANGE', DUE, '0', '0', 'WITHSCORES')
   redis.call('ZADD', DUE, int(at), NAME)
   local soonest = tonumber(first[2] or '0')
   if soonest > NOW and at >= soonest then return end
@@ -142,7 +149,7 @@ end
 -- one, if that is known.
 local function tell_holders(seq, alone)
   local told = {}
-  for _, m in ipairs(alone and {alone} or redis.call('ZRANGE', H, 0, SCAN - 1)) do
+  for _, m in ipairs(alone and {alone} or redis.call('ZRANGE', H, '0', SCAN - 1)) do
     local node = string.match(m, '^h[sp]?%x+:(%x+)$')
     if node and not told[node] then
       told[node] = true
@@ -180,7 +187,7 @@ end
 -- and so does the one behind more dead places than a script may look at: it may be alive, and is not passed.
 local function live_head()
   for _ = 1, SCAN do
-    local e = redis.call('ZRANGE', Q, 0, 0, 'WITHSCORES')
+    local e = redis.call('ZRANGE', Q, '0', '0', 'WITHSCORES')
     if #e == 0 then return nil end
     local deadline, mode, limit, me = string.match(e[1], '^(%d+):(%a)(%d*):(%x+:%x+)$')
     if deadline and tonumber(deadline) > NOW then
@@ -188,7 +195,7 @@ local function live_head()
     end
     drop_place(e[1])
   end
-  local e = redis.call('ZRANGE', Q, 0, 0, 'WITHSCORES')
+  local e = redis.call('ZRANGE', Q, '0', '0', 'WITHSCORES')
   if #e > 0 then return tonumber(e[2]) end
   return nil
 end
@@ -196,7 +203,7 @@ end
 -- First job, with its sequence and the watcher, unless the jobs are passed over: an offer to them lapsed, the first
 -- one is in backoff, or no worker watches the shard. Then nil, the one that is hidden, and what l says of a backoff.
 local function jobs_head()
-  local e = redis.call('ZRANGE', G, 0, 0, 'WITHSCORES')
+  local e = redis.call('ZRANGE', G, '0', '0', 'WITHSCORES')
   if #e == 0 then return nil end
   local v = redis.call('HMGET', L, 'park', 'back')
   local node = not (v[1] and tonumber(v[1]) <= NOW) and not backoff(v[2], e[1]) and watcher()

@@ -63,7 +63,7 @@ local function waits(id, facts, verb, ms, reason)
   -- What never began was no run.
   local runs = verb == 'undo' and (facts.runs or '') or with_run(facts, reason)
   redis.call('HSET', key, 'state', 'queued', 'attempts', attempts, 'reason', reason, 'runs', runs)
-  if verb == 'back' and reason == 'busy' then redis.call('HINCRBY', key, 'busy', 1) end
+  if verb == 'back' and reason == 'busy' then redis.call('HINCRBY', key, 'busy', '1') end
   changed(id)
   if (verb == 'retry' or verb == 'back') and redis.call('HGET', key, 'skip') == '1' then
     redis.call('ZREM', G, id)
@@ -80,7 +80,7 @@ end
 -- The job in this line whose run has this token. A running one stands at the front: only those that come back to
 -- an older place can be before it.
 local function of_run(me)
-  for _, id in ipairs(redis.call('ZRANGE', G, 0, SCAN - 1)) do
+  for _, id in ipairs(redis.call('ZRANGE', G, '0', SCAN - 1)) do
     if redis.call('HGET', own('j:' .. id), 'run') == me then return id, facts_of(id) end
   end
   return nil

@@ -17,7 +17,7 @@ local function forget(id)
   call('HDEL', T, id)
   call('HDEL', M, id)
   call('HINCRBY', F, 'bytes', -#record)
-  call('HINCRBY', F, 'cancelled', 1)
+  call('HINCRBY', F, 'cancelled', '1')
 end
 -- From the dead letters to the tail; its history stays, its attempts begin anew. It waits under its unique key again,
 -- unless that is another's by now.
@@ -56,18 +56,18 @@ if verb == 'redrive' then
   if call('ZSCORE', D, ARGV[2]) then moved = redrive(ARGV[2], 0) end
 elseif verb == 'redrives' then
   local first, spacing = tonumber(ARGV[3]), tonumber(ARGV[4])
-  for i, id in ipairs(call('ZRANGE', D, 0, tonumber(ARGV[2]) - 1)) do
+  for i, id in ipairs(call('ZRANGE', D, '0', tonumber(ARGV[2]) - 1)) do
     redrive(id, first + (i - 1) * spacing)
     moved = moved + 1
   end
 elseif ARGV[2] == 'z' then
-  for _, id in ipairs(call('ZRANGE', Z, 0, tonumber(ARGV[3]) - 1)) do
+  for _, id in ipairs(call('ZRANGE', Z, '0', tonumber(ARGV[3]) - 1)) do
     call('ZREM', Z, id)
     forget(id)
     moved = moved + 1
   end
 else
-  for _, id in ipairs(call('ZRANGE', D, 0, tonumber(ARGV[3]) - 1)) do
+  for _, id in ipairs(call('ZRANGE', D, '0', tonumber(ARGV[3]) - 1)) do
     call('ZREM', D, id)
     call('HDEL', T, id)
     call('HDEL', M, id)

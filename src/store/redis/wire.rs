@@ -27,6 +27,8 @@ impl Flights for Wire {
     type Path = Socket;
     type Load = Cmd;
 
+    const ENOUGH: usize = combine::BATCH / 2;
+
     fn weight(step: &Ask) -> usize {
         step.steps()
     }

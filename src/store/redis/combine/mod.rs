@@ -65,6 +65,9 @@ pub(super) trait Flights: Send + Sync + 'static {
 
     /// How much a flight takes: bounded as its script is.
     const BATCH: usize = BATCH;
+    /// How many steps need not wait for the one flight that is under way: while the server is at that one, the next
+    /// is made ready.
+    const ENOUGH: usize = Self::BATCH;
     /// Whether what may have run is sent again. If not, its caller is told that it may have.
     const REPEATABLE: bool = true;
 

@@ -141,7 +141,8 @@ impl<F: Flights> Lane<F> {
             return false;
         }
         let coming = self.coming();
-        let full = self.queue.len() >= F::BATCH * (coming + 1) && self.under_way.len() < MOST;
+        let enough = if self.under_way.len() - coming == 1 { F::ENOUGH } else { F::BATCH };
+        let full = self.queue.len() >= enough + F::BATCH * coming && self.under_way.len() < MOST;
         full || (coming == 0 && self.has_room())
     }
 

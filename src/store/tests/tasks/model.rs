@@ -230,11 +230,15 @@ async fn play(limits: Limits, wanted: &[Move]) -> bool {
     let (memory, redis) = (Rig::memory(), Rig::redis().await);
     redis.ping().await;
     let (mut scene, started) = (Scene::new(limits), Instant::now());
+    let mut before = started;
     for (at, wanted) in wanted.iter().enumerate() {
         let renews = matches!(wanted, Move::Renew(_));
         let Some(made) = made(&mut scene, wanted) else { continue };
-        // No two moves at the same time: on the server they are not.
-        memory.advance(Duration::from_millis(1)).await;
+        // No two moves at the same time: on the server they are not. And as much later as there: of what was told
+        // 50 ms ago nobody is told again.
+        let passed = before.elapsed().max(Duration::from_millis(1));
+        before = Instant::now();
+        memory.advance(passed).await;
         let (answer, (told, wait)) = on(&memory, &scene, &made).await;
         let (_, (other, other_wait)) = on(&redis, &scene, &made).await;
         if started.elapsed() > SLOW {

@@ -83,6 +83,8 @@ impl Flights for Field {
     type Path = ();
     type Load = (Vec<u32>, bool);
 
+    const ENOUGH: usize = 16;
+
     fn weight(step: &u32) -> usize {
         if *step > 1000 { 2 } else { 1 }
     }

@@ -170,3 +170,24 @@ async fn on_a_long_way_few_do_not_wait_for_company() {
     settle().await;
     assert_eq!(field.sent().last(), Some(&vec![20]));
 }
+
+/// While the server is at one flight, the next is made ready; more of them would only be shorter.
+#[tokio::test(start_paused = true)]
+async fn half_a_flight_goes_while_one_is_under_way_and_waits_while_two_are() {
+    let (combiner, field) = Field::new();
+    let combiner = Arc::new(combiner);
+    let mut calls: Vec<_> = (0..16).map(|step| begun(&combiner, step)).collect();
+    settle().await;
+    assert_eq!(field.sent(), [vec![0]]);
+    calls.push(begun(&combiner, 16));
+    settle().await;
+    assert_eq!(field.sent()[1..], [(1..=16).collect::<Vec<_>>()]);
+    calls.extend((17..40).map(|step| begun(&combiner, step)));
+    settle().await;
+    assert_eq!(field.sent().len(), 2);
+    field.arrive(3);
+    for (call, step) in calls.into_iter().zip(0..) {
+        assert_eq!(arrived(call).await, step);
+    }
+    assert_eq!(field.sent()[2..], [(17..40).collect::<Vec<_>>()]);
+}
