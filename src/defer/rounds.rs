@@ -10,6 +10,10 @@
 //! them is visited. They are hints like any message. So a run costs a claim and a settlement, whatever the
 //! number of lines, and neither waits for the other: the room of a run is free when its handler has ended.
 
+mod drain;
+mod looks;
+mod others;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     future::Future,
@@ -27,6 +31,10 @@ use tokio::{
     time::Instant,
 };
 
+use self::{
+    looks::{Looked, under_way},
+    others::Foreign,
+};
 use super::{
     slots::Slots,
     visit::{Next, Stop, Visit},
@@ -36,7 +44,7 @@ use super::{
 use crate::{
     error::Error,
     key::Key,
-    store::{Beat, Due, Hint, JobId, Node},
+    store::{Beat, Hint, JobId, Node},
 };
 
 /// Life of a watch over a shard; a dead worker's shards are taken over after it, within 15 s of its last sign of life.
@@ -64,18 +72,9 @@ const MOST_WAITING: usize = 1_000;
 /// Most names of one look.
 const MOST_NAMES: usize = 100;
 
-/// Locks that wait for room, below which more are looked up: enough for the time of a look.
-const FEW_WAITING: usize = 50;
-
-/// Where more than that wait, a look is put off so long: what only comes due has no message, and its turn too.
-const PATIENCE: Duration = Duration::from_secs(1);
-
 /// Visits for each run that there is room for: those beyond are settled, and no more begin while the store
 /// is too slow for it.
 const VISITS: usize = 2;
-
-/// Longest time for giving back what a drain has cut off: a call or two each, within the store's deadline.
-const GIVE_BACK: Duration = Duration::from_secs(2);
 
 pub(super) struct Rounds {
     worker: Arc<DeferWorker>,
@@ -97,20 +96,6 @@ pub(super) struct Rounds {
     visits: JoinSet<(Key, Next)>,
     looking: Option<BoxFuture<'static, Looked>>,
     next_beat: Instant,
-}
-
-/// A job for another worker.
-struct Foreign {
-    until: Instant,
-    /// One was told.
-    told: bool,
-}
-
-/// What a look has found.
-struct Looked {
-    /// Those that were asked, and since when they were due.
-    shards: Vec<(u16, Instant)>,
-    found: Result<Vec<Due>, Error>,
 }
 
 impl Rounds {
@@ -168,19 +153,6 @@ impl Rounds {
         self.slots.is_free() && self.visits.len() < VISITS * self.slots.most()
     }
 
-    fn next_look(&self) -> Option<Instant> {
-        let patience = if self.waiting.len() < FEW_WAITING { Duration::ZERO } else { PATIENCE };
-        let first = self.looks.values().min().filter(|_| self.looking.is_none());
-        first.map(|at| *at + patience)
-    }
-
-    fn look_at(&mut self, shard: u16, at: Instant) {
-        if self.mine.contains(&shard) {
-            let look = self.looks.entry(shard).or_insert(at);
-            *look = at.min(*look);
-        }
-    }
-
     /// A sign of life. A store that is away is asked again soon: until it knows of this worker, its jobs
     /// have nobody.
     async fn beat(&mut self) {
@@ -203,24 +175,6 @@ impl Rounds {
         if !self.has_room() {
             self.pass_on();
         }
-    }
-
-    /// A watcher that has no room tells others what waits in its shards. It visits them itself all the same, if it
-    /// has room first.
-    fn pass_on(&self) {
-        for (key, head) in self.waiting.first(MOST_NAMES) {
-            if self.mine.contains(&key.shard()) {
-                self.tell_another(key, head);
-            }
-        }
-    }
-
-    /// Those whose time has come, the longest ago first.
-    fn overdue(&self, now: Instant) -> Vec<(u16, Instant)> {
-        let looks = self.looks.iter().map(|(&shard, &at)| (shard, at));
-        let mut due: Vec<_> = looks.filter(|(_, at)| *at <= now).collect();
-        due.sort_unstable_by_key(|(_, at)| *at);
-        due
     }
 
     fn send_beat(
@@ -281,105 +235,6 @@ impl Rounds {
         self.crowded.store(!self.waiting.is_empty(), Ordering::Relaxed);
     }
 
-    /// Tells a worker chosen at random that this lock has something to do. False if there is none.
-    fn tell_another(&self, key: Key, id: Option<JobId>) -> bool {
-        if self.others.is_empty() {
-            return false;
-        }
-        let random = uuid::Uuid::new_v4().as_u64_pair().1 % self.others.len() as u64;
-        let Some(other) = usize::try_from(random).ok().and_then(|at| self.others.get(at)) else {
-            return false;
-        };
-        let other = other.clone();
-        let id = id.unwrap_or_else(|| JobId::new(&key));
-        let store = self.worker.store.clone();
-        let tell = async move {
-            if let Err(error) = store.backend().tell(other, Hint::Work(key, id)).await {
-                tracing::debug!(%error, "no other worker was told");
-            }
-        };
-        self.worker.store.spawn(tell);
-        true
-    }
-
-    /// Tells the workers beside this one, on the same store handle. It hears it itself, too.
-    fn tell_beside(&self, key: &Key, id: &JobId) -> bool {
-        let hints = self.worker.store.hints();
-        let others = hints.workers() > 1;
-        if others {
-            hints.deliver(Hint::Work(key.clone(), id.clone()));
-        }
-        others
-    }
-
-    /// Asks the shards whose time has come what is due, in the background.
-    fn look(&mut self) {
-        let shards = self.overdue(Instant::now());
-        for (shard, _) in &shards {
-            self.looks.remove(shard);
-        }
-        let store = self.worker.store.clone();
-        self.looking = Some(Box::pin(async move {
-            let asked = shards.iter().map(|(shard, _)| *shard).collect();
-            let found = store.backend().due(asked, MOST_NAMES).await;
-            Looked { shards, found }
-        }));
-    }
-
-    fn looked(&mut self, Looked { shards, found }: Looked) {
-        let now = Instant::now();
-        let Ok(found) = found else {
-            let again = now + AGAIN;
-            return shards.into_iter().for_each(|(shard, _)| self.look_at(shard, again));
-        };
-        for ((shard, since), due) in shards.into_iter().zip(found) {
-            let unknown =
-                |key: &Key| !self.under_way.contains_key(key) && !self.waiting.contains(key);
-            let least = match &due.names[..] {
-                // There was no room for its names: it comes first the next time.
-                [] => since,
-                names if names.iter().any(|(key, _)| unknown(key)) => now,
-                // What is known and can't be visited yet is no reason to look again and again.
-                _ => now + AGAIN,
-            };
-            if let Some(next) = due.next {
-                self.look_at(shard, if next.is_zero() { least } else { now + next });
-            }
-            due.names.into_iter().for_each(|(key, head)| self.due(key, head, now));
-        }
-        self.serve();
-    }
-
-    fn due(&mut self, key: Key, head: Option<JobId>, now: Instant) {
-        if self.under_way.contains_key(&key) {
-            return;
-        }
-        if head.as_ref().is_some_and(|head| self.is_for_another(&key, head, now)) {
-            self.look_at(key.shard(), now + AGAIN);
-        } else if self.waiting.len() < MOST_WAITING {
-            self.waiting.push(key, head);
-        } else {
-            self.look_at(key.shard(), now);
-        }
-    }
-
-    /// Whether another worker was told of a job that this one can't run. A little later it is this worker's turn
-    /// again: the other one may have gone.
-    fn is_for_another(&mut self, key: &Key, id: &JobId, now: Instant) -> bool {
-        let Some(foreign) = self.foreign.remove(id).filter(|foreign| now < foreign.until) else {
-            return false;
-        };
-        if !foreign.told
-            && !(self.tell_another(key.clone(), Some(id.clone())) | self.tell_beside(key, id))
-        {
-            return false;
-        }
-        // It comes by an offer and by a look, and is left to the other one by both.
-        let until = if foreign.told { foreign.until } else { now + AGAIN };
-        self.foreign.insert(id.clone(), Foreign { until, told: true });
-        true
-    }
-
     fn visit(&mut self, key: Key, id: Option<JobId>) {
         self.under_way.insert(key.clone(), None);
         let visit = Visit {
@@ -409,36 +264,6 @@ impl Rounds {
             }
         }
     }
-
-    /// Gives the shards up, until the store has heard of it: the others would wait for the lease.
-    fn leave(&self, mut left: bool) -> impl Future<Output = ()> + Send + use<> {
-        let store = self.worker.store.clone();
-        async move {
-            while !left {
-                tokio::time::sleep(AGAIN).await;
-                left = store.backend().beat(store.node().clone(), Duration::ZERO).await.is_ok();
-            }
-        }
-    }
-
-    async fn drain(mut self) {
-        let node = self.worker.store.node().clone();
-        tracing::info!(%node, running = self.visits.len(), "worker stops");
-        self.stop.send_replace(Stop::Drain);
-        // First of all: no more offers to this worker. Where another one goes on in this process, they are its own,
-        // and so are the shards.
-        let left =
-            self.worker.store.hints().workers() > 0 || self.send_beat(Duration::ZERO).await.is_ok();
-        let leave = self.leave(left);
-        let ended = async { while self.visits.join_next().await.is_some() {} };
-        let ended = async { tokio::join!(leave, ended) };
-        if tokio::time::timeout(self.worker.drain, ended).await.is_err() {
-            self.stop.send_replace(Stop::Now);
-            let ended = async { while self.visits.join_next().await.is_some() {} };
-            let _ = tokio::time::timeout(GIVE_BACK, ended).await;
-        }
-        tracing::info!(%node, left = self.visits.len(), "worker stopped");
-    }
 }
 
 async fn sleep_until(at: Option<Instant>) {
@@ -446,11 +271,4 @@ async fn sleep_until(at: Option<Instant>) {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
     }
-}
-
-async fn under_way(looking: &mut Option<BoxFuture<'static, Looked>>) -> Looked {
-    let Some(look) = looking else { return std::future::pending().await };
-    let looked = look.await;
-    *looking = None;
-    looked
 }
