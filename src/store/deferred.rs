@@ -376,6 +376,10 @@ pub(crate) trait Jobs {
     fn job(&self, id: JobId) -> Step<'_, Option<JobView>>;
     /// The run of a job that is under way: `running.lua`, reads only. `None` if there is none, or if the lock under it
     /// has lapsed or was given back.
+    #[cfg_attr(
+        not(feature = "http-replay"),
+        allow(dead_code, reason = "nobody else asks whether a run is one")
+    )]
     fn running(&self, id: JobId) -> Step<'_, Option<Running>>;
     /// The envelope of a job, as long as it is kept: until it has ended well.
     fn envelope(&self, id: JobId) -> Step<'_, Option<Bytes>>;
