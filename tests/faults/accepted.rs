@@ -11,7 +11,7 @@ use std::{
 
 use axum::{Extension, Router, body::Body, extract::State, http::Request, routing::post};
 use lockgate_axum::{DeferLayer, DeferWorker, LockLayer, Store};
-use lockgate_tests::{Sentinels, Server, eventually};
+use lockgate_tests::{Sentinels, eventually};
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tower::ServiceExt as _;
@@ -71,12 +71,6 @@ impl Books {
     }
 }
 
-async fn is_master(server: &Server) -> bool {
-    let Some(mut connection) = server.try_connection().await else { return false };
-    let role = redis::cmd("ROLE").query_async::<Vec<redis::Value>>(&mut connection).await;
-    role.is_ok_and(|role| role[0] == redis::Value::BulkString(b"master".to_vec()))
-}
-
 #[tokio::test]
 async fn what_is_accepted_with_a_replica_outlives_the_master() {
     let mut all = Sentinels::start().await;
@@ -96,7 +90,7 @@ async fn what_is_accepted_with_a_replica_outlives_the_master() {
     tokio::time::sleep(ALONE).await;
     all.master.kill();
     all.replica.resume();
-    eventually("the replica to be promoted", async || is_master(&all.replica).await).await;
+    eventually("the replica to be promoted", async || all.all_left_the_old_one().await).await;
     // Nobody copies from the new one until the old one has come back as its replica.
     all.master.restart().await;
     books.accepts(20 * CLIENTS).await;

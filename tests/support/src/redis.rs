@@ -196,7 +196,7 @@ impl Server {
     }
 
     /// None if the server is away, or is another one.
-    pub async fn try_connection(&self) -> Option<MultiplexedConnection> {
+    async fn try_connection(&self) -> Option<MultiplexedConnection> {
         // A machine that has other things to do is no fault of the server's.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(PATIENCE))

@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf, process::Child};
 
-use redis::Value;
+use redis::{Value, aio::MultiplexedConnection};
 
 use crate::{
     redis::{Server, free_port, sentinel},
@@ -65,10 +65,25 @@ impl Sentinels {
         all
     }
 
+    /// Whether each of them takes the replica for the master. Not before that may the old one come back, if it has
+    /// kept nothing: whoever still believes in it would make the new one its replica, and so empty too.
+    pub async fn all_left_the_old_one(&self) -> bool {
+        let mut name = redis::cmd("SENTINEL");
+        name.arg("GET-MASTER-ADDR-BY-NAME").arg("mymaster");
+        for (_, port) in &self.sentinels {
+            let Some(mut connection) = connection(*port).await else { return false };
+            let named: Option<(String, u16)> =
+                name.query_async(&mut connection).await.unwrap_or_default();
+            if named.is_none_or(|(_, port)| port != self.replica.port()) {
+                return false;
+            }
+        }
+        true
+    }
+
     /// How many replicas and other sentinels one of them knows.
     async fn knows(&self, port: u16) -> Option<(i64, i64)> {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{port}/")).ok()?;
-        let mut connection = client.get_multiplexed_async_connection().await.ok()?;
+        let mut connection = connection(port).await?;
         let mut look = redis::cmd("SENTINEL");
         look.arg("MASTER").arg("mymaster");
         let facts: std::collections::HashMap<String, String> =
@@ -94,6 +109,11 @@ impl Drop for Sentinels {
         }
         let _ = fs::remove_dir_all(&self.folder);
     }
+}
+
+async fn connection(port: u16) -> Option<MultiplexedConnection> {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{port}/")).ok()?;
+    client.get_multiplexed_async_connection().await.ok()
 }
 
 async fn tell(server: &Server, words: &[&str]) -> Value {
