@@ -20,6 +20,8 @@ pub(crate) async fn a_busy_resource_defers_the_request(case: Case) {
     let job = accepted(answer);
     assert_eq!(job.location, format!("/deferred/{}", job.id));
 
+    // The site's worker may not have given its first sign of life yet: till then it is told that there is none.
+    job.becomes(&site, |document| document.get("worker").is_none()).await;
     let answer = site.get(&job.location).send().await.expect(200);
     let _ = answer.retry_after();
     assert_eq!(answer.field("cache-control"), "no-store");
