@@ -106,7 +106,6 @@ async fn a_master_that_is_killed_is_left_for_the_one_that_is_promoted() {
 }
 
 #[tokio::test]
-#[ignore = "14 s of load on both cores, like the one above: `cargo xtask faults` runs it"]
 async fn a_master_that_stands_still_is_left_for_the_one_that_is_promoted() {
     fails_over(|all| all.master.pause()).await;
 }

@@ -130,8 +130,8 @@ fn small_worlds_are_explored_whole() {
     explored_whole(&worlds());
 }
 
+/// 1,398 states, half a minute on a core: the others of its program run beside it.
 #[test]
-#[ignore = "1,398 states, half a minute on a core: `cargo test -p lockgate --lib larger_world -- --ignored`"]
 fn a_larger_world_is_explored_whole() {
     explored_whole(&[larger()]);
 }
