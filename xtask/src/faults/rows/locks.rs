@@ -127,6 +127,16 @@ pub(super) const LOCKS: &[Row] = &[
     )
     .on(Topology::Cluster),
     lock(14, "failover under load", &[(Faults, "failover::")]).on(Topology::Sentinel),
+    lock(
+        14,
+        "a master that wakes while it is replaced; one that is well and is replaced",
+        &[
+            (Unit, "sentinel::thaw::nothing_is_lost_"),
+            (Unit, "sentinel::words::a_"),
+            (Unit, "sentinel::failover::"),
+        ],
+    )
+    .on(Topology::Sentinel),
     lock(18, "eviction of lock keys", &[(Faults, "a_lock_that_is_evicted")]),
     lock(
         19,
