@@ -23,6 +23,7 @@ mod runs;
 mod runtimes;
 mod sentinel;
 mod server;
+mod silent;
 mod tasks;
 #[cfg(feature = "tls")]
 mod tls;

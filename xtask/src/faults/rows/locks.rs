@@ -101,7 +101,11 @@ pub(super) const LOCKS: &[Row] = &[
         "failover with a grant that no replica has",
         &[(Unit, "redis::tests::replicas::"), (Faults, "a_promoted_replica_without_the_grant")],
     ),
-    lock(15, "half-open connection", &[(Unit, "late::a_holder_behind_a_pulled_cable_")]),
+    lock(
+        15,
+        "half-open connection; a server that is silent at the start",
+        &[(Unit, "late::a_holder_behind_a_pulled_cable_"), (Unit, "redis::tests::silent::a_")],
+    ),
     lock(
         16,
         "clocks jump",
