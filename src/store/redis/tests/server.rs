@@ -95,6 +95,11 @@ impl Server {
         command.arg(&words[1..]).query_async(&mut connection).await
     }
 
+    /// It can't write any file from now on.
+    pub(super) fn lose_folder(&self) {
+        std::fs::remove_dir_all(folder(self.port)).expect("it is ours");
+    }
+
     /// One number out of `INFO`; its own connection and call are counted too.
     pub(super) async fn info(&self, section: &str, field: &str) -> u64 {
         let text: String = self.ask(&["INFO", section]).await;

@@ -124,6 +124,7 @@ pub(super) const LOCKS: &[Row] = &[
             (Faults, "a_server_that_loads_is_away"),
         ],
     ),
+    lock(17, "BUSY, MISCONF, NOREPLICAS, OOM, READONLY", &[(Unit, "redis::tests::refusals::")]),
     lock(
         17,
         "MOVED, ASK, slots on their way, a node killed or frozen",
