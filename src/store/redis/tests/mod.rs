@@ -30,6 +30,7 @@ mod tasks;
 #[cfg(feature = "tls")]
 mod tls;
 mod together;
+mod versions;
 mod wakes;
 
 use std::time::Duration;

@@ -177,6 +177,9 @@ pub(super) const LOCKS: &[Row] = &[
         24,
         "other versions; drain",
         &[
+            (Unit, "versions::two_versions_take_turns_"),
+            (Unit, "versions::what_one_version_holds_"),
+            (Unit, "a_place_of_an_unknown_mode_keeps_its_turn"),
             (Unit, "faults::another_number_of_shards_is_refused"),
             (Unit, "crowd::a_drain_gives_back_"),
             (Unit, "crowd::a_crowd_does_not_notice_"),
