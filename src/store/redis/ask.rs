@@ -232,6 +232,7 @@ mod tests {
         let spare = format!("local SPARE = {}\n", crate::store::SPARE_FENCES);
         assert_eq!(CALLS.code.matches(&accept).count(), 1);
         assert_eq!(CALLS.code.matches(&spare).count(), 2);
+        assert_eq!(CALLS.code.matches("after(300)").count(), 1);
         assert_eq!(RAISE.code.matches(&spare).count(), 1);
     }
 }

@@ -67,6 +67,7 @@ script!(
     "calls",
     concat!(
         include_str!("../lua/usual.lua"),
+        include_str!("../lua/contended.lua"),
         include_str!("../lua/channel.lua"),
         include_str!("../lua/line.lua"),
         include_str!("../lua/acquire.lua"),
