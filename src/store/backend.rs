@@ -182,6 +182,14 @@ pub(crate) enum Acquired {
     Known,
 }
 
+/// `still.lua`: as the fields of [`Acquired::Held`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Still {
+    pub(crate) fence: u64,
+    pub(crate) next: u64,
+    pub(crate) now: u64,
+}
+
 /// `release.lua`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GaveBack {
@@ -225,6 +233,9 @@ pub(crate) trait Backend: Jobs + Tasks + fmt::Debug + Send + Sync + 'static {
     /// Gives back what this nonce has, and acquires for the next of the same process, in one call: if
     /// nobody else stands in line, that one has the lock at once.
     fn pass(&self, me: Token, mode: Mode, next: Acquire) -> Step<'_, (GaveBack, Acquired)>;
+    /// What the holder of an exclusive lock was told with its grant, as it is now: its fence, and the spare ones
+    /// after it, are larger than all before; `None` if it had been lost. The lease stays as it is.
+    fn still(&self, key: Key, me: Token) -> Step<'_, Option<Still>>;
     /// Makes an exclusive hold a shared one; false if it had been lost.
     fn downgrade(&self, key: Key, me: Token, lease: Duration) -> Step<'_, bool>;
     /// Whether steps about different shards are different calls, of which some may fail.

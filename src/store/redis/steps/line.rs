@@ -7,10 +7,10 @@ use redis::Value;
 use super::number;
 use crate::{
     clock::millis,
-    error::Error,
+    error::{Error, ErrorKind},
     key::Key,
     store::{
-        backend::{Acquire, Acquired, GaveBack, JobId, Mode, Renewal, Step, Token},
+        backend::{Acquire, Acquired, GaveBack, JobId, Mode, Renewal, Step, Still, Token},
         redis::{Redis, ask::Ask, read::Row, script},
     },
 };
@@ -42,6 +42,21 @@ impl Redis {
         }
         let each = calls.iter().map(|_| held_in(&mut rows.row()?));
         each.collect::<Result<_, _>>().map(Some)
+    }
+
+    pub(super) async fn do_still(&self, key: Key, me: Token) -> Result<Option<Still>, Error> {
+        let answer = self.ask(Ask::Still { key, me }).await?.first;
+        if let Value::BulkString(text) = &answer
+            && text == b"lost"
+        {
+            return Ok(None);
+        }
+        match acquired(answer, false)? {
+            Acquired::Held { fence, next, now, .. } => Ok(Some(Still { fence, next, now })),
+            Acquired::Busy { .. } | Acquired::Known => {
+                Err(Error::new(ErrorKind::Protocol, script::CALLS.name))
+            }
+        }
     }
 
     pub(super) async fn do_release(
@@ -142,9 +157,9 @@ fn row(reply: Value) -> Result<Row, Error> {
 
 fn acquired(reply: Value, looks: bool) -> Result<Acquired, Error> {
     if let Value::BulkString(text) = &reply
-        && let Some(held) = held(text)
+        && let Some(acquired) = in_words(text)
     {
-        return Ok(held);
+        return Ok(acquired);
     }
     let mut row = row(reply)?;
     match row.text()?.as_str() {
@@ -179,10 +194,24 @@ fn held_in(row: &mut Row) -> Result<Acquired, Error> {
     }
 }
 
-/// What `usual.lua` says of a lock that was granted.
-fn held(text: &[u8]) -> Option<Acquired> {
-    let (fence, now) = std::str::from_utf8(text).ok()?.strip_prefix("held ")?.split_once(' ')?;
-    Some(Acquired::Held { fence: fence.parse().ok()?, line: 0, next: 0, now: now.parse().ok()? })
+/// What `usual.lua` and `contended.lua` say.
+fn in_words(text: &[u8]) -> Option<Acquired> {
+    let mut words = std::str::from_utf8(text).ok()?.split(' ');
+    let kind = words.next()?;
+    let mut number = || words.next()?.parse::<u64>().ok();
+    match kind {
+        "held" => {
+            let (fence, now) = (number()?, number()?);
+            // Nobody waits where they are not told.
+            let (line, next) = (number().unwrap_or(0), number().unwrap_or(0));
+            Some(Acquired::Held { fence, line, next, now })
+        }
+        "busy" => {
+            let (left, line) = (Duration::from_millis(number()?), number()?);
+            Some(Acquired::Busy { left, line, seq: number()?, joined: number()? == 1 })
+        }
+        _ => None,
+    }
 }
 
 fn gave_back(row: &mut Row, sent: u32) -> Result<GaveBack, Error> {

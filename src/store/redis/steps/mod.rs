@@ -29,7 +29,7 @@ use crate::{
     store::{
         backend::{
             Acquire, Acquired, Backend, Charge, Charged, Counter, GaveBack, Mode, Node, Renewal,
-            SettleCharge, State, Step, Token,
+            SettleCharge, State, Step, Still, Token,
         },
         fsck::{FsckFound, FsckPart},
         hints::Hints,
@@ -61,6 +61,10 @@ impl Backend for Redis {
 
     fn pass(&self, me: Token, mode: Mode, next: Acquire) -> Step<'_, (GaveBack, Acquired)> {
         Box::pin(self.do_pass(me, mode, next))
+    }
+
+    fn still(&self, key: Key, me: Token) -> Step<'_, Option<Still>> {
+        Box::pin(self.do_still(key, me))
     }
 
     fn downgrade(&self, key: Key, me: Token, lease: Duration) -> Step<'_, bool> {
