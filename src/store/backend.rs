@@ -208,6 +208,14 @@ pub(crate) trait Backend: Jobs + Tasks + fmt::Debug + Send + Sync + 'static {
     /// Tells its locks from those of the same name in another namespace; the same in every process.
     fn space(&self) -> &str;
     fn acquire(&self, call: Acquire) -> Step<'_, Acquired>;
+    /// Takes all of these if each is free and nobody stands in its line, and else nothing: one step. They ask for
+    /// the same, and there are two to 32 of them. `None`: nothing was taken, also where one step cannot be about
+    /// all of them. Unlike other steps about a lock, it may be overtaken by what is called later.
+    fn acquire_all(&self, calls: &[Acquire]) -> Step<'_, Option<Vec<Acquired>>> {
+        // Where a step is no round trip, they are as well taken one after the other.
+        let _ = calls;
+        Box::pin(std::future::ready(Ok(None)))
+    }
     fn release(&self, key: Key, me: Token, mode: Mode) -> Step<'_, GaveBack>;
     /// As `release`, for those who may not wait, such as a `Drop`: the step is on its way when this returns,
     /// and every step about this lock that is called after it comes after it. The future says how it

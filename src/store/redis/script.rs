@@ -76,6 +76,17 @@ script!(
     ),
     repeatable: true
 );
+script!(
+    SEVERAL,
+    "several",
+    concat!(
+        include_str!("../lua/channel.lua"),
+        include_str!("../lua/line.lua"),
+        include_str!("../lua/acquire.lua"),
+        include_str!("../lua/several.lua")
+    ),
+    repeatable: true
+);
 job_script!(ENQUEUE, "enqueue");
 script!(
     RUNS,

@@ -22,6 +22,28 @@ impl Redis {
         acquired(answer.first, looks)
     }
 
+    pub(super) async fn do_acquire_all(
+        &self,
+        calls: Vec<Acquire>,
+    ) -> Result<Option<Vec<Acquired>>, Error> {
+        let Some(Acquire { key, mode, lease, .. }) = calls.first() else { return Ok(None) };
+        let shard = key.shard();
+        if self.keys.are_apart() && calls.iter().any(|call| call.key.shard() != shard) {
+            return Ok(None);
+        }
+        let keys = Vec::from_iter(calls.iter().map(|call| self.keys.holders(&call.key)));
+        let terms = [mode.letter().into(), number(millis(*lease)), number(mode.limit())];
+        let tokens = calls.iter().map(|call| call.me.as_str().into());
+        let args = Vec::from_iter(terms.into_iter().chain(tokens));
+        let reply = self.script(shard, &script::SEVERAL, &keys, &args).await?;
+        let mut rows = Row::of(script::SEVERAL.name, reply);
+        if rows.is_empty() {
+            return Ok(None);
+        }
+        let each = calls.iter().map(|_| held_in(&mut rows.row()?));
+        each.collect::<Result<_, _>>().map(Some)
+    }
+
     pub(super) async fn do_release(
         &self,
         key: Key,
@@ -126,12 +148,7 @@ fn acquired(reply: Value, looks: bool) -> Result<Acquired, Error> {
     }
     let mut row = row(reply)?;
     match row.text()?.as_str() {
-        "held" => Ok(Acquired::Held {
-            fence: row.number()?,
-            line: row.number()?,
-            next: row.number()?,
-            now: row.number()?,
-        }),
+        "held" => granted(&mut row),
         "busy" => Ok(Acquired::Busy {
             left: row.millis()?,
             line: row.number()?,
@@ -140,6 +157,24 @@ fn acquired(reply: Value, looks: bool) -> Result<Acquired, Error> {
         }),
         // Only to those who asked: the engines rely on it.
         "known" if looks => Ok(Acquired::Known),
+        _ => Err(row.odd()),
+    }
+}
+
+/// What follows `held`.
+fn granted(row: &mut Row) -> Result<Acquired, Error> {
+    Ok(Acquired::Held {
+        fence: row.number()?,
+        line: row.number()?,
+        next: row.number()?,
+        now: row.number()?,
+    })
+}
+
+/// One of several, of which all are held.
+fn held_in(row: &mut Row) -> Result<Acquired, Error> {
+    match row.text()?.as_str() {
+        "held" => granted(row),
         _ => Err(row.odd()),
     }
 }

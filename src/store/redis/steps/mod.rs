@@ -43,6 +43,10 @@ impl Backend for Redis {
         self.keys.channels()
     }
 
+    fn acquire_all(&self, calls: &[Acquire]) -> Step<'_, Option<Vec<Acquired>>> {
+        Box::pin(self.do_acquire_all(calls.to_vec()))
+    }
+
     fn acquire(&self, call: Acquire) -> Step<'_, Acquired> {
         Box::pin(self.do_acquire(call))
     }

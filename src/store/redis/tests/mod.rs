@@ -25,6 +25,7 @@ mod runs;
 mod runtimes;
 mod sentinel;
 mod server;
+mod several;
 mod silent;
 mod tasks;
 #[cfg(feature = "tls")]
