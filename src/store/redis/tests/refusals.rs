@@ -66,7 +66,7 @@ impl Before {
                 Err(NotAcquired::Fault(_)) => tokio::time::sleep(Duration::from_millis(10)).await,
                 // Until what was in doubt is undone.
                 Err(busy) => {
-                    assert!(self.doubts[1] > 0, "what was refused has been done: {busy:?}")
+                    assert!(self.doubts[1] > 0, "what was refused has been done: {busy:?}");
                 }
             }
         };
