@@ -84,7 +84,7 @@ impl Backend for Redis {
     }
 
     fn charge(&self, call: Charge) -> Step<'_, Charged> {
-        Box::pin(self.do_charge(call))
+        self.do_charge(call)
     }
 
     fn settle_charge(&self, call: SettleCharge) -> Step<'_, Vec<State>> {
