@@ -127,6 +127,7 @@ impl Tasks for Redis {
                 cancelled: next()?,
                 lost: next()?,
                 paused: next()? > 0,
+                dead_bytes: next()?,
             })
         })
     }
@@ -157,7 +158,7 @@ impl Redis {
         );
         // What was told of a turn is kept for ten minutes longer than its runs.
         let terms = format!(
-            "{} {} {} {} {} {} {} {} {}",
+            "{} {} {} {} {} {} {} {} {} {}",
             micros(*lease),
             millis(*lease + Duration::from_secs(600)),
             micros(call.idle),
@@ -166,6 +167,7 @@ impl Redis {
             limits.burst,
             micros(graves.keep),
             graves.most,
+            graves.bytes,
             graves.crashes,
         );
         let mut args: Args = vec![format!("{node}:{worker}").into(), now.into(), terms.into()];
