@@ -1,8 +1,8 @@
 //! What is left when all is quiet, and what it has cost: N1 and N2.
 //!
 //! A history ends with a look at the store, once everybody has given back what they held: then there are no
-//! holders, lines and indexes of what is to come ([`Rest::keys`]), not more subscriptions than processes, and nobody
-//! makes a call.
+//! holders, lines and indexes of what is to come ([`Rest::keys`]), not more subscriptions and sockets than processes
+//! have by design, no channel that is about anything else, and nobody makes a call, but for signs of life of workers.
 
 use super::{Check, Violation};
 
@@ -35,10 +35,22 @@ pub struct Rest {
     pub only_locks: bool,
     /// Clients of the server that subscribe.
     pub subscriptions: u64,
+    /// Channels that somebody hears, and how many do (`PUBSUB CHANNELS` and `SHARDCHANNELS`, with `NUMSUB`): one of
+    /// each process, which it alone hears, and that of events.
+    pub channels: Vec<(String, u64)>,
+    /// Clients of the server, whoever looks at it not among them.
+    pub clients: u64,
+    /// Most clients that a process is at rest: its sockets, and one that hears messages. Without it clients are not
+    /// judged.
+    pub sockets: Option<u64>,
     /// Processes that live.
     pub processes: u64,
-    /// Script calls within a time in which nobody did anything.
+    /// Script calls within a time in which nobody did anything, but for the next.
     pub calls: u64,
+    /// Signs of life of workers in this time.
+    pub signs: u64,
+    /// Most of those that there may be.
+    pub most_signs: u64,
 }
 
 impl Rest {
@@ -47,16 +59,38 @@ impl Rest {
     pub fn check(&self) -> Vec<Violation> {
         let mut wrong: Vec<_> =
             self.keys.iter().flat_map(|kept| left(kept, self.only_locks)).collect();
-        if self.subscriptions > self.processes {
-            wrong.push(format!(
-                "{} subscriptions of {} processes",
-                self.subscriptions, self.processes
-            ));
+        let Self { processes, subscriptions, clients, signs, most_signs, .. } = *self;
+        if subscriptions > processes {
+            wrong.push(format!("{subscriptions} subscriptions of {processes} processes"));
+        }
+        wrong.extend(self.channels.iter().filter_map(|channel| self.overheard(channel)));
+        let own = self.channels.iter().filter(|(name, _)| kind(name) == "w").count() as u64;
+        if own > processes {
+            wrong.push(format!("{own} channels of {processes} processes"));
+        }
+        let most = self.sockets.map(|sockets| sockets.saturating_mul(processes));
+        if let Some(most) = most.filter(|most| clients > *most) {
+            wrong.push(format!("{clients} clients of {processes} processes, at most {most}"));
         }
         if self.calls > 0 {
             wrong.push(format!("{} calls while nobody does anything", self.calls));
         }
+        if signs > most_signs {
+            wrong.push(format!("{signs} signs of life, at most {most_signs}"));
+        }
         wrong.into_iter().map(|told| Violation::new(Check::N1, told)).collect()
+    }
+}
+
+impl Rest {
+    /// What is wrong with a channel: it is none that a process hears for as long as it lives, or too many do.
+    fn overheard(&self, (name, hear): &(String, u64)) -> Option<String> {
+        let most = match kind(name) {
+            "w" => 1,
+            "e" => self.processes,
+            _ => 0,
+        };
+        (*hear > most).then(|| format!("left behind: {hear} hear {name}, where {most} may"))
     }
 }
 
@@ -100,7 +134,7 @@ mod tests {
     }
 
     fn rest(keys: Vec<Kept>) -> Rest {
-        Rest { keys, only_locks: false, subscriptions: 2, processes: 2, calls: 0 }
+        Rest { keys, subscriptions: 2, processes: 2, ..Rest::default() }
     }
 
     #[test]
@@ -135,6 +169,29 @@ mod tests {
     fn n1_subscriptions_and_calls() {
         assert_eq!(Rest { subscriptions: 3, ..rest(vec![]) }.check().len(), 1);
         assert_eq!(Rest { calls: 1, ..rest(vec![]) }.check().len(), 1);
+    }
+
+    #[test]
+    fn n1_channels_of_the_gone_and_of_what_is_over() {
+        let heard = |channels: &[(&str, u64)]| {
+            let channels = channels.iter().map(|(name, hear)| ((*name).to_owned(), *hear));
+            Rest { channels: channels.collect(), ..rest(vec![]) }.check().len()
+        };
+        let (one, two, all) = ("lg:1:ns:w:one", "lg:1:ns:w:two", "lg:1:ns:e");
+        assert_eq!(heard(&[(one, 1), (two, 1), (all, 2)]), 0);
+        assert_eq!(heard(&[(one, 2)]), 1);
+        assert_eq!(heard(&[(all, 3)]), 1);
+        assert_eq!(heard(&[(one, 1), (two, 1), ("lg:1:ns:w:three", 1)]), 1);
+        assert_eq!(heard(&[("lg:1:ns:{3}:job:1-ab", 1)]), 1);
+        assert_eq!(heard(&[("lg:1:ns:{3}:w:one", 1), ("lg:1:ns:{3}:e", 2)]), 0);
+    }
+
+    #[test]
+    fn n1_sockets_and_signs_of_life() {
+        let clients = |clients| Rest { clients, sockets: Some(3), ..rest(vec![]) }.check().len();
+        assert_eq!([clients(6), clients(7)], [0, 1]);
+        let signs = |signs| Rest { signs, most_signs: 2, ..rest(vec![]) }.check().len();
+        assert_eq!([signs(2), signs(3)], [0, 1]);
     }
 
     #[test]

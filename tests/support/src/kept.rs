@@ -1,7 +1,13 @@
-//! The keys of a store, as the checks want them.
+//! The keys of a store, its channels and its clients, as the checks want them.
 
-use lockgate::testing::history::rest::Kept;
+use std::time::{Duration, Instant};
+
+use lockgate::testing::history::rest::{Kept, Rest};
 use redis::aio::MultiplexedConnection;
+
+/// Until what was begun has ended, whatever was done to those who began it: the last retry of a job that fails and
+/// whose workers die comes after half a minute.
+const LEASES: Duration = Duration::from_secs(40);
 
 /// All keys of a namespace: which have an end, and what is counted.
 pub(crate) async fn kept(connection: &mut MultiplexedConnection, namespace: &str) -> Vec<Kept> {
@@ -23,7 +29,72 @@ async fn ask<T: redis::FromRedisValue>(
     connection: &mut MultiplexedConnection,
     words: &[&str],
 ) -> T {
+    try_ask(connection, words).await.expect("the server answers")
+}
+
+async fn try_ask<T: redis::FromRedisValue>(
+    connection: &mut MultiplexedConnection,
+    words: &[&str],
+) -> redis::RedisResult<T> {
     let mut command = redis::cmd(words[0]);
-    command.arg(&words[1..]);
-    command.query_async(connection).await.expect("the server answers")
+    command.arg(&words[1..]).query_async(connection).await
+}
+
+/// How many keys are left, once no more of them go: at most the time of leases, retries and delays.
+pub(crate) async fn left_at_rest(mut look: impl AsyncFnMut() -> Rest) -> u64 {
+    let until = Instant::now() + LEASES;
+    loop {
+        let left = look().await.check().len() as u64;
+        if left == 0 || Instant::now() > until {
+            return left;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// What the keys of a namespace that stay for ever take, KiB.
+pub(crate) async fn for_ever(connection: &mut MultiplexedConnection, namespace: &str) -> u64 {
+    let mut bytes = 0;
+    for Kept { key, ends, .. } in kept(connection, namespace).await {
+        if !ends {
+            let usage = ask::<Option<u64>>(connection, &["MEMORY", "USAGE", &key]).await;
+            bytes += usage.unwrap_or(0);
+        }
+    }
+    bytes / 1024
+}
+
+/// The channels of a namespace, and how many hear each, those of shards included.
+pub(crate) async fn channels(
+    connection: &mut MultiplexedConnection,
+    namespace: &str,
+) -> Vec<(String, u64)> {
+    let pattern = format!("lg:1:{namespace}:*");
+    let mut all = Vec::new();
+    for [list, number] in [["CHANNELS", "NUMSUB"], ["SHARDCHANNELS", "SHARDNUMSUB"]] {
+        // Before 7.0 there are none of shards.
+        let names = try_ask(connection, &["PUBSUB", list, &pattern]).await;
+        let names: Vec<String> = names.unwrap_or_default();
+        let words: Vec<&str> =
+            ["PUBSUB", number].into_iter().chain(names.iter().map(|name| &**name)).collect();
+        if !names.is_empty() {
+            all.extend(ask::<Vec<(String, u64)>>(connection, &words).await);
+        }
+    }
+    all
+}
+
+/// Clients of a server: all but this one, and those that hear messages.
+pub(crate) async fn clients(connection: &mut MultiplexedConnection) -> (u64, u64) {
+    let own = ask::<u64>(connection, &["CLIENT", "ID"]).await;
+    let list: String = ask(connection, &["CLIENT", "LIST"]).await;
+    let others = || list.lines().filter(|line| !line.starts_with(&format!("id={own} ")));
+    let hears = |line: &&str| {
+        let number = |name: &str| {
+            let word = line.split(' ').find_map(|word| word.strip_prefix(name));
+            word.and_then(|number| number.parse().ok()).unwrap_or(0)
+        };
+        ["sub=", "psub=", "ssub="].map(number).iter().sum::<u64>() > 0
+    };
+    (others().count() as u64, others().filter(hears).count() as u64)
 }

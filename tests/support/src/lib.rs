@@ -9,6 +9,7 @@ mod case;
 mod cluster;
 mod demo;
 mod desk;
+mod flat;
 mod gates;
 mod gauge;
 pub mod history;
@@ -21,6 +22,7 @@ mod raw;
 mod redis;
 mod sentinels;
 pub mod site;
+mod tally;
 mod wait;
 
 /// Every block of the README compiles: here, because this package alone has both integrations.

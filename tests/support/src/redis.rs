@@ -15,7 +15,10 @@ use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
 use tokio::sync::OnceCell;
 use uuid::Uuid;
 
-use crate::wait::{PATIENCE, eventually};
+use crate::{
+    tally,
+    wait::{PATIENCE, eventually},
+};
 
 const KEEPER: &str = r#"
 redis-server "$@" >/dev/null 2>&1 &
@@ -36,6 +39,8 @@ pub struct Server {
     options: Options,
     keeper: Child,
     pid: u32,
+    /// Calls of scripts that it had counted each time that it was ended.
+    counted: u64,
 }
 
 /// What a server is started with.
@@ -112,14 +117,14 @@ impl Server {
     #[must_use]
     pub fn not_running() -> Self {
         let mut server = Self::spawn(Options::default());
-        server.kill();
+        server.end();
         server
     }
 
     fn spawn(options: Options) -> Self {
         let port = free_port();
         let (keeper, pid) = launch(port, &options);
-        Self { port, options, keeper, pid }
+        Self { port, options, keeper, pid, counted: 0 }
     }
 
     /// Its URL, with a namespace.
@@ -136,8 +141,20 @@ impl Server {
         self.port
     }
 
+    /// Calls of scripts since it was first started, however often it was ended since then. A few that came in the
+    /// moment of its end are not counted.
+    #[must_use]
+    pub fn script_calls(&self) -> u64 {
+        self.counted + tally::script_calls(self.port).unwrap_or(0)
+    }
+
     /// Ends it at once, with all that is in it.
     pub fn kill(&mut self) {
+        self.counted = self.script_calls();
+        self.end();
+    }
+
+    fn end(&mut self) {
         // Its input closes, and the shell ends the server before itself.
         drop(self.keeper.stdin.take());
         let _ = self.keeper.wait();
@@ -217,7 +234,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.kill();
+        self.end();
         if let Some((folder, _)) = &self.options.log {
             let _ = std::fs::remove_dir_all(folder);
         }

@@ -19,7 +19,7 @@ const USAGE: &str =
     "usage: cargo xtask faults [locks|deferred|quota|soak] [--seconds N|--minutes N] [--seed N]";
 
 /// How often all rest in a soak, and are measured.
-const EVERY: Duration = Duration::from_secs(60);
+const EVERY: Duration = Duration::from_secs(45);
 
 fn main() -> ExitCode {
     let words: Vec<String> = env::args().skip(1).collect();
@@ -68,7 +68,7 @@ fn checked(options: &[&str], parts: &[Part]) -> ExitCode {
 /// All at once, each on a server of its own, with all that can be done to them.
 fn soaked(options: &[&str]) -> ExitCode {
     let Some(plan) = plan(options) else { return usage() };
-    let plan = Plan { soak: Some(EVERY.min(plan.time / 5)), ..plan };
+    let plan = Plan { soak: Some(EVERY.min(plan.time / 10)), ..plan };
     println!("seed {}, {:?}: locks, deferred requests and quotas", plan.seed, plan.time);
     let parts: [Part; 3] = [of_locks, of_deferred, of_quotas];
     // Processes go with the thread that has started them.

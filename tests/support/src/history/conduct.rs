@@ -82,7 +82,7 @@ pub async fn conduct(plan: &Plan) -> Verdict {
     let mut wrong = rest::nothing_is_left(&mut crew).await;
     ticking.abort();
     crew.read();
-    let (cost, too_much) = rest::cost(&crew, crew.history.grants()).await;
+    let (cost, too_much) = rest::cost(&crew, crew.history.grants());
     let registers = crew.outcomes().await;
     let (flat, grown) = crew.samples.compare();
     wrong.extend(grown.into_iter().map(|told| Violation { check: Check::N1, told }));

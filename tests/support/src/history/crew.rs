@@ -1,7 +1,6 @@
 //! The processes of a history, their servers, and what can be done to them.
 
 use std::{
-    collections::BTreeMap,
     fs,
     path::PathBuf,
     sync::Arc,
@@ -11,9 +10,10 @@ use std::{
 use lockgate::testing::history::{
     Life,
     locks::{History, Trouble},
-    rest::Kept,
+    rest::Rest,
 };
 use parking_lot::Mutex;
+use redis::aio::MultiplexedConnection;
 
 use super::{
     clock,
@@ -21,19 +21,19 @@ use super::{
     dice::Dice,
     process::Process,
     register::{Outcome, Registers},
-    rest,
     turn::{LEASE, REGISTERS},
     worker::Job,
 };
 use crate::{
-    gauge::{Gauge, Samples},
-    kept::kept,
+    flat::{Kind, Samples},
+    gauge::Gauge,
+    kept::{self, left_at_rest},
     proxy::Proxy,
     redis::Server,
 };
 
 const PROCESSES: usize = 4;
-const NAMESPACE: &str = "faults";
+pub(super) const NAMESPACE: &str = "faults";
 
 /// How long somebody may wait after the faults, beside the lease of a holder that died: a few dead places of an
 /// accept window each, and a machine that has other things to do. Below the longest wait of a worker: who is
@@ -58,8 +58,6 @@ pub(super) struct Crew {
     pub(super) history: History,
     pub(super) samples: Samples,
     rested: Instant,
-    /// What servers have counted that are no more.
-    pub(super) calls_before: u64,
 }
 
 impl Crew {
@@ -77,7 +75,7 @@ impl Crew {
         (history.began, history.patience) = (began, patience);
         let (seats, lives, troubles) = (Vec::new(), Vec::new(), Arc::default());
         let plan = plan.clone();
-        let (samples, rested) = (Samples::default(), Instant::now());
+        let (samples, rested) = (Samples::new(), Instant::now());
         let mut crew = Self {
             plan,
             folder,
@@ -89,7 +87,6 @@ impl Crew {
             history,
             samples,
             rested,
-            calls_before: 0,
         };
         for process in 0..PROCESSES {
             let seat = crew.start(Life { process, number: 0 }, dice.roll()).await;
@@ -147,8 +144,6 @@ impl Crew {
 
     /// Ended at once, and back after this time with all that it has answered.
     pub(super) async fn restart(&mut self, after: Duration) {
-        // A few that come between are not counted, of thousands.
-        self.calls_before = rest::calls(self).await;
         self.locks.kill();
         tokio::time::sleep(after).await;
         self.locks.restart().await;
@@ -170,12 +165,13 @@ impl Crew {
         for seat in &mut self.seats {
             seat.process.tell("rest").await;
         }
-        let mut gauges = BTreeMap::new();
         // The others are replaced, and are young whenever they are looked at.
         let oldest = Gauge::ask(&mut self.seats[0].process).await;
-        gauges.insert("a process of locks".to_owned(), oldest);
-        gauges.insert("the server of locks".to_owned(), Gauge::of(self.locks.pid()));
-        self.samples.add(gauges, self.keys().await.len() as u64);
+        self.samples.gauge("a process of locks", oldest);
+        self.samples.gauge("the server of locks", Gauge::of(self.locks.pid()));
+        self.samples.add("locks", Kind::Keys, self.left().await);
+        let for_ever = kept::for_ever(&mut self.connection().await, NAMESPACE).await;
+        self.samples.add("locks", Kind::Kept, for_ever);
         for seat in &mut self.seats {
             seat.process.tell("go").await;
         }
@@ -184,6 +180,15 @@ impl Crew {
 
     pub(super) fn trouble(&self, from: u64, to: u64) {
         self.troubles.lock().push(Trouble { from, to });
+    }
+
+    /// Calls of scripts, since the beginning.
+    pub(super) fn calls(&self) -> u64 {
+        self.locks.script_calls()
+    }
+
+    pub(super) async fn connection(&self) -> MultiplexedConnection {
+        self.locks.connection().await
     }
 
     pub(super) async fn command(&self, words: &[&str]) {
@@ -197,8 +202,14 @@ impl Crew {
         command.query_async(&mut connection).await.expect("the server answers")
     }
 
-    pub(super) async fn keys(&self) -> Vec<Kept> {
-        kept(&mut self.locks.connection().await, NAMESPACE).await
+    /// Keys that are not to be there at rest. Whoever was killed a moment ago has until its leases end.
+    async fn left(&self) -> u64 {
+        let mut connection = self.connection().await;
+        left_at_rest(async || {
+            let keys = kept::kept(&mut connection, NAMESPACE).await;
+            Rest { keys, only_locks: true, ..Rest::default() }
+        })
+        .await
     }
 
     pub(super) async fn says(&mut self, who: u64) -> Option<String> {

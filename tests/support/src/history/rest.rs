@@ -7,13 +7,17 @@ use lockgate::testing::history::{
     rest::{self, Rest},
 };
 
-use super::crew::Crew;
+use super::crew::{Crew, NAMESPACE};
+use crate::kept;
 
 /// Until the leases of the dead are over, and a worker has given back what was dropped.
 const REST: Duration = Duration::from_secs(15);
 
 /// How long nothing may happen.
 const QUIET: Duration = Duration::from_millis(400);
+
+/// Sockets of a process that has the usual number of them, and one for messages.
+const SOCKETS: u64 = 3;
 
 /// Calls per acquisition: one that takes it and one that gives it back, and as many again for those who
 /// stand in line, are refused or give up.
@@ -48,13 +52,17 @@ pub(super) async fn nothing_is_left(crew: &mut Crew) -> Vec<Violation> {
 }
 
 async fn look(crew: &Crew) -> Rest {
-    let subscribers: String = crew.ask(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
+    let mut connection = crew.connection().await;
+    let (clients, subscriptions) = kept::clients(&mut connection).await;
     Rest {
-        keys: crew.keys().await,
+        keys: kept::kept(&mut connection, NAMESPACE).await,
         only_locks: true,
-        subscriptions: u64::try_from(subscribers.lines().count()).unwrap_or(u64::MAX),
+        subscriptions,
+        channels: kept::channels(&mut connection, NAMESPACE).await,
+        clients,
+        sockets: Some(SOCKETS),
         processes: crew.size(),
-        calls: 0,
+        ..Rest::default()
     }
 }
 
@@ -63,9 +71,9 @@ async fn look(crew: &Crew) -> Rest {
 async fn falls_silent(crew: &Crew) -> Result<(), String> {
     crew.command(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]).await;
     for _ in 0..8 {
-        let before = calls(crew).await;
+        let before = crew.calls();
         tokio::time::sleep(QUIET).await;
-        if calls(crew).await == before {
+        if crew.calls() == before {
             return Ok(());
         }
     }
@@ -81,19 +89,8 @@ async fn latest(crew: &Crew) -> String {
 }
 
 /// Calls per acquisition, told; and what is wrong with that.
-pub(super) async fn cost(crew: &Crew, grants: usize) -> (String, Option<Violation>) {
-    let calls = calls(crew).await;
+pub(super) fn cost(crew: &Crew, grants: usize) -> (String, Option<Violation>) {
+    let calls = crew.calls();
     let grants = u64::try_from(grants).unwrap_or(0);
     (format!("{calls} calls for {grants} acquisitions"), rest::cost(calls, grants, CEILING))
-}
-
-/// Of scripts, since the beginning: the server's own count begins again with each restart.
-pub(super) async fn calls(crew: &Crew) -> u64 {
-    let text: String = crew.ask(&["INFO", "commandstats"]).await;
-    let of = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.split(',').next()?.parse::<u64>().ok()
-    };
-    let since = of("cmdstat_evalsha:calls=").unwrap_or(0) + of("cmdstat_eval:calls=").unwrap_or(0);
-    crew.calls_before + since
 }

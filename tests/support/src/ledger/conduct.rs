@@ -17,7 +17,8 @@ use super::{
     node::Setup,
 };
 use crate::{
-    gauge::{Gauge, Samples},
+    flat::{Kind, Samples},
+    gauge::Gauge,
     history::dice::Dice,
     redis::Server,
     site::Framework,
@@ -27,8 +28,8 @@ use crate::{
 const CLIENTS: usize = 12;
 const RESOURCES: u64 = 6;
 
-/// Until retries and delays are over.
-const SETTLES: Duration = Duration::from_secs(5);
+/// What a key of a request that has ended takes of the server, bytes.
+const OF_ENDED: u64 = 400;
 
 /// What is to be run.
 #[derive(Debug, Clone)]
@@ -67,7 +68,7 @@ pub async fn conduct(plan: &Plan) -> (String, Verdict) {
         clients.spawn(client(requests, Arc::clone(&addrs), dice, paced.clone()));
     }
     let mut done: BTreeMap<String, usize> = BTreeMap::new();
-    let (mut samples, mut rested) = (Samples::default(), Instant::now());
+    let (mut samples, mut rested) = (Samples::new(), Instant::now());
     while started.elapsed() < plan.time {
         // Dice of its own: whatever comes of one, the next ones are the same for the same seed.
         let mut own = Dice::new(dice.roll());
@@ -113,11 +114,15 @@ enum Pace {
 
 /// Until what was accepted has run; then the first process, which is never replaced, is measured.
 async fn rest(fleet: &mut Fleet, samples: &mut Samples) {
-    tokio::time::sleep(SETTLES).await;
-    let mut gauges = BTreeMap::new();
-    gauges.insert("a node".to_owned(), fleet.gauge(0).await);
-    gauges.insert("the server of jobs".to_owned(), Gauge::of(fleet.server.pid()));
-    samples.add(gauges, fleet.keys().await);
+    let left = fleet.left_at_rest().await;
+    samples.add("jobs", Kind::Keys, left);
+    samples.add("jobs", Kind::Kept, fleet.kept_for_ever().await);
+    samples.gauge("a node", fleet.gauge(0).await);
+    let Gauge { memory, files, .. } = Gauge::of(fleet.server.pid());
+    samples.add("the server of jobs", Kind::Files, files);
+    // What has run is kept for a day: its share is no growth.
+    let of_ended = fleet.size_of_the_store().await * OF_ENDED / 1024;
+    samples.add("the server of jobs", Kind::Memory, memory.saturating_sub(of_ended));
 }
 
 async fn client(requests: Requests, addrs: Addrs, mut dice: Dice, pace: watch::Receiver<Pace>) {

@@ -4,8 +4,11 @@ use std::{
     fmt, fs,
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use lockgate::{
@@ -15,9 +18,7 @@ use lockgate::{
 use parking_lot::Mutex;
 
 use super::node::Setup;
-use crate::{
-    gauge::Gauge, history::Process, kept::kept, proxy::Proxy, redis::Server, wait::within,
-};
+use crate::{gauge::Gauge, history::Process, kept, proxy::Proxy, redis::Server, wait::within};
 
 mod books;
 mod later;
@@ -47,6 +48,11 @@ pub struct Fleet {
     lives: Vec<Life>,
     store: Store,
     history: Arc<Mutex<History>>,
+    began: Instant,
+    /// Requests that were sent.
+    sent: Arc<AtomicU64>,
+    /// Looks at the status resource, of one call each.
+    looks: AtomicU64,
     /// The server of all of them.
     pub server: Server,
 }
@@ -83,6 +89,9 @@ impl Fleet {
             lives: Vec::new(),
             store,
             history,
+            began: Instant::now(),
+            sent: Arc::default(),
+            looks: AtomicU64::new(0),
             server,
         }
     }
@@ -154,7 +163,7 @@ impl Fleet {
     #[must_use]
     pub fn requests(&self) -> Requests {
         let most = self.seats.first().map_or(1, |seat| seat.setup.most);
-        Requests::new(most, Arc::clone(&self.history))
+        Requests::new(most, Arc::clone(&self.history), Arc::clone(&self.sent))
     }
 
     /// A command to the server, with its answer as far as there is one: who has all cut off is cut off too.
@@ -170,11 +179,61 @@ impl Fleet {
         Gauge::ask(&mut self.seats[node].process).await
     }
 
-    /// Keys that stay until somebody removes them, but for a few of each shard that stay by design: those come
-    /// with the first job of a shard, and the responses of what has run go with their time.
-    pub(super) async fn keys(&self) -> u64 {
-        let keys = kept(&mut self.server.connection().await, &self.namespace).await;
-        Rest { keys, ..Rest::default() }.check().len() as u64
+    /// Keys that stay until somebody removes them, but for a few of each shard that stay by design; once what was
+    /// accepted has run.
+    pub(super) async fn left_at_rest(&self) -> u64 {
+        let mut connection = self.server.connection().await;
+        kept::left_at_rest(async || {
+            let keys = kept::kept(&mut connection, &self.namespace).await;
+            Rest { keys, ..Rest::default() }
+        })
+        .await
+    }
+
+    /// What those that stay by design take, KiB.
+    pub(super) async fn kept_for_ever(&self) -> u64 {
+        kept::for_ever(&mut self.server.connection().await, &self.namespace).await
+    }
+
+    /// Its number of keys.
+    pub(super) async fn size_of_the_store(&self) -> u64 {
+        let mut connection = self.server.connection().await;
+        redis::cmd("DBSIZE").query_async(&mut connection).await.expect("the server answers")
+    }
+
+    pub(super) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Processes that live.
+    pub(super) fn living(&mut self) -> u64 {
+        self.seats.iter_mut().filter_map(|seat| seat.process.lives().then_some(1)).sum()
+    }
+
+    /// The script of a call that somebody has made through a proxy, or its first two words.
+    #[must_use]
+    pub fn script(&self, words: &[&[u8]]) -> String {
+        let known = self.seats.iter().find_map(|seat| seat.proxy.script(words));
+        let told = || words.iter().take(2).map(|word| String::from_utf8_lossy(word)).collect();
+        known.unwrap_or_else(told)
+    }
+
+    /// Processes that there ever were.
+    pub(super) fn lived(&self) -> u64 {
+        self.lives.len() as u64
+    }
+
+    /// Requests that were sent.
+    pub(super) fn asked(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Calls of scripts since the beginning, without the looks of the test, and without what idle workers may
+    /// make: two a second, and half a one of each.
+    pub(super) fn calls(&self) -> u64 {
+        let idle = self.began.elapsed().as_secs() * (4 + self.seats.len() as u64) / 2;
+        let looks = self.looks.load(Ordering::Relaxed);
+        self.server.script_calls().saturating_sub(looks + idle)
     }
 
     /// Whether it still runs.

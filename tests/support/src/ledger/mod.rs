@@ -13,7 +13,9 @@
 //! | M2 | fences grow from run to run of a resource |
 //! | D3 | it runs again only after a failure or a fault, only if its method allows it, not more often than it may, and each time is charged |
 //! | D3 | nothing runs that no client has sent |
-//! | N1 | nothing is left in the store: [`Fleet::settle`] looks at its keys and counters |
+//! | N1 | nothing is left in the store: [`Fleet::settle`] looks at its keys and counters, at channels and clients |
+//! | N1 | nobody calls anything any more, but for the signs of life of idle workers |
+//! | N2 | calls per request stay under a ceiling |
 //! | N1 | each job is in one place, each key has an owner or an end: [`Store::check`](lockgate::Store::check) says so |
 //!
 //! A run is `[its start, min(its end, its process's death, the last time it was sure of its lock))`, on one

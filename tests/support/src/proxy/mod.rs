@@ -158,6 +158,11 @@ impl Proxy {
         self.lost.load(Ordering::Relaxed)
     }
 
+    /// The script that this command calls, if it was sent whole through here before.
+    pub(crate) fn script(&self, words: &[&[u8]]) -> Option<String> {
+        self.names.of(words).ok().flatten()
+    }
+
     /// The rule that this call meets, which is then used up, unless it stays.
     fn met(&self, scripts: &[String], words: &[&[u8]]) -> Option<Rule> {
         let mut rules = self.rules.lock();

@@ -1,19 +1,27 @@
 //! Who starts the processes, makes the faults, and has it checked.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::PathBuf,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use lockgate::testing::history::{Check, Life, Violation, quota::History};
 
-use super::policies;
+use parking_lot::Mutex;
+
+use super::{fault::Fault, limiter::TASKS, policies};
 use crate::{
-    gauge::{Gauge, Samples},
-    history::{Plan, Process, Verdict, dice::Dice},
-    kept::kept,
+    flat::{Kind, Samples},
+    gauge::Gauge,
+    history::{
+        Plan, Process, Verdict,
+        clock::{self, MS, ns},
+        dice::Dice,
+    },
+    kept,
     proxy::{Moment, Proxy, Rule},
     redis::Server,
 };
@@ -21,38 +29,15 @@ use crate::{
 const PROCESSES: usize = 3;
 const NAMESPACE: &str = "quota";
 
-#[derive(Debug, Clone, Copy)]
-enum Fault {
-    Kill,
-    Stop,
-    CutCalls,
-    ForgetScripts,
-    Freeze,
-    Restart,
-    Stall,
-    HalfOpen,
-    Delay,
-    LoseReply,
-}
+/// Without faults at the end: each client is served or refused by then.
+const CALM: Duration = Duration::from_secs(4);
 
-impl Fault {
-    const ALL: [Self; 10] = [
-        Self::Kill,
-        Self::Stop,
-        Self::CutCalls,
-        Self::ForgetScripts,
-        Self::Freeze,
-        Self::Restart,
-        Self::Stall,
-        Self::HalfOpen,
-        Self::Delay,
-        Self::LoseReply,
-    ];
+/// How soon. A half-open connection costs three calls their deadlines, and a breaker that has opened meanwhile a probe
+/// more; the rest is for a machine that has other things to do.
+const PATIENCE: Duration = Duration::from_secs(3);
 
-    fn draw(dice: &mut Dice) -> Self {
-        Self::ALL[usize::try_from(dice.below(10)).unwrap_or(0)]
-    }
-}
+/// A gap after which this process counts as not having run, and the others with it.
+const STALL: u64 = 50 * MS;
 
 struct Seat {
     life: Life,
@@ -66,6 +51,8 @@ struct Crew {
     server: Server,
     seats: Vec<Seat>,
     lives: Vec<Life>,
+    killed: BTreeSet<Life>,
+    samples: Samples,
 }
 
 impl Crew {
@@ -74,7 +61,15 @@ impl Crew {
         let folder = std::env::temp_dir().join(name);
         fs::create_dir(&folder).expect("a folder for the logs");
         let (server, program) = (Server::with_log("always").await, plan.program.clone());
-        let mut crew = Self { program, folder, server, seats: Vec::new(), lives: Vec::new() };
+        let mut crew = Self {
+            program,
+            folder,
+            server,
+            seats: Vec::new(),
+            lives: Vec::new(),
+            killed: BTreeSet::new(),
+            samples: Samples::new(),
+        };
         for process in 0..PROCESSES {
             let seat = crew.start(Life { process, number: 0 }, dice.roll()).await;
             crew.seats.push(seat);
@@ -102,6 +97,7 @@ impl Crew {
             // The first one grows old.
             Fault::Kill if who == 0 => {}
             Fault::Kill => {
+                self.killed.insert(*life);
                 process.kill().await;
                 let next = Life { number: life.number + 1, ..*life };
                 self.seats[who] = self.start(next, dice.roll()).await;
@@ -140,6 +136,43 @@ impl Crew {
         }
     }
 
+    /// Makes faults until it is time to be calm; what was done, counted.
+    async fn faults(&mut self, plan: &Plan, started: Instant, dice: &mut Dice) -> String {
+        let mut done: BTreeMap<String, usize> = BTreeMap::new();
+        let mut rested = Instant::now();
+        while started.elapsed() + CALM < plan.time {
+            let mut own = Dice::new(dice.roll());
+            let fault = Fault::draw(&mut own);
+            *done.entry(format!("{fault:?}")).or_default() += 1;
+            self.one(fault, &mut own).await;
+            tokio::time::sleep(own.ms(50, 600)).await;
+            if plan.soak.is_some_and(|every| rested.elapsed() > every) {
+                self.rest().await;
+                rested = Instant::now();
+            }
+        }
+        for seat in &self.seats {
+            seat.proxy.forget_rules();
+        }
+        let done: Vec<_> = done.iter().map(|(fault, count)| format!("{count} {fault}")).collect();
+        done.join(", ")
+    }
+
+    /// What all have written.
+    fn history(&self) -> History {
+        let mut history = History::default();
+        history.killed.clone_from(&self.killed);
+        let clients = (policies().len() * TASKS) as u64;
+        for life in &self.lives {
+            // One that was killed before it began has written nothing.
+            history.read(*life, &fs::read_to_string(self.log(*life)).unwrap_or_default());
+            history.lives.insert(*life, clients);
+        }
+        let limits = policies().into_iter().map(|(key, _, limit)| (key.to_owned(), limit));
+        history.limits = limits.collect();
+        history
+    }
+
     async fn command(&self, words: &[&str]) {
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
@@ -148,16 +181,19 @@ impl Crew {
         let _ = command.query_async::<redis::Value>(&mut connection).await;
     }
 
-    async fn rest(&mut self, samples: &mut Samples) {
+    async fn rest(&mut self) {
+        let samples = &mut self.samples;
         for seat in &mut self.seats {
             seat.process.tell("rest").await;
         }
-        let mut gauges = BTreeMap::new();
         let oldest = Gauge::ask(&mut self.seats[0].process).await;
-        gauges.insert("a process of quotas".to_owned(), oldest);
-        gauges.insert("the server of quotas".to_owned(), Gauge::of(self.server.pid()));
-        let keys = kept(&mut self.server.connection().await, NAMESPACE).await;
-        samples.add(gauges, keys.len() as u64);
+        samples.gauge("a process of quotas", oldest);
+        samples.gauge("the server of quotas", Gauge::of(self.server.pid()));
+        let mut connection = self.server.connection().await;
+        // Counters end with their windows; those whose windows are long are as many as policies.
+        let keys = kept::kept(&mut connection, NAMESPACE).await.len() as u64;
+        samples.add("quotas", Kind::Keys, keys);
+        samples.add("quotas", Kind::Kept, kept::for_ever(&mut connection, NAMESPACE).await);
         for seat in &mut self.seats {
             seat.process.tell("go").await;
         }
@@ -167,7 +203,6 @@ impl Crew {
     async fn left(&mut self) -> Vec<Violation> {
         let mut wrong = Vec::new();
         for (who, seat) in self.seats.iter_mut().enumerate() {
-            seat.proxy.forget_rules();
             seat.process.tell("stop").await;
             let said = tokio::time::timeout(Duration::from_secs(15), seat.process.says()).await;
             if !matches!(&said, Ok(Some(said)) if said == "quiet true") {
@@ -175,7 +210,7 @@ impl Crew {
                 wrong.push(Violation { check: Check::L1, told });
             }
         }
-        let keys = kept(&mut self.server.connection().await, NAMESPACE).await;
+        let keys = kept::kept(&mut self.server.connection().await, NAMESPACE).await;
         let rest = lockgate::testing::history::rest::Rest { keys, ..Default::default() };
         wrong.extend(rest.check());
         wrong
@@ -190,41 +225,30 @@ impl Crew {
 pub async fn conduct(plan: &Plan) -> Verdict {
     let (started, mut dice) = (Instant::now(), Dice::new(plan.seed));
     let mut crew = Crew::hire(plan, &mut dice).await;
-    let mut done: BTreeMap<String, usize> = BTreeMap::new();
-    let (mut samples, mut rested) = (Samples::default(), Instant::now());
-    while started.elapsed() < plan.time {
-        let mut own = Dice::new(dice.roll());
-        let fault = Fault::draw(&mut own);
-        *done.entry(format!("{fault:?}")).or_default() += 1;
-        crew.one(fault, &mut own).await;
-        tokio::time::sleep(own.ms(50, 600)).await;
-        if plan.soak.is_some_and(|every| rested.elapsed() > every) {
-            crew.rest(&mut samples).await;
-            rested = Instant::now();
-        }
-    }
+    let stalls: Arc<Mutex<Vec<(u64, u64)>>> = Arc::default();
+    let ticking = tokio::spawn(tick(Arc::clone(&stalls)));
+    let done = crew.faults(plan, started, &mut dice).await;
+    let calm = clock::now();
+    tokio::time::sleep(CALM).await;
     let mut wrong = crew.left().await;
-    let mut history = History::default();
-    for life in &crew.lives {
-        // One that was killed before it began has written nothing.
-        history.read(*life, &fs::read_to_string(crew.log(*life)).unwrap_or_default());
-    }
-    history.limits =
-        policies().into_iter().map(|(key, _, limit)| (key.to_owned(), limit)).collect();
+    ticking.abort();
+    let mut history = crew.history();
+    (history.calm, history.patience) = (calm, ns(PATIENCE));
+    history.stalls.append(&mut stalls.lock());
     let (looked, found) = history.check();
     wrong.extend(found);
-    let (flat, grown) = samples.compare();
+    let (flat, grown) = crew.samples.compare();
     wrong.extend(grown.into_iter().map(|told| Violation { check: Check::N1, told }));
     if looked.entered == 0 {
         let told = "nobody was ever let in".to_owned();
         wrong.push(Violation { check: Check::L1, told });
     }
-    let done: Vec<_> = done.iter().map(|(fault, count)| format!("{count} {fault}")).collect();
     let took = started.elapsed();
     let mut told = vec![
-        format!("seed {}, {took:.0?}; faults: {}", plan.seed, done.join(", ")),
+        format!("seed {}, {took:.0?}; faults: {done}", plan.seed),
         format!("{looked:?}"),
         format!("figure: let in beyond a quota {}", looked.over),
+        format!("figure: longest without an answer after the faults {} ms", looked.longest / MS),
     ];
     told.extend(flat);
     drop(crew.seats);
@@ -233,4 +257,16 @@ pub async fn conduct(plan: &Plan) -> Verdict {
         let _ = fs::remove_dir_all(&crew.folder);
     }
     Verdict { told, wrong, logs }
+}
+
+/// Where this process did not run, the others may not have run either, nor the server.
+async fn tick(stalls: Arc<Mutex<Vec<(u64, u64)>>>) {
+    loop {
+        let from = clock::now();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let now = clock::now();
+        if now - from > STALL {
+            stalls.lock().push((from, now));
+        }
+    }
 }

@@ -20,7 +20,10 @@ use crate::{
 };
 
 /// Tasks for each key.
-const TASKS: usize = 3;
+pub(super) const TASKS: usize = 3;
+
+/// A gap after which this process counts as not having run.
+const STALL: u64 = 50 * clock::MS;
 
 /// Until it is told to `stop`, or its input ends.
 ///
@@ -44,6 +47,7 @@ pub async fn limiter(url: &str, log: &Path, seed: u64) {
         }
         std::process::exit(0);
     });
+    tokio::spawn(note_stalls(Arc::clone(&log)));
     let mut dice = Dice::new(seed);
     let mut tasks = Vec::new();
     for (key, policy, _) in policies() {
@@ -51,10 +55,11 @@ pub async fn limiter(url: &str, log: &Path, seed: u64) {
         for _ in 0..TASKS {
             let (limit, log, mut dice) = (limit.clone(), Arc::clone(&log), Dice::new(dice.roll()));
             let (rests, stop) = (Arc::clone(&rests), Arc::clone(&stop));
+            let who = tasks.len() as u64;
             tasks.push(tokio::spawn(async move {
                 while !stop.load(Ordering::Relaxed) {
                     if !rests.load(Ordering::Relaxed) {
-                        ask(&limit, key, &log).await;
+                        ask(&limit, who, key, &log).await;
                     }
                     tokio::time::sleep(dice.ms(5, 40)).await;
                 }
@@ -69,13 +74,24 @@ pub async fn limiter(url: &str, log: &Path, seed: u64) {
     std::future::pending::<()>().await;
 }
 
-async fn ask(limit: &RateLimit, key: &str, log: &Log) {
+async fn ask(limit: &RateLimit, who: u64, key: &str, log: &Log) {
     let (sent, name) = (clock::now(), key.to_owned());
+    log.note(&Event::Ask(who, key.to_owned()));
     let event = match limit.check(key, 1).await {
-        Ok(decision) if !decision.is_admitted() => Event::Out(name),
-        Ok(decision) if decision.is_local() => Event::Local(name, sent, 1),
-        Ok(_) => Event::In(name, sent, 1),
-        Err(_) => Event::Fault(name),
+        Ok(decision) if !decision.is_admitted() => Event::Out(who, name),
+        Ok(decision) if decision.is_local() => Event::Local(who, name, sent, 1),
+        Ok(_) => Event::In(who, name, sent, 1),
+        Err(_) => Event::Fault(who, name),
     };
     log.note(&event);
+}
+
+async fn note_stalls(log: Arc<Log>) {
+    loop {
+        let before = clock::now();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        if clock::now() - before > STALL {
+            log.note(&Event::Stall(before));
+        }
+    }
 }

@@ -1,11 +1,13 @@
 //! The history check of quotas: processes ask for the same few keys while they are killed, stopped and cut off and
 //! while their server goes away and comes back; and however that goes, no more is let in than the quotas allow
-//! (RL1).
+//! (RL1). After the last fault each client of each process that lives is let in or refused by the store again, within a
+//! bound, and has no other answer from then on (L1).
 //!
 //! Each process writes down what it was told. While the store is away those whose policy is `Local` go on alone,
 //! and that has a bound of its own.
 
 mod conduct;
+mod fault;
 mod limiter;
 
 use std::time::Duration;

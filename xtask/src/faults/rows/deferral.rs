@@ -70,7 +70,7 @@ pub(super) const DEFERRAL: &[Row] = &[
         ],
     ),
     defer(13, "a request that ends every process", &[(Deferral, "poison::")]),
-    defer(14, "100,000 on one resource; 1,500 due at once", &[(Deferral, "crowd::")]),
+    defer(14, "100,000 on one resource; 100,000 due at once", &[(Deferral, "crowd::")]),
     defer(
         15,
         "newer version; change of keys; missing key",

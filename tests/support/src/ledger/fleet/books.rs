@@ -1,6 +1,6 @@
 //! What has become of the requests, and whether it adds up.
 
-use std::{collections::BTreeMap, fs, time::Duration};
+use std::{collections::BTreeMap, fs, sync::atomic::Ordering, time::Duration};
 
 use lockgate::testing::history::{
     Check, Violation,
@@ -17,6 +17,7 @@ const ALL: Duration = Duration::from_secs(90);
 impl Fleet {
     /// What the status resource says now. It is written down.
     pub async fn see(&self, node: usize, id: &str) -> Seen {
+        self.looks.fetch_add(1, Ordering::Relaxed);
         let seen = look(self.addr(node), id).await.unwrap_or_default();
         self.history.lock().seen.entry(id.to_owned()).or_default().push(seen.clone());
         seen
@@ -39,6 +40,7 @@ impl Fleet {
 
     /// Has a job cancelled; the status of the answer, 0 for none.
     pub async fn cancel(&self, node: usize, id: &str) -> u16 {
+        self.sent.fetch_add(1, Ordering::Relaxed);
         let cancel = request(self.addr(node), "DELETE", &format!("/deferred/{id}"));
         cancel.try_send().await.map_or(0, |answer| answer.status.as_u16())
     }
@@ -85,12 +87,15 @@ impl Fleet {
     }
 
     /// Waits until all has ended, and has it checked. At least this process has to live.
-    pub async fn settle(self, node: usize) -> Verdict {
+    pub async fn settle(mut self, node: usize) -> Verdict {
         self.all_end(node).await;
+        // Before the pass, which asks a lot.
+        let (cost, too_much) = left::paid(&self);
         // While the processes still work: what moves meanwhile must not be taken for lost.
         let broken = self.looked_through().await.into_iter();
         let mut wrong: Vec<_> = broken.map(|told| Violation { check: Check::N1, told }).collect();
-        wrong.extend(left::behind(&self.server, &self.namespace).await);
+        wrong.extend(too_much);
+        wrong.extend(left::behind(&mut self).await);
         let mut history = std::mem::take(&mut *self.history.lock());
         let written = self.written();
         history.runs = written.runs;
@@ -106,7 +111,7 @@ impl Fleet {
         if logs.is_none() {
             let _ = fs::remove_dir_all(&self.folder);
         }
-        Verdict { looked, wrong, states, logs }
+        Verdict { looked, cost, wrong, states, logs }
     }
 
     /// What a pass over the store finds.

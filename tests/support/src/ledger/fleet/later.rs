@@ -1,6 +1,12 @@
 //! A request that may be deferred, and the line of the client's log about it.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use lockgate::testing::history::deferred::{Accepted, History, Terms};
 use parking_lot::Mutex;
@@ -30,15 +36,17 @@ pub enum Told {
 pub struct Requests {
     most: u32,
     history: Arc<Mutex<History>>,
+    sent: Arc<AtomicU64>,
 }
 
 impl Requests {
-    pub(super) fn new(most: u32, history: Arc<Mutex<History>>) -> Self {
-        Self { most, history }
+    pub(super) fn new(most: u32, history: Arc<Mutex<History>>, sent: Arc<AtomicU64>) -> Self {
+        Self { most, history, sent }
     }
 
     /// A POST that may be deferred, to the node that listens there.
     pub fn later(&self, at: SocketAddr, resource: &str) -> Later {
+        self.sent.fetch_add(1, Ordering::Relaxed);
         Later::new(at, resource, self.most, Arc::clone(&self.history))
     }
 }

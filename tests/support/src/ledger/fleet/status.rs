@@ -1,14 +1,34 @@
 //! A look at the status resource.
 
-use std::net::SocketAddr;
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
 use lockgate::testing::history::deferred::Seen;
 
-use crate::http::request;
+use crate::{
+    http::{Answer, request},
+    wait::PATIENCE,
+};
+
+/// Pause before a node is asked again that could not ask the store: its connections may just have been cut.
+const AGAIN: Duration = Duration::from_millis(50);
+
+async fn get(at: SocketAddr, target: &str) -> Option<Answer> {
+    let began = Instant::now();
+    loop {
+        let answer = request(at, "GET", target).try_send().await.ok()?;
+        if answer.status != 503 || began.elapsed() > PATIENCE {
+            return Some(answer);
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
 
 /// `None`: no answer.
 pub(super) async fn look(at: SocketAddr, id: &str) -> Option<Seen> {
-    let answer = request(at, "GET", &format!("/deferred/{id}")).try_send().await.ok()?;
+    let answer = get(at, &format!("/deferred/{id}")).await?;
     if answer.status == 404 {
         return Some(Seen::default());
     }
@@ -16,8 +36,7 @@ pub(super) async fn look(at: SocketAddr, id: &str) -> Option<Seen> {
     let text = |name: &str| document[name].as_str().unwrap_or_default().to_owned();
     let (state, reason) = (text("state"), text("reason"));
     let response = if state == "done" {
-        let target = format!("/deferred/{id}/response");
-        let stored = request(at, "GET", &target).try_send().await.ok()?;
+        let stored = get(at, &format!("/deferred/{id}/response")).await?;
         Some((stored.status.as_u16(), stored.text()))
     } else {
         None

@@ -9,6 +9,8 @@ use lockgate::testing::history::{Violation, deferred::Looked};
 pub struct Verdict {
     /// What was looked at.
     pub looked: Looked,
+    /// What was asked of the server, and for how much.
+    pub cost: String,
     /// What is wrong; empty if all is well.
     pub wrong: Vec<Violation>,
     /// How often each final state was reached.
@@ -33,7 +35,7 @@ impl Verdict {
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{:?}; {:?}", self.looked, self.states)?;
+        writeln!(f, "{:?}; {:?}; {}", self.looked, self.states, self.cost)?;
         for line in &self.wrong {
             writeln!(f, "{line}")?;
         }

@@ -1,112 +1,15 @@
-//! Histories of quotas: who was let in, when, at which cost.
-//!
-//! Whatever the algorithm, a quota bounds what may be let in within a time of any length: fixed windows of length
-//! `w` let in `limit` for each window that the time touches, sliding windows and GCRA less ([`Limit`]). A request
-//! that was let in was charged between its being sent and its being answered; so of all that was sent and answered
-//! within a time, no more may have been let in than that. What was refused, or was not answered, counts for nothing:
-//! it may have been charged, but nobody was let in by it.
+//! All that was written down, and RL1: never more is let in than the quotas allow.
 
-use std::{collections::BTreeMap, fmt, str::FromStr};
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Check, Life, Violation, lines};
-
-/// What a quota lets in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Limit {
-    /// So much in each window, ns.
-    Fixed {
-        /// Most per window.
-        limit: u64,
-        /// Its length, ns.
-        window: u64,
-    },
-    /// So much in any time of this length by the sliding window's formula, which counts the last window by the
-    /// part of it that is still in sight: what it lets in within a window's length is less than two limits, and
-    /// within many windows a limit for each, and one more.
-    Sliding {
-        /// Most per window.
-        limit: u64,
-        /// Its length, ns.
-        window: u64,
-    },
-    /// So much at once, and from then on evenly `limit` for each window.
-    Paced {
-        /// Most at once.
-        burst: u64,
-        /// Per window.
-        limit: u64,
-        /// Its length, ns.
-        window: u64,
-    },
-}
+use super::{
+    Event, Limit,
+    live::{By, Clients},
+};
+use crate::testing::history::{Check, Life, MS, Violation, lines};
 
 /// Windows that are looked at together: from each request on, and once all of them.
 const FAR: u64 = 4;
-
-impl Limit {
-    fn window(&self) -> u64 {
-        match *self {
-            Self::Fixed { window, .. }
-            | Self::Sliding { window, .. }
-            | Self::Paced { window, .. } => window,
-        }
-    }
-
-    /// The most that is let in within a time of this length, ns.
-    #[must_use]
-    pub fn most(&self, time: u64) -> u64 {
-        match *self {
-            // Windows that such a time touches: the one it begins in, and each that begins within it.
-            Self::Fixed { limit, window } | Self::Sliding { limit, window } => {
-                limit.saturating_mul(time / window.max(1) + 2)
-            }
-            Self::Paced { burst, limit, window } => {
-                let paced = u128::from(time) * u128::from(limit) / u128::from(window.max(1));
-                burst.saturating_add(u64::try_from(paced).unwrap_or(u64::MAX)).saturating_add(1)
-            }
-        }
-    }
-}
-
-/// Something that one process did or saw. Written and read as one line of words.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
-    /// Let in: the key, when it was asked (ns), the cost.
-    In(String, u64, u64),
-    /// Refused.
-    Out(String),
-    /// Let in by the process itself, while the store was away.
-    Local(String, u64, u64),
-    /// An error: it may have been charged, and was not let in.
-    Fault(String),
-}
-
-impl fmt::Display for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::In(key, sent, cost) => write!(f, "in {key} {sent} {cost}"),
-            Self::Out(key) => write!(f, "out {key}"),
-            Self::Local(key, sent, cost) => write!(f, "local {key} {sent} {cost}"),
-            Self::Fault(key) => write!(f, "fault {key}"),
-        }
-    }
-}
-
-impl FromStr for Event {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let words: Vec<_> = text.split(' ').collect();
-        let number = |word: &str| word.parse().map_err(drop);
-        Ok(match words[..] {
-            ["in", key, sent, cost] => Self::In(key.to_owned(), number(sent)?, number(cost)?),
-            ["out", key] => Self::Out(key.to_owned()),
-            ["local", key, sent, cost] => Self::Local(key.to_owned(), number(sent)?, number(cost)?),
-            ["fault", key] => Self::Fault(key.to_owned()),
-            _ => return Err(()),
-        })
-    }
-}
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
@@ -119,6 +22,17 @@ struct Entry {
 /// All that was written down about quotas, on one clock.
 #[derive(Debug, Default)]
 pub struct History {
+    /// How many clients each process has. With [`patience`](Self::patience) each of them has to be served in the end.
+    pub lives: BTreeMap<Life, u64>,
+    /// Processes that were ended: nobody has to answer their clients.
+    pub killed: BTreeSet<Life>,
+    /// When the last fault was over, ns: L1 counts from then on.
+    pub calm: u64,
+    /// How long a client may wait after the last fault until the store lets it in or refuses it, ns. From then on it
+    /// has no answer but those. Zero: not judged.
+    pub patience: u64,
+    /// When somebody did not run, ns, as far as they have not written it down themselves.
+    pub stalls: Vec<(u64, u64)>,
     /// The quota of each key. Keys without one are not judged.
     pub limits: BTreeMap<String, Limit>,
     /// What a process may let in by itself in any one outage, of each key; without it, a whole quota.
@@ -129,6 +43,7 @@ pub struct History {
     local: BTreeMap<String, Vec<Entry>>,
     refused: u64,
     faults: u64,
+    pub(super) clients: Clients,
 }
 
 /// What was looked at.
@@ -144,27 +59,41 @@ pub struct Looked {
     pub faults: u64,
     /// What was let in beyond a quota, in the worst case. Zero for a good history.
     pub over: u64,
+    /// The longest that a client was without an answer of the store after the last fault, ns.
+    pub longest: u64,
 }
 
 impl History {
     /// Adds what one process has written to its file; a last line without its end is left out.
     pub fn read(&mut self, life: Life, text: &str) {
+        self.lives.entry(life).or_default();
         for (told, event) in lines(text) {
-            match event.parse() {
-                Ok(Event::In(key, sent, cost)) => {
+            let Ok(event) = event.parse() else { continue };
+            let mut by = |who, by| self.clients.told(life, who, told, by);
+            match event {
+                Event::Ask(who, key) => self.clients.asks(life, who, key, told),
+                Event::In(who, key, sent, cost) => {
+                    by(who, By::Store);
                     self.entered.entry(key).or_default().push(Entry { life, sent, told, cost });
                 }
-                Ok(Event::Local(key, sent, cost)) => {
+                Event::Local(who, key, sent, cost) => {
+                    by(who, By::Itself);
                     self.local.entry(key).or_default().push(Entry { life, sent, told, cost });
                 }
-                Ok(Event::Out(_)) => self.refused += 1,
-                Ok(Event::Fault(_)) => self.faults += 1,
-                Err(()) => {}
+                Event::Out(who, _) => {
+                    by(who, By::Store);
+                    self.refused += 1;
+                }
+                Event::Fault(who, _) => {
+                    by(who, By::Nobody);
+                    self.faults += 1;
+                }
+                Event::Stall(since) => self.stalls.push((since, told)),
             }
         }
     }
 
-    /// RL1.
+    /// RL1 and L1.
     #[must_use]
     pub fn check(&self) -> (Looked, Vec<Violation>) {
         let count =
@@ -175,8 +104,10 @@ impl History {
             refused: self.refused,
             faults: self.faults,
             over: 0,
+            longest: 0,
         };
-        let mut wrong = Vec::new();
+        let mut wrong;
+        (looked.longest, wrong) = self.all_are_served();
         for (key, limit) in &self.limits {
             let of = |all: &BTreeMap<String, Vec<Entry>>| all.get(key).cloned().unwrap_or_default();
             let (over, shown) = self.beyond(limit, of(&self.entered));
@@ -226,7 +157,7 @@ impl History {
             let anew = self.forgotten.iter().filter(|at| (from..=to).contains(*at)).count() as u64;
             let may = limit.most(to - from) + limit.most(0) * anew;
             if sum > may && sum - may > worst.0 {
-                let ms = (to - from) / super::MS;
+                let ms = (to - from) / MS;
                 let shown = format!("{sum} let in within {ms} ms, where {may} may be");
                 worst = (sum - may, Some(shown));
             }
@@ -250,7 +181,7 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::history::{MS, line};
+    use crate::testing::history::line;
 
     fn history(limit: Limit, events: &[(usize, u64, Event)]) -> History {
         let mut history = History::default();
@@ -264,7 +195,7 @@ mod tests {
     /// So many at that time, each sent a ms before it was answered.
     fn at(ms: u64, many: u64) -> Vec<(usize, u64, Event)> {
         let one =
-            |n| (usize::try_from(n % 3).unwrap(), ms, Event::In("k".into(), (ms - 1) * MS, 1));
+            |n| (usize::try_from(n % 3).unwrap(), ms, Event::In(0, "k".into(), (ms - 1) * MS, 1));
         (0..many).map(one).collect()
     }
 
@@ -277,19 +208,6 @@ mod tests {
 
     const FIXED: Limit = Limit::Fixed { limit: 10, window: 1000 * MS };
     const PACED: Limit = Limit::Paced { burst: 5, limit: 10, window: 1000 * MS };
-
-    #[test]
-    fn what_is_written_can_be_read() {
-        let key = || "k".to_owned();
-        for event in [
-            Event::In(key(), 5, 2),
-            Event::Out(key()),
-            Event::Local(key(), 5, 1),
-            Event::Fault(key()),
-        ] {
-            assert_eq!(event.to_string().parse(), Ok(event));
-        }
-    }
 
     #[test]
     fn rl1_two_windows_that_meet_and_one_more() {
@@ -311,8 +229,8 @@ mod tests {
     #[test]
     fn rl1_refusals_and_errors_count_for_nothing() {
         let none = |event: Event| (0..100).map(|_| (0, 60, event.clone())).collect::<Vec<_>>();
-        let all =
-            [at(50, 5), none(Event::Out("k".into())), none(Event::Fault("k".into()))].concat();
+        let all = [at(50, 5), none(Event::Out(0, "k".into())), none(Event::Fault(0, "k".into()))]
+            .concat();
         assert_eq!(over(PACED, &all), 0);
         let (looked, _) = history(PACED, &all).check();
         assert_eq!((looked.entered, looked.refused, looked.faults), (5, 100, 100));
@@ -330,7 +248,7 @@ mod tests {
     #[test]
     fn rl1_a_process_alone() {
         let local = |process, many| {
-            let one = move |_| (process, 50, Event::Local("k".into(), 49 * MS, 1));
+            let one = move |_| (process, 50, Event::Local(0, "k".into(), 49 * MS, 1));
             (0..many).map(one).collect::<Vec<_>>()
         };
         assert_eq!(over(PACED, &[local(0, 6), local(1, 6)].concat()), 0);

@@ -1,0 +1,79 @@
+//! What processes write down.
+
+use std::{fmt, str::FromStr};
+
+/// Something that one process did or saw. Written and read as one line of words. Clients are numbered by their process;
+/// each asks for one thing after the other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A client asks: its number, the key.
+    Ask(u64, String),
+    /// It is let in: the key, when it was asked (ns), the cost.
+    In(u64, String, u64, u64),
+    /// Refused.
+    Out(u64, String),
+    /// Let in by the process itself, while the store was away.
+    Local(u64, String, u64, u64),
+    /// An error: it may have been charged, and was not let in.
+    Fault(u64, String),
+    /// The process did not run since then, ns.
+    Stall(u64),
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ask(who, key) => write!(f, "ask {who} {key}"),
+            Self::In(who, key, sent, cost) => write!(f, "in {who} {key} {sent} {cost}"),
+            Self::Out(who, key) => write!(f, "out {who} {key}"),
+            Self::Local(who, key, sent, cost) => write!(f, "local {who} {key} {sent} {cost}"),
+            Self::Fault(who, key) => write!(f, "fault {who} {key}"),
+            Self::Stall(since) => write!(f, "stall {since}"),
+        }
+    }
+}
+
+impl FromStr for Event {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let words: Vec<_> = text.split(' ').collect();
+        let number = |word: &str| word.parse().map_err(drop);
+        let [verb, who, rest @ ..] = &words[..] else { return Err(()) };
+        let (who, verb) = (number(who)?, *verb);
+        Ok(match (verb, rest) {
+            ("ask", [key]) => Self::Ask(who, (*key).to_owned()),
+            ("in", [key, sent, cost]) => {
+                Self::In(who, (*key).to_owned(), number(sent)?, number(cost)?)
+            }
+            ("out", [key]) => Self::Out(who, (*key).to_owned()),
+            ("local", [key, sent, cost]) => {
+                Self::Local(who, (*key).to_owned(), number(sent)?, number(cost)?)
+            }
+            ("fault", [key]) => Self::Fault(who, (*key).to_owned()),
+            ("stall", []) => Self::Stall(who),
+            _ => return Err(()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_can_be_read() {
+        let key = || "k".to_owned();
+        for event in [
+            Event::Ask(3, key()),
+            Event::In(3, key(), 5, 2),
+            Event::Out(3, key()),
+            Event::Local(3, key(), 5, 1),
+            Event::Fault(3, key()),
+            Event::Stall(9),
+        ] {
+            assert_eq!(event.to_string().parse(), Ok(event));
+        }
+        assert_eq!("in 3 k 5".parse::<Event>(), Err(()));
+    }
+}

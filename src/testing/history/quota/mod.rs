@@ -1,0 +1,20 @@
+//! Histories of quotas: who was let in, when, at which cost.
+//!
+//! Whatever the algorithm, a quota bounds what may be let in within a time of any length: fixed windows of length
+//! `w` let in `limit` for each window that the time touches, sliding windows and GCRA less ([`Limit`]). A request
+//! that was let in was charged between its being sent and its being answered; so of all that was sent and answered
+//! within a time, no more may have been let in than that. What was refused, or was not answered, counts for nothing:
+//! it may have been charged, but nobody was let in by it.
+//!
+//! And each client that lives is let in or refused by the store again, soon after the last fault (L1).
+
+mod event;
+mod history;
+mod limit;
+mod live;
+
+pub use self::{
+    event::Event,
+    history::{History, Looked},
+    limit::Limit,
+};

@@ -1,0 +1,116 @@
+//! Very many requests, stored with a call that a node has made: the same words, with other ids and other locks of the
+//! same shard.
+
+use std::{
+    hash::Hasher as _,
+    ops::Range,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use lockgate_tests::{
+    ledger::Fleet,
+    proxy::{Moment, Rule},
+};
+use sha2::{Digest as _, Sha256};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+pub(super) struct Crowd {
+    /// The call, as it was on the wire, and where in it stand the id, the name of the lock, and the path.
+    call: Vec<u8>,
+    at: [Vec<usize>; 3],
+    /// Where the envelope begins and ends.
+    envelope: Range<usize>,
+    pub(super) id: String,
+    pub(super) shard: u64,
+    stored: AtomicU64,
+}
+
+/// By FNV-1a, as the library counts them.
+pub(super) fn shard_of(resource: &str) -> u64 {
+    let mut hash = fnv::FnvHasher::default();
+    hash.write(format!("p:id::{resource}").as_bytes());
+    hash.finish() % 64
+}
+
+impl Crowd {
+    /// The call with which this node defers a request for this resource.
+    pub(super) async fn of(fleet: &Fleet, web: usize, resource: &str) -> Self {
+        let lock = fleet.hold(resource).await;
+        // The first one sends the script whole.
+        fleet.later(web, resource).accepted().await;
+        let mut struck = fleet.proxy(web).strike(Rule::new("enqueue", Moment::After));
+        let id = fleet.later(web, resource).accepted().await;
+        let call = struck.happened().await;
+        lock.release().await;
+        let shard = shard_of(resource);
+        let at = [id.clone(), format!(":p:id::{resource}"), format!("/orders/{resource}/")];
+        let at = at.map(|text| places(&call, &text));
+        let tag = format!("{{{shard}}}:h:p:id::{resource}");
+        assert!(!places(&call, &tag).is_empty(), "how keys are named, and shards counted");
+        assert!(at.iter().all(|places| !places.is_empty()), "{}", call.escape_ascii());
+        let envelope = argument_at(&call, at[2][0]);
+        Self { call, at, envelope, id, shard, stored: AtomicU64::new(0) }
+    }
+
+    /// The same call for another resource, with another id, which begins with its shard.
+    fn one(&self, resource: &str) -> Vec<u8> {
+        let number = self.stored.fetch_add(1, Ordering::Relaxed);
+        let id = format!("{}{number:032x}", &self.id[..2]);
+        let texts = [id.clone(), format!(":p:id::{resource}"), format!("/orders/{resource}/")];
+        let mut call = self.call.clone();
+        for (places, text) in self.at.iter().zip(texts) {
+            for at in places {
+                call[*at..at + text.len()].copy_from_slice(text.as_bytes());
+            }
+        }
+        // Behind the version; of the kind, the id, the lock and what stands behind the check.
+        let envelope = &mut call[self.envelope.clone()];
+        let mut hash = Sha256::new();
+        let lock = format!("p:id::{resource}");
+        for part in [&b"request"[..], id.as_bytes(), lock.as_bytes(), &envelope[9..]] {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        envelope[1..9].copy_from_slice(&hash.finalize()[..8]);
+        call
+    }
+
+    pub(super) async fn store<'a>(&self, fleet: &Fleet, resources: impl Iterator<Item = &'a str>) {
+        let mut server =
+            TcpStream::connect(("127.0.0.1", fleet.server.port())).await.expect("there");
+        let resources: Vec<_> = resources.collect();
+        for some in resources.chunks(500) {
+            let calls: Vec<u8> = some.iter().flat_map(|resource| self.one(resource)).collect();
+            server.write_all(&calls).await.expect("the server reads");
+            let mut answer = Vec::new();
+            while places(&answer, "stored").len() < some.len() {
+                let read = server.read_buf(&mut answer).await.expect("the server answers");
+                let refused = answer.starts_with(b"-") || !places(&answer, "full").is_empty();
+                assert!(read > 0 && !refused, "{}", answer.escape_ascii());
+            }
+        }
+    }
+}
+
+/// The argument of a call on the wire that this byte is part of.
+fn argument_at(call: &[u8], at: usize) -> Range<usize> {
+    let before = places(&call[..at], "\r\n$");
+    let digits = before.last().expect("arguments have their lengths before them") + 3;
+    let end = digits + places(&call[digits..], "\r\n")[0];
+    let length: usize = std::str::from_utf8(&call[digits..end]).unwrap().parse().unwrap();
+    end + 2..end + 2 + length
+}
+
+/// Where this text stands.
+fn places(bytes: &[u8], text: &str) -> Vec<usize> {
+    let all = bytes.windows(text.len()).enumerate();
+    all.filter(|(_, part)| *part == text.as_bytes()).map(|(at, _)| at).collect()
+}
+
+/// Names of a shard, all of one length.
+pub(super) fn names(shard: u64) -> impl Iterator<Item = String> {
+    (10_000_000..).map(|n: u32| n.to_string()).filter(move |name| shard_of(name) == shard)
+}

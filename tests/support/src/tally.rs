@@ -1,0 +1,53 @@
+//! What a server has counted.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    time::Duration,
+};
+
+/// A server that stands still tells nothing.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Calls of scripts since this server began. None if it does not say.
+pub(crate) fn script_calls(port: u16) -> Option<u64> {
+    let mut server = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    server.set_read_timeout(Some(PATIENCE)).ok()?;
+    server.write_all(b"INFO commandstats\r\nQUIT\r\n").ok()?;
+    let mut text = String::new();
+    server.read_to_string(&mut text).ok()?;
+    Some(["evalsha", "eval"].iter().map(|name| calls(&text, name)).sum())
+}
+
+fn calls(text: &str, name: &str) -> u64 {
+    let begin = format!("cmdstat_{name}:calls=");
+    let line = text.lines().find_map(|line| line.strip_prefix(&begin));
+    line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_read() {
+        let text = "$9\r\n# Commandstats\r\ncmdstat_eval:calls=3,usec=5\r\ncmdstat_evalsha:calls=40,usec=5\r\n";
+        assert_eq!([calls(text, "eval"), calls(text, "evalsha"), calls(text, "get")], [3, 40, 0]);
+    }
+
+    #[tokio::test]
+    async fn they_are_counted_across_the_end_of_a_server() {
+        let mut server = crate::Server::start().await;
+        let script = async |server: &crate::Server| {
+            let mut eval = redis::cmd("EVAL");
+            eval.arg("return 1").arg(0);
+            eval.query_async::<i64>(&mut server.connection().await).await.expect("it runs")
+        };
+        script(&server).await;
+        assert_eq!(server.script_calls(), 1);
+        server.kill();
+        server.restart().await;
+        script(&server).await;
+        assert_eq!(server.script_calls(), 2);
+    }
+}
