@@ -8,6 +8,10 @@ use std::{
     net::TcpListener,
     path::PathBuf,
     process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -38,7 +42,8 @@ pub struct Server {
     port: u16,
     options: Options,
     keeper: Child,
-    pid: u32,
+    /// Of whichever process it is at the time.
+    pid: Arc<AtomicU32>,
     /// Calls of scripts that it had counted each time that it was ended.
     counted: u64,
 }
@@ -124,7 +129,7 @@ impl Server {
     fn spawn(options: Options) -> Self {
         let port = free_port();
         let (keeper, pid) = launch(port, &options);
-        Self { port, options, keeper, pid, counted: 0 }
+        Self { port, options, keeper, pid: Arc::new(pid.into()), counted: 0 }
     }
 
     /// Its URL, with a namespace.
@@ -163,7 +168,12 @@ impl Server {
     /// Its process.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.pid
+        self.pid.load(Ordering::Relaxed)
+    }
+
+    /// As [`pid`](Self::pid), for those who look again and again: a server that is started again is another process.
+    pub(crate) fn pids(&self) -> Arc<AtomicU32> {
+        Arc::clone(&self.pid)
     }
 
     /// Starts it again on the same port, empty unless it has a log.
@@ -178,7 +188,9 @@ impl Server {
 
     /// Starts it again, and returns when it answers, if only that it still reads its log.
     pub async fn begin_again(&mut self) {
-        (self.keeper, self.pid) = launch(self.port, &self.options);
+        let (keeper, pid) = launch(self.port, &self.options);
+        self.keeper = keeper;
+        self.pid.store(pid, Ordering::Relaxed);
         self.is_up().await;
     }
 
@@ -193,7 +205,7 @@ impl Server {
     }
 
     fn signal(&self, signal: &str) {
-        let pid = self.pid.to_string();
+        let pid = self.pid().to_string();
         let sent = Command::new("kill").arg(format!("-{signal}")).arg(pid).status();
         assert!(sent.is_ok_and(|sent| sent.success()), "no server to send {signal} to");
     }
@@ -223,7 +235,7 @@ impl Server {
         let mut connection = connect.await.ok()?;
         let mut info = redis::cmd("INFO");
         let info: String = info.arg("server").query_async(&mut connection).await.ok()?;
-        let ours = format!("process_id:{}", self.pid);
+        let ours = format!("process_id:{}", self.pid());
         info.lines().any(|line| line == ours).then_some(connection)
     }
 

@@ -1,7 +1,10 @@
 //! What is done to the processes, and what the books have to know of it.
 
 use std::{
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -17,7 +20,7 @@ use crate::{
         clock::{self, ns},
         process::kill_now,
     },
-    ledger::stall,
+    ledger::stall::{self, Waits},
     wait::within,
 };
 
@@ -95,16 +98,19 @@ impl Fleet {
     }
 }
 
-/// The proxies of all are in this process. A process of the fleet notes its own ([`Event::Stall`]): whoever was stopped
-/// on purpose does so too, and that is no trouble of the others.
+/// The proxies of all are in this process, and a server can't say of itself that it did not run. A process of the fleet
+/// notes its own stalls ([`Event::Stall`]): whoever was stopped on purpose does so too, and that is no trouble of the
+/// others.
 ///
 /// [`Event::Stall`]: lockgate::testing::history::deferred::Event::Stall
-pub(super) fn note_stalls(history: Weak<Mutex<History>>) {
+pub(super) fn note_stalls(history: Weak<Mutex<History>>, server: Arc<AtomicU32>) {
     std::thread::spawn(move || {
+        let mut waits = Waits::default();
         loop {
             let stalled = stall::tick();
+            let held_up = waits.of(server.load(Ordering::Relaxed));
             let Some(history) = history.upgrade() else { return };
-            if let Some((from, to)) = stalled {
+            for (from, to) in stalled.into_iter().chain(held_up) {
                 history.lock().troubles.push(Trouble { life: None, from, to });
             }
         }
