@@ -30,7 +30,7 @@ pub struct ResponseFuture<C, R, E, G: Gate<Parts>, F> {
 pub(super) enum Kind<C, R, E, G: Gate<Parts>, F> {
     Inner(#[pin] C),
     /// What comes after the entering.
-    Entering(BoxFuture<'static, Kind<C, R, E, G, F>>),
+    Entering(BoxFuture<'static, Self>),
     /// With the gate's ticket. Nothing of it is on the heap: most of these have nothing to settle.
     Passing(#[pin] C, Option<Passed<G, F>>),
     Ready(Option<Response<GateBody<R>>>),
