@@ -29,7 +29,7 @@ pub(crate) struct Plan {
 /// Acquires them all, is ready, and at any further word says how many it still holds.
 pub(crate) fn main(plan: &str) -> Outcome<()> {
     let plan: Plan = serde_json::from_str(plan)?;
-    let orders = Orders::listen(AT_MOST);
+    let orders = Orders::listen("a holder of locks", AT_MOST);
     let runtime = runtime()?;
     let guards = runtime.block_on(acquire(&plan))?;
     orders.start()?;

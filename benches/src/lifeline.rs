@@ -2,6 +2,7 @@
 //! the conductor ended, the process ends too.
 
 use std::{
+    fmt::Display,
     io::{self, BufRead as _, Write as _},
     process,
     sync::mpsc::{Receiver, channel},
@@ -15,8 +16,9 @@ pub(crate) struct Orders(Receiver<String>);
 
 impl Orders {
     /// Listens, and ends this process when nobody is there any more, or after `at_most`, should the
-    /// conductor hang.
-    pub(crate) fn listen(at_most: Duration) -> Self {
+    /// conductor or what is measured hang: `who` is named then.
+    pub(crate) fn listen(who: impl Display, at_most: Duration) -> Self {
+        let who = who.to_string();
         let (tell, told) = channel();
         thread::spawn(move || {
             for line in io::stdin().lock().lines().map_while(Result::ok) {
@@ -26,7 +28,9 @@ impl Orders {
         });
         thread::spawn(move || {
             thread::sleep(at_most);
-            eprintln!("a process of the benchmark took longer than {at_most:?}, and gave up");
+            eprintln!(
+                "{who}: a process of the benchmark took longer than {at_most:?}, and gave up"
+            );
             process::exit(3);
         });
         Self(told)

@@ -26,6 +26,9 @@ use crate::{
 /// Far more than any window, so that only a process that hangs is ended by it.
 const AT_MOST: Duration = Duration::from_secs(120);
 
+/// Beyond any time-out of anybody's.
+const TO_CONNECT: Duration = Duration::from_secs(30);
+
 pub(crate) fn main(plan: &str) -> Outcome<()> {
     let plan: Plan = serde_json::from_str(plan)?;
     visit(plan.contender.who, Worker { plan })
@@ -76,9 +79,9 @@ impl Seat {
 impl Visitor for Worker {
     fn meet<C: Contestant>(self) -> Outcome<()> {
         let plan = self.plan;
-        let orders = Orders::listen(AT_MOST);
+        let orders = Orders::listen(plan.contender, AT_MOST);
         let runtime = runtime()?;
-        let contestant = runtime.block_on(C::connect(plan.port, plan.contender.pause))?;
+        let contestant = runtime.block_on(connect::<C>(&plan))?;
         let contestant = Arc::new(contestant);
         let locks: Vec<_> = (0..plan.trial.tasks)
             .map(|task| names(&plan, task).map(|name| contestant.lock(&name)).collect())
@@ -97,6 +100,13 @@ impl Visitor for Worker {
         // The tasks still go round, and some peers never let go of a runtime: nothing is left to be seen.
         process::exit(0)
     }
+}
+
+/// A peer that hangs before it is ready is named, instead of holding up the run until all is given up.
+async fn connect<C: Contestant>(plan: &Plan) -> Outcome<C> {
+    let Plan { contender, port, .. } = plan;
+    let connected = tokio::time::timeout(TO_CONNECT, C::connect(*port, contender.pause)).await;
+    connected.map_err(|_| format!("{contender} has not connected within {TO_CONNECT:?}"))?
 }
 
 fn names(plan: &Plan, task: u32) -> impl Iterator<Item = String> {

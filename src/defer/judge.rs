@@ -119,8 +119,32 @@ impl Run<'_> {
     }
 }
 
+/// A pause within this: the job is left to another worker meanwhile.
+const PAUSE: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+
 /// Doubles as time goes by, with nothing to count it: as long as the job is old, within bounds.
+///
+/// This is the one place where a worker's clock is compared with the store's. However wrong it is, the pause is one that
+/// a younger or an older job would have; no order, attempt or deadline depends on it.
 pub(super) fn by_age(first_seen: SystemTime) -> Duration {
-    let age = SystemTime::now().duration_since(first_seen);
-    age.unwrap_or_default().clamp(Duration::from_secs(1), Duration::from_secs(60))
+    pause_at(SystemTime::now(), first_seen)
+}
+
+fn pause_at(now: SystemTime, first_seen: SystemTime) -> Duration {
+    let [least, most] = PAUSE;
+    now.duration_since(first_seen).unwrap_or_default().clamp(least, most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_wrong_makes_no_pause_that_another_job_would_not_have() {
+        let (seen, second) = (SystemTime::now(), Duration::from_secs(1));
+        assert_eq!(pause_at(seen + 7 * second, seen), 7 * second);
+        let hours = 10_000 * 3600 * second;
+        let clocks = [seen - hours, seen - second, seen, seen + hours];
+        assert_eq!(clocks.map(|now| pause_at(now, seen)), [second, second, second, 60 * second]);
+    }
 }

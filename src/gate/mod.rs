@@ -68,7 +68,8 @@ pub enum Asked<F, T> {
     /// Enter with these facts.
     Enter(F),
     /// Call the inner service with this at once. Nothing is entered, shown, watched, timed or known within
-    /// the call; and if [nothing is to be settled](Gate::is_settled) when it has ended, the gate is not left.
+    /// the call; and if [nothing is to be settled](Gate::is_settled) when it has ended, or [fields](Gate::part) are
+    /// all there is, the gate is not left.
     Pass(T),
 }
 
@@ -222,6 +223,26 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     fn is_settled(&self, quick: &Self::Quick) -> bool {
         let _ = quick;
         false
+    }
+
+    /// What such a request has instead of a ticket, if the call of this one needs no more than its call: the driver
+    /// shows the ticket first, and then goes on as with a request that [passes](Asked::Pass).
+    ///
+    /// # Errors
+    ///
+    /// The ticket itself: the call is to be watched, timed, or known within. So it is with most gates.
+    fn quick(&self, ticket: Self::Ticket) -> Result<Self::Quick, Self::Ticket> {
+        Err(ticket)
+    }
+
+    /// What is added to the answer of a request that has passed at once, whatever it is, if nothing else is to be
+    /// settled.
+    ///
+    /// # Errors
+    ///
+    /// What it was given: the gate has to be left. So it is with most gates.
+    fn part(&self, quick: Self::Quick) -> Result<Fields, Self::Quick> {
+        Err(quick)
     }
 
     /// The ticket of a request that has passed at once, for which there is something to settle.

@@ -105,6 +105,7 @@ mod terms;
 #[cfg(test)]
 pub(crate) mod tests;
 mod ticket;
+mod together;
 
 pub use self::{
     answer::{Busy, BusyStatus, NotAcquired},

@@ -22,9 +22,9 @@ use crate::{
 #[derive(Debug, Clone)]
 #[must_use = "nothing is locked until `acquire` is awaited"]
 pub struct LockRequest {
-    store: Store,
+    pub(super) store: Store,
     key: Key,
-    asking: Asking,
+    pub(super) asking: Asking,
     wait: Option<Duration>,
     retry: Option<Retry>,
 }
@@ -288,15 +288,7 @@ impl LockRequest {
         let Asking { terms, .. } = &self.asking;
         let lease = terms.for_the_first_time();
         let mut attempt = Attempt::new(&self.store, &self.key, terms.mode);
-        let call = Acquire {
-            key: self.key.clone(),
-            me: attempt.me.clone(),
-            mode: terms.mode,
-            lease,
-            wait: None,
-            old_seq: 0,
-            record,
-        };
+        let call = Acquire { record, ..attempt.acquisition(lease) };
         match attempt.send(lease, self.store.backend().acquire(call)).await? {
             Acquired::Held { fence, next, now, .. } => {
                 let word = Word::new(attempt.sent(), now, next);

@@ -1,5 +1,6 @@
 //! The lock engine on the embedded store, with tokio's clock stopped: time passes when nothing runs.
 
+mod ahead;
 pub(crate) mod cancel;
 mod ends;
 mod fields;

@@ -27,8 +27,10 @@ pub struct ResponseFuture<C, R, E, G: Gate<Parts>, F> {
 }
 
 #[pin_project(project = KindProjection)]
-enum Kind<C, R, E, G: Gate<Parts>, F> {
+pub(super) enum Kind<C, R, E, G: Gate<Parts>, F> {
     Inner(#[pin] C),
+    /// What comes after the entering.
+    Entering(BoxFuture<'static, Kind<C, R, E, G, F>>),
     /// With the gate's ticket. Nothing of it is on the heap: most of these have nothing to settle.
     Passing(#[pin] C, Option<Passed<G, F>>),
     Ready(Option<Response<GateBody<R>>>),
@@ -48,10 +50,10 @@ impl<C, R, E, G: Gate<Parts>, F> ResponseFuture<C, R, E, G, F> {
         Self { kind: Kind::Ready(Some(response)) }
     }
 
-    pub(super) fn gated(
-        future: impl Future<Output = Result<Response<GateBody<R>>, E>> + Send + 'static,
+    pub(super) fn entering(
+        future: impl Future<Output = Kind<C, R, E, G, F>> + Send + 'static,
     ) -> Self {
-        Self { kind: Kind::Gated(Box::pin(future)) }
+        Self { kind: Kind::Entering(Box::pin(future)) }
     }
 }
 
@@ -72,12 +74,18 @@ where
                 let response = ready!(call.poll(cx))?;
                 Poll::Ready(Ok(response.map(GateBody::inner)))
             }
+            KindProjection::Entering(future) => {
+                let next = ready!(future.as_mut().poll(cx));
+                self.as_mut().project().kind.set(next);
+                self.poll(cx)
+            }
             KindProjection::Passing(call, passed) => {
-                let ended = ready!(call.poll(cx));
+                let mut ended = ready!(call.poll(cx));
                 let passed = passed.take().expect("polled after completion");
-                if passed.is_settled() {
+                let unsettled = if passed.is_settled() { None } else { passed.part(&mut ended) };
+                let Some(passed) = unsettled else {
                     return Poll::Ready(ended.map(|answer| answer.map(GateBody::inner)));
-                }
+                };
                 let outcome = passed.outcome(&ended);
                 let settled = Kind::Gated(Box::pin(settle(passed, ended, outcome)));
                 self.as_mut().project().kind.set(settled);

@@ -16,7 +16,7 @@ use tower_service::Service;
 use super::{
     body::{GateBody, again, response},
     framework::{Framework, PartsView, fields},
-    future::ResponseFuture,
+    future::{Kind, ResponseFuture},
     parking::any,
     settle::{Passed, finish, outcome},
     timed::Untimed,
@@ -78,7 +78,7 @@ where
                 let inner = mem::replace(&mut self.inner, fresh);
                 let passage =
                     Passage::<S, G, F> { inner, gate: self.gate.clone(), framework: PhantomData };
-                ResponseFuture::gated(passage.run(facts, parts, body))
+                ResponseFuture::entering(passage.enter(facts, parts, body))
             }
         }
     }
@@ -91,9 +91,52 @@ struct Passage<S, G, F> {
 }
 
 impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
-    async fn run<B, R>(
-        self,
+    /// Enters the gate, and says how the request goes on.
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "what an async fn is given lies in its future twice, and that must stay below 1 KiB: beyond it \
+                  allocators have nothing at hand"
+    )]
+    fn enter<B, R>(
+        mut self,
         facts: G::Facts,
+        mut parts: Parts,
+        body: B,
+    ) -> impl Future<Output = Kind<S::Future, R, S::Error, G, F>> + Send + 'static
+    where
+        S: Service<Request<B>, Response = Response<R>> + Send + 'static,
+        S::Future: Send,
+        S::Error: Send,
+        B: Body<Data = Bytes> + Send + 'static,
+        R: Body + Send + 'static,
+    {
+        async move {
+            match self.gate.enter(facts).await {
+                Verdict::Pass(ticket) => {
+                    self.gate.show(&ticket, &mut PartsView::<F>::new(&mut parts));
+                    match self.gate.quick(ticket) {
+                        Ok(quick) => {
+                            let passed = Passed::new(self.gate, quick, &parts.method);
+                            let call = self.inner.call(Request::from_parts(parts, body));
+                            Kind::Passing(call, Some(passed))
+                        }
+                        Err(ticket) => Kind::Gated(Box::pin(self.pass(ticket, parts, body))),
+                    }
+                }
+                Verdict::Answer(reply) => Kind::Ready(Some(response(reply))),
+                Verdict::Busy(reply, slot) => {
+                    if let Some(slot) = slot {
+                        slot.park(any(Request::from_parts(parts, body)));
+                    }
+                    Kind::Ready(Some(response(reply)))
+                }
+            }
+        }
+    }
+
+    async fn pass<B, R>(
+        mut self,
+        mut ticket: G::Ticket,
         parts: Parts,
         body: B,
     ) -> Result<Response<GateBody<R>>, S::Error>
@@ -102,32 +145,7 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
         B: Body<Data = Bytes> + Send + 'static,
         R: Body,
     {
-        match self.gate.enter(facts).await {
-            // Two boxes: one for both is over what an allocator has at hand.
-            Verdict::Pass(ticket) => Box::pin(self.pass(ticket, parts, body)).await,
-            Verdict::Answer(reply) => Ok(response(reply)),
-            Verdict::Busy(reply, slot) => {
-                if let Some(slot) = slot {
-                    slot.park(any(Request::from_parts(parts, body)));
-                }
-                Ok(response(reply))
-            }
-        }
-    }
-
-    async fn pass<B, R>(
-        mut self,
-        mut ticket: G::Ticket,
-        mut parts: Parts,
-        body: B,
-    ) -> Result<Response<GateBody<R>>, S::Error>
-    where
-        S: Service<Request<B>, Response = Response<R>>,
-        B: Body<Data = Bytes> + Send + 'static,
-        R: Body,
-    {
         let head = parts.method == Method::HEAD;
-        self.gate.show(&ticket, &mut PartsView::<F>::new(&mut parts));
         let print = self
             .gate
             .reads_along(&ticket, || (parts.method.as_str().to_owned(), F::target(&parts)));

@@ -36,6 +36,20 @@ impl<G: Gate<Parts>, F> Passed<G, F> {
     pub(super) fn is_settled(&self) -> bool {
         self.gate.is_settled(&self.quick)
     }
+
+    /// Adds what the gate wants to the answer, if it wants no more than that: `None` then.
+    pub(super) fn part<R, E>(self, ended: &mut Result<Response<R>, E>) -> Option<Self> {
+        let Self { gate, quick, head, framework } = self;
+        match gate.part(quick) {
+            Ok(fields) => {
+                if let Ok(answer) = ended {
+                    add_fields(answer, fields);
+                }
+                None
+            }
+            Err(quick) => Some(Self { gate, quick, head, framework }),
+        }
+    }
 }
 
 /// How an inner call ended that has ended by itself.

@@ -41,7 +41,7 @@ impl QueueWorker {
             drain: Duration::from_secs(10),
             backoff: Backoff { base, cap },
             limits: Limits::default(),
-            graves: Graves { keep, most: 10_000, crashes: 3 },
+            graves: Graves { keep, most: 10_000, bytes: 1 << 30, crashes: 3 },
         }
     }
 
@@ -110,6 +110,15 @@ impl QueueWorker {
     /// [counted](super::QueueStats::trimmed). Default a week and 10,000.
     pub fn keep_dead(mut self, retention: Duration, most: u64) -> Self {
         self.graves = Graves { keep: retention.min(LONGEST), most, ..self.graves };
+        self
+    }
+
+    /// Most bytes of dead letters that are kept: their payloads, and what stands beside each; then the oldest go, and
+    /// are [counted](super::QueueStats::trimmed). Default 1 GiB: as for requests that have ended, so that letters of
+    /// many bytes do not fill the server before there are too many of them. Each turn of a worker takes a hundred away
+    /// at most, the next one more.
+    pub fn dead_bytes(mut self, most: u64) -> Self {
+        self.graves.bytes = most;
         self
     }
 

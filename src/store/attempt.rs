@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{
     Store,
     agent::{GiveBack, Undo},
-    backend::{JobId, Mode, Token},
+    backend::{Acquire, JobId, Mode, Token},
     hold::Hold,
     lease::{Terms, sure},
 };
@@ -74,18 +74,59 @@ impl Attempt {
         attempt
     }
 
+    /// A call that takes the lock if it is free, and no place in its line.
+    pub(crate) fn acquisition(&self, lease: Duration) -> Acquire {
+        Acquire {
+            key: self.key.clone(),
+            me: self.me.clone(),
+            mode: self.mode,
+            lease,
+            wait: None,
+            old_seq: 0,
+            record: None,
+        }
+    }
+
     /// Sends a call of this nonce for this lease, the first or another one. Validity counts from now.
     pub(crate) async fn send<T>(
         &mut self,
         lease: Duration,
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
-        let before = self.dirty;
-        (self.sent, self.lease) = (Instant::now(), lease);
-        // From here on the future may be dropped with the call under way.
-        self.dirty = true;
+        let before = self.begin(lease);
         let answer = call.await;
-        if let Err(error) = &answer {
+        self.heard(before, &answer);
+        answer
+    }
+
+    /// Sends one call of all these nonces, for which nothing was sent before. It is about several shards, and so an
+    /// undo may go another way than it does, and overtake it.
+    pub(crate) async fn send_all<T>(
+        attempts: &mut [Self],
+        lease: Duration,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        for attempt in &mut *attempts {
+            attempt.begin(lease);
+            attempt.doubtful = true;
+        }
+        let answer = call.await;
+        for attempt in attempts {
+            attempt.doubtful = false;
+            attempt.heard(false, &answer);
+        }
+        answer
+    }
+
+    /// From here on the future may be dropped with the call under way. Returns whether something of the nonce
+    /// may have been in the store before.
+    fn begin(&mut self, lease: Duration) -> bool {
+        (self.sent, self.lease) = (Instant::now(), lease);
+        std::mem::replace(&mut self.dirty, true)
+    }
+
+    fn heard<T>(&mut self, before: bool, answer: &Result<T, Error>) {
+        if let Err(error) = answer {
             match error.kind() {
                 ErrorKind::Unavailable | ErrorKind::Config | ErrorKind::CostAboveQuota => {
                     self.dirty = before;
@@ -93,7 +134,6 @@ impl Attempt {
                 ErrorKind::Timeout | ErrorKind::Protocol => self.doubtful = true,
             }
         }
-        answer
     }
 
     /// When the last call was sent, or a little before.

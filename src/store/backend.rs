@@ -182,6 +182,14 @@ pub(crate) enum Acquired {
     Known,
 }
 
+/// `still.lua`: as the fields of [`Acquired::Held`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Still {
+    pub(crate) fence: u64,
+    pub(crate) next: u64,
+    pub(crate) now: u64,
+}
+
 /// `release.lua`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GaveBack {
@@ -208,6 +216,14 @@ pub(crate) trait Backend: Jobs + Tasks + fmt::Debug + Send + Sync + 'static {
     /// Tells its locks from those of the same name in another namespace; the same in every process.
     fn space(&self) -> &str;
     fn acquire(&self, call: Acquire) -> Step<'_, Acquired>;
+    /// Takes all of these if each is free and nobody stands in its line, and else nothing: one step. They ask for
+    /// the same, and there are two to 32 of them. `None`: nothing was taken, also where one step cannot be about
+    /// all of them. Unlike other steps about a lock, it may be overtaken by what is called later.
+    fn acquire_all(&self, calls: &[Acquire]) -> Step<'_, Option<Vec<Acquired>>> {
+        // Where a step is no round trip, they are as well taken one after the other.
+        let _ = calls;
+        Box::pin(std::future::ready(Ok(None)))
+    }
     fn release(&self, key: Key, me: Token, mode: Mode) -> Step<'_, GaveBack>;
     /// As `release`, for those who may not wait, such as a `Drop`: the step is on its way when this returns,
     /// and every step about this lock that is called after it comes after it. The future says how it
@@ -217,6 +233,9 @@ pub(crate) trait Backend: Jobs + Tasks + fmt::Debug + Send + Sync + 'static {
     /// Gives back what this nonce has, and acquires for the next of the same process, in one call: if
     /// nobody else stands in line, that one has the lock at once.
     fn pass(&self, me: Token, mode: Mode, next: Acquire) -> Step<'_, (GaveBack, Acquired)>;
+    /// What the holder of an exclusive lock was told with its grant, as it is now: its fence, and the spare ones
+    /// after it, are larger than all before; `None` if it had been lost. The lease stays as it is.
+    fn still(&self, key: Key, me: Token) -> Step<'_, Option<Still>>;
     /// Makes an exclusive hold a shared one; false if it had been lost.
     fn downgrade(&self, key: Key, me: Token, lease: Duration) -> Step<'_, bool>;
     /// Whether steps about different shards are different calls, of which some may fail.

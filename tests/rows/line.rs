@@ -2,7 +2,7 @@
 
 use lockgate_tests::Case;
 
-use super::{line_is, lock::busy, passes_at_once};
+use super::{left_at_once, line_is, lock::busy, passes_at_once};
 
 /// Three processes: each has one place in the line. (Who waits in the holder's own process has none: it is
 /// handed the lock there.)
@@ -56,7 +56,7 @@ pub(crate) async fn a_waiter_that_leaves_keeps_no_place(case: Case) {
     let waiter = site.post("/orders/7/ship?tag=gone").spawn();
     line_is(&store, "7", 1).await;
     waiter.disconnect().await;
-    line_is(&store, "7", 0).await;
+    left_at_once(&store, "7", 0).await;
     let _ = hold.let_go().await.expect(200);
     let _ = site.post("/orders/7/pay").send().await.expect(200);
     assert_eq!(case.desk.tags(), ["", ""]);
@@ -71,7 +71,7 @@ pub(crate) async fn a_second_waiter_passes_when_the_first_has_left(case: Case) {
     let second = b.post("/orders/7/ship?tag=second").spawn();
     line_is(&store, "7", 2).await;
     gone.disconnect().await;
-    line_is(&store, "7", 1).await;
+    left_at_once(&store, "7", 1).await;
     let _ = hold.let_go().await.expect(200);
     let _ = second.answer().await.expect(200);
     passes_at_once(&a, "7").await;

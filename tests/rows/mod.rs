@@ -124,6 +124,14 @@ async fn line_is(store: &Store, order: &str, length: u64) {
     eventually("the line to have that length", async || line(store, order).await == length).await;
 }
 
+/// As [`line_is`], of somebody who has just left: a place that nobody gives back stands for as long as its waiter would
+/// have waited, which is longer.
+async fn left_at_once(store: &Store, order: &str, length: u64) {
+    let left = Instant::now();
+    line_is(store, order, length).await;
+    assert!(left.elapsed() < AT_ONCE, "the place was there for {:?}", left.elapsed());
+}
+
 /// Passes through a lock that should be free, or free in a moment.
 async fn passes_at_once(site: &Site, order: &str) {
     let asked = Instant::now();

@@ -5,13 +5,30 @@ use std::time::Duration;
 
 use distributed_lock_core::traits::{DistributedLock as _, LockHandle as _, LockProvider as _};
 use distributed_lock_redis::{RedisDistributedLock, RedisLockHandle, RedisLockProvider};
+use tokio::time::timeout;
 
 use super::{Contestant, TTL, pause};
 use crate::outcome::Outcome;
 
+const TO_CONNECT: Duration = Duration::from_secs(5);
+const TRIES: u32 = 3;
+
 pub(crate) struct Dlr {
     provider: RedisLockProvider,
     pause: Duration,
+}
+
+impl Dlr {
+    async fn provider(port: u16) -> Outcome<RedisLockProvider> {
+        let provider = RedisLockProvider::builder()
+            .url(format!("redis://127.0.0.1:{port}/"))
+            .expiry(TTL)
+            // Its defaults, scaled to this expiry.
+            .extension_cadence(TTL / 3)
+            .min_validity(TTL * 9 / 10)
+            .build();
+        Ok(provider.await?)
+    }
 }
 
 impl Contestant for Dlr {
@@ -19,15 +36,15 @@ impl Contestant for Dlr {
     type Guard = RedisLockHandle;
 
     async fn connect(port: u16, pause: Duration) -> Outcome<Self> {
-        let provider = RedisLockProvider::builder()
-            .url(format!("redis://127.0.0.1:{port}/"))
-            .expiry(TTL)
-            // Its defaults, scaled to this expiry.
-            .extension_cadence(TTL / 3)
-            .min_validity(TTL * 9 / 10)
-            .build()
-            .await?;
-        Ok(Self { provider, pause })
+        // Its client (fred 9.4) looks whether it is connected, and subscribes to word of that afterwards: connected in
+        // between, it waits for ever. Then another one is made.
+        for _ in 1..TRIES {
+            if let Ok(provider) = timeout(TO_CONNECT, Self::provider(port)).await {
+                return Ok(Self { provider: provider?, pause });
+            }
+            eprintln!("distributed-lock-redis has not connected within {TO_CONNECT:?}: once more");
+        }
+        Ok(Self { provider: Self::provider(port).await?, pause })
     }
 
     fn lock(&self, name: &str) -> RedisDistributedLock {

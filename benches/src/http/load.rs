@@ -70,7 +70,7 @@ struct Seen {
 
 pub(crate) fn main(plan: &str) -> Outcome<()> {
     let plan: Plan = serde_json::from_str(plan)?;
-    let orders = Orders::listen(AT_MOST);
+    let orders = Orders::listen("the load", AT_MOST);
     // One thread: a second one would only take more from the server.
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let streams = runtime.block_on(connect(&plan))?;

@@ -43,7 +43,7 @@ impl fmt::Display for Kind {
 
 pub(crate) fn main(plan: &str) -> Outcome<()> {
     let plan: Plan = serde_json::from_str(plan)?;
-    let orders = Orders::listen(AT_MOST);
+    let orders = Orders::listen(plan.kind, AT_MOST);
     let runtime = runtime()?;
     let app = runtime.block_on(app(&plan))?;
     let listener = runtime.block_on(TcpListener::bind(("127.0.0.1", 0)))?;

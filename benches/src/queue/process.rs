@@ -46,7 +46,7 @@ struct One {
 
 impl Visitor for One {
     fn meet<Q: Queue>(self) -> Outcome<()> {
-        let orders = Orders::listen(AT_MOST);
+        let orders = Orders::listen(self.plan.kind, AT_MOST);
         let runtime = runtime()?;
         match self.plan.role {
             Role::Push => {

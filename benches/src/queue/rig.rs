@@ -101,7 +101,7 @@ pub(crate) struct Start {
 
 pub(crate) fn main(start: &str) -> Outcome<()> {
     let Start { port, jobs } = serde_json::from_str(start)?;
-    let orders = Orders::listen(AT_MOST);
+    let orders = Orders::listen("deferred requests", AT_MOST);
     let runtime = runtime()?;
     let mut plan = Plan::push(Kind::Busy, port, 1);
     plan.resources = 0;

@@ -11,7 +11,7 @@ use actix_web::{
     body::BoxBody,
     http::{
         StatusCode,
-        header::{HeaderMap, HeaderName, HeaderValue},
+        header::{HeaderMap, HeaderName, HeaderValue, InvalidHeaderName},
     },
 };
 use bytes::Bytes;
@@ -82,11 +82,22 @@ pub(crate) fn add_fields(headers: &mut HeaderMap, fields: Fields) {
             Cow::Borrowed(text) => Bytes::from_static(text.as_bytes()),
             Cow::Owned(text) => text.into(),
         };
-        let name = HeaderName::from_bytes(name.as_bytes());
+        let name = header_name(&name);
         if let (Ok(name), Ok(value)) = (name, HeaderValue::from_maybe_shared(value)) {
             headers.append(name, value);
         }
     }
+}
+
+/// Those of every answer about a quota are not parsed, nor put on the heap.
+fn header_name(name: &str) -> Result<HeaderName, InvalidHeaderName> {
+    static POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+    static QUOTA: HeaderName = HeaderName::from_static("ratelimit");
+    Ok(match name {
+        "ratelimit-policy" => POLICY.clone(),
+        "ratelimit" => QUOTA.clone(),
+        name => return HeaderName::from_bytes(name.as_bytes()),
+    })
 }
 
 /// A reply without a request: when a gate has stopped the inner call, actix's `HttpRequest` has gone

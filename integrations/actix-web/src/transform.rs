@@ -79,6 +79,10 @@ where
             Asked::Again(reply) => {
                 Either::Right(Either::Left(ready(Ok(refuse(request, again(&reply))))))
             }
+            // What is parked for a gate is kept with its ticket.
+            Asked::Pass(quick) if !G::PARKS => {
+                Either::Right(Either::Right(Box::pin(self.passage().through(quick, request))))
+            }
             Asked::Pass(quick) => {
                 let ticket = self.gate.ticket(quick);
                 Either::Right(Either::Right(Box::pin(self.passage().pass(ticket, request))))
@@ -102,7 +106,15 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
         B: MessageBody + 'static,
     {
         match self.gate.enter(facts).await {
-            Verdict::Pass(ticket) => self.pass(ticket, request).await,
+            Verdict::Pass(ticket) => {
+                let mut view = RequestView::new(request.request());
+                self.gate.show(&ticket, &mut view);
+                apply(view.into_changes(), &mut request);
+                match self.gate.quick(ticket) {
+                    Ok(quick) => self.through(quick, request).await,
+                    Err(ticket) => Box::pin(self.pass(ticket, request)).await,
+                }
+            }
             Verdict::Answer(reply) => Ok(refuse(request, response(reply))),
             Verdict::Busy(reply, _) => {
                 Parking::park(&mut request);
@@ -111,18 +123,37 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
         }
     }
 
+    /// The call of a request of which nothing but its answer matters.
+    async fn through<B>(self, quick: G::Quick, request: ServiceRequest) -> Result<Answer<B>, Error>
+    where
+        S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error>,
+        B: MessageBody + 'static,
+    {
+        let ended = self.inner.call(request).await;
+        match (self.gate.part(quick), ended) {
+            (Ok(fields), Ok(mut answer)) => {
+                add_fields(answer.headers_mut(), fields);
+                Ok(answer.map_into_left_body())
+            }
+            (Ok(fields), Err(error)) => {
+                Err(amend(error, Parting::<G::Ticket, G::Parked>::Fields(fields)))
+            }
+            (Err(quick), ended) => {
+                let ticket = self.gate.ticket(quick);
+                Box::pin(self.left(ticket, Attended::Ended(ended), Parking::default(), None)).await
+            }
+        }
+    }
+
     async fn pass<B>(
         self,
-        mut ticket: G::Ticket,
+        ticket: G::Ticket,
         mut request: ServiceRequest,
     ) -> Result<Answer<B>, Error>
     where
         S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error>,
         B: MessageBody + 'static,
     {
-        let mut view = RequestView::new(request.request());
-        self.gate.show(&ticket, &mut view);
-        apply(view.into_changes(), &mut request);
         let parking = Parking::default();
         if G::PARKS {
             request.extensions_mut().insert(parking.clone());
@@ -136,6 +167,17 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
         // Called within the scope, not only polled: a layer further in asks its gate as it is called.
         let call = self.gate.within(&ticket).run(async { self.inner.call(request).await });
         let ended = attend(pin!(call), pin!(self.gate.watch(&ticket)), reading.as_ref()).await;
+        self.left(ticket, ended, parking, reading).await
+    }
+
+    /// Leaves the gate.
+    async fn left<B: MessageBody + 'static>(
+        self,
+        mut ticket: G::Ticket,
+        ended: Attended<Result<ServiceResponse<B>, Error>>,
+        parking: Parking,
+        reading: Option<Reading>,
+    ) -> Result<Answer<B>, Error> {
         // No early return for an error: the gate is left in every case.
         let outcome = ended.outcome(reading.as_ref(), |ended| match ended {
             Ok(response) if is_sent_without_body(response) => {

@@ -73,7 +73,11 @@ impl Lines {
         let mut lines = self.lines.lock();
         let line = lines.entry(name);
         if line.has_a_line(name.1) {
-            return self.line_up(line, store, asking, until, VecDeque::push_back);
+            let way = self.line_up(line, store, asking, until, VecDeque::push_back);
+            let question = line.question();
+            drop(lines);
+            self.look_ahead(store, name, question);
+            return way;
         }
         let bell = Arc::new(Notify::new());
         line.keeper = Some(Arc::clone(&bell));

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
+    ahead::Ahead,
     rules::{Fences, Word},
     waiter::Waiter,
 };
@@ -42,6 +43,7 @@ pub(super) struct Line {
     pub(super) busy: Option<Busy>,
     /// A lease that nobody uses, for a while.
     pub(super) resting: Option<Resting>,
+    pub(super) ahead: Ahead,
 }
 
 /// A lock that was released, and is kept until somebody wants it.
@@ -83,6 +85,7 @@ impl Line {
         lease: &Lease,
         fences: &mut Fences,
     ) -> Option<(Waiter, u64)> {
+        self.ahead.bring(&lease.me, fences);
         let first = self.waiters.front()?;
         let word = self.word.as_ref()?;
         let may = self.turns.contains(&lease.me)
@@ -91,6 +94,7 @@ impl Line {
             && word.allows(first.came, fences)
             && lease.bears_another_turn();
         let fence = if may { fences.next()? } else { return None };
+        self.ahead.handed_on(fences);
         Some((self.waiters.pop_front()?, fence))
     }
 
@@ -112,6 +116,7 @@ impl Line {
     /// wait have nobody who asks for them.
     pub(super) fn turn_ends(&mut self, me: &Token) -> Option<Arc<Notify>> {
         self.turns.retain(|turn| turn != me);
+        self.ahead.turn_ended();
         if self.waiters.is_empty() || self.keeper.is_some() {
             return None;
         }

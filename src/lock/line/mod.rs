@@ -8,6 +8,7 @@
 //!
 //! So a waiter's future holds nothing but the end of a channel, and dropping it leaves nothing behind.
 
+mod ahead;
 mod enter;
 mod keeper;
 mod lines;

@@ -28,6 +28,7 @@ impl Lines {
             let mut lines = self.lines.lock();
             let line = lines.get(&name)?;
             let Resting { hold, mut turn } = line.resting.take()?;
+            line.ahead.bring(&hold.lease().me, &mut turn.fences);
             let word = line.word.as_ref();
             let may = hold.lease().terms == asking.terms
                 && turn.fences.asked() == asking.hand_over
@@ -35,6 +36,7 @@ impl Lines {
                 && hold.lease().bears_another_turn();
             match turn.fences.next().filter(|_| may) {
                 Some(fence) => {
+                    line.ahead.handed_on(&turn.fences);
                     line.turns.push(hold.lease().me.clone());
                     (hold.hand_on(fence), turn)
                 }

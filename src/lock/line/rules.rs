@@ -33,6 +33,15 @@ impl Fences {
         Self { last: fence, left: asked.most, asked }
     }
 
+    /// Those after the fence of a later word, of which `used` were given since it was asked for.
+    pub(super) fn anew(&mut self, fence: u64, used: u64) {
+        (self.last, self.left) = (fence, self.asked.most.saturating_sub(used));
+    }
+
+    pub(super) fn left(&self) -> u64 {
+        self.left
+    }
+
     /// The bounds they were asked for with.
     pub(super) fn asked(&self) -> HandOver {
         self.asked
@@ -68,6 +77,23 @@ impl Word {
         word
     }
 
+    /// Said later than this one, which was told meanwhile of those that joined.
+    pub(super) fn followed_by(&mut self, later: Self) {
+        let joined = self.first;
+        *self = later;
+        self.joined(if joined == u64::MAX { 0 } else { joined });
+    }
+
+    /// When it was asked for.
+    pub(super) fn sent(&self) -> Instant {
+        self.sent
+    }
+
+    /// Whether nobody it tells of came before `came`.
+    pub(super) fn lets_pass(&self, came: Instant) -> bool {
+        self.server_time(came) < self.first
+    }
+
     /// Somebody joined the line at this sequence; 0 is nobody.
     pub(super) fn joined(&mut self, seq: u64) {
         if seq > 0 {
@@ -81,7 +107,7 @@ impl Word {
 
     /// Whether the word is fresh enough to act on, and nobody it tells of came before `came`.
     pub(super) fn allows(&self, came: Instant, fences: &Fences) -> bool {
-        !self.good_for(fences).is_zero() && self.server_time(came) < self.first
+        !self.good_for(fences).is_zero() && self.lets_pass(came)
     }
 
     /// For how long it can be acted on.

@@ -46,6 +46,7 @@ impl Lines {
         let line = lines.entry(&(lease.key.clone(), lease.terms.mode));
         line.turns.push(lease.me.clone());
         line.word = Some(word);
+        line.ahead.granted(asking.bounds());
         drop(lines);
         if lease.is_over() {
             // Lost before anybody was told of it: nobody stands behind it.
@@ -58,21 +59,22 @@ impl Lines {
 
     /// The keeper's grant goes to the first of the line, who asked for the same; nobody there: it is
     /// dropped, and so passes on or is given back. An exclusive lock needs no keeper then.
-    pub(super) fn give(&self, name: &Name, asking: &Asking, mut guard: LockGuard) {
+    pub(super) fn give(self: &Arc<Self>, name: &Name, asking: &Asking, mut guard: LockGuard) {
         loop {
-            let next = {
+            let (next, question) = {
                 let mut lines = self.lines.lock();
                 let Some(line) = lines.get(name) else { return };
                 line.drop_those_who_left();
                 let fits = |waiter: &Waiter| waiter.asking.same_grant(asking);
-                match line.waiters.front().is_some_and(fits) {
+                let next = match line.waiters.front().is_some_and(fits) {
                     true => line.waiters.pop_front(),
                     false => None,
-                }
+                };
+                (next, line.question())
             };
             let Some(waiter) = next else { return };
             match waiter.tell.send(Waited::Granted(guard)) {
-                Ok(()) => return,
+                Ok(()) => return self.look_ahead(&waiter.store, name, question),
                 Err(Waited::Granted(back)) => guard = back,
                 Err(_) => return,
             }
@@ -84,17 +86,18 @@ impl Lines {
         let lease = Arc::clone(hold.lease());
         let name = (lease.key.clone(), lease.terms.mode);
         loop {
-            let (waiter, fence) = {
+            let ((waiter, fence), question) = {
                 let mut lines = self.lines.lock();
                 let Some(line) = lines.get(&name) else { return TurnEnd::GiveBack(hold) };
                 line.drop_those_who_left();
                 match line.next_turn(&lease, &mut turn.fences) {
-                    Some(next) => next,
+                    Some(next) => (next, line.question()),
                     None => {
                         let rest = line.may_rest(&lease, &turn);
                         if !rest.is_zero() {
                             self.rest_over_after(rest, hold.store(), &name, &lease.me);
                             line.turns.clear();
+                            line.ahead.turn_ended();
                             line.resting = Some(Resting { hold, turn });
                             return TurnEnd::HandedOver;
                         }
@@ -117,7 +120,10 @@ impl Lines {
                 }
             };
             match waiter.tell.send(Waited::Granted(guard)) {
-                Ok(()) => return TurnEnd::HandedOver,
+                Ok(()) => {
+                    self.look_ahead(&waiter.store, &name, question);
+                    return TurnEnd::HandedOver;
+                }
                 Err(Waited::Granted(back)) => match back.into_parts() {
                     Ok((back, Some(again))) => (hold, turn) = (back, again),
                     Ok((back, None)) => return TurnEnd::GiveBack(back),

@@ -11,19 +11,24 @@ use crate::{
     store::{Fault, Loss, Store, faulty},
 };
 
-const MS: Duration = Duration::from_millis(1);
+pub(super) const MS: Duration = Duration::from_millis(1);
 
 /// Who had the lock, with which fence, in this order.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<(u32, u64)>>>);
+pub(super) struct Log(Arc<Mutex<Vec<(u32, u64)>>>);
 
 impl Log {
-    fn names(&self) -> Vec<u32> {
+    pub(super) fn names(&self) -> Vec<u32> {
         self.0.lock().iter().map(|(name, _)| *name).collect()
     }
 
     /// A task that waits, holds it for `work` and gives it back; it is in line when this returns.
-    async fn waiter(&self, name: u32, request: LockRequest, work: Duration) -> JoinHandle<()> {
+    pub(super) async fn waiter(
+        &self,
+        name: u32,
+        request: LockRequest,
+        work: Duration,
+    ) -> JoinHandle<()> {
         let log = self.clone();
         let task = tokio::spawn(async move {
             let guard = request.wait(60 * SECOND).acquire().await.expect("served in time");
@@ -38,12 +43,12 @@ impl Log {
         task
     }
 
-    fn fences_grow(&self) {
+    pub(super) fn fences_grow(&self) {
         assert!(self.0.lock().is_sorted_by(|a, b| a.1 < b.1), "{:?}", self.0.lock());
     }
 }
 
-async fn all(tasks: Vec<JoinHandle<()>>) {
+pub(super) async fn all(tasks: Vec<JoinHandle<()>>) {
     for task in tasks {
         task.await.unwrap();
     }
@@ -71,6 +76,8 @@ async fn a_word_of_the_store_is_good_for_seventeen_holders() {
 #[tokio::test(start_paused = true)]
 async fn a_word_of_the_store_is_good_for_ten_milliseconds() {
     let (store, faults) = faulty();
+    // None is had ahead.
+    faults.set("still", Fault::Away, usize::MAX);
     let log = Log::default();
     let held = store.lock("x").acquire().await.unwrap();
     let mut tasks = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use smallvec::{SmallVec, smallvec};
 use tokio::time::Instant;
 
@@ -14,9 +14,10 @@ use super::{
 };
 use crate::{
     error::Error,
+    key::Key,
     outage::Outage,
     rate_limit::decision::{Decision, PolicyDecision, Told},
-    store::{Charge, Charged, Item, States, Store},
+    store::{Charge, Charged, States, Store},
 };
 
 /// A decision, and what was paid for it.
@@ -36,8 +37,27 @@ pub(super) struct Answer {
     pub(super) states: States,
 }
 
+impl Answer {
+    fn of(sent: Instant, said: Result<Charged, Error>) -> Result<Self, Error> {
+        let Charged { admitted, states } = said?;
+        Ok(Self { sent, admitted: admitted > 0, states })
+    }
+}
+
+/// The charge of one question, and the moment before it.
+fn asked<'a>(
+    store: &'a Store,
+    question: &Question,
+    tag: &Key,
+) -> (Instant, BoxFuture<'a, Result<Charged, Error>>) {
+    let items = question.item().map_or_else(|| Arc::new([]) as Arc<[_]>, |item| Arc::new([item]));
+    let charge = Charge { tag: tag.clone(), items, times: 1 };
+    (Instant::now(), store.backend().charge(charge))
+}
+
 struct Checking<'a> {
     engine: &'a Arc<Engine>,
+    store: &'a Store,
     ask: &'a Ask,
     each: SmallVec<[PolicyDecision; 1]>,
     receipt: Receipt,
@@ -56,7 +76,7 @@ impl Engine {
         receipts: bool,
     ) -> Result<Checked, Error> {
         match self.remembered(ask) {
-            Some(decision) => Ok(Checked { decision, receipt: Receipt::none(self, store) }),
+            Some(decision) => Ok(Checked { decision, receipt: Receipt::default() }),
             None => self.charge(store, ask, receipts).await,
         }
     }
@@ -68,21 +88,33 @@ impl Engine {
         ask: &Ask,
         receipts: bool,
     ) -> Result<Checked, Error> {
-        let mut checking = Checking::new(self, store, ask);
         self.tend(store, ask);
         // What few requests need has a box of its own: the futures of all are moved about.
-        let admitted = !checking.is_hopeless()
-            && match ask.only().filter(|_| !self.is_away()) {
-                Some(question) => {
-                    checking.charge(&(ask.tag(question), smallvec![0]), receipts, receipts).await?
-                }
-                None => Box::pin(checking.enforce(receipts)).await?,
-            };
-        if admitted && ask.questions.iter().any(|question| question.policy.is_shadow()) {
-            Box::pin(checking.watch()).await;
+        match ask.only().filter(|question| !self.is_away() && !question.is_too_dear()) {
+            Some(question) => {
+                let (sent, call) = asked(store, question, ask.tag(question));
+                let answer = Answer::of(sent, call.await);
+                let mut checking = Checking::new(self, store, ask);
+                let group = (ask.tag(question), smallvec![0]);
+                let admitted = checking.hear(&group, answer, receipts, receipts)?;
+                Ok(checking.done(admitted))
+            }
+            None => Box::pin(self.charge_all(store, ask, receipts)).await,
         }
-        let Checking { each, receipt, local, .. } = checking;
-        Ok(Checked { decision: Decision { admitted, local, each }, receipt })
+    }
+
+    async fn charge_all(
+        self: &Arc<Self>,
+        store: &Store,
+        ask: &Ask,
+        receipts: bool,
+    ) -> Result<Checked, Error> {
+        let mut checking = Checking::new(self, store, ask);
+        let admitted = !checking.is_hopeless() && checking.enforce(receipts).await?;
+        if admitted && ask.questions.iter().any(|question| question.policy.is_shadow()) {
+            checking.watch().await;
+        }
+        Ok(checking.done(admitted))
     }
 
     /// What `check` would say now. Charges nothing, and asks the store whatever is remembered.
@@ -109,13 +141,18 @@ impl Engine {
 }
 
 impl<'a> Checking<'a> {
-    fn new(engine: &'a Arc<Engine>, store: &Store, ask: &'a Ask) -> Self {
+    fn new(engine: &'a Arc<Engine>, store: &'a Store, ask: &'a Ask) -> Self {
         let decision = |question: &Question| PolicyDecision::new(&question.policy, question.quota);
         let each = match &ask.questions[..] {
             [question] => smallvec![decision(question)],
             all => all.iter().map(decision).collect(),
         };
-        Self { engine, ask, each, receipt: Receipt::none(engine, store), local: false }
+        Self { engine, store, ask, each, receipt: Receipt::default(), local: false }
+    }
+
+    fn done(self, admitted: bool) -> Checked {
+        let Self { each, receipt, local, .. } = self;
+        Checked { decision: Decision { admitted, local, each }, receipt }
     }
 
     /// Whether a policy can never let the request in, since it costs more than that ever has.
@@ -186,19 +223,18 @@ impl<'a> Checking<'a> {
     ) -> Result<Option<bool>, Error> {
         let ask = self.ask;
         let spot = ask.spot(question);
-        let store = self.receipt.store().clone();
-        let Spent { sent, state, unit } = match self.engine.unit(&store, spot, question, most).await
-        {
-            Ok(Some(spent)) => spent,
-            Ok(None) => return Ok(None),
-            Err(error) => return self.without_store(&[at], error).map(Some),
-        };
+        let Spent { sent, state, unit } =
+            match self.engine.unit(self.store, spot, question, most).await {
+                Ok(Some(spent)) => spent,
+                Ok(None) => return Ok(None),
+                Err(error) => return self.without_store(&[at], error).map(Some),
+            };
         if sent.is_some() {
             self.engine.answers();
         }
         let admitted = unit.is_some();
         if let Some(unit) = unit {
-            self.receipt.add_unit(spot, at, unit);
+            self.receipt.of(self.engine, self.store).add_unit(spot, at, unit);
         }
         match sent {
             Some(sent) if !admitted => {
@@ -210,23 +246,37 @@ impl<'a> Checking<'a> {
     }
 
     /// Charges a group.
-    #[expect(
-        clippy::indexing_slicing,
-        reason = "places are those of its own questions, and there is one of each for each of them"
-    )]
     async fn charge(
         &mut self,
         group: &Group<'_>,
         given_back: bool,
         receipt: bool,
     ) -> Result<bool, Error> {
-        match self.call(group, 1).await {
+        let answer = self.call(group, 1).await;
+        self.hear(group, answer, given_back, receipt)
+    }
+
+    /// Takes what the store said to the charge of a group.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "places are those of its own questions, and there is one of each for each of them"
+    )]
+    fn hear(
+        &mut self,
+        group: &Group<'_>,
+        answer: Result<Answer, Error>,
+        given_back: bool,
+        receipt: bool,
+    ) -> Result<bool, Error> {
+        match answer {
             Ok(answer) => {
                 self.engine.answers();
                 self.tell(&group.1, &answer, given_back);
                 let paid = group.1.iter().zip(&answer.states);
                 for (at, state) in paid.filter(|_| receipt && answer.admitted) {
-                    self.receipt.add(group.0, &self.ask.questions[*at], *at, state.window);
+                    let question = &self.ask.questions[*at];
+                    let receipt = self.receipt.of(self.engine, self.store);
+                    receipt.add(group.0, question, *at, state.window);
                 }
                 Ok(answer.admitted)
             }
@@ -257,15 +307,10 @@ impl<'a> Checking<'a> {
     )]
     async fn call(&self, group: &Group<'_>, times: u32) -> Result<Answer, Error> {
         let (tag, members) = group;
-        let item = |at: &usize| self.ask.questions[*at].item();
-        let items: Arc<[Item]> = match &members[..] {
-            [at] => item(at).map_or_else(|| Arc::new([]) as _, |item| Arc::new([item]) as _),
-            all => all.iter().filter_map(item).collect(),
-        };
+        let items = members.iter().filter_map(|at| self.ask.questions[*at].item()).collect();
         let charge = Charge { tag: (*tag).clone(), items, times };
         let sent = Instant::now();
-        let Charged { admitted, states } = self.receipt.store().backend().charge(charge).await?;
-        Ok(Answer { sent, admitted: admitted > 0, states })
+        Answer::of(sent, self.store.backend().charge(charge).await)
     }
 
     /// Notes what was said, of which those are refused that say they have to wait, unless all are admitted: then it

@@ -10,12 +10,13 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     Engine,
-    ask::Question,
+    ask::{Ask, Question},
     known::after,
     ways::{Place, Spot, Worth},
 };
 use crate::{
     error::Error,
+    rate_limit::decision::{Decision, PolicyDecision, Told},
     store::{Charge, Item, State, Store},
 };
 
@@ -84,17 +85,22 @@ impl Lease {
         !self.fetching && (self.units == 0 || self.until <= now)
     }
 
+    /// Spends one that is there.
+    fn spend(&mut self, now: Instant) -> Option<Spent> {
+        self.used = now;
+        let state = self.state.as_ref().filter(|_| now < self.until && self.units > 0)?;
+        self.units -= 1;
+        let (reset, remaining) = (self.until - now, state.remaining + self.units);
+        let state = State { reset, remaining, ..state.clone() };
+        Some(Spent { sent: None, state, unit: Some(Unit { window: self.window }) })
+    }
+
     fn take(&mut self, most: u32, sharing: u64) -> Taken {
         let now = Instant::now();
-        self.used = now;
-        let good = now < self.until;
-        if let Some(state) = self.state.as_ref().filter(|_| good && self.units > 0) {
-            self.units -= 1;
-            let (reset, remaining) = (self.until - now, state.remaining + self.units);
-            let state = State { reset, remaining, ..state.clone() };
-            let unit = Unit { window: self.window };
-            return Taken::Unit(Spent { sent: None, state, unit: Some(unit) });
+        if let Some(spent) = self.spend(now) {
+            return Taken::Unit(spent);
         }
+        let good = now < self.until;
         // Towards the end the others shall find something too.
         let left = self.state.as_ref().filter(|_| good).map_or(u64::MAX, |state| state.remaining);
         let share = u32::try_from(left / (2 * sharing.max(1))).unwrap_or(u32::MAX);
@@ -110,6 +116,26 @@ impl Lease {
 }
 
 impl Engine {
+    /// Lets the request in by a charge that was made in advance, if that is all it needs: nobody is asked. It is spent,
+    /// and not given back.
+    pub(in crate::rate_limit) fn at_hand(
+        self: &Arc<Self>,
+        store: &Store,
+        ask: &Ask,
+    ) -> Option<Decision> {
+        let [question] = &ask.questions[..] else { return None };
+        question.leased()?;
+        if question.is_too_dear() || self.is_away() {
+            return None;
+        }
+        let now = Instant::now();
+        let spent = self.leases.with(ask.spot(question), |lease| lease.spend(now)).flatten()?;
+        self.tend(store, ask);
+        let told = Some(Told { retry: Duration::ZERO, ..Told::of(&spent.state) });
+        let one = PolicyDecision { told, ..PolicyDecision::new(&question.policy, question.quota) };
+        Some(Decision { admitted: true, local: false, each: smallvec::smallvec![one] })
+    }
+
     /// Spends a charge of this counter that was made in advance, or makes some. `None` if there is none,
     /// and none is to be made: the store is to be asked for one.
     pub(super) async fn unit(

@@ -23,10 +23,10 @@ const AT_ONCE: usize = 64;
 pub(in crate::rate_limit) type Done = oneshot::Receiver<()>;
 
 /// Charges that can still be changed. Dropped, all of it is given back, in the background.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::rate_limit) struct Receipt {
-    engine: Arc<Engine>,
-    store: Store,
+    /// There if anything is. Most have nothing, and all threads count who holds these two.
+    of: Option<(Arc<Engine>, Store)>,
     charges: Vec<Paid>,
     units: Vec<(usize, Place, Unit)>,
 }
@@ -41,13 +41,10 @@ struct Paid {
 }
 
 impl Receipt {
-    pub(super) fn none(engine: &Arc<Engine>, store: &Store) -> Self {
-        let (engine, store) = (Arc::clone(engine), store.clone());
-        Self { engine, store, charges: Vec::new(), units: Vec::new() }
-    }
-
-    pub(super) fn store(&self) -> &Store {
-        &self.store
+    /// To be added to.
+    pub(super) fn of(&mut self, engine: &Arc<Engine>, store: &Store) -> &mut Self {
+        self.of.get_or_insert_with(|| (Arc::clone(engine), store.clone()));
+        self
     }
 
     pub(super) fn add(&mut self, tag: &Key, question: &Question, at: usize, window: u64) {
@@ -80,10 +77,11 @@ impl Receipt {
     }
 
     fn change(&mut self, costs: impl Fn(usize, u64) -> u64) -> Option<Done> {
+        let (engine, store) = self.of.as_ref()?;
         let mut calls: Vec<SettleCharge> = Vec::new();
         for (at, place, unit) in self.units.drain(..) {
             match costs(at, 1) {
-                0 => self.engine.put_back(place.spot(), &unit),
+                0 => engine.put_back(place.spot(), &unit),
                 1 => {}
                 more => calls.extend(place.settled(By::Charge { units: more - 1 })),
             }
@@ -93,14 +91,14 @@ impl Receipt {
             if matches!(settled.by, By::Refund { .. }) {
                 let group = Some(paid.tag.clone());
                 let ask = Ask { questions: smallvec::SmallVec::new(), group };
-                self.engine.forget(ask.spot(&paid.question));
+                engine.forget(ask.spot(&paid.question));
             }
             match calls.iter_mut().find(|call| call.tag == paid.tag) {
                 Some(call) => call.items.push(settled),
                 None => calls.push(SettleCharge { tag: paid.tag, items: vec![settled] }),
             }
         }
-        (!calls.is_empty()).then(|| self.engine.settle(&self.store, calls))
+        (!calls.is_empty()).then(|| engine.settle(store, calls))
     }
 }
 

@@ -1,7 +1,6 @@
 //! What is read of a request before anything is awaited.
 
 use std::{
-    convert::Infallible,
     fmt,
     sync::{
         Arc,
@@ -46,7 +45,7 @@ impl<N: ?Sized> Plan<N> {
     pub(super) fn read<V: View<Native = N>>(
         &self,
         view: &mut V,
-    ) -> Asked<RateLimitFacts, Infallible> {
+    ) -> Asked<RateLimitFacts, Option<RateStatus>> {
         // Charged when it was accepted.
         if is_replay(view) {
             return Asked::Skip;
@@ -76,11 +75,20 @@ impl<N: ?Sized> Plan<N> {
             return Asked::Skip;
         }
         let engine = Engine::of(&store);
-        // Nothing is waited for, and nothing else is done, for what is refused already.
-        match engine.remembered(&ask).filter(|_| quotas.is_empty()) {
-            Some(decision) => self.refuse(&standings(&decision)),
-            None => Asked::Enter(RateLimitFacts { store, engine, ask, quotas, outer }),
+        // Nothing is waited for, and nothing else is done, for what is refused already, or was charged in advance.
+        if quotas.is_empty() {
+            if let Some(decision) = engine.remembered(&ask) {
+                return self.refuse(&standings(&decision));
+            }
+            if !self.settles()
+                && let Some(decision) = engine.at_hand(&store, &ask)
+            {
+                let status = RateStatus::new(decision, ask, false, outer);
+                view.put(status.clone());
+                return Asked::Pass(Some(status));
+            }
         }
+        Asked::Enter(RateLimitFacts { store, engine, ask, quotas, outer })
     }
 
     fn refuse<F, T>(&self, standings: &[Standing<'_>]) -> Asked<F, T> {

@@ -19,6 +19,7 @@ use super::{
     engine::{Ask, Checked, Question, Receipt},
 };
 use crate::{
+    error::Error,
     gate::{Asked, Gate, Head, Outcome, Parting, Verdict, View},
     reply::{Fields, Reply},
 };
@@ -28,7 +29,7 @@ pub struct RateLimitGate<N: ?Sized>(Arc<Plan<N>>);
 
 impl<N: ?Sized> RateLimitGate<N> {
     #[expect(clippy::indexing_slicing, reason = "places are those of its own limits")]
-    fn ticket(
+    fn admitted(
         &self,
         decision: Decision,
         receipt: Receipt,
@@ -48,35 +49,16 @@ impl<N: ?Sized> RateLimitGate<N> {
         let status = (!decision.is_local()).then(|| RateStatus::new(decision, ask, heeded, outer));
         RateLimitTicket::new(status, receipt, places)
     }
-}
 
-impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
-    type Facts = RateLimitFacts;
-    type Ticket = RateLimitTicket;
-    type Quick = Infallible;
-    type Parked = Infallible;
-
-    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<RateLimitFacts, Infallible> {
-        self.0.read(view)
-    }
-
-    fn ticket(&self, quick: Infallible) -> RateLimitTicket {
-        match quick {}
-    }
-
-    async fn enter(&self, facts: RateLimitFacts) -> Verdict<RateLimitTicket> {
-        // Not taken apart: it would be there twice while this waits.
-        let mut facts = facts;
-        let settles = self.0.settles();
-        let checked = if facts.quotas.is_empty() {
-            facts.engine.charge(&facts.store, &facts.ask, settles).await
-        } else {
-            Box::pin(facts.check(settles)).await
-        };
+    fn verdict(
+        &self,
+        checked: Result<Checked, Error>,
+        facts: RateLimitFacts,
+    ) -> Verdict<RateLimitTicket> {
         let RateLimitFacts { store, ask, outer, .. } = facts;
         match checked {
             Ok(Checked { decision, receipt }) if decision.is_admitted() => {
-                Verdict::Pass(self.ticket(decision, receipt, ask, outer))
+                Verdict::Pass(self.admitted(decision, receipt, ask, outer))
             }
             Ok(Checked { decision, .. }) => {
                 let policy = decision.binding().map(|each| each.policy().label());
@@ -87,6 +69,55 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
                 tracing::error!(node = %store.node(), %error, "request refused: no quota, store away");
                 Verdict::Answer(Reply::store_away())
             }
+        }
+    }
+
+    /// What a request that was let in is told.
+    fn fields(&self, status: Option<&RateStatus>) -> Fields {
+        let told = |status: &RateStatus| self.0.facing.told(&standings(status.decision()));
+        status.map_or_else(Fields::new, told)
+    }
+}
+
+impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
+    type Facts = RateLimitFacts;
+    type Ticket = RateLimitTicket;
+    /// Nothing is changed about its charges any more.
+    type Quick = Option<RateStatus>;
+    type Parked = Infallible;
+
+    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<RateLimitFacts, Option<RateStatus>> {
+        self.0.read(view)
+    }
+
+    fn quick(&self, ticket: RateLimitTicket) -> Result<Option<RateStatus>, RateLimitTicket> {
+        ticket.settled()
+    }
+
+    fn part(&self, status: Option<RateStatus>) -> Result<Fields, Option<RateStatus>> {
+        Ok(self.fields(status.as_ref()))
+    }
+
+    fn ticket(&self, status: Option<RateStatus>) -> RateLimitTicket {
+        RateLimitTicket::new(status, None, Vec::new())
+    }
+
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "what an async fn is given lies in its future twice, and this one's is in that of every request"
+    )]
+    fn enter(
+        &self,
+        mut facts: RateLimitFacts,
+    ) -> impl Future<Output = Verdict<RateLimitTicket>> + Send {
+        async move {
+            let settles = self.0.settles();
+            let checked = if facts.quotas.is_empty() {
+                facts.engine.charge(&facts.store, &facts.ask, settles).await
+            } else {
+                Box::pin(facts.check(settles)).await
+            };
+            self.verdict(checked, facts)
         }
     }
 
@@ -110,8 +141,7 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
             // It is done, or its runtime has ended.
             let _ = settled.await;
         }
-        let told = |status: &RateStatus| self.0.facing.told(&standings(status.decision()));
-        Parting::Fields(ticket.status.as_ref().map_or_else(Fields::new, told))
+        Parting::Fields(self.fields(ticket.status.as_ref()))
     }
 
     async fn accept(&self, parked: Self::Parked, _: Head, _: Option<Bytes>) -> Option<Reply> {

@@ -29,6 +29,11 @@ impl RateLimitTicket {
         Self { status, receipt, places }
     }
 
+    /// What is left of it if there is nothing to settle.
+    pub(super) fn settled(mut self) -> Result<Option<RateStatus>, Self> {
+        if self.receipt.is_some() { Err(self) } else { Ok(self.status.take()) }
+    }
+
     /// Puts the charges right, in the background; `None` if there is nothing to do. `refunds`: by the
     /// place of the policy.
     pub(super) fn settle(&mut self, refunds: impl Fn(usize) -> bool) -> Option<Done> {

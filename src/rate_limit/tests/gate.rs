@@ -40,7 +40,8 @@ async fn enter(limit: &Limit, view: &mut FakeView) -> Result<RateLimitTicket, Re
         },
         Asked::Answer(reply) => Err(reply),
         Asked::Again(reply) => Err(reply.reply().clone()),
-        Asked::Skip | Asked::Pass(_) => panic!("skipped"),
+        Asked::Pass(status) => Ok(limit.ticket(status)),
+        Asked::Skip => panic!("skipped"),
     }
 }
 

@@ -5,9 +5,14 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use proptest::prelude::*;
 
-use super::{SECOND, admitted, left, minute, named, refused};
+use super::{
+    SECOND, admitted,
+    gate::{by, view},
+    left, minute, named, refused,
+};
 use crate::{
-    Policy, Quota,
+    Policy, Quota, RateStatus,
+    gate::{Asked, Gate as _, Verdict, View as _},
     rate_limit::RateLimit,
     store::{Fault, Store, faulty},
 };
@@ -26,6 +31,33 @@ async fn leased_charges_are_spent_without_asking() {
     assert_eq!(faults.seen("charge"), 1);
     admitted(&limit.check("x", 1).await.unwrap(), 89);
     assert_eq!(faults.seen("charge"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_has_a_leased_charge_passes_before_anything_is_awaited() {
+    let (store, faults) = faulty();
+    let limit = by("a", leased(5, 2)).store(&store);
+    let Asked::Enter(facts) = limit.ask(&mut view()) else { panic!("nothing was leased yet") };
+    assert!(matches!(limit.enter(facts).await, Verdict::Pass(_)));
+    let mut second = view();
+    let Asked::Pass(status) = limit.ask(&mut second) else { panic!("a unit is there") };
+    assert_eq!(second.get::<RateStatus>().unwrap().decision().remaining(), 3);
+    let fields = limit.part(status).unwrap();
+    assert!(fields.contains(&("ratelimit".into(), "\"leased\";r=3;t=60".into())), "{fields:?}");
+    assert!(matches!(limit.ask(&mut view()), Asked::Enter(_)), "all are spent");
+    assert_eq!(faults.seen("charge"), 1);
+}
+
+/// It might have to be given back: the ticket has to know of it.
+#[tokio::test(start_paused = true)]
+async fn a_leased_charge_that_may_be_refunded_is_not_spent_in_passing() {
+    let store = Store::memory();
+    let limit = by("a", leased(5, 2)).refund_on(|status| status >= 500).store(&store);
+    for _ in 0..2 {
+        let Asked::Enter(facts) = limit.ask(&mut view()) else { panic!("passed") };
+        let Verdict::Pass(ticket) = limit.enter(facts).await else { panic!("refused") };
+        assert!(limit.quick(ticket).is_err(), "it has something to settle");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -34,13 +34,18 @@ local function passes_too_late(old)
   return false
 end
 
+-- What its holder is told of the line.
+local function held_by(fence)
+  local line = redis.call('ZCARD', Q) + redis.call('ZCARD', G)
+  local first = line > 0 and head() or 0
+  return {'held', fence, line, int(first), int(NOW_US)}
+end
+
 local function granted(me, mode, lease)
   local fence = grant(me, mode, lease)
   -- Others of my mode may stand next, and nobody else will tell them.
   if mode ~= 'x' then move_on() end
-  local line = redis.call('ZCARD', Q) + redis.call('ZCARD', G)
-  local first = line > 0 and head() or 0
-  return {'held', fence, line, int(first), int(NOW_US)}
+  return held_by(fence)
 end
 
 local function acquire(me, mode, lease, numbers, record)

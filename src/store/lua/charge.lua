@@ -16,13 +16,17 @@
 --                  without a penalty both are 0
 -- Returns one list, packed (cmsgpack): server time us, then per charge: how many of `times` were let in (0 times: a look), then per
 -- counter: f: spent, ms left   s: spent before, spent, ms left   g: parts owed, and without refunds; with a penalty also: ms blocked.
+-- Or: true, n          n charges in a row were of one counter each, were all let in, and were the first of its window
+-- (packing a number costs as much as a small command).
 -- A charge that fails has its error's text in place of all that, and harms no other.
 -- At most 100 counters. O(counters). NOT idempotent: sent again only where it cannot have run.
 local redis, call, KEYS, ARGV, number = redis, redis.call, KEYS, ARGV, tonumber
 local out, n, k, a = {now}, 1, 0, 1
 -- Where the terms of an 'f' stand, how often each key is charged by them, and how many keys are to come.
 local terms, times, more = 0, 0, 0
-local limit, window, price, cost
+local limit, window, price, cost, ttl
+-- How many of the last ones began a window, and are not told yet.
+local firsts = 0
 -- The key before had no window: this one is likely to have none either, and is made without being looked for.
 local guess = false
 while true do
@@ -30,7 +34,8 @@ while true do
     local verb = ARGV[a]
     if verb == 'f' then
       terms, times, more = a, number(ARGV[a + 4]), 1
-      limit, window, price = number(ARGV[a + 1]), number(ARGV[a + 2]), ARGV[a + 3]
+      ttl = ARGV[a + 2]
+      limit, window, price = number(ARGV[a + 1]), number(ttl), ARGV[a + 3]
       a, cost = a + 5, number(price)
     elseif verb == '=' then
       times, more, a = 1, number(ARGV[a + 1]), a + 2
@@ -38,9 +43,9 @@ while true do
       break
     end
   end
-  local key, spent, left, admitted = KEYS[k + 1], 0, 0, times
-  if guess and times == 1 and cost > 0 and cost <= limit and call('SET', key, price, 'PX', ARGV[terms + 2], 'NX') then
-    spent, left = cost, window
+  local key, spent, left, admitted, first = KEYS[k + 1], 0, 0, times, false
+  if guess and times == 1 and cost > 0 and cost <= limit and call('SET', key, price, 'PX', ttl, 'NX') then
+    first = true
   else
     local kept = redis.pcall('GET', key)
     if kept then
@@ -49,7 +54,7 @@ while true do
       if not spent then break end
       left = call('PTTL', key)
       if left == -1 or left > window then
-        call('PEXPIRE', key, ARGV[terms + 2])
+        call('PEXPIRE', key, ttl)
         left = window
       end
     end
@@ -62,7 +67,8 @@ while true do
       if admitted > 0 then
         local units = admitted > 1 and string.format('%.0f', admitted * cost) or price
         if fresh then
-          call('SET', key, units, 'PX', ARGV[terms + 2])
+          call('SET', key, units, 'PX', ttl)
+          first = admitted == times
         elseif not number(redis.pcall('INCRBY', key, units)) then
           break
         end
@@ -70,7 +76,20 @@ while true do
       end
     end
   end
-  out[n + 1], out[n + 2], out[n + 3] = admitted, spent, left
-  n, k, more = n + 3, k + 1, more - 1
+  if first then
+    firsts = firsts + 1
+  else
+    if firsts > 0 then
+      out[n + 1], out[n + 2] = true, firsts
+      n, firsts = n + 2, 0
+    end
+    out[n + 1], out[n + 2], out[n + 3] = admitted, spent, left
+    n = n + 3
+  end
+  k, more = k + 1, more - 1
+end
+if firsts > 0 then
+  out[n + 1], out[n + 2] = true, firsts
+  n = n + 2
 end
 if more == 0 and not ARGV[a] then return cmsgpack.pack(out) end

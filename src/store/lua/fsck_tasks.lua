@@ -33,7 +33,10 @@ local function places()
     local function not_in(other)
       if call('ZSCORE', NAMES[other], id) then
         local less = what == 'zd' and D or NAMES[other]
-        find('task_twice', id, what .. ' and ' .. other, function() call('ZREM', less, id) end)
+        find('task_twice', id, what .. ' and ' .. other, function()
+          if less == D then call('HINCRBY', F, 'buried', -call('HSTRLEN', T, id)) end
+          call('ZREM', less, id)
+        end)
       end
     end
     if call('HEXISTS', T, id) == 0 then
@@ -68,6 +71,7 @@ local function records()
             call('ZADD', D, now + 86400000000, id)
             call('HINCRBY', F, 'dead', 1)
             call('HINCRBY', F, 'bytes', -#record)
+            call('HINCRBY', F, 'buried', #record)
           end
         end)
       end
@@ -88,17 +92,25 @@ local function beside()
   return next
 end
 
--- The bytes of those that wait or run.
-local function sum()
-  if call('ZCARD', Z) + call('ZCARD', L) > PAGE then return end
-  local bytes, ids = 0, call('ZRANGE', Z, 0, -1)
-  for _, member in ipairs(call('ZRANGE', L, 0, -1)) do ids[#ids + 1] = string.sub(member, 1, ID) end
-  for _, id in ipairs(ids) do bytes = bytes + call('HSTRLEN', T, id) end
-  local kept = tonumber(call('HGET', F, 'bytes') or '0')
+-- The bytes of those that wait or run, and of dead letters.
+local function sum_of(field, ...)
+  local bytes, number = 0, 0
+  for _, index in ipairs({...}) do number = number + call('ZCARD', index) end
+  if number > PAGE then return end
+  for _, index in ipairs({...}) do
+    for _, member in ipairs(call('ZRANGE', index, 0, -1)) do
+      bytes = bytes + call('HSTRLEN', T, string.sub(member, 1, ID))
+    end
+  end
+  local kept = tonumber(call('HGET', F, field) or '0')
   if kept == bytes then return end
-  find('tally', 'zf', 'bytes ' .. int(kept) .. ', there are ' .. int(bytes), function()
-    call('HSET', F, 'bytes', int(bytes))
+  find('tally', 'zf', field .. ' ' .. int(kept) .. ', there are ' .. int(bytes), function()
+    call('HSET', F, field, int(bytes))
   end)
+end
+local function sum()
+  sum_of('bytes', Z, L)
+  sum_of('buried', D)
 end
 
 local next = ''

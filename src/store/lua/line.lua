@@ -97,12 +97,17 @@ local SPARE = 32
 
 -- A fence above every fence ever given in this shard; the spare ones after it are the holder's too. What is
 -- kept is the last one itself: it mostly is the server's time, whose text is there already.
+local function next_fence()
+  local fence = int(math.max(tonumber(redis.call('HGET', F, 'fence') or '0') + SPARE + 1, NOW_US))
+  redis.call('HSET', F, 'fence', fence)
+  return fence
+end
+
 local function grant(me, mode, lease, alone)
-  local fence = math.max(tonumber(redis.call('HGET', F, 'fence') or '0') + SPARE + 1, NOW_US)
-  redis.call('HSET', F, 'fence', int(fence))
+  local fence = next_fence()
   -- Who is in mode x is alone, and the key ends with him: usual.lua relies on that.
   put('h' .. TAG[mode] .. me, lease, alone or mode == 'x')
-  return int(fence)
+  return fence
 end
 
 -- The next number in line, for places and jobs alike. It is a time for the same reason as a fence is:

@@ -28,6 +28,7 @@ local function redrive(id, delay)
   local seq = place_after(tonumber(call('HGET', F, 'seq') or '0'))
   call('HSET', F, 'seq', seq)
   call('HINCRBY', F, 'bytes', #record)
+  call('HINCRBY', F, 'buried', -#record)
   call('ZADD', Z, seq + delay, id)
   local unique = unique_of(record)
   local other = unique ~= '' and call('HGET', U, unique)
@@ -69,6 +70,7 @@ elseif ARGV[2] == 'z' then
 else
   for _, id in ipairs(call('ZRANGE', D, '0', tonumber(ARGV[3]) - 1)) do
     call('ZREM', D, id)
+    call('HINCRBY', F, 'buried', -call('HSTRLEN', T, id))
     call('HDEL', T, id)
     call('HDEL', M, id)
     moved = moved + 1

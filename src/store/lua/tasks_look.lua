@@ -27,6 +27,6 @@ if ARGV[1] == 'dead' then
 end
 local out = {call('ZCARD', Z), call('ZCOUNT', Z, '-inf', now), call('ZCARD', L), call('ZCARD', D)}
 local facts = call('HMGET', F, 'bytes', 'pushed', 'done', 'failed', 'panicked', 'crashed', 'dead', 'trimmed',
-  'cancelled', 'lost', 'paused')
-for i = 1, 11 do out[4 + i] = max(tonumber(facts[i] or '0') or 0, 0) end
+  'cancelled', 'lost', 'paused', 'buried')
+for i = 1, 12 do out[4 + i] = max(tonumber(facts[i] or '0') or 0, 0) end
 return out

@@ -4,9 +4,9 @@
 -- ARGV[1] in one text: 'u' if it may be the usual case of tasks_next.lua, else 'x', and '<node>:<worker>.<number of the
 -- turn>'; one more than the runs wanted; '1' if it stands in zw; '1' if there is an end that is no mere success; lease, us;
 -- ms that zr lives; us it may be idle, 0 = it is not to be woken; most that run at once, 0 any; us between two starts, 0
--- any; starts at once; us dead letters are kept; most of them; crashes that kill. Then each end: its terms in one text,
--- and the run: 'd' bytes | 'r' retry / 'k' dead / 'b' back: bytes, delay us, fault, reason; with a unique key the letter
--- is a capital, and the key follows.
+-- any; starts at once; us dead letters are kept; most of them; most bytes of them; crashes that kill. Then each end: its
+-- terms in one text, and the run: 'd' bytes | 'r' retry / 'k' dead / 'b' back: bytes, delay us, fault, reason; with a
+-- unique key the letter is a capital, and the key follows.
 -- Returns {'1' or '0' (lost) per end, us until it should look again or -1, '1' it stands in zw now,
 --   then each run: id, attempt, record}
 -- O((ends + runs + taken back) * log n), at most 100 of each. Idempotent: zr has the number of the worker's last turn
@@ -56,7 +56,7 @@ local sweeps = now - swept >= 1000000 or now < swept
 local lapsed = lapse and tonumber(lapse) <= now
 local rare = {}
 if sweeps or lapsed or limited or mixed == '1' then
-  local most, interval, burst, keep, graves, crashes = match(terms, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+  local most, interval, burst, keep, graves, heavy, crashes = match(terms, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
   local U, D, PAGE = tag .. 'zu' .. name, tag .. 'zd' .. name, 100
   local COUNTED = {f = 'failed', u = 'failed', p = 'panicked', c = 'crashed'}
   local function get(field) return tonumber(call('HGET', F, field) or '0') or 0 end
@@ -88,10 +88,24 @@ if sweeps or lapsed or limited or mixed == '1' then
   end
   local function trim(ids)
     if #ids == 0 then return end
+    local bytes = 0
+    for _, id in ipairs(ids) do bytes = bytes + call('HSTRLEN', T, id) end
+    add('buried', -bytes)
     call('ZREM', D, unpack(ids))
     call('HDEL', T, unpack(ids))
     call('HDEL', M, unpack(ids))
     add('trimmed', #ids)
+  end
+  -- The oldest go while there are too many, or too large ones: so many in a call, the others in the next.
+  local trims = PAGE
+  local function make_room()
+    while trims > 0 and (call('ZCARD', D) > tonumber(graves) or get('buried') > tonumber(heavy)) do
+      local oldest = call('ZRANGE', D, '0', '0')
+      -- What a record that vanished was counted as is not known: nothing left is nothing counted.
+      if not oldest[1] then return call('HSET', F, 'buried', '0') end
+      trims = trims - 1
+      trim(oldest)
+    end
   end
   local function bury(id, bytes, unique)
     rare.give_up(unique, id)
@@ -99,7 +113,8 @@ if sweeps or lapsed or limited or mixed == '1' then
     call('ZADD', D, int(now + keep + dead % 1000), id)
     call('HSET', F, 'dead', int(dead + 1))
     add('bytes', -bytes)
-    if call('ZCARD', D) > tonumber(graves) then trim(call('ZRANGE', D, '0', '0')) end
+    add('buried', call('HSTRLEN', T, id))
+    make_room()
   end
   function rare.finish(e)
     local delay, fault, reason = match(e.rest, '^ (%d+) (%a?) (.*)$')
@@ -154,6 +169,7 @@ if sweeps or lapsed or limited or mixed == '1' then
   function rare.sweep()
     call('HSET', F, 'swept', int(now))
     trim(call('ZRANGEBYSCORE', D, '-inf', int(now), 'LIMIT', '0', PAGE))
+    make_room()
     -- What a record that vanished was counted as is not known: nothing left is nothing counted.
     if call('EXISTS', Z, L) == 0 and get('bytes') ~= 0 then call('HSET', F, 'bytes', '0') end
   end

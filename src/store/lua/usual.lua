@@ -1,7 +1,7 @@
 -- The usual case of the steps of calls.lua, which this stands before: nobody else holds the lock, nobody
--- waits for it. Does what acquire.lua and release.lua do then, with fewer looks, and without the functions
--- of line.lua: to make them costs more than such a step. The first that is not usual is left to those,
--- and all that come after it.
+-- waits for it. Does what acquire.lua, still.lua and release.lua do then, with fewer looks, and without the functions
+-- of line.lua: to make them costs more than such a step. One that is not usual is left to contended.lua, which stands
+-- behind this, and what that does not do to the long way, with all that come after it.
 --
 -- What costs the server most, as counted by callgrind: the call itself (11,000 instructions), a list as
 -- answer (5,000), the clock (7,000), a number made text (5,000, and 1,500 if it is known to be whole), each command
@@ -10,32 +10,37 @@
 --
 -- KEYS, ARGV as calls.lua   Answers 'held <fence> <now us>' (nobody stands in line) and 'released'. If all
 -- steps are usual, the reply is one text of them, joined by commas.
--- Leaves behind the answers of those it has done, and whether the step it has stopped at is a release whose
--- holder it has taken out already.
+-- Leaves behind the answers of those it has done; how many keys and arguments they had; whether the step it has
+-- stopped at is a release whose holder it has taken out already; and the server's time, if it was looked at.
 local SPARE = 32
 
-local function usual(out, KEYS, ARGV, call)
+local function usual(out, KEYS, ARGV, call, k, a)
   local find, sub, format = string.find, string.sub, string.format
-  local k, a, n, count = 0, 0, 0, #ARGV
+  local n, count = #out, #ARGV
   local seconds, us, stamp, held, lease, till
   while a < count do
     local h = KEYS[k + 1]
     local verb, mode = string.byte(ARGV[a + 1], 1, 2)
-    local grants = verb == 97 or verb == 107 -- a, k
+    local grants, asks = verb == 97 or verb == 107, verb == 115 -- a, k, s
     -- 'lg:1:<ns>:{<shard>}:h:<name>'
     local at = find(h, '}:h:', 1, true)
     local tag, name = sub(h, 1, at + 1), sub(h, at + 4)
     local q, g = tag .. 'q:' .. name, tag .. 'g:' .. name
-    if not stamp and (grants or mode ~= 120) then
+    if not stamp and (grants or asks or mode ~= 120) then
       local time = call('TIME')
       seconds, us = time[1], time[2]
       -- Microseconds since 1970, as text: sixteen digits until the year 2286.
       stamp = seconds .. (#us == 6 and us or sub('00000' .. us, -6))
       held = 'held ' .. stamp .. ' ' .. stamp
     end
-    if grants then
-      if call('EXISTS', h, q, g) ~= 0 then return end
-      if verb == 107 and call('EXISTS', KEYS[k + 2]) ~= 0 then return end
+    if grants or asks then
+      if asks then
+        -- If it is there it is in time, as below.
+        if not call('ZSCORE', h, ARGV[a + 2]) or call('EXISTS', q, g) ~= 0 then break end
+      else
+        if call('EXISTS', h, q, g) ~= 0 then break end
+        if verb == 107 and call('EXISTS', KEYS[k + 2]) ~= 0 then break end
+      end
       local f = tag .. 'f'
       local last, answer, fence = call('HGET', f, 'fence'), held, stamp
       if last then
@@ -47,41 +52,46 @@ local function usual(out, KEYS, ARGV, call)
         end
       end
       call('HSET', f, 'fence', fence)
-      if lease ~= ARGV[a + 3] then
-        lease = ARGV[a + 3]
-        -- In two whole numbers that any build of the server writes fast.
-        local ms = (us - us % 1000) / 1000 + lease
-        till = format('%d%03d', seconds + (ms - ms % 1000) / 1000, ms % 1000)
+      if grants then
+        if lease ~= ARGV[a + 3] then
+          lease = ARGV[a + 3]
+          -- In two whole numbers that any build of the server writes fast.
+          local ms = (us - us % 1000) / 1000 + lease
+          till = format('%d%03d', seconds + (ms - ms % 1000) / 1000, ms % 1000)
+        end
+        call('ZADD', h, till, ARGV[a + 2])
+        call('PEXPIRE', h, lease)
       end
-      call('ZADD', h, till, ARGV[a + 2])
-      call('PEXPIRE', h, lease)
       n = n + 1
       out[n] = answer
-      k, a = k + (verb == 107 and 2 or 1), a + 3
+      k, a = k + (verb == 107 and 2 or 1), a + (asks and 2 or 3)
     elseif verb == 114 then -- r
       if mode == 120 then -- x
         -- Beside one in mode x there is no other in h, not even one that is past its end, and h ends with
         -- it: so if it is there it is in time, and the lock is free when it is out.
-        if call('ZREM', h, ARGV[a + 2]) == 0 then return end
-        if call('EXISTS', q, g) ~= 0 then return 'taken' end
+        if call('ZREM', h, ARGV[a + 2]) == 0 then break end
+        if call('EXISTS', q, g) ~= 0 then return k, a, true, seconds, us end
       else
         -- One holder, in time, and nobody waits: if it is me, that was all.
-        if call('ZCOUNT', h, '(' .. sub(stamp, 1, -4), '+inf') ~= 1 then return end
-        if call('ZCARD', h) ~= 1 or call('EXISTS', q, g) ~= 0 then return end
-        if call('ZREM', h, ARGV[a + 2]) == 0 then return end
+        if call('ZCOUNT', h, '(' .. sub(stamp, 1, -4), '+inf') ~= 1 then break end
+        if call('ZCARD', h) ~= 1 or call('EXISTS', q, g) ~= 0 then break end
+        if call('ZREM', h, ARGV[a + 2]) == 0 then break end
       end
       n = n + 1
       out[n] = 'released'
       k, a = k + 1, a + 2
     else
-      return
+      break
     end
   end
-  return 'done'
+  return k, a, false, seconds, us
 end
 
 local out = {}
 -- An error is told by those who do it the long way.
-local well, how = pcall(usual, out, KEYS, ARGV, redis.call)
-if well and how == 'done' then return #out == 1 and out[1] or table.concat(out, ',') end
-local taken = well and how == 'taken'
+local well, k, a, taken, seconds, us = pcall(usual, out, KEYS, ARGV, redis.call, 0, 0)
+if not well then
+  taken = false
+elseif a == #ARGV then
+  return #out == 1 and out[1] or table.concat(out, ',')
+end

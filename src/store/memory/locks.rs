@@ -1,4 +1,4 @@
-//! `acquire.lua`, `release.lua` and `downgrade.lua`.
+//! `acquire.lua`, `still.lua`, `release.lua` and `downgrade.lua`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use super::{
     line::{Member, Place},
     visit::Visit,
 };
-use crate::store::backend::{Acquire, Acquired, GaveBack, Mode, Token};
+use crate::store::backend::{Acquire, Acquired, GaveBack, Mode, Still, Token};
 
 impl Visit<'_> {
     pub(super) fn acquire(&mut self, call: &Acquire) -> Acquired {
@@ -69,6 +69,15 @@ impl Visit<'_> {
         let line = self.line.len();
         let next = self.head().map_or(0, |(seq, _)| seq);
         Acquired::Held { fence, line, next, now: self.now.us }
+    }
+
+    /// `None` if it was not held any more.
+    pub(super) fn still(&mut self, me: &Token) -> Option<Still> {
+        let held = self.line.deadline(&Member::holds(Mode::Exclusive, me));
+        held.filter(|deadline| *deadline > self.now.ms)?;
+        let fence = self.next_fence();
+        let next = self.head().map_or(0, |(seq, _)| seq);
+        Some(Still { fence, next, now: self.now.us })
     }
 
     /// Whether nobody stands before the caller.

@@ -50,7 +50,7 @@ use self::{
 use super::{
     backend::{
         Acquire, Acquired, Backend, Charge, Charged, Counter, GaveBack, JobId, JobState, Mode,
-        Node, Renewal, SettleCharge, State, Step, Token,
+        Node, Renewal, SettleCharge, State, Step, Still, Token,
     },
     fsck::{FsckFound, FsckPart},
     hints::Hints,
@@ -180,6 +180,10 @@ impl Backend for Memory {
 
     fn pass(&self, me: Token, mode: Mode, next: Acquire) -> Step<'_, (GaveBack, Acquired)> {
         done(self.visit(&next.key, |visit| (visit.release(&me, mode), visit.acquire(&next))))
+    }
+
+    fn still(&self, key: Key, me: Token) -> Step<'_, Option<Still>> {
+        done(self.visit(&key, |visit| visit.still(&me)))
     }
 
     fn downgrade(&self, key: Key, me: Token, lease: Duration) -> Step<'_, bool> {

@@ -92,9 +92,14 @@ impl Visit<'_> {
 
     /// A fence above every fence ever given in this shard; the spare ones are the holder's too.
     pub(super) fn grant(&mut self, me: &Token, mode: Mode, lease: Duration) -> u64 {
+        let fence = self.next_fence();
+        self.line.put(Member::holds(mode, me), self.now.after(lease));
+        fence
+    }
+
+    pub(super) fn next_fence(&mut self) -> u64 {
         let fence = (self.facts.fence + 1).max(self.now.us);
         self.facts.fence = fence + SPARE_FENCES;
-        self.line.put(Member::holds(mode, me), self.now.after(lease));
         fence
     }
 

@@ -21,6 +21,11 @@ const SIZE: (usize, usize) = (190, 4);
 #[derive(Debug)]
 pub(super) enum Ask {
     Acquire(Acquire),
+    /// Of a lock that is held in mode exclusive.
+    Still {
+        key: Key,
+        me: Token,
+    },
     Release {
         key: Key,
         me: Token,
@@ -47,14 +52,16 @@ impl Ask {
     pub(super) fn key(&self) -> &Key {
         match self {
             Self::Acquire(call) | Self::Pass { next: call, .. } => &call.key,
-            Self::Release { key, .. } | Self::Downgrade { key, .. } => key,
+            Self::Still { key, .. } | Self::Release { key, .. } | Self::Downgrade { key, .. } => {
+                key
+            }
         }
     }
 
     fn record(&self) -> Option<&str> {
         match self {
             Self::Acquire(call) | Self::Pass { next: call, .. } => call.record.as_deref(),
-            Self::Release { .. } | Self::Downgrade { .. } => None,
+            Self::Still { .. } | Self::Release { .. } | Self::Downgrade { .. } => None,
         }
     }
 
@@ -75,6 +82,10 @@ impl Ask {
     fn write_args(&self, out: &mut Cmd) {
         match self {
             Self::Acquire(call) => acquire(call, out),
+            Self::Still { me, .. } => {
+                out.write_arg(b"sx");
+                holder(me, Mode::Exclusive, out);
+            }
             Self::Release { me, mode, .. } => release(me, *mode, out),
             Self::Pass { me, mode, next } => {
                 release(me, *mode, out);
@@ -221,6 +232,7 @@ mod tests {
         let spare = format!("local SPARE = {}\n", crate::store::SPARE_FENCES);
         assert_eq!(CALLS.code.matches(&accept).count(), 1);
         assert_eq!(CALLS.code.matches(&spare).count(), 2);
+        assert_eq!(CALLS.code.matches("after(300)").count(), 1);
         assert_eq!(RAISE.code.matches(&spare).count(), 1);
     }
 }

@@ -83,10 +83,16 @@ impl Store {
     /// # Ok(()) }
     /// ```
     ///
-    /// Each new connection asks all of them at once. When a master is replaced, its sockets are closed at the
-    /// first write that it refuses, leases that are held are checked against the new master, and those who
-    /// wait look again. What the old master had not yet passed on is lost: see
+    /// Each new connection asks all of them at once. When a master is replaced, its sockets are left as soon as one
+    /// sentinel says so, and at the latest at the first write that it refuses; leases that are held are checked
+    /// against the new master, and those who wait look again. What the old master had not yet passed on is lost: see
     /// [`LockRequest::replicas`](crate::lock::LockRequest::replicas).
+    ///
+    /// From when sentinels are about to promote the successor until they know that it is one (a second, about), no
+    /// master is used, so that nothing is written to one that is thrown away. A master that stood still until it was
+    /// replaced is not used again, if `down-after-milliseconds` is four [deadlines](StoreBuilder::deadline) or more: as
+    /// it is by default. What clients still write to a master that is cut off from all sentinels, as they themselves
+    /// are, nobody can tell: `min-replicas-to-write` bounds it.
     pub fn sentinel<U: AsRef<str>>(
         sentinels: impl IntoIterator<Item = U>,
         master: &str,
@@ -285,8 +291,9 @@ impl StoreBuilder {
             charges: (0..lanes.number()).map(charges).collect(),
             combiners: (0..lanes.number()).map(combiner).collect(),
             health: super::Health::all(&lanes, &keys),
-            lanes,
             replicas: super::Replicas::new(self.replicas_on_disk),
+            _watch: super::Watch::of(&target, &lanes, self.deadline),
+            lanes,
             target,
             keys,
             deadline: self.deadline,

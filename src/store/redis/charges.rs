@@ -13,9 +13,8 @@ use super::{
     ask::{joined, number, texts},
     combine::{self, Flights},
     connect::Socket,
-    counted::Counted,
+    counted::{Counted, Reader},
     fault::{Fault, answer_of},
-    packed::{Word, Words},
     script::CHARGE,
 };
 use crate::{
@@ -130,11 +129,10 @@ impl Load {
     fn divide(&self, reply: Value) -> Result<Vec<Result<Counted, Error>>, Error> {
         let odd = || Error::new(ErrorKind::Protocol, CHARGE.name);
         let Value::BulkString(packed) = reply else { return Err(odd()) };
-        let mut words = Words::of(&packed).ok_or_else(odd)?;
-        let Some(Word::Number(now_us)) = words.next() else { return Err(odd()) };
-        let group = |group: &Group| Counted::read(&mut words, group.words, now_us);
+        let mut reader = Reader::of(&packed)?;
+        let mut group = |group: &Group| reader.read(group.words, group.times, group.fixed);
         if let [only] = &*self.groups {
-            let counted = Counted::read(&mut words, only.words, now_us)?;
+            let counted = group(only)?;
             return Ok(self.places.iter().map(|place| place.of(&counted)).collect());
         }
         let counted: Vec<_> = self.groups.iter().map(group).collect::<Result<_, _>>()?;

@@ -6,8 +6,13 @@
 //! is set by the disconnect push, by a run of timeouts, and by answers of a server that is no master.
 //! In a cluster each node has lanes of its own, and a shard's lane is one of those of the node that has it
 //! ([`nodes`](super::nodes)).
+//!
+//! Where a server may be replaced while it stands still, and wake as if nothing had happened, a connection is left
+//! at the first timeout and when it has been silent for too long ([`life`]), and what it answers afterwards is
+//! not believed.
 
 mod lane;
+mod life;
 mod manager;
 
 use std::{
@@ -19,7 +24,7 @@ use std::{
 };
 
 pub(super) use self::lane::Lane;
-use self::manager::Manager;
+use self::{life::Life, manager::Manager};
 use super::{
     Keys,
     incarnation::Incarnation,
@@ -27,6 +32,8 @@ use super::{
     target::{Connection, Target},
 };
 use crate::{error::Error, key::SHARDS, store::keys::COMMON};
+use futures_util::future::join_all;
+use tokio::time::timeout;
 
 /// Timeouts in a row after which a socket counts as dead: a half-open one would time out for ever.
 const TIMEOUTS: u32 = 3;
@@ -39,11 +46,21 @@ pub(super) struct Socket {
     pub(super) place: Option<Arc<Place>>,
     dead: Arc<AtomicBool>,
     timeouts: Arc<AtomicU32>,
+    /// If its server may be replaced while it stands still.
+    life: Option<Arc<Life>>,
 }
 
 impl Socket {
     pub(super) fn is_dead(&self) -> bool {
+        if self.life.as_ref().is_some_and(|life| life.is_too_quiet()) {
+            self.condemn();
+        }
         self.dead.load(Ordering::Acquire)
+    }
+
+    /// It was left, and its server may be one that was replaced: what it says now is not to be believed.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.life.is_some() && self.dead.load(Ordering::Acquire)
     }
 
     pub(super) fn condemn(&self) {
@@ -51,14 +68,33 @@ impl Socket {
     }
 
     pub(super) fn answered(&self) {
+        if let Some(life) = &self.life {
+            life.answered();
+        }
         if self.timeouts.load(Ordering::Relaxed) != 0 {
             self.timeouts.store(0, Ordering::Relaxed);
         }
     }
 
     pub(super) fn timed_out(&self) {
-        if self.timeouts.fetch_add(1, Ordering::Relaxed) + 1 >= TIMEOUTS {
+        let timeouts = self.timeouts.fetch_add(1, Ordering::Relaxed) + 1;
+        // Calls may lie there, and be run when it wakes.
+        if timeouts >= TIMEOUTS || self.life.is_some() {
             self.condemn();
+        }
+    }
+
+    /// Asks for a sign of life, if there was none for a while and one is needed.
+    async fn beat(mut self, within: Duration) {
+        if self.is_dead() || self.life.as_ref().is_none_or(|life| !life.is_quiet()) {
+            return;
+        }
+        let ping = redis::cmd("PING");
+        match timeout(within, self.connection.send_packed_command(&ping)).await {
+            Ok(Ok(_)) => self.answered(),
+            // Whatever is wrong, the next one is made to whoever is the master then.
+            Ok(Err(_)) => self.condemn(),
+            Err(_) => self.timed_out(),
         }
     }
 }
@@ -145,6 +181,15 @@ impl Lanes {
             Ways::One(_) => vec![COMMON],
             Ways::Nodes(nodes) => nodes.representatives(),
         }
+    }
+
+    /// Asks all connections that have been silent for a sign of life, if any is needed: how long to wait before the
+    /// next time.
+    pub(super) async fn beat(&self) -> Option<Duration> {
+        let Ways::One(lanes) = &self.ways else { return None };
+        let sockets = lanes.iter().filter_map(Lane::known);
+        join_all(sockets.map(|socket| socket.beat(self.probe.deadline))).await;
+        self.probe.target.patience().map(life::pause)
     }
 
     /// A lane's connection. While it lives, this asks nobody and does not wait.

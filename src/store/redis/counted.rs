@@ -43,19 +43,10 @@ pub(super) fn shape(item: &Item) -> usize {
 }
 
 impl Counted {
-    /// One step's part of the list; an error inside is the step's own, one outside is that of all.
-    pub(super) fn read(
-        words: &mut packed::Words<'_>,
-        count: usize,
-        now_us: u64,
-    ) -> Result<Result<Self, Error>, Error> {
-        let admitted = match words.next() {
-            Some(Word::Number(admitted)) => admitted,
-            Some(Word::Text(text)) => return Ok(Err(refused(CHARGE.name, text))),
-            None => return Err(odd()),
-        };
-        let words = Words::read(words, count - 1)?;
-        Ok(Ok(Self { now_us, admitted, later: 0, words }))
+    /// What a step comes to that was let in as often as it was asked, by the first charge of a window.
+    fn first([cost, window]: [u64; 2], times: u64, now_us: u64) -> Self {
+        let words = Words::Few([cost.saturating_mul(times), window, 0, 0]);
+        Self { now_us, admitted: times, later: 0, words }
     }
 
     /// What each of its counters says.
@@ -70,6 +61,51 @@ impl Counted {
             item.state(count, self.now_us, blocked.unwrap_or(0))
         };
         items.iter().map(state).collect()
+    }
+}
+
+/// The list of a call, step by step.
+pub(super) struct Reader<'a> {
+    words: packed::Words<'a>,
+    now_us: u64,
+    /// Of the steps to come, how many began a window.
+    firsts: u64,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn of(packed: &'a [u8]) -> Result<Self, Error> {
+        let mut words = packed::Words::of(packed).ok_or_else(odd)?;
+        match words.next() {
+            Some(Word::Number(now_us)) => Ok(Self { words, now_us, firsts: 0 }),
+            _ => Err(odd()),
+        }
+    }
+
+    /// The next step, of so many numbers and so many charges; an error inside is the step's own, one outside is that
+    /// of all. `fixed`: cost and ms of the window, if it is about one fixed window and nothing else.
+    pub(super) fn read(
+        &mut self,
+        count: usize,
+        times: u64,
+        fixed: Option<[u64; 2]>,
+    ) -> Result<Result<Counted, Error>, Error> {
+        let now_us = self.now_us;
+        if self.firsts == 0 {
+            match self.words.next() {
+                Some(Word::Number(admitted)) => {
+                    let words = Words::read(&mut self.words, count - 1)?;
+                    return Ok(Ok(Counted { now_us, admitted, later: 0, words }));
+                }
+                Some(Word::Text(text)) => return Ok(Err(refused(CHARGE.name, text))),
+                Some(Word::Mark) => match self.words.next() {
+                    Some(Word::Number(firsts)) if firsts > 0 => self.firsts = firsts,
+                    _ => return Err(odd()),
+                },
+                None => return Err(odd()),
+            }
+        }
+        self.firsts -= 1;
+        Ok(Ok(Counted::first(fixed.ok_or_else(odd)?, times, now_us)))
     }
 }
 
@@ -127,4 +163,35 @@ pub(super) fn refused(script: &'static str, text: &[u8]) -> Error {
     let error = String::from_utf8_lossy(text);
     tracing::error!(%error, script, "the store refused a step");
     Error::new(ErrorKind::Protocol, script)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIXED: Option<[u64; 2]> = Some([3, 60_000]);
+
+    fn read(
+        reader: &mut Reader<'_>,
+        times: u64,
+        fixed: Option<[u64; 2]>,
+    ) -> Option<(u64, [u64; 2])> {
+        let counted = reader.read(3, times, fixed).ok()?.ok()?;
+        Some((counted.admitted, [counted.words.all()[0], counted.words.all()[1]]))
+    }
+
+    #[test]
+    fn charges_that_begin_windows_are_told_by_their_number() {
+        // {7, true, 2, 1, 9, 50, true, 1}
+        let packed = [0x98, 7, 0xc3, 2, 1, 9, 50, 0xc3, 1];
+        let mut reader = Reader::of(&packed).unwrap();
+        assert_eq!(read(&mut reader, 1, FIXED), Some((1, [3, 60_000])));
+        assert_eq!(read(&mut reader, 4, FIXED), Some((4, [12, 60_000])));
+        assert_eq!(read(&mut reader, 1, FIXED), Some((1, [9, 50])));
+        assert_eq!(read(&mut reader, 1, FIXED), Some((1, [3, 60_000])));
+        assert_eq!(read(&mut reader, 1, FIXED), None, "there is no more");
+        let mut reader = Reader::of(&packed).unwrap();
+        assert_eq!(read(&mut reader, 1, None), None, "of what is no fixed window it can't be said");
+        assert_eq!(read(&mut Reader::of(&[0x93, 7, 0xc3, 0]).unwrap(), 1, FIXED), None);
+    }
 }

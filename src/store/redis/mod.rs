@@ -33,6 +33,7 @@ mod target;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod watch;
 mod wire;
 
 use std::{
@@ -54,6 +55,7 @@ use self::{
     runs::{RunAsk, Runs},
     target::Target,
     tasks::Pushes,
+    watch::Watch,
     wire::Wire,
 };
 use super::keys::Keys;
@@ -78,6 +80,7 @@ pub(super) struct Redis {
     replicas: Replicas,
     keys: Keys,
     deadline: Duration,
+    _watch: Option<Watch>,
 }
 
 impl Redis {

@@ -9,6 +9,8 @@ pub(super) enum Word<'a> {
     /// One below zero counts as zero.
     Number(u64),
     Text(&'a [u8]),
+    /// No number, and no text.
+    Mark,
 }
 
 impl<'a> Words<'a> {
@@ -24,7 +26,7 @@ impl<'a> Words<'a> {
         Some(Self(rest))
     }
 
-    /// `None` at the end, and if it is neither a number nor a text.
+    /// `None` at the end, and if it is neither a number nor a text, nor true.
     pub(super) fn next(&mut self) -> Option<Word<'a>> {
         let (kind, rest) = self.0.split_first()?;
         self.0 = rest;
@@ -40,6 +42,7 @@ impl<'a> Words<'a> {
                 0
             }
             0xe0..=0xff => 0,
+            0xc3 => return Some(Word::Mark),
             short @ 0xa0..=0xbf => return self.text(u64::from(short & 0x1f)),
             0xd9 => return whole(&mut self.0, 1).and_then(|length| self.text(length)),
             0xda => return whole(&mut self.0, 2).and_then(|length| self.text(length)),
@@ -70,18 +73,20 @@ mod tests {
 
     #[test]
     fn reads_what_is_packed() {
-        // cmsgpack.pack({0, 127, 128, 255, 256, 65535, 65536, 2^32, 2^53 - 1, -1, -200, 'a', ('b'):rep(40)})
-        let mut packed = vec![0x9d, 0, 127, 0xcc, 128, 0xcc, 255, 0xcd, 1, 0, 0xcd, 255, 255];
+        // cmsgpack.pack({0, 127, 128, 255, 256, 65535, 65536, 2^32, 2^53 - 1, -1, -200, 'a', ('b'):rep(40), true})
+        let mut packed = vec![0x9e, 0, 127, 0xcc, 128, 0xcc, 255, 0xcd, 1, 0, 0xcd, 255, 255];
         packed.extend([0xce, 0, 1, 0, 0, 0xcf, 0, 0, 0, 1, 0, 0, 0, 0]);
         packed.extend([0xcf, 0, 0x1f, 255, 255, 255, 255, 255, 255, 0xff, 0xd1, 255, 0x38]);
         packed.extend([0xa1, b'a', 0xda, 0, 40]);
         packed.extend([b'b'; 40]);
+        packed.push(0xc3);
         let mut words = Words::of(&packed).expect("a list");
         for number in [0, 127, 128, 255, 256, 65535, 65536, 1 << 32, (1 << 53) - 1, 0, 0] {
             assert_eq!(words.next(), Some(Word::Number(number)));
         }
         assert_eq!(words.next(), Some(Word::Text(b"a")));
         assert_eq!(words.next(), Some(Word::Text(&[b'b'; 40])));
+        assert_eq!(words.next(), Some(Word::Mark));
         assert_eq!(words.next(), None);
     }
 

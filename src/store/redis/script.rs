@@ -67,9 +67,11 @@ script!(
     "calls",
     concat!(
         include_str!("../lua/usual.lua"),
+        include_str!("../lua/contended.lua"),
         include_str!("../lua/channel.lua"),
         include_str!("../lua/line.lua"),
         include_str!("../lua/acquire.lua"),
+        include_str!("../lua/still.lua"),
         include_str!("../lua/release.lua"),
         include_str!("../lua/downgrade.lua"),
         include_str!("../lua/calls.lua")
@@ -85,6 +87,17 @@ script!(
         include_str!("../lua/line.lua"),
         include_str!("../lua/jobs.lua"),
         include_str!("../lua/enqueue.lua")
+    ),
+    repeatable: true
+);
+script!(
+    SEVERAL,
+    "several",
+    concat!(
+        include_str!("../lua/channel.lua"),
+        include_str!("../lua/line.lua"),
+        include_str!("../lua/acquire.lua"),
+        include_str!("../lua/several.lua")
     ),
     repeatable: true
 );

@@ -2,7 +2,7 @@
 //!
 //! One `INFO`. Where that is not allowed, nothing is known and nothing is refused.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, fmt};
 
 use super::target::{Connection, Failure};
 
@@ -75,18 +75,38 @@ impl Facts {
 
     /// What its operator should know. Said once for each server.
     pub(super) async fn warn(&self, connection: &mut Connection) {
-        if let Some(policy) = &self.eviction {
-            tracing::warn!(
-                policy,
-                "the store's server makes room by dropping keys: locks and deferred requests can vanish; set \
-                 `maxmemory-policy noeviction`"
-            );
+        for concern in self.concerns(connection).await {
+            tracing::warn!("the store's server {concern}");
         }
-        if self.appends == Some(false) && saves(connection).await == Some(false) {
-            tracing::warn!(
-                "the store's server keeps nothing on disk: deferred requests that were answered 202 are lost \
-                 when it stops; set `appendonly yes`"
-            );
+    }
+
+    pub(super) async fn concerns(&self, connection: &mut Connection) -> Vec<Concern> {
+        let evicts = self.eviction.clone().map(Concern::Evicts);
+        let forgets = self.appends == Some(false) && saves(connection).await == Some(false);
+        evicts.into_iter().chain(forgets.then_some(Concern::Forgets)).collect()
+    }
+}
+
+/// Why a server that can be used is not a good one.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Concern {
+    /// By this policy.
+    Evicts(String),
+    Forgets,
+}
+
+impl fmt::Display for Concern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Evicts(policy) => write!(
+                f,
+                "makes room by dropping keys ({policy}): locks and deferred requests can vanish; set \
+                 `maxmemory-policy noeviction`"
+            ),
+            Self::Forgets => f.write_str(
+                "keeps nothing on disk: deferred requests that were answered 202 are lost when it stops; set \
+                 `appendonly yes`",
+            ),
         }
     }
 }

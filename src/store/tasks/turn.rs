@@ -65,6 +65,8 @@ pub(crate) struct Limits {
 pub(crate) struct Graves {
     pub(crate) keep: Duration,
     pub(crate) most: u64,
+    /// Most bytes of their records.
+    pub(crate) bytes: u64,
     /// Crashes after which a task is dead.
     pub(crate) crashes: u32,
 }

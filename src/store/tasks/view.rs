@@ -57,6 +57,8 @@ pub struct QueueStats {
     pub dead_letters: u64,
     /// Bytes of the tasks that wait or run, with what is kept beside each payload.
     pub bytes: u64,
+    /// The same of the dead letters that are kept, but for what is told of their failures: at most 2 KiB of each.
+    pub dead_bytes: u64,
     /// Tasks that were ever pushed.
     pub pushed: u64,
     /// Tasks that have ended well.
@@ -69,7 +71,7 @@ pub struct QueueStats {
     pub crashed: u64,
     /// Tasks that became dead letters.
     pub dead: u64,
-    /// Dead letters that were thrown away: for their age, because there were too many, or by a purge.
+    /// Dead letters that were thrown away: for their age, because there were too many or too large ones, or by a purge.
     pub trimmed: u64,
     /// Tasks that were cancelled, or purged while they waited.
     pub cancelled: u64,

@@ -26,7 +26,7 @@ use crate::{
     Key,
     store::backend::{
         Acquired, Charged, Claimed, JobId, JobView, Listed, Listing, Mode, Past, Run, SettledRun,
-        State, Tally,
+        State, Still, Tally,
     },
 };
 
@@ -73,6 +73,10 @@ fn apart(reply: Reply) -> (Reply, Vec<Duration>) {
             };
             let states = states.into_iter().map(plain).collect();
             (Reply::Charged(Charged { admitted, states }), times)
+        }
+        Reply::Still(Some(still)) => {
+            let plain = Still { fence: 0, next: still.next.min(1), now: 0 };
+            (Reply::Still(Some(plain)), vec![])
         }
         Reply::Looked(mut due) => {
             let times = due.next.take().into_iter().collect();

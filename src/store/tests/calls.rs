@@ -7,7 +7,7 @@ use crate::{
     Key,
     store::backend::{
         Acquire, Acquired, Beat, Charge, Charged, Claim, Claimed, Enqueue, Enqueued, GaveBack,
-        JobId, JobState, Mode, Node, Renewal, Settle, SettledRun, Token,
+        JobId, JobState, Mode, Node, Renewal, Settle, SettledRun, Still, Token,
     },
 };
 
@@ -18,6 +18,7 @@ pub(super) enum Call {
     Release(Key, Token, Mode),
     /// Gives back and asks for the next, in one call.
     HandOn(Token, Mode, Acquire),
+    Still(Key, Token),
     Downgrade(Key, Token, Duration),
     Renew(Renewal),
     Enqueue(Enqueue),
@@ -39,6 +40,7 @@ pub(super) enum Reply {
     Acquired(Acquired),
     GaveBack(GaveBack),
     HandedOn(GaveBack, Acquired),
+    Still(Option<Still>),
     Downgraded(bool),
     Renewed(Vec<bool>),
     Enqueued(Enqueued),
@@ -64,6 +66,7 @@ impl Call {
                 let (gave_back, acquired) = rig.hand_on(&me, mode, next).await;
                 Reply::HandedOn(gave_back, acquired)
             }
+            Self::Still(key, me) => Reply::Still(rig.still(&key, &me).await),
             Self::Downgrade(key, me, lease) => {
                 Reply::Downgraded(rig.downgrade(&key, &me, lease).await)
             }

@@ -137,6 +137,10 @@ impl Clients {
                 let next = next.wait(time(wait), time(k));
                 Call::HandOn(waiter.me.clone(), waiter.held(), next)
             }
+            Move::Still(who) => {
+                let Waiter { key, me, .. } = self.waiters[who].clone();
+                Call::Still(key, me)
+            }
             Move::Downgrade(who, k) => {
                 let Waiter { key, me, .. } = self.waiters[who].clone();
                 Call::Downgrade(key, me, time(k))

@@ -15,8 +15,8 @@ use crate::{
         backend::{
             Acquire, Acquired, Backend, Beat, Charge, Charged, Claim, Claimed, Counter, Direct,
             Due, Enqueue, Enqueued, GaveBack, JobId, JobState, JobView, Jobs, Listed, Listing,
-            Mode, Node, Renewal, Running, Settle, SettleCharge, SettledRun, State, Step, Tally,
-            Token,
+            Mode, Node, Renewal, Running, Settle, SettleCharge, SettledRun, State, Step, Still,
+            Tally, Token,
         },
         hints::{Hint, Hints},
         memory::Memory,
@@ -157,6 +157,10 @@ impl Backend for Faulty {
 
     fn pass(&self, me: Token, mode: Mode, next: Acquire) -> Step<'_, (GaveBack, Acquired)> {
         self.call("pass", move |memory| memory.pass(me, mode, next))
+    }
+
+    fn still(&self, key: Key, me: Token) -> Step<'_, Option<Still>> {
+        self.call("still", move |memory| memory.still(key, me))
     }
 
     fn downgrade(&self, key: Key, me: Token, lease: Duration) -> Step<'_, bool> {

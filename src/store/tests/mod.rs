@@ -49,6 +49,7 @@ mod sentinels;
 mod server;
 mod shards;
 mod shared;
+mod still;
 mod tasks;
 mod told;
 mod truth;

@@ -79,6 +79,7 @@ impl Model {
                 lock.released(me, *mode, *r);
                 lock.acquired(next, then);
             }
+            (Call::Still(key, me), Reply::Still(r)) => self.lock(key).told_again(me, *r),
             (Call::Downgrade(key, me, lease), Reply::Downgraded(r)) => {
                 self.lock(key).downgraded(me, *lease, *r);
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::rig::{Rig, ask, wait};
 use crate::{
     Key,
-    store::backend::{Acquire, Acquired, GaveBack, Mode, Renewal, Token},
+    store::backend::{Acquire, Acquired, GaveBack, Mode, Renewal, Still, Token},
 };
 
 pub(super) fn ask_as(mode: Mode, key: &Key, me: &Token) -> Acquire {
@@ -63,6 +63,10 @@ impl Rig {
         next: Acquire,
     ) -> (GaveBack, Acquired) {
         self.backend().pass(me.clone(), mode, next).await.unwrap()
+    }
+
+    pub(super) async fn still(&self, key: &Key, me: &Token) -> Option<Still> {
+        self.backend().still(key.clone(), me.clone()).await.unwrap()
     }
 
     pub(super) async fn downgrade(&self, key: &Key, me: &Token, lease: Duration) -> bool {

@@ -26,6 +26,8 @@ pub(super) enum Move {
     Release(usize, usize),
     /// Gives back, and asks for the other token of the process, in one call.
     HandOn(usize, u64, u64),
+    /// Who stands in line.
+    Still(usize),
     Downgrade(usize, u64),
     Renew(usize, u64),
     Enqueue(Job),
@@ -120,6 +122,7 @@ fn any_move() -> impl Strategy<Value = Move> {
         2 => who().prop_map(Move::Leave),
         6 => (lock(), recent()).prop_map(|(lock, n)| Move::Release(lock, n)),
         3 => (who(), lease(), 0..9_u64).prop_map(|(who, k, wait)| Move::HandOn(who, k, wait)),
+        2 => who().prop_map(Move::Still),
         2 => (who(), lease()).prop_map(|(who, k)| Move::Downgrade(who, k)),
         2 => (who(), lease()).prop_map(|(who, k)| Move::Renew(who, k)),
         6 => job().prop_map(Move::Enqueue),

@@ -131,7 +131,7 @@ async fn handler() -> &'static str {
 /// Says its port, serves, and says how often the handler ran when it is asked.
 pub(crate) fn main(plan: &str) -> Outcome<()> {
     let plan: Plan = serde_json::from_str(plan)?;
-    let orders = Orders::listen(AT_MOST);
+    let orders = Orders::listen(plan.kind, AT_MOST);
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let port = listener.local_addr()?.port();
     // What serves must live as long as this: a runtime, or a handle of one.

@@ -46,6 +46,7 @@ impl At<'_> {
         }
         let at = self.now.saturating_add(delay);
         self.queue.numbers.bytes += length;
+        self.queue.numbers.dead_bytes = self.queue.numbers.dead_bytes.saturating_sub(length);
         self.queue.waiting.set(id, at);
         if let Some(meta) = self.queue.metas.get_mut(id) {
             (meta.attempts, meta.crashes) = (0, 0);

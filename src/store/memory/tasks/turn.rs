@@ -23,6 +23,8 @@ struct Step<'a> {
     token: Arc<str>,
     /// The soonest of the times at which something is to be tried again.
     sooner: Option<u64>,
+    /// Dead letters that may still be thrown away for being too many, or too large.
+    trims: usize,
 }
 
 /// What there is to be started.
@@ -41,13 +43,13 @@ impl At<'_> {
         if let Some(answer) = self.answered(call, &token) {
             return answer;
         }
-        let mut step = Step { call, token, sooner: None };
+        let mut step = Step { call, token, sooner: None, trims: MOST };
         let stood: Vec<bool> = call.ends.iter().map(|end| self.end(end, &mut step)).collect();
         self.take_back(&mut step);
         let due = self.due(call);
         let runs: Vec<_> = due.ids.iter().filter_map(|id| self.start(id, &step)).collect();
         self.sweep();
-        self.sweep_dead();
+        self.sweep_dead(&mut step);
         let begun = runs.iter().map(|run| run.id.clone()).collect();
         let life = Some(Now::of(self.now).after(call.lease + Duration::from_secs(600)));
         let last = Last { number: call.number, stood: stood.clone(), begun };
@@ -139,21 +141,38 @@ impl At<'_> {
         meta.history.drain(..over);
     }
 
-    fn bury(&mut self, id: &TaskId, bytes: u64, unique: Option<&Arc<str>>, step: &Step<'_>) {
+    fn bury(&mut self, id: &TaskId, bytes: u64, unique: Option<&Arc<str>>, step: &mut Step<'_>) {
         self.give_up(unique, id);
         let graves = step.call.graves;
         let spread = self.queue.numbers.dead % 1000;
         self.queue.dead.set(id, self.now.saturating_add(micros(graves.keep)) + spread);
         self.queue.numbers.dead += 1;
         self.queue.numbers.bytes = self.queue.numbers.bytes.saturating_sub(bytes);
-        if self.queue.dead.len() as u64 > graves.most {
+        self.queue.numbers.dead_bytes += self.length(id);
+        self.make_room(step);
+    }
+
+    /// The oldest go while there are too many, or too large ones.
+    fn make_room(&mut self, step: &mut Step<'_>) {
+        let graves = step.call.graves;
+        while step.trims > 0
+            && (self.queue.dead.len() as u64 > graves.most
+                || self.queue.numbers.dead_bytes > graves.bytes)
+        {
             let oldest = self.queue.dead.first().map(|(_, id)| id);
+            step.trims -= 1;
             self.trim(oldest.as_slice());
         }
     }
 
+    fn length(&self, id: &TaskId) -> u64 {
+        self.queue.records.get(id).map_or(0, |record| record.len() as u64)
+    }
+
     pub(super) fn trim(&mut self, ids: &[TaskId]) {
         for id in ids {
+            let numbers = &self.queue.numbers;
+            self.queue.numbers.dead_bytes = numbers.dead_bytes.saturating_sub(self.length(id));
             self.queue.dead.remove(id);
             self.queue.records.remove(id);
             self.queue.metas.remove(id);
@@ -235,7 +254,7 @@ impl At<'_> {
         Some(run)
     }
 
-    fn sweep_dead(&mut self) {
+    fn sweep_dead(&mut self, step: &mut Step<'_>) {
         let since = self.now.checked_sub(self.queue.swept);
         if since.is_some_and(|since| since < 1_000_000) {
             return;
@@ -244,6 +263,7 @@ impl At<'_> {
         let over = self.queue.dead.iter().take_while(|(end, _)| *end <= self.now);
         let over: Vec<_> = over.take(MOST).map(|(_, id)| id.clone()).collect();
         self.trim(&over);
+        self.make_room(step);
     }
 
     /// What becomes of the worker now, and who else has something to do.

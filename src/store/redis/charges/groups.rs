@@ -1,9 +1,13 @@
 //! Which charges of a flight are one step.
 
-use super::Asked;
+use super::{Asked, fixed};
 use crate::{
+    clock::millis,
     error::Error,
-    store::redis::counted::{Counted, shape},
+    store::{
+        rate::Rule,
+        redis::counted::{Counted, shape},
+    },
 };
 
 /// One step of the script: charges that are the same, and come one after the other as far as their
@@ -12,6 +16,8 @@ pub(super) struct Group {
     /// Numbers that are answered.
     pub(super) words: usize,
     pub(super) times: u64,
+    /// Cost and ms of the window, if it is about one fixed window and nothing else.
+    pub(super) fixed: Option<[u64; 2]>,
 }
 
 /// Which group a charge is in, and after how many others of it.
@@ -77,7 +83,11 @@ impl<'a> Firsts<'a> {
     fn add(&mut self, step: &'a Asked, slot: usize) -> usize {
         let group = self.groups.len();
         let words = 1 + step.charge.items.iter().map(shape).sum::<usize>();
-        self.groups.push((step, Group { words, times: 0 }));
+        let fixed = match fixed(&step.charge) {
+            Some((Rule::Fixed { window, .. }, cost)) => Some([cost, millis(window)]),
+            _ => None,
+        };
+        self.groups.push((step, Group { words, times: 0, fixed }));
         // A flight has fewer than 255 groups.
         let number = u8::try_from(group).unwrap_or(NONE);
         match group {

@@ -35,6 +35,7 @@ mod ticket;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
@@ -132,9 +133,9 @@ struct Shared<F: Flights> {
 
 /// How a call goes on.
 enum Entered<F: Flights> {
-    Alone(Slot<F>, F::Step),
-    /// With those who stood in the queue.
-    Leading(Slot<F>, F::Path, Waiting<Outcome<F>>),
+    /// It is sent by itself, or leads those who stood in the queue. Whoever sends has a box for that: those who wait, under
+    /// load nearly all, shall be small.
+    Sends(BoxFuture<'static, Outcome<F>>),
     Queued(Waiting<Outcome<F>>),
 }
 
@@ -147,16 +148,20 @@ impl<F: Flights> Combiner<F> {
     /// Sends a step, alone or with others.
     ///
     /// Dropping the future may leave the step unsent, or run; see above.
-    pub(super) async fn call(&self, step: F::Step, until: Instant) -> Outcome<F> {
-        // Whoever sends has a box for that: those who wait, under load nearly all, shall be small.
-        match self.enter(step, until) {
-            Entered::Alone(slot, step) => Box::pin(slot.alone(step, until)).await,
-            Entered::Leading(slot, path, waiting) => {
-                // It tells this caller too; if it takes too long, the others go on with somebody else.
-                let _ = timeout_at(until, Box::pin(slot.lead(path))).await;
-                waiting.until(until, self.0.name).await
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "what an async fn is given lies in its future twice"
+    )]
+    pub(super) fn call(
+        &self,
+        step: F::Step,
+        until: Instant,
+    ) -> impl Future<Output = Outcome<F>> + Send {
+        async move {
+            match self.enter(step, until) {
+                Entered::Sends(sending) => sending.await,
+                Entered::Queued(waiting) => waiting.until(until, self.0.name).await,
             }
-            Entered::Queued(waiting) => waiting.until(until, self.0.name).await,
         }
     }
 
@@ -182,7 +187,8 @@ impl<F: Flights> Combiner<F> {
         let mut lane = self.0.lane.lock();
         if lane.is_idle() {
             let slot = Slot::flying(&self.0, &mut lane);
-            return Entered::Alone(slot, step);
+            drop(lane);
+            return Entered::Sends(Box::pin(slot.alone(step, until)));
         }
         let ticket = Arc::new(Ticket::default());
         let entry = Entry { step, ticket: Arc::clone(&ticket), until, put: false, sent: 0 };
@@ -191,7 +197,12 @@ impl<F: Flights> Combiner<F> {
         drop(lane);
         let waiting = Waiting::new(ticket);
         if led && let Some((slot, path)) = Slot::leading(&self.0) {
-            return Entered::Leading(slot, path, waiting);
+            let name = self.0.name;
+            return Entered::Sends(Box::pin(async move {
+                // It tells this caller too; if it takes too long, the others go on with somebody else.
+                let _ = timeout_at(until, slot.lead(path)).await;
+                waiting.until(until, name).await
+            }));
         }
         if wanted {
             self.0.kick();

@@ -121,14 +121,24 @@ impl<T> Waiting<T> {
 }
 
 impl<R> Waiting<Result<R, Error>> {
-    pub(super) async fn until(self, until: Instant, name: &'static str) -> Result<R, Error> {
-        match timeout_at(until, self.ticket.outcome()).await {
-            Ok(outcome) => outcome,
-            Err(_) => match self.ticket.leave() {
-                Left::Unsent => Err(Error::new(ErrorKind::Unavailable, name)),
-                Left::Sent => Err(Error::new(ErrorKind::Timeout, name)),
-                Left::Done(outcome) => outcome,
-            },
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "what an async fn is given lies in its future twice"
+    )]
+    pub(super) fn until(
+        self,
+        until: Instant,
+        name: &'static str,
+    ) -> impl Future<Output = Result<R, Error>> {
+        async move {
+            match timeout_at(until, self.ticket.outcome()).await {
+                Ok(outcome) => outcome,
+                Err(_) => match self.ticket.leave() {
+                    Left::Unsent => Err(Error::new(ErrorKind::Unavailable, name)),
+                    Left::Sent => Err(Error::new(ErrorKind::Timeout, name)),
+                    Left::Done(outcome) => outcome,
+                },
+            }
         }
     }
 }

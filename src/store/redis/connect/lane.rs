@@ -34,6 +34,11 @@ impl Lane {
         Self { pool: Mutex::new(Pool::new(manager, 0)), socket: Mutex::new(None), failures }
     }
 
+    /// Its connection, if it has one.
+    pub(super) fn known(&self) -> Option<Socket> {
+        self.socket.lock().clone()
+    }
+
     /// Its connection. While that lives, this asks nobody and does not wait.
     pub(in super::super) async fn socket(&self) -> Result<Socket, Error> {
         let Self { pool, socket: known, failures } = self;

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
-use super::Socket;
+use super::{Socket, life::Life};
 use crate::{
     error::{Error, ErrorKind},
     key::SHARDS,
@@ -118,7 +118,8 @@ impl Manager {
             }
         }
         let place = self.place.clone();
-        Ok(Socket { connection, place, dead: settings.gone, timeouts: Arc::default() })
+        let life = self.target.patience().map(|patience| Arc::new(Life::new(patience)));
+        Ok(Socket { connection, place, dead: settings.gone, timeouts: Arc::default(), life })
     }
 
     /// The number of shards is part of every key: processes that disagree would not see each other. True

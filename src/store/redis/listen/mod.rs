@@ -108,16 +108,16 @@ fn deliver(hints: &Weak<Hints>, hint: Option<Hint>) {
 }
 
 /// Longer each time that nothing could be heard.
-struct Pause(Duration);
+pub(super) struct Pause(Duration);
 
 impl Pause {
-    fn note(&mut self, heard: bool) {
+    pub(super) fn note(&mut self, heard: bool) {
         if heard {
             *self = Self::default();
         }
     }
 
-    async fn sleep(&mut self) {
+    pub(super) async fn sleep(&mut self) {
         tokio::time::sleep(self.0).await;
         self.0 = (self.0 * 2).min(PAUSES[1]);
     }

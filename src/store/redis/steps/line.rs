@@ -7,10 +7,10 @@ use redis::Value;
 use super::number;
 use crate::{
     clock::millis,
-    error::Error,
+    error::{Error, ErrorKind},
     key::Key,
     store::{
-        backend::{Acquire, Acquired, GaveBack, JobId, Mode, Renewal, Step, Token},
+        backend::{Acquire, Acquired, GaveBack, JobId, Mode, Renewal, Step, Still, Token},
         redis::{Redis, ask::Ask, read::Row, script},
     },
 };
@@ -20,6 +20,43 @@ impl Redis {
         let looks = call.record.is_some();
         let answer = self.ask(Ask::Acquire(call)).await?;
         acquired(answer.first, looks)
+    }
+
+    pub(super) async fn do_acquire_all(
+        &self,
+        calls: Vec<Acquire>,
+    ) -> Result<Option<Vec<Acquired>>, Error> {
+        let Some(Acquire { key, mode, lease, .. }) = calls.first() else { return Ok(None) };
+        let shard = key.shard();
+        if self.keys.are_apart() && calls.iter().any(|call| call.key.shard() != shard) {
+            return Ok(None);
+        }
+        let keys = Vec::from_iter(calls.iter().map(|call| self.keys.holders(&call.key)));
+        let terms = [mode.letter().into(), number(millis(*lease)), number(mode.limit())];
+        let tokens = calls.iter().map(|call| call.me.as_str().into());
+        let args = Vec::from_iter(terms.into_iter().chain(tokens));
+        let reply = self.script(shard, &script::SEVERAL, &keys, &args).await?;
+        let mut rows = Row::of(script::SEVERAL.name, reply);
+        if rows.is_empty() {
+            return Ok(None);
+        }
+        let each = calls.iter().map(|_| held_in(&mut rows.row()?));
+        each.collect::<Result<_, _>>().map(Some)
+    }
+
+    pub(super) async fn do_still(&self, key: Key, me: Token) -> Result<Option<Still>, Error> {
+        let answer = self.ask(Ask::Still { key, me }).await?.first;
+        if let Value::BulkString(text) = &answer
+            && text == b"lost"
+        {
+            return Ok(None);
+        }
+        match acquired(answer, false)? {
+            Acquired::Held { fence, next, now, .. } => Ok(Some(Still { fence, next, now })),
+            Acquired::Busy { .. } | Acquired::Known => {
+                Err(Error::new(ErrorKind::Protocol, script::CALLS.name))
+            }
+        }
     }
 
     pub(super) async fn do_release(
@@ -120,18 +157,13 @@ fn row(reply: Value) -> Result<Row, Error> {
 
 fn acquired(reply: Value, looks: bool) -> Result<Acquired, Error> {
     if let Value::BulkString(text) = &reply
-        && let Some(held) = held(text)
+        && let Some(acquired) = in_words(text)
     {
-        return Ok(held);
+        return Ok(acquired);
     }
     let mut row = row(reply)?;
     match row.text()?.as_str() {
-        "held" => Ok(Acquired::Held {
-            fence: row.number()?,
-            line: row.number()?,
-            next: row.number()?,
-            now: row.number()?,
-        }),
+        "held" => granted(&mut row),
         "busy" => Ok(Acquired::Busy {
             left: row.millis()?,
             line: row.number()?,
@@ -144,10 +176,42 @@ fn acquired(reply: Value, looks: bool) -> Result<Acquired, Error> {
     }
 }
 
-/// What `usual.lua` says of a lock that was granted.
-fn held(text: &[u8]) -> Option<Acquired> {
-    let (fence, now) = std::str::from_utf8(text).ok()?.strip_prefix("held ")?.split_once(' ')?;
-    Some(Acquired::Held { fence: fence.parse().ok()?, line: 0, next: 0, now: now.parse().ok()? })
+/// What follows `held`.
+fn granted(row: &mut Row) -> Result<Acquired, Error> {
+    Ok(Acquired::Held {
+        fence: row.number()?,
+        line: row.number()?,
+        next: row.number()?,
+        now: row.number()?,
+    })
+}
+
+/// One of several, of which all are held.
+fn held_in(row: &mut Row) -> Result<Acquired, Error> {
+    match row.text()?.as_str() {
+        "held" => granted(row),
+        _ => Err(row.odd()),
+    }
+}
+
+/// What `usual.lua` and `contended.lua` say.
+fn in_words(text: &[u8]) -> Option<Acquired> {
+    let mut words = std::str::from_utf8(text).ok()?.split(' ');
+    let kind = words.next()?;
+    let mut number = || words.next()?.parse::<u64>().ok();
+    match kind {
+        "held" => {
+            let (fence, now) = (number()?, number()?);
+            // Nobody waits where they are not told.
+            let (line, next) = (number().unwrap_or(0), number().unwrap_or(0));
+            Some(Acquired::Held { fence, line, next, now })
+        }
+        "busy" => {
+            let (left, line) = (Duration::from_millis(number()?), number()?);
+            Some(Acquired::Busy { left, line, seq: number()?, joined: number()? == 1 })
+        }
+        _ => None,
+    }
 }
 
 fn gave_back(row: &mut Row, sent: u32) -> Result<GaveBack, Error> {

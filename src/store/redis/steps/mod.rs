@@ -29,7 +29,7 @@ use crate::{
     store::{
         backend::{
             Acquire, Acquired, Backend, Charge, Charged, Counter, GaveBack, Mode, Node, Renewal,
-            SettleCharge, State, Step, Token,
+            SettleCharge, State, Step, Still, Token,
         },
         fsck::{FsckFound, FsckPart},
         hints::Hints,
@@ -41,6 +41,10 @@ type Args = Vec<Vec<u8>>;
 impl Backend for Redis {
     fn space(&self) -> &str {
         self.keys.channels()
+    }
+
+    fn acquire_all(&self, calls: &[Acquire]) -> Step<'_, Option<Vec<Acquired>>> {
+        Box::pin(self.do_acquire_all(calls.to_vec()))
     }
 
     fn acquire(&self, call: Acquire) -> Step<'_, Acquired> {
@@ -57,6 +61,10 @@ impl Backend for Redis {
 
     fn pass(&self, me: Token, mode: Mode, next: Acquire) -> Step<'_, (GaveBack, Acquired)> {
         Box::pin(self.do_pass(me, mode, next))
+    }
+
+    fn still(&self, key: Key, me: Token) -> Step<'_, Option<Still>> {
+        Box::pin(self.do_still(key, me))
     }
 
     fn downgrade(&self, key: Key, me: Token, lease: Duration) -> Step<'_, bool> {
@@ -76,7 +84,7 @@ impl Backend for Redis {
     }
 
     fn charge(&self, call: Charge) -> Step<'_, Charged> {
-        Box::pin(self.do_charge(call))
+        self.do_charge(call)
     }
 
     fn settle_charge(&self, call: SettleCharge) -> Step<'_, Vec<State>> {

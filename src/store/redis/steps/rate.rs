@@ -1,5 +1,8 @@
 //! Steps of quotas.
 
+use std::sync::Arc;
+
+use futures_util::{TryFutureExt as _, future::ready};
 use redis::{Cmd, Value};
 use tokio::time::Instant;
 
@@ -7,7 +10,7 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     store::{
-        backend::{Charge, Charged, Counter, SettleCharge, State},
+        backend::{Charge, Charged, Counter, SettleCharge, State, Step},
         keys::Kind,
         rate::{By, Item, Settled, States, bounded},
         redis::{
@@ -21,29 +24,36 @@ use crate::{
 };
 
 impl Redis {
-    pub(super) async fn do_charge(&self, call: Charge) -> Result<Charged, Error> {
-        call.checked()?;
+    /// The one box of a charge holds no more than it needs while it waits: under load there are many at once.
+    pub(super) fn do_charge(&self, call: Charge) -> Step<'_, Charged> {
+        if let Err(error) = call.checked() {
+            return Box::pin(ready(Err(error)));
+        }
         if call.items.is_empty() {
-            return Ok(Charged { admitted: call.times, states: States::new() });
+            return Box::pin(ready(Ok(Charged { admitted: call.times, states: States::new() })));
         }
         match call.merged() {
-            None => self.send_charge(call).await,
-            Some((merged, places)) => Ok(self.send_charge(merged).await?.spread(&places)),
+            None => Box::pin(self.send_charge(call)),
+            Some((merged, places)) => {
+                Box::pin(self.send_charge(merged).map_ok(move |charged| charged.spread(&places)))
+            }
         }
     }
 
     #[expect(clippy::indexing_slicing, reason = "there are as many as lanes")]
-    async fn send_charge(&self, call: Charge) -> Result<Charged, Error> {
-        let (items, asked) = (call.items.clone(), Asked::new(call));
-        let shard = asked.shard();
-        self.pass(shard, CHARGE.name)?;
-        let until = Instant::now() + self.deadline;
-        // Lanes and combiners are as many.
-        let outcome = self.charges[self.lanes.of(shard)].call(asked, until).await;
-        self.note(shard, &outcome);
-        let counted = outcome?.first?;
-        let admitted = u32::try_from(counted.admitted).unwrap_or(u32::MAX);
-        Ok(Charged { admitted, states: counted.states(&items) })
+    fn send_charge(&self, call: Charge) -> impl Future<Output = Result<Charged, Error>> + Send {
+        let (items, asked) = (Arc::clone(&call.items), Asked::new(call));
+        async move {
+            let shard = asked.shard();
+            self.pass(shard, CHARGE.name)?;
+            let until = Instant::now() + self.deadline;
+            // Lanes and combiners are as many.
+            let outcome = self.charges[self.lanes.of(shard)].call(asked, until).await;
+            self.note(shard, &outcome);
+            let counted = outcome?.first?;
+            let admitted = u32::try_from(counted.admitted).unwrap_or(u32::MAX);
+            Ok(Charged { admitted, states: counted.states(&items) })
+        }
     }
 
     pub(super) async fn do_settle_charge(&self, call: SettleCharge) -> Result<Vec<State>, Error> {

@@ -127,6 +127,7 @@ impl Tasks for Redis {
                 cancelled: next()?,
                 lost: next()?,
                 paused: next()? > 0,
+                dead_bytes: next()?,
             })
         })
     }
@@ -190,7 +191,7 @@ fn terms(call: &Turn) -> String {
     let letter = if usual { 'u' } else { 'x' };
     // What was told of a turn is kept for ten minutes longer than its runs.
     format!(
-        "{letter}{node}:{worker}.{number} {} {} {} {} {} {} {} {} {} {} {} {}",
+        "{letter}{node}:{worker}.{number} {} {} {} {} {} {} {} {} {} {} {} {} {}",
         call.want + 1,
         u64::from(call.listed),
         u64::from(mixed),
@@ -202,6 +203,7 @@ fn terms(call: &Turn) -> String {
         limits.burst,
         micros(graves.keep),
         graves.most,
+        graves.bytes,
         graves.crashes,
     )
 }

@@ -31,10 +31,11 @@ pub(super) use self::{
     cluster::{Cluster, Endpoint},
     connection::Connection,
     failure::Failure,
+    sentinel::Sentinels,
     tls::Trust,
     url::{Address, Login, Nodes, SENTINEL},
 };
-use self::{one::One, sentinel::Sentinels, url::Node};
+use self::{one::One, url::Node};
 use crate::error::Error;
 
 /// What the application has configured.
@@ -62,7 +63,7 @@ impl Target {
                 One::new(ConnectionAddr::Unix(path), address, trust).map(Self::One)
             }
             Nodes::Sentinels { nodes, master } => {
-                Sentinels::new(nodes, master, address, trust, within).map(Self::Sentinel)
+                Sentinels::new(&nodes, master, address, trust, within).map(Self::Sentinel)
             }
             Nodes::Cluster(_) if address.database.is_some_and(|number| number > 0) => {
                 Err(Failure::Config("a cluster has no database but 0".to_owned()))
@@ -103,6 +104,14 @@ impl Target {
         match self {
             Self::Cluster(cluster) => cluster.owners(),
             _ => Vec::new(),
+        }
+    }
+
+    /// How long a connection may have been silent, and still be used; however long, if `None`.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        match self {
+            Self::Sentinel(sentinels) => sentinels.patience(),
+            _ => None,
         }
     }
 

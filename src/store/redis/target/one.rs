@@ -4,8 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::{StreamExt as _, stream};
 use redis::{
-    Client, ConnectionAddr, IntoConnectionInfo as _, Msg, ProtocolVersion, PushInfo, PushKind,
-    RedisError, Value,
+    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo as _, Msg, ProtocolVersion,
+    PushInfo, PushKind, RedisError, Value,
+    aio::MultiplexedConnection,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
 use tokio::sync::mpsc;
@@ -27,18 +28,41 @@ impl One {
         address: &Address,
         trust: &Trust,
     ) -> Result<Self, Failure> {
-        let client = client(server, address, trust).map_err(|_| Failure::unusable())?;
-        Ok(Self::to(client))
+        // RESP3, for the push that tells of a disconnect.
+        let client = client(server, address, trust, ProtocolVersion::RESP3);
+        client.map(Self::to).map_err(|_| Failure::unusable())
     }
 
-    pub(super) fn to(client: Client) -> Self {
+    /// One that watches others. Those of 6.2 speak no RESP3.
+    pub(super) fn sentinel(
+        server: ConnectionAddr,
+        address: &Address,
+        trust: &Trust,
+    ) -> Result<Self, Failure> {
+        let client = client(server, address, trust, ProtocolVersion::RESP2);
+        client.map(Self::to).map_err(|_| Failure::unusable())
+    }
+
+    fn to(client: Client) -> Self {
         Self { client: Arc::new(client) }
     }
 
     pub(super) async fn open(&self, settings: &Settings) -> Result<Connection, Failure> {
-        let config = settings.config();
-        let made = self.client.get_multiplexed_async_connection_with_config(&config).await;
-        made.map(Connection::One).map_err(|error| Failure::of(&error))
+        self.connect(&settings.config()).await.map(Connection::One)
+    }
+
+    /// Without a limit of its own, and of which nobody is told when it ends.
+    pub(super) async fn open_plain(&self) -> Result<MultiplexedConnection, Failure> {
+        let config = AsyncConnectionConfig::new();
+        self.connect(&config.set_connection_timeout(None).set_response_timeout(None)).await
+    }
+
+    async fn connect(
+        &self,
+        config: &AsyncConnectionConfig,
+    ) -> Result<MultiplexedConnection, Failure> {
+        let made = self.client.get_multiplexed_async_connection_with_config(config).await;
+        made.map_err(|error| Failure::of(&error))
     }
 
     pub(in super::super) async fn subscribe(
@@ -64,8 +88,7 @@ impl One {
     ) -> Result<Option<Messages>, Failure> {
         let (pushed, pushes) = mpsc::unbounded_channel();
         let config = Settings::default().config().set_push_sender(pushed);
-        let made = self.client.get_multiplexed_async_connection_with_config(&config).await;
-        let mut connection = made.map_err(|error| Failure::of(&error))?;
+        let mut connection = self.connect(&config).await?;
         // One each: only those of one slot may go together, and a push is taken for the reply of one command.
         let subscribe = |channel| redis::cmd("SSUBSCRIBE").arg(channel).to_owned();
         let Some((first, others)) = channels.split_first() else { return Ok(None) };
@@ -95,11 +118,15 @@ impl One {
     }
 }
 
-fn client(server: ConnectionAddr, address: &Address, trust: &Trust) -> Result<Client, RedisError> {
+fn client(
+    server: ConnectionAddr,
+    address: &Address,
+    trust: &Trust,
+    protocol: ProtocolVersion,
+) -> Result<Client, RedisError> {
     let info = server.into_connection_info()?.set_tcp_settings(tcp());
     let Login { user, password } = &address.login;
-    // RESP3, for the push that tells of a disconnect.
-    let mut settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+    let mut settings = info.redis_settings().clone().set_protocol(protocol);
     settings = settings.set_db(address.database.unwrap_or(0).into());
     if let Some(user) = user {
         settings = settings.set_username(user);
@@ -116,7 +143,7 @@ fn client(server: ConnectionAddr, address: &Address, trust: &Trust) -> Result<Cl
     Client::open(info)
 }
 
-pub(super) fn tcp() -> TcpSettings {
+fn tcp() -> TcpSettings {
     let keepalive = TcpKeepalive::new()
         .with_time(Duration::from_secs(15))
         .with_interval(Duration::from_secs(5));

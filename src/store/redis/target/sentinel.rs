@@ -1,26 +1,50 @@
 //! The master of a name, as sentinels know it at the time.
 //!
 //! Asked anew for each connection: a master that has been demoted refuses writes, its sockets are
-//! condemned, and the next connection goes to its successor. All sentinels are asked at once for a server
-//! that calls itself a master. One that most of them name is believed: on the wrong side of a partition a
-//! sentinel still names a master that has a successor. If no server has most of them, the one that is
-//! named most often by those that answer in time, so sentinels that are away cost little.
+//! condemned, and the next connection goes to its successor. All sentinels are asked at once. The latest
+//! configuration is believed ([`named`]): its number is higher after each failover, and only a majority can
+//! begin one, so on the wrong side of a partition a sentinel has an old one. Who does not answer soon after the
+//! first is not waited for.
+//!
+//! # A master that is replaced
+//!
+//! It may be alive: it stood still and wakes, or the failover was asked for. It takes writes until somebody tells it
+//! otherwise, eight seconds after its successor does, and what it took is thrown away. So
+//!
+//! - no connection is made to a master whose failover is under way, as the sentinel that leads it tells;
+//! - connections are ended when sentinels say that a successor is about to be promoted, or is there
+//!   ([`Sentinels::heard`]; a hint);
+//! - a connection that was silent for half the time after which sentinels take a master for gone is not used again
+//!   ([`Sentinels::patience`]). So whatever stood still long enough to be replaced is asked for anew, also if no hint came.
 
-use std::{sync::Arc, time::Duration};
+mod named;
+
+use std::{
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use parking_lot::Mutex;
-use redis::{
-    Client, ErrorKind as RedisErrorKind, ProtocolVersion, RedisError,
-    sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
-};
+use redis::{Msg, Value, aio::MultiplexedConnection};
 use tokio::time::{Instant, timeout_at};
 
+use self::named::{Named, Told};
 use super::{
-    Connection, Failure, Messages, One, Settings, one, tls,
+    Connection, Failure, Messages, One, Settings, tls,
     tls::Trust,
     url::{Address, Login, Node},
 };
+use crate::clock::millis;
+
+/// How long the others may take when the first has answered, at most.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// What they say when they have begun to replace a master, and when they have.
+const SAID: [&str; 2] = ["+failover-state-send-slaveof-noone", "+switch-master"];
 
 #[derive(Clone)]
 pub(in super::super) struct Sentinels(Arc<Watched>);
@@ -28,62 +52,112 @@ pub(in super::super) struct Sentinels(Arc<Watched>);
 struct Watched {
     sentinels: Vec<Sentinel>,
     master: String,
-    tls: bool,
-    login: Login,
-    sentinel_login: Login,
-    database: u32,
-    /// How long the others may take when the first has answered.
-    grace: Duration,
-    #[cfg(feature = "tls")]
+    /// How servers are talked to, whichever is the master.
+    address: Address,
     trust: Trust,
+    grace: Duration,
+    /// After how many ms of silence sentinels take the master for gone; 0 as long as none has told.
+    down_after: AtomicU64,
+    /// Connections there are: to which master, and what makes them dead.
+    made: Mutex<Vec<(Node, Weak<AtomicBool>)>>,
+    /// How many words there were.
+    heard: AtomicU64,
 }
 
 /// One of them.
 struct Sentinel {
-    node: Node,
-    /// With its connection. Taken out while in use: a question that is dropped half way leaves no
-    /// connection that may be dead.
-    kept: Mutex<Option<SentinelClient>>,
+    server: One,
+    /// Taken out while in use: a question that is dropped half way leaves no connection that may be dead.
+    kept: Mutex<Option<MultiplexedConnection>>,
 }
 
 impl Sentinels {
     pub(super) fn new(
-        nodes: Vec<Node>,
+        nodes: &[Node],
         master: String,
         address: &Address,
         trust: &Trust,
         within: Duration,
     ) -> Result<Self, Failure> {
-        #[cfg(not(feature = "tls"))]
-        let _ = trust;
-        let sentinel = |node| Sentinel { node, kept: Mutex::new(None) };
-        let watched = Watched {
-            sentinels: nodes.into_iter().map(sentinel).collect(),
-            master,
-            tls: address.tls,
-            login: address.login.clone(),
-            sentinel_login: address.sentinel_login.clone(),
-            database: address.database.unwrap_or(0),
-            grace: within / 4,
-            #[cfg(feature = "tls")]
-            trust: trust.clone(),
+        let own =
+            Address { login: address.sentinel_login.clone(), database: None, ..address.clone() };
+        let sentinel = |node| {
+            // What can't be used is told now.
+            let server = One::sentinel(tls::address(node, address.tls), &own, trust)?;
+            Ok(Sentinel { server, kept: Mutex::new(None) })
         };
-        // What can't be used is told now.
-        for sentinel in &watched.sentinels {
-            watched.client(sentinel).map_err(|_| Failure::unusable())?;
-        }
-        Ok(Self(Arc::new(watched)))
+        Ok(Self(Arc::new(Watched {
+            sentinels: nodes.iter().map(sentinel).collect::<Result<_, Failure>>()?,
+            master,
+            address: Address { sentinel_login: Login::default(), ..address.clone() },
+            trust: trust.clone(),
+            grace: (within / 4).min(GRACE),
+            down_after: AtomicU64::new(0),
+            made: Mutex::default(),
+            heard: AtomicU64::new(0),
+        })))
     }
 
     pub(super) async fn open(&self, settings: &Settings) -> Result<Connection, Failure> {
-        One::to(self.master().await?).open(settings).await
+        let before = self.0.heard.load(Ordering::Acquire);
+        let master = self.master().await?;
+        // From here on it is ended when that is no master any more.
+        self.0.note(&master, &settings.gone);
+        if self.0.heard.load(Ordering::Acquire) != before {
+            return Err(Failure::Away);
+        }
+        self.0.server(&master)?.open(settings).await
     }
 
     pub(super) async fn subscribe(&self, channels: &[String]) -> Result<Messages, Failure> {
-        One::to(self.master().await?).subscribe(channels).await
+        self.0.server(&self.master().await?)?.subscribe(channels).await
     }
 
-    async fn master(&self) -> Result<Client, Failure> {
+    /// How long a connection may have been silent, and still be used: half of what a failover takes at least.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        let down_after = self.0.down_after.load(Ordering::Relaxed);
+        (down_after > 0).then(|| Duration::from_millis(down_after) / 2)
+    }
+
+    /// How many there are.
+    pub(in super::super) fn number(&self) -> usize {
+        self.0.sentinels.len()
+    }
+
+    /// What this one says of failovers.
+    pub(in super::super) async fn words(&self, number: usize) -> Result<Messages, Failure> {
+        let sentinel = self.0.sentinels.get(number).ok_or(Failure::Away)?;
+        sentinel.server.subscribe(&SAID.map(str::to_owned)).await
+    }
+
+    /// Ends connections to a master that is no more, or soon will not be.
+    pub(in super::super) fn heard(&self, message: &Msg) {
+        let Ok(text) = std::str::from_utf8(message.get_payload_bytes()) else { return };
+        self.0.heard.fetch_add(1, Ordering::AcqRel);
+        let words: Vec<&str> = text.split(' ').collect();
+        match (message.get_channel_name(), words.as_slice()) {
+            // `<name> <old address> <old port> <new address> <new port>`
+            ("+switch-master", [name, _, _, host, port]) if *name == self.0.master => {
+                if let Ok(port) = port.parse() {
+                    self.0.leave_all_but(Some(&Node { host: (*host).to_owned(), port }));
+                }
+            }
+            // `slave <name> <address> <port> @ <master's name> <its address> <its port>`
+            ("+failover-state-send-slaveof-noone", [.., name, _, _]) if *name == self.0.master => {
+                self.0.leave_all_but(None);
+            }
+            _ => {}
+        }
+    }
+
+    /// As if it had been heard: what was said while nobody listened.
+    pub(in super::super) async fn look(&self) {
+        if let Ok(master) = self.master().await {
+            self.0.leave_all_but(Some(&master));
+        }
+    }
+
+    async fn master(&self) -> Result<Node, Failure> {
         let asked = self.0.sentinels.iter().map(|sentinel| self.0.ask(sentinel));
         let mut asked: FuturesUnordered<_> = asked.collect();
         let (mut named, mut why) = (Named::default(), Failure::Away);
@@ -94,121 +168,74 @@ impl Sentinels {
                 Some(until) => timeout_at(until, asked.next()).await.unwrap_or(None),
             };
             match answer {
-                Some(Ok(master)) => {
+                Some(Ok(told)) => {
                     until.get_or_insert_with(|| Instant::now() + self.0.grace);
-                    if named.again(master) > self.0.sentinels.len() / 2 {
-                        break;
+                    if let Some(down_after) = told.down_after {
+                        self.0.down_after.store(millis(down_after), Ordering::Relaxed);
                     }
+                    named.add(told);
                 }
                 Some(Err(Failure::Away)) => {}
                 Some(Err(wrong @ Failure::Config(_))) => why = wrong,
                 None => break,
             }
         }
-        named.most().ok_or(why)
-    }
-}
-
-/// Masters, and how many sentinels name each.
-#[derive(Default)]
-struct Named(Vec<(Client, usize)>);
-
-impl Named {
-    /// By how many by now.
-    fn again(&mut self, master: Client) -> usize {
-        let address = |client: &Client| client.get_connection_info().addr().to_string();
-        let own = address(&master);
-        let Some((_, times)) = self.0.iter_mut().find(|(client, _)| address(client) == own) else {
-            self.0.push((master, 1));
-            return 1;
-        };
-        *times += 1;
-        *times
-    }
-
-    /// Of those that are named as often, the first.
-    fn most(self) -> Option<Client> {
-        self.0.into_iter().rev().max_by_key(|(_, times)| *times).map(|(client, _)| client)
+        if named.is_empty() { Err(why) } else { named.master().ok_or(Failure::Away) }
     }
 }
 
 impl Watched {
-    async fn ask(&self, sentinel: &Sentinel) -> Result<Client, Failure> {
-        let kept = sentinel.kept.lock().take();
-        let mut client = match kept {
-            Some(client) => client,
-            None => self.client(sentinel).map_err(|error| Failure::of(&error))?,
-        };
-        match client.async_get_client().await {
-            Ok(master) => {
-                *sentinel.kept.lock() = Some(client);
-                Ok(master)
-            }
-            Err(error) => Err(self.explain(client, &error).await),
+    fn server(&self, node: &Node) -> Result<One, Failure> {
+        One::new(tls::address(node, self.address.tls), &self.address, &self.trust)
+    }
+
+    fn note(&self, master: &Node, gone: &Arc<AtomicBool>) {
+        let mut made = self.made.lock();
+        made.retain(|(_, dead)| dead.strong_count() > 0);
+        made.push((master.clone(), Arc::downgrade(gone)));
+    }
+
+    fn leave_all_but(&self, master: Option<&Node>) {
+        let made = self.made.lock();
+        let others = made.iter().filter(|(node, _)| master != Some(node));
+        for dead in others.filter_map(|(_, dead)| dead.upgrade()) {
+            dead.store(true, Ordering::Release);
         }
+    }
+
+    async fn ask(&self, sentinel: &Sentinel) -> Result<Told, Failure> {
+        let kept = sentinel.kept.lock().take();
+        let mut connection = match kept {
+            Some(connection) => connection,
+            None => sentinel.server.open_plain().await?,
+        };
+        let mut pipe = redis::pipe();
+        pipe.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);
+        pipe.cmd("SENTINEL").arg("MASTER").arg(&self.master);
+        let answers = connection.send_packed_commands(&pipe, 0, 2).await;
+        let answers = answers.map_err(|error| Failure::of(&error))?;
+        *sentinel.kept.lock() = Some(connection);
+        let mut answers = answers.into_iter();
+        let (address, facts) = (answers.next(), answers.next());
+        self.read(address.unwrap_or(Value::Nil), facts.unwrap_or(Value::Nil))
     }
 
     /// A name that sentinels do not know is a mistake; a master that is down is an outage.
-    async fn explain(&self, mut client: SentinelClient, error: &RedisError) -> Failure {
-        match error.kind() {
-            RedisErrorKind::MasterNameNotFoundBySentinel => {}
-            RedisErrorKind::InvalidClientConfig => {
-                return Failure::Config("one of the sentinels named is no sentinel".to_owned());
+    fn read(&self, address: Value, facts: Value) -> Result<Told, Failure> {
+        let config = |sentence: &str| Err(Failure::Config(sentence.to_owned()));
+        let address = match address {
+            Value::ServerError(error)
+                if error.details().is_some_and(|text| text.contains("unknown command")) =>
+            {
+                return config("one of the sentinels named is no sentinel");
             }
-            _ => return Failure::of(error),
-        }
-        let known = async {
-            let sentinel = client.async_get_sentinel_client().await?;
-            let mut connection = sentinel.get_multiplexed_async_connection().await?;
-            let mut command = redis::cmd("SENTINEL");
-            command.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);
-            command.query_async::<Option<(String, u16)>>(&mut connection).await
+            Value::ServerError(error) => return Err(Failure::of(&error.into())),
+            address => redis::from_redis_value::<Option<(String, u16)>>(address),
         };
-        match known.await {
-            Ok(None) => Failure::Config("the sentinels know no master of this name".to_owned()),
-            _ => Failure::of(error),
+        match address {
+            Ok(Some((host, port))) => Ok(Told::new(Node { host, port }, facts)),
+            Ok(None) => config("the sentinels know no master of this name"),
+            Err(_) => Err(Failure::Away),
         }
-    }
-
-    fn client(&self, sentinel: &Sentinel) -> Result<SentinelClient, RedisError> {
-        let address = tls::address(&sentinel.node, self.tls);
-        let mut client =
-            SentinelClientBuilder::new([address], &self.master, SentinelServerType::Master)?
-                .set_client_to_redis_db(self.database.into())
-                .set_client_to_redis_protocol(ProtocolVersion::RESP3)
-                .set_client_to_redis_tcp_settings(one::tcp())
-                .set_client_to_sentinel_tcp_settings(one::tcp());
-        if let Some(user) = &self.login.user {
-            client = client.set_client_to_redis_username(user);
-        }
-        if let Some(password) = &self.login.password {
-            client = client.set_client_to_redis_password(password);
-        }
-        if let Some(user) = &self.sentinel_login.user {
-            client = client.set_client_to_sentinel_username(user);
-        }
-        if let Some(password) = &self.sentinel_login.password {
-            client = client.set_client_to_sentinel_password(password);
-        }
-        self.secured(client).build()
-    }
-
-    #[cfg(feature = "tls")]
-    fn secured(&self, client: SentinelClientBuilder) -> SentinelClientBuilder {
-        if !self.tls {
-            return client;
-        }
-        let client = client.set_client_to_redis_tls_mode(redis::TlsMode::Secure);
-        match self.trust.certificates() {
-            Some(certificates) => client
-                .set_client_to_redis_certificates(certificates.clone())
-                .set_client_to_sentinel_certificates(certificates),
-            None => client,
-        }
-    }
-
-    #[cfg(not(feature = "tls"))]
-    fn secured(&self, client: SentinelClientBuilder) -> SentinelClientBuilder {
-        client
     }
 }

@@ -3,6 +3,7 @@
 
 mod charges;
 mod cluster;
+mod concerns;
 mod cost;
 mod crowd;
 mod dead;
@@ -17,16 +18,20 @@ mod mends;
 #[cfg(feature = "bb8-redis")]
 mod pool;
 mod proxy;
+mod refusals;
 mod replicas;
 mod replies;
 mod runs;
 mod runtimes;
 mod sentinel;
 mod server;
+mod several;
+mod silent;
 mod tasks;
 #[cfg(feature = "tls")]
 mod tls;
 mod together;
+mod versions;
 mod wakes;
 
 use std::time::Duration;

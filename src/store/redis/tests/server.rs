@@ -84,6 +84,22 @@ impl Server {
         command.query_async(&mut connection).await.expect("the command is right")
     }
 
+    /// As [`Server::ask`], if it may refuse.
+    pub(super) async fn try_ask<T: redis::FromRedisValue>(
+        &self,
+        words: &[&str],
+    ) -> redis::RedisResult<T> {
+        let client = redis::Client::open(("127.0.0.1", self.port)).expect("an address");
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]).query_async(&mut connection).await
+    }
+
+    /// It can't write any file from now on.
+    pub(super) fn lose_folder(&self) {
+        std::fs::remove_dir_all(folder(self.port)).expect("it is ours");
+    }
+
     /// One number out of `INFO`; its own connection and call are counted too.
     pub(super) async fn info(&self, section: &str, field: &str) -> u64 {
         let text: String = self.ask(&["INFO", section]).await;

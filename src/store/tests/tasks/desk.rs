@@ -72,7 +72,7 @@ impl<'a> Worker<'a> {
         let (node, hints) = (Node::new(), Arc::new(Hints::default()));
         let id = node.as_str().into();
         let bell = hints.tasks(&id);
-        let graves = Graves { keep: KEEP, most: 100, crashes: 2 };
+        let graves = Graves { keep: KEEP, most: 100, bytes: 1 << 20, crashes: 2 };
         let (number, limits) = (AtomicU64::new(0), Limits::default());
         Self { rig, node, id, number, hints, bell, limits, graves }
     }

@@ -58,6 +58,7 @@ async fn a_task_that_is_made_a_dead_letter_leaves_nothing_behind() {
     finds(&rig, &[TaskWithoutPlace], &[]).await;
     assert_eq!(rig.task(&once).await.unwrap().state, crate::store::TaskState::Dead);
     assert_eq!(bytes().await, before - its);
+    assert_eq!(rig.numbers().await.dead_bytes, its.cast_unsigned());
     let next = rig.push(unique("next", "its own", None)).await;
     assert_eq!(rig.task(&next).await.unwrap().state, crate::store::TaskState::Waiting);
 }
@@ -92,8 +93,22 @@ async fn a_task_that_runs_does_not_wait() {
     assert_eq!(worker.start(1).await.len(), 0);
     let other = rig.push(task("two")).await;
     raw::<i64>(&rig, "ZADD", "zd", &["9000000000000000", other.as_str()]).await;
-    finds(&rig, &[TaskInTwoPlaces], &[]).await;
+    finds(&rig, &[TaskInTwoPlaces, WrongTally], &[]).await;
     assert_eq!(payloads(&worker.start(5).await), ["two"]);
+}
+
+/// Dead letters are added up as those that wait are.
+#[tokio::test]
+async fn bytes_of_dead_letters_are_added_up() {
+    let rig = Rig::redis().await;
+    let worker = Worker::new(&rig);
+    rig.push(task("one")).await;
+    worker.end(&worker.one().await, super::desk::dead("no")).await;
+    finds(&rig, &[], &[]).await;
+    let there = rig.numbers().await.dead_bytes;
+    assert_eq!(raw::<u64>(&rig, "HINCRBY", "zf", &["buried", "7"]).await, there + 7);
+    finds(&rig, &[WrongTally], &[]).await;
+    assert_eq!(rig.numbers().await.dead_bytes, there);
 }
 
 #[tokio::test]

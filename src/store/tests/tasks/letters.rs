@@ -16,6 +16,9 @@ on_every_store!(
     all_are_redriven_one_after_the_other,
     old_letters_are_trimmed_and_counted,
     too_many_letters_are_trimmed_and_counted,
+    letters_that_are_too_large_together_are_trimmed_and_counted,
+    a_letter_beyond_all_bounds_is_not_kept,
+    a_cap_that_is_lowered_takes_a_hundred_at_once,
     what_waits_can_be_cancelled,
     what_waits_can_be_thrown_away,
     dead_letters_can_be_thrown_away,
@@ -92,6 +95,68 @@ async fn too_many_letters_are_trimmed_and_counted(rig: &Rig) {
     assert_eq!(rig.task(&ids[1]).await.unwrap().state, TaskState::Dead);
     let numbers = rig.numbers().await;
     assert_eq!((numbers.trimmed, numbers.dead_letters, numbers.dead), (1, 2, 3));
+}
+
+/// Of one by number, as the store counts them.
+async fn dead_bytes(rig: &Rig) -> u64 {
+    rig.numbers().await.dead_bytes
+}
+
+async fn letters_that_are_too_large_together_are_trimmed_and_counted(rig: &Rig) {
+    let mut worker = Worker::new(rig);
+    let first = killed(rig, &worker, &["a"]).await.remove(0);
+    let one = dead_bytes(rig).await;
+    assert!(one > 1, "a letter has bytes");
+    worker.graves = Graves { bytes: 3 * one, ..worker.graves };
+    let ids = killed(rig, &worker, &["b", "c"]).await;
+    let numbers = rig.numbers().await;
+    assert_eq!((numbers.trimmed, numbers.dead_letters, numbers.dead_bytes), (0, 3, 3 * one));
+    // A byte more than fits, and the oldest goes.
+    let longer = killed(rig, &worker, &["dd"]).await.remove(0);
+    let numbers = rig.numbers().await;
+    assert_eq!((numbers.trimmed, numbers.dead_letters), (2, 2));
+    assert_eq!(numbers.dead_bytes, 2 * one + 1);
+    assert_eq!((rig.task(&first).await, rig.task(&ids[0]).await), (None, None));
+    // What is taken out is not counted any more, however that is done.
+    assert!(rig.backend().redrive_task(queue(), longer).await.unwrap());
+    assert_eq!(dead_bytes(rig).await, one);
+    assert_eq!(rig.numbers().await.bytes, one + 1);
+    assert_eq!(rig.backend().purge_tasks(queue(), Purge::Dead).await.unwrap(), 1);
+    assert_eq!(dead_bytes(rig).await, 0);
+    let numbers = rig.numbers().await;
+    assert_eq!((numbers.dead, numbers.trimmed, numbers.waiting), (4, 3, 1));
+}
+
+async fn a_letter_beyond_all_bounds_is_not_kept(rig: &Rig) {
+    let mut worker = Worker::new(rig);
+    worker.graves = Graves { bytes: 10, ..worker.graves };
+    let ids = killed(rig, &worker, &["far too long"]).await;
+    assert_eq!(rig.task(&ids[0]).await, None);
+    let numbers = rig.numbers().await;
+    assert_eq!((numbers.dead, numbers.trimmed, numbers.dead_letters), (1, 1, 0));
+    assert_eq!((numbers.dead_bytes, numbers.bytes), (0, 0));
+}
+
+async fn a_cap_that_is_lowered_takes_a_hundred_at_once(rig: &Rig) {
+    let mut worker = Worker::new(rig);
+    worker.graves = Graves { most: 1_000, ..worker.graves };
+    for n in 0..130 {
+        rig.push(task(&n.to_string())).await;
+    }
+    for _ in 0..2 {
+        for run in worker.start(100).await {
+            assert!(worker.end(&run, dead("hopeless")).await);
+        }
+    }
+    assert_eq!(rig.numbers().await.dead_letters, 130);
+    worker.graves = Graves { bytes: 0, ..worker.graves };
+    for left in [30, 0] {
+        rig.pass(SECOND).await;
+        worker.start(1).await;
+        assert_eq!(rig.numbers().await.dead_letters, left);
+    }
+    let numbers = rig.numbers().await;
+    assert_eq!((numbers.trimmed, numbers.dead_bytes), (130, 0));
 }
 
 async fn what_waits_can_be_cancelled(rig: &Rig) {

@@ -25,6 +25,9 @@ use crate::store::{
 
 const WORKERS: usize = 2;
 
+/// Of dead letters: two of those that are pushed, and a little more.
+const BYTES: u64 = 70;
+
 /// A case that takes longer is not told from one in which time has passed.
 const SLOW: Duration = Duration::from_millis(800);
 
@@ -109,7 +112,7 @@ impl Scene {
             limits,
             idle: SECOND * 8,
             listed,
-            graves: Graves { keep: SECOND * 200, most: 3, crashes: 2 },
+            graves: Graves { keep: SECOND * 200, most: 3, bytes: BYTES, crashes: 2 },
             ends: ends.collect(),
         };
         *last = Some(turn.clone());

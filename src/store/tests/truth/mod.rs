@@ -12,7 +12,7 @@ use self::jobs::Accepted;
 use crate::{
     clock::millis,
     store::backend::{
-        ACCEPT_WINDOW, Acquire, Acquired, GaveBack, JobId, Mode, SPARE_FENCES, Token,
+        ACCEPT_WINDOW, Acquire, Acquired, GaveBack, JobId, Mode, SPARE_FENCES, Still, Token,
     },
 };
 
@@ -250,6 +250,15 @@ impl Truth {
             let until = self.after(lease);
             let mine = self.holders.iter_mut().filter(|holder| holder.me == *me);
             mine.for_each(|holder| holder.until = until);
+        }
+    }
+
+    /// Nothing else changes by it.
+    pub(super) fn told_again(&mut self, me: &Token, reply: Option<Still>) {
+        assert_eq!(reply.is_some(), self.is_held_as(me, Mode::Exclusive));
+        if let Some(Still { fence, .. }) = reply {
+            assert!(fence > self.fence, "fence {fence} after {}", self.fence);
+            self.fence = fence + SPARE_FENCES;
         }
     }
 

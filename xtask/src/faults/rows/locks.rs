@@ -101,7 +101,11 @@ pub(super) const LOCKS: &[Row] = &[
         "failover with a grant that no replica has",
         &[(Unit, "redis::tests::replicas::"), (Faults, "a_promoted_replica_without_the_grant")],
     ),
-    lock(15, "half-open connection", &[(Unit, "late::a_holder_behind_a_pulled_cable_")]),
+    lock(
+        15,
+        "half-open connection; a server that is silent at the start",
+        &[(Unit, "late::a_holder_behind_a_pulled_cable_"), (Unit, "redis::tests::silent::a_")],
+    ),
     lock(
         16,
         "clocks jump",
@@ -120,6 +124,7 @@ pub(super) const LOCKS: &[Row] = &[
             (Faults, "a_server_that_loads_is_away"),
         ],
     ),
+    lock(17, "BUSY, MISCONF, NOREPLICAS, OOM, READONLY", &[(Unit, "redis::tests::refusals::")]),
     lock(
         17,
         "MOVED, ASK, slots on their way, a node killed or frozen",
@@ -127,6 +132,16 @@ pub(super) const LOCKS: &[Row] = &[
     )
     .on(Topology::Cluster),
     lock(14, "failover under load", &[(Faults, "failover::")]).on(Topology::Sentinel),
+    lock(
+        14,
+        "a master that wakes while it is replaced; one that is well and is replaced",
+        &[
+            (Unit, "sentinel::thaw::nothing_is_lost_"),
+            (Unit, "sentinel::words::a_"),
+            (Unit, "sentinel::failover::"),
+        ],
+    )
+    .on(Topology::Sentinel),
     lock(18, "eviction of lock keys", &[(Faults, "a_lock_that_is_evicted")]),
     lock(
         19,
@@ -162,6 +177,9 @@ pub(super) const LOCKS: &[Row] = &[
         24,
         "other versions; drain",
         &[
+            (Unit, "versions::two_versions_take_turns_"),
+            (Unit, "versions::what_one_version_holds_"),
+            (Unit, "a_place_of_an_unknown_mode_keeps_its_turn"),
             (Unit, "faults::another_number_of_shards_is_refused"),
             (Unit, "crowd::a_drain_gives_back_"),
             (Unit, "crowd::a_crowd_does_not_notice_"),

@@ -3,6 +3,7 @@
 use super::{
     Row,
     Target::{Faults, Scenarios, Unit},
+    Topology,
 };
 
 const fn quota(
@@ -70,6 +71,12 @@ pub(super) const QUOTAS: &[Row] = &[
         ],
     ),
     quota(8, "scripts forgotten", &[(Unit, "charges::a_flushed_script_is_charged_once")]),
+    quota(
+        9,
+        "failover: what a replica has is kept, and nothing else is let in again",
+        &[(Unit, "sentinel::quota::"), (Unit, "sentinel::thaw::nothing_is_lost_")],
+    )
+    .on(Topology::Sentinel),
     quota(
         9,
         "server restarted, empty or with its log",

@@ -3,28 +3,43 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::sync::broadcast;
 use tokio::{
-    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
     net::{TcpListener, TcpStream},
 };
 
 pub(super) struct FakeSentinel {
     port: u16,
-    master: Arc<Mutex<u16>>,
+    says: Arc<Says>,
+}
+
+struct Says {
+    master: Mutex<u16>,
+    flags: Mutex<&'static str>,
+    /// Channel and text.
+    words: broadcast::Sender<(&'static str, String)>,
+}
+
+impl Says {
+    fn of(master: u16) -> Arc<Self> {
+        let (words, _) = broadcast::channel(16);
+        Arc::new(Self { master: Mutex::new(master), flags: Mutex::new("master"), words })
+    }
 }
 
 impl FakeSentinel {
     pub(super) async fn of(master: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
-        let master = Arc::new(Mutex::new(master));
-        let told = Arc::clone(&master);
+        let says = Says::of(master);
+        let told = Arc::clone(&says);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 tokio::spawn(serve(client, Arc::clone(&told)));
             }
         });
-        Self { port, master }
+        Self { port, says }
     }
 
     /// Takes connections and never answers.
@@ -37,7 +52,7 @@ impl FakeSentinel {
                 clients.push(client);
             }
         });
-        Self { port, master: Arc::default() }
+        Self { port, says: Says::of(0) }
     }
 
     pub(super) fn port(&self) -> u16 {
@@ -50,22 +65,38 @@ impl FakeSentinel {
 
     /// The master from now on.
     pub(super) fn name(&self, master: u16) {
-        *self.master.lock() = master;
+        *self.says.master.lock() = master;
+    }
+
+    /// What it tells of the master beside its address.
+    pub(super) fn flags(&self, flags: &'static str) {
+        *self.says.flags.lock() = flags;
+    }
+
+    /// How many hear its words.
+    pub(super) fn heard_by(&self) -> usize {
+        self.says.words.receiver_count()
+    }
+
+    pub(super) fn say(&self, channel: &'static str, text: String) {
+        self.says.words.send((channel, text)).expect("somebody hears it");
     }
 }
 
-async fn serve(client: TcpStream, master: Arc<Mutex<u16>>) -> Option<()> {
+async fn serve(client: TcpStream, says: Arc<Says>) -> Option<()> {
     let mut client = BufReader::new(client);
     loop {
         let words = command(&mut client).await?;
-        let port = master.lock().to_string();
+        let (port, flags) = (says.master.lock().to_string(), *says.flags.lock());
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let answer = match words.as_slice() {
-            ["ROLE"] => list(&[bulk("sentinel"), list(&[bulk("mymaster")])]),
-            ["SENTINEL", "MASTERS"] => {
-                let fields =
-                    ["name", "mymaster", "ip", "127.0.0.1", "port", &port, "flags", "master"];
-                list(&[list(&fields.map(bulk))])
+            ["SENTINEL", "MASTER", "mymaster"] => {
+                let first = ["name", "mymaster", "ip", "127.0.0.1", "port", &port, "flags", flags];
+                let then = ["config-epoch", "0", "down-after-milliseconds", "1000"];
+                list(&[first.as_slice(), &then].concat().into_iter().map(bulk).collect::<Vec<_>>())
+            }
+            ["SUBSCRIBE", channels @ ..] => {
+                return tell(client, channels, says.words.subscribe()).await;
             }
             ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster"] => {
                 list(&[bulk("127.0.0.1"), bulk(&port)])
@@ -77,8 +108,31 @@ async fn serve(client: TcpStream, master: Arc<Mutex<u16>>) -> Option<()> {
     }
 }
 
+/// Whoever subscribes asks nothing more.
+async fn tell(
+    mut client: BufReader<TcpStream>,
+    channels: &[&str],
+    mut words: broadcast::Receiver<(&'static str, String)>,
+) -> Option<()> {
+    for channel in channels {
+        let answer = format!("*3\r\n{}{}:1\r\n", bulk("subscribe"), bulk(channel));
+        client.write_all(answer.as_bytes()).await.ok()?;
+    }
+    loop {
+        let (channel, text) = tokio::select! {
+            word = words.recv() => word.ok()?,
+            // It has gone.
+            _ = client.fill_buf() => return None,
+        };
+        let message = list(&[bulk("message"), bulk(channel), bulk(&text)]);
+        client.write_all(message.as_bytes()).await.ok()?;
+    }
+}
+
 /// One command, or `None` at the end.
-pub(in super::super) async fn command(client: &mut BufReader<TcpStream>) -> Option<Vec<String>> {
+pub(in super::super) async fn command(
+    client: &mut BufReader<impl AsyncRead + Unpin>,
+) -> Option<Vec<String>> {
     let mut words = Vec::new();
     for _ in 0..number(client).await? {
         let mut word = vec![0; number(client).await? + 2];
@@ -89,7 +143,7 @@ pub(in super::super) async fn command(client: &mut BufReader<TcpStream>) -> Opti
     Some(words)
 }
 
-async fn number(client: &mut BufReader<TcpStream>) -> Option<usize> {
+async fn number(client: &mut BufReader<impl AsyncRead + Unpin>) -> Option<usize> {
     let mut line = String::new();
     client.read_line(&mut line).await.ok()?;
     line.trim_end().get(1..)?.parse().ok()
@@ -99,6 +153,6 @@ pub(in super::super) fn bulk(text: &str) -> String {
     format!("${}\r\n{text}\r\n", text.len())
 }
 
-fn list(parts: &[String]) -> String {
+pub(in super::super) fn list(parts: &[String]) -> String {
     format!("*{}\r\n{}", parts.len(), parts.concat())
 }

@@ -4,6 +4,8 @@ mod failover;
 pub(super) mod fake;
 mod quota;
 mod rig;
+mod thaw;
+mod words;
 
 use std::time::{Duration, Instant};
 

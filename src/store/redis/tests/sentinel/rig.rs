@@ -45,6 +45,18 @@ impl Sentinels {
         assert_eq!(answer.as_deref(), Some("OK"));
     }
 
+    /// Until one of them has this to say of the master.
+    pub(super) async fn some_flag(&self, flag: &str) {
+        loop {
+            for watcher in &self.watchers {
+                if watcher.field("flags").await.is_some_and(|flags| flags.contains(flag)) {
+                    return;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     /// Until all of them name the replica.
     pub(super) async fn failed_over(&self) {
         for watcher in &self.watchers {
@@ -73,13 +85,16 @@ impl Watcher {
     }
 
     async fn says(&self, field: &str, value: &str) {
-        loop {
-            let facts = self.ask::<Vec<String>>(&["MASTER", "mymaster"]).await.unwrap_or_default();
-            if facts.chunks_exact(2).any(|pair| pair == [field, value]) {
-                return;
-            }
+        while self.field(field).await.is_none_or(|told| told != value) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+    }
+
+    /// What it tells of the master.
+    async fn field(&self, field: &str) -> Option<String> {
+        let facts = self.ask::<Vec<String>>(&["MASTER", "mymaster"]).await?;
+        let found = facts.chunks_exact(2).find(|pair| pair[0] == field);
+        found.map(|pair| pair[1].clone())
     }
 
     async fn ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> Option<T> {

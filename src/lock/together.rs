@@ -1,0 +1,51 @@
+//! Several locks by one call.
+
+use super::{
+    guard::LockGuard,
+    line::{Lines, Word},
+    request::LockRequest,
+};
+use crate::{
+    error::Error,
+    key::Key,
+    store::{Acquired, Attempt},
+};
+
+/// Most locks in one call: it holds up all others at the server.
+const TOGETHER: usize = 32;
+
+impl LockRequest {
+    /// All of these by one call, if each is free and nobody stands in line: a guard for each, with the number that
+    /// goes with it. `None`: nothing was taken, and they are to be asked for one after the other.
+    pub(super) async fn together(
+        &self,
+        keys: &[(usize, &Key)],
+    ) -> Result<Option<Vec<(usize, LockGuard)>>, Error> {
+        // Replicas are waited for after each grant, of its own shard.
+        if !(2..=TOGETHER).contains(&keys.len()) || self.asking.replicas > 0 {
+            return Ok(None);
+        }
+        let lines = self.store.room::<Lines>();
+        let terms = &self.asking.terms;
+        let lease = terms.for_the_first_time();
+        let attempt = |(_, key): &(usize, &Key)| Attempt::new(&self.store, key, terms.mode);
+        let mut attempts = Vec::from_iter(keys.iter().map(attempt));
+        let calls = Vec::from_iter(attempts.iter().map(|attempt| attempt.acquisition(lease)));
+        let call = self.store.backend().acquire_all(&calls);
+        let granted = Attempt::send_all(&mut attempts, lease, call).await?;
+        let Some(granted) = granted else {
+            attempts.into_iter().for_each(Attempt::refused);
+            return Ok(None);
+        };
+        let mut guards = Vec::with_capacity(keys.len());
+        for ((attempt, (place, _)), granted) in attempts.into_iter().zip(keys).zip(granted) {
+            // (What is not held would be given back as it is dropped, and so would the others.)
+            if let Acquired::Held { fence, next, now, .. } = granted {
+                let word = Word::new(attempt.sent(), now, next);
+                let hold = attempt.granted(fence, terms.clone());
+                guards.push((*place, lines.granted(hold, &self.asking, word)));
+            }
+        }
+        Ok(Some(guards).filter(|guards| guards.len() == keys.len()))
+    }
+}

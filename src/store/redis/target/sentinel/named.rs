@@ -1,0 +1,132 @@
+//! What several sentinels say, and whom to believe.
+
+use std::{collections::HashMap, time::Duration};
+
+use redis::Value;
+
+use super::super::url::Node;
+
+/// What one of them says of the master.
+pub(super) struct Told {
+    /// Whom it names.
+    master: Node,
+    /// Number of the configuration that it names it by: higher after each failover.
+    epoch: u64,
+    /// It finds the master down.
+    down: bool,
+    /// It replaces this one; the successor is not known to have been promoted, and may be.
+    replaces: bool,
+    pub(super) down_after: Option<Duration>,
+}
+
+impl Told {
+    /// By its name for clients, and by what it tells of itself: nothing, if it may not.
+    pub(super) fn new(master: Node, facts: Value) -> Self {
+        let facts: HashMap<String, String> = redis::from_redis_value(facts).unwrap_or_default();
+        let fact = |name: &str| facts.get(name).map(String::as_str);
+        let number = |name: &str| fact(name).and_then(|text| text.parse::<u64>().ok());
+        let flags =
+            |flag: &str| fact("flags").is_some_and(|flags| flags.split(',').any(|f| f == flag));
+        // While it replaces a master its facts are those of the old one, and its name for clients is the successor's
+        // as soon as that is known to be promoted.
+        let is_old = fact("port").is_none_or(|port| port == master.port.to_string())
+            && fact("ip").is_none_or(|ip| ip == master.host);
+        Self {
+            epoch: number("config-epoch").unwrap_or(0),
+            down: is_old && (flags("s_down") || flags("o_down")),
+            replaces: is_old && flags("failover_in_progress"),
+            down_after: number("down-after-milliseconds").map(Duration::from_millis),
+            master,
+        }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Named(Vec<Told>);
+
+impl Named {
+    pub(super) fn add(&mut self, told: Told) {
+        self.0.push(told);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The master of the latest configuration. If there are several of one number (somebody has told them by hand), the
+    /// one that is named most often; of those that are named as often, the first. None that is being replaced, or that all
+    /// who name it find down.
+    pub(super) fn master(self) -> Option<Node> {
+        let latest = self.0.iter().map(|told| told.epoch).max()?;
+        if self.0.iter().any(|told| told.replaces && told.epoch == latest) {
+            return None;
+        }
+        let up = || self.0.iter().filter(|told| told.epoch == latest && !told.down);
+        let times = |node: &Node| up().filter(|told| told.master == *node).count();
+        up().rev().map(|told| &told.master).max_by_key(|node| times(node)).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(port: u16, epoch: u64, flags: &str) -> Told {
+        told_of(port, port, epoch, flags)
+    }
+
+    /// By a sentinel whose own master is another one still.
+    fn told_of(named: u16, own: u16, epoch: u64, flags: &str) -> Told {
+        let (own, epoch) = (own.to_string(), epoch.to_string());
+        let facts = ["ip", "h", "port", &own, "flags", flags, "config-epoch", &epoch];
+        let facts = facts.map(|text| Value::BulkString(text.as_bytes().to_vec()));
+        Told::new(Node { host: "h".to_owned(), port: named }, Value::Array(facts.to_vec()))
+    }
+
+    fn master(all: impl IntoIterator<Item = Told>) -> Option<u16> {
+        let mut named = Named::default();
+        all.into_iter().for_each(|told| named.add(told));
+        named.master().map(|node| node.port)
+    }
+
+    #[test]
+    fn the_latest_configuration_is_believed_whoever_tells_it() {
+        let m = "master";
+        assert_eq!(master([told(1, 4, m), told(2, 5, m), told(1, 4, m)]), Some(2));
+        assert_eq!(master([told(2, 5, m), told(1, 4, m), told(1, 4, m)]), Some(2));
+        assert_eq!(master([]), None);
+    }
+
+    #[test]
+    fn of_one_number_most_are_believed_and_then_the_first() {
+        let m = "master";
+        assert_eq!(master([told(1, 0, m), told(2, 0, m), told(2, 0, m)]), Some(2));
+        assert_eq!(master([told(1, 0, m), told(2, 0, m)]), Some(1));
+    }
+
+    #[test]
+    fn a_master_that_is_replaced_is_none() {
+        let (m, leads) = ("master", "master,failover_in_progress");
+        assert_eq!(master([told(1, 4, m), told(1, 4, m), told(1, 4, leads)]), None);
+        // The successor is known to be promoted: its configuration has a number of its own already.
+        assert_eq!(master([told(1, 4, m), told(1, 4, m), told_of(2, 1, 5, leads)]), Some(2));
+        // Somebody who has slept through it, and is about to replace what is not there any more.
+        assert_eq!(master([told(1, 4, leads), told(2, 5, m)]), Some(2));
+    }
+
+    #[test]
+    fn a_master_that_is_down_is_named_by_nobody() {
+        let down = "s_down,o_down,master";
+        assert_eq!(master([told(1, 4, down), told(1, 4, down)]), None);
+        assert_eq!(master([told(1, 4, down), told(1, 4, "master")]), Some(1));
+        assert_eq!(master([told_of(2, 1, 5, "s_down,master,failover_in_progress")]), Some(2));
+    }
+
+    #[test]
+    fn who_tells_no_facts_names_its_master() {
+        let node = || Node { host: "h".to_owned(), port: 1 };
+        let refused = Told::new(node(), Value::Nil);
+        assert!(refused.down_after.is_none());
+        assert_eq!(master([refused]), Some(1));
+    }
+}

@@ -1,0 +1,108 @@
+//! What a server is told to be unfit for, or found wanting in, when a connection to it is made.
+
+use tokio::{
+    io::{AsyncWriteExt as _, BufReader},
+    net::{TcpListener, TcpStream},
+};
+
+use super::{
+    SECOND,
+    sentinel::fake::{bulk, command},
+    server::Server,
+};
+use crate::{
+    error::{Error, ErrorKind},
+    store::{
+        Store,
+        keys::COMMON,
+        redis::{
+            origin::{Given, Origin},
+            server::{Concern, Facts},
+            target::Settings,
+        },
+    },
+};
+
+/// As the first connection to it sees them.
+async fn concerns(server: &Server) -> Vec<Concern> {
+    let (target, _) = Origin::Url(server.url()).target(Given::default(), SECOND).expect("a URL");
+    let mut connection = target.open(COMMON, &Settings::default()).await.ok().expect("it is there");
+    let facts = Facts::ask(&mut connection).await;
+    assert!(facts.check(false).is_ok());
+    facts.concerns(&mut connection).await
+}
+
+async fn set(server: &Server, name: &str, value: &str) {
+    server.command(&["CONFIG", "SET", name, value]).await;
+}
+
+#[tokio::test]
+async fn a_server_that_keeps_nothing_on_disk_is_told() {
+    let server = Server::start().await;
+    assert_eq!(concerns(&server).await, [Concern::Forgets]);
+    assert!(Concern::Forgets.to_string().contains("`appendonly yes`"));
+    // Snapshots are something.
+    set(&server, "save", "3600 1").await;
+    assert_eq!(concerns(&server).await, []);
+    set(&server, "save", "").await;
+    set(&server, "appendonly", "yes").await;
+    assert_eq!(concerns(&server).await, []);
+}
+
+#[tokio::test]
+async fn a_server_that_drops_keys_to_make_room_is_told_by_its_policy() {
+    let server = Server::start().await;
+    set(&server, "save", "3600 1").await;
+    // It will not, as long as it may have as much memory as it wants.
+    set(&server, "maxmemory-policy", "allkeys-lru").await;
+    assert_eq!(concerns(&server).await, []);
+    set(&server, "maxmemory", "1gb").await;
+    let evicts = |policy: &str| [Concern::Evicts(policy.to_owned())];
+    assert_eq!(concerns(&server).await, evicts("allkeys-lru"));
+    // Nearly all of our keys have an end.
+    set(&server, "maxmemory-policy", "volatile-ttl").await;
+    assert_eq!(concerns(&server).await, evicts("volatile-ttl"));
+    assert!(evicts("volatile-ttl")[0].to_string().contains("(volatile-ttl)"));
+    set(&server, "maxmemory-policy", "noeviction").await;
+    assert_eq!(concerns(&server).await, []);
+}
+
+/// What it tells of itself is written down here: the server that tests start is newer.
+async fn of(version: &'static str, role: &'static str) -> Result<Store, Error> {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let at = listener.local_addr().expect("it is bound");
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            tokio::spawn(serve(client, version, role));
+        }
+    });
+    Store::builder(&format!("redis://{at}/?ns=test")).deadline(5 * SECOND).connect().await
+}
+
+async fn serve(client: TcpStream, version: &str, role: &str) -> Option<()> {
+    let mut client = BufReader::new(client);
+    loop {
+        let words = command(&mut client).await?;
+        let answer = match words.first()?.as_str() {
+            "HELLO" => "%1\r\n+proto\r\n:3\r\n".to_owned(),
+            "INFO" => bulk(&format!("redis_version:{version}\r\nrun_id:a\r\nrole:{role}\r\n")),
+            "HDEL" => ":0\r\n".to_owned(),
+            "HGET" => bulk("64"),
+            "PING" => "+PONG\r\n".to_owned(),
+            _ => "+OK\r\n".to_owned(),
+        };
+        client.write_all(answer.as_bytes()).await.ok()?;
+    }
+}
+
+#[tokio::test]
+async fn an_old_server_is_a_mistake_and_a_replica_an_outage() {
+    let store = of("7.2.0", "master").await.expect("it can be used");
+    store.ping().await.expect("it is there");
+    let error = of("6.0.16", "master").await.expect_err("it is too old");
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(error.to_string().contains("version 6.0; lockgate needs Redis 6.2"), "{error}");
+    let store = of("7.2.0", "slave").await.expect("an outage is no mistake");
+    let error = store.ping().await.expect_err("it is not used");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+}

@@ -1,0 +1,180 @@
+//! Servers that answer, and will not do it: by the name of what they answer. Each is an outage that is told at once or
+//! within the deadline, nothing has been done then, and it is over when the server does it again.
+
+use std::{error::Error as _, time::Duration};
+
+use super::{SECOND, server::Server, usable};
+use crate::{
+    Outage, Policy, Quota,
+    error::{Error, ErrorKind},
+    lock::{LockGuard, NotAcquired, Released},
+    rate_limit::RateLimit,
+    store::Store,
+};
+
+const LIMIT: u64 = 100;
+
+/// What is there before the fault, and must be there afterwards.
+struct Before {
+    server: Server,
+    store: Store,
+    quota: RateLimit,
+    held: LockGuard,
+    charged: u64,
+    /// Charges, and locks, of which that is not known.
+    doubts: [u64; 2],
+}
+
+impl Before {
+    async fn new(server: Server) -> Self {
+        let store = server.store().await;
+        let policy =
+            Policy::new(Quota::requests(LIMIT).per(600 * SECOND)).on_outage(Outage::Refuse);
+        let quota = store.rate_limit(policy);
+        quota.check("k", 1).await.expect("the store is there");
+        let held = store.lock("held").lease(60 * SECOND).acquire().await.expect("it is free");
+        Self { server, store, quota, held, charged: 1, doubts: [0; 2] }
+    }
+
+    async fn lock(&self) -> Error {
+        match self.store.lock("x").acquire().await {
+            Err(NotAcquired::Fault(error)) => error,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The first calls are told by the server's word; later ones, once the breaker is open, without it.
+    async fn is_refused(&mut self, code: &str) {
+        let error = self.lock().await;
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        let error = self.quota.check("k", 1).await.expect_err("it is refused");
+        assert_eq!((error.kind(), said(&error).as_deref()), (ErrorKind::Unavailable, Some(code)));
+        for _ in 0..8 {
+            assert_eq!(self.lock().await.kind(), ErrorKind::Unavailable);
+            let error = self.quota.check("k", 1).await.expect_err("it is refused");
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "nothing is in doubt: {error}");
+        }
+    }
+
+    /// It does again what it is told. Nothing of what was refused has been done.
+    async fn goes_on(mut self) {
+        usable(&self.store).await;
+        let guard = loop {
+            // `ping` is no write.
+            match self.store.lock("x").acquire().await {
+                Ok(guard) => break guard,
+                Err(NotAcquired::Fault(_)) => tokio::time::sleep(Duration::from_millis(10)).await,
+                // Until what was in doubt is undone.
+                Err(busy) => {
+                    assert!(self.doubts[1] > 0, "what was refused has been done: {busy:?}");
+                }
+            }
+        };
+        assert_eq!(guard.release().await, Released::Released);
+        let left = self.quota.check("k", 1).await.expect("it is there").remaining();
+        self.charged += 1;
+        let sure = self.charged..=self.charged + self.doubts[0];
+        assert!(sure.contains(&(LIMIT - left)), "{} charged, not {sure:?}", LIMIT - left);
+        assert_eq!(self.held.release().await, Released::Released);
+    }
+}
+
+/// What the server has answered.
+fn said(error: &Error) -> Option<String> {
+    let answer = error.source()?.downcast_ref::<redis::RedisError>()?;
+    answer.code().map(str::to_owned)
+}
+
+async fn refused(code: &str, begin: &[&str], end: &[&str]) {
+    let mut before = Before::new(Server::start().await).await;
+    before.server.command(begin).await;
+    before.is_refused(code).await;
+    before.server.command(end).await;
+    before.goes_on().await;
+}
+
+#[tokio::test]
+async fn noreplicas() {
+    let set = |value| ["CONFIG", "SET", "min-replicas-to-write", value];
+    refused("NOREPLICAS", &set("1"), &set("0")).await;
+}
+
+#[tokio::test]
+async fn oom() {
+    let set = |value| ["CONFIG", "SET", "maxmemory", value];
+    refused("OOM", &set("1"), &set("0")).await;
+}
+
+/// It could not save, and was told not to take anything more then.
+#[tokio::test]
+async fn misconf() {
+    let mut before = Before::new(Server::start().await).await;
+    // It saves to where it was started, which is gone.
+    before.server.lose_folder();
+    before.server.command(&["CONFIG", "SET", "save", "3600 1000000"]).await;
+    before.server.command(&["BGSAVE"]).await;
+    loop {
+        let facts: String = before.server.ask(&["INFO", "persistence"]).await;
+        if facts.contains("rdb_last_bgsave_status:err") {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    before.is_refused("MISCONF").await;
+    before.server.command(&["CONFIG", "SET", "save", ""]).await;
+    before.goes_on().await;
+}
+
+#[tokio::test]
+async fn readonly() {
+    let before = Before::new(Server::start().await).await;
+    let nobody = super::server::free_port().to_string();
+    before.server.command(&["REPLICAOF", "127.0.0.1", &nobody]).await;
+    for _ in 0..8 {
+        assert_eq!(before.lock().await.kind(), ErrorKind::Unavailable);
+        let error = before.quota.check("k", 1).await.expect_err("it is refused");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "nothing is in doubt: {error}");
+    }
+    before.server.command(&["REPLICAOF", "NO", "ONE"]).await;
+    before.goes_on().await;
+}
+
+/// Somebody else's script does not end. What is sent to the server late in a deadline may have no answer by its end.
+#[tokio::test]
+async fn busy() {
+    let mut before = Before::new(Server::start().await).await;
+    before.server.command(&["CONFIG", "SET", "busy-reply-threshold", "1"]).await;
+    let client = redis::Client::open(("127.0.0.1", before.server.port())).expect("an address");
+    let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+    let spins = client.get_multiplexed_async_connection_with_config(&config).await;
+    let mut spins = spins.expect("it runs");
+    let spinning = tokio::spawn(async move {
+        let mut spin = redis::cmd("EVAL");
+        spin.arg("while true do end").arg(0).query_async::<()>(&mut spins).await
+    });
+    is_busy(&before.server).await;
+    let outage = |kind| matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout);
+    for _ in 0..8 {
+        let error = before.lock().await;
+        assert!(outage(error.kind()), "{error}");
+        before.doubts[1] += u64::from(error.kind() == ErrorKind::Timeout);
+        let error = before.quota.check("k", 1).await.expect_err("it is refused");
+        assert!(outage(error.kind()), "{error}");
+        before.doubts[0] += u64::from(error.kind() == ErrorKind::Timeout);
+    }
+    // The breaker is open: nothing is sent.
+    assert_eq!(before.lock().await.kind(), ErrorKind::Unavailable);
+    before.server.command(&["SCRIPT", "KILL"]).await;
+    spinning.await.expect("no panic").expect_err("it was killed");
+    before.goes_on().await;
+}
+
+async fn is_busy(server: &Server) {
+    loop {
+        let answer = server.try_ask::<String>(&["PING"]).await;
+        if answer.is_err_and(|error| error.code() == Some("BUSY")) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

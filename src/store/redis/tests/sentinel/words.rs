@@ -1,0 +1,148 @@
+//! What sentinels say of a master that is alive: it is left at their word, and not come back to.
+
+use std::time::Duration;
+
+use super::{super::cluster::charge, FakeSentinel, SECOND, Server};
+use crate::{error::ErrorKind, key::Key, store::Store};
+
+/// Two who call themselves masters, and a sentinel that names the first.
+struct Pair {
+    old: Server,
+    new: Server,
+    sentinel: FakeSentinel,
+    store: Store,
+}
+
+impl Pair {
+    /// With a store that has used all its lanes, and hears the sentinel.
+    async fn start() -> Self {
+        let (old, new) = (Server::start().await, Server::start().await);
+        let sentinel = FakeSentinel::of(old.port()).await;
+        let builder = Store::builder(&sentinel.url()).connections(4);
+        let store = builder.connect().await.expect("the URL is right");
+        let pair = Self { old, new, sentinel, store };
+        while pair.sentinel.heard_by() == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        while pair.charged().await < 64 {}
+        assert_eq!(pair.new.calls().await, 0);
+        pair
+    }
+
+    /// How many of so many charges of different shards are acknowledged.
+    async fn charged(&self) -> usize {
+        let mut done = 0;
+        for n in 0..64 {
+            let key = Key::custom(&format!("{n}"));
+            let charged = self.store.backend().charge(charge(&key, 1 << 30)).await;
+            done += usize::from(charged.is_ok());
+        }
+        // Refused at once, they let nobody else run.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        done
+    }
+
+    /// All of the lanes lead to the new one, and none went to the old one on the way.
+    async fn all_have_moved(&self, before: u64) {
+        in_time("it goes on", async { while self.charged().await < 64 {} }).await;
+        assert_eq!(self.old.calls().await, before, "written to the old one");
+        assert!(self.new.calls().await >= 64);
+    }
+}
+
+async fn in_time(what: &str, done: impl Future<Output = ()>) {
+    tokio::time::timeout(20 * SECOND, done).await.expect(what);
+}
+
+#[tokio::test]
+async fn a_master_is_left_by_all_lanes_at_the_word_of_its_successor() {
+    let pair = Pair::start().await;
+    pair.sentinel.name(pair.new.port());
+    let (old, new) = (pair.old.port(), pair.new.port());
+    // Of another master: nothing to us.
+    pair.sentinel.say("+switch-master", format!("other 127.0.0.1 {old} 127.0.0.1 {new}"));
+    pair.charged().await;
+    assert_eq!(pair.new.calls().await, 0);
+    pair.sentinel.say("+switch-master", format!("mymaster 127.0.0.1 {old} 127.0.0.1 {new}"));
+    // By one shard's lane.
+    let (key, backend) = (Key::custom("x"), pair.store.backend());
+    in_time("it is heard", async {
+        while pair.new.calls().await == 0 {
+            let _ = backend.charge(charge(&key, 1 << 30)).await;
+        }
+    })
+    .await;
+    pair.all_have_moved(pair.old.calls().await).await;
+}
+
+#[tokio::test]
+async fn a_master_that_is_about_to_be_replaced_is_left_and_not_used_until_its_successor_is_known() {
+    let pair = Pair::start().await;
+    pair.sentinel.flags("master,failover_in_progress");
+    let (old, new) = (pair.old.port(), pair.new.port());
+    let words = format!("slave 127.0.0.1:{new} 127.0.0.1 {new} @ mymaster 127.0.0.1 {old}");
+    pair.sentinel.say("+failover-state-send-slaveof-noone", words);
+    let (key, backend) = (Key::custom("x"), pair.store.backend());
+    in_time("it is heard", async { while backend.charge(charge(&key, 1 << 30)).await.is_ok() {} })
+        .await;
+    let before = pair.old.calls().await;
+    for _ in 0..20 {
+        let error = backend.charge(charge(&key, 1 << 30)).await.expect_err("there is no master");
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+    }
+    assert_eq!((pair.charged().await, pair.old.calls().await), (0, before));
+    pair.sentinel.name(pair.new.port());
+    pair.sentinel.flags("master");
+    pair.all_have_moved(before).await;
+}
+
+/// Also if it was given up again.
+#[tokio::test]
+async fn a_master_that_stays_is_come_back_to() {
+    let pair = Pair::start().await;
+    pair.sentinel.flags("master,failover_in_progress");
+    let (old, new) = (pair.old.port(), pair.new.port());
+    let words = format!("slave 127.0.0.1:{new} 127.0.0.1 {new} @ mymaster 127.0.0.1 {old}");
+    pair.sentinel.say("+failover-state-send-slaveof-noone", words);
+    in_time("it is heard", async { while pair.charged().await > 0 {} }).await;
+    pair.sentinel.flags("master");
+    in_time("it is back", async { while pair.charged().await < 64 {} }).await;
+    assert_eq!(pair.new.calls().await, 0);
+}
+
+#[tokio::test]
+async fn a_store_that_is_dropped_hears_no_more() {
+    let Pair { sentinel, store, .. } = Pair::start().await;
+    drop(store);
+    in_time("it has ended", async {
+        while sentinel.heard_by() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+/// Nobody called while it stood still, and nobody has told.
+#[tokio::test]
+async fn a_lane_that_was_idle_while_its_master_stood_still_asks_who_is_the_master() {
+    let pair = Pair::start().await;
+    let before = pair.old.calls().await;
+    pair.old.freeze();
+    // Longer than half of the time after which it would be replaced, and a deadline.
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    pair.sentinel.name(pair.new.port());
+    pair.old.thaw();
+    pair.all_have_moved(before).await;
+}
+
+/// It would be made anew with each request that comes after a while.
+#[tokio::test]
+async fn an_idle_lane_stays_what_it_is_while_its_master_answers() {
+    let pair = Pair::start().await;
+    let made = async || pair.old.info("stats", "total_connections_received").await;
+    let before = made().await;
+    tokio::time::sleep(2 * SECOND).await;
+    pair.charged().await;
+    // Those that ask.
+    assert!(made().await <= before + 2, "{} after {before}", made().await);
+}

@@ -1,0 +1,175 @@
+//! Several locks by one call, on a real server and through a proxy that loses replies.
+
+use futures_util::FutureExt as _;
+
+use super::{SECOND, proxy::Proxy, server::Server};
+use crate::{
+    key::Key,
+    lock::{NotAcquired, Released},
+    store::{Acquire, Acquired, Attempt, Mode, Store},
+};
+
+const KEYS: [&str; 3] = ["a", "b", "c"];
+
+fn calls(store: &Store) -> Vec<Acquire> {
+    let call =
+        |key| Attempt::new(store, &Key::custom(key), Mode::Exclusive).acquisition(10 * SECOND);
+    KEYS.map(call).into()
+}
+
+/// As another process of the same namespace.
+async fn all_are_free(store: &Store) {
+    assert!(store.shutdown(10 * SECOND).await, "something was not given back");
+    for key in KEYS {
+        let guard = store.lock(key).acquire().await.unwrap_or_else(|why| panic!("{key}: {why:?}"));
+        guard.release().await;
+    }
+}
+
+#[tokio::test]
+async fn those_that_are_free_are_taken_by_one_call() {
+    let server = Server::start().await;
+    let store = server.patient_store().await;
+    drop(store.locks(KEYS).acquire().await.unwrap());
+    store.shutdown(SECOND).await;
+    for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits(2)] {
+        let before = server.calls().await;
+        let request = match mode {
+            Mode::Exclusive => store.locks(KEYS),
+            Mode::Shared => store.locks(KEYS).shared(),
+            Mode::Permits(most) => store.locks(KEYS).permits(most),
+        };
+        let set = request.acquire().await.unwrap();
+        assert_eq!(server.calls().await - before, 1, "{mode:?}");
+        let fences = set.fences();
+        assert_eq!(fences.len(), 3);
+        assert!(fences.iter().all(|(_, fence)| *fence > 0), "{fences:?}");
+        let other = server.patient_store().await;
+        for key in KEYS {
+            let busy = other.lock(key).acquire().await;
+            assert!(matches!(busy, Err(NotAcquired::Busy(_))), "{key} {mode:?}: {busy:?}");
+        }
+        assert_eq!(set.release().await, Released::Released);
+        let (_, later) = other.locks(KEYS).acquire().await.unwrap().fences().swap_remove(0);
+        assert!(later > fences[0].1);
+        other.shutdown(SECOND).await;
+    }
+    assert_eq!(server.left().await, [""; 0]);
+}
+
+/// Whichever of them it is that somebody has, or waits for.
+#[tokio::test]
+async fn where_one_is_not_free_the_call_takes_none() {
+    let server = Server::start().await;
+    let (store, other) = (server.patient_store().await, server.patient_store().await);
+    for busy in KEYS {
+        let held = other.lock(busy).acquire().await.unwrap();
+        let taken = store.backend().acquire_all(&calls(&store)).await.unwrap();
+        assert_eq!(taken, None);
+        let keys: Vec<String> = server.ask(&["KEYS", "*}:h:*"]).await;
+        assert_eq!(keys.len(), 1, "{keys:?}");
+        let outcome = store.locks(KEYS).acquire().await;
+        assert!(matches!(outcome, Err(NotAcquired::Busy(_))), "{outcome:?}");
+        held.release().await;
+    }
+    all_are_free(&store).await;
+}
+
+/// What stands in a line is not passed.
+#[tokio::test]
+async fn who_waits_for_one_of_them_comes_first() {
+    let server = Server::start().await;
+    let (store, other) = (server.patient_store().await, server.patient_store().await);
+    let held = other.lock("b").acquire().await.unwrap();
+    let asked = Attempt::new(&other, &Key::custom("b"), Mode::Exclusive).acquisition(10 * SECOND);
+    let waits = Acquire { wait: Some(10 * SECOND), ..asked };
+    let joined = other.backend().acquire(waits.clone()).await.unwrap();
+    assert!(matches!(joined, Acquired::Busy { joined: true, .. }), "{joined:?}");
+    held.release().await;
+    assert_eq!(store.backend().acquire_all(&calls(&store)).await.unwrap(), None);
+    let granted = other.backend().acquire(waits.clone()).await.unwrap();
+    assert!(matches!(granted, Acquired::Held { .. }), "{granted:?}");
+    other.backend().release(waits.key, waits.me, waits.mode).await.unwrap();
+    all_are_free(&store).await;
+}
+
+/// As after a lost answer, or when it is sent twice: what it took the first time is not in its own way.
+#[tokio::test]
+async fn it_may_run_twice() {
+    let server = Server::start().await;
+    let store = server.patient_store().await;
+    let calls = calls(&store);
+    let mut last = [0; KEYS.len()];
+    for _ in 0..3 {
+        let taken = store.backend().acquire_all(&calls).await.unwrap().expect("they are free");
+        for (held, last) in taken.into_iter().zip(&mut last) {
+            let Acquired::Held { fence, .. } = held else { panic!("{held:?}") };
+            assert!(fence > *last, "{fence} after {last}");
+            *last = fence;
+        }
+    }
+    // Not where one of them went to somebody else meanwhile: then it changes nothing.
+    let [first, ..] = &calls[..] else { panic!("three") };
+    store.backend().release(first.key.clone(), first.me.clone(), first.mode).await.unwrap();
+    let other = server.patient_store().await;
+    let held = other.lock("a").acquire().await.unwrap();
+    assert_eq!(store.backend().acquire_all(&calls).await.unwrap(), None);
+    held.release().await;
+    for call in calls {
+        store.backend().release(call.key, call.me, call.mode).await.unwrap();
+    }
+    all_are_free(&store).await;
+}
+
+/// The call is sent again, and finds what it has taken itself.
+#[tokio::test]
+async fn a_lost_reply_neither_blocks_nor_leaves_anything() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let store = proxy.patient_store().await;
+    for cuts in [1, 2, 3] {
+        drop(store.locks(KEYS).acquire().await.unwrap());
+        assert!(store.shutdown(10 * SECOND).await);
+        proxy.cut(cuts);
+        let set = store.locks(KEYS).acquire().await.expect("no self-block");
+        assert_eq!(set.release().await, Released::Released);
+    }
+    all_are_free(&store).await;
+}
+
+/// Its locks are of several shards, and so of several connections: an undo may come before what it undoes.
+#[tokio::test]
+async fn an_acquisition_that_is_dropped_leaves_nothing_whenever_that_is() {
+    let server = Server::start().await;
+    let store = server.patient_store().await;
+    for polls in 0..8 {
+        let mut future = Box::pin(store.locks(KEYS).lease(SECOND).acquire());
+        for _ in 0..polls {
+            if (&mut future).now_or_never().is_some() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        drop(future);
+        all_are_free(&store).await;
+    }
+}
+
+/// What was taken by a call that nobody hears the answer of is given back long before its lease ends: the
+/// undo is said until it must have come behind it.
+#[tokio::test]
+async fn a_call_that_arrives_after_its_undo_leaves_nothing_beyond_its_lease() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let store = proxy.patient_store().await;
+    drop(store.locks(KEYS).acquire().await.unwrap());
+    assert!(store.shutdown(10 * SECOND).await);
+    proxy.hole(true);
+    let mut future = Box::pin(store.locks(KEYS).lease(60 * SECOND).acquire());
+    assert!((&mut future).now_or_never().is_none());
+    drop(future);
+    proxy.hole(false);
+    let other = server.patient_store().await;
+    let set = other.locks(KEYS).wait(20 * SECOND).acquire().await;
+    set.expect("given back before the lease of a minute ends").release().await;
+}

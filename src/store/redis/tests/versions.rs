@@ -1,0 +1,204 @@
+//! Processes of two versions on one server, as during a deployment: their scripts have different texts, and so different
+//! hashes, and mean the same.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncWriteExt as _, BufReader, copy},
+    net::{TcpListener, TcpStream},
+    task::JoinHandle,
+};
+
+use super::{
+    SECOND,
+    cluster::charge,
+    sentinel::fake::{bulk, command, list},
+    server::Server,
+};
+use crate::{
+    key::Key,
+    lock::{NotAcquired, Released},
+    store::Store,
+};
+
+const TASKS: usize = 3;
+
+/// A version of the scripts: passes everything on, but each script with another text, under that one's hash.
+struct Edition {
+    remark: &'static str,
+    /// By the hash that the process knows.
+    hashes: Mutex<HashMap<String, String>>,
+}
+
+impl Edition {
+    /// A process of this version. (What it does not know by its own text has no hash yet: then any will do that the
+    /// server does not know.)
+    async fn process(server: &Server, remark: &'static str) -> Store {
+        let edition = Arc::new(Self { remark, hashes: Mutex::default() });
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let (at, server) = (listener.local_addr().expect("it is bound"), server.port());
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(Arc::clone(&edition).pass(client, server));
+            }
+        });
+        let builder = Store::builder(&format!("redis://{at}/?ns=test")).deadline(10 * SECOND);
+        builder.connect().await.expect("the URL is right")
+    }
+
+    async fn pass(self: Arc<Self>, client: TcpStream, server: u16) -> Option<()> {
+        let server = TcpStream::connect(("127.0.0.1", server)).await.ok()?;
+        let (from_client, mut to_client) = client.into_split();
+        let (mut from_server, mut to_server) = server.into_split();
+        let asks = async {
+            let mut from_client = BufReader::new(from_client);
+            while let Some(mut words) = command(&mut from_client).await {
+                self.change(&mut words);
+                let words: Vec<_> = words.iter().map(|word| bulk(word)).collect();
+                to_server.write_all(list(&words).as_bytes()).await.ok()?;
+            }
+            Some(())
+        };
+        tokio::select! {
+            done = asks => done,
+            _ = copy(&mut from_server, &mut to_client) => None,
+        }
+    }
+
+    fn change(&self, words: &mut [String]) {
+        let mut hashes = self.hashes.lock();
+        match words {
+            [verb, hash, ..] if verb == "EVALSHA" => {
+                let unknown = || format!("{:040}", 0);
+                *hash = hashes.get(hash.as_str()).cloned().unwrap_or_else(unknown);
+            }
+            [verb, text, ..] if verb == "EVAL" => {
+                let known = redis::Script::new(text).get_hash().to_owned();
+                text.push_str(self.remark);
+                let own = redis::Script::new(text).get_hash().to_owned();
+                assert_ne!(known, own);
+                hashes.insert(known, own);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What those who go round have seen together.
+#[derive(Default)]
+struct Seen {
+    stop: AtomicBool,
+    inside: AtomicBool,
+    /// The latest of the lock.
+    fence: AtomicU64,
+    charged: AtomicU64,
+    turns: Mutex<HashMap<usize, u64>>,
+}
+
+impl Seen {
+    fn goes_round(self: &Arc<Self>, version: usize, store: &Store) -> JoinHandle<()> {
+        let (seen, store) = (Arc::clone(self), store.clone());
+        tokio::spawn(async move {
+            while !seen.stop.load(Ordering::SeqCst) {
+                seen.turn(version, &store).await;
+                tokio::task::yield_now().await;
+            }
+        })
+    }
+
+    async fn turn(&self, version: usize, store: &Store) {
+        let guard = store.lock("x").wait(60 * SECOND).acquire().await.expect("it is served");
+        assert!(!self.inside.swap(true, Ordering::SeqCst), "two at once");
+        let last = self.fence.swap(guard.fence(), Ordering::SeqCst);
+        assert!(guard.fence() > last, "{} after {last}", guard.fence());
+        let charged = store.backend().charge(charge(&Key::custom("k"), 1 << 30)).await;
+        // One whose script was forgotten is charged once all the same.
+        assert_eq!(charged.expect("the store is there").admitted, 1);
+        self.charged.fetch_add(1, Ordering::SeqCst);
+        self.inside.store(false, Ordering::SeqCst);
+        assert_eq!(guard.release().await, Released::Released);
+        *self.turns.lock().entry(version).or_default() += 1;
+    }
+
+    /// Until each version has had so many more.
+    async fn go_on(&self, more: u64) {
+        let before = self.turns.lock().clone();
+        let had = |version| {
+            let before = before.get(version).copied().unwrap_or(0);
+            self.turns.lock().get(version).copied().unwrap_or(0) >= before + more
+        };
+        while ![0, 1].iter().all(had) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+async fn two(server: &Server) -> [Store; 2] {
+    [Edition::process(server, "\n-- old").await, Edition::process(server, "\n-- new").await]
+}
+
+#[tokio::test]
+async fn two_versions_take_turns_and_do_not_notice_that_scripts_are_forgotten() {
+    let server = Server::start().await;
+    let (stores, seen) = (two(&server).await, Arc::new(Seen::default()));
+    let tasks = stores.iter().enumerate();
+    let tasks = tasks.flat_map(|each| [each; TASKS]).map(|(n, store)| seen.goes_round(n, store));
+    let tasks: Vec<_> = tasks.collect();
+    for _ in 0..20 {
+        seen.go_on(5).await;
+        server.command(&["SCRIPT", "FLUSH"]).await;
+    }
+    seen.go_on(5).await;
+    seen.stop.store(true, Ordering::SeqCst);
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    let charged = seen.charged.load(Ordering::SeqCst);
+    let key = Key::custom("k");
+    let spent: u64 =
+        server.ask(&["GET", &format!("lg:1:test:{{{}}}:c:p:{key}", key.shard())]).await;
+    assert_eq!(spent, charged);
+    server.command(&["DEL", &format!("lg:1:test:{{{}}}:c:p:{key}", key.shard())]).await;
+    for store in &stores {
+        assert!(store.shutdown(5 * SECOND).await);
+    }
+    assert_eq!(server.left().await, [""; 0]);
+}
+
+/// What the one has begun the other sees, waits for, and has next.
+#[tokio::test]
+async fn what_one_version_holds_and_lines_up_for_is_so_for_the_other() {
+    let server = Server::start().await;
+    for [one, other] in [[0, 1], [1, 0]] {
+        let stores = two(&server).await;
+        let (one, other) = (&stores[one], &stores[other]);
+        let held = one.lock("x").acquire().await.expect("it is free");
+        let Err(NotAcquired::Busy(busy)) = other.lock("x").acquire().await else {
+            panic!("two have it")
+        };
+        assert_eq!(busy.line, 0);
+        let waiter = tokio::spawn(other.lock("x").wait(60 * SECOND).acquire());
+        loop {
+            let third = one.as_another_process();
+            let asked = third.lock("x").acquire().await;
+            let Err(NotAcquired::Busy(busy)) = asked else { panic!("two have it") };
+            if busy.line == 1 {
+                break;
+            }
+        }
+        server.command(&["SCRIPT", "FLUSH"]).await;
+        let fence = held.fence();
+        assert_eq!(held.release().await, Released::Released);
+        let next = waiter.await.expect("no panic").expect("it is served");
+        assert!(next.fence() > fence);
+        assert_eq!(next.release().await, Released::Released);
+    }
+}

@@ -1,0 +1,87 @@
+//! What a holder is told again of its lock: who stands in line, and more fences.
+
+use super::{
+    modes::fence_of,
+    on_every_store,
+    rig::{LONG, Rig, SHORT, ask, key, stranger},
+};
+use crate::store::backend::{Acquire, GaveBack, Mode, SPARE_FENCES, Still};
+
+on_every_store!(
+    a_holder_gets_fences_larger_than_all_before,
+    a_holder_is_told_who_stands_first,
+    a_job_stands_in_line_too,
+    who_has_it_no_more_is_told_so,
+    only_an_exclusive_holder_is_told,
+    the_lease_stays_as_it_is,
+);
+
+async fn a_holder_gets_fences_larger_than_all_before(rig: &Rig) {
+    let (key, me) = (key(), stranger());
+    let mut last = rig.hold(&key, &me).await;
+    for _ in 0..3 {
+        let Still { fence, next, now } = rig.still(&key, &me).await.unwrap();
+        assert!(fence > last + SPARE_FENCES, "{fence} after {last}");
+        assert!(next == 0 && now > 0);
+        last = fence;
+    }
+    assert_eq!(rig.release(&key, &me).await, GaveBack::Released);
+    assert!(rig.hold(&key, &stranger()).await > last + SPARE_FENCES);
+}
+
+async fn a_holder_is_told_who_stands_first(rig: &Rig) {
+    let (key, me, [first, second]) = (key(), stranger(), [(); 2].map(|()| stranger()));
+    let fence = rig.hold(&key, &me).await;
+    let seq = rig.join(&key, &first).await;
+    let later = rig.join(&key, &second).await;
+    let told = rig.still(&key, &me).await.unwrap();
+    assert_eq!(told.next, seq);
+    assert!(told.fence > fence + SPARE_FENCES);
+    // They stand as before.
+    rig.release(&key, &first).await;
+    assert_eq!(rig.still(&key, &me).await.unwrap().next, later);
+    assert_eq!(rig.release(&key, &me).await, GaveBack::Released);
+    rig.refused(&key, &me).await;
+    rig.hold(&key, &second).await;
+}
+
+async fn a_job_stands_in_line_too(rig: &Rig) {
+    let (key, me) = (key(), stranger());
+    rig.worker().await;
+    rig.hold(&key, &me).await;
+    rig.put_off(&key).await;
+    assert!(rig.still(&key, &me).await.unwrap().next > 0);
+}
+
+async fn who_has_it_no_more_is_told_so(rig: &Rig) {
+    let (key, me, other) = (key(), stranger(), stranger());
+    assert_eq!(rig.still(&key, &me).await, None);
+    let fence = fence_of(&rig.acquire(Acquire { lease: SHORT, ..ask(&key, &me) }).await);
+    rig.advance(SHORT * 2).await;
+    assert_eq!(rig.still(&key, &me).await, None, "its lease is over");
+    assert!(rig.hold(&key, &other).await > fence);
+    assert_eq!(rig.still(&key, &me).await, None, "it is another's");
+    rig.release(&key, &other).await;
+    assert_eq!(rig.still(&key, &other).await, None);
+    // It takes nothing.
+    rig.hold(&key, &stranger()).await;
+}
+
+async fn only_an_exclusive_holder_is_told(rig: &Rig) {
+    let (key, me) = (key(), stranger());
+    for mode in [Mode::Shared, Mode::Permits(2)] {
+        fence_of(&rig.acquire(Acquire { mode, ..ask(&key, &me) }).await);
+        assert_eq!(rig.still(&key, &me).await, None);
+        rig.release_as(mode, &key, &me).await;
+    }
+}
+
+async fn the_lease_stays_as_it_is(rig: &Rig) {
+    let (key, me) = (key(), stranger());
+    fence_of(&rig.acquire(Acquire { lease: LONG, ..ask(&key, &me) }).await);
+    rig.advance(LONG / 2).await;
+    assert!(rig.still(&key, &me).await.is_some());
+    assert!(rig.refused(&key, &stranger()).await <= LONG / 2);
+    rig.advance(LONG).await;
+    rig.hold(&key, &stranger()).await;
+}
