@@ -59,6 +59,8 @@ mod failure;
 mod handle;
 mod leases;
 mod letters;
+mod lone;
+mod over;
 mod push;
 mod retry;
 mod rounds;

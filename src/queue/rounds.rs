@@ -11,13 +11,14 @@ use std::{collections::HashMap, future::Future, pin::pin, sync::Arc, time::Durat
 use futures_util::future::BoxFuture;
 use tokio::{
     sync::Notify,
-    task::{AbortHandle, JoinError, JoinSet},
+    task::{AbortHandle, JoinSet},
     time::Instant,
 };
 
 use super::{
     leases::Renewed,
-    run::{Ran, judge, run},
+    lone::{Lone, Work},
+    run::{Ran, run},
     task::{Facts, Raw},
     worker::QueueWorker,
 };
@@ -54,6 +55,8 @@ pub(super) struct Rounds {
     pub(super) id: Arc<str>,
     pub(super) bell: Arc<Notify>,
     pub(super) runs: JoinSet<(RunToken, Ran)>,
+    /// There is never more than one run.
+    lone: Option<Lone>,
     pub(super) running: HashMap<TaskId, Running>,
     pub(super) ends: Vec<End>,
     /// Of the last turn.
@@ -78,6 +81,7 @@ impl Rounds {
             id,
             bell,
             runs: JoinSet::new(),
+            lone: Lone::of(&worker),
             running: HashMap::new(),
             ends: Vec::new(),
             number: 0,
@@ -95,6 +99,8 @@ impl Rounds {
     pub(super) async fn run(mut self, shutdown: impl Future<Output = ()>) {
         let mut shutdown = pin!(shutdown);
         tracing::info!(queue = %self.worker.queue.hashed(), "queue worker started");
+        // What stands by for the first run has to be on its own before that may block this thread.
+        tokio::task::yield_now().await;
         loop {
             tokio::select! {
                 () = &mut shutdown => break,
@@ -114,6 +120,8 @@ impl Rounds {
             answer = under_way(&mut self.turn) => {
                 self.turn = None;
                 self.answered(answer);
+                // What has run here may be ready at once, again and again.
+                tokio::task::consume_budget().await;
             }
             Some(ended) = self.runs.join_next() => self.ended(ended).await,
             renewed = under_way(&mut self.renewal) => {
@@ -219,39 +227,20 @@ impl Rounds {
         // One of its own that it has lost may still be here.
         self.cancel(&token);
         let run = token.clone();
-        let abort = self.runs.spawn(async move { (run, work.await) });
+        let mut work: Work = Box::pin(async move { (run, work.await) });
+        let mut until = until;
+        if let Some(lone) = &self.lone {
+            match lone.begin(&mut work, &token, until) {
+                Ok(ran) => return self.over(token, ran, (attempt, max_attempts), bytes, unique),
+                Err(valid) => until = valid,
+            }
+        }
+        let abort = self.runs.spawn(work);
         if self.running.is_empty() {
-            self.tend = Instant::now() + self.worker.lease / 3;
+            self.tend = until.min(Instant::now() + self.worker.lease / 3);
         }
         let running = Running { token, abort, attempt, max_attempts, bytes, unique, again, until };
         self.running.insert(running.token.id.clone(), running);
-    }
-
-    /// A run has ended, and perhaps others with it: they go together.
-    async fn ended(&mut self, first: Result<(RunToken, Ran), JoinError>) {
-        self.note(first);
-        if !self.running.is_empty() && self.turn.is_none() {
-            tokio::task::yield_now().await;
-        }
-        while let Some(ended) = self.runs.try_join_next() {
-            self.note(ended);
-        }
-    }
-
-    pub(super) fn note(&mut self, ended: Result<(RunToken, Ran), JoinError>) {
-        // One that was cancelled is not this worker's any more, or is handed back.
-        let Ok((token, ran)) = ended else { return };
-        let id = token.id.clone();
-        if self.running.get(&id).is_none_or(|running| running.token != token) {
-            return;
-        }
-        let Some(running) = self.running.remove(&id) else { return };
-        let Running { token, attempt, max_attempts, bytes, unique, .. } = running;
-        if let Err((fault, why)) = &ran {
-            tracing::warn!(task = ?id, attempt, %fault, reason = why.reason(), "a task failed");
-        }
-        let verdict = judge(ran, attempt, max_attempts, self.worker.backoff);
-        self.ends.push(End { run: token, bytes, unique, verdict });
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod ends;
 mod idle;
+mod lone;
 mod trouble;
 
 use std::{future::pending, sync::Arc, time::Duration};

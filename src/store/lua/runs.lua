@@ -6,15 +6,20 @@
 -- ARGV per step: 'c', job id, run token, lease ms, retention of dead jobs ms
 --            or: 's', job id, run token, verb, ms, reason, response, token of the next run or '', lease ms,
 --                retention ms
--- Returns a list of what the steps return, or {'error', text}: a step that fails harms no other
+-- Returns a list of what the steps return, or {'error', text}: a step that fails harms no other; of those that
+-- runs_usual.lua has done, which stands before this, a text
 -- At most 32 steps. O(steps * log n). Idempotent, since each of the steps is.
 local SERVER = {'READONLY', 'MASTERDOWN', 'LOADING', 'NOREPLICAS', 'MISCONF', 'OOM'}
-local out, a = {}, 0
-for i, key in ipairs(KEYS) do
+local out, a, answer = {}, done.a, nil
+for i = 1, #done do out[i] = done[i] end
+CHANGED, FILED = done.changed, done.filed
+for i = done.k + 1, #KEYS do
   if not ARGV[a + 1] then break end
-  at(key)
-  local well, answer
-  if ARGV[a + 1] == 'c' then
+  at(KEYS[i])
+  if broken then
+    well, answer, broken = false, broken, nil
+    a = a + (ARGV[a + 1] == 'c' and 5 or 10)
+  elseif ARGV[a + 1] == 'c' then
     well, answer = pcall(claim, ARGV[a + 2], ARGV[a + 3], tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]))
     a = a + 5
   else

@@ -1,11 +1,12 @@
 -- One turn of a worker: ends runs, takes back those whose lease is over, and starts what is due.
 --
 -- KEYS z of the queue, zr of the worker. The queue's other names are made of the first.
--- ARGV[1] '<node>:<worker>'   [2] '<worker>.<number of the turn>', one more than the runs wanted, '1' if it stands in
--- zw, '1' if there is an end that is no mere success, in one text   [3] in one text: lease, us; ms that zr lives; us it may be idle, 0 = it is not to be woken; most
--- that run at once, 0 any; us between two starts, 0 any; starts at once; us dead letters are kept; most of them; most
--- bytes of them; crashes that kill. Then each end: its terms in one text, and the run: 'd' bytes | 'r' retry / 'k' dead / 'b' back: bytes,
--- delay us, fault, reason; with a unique key the letter is a capital, and the key follows.
+-- ARGV[1] in one text: 'u' if it may be the usual case of tasks_next.lua, else 'x', and '<node>:<worker>.<number of the
+-- turn>'; one more than the runs wanted; '1' if it stands in zw; '1' if there is an end that is no mere success; lease, us;
+-- ms that zr lives; us it may be idle, 0 = it is not to be woken; most that run at once, 0 any; us between two starts, 0
+-- any; starts at once; us dead letters are kept; most of them; most bytes of them; crashes that kill. Then each end: its
+-- terms in one text, and the run: 'd' bytes | 'r' retry / 'k' dead / 'b' back: bytes, delay us, fault, reason; with a
+-- unique key the letter is a capital, and the key follows.
 -- Returns {'1' or '0' (lost) per end, us until it should look again or -1, '1' it stands in zw now,
 --   then each run: id, attempt, record}
 -- O((ends + runs + taken back) * log n), at most 100 of each. Idempotent: zr has the number of the worker's last turn
@@ -14,16 +15,18 @@
 -- What is rare (an end that is no mere success, a lease that is over, limits, once a second the sweep) is done by
 -- functions that are only made then.
 local match, sub, byte = string.match, string.sub, string.byte
-local Z, R, me = KEYS[1], KEYS[2], ARGV[1]
+local Z, R = KEYS[1], KEYS[2]
 local cut = string.find(Z, '}:z:', 1, true)
 local tag, name = sub(Z, 1, cut + 1), sub(Z, cut + 3)
 local L, T, M, F, W = tag .. 'zl' .. name, tag .. 'zt' .. name, tag .. 'zm' .. name, tag .. 'zf' .. name, tag .. 'zw' .. name
-local token, number, rows, listed, mixed = match(ARGV[2], '^(%x*%.(%d+)) (%d+) (%d) (%d)$')
-local want = rows - 1
-local lease, life, idle, terms = match(ARGV[3], '^(%d+) (%d+) (%d+) (.*)$')
+local me, token, rows, listed, mixed, terms = match(ARGV[1], '^%a([^:]*:%x*)(%.%d+) (%d+) (%d) (%d) (.*)$')
+local lease, life, idle
+lease, life, idle, terms = match(terms, '^(%d+) (%d+) (%d+) (.*)$')
+local number, want = sub(token, 2), rows - 1
+token = match(me, '%x*$') .. token
 local limited = sub(terms, 1, 4) ~= '0 0 '
 
-local last = call('GET', R)
+local last = not taken and call('GET', R)
 if last then
   local before, stood, ids = match(last, '^(%d+) (%d*) (.*)$')
   -- A turn that comes after its successor: nobody waits for it.
@@ -173,22 +176,22 @@ if sweeps or lapsed or limited or mixed == '1' then
 end
 
 local stood = ''
-if mixed == '0' and not ARGV[6] then
+if mixed == '0' and not ARGV[4] then
   -- At most one, which was a success.
-  if ARGV[4] then
-    local run = ARGV[5]
-    stood = tostring(call('ZREM', L, run))
+  if ARGV[2] then
+    local run = ARGV[3]
+    stood = taken and '1' or tostring(call('ZREM', L, run))
     if stood == '1' then
       local id = sub(run, 1, ID)
       call('HDEL', T, id)
       noted = call('EXISTS', M) == 1
       if noted then call('HDEL', M, id) end
-      call('HINCRBY', F, 'bytes', '-' .. sub(ARGV[4], 2))
+      call('HINCRBY', F, 'bytes', '-' .. sub(ARGV[2], 2))
       call('HINCRBY', F, 'done', '1')
     end
   end
 else
-  local ends, members, gone, done, bytes, a, told = {}, {}, {}, {}, 0, 4, {}
+  local ends, members, gone, done, bytes, a, told = {}, {}, {}, {}, 0, 2, {}
   while ARGV[a] do
     local letter, length, rest = match(ARGV[a], '^(%a)(%d+)(.*)$')
     local run, kind = ARGV[a + 1], string.lower(letter)

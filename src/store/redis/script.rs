@@ -79,6 +79,18 @@ script!(
     repeatable: true
 );
 script!(
+    ENQUEUE,
+    "enqueue",
+    concat!(
+        include_str!("../lua/channel.lua"),
+        include_str!("../lua/enqueue_usual.lua"),
+        include_str!("../lua/line.lua"),
+        include_str!("../lua/jobs.lua"),
+        include_str!("../lua/enqueue.lua")
+    ),
+    repeatable: true
+);
+script!(
     SEVERAL,
     "several",
     concat!(
@@ -89,12 +101,12 @@ script!(
     ),
     repeatable: true
 );
-job_script!(ENQUEUE, "enqueue");
 script!(
     RUNS,
     "runs",
     concat!(
         include_str!("../lua/channel.lua"),
+        include_str!("../lua/runs_usual.lua"),
         include_str!("../lua/line.lua"),
         include_str!("../lua/jobs.lua"),
         include_str!("../lua/ends.lua"),
@@ -201,7 +213,18 @@ script!(
     ),
     repeatable: true
 );
-task_script!(TURN, "tasks_turn", repeatable: true);
+script!(
+    TURN,
+    "tasks_turn",
+    concat!(
+        include_str!("../lua/tasks_next.lua"),
+        include_str!("../lua/channel.lua"),
+        include_str!("../lua/now.lua"),
+        include_str!("../lua/tasks.lua"),
+        include_str!("../lua/tasks_turn.lua")
+    ),
+    repeatable: true
+);
 task_script!(LOOK_AT_TASKS, "tasks_look", repeatable: true);
 // What may have run is not run again: it would meet other tasks.
 task_script!(EDIT_TASKS, "tasks_edit", repeatable: false);

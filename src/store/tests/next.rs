@@ -16,6 +16,7 @@ use crate::{
 
 on_every_store!(
     the_next_job_begins_with_the_settlement,
+    a_long_line_runs_to_its_end,
     repeated_it_tells_of_the_same_run,
     a_late_repetition_begins_nothing,
     a_lost_run_begins_no_other,
@@ -79,6 +80,34 @@ async fn the_next_job_begins_with_the_settlement(rig: &Rig) {
     nothing_begins(rig, and_next(settled(&key, &three, &third, done()), &stranger())).await;
     assert_eq!(rig.due(key.shard(), 10).await.names, []);
     rig.hold(&key, &stranger()).await;
+}
+
+/// Longer than the index of ended jobs is left untrimmed; in between the line is given up to whoever comes.
+async fn a_long_line_runs_to_its_end(rig: &Rig) {
+    const N: usize = 40;
+    let key = key();
+    let (ids, mut me) = line::<N>(rig, &key).await;
+    for (n, pair) in ids.windows(2).enumerate() {
+        let call = settled(&key, &pair[0], &me, done());
+        me = stranger();
+        if n % 4 == 3 {
+            nothing_begins(rig, call).await;
+            assert_eq!(rig.start(&key, &pair[1], &me).await, 1);
+        } else {
+            let run = settle_and_begin(rig, and_next(call.clone(), &me)).await;
+            assert_eq!((&run.id, run.attempt, run.more), (&pair[1], 1, n + 2 < N));
+            let again = settle_and_begin(rig, and_next(call, &me)).await;
+            assert!(again.id == run.id && again.fence > run.fence);
+        }
+        assert_eq!(rig.state(&pair[0]).await, Some(JobState::Done));
+        let past = rig.past(&pair[0]).await.unwrap();
+        assert!(past.runs.len() == 1 && past.runs[0].ends_with(" done"), "{:?}", past.runs);
+        let left: Vec<_> = rig.fsck(false).await.faults().map(|found| found.kind).collect();
+        assert_eq!(left, [], "after {n}");
+    }
+    assert!(rig.finish(&key, &ids[N - 1], &me).await);
+    let tally = rig.tally(key.shard()).await;
+    assert_eq!((tally.pending, tally.bytes), (0, 0));
 }
 
 async fn repeated_it_tells_of_the_same_run(rig: &Rig) {

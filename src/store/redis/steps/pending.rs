@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use redis::Value;
 use tokio::time::Instant;
 
 use super::number;
@@ -27,7 +28,11 @@ impl Redis {
         // Lanes and combiners are as many.
         let outcome = self.enqueues[self.lanes.of(shard)].call(call, until).await;
         self.note(shard, &outcome);
-        let mut row = Row::of(name, outcome?.first);
+        let reply = outcome?.first;
+        if let Value::Int(position) = reply {
+            return Ok(Enqueued::Stored { position: u64::try_from(position).unwrap_or(0) });
+        }
+        let mut row = Row::of(name, reply);
         if let Some(error) = row.refusal() {
             return Err(error);
         }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::number;
 use crate::{
     clock::{micros, millis},
-    error::Error,
+    error::{Error, ErrorKind},
     key::Key,
     store::{
         backend::Step,
@@ -147,33 +147,16 @@ impl Redis {
     }
 
     async fn do_turn(&self, call: Turn) -> Result<Turned, Error> {
-        let Turn { queue, node, worker, number, lease, limits, graves, .. } = &call;
-        let keys = [self.keys.task(queue, "z", ""), self.keys.task(queue, "zr", worker)];
-        let mixed = call.ends.iter().any(|end| !is_mere_success(end));
-        let now = format!(
-            "{worker}.{number} {} {} {}",
-            call.want + 1,
-            u64::from(call.listed),
-            u64::from(mixed)
-        );
-        // What was told of a turn is kept for ten minutes longer than its runs.
-        let terms = format!(
-            "{} {} {} {} {} {} {} {} {} {}",
-            micros(*lease),
-            millis(*lease + Duration::from_secs(600)),
-            micros(call.idle),
-            limits.running,
-            limits.interval_us,
-            limits.burst,
-            micros(graves.keep),
-            graves.most,
-            graves.bytes,
-            graves.crashes,
-        );
-        let mut args: Args = vec![format!("{node}:{worker}").into(), now.into(), terms.into()];
+        let keys =
+            [self.keys.task(&call.queue, "z", ""), self.keys.task(&call.queue, "zr", &call.worker)];
+        let mut args: Args = vec![terms(&call).into()];
         call.ends.iter().for_each(|end| write_end(end, &mut args));
-        let reply = self.script(queue.shard(), &script::TURN, &keys, &args).await?;
-        turned(Row::of("tasks_turn", reply), call.ends.len())
+        let reply = self.script(call.queue.shard(), &script::TURN, &keys, &args).await?;
+        match reply {
+            Value::BulkString(text) => next_run(&text.into())
+                .ok_or_else(|| Error::new(ErrorKind::Protocol, script::TURN.name)),
+            list => turned(Row::of(script::TURN.name, list), call.ends.len()),
+        }
     }
 
     async fn look(&self, queue: &Key, verb: &str, args: Args) -> Result<Row, Error> {
@@ -198,6 +181,33 @@ impl Redis {
     }
 }
 
+fn terms(call: &Turn) -> String {
+    let Turn { node, worker, number, lease, limits, graves, .. } = call;
+    let mixed = call.ends.iter().any(|end| !is_mere_success(end));
+    let limited = limits.running > 0 || limits.interval_us > 0;
+    // One run has ended and one is wanted: whoever had an idle place before has none now.
+    let usual = call.ends.len() == 1 && call.want == 1 && !mixed && !limited;
+    let usual = usual && !call.listed && !call.idle.is_zero();
+    let letter = if usual { 'u' } else { 'x' };
+    // What was told of a turn is kept for ten minutes longer than its runs.
+    format!(
+        "{letter}{node}:{worker}.{number} {} {} {} {} {} {} {} {} {} {} {} {} {}",
+        call.want + 1,
+        u64::from(call.listed),
+        u64::from(mixed),
+        micros(*lease),
+        millis(*lease + Duration::from_secs(600)),
+        micros(call.idle),
+        limits.running,
+        limits.interval_us,
+        limits.burst,
+        micros(graves.keep),
+        graves.most,
+        graves.bytes,
+        graves.crashes,
+    )
+}
+
 fn is_mere_success(end: &End) -> bool {
     matches!(end.verdict, EndAs::Done) && end.unique.is_none()
 }
@@ -218,6 +228,18 @@ fn write_end(end: &End, args: &mut Args) {
     });
     args.push(end.run.member().into_bytes());
     args.extend(end.unique.iter().map(|unique| unique.as_bytes().to_vec()));
+}
+
+/// What `tasks_next.lua` answers: the end stands, and this run has begun.
+fn next_run(text: &Bytes) -> Option<Turned> {
+    let rest = text.strip_prefix(b"1")?;
+    let (id, rest) = rest.split_at_checked(TaskId::LENGTH)?;
+    let cut = rest.iter().position(|&byte| byte == b' ')?;
+    let (attempt, record) = rest.split_at_checked(cut)?;
+    let id = TaskId::parse(std::str::from_utf8(id).ok()?)?;
+    let attempt = std::str::from_utf8(attempt).ok()?.parse().unwrap_or(u32::MAX);
+    let run = Started { id, attempt, record: text.slice_ref(record.get(1..)?) };
+    Some(Turned { stood: vec![true], runs: vec![run], wait: None, listed: false })
 }
 
 fn turned(mut row: Row, ends: usize) -> Result<Turned, Error> {

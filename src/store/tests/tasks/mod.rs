@@ -9,6 +9,7 @@ mod letters;
 mod limits;
 #[cfg(feature = "redis")]
 mod model;
+mod next;
 mod push;
 
 use super::{on_every_store, rig::Rig};

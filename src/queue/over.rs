@@ -1,0 +1,52 @@
+//! Runs that are over: what becomes of their tasks goes with the next turn.
+
+use std::sync::Arc;
+
+use tokio::task::JoinError;
+
+use super::{
+    rounds::{Rounds, Running},
+    run::{Ran, judge},
+};
+use crate::store::{End, RunToken};
+
+impl Rounds {
+    /// A run has ended, and perhaps others with it: they go together.
+    pub(super) async fn ended(&mut self, first: Result<(RunToken, Ran), JoinError>) {
+        self.note(first);
+        if !self.running.is_empty() && self.turn.is_none() {
+            tokio::task::yield_now().await;
+        }
+        while let Some(ended) = self.runs.try_join_next() {
+            self.note(ended);
+        }
+    }
+
+    pub(super) fn note(&mut self, ended: Result<(RunToken, Ran), JoinError>) {
+        // One that was cancelled is not this worker's any more, or is handed back.
+        let Ok((token, ran)) = ended else { return };
+        let id = token.id.clone();
+        if self.running.get(&id).is_none_or(|running| running.token != token) {
+            return;
+        }
+        let Some(running) = self.running.remove(&id) else { return };
+        let Running { token, attempt, max_attempts, bytes, unique, .. } = running;
+        self.over(token, ran, (attempt, max_attempts), bytes, unique);
+    }
+
+    pub(super) fn over(
+        &mut self,
+        token: RunToken,
+        ran: Ran,
+        (attempt, max_attempts): (u32, u32),
+        bytes: u64,
+        unique: Option<Arc<str>>,
+    ) {
+        if let Err((fault, why)) = &ran {
+            let id = &token.id;
+            tracing::warn!(task = ?id, attempt, %fault, reason = why.reason(), "a task failed");
+        }
+        let verdict = judge(ran, attempt, max_attempts, self.worker.backoff);
+        self.ends.push(End { run: token, bytes, unique, verdict });
+    }
+}

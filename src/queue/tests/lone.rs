@@ -1,0 +1,107 @@
+//! Workers that run one task at a time, which they begin in their own task.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
+
+use super::{Failure, Log, SECOND, Working, obedient, push, queue, settled, state};
+use crate::{
+    queue::{Task, TaskState},
+    store::Store,
+};
+
+#[tokio::test(start_paused = true)]
+async fn whatever_its_handlers_do_it_goes_on() {
+    let (store, log) = (Store::memory(), Log::default());
+    let queue = queue(&store).max_attempts(1);
+    let all = ["panic", "panic outside", "fail", "sleep 20", "dead", "x", "sleep 20", "y"];
+    for payload in all {
+        push(&queue, payload).await;
+    }
+    let worker = Working::start(obedient(&queue, &log).concurrency(1));
+    settled().await;
+    assert_eq!(log.payloads(), all);
+    let stats = queue.stats().await.unwrap();
+    assert_eq!((stats.done, stats.panicked, stats.failed, stats.running), (4, 2, 2, 0));
+    worker.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_waits_is_renewed_and_handed_back_in_a_drain() {
+    let (store, log) = (Store::memory(), Log::default());
+    let queue = queue(&store);
+    let own = self::queue(&store.as_another_process());
+    let id = push(&queue, "sleep 1000000").await;
+    let worker = Working::start(obedient(&queue, &log).concurrency(1).drain(SECOND));
+    settled().await;
+    let other = Working::start(obedient(&own, &Log::default()));
+    tokio::time::sleep(SECOND * 100).await;
+    assert_eq!(state(&queue, &id).await, Some(TaskState::Running));
+    other.stop().await;
+    worker.stop().await;
+    assert_eq!(state(&queue, &id).await, Some(TaskState::Waiting));
+    let stats = queue.stats().await.unwrap();
+    assert_eq!((log.attempts(), stats.crashed), (vec![1], 0));
+}
+
+/// Its store answers at once, and so do the handlers: nothing makes it wait but itself.
+#[tokio::test(start_paused = true)]
+async fn it_lets_others_run_in_a_row_of_short_tasks() {
+    let (store, turns) = (Store::memory(), Arc::new(AtomicU64::new(0)));
+    let (queue, seen) = (queue(&store), Arc::clone(&turns));
+    for n in 0..1_000 {
+        push(&queue, &n.to_string()).await;
+    }
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let worker = queue.worker(move |_: Task<String>| {
+        let _ = tell.send(turns.load(Relaxed));
+        async { Ok::<(), Failure>(()) }
+    });
+    let others = tokio::spawn(async move {
+        loop {
+            seen.fetch_add(1, Relaxed);
+            tokio::task::yield_now().await;
+        }
+    });
+    let worker = Working::start(worker.concurrency(1));
+    let mut last = 0;
+    for _ in 0..1_000 {
+        last = told.recv().await.expect("all of them run");
+    }
+    assert!(last > 2, "{last}");
+    others.abort();
+    worker.stop().await;
+}
+
+/// In real time: a thread that is blocked has no other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_handler_that_blocks_its_thread_keeps_its_lease() {
+    let (store, log) = (Store::memory(), Log::default());
+    let queue = queue(&store);
+    push(&queue, "blocks").await;
+    let blocking = |queue: &super::Queue<String>| {
+        let log = log.clone();
+        let worker = queue.worker(move |task: Task<String>| {
+            log.note(&task);
+            thread::sleep(Duration::from_millis(2_500));
+            async { Ok::<(), Failure>(()) }
+        });
+        Working::start(worker.concurrency(1).lease(SECOND))
+    };
+    let own = self::queue(&store.as_another_process());
+    let workers = [blocking(&queue), blocking(&own)];
+    let mut stats = queue.stats().await.unwrap();
+    while stats.done + stats.dead_letters == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        stats = queue.stats().await.unwrap();
+    }
+    assert_eq!((log.attempts(), stats.crashed), (vec![1], 0));
+    for worker in workers {
+        worker.stop().await;
+    }
+}
