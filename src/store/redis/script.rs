@@ -235,3 +235,36 @@ script!(
     repeatable: true
 );
 script!(RESET_CHARGES, "reset_charges", include_str!("../lua/reset_charges.lua"), repeatable: true);
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use crate::{
+        clock::millis,
+        store::{
+            backend::{ACCEPT_WINDOW, SPARE_FENCES},
+            deferred::ENDED_SIZE,
+        },
+    };
+
+    /// The short ways repeat what line.lua and jobs.lua say, and can't ask them.
+    #[test]
+    fn all_scripts_have_the_numbers_of_this_library() {
+        let window = millis(ACCEPT_WINDOW);
+        let said = [
+            ("local SPARE = ", 4, format!("{SPARE_FENCES}\n")),
+            ("local SIZE = ", 2, format!("{ENDED_SIZE}\n")),
+            ("local ACCEPT = ", 1, format!("{window}\n")),
+            ("call('PEXPIRE', h, '", 3, format!("{window}')")),
+        ];
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/lua");
+        let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+        let scripts: String = files.map(|path| fs::read_to_string(path).unwrap()).collect();
+        for (before, times, number) in said {
+            let found = Vec::from_iter(scripts.split(before).skip(1));
+            assert_eq!(found.len(), times, "{before}");
+            assert!(found.iter().all(|rest| rest.starts_with(&number)), "{before}{number}");
+        }
+    }
+}
