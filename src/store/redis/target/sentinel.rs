@@ -133,17 +133,18 @@ impl Sentinels {
     /// Ends connections to a master that is no more, or soon will not be.
     pub(in super::super) fn heard(&self, message: &Msg) {
         let Ok(text) = std::str::from_utf8(message.get_payload_bytes()) else { return };
-        self.0.heard.fetch_add(1, Ordering::AcqRel);
         let words: Vec<&str> = text.split(' ').collect();
         match (message.get_channel_name(), words.as_slice()) {
             // `<name> <old address> <old port> <new address> <new port>`
             ("+switch-master", [name, _, _, host, port]) if *name == self.0.master => {
                 if let Ok(port) = port.parse() {
+                    self.0.heard.fetch_add(1, Ordering::AcqRel);
                     self.0.leave_all_but(Some(&Node { host: (*host).to_owned(), port }));
                 }
             }
             // `slave <name> <address> <port> @ <master's name> <its address> <its port>`
             ("+failover-state-send-slaveof-noone", [.., name, _, _]) if *name == self.0.master => {
+                self.0.heard.fetch_add(1, Ordering::AcqRel);
                 self.0.leave_all_but(None);
             }
             _ => {}
