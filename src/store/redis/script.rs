@@ -97,6 +97,9 @@ script!(
         include_str!("../lua/channel.lua"),
         include_str!("../lua/line.lua"),
         include_str!("../lua/acquire.lua"),
+        // Nothing has been done before it.
+        "local taken = false\n",
+        include_str!("../lua/release.lua"),
         include_str!("../lua/several.lua")
     ),
     repeatable: true
