@@ -48,7 +48,8 @@ impl QueueWorker {
     /// Most tasks that run at once in this worker. Default 16, at least 1.
     ///
     /// With 1, a handler is polled for the first time in the worker's own task, and has one of its own from then on, if it
-    /// has to wait. One that blocks its thread keeps its lease, but a shutdown is not seen before it comes back.
+    /// has to wait. One that blocks its thread keeps its lease, but a shutdown is not seen before it comes back, and
+    /// whatever else is polled in that task waits as well: two workers that are joined in one task should not block.
     pub fn concurrency(mut self, most: usize) -> Self {
         self.concurrency = most.max(1);
         self

@@ -51,6 +51,8 @@ local function usual(done, KEYS, ARGV, call, PUBLISH, OWN)
       ttl, looks = call('PTTL', tag .. 'done'), ((shard[3] or 0) + 1) % 16 == 0
       if ttl == -1 or not shard[4] then return end
       kept = ttl == -2 and 0 or shard[5] or 0
+      -- Below zero only after the books have vanished: the long way mends that.
+      if kept - 0 < 0 then return end
       if kept + SIZE + #ARGV[a + 7] - shard[4] > 0 then return end
       if looks and call('ZRANGEBYSCORE', tag .. 'done', '-inf', stamp, 'LIMIT', '0', '1')[1] then return end
       if line[2] then

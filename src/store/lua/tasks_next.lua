@@ -2,7 +2,7 @@
 -- one task is due, while no worker is idle, nothing is limited, and others have swept within this second. It makes no
 -- functions and few numbers, as tasks_one.lua. Answers by a text: '1', id, attempt, ' ', record.
 -- A run's token is taken out once, by the turn that ends it: who takes it out has not been here before, and
--- need not look at zr. What is not usual is left to tasks_turn.lua; `taken`: but for the token.
+-- need not look at zr. (A turn is said again until it is answered, so none comes after its successor.) What is not usual is left to tasks_turn.lua; `taken`: but for the token.
 local taken = false
 local token, number, lease, life = string.match(ARGV[1], '^u[^:]*:(%x*%.(%d+)) %d+ %d %d (%d+) (%d+) ')
 if token then
