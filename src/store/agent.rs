@@ -68,6 +68,9 @@ pub(super) struct GiveBack {
     pub(super) until: Instant,
     /// The call to be undone may still lie in a broken socket: "nothing there" is not the last word.
     pub(super) doubtful: bool,
+    /// How often ways to the store had been left ([`Backend::silences`]) when the call was sent that is to be undone,
+    /// if it has not been answered. Left since then, it may come behind its undo.
+    pub(super) silences: Option<u64>,
     /// Is told what the first call came to; it goes on without whether anybody listens or not.
     pub(super) tell: Option<Told>,
 }
@@ -217,7 +220,7 @@ async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceiver<Message>)
 
 async fn give_back((message, mut first, pending): Message) {
     let shared = &pending.0;
-    let GiveBack { key, me, mode, undo, until, doubtful, mut tell } = message;
+    let GiveBack { key, me, mode, undo, until, doubtful, silences, mut tell } = message;
     let mut pause = Duration::from_millis(20);
     loop {
         let outcome = match (first.take(), &undo) {
@@ -229,7 +232,9 @@ async fn give_back((message, mut first, pending): Message) {
             let _ = tell.send(outcome.clone());
         }
         match outcome {
-            Ok(GaveBack::Nothing | GaveBack::NothingOnRetry) if doubtful => {}
+            Ok(GaveBack::Nothing | GaveBack::NothingOnRetry)
+                if doubtful
+                    || silences.is_some_and(|before| before != shared.backend.silences()) => {}
             Ok(outcome) => {
                 let (node, lock) = (me.node(), key.hashed());
                 tracing::debug!(node, %lock, ?outcome, "given back after a drop");

@@ -31,6 +31,8 @@ pub(crate) struct Attempt {
     sent: Instant,
     lease: Duration,
     undo: Undo,
+    /// How often ways to the store had been left when the last call was sent.
+    silences: u64,
     /// Something of the nonce may be in the store.
     dirty: bool,
     /// It may get there yet: the call's answer was lost.
@@ -48,6 +50,7 @@ impl Attempt {
             sent: Instant::now(),
             lease: Duration::ZERO,
             undo: Undo::Release,
+            silences: 0,
             dirty: false,
             doubtful: false,
         }
@@ -122,6 +125,7 @@ impl Attempt {
     /// may have been in the store before.
     fn begin(&mut self, lease: Duration) -> bool {
         (self.sent, self.lease) = (Instant::now(), lease);
+        self.silences = self.store.backend().silences();
         std::mem::replace(&mut self.dirty, true)
     }
 
@@ -168,6 +172,7 @@ impl Drop for Attempt {
                 undo: self.undo.clone(),
                 until: Instant::now() + self.lease,
                 doubtful: self.doubtful || self.sent.elapsed() > HEALTHY,
+                silences: Some(self.silences),
                 tell: None,
             });
         }

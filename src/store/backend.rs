@@ -238,6 +238,11 @@ pub(crate) trait Backend: Jobs + Tasks + fmt::Debug + Send + Sync + 'static {
     fn still(&self, key: Key, me: Token) -> Step<'_, Option<Still>>;
     /// Makes an exclusive hold a shared one; false if it had been lost.
     fn downgrade(&self, key: Key, me: Token, lease: Duration) -> Step<'_, bool>;
+    /// How often a way to the store was left because it was silent: what was called before may arrive there behind what is
+    /// called now.
+    fn silences(&self) -> u64 {
+        0
+    }
     /// Whether steps about different shards are different calls, of which some may fail.
     fn is_apart(&self) -> bool {
         false

@@ -296,6 +296,7 @@ impl Hold {
                 undo: Undo::Release,
                 until: lease.valid_until() + lease.terms.lease / 8,
                 doubtful: false,
+                silences: None,
                 tell,
             });
         }

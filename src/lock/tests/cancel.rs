@@ -175,6 +175,24 @@ async fn dropped_while_the_store_is_silent_it_is_given_back_later() {
     nothing_is_left(&store, "silence").await;
 }
 
+/// What lies in a connection that was left may arrive after its undo, which goes by another one: "nothing there" is
+/// not the last word then.
+#[tokio::test(start_paused = true)]
+async fn what_was_sent_before_a_way_was_left_is_undone_for_as_long_as_it_could_hold() {
+    for left in [false, true] {
+        let (store, faults) = faulty();
+        faults.set("acquire", Fault::Late(SECOND), 1);
+        let mut asked = Box::pin(store.lock("x").lease(2 * SECOND).acquire());
+        assert!((&mut asked).now_or_never().is_none());
+        drop(asked);
+        if left {
+            faults.leave_a_way();
+        }
+        assert!(store.shutdown(10 * SECOND).await);
+        assert_eq!(faults.seen("release") > 1, left, "{} times", faults.seen("release"));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_waits_for_places_that_were_just_left() {
     let (store, faults) = faulty();

@@ -18,7 +18,7 @@ mod manager;
 use std::{
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -48,12 +48,14 @@ pub(super) struct Socket {
     timeouts: Arc<AtomicU32>,
     /// If its server may be replaced while it stands still.
     life: Option<Arc<Life>>,
+    /// As [`Lanes::silences`].
+    silences: Arc<AtomicU64>,
 }
 
 impl Socket {
     pub(super) fn is_dead(&self) -> bool {
         if self.life.as_ref().is_some_and(|life| life.is_too_quiet()) {
-            self.condemn();
+            self.leave_in_silence();
         }
         self.dead.load(Ordering::Acquire)
     }
@@ -80,7 +82,13 @@ impl Socket {
         let timeouts = self.timeouts.fetch_add(1, Ordering::Relaxed) + 1;
         // Calls may lie there, and be run when it wakes.
         if timeouts >= TIMEOUTS || self.life.is_some() {
-            self.condemn();
+            self.leave_in_silence();
+        }
+    }
+
+    fn leave_in_silence(&self) {
+        if !self.dead.swap(true, Ordering::AcqRel) {
+            self.silences.fetch_add(1, Ordering::AcqRel);
         }
     }
 
@@ -125,6 +133,7 @@ impl Lanes {
             failures: Arc::default(),
             incarnation: None,
             place: None,
+            silences: Arc::default(),
             making: Arc::default(),
         };
         let manager = || probe.watching(target.clone(), &incarnation, None);
@@ -146,6 +155,12 @@ impl Lanes {
 
     pub(super) fn on_new_server(&self, tell: Weak<dyn Fn() + Send + Sync>) {
         self.incarnation.on_change(tell);
+    }
+
+    /// How many of their connections were left because they were silent. What had been sent on them may arrive yet,
+    /// behind what is sent on others now.
+    pub(super) fn silences(&self) -> u64 {
+        self.probe.silences.load(Ordering::Acquire)
     }
 
     /// Which server the lanes lead to.

@@ -1,6 +1,14 @@
 //! The embedded store behind a line that fails as it is told, for tests with tokio's clock stopped.
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -46,7 +54,7 @@ const DEADLINE: Duration = Duration::from_millis(250);
 
 /// A handle on what fails, for the test.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Faults(Arc<Mutex<HashMap<&'static str, (Fault, usize)>>>, Seen);
+pub(crate) struct Faults(Arc<Mutex<HashMap<&'static str, (Fault, usize)>>>, Seen, Arc<AtomicU64>);
 
 /// How often each step was called.
 type Seen = Arc<Mutex<HashMap<&'static str, usize>>>;
@@ -55,6 +63,11 @@ impl Faults {
     /// The next `calls` calls of this step meet this fault.
     pub(crate) fn set(&self, step: &'static str, fault: Fault, calls: usize) {
         self.0.lock().insert(step, (fault, calls));
+    }
+
+    /// The way to the store is left because it is silent.
+    pub(crate) fn leave_a_way(&self) {
+        self.2.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Calls that still have to meet it.
@@ -136,6 +149,10 @@ async fn on_its_way<T>(
 impl Backend for Faulty {
     fn space(&self) -> &str {
         self.memory.space()
+    }
+
+    fn silences(&self) -> u64 {
+        self.faults.2.load(Ordering::Acquire)
     }
 
     fn acquire(&self, call: Acquire) -> Step<'_, Acquired> {

@@ -1,6 +1,9 @@
 //! Making a connection: it is opened, and the server at its end is looked at.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
@@ -64,6 +67,8 @@ pub(super) struct Manager {
     pub(super) failures: Arc<Failures>,
     pub(super) incarnation: Option<Arc<Incarnation>>,
     pub(super) place: Option<Arc<Place>>,
+    /// Connections of all lanes that were left because they were silent.
+    pub(super) silences: Arc<AtomicU64>,
     /// Since when its pool's connection is being made.
     pub(super) making: Arc<Mutex<Option<Instant>>>,
 }
@@ -119,7 +124,8 @@ impl Manager {
         }
         let place = self.place.clone();
         let life = self.target.patience().map(|patience| Arc::new(Life::new(patience)));
-        Ok(Socket { connection, place, dead: settings.gone, timeouts: Arc::default(), life })
+        let (dead, silences) = (settings.gone, Arc::clone(&self.silences));
+        Ok(Socket { connection, place, dead, timeouts: Arc::default(), life, silences })
     }
 
     /// The number of shards is part of every key: processes that disagree would not see each other. True

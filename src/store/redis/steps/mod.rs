@@ -71,6 +71,10 @@ impl Backend for Redis {
         Box::pin(self.do_downgrade(key, me, lease))
     }
 
+    fn silences(&self) -> u64 {
+        self.lanes.silences()
+    }
+
     fn is_apart(&self) -> bool {
         self.keys.are_apart()
     }
