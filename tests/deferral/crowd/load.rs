@@ -15,7 +15,10 @@ use sha2::{Digest as _, Sha256};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
+    time::timeout,
 };
+
+use crate::SECOND;
 
 pub(super) struct Crowd {
     /// The call, as it was on the wire, and where in it stand the id, the name of the lock, and the path.
@@ -83,12 +86,16 @@ impl Crowd {
             TcpStream::connect(("127.0.0.1", fleet.server.port())).await.expect("there");
         let resources: Vec<_> = resources.collect();
         for some in resources.chunks(500) {
-            let calls: Vec<u8> = some.iter().flat_map(|resource| self.one(resource)).collect();
+            let mut calls: Vec<u8> = some.iter().flat_map(|resource| self.one(resource)).collect();
+            // How a script says that it is done is its own affair: this is answered behind all of them.
+            calls.extend_from_slice(b"ECHO behind-all\r\n");
             server.write_all(&calls).await.expect("the server reads");
             let mut answer = Vec::new();
-            while places(&answer, "stored").len() < some.len() {
-                let read = server.read_buf(&mut answer).await.expect("the server answers");
-                let refused = answer.starts_with(b"-") || !places(&answer, "full").is_empty();
+            while !answer.ends_with(b"behind-all\r\n") {
+                let read = timeout(20 * SECOND, server.read_buf(&mut answer)).await;
+                let refused = answer.starts_with(b"-")
+                    || ["\r\n-", "full"].iter().any(|word| !places(&answer, word).is_empty());
+                let read = read.expect("in time").expect("the server answers");
                 assert!(read > 0 && !refused, "{}", answer.escape_ascii());
             }
         }
