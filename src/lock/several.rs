@@ -94,7 +94,8 @@ impl LocksRequest {
         self.each(|each| each.permits(most))
     }
 
-    /// Acquires all of them, or none.
+    /// Acquires all of them, or none: by one call where all are free and at most 32 (in a cluster: of one shard), else one
+    /// after the other.
     ///
     /// Cancel safe: if the future is dropped, what was granted is given back, in reverse.
     ///

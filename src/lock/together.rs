@@ -1,4 +1,5 @@
-//! Several locks by one call.
+//! A request that needs several locks has them by one call, if each is free and nobody stands in its line; else nothing
+//! is taken by it, and [`several`](super::several) asks for one after the other.
 
 use super::{
     guard::LockGuard,

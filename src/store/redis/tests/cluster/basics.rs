@@ -5,7 +5,11 @@ use std::time::Duration;
 use super::{ask, charge, insist, keys, usable};
 use crate::{
     error::ErrorKind,
-    lock::tests::cancel::{WAYS, drop_after, nothing_is_left},
+    key::Key,
+    lock::{
+        Released,
+        tests::cancel::{WAYS, drop_after, nothing_is_left},
+    },
     store::{
         Store,
         backend::{Acquired, GaveBack, Mode, Token},
@@ -52,6 +56,29 @@ async fn a_load_over_all_shards_uses_all_nodes() {
         store.backend().acquire(ask(&key, &me)).await.unwrap();
         store.backend().release(key, me, Mode::Exclusive).await.unwrap();
     }
+}
+
+/// Several locks go in one call where they are of one shard, and one after the other where they are not.
+#[tokio::test]
+async fn several_locks_of_one_shard_are_one_call() {
+    let cluster = Cluster::shared().await;
+    let builder = cluster.builder("several").deadline(Duration::from_secs(10));
+    let store = builder.connect().await.unwrap();
+    let mut all = (0..).map(|n: u32| Key::custom(&n.to_string()));
+    let first = all.next().unwrap();
+    let beside = all.find(|key| key.shard() == first.shard()).unwrap();
+    let other = all.find(|key| key.shard() != first.shard()).unwrap();
+    let call = |key: &Key| ask(key, &Token::new(store.node()));
+    let calls = [&first, &beside].map(call);
+    let held = store.backend().acquire_all(&calls).await.unwrap().expect("they are free");
+    assert!(held.iter().all(|held| matches!(held, Acquired::Held { .. })), "{held:?}");
+    for call in calls {
+        let gave = store.backend().release(call.key, call.me, call.mode).await.unwrap();
+        assert_eq!(gave, GaveBack::Released);
+    }
+    assert_eq!(store.backend().acquire_all(&[&first, &other].map(call)).await.unwrap(), None);
+    let set = store.locks([first, beside, other]).acquire().await.expect("they are free");
+    assert_eq!(set.release().await, Released::Released);
 }
 
 #[tokio::test]
