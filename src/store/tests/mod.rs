@@ -10,6 +10,7 @@ mod back;
 mod calls;
 mod caps;
 mod clients;
+mod clock;
 #[cfg(feature = "redis")]
 pub(crate) mod cluster;
 mod direct;
