@@ -2,9 +2,11 @@
 
 mod basics;
 mod death;
+mod ear;
 mod messages;
 mod moves;
 mod older;
+mod requests;
 
 use std::time::Duration;
 
