@@ -45,6 +45,8 @@ pub(crate) use self::tasks::{
 };
 #[cfg(test)]
 pub(crate) use self::tests::{Fault, Faults, faulty, faulty_with_clock};
+#[cfg(all(test, feature = "redis"))]
+pub(crate) use self::tests::{Front, says};
 pub(crate) use self::{
     attempt::Attempt,
     handle::WeakStore,

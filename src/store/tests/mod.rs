@@ -20,6 +20,8 @@ mod ended;
 mod explore;
 mod faulty;
 #[cfg(feature = "redis")]
+mod front;
+#[cfg(feature = "redis")]
 mod fsck;
 mod hints;
 mod jobs;
@@ -108,4 +110,6 @@ macro_rules! on_every_store {
 }
 
 pub(crate) use self::faulty::{Fault, Faults, faulty, faulty_with_clock};
+#[cfg(feature = "redis")]
+pub(crate) use self::front::{Call, Front, says};
 use on_every_store;
