@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{pending::KEPT, shard::Job, visit::Visit};
+use super::{job::Job, pending::KEPT, visit::Visit};
 use crate::store::backend::{Enqueue, Enqueued, JobId, JobState, OnFailure, Wins};
 
 /// How long a group's latest job is known, and what a request was merged into.

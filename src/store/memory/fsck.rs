@@ -1,8 +1,9 @@
 //! `fsck.lua`: the same looks, on structures of this process. They find what a step has done wrong.
 
 use super::{
+    job::Job,
     line::Line,
-    shard::{Job, Now, Shard},
+    shard::{Now, Shard},
 };
 use crate::{
     key::Key,

@@ -4,8 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     ended::Ended,
+    job::Job,
     line::Member,
-    shard::{Job, Now, Shard},
+    shard::{Now, Shard},
     visit::Visit,
 };
 use crate::store::backend::{

@@ -4,14 +4,17 @@
 //! messages go out. It never waits, so the future it returns is ready at once. The scripts are the
 //! specification: [`visit`] is `line.lua`, [`pending`] is `jobs.lua`, [`locks`], [`enqueue`] and [`runs`] are the scripts
 //! about a line, [`listed`] those about jobs wherever they are, [`workers`] what workers say of themselves, [`rate`]
-//! those about quotas, [`tasks`] those about queues of tasks, [`fsck`] the looks for what is wrong; the rest is in [`shard`].
+//! those about quotas, [`tasks`] those about queues of tasks, [`due`] the look for what is due, [`fsck`] the looks for what is wrong; the rest is in [`shard`].
 //!
 //! Whatever is over is gone at once for every step, and its memory is freed by later steps.
 
+mod due;
 mod ended;
 mod ends;
 mod enqueue;
+mod facts;
 mod fsck;
+mod job;
 mod line;
 mod listed;
 mod locks;

@@ -4,12 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{
-    ends::Index,
-    line::Member,
-    shard::{Facts, Job},
-    visit::Visit,
-};
+use super::{ends::Index, facts::Facts, job::Job, line::Member, visit::Visit};
 use crate::clock::millis;
 use crate::store::{
     backend::{Call, Direct, JobId, JobState},

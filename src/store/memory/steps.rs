@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{Memory, done, post::Mail, shard::Left};
+use super::{Memory, done, due::Left, post::Mail};
 use crate::{
     key::Key,
     store::{

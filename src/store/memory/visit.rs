@@ -4,9 +4,11 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use super::{
     ends::Expiring,
+    facts::Facts,
+    job::Job,
     line::{Line, Member, Place},
     post::Mail,
-    shard::{Facts, Job, Now},
+    shard::Now,
 };
 use crate::{
     key::Key,

@@ -28,7 +28,7 @@ impl Memory {
         told |= gave_up;
         if lease.is_zero() && living == 0 {
             // Nobody comes for what was left.
-            (0..SHARDS).for_each(|shard| self.at(shard, |shard, _| shard.end_watch()));
+            (0..SHARDS).for_each(|shard| self.at(shard, |shard, _| shard.facts.end_watch()));
         }
         if told {
             self.tell_workers();
@@ -69,7 +69,7 @@ impl Memory {
             let keep = mine.len() < most;
             let kept = |shard: &mut super::shard::Shard, now: Now| {
                 let left = heirs.then(|| now.after(HAND_OVER));
-                shard.keep_watch(node.as_str(), keep, (now.after(lease), left), now)
+                shard.facts.keep_watch(node.as_str(), keep, (now.after(lease), left), now)
             };
             match self.at(shard, kept) {
                 Some(true) => mine.push(shard),
@@ -82,7 +82,7 @@ impl Memory {
                 break;
             }
             let until = |now: Now| now.after(lease);
-            if self.at(shard, |shard, now| shard.take_watch(node.as_str(), until(now), now)) {
+            if self.at(shard, |shard, now| shard.facts.take_watch(node.as_str(), until(now), now)) {
                 mine.push(shard);
             }
         }
@@ -93,7 +93,7 @@ impl Memory {
     pub(super) fn pause(&self, paused: bool) {
         self.paused.store(paused, Ordering::SeqCst);
         if paused {
-            (0..SHARDS).for_each(|shard| self.at(shard, |shard, _| shard.end_watch()));
+            (0..SHARDS).for_each(|shard| self.at(shard, |shard, _| shard.facts.end_watch()));
         }
         self.tell_workers();
     }

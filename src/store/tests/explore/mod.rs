@@ -16,7 +16,8 @@
 //! make the protocol, and times that are either to come or over. The others go as far as they come in a bounded time.
 //!
 //! It is tied to the scripts by the same moves: paths through the graph are driven through memory and Redis, and get
-//! the same replies ([alike](super::alike)). `EXPLORE_STATES` says how many states of each world are looked at; with
+//! the same replies ([alike](super::alike)); of the small worlds all paths, so that every state that memory can reach
+//! there was reached by the scripts. `EXPLORE_STATES` says how many states of each world are looked at; with
 //! enough of them (it tells how many there are), each world is explored whole.
 //!
 //! [`Memory::picture`]: crate::store::Memory::picture
@@ -39,7 +40,7 @@ use crate::store::{
     fsck::FsckPart,
     memory::Planted,
 };
-use graph::explore;
+use graph::{explore, map};
 
 /// Two live processes, two kinds of jobs, and whoever comes to claim them.
 const A: usize = 0;
@@ -71,13 +72,16 @@ struct World {
     begins: Vec<Move>,
     moves: Vec<Move>,
     jobs: usize,
+    /// That of each token.
+    modes: Vec<Mode>,
 }
 
 fn world(name: &'static str, jobs: usize, own: impl IntoIterator<Item = Move>) -> World {
     // Time passes in all of them, short of a lease and past it.
     let moves = own.into_iter().chain([Move::Due(0), Move::Pass(1), Move::Pass(3)]).collect();
     // The worker watches for as long as anybody looks.
-    World { name, begins: vec![Move::Beat(0, 1_000_000)], moves, jobs }
+    let modes = vec![Mode::Exclusive; TOKENS];
+    World { name, begins: vec![Move::Beat(0, 1_000_000)], moves, jobs, modes }
 }
 
 fn settle(verdict: Verdict, next: Option<u64>) -> Move {
@@ -200,23 +204,23 @@ fn both_stores_go_the_same_ways() {
     go_both_ways(&worlds(), 150, 6);
 }
 
-/// Paths from the beginning to states that lead to no new one, about so many of each world: together they are the
-/// whole tree.
+/// Paths from the beginning to states that lead to no new one, about so many of each world, short ones and long
+/// ones: together they are the whole tree.
 #[cfg(feature = "redis")]
 fn go_both_ways(worlds: &[World], states: usize, most: usize) {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     // Keeps the server up between two cases.
     let _server = runtime.block_on(Rig::redis());
-    let modes = vec![Mode::Exclusive; TOKENS];
     for world in worlds {
-        let graph = block_on(explore(world, states, None));
+        let graph = block_on(map(world, states));
         let paths = graph.leaves();
         let step = (paths.len() / most).max(1);
+        println!("{}: {} of {} ways", world.name, paths.len().div_ceil(step), paths.len());
         for path in paths.iter().step_by(step) {
             let moves =
                 Vec::from_iter(world.begins.iter().chain(path).chain([&Move::Beat(0, 0)]).cloned());
-            runtime.block_on(super::alike::play_in_time(true, &modes, &moves));
+            runtime.block_on(super::alike::play_in_time(true, &world.modes, &moves));
         }
     }
 }
@@ -233,7 +237,7 @@ struct Way {
 
 impl Way {
     async fn along(world: &World, path: &[Move], planted: Option<Planted>) -> Self {
-        let clients = Clients::new(true, &[Mode::Exclusive; TOKENS]);
+        let clients = Clients::new(true, &world.modes);
         let model = Model::new(&clients.keys);
         let mut way = Self { rig: Rig::memory(), clients, model, planted, jobs: world.jobs };
         for made in world.begins.iter().chain(path) {

@@ -6,8 +6,8 @@
 
 use super::{A, B, Move, World, budget, job, settle};
 use crate::store::{
-    backend::Verdict,
-    tests::{moves::time, rig::done},
+    backend::{Mode, Verdict},
+    tests::{clients::TOKENS, moves::time, rig::done},
 };
 
 /// A third process.
@@ -36,7 +36,17 @@ fn some_time() -> Move {
 fn small(name: &'static str, jobs: usize, own: impl IntoIterator<Item = Move>) -> World {
     let begins = if jobs > 0 { vec![Move::Beat(0, 1_000_000)] } else { Vec::new() };
     let due = (jobs > 0).then_some(Move::Due(0));
-    World { name, begins, moves: own.into_iter().chain(due).collect(), jobs }
+    let modes = vec![Mode::Exclusive; TOKENS];
+    World { name, begins, moves: own.into_iter().chain(due).collect(), jobs, modes }
+}
+
+/// The same, with a mode for each of the three.
+fn shared(name: &'static str, modes: [Mode; 3], own: impl IntoIterator<Item = Move>) -> World {
+    let mut world = small(name, 0, own);
+    for (who, mode) in [A, B, C].into_iter().zip(modes) {
+        world.modes[who] = mode;
+    }
+    world
 }
 
 fn release() -> Move {
@@ -67,6 +77,28 @@ fn worlds() -> Vec<World> {
             "two processes that try and one that waits",
             0,
             [Move::Try(A, SPAN), Move::Try(B, SPAN), waits(C), release(), all_ends()],
+        ),
+        small(
+            "a process that passes on and asks, and another",
+            0,
+            [
+                Move::HandOn(A, SPAN, SPAN),
+                Move::Still(A),
+                waits(A),
+                waits(B),
+                release(),
+                all_ends(),
+            ],
+        ),
+        shared(
+            "two readers and a writer",
+            [Mode::Shared, Mode::Shared, Mode::Exclusive],
+            [waits(A), waits(B), waits(C), release(), all_ends()],
+        ),
+        shared(
+            "two permits for three",
+            [Mode::Permits(2); 3],
+            [waits(A), waits(B), waits(C), release(), all_ends()],
         ),
         small(
             "a request that may run again",
@@ -136,10 +168,22 @@ fn a_larger_world_is_explored_whole() {
     explored_whole(&[larger()]);
 }
 
-/// Some ways through them; `EXPLORE_PATHS` says of how many of each, all of them if there are fewer.
+/// All ways through them, each with the replies of both stores; `EXPLORE_PATHS` says of how many of each world, if
+/// there are more.
+#[cfg(feature = "redis")]
+fn gone(worlds: &[World]) {
+    let named = std::env::var("EXPLORE_PATHS").ok().and_then(|text| text.parse().ok());
+    super::go_both_ways(worlds, MOST, named.unwrap_or(MOST));
+}
+
 #[cfg(feature = "redis")]
 #[test]
 fn both_stores_go_the_ways_of_small_worlds() {
-    let named = std::env::var("EXPLORE_PATHS").ok().and_then(|text| text.parse().ok());
-    super::go_both_ways(&worlds(), named.map_or(100, |_| MOST), named.unwrap_or(5));
+    gone(&worlds());
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn both_stores_go_the_ways_of_a_larger_world() {
+    gone(&[larger()]);
 }

@@ -4,6 +4,8 @@
 //! waiters comes next it can't know, so there it only says who may not.
 
 mod jobs;
+mod undone;
+mod verdicts;
 mod waits;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};

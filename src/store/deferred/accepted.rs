@@ -1,0 +1,168 @@
+//! What goes in: a request, its policy, and what bounds the line it stands in.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+
+use crate::{key::Key, store::job::JobId};
+
+/// `enqueue.lua`.
+#[derive(Debug, Clone)]
+pub(crate) struct Enqueue {
+    pub(crate) key: Key,
+    pub(crate) id: JobId,
+    pub(crate) envelope: Bytes,
+    pub(crate) policy: JobPolicy,
+    /// Idempotency record, the request's fingerprint, and how long the record lives.
+    pub(crate) record: Option<(Arc<str>, String, Duration)>,
+    pub(crate) merge: Option<Merge>,
+    pub(crate) caps: Caps,
+    /// Whom the job belongs to, for `visible_to`; empty = nobody in particular.
+    pub(crate) owner: String,
+    /// Who is told when it has ended, however it has.
+    pub(crate) call: Option<Call>,
+}
+
+impl Enqueue {
+    /// What it takes, with the call that tells of its end.
+    pub(crate) fn bytes(&self) -> u64 {
+        let call = self.call.as_ref().map_or(0, |call| call.envelope.len());
+        (self.envelope.len() + call) as u64
+    }
+}
+
+/// A job that there is from the end of another one on: it has to lie in the shard of that one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Call {
+    pub(crate) key: Key,
+    pub(crate) id: JobId,
+    pub(crate) envelope: Bytes,
+    pub(crate) max_attempts: u32,
+}
+
+/// How a job runs, as it was decided when it was accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct JobPolicy {
+    /// May run again after a crash.
+    pub(crate) again: bool,
+    /// At least one.
+    pub(crate) max_attempts: u32,
+    /// Not before: until then it is late.
+    pub(crate) delay: Duration,
+    /// No run of it begins after this time; it is expired then, unless it runs.
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) on_failure: OnFailure,
+    /// Not stored unless a live worker watches the shard.
+    pub(crate) needs_worker: bool,
+}
+
+impl Default for JobPolicy {
+    fn default() -> Self {
+        Self {
+            again: false,
+            max_attempts: 1,
+            delay: Duration::ZERO,
+            deadline: None,
+            on_failure: OnFailure::Block,
+            needs_worker: false,
+        }
+    }
+}
+
+/// What the later jobs of a resource do while one waits to be tried again: after a failure, or because no worker
+/// that is there can run it yet. That is so for one of a newer version of this library, one that is sealed with a
+/// key or carries a snapshot that the worker does not know, and one whose route it does not have. Such a job waits
+/// uncharged, with that reason in its status, and runs when a worker comes that can; one that nobody could ever
+/// read, because it was cut off or swapped with another, is dead at once, and the line goes on in either case.
+///
+/// Live requests wait for none of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OnFailure {
+    /// They wait too. The order holds also across a deployment of which half of the workers know the newer
+    /// requests: were those passed, an older change of a resource could undo a newer one. Who does not want to
+    /// wait cancels the job, or gives it a deadline.
+    #[default]
+    Block,
+    /// They pass; the one that waits comes back to its place, before those that are left. Not one that a worker
+    /// hands over as it stops: that is taken up at once.
+    Skip,
+}
+
+/// Of the queued jobs of one resource and group only one is kept.
+#[derive(Debug, Clone)]
+pub(crate) struct Merge {
+    /// Hex: what is the same request.
+    pub(crate) group: Arc<str>,
+    pub(crate) wins: Wins,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wins {
+    /// The queued one stays, and the new one is it.
+    First,
+    /// The new one is stored at the tail, and the queued one is cancelled: `superseded`.
+    Last,
+}
+
+/// Most jobs and bytes, of one resource and of one shard; and of one owner in one shard. And most bytes that a shard
+/// keeps of jobs that are done, and of dead ones.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Caps {
+    pub(crate) resource_jobs: u64,
+    pub(crate) resource_bytes: u64,
+    pub(crate) shard_jobs: u64,
+    pub(crate) shard_bytes: u64,
+    pub(crate) owner_jobs: u64,
+    pub(crate) owner_bytes: u64,
+    pub(crate) ended_bytes: u64,
+}
+
+/// What an ended job takes besides its request or its response, about: its facts, and its entries here and there.
+pub(crate) const ENDED_SIZE: u64 = 512;
+
+impl Caps {
+    /// No bounds: all that a number of the scripts can hold.
+    #[cfg(test)]
+    pub(crate) const NONE: Self = Self::all(u64::MAX >> 12);
+
+    /// The same bound for everything.
+    pub(crate) const fn all(most: u64) -> Self {
+        Self {
+            resource_jobs: most,
+            resource_bytes: most,
+            shard_jobs: most,
+            shard_bytes: most,
+            owner_jobs: most,
+            owner_bytes: most,
+            ended_bytes: most,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Enqueued {
+    /// The position is from 1; 0 = late.
+    Stored {
+        position: u64,
+    },
+    Known(JobId),
+    Mismatch,
+    Full,
+    /// Nobody watches the shard, and it was wanted that somebody does.
+    Unmanned,
+    /// The queued job that this request was merged into.
+    Merged(JobId),
+}
+
+/// A request under an idempotency record that ran at once: `direct.lua`.
+#[derive(Debug, Clone)]
+pub(crate) struct Direct {
+    pub(crate) key: Key,
+    pub(crate) record: Arc<str>,
+    pub(crate) id: JobId,
+    pub(crate) owner: String,
+    /// How long record and job are kept.
+    pub(crate) life: Duration,
+    /// The request's fingerprint, once it is known, which is not before its end.
+    pub(crate) print: Option<String>,
+}

@@ -1,0 +1,106 @@
+//! A run: it is claimed, and settled.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::{
+    key::Key,
+    store::{backend::Token, job::JobId},
+};
+
+/// `claim.lua`.
+#[derive(Debug, Clone)]
+pub(crate) struct Claim {
+    pub(crate) key: Key,
+    pub(crate) id: JobId,
+    pub(crate) me: Token,
+    pub(crate) lease: Duration,
+    pub(crate) retention: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::enum_variant_names, reason = "the words of the script")]
+pub(crate) enum Claimed {
+    Claimed(Run),
+    Busy(Duration),
+    Later(Duration),
+    Moved(JobId),
+    Empty,
+    /// Its worker died, or its time was over: it has ended, and another one is first now.
+    Dead(JobId),
+}
+
+/// A run that has begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) id: JobId,
+    pub(crate) fence: u64,
+    pub(crate) attempt: u32,
+    pub(crate) envelope: Bytes,
+    pub(crate) accepted_us: u64,
+    /// Another job stood behind it then.
+    pub(crate) more: bool,
+}
+
+/// A run that is under way, on a lock that is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Running {
+    pub(crate) attempt: u32,
+    /// The first fence that the run was given; that of every earlier run is smaller.
+    pub(crate) fence: u64,
+}
+
+/// `settle.lua`.
+#[derive(Debug, Clone)]
+pub(crate) struct Settle {
+    pub(crate) key: Key,
+    pub(crate) id: JobId,
+    pub(crate) me: Token,
+    pub(crate) verdict: Verdict,
+    /// The caller has room for the next job of this line, if it is its turn: claims it in the same step.
+    pub(crate) next: Option<NextRun>,
+}
+
+/// The claim that goes along with a settlement.
+#[derive(Debug, Clone)]
+pub(crate) struct NextRun {
+    pub(crate) me: Token,
+    pub(crate) lease: Duration,
+    pub(crate) retention: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SettledRun {
+    /// The run had been lost: nothing was written.
+    Lost,
+    /// The verdict stands; the run of the next job, if it was asked for and there is one.
+    Stands(Option<Run>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Done {
+        response: Bytes,
+        retention: Duration,
+    },
+    Dead {
+        reason: &'static str,
+        retention: Duration,
+    },
+    Retry {
+        delay: Duration,
+        reason: &'static str,
+    },
+    /// Not charged as an attempt, and to be tried again after this time, as a retry is: where others may pass one
+    /// that waits, they do. The reason `busy` is counted apart.
+    Back {
+        delay: Duration,
+        reason: &'static str,
+    },
+    /// As `Back`, for whoever comes next: nothing is the matter with the job, and so nobody passes it.
+    Hand {
+        delay: Duration,
+        reason: &'static str,
+    },
+}

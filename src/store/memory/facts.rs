@@ -1,0 +1,150 @@
+//! What the lines of a shard share: its counts, its indexes and its watch.
+
+use std::{collections::HashMap, sync::Arc};
+
+use super::{
+    ended::{DEAD, Ended, KEEP},
+    ends::{Expiring, Index},
+    shard::Now,
+    visit::RecordName,
+};
+use crate::{
+    key::Key,
+    store::backend::{Call, JobId, JobState},
+};
+
+/// What the lines of a shard share.
+#[derive(Default)]
+pub(super) struct Facts {
+    /// When a worker should look at a lock that has jobs.
+    pub(super) due: Index<Key>,
+    /// The highest fence given, with the spare ones.
+    pub(super) fence: u64,
+    pub(super) seq: u64,
+    pub(super) jobs: u64,
+    pub(super) bytes: u64,
+    /// The node whose worker watches this shard, and until when.
+    watch: Option<(Arc<str>, u64)>,
+    /// Left to the other workers, one of which will have taken it by then.
+    left: u64,
+    /// Jobs that wait outside of any line, and when they come back.
+    pub(super) late: Index<JobId>,
+    /// Number and bytes of those, of each lock that has any.
+    pub(super) lates: HashMap<Key, (u64, u64)>,
+    /// Jobs that have a deadline.
+    pub(super) exp: Index<JobId>,
+    /// Number and bytes of the jobs of each owner that wait or run.
+    pub(super) owned: HashMap<String, (u64, u64)>,
+    /// The latest job of each group of a lock.
+    pub(super) groups: Expiring<RecordName, JobId>,
+    /// What requests were merged into.
+    pub(super) merged: Expiring<JobId, JobId>,
+    /// Calls about jobs that this step has ended; each becomes a job when the step has left its line.
+    pub(super) calls: Vec<Call>,
+    /// Ended jobs that are kept.
+    pub(super) done: Ended,
+    pub(super) dead: Ended,
+    /// Most bytes of each, if a layer has said it.
+    pub(super) keep: Option<u64>,
+    pub(super) expired: u64,
+    pub(super) cancelled: u64,
+}
+
+impl Facts {
+    pub(super) fn watcher(&self, now: Now) -> Option<&Arc<str>> {
+        let live = self.watch.as_ref().filter(|(_, end)| now.ms < *end);
+        live.map(|(node, _)| node)
+    }
+
+    /// Whether a worker watches the shard, or is about to.
+    pub(super) fn is_manned(&self, now: Now) -> bool {
+        self.watcher(now).is_some() || now.ms < self.left
+    }
+
+    /// `beat.lua`: keeps the watch of this node, or gives it up, to those who have until `left` to take it;
+    /// `None` if it has none. True if kept.
+    pub(super) fn keep_watch(
+        &mut self,
+        node: &str,
+        keep: bool,
+        (until, left): (u64, Option<u64>),
+        now: Now,
+    ) -> Option<bool> {
+        if self.watcher(now).is_none_or(|watcher| **watcher != *node) {
+            return None;
+        }
+        self.watch = keep.then(|| (node.into(), until));
+        self.left = left.filter(|_| !keep).unwrap_or_default();
+        Some(keep)
+    }
+
+    /// Takes a watch that nobody has. True if taken.
+    pub(super) fn take_watch(&mut self, node: &str, until: u64, now: Now) -> bool {
+        let free = self.watcher(now).is_none();
+        if free {
+            self.watch = Some((node.into(), until));
+            self.left = 0;
+        }
+        free
+    }
+
+    pub(super) fn end_watch(&mut self) {
+        self.watch = None;
+        self.left = 0;
+    }
+
+    /// One job more of the shard, and of its owner if it has one.
+    pub(super) fn count(&mut self, owner: &str, bytes: u64) {
+        self.jobs += 1;
+        self.bytes += bytes;
+        if !owner.is_empty() {
+            let (jobs, used) = self.owned.entry(owner.to_owned()).or_default();
+            (*jobs, *used) = (*jobs + 1, *used + bytes);
+        }
+    }
+
+    /// One job less.
+    pub(super) fn uncount(&mut self, owner: &str, bytes: u64) {
+        self.jobs = self.jobs.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+        if let Some((jobs, used)) = self.owned.get_mut(owner) {
+            (*jobs, *used) = (jobs.saturating_sub(1), used.saturating_sub(bytes));
+            if *jobs == 0 {
+                self.owned.remove(owner);
+            }
+        }
+    }
+
+    /// Counts a job that has ended, and puts it into its index, with the bytes that are kept of it. Returns those
+    /// that are kept no longer for it.
+    pub(super) fn ended(
+        &mut self,
+        state: JobState,
+        id: &JobId,
+        (until_us, bytes): (u64, u64),
+        now: Now,
+    ) -> Vec<JobId> {
+        let (index, most) = match state {
+            JobState::Done => (&mut self.done, usize::MAX),
+            JobState::Dead => (&mut self.dead, DEAD),
+            JobState::Expired => {
+                self.expired += 1;
+                return Vec::new();
+            }
+            _ => {
+                self.cancelled += 1;
+                return Vec::new();
+            }
+        };
+        index.file(id, until_us, bytes);
+        index.trim(now.us);
+        index.shed(id, most, self.keep.unwrap_or(KEEP))
+    }
+
+    /// Entries that somebody has to take out.
+    #[cfg(test)]
+    pub(super) fn indexed(&self) -> usize {
+        let jobs = self.late.iter().count() + self.lates.len() + self.exp.iter().count();
+        self.due.iter().count() + jobs + self.owned.len()
+    }
+}

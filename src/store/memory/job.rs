@@ -1,0 +1,93 @@
+//! A job, as a shard keeps it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::shard::Now;
+use crate::{
+    key::Key,
+    store::backend::{Call, JobId, JobState, Token},
+};
+
+/// The keys j, b and r of a job in one: they get their TTL together.
+pub(super) struct Job {
+    pub(super) lock: Key,
+    pub(super) seq: u64,
+    pub(super) state: JobState,
+    /// The run token; it stays when the run has ended, so that settling twice is the same as once.
+    pub(super) run: Option<Token>,
+    /// The first that its last run was given.
+    pub(super) fence: u64,
+    pub(super) attempts: u32,
+    pub(super) max_attempts: u32,
+    pub(super) again: bool,
+    pub(super) reason: &'static str,
+    pub(super) owner: String,
+    /// Its idempotency record.
+    pub(super) record: Option<Arc<str>>,
+    /// Who is told of its end.
+    pub(super) call: Option<Call>,
+    pub(super) accepted_us: u64,
+    pub(super) bytes: u64,
+    pub(super) envelope: Bytes,
+    pub(super) response: Option<Bytes>,
+    /// Its deadline.
+    pub(super) exp: Option<u64>,
+    /// Others may pass it while it waits for its retry.
+    pub(super) skip: bool,
+    /// The job that has superseded it.
+    pub(super) by: Option<JobId>,
+    /// It ran at once, and stands in no line.
+    pub(super) direct: bool,
+    /// When its last run began, and when it ended for good.
+    pub(super) began_us: u64,
+    pub(super) ended_us: u64,
+    pub(super) crashes: u32,
+    pub(super) busy: u32,
+    /// Its history.
+    pub(super) runs: Vec<String>,
+}
+
+impl Job {
+    /// What is the same of all at first.
+    pub(super) fn new(lock: &Key, now: Now) -> Self {
+        Self {
+            lock: lock.clone(),
+            seq: 0,
+            state: JobState::Queued,
+            run: None,
+            fence: 0,
+            attempts: 0,
+            max_attempts: 1,
+            again: false,
+            reason: "",
+            owner: String::new(),
+            record: None,
+            call: None,
+            accepted_us: now.us,
+            bytes: 0,
+            envelope: Bytes::new(),
+            response: None,
+            exp: None,
+            skip: false,
+            by: None,
+            direct: false,
+            began_us: 0,
+            ended_us: 0,
+            crashes: 0,
+            busy: 0,
+            runs: Vec::new(),
+        }
+    }
+
+    pub(super) fn ends(&mut self, state: JobState, reason: &'static str, now_us: u64) {
+        (self.state, self.reason, self.ended_us) = (state, reason, now_us);
+    }
+
+    /// It will run again; what is not charged was no attempt.
+    pub(super) fn waits(&mut self, reason: &'static str, charged: bool) {
+        (self.state, self.reason) = (JobState::Queued, reason);
+        self.attempts = self.attempts.saturating_sub(u32::from(!charged));
+    }
+}

@@ -1,0 +1,233 @@
+//! Each step, for which the store is there; and those whose outcome a case takes for granted.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use super::{
+    LONG, Looked, Rig,
+    calls::{ask, deferred, done, settled, visit, wait},
+};
+use crate::{
+    key::Key,
+    store::{
+        backend::{
+            Acquire, Acquired, Beat, Charge, Charged, Claim, Claimed, Enqueue, Enqueued, GaveBack,
+            JobId, JobState, JobView, Listed, Listing, Mode, Node, Past, Renewal, Settle,
+            SettleCharge, SettledRun, State, Step, Tally, Token,
+        },
+        fsck::CheckReport,
+        rate::{By, Rule},
+    },
+};
+
+/// Each step, for which the store is there.
+impl Rig {
+    pub(in crate::store::tests) async fn acquire(&self, call: Acquire) -> Acquired {
+        self.backend().acquire(call).await.unwrap()
+    }
+
+    pub(in crate::store::tests) async fn release(&self, key: &Key, me: &Token) -> GaveBack {
+        let (key, me) = (key.clone(), me.clone());
+        self.backend().release(key, me, Mode::Exclusive).await.unwrap()
+    }
+
+    pub(in crate::store::tests) fn send_release(
+        &self,
+        key: &Key,
+        me: &Token,
+    ) -> Step<'static, GaveBack> {
+        let (key, me) = (key.clone(), me.clone());
+        self.backend().send_release(key, me, Mode::Exclusive).expect("there is a runtime")
+    }
+
+    pub(in crate::store::tests) async fn renew(&self, items: Vec<Renewal>) -> Vec<bool> {
+        self.backend().renew(items).await.unwrap()
+    }
+
+    pub(in crate::store::tests) async fn charge(&self, call: Charge) -> Charged {
+        let items = Arc::clone(&call.items);
+        let mut charged = self.backend().charge(call).await.unwrap();
+        for (item, state) in items.iter().zip(&mut charged.states) {
+            let window = state.window.checked_add_signed(self.travelled(&item.rule));
+            state.window = window.expect("a time of today");
+        }
+        charged
+    }
+
+    pub(in crate::store::tests) async fn settle_charge(
+        &self,
+        mut call: SettleCharge,
+    ) -> Vec<State> {
+        for item in &mut call.items {
+            if let By::Refund { window, .. } = &mut item.by {
+                *window = window.checked_add_signed(-self.travelled(&item.rule)).unwrap();
+            }
+        }
+        self.backend().settle_charge(call).await.unwrap()
+    }
+
+    /// What has been moved into the past is still named by the server's time as it was, which it is not for
+    /// those who think that time has passed.
+    fn travelled(&self, rule: &Rule) -> i64 {
+        let ms = self.travelled.load(Ordering::SeqCst);
+        if matches!(rule, Rule::Gcra { .. }) { ms * 1000 } else { ms }
+    }
+
+    pub(in crate::store::tests) async fn enqueue(&self, call: Enqueue) -> Enqueued {
+        self.backend().enqueue(call).await.unwrap()
+    }
+
+    pub(in crate::store::tests) async fn claim(&self, call: Claim) -> Claimed {
+        self.backend().claim(call).await.unwrap()
+    }
+
+    /// Whether the verdict stands.
+    pub(in crate::store::tests) async fn settle(&self, call: Settle) -> bool {
+        self.settle_and_run(call).await != SettledRun::Lost
+    }
+
+    pub(in crate::store::tests) async fn settle_and_run(&self, call: Settle) -> SettledRun {
+        self.backend().settle(call).await.unwrap()
+    }
+
+    pub(in crate::store::tests) async fn cancel(&self, id: &JobId) -> Option<JobState> {
+        self.backend().cancel(id.clone(), LONG).await.unwrap()
+    }
+
+    /// Without its past, which [`Rig::past`] tells.
+    pub(in crate::store::tests) async fn job(&self, id: &JobId) -> Option<JobView> {
+        let job = self.backend().job(id.clone()).await.unwrap();
+        job.map(|job| JobView { past: Past::default(), ..job })
+    }
+
+    pub(in crate::store::tests) async fn past(&self, id: &JobId) -> Option<Past> {
+        self.backend().job(id.clone()).await.unwrap().map(|job| job.past)
+    }
+
+    pub(in crate::store::tests) async fn heads(&self, keys: &[Key]) -> Vec<Option<JobId>> {
+        self.backend().heads(keys.to_vec()).await.unwrap()
+    }
+
+    /// Without the heads.
+    pub(in crate::store::tests) async fn due(&self, shard: u16, most: usize) -> Looked {
+        let due = self.backend().due(vec![shard], most).await.unwrap().remove(0);
+        Looked { names: due.names.into_iter().map(|(name, _)| name).collect(), next: due.next }
+    }
+
+    /// Without `lapse`.
+    pub(in crate::store::tests) async fn beat(&self, node: &Node, lease: Duration) -> Beat {
+        Beat { lapse: None, ..self.backend().beat(node.clone(), lease).await.unwrap() }
+    }
+
+    pub(in crate::store::tests) async fn lapse(
+        &self,
+        node: &Node,
+        lease: Duration,
+    ) -> Option<Duration> {
+        self.backend().beat(node.clone(), lease).await.unwrap().lapse
+    }
+
+    pub(in crate::store::tests) async fn pause(&self, paused: bool) {
+        self.backend().set_paused(paused).await.unwrap();
+    }
+
+    pub(in crate::store::tests) async fn unclaim(
+        &self,
+        key: &Key,
+        me: &Token,
+        id: Option<&JobId>,
+    ) -> bool {
+        self.backend().unclaim(key.clone(), me.clone(), id.cloned()).await.unwrap()
+    }
+
+    pub(in crate::store::tests) async fn redrive(&self, id: &JobId) -> Option<JobState> {
+        self.backend().redrive(id.clone()).await.unwrap()
+    }
+
+    pub(in crate::store::tests) async fn purge(&self, id: &JobId) -> bool {
+        self.backend().purge(id.clone()).await.unwrap()
+    }
+
+    pub(in crate::store::tests) async fn tally(&self, shard: u16) -> Tally {
+        self.backend().tally(shard).await.unwrap()
+    }
+
+    pub(in crate::store::tests) async fn list(
+        &self,
+        shard: u16,
+        which: Listing,
+        from: u64,
+        most: usize,
+    ) -> Listed {
+        self.backend().list(shard, which, from, most).await.unwrap()
+    }
+
+    pub(in crate::store::tests) async fn fsck(&self, repair: bool) -> CheckReport {
+        self.store.check().repair(repair).run().await.unwrap()
+    }
+
+    pub(in crate::store::tests) async fn ping(&self) {
+        self.backend().ping().await.unwrap();
+    }
+}
+
+/// Steps whose outcome is plain; any other fails the case.
+impl Rig {
+    /// The fence.
+    pub(in crate::store::tests) async fn hold(&self, key: &Key, me: &Token) -> u64 {
+        match self.acquire(ask(key, me)).await {
+            Acquired::Held { fence, .. } => fence,
+            other => panic!("expected the lock, got {other:?}"),
+        }
+    }
+
+    /// The sequence of the place.
+    pub(in crate::store::tests) async fn join(&self, key: &Key, me: &Token) -> u64 {
+        match self.acquire(wait(key, me)).await {
+            Acquired::Busy { seq, .. } if seq > 0 => seq,
+            other => panic!("expected a place in the line, got {other:?}"),
+        }
+    }
+
+    /// How long it will be busy.
+    pub(in crate::store::tests) async fn refused(&self, key: &Key, me: &Token) -> Duration {
+        match self.acquire(ask(key, me)).await {
+            Acquired::Busy { left, seq: 0, .. } => left,
+            other => panic!("expected it to be busy, got {other:?}"),
+        }
+    }
+
+    pub(in crate::store::tests) async fn put_off(&self, key: &Key) -> JobId {
+        let call = deferred(key);
+        let id = call.id.clone();
+        match self.enqueue(call).await {
+            Enqueued::Stored { .. } => id,
+            other => panic!("expected it to be stored, got {other:?}"),
+        }
+    }
+
+    /// Starts a run that lasts; its attempt.
+    pub(in crate::store::tests) async fn start(&self, key: &Key, id: &JobId, me: &Token) -> u32 {
+        match self.claim(visit(key, id, me)).await {
+            Claimed::Claimed(run) => run.attempt,
+            other => panic!("expected to run the job, got {other:?}"),
+        }
+    }
+
+    pub(in crate::store::tests) async fn finish(&self, key: &Key, id: &JobId, me: &Token) -> bool {
+        self.settle(settled(key, id, me, done())).await
+    }
+
+    pub(in crate::store::tests) async fn state(&self, id: &JobId) -> Option<JobState> {
+        self.job(id).await.map(|job| job.state)
+    }
+
+    /// A worker that watches every shard.
+    pub(in crate::store::tests) async fn worker(&self) -> Node {
+        let node = Node::new();
+        assert_eq!(self.beat(&node, LONG).await.mine.len(), 64);
+        node
+    }
+}

@@ -1,0 +1,93 @@
+//! Jobs that are taken back, redriven, purged or cancelled.
+
+use std::time::Duration;
+
+use super::{Truth, jobs::Accepted};
+use crate::store::backend::{JobId, JobState, Token};
+
+impl Truth {
+    pub(in crate::store::tests) fn unclaimed(
+        &mut self,
+        me: &Token,
+        id: Option<&JobId>,
+        reply: bool,
+    ) {
+        let (now, held) = (self.now, self.is_held_by(me));
+        // Without a name it is looked for in the line: one that waits outside of it was settled.
+        let stands = |job: &Accepted| job.view.state.is_pending() && job.late.is_none();
+        let named = |job: &&mut Accepted| id == Some(&job.id) || stands(job);
+        let mut known = self.jobs.iter_mut().filter(|job| job.is_kept(now));
+        let job = known.find(|job| job.run.as_ref() == Some(me) && named(job));
+        let Some(job) = job else {
+            assert!(!reply, "nothing runs by this token");
+            return;
+        };
+        if job.view.state != JobState::Running {
+            assert!(reply, "it was settled, or undone before");
+            return;
+        }
+        assert_eq!(reply, held);
+        if held && job.is_over(now) {
+            job.view.attempts -= 1;
+            job.expire(now);
+            self.take(me);
+        } else if held {
+            job.wait("not started");
+            job.view.attempts -= 1;
+            self.back = Some((now + 1, job.id.clone()));
+            self.take(me);
+        }
+    }
+
+    pub(in crate::store::tests) fn redriven(&mut self, id: &JobId, reply: Option<JobState>) {
+        let now = self.now;
+        let dead =
+            |job: &Accepted| job.id == *id && job.is_kept(now) && job.view.state == JobState::Dead;
+        let Some(at) = self.jobs.iter().position(dead) else {
+            assert_eq!(reply, self.job(id).map(|job| job.view.state));
+            return;
+        };
+        assert_eq!(reply, Some(JobState::Queued));
+        let mut job = self.jobs.remove(at);
+        job.wait("");
+        job.view.reason = None;
+        job.view.attempts = 0;
+        job.view.past.ended_us = 0;
+        (job.run, job.gone, job.exp) = (None, None, None);
+        self.jobs.push(job);
+    }
+
+    pub(in crate::store::tests) fn purged(&mut self, id: &JobId, reply: bool) {
+        let now = self.now;
+        let ended =
+            |job: &Accepted| job.id == *id && job.is_kept(now) && !job.view.state.is_pending();
+        let at = self.jobs.iter().position(ended);
+        assert_eq!(reply, at.is_some());
+        if let Some(at) = at {
+            let record = self.jobs.remove(at).record;
+            // The record that it was accepted under, and no other that leads to it.
+            self.records.retain(|name, (whose, ..)| Some(name) != record.as_ref() || whose != id);
+        }
+    }
+
+    pub(in crate::store::tests) fn cancelled(
+        &mut self,
+        id: &JobId,
+        retention: Duration,
+        reply: Option<JobState>,
+    ) {
+        let (now, gone) = (self.now, self.after(retention));
+        let Some(job) = self.job(id) else {
+            assert_eq!(reply, None);
+            return;
+        };
+        if job.view.state != JobState::Queued {
+            assert_eq!(reply, Some(job.view.state));
+            return;
+        }
+        assert_eq!(reply, Some(JobState::Cancelled));
+        let reason = job.view.reason.clone().unwrap_or_default();
+        job.end(JobState::Cancelled, &reason, (now, gone));
+        self.forget_backoff(id);
+    }
+}
