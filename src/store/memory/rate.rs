@@ -148,7 +148,8 @@ impl Shard {
                 Present::Gcra { debt, gross, pace }
             }
         };
-        let blocked = item.penalty.map_or(0, |penalty| self.blocked(&name, penalty, now));
+        let blocked =
+            item.penalty.map_or(0, |penalty| self.blocked(&name, &item.rule, penalty, now));
         let open = Open { name, at, blocked };
         if repair {
             self.keep(&open, now);
@@ -178,16 +179,16 @@ impl Shard {
         }
     }
 
-    fn blocked(&mut self, name: &Name, penalty: Penalty, now: Now) -> u64 {
-        let (name, whole) = (refusals(name), now.after(penalty.block));
-        match self.kept(&name, now) {
-            Some((Kept::Blocked, end)) if end > whole => {
-                self.counters.end_at(&name, Some(whole));
-                whole - now.ms
-            }
-            Some((Kept::Blocked, end)) => end - now.ms,
-            _ => 0,
+    fn blocked(&mut self, name: &Name, rule: &Rule, penalty: Penalty, now: Now) -> u64 {
+        let name = refusals(name);
+        let Some((kept, end)) = self.kept(&name, now) else { return 0 };
+        let blocks = matches!(kept, Kept::Blocked);
+        // Neither counts, nor blocks, for longer than from now on.
+        let longest = now.after(if blocks { penalty.block } else { rule.window() });
+        if end > longest {
+            self.counters.end_at(&name, Some(longest));
         }
+        if blocks { end.min(longest) - now.ms } else { 0 }
     }
 
     /// Counts refusals; how long the counter is blocked for, in ms.

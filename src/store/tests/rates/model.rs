@@ -150,7 +150,10 @@ impl Model {
     fn charge(&mut self, charge: &Charge, charged: &Charged) {
         let items = once(charge);
         let named: Vec<_> = items.iter().map(|i| (i, Self::name(i, &charge.tag))).collect();
-        named.iter().for_each(|(item, name)| self.look(name, &item.rule));
+        for (item, name) in &named {
+            self.look(name, &item.rule);
+            self.look_at_refusals(item, name);
+        }
         let mut admitted = 0;
         for _ in 0..charge.times {
             let (mut refused, mut lacking) = (false, Vec::new());
@@ -177,6 +180,14 @@ impl Model {
         for (item, state) in charge.items.iter().zip(&charged.states) {
             self.says(&once(charge), item, &charge.tag, state);
         }
+    }
+
+    /// No longer than from now on: the quota has changed, or the clock was put back.
+    fn look_at_refusals(&mut self, item: &Item, name: &Name) {
+        let Some(penalty) = item.penalty else { return };
+        let [window, block] = [item.rule.window(), penalty.block].map(|d| self.now + millis(d));
+        self.refusals.entry(name.clone()).and_modify(|(_, end)| *end = (*end).min(window));
+        self.blocked.entry(name.clone()).and_modify(|end| *end = (*end).min(block));
     }
 
     fn strike(&mut self, item: &Item, name: &Name) {
