@@ -17,7 +17,7 @@ use super::{
 use crate::{
     error::Error,
     rate_limit::decision::{Decision, PolicyDecision, Told},
-    store::{Charge, Item, State, Store},
+    store::{Charge, Item, State, Store, Window},
 };
 
 /// What is left of the charges that were taken of one counter.
@@ -26,7 +26,7 @@ pub(super) struct Lease {
     pub(super) units: u64,
     /// When the window has ended in which they are good.
     pub(super) until: Instant,
-    pub(super) window: u64,
+    pub(super) window: Window,
     pub(super) used: Instant,
     state: Option<State>,
     fetching: bool,
@@ -35,7 +35,7 @@ pub(super) struct Lease {
 /// A charge that was made in advance, in this window.
 #[derive(Debug)]
 pub(super) struct Unit {
-    window: u64,
+    window: Window,
 }
 
 /// What a request has of a lease.
@@ -64,7 +64,14 @@ impl Worth for Lease {
 
 impl Lease {
     fn nothing(now: Instant) -> Self {
-        Self { units: 0, until: now, window: 0, used: now, state: None, fetching: false }
+        Self {
+            units: 0,
+            until: now,
+            window: Window::default(),
+            used: now,
+            state: None,
+            fetching: false,
+        }
     }
 
     /// What is left is worth nothing any more.
@@ -77,8 +84,8 @@ impl Lease {
     }
 
     /// Whether that is its window. The store tells a window by its end, to the millisecond or so.
-    fn is_of(&self, window: u64) -> bool {
-        self.window.abs_diff(window) <= 2
+    fn is_of(&self, window: Window) -> bool {
+        self.window.at.abs_diff(window.at) <= 2
     }
 
     fn is_spent(&self, now: Instant) -> bool {

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     key::Key,
-    store::{By, SettleCharge, Settled, Store},
+    store::{By, SettleCharge, Settled, Store, Window},
 };
 
 /// Most calls that are under way together: the leases of many keys may have to go back.
@@ -37,7 +37,7 @@ struct Paid {
     at: usize,
     tag: Key,
     question: Question,
-    window: u64,
+    window: Window,
 }
 
 impl Receipt {
@@ -47,7 +47,7 @@ impl Receipt {
         self
     }
 
-    pub(super) fn add(&mut self, tag: &Key, question: &Question, at: usize, window: u64) {
+    pub(super) fn add(&mut self, tag: &Key, question: &Question, at: usize, window: Window) {
         self.charges.push(Paid { at, tag: tag.clone(), question: question.clone(), window });
     }
 

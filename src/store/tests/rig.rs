@@ -139,7 +139,10 @@ impl Rig {
     /// The store's clock is put back.
     pub(super) async fn put_back(&self, time: Duration) {
         match &self.time {
-            Time::Manual(clock) => clock.put_back(time),
+            Time::Manual(clock) => {
+                self.embedded().sweep_counters();
+                clock.put_back(time);
+            }
             #[cfg(feature = "redis")]
             Time::Travel(server) => {
                 server.shift(-ms(time)).await;
@@ -225,8 +228,8 @@ impl Rig {
         let items = Arc::clone(&call.items);
         let mut charged = self.backend().charge(call).await.unwrap();
         for (item, state) in items.iter().zip(&mut charged.states) {
-            let window = state.window.checked_add_signed(self.travelled(&item.rule));
-            state.window = window.expect("a time of today");
+            let at = state.window.at.checked_add_signed(self.travelled(&item.rule));
+            state.window.at = at.expect("a time of today");
         }
         charged
     }
@@ -234,7 +237,7 @@ impl Rig {
     pub(super) async fn settle_charge(&self, mut call: SettleCharge) -> Vec<State> {
         for item in &mut call.items {
             if let By::Refund { window, .. } = &mut item.by {
-                *window = window.checked_add_signed(-self.travelled(&item.rule)).unwrap();
+                window.at = window.at.checked_add_signed(-self.travelled(&item.rule)).unwrap();
             }
         }
         self.backend().settle_charge(call).await.unwrap()
