@@ -83,11 +83,14 @@ impl Engine {
     }
 }
 
-/// What was remembered before a reset. Whatever became of that, and also if nobody waits for it: the store knows.
+/// What was remembered, or charged in advance, before a reset. Whatever became of that, and also if nobody waits
+/// for it: the store knows.
 struct Forgets<'a>(&'a Engine, Spot<'a>);
 
 impl Drop for Forgets<'_> {
     fn drop(&mut self) {
+        // Also what was fetched meanwhile: whether that was before or after, only the store knows.
+        self.0.leases.with(self.1, Lease::void);
         self.0.forget(self.1);
     }
 }
