@@ -2,7 +2,7 @@
 
 use super::{SECOND, admitted, left, minute, named, refused};
 use crate::{
-    Policy, Quota,
+    ErrorKind, Policy, Quota,
     store::{Store, faulty},
 };
 
@@ -114,6 +114,21 @@ async fn one_counter_that_is_named_twice_is_charged_twice() {
     assert!(limit.check("x", 1).await.unwrap().is_admitted());
     assert!(limit.check("x", 1).await.unwrap().is_admitted());
     assert!(!limit.check("x", 1).await.unwrap().is_admitted());
+}
+
+/// The sum of what one counter is charged is more than a number can say.
+#[tokio::test(start_paused = true)]
+async fn no_cost_is_too_large_to_be_named_twice() {
+    let store = Store::memory();
+    for quota in [minute(4), minute(u64::MAX)] {
+        let limit = store.rate_limit(quota).and(quota);
+        assert!(limit.check("x", 1).await.unwrap().is_admitted());
+        for _ in 0..2 {
+            let error = limit.check("x", u64::MAX).await.map(|d| d.is_admitted());
+            let told = error.map_err(|error| error.kind());
+            assert_eq!(told, Err(ErrorKind::CostAboveQuota), "{quota:?}");
+        }
+    }
 }
 
 /// Two policies of one name are one counter, and held to what both allow.
