@@ -47,6 +47,8 @@ pub(super) struct Away {
 
 struct Local {
     limiter: RateLimiter<NotKeyed, InMemoryState, Since, NoOpMiddleware<Nanos>>,
+    /// The most it ever lets in at once.
+    burst: NonZeroU32,
     used: Instant,
 }
 
@@ -123,7 +125,8 @@ impl Engine {
         let now = Instant::now();
         let share = Share::of(question, self.away.processes());
         let make = || {
-            let local = Local { limiter: share.limiter(), used: now };
+            let (limiter, burst) = (share.limiter(), share.burst);
+            let local = Local { limiter, burst, used: now };
             if let Some(left) = self.last_seen(ask, question) {
                 let mine = cells(left / self.away.processes());
                 // What is spent already is spent here too.
@@ -133,16 +136,18 @@ impl Engine {
             local
         };
         let cost = NonZeroU32::new(cells(question.cost)).unwrap_or(NonZeroU32::MIN);
-        // No share is so small that the dearest request could never pass.
-        let cost = cost.min(share.burst);
         let decided = self.away.limiters.enter(
             ask.spot(question),
             |_| true,
             make,
             |local| {
                 local.used = now;
-                match local.limiter.check_n(cost) {
-                    Ok(Ok(())) | Err(_) => Ok(()),
+                // No share is so small that the dearest request could never pass. It may be a share of
+                // another day, when there were more processes.
+                match local.limiter.check_n(cost.min(local.burst)) {
+                    Ok(Ok(())) => Ok(()),
+                    // It can't be: that is no more than its burst.
+                    Err(_) => Err(share.period),
                     Ok(Err(until)) => {
                         let at = local.limiter.clock().now();
                         let wait = until.earliest_possible().duration_since(at).into();
