@@ -78,10 +78,16 @@ impl Away {
 
     /// The store has answered a call that is made every now and then.
     pub(super) fn beats(&self, processes: usize) {
-        self.processes.store(processes as u64, Ordering::Relaxed);
         let now = Instant::now();
         let since = *self.well_since.lock().get_or_insert(now);
-        if self.away.load(Ordering::Acquire) && now - since >= WELL {
+        let away = self.away.load(Ordering::Acquire);
+        if away && now - since < WELL {
+            // Who was away for long is not counted any more until he has told that he is there, too.
+            self.processes.fetch_max(processes as u64, Ordering::Relaxed);
+            return;
+        }
+        self.processes.store(processes as u64, Ordering::Relaxed);
+        if away {
             self.failures.store(0, Ordering::Relaxed);
             // What was let in here is not charged there, and the next outage starts from what is left then.
             self.limiters.retain(|_, _| false);
