@@ -49,6 +49,7 @@ struct Local {
     limiter: RateLimiter<NotKeyed, InMemoryState, Since, NoOpMiddleware<Nanos>>,
     /// The most it ever lets in at once.
     burst: NonZeroU32,
+    made: Instant,
     used: Instant,
 }
 
@@ -130,10 +131,11 @@ impl Engine {
     pub(super) fn decide(&self, ask: &Ask, question: &Question) -> Result<(), Duration> {
         let now = Instant::now();
         let share = Share::of(question, self.away.processes());
+        let seen = self.last_seen(ask, question);
         let make = || {
             let (limiter, burst) = (share.limiter(), share.burst);
-            let local = Local { limiter, burst, used: now };
-            if let Some(left) = self.last_seen(ask, question) {
+            let local = Local { limiter, burst, made: now, used: now };
+            if let Some(left) = seen.and_then(|seen| seen.left) {
                 let mine = cells(left / self.away.processes());
                 // What is spent already is spent here too.
                 let _ = NonZeroU32::new(share.burst.get().saturating_sub(mine))
@@ -145,8 +147,12 @@ impl Engine {
         let decided = self.away.limiters.enter(
             ask.spot(question),
             |_| true,
-            make,
+            &make,
             |local| {
+                // The store has answered since: what was decided here before that says nothing any more.
+                if seen.is_some_and(|seen| seen.sent > local.made) {
+                    *local = make();
+                }
                 local.used = now;
                 // No share is so small that the dearest request could never pass. It may be a share of
                 // another day, when there were more processes.
