@@ -209,10 +209,15 @@ async fn a_clock_that_jumps_on_ends_windows(rig: &Rig) {
     let key = key();
     for algorithm in ALGORITHMS {
         let asked = item("p", &key, three(algorithm), 3);
-        assert!(rig.spend(&asked).await.0);
+        let (_, first) = rig.spend(&asked).await;
         rig.advance(LONG * 1_000_000).await;
         assert!(rig.spend(&asked).await.0, "{algorithm:?}");
         let again = Item { cost: 1, ..asked };
         assert!(!rig.spend(&again).await.0, "{algorithm:?}: no more than the quota");
+        // What was charged before the jump is over, and is not taken from what was charged since.
+        let after = rig.refund(&again, 3, first.window).await;
+        assert_eq!(after.remaining, 0, "{algorithm:?}");
+        let after = rig.put_right(&again, By::Charge { units: 1 }).await;
+        assert_eq!(after.remaining, 0, "{algorithm:?}");
     }
 }
