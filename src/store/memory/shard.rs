@@ -47,6 +47,8 @@ pub(super) struct Shard {
     /// Idempotency records: the job, and the fingerprint of the request that made it.
     pub(super) records: Expiring<RecordName, (JobId, String)>,
     pub(super) counters: Expiring<Name, Kept>,
+    /// How many debts have begun: their names.
+    pub(super) debts: u64,
     pub(super) facts: Facts,
 }
 

@@ -24,9 +24,12 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{
-        Acquired, Charged, Claimed, JobId, JobView, Listed, Listing, Mode, Past, Run, SettledRun,
-        State, Still, Tally,
+    store::{
+        Window,
+        backend::{
+            Acquired, Charged, Claimed, JobId, JobView, Listed, Listing, Mode, Past, Run,
+            SettledRun, State, Still, Tally,
+        },
     },
 };
 
@@ -68,7 +71,7 @@ fn apart(reply: Reply) -> (Reply, Vec<Duration>) {
                 reset: zero,
                 retry: if s.retry == Duration::MAX { s.retry } else { zero },
                 full: zero,
-                window: 0,
+                window: Window::default(),
                 ..s
             };
             let states = states.into_iter().map(plain).collect();
