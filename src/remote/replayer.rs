@@ -156,7 +156,9 @@ impl HttpReplayer {
     async fn run(self, head: Head, body: Bytes, marker: Replay, limit: usize) -> Ran {
         let Some(request) = self.request(head, body, &marker) else { return Ran::Failed };
         // From here on it may have run.
-        marker.begin();
+        if !marker.begin() {
+            return Ran::Failed;
+        }
         let response = match self.client.request(request).await {
             Ok(response) => response,
             Err(error) if error.is_connect() => return Ran::Unreachable,
