@@ -2,10 +2,13 @@
 //! it counts for ever.
 
 use super::{
-    rig::{Rig, deferred, key, stranger, visit},
-    vanished::{called, counted, stored, vanishes},
+    rig::{LONG, Rig, SHORT, deferred, key, neighbours, stranger, visit},
+    vanished::{called, counted, late, stored, vanishes},
 };
-use crate::store::backend::{Claimed, JobState};
+use crate::{
+    Key,
+    store::backend::{Caps, Claimed, Enqueue, Enqueued, JobState},
+};
 
 /// Its request is there still, so it may be put back; what else its facts said is nobody's any more.
 #[tokio::test]
@@ -34,4 +37,28 @@ async fn a_lost_job_that_is_put_back_runs() {
     assert_eq!(rig.redrive(&lost).await, Some(JobState::Queued));
     assert_eq!(rig.cancel(&lost).await, Some(JobState::Cancelled));
     assert_eq!(counted(&rig, &key).await, ["0", "0"]);
+}
+
+#[tokio::test]
+async fn late_jobs_of_a_lock_are_counted_as_they_are_when_one_has_vanished() {
+    let rig = Rig::redis().await;
+    let [one, two] = neighbours::<2>();
+    let caps = Caps { resource_jobs: 2, ..Caps::NONE };
+    let call = |key: &Key, delay| Enqueue { caps, ..late(key, delay, None) };
+    let lost = stored(&rig, call(&one, SHORT)).await;
+    let waits = stored(&rig, call(&one, LONG)).await;
+    let other = stored(&rig, call(&two, LONG)).await;
+    vanishes(&rig, &one, &format!("j:{lost}")).await;
+    rig.pass(SHORT).await;
+    rig.due(one.shard(), 10).await;
+    stored(&rig, call(&one, LONG)).await;
+    assert_eq!(rig.enqueue(call(&one, LONG)).await, Enqueued::Full, "those that are there count");
+    stored(&rig, call(&two, LONG)).await;
+    assert_eq!(rig.enqueue(call(&two, LONG)).await, Enqueued::Full);
+    for id in [waits, other] {
+        assert_eq!(rig.cancel(&id).await, Some(JobState::Cancelled));
+    }
+    stored(&rig, call(&one, LONG)).await;
+    stored(&rig, call(&two, LONG)).await;
+    assert_eq!(rig.enqueue(call(&one, LONG)).await, Enqueued::Full);
 }
