@@ -104,12 +104,9 @@ local function settle(id, me, verb, ms, reason, response, next, lease, keep)
   if ENDS[verb] then
     first = ended(id, facts, verb, ms, reason, response)
   elseif facts.exp and tonumber(facts.exp) <= NOW then
+    if verb ~= 'retry' then redis.call('HSET', own('j:' .. id), 'attempts', int(math.max(facts.attempts - 1, 0))) end
     -- What never began was no run.
-    if verb == 'undo' then
-      redis.call('HSET', own('j:' .. id), 'attempts', int(math.max(facts.attempts - 1, 0)))
-    else
-      redis.call('HSET', own('j:' .. id), 'runs', with_run(facts, reason))
-    end
+    if verb ~= 'undo' then redis.call('HSET', own('j:' .. id), 'runs', with_run(facts, reason)) end
     -- It moves the line on: the next one is offered the lock, and not begun here.
     expire_job(id, facts.bytes)
     return {'ok'}

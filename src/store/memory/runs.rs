@@ -231,6 +231,7 @@ impl Visit<'_> {
         };
         job.has_run(now.us, reason);
         if job.exp.is_some_and(|exp| exp <= now.ms) {
+            job.waits(reason, charged);
             self.expire_job(id);
             return false;
         }

@@ -119,6 +119,7 @@ impl Truth {
                 if job.is_over(now) =>
             {
                 job.has_run(now, reason);
+                job.view.attempts -= u32::from(!matches!(verdict, Verdict::Retry { .. }));
                 job.expire(now);
                 return true;
             }
