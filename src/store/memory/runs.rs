@@ -195,8 +195,9 @@ impl Visit<'_> {
         };
         let (seq, bytes) = (job.seq, job.bytes);
         let (state, reason, retention) = match verdict {
-            Verdict::Done { response, retention } => {
+            Verdict::Done { response, status, retention } => {
                 job.has_run(now.us, "done");
+                job.status = status;
                 job.response = Some(response);
                 job.envelope = Bytes::new();
                 (JobState::Done, "", retention)
