@@ -236,7 +236,7 @@ impl Key {
     /// All but the value: what keys of one layer have in common.
     pub(crate) fn class(&self) -> &str {
         let [.., value] = self.parts();
-        &self.0[..self.0.len() - value.len()]
+        self.0.strip_suffix(value).unwrap_or(&self.0)
     }
 
     /// Kind, name, scope and value.

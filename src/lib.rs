@@ -33,6 +33,9 @@
         clippy::cast_possible_wrap,
         clippy::expect_used,
         clippy::indexing_slicing,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::unreachable,
         clippy::unwrap_used
     )
 )]

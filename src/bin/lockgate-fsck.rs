@@ -3,6 +3,16 @@
 //! A program of the crate and not of its repository alone: those who run a service have the crate, and no checkout.
 //! `cargo xtask fsck` starts it.
 
+#![warn(
+    clippy::cast_possible_wrap,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::string_slice,
+    clippy::unreachable,
+    clippy::unwrap_used
+)]
+
 use std::{process::ExitCode, time::Duration};
 
 use lockgate::{CheckReport, Error, Store};

@@ -162,6 +162,7 @@ impl LockRequest {
         match self.ask(None).await? {
             Answer::Granted(guard) => Ok(guard),
             Answer::Busy(busy) => Err(NotAcquired::Busy(busy)),
+            #[expect(clippy::unreachable, reason = "said of records only")]
             Answer::Known => unreachable!("no record was asked for"),
         }
     }

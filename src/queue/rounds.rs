@@ -22,7 +22,9 @@ use super::{
     task::{Facts, Raw},
     worker::QueueWorker,
 };
-use crate::store::{End, EndAs, MOST_RUNS, Record, RunToken, Started, Store, TaskId, Turn, Turned};
+use crate::store::{
+    End, EndAs, MOST_RUNS, Record, RunToken, Started, Store, TaskId, Turn, Turned, random_name,
+};
 
 /// An idle worker looks so often, in case it was not told.
 const BEAT: Duration = Duration::from_secs(5);
@@ -75,7 +77,7 @@ pub(super) struct Rounds {
 
 impl Rounds {
     pub(super) fn new(worker: QueueWorker) -> Self {
-        let id: Arc<str> = uuid::Uuid::new_v4().simple().to_string()[..16].into();
+        let id = random_name();
         let bell = worker.store.hints().tasks(&id);
         Self {
             id,

@@ -122,13 +122,18 @@ impl fmt::Debug for Token {
     }
 }
 
+/// 60 random bits, in hex.
+pub(crate) fn random_name() -> Arc<str> {
+    format!("{:016x}", uuid::Uuid::new_v4().as_u64_pair().0).into()
+}
+
 /// One incarnation of one process: random, so a restarted process is another node.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Node(Arc<str>);
 
 impl Node {
     pub(crate) fn new() -> Self {
-        Self(uuid::Uuid::new_v4().simple().to_string()[..16].into())
+        Self(random_name())
     }
 
     /// One that came back from the store.

@@ -30,7 +30,8 @@ impl JobId {
     }
 
     pub(crate) fn shard(&self) -> u16 {
-        u16::from_str_radix(&self.0[..2], 16).unwrap_or(u16::MAX)
+        let shard = self.0.get(..2).and_then(|digits| u16::from_str_radix(digits, 16).ok());
+        shard.unwrap_or(u16::MAX)
     }
 }
 

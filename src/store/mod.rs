@@ -28,7 +28,7 @@ mod tests;
 pub(crate) use self::backend::{
     ACCEPT_WINDOW, Acquire, Acquired, Beat, Call, Caps, Claim, Claimed, Direct, Due, Enqueue,
     Enqueued, GaveBack, JobPolicy, JobView, Listing, Merge, Mode, NextRun, Node, Run, SPARE_FENCES,
-    Settle, SettledRun, Tally, Token, Verdict, Wins,
+    Settle, SettledRun, Tally, Token, Verdict, Wins, random_name,
 };
 pub use self::fsck::{Check, CheckReport, Finding, FindingKind};
 pub(crate) use self::hints::{Hint, Joined};
@@ -45,6 +45,8 @@ pub(crate) use self::tasks::{
 };
 #[cfg(test)]
 pub(crate) use self::tests::{Fault, Faults, faulty, faulty_with_clock};
+#[cfg(all(test, feature = "redis"))]
+pub(crate) use self::tests::{Front, says};
 pub(crate) use self::{
     attempt::Attempt,
     handle::WeakStore,

@@ -1,7 +1,8 @@
-//! What was accepted on a replica's word is there when the master is not: row 6 of deferral, with `replicas(1)`.
+//! What was accepted, when the master is gone that accepted it: row 6 of deferral. On a replica's word all of it is
+//! there; without, what the master alone had is lost, and can be counted.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -9,11 +10,17 @@ use std::{
     time::Duration,
 };
 
-use axum::{Extension, Router, body::Body, extract::State, http::Request, routing::post};
-use lockgate_axum::{DeferLayer, DeferWorker, LockLayer, Store};
-use lockgate_tests::{Sentinels, eventually};
+use axum::{
+    Extension, Router,
+    body::{Body, to_bytes},
+    extract::State,
+    http::Request,
+    routing::post,
+};
+use lockgate_axum::{CurrentLock, DeferLayer, DeferWorker, LockLayer, Store, deferred_routes};
+use lockgate_tests::{Sentinels, Server, eventually};
 use parking_lot::Mutex;
-use tokio::task::JoinSet;
+use tokio::{sync::oneshot, task::JoinSet};
 use tower::ServiceExt as _;
 
 const CLIENTS: usize = 8;
@@ -21,26 +28,50 @@ const CLIENTS: usize = 8;
 /// While the master has nobody who copies from it.
 const ALONE: Duration = Duration::from_millis(400);
 
+/// Between two requests of a client: nobody comes near the most that a line may have.
+const PAUSE: Duration = Duration::from_millis(5);
+
 /// Until what was accepted has run, on a machine that has other things to do.
 const TO_RUN: Duration = Duration::from_secs(40);
 
 /// What has run, in order.
 type Ran = Arc<Mutex<Vec<String>>>;
 
-fn app(store: &Store, ran: &Ran) -> Router {
+fn app(store: &Store, ran: &Ran, replicas: u32) -> Router {
     let run = async |State(ran): State<Ran>, body: String| ran.lock().push(body);
-    Router::new()
-        .route("/orders/{id}", post(run))
+    let orders = Router::new().route("/orders/{id}", post(run)).with_state(Arc::clone(ran));
+    deferring(store, orders, replicas)
+}
+
+fn deferring(store: &Store, orders: Router, replicas: u32) -> Router {
+    let orders = orders
         .layer(LockLayer::by_path_param("id"))
-        .layer(DeferLayer::new().defer_always().replicas(1))
-        .layer(Extension(store.clone()))
-        .with_state(Arc::clone(ran))
+        .layer(DeferLayer::new().defer_always().replicas(replicas))
+        .layer(Extension(store.clone()));
+    orders.merge(deferred_routes("/deferred").store(store))
+}
+
+async fn ask(app: &Router, request: Request<Body>) -> axum::response::Response {
+    app.clone().oneshot(request).await.expect("an answer")
+}
+
+/// Where its state is told, if it is accepted.
+async fn accepted(app: &Router, order: &str, text: &str) -> Option<String> {
+    let request = Request::post(format!("/orders/{order}")).body(Body::from(text.to_owned()));
+    let response = ask(app, request.unwrap()).await;
+    let location = response.headers().get("location")?.to_str().unwrap().to_owned();
+    (response.status() == 202).then_some(location)
+}
+
+async fn status(app: &Router, location: &str) -> u16 {
+    ask(app, Request::get(location).body(Body::empty()).unwrap()).await.status().as_u16()
 }
 
 #[derive(Default)]
 struct Books {
     stop: AtomicBool,
-    accepted: Mutex<BTreeSet<String>>,
+    /// Texts, and where their state is told.
+    accepted: Mutex<BTreeMap<String, String>>,
     refused: Mutex<BTreeSet<String>>,
 }
 
@@ -52,14 +83,11 @@ impl Books {
                 return;
             }
             let text = format!("{client}:{n}");
-            let request = Request::post(format!("/orders/{client}")).body(Body::from(text.clone()));
-            let response = app.clone().oneshot(request.unwrap()).await.unwrap();
-            if response.status() == 202 {
-                self.accepted.lock().insert(text);
-            } else {
-                self.refused.lock().insert(text);
-                tokio::time::sleep(Duration::from_millis(10)).await;
+            match accepted(&app, &client.to_string(), &text).await {
+                Some(location) => _ = self.accepted.lock().insert(text, location),
+                None => _ = self.refused.lock().insert(text),
             }
+            tokio::time::sleep(PAUSE).await;
         }
     }
 
@@ -69,58 +97,192 @@ impl Books {
         eventually("more to be accepted", async || self.accepted.lock().len() >= before + more)
             .await;
     }
+
+    /// Those of now, which the replica has too.
+    async fn on_the_replica(&self, master: &Server) -> BTreeSet<String> {
+        let sure = self.accepted.lock().keys().cloned().collect();
+        eventually("the replica to have it all", async || {
+            let mut pipe = redis::pipe();
+            // It counts what was written on its own connection, behind all that was written before.
+            pipe.cmd("SET").arg("mark").arg(1).ignore().cmd("WAIT").arg(1).arg(500);
+            let (have,): (u64,) = pipe.query_async(&mut master.connection().await).await.unwrap();
+            have == 1
+        })
+        .await;
+        sure
+    }
 }
 
-#[tokio::test]
-async fn what_is_accepted_with_a_replica_outlives_the_master() {
-    let mut all = Sentinels::start().await;
-    let store = Store::connect(&all.url("x")).await.expect("the URL is right");
-    let (ran, books) = (Ran::default(), Arc::new(Books::default()));
-    let app = app(&store, &ran);
-    let mut clients = JoinSet::new();
-    for client in 0..CLIENTS {
-        clients.spawn(Arc::clone(&books).go_round(app.clone(), client));
-    }
-    books.accepts(20 * CLIENTS).await;
-    // From now on the master writes for itself alone: a 202 of this time would be lost with it.
+/// From now on the master writes for itself alone: what it accepts may be lost with it.
+async fn cut_off_the_replica(all: &Sentinels) {
     all.replica.pause();
     let mut cut = redis::cmd("CLIENT");
     cut.arg("KILL").arg("TYPE").arg("replica");
     let _: i64 = cut.query_async(&mut all.master.connection().await).await.unwrap();
-    tokio::time::sleep(ALONE).await;
+}
+
+async fn fails_over(all: &mut Sentinels) {
     all.master.kill();
     all.replica.resume();
     eventually("the replica to be promoted", async || all.all_left_the_old_one().await).await;
-    // Nobody copies from the new one until the old one has come back as its replica.
-    all.master.restart().await;
-    books.accepts(20 * CLIENTS).await;
-    books.stop.store(true, Ordering::Relaxed);
-    while let Some(ended) = clients.join_next().await {
-        ended.unwrap();
-    }
-    let (accepted, refused) = (books.accepted.lock().clone(), books.refused.lock().len());
-    assert!(refused > 0, "nobody has noticed");
+}
 
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let stopped = async { drop(stopped.await) };
-    let worker = tokio::spawn(DeferWorker::new(&store, app).run(stopped));
-    let missing = || {
-        let ran = ran.lock().iter().cloned().collect();
-        accepted.difference(&ran).cloned().collect::<Vec<_>>()
-    };
-    let all = async {
-        while !missing().is_empty() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+/// What came of a load over a failover.
+struct Load {
+    _all: Sentinels,
+    store: Store,
+    app: Router,
+    ran: Ran,
+    accepted: BTreeMap<String, String>,
+    /// Those of `accepted` that the replica was known to have.
+    sure: BTreeSet<String>,
+    refused: usize,
+}
+
+impl Load {
+    async fn over_a_failover(replicas: u32) -> Self {
+        let mut all = Sentinels::start().await;
+        let store = Store::connect(&all.url("x")).await.expect("the URL is right");
+        let (ran, books) = (Ran::default(), Arc::new(Books::default()));
+        let app = app(&store, &ran, replicas);
+        let mut clients = JoinSet::new();
+        for client in 0..CLIENTS {
+            clients.spawn(Arc::clone(&books).go_round(app.clone(), client));
         }
-    };
-    let _ = tokio::time::timeout(TO_RUN, all).await;
-    assert_eq!(missing(), [""; 0], "accepted, and not run");
+        books.accepts(20 * CLIENTS).await;
+        let sure = books.on_the_replica(&all.master).await;
+        cut_off_the_replica(&all).await;
+        tokio::time::sleep(ALONE).await;
+        fails_over(&mut all).await;
+        // Nobody copies from the new one until the old one has come back as its replica.
+        all.master.restart().await;
+        books.accepts(20 * CLIENTS).await;
+        books.stop.store(true, Ordering::Relaxed);
+        while let Some(ended) = clients.join_next().await {
+            ended.unwrap();
+        }
+        let (accepted, refused) = (books.accepted.lock().clone(), books.refused.lock().len());
+        assert!(refused > 0, "nobody has noticed");
+        Self { _all: all, store, app, ran, accepted, sure, refused }
+    }
+
+    /// What is lost; all else runs, and once.
+    async fn judge(&self) -> BTreeSet<String> {
+        let lost = self.lost().await;
+        self.runs_all_but(&lost).await;
+        let ran = self.ran.lock();
+        let once: BTreeSet<_> = ran.iter().cloned().collect();
+        assert_eq!(once.len(), ran.len(), "none runs twice");
+        assert!(once.is_disjoint(&lost), "not there, and it has run");
+        assert!(lost.is_disjoint(&self.sure), "lost, and the replica had it");
+        println!(
+            "{} accepted, {} refused; the replica surely had {}",
+            self.accepted.len(),
+            self.refused,
+            self.sure.len()
+        );
+        println!("figure: accepted and lost {}", lost.len());
+        lost
+    }
+
+    async fn runs_all_but(&self, lost: &BTreeSet<String>) {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let stopped = async { drop(stopped.await) };
+        let worker = tokio::spawn(DeferWorker::new(&self.store, self.app.clone()).run(stopped));
+        let all = async {
+            while !self.missing(lost).is_empty() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let _ = tokio::time::timeout(TO_RUN, all).await;
+        assert_eq!(self.missing(lost), [""; 0], "accepted, there, and not run");
+        drop(stop);
+        let _ = worker.await;
+    }
+
+    fn missing(&self, lost: &BTreeSet<String>) -> Vec<String> {
+        let ran: BTreeSet<_> = self.ran.lock().iter().cloned().collect();
+        let there = self.accepted.keys().filter(|text| !lost.contains(*text));
+        there.filter(|text| !ran.contains(*text)).cloned().collect()
+    }
+
+    /// Those that nobody knows of any more.
+    async fn lost(&self) -> BTreeSet<String> {
+        let mut lost = BTreeSet::new();
+        for (text, location) in &self.accepted {
+            if status(&self.app, location).await == 404 {
+                lost.insert(text.clone());
+            }
+        }
+        lost
+    }
+}
+
+#[tokio::test]
+async fn what_is_accepted_with_a_replica_outlives_the_master() {
+    let lost = Load::over_a_failover(1).await.judge().await;
+    assert!(lost.is_empty(), "accepted, and not there: {lost:?}");
+}
+
+/// Also this shows that what is lost is seen to be.
+#[tokio::test]
+async fn of_what_is_accepted_without_a_replica_only_what_none_had_is_lost() {
+    let lost = Load::over_a_failover(0).await.judge().await;
+    assert!(!lost.is_empty(), "the master wrote nothing while it was alone");
+}
+
+/// Fences of runs, as they begin and end.
+type Runs = Arc<Mutex<Vec<(&'static str, u64)>>>;
+
+/// A run that ends itself, or is ended.
+struct Open(Runs, u64);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.lock().push(("ends", self.1));
+    }
+}
+
+/// The first one goes on until it is told that it has lost its lock.
+async fn run(State(runs): State<Runs>, CurrentLock(lock): CurrentLock) -> String {
+    let fence = lock.fence().expect("it is held");
+    let first = runs.lock().is_empty();
+    runs.lock().push(("begins", fence));
+    let _open = Open(runs, fence);
+    if first {
+        lock.lost().await;
+    }
+    fence.to_string()
+}
+
+/// Its claim is lost with the master: the run is ended, begun anew, and can store nothing over that.
+#[tokio::test]
+async fn a_run_that_the_replica_has_not_heard_of_is_lost_and_fenced_off() {
+    let mut all = Sentinels::start().await;
+    let store = Store::connect(&all.url("x")).await.expect("the URL is right");
+    let seen = Runs::default();
+    let orders = Router::new().route("/orders/{id}", post(run)).with_state(Arc::clone(&seen));
+    let app = deferring(&store, orders, 0);
+    let location = accepted(&app, "7", "text").await.expect("it is accepted");
+    let books = Books::default();
+    books.on_the_replica(&all.master).await;
+    cut_off_the_replica(&all).await;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let stopped = async { drop(stopped.await) };
+    let worker = tokio::spawn(DeferWorker::new(&store, app.clone()).run(stopped));
+    eventually("it to run", async || !seen.lock().is_empty()).await;
+    fails_over(&mut all).await;
+    let response = format!("{location}/response");
+    eventually("it to have run", async || status(&app, &response).await == 200).await;
     drop(stop);
     let _ = worker.await;
-    let ran = ran.lock();
-    let once: BTreeSet<_> = ran.iter().collect();
-    assert_eq!(once.len(), ran.len(), "none runs twice");
-    println!("figure: accepted {}", accepted.len());
-    println!("figure: lost 0");
-    println!("figure: refused {refused}");
+    let stored = ask(&app, Request::get(&response).body(Body::empty()).unwrap()).await;
+    let stored = to_bytes(stored.into_body(), 1 << 10).await.expect("a few bytes");
+    let mut seen = seen.lock().clone();
+    let (old, last) = (seen[0].1, seen.iter().rev().find(|(what, _)| *what == "begins").unwrap().1);
+    assert!(last > old, "{seen:?}");
+    assert_eq!(stored, last.to_string(), "the answer of the run that counts");
+    // Whether it hears of its loss before the next one begins is chance; that is what fences are for.
+    seen.sort_by_key(|(_, fence)| *fence);
+    assert_eq!(seen, [("begins", old), ("ends", old), ("begins", last), ("ends", last)]);
 }

@@ -3,7 +3,7 @@
 use lockgate_tests::{Answer, Case, Site};
 use serde_json::json;
 
-use super::{Job, accepted, fence, lock::busy};
+use super::{Job, accepted, fence, lock::busy, tells_no_token};
 
 /// Sends a POST that is deferred.
 pub(super) async fn refund(site: &Site, query: &str) -> Job {
@@ -25,6 +25,7 @@ pub(crate) async fn a_busy_resource_defers_the_request(case: Case) {
     let answer = site.get(&job.location).send().await.expect(200);
     let _ = answer.retry_after();
     assert_eq!(answer.field("cache-control"), "no-store");
+    tells_no_token(&answer, &job.id);
     let document = answer.json();
     let accepted_at = document["accepted"].as_str().expect("a time").to_owned();
     let queued = json!({

@@ -41,6 +41,16 @@ struct Job {
     location: String,
 }
 
+/// Tokens and ids are runs of hex digits; nothing else in our answers is, but the hash of a document in its `ETag`.
+/// `but`: the id that it is about.
+#[track_caller]
+fn tells_no_token(answer: &Answer, but: &str) {
+    let fields = answer.headers.iter().filter(|(name, _)| *name != "etag");
+    let whole = format!("{:?} {}", Vec::from_iter(fields), answer.text()).replace(but, "");
+    let runs = whole.split(|c: char| !c.is_ascii_hexdigit());
+    assert!(runs.max_by_key(|run| run.len()).is_none_or(|run| run.len() < 12), "{whole}");
+}
+
 /// Reads a 202, with everything that is promised of one.
 #[track_caller]
 fn accepted(answer: Answer) -> Job {
@@ -53,6 +63,7 @@ fn accepted(answer: Answer) -> Job {
     let location = answer.field("location").to_owned();
     assert!(location.starts_with('/'), "{answer:?}");
     assert!(location.ends_with(&format!("/{id}")), "{answer:?}");
+    tells_no_token(&answer, &id);
     Job { id, location }
 }
 

@@ -43,6 +43,7 @@ pub(super) fn away(answer: Answer) {
     let kind = problem["type"].as_str().unwrap_or_default();
     assert!(kind.ends_with("#temporary-reduced-capacity"), "{problem}");
     assert!(!answer.text().to_lowercase().contains("redis"), "{problem}");
+    super::tells_no_token(&answer, "");
 }
 
 pub(super) async fn comes_back(site: &Site) {

@@ -7,7 +7,9 @@ use super::accepted;
 /// A 500 that tells nothing but that.
 #[track_caller]
 pub(super) fn our_fault(answer: Answer) {
-    let problem = answer.expect(500).problem();
+    let answer = answer.expect(500);
+    super::tells_no_token(&answer, "");
+    let problem = answer.problem();
     let told: Vec<_> = problem.as_object().expect("a document").keys().collect();
     assert_eq!(told, ["status", "title", "type"], "{problem}");
     let title = problem["title"].as_str().unwrap_or_default();

@@ -95,6 +95,7 @@ impl Callbacks {
     ///
     /// If it is none.
     #[must_use]
+    #[expect(clippy::panic, reason = "a slip in the wiring, told as the service starts")]
     pub fn allow_network(mut self, network: &str) -> Self {
         match network.parse() {
             Ok(network) => self.rules.networks.push(network),

@@ -1,10 +1,17 @@
 //! What a request that is taken over is answered, when the store does not do its part.
 
+#[cfg(feature = "redis")]
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::{DeferGate, DeferParked, ask::Applied};
+#[cfg(feature = "redis")]
+use crate::store::{Front, says};
 use crate::{
     clock::LONGEST,
     defer::snapshot::{Captured, Carried},
@@ -90,4 +97,32 @@ async fn replicas_are_not_asked_for_where_none_are_wanted() {
     let (store, faults) = faulty();
     assert_eq!(accept(&Defer::new(), &store).await.status, 202);
     assert_eq!(faults.seen("replicated"), 0);
+}
+
+/// Where its disk is what counts, a master that has not written it there has not got it, whoever else has.
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn what_the_masters_own_disk_has_not_is_in_doubt() {
+    let synced = Arc::<AtomicBool>::default();
+    let on_disk = Arc::clone(&synced);
+    let front = Front::start(move |call| match call.words {
+        ["INFO", ..] => {
+            says(r"'redis_version:7.2.4\r\nrole:master\r\nrun_id:a\r\naof_enabled:1\r\n'")
+        }
+        ["WAITAOF", "1", "1", _] if on_disk.load(Ordering::SeqCst) => says("{1, 1}"),
+        ["WAITAOF", "1", "1", _] => says("{0, 1}"),
+        _ => None,
+    })
+    .await;
+    let url = format!("redis://127.0.0.1:{}/?ns=test", front.port());
+    let builder = Store::builder(&url).deadline(Duration::from_secs(10)).replicas_on_disk(true);
+    let (store, gate) = (builder.connect().await.expect("the URL is right"), Defer::new());
+    let gate = gate.replicas(1);
+    let doubtful = accept(&gate, &store).await;
+    assert_eq!(doubtful.status, 503);
+    let id = JobId::parse(location(&doubtful).trim_start_matches("/deferred/")).expect("an id");
+    assert!(store.backend().job(id).await.expect("the store is there").is_some());
+    synced.store(true, Ordering::SeqCst);
+    let again = accept(&gate, &store).await;
+    assert_eq!((again.status, location(&again)), (202, location(&doubtful)));
 }

@@ -58,6 +58,7 @@ impl Networks {
 /// Bits of an address in front of an IPv4 one that is written as IPv6.
 const MAPPED: u8 = 96;
 
+#[expect(clippy::panic, reason = "a slip in the wiring, told as the service starts")]
 fn range(caller: &str, text: &str) -> (Place, Place) {
     let text = text.trim();
     let block = text.parse::<IpNet>().ok();

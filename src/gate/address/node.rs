@@ -73,7 +73,8 @@ fn value(text: &str) -> Option<(Cow<'_, str>, &str)> {
         }
     })?;
     // No address has anything to escape: one that does is none, and stays unread.
-    Some((quoted[..end].into(), &quoted[end + 1..]))
+    let (value, rest) = quoted.split_at(end);
+    Some((value.into(), rest.strip_prefix('"')?))
 }
 
 fn v6(text: &str) -> Option<IpAddr> {

@@ -85,6 +85,7 @@ impl Place {
                 self.joined(seq, joined);
                 Looked::Busy(self, Busy { left, line, waited: None })
             }
+            #[expect(clippy::unreachable, reason = "said of records only")]
             Ok(Acquired::Known) => unreachable!("no record was asked for"),
             Err(error) => Looked::Failed(self, error),
         }

@@ -10,7 +10,10 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
-    store::{Store, backend::Backend as _},
+    store::{
+        Store,
+        backend::{Backend as _, random_name},
+    },
 };
 
 /// Longest namespace, in bytes.
@@ -276,7 +279,7 @@ impl StoreBuilder {
             let enqueues = Enqueues { lanes: Arc::clone(&lanes), lane, keys: keys.clone() };
             Combiner::new(enqueues, ENQUEUE.name, self.deadline)
         };
-        let process: Arc<str> = uuid::Uuid::new_v4().simple().to_string()[..16].into();
+        let process = random_name();
         let pushes = |lane| {
             let process = Arc::clone(&process);
             let pushes = Pushes { lanes: Arc::clone(&lanes), lane, keys: keys.clone(), process };

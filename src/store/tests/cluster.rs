@@ -1,15 +1,15 @@
 //! Clusters of the tests' own.
 
-use std::{
-    net::TcpListener,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
+mod node;
+
+use std::time::Duration;
 
 use redis::{Value, aio::MultiplexedConnection};
 use tokio::sync::OnceCell;
 
+use self::node::Node;
+pub(crate) use self::node::signal;
+pub(super) use self::node::{directory, free_port, keeper};
 use crate::store::{Store, StoreBuilder};
 
 const SLOTS: usize = 16_384;
@@ -21,14 +21,6 @@ static SHARED: OnceCell<Cluster> = OnceCell::const_new();
 /// Masters first, then a replica of each, if there are any.
 pub(crate) struct Cluster {
     nodes: Vec<Node>,
-}
-
-struct Node {
-    /// A shell that ends the server when it is told no more, or this process is gone.
-    keeper: Child,
-    port: u16,
-    /// Where nodes, and clients that want it, talk TLS.
-    tls: Option<u16>,
 }
 
 impl Cluster {
@@ -126,10 +118,14 @@ impl Cluster {
 
     /// SIGKILL, SIGSTOP.
     pub(crate) async fn signal(&self, at: usize, name: &str) {
+        signal(&self.process(at).await, name);
+    }
+
+    /// The number of a node's process, for [`signal`]: it can't be asked while it stands still.
+    pub(crate) async fn process(&self, at: usize) -> String {
         let info: String = self.ask(at, &["INFO", "server"]).await;
-        let pid = info.lines().find_map(|line| line.strip_prefix("process_id:")).expect("its id");
-        let done = Command::new("kill").args([name, pid.trim()]).status();
-        assert!(done.expect("kill is there").success());
+        let found = info.lines().find_map(|line| line.strip_prefix("process_id:"));
+        found.expect("its id").trim().to_owned()
     }
 
     /// The slot of a shard.
@@ -222,64 +218,6 @@ impl Cluster {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         panic!("the cluster does not settle");
-    }
-}
-
-impl Node {
-    fn spawn(timeout: Duration, words: &[String]) -> Self {
-        let port = free_port();
-        let tls = (!words.is_empty()).then(free_port);
-        let directory = directory();
-        let mut keeper = keeper(&directory);
-        keeper.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
-        keeper.args(["--save", "", "--appendonly", "no", "--cluster-enabled", "yes"]);
-        keeper.args(["--cluster-node-timeout", &timeout.as_millis().to_string()]);
-        // While one node is away, the others go on.
-        keeper.args(["--cluster-require-full-coverage", "no"]);
-        keeper.args(["--repl-diskless-sync-delay", "0"]);
-        keeper.args(words);
-        if let Some(port) = tls {
-            keeper.args(["--tls-port", &port.to_string()]);
-        }
-        let keeper = keeper.spawn().expect("these tests need a shell and a redis-server");
-        Self { keeper, port, tls }
-    }
-
-    fn port_of_peers(&self) -> u16 {
-        self.tls.unwrap_or(self.port)
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        drop(self.keeper.stdin.take());
-        let _ = self.keeper.wait();
-    }
-}
-
-/// A server that works in this directory, and outlives neither the pipe nor this process, however that ends.
-pub(super) fn keeper(directory: &Path) -> Command {
-    std::fs::create_dir_all(directory).expect("a directory for temporary files");
-    let mut keeper = Command::new("sh");
-    let script = r#"d=$1; shift; cd "$d"; redis-server "$@" >/dev/null 2>&1 & cat >/dev/null; kill -9 $!; rm -rf "$d""#;
-    keeper.args(["-c", script, "keeper"]).arg(directory);
-    keeper.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-    keeper
-}
-
-pub(super) fn directory() -> PathBuf {
-    std::env::temp_dir().join(format!("lockgate-cluster-{}", uuid::Uuid::new_v4().simple()))
-}
-
-/// One that is free with the one of the cluster's bus, 10,000 above it; below those that the kernel gives to clients.
-pub(super) fn free_port() -> u16 {
-    loop {
-        let [high, low, ..] = *uuid::Uuid::new_v4().as_bytes();
-        let port = 10_000 + u16::from_be_bytes([high, low]) % 10_000;
-        let free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
-        if free(port) && free(port + 10_000) {
-            return port;
-        }
     }
 }
 

@@ -10,6 +10,7 @@ mod back;
 mod calls;
 mod caps;
 mod clients;
+mod clock;
 #[cfg(feature = "redis")]
 pub(crate) mod cluster;
 mod direct;
@@ -18,6 +19,8 @@ mod drain;
 mod ended;
 mod explore;
 mod faulty;
+#[cfg(feature = "redis")]
+mod front;
 #[cfg(feature = "redis")]
 mod fsck;
 mod hints;
@@ -109,4 +112,6 @@ macro_rules! on_every_store {
 }
 
 pub(crate) use self::faulty::{Fault, Faults, faulty, faulty_with_clock};
+#[cfg(feature = "redis")]
+pub(crate) use self::front::{Call, Front, says};
 use on_every_store;

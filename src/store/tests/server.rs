@@ -128,7 +128,7 @@ impl Server {
     }
 }
 
-async fn started() -> RedisServer {
+pub(super) async fn started() -> RedisServer {
     let found = Command::new("redis-server").arg("--version").output();
     assert!(
         found.is_ok(),
@@ -148,7 +148,7 @@ async fn started() -> RedisServer {
     panic!("redis-server does not answer: {:?}", server.log_file_contents());
 }
 
-async fn connection(server: &RedisServer) -> Option<MultiplexedConnection> {
+pub(super) async fn connection(server: &RedisServer) -> Option<MultiplexedConnection> {
     patient(&redis::Client::open(server.connection_info()).ok()?).await
 }
 

@@ -1,6 +1,9 @@
 //! The keys of a store, its channels and its clients, as the checks want them.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
 use lockgate::testing::history::rest::{Kept, Rest};
 use redis::aio::MultiplexedConnection;
@@ -8,6 +11,9 @@ use redis::aio::MultiplexedConnection;
 /// Until what was begun has ended, whatever was done to those who began it: the last retry of a job that fails and
 /// whose workers die comes after half a minute.
 const LEASES: Duration = Duration::from_secs(40);
+
+/// Of those that are left.
+const TOLD: usize = 8;
 
 /// All keys of a namespace: which have an end, and what is counted.
 pub(crate) async fn kept(connection: &mut MultiplexedConnection, namespace: &str) -> Vec<Kept> {
@@ -40,13 +46,21 @@ async fn try_ask<T: redis::FromRedisValue>(
     command.arg(&words[1..]).query_async(connection).await
 }
 
-/// How many keys are left, once no more of them go: at most the time of leases, retries and delays.
+/// How many keys are left, once no more of them go for the time of leases, retries and delays: a line in which one
+/// request after the other is tried again takes that time for each. If it is some, that is told.
 pub(crate) async fn left_at_rest(mut look: impl AsyncFnMut() -> Rest) -> u64 {
-    let until = Instant::now() + LEASES;
+    let (mut until, mut fewest) = (Instant::now() + LEASES, usize::MAX);
     loop {
-        let left = look().await.check().len() as u64;
-        if left == 0 || Instant::now() > until {
-            return left;
+        let left = look().await.check();
+        if left.len() < fewest {
+            (until, fewest) = (Instant::now() + LEASES, left.len());
+        }
+        if left.is_empty() || Instant::now() > until {
+            let some: Vec<_> = left.iter().map(|left| &*left.told).take(TOLD).collect();
+            if !some.is_empty() {
+                println!("at rest {} are left: {}", left.len(), some.join("; "));
+            }
+            return left.len() as u64;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -62,6 +76,21 @@ pub(crate) async fn for_ever(connection: &mut MultiplexedConnection, namespace: 
         }
     }
     bytes / 1024
+}
+
+/// What the server takes beside the keys that it keeps, KiB: clients and their buffers, scripts, its log.
+pub(crate) async fn beside_keys(connection: &mut MultiplexedConnection) -> u64 {
+    let mut stats: HashMap<String, redis::Value> = ask(connection, &["MEMORY", "STATS"]).await;
+    let mut number = |name: &str| {
+        let value = stats.remove(name).expect("it is told");
+        redis::from_redis_value::<u64>(value).expect("it is a number")
+    };
+    let all = number("overhead.total");
+    let tables = stats.remove("db.0").map(|tables| {
+        let tables: HashMap<String, u64> = redis::from_redis_value(tables).expect("numbers");
+        tables.values().sum::<u64>()
+    });
+    all.saturating_sub(tables.unwrap_or(0)) / 1024
 }
 
 /// The channels of a namespace, and how many hear each, those of shards included.

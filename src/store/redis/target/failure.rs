@@ -38,6 +38,10 @@ impl Failure {
             _ if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) => {
                 config("the store needs another password")
             }
+            // `SELECT`; it will not have one later either.
+            _ if error.detail().is_some_and(|text| text.contains("DB index")) => {
+                config("the store's server has no database of this number")
+            }
             _ => {
                 #[cfg(feature = "tls")]
                 if let Some(sentence) = super::tls::mistake(error) {

@@ -14,6 +14,7 @@ mod enqueues;
 mod faults;
 mod forgotten;
 mod late;
+mod logins;
 mod mends;
 #[cfg(feature = "bb8-redis")]
 mod pool;

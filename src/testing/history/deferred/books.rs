@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
+    ops::Deref,
 };
 
 use super::{
@@ -184,14 +185,6 @@ impl History {
             })
     }
 
-    /// The runs of a job, in the order they began.
-    pub(super) fn runs_of(&self, id: &str) -> Vec<&Run> {
-        let of = |run: &&Run| run.job.as_deref() == Some(id);
-        let mut runs: Vec<_> = self.runs.iter().filter(of).collect();
-        runs.sort_by_key(|run| run.from);
-        runs
-    }
-
     pub(super) fn resources(&self) -> BTreeSet<&str> {
         let accepted = self.accepted.iter().map(|accepted| &*accepted.resource);
         accepted.chain(self.runs.iter().map(|run| &*run.resource)).collect()
@@ -200,6 +193,38 @@ impl History {
     /// Runs a line each, for who has to find out.
     pub(super) fn excerpt<'a>(&self, runs: impl IntoIterator<Item = &'a Run>) -> String {
         runs.into_iter().map(|run| format!("\n  {}", Shown(self, run))).collect()
+    }
+}
+
+/// A history, and which runs are whose.
+pub(super) struct Books<'a> {
+    history: &'a History,
+    runs: HashMap<&'a str, Vec<&'a Run>>,
+}
+
+impl<'a> Books<'a> {
+    pub(super) fn of(history: &'a History) -> Self {
+        let mut runs: HashMap<_, Vec<_>> = HashMap::new();
+        for run in &history.runs {
+            if let Some(id) = &run.job {
+                runs.entry(&**id).or_default().push(run);
+            }
+        }
+        runs.values_mut().for_each(|runs| runs.sort_by_key(|run| run.from));
+        Self { history, runs }
+    }
+
+    /// The runs of a job, in the order they began.
+    pub(super) fn runs_of(&self, id: &str) -> &[&'a Run] {
+        self.runs.get(id).map_or(&[], Vec::as_slice)
+    }
+}
+
+impl Deref for Books<'_> {
+    type Target = History;
+
+    fn deref(&self) -> &History {
+        self.history
     }
 }
 

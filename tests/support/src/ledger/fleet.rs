@@ -195,10 +195,9 @@ impl Fleet {
         kept::for_ever(&mut self.server.connection().await, &self.namespace).await
     }
 
-    /// Its number of keys.
-    pub(super) async fn size_of_the_store(&self) -> u64 {
-        let mut connection = self.server.connection().await;
-        redis::cmd("DBSIZE").query_async(&mut connection).await.expect("the server answers")
+    /// What the server takes for anything but keys, KiB.
+    pub(super) async fn beside_keys(&self) -> u64 {
+        kept::beside_keys(&mut self.server.connection().await).await
     }
 
     pub(super) fn namespace(&self) -> &str {

@@ -18,7 +18,10 @@ pub(super) const DEFERRAL: &[Row] = &[
     defer(
         1,
         "worker killed around each script and in a run",
-        &[(Deferral, "a_worker_is_killed_at_every_script"), (Deferral, "crash::a_holder_is_killed_")],
+        &[
+            (Deferral, "a_worker_is_killed_at_every_script"),
+            (Deferral, "crash::a_holder_is_killed_"),
+        ],
     ),
     defer(2, "web node killed as it accepts", &[(Deferral, "a_web_node_is_killed_as_it_accepts")]),
     defer(3, "worker stopped past its lease", &[(Deferral, "stopped::")]),
@@ -30,7 +33,7 @@ pub(super) const DEFERRAL: &[Row] = &[
     defer(
         5,
         "server killed, and back with its log",
-        &[(Deferral, "restart::")],
+        &[(Deferral, "restart::"), (Unit, "defer::gate::tests::what_the_masters_own_disk_")],
     ),
     defer(
         6,
@@ -41,17 +44,28 @@ pub(super) const DEFERRAL: &[Row] = &[
             (Faults, "a_server_that_loads_is_away"),
         ],
     ),
+    defer(6, "the master gone with what no replica has", &[(Faults, "accepted::")])
+        .on(Topology::Sentinel),
     defer(
         6,
-        "the master gone with what no replica has",
-        &[(Faults, "accepted::what_is_accepted_with_a_replica_")],
+        "a master killed or frozen; with what no replica has",
+        &[
+            (Unit, "redis::tests::cluster::death::a_master_"),
+            (Unit, "redis::tests::cluster::death::lag::what_is_accepted_"),
+        ],
     )
-    .on(Topology::Sentinel),
-    defer(6, "a master killed or frozen", &[(Unit, "redis::tests::cluster::death::")])
-        .on(Topology::Cluster),
+    .on(Topology::Cluster),
     defer(7, "scripts forgotten", &[(Deferral, "lost::forgotten_scripts_")]),
-    defer(9, "clock of a worker wrong", &[(Deferral, "nobody_asks_what_time_it_is")])
-        .part("the host's clock may not be set: the server's jumps in the models of scripts (tasks::push)"),
+    defer(
+        9,
+        "clock of a worker wrong; the server's put back",
+        &[
+            (Deferral, "nobody_asks_what_time_it_is"),
+            (Unit, "store::tests::clock::"),
+            (Unit, "tasks::push::redis::a_clock_that_"),
+        ],
+    )
+    .part("the host's clock may not be set: instead all that is stored is moved into the future"),
     defer(8, "resharding under load", &[(Unit, "redis::tests::cluster::moves::")])
         .on(Topology::Cluster),
     defer(10, "no memory left", &[(Deferral, "memory::")]),

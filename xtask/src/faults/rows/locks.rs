@@ -112,9 +112,10 @@ pub(super) const LOCKS: &[Row] = &[
         &[
             (Deferral, "nobody_asks_what_time_it_is"),
             (Unit, "forgotten::fences_do_not_run_ahead_of_the_clock"),
+            (Unit, "store::tests::clock::"),
         ],
     )
-    .part("the host's clock may not be set: the server's jumps in the models of scripts (rates::changes)"),
+    .part("the host's clock may not be set: instead all that is stored is moved into the future"),
     lock(
         17,
         "NOSCRIPT, READONLY, LOADING",

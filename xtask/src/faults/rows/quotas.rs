@@ -79,6 +79,12 @@ pub(super) const QUOTAS: &[Row] = &[
     .on(Topology::Sentinel),
     quota(
         9,
+        "a master killed with charges that no replica has",
+        &[(Unit, "redis::tests::cluster::death::lag::of_a_quota_")],
+    )
+    .on(Topology::Cluster),
+    quota(
+        9,
         "server restarted, empty or with its log",
         &[(Unit, "charges::a_server_that_lost_all_"), (Faults, "quotas_hold_whatever_is_done")],
     ),

@@ -1,19 +1,24 @@
 //! A master dies, or stands still, and its replica takes over.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
+mod lag;
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use tokio::time::timeout;
+
+use super::{
+    ask,
+    ear::{Ear, SECOND},
+    insist, keys,
+    requests::Requests,
 };
-
-use tokio::{sync::mpsc, time::timeout};
-
-use super::{ask, insist, keys};
 use crate::{
+    error::Error,
     key::Key,
     store::{
         Store,
-        backend::{Acquired, JobId, Mode, Node, Token},
-        hints::{Hint, Hints},
+        backend::{Acquired, GaveBack, Mode, Token},
         tests::cluster::Cluster,
     },
 };
@@ -21,7 +26,77 @@ use crate::{
 /// How soon the nodes agree that one is gone.
 const TIMEOUT: Duration = Duration::from_millis(1500);
 
-pub(super) const SECOND: Duration = Duration::from_secs(1);
+/// Who goes.
+const GOES: usize = 1;
+
+/// Three masters with a replica each, and keys of the shards of each of the masters.
+struct Scene {
+    cluster: Cluster,
+    store: Store,
+    of: [Vec<Key>; 3],
+}
+
+impl Scene {
+    async fn new(deadline: Duration) -> Self {
+        let cluster = Cluster::start(3, true, TIMEOUT).await;
+        let builder = cluster.builder("death").deadline(deadline);
+        let store = builder.connect().await.expect("the URL is right");
+        let mut of = [Vec::new(), Vec::new(), Vec::new()];
+        for key in keys(64) {
+            let owner = cluster.owner(cluster.slot(key.shard()).await).await;
+            of[owner].push(key);
+        }
+        Self { cluster, store, of }
+    }
+
+    /// Takes a lock and gives it back, once.
+    async fn pass(&self, key: &Key) -> Result<Option<u64>, Error> {
+        let me = Token::new(self.store.node());
+        let held = self.store.backend().acquire(ask(key, &me)).await?;
+        self.give_back(key, me).await?;
+        Ok(match held {
+            Acquired::Held { fence, .. } => Some(fence),
+            _ => None,
+        })
+    }
+
+    async fn give_back(&self, key: &Key, me: Token) -> Result<GaveBack, Error> {
+        self.store.backend().release(key.clone(), me, Mode::Exclusive).await
+    }
+
+    /// One request after the other for a lock of each node.
+    async fn is_used(&self, requests: &Requests) {
+        let each = self.of.iter().map(async |keys| {
+            while requests.goes_on() {
+                let me = Token::new(self.store.node());
+                let acquire = async || {
+                    self.store.backend().acquire(ask(&keys[3], &me)).await?;
+                    self.give_back(&keys[3], me.clone()).await
+                };
+                requests.insist(acquire).await;
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        });
+        join_all(each).await;
+    }
+
+    /// The second master goes. Until its shards have another one: their first fence.
+    async fn goes(&self, signal: &str) -> (u64, Outage) {
+        let [mut gone, mut there] = [Seen::default(), Seen::default()];
+        self.cluster.signal(GOES, signal).await;
+        let began = Instant::now();
+        loop {
+            let back = gone.of(self.pass(&self.of[GOES][0])).await;
+            if let Some(back) = back {
+                return (back, Outage { away: began.elapsed(), gone, there });
+            }
+            assert!(began.elapsed() < 40 * SECOND, "nobody takes over");
+            there.of(self.pass(&self.of[2][1])).await;
+            there.of(self.pass(&self.of[0][1])).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
 
 /// How long calls took, and how many failed.
 #[derive(Debug, Default)]
@@ -32,139 +107,95 @@ struct Seen {
 }
 
 impl Seen {
-    /// Takes a lock and gives it back; its fence, if the store was there.
-    async fn try_lock(&mut self, store: &Store, key: &Key) -> Option<u64> {
-        let me = Token::new(store.node());
+    async fn of<T>(&mut self, call: impl Future<Output = Result<Option<T>, Error>>) -> Option<T> {
         let began = Instant::now();
-        let held = store.backend().acquire(ask(key, &me)).await;
+        let answer = call.await;
         self.longest = self.longest.max(began.elapsed());
         self.calls += 1;
-        let Ok(held) = held else {
-            self.failed += 1;
-            return None;
-        };
-        let _ = store.backend().release(key.clone(), me, Mode::Exclusive).await;
-        match held {
-            Acquired::Held { fence, .. } => Some(fence),
-            _ => None,
-        }
+        self.failed += u32::from(answer.is_err());
+        answer.unwrap_or_default()
     }
 }
 
-/// One that hears messages by one of the nodes.
-pub(super) struct Ear {
-    pub(super) node: Node,
-    _hints: Arc<Hints>,
-    heard: mpsc::UnboundedReceiver<Hint>,
+struct Outage {
+    away: Duration,
+    /// By the shards of who has gone, and by those of the others.
+    gone: Seen,
+    there: Seen,
 }
 
-impl Ear {
-    pub(super) async fn new(store: &Store) -> Self {
-        let (node, hints) = (Node::new(), Arc::new(Hints::default()));
-        let heard = hints.work();
-        drop(store.backend().listen(node.clone(), &hints));
-        let mut ear = Self { node, _hints: hints, heard };
+impl Outage {
+    fn judge(&self, requests: &Requests) {
+        let Self { away, gone, there } = self;
+        println!("away for {away:?}; its shards {gone:?}, the others {there:?}");
+        println!("figure: shards of the dead away {} ms", away.as_millis());
+        requests.tell();
+        // Far below the seconds that the failover takes.
+        assert!(gone.longest < 2 * SECOND && there.longest < 2 * SECOND, "{gone:?} {there:?}");
+        // The others go on; a machine that is busy may be late now and then.
+        assert!(there.failed * 10 < there.calls, "{there:?}");
+        // Who asks again is served as soon as there is somebody to serve.
+        let longest = requests.longest();
+        assert!(longest < *away + 2 * SECOND, "{longest:?}, and it was away for {away:?}");
+    }
+}
+
+/// A lock is held, waited for and passed on, and messages arrive, as before.
+async fn all_is_as_before(scene: &Scene, ears: &mut [Ear]) {
+    for ear in ears {
         ear.resyncs().await;
-        ear
-    }
-
-    /// It is told that it may have missed something.
-    pub(super) async fn resyncs(&mut self) {
-        let heard = async { while self.heard.recv().await != Some(Hint::Resync) {} };
-        timeout(20 * SECOND, heard).await.expect("it listens again");
-    }
-
-    /// Whatever comes before it.
-    pub(super) async fn hears_this(&mut self, hint: &Hint) {
-        let heard = async { while self.heard.recv().await.as_ref() != Some(hint) {} };
-        timeout(20 * SECOND, heard).await.expect("it is told");
-    }
-
-    /// Until a message arrives: it may be on its way from one node to another.
-    async fn hears(&mut self, store: &Store, key: &Key) {
-        for _ in 0..20 {
-            let hint = Hint::Work(key.clone(), JobId::new(key));
-            let told = async || store.backend().tell(self.node.clone(), hint.clone()).await;
-            insist(told).await;
-            let heard = async { while self.heard.recv().await != Some(hint.clone()) {} };
-            if timeout(SECOND, heard).await.is_ok() {
-                return;
-            }
-        }
-        panic!("messages do not arrive");
-    }
-}
-
-async fn a_master_goes(signal: &str) {
-    let cluster = Cluster::start(3, true, TIMEOUT).await;
-    let store = cluster.builder("death").connect().await.unwrap();
-    let mut of = [Vec::new(), Vec::new(), Vec::new()];
-    for key in keys(64) {
-        let owner = cluster.owner(cluster.slot(key.shard()).await).await;
-        of[owner].push(key);
-    }
-    let (dead, alive) = (of[1][0].clone(), of[2][0].clone());
-    let mut fence = 0;
-    for _ in 0..20 {
-        let (mut seen, key) = (Seen::default(), dead.clone());
-        fence = seen.try_lock(&store, &key).await.unwrap_or(fence);
-    }
-    assert!(fence > 0);
-    // Held all the while, on a node that lives.
-    let guard = store.lock(alive.clone()).lease(3 * SECOND).acquire().await.unwrap();
-    let waiter = store.as_another_process().lock(alive.clone()).wait(60 * SECOND);
-    let waiter = tokio::spawn(waiter.acquire());
-    let mut ears = Vec::new();
-    for _ in 0..3 {
-        ears.push(Ear::new(&store).await);
-    }
-    // A grant waits for the replica of the node it is on.
-    for its in &of {
-        let granted = store.lock(its[2].clone()).replicas(1).acquire();
-        timeout(20 * SECOND, granted).await.unwrap().expect("it has one").release().await;
-    }
-    let [mut gone, mut there] = [Seen::default(), Seen::default()];
-    cluster.signal(1, signal).await;
-    let began = Instant::now();
-    let mut back = None;
-    while back.is_none() && began.elapsed() < 40 * SECOND {
-        back = gone.try_lock(&store, &dead).await;
-        there.try_lock(&store, &of[2][1]).await;
-        there.try_lock(&store, &of[0][1]).await;
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    let outage = began.elapsed();
-    println!("{signal}: away for {outage:?}; its shards {gone:?}, the others {there:?}");
-    println!("figure: longest call {} ms", gone.longest.max(there.longest).as_millis());
-    println!("figure: shards of the dead away {} ms", outage.as_millis());
-    assert!(back.is_some_and(|back| back > fence), "{back:?} after {fence}");
-    // Far below the seconds that the failover takes.
-    assert!(gone.longest < 2 * SECOND && there.longest < 2 * SECOND, "{gone:?} {there:?}");
-    // The others go on; a machine that is busy may be late now and then.
-    assert!(there.failed * 10 < there.calls, "{there:?}");
-    assert!(guard.remaining() > Duration::ZERO);
-    guard.release().await;
-    let served = waiter.await.expect("no panic").expect("it is served");
-    served.release().await;
-    for ear in &mut ears {
-        ear.resyncs().await;
-        ear.hears(&store, &alive).await;
+        ear.hears(&scene.store, &scene.of[2][0]).await;
     }
     // All that it had.
-    for key in &of[1] {
-        insist(async || {
-            let me = Token::new(store.node());
-            store.backend().acquire(ask(key, &me)).await?;
-            store.backend().release(key.clone(), me, Mode::Exclusive).await
-        })
-        .await;
+    for key in &scene.of[GOES] {
+        insist(async || scene.pass(key).await).await;
     }
-    let held = store.lock(dead.clone()).acquire().await.unwrap();
-    let waiting = store.as_another_process().lock(dead).wait(60 * SECOND).acquire();
+    let key = &scene.of[GOES][0];
+    let held = scene.store.lock(key.clone()).acquire().await.unwrap();
+    let waiting = scene.store.as_another_process().lock(key.clone()).wait(60 * SECOND).acquire();
     let waiting = tokio::spawn(waiting);
     tokio::task::yield_now().await;
     held.release().await;
     waiting.await.expect("no panic").expect("it is served").release().await;
+}
+
+async fn a_master_goes(signal: &str) {
+    let scene = Scene::new(SECOND / 4).await;
+    let Scene { store, of, .. } = &scene;
+    let mut fence = None;
+    for _ in 0..20 {
+        fence = fence.max(scene.pass(&of[GOES][0]).await.unwrap_or_default());
+    }
+    assert!(fence.is_some());
+    // Held all the while, on a node that lives.
+    let guard = store.lock(of[2][0].clone()).lease(3 * SECOND).acquire().await.unwrap();
+    let waiter = store.as_another_process().lock(of[2][0].clone()).wait(60 * SECOND);
+    let waiter = tokio::spawn(waiter.acquire());
+    let mut ears = Vec::new();
+    for _ in 0..3 {
+        ears.push(Ear::new(store).await);
+    }
+    // A grant waits for the replica of the node it is on.
+    for its in of {
+        let granted = store.lock(its[2].clone()).replicas(1).acquire();
+        timeout(20 * SECOND, granted).await.unwrap().expect("it has one").release().await;
+    }
+    let requests = Requests::default();
+    let fails_over = async {
+        requests.rate("before", tokio::time::sleep(SECOND)).await;
+        let seen = requests.rate("during", scene.goes(signal)).await;
+        requests.rate("after", tokio::time::sleep(SECOND)).await;
+        requests.stop();
+        seen
+    };
+    let ((back, outage), ()) = tokio::join!(fails_over, scene.is_used(&requests));
+    outage.judge(&requests);
+    assert!(Some(back) > fence, "{back:?} after {fence:?}");
+    assert!(guard.remaining() > Duration::ZERO);
+    guard.release().await;
+    let served = waiter.await.expect("no panic").expect("it is served");
+    served.release().await;
+    all_is_as_before(&scene, &mut ears).await;
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    death::{Ear, SECOND},
+    ear::{Ear, SECOND},
     insist, keys,
 };
 use crate::{

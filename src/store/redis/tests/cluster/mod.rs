@@ -2,9 +2,12 @@
 
 mod basics;
 mod death;
+mod ear;
 mod messages;
 mod moves;
 mod older;
+mod redirects;
+mod requests;
 
 use std::time::Duration;
 
@@ -43,7 +46,7 @@ async fn insist<T>(mut step: impl AsyncFnMut() -> Result<T, Error>) -> T {
     panic!("the store does not come back")
 }
 
-fn ask(key: &Key, me: &Token) -> Acquire {
+pub(super) fn ask(key: &Key, me: &Token) -> Acquire {
     Acquire {
         key: key.clone(),
         me: me.clone(),

@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use futures_util::future::join_all;
 
-use super::{LEASE, ask, charge, deferred, insist, keys};
+use super::{LEASE, ask, charge, deferred, insist, keys, requests::Requests};
 use crate::{
     error::ErrorKind,
     key::Key,
@@ -31,29 +31,21 @@ const TIME: Duration = Duration::from_secs(4);
 /// How long results are kept: past the end of the test, however slow the machine is.
 const KEPT: Duration = Duration::from_secs(3600);
 
+/// Of a request, beyond the time that its slot is on its way: a call that waits for its deadline, a look at the map,
+/// and a machine that has other things to do.
+const PATIENCE: Duration = Duration::from_millis(1500);
+
 /// More than is charged in that time, but of a few keys.
 const LIMIT: u64 = 50;
 
 struct Load {
     store: Store,
-    stop: AtomicBool,
-    /// Longest time of any one call.
-    longest: AtomicU64,
-    calls: AtomicU64,
+    requests: Requests,
 }
 
 impl Load {
     fn goes_on(&self) -> bool {
-        !self.stop.load(Ordering::Relaxed)
-    }
-
-    async fn timed<T>(&self, call: impl Future<Output = T>) -> T {
-        let began = Instant::now();
-        let answer = call.await;
-        let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.longest.fetch_max(took, Ordering::Relaxed);
-        self.calls.fetch_add(1, Ordering::Relaxed);
-        answer
+        self.requests.goes_on()
     }
 
     /// One process that takes a lock and gives it back; `within`: whether anybody is in, and the last fence.
@@ -61,9 +53,8 @@ impl Load {
         let mut times = 0;
         while self.goes_on() {
             let me = Token::new(self.store.node());
-            let held =
-                insist(async || self.timed(self.store.backend().acquire(ask(key, &me))).await);
-            let Acquired::Held { fence, .. } = held.await else {
+            let acquire = async || self.store.backend().acquire(ask(key, &me)).await;
+            let Acquired::Held { fence, .. } = self.requests.insist(acquire).await else {
                 tokio::time::sleep(Duration::from_millis(2)).await;
                 continue;
             };
@@ -73,9 +64,9 @@ impl Load {
             within.0.store(false, Ordering::SeqCst);
             let release = async || {
                 let (key, me) = (key.clone(), me.clone());
-                self.timed(self.store.backend().release(key, me, Mode::Exclusive)).await
+                self.store.backend().release(key, me, Mode::Exclusive).await
             };
-            insist(release).await;
+            self.requests.insist(release).await;
             times += 1;
         }
         times
@@ -85,7 +76,8 @@ impl Load {
     async fn charges(&self, key: &Key) -> (u64, u64) {
         let (mut sure, mut perhaps) = (0, 0);
         while self.goes_on() {
-            match self.timed(self.store.backend().charge(charge(key, LIMIT))).await {
+            let charged = self.store.backend().charge(charge(key, LIMIT));
+            match self.requests.call(charged).await {
                 Ok(charged) => sure += u64::from(charged.admitted),
                 Err(error) if error.kind() == ErrorKind::Timeout => perhaps += 1,
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}"),
@@ -100,9 +92,8 @@ impl Load {
         let mut accepted = Vec::new();
         while self.goes_on() {
             let call = deferred(key);
-            let stored =
-                insist(async || self.timed(self.store.backend().enqueue(call.clone())).await);
-            let stored = stored.await;
+            let enqueue = async || self.store.backend().enqueue(call.clone()).await;
+            let stored = self.requests.insist(enqueue).await;
             assert!(matches!(stored, Enqueued::Stored { .. } | Enqueued::Known(_)), "{stored:?}");
             accepted.push(call.id);
             tokio::time::sleep(Duration::from_millis(15)).await;
@@ -126,7 +117,8 @@ impl Load {
             };
             let me = Token::new(self.store.node());
             let call = Claim { key: key.clone(), id, me, lease: LEASE, retention: KEPT };
-            let claimed = insist(async || self.timed(backend.claim(call.clone())).await).await;
+            let claim = async || backend.claim(call.clone()).await;
+            let claimed = self.requests.insist(claim).await;
             let Claimed::Claimed(run) = claimed else { panic!("{claimed:?}") };
             ran.push(run.id.clone());
             let verdict = Verdict::Done {
@@ -136,64 +128,53 @@ impl Load {
             };
             let Claim { key, me, .. } = call;
             let call = Settle { key, id: run.id, me, verdict, next: None };
-            let settled = insist(async || self.timed(backend.settle(call.clone())).await).await;
+            let settle = async || backend.settle(call.clone()).await;
+            let settled = self.requests.insist(settle).await;
             assert_eq!(settled, SettledRun::Stands(None));
         }
     }
 }
 
-/// Moves one slot after the other to the next node until the time is over; how many.
-async fn moves(cluster: &Cluster, keys: &[Key], pause: Duration) -> u32 {
-    let (began, mut moved) = (Instant::now(), 0);
+/// Moves one slot after the other to the next node until the time is over; how many, and for how long any of them
+/// was on its way.
+async fn moves(cluster: &Cluster, keys: &[Key], pause: Duration) -> (u32, Duration) {
+    let (began, mut moved, mut longest) = (Instant::now(), 0, Duration::ZERO);
     while began.elapsed() < TIME {
         for key in keys {
             let slot = cluster.slot(key.shard()).await;
             let from = cluster.owner(slot).await;
             let to = (from + 1) % 3;
+            let left = Instant::now();
             cluster.begin_move(slot, from, to).await;
             tokio::time::sleep(pause).await;
             cluster.end_move(slot, from, to).await;
+            longest = longest.max(left.elapsed());
             moved += 1;
         }
     }
-    moved
+    (moved, longest)
 }
 
 #[tokio::test]
 async fn slots_that_move_lose_nothing_and_mix_nothing_up() {
     let cluster = Cluster::start(3, false, Duration::from_secs(30)).await;
     let store = cluster.builder("moves").connect().await.unwrap();
-    let load = Load {
-        store,
-        stop: AtomicBool::new(false),
-        longest: AtomicU64::new(0),
-        calls: AtomicU64::new(0),
-    };
+    let load = Load { store, requests: Requests::default() };
     // Locks and lines are of different names in the same shards.
     let lines: Vec<Key> = keys(USED);
     let locks: Vec<(Key, _)> = lines.iter().map(|key| (another(key), Default::default())).collect();
     let pairs = || locks.iter().flat_map(|lock| [lock, lock]);
     let moving = async {
-        let calls = || load.calls.load(Ordering::Relaxed);
-        let mut rates = Vec::new();
-        let (mut since, mut moved) = (calls(), 0);
-        for phase in ["before", "during", "after"] {
-            let began = Instant::now();
-            match phase {
-                "during" => moved = moves(&cluster, &lines, Duration::from_millis(20)).await,
-                _ => tokio::time::sleep(Duration::from_secs(1)).await,
-            }
-            let made = calls() - since;
-            let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
-            rates.push(format!("figure: calls a second {phase} {}", made * 1000 / ms));
-            since = calls();
-        }
-        load.stop.store(true, Ordering::Relaxed);
-        println!("{}", rates.join("\n"));
+        let second = || tokio::time::sleep(Duration::from_secs(1));
+        load.requests.rate("before", second()).await;
+        let pause = Duration::from_millis(20);
+        let moved = load.requests.rate("during", moves(&cluster, &lines, pause)).await;
+        load.requests.rate("after", second()).await;
+        load.requests.stop();
         moved
     };
     let in_line = async |key| tokio::join!(load.accepts(key), load.runs(key));
-    let (moved, held, lined, charged) = tokio::join!(
+    let ((moved, on_its_way), held, lined, charged) = tokio::join!(
         moving,
         join_all(pairs().map(|(key, within)| load.locks(key, within))),
         join_all(lines.iter().map(in_line)),
@@ -216,13 +197,14 @@ async fn slots_that_move_lose_nothing_and_mix_nothing_up() {
         assert!(sure <= LIMIT && sure > 0);
     }
     let taken: u64 = held.into_iter().sum();
-    let (longest, calls) =
-        (load.longest.load(Ordering::Relaxed), load.calls.load(Ordering::Relaxed));
+    let (longest, calls) = (load.requests.longest(), load.requests.calls());
     println!(
-        "{moved} slots moved under {calls} calls ({taken} locks, {jobs} jobs); the longest call took {longest} ms"
+        "{moved} slots moved under {calls} calls ({taken} locks, {jobs} jobs); one was on its way for {on_its_way:?}"
     );
-    println!("figure: longest call {longest} ms");
+    load.requests.tell();
     assert!(moved >= u32::from(USED) && taken > 0 && jobs > 0);
+    // Nobody waits for much longer than a slot is on its way.
+    assert!(longest < on_its_way + PATIENCE, "{longest:?}, and a slot {on_its_way:?}");
 }
 
 /// Another name in the shard of this one.

@@ -13,7 +13,7 @@ use tokio::{
 
 use super::{
     super::sentinel::fake::{bulk, command},
-    death::{Ear, SECOND},
+    ear::{Ear, SECOND},
 };
 use crate::{
     key::Key,

@@ -3,7 +3,7 @@
 mod failover;
 pub(super) mod fake;
 mod quota;
-mod rig;
+pub(super) mod rig;
 mod thaw;
 mod words;
 

@@ -8,9 +8,9 @@ use std::{
 
 use super::super::server::{Server, free_port};
 
-pub(super) struct Sentinels {
-    pub(super) master: Server,
-    pub(super) replica: Server,
+pub(in super::super) struct Sentinels {
+    pub(in super::super) master: Server,
+    pub(in super::super) replica: Server,
     watchers: Vec<Watcher>,
 }
 
@@ -21,7 +21,7 @@ struct Watcher {
 }
 
 impl Sentinels {
-    pub(super) async fn start() -> Self {
+    pub(in super::super) async fn start() -> Self {
         let (master, replica) = super::pair().await;
         let watchers = (0..3).map(|_| Watcher::start(master.port())).collect();
         let sentinels = Self { master, replica, watchers };
@@ -33,14 +33,24 @@ impl Sentinels {
         sentinels
     }
 
-    pub(super) fn url(&self) -> String {
+    pub(in super::super) fn url(&self) -> String {
         let nodes: Vec<_> =
             self.watchers.iter().map(|watcher| format!("127.0.0.1:{}", watcher.port)).collect();
         format!("redis+sentinel://{}/mymaster?ns=test", nodes.join(","))
     }
 
+    /// The same to each of them.
+    pub(in super::super) async fn tell_all(&self, words: &[&str]) {
+        for watcher in &self.watchers {
+            let mut connection = watcher.connection().await.expect("it runs");
+            let mut command = redis::cmd(words[0]);
+            command.arg(&words[1..]);
+            command.query_async::<()>(&mut connection).await.expect("the command is right");
+        }
+    }
+
     /// While the master is alive and busy.
-    pub(super) async fn fail_over(&self) {
+    pub(in super::super) async fn fail_over(&self) {
         let answer = self.watchers[0].ask::<String>(&["FAILOVER", "mymaster"]).await;
         assert_eq!(answer.as_deref(), Some("OK"));
     }
@@ -58,7 +68,7 @@ impl Sentinels {
     }
 
     /// Until all of them name the replica.
-    pub(super) async fn failed_over(&self) {
+    pub(in super::super) async fn failed_over(&self) {
         for watcher in &self.watchers {
             watcher.says("port", &self.replica.port().to_string()).await;
         }
@@ -97,9 +107,13 @@ impl Watcher {
         found.map(|pair| pair[1].clone())
     }
 
-    async fn ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> Option<T> {
+    async fn connection(&self) -> Option<redis::aio::MultiplexedConnection> {
         let client = redis::Client::open(("127.0.0.1", self.port)).expect("an address");
-        let mut connection = client.get_multiplexed_async_connection().await.ok()?;
+        client.get_multiplexed_async_connection().await.ok()
+    }
+
+    async fn ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> Option<T> {
+        let mut connection = self.connection().await?;
         redis::cmd("SENTINEL").arg(words).query_async(&mut connection).await.ok()
     }
 }

@@ -2,8 +2,15 @@
 
 use std::time::Duration;
 
-use super::{super::cluster::charge, FakeSentinel, SECOND, Server};
-use crate::{error::ErrorKind, key::Key, store::Store};
+use super::{
+    super::cluster::{ask, charge},
+    FakeSentinel, SECOND, Server,
+};
+use crate::{
+    error::ErrorKind,
+    key::Key,
+    store::{Store, backend::Token},
+};
 
 /// Two who call themselves masters, and a sentinel that names the first.
 struct Pair {
@@ -16,9 +23,13 @@ struct Pair {
 impl Pair {
     /// With a store that has used all its lanes, and hears the sentinel.
     async fn start() -> Self {
+        Self::start_with(SECOND / 4).await
+    }
+
+    async fn start_with(deadline: Duration) -> Self {
         let (old, new) = (Server::start().await, Server::start().await);
         let sentinel = FakeSentinel::of(old.port()).await;
-        let builder = Store::builder(&sentinel.url()).connections(4);
+        let builder = Store::builder(&sentinel.url()).connections(4).deadline(deadline);
         let store = builder.connect().await.expect("the URL is right");
         let pair = Self { old, new, sentinel, store };
         while pair.sentinel.heard_by() == 0 {
@@ -145,4 +156,49 @@ async fn an_idle_lane_stays_what_it_is_while_its_master_answers() {
     pair.charged().await;
     // Those that ask.
     assert!(made().await <= before + 2, "{} after {before}", made().await);
+}
+
+/// A second call would lie there with the first, and be run by whoever wakes.
+#[tokio::test]
+async fn a_lane_is_left_at_its_first_timeout() {
+    let pair = Pair::start().await;
+    let (key, backend) = (Key::custom("x"), pair.store.backend());
+    let before = pair.old.calls().await;
+    pair.old.freeze();
+    let error = backend.charge(charge(&key, 1 << 30)).await.expect_err("nobody answers");
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    pair.sentinel.name(pair.new.port());
+    pair.old.thaw();
+    // Sooner than it would be left because it was silent.
+    in_time("it goes on", async { while backend.charge(charge(&key, 1 << 30)).await.is_err() {} })
+        .await;
+    assert_eq!(pair.old.calls().await, before + 1, "only what had been sent before");
+    assert!(pair.new.calls().await > 0);
+}
+
+/// What comes by a lane that was left may come of a master that was replaced meanwhile.
+#[tokio::test]
+async fn what_a_lane_answers_after_it_was_left_is_in_doubt() {
+    let pair = Pair::start_with(SECOND).await;
+    let (key, backend) = (Key::custom("x"), pair.store.backend());
+    pair.old.freeze();
+    let first = backend.charge(charge(&key, 1 << 30));
+    // On the same lane, with a deadline of its own that is later; it is not too late to use the lane.
+    let second = async {
+        tokio::time::sleep(SECOND / 4).await;
+        let me = Token::new(pair.store.node());
+        backend.acquire(ask(&key, &me)).await
+    };
+    let wakes = async {
+        let first = first.await;
+        tokio::time::sleep(SECOND / 20).await;
+        pair.sentinel.name(pair.new.port());
+        pair.old.thaw();
+        first
+    };
+    let (first, second) = tokio::join!(wakes, second);
+    assert_eq!(first.expect_err("nobody answers").kind(), ErrorKind::Timeout);
+    // The successor has it, if anybody.
+    let there = pair.new.left().await.iter().any(|name| name.contains("}:h:"));
+    assert_eq!(second.is_ok(), there, "{second:?}, by the lane that had been left");
 }

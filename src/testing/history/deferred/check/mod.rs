@@ -6,7 +6,7 @@ mod runs;
 #[cfg(test)]
 mod tests;
 
-use super::books::History;
+use super::books::{Books, History};
 use crate::testing::history::Violation;
 
 /// What was looked at.
@@ -34,17 +34,17 @@ pub(super) fn check(history: &History) -> (Looked, Vec<Violation>) {
         direct,
         ..Looked::default()
     };
-    let mut wrong = Vec::new();
+    let (mut wrong, books) = (Vec::new(), Books::of(history));
     for resource in history.resources() {
-        wrong.extend(order::in_turn(history, resource, &mut looked));
+        wrong.extend(order::in_turn(&books, resource, &mut looked));
         wrong.extend(runs::one_at_a_time(history, resource));
         wrong.extend(runs::fences_grow(history, resource));
         wrong.extend(runs::all_are_known(history, resource));
     }
     for accepted in &history.accepted {
-        wrong.extend(ends::ended_once(history, accepted));
-        wrong.extend(ends::as_it_ran(history, accepted));
-        wrong.extend(runs::not_too_often(history, accepted, &mut looked));
+        wrong.extend(ends::ended_once(&books, accepted));
+        wrong.extend(ends::as_it_ran(&books, accepted));
+        wrong.extend(runs::not_too_often(&books, accepted, &mut looked));
     }
     wrong.extend(ends::ids_are_unique(history));
     (looked, wrong)

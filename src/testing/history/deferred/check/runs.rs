@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::Looked;
 use crate::testing::history::{
     Check, Violation,
-    deferred::books::{Accepted, History, Run},
+    deferred::books::{Accepted, Books, History, Run},
 };
 
 /// Those that were sure of their lock when they began, in the order they did. One that was not (its process
@@ -67,26 +67,26 @@ pub(super) fn all_are_known(history: &History, resource: &str) -> Option<Violati
 /// D3: another run needs one that failed, was handed back, or that a fault has touched; its method has to
 /// allow it; and each is charged.
 pub(super) fn not_too_often(
-    history: &History,
+    books: &Books<'_>,
     accepted: &Accepted,
     looked: &mut Looked,
 ) -> Option<Violation> {
-    let runs = history.runs_of(&accepted.id);
+    let runs = books.runs_of(&accepted.id);
     looked.repeated += runs.len().saturating_sub(1);
     let Accepted { id, terms, .. } = accepted;
-    let wrong = |what: &str, runs: Vec<&Run>| {
-        let shown = history.excerpt(runs);
+    let wrong = |what: &str, runs: &[&Run]| {
+        let shown = books.excerpt(runs.iter().copied());
         Some(Violation::new(Check::D3, format!("{id} {what}:{shown}")))
     };
     for pair in runs.windows(2) {
         let [one, next] = pair else { continue };
-        let handed_back = history.drained.contains(&one.life) && one.end.is_none();
+        let handed_back = books.drained.contains(&one.life) && one.end.is_none();
         let failed = one.end.as_ref().is_some_and(|end| !end.is_well());
-        if !handed_back && !failed && !history.is_touched(one) {
-            return wrong("ran again for no reason", pair.to_vec());
+        if !handed_back && !failed && !books.is_touched(one) {
+            return wrong("ran again for no reason", pair);
         }
         if next.attempt < one.attempt || (next.attempt == one.attempt && !handed_back) {
-            return wrong("was not charged for a run", pair.to_vec());
+            return wrong("was not charged for a run", pair);
         }
     }
     if !terms.again && runs.len() > 1 {

@@ -1,0 +1,154 @@
+//! What a node says instead of running a call, word by word: the call has not run, is sent again by the same socket, and
+//! is done once.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU16, Ordering},
+    },
+};
+
+use parking_lot::Mutex;
+
+use super::{ask, charge, deferred, ear::SECOND, keys};
+use crate::{
+    key::Key,
+    store::{
+        Store,
+        backend::{Acquired, Charge, Enqueued, GaveBack, Mode, Token},
+        tests::{Call, Front, says},
+    },
+};
+
+const LIMIT: u64 = 10;
+
+/// `CLUSTER KEYSLOT {0}`
+const SLOT_OF_0: u16 = 13_907;
+
+/// A node that has all slots, as long as it does not name another one.
+struct Node {
+    front: Front,
+    told: Arc<Told>,
+}
+
+#[derive(Default)]
+struct Told {
+    /// What the next script call is answered.
+    next: Mutex<Option<String>>,
+    /// Where the slots are, if not here.
+    owner: AtomicU16,
+    /// Sockets by which scripts were called.
+    sockets: Mutex<BTreeSet<usize>>,
+}
+
+impl Told {
+    fn instead(&self, call: &Call<'_>) -> Option<String> {
+        match call.words {
+            ["CLUSTER", "SLOTS", ..] => {
+                let other = self.owner.load(Ordering::SeqCst);
+                let port = if other > 0 { other } else { call.port };
+                says(&format!("{{{{0, 16383, {{'127.0.0.1', {port}}}}}}}"))
+            }
+            ["EVALSHA" | "EVAL", ..] => {
+                self.sockets.lock().insert(call.socket);
+                let word = self.next.lock().take()?;
+                says(&format!("redis.error_reply('{word}')"))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Node {
+    async fn start() -> Self {
+        let told = Arc::<Told>::default();
+        let own = Arc::clone(&told);
+        Self { front: Front::start(move |call| own.instead(call)).await, told }
+    }
+
+    async fn store(&self) -> Store {
+        let url = format!("redis+cluster://127.0.0.1:{}/?ns=test", self.front.port());
+        Store::builder(&url).deadline(10 * SECOND).connect().await.expect("the URL is right")
+    }
+
+    fn says_next(&self, word: &str) {
+        *self.told.next.lock() = Some(word.to_owned());
+    }
+
+    /// The word has been heard.
+    fn has_said(&self) {
+        assert_eq!(*self.told.next.lock(), None, "nobody has called");
+    }
+}
+
+async fn spent(store: &Store, key: &Key) -> u64 {
+    let look = Charge { times: 0, ..charge(key, LIMIT) };
+    LIMIT - store.backend().charge(look).await.expect("it is there").states[0].remaining
+}
+
+async fn charges(store: &Store, key: &Key) {
+    let charged = store.backend().charge(charge(key, LIMIT)).await.expect("it has not run before");
+    assert_eq!(charged.admitted, 1);
+}
+
+/// Each of these words is an answer to each kind of call.
+async fn each_call_is_done_once(word: &str) {
+    let node = Node::start().await;
+    let (store, key) = (node.store().await, keys(1).remove(0));
+    charges(&store, &key).await;
+    let sockets = node.told.sockets.lock().clone();
+
+    node.says_next(word);
+    charges(&store, &key).await;
+    node.has_said();
+    assert_eq!(spent(&store, &key).await, 2, "charged once");
+
+    let me = Token::new(store.node());
+    node.says_next(word);
+    let held = store.backend().acquire(ask(&key, &me)).await.expect("it is there");
+    node.has_said();
+    assert!(matches!(held, Acquired::Held { .. }), "{held:?}");
+    node.says_next(word);
+    let gave = store.backend().release(key.clone(), me, Mode::Exclusive).await;
+    node.has_said();
+    assert_eq!(gave.expect("it is there"), GaveBack::Released);
+
+    node.says_next(word);
+    let stored = store.backend().enqueue(deferred(&key)).await.expect("it is there");
+    node.has_said();
+    assert_eq!(stored, Enqueued::Stored { position: 1 }, "stored once");
+    assert_eq!(*node.told.sockets.lock(), sockets, "the node is well, and so is its socket");
+}
+
+#[tokio::test]
+async fn ask_is_waited_for() {
+    each_call_is_done_once("ASK 1 127.0.0.1:7").await;
+}
+
+#[tokio::test]
+async fn tryagain_is_waited_for() {
+    each_call_is_done_once("TRYAGAIN Multiple keys request during rehashing of slot").await;
+}
+
+#[tokio::test]
+async fn clusterdown_is_waited_for() {
+    each_call_is_done_once("CLUSTERDOWN The cluster is down").await;
+}
+
+#[tokio::test]
+async fn moved_is_followed() {
+    let (old, new) = (Node::start().await, Node::start().await);
+    let (store, key) = (old.store().await, keys(1).remove(0));
+    charges(&store, &key).await;
+    // Both know it, and one call learns of it.
+    old.told.owner.store(new.front.port(), Ordering::SeqCst);
+    assert_eq!(key.shard(), 0);
+    old.says_next(&format!("MOVED {SLOT_OF_0} 127.0.0.1:{}", new.front.port()));
+    charges(&store, &key).await;
+    old.has_said();
+    assert_eq!(spent(&store, &key).await, 1, "there, and once");
+    let name = format!("lg:1:test:{{{}}}:c:p:{key}", key.shard());
+    let there: u64 = old.front.ask(&["GET", &name]).await;
+    assert_eq!(there, 1, "not here any more");
+}

@@ -1,0 +1,80 @@
+//! A node: a server that ends with its test.
+
+use std::{
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+pub(super) struct Node {
+    /// A shell that ends the server when it is told no more, or this process is gone.
+    keeper: Child,
+    pub(super) port: u16,
+    /// Where nodes, and clients that want it, talk TLS.
+    tls: Option<u16>,
+}
+
+impl Node {
+    pub(super) fn spawn(timeout: Duration, words: &[String]) -> Self {
+        let port = free_port();
+        let tls = (!words.is_empty()).then(free_port);
+        let directory = directory();
+        let mut keeper = keeper(&directory);
+        keeper.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
+        keeper.args(["--save", "", "--appendonly", "no", "--cluster-enabled", "yes"]);
+        keeper.args(["--cluster-node-timeout", &timeout.as_millis().to_string()]);
+        // While one node is away, the others go on.
+        keeper.args(["--cluster-require-full-coverage", "no"]);
+        keeper.args(["--repl-diskless-sync-delay", "0"]);
+        keeper.args(words);
+        if let Some(port) = tls {
+            keeper.args(["--tls-port", &port.to_string()]);
+        }
+        let keeper = keeper.spawn().expect("these tests need a shell and a redis-server");
+        Self { keeper, port, tls }
+    }
+
+    pub(super) fn port_of_peers(&self) -> u16 {
+        self.tls.unwrap_or(self.port)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
+    }
+}
+
+/// SIGKILL, SIGSTOP, SIGCONT.
+pub(crate) fn signal(process: &str, name: &str) {
+    let done = Command::new("kill").args([name, process]).status();
+    assert!(done.expect("kill is there").success());
+}
+
+/// A server that works in this directory, and outlives neither the pipe nor this process, however that ends.
+pub(in super::super) fn keeper(directory: &Path) -> Command {
+    std::fs::create_dir_all(directory).expect("a directory for temporary files");
+    let mut keeper = Command::new("sh");
+    let script = r#"d=$1; shift; cd "$d"; redis-server "$@" >/dev/null 2>&1 & cat >/dev/null; kill -9 $!; rm -rf "$d""#;
+    keeper.args(["-c", script, "keeper"]).arg(directory);
+    keeper.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    keeper
+}
+
+pub(in super::super) fn directory() -> PathBuf {
+    std::env::temp_dir().join(format!("lockgate-cluster-{}", uuid::Uuid::new_v4().simple()))
+}
+
+/// One that is free with the one of the cluster's bus, 10,000 above it; below those that the kernel gives to clients.
+pub(in super::super) fn free_port() -> u16 {
+    loop {
+        let [high, low, ..] = *uuid::Uuid::new_v4().as_bytes();
+        let port = 10_000 + u16::from_be_bytes([high, low]) % 10_000;
+        let free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if free(port) && free(port + 10_000) {
+            return port;
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! In front of a real server of its own: a command may be answered by what a test says instead.
+//!
+//! Such a command is replaced by a script that returns that answer. So it has its turn among the others, and the
+//! server has not run what was asked.
+
+use std::sync::Arc;
+
+use redis_test::server::RedisServer;
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    net::{TcpListener, TcpStream},
+};
+
+use super::server::{connection, started};
+
+type Words = Vec<Vec<u8>>;
+
+pub(crate) struct Front {
+    port: u16,
+    server: RedisServer,
+}
+
+/// A command, and where it came.
+pub(crate) struct Call<'a> {
+    pub(crate) words: &'a [&'a str],
+    /// Of the front.
+    pub(crate) port: u16,
+    /// Which of the sockets that were made to it.
+    pub(crate) socket: usize,
+}
+
+/// Instead of a command: this, written in Lua, is its answer.
+#[expect(clippy::unnecessary_wraps, reason = "others are answered by the server")]
+pub(crate) fn says(answer: &str) -> Option<String> {
+    Some(format!("return {answer}"))
+}
+
+impl Front {
+    /// `instead`: what a command is answered, if not by the server.
+    pub(crate) async fn start(
+        instead: impl Fn(&Call<'_>) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        let server = started().await;
+        let (_, behind) = server.host_and_port().expect("it listens on TCP");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        let instead = Arc::new(instead);
+        tokio::spawn(async move {
+            for socket in 0.. {
+                let Ok((client, _)) = listener.accept().await else { return };
+                let instead = Arc::clone(&instead);
+                tokio::spawn(async move {
+                    let swap = |words: &[&str]| instead(&Call { words, port, socket });
+                    pass(client, behind, swap).await
+                });
+            }
+        });
+        Self { port, server }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Of the server itself.
+    pub(crate) async fn ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
+        let mut connection = connection(&self.server).await.expect("it runs");
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        command.query_async(&mut connection).await.expect("the command is right")
+    }
+}
+
+async fn pass(
+    client: TcpStream,
+    server: u16,
+    instead: impl Fn(&[&str]) -> Option<String>,
+) -> Option<()> {
+    let (client, mut back) = client.into_split();
+    let (mut answers, mut calls) =
+        TcpStream::connect(("127.0.0.1", server)).await.ok()?.into_split();
+    let there = async {
+        let mut client = BufReader::new(client);
+        while let Some(mut words) = command(&mut client).await {
+            let script = {
+                let told: Vec<_> = words.iter().map(|word| String::from_utf8_lossy(word)).collect();
+                instead(&told.iter().map(AsRef::as_ref).collect::<Vec<&str>>())
+            };
+            if let Some(script) = script {
+                words = [&b"EVAL"[..], script.as_bytes(), b"0"].map(<[u8]>::to_vec).into();
+            }
+            calls.write_all(&packed(&words)).await.ok()?;
+        }
+        None::<()>
+    };
+    tokio::select! {
+        _ = there => None,
+        _ = tokio::io::copy(&mut answers, &mut back) => None,
+    }
+}
+
+fn packed(words: &Words) -> Vec<u8> {
+    let mut packed = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        packed.extend(format!("${}\r\n", word.len()).bytes());
+        packed.extend(word);
+        packed.extend(b"\r\n");
+    }
+    packed
+}
+
+/// One command, or `None` at the end.
+async fn command(client: &mut BufReader<impl AsyncRead + Unpin>) -> Option<Words> {
+    let mut words = Vec::new();
+    for _ in 0..number(client).await? {
+        let mut word = vec![0; number(client).await? + 2];
+        client.read_exact(&mut word).await.ok()?;
+        word.truncate(word.len() - 2);
+        words.push(word);
+    }
+    Some(words)
+}
+
+async fn number(client: &mut BufReader<impl AsyncRead + Unpin>) -> Option<usize> {
+    let mut line = String::new();
+    client.read_line(&mut line).await.ok()?;
+    line.trim_end().get(1..)?.parse().ok()
+}
