@@ -119,6 +119,12 @@ struct Seen {
     tally: Vec<Tally>,
 }
 
+/// What a call tells of an end, but for when that was.
+fn untimed(end: &str) -> String {
+    let words = end.splitn(5, ' ').enumerate().filter(|(at, _)| *at != 2);
+    words.map(|(_, word)| word).collect::<Vec<_>>().join(" ")
+}
+
 /// When things happened apart: of a run are left its number and its outcome.
 fn plain_job(job: JobView) -> JobView {
     let plain = |run: &String| {
@@ -132,6 +138,7 @@ fn plain_job(job: JobView) -> JobView {
         ended_us: job.past.ended_us.min(1),
         due_in: job.past.due_in.map(|_| Duration::ZERO),
         runs: job.past.runs.iter().map(plain).collect(),
+        tells: job.past.tells.as_deref().map(untimed),
         ..job.past
     };
     JobView { past, ..job }
