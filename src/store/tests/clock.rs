@@ -109,7 +109,7 @@ async fn jobs_run_in_order_and_what_waited_waits_longer(rig: &Rig) {
     rig.worker().await;
     let (first, second) = (rig.put_off(&key).await, rig.put_off(&key).await);
     let late = again(&Key::custom("late"));
-    let late = Enqueue { policy: JobPolicy { delay: SHORT, ..late.policy.clone() }, ..late };
+    let late = Enqueue { policy: JobPolicy { delay: SHORT, ..late.policy }, ..late };
     assert!(matches!(rig.enqueue(late.clone()).await, Enqueued::Stored { .. }));
     let Claimed::Claimed(run) = rig.claim(visit(&key, &first, &me)).await else {
         panic!("it is first")
