@@ -217,18 +217,18 @@ async fn fault(load: &Load, all: &mut Sentinels) {
     // Whoever has a lock now has it when the master goes.
     tokio::time::sleep(Duration::from_millis(50)).await;
     if load.plan.kills {
-        all.master.kill()
+        all.master.kill();
     } else {
-        all.master.pause()
+        all.master.pause();
     }
     while !all.all_left_the_old_one().await {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     // It comes back as a replica, whom the next grants are to have.
     if load.plan.kills {
-        all.master.restart().await
+        all.master.restart().await;
     } else {
-        all.master.resume()
+        all.master.resume();
     }
     // Those who wait would have had it by now, and those who keep it have heard if it is lost.
     tokio::time::sleep(Duration::from_millis(500)).await;
