@@ -111,7 +111,7 @@ impl Run<'_> {
         let headers = of_response(answer.headers, &self.rules.keep_headers);
         let head = StoredHead { status: answer.status, headers, stored };
         let response = write_response(self.at, &head, &body);
-        Verdict::Done { response, retention: self.rules.keep_done }
+        Verdict::Done { response, status: answer.status, retention: self.rules.keep_done }
     }
 
     fn by_age(&self) -> Duration {

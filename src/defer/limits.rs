@@ -13,7 +13,7 @@ use crate::{
     key::Key,
     store::{
         Acquire, Acquired, Attempt, By, Charge, Hold, Item, Mode, Rule, SettleCharge, Settled,
-        Store, Terms,
+        Store, Terms, Window,
     },
 };
 
@@ -43,7 +43,7 @@ pub(super) struct Limits {
 pub(super) struct Leave {
     permit: Option<Hold>,
     /// The window of a charge that no run has used yet.
-    charged: Option<u64>,
+    charged: Option<Window>,
 }
 
 impl Limits {

@@ -16,6 +16,7 @@
 mod backoff;
 pub mod callback;
 mod claim;
+mod cut_off;
 mod envelope;
 mod gate;
 mod headers;

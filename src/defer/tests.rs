@@ -12,6 +12,7 @@ mod rows;
 mod status;
 mod stops;
 mod takeover;
+mod terms;
 mod trouble;
 
 use std::{collections::HashMap, future::pending, sync::Arc, time::Duration};

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use super::{
     callback,
     claim::Started,
+    cut_off::{Attended, drained},
     envelope::{At, StoredRequest, Unreadable, read_request},
     headers::{IDEMPOTENCY_KEY, made_key},
     judge::{Run, UNREACHABLE, UNROUTABLE, by_age},
@@ -261,6 +262,7 @@ impl Visit {
             head.headers.push((IDEMPOTENCY_KEY.to_owned(), key.into_bytes()));
         }
         let run = Run { marker, at, max_attempts, rules: &worker.rules };
+        let _attended = Attended::new(marker, started.hold.facts());
         tokio::select! {
             // In this order: no handler begins on a lock that is lost, or after the end was told.
             biased;
@@ -268,13 +270,7 @@ impl Visit {
                 tracing::error!(job = ?marker.deferred().id, ?loss, "run abandoned: lock lost");
                 None
             }
-            // What has not come to its lock has not come to its handler.
-            () = self.told_to(Stop::Now) => Some(if idempotent || !marker.has_begun() {
-                drained()
-            } else {
-                let retention = worker.rules.keep_dead;
-                Verdict::Dead { reason: "drained, may have run", retention }
-            }),
+            () = self.told_to(Stop::Now) => self.cut_off(marker, idempotent).await,
             ran = worker.replayer.replay(head, body, marker.clone(), worker.response_limit) => {
                 Some(run.judge(ran))
             }
@@ -297,10 +293,6 @@ const NO_SNAPSHOT: &str = "unknown snapshot";
 /// What another worker may be able to run: it is of another version, or reaches other routes.
 fn for_others(reason: &str) -> bool {
     matches!(reason, NEWER | NO_KEY | NO_SNAPSHOT | UNREACHABLE | UNROUTABLE | callback::NOBODY)
-}
-
-fn drained() -> Verdict {
-    Verdict::Hand { delay: Duration::from_millis(1), reason: "drained" }
 }
 
 fn word(verdict: &Verdict) -> &'static str {

@@ -8,12 +8,15 @@ use std::{
     any::Any,
     fmt,
     future::Future,
+    pin::pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU16, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicUsize, Ordering},
     },
     time::SystemTime,
 };
+
+use tokio::sync::Notify;
 
 use super::view::View;
 use crate::{
@@ -25,8 +28,34 @@ use crate::{
 pub(crate) const REPLAY_FIELD: &str = "lockgate-replay";
 
 tokio::task_local! {
-    static REPLAY: Replay;
+    static REPLAY: Inside;
 }
+
+/// What is inside of a run: counted until it has been dropped, wherever it was sent to.
+struct Inside(Replay);
+
+impl Inside {
+    fn of(replay: &Replay) -> Self {
+        replay.0.inside.fetch_add(1, Ordering::AcqRel);
+        Self(replay.clone())
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let run = &self.0.0;
+        if run.inside.fetch_sub(1, Ordering::AcqRel) == 1 {
+            run.left.notify_waiters();
+        }
+    }
+}
+
+/// Nothing of it has come to a handler.
+const WAITING: u8 = 0;
+/// Its handler may have been called.
+const BEGUN: u8 = 1;
+/// Nobody waits for it, and no handler begins any more.
+const GIVEN_UP: u8 = 2;
 
 /// What a handler may know of the deferred request it runs for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +72,10 @@ pub struct Deferred {
     pub fence: u64,
 }
 
+/// Nobody waits for this run any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GivenUp;
+
 /// The marker of a run.
 #[derive(Clone)]
 pub struct Replay(Arc<Inner>);
@@ -54,8 +87,11 @@ struct Inner {
     hold: Arc<HoldFacts>,
     /// What the replayer puts into the request's extensions.
     restored: Vec<Box<dyn Any + Send + Sync>>,
-    /// It was sent to where it runs.
-    begun: AtomicBool,
+    /// `WAITING`, then one of the others: which of them is decided once, however many threads the run is in.
+    stage: AtomicU8,
+    /// How many are inside, and who waits for the last of them.
+    inside: AtomicUsize,
+    left: Notify,
     /// The lock of this job saw the run pass.
     seen: AtomicBool,
     /// The status by which the lock that was asked last said that it is busy, or that it can't be asked; else 0.
@@ -79,7 +115,9 @@ impl Replay {
             space: store.backend().space().to_owned(),
             hold,
             restored,
-            begun: AtomicBool::new(false),
+            stage: AtomicU8::new(WAITING),
+            inside: AtomicUsize::new(0),
+            left: Notify::new(),
             seen: AtomicBool::new(false),
             busy: AtomicU16::new(0),
         }))
@@ -96,35 +134,78 @@ impl Replay {
         self.0.restored.iter().filter_map(|put| put.downcast_ref())
     }
 
-    /// The job's own lock, if this is its key, and a handle on its locks: the worker may have another one.
+    /// The job's own lock, if its key is among these, and a handle on its locks: the worker may have another one.
     /// Another lock on the way, or one of this name elsewhere, must be acquired as ever.
-    pub(crate) fn hold_of(&self, store: &Store, key: &Key) -> Option<Arc<HoldFacts>> {
-        let own = self.0.hold.key() == key && self.0.space == store.backend().space();
-        own.then(|| {
+    ///
+    /// # Errors
+    ///
+    /// If the run was given up, or has lost its lock: another one may be under way.
+    pub(crate) fn hold_among(
+        &self,
+        store: &Store,
+        keys: &[Key],
+    ) -> Result<Option<Arc<HoldFacts>>, GivenUp> {
+        let Inner { hold, space, .. } = &*self.0;
+        let own = keys.contains(hold.key()) && space == store.backend().space();
+        let stands = if own { self.begin() } else { !self.is_given_up() };
+        if !stands || hold.is_over() || hold.loss().is_some() {
+            return Err(GivenUp);
+        }
+        Ok(own.then(|| {
             self.0.seen.store(true, Ordering::Release);
-            Arc::clone(&self.0.hold)
-        })
+            Arc::clone(hold)
+        }))
     }
 
     /// What the lock of a job does, for routes of tests, which have none.
     #[cfg(test)]
     pub(crate) fn pass(&self, key: &Key) {
-        self.0.seen.store(self.0.hold.key() == key, Ordering::Release);
+        self.0.seen.store(self.0.hold.key() == key && self.begin(), Ordering::Release);
     }
 
-    /// Runs `run` so that layers inside know it as this replay even without the extension.
+    /// Runs `run` so that layers inside know it as this replay even without the extension. Until it has ended or
+    /// was dropped the run is under way, whoever still waits for it.
     pub fn scope<F: Future>(&self, run: F) -> impl Future<Output = F::Output> + use<F> {
-        REPLAY.scope(self.clone(), run)
+        REPLAY.scope(Inside::of(self), run)
     }
 
-    /// Whether its handler may have been called.
-    pub(crate) fn has_begun(&self) -> bool {
-        self.was_seen() || self.0.begun.load(Ordering::Acquire)
+    /// Its handler may be called from here on; false if the run was given up before.
+    pub(crate) fn begin(&self) -> bool {
+        self.decide(BEGUN)
     }
 
-    #[cfg(feature = "http-replay")]
-    pub(crate) fn begin(&self) {
-        self.0.begun.store(true, Ordering::Release);
+    /// No handler begins any more; false if one may have begun before.
+    pub(crate) fn give_up(&self) -> bool {
+        self.decide(GIVEN_UP)
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.0.stage.load(Ordering::Acquire) == GIVEN_UP
+    }
+
+    fn decide(&self, stage: u8) -> bool {
+        let (won, read) = (Ordering::AcqRel, Ordering::Acquire);
+        let was = self.0.stage.compare_exchange(WAITING, stage, won, read);
+        was.unwrap_or_else(|was| if was == stage { WAITING } else { was }) == WAITING
+    }
+
+    /// Whether anything of it has not been dropped yet. In another thread that may take as long as the handler does
+    /// not await.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.0.inside.load(Ordering::Acquire) > 0
+    }
+
+    /// Until nothing of it is under way. Cancel safe.
+    pub(crate) async fn left(&self) {
+        loop {
+            let mut left = pin!(self.0.left.notified());
+            // Before the look: what is told from here on is not missed.
+            left.as_mut().enable();
+            if !self.is_under_way() {
+                return;
+            }
+            left.await;
+        }
     }
 
     /// Whoever answered knows that it is a run.
@@ -161,7 +242,7 @@ impl Replay {
 
 /// The replay a request belongs to, by its marker or by the task it runs in.
 pub(crate) fn current_replay<V: View>(view: &V) -> Option<Replay> {
-    view.get::<Replay>().or_else(|| REPLAY.try_with(Replay::clone).ok())
+    view.get::<Replay>().or_else(|| REPLAY.try_with(|inside| inside.0.clone()).ok())
 }
 
 /// Whether it belongs to one.

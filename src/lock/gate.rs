@@ -203,8 +203,9 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         // Taken out before it is filled: a request that holds the slot that holds it is never freed.
         let mut slot = Slot::arrive(view);
         let replay = current_replay(view);
-        let own = |replay: &Replay| keys.iter().find_map(|key| replay.hold_of(&store, key));
-        let run = replay.as_ref().and_then(own).map(|facts| HeldLock::of_run(&store, facts));
+        let run = replay.as_ref().map_or(Ok(None), |replay| replay.hold_among(&store, &keys));
+        let Ok(run) = run else { return Asked::Answer(given_up()) };
+        let run = run.map(|facts| HeldLock::of_run(&store, facts));
         // A middleware may have rebuilt the request, or sent it to another task: one of the two is left. Or
         // it has a lock of its own, and has scoped what is further in: that is in the task alone.
         let mut held = view.get::<HeldLocks>().unwrap_or_default();
@@ -313,6 +314,14 @@ fn forget(slot: Option<&Slot>) {
     if let Some(slot) = slot {
         slot.empty();
     }
+}
+
+/// Nobody reads it: the worker has gone on without this run.
+fn given_up() -> Reply {
+    tracing::debug!(
+        "a run was stopped before its handler: its worker has given it up, or has lost its lock"
+    );
+    Reply::store_away()
 }
 
 fn cannot_be_put_off() -> Reply {

@@ -139,7 +139,10 @@ macro_rules! __rate_limit_names {
             /// Gives back what a request was charged if the response has such a status. An error of the inner
             /// service counts as 500; in actix-web as the status that it has as a response. Default: never.
             ///
-            /// The response waits until that is done. A refund lapses with the window that it was charged
+            /// The response waits until that is done, but for no store that is away: then it is tried again behind it, for
+            /// five minutes at most, and for 1,024 counters at once. What can't be given back by then, or within the
+            /// shutdown, stays charged until its window ends, and so does what the store has not answered in
+            /// time: it may have been given back. A refund lapses with the window that it was charged
             /// in. A request that is dropped keeps its charge. Refusals are remembered for 100 ms, not to
             /// the end of the window.
             #[must_use]
@@ -152,7 +155,8 @@ macro_rules! __rate_limit_names {
             ///
             /// More than was charged when it came counts even beyond the limit; less is given back as by
             /// [`refund_on`](Self::refund_on), which goes before. What the handler has said counts also if
-            /// its request is dropped after that.
+            /// its request is dropped after that. While the store is away it is as with refunds: what can't be charged
+            /// in time never is.
             #[must_use]
             pub fn settle_by_handler(self) -> Self {
                 Self { gate: self.gate.settle_by_handler() }

@@ -99,7 +99,8 @@ impl RateLimit {
         self.decide(&ask).await
     }
 
-    /// What [`check`](Self::check) would say now. Charges nothing, and always asks the store.
+    /// What [`check`](Self::check) would say now. Charges nothing, and always asks the store. If the future is dropped,
+    /// nothing has happened.
     ///
     /// # Errors
     ///
@@ -113,6 +114,8 @@ impl RateLimit {
     ///
     /// Another process that remembers a refusal learns of it when that ends, or after the time set with
     /// [`Policy::remember_refusals`]. Charges that others have [leased](Policy::lease) stay theirs.
+    ///
+    /// If the future is dropped, each policy may have been reset or not; to be sure, reset again.
     ///
     /// # Errors
     ///

@@ -7,6 +7,7 @@ mod gate;
 mod leases;
 mod listed;
 mod remembered;
+mod settled;
 mod several;
 
 use std::time::Duration;

@@ -66,13 +66,16 @@ const GOOD_FOR: Duration = Duration::from_secs(60);
 pub struct HttpReplayer {
     client: Client<Connector, Full<Bytes>>,
     base: String,
+    /// Of more than the server.
+    has_path: bool,
     store: Store,
     secret: SharedSecret,
     timeout: Duration,
 }
 
 impl HttpReplayer {
-    /// Sends the requests of this store to their paths under this URL.
+    /// Sends the requests of this store to their paths under this URL. If it has a path itself, a request whose path
+    /// has a segment `.` or `..`, in whichever spelling, is not sent, and has failed: it might come out elsewhere.
     ///
     /// # Panics
     ///
@@ -89,7 +92,9 @@ impl HttpReplayer {
             url.as_ref().is_some_and(fits),
             "HttpReplayer: {base:?} is no URL such as http://orders:8080 or http://orders/api"
         );
+        let has_path = url.as_ref().is_some_and(|url| !matches!(url.path(), "" | "/"));
         Self {
+            has_path,
             // By the parsed one: a scheme may be written in capitals.
             client: client(connector(url.is_some_and(|url| url.scheme_str() == Some("https")))),
             base: base.trim_end_matches('/').to_owned(),
@@ -116,8 +121,12 @@ impl HttpReplayer {
 
     /// `None`: it is not one that can be sent.
     fn request(&self, head: Head, body: Bytes, marker: &Replay) -> Option<Request<Full<Bytes>>> {
-        // Whatever the path is, the authority stays what it is.
+        // Whatever the path is, the authority and the base stay what they are.
         let target = Some(head.target).filter(|target| target.starts_with('/'))?;
+        if self.has_path && leaves_its_base(&target) {
+            tracing::error!(job = ?marker.deferred().id, "a path with dot segments is not sent: it might leave its base");
+            return None;
+        }
         let uri = format!("{}{target}", self.base).parse::<Uri>().ok()?;
         let signed = word::Request {
             method: &head.method,
@@ -156,7 +165,9 @@ impl HttpReplayer {
     async fn run(self, head: Head, body: Bytes, marker: Replay, limit: usize) -> Ran {
         let Some(request) = self.request(head, body, &marker) else { return Ran::Failed };
         // From here on it may have run.
-        marker.begin();
+        if !marker.begin() {
+            return Ran::Failed;
+        }
         let response = match self.client.request(request).await {
             Ok(response) => response,
             Err(error) if error.is_connect() => return Ran::Unreachable,
@@ -186,6 +197,16 @@ impl HttpReplayer {
         let headers = parts.headers.iter().map(field).collect();
         Ran::Answered(Answer { status: parts.status.as_u16(), headers, body })
     }
+}
+
+/// Whether somebody on the way could take the path for one outside of what stands before it: a segment of dots, in
+/// whichever spelling, between anything that somebody takes for the end of a segment.
+fn leaves_its_base(target: &str) -> bool {
+    let path = target.split('?').next().unwrap_or_default().to_ascii_lowercase();
+    let path =
+        path.replace("%2e", ".").replace("%2f", "/").replace("%5c", "\\").replace("%3b", ";");
+    let mut segments = path.split(['/', '\\']);
+    segments.any(|segment| matches!(segment.split(';').next(), Some("." | "..")))
 }
 
 fn is_problem(headers: &HeaderMap) -> bool {

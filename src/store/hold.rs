@@ -49,6 +49,8 @@ pub(crate) struct Facts {
     lost: OnceLock<Loss>,
     told: Notify,
     over: AtomicBool,
+    /// What it is held for goes on, where nobody can end it: it is not given back before its time.
+    lapses: AtomicBool,
 }
 
 impl Facts {
@@ -59,8 +61,9 @@ impl Facts {
 
     fn until(lease: Arc<Lease>, fence: u64, end: Instant) -> Arc<Self> {
         let since = Instant::now();
-        let (lost, told, over) = (OnceLock::new(), Notify::new(), AtomicBool::new(false));
-        Arc::new(Self { lease, fence, since, end, lost, told, over })
+        let (lost, told) = (OnceLock::new(), Notify::new());
+        let (over, lapses) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Self { lease, fence, since, end, lost, told, over, lapses })
     }
 
     pub(crate) fn key(&self) -> &Key {
@@ -104,6 +107,11 @@ impl Facts {
     /// True once it was given back, handed on or lost.
     pub(crate) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
+    }
+
+    /// Dropped, it is renewed no more, and ends when its lease does: as if this process had died.
+    pub(crate) fn leave_to_lapse(&self) {
+        self.lapses.store(true, Ordering::Release);
     }
 
     /// Found when it was given back: whoever has a copy may want to know.
@@ -305,6 +313,9 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
+        if !self.settled && self.facts.lapses.load(Ordering::Acquire) {
+            self.forget();
+        }
         self.give_back(None);
     }
 }

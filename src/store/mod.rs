@@ -35,7 +35,7 @@ pub(crate) use self::hints::{Hint, Joined};
 #[cfg(any(test, feature = "test-kit"))]
 pub(crate) use self::memory::Memory;
 pub(crate) use self::rate::{
-    By, Charge, Charged, Counter, Item, Penalty, Rule, SettleCharge, Settled, State, States,
+    By, Charge, Charged, Counter, Item, Penalty, Rule, SettleCharge, Settled, State, States, Window,
 };
 #[cfg(feature = "redis")]
 pub use self::redis::StoreBuilder;

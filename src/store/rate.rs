@@ -202,10 +202,21 @@ pub(crate) struct State {
     pub(crate) retry: Duration,
     /// Until the whole quota is there again. (Whoever keeps this state may forget it then.)
     pub(crate) full: Duration,
-    /// Which window was charged; for [`Settled`]. Means nothing to anybody but the store.
-    pub(crate) window: u64,
+    /// What was charged; for [`Settled`].
+    pub(crate) window: Window,
     /// How long for, if it is by a penalty: `retry` may be longer.
     pub(crate) blocked: Option<Duration>,
+}
+
+/// Which window of a counter was charged, or which of its debts. Means nothing to anybody but the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Window {
+    /// Fixed: its end, sliding: its beginning, in ms. GCRA: when what was charged is paid off, if nothing is given
+    /// back, in us.
+    pub(crate) at: u64,
+    /// GCRA: which debt it is part of; 0 if nothing is owed. One that was paid off or forgotten never comes back,
+    /// and neither does one of another pace or of before the clock was put back.
+    pub(crate) debt: u64,
 }
 
 /// What is put right of one counter after the fact.
@@ -221,7 +232,7 @@ pub(crate) struct Settled {
 pub(crate) enum By {
     /// Gives back what was charged, or less, in the window that [`State::window`] told then. It lapses with
     /// that window, and never moves it.
-    Refund { units: u64, window: u64 },
+    Refund { units: u64, window: Window },
     /// Charges so much more now, even beyond the limit; begins a window where there is none.
     Charge { units: u64 },
 }

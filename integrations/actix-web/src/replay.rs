@@ -154,11 +154,14 @@ where
         .map(|ran| ran.unwrap_or(Ran::Panicked))
         .boxed_local();
     tokio::select! {
+        // In this order: what nobody waits for any more must not come to its handler, also if it has lain here while
+        // another one did not let go of the thread.
+        biased;
+        () = ran.closed() => {}
         answer = call => {
             // If nobody waits any more, the worker has lost the job, and said so.
             let _ = ran.send(answer);
         }
-        () = ran.closed() => {}
     }
 }
 

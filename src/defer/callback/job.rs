@@ -15,9 +15,10 @@ use crate::{
         judge::{Rules, by_age},
         stamp::stamp,
     },
+    error::Error,
     gate::Head,
     key::{Key, SHARDS, digest, hex},
-    store::{Call, JobId, JobView, Run, Store, Verdict},
+    store::{Call, JobId, JobState, JobView, Run, Store, Verdict},
 };
 
 /// The method of a call that is stored. No request can have it.
@@ -83,16 +84,14 @@ pub(in crate::defer) async fn run(
     };
     let about = str::from_utf8(&request.body).ok().and_then(JobId::parse);
     let Some(about) = about else { return dead("unreadable") };
-    let job = match at.store.backend().job(about.clone()).await {
-        Ok(Some(job)) => job,
-        Ok(None) => return dead("forgotten"),
+    let end = match end_of(at, &about).await {
+        Ok(Found::Ended(end)) => end,
+        // It was put back, and will end again.
+        Ok(Found::Pending) => return back(Duration::from_secs(1), "not ended yet"),
+        Ok(Found::Nothing) => return dead("forgotten"),
         Err(_) => return back(Duration::from_secs(1), "store away"),
     };
-    // It was put back, and will end again.
-    if job.state.is_pending() {
-        return back(Duration::from_secs(1), "not ended yet");
-    }
-    let body = told(at.store, &about, &job);
+    let body = end.told(&about);
     let retry = |reason| {
         if run.attempt >= request.max_attempts {
             return dead(reason);
@@ -100,18 +99,21 @@ pub(in crate::defer) async fn run(
         Verdict::Retry { delay: rules.backoff.after(run.attempt, None), reason }
     };
     // A job that was put back ends again, which is another call.
-    let id = format!("{}-{}", run.id, job.past.ended_us);
+    let id = format!("{}-{}", run.id, end.ended_us);
     match by.deliver(&request.head.target, &id, body).await {
         Delivered::Answered(status @ 200..=299) => {
-            match ended_again(at.store, &about, &job).await {
-                Some(false) => {
+            match end_of(at, &about).await {
+                Ok(Found::Ended(other)) if other.ended_us != end.ended_us => {
+                    back(Duration::from_secs(1), "ended again")
+                }
+                Ok(Found::Pending) => back(Duration::from_secs(1), "not ended yet"),
+                Ok(_) => {
                     let head = StoredHead { status, headers: Headers::new(), stored: Stored::Body };
                     let response = write_response(at, &head, b"");
-                    Verdict::Done { response, retention: rules.keep_done }
+                    Verdict::Done { response, status, retention: rules.keep_done }
                 }
-                Some(true) => back(Duration::from_secs(1), "ended again"),
                 // Nobody else would tell of another end: told twice, by the same id, is better than never.
-                None => back(Duration::from_secs(1), "store away"),
+                Err(_) => back(Duration::from_secs(1), "store away"),
             }
         }
         Delivered::Answered(410) => dead("nobody wants it"),
@@ -130,26 +132,72 @@ pub(in crate::defer) async fn run(
     }
 }
 
-/// Whether there is another end to tell of than the one that was told; `None` if the store does not say.
-async fn ended_again(store: &Store, about: &JobId, told: &JobView) -> Option<bool> {
-    let job = store.backend().job(about.clone()).await.ok()?;
-    Some(job.is_some_and(|job| job.past.ended_us != told.past.ended_us))
+/// What there is to tell of a job.
+enum Found {
+    Ended(End),
+    Pending,
+    /// Neither the job nor what was kept of its end.
+    Nothing,
+}
+
+/// By the job itself; if it is forgotten by now, by what the step that ended it has left with the call.
+async fn end_of(at: At<'_>, about: &JobId) -> Result<Found, Error> {
+    let backend = at.store.backend();
+    if let Some(job) = backend.job(about.clone()).await? {
+        let pending = job.state.is_pending();
+        return Ok(if pending { Found::Pending } else { Found::Ended(End::of(at, about, job)) });
+    }
+    let call = backend.job(at.id.clone()).await?;
+    let end = call.and_then(|call| End::read(&call.past.tells?));
+    Ok(end.map_or(Found::Nothing, Found::Ended))
+}
+
+/// How a job has ended.
+struct End {
+    state: JobState,
+    status: Option<u16>,
+    reason: Option<String>,
+    attempts: u32,
+    ended_us: u64,
+}
+
+impl End {
+    fn of(at: At<'_>, id: &JobId, job: JobView) -> Self {
+        let stored = job.response.as_ref().zip(job.past.lock.as_ref());
+        let head = stored.and_then(|(stored, lock)| {
+            read_response(At { store: at.store, id, lock }, stored).ok()
+        });
+        Self {
+            state: job.state,
+            status: head.map(|(head, _)| head.status),
+            reason: job.reason,
+            attempts: job.attempts,
+            ended_us: job.past.ended_us,
+        }
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let mut words = text.splitn(5, ' ');
+        let state = JobState::parse(words.next()?)?;
+        let attempts = words.next()?.parse().ok()?;
+        let ended_us = words.next()?.parse().ok()?;
+        let status = Some(words.next()?.parse().ok()?).filter(|status| *status > 0);
+        let reason = words.next().filter(|reason| !reason.is_empty()).map(str::to_owned);
+        Some(Self { state, status, reason, attempts, ended_us })
+    }
+
+    fn told(&self, id: &JobId) -> Bytes {
+        let document = json!({
+            "id": id.as_str(),
+            "state": self.state.as_str(),
+            "status": self.status,
+            "reason": self.reason,
+            "attempts": self.attempts,
+            "ended": stamp(self.ended_us),
+        });
+        document.to_string().into()
+    }
 }
 
 /// No worker of this kind.
 pub(in crate::defer) const NOBODY: &str = "no callbacks";
-
-fn told(store: &Store, id: &JobId, job: &JobView) -> Bytes {
-    let response = job.response.as_ref().zip(job.past.lock.as_ref());
-    let head =
-        response.and_then(|(stored, lock)| read_response(At { store, id, lock }, stored).ok());
-    let document = json!({
-        "id": id.as_str(),
-        "state": job.state.as_str(),
-        "status": head.map(|(head, _)| head.status),
-        "reason": job.reason,
-        "attempts": job.attempts,
-        "ended": stamp(job.past.ended_us),
-    });
-    document.to_string().into()
-}

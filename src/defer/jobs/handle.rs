@@ -96,6 +96,9 @@ impl DeferredJobs {
     /// Stops the workers of all processes from starting jobs; what runs goes on. Requests are still
     /// deferred and kept, and those that find a lock free pass as ever.
     ///
+    /// Nothing is handed to a worker from this step on, and each is told by a message; one that misses it may start
+    /// what comes due until its next sign of life, 10 s later at the latest.
+    ///
     /// # Errors
     ///
     /// If the store is away.

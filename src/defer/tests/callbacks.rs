@@ -256,3 +256,30 @@ async fn a_call_is_made_again_if_the_store_does_not_say_whether_the_job_has_ende
     assert_eq!(calls[0], calls[1]);
     worker.abort();
 }
+
+/// What was not heard for longer than its job is kept.
+#[tokio::test(start_paused = true)]
+async fn what_has_been_forgotten_is_told_all_the_same() {
+    for purged in [false, true] {
+        let store = Store::memory();
+        let called = Called::answers(std::iter::repeat_n(Delivered::Answered(503), 6));
+        let kept = if purged { 600 * SECOND } else { SECOND };
+        let mut worker = DeferWorker::on(&store, Routes::default()).keep_done(kept);
+        worker.callbacks = Some(Arc::new(called.clone()));
+        let worker = tokio::spawn(worker.run(std::future::pending()));
+        let id = put_off_with_callback(&store, "/x").await;
+        assert_eq!(ended(&store, &id).await, JobState::Done);
+        if purged {
+            assert!(store.deferred().purge(&id).await.expect("it is there"));
+        }
+        tokio::time::sleep(300 * SECOND).await;
+        assert!(store.deferred().peek(&id).await.expect("it is there").is_none());
+        let calls = called.calls();
+        assert_eq!(calls.len(), 7, "{calls:?}");
+        assert!(calls.iter().all(|call| *call == calls[0]), "{calls:?}");
+        let (_, told) = &calls[0];
+        assert_eq!((&told["id"], &told["state"]), (&id.as_str().into(), &"done".into()));
+        assert_eq!((&told["status"], &told["attempts"]), (&200.into(), &1.into()));
+        worker.abort();
+    }
+}

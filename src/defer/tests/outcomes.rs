@@ -72,7 +72,7 @@ async fn a_503_from_outside_the_lock_is_tried_again() {
 async fn nested(outage: Outage) -> (bool, Replay, Hold) {
     let (store, faults) = faulty();
     let (hold, marker) = run_of(&store);
-    marker.hold_of(&store, &key_of("/x")).expect("it is its own");
+    assert!(marker.hold_among(&store, &[key_of("/x")]).unwrap().is_some(), "it is its own");
     faults.set("acquire", Fault::Away, 1);
     let source = KeySource::<()>::function(|()| Some("another".to_owned()));
     let lock = LockGate::new(source).store(&store).on_outage(outage);
@@ -94,7 +94,7 @@ async fn a_busy_lock_on_the_way_costs_nothing_by_whatever_status() {
     let _held = other.lock("another").acquire().await.unwrap();
     for status in [BusyStatus::Conflict, BusyStatus::Locked, BusyStatus::TooManyRequests] {
         let (_hold, marker) = run_of(&store);
-        marker.hold_of(&store, &key_of("/x")).expect("it is its own");
+        assert!(marker.hold_among(&store, &[key_of("/x")]).unwrap().is_some(), "it is its own");
         let source = KeySource::<()>::function(|()| Some("another".to_owned()));
         let lock = LockGate::new(source).store(&other).busy_status(status);
         let mut view = FakeView::new("POST");

@@ -6,10 +6,13 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{
-    Function, SECOND, Working, answered, ended, key_of, look, put_off, put_off_with, settled,
+    Function, Routes, SECOND, Working, answered, ended, key_of, look, put_off, put_off_with,
+    settled,
 };
 use crate::{
     defer::{Answer, DeferWorker, Kept, Ran},
+    gate::{Asked, Gate as _, KeySource, Replay, View as _, fake::FakeView},
+    lock::LockGate,
     store::{JobState, Store},
 };
 
@@ -122,4 +125,91 @@ async fn a_retry_after_is_waited_for_and_failures_are_told_apart() {
     let outcomes: Vec<_> = past.runs.iter().filter_map(|run| run.split(' ').nth(3)).collect();
     assert_eq!(outcomes, ["failed", "panicked", "error", "done"]);
     worker.stop().await;
+}
+
+/// Routes in another thread, as actix has them: whoever waits for an answer is not who runs.
+fn elsewhere(runs: &Arc<Mutex<Vec<Replay>>>) -> Function {
+    let runs = Arc::clone(runs);
+    Function::new(move |head, marker| {
+        if head.target.ends_with("/begun") {
+            marker.pass(&key_of(&head.target));
+        }
+        runs.lock().push(marker);
+        std::future::pending()
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_been_handed_back_begins_no_more_wherever_it_waits() {
+    let (store, runs) = (Store::memory(), Arc::default());
+    let worker = Working::with(DeferWorker::on(&store, elsewhere(&runs)).drain(SECOND));
+    let id = put_off(&store, "/x").await;
+    settled().await;
+    worker.stop().await;
+    let job = look(&store, &id).await;
+    assert_eq!((job.state, job.attempts), (JobState::Queued, 0), "{job:?}");
+    // The thread that it waited for comes free.
+    let marker = runs.lock().pop().expect("it was sent there");
+    for name in ["x", "another"] {
+        let source = KeySource::<()>::function(|()| Some(name.to_owned()));
+        let mut view = FakeView::new("POST");
+        view.put(marker.clone());
+        let asked = LockGate::new(source).store(&store).ask(&mut view);
+        assert!(matches!(asked, Asked::Answer(_)), "{name}: {asked:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_goes_back_when_its_handler_has_been_dropped_and_not_before() {
+    let (store, runs) = (Store::memory(), Arc::default());
+    let worker = Working::with(DeferWorker::on(&store, elsewhere(&runs)).drain(SECOND));
+    let id = put_off_with(&store, "/x/begun", 3, Vec::new()).await;
+    settled().await;
+    let marker = runs.lock().pop().expect("it was sent there");
+    let handler = tokio::spawn(marker.scope(tokio::time::sleep(1_500 * SECOND / 1_000)));
+    let stopping = tokio::spawn(worker.stop());
+    tokio::time::sleep(1_400 * SECOND / 1_000).await;
+    assert_eq!(look(&store, &id).await.state, JobState::Running, "its handler is not over");
+    handler.await.expect("it ends well");
+    stopping.await.expect("it ends well");
+    let job = look(&store, &id).await;
+    assert_eq!((job.state, job.attempts), (JobState::Queued, 0), "{job:?}");
+}
+
+/// What can be neither ended nor waited for is as if its process had died: the lock is not given away beside it.
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_does_not_let_go_keeps_its_lock_for_a_lease() {
+    for dies in [false, true] {
+        let (store, runs) = (Store::memory(), Arc::default());
+        let (again, once) = ("/x/begun", "/y/begun");
+        let routes = elsewhere(&runs);
+        let worker = Working::with(DeferWorker::on(&store, routes).drain(SECOND).lease(5 * SECOND));
+        let again = put_off_with(&store, again, 3, Vec::new()).await;
+        let once = put_off(&store, once).await;
+        settled().await;
+        let scopes: Vec<_> = runs.lock().drain(..).map(|run| run.scope(async {})).collect();
+        if dies {
+            worker.die().await;
+        } else {
+            let before = Instant::now();
+            worker.stop().await;
+            assert!(before.elapsed() < 3 * SECOND, "{:?}", before.elapsed());
+        }
+        settled().await;
+        for id in [&again, &once] {
+            assert_eq!(look(&store, id).await.state, JobState::Running);
+        }
+        for key in ["x", "y"] {
+            assert!(store.lock(key).acquire().await.is_err(), "its handler is not over");
+        }
+        drop(scopes);
+        let before = Instant::now();
+        let routes = Routes::default();
+        let worker = Working::on(&store.as_another_process(), &routes);
+        assert_eq!(ended(&store, &again).await, JobState::Done);
+        assert_eq!(ended(&store, &once).await, JobState::Dead);
+        assert_eq!((routes.runs("/x/begun"), routes.runs("/y/begun")), (1, 0));
+        assert!(before.elapsed() < 20 * SECOND, "{:?}", before.elapsed());
+        worker.stop().await;
+    }
 }

@@ -10,7 +10,7 @@ use super::{
     seam::{enter, gate},
 };
 use crate::{
-    gate::{Deferred, Gate as _, Replay, Verdict, View as _, fake::FakeView},
+    gate::{Asked, Deferred, Gate as _, Replay, Verdict, View as _, fake::FakeView},
     lock::LockGuard,
     store::{JobId, Store},
 };
@@ -65,4 +65,25 @@ async fn the_lock_of_a_run_is_known_by_another_handle() {
         busy(store.as_another_process().lock("y").acquire().await);
     };
     lock.within(&ticket).run(within).await;
+}
+
+/// A run that came late to its lock, because its thread was busy: another one may have begun by now.
+#[tokio::test(start_paused = true)]
+async fn a_run_whose_lock_is_over_comes_to_no_handler() {
+    let store = Store::memory();
+    let run = store.lock("x").acquire().await.unwrap();
+    let (mut view, marker) = run_of(&store, &run);
+    run.release().await;
+    let _other = store.lock("x").acquire().await.expect("it is free");
+    let asked = gate(&store).ask(&mut view);
+    assert!(matches!(asked, Asked::Answer(ref reply) if reply.status == 503), "{asked:?}");
+    assert!(!marker.was_seen());
+
+    let lease = Duration::from_secs(1);
+    let run = store.lock("y").lease_fixed(lease).acquire().await.unwrap();
+    let (mut view, marker) = run_of(&store, &run);
+    tokio::time::sleep(2 * lease).await;
+    let asked = gate(&store).ask(&mut view);
+    assert!(matches!(asked, Asked::Answer(_)), "{asked:?}");
+    assert!(!marker.was_seen());
 }

@@ -118,7 +118,9 @@ impl Ask {
         };
         match &self.questions[..] {
             [_] => question.cost,
-            all => all.iter().filter(same).map(|other| other.cost).sum(),
+            all => {
+                all.iter().filter(same).fold(0, |sum: u64, other| sum.saturating_add(other.cost))
+            }
         }
     }
 

@@ -47,6 +47,9 @@ pub(super) struct Away {
 
 struct Local {
     limiter: RateLimiter<NotKeyed, InMemoryState, Since, NoOpMiddleware<Nanos>>,
+    /// The most it ever lets in at once.
+    burst: NonZeroU32,
+    made: Instant,
     used: Instant,
 }
 
@@ -76,10 +79,16 @@ impl Away {
 
     /// The store has answered a call that is made every now and then.
     pub(super) fn beats(&self, processes: usize) {
-        self.processes.store(processes as u64, Ordering::Relaxed);
         let now = Instant::now();
         let since = *self.well_since.lock().get_or_insert(now);
-        if self.away.load(Ordering::Acquire) && now - since >= WELL {
+        let away = self.away.load(Ordering::Acquire);
+        if away && now - since < WELL {
+            // Who was away for long is not counted any more until he has told that he is there, too.
+            self.processes.fetch_max(processes as u64, Ordering::Relaxed);
+            return;
+        }
+        self.processes.store(processes as u64, Ordering::Relaxed);
+        if away {
             self.failures.store(0, Ordering::Relaxed);
             // What was let in here is not charged there, and the next outage starts from what is left then.
             self.limiters.retain(|_, _| false);
@@ -122,9 +131,11 @@ impl Engine {
     pub(super) fn decide(&self, ask: &Ask, question: &Question) -> Result<(), Duration> {
         let now = Instant::now();
         let share = Share::of(question, self.away.processes());
+        let seen = self.last_seen(ask, question);
         let make = || {
-            let local = Local { limiter: share.limiter(), used: now };
-            if let Some(left) = self.last_seen(ask, question) {
+            let (limiter, burst) = (share.limiter(), share.burst);
+            let local = Local { limiter, burst, made: now, used: now };
+            if let Some(left) = seen.and_then(|seen| seen.left) {
                 let mine = cells(left / self.away.processes());
                 // What is spent already is spent here too.
                 let _ = NonZeroU32::new(share.burst.get().saturating_sub(mine))
@@ -133,16 +144,22 @@ impl Engine {
             local
         };
         let cost = NonZeroU32::new(cells(question.cost)).unwrap_or(NonZeroU32::MIN);
-        // No share is so small that the dearest request could never pass.
-        let cost = cost.min(share.burst);
         let decided = self.away.limiters.enter(
             ask.spot(question),
             |_| true,
-            make,
+            &make,
             |local| {
+                // The store has answered since: what was decided here before that says nothing any more.
+                if seen.is_some_and(|seen| seen.sent > local.made) {
+                    *local = make();
+                }
                 local.used = now;
-                match local.limiter.check_n(cost) {
-                    Ok(Ok(())) | Err(_) => Ok(()),
+                // No share is so small that the dearest request could never pass. It may be a share of
+                // another day, when there were more processes.
+                match local.limiter.check_n(cost.min(local.burst)) {
+                    Ok(Ok(())) => Ok(()),
+                    // It can't be: that is no more than its burst.
+                    Err(_) => Err(share.period),
                     Ok(Err(until)) => {
                         let at = local.limiter.clock().now();
                         let wait = until.earliest_possible().duration_since(at).into();

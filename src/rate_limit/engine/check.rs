@@ -198,11 +198,12 @@ impl<'a> Checking<'a> {
         let unpaid = ask.binding().filter(|(at, _)| !settled.contains(at));
         let groups = ask.groups(unpaid.map(|(at, _)| at));
         // Calls that come after a charge, in which it may have to be given back.
-        let more = groups.len() > 1 || ask.questions.iter().any(|each| each.policy.is_shadow());
+        let watched = ask.questions.iter().any(|each| each.policy.is_shadow());
+        let more = groups.len() > 1 || watched;
         let mut rest = &groups[..];
         while let Some((group, later)) = rest.split_first() {
             rest = later;
-            let given_back = receipts || !later.is_empty();
+            let given_back = receipts || watched || !later.is_empty();
             if !self.charge(group, given_back, more || receipts).await? {
                 return Ok(self.refuse(later).await);
             }

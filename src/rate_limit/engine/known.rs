@@ -34,6 +34,15 @@ pub(super) struct Known {
     void_before: Option<Instant>,
 }
 
+/// An answer of the store.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seen {
+    /// When it was asked for.
+    pub(super) sent: Instant,
+    /// What was left, if that is worth anything still.
+    pub(super) left: Option<u64>,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Refusal {
     cost: u64,
@@ -173,12 +182,15 @@ impl Engine {
         self.known.with(ask.spot(question), |known| known.tell(cost, now)).flatten()
     }
 
-    /// What was left when the store was asked last, if that is worth anything still.
-    pub(super) fn last_seen(&self, ask: &Ask, question: &Question) -> Option<u64> {
+    /// What the store has said last, if anything was spent by then.
+    pub(super) fn last_seen(&self, ask: &Ask, question: &Question) -> Option<Seen> {
         let now = Instant::now();
-        self.known
-            .with(ask.spot(question), |known| (known.full_at > now).then_some(known.remaining))
-            .flatten()
+        let seen = |known: &mut Known| {
+            let left = (known.full_at > now).then_some(known.remaining);
+            // A place that was made to forget something has heard of nothing.
+            (known.full_at > known.sent).then_some(Seen { sent: known.sent, left })
+        };
+        self.known.with(ask.spot(question), seen).flatten()
     }
 }
 

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     error::Error,
     rate_limit::decision::{Decision, PolicyDecision, Told},
-    store::{Charge, Item, State, Store},
+    store::{Charge, Item, State, Store, Window},
 };
 
 /// What is left of the charges that were taken of one counter.
@@ -26,16 +26,18 @@ pub(super) struct Lease {
     pub(super) units: u64,
     /// When the window has ended in which they are good.
     pub(super) until: Instant,
-    pub(super) window: u64,
+    pub(super) window: Window,
     pub(super) used: Instant,
     state: Option<State>,
     fetching: bool,
+    /// How often what is left was made void: what was asked for before is void as well.
+    voids: u64,
 }
 
 /// A charge that was made in advance, in this window.
 #[derive(Debug)]
 pub(super) struct Unit {
-    window: u64,
+    window: Window,
 }
 
 /// What a request has of a lease.
@@ -50,8 +52,11 @@ pub(super) struct Spent {
 
 enum Taken {
     Unit(Spent),
-    /// Nothing is left: fetch so many.
-    Fetch(u32),
+    /// Nothing is left: fetch so many; how often the lease was made void by then.
+    Fetch {
+        times: u32,
+        voids: u64,
+    },
     /// Ask for one.
     Single,
 }
@@ -64,12 +69,21 @@ impl Worth for Lease {
 
 impl Lease {
     fn nothing(now: Instant) -> Self {
-        Self { units: 0, until: now, window: 0, used: now, state: None, fetching: false }
+        Self {
+            units: 0,
+            until: now,
+            window: Window::default(),
+            used: now,
+            state: None,
+            fetching: false,
+            voids: 0,
+        }
     }
 
-    /// What is left is worth nothing any more.
+    /// What is left is worth nothing any more, and neither is what is under way.
     pub(super) fn void(&mut self) {
-        (self.units, self.state) = (0, None);
+        (self.units, self.state, self.window) = (0, None, Window::default());
+        self.voids += 1;
     }
 
     pub(super) fn is_fetching(&self) -> bool {
@@ -77,8 +91,8 @@ impl Lease {
     }
 
     /// Whether that is its window. The store tells a window by its end, to the millisecond or so.
-    fn is_of(&self, window: u64) -> bool {
-        self.window.abs_diff(window) <= 2
+    fn is_of(&self, window: Window) -> bool {
+        self.window.at.abs_diff(window.at) <= 2
     }
 
     fn is_spent(&self, now: Instant) -> bool {
@@ -107,9 +121,9 @@ impl Lease {
         match most.min(share) {
             0 | 1 => Taken::Single,
             _ if self.fetching => Taken::Single,
-            fetch => {
+            times => {
                 self.fetching = true;
-                Taken::Fetch(fetch)
+                Taken::Fetch { times, voids: self.voids }
             }
         }
     }
@@ -155,7 +169,9 @@ impl Engine {
         );
         match taken.unwrap_or(Taken::Single) {
             Taken::Unit(spent) => Ok(Some(spent)),
-            Taken::Fetch(times) => self.fetch(store, spot, question.item(), times).await,
+            Taken::Fetch { times, voids } => {
+                self.fetch(store, spot, question.item(), (times, voids)).await
+            }
             Taken::Single => Ok(None),
         }
     }
@@ -166,10 +182,10 @@ impl Engine {
         store: &Store,
         spot: Spot<'_>,
         item: Option<Item>,
-        times: u32,
+        (times, voids): (u32, u64),
     ) -> Result<Option<Spent>, Error> {
         let (tx, rx) = oneshot::channel();
-        let fetching = Fetching { engine: Arc::clone(self), place: Place::of(spot) };
+        let fetching = Fetching { engine: Arc::clone(self), place: Place::of(spot), voids };
         let charge = Charge { tag: spot.tag.clone(), items: item.into_iter().collect(), times };
         let with = store.clone();
         store.spawn(async move {
@@ -222,6 +238,8 @@ impl Engine {
 struct Fetching {
     engine: Arc<Engine>,
     place: Place,
+    /// Of the lease when it was asked for.
+    voids: u64,
 }
 
 impl Fetching {
@@ -236,11 +254,16 @@ impl Fetching {
         let until = after(sent, state.reset.saturating_sub(Duration::from_millis(1)));
         let (window, units) = (state.window, u64::from(more));
         self.engine.leases.with(self.place.spot(), |lease| {
+            if lease.voids != self.voids {
+                // The reset has forgotten them, if they were charged before it; if not, they stay charged.
+                return;
+            }
             // What was put back meanwhile is good as well.
             let back = if lease.is_of(window) { lease.units } else { 0 };
             let (state, used) = (Some(state.clone()), Instant::now());
             let units = units + back;
-            *lease = Lease { units, until, window, used, state, fetching: lease.fetching };
+            let (fetching, voids) = (lease.fetching, lease.voids);
+            *lease = Lease { units, until, window, used, state, fetching, voids };
         });
         self.engine.forget(self.place.spot());
         let told = State { remaining: state.remaining + units, ..state };

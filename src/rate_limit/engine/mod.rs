@@ -2,8 +2,8 @@
 //!
 //! In the order in which a check comes by: what is [`known`] may refuse it at once; a [`lease`] may have
 //! been charged for it already; else [`check`] asks the store, and notes on a [`receipt`] what may have to be
-//! given back; and while the store is [`away`], this process decides by itself. [`tend`] does what has
-//! to be done without being asked.
+//! given back or put right ([`settle`]); and while the store is [`away`], this process decides by itself. [`tend`]
+//! does what has to be done without being asked.
 
 mod ask;
 mod away;
@@ -12,6 +12,7 @@ mod known;
 mod lease;
 mod pending;
 mod receipt;
+mod settle;
 mod tend;
 mod ways;
 
@@ -28,7 +29,8 @@ use crate::{error::Error, store::Store};
 pub(super) use self::{
     ask::{Ask, Question},
     check::Checked,
-    receipt::{Done, Receipt},
+    receipt::Receipt,
+    settle::Done,
     ways::{Spot, Ways, Worth},
 };
 
@@ -83,11 +85,14 @@ impl Engine {
     }
 }
 
-/// What was remembered before a reset. Whatever became of that, and also if nobody waits for it: the store knows.
+/// What was remembered, or charged in advance, before a reset. Whatever became of that, and also if nobody waits
+/// for it: the store knows.
 struct Forgets<'a>(&'a Engine, Spot<'a>);
 
 impl Drop for Forgets<'_> {
     fn drop(&mut self) {
+        // Also what was fetched meanwhile: whether that was before or after, only the store knows.
+        self.0.leases.with(self.1, Lease::void);
         self.0.forget(self.1);
     }
 }

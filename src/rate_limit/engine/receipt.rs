@@ -2,25 +2,17 @@
 
 use std::sync::Arc;
 
-use futures_util::future::join_all;
-use tokio::sync::oneshot;
-
 use super::{
     Engine,
     ask::{Ask, Question},
     lease::Unit,
+    settle::Done,
     ways::{Place, Spot},
 };
 use crate::{
     key::Key,
-    store::{By, SettleCharge, Settled, Store},
+    store::{By, SettleCharge, Settled, Store, Window},
 };
-
-/// Most calls that are under way together: the leases of many keys may have to go back.
-const AT_ONCE: usize = 64;
-
-/// Resolves when the charges are changed, or never will be. They are whether it is awaited or not.
-pub(in crate::rate_limit) type Done = oneshot::Receiver<()>;
 
 /// Charges that can still be changed. Dropped, all of it is given back, in the background.
 #[derive(Debug, Default)]
@@ -37,7 +29,7 @@ struct Paid {
     at: usize,
     tag: Key,
     question: Question,
-    window: u64,
+    window: Window,
 }
 
 impl Receipt {
@@ -47,7 +39,7 @@ impl Receipt {
         self
     }
 
-    pub(super) fn add(&mut self, tag: &Key, question: &Question, at: usize, window: u64) {
+    pub(super) fn add(&mut self, tag: &Key, question: &Question, at: usize, window: Window) {
         self.charges.push(Paid { at, tag: tag.clone(), question: question.clone(), window });
     }
 
@@ -68,7 +60,8 @@ impl Receipt {
 
     /// Makes each question have cost this, of its place and of what it has cost so far.
     ///
-    /// What the store does not answer is not tried again, since it may have been done.
+    /// What the store does not answer is not tried again, since it may have been done; for what it can't have done see
+    /// [`settle`](super::settle).
     pub(in crate::rate_limit) fn settle(
         mut self,
         costs: impl Fn(usize, u64) -> u64,
@@ -112,26 +105,6 @@ impl Paid {
             _ => return None,
         };
         self.question.settled(by)
-    }
-}
-
-impl Engine {
-    /// In the background, where nobody's leaving ends it.
-    pub(super) fn settle(self: &Arc<Self>, store: &Store, calls: Vec<SettleCharge>) -> Done {
-        let (done, settled) = oneshot::channel::<()>();
-        let (with, pending) = (store.clone(), self.pending.begin());
-        store.spawn(async move {
-            let settle = |call: &SettleCharge| with.backend().settle_charge(call.clone());
-            for some in calls.chunks(AT_ONCE) {
-                for error in
-                    join_all(some.iter().map(settle)).await.into_iter().filter_map(Result::err)
-                {
-                    tracing::debug!(%error, "a charge was not put right");
-                }
-            }
-            drop((pending, done));
-        });
-        settled
     }
 }
 

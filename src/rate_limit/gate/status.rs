@@ -75,6 +75,9 @@ impl RateStatus {
     /// the response is there, or the request is dropped; more than is left is charged all the same. The
     /// last call counts.
     ///
+    /// If the store is away then, it is tried again for as long as the window lasts, five minutes at most; if there is no
+    /// answer in time, it is not: it may have been done, and the request may then cost what it was charged when it came.
+    ///
     /// False, and without consequences, if the layer isn't set to `settle_by_handler`.
     #[expect(clippy::must_use_candidate, reason = "a handler knows how its layer is set")]
     pub fn charge(&self, cost: u64) -> bool {

@@ -6,7 +6,7 @@ use super::{SECOND, admitted, minute, named};
 use crate::{
     ErrorKind, Outage, Quota,
     rate_limit::RateLimit,
-    store::{Fault, faulty},
+    store::{Fault, Faults, Store, faulty},
 };
 
 const EVER: usize = 1_000_000;
@@ -22,7 +22,7 @@ async fn passed(limit: &RateLimit, key: &str, of: usize) -> usize {
     passed
 }
 
-fn go(faults: &crate::store::Faults, fault: Fault, calls: usize) {
+fn go(faults: &Faults, fault: Fault, calls: usize) {
     faults.set("charge", fault, calls);
     faults.set("limiters", fault, calls);
 }
@@ -151,6 +151,98 @@ async fn of_several_policies_the_strictest_counts() {
         with(Outage::Refuse).check("x", 1).await.unwrap_err().kind(),
         ErrorKind::Unavailable
     );
+}
+
+/// Four processes that have heard of each other.
+async fn four() -> (Vec<Store>, Faults) {
+    let (store, faults) = faulty();
+    let mut all: Vec<_> = (0..3).map(|_| store.as_another_process()).collect();
+    all.push(store);
+    for each in &all {
+        let _ = each.rate_limit(minute(100)).check("warm", 1).await.unwrap();
+    }
+    tokio::time::sleep(6 * SECOND).await;
+    (all, faults)
+}
+
+/// After an outage in which their places have ended, the first to be answered finds itself alone.
+#[tokio::test(start_paused = true)]
+async fn the_shares_stand_until_the_store_is_asked_again() {
+    let (all, faults) = four().await;
+    go(&faults, Fault::Away, EVER);
+    for each in &all {
+        assert_eq!(passed(&each.rate_limit(minute(100)), "warm", 1).await, 1);
+        let dear = each.rate_limit(minute(100)).check("x", 50).await.unwrap();
+        assert!(dear.is_local() && dear.is_admitted(), "no share is too small for it");
+    }
+    tokio::time::sleep(16 * SECOND).await;
+    // One answer, and it is away again.
+    faults.set("limiters", Fault::Away, 0);
+    let seen = faults.seen("limiters");
+    while faults.seen("limiters") == seen {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    faults.set("limiters", Fault::Away, EVER);
+    tokio::time::sleep(SECOND).await;
+    for (n, each) in all.iter().enumerate() {
+        let limit = each.rate_limit(minute(100));
+        for _ in 0..3 {
+            let dear = limit.check("x", 50).await.unwrap();
+            assert!(dear.is_local() && !dear.is_admitted(), "{n}: a quarter of it is there");
+        }
+        assert_eq!(passed(&limit, "new", 100).await, 25, "{n}");
+    }
+}
+
+/// What was made when there were more processes lets in no more when there are fewer.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_dearer_than_an_old_share_is_not_let_in_for_ever() {
+    let (all, faults) = four().await;
+    let (one, others) = all.split_first().unwrap();
+    let limit = one.rate_limit(minute(100));
+    faults.set("charge", Fault::NoReply, 1);
+    assert!(limit.check("x", 50).await.unwrap().is_admitted());
+    for other in others {
+        assert!(other.shutdown(SECOND).await);
+    }
+    tokio::time::sleep(6 * SECOND).await;
+    for _ in 0..5 {
+        faults.set("charge", Fault::NoReply, 1);
+        let decision = limit.check("x", 50).await.unwrap();
+        assert!(decision.is_local() && !decision.is_admitted(), "{decision:?}");
+        let _ = limit.check("y", 1).await.unwrap();
+    }
+}
+
+/// And the new ones count when it is.
+#[tokio::test(start_paused = true)]
+async fn who_has_gone_meanwhile_has_no_share_of_the_next_outage() {
+    let (mut all, faults) = four().await;
+    all.truncate(1);
+    let limit = all[0].rate_limit(minute(100));
+    go(&faults, Fault::Away, EVER);
+    assert_eq!(passed(&limit, "x", 100).await, 25);
+    tokio::time::sleep(16 * SECOND).await;
+    go(&faults, Fault::Away, 0);
+    tokio::time::sleep(3 * SECOND).await;
+    assert!(!limit.check("y", 1).await.unwrap().is_local());
+    go(&faults, Fault::Away, EVER);
+    assert_eq!(passed(&limit, "z", 200).await, 100);
+}
+
+/// What was decided here once says nothing when the store has answered since.
+#[tokio::test(start_paused = true)]
+async fn an_outage_begins_with_what_was_heard_last() {
+    let (store, faults) = faulty();
+    let limit = store.rate_limit(minute(10));
+    faults.set("charge", Fault::NoReply, 1);
+    assert_eq!(passed(&limit, "x", 1).await, 1);
+    tokio::time::sleep(60 * SECOND).await;
+    admitted(&limit.check("x", 9).await.unwrap(), 1);
+    go(&faults, Fault::Away, EVER);
+    assert_eq!(passed(&limit, "x", 30).await, 1);
+    // And only with that.
+    assert_eq!(passed(&limit, "x", 30).await, 0);
 }
 
 /// Numbers that no clock has room for.

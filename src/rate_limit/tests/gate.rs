@@ -13,7 +13,7 @@ use crate::{
     Key, Policy, Quota, RateStatus, Reply,
     gate::{Asked, Gate, KeySource, Outcome, Parting, Verdict, View as _, fake::FakeView},
     rate_limit::{RateLimitGate, RateLimitTicket},
-    store::{Faults, Store, faulty},
+    store::{Fault, Faults, Store, faulty},
 };
 
 pub(super) type Limit = RateLimitGate<()>;
@@ -29,7 +29,7 @@ pub(super) fn view() -> FakeView {
 }
 
 /// Runs a request up to the handler.
-async fn enter(limit: &Limit, view: &mut FakeView) -> Result<RateLimitTicket, Reply> {
+pub(super) async fn enter(limit: &Limit, view: &mut FakeView) -> Result<RateLimitTicket, Reply> {
     match limit.ask(view) {
         Asked::Enter(facts) => match limit.enter(facts).await {
             Verdict::Pass(ticket) => {
@@ -45,7 +45,7 @@ async fn enter(limit: &Limit, view: &mut FakeView) -> Result<RateLimitTicket, Re
     }
 }
 
-async fn leave(limit: &Limit, ticket: RateLimitTicket, status: u16) -> String {
+pub(super) async fn leave(limit: &Limit, ticket: RateLimitTicket, status: u16) -> String {
     match limit.leave(ticket, Outcome::Answered(status)).await {
         Parting::Fields(fields) => {
             let named = fields.iter().find(|(name, _)| name == "ratelimit");
@@ -55,7 +55,7 @@ async fn leave(limit: &Limit, ticket: RateLimitTicket, status: u16) -> String {
     }
 }
 
-async fn whole(limit: &Limit, status: u16) -> u16 {
+pub(super) async fn whole(limit: &Limit, status: u16) -> u16 {
     match enter(limit, &mut view()).await {
         Ok(ticket) => {
             leave(limit, ticket, status).await;
@@ -101,79 +101,6 @@ async fn a_refusal_that_is_known_is_answered_before_anything_is_awaited() {
 async fn a_policy_whose_key_is_not_there_refuses() {
     let limit = by("a", minute(1)).and(by("missing", minute(1))).store(&Store::memory());
     assert_eq!(enter(&limit, &mut view()).await.unwrap_err().status, 400);
-}
-
-#[tokio::test(start_paused = true)]
-async fn refunds_are_by_status_and_are_there_for_the_next_request() {
-    let store = Store::memory();
-    let policy = named("p", minute(2));
-    let limit = by("a", policy.clone()).refund_on(|status| status >= 500).store(&store);
-    for _ in 0..5 {
-        assert_eq!(whole(&limit, 503).await, 503);
-    }
-    let key = Key::header("a", b"1");
-    let peek = async || store.rate_limit(policy.clone()).peek(key.clone(), 1).await.unwrap();
-    assert_eq!(peek().await.remaining(), 2);
-    assert_eq!((whole(&limit, 200).await, whole(&limit, 200).await), (200, 200));
-    assert_eq!(whole(&limit, 200).await, 429);
-}
-
-/// The inner service fails: that is a 500 further out.
-#[tokio::test(start_paused = true)]
-async fn an_error_counts_as_500() {
-    let store = Store::memory();
-    let limit = by("a", minute(2)).refund_on(|status| status == 500).store(&store);
-    for _ in 0..5 {
-        let ticket = enter(&limit, &mut view()).await.unwrap();
-        let _ = limit.leave(ticket, Outcome::Failed).await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_handler_says_what_it_has_cost() {
-    let store = Store::memory();
-    let policy = named("p", minute(10));
-    let limit = by("a", policy.clone()).settle_by_handler().store(&store);
-    let spent = async || {
-        let peek = store.rate_limit(policy.clone()).peek(Key::header("a", b"1"), 1).await;
-        10 - peek.unwrap().remaining()
-    };
-    let ticket = |cost: Option<u64>| {
-        let limit = limit.clone();
-        async move {
-            let mut view = view();
-            let ticket = enter(&limit, &mut view).await.unwrap();
-            let status = view.get::<RateStatus>().unwrap();
-            assert!(cost.is_none_or(|cost| status.charge(cost)));
-            ticket
-        }
-    };
-    leave(&limit, ticket(Some(4)).await, 200).await;
-    assert_eq!(spent().await, 4);
-    leave(&limit, ticket(Some(0)).await, 200).await;
-    assert_eq!(spent().await, 4);
-    // Dropped, it costs what the handler has said, or else what it was charged.
-    drop(ticket(Some(3)).await);
-    assert!(store.shutdown(SECOND).await);
-    assert_eq!(spent().await, 7);
-    drop(ticket(None).await);
-    assert!(store.shutdown(SECOND).await);
-    assert_eq!(spent().await, 8);
-    // More than there is.
-    leave(&limit, ticket(Some(50)).await, 200).await;
-    assert_eq!(whole(&limit, 200).await, 429);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_layer_that_is_not_set_so_is_not_told_by_the_handler() {
-    let store = Store::memory();
-    let limit = by("a", minute(10)).store(&store);
-    let mut view = view();
-    let ticket = enter(&limit, &mut view).await.unwrap();
-    assert!(!view.get::<RateStatus>().unwrap().charge(5));
-    leave(&limit, ticket, 200).await;
-    let peek = store.rate_limit(minute(10)).peek(Key::header("a", b"1"), 1).await;
-    assert_eq!(peek.unwrap().remaining(), 9);
 }
 
 #[tokio::test(start_paused = true)]
@@ -297,13 +224,13 @@ async fn a_request_that_never_gets_to_the_handler_is_given_back() {
     let (store, faults) = faulty();
     let limit =
         by("a", named("one", minute(9))).and(by("b", named("two", minute(9)))).store(&store);
-    faults.set("charge", crate::store::Fault::Slow(SECOND), 100);
+    faults.set("charge", Fault::Slow(SECOND), 100);
     let mut view = view();
     let Asked::Enter(facts) = limit.ask(&mut view) else { panic!("it is not known yet") };
     let entering = tokio::time::timeout(3 * SECOND / 2, limit.enter(facts));
     assert!(entering.await.is_err(), "the second call is under way");
     assert!(store.shutdown(5 * SECOND).await);
-    faults.set("charge", crate::store::Fault::Away, 0);
+    faults.set("charge", Fault::Away, 0);
     let limit = store.rate_limit(named("one", minute(9)));
     let peek = limit.peek(Key::header("a", b"1"), 1).await;
     assert_eq!(peek.unwrap().remaining(), 9);

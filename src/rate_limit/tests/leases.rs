@@ -274,6 +274,40 @@ async fn what_others_give_back_is_soon_there() {
     assert!(limit.check("x", 1).await.unwrap().is_admitted());
 }
 
+/// How many of thirty more get in.
+async fn passed(limit: &RateLimit) -> usize {
+    let mut passed = 0;
+    for _ in 0..30 {
+        passed += usize::from(limit.check("x", 1).await.unwrap().is_admitted());
+    }
+    passed
+}
+
+/// What was charged before a reset is of what it has forgotten, also if the answer comes later, or has come while
+/// the reset was under way.
+#[tokio::test(start_paused = true)]
+async fn units_from_before_a_reset_are_forgotten() {
+    for (call, fault) in
+        [("charge", Fault::Slow(3 * SECOND)), ("reset_charges", Fault::Late(2 * SECOND))]
+    {
+        let (store, faults) = faulty();
+        let limit = store.rate_limit(leased(10, 5));
+        faults.set(call, fault, 1);
+        let check = async |after| {
+            tokio::time::sleep(after).await;
+            limit.check("x", 1).await.unwrap().is_admitted()
+        };
+        let reset = async {
+            tokio::time::sleep(SECOND / 2).await;
+            limit.reset("x").await.unwrap();
+        };
+        let after = if call == "charge" { Duration::ZERO } else { SECOND };
+        let (admitted, ()) = tokio::join!(check(after), reset);
+        assert!(admitted);
+        assert_eq!(passed(&limit).await, 10, "{call}");
+    }
+}
+
 /// The store's windows are of whole milliseconds, and begin in the middle of one.
 #[tokio::test(start_paused = true)]
 async fn no_unit_is_spent_in_the_next_window() {

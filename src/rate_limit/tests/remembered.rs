@@ -100,6 +100,25 @@ async fn a_refusal_from_before_a_reset_is_not_remembered() {
     admitted(&limit.check("x", 1).await.unwrap(), 0);
 }
 
+/// Who leaves while a shadow is asked is given back what he was charged, and others may be let in for it.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_beside_a_shadow_may_end_sooner() {
+    let (store, faults) = faulty();
+    let other = store.as_another_process();
+    let hour = named("real", Quota::requests(1).per(3600 * SECOND));
+    let [leaves, stays] = [&store, &other]
+        .map(|store| store.rate_limit(hour.clone()).and(named("watched", minute(9)).shadow()));
+    faults.set("charge", Fault::Slow(SECOND), 2);
+    let (left, ()) =
+        tokio::join!(tokio::time::timeout(SECOND * 9 / 5, leaves.check("x", 1)), async {
+            tokio::time::sleep(SECOND * 3 / 2).await;
+            refused(&stays.check("x", 1).await.unwrap(), &["real"]);
+        });
+    assert!(left.is_err(), "it is in the shadow still");
+    tokio::time::sleep(SECOND).await;
+    assert!(stays.check("x", 1).await.unwrap().is_admitted());
+}
+
 /// A window may end after the block: from then on the store has to count again.
 #[tokio::test(start_paused = true)]
 async fn a_block_is_remembered_until_it_ends_and_no_longer() {

@@ -1,9 +1,11 @@
 //! Several policies at once.
 
+use futures_util::future::join_all;
+
 use super::{SECOND, admitted, left, minute, named, refused};
 use crate::{
-    Policy, Quota,
-    store::{Store, faulty},
+    ErrorKind, Policy, Quota,
+    store::{Fault, Store, faulty},
 };
 
 fn three() -> [Policy; 3] {
@@ -69,6 +71,55 @@ async fn what_was_charged_before_a_refusal_is_given_back() {
     assert_eq!(faults.seen("charge"), seen);
 }
 
+/// Many at once, under two tags: some are refused that might have been let in, but nobody is let in beyond a quota,
+/// and nothing stays charged for who was refused.
+#[tokio::test(start_paused = true)]
+async fn charges_of_several_keys_at_once_let_in_no_more_than_each_quota() {
+    for (x, y) in [(20, 10), (10, 20), (15, 15)] {
+        let (store, faults) = faulty();
+        let (a, b) = (named("a", minute(x)), named("b", minute(y).gcra()));
+        let limits: Vec<_> = (0..3)
+            .map(|_| store.as_another_process().rate_limit(a.clone()).and(b.clone()))
+            .collect();
+        faults.set("charge", Fault::Slow(SECOND / 100), 40);
+        faults.set("settle_charge", Fault::Slow(SECOND / 50), 10);
+        let one = |n: usize| {
+            let limit = limits[n % 3].clone();
+            async move {
+                tokio::time::sleep(SECOND / 1000 * u32::try_from(n % 7).unwrap()).await;
+                limit.check_each([("x", 1), ("y", 1)]).await.unwrap().is_admitted()
+            }
+        };
+        let admitted = join_all((0..60).map(one)).await.into_iter().filter(|each| *each).count();
+        let admitted = u64::try_from(admitted).unwrap();
+        assert!(admitted <= x.min(y), "{admitted} of {x} and {y}");
+        assert_eq!(left(&store, &a, "x").await, x - admitted);
+        assert_eq!(left(&store, &b, "y").await, y - admitted);
+    }
+}
+
+/// What is not known to be given back is not given back again, and what is known not to be is when it can be.
+#[tokio::test(start_paused = true)]
+async fn what_is_given_back_across_keys_is_given_back_once() {
+    for (fault, calls) in [(Fault::NoReply, 1), (Fault::Away, 3)] {
+        let (store, faults) = faulty();
+        let [a, b, _] = three();
+        let limit = store.rate_limit(a.clone()).and(b.clone());
+        let keys = || [("x", 1), ("y", 1)];
+        assert!(limit.check_each(keys()).await.unwrap().is_admitted());
+        assert!(store.rate_limit(b.clone()).check("y", 3).await.unwrap().is_admitted());
+        faults.set("settle_charge", fault, calls);
+        // From the store, not from memory: it is another process.
+        let other = store.as_another_process().rate_limit(a.clone()).and(b);
+        refused(&other.check_each(keys()).await.unwrap(), &["sliding"]);
+        let spent = 5 - left(&store, &a, "x").await;
+        assert!((1..=2).contains(&spent), "{spent}: one was let in, one was not");
+        tokio::time::sleep(10 * SECOND).await;
+        assert_eq!(left(&store, &a, "x").await, 4, "{fault:?}");
+        assert_eq!(faults.seen("settle_charge"), if calls == 1 { 1 } else { 4 }, "{fault:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_group_is_one_call_whatever_the_keys() {
     let (store, faults) = faulty();
@@ -114,6 +165,21 @@ async fn one_counter_that_is_named_twice_is_charged_twice() {
     assert!(limit.check("x", 1).await.unwrap().is_admitted());
     assert!(limit.check("x", 1).await.unwrap().is_admitted());
     assert!(!limit.check("x", 1).await.unwrap().is_admitted());
+}
+
+/// The sum of what one counter is charged is more than a number can say.
+#[tokio::test(start_paused = true)]
+async fn no_cost_is_too_large_to_be_named_twice() {
+    let store = Store::memory();
+    for quota in [minute(4), minute(u64::MAX)] {
+        let limit = store.rate_limit(quota).and(quota);
+        assert!(limit.check("x", 1).await.unwrap().is_admitted());
+        for _ in 0..2 {
+            let error = limit.check("x", u64::MAX).await.map(|d| d.is_admitted());
+            let told = error.map_err(|error| error.kind());
+            assert_eq!(told, Err(ErrorKind::CostAboveQuota), "{quota:?}");
+        }
+    }
 }
 
 /// Two policies of one name are one counter, and held to what both allow.

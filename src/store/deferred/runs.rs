@@ -82,6 +82,8 @@ pub(crate) enum SettledRun {
 pub(crate) enum Verdict {
     Done {
         response: Bytes,
+        /// Of that response, for who is told.
+        status: u16,
         retention: Duration,
     },
     Dead {

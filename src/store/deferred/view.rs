@@ -45,6 +45,9 @@ pub(crate) struct Past {
     pub(crate) runs: Vec<String>,
     /// The job that has superseded it.
     pub(crate) by: Option<JobId>,
+    /// Of a call: the end of another job that it tells of, `<state> <attempts> <ended us> <status or 0> <reason>`. In no
+    /// list.
+    pub(crate) tells: Option<String>,
 }
 
 /// One row of `due.lua`.

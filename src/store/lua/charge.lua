@@ -15,7 +15,7 @@
 --                    'g', most parts, window ms, parts, parts of a unit, parts a tick, tick us,  refusals, block ms
 --                  without a penalty both are 0
 -- Returns one list, packed (cmsgpack): server time us, then per charge: how many of `times` were let in (0 times: a look), then per
--- counter: f: spent, ms left   s: spent before, spent, ms left   g: parts owed, and without refunds; with a penalty also: ms blocked.
+-- counter: f: spent, ms left   s: spent before, spent, ms left   g: parts owed, and without refunds, which debt (0: none); with a penalty also: ms blocked.
 -- Or: true, n          n charges in a row were of one counter each, were all let in, and were the first of its window
 -- (packing a number costs as much as a small command).
 -- A charge that fails has its error's text in place of all that, and harms no other.

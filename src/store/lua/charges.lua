@@ -3,30 +3,31 @@
 local next_key, next_arg
 -- How long a counter is blocked by its penalty.
 local function blocked(c)
-  local text = call('GET', c.refusals)
-  c.strikes = text and text ~= 'blocked' and number(text) or 0
+  local text, longest = call('GET', c.refusals), c.block
+  c.strikes, c.strikes_left = 0, c.window
   if not text then return 0 end
   if text ~= 'blocked' then
     if not string.find(text, '^%d+$') then error('ERR value is not a number of refusals') end
-    return 0
+    longest = c.window
   end
+  -- Neither counts, nor blocks, for longer than from now on.
   local left = call('PTTL', c.refusals)
-  if left == -1 or left > c.block then
-    call('PEXPIRE', c.refusals, int(c.block))
-    left = c.block
+  if left == -1 or left > longest then
+    call('PEXPIRE', c.refusals, int(longest))
+    left = longest
   end
-  return max(left, 0)
+  if text == 'blocked' then return max(left, 0) end
+  if left > 0 then c.strikes, c.strikes_left = number(text), left end
+  return 0
 end
 -- So many refusals more; how long it is blocked by them.
 local function strike(c, refused)
-  local left = call('PTTL', c.refusals)
-  local strikes = (left == 0 and 0 or c.strikes) + refused
+  local strikes = c.strikes + refused
   if strikes >= c.limit then
     call('SET', c.refusals, 'blocked', 'PX', int(c.block))
     return c.block
   end
-  if left <= 0 or left > c.window then left = c.window end
-  call('SET', c.refusals, int(strikes), 'PX', int(left))
+  call('SET', c.refusals, int(strikes), 'PX', int(c.strikes_left))
   return 0
 end
 local function read()

@@ -76,7 +76,7 @@ local function run(id, me, lease, facts, envelope, more)
   if facts.state == 'running' then crashed(key, facts) end
   redis.call('ZADD', DUE, int(NOW + lease), NAME)
   changed(id)
-  return {'claimed', id, fence, attempt, envelope, facts.at, more and 1 or 0}
+  return {'claimed', id, fence, attempt, envelope, facts.at or '0', more and 1 or 0}
 end
 
 -- The run that this token has begun, if it goes on.
@@ -84,7 +84,8 @@ local function again(id, me, lease, facts)
   local member = redis.call('ZSCORE', H, 'h' .. me)
   if facts.state ~= 'running' or not member or tonumber(member) <= NOW then return nil end
   local envelope, more = redis.call('GET', own('b:' .. id)), redis.call('ZCARD', G) > 1
-  return {'claimed', id, grant(me, 'x', lease), facts.attempts, envelope, facts.at, more and 1 or 0}
+  if not envelope then return nil end
+  return {'claimed', id, grant(me, 'x', lease), facts.attempts, envelope, facts.at or '0', more and 1 or 0}
 end
 
 -- What is in the way of the first job; nil if nothing is. A visit has to move what is due, or it would be due at

@@ -9,6 +9,8 @@
 -- O(shards * log n + (names + jobs) * log n), at most 100 late jobs and 100 deadlines in a call. A name stays due until a
 -- visit (claim.lua) moves it. Repeated, it finds less to do; a caller that has gone has left nothing half done.
 local out, room, comes, ends = {}, tonumber(ARGV[1]), SCAN, SCAN
+-- Late jobs that may be looked at to count them anew.
+local counts = 500
 
 -- Jobs of an index whose time has come.
 local function ripe(index, most)
@@ -16,7 +18,7 @@ local function ripe(index, most)
   return redis.call('ZRANGEBYSCORE', index, '-inf', int(NOW), 'LIMIT', '0', most)
 end
 
--- A late job is in time again.
+-- A late job is in time again. True if its key has vanished.
 local function come_back(tag, id)
   local v = redis.call('HMGET', tag .. 'j:' .. id, 'state', 'lock', 'seq', 'bytes', 'exp')
   local bytes = tonumber(v[4] or '0')
@@ -29,12 +31,31 @@ local function come_back(tag, id)
     if #first > 0 and seq < tonumber(first[2]) then redis.call('ZREM', H, 'j' .. first[1]) end
     return stand(id, seq, bytes)
   end
-  take_late(id, bytes)
-  if v[1] then return end
+  if v[1] then return take_late(id, bytes) and nil end
   -- Its key has vanished: nobody knows where it belongs, and nobody can ask for it.
+  redis.call('ZREM', own('late'), id)
   local request = own('b:' .. id)
   uncount(redis.call('STRLEN', request) + redis.call('STRLEN', own('t:' .. id)))
   redis.call('DEL', request, own('t:' .. id))
+  return true
+end
+
+-- Which lock a vanished job was counted for is not known: all that are late are counted anew. If they are too many for
+-- one step, the count begins anew: a cap that is too wide for a while is better than one that refuses for nothing.
+local function count_late(tag)
+  turn_to(tag, '')
+  redis.call('DEL', own('lates'))
+  local ids, sums = redis.call('ZRANGE', own('late'), '0', counts), {}
+  if #ids > counts then return end
+  counts = counts - #ids
+  for _, id in ipairs(ids) do
+    local v = redis.call('HMGET', own('j:' .. id), 'lock', 'bytes')
+    if v[1] then
+      sums['n' .. v[1]] = (sums['n' .. v[1]] or 0) + 1
+      sums['b' .. v[1]] = (sums['b' .. v[1]] or 0) + tonumber(v[2] or '0')
+    end
+  end
+  for field, sum in pairs(sums) do redis.call('HSET', own('lates'), field, int(sum)) end
 end
 
 local function run_out(tag, id)
@@ -59,10 +80,12 @@ local function look(due)
   if room == 0 then return {0} end
   local tag, next, row = string.sub(due, 1, -4), nil, {-1}
   if redis.call('EXISTS', tag .. 'late', tag .. 'exp') > 0 then
+    local vanished = false
     for _, id in ipairs(ripe(tag .. 'late', comes)) do
-      come_back(tag, id)
+      vanished = come_back(tag, id) or vanished
       comes = comes - 1
     end
+    if vanished then count_late(tag) end
     for _, id in ipairs(ripe(tag .. 'exp', ends)) do
       run_out(tag, id)
       ends = ends - 1

@@ -34,7 +34,7 @@ local function places()
       if call('ZSCORE', NAMES[other], id) then
         local less = what == 'zd' and D or NAMES[other]
         find('task_twice', id, what .. ' and ' .. other, function()
-          if less == D then call('HINCRBY', F, 'buried', -call('HSTRLEN', T, id)) end
+          if less == D then call('HINCRBY', F, 'buried', int(0 - call('HSTRLEN', T, id))) end
           call('ZREM', less, id)
         end)
       end
@@ -70,7 +70,7 @@ local function records()
             if unique ~= '' and call('HGET', U, unique) == id then call('HDEL', U, unique) end
             call('ZADD', D, now + 86400000000, id)
             call('HINCRBY', F, 'dead', 1)
-            call('HINCRBY', F, 'bytes', -#record)
+            call('HINCRBY', F, 'bytes', int(0 - #record))
             call('HINCRBY', F, 'buried', #record)
           end
         end)

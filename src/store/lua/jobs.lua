@@ -6,7 +6,9 @@
 --                       if not 0: attempts, again (1 = may run again after a crash), skip (1 = others may pass it while
 --                       it waits for its retry), exp (its deadline, ms); if there are: owner, run, reason, ended (us), by,
 --                       record (the name of its idempotency record, without the lock's), call (who is told of its
---                       end: id, most attempts and lock of a job that there is from then on)
+--                       end: id, most attempts and lock of a job that there is from then on); of such a job: end, what
+--                       it tells of that one, which may be forgotten first: state, attempts, ended (us), status of the
+--                       response or 0, reason
 -- b:<id>        STRING  its request      r:<id>  STRING  its response      t:<id>  STRING  the request of its call
 -- late          ZSET    of the shard: job that waits outside of any line -> when it comes back, ms
 -- lates         HASH    of the shard: 'n' .. lock, 'b' .. lock: number and bytes of its late jobs
@@ -142,16 +144,21 @@ local function forget_ended(index, ids)
 end
 
 -- A job has ended: the call that tells of it, which was stored along with it, becomes a job in its own line, in this
--- step, so nobody can die in between. `keep`: ms that it is kept besides, should the job be put back.
-local function call_back(id, call, keep)
+-- step, so nobody can die in between. `keep`: ms that it is kept besides, should the job be put back. `status`: of its
+-- response, if it has one.
+local function call_back(id, call, keep, status)
   local whose, most, lock = string.match(call or '', '^(%x+) (%d+) (%S+)$')
   local kept = own('t:' .. id)
   local bytes = whose and redis.call('STRLEN', kept) or 0
   if bytes == 0 then return end
   local facts, request = own('j:' .. whose), own('b:' .. whose)
   local state = redis.call('HGET', facts, 'state')
-  -- One that was put back ends again. A call that has not been made yet tells what it finds then.
+  local v = redis.call('HMGET', own('j:' .. id), 'state', 'attempts', 'ended', 'reason')
+  local told = (v[1] or 'dead') .. ' ' .. (v[2] or '0') .. ' ' .. (v[3] or '0') .. ' ' .. (status or '0') .. ' '
+    .. (v[4] or '')
+  -- One that was put back ends again. A call that has not been made yet tells of the last end.
   local waits = state == 'queued' or state == 'running'
+  if waits then redis.call('HSET', facts, 'end', told) end
   if not waits and keep then
     redis.call('COPY', kept, request, 'REPLACE')
   elseif not waits then
@@ -167,7 +174,7 @@ local function call_back(id, call, keep)
   redis.call('DEL', facts, own('r:' .. whose))
   local seq, here = next_seq(), NAME
   redis.call('HSET', facts, 'state', 'queued', 'lock', lock, 'seq', int(seq), 'bytes', bytes, 'at', int(NOW_US),
-    'max', most, 'again', 1)
+    'max', most, 'again', 1, 'end', told)
   redis.call('HINCRBY', F, 'jobs', '1')
   redis.call('HINCRBY', F, 'bytes', bytes)
   turn_to(SHARD, lock)

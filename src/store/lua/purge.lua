@@ -8,6 +8,9 @@
 local id = ARGV[1]
 local v = redis.call('HMGET', KEYS[1], 'state', 'lock', 'record')
 if v[1] == 'queued' or v[1] == 'running' then return 0 end
+-- One whose facts have vanished may stand in a line, with its request, which is counted: a visit sees to that. Only what
+-- an index knows has ended.
+if not v[1] and not redis.call('ZSCORE', KEYS[5], id) and not redis.call('ZSCORE', KEYS[6], id) then return 0 end
 turn_to(string.sub(KEYS[1], 1, -#id - 3), v[2] or '')
 unfile('done', id)
 unfile('dead', id)

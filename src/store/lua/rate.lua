@@ -1,7 +1,9 @@
 -- Counters of every kind, for charges.lua and settle_charge.lua. now.lua stands before this.
 --
 -- Sliding windows: '<start ms> <length ms> <spent before> <spent>'. GCRA: '<since us> <parts owed> <parts that
--- would be owed without refunds> <parts of a unit> <parts a tick> <tick us>'; until now it was paid off at that pace, from now on at that of the call. Both
+-- would be owed without refunds> <which debt> <parts of a unit> <parts a tick> <tick us>'; until now it was paid off at that pace, from
+-- now on at that of the call. Which debt it is, is the moment (us) when it began: from nothing, at another pace, or by a
+-- clock that was put back. A refund is for one debt, since only within one it is known what was paid off first. Both
 -- tell the time by themselves: a TTL that was lost, or is too long, refuses nobody, and comes back with the
 -- next charge. What is said to begin in the future begins now: the clock was put back.
 local call, number, floor, max, min = redis.call, tonumber, math.floor, math.max, math.min
@@ -83,19 +85,21 @@ end
 function told.s(c) return c.before, c.spent, c.left end
 function open.g(c)
   local text = call('GET', c.key)
-  c.spent, c.gross = 0, 0
+  c.spent, c.gross, c.debt = 0, 0, '0'
   if text then
-    local since, owed, gross, pace = string.match(text, '^(%d+) (%d+) (%d+) (%d+ %d+ %d+)$')
+    local since, owed, gross, debt, pace = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (.+)$')
     if not since then error('ERR value is not a debt') end
     local unit, drain, tick = c.unit, c.drain, c.tick
     since = number(since)
     c.repair = since > now
     if pace ~= c.pace then
       unit, drain, tick = string.match(pace, '^(%d+) (%d+) (%d+)$')
+      if not unit then error('ERR value is not a debt') end
       unit, c.repair = number(unit), true
     end
     local paid = floor(max(now - since, 0) / tick) * drain
     c.spent, c.gross = max(number(owed) - paid, 0), max(number(gross) - paid, 0)
+    if c.gross > 0 and not c.repair then c.debt = debt end
     if unit ~= c.unit then
       for _, what in ipairs({'spent', 'gross'}) do
         local whole, rest = over(c[what], unit)
@@ -116,10 +120,11 @@ function write.g(c)
     call('DEL', c.key)
     return
   end
-  local text = string.format('%.0f %.0f %.0f %s', now - now % c.tick, c.spent, c.gross, c.pace)
+  if c.debt == '0' then c.debt = int(now) end
+  local text = string.format('%.0f %.0f %.0f %s %s', now - now % c.tick, c.spent, c.gross, c.debt, c.pace)
   call('SET', c.key, text, 'PX', int(life))
 end
-function told.g(c) return c.spent, c.gross end
+function told.g(c) return c.spent, c.gross, number(c.debt) end
 -- Reads the arguments of one counter; where they end.
 local function counter(a, key)
   local kind = ARGV[a]

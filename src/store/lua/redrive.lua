@@ -15,7 +15,11 @@ local bytes = redis.call('EXISTS', request) == 1 and (tonumber(v[3]) or redis.ca
 if not bytes then return 'dead' end
 local seq = next_seq()
 unfile('dead', id)
-redis.call('HSET', key, 'state', 'queued', 'seq', int(seq), 'attempts', 0, 'reason', '', 'redriven', ARGV[2])
+redis.call('HSET', key, 'state', 'queued', 'seq', int(seq), 'attempts', 0, 'reason', '', 'redriven', ARGV[2],
+  'bytes', bytes)
+-- What vanished with its facts: of one that was lost nothing else is known, so it runs once, and as of now.
+redis.call('HSETNX', key, 'at', int(NOW_US))
+redis.call('HSETNX', key, 'max', '1')
 -- Its deadline was that of the first time.
 redis.call('HDEL', key, 'run', 'ended', 'exp')
 redis.call('PERSIST', key)

@@ -39,7 +39,7 @@ local function usual(done, KEYS, ARGV, call, PUBLISH, OWN)
       if not offered and call('EXISTS', q) == 1 then return end
       start, token, term, more, fence = id, me, ARGV[a + 4], line[2], call('HGET', f, 'fence')
     else
-      if ARGV[a + 4] ~= 'done' or ARGV[a + 6] ~= '' then return end
+      if ARGV[a + 4] ~= 'done' then return end
       job = tag .. 'j:' .. id
       v = call('HMGET', job, 'state', 'run', 'attempts', 'bytes', 'began', 'exp', 'owner', 'call', 'runs')
       if v[1] ~= 'running' or v[2] ~= me or v[6] or v[7] or v[8] or (v[9] or '') ~= '' then return end

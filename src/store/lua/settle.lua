@@ -1,7 +1,8 @@
 -- Ends a run: done with its response, dead with a reason, or back to run again; and begins the next of the line.
 --
 -- A step of runs.lua. id   me: its run token   verb: 'done' | 'dead' | 'retry' | 'back' | 'hand' | 'undo'
--- ms: retention (done, dead), delay (retry, back, hand)   reason or ''   response: stored (done) or ''
+-- ms: retention (done, dead), delay (retry, back, hand)   reason; of 'done' the response's status, for its call
+-- response: stored (done) or ''
 -- next: token of the run of the next job, or ''; with `lease` and `keep`, ms, as for claim.lua
 -- Returns {'lost'} the run is not the job's any more: nothing was written
 --       | {'ok'} the verdict stands | {'claimed', ..} it does, and the next job's run has begun (as claim.lua)
@@ -39,9 +40,10 @@ end
 
 -- The job has ended with this run. Returns who is first now.
 local function ended(id, facts, verb, ms, reason, response)
-  local key = own('j:' .. id)
+  local key, status = own('j:' .. id), nil
+  if verb == 'done' then reason, status = '', reason end
   redis.call('HSET', key, 'state', verb, 'reason', reason, 'ended', STAMP, 'runs',
-    with_run(facts, verb == 'done' and 'done' or reason))
+    with_run(facts, status and 'done' or reason))
   redis.call('PEXPIRE', key, ms)
   if verb == 'done' then
     redis.call('SET', own('r:' .. id), response, 'PX', ms)
@@ -51,7 +53,7 @@ local function ended(id, facts, verb, ms, reason, response)
   end
   if facts.exp then redis.call('ZREM', own('exp'), id) end
   local first = finish(id, facts.bytes, verb, ms, facts.owner, verb == 'done' and #response)
-  call_back(id, facts.call, verb == 'dead' and ms)
+  call_back(id, facts.call, verb == 'dead' and ms, status)
   return first
 end
 
@@ -104,12 +106,9 @@ local function settle(id, me, verb, ms, reason, response, next, lease, keep)
   if ENDS[verb] then
     first = ended(id, facts, verb, ms, reason, response)
   elseif facts.exp and tonumber(facts.exp) <= NOW then
+    if verb ~= 'retry' then redis.call('HSET', own('j:' .. id), 'attempts', int(math.max(facts.attempts - 1, 0))) end
     -- What never began was no run.
-    if verb == 'undo' then
-      redis.call('HSET', own('j:' .. id), 'attempts', int(math.max(facts.attempts - 1, 0)))
-    else
-      redis.call('HSET', own('j:' .. id), 'runs', with_run(facts, reason))
-    end
+    if verb ~= 'undo' then redis.call('HSET', own('j:' .. id), 'runs', with_run(facts, reason)) end
     -- It moves the line on: the next one is offered the lock, and not begun here.
     expire_job(id, facts.bytes)
     return {'ok'}

@@ -16,8 +16,13 @@ local function forget(id)
   if unique ~= '' and call('HGET', U, unique) == id then call('HDEL', U, unique) end
   call('HDEL', T, id)
   call('HDEL', M, id)
-  call('HINCRBY', F, 'bytes', -#record)
+  -- Not -#record: of one that vanished that is '-0' on the wire, which the server does not take for a number.
+  call('HINCRBY', F, 'bytes', int(0 - #record))
   call('HINCRBY', F, 'cancelled', '1')
+end
+-- What a record that vanished was counted as is not known: where nothing is left, nothing is counted.
+local function nothing_is_left(counter, ...)
+  if call('EXISTS', ...) == 0 then call('HSET', F, counter, '0') end
 end
 -- From the dead letters to the tail; its history stays, its attempts begin anew. It waits under its unique key again,
 -- unless that is another's by now.
@@ -28,7 +33,7 @@ local function redrive(id, delay)
   local seq = place_after(tonumber(call('HGET', F, 'seq') or '0'))
   call('HSET', F, 'seq', seq)
   call('HINCRBY', F, 'bytes', #record)
-  call('HINCRBY', F, 'buried', -#record)
+  call('HINCRBY', F, 'buried', int(0 - #record))
   call('ZADD', Z, seq + delay, id)
   local unique = unique_of(record)
   local other = unique ~= '' and call('HGET', U, unique)
@@ -67,15 +72,17 @@ elseif ARGV[2] == 'z' then
     forget(id)
     moved = moved + 1
   end
+  nothing_is_left('bytes', Z, L)
 else
   for _, id in ipairs(call('ZRANGE', D, '0', tonumber(ARGV[3]) - 1)) do
     call('ZREM', D, id)
-    call('HINCRBY', F, 'buried', -call('HSTRLEN', T, id))
+    call('HINCRBY', F, 'buried', int(0 - call('HSTRLEN', T, id)))
     call('HDEL', T, id)
     call('HDEL', M, id)
     moved = moved + 1
   end
   if moved > 0 then call('HINCRBY', F, 'trimmed', moved) end
+  nothing_is_left('buried', D)
 end
 if moved > 0 and (verb == 'redrive' or verb == 'redrives') then
   local _, tell_sooner = tellers(W)

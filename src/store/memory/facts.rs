@@ -40,7 +40,7 @@ pub(super) struct Facts {
     /// What requests were merged into.
     pub(super) merged: Expiring<JobId, JobId>,
     /// Calls about jobs that this step has ended; each becomes a job when the step has left its line.
-    pub(super) calls: Vec<Call>,
+    pub(super) calls: Vec<(Call, String)>,
     /// Ended jobs that are kept.
     pub(super) done: Ended,
     pub(super) dead: Ended,

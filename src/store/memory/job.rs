@@ -32,6 +32,10 @@ pub(super) struct Job {
     pub(super) bytes: u64,
     pub(super) envelope: Bytes,
     pub(super) response: Option<Bytes>,
+    /// Of that response, or 0.
+    pub(super) status: u16,
+    /// Of a call: the end that it tells of.
+    pub(super) tells: Option<String>,
     /// Its deadline.
     pub(super) exp: Option<u64>,
     /// Others may pass it while it waits for its retry.
@@ -69,6 +73,8 @@ impl Job {
             bytes: 0,
             envelope: Bytes::new(),
             response: None,
+            status: 0,
+            tells: None,
             exp: None,
             skip: false,
             by: None,
@@ -83,6 +89,12 @@ impl Job {
 
     pub(super) fn ends(&mut self, state: JobState, reason: &'static str, now_us: u64) {
         (self.state, self.reason, self.ended_us) = (state, reason, now_us);
+    }
+
+    /// What a call tells of its end.
+    pub(super) fn end(&self) -> String {
+        let Self { state, attempts, ended_us, status, reason, .. } = self;
+        format!("{} {attempts} {ended_us} {status} {reason}", state.as_str())
     }
 
     /// It will run again; what is not charged was no attempt.

@@ -26,7 +26,11 @@ impl Shard {
             position,
             watched: self.facts.is_manned(now),
             response: job.response.clone(),
-            past: Past { due_in: waits.map(|at| Duration::from_millis(at - now.ms)), ..view.past },
+            past: Past {
+                due_in: waits.map(|at| Duration::from_millis(at - now.ms)),
+                tells: job.tells.clone(),
+                ..view.past
+            },
             ..view
         })
     }
@@ -135,6 +139,7 @@ impl Job {
                 due_in: None,
                 runs: self.runs.clone(),
                 by: self.by.clone(),
+                tells: None,
             },
         }
     }

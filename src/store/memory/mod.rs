@@ -143,6 +143,15 @@ impl Memory {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
+    /// Takes out the counters that are over: as long as they lie there, a clock that is put back would bring them back.
+    #[cfg(test)]
+    pub(super) fn sweep_counters(&self) {
+        let now = Now::of(self.clock.now_us());
+        for shard in &self.shards {
+            shard.lock().counters.sweep(now.ms + 1, usize::MAX);
+        }
+    }
+
     /// Those of them that nothing will end by itself: lines with jobs, pending jobs, due entries.
     #[cfg(test)]
     pub(super) fn lasting(&self) -> usize {

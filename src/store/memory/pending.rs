@@ -106,20 +106,25 @@ impl Visit<'_> {
             return;
         };
         let call = if may_be_put_back { job.call.clone() } else { job.call.take() };
-        self.facts.calls.extend(call);
+        if let Some(call) = call {
+            self.facts.calls.push((call, job.end()));
+        }
     }
 
-    /// A call becomes a job, unless it waits already: then it tells what it finds.
-    pub(super) fn stand_call(&mut self, call: Call) {
+    /// A call becomes a job, unless it waits already: then it tells of the last end.
+    pub(super) fn stand_call(&mut self, call: Call, end: String) {
         let Call { id, envelope, max_attempts, .. } = call;
-        if self.jobs.get(&id, self.now.ms).is_some_and(|job| job.state.is_pending()) {
+        let waits = self.jobs.get_mut(&id, self.now.ms).filter(|job| job.state.is_pending());
+        if let Some(job) = waits {
+            job.tells = Some(end);
             return;
         }
         self.facts.done.take(&id);
         self.facts.dead.take(&id);
         let (seq, bytes) = (self.next_seq(), envelope.len() as u64);
-        let job =
-            Job { seq, bytes, envelope, max_attempts, again: true, ..Job::new(self.key, self.now) };
+        let (tells, again) = (Some(end), true);
+        let job = Job::new(self.key, self.now);
+        let job = Job { seq, bytes, envelope, max_attempts, again, tells, ..job };
         self.facts.count("", bytes);
         self.jobs.put(&id, job, None);
         self.stand(seq, &id, bytes);

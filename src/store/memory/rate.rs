@@ -71,12 +71,13 @@ impl Shard {
                 By::Charge { units: 0 } => {}
                 By::Charge { units } => {
                     open.at.spend(units);
-                    self.keep(&open, now);
+                    self.keep(&mut open, now);
                 }
                 By::Refund { units, window } => {
+                    let before = open.at;
                     open.at.refund(units, window, &item.rule, now);
-                    if self.counters.end_of(&open.name).is_some_and(|end| end > now.ms) {
-                        self.keep(&open, now);
+                    if open.at != before {
+                        self.keep(&mut open, now);
                     }
                 }
             }
@@ -138,20 +139,23 @@ impl Shard {
             }
             Rule::Gcra { limit, burst, .. } => {
                 let pace = Pace::of(limit, window, burst);
-                let [debt, gross] = match kept {
-                    Some((Kept::Gcra { debt, gross, since, pace: old }, _)) => {
-                        repair = since > now.us || !old.has_the_rate_of(&pace);
-                        [debt, gross].map(|parts| owed(parts, since, &old, &pace, now))
-                    }
-                    _ => [0, 0],
-                };
-                Present::Gcra { debt, gross, pace }
+                let (mut which, mut parts) = (0, [0, 0]);
+                if let Some((Kept::Gcra { debt, gross, which: kept, since, pace: old }, _)) = kept {
+                    repair = since > now.us || !old.has_the_rate_of(&pace);
+                    parts = [debt, gross].map(|parts| owed(parts, since, &old, &pace, now));
+                    // One that is brought to what is so now is another one: refunds know when the old one
+                    // would be paid off, not this one.
+                    which = if parts[1] > 0 && !repair { kept } else { 0 };
+                }
+                let [debt, gross] = parts;
+                Present::Gcra { debt, gross, which, pace }
             }
         };
-        let blocked = item.penalty.map_or(0, |penalty| self.blocked(&name, penalty, now));
-        let open = Open { name, at, blocked };
+        let blocked =
+            item.penalty.map_or(0, |penalty| self.blocked(&name, &item.rule, penalty, now));
+        let mut open = Open { name, at, blocked };
         if repair {
-            self.keep(&open, now);
+            self.keep(&mut open, now);
         }
         open
     }
@@ -161,14 +165,19 @@ impl Shard {
         Some((*self.counters.get(name, now.ms)?, end))
     }
 
-    fn keep(&mut self, open: &Open, now: Now) {
-        let (kept, end) = match open.at {
-            Present::Fixed { spent, end } => (Kept::Fixed { spent }, end),
-            Present::Sliding(windows) => (Kept::Sliding(windows), windows.end()),
-            Present::Gcra { debt, gross, pace } => {
+    fn keep(&mut self, open: &mut Open, now: Now) {
+        let (kept, end) = match &mut open.at {
+            Present::Fixed { spent, end } => (Kept::Fixed { spent: *spent }, *end),
+            Present::Sliding(windows) => (Kept::Sliding(*windows), windows.end()),
+            Present::Gcra { debt, gross, which, pace } => {
+                if *which == 0 && *gross > 0 {
+                    self.debts += 1;
+                    *which = self.debts;
+                }
+                let (debt, gross, which, pace) = (*debt, *gross, *which, *pace);
                 let since = now.us - now.us % pace.tick;
                 let end = now.ms.saturating_add(pace.time(gross).div_ceil(1000));
-                (Kept::Gcra { debt, gross, since, pace }, end)
+                (Kept::Gcra { debt, gross, which, since, pace }, end)
             }
         };
         if end > now.ms {
@@ -178,16 +187,16 @@ impl Shard {
         }
     }
 
-    fn blocked(&mut self, name: &Name, penalty: Penalty, now: Now) -> u64 {
-        let (name, whole) = (refusals(name), now.after(penalty.block));
-        match self.kept(&name, now) {
-            Some((Kept::Blocked, end)) if end > whole => {
-                self.counters.end_at(&name, Some(whole));
-                whole - now.ms
-            }
-            Some((Kept::Blocked, end)) => end - now.ms,
-            _ => 0,
+    fn blocked(&mut self, name: &Name, rule: &Rule, penalty: Penalty, now: Now) -> u64 {
+        let name = refusals(name);
+        let Some((kept, end)) = self.kept(&name, now) else { return 0 };
+        let blocks = matches!(kept, Kept::Blocked);
+        // Neither counts, nor blocks, for longer than from now on.
+        let longest = now.after(if blocks { penalty.block } else { rule.window() });
+        if end > longest {
+            self.counters.end_at(&name, Some(longest));
         }
+        if blocks { end.min(longest) - now.ms } else { 0 }
     }
 
     /// Counts refusals; how long the counter is blocked for, in ms.

@@ -195,8 +195,9 @@ impl Visit<'_> {
         };
         let (seq, bytes) = (job.seq, job.bytes);
         let (state, reason, retention) = match verdict {
-            Verdict::Done { response, retention } => {
+            Verdict::Done { response, status, retention } => {
                 job.has_run(now.us, "done");
+                job.status = status;
                 job.response = Some(response);
                 job.envelope = Bytes::new();
                 (JobState::Done, "", retention)
@@ -231,6 +232,7 @@ impl Visit<'_> {
         };
         job.has_run(now.us, reason);
         if job.exp.is_some_and(|exp| exp <= now.ms) {
+            job.waits(reason, charged);
             self.expire_job(id);
             return false;
         }

@@ -47,6 +47,8 @@ pub(super) struct Shard {
     /// Idempotency records: the job, and the fingerprint of the request that made it.
     pub(super) records: Expiring<RecordName, (JobId, String)>,
     pub(super) counters: Expiring<Name, Kept>,
+    /// How many debts have begun: their names.
+    pub(super) debts: u64,
     pub(super) facts: Facts,
 }
 
@@ -84,8 +86,8 @@ impl Shard {
 
     /// What the step before has ended is told of: each call has a line of its own.
     fn stand_calls(&mut self, now: Now, post: &mut Vec<Mail>) {
-        for call in std::mem::take(&mut self.facts.calls) {
-            self.visit(&call.key.clone(), now, post, |visit| visit.stand_call(call));
+        for (call, end) in std::mem::take(&mut self.facts.calls) {
+            self.visit(&call.key.clone(), now, post, |visit| visit.stand_call(call, end));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Item, Pace, Rule, State};
+use super::{Item, Pace, Rule, State, Window};
 use crate::clock::millis;
 
 /// The last moment, in microseconds: Lua counts no further.
@@ -15,8 +15,8 @@ pub(crate) enum Count {
     Fixed { spent: u64, left: u64 },
     /// `left`: ms of the present window, at least 1.
     Sliding { before: u64, spent: u64, left: u64 },
-    /// Parts. `gross`: what the debt would be if nothing had been given back.
-    Gcra { debt: u64, gross: u64 },
+    /// Parts. `gross`: what the debt would be if nothing had been given back. `which` debt it is, 0 if there is none.
+    Gcra { debt: u64, gross: u64, which: u64 },
 }
 
 impl Count {
@@ -29,10 +29,10 @@ impl Count {
             (Self::Sliding { before, spent, left }, _) => {
                 Self::Sliding { before, spent: spent.saturating_sub(units), left }
             }
-            (Self::Gcra { debt, gross }, Rule::Gcra { limit, window, burst }) => {
+            (Self::Gcra { debt, gross, which }, Rule::Gcra { limit, window, burst }) => {
                 let parts = Pace::of(*limit, *window, *burst).parts(units);
                 let [debt, gross] = [debt, gross].map(|all| all.saturating_sub(parts));
-                Self::Gcra { debt, gross }
+                Self::Gcra { debt, gross, which }
             }
             (same, _) => same,
         }
@@ -64,8 +64,8 @@ pub(crate) fn state(rule: &Rule, cost: u64, count: Count, at: Moment) -> State {
             let sliding = Sliding { window: millis(window), before, spent, left };
             sliding.state(limit, cost, at)
         }
-        (Rule::Gcra { limit, window, burst }, Count::Gcra { debt, gross }) => {
-            gcra(&Pace::of(limit, window, burst), cost, [debt, gross], at)
+        (Rule::Gcra { limit, window, burst }, Count::Gcra { debt, gross, which }) => {
+            gcra(&Pace::of(limit, window, burst), cost, [debt, gross, which], at)
         }
         // No store mixes them up.
         _ => fixed(0, cost, [0, 0], at),
@@ -93,7 +93,7 @@ fn fixed(limit: u64, cost: u64, [spent, left]: [u64; 2], at: Moment) -> State {
         reset: left_over,
         retry,
         full: if spent == 0 { Duration::ZERO } else { left_over },
-        window: at.now_us / 1000 + left,
+        window: Window { at: at.now_us / 1000 + left, debt: 0 },
         blocked: None,
     }
 }
@@ -147,13 +147,16 @@ impl Sliding {
             ),
             retry,
             full: Duration::from_millis(full),
-            window: (at.now_us / 1000 + self.left).saturating_sub(self.window),
+            window: Window {
+                at: (at.now_us / 1000 + self.left).saturating_sub(self.window),
+                debt: 0,
+            },
             blocked: None,
         }
     }
 }
 
-fn gcra(pace: &Pace, cost: u64, [debt, gross]: [u64; 2], at: Moment) -> State {
+fn gcra(pace: &Pace, cost: u64, [debt, gross, which]: [u64; 3], at: Moment) -> State {
     let until = |most: u64| after(pace.time(debt.saturating_sub(most)));
     let room = pace.most.saturating_sub(debt);
     let parts = pace.parts(cost);
@@ -166,13 +169,13 @@ fn gcra(pace: &Pace, cost: u64, [debt, gross]: [u64; 2], at: Moment) -> State {
     };
     let remaining = room / pace.unit;
     let next = pace.most.saturating_sub((remaining + 1).saturating_mul(pace.unit));
+    let paid_off = at.now_us.saturating_add((gross / pace.drain).saturating_mul(pace.tick));
     State {
         remaining,
         reset: if debt == 0 { Duration::ZERO } else { until(next) },
         retry,
         full: until(0),
-        // When it would be paid off, if nothing were given back.
-        window: at.now_us.saturating_add((gross / pace.drain).saturating_mul(pace.tick)).min(LAST),
+        window: Window { at: paid_off.min(LAST), debt: which },
         blocked: None,
     }
 }

@@ -36,8 +36,8 @@ const FEW: usize = 4;
 /// How many numbers tell of a counter.
 pub(super) fn shape(item: &Item) -> usize {
     let spent = match item.rule {
-        Rule::Fixed { .. } | Rule::Gcra { .. } => 2,
-        Rule::Sliding { .. } => 3,
+        Rule::Fixed { .. } => 2,
+        Rule::Sliding { .. } | Rule::Gcra { .. } => 3,
     };
     spent + usize::from(item.penalty.is_some())
 }
@@ -142,7 +142,7 @@ pub(super) fn count(rule: &Rule, words: &[u64]) -> Count {
         Rule::Sliding { .. } => {
             Count::Sliding { before: word(0), spent: word(1), left: word(2).max(1) }
         }
-        Rule::Gcra { .. } => Count::Gcra { debt: word(0), gross: word(1) },
+        Rule::Gcra { .. } => Count::Gcra { debt: word(0), gross: word(1), which: word(2) },
     }
 }
 

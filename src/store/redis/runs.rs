@@ -66,6 +66,7 @@ impl RunAsk {
     }
 
     fn write_args(&self, out: &mut Cmd) {
+        let mut digits = itoa::Buffer::new();
         match self {
             Self::Claim(Claim { id, me, lease, retention, .. }) => {
                 texts(out, ["c", id.as_str(), me.as_str()]);
@@ -73,7 +74,9 @@ impl RunAsk {
             }
             Self::Settle(Settle { id, me, verdict, next, .. }) => {
                 let (verb, time, reason) = match verdict {
-                    Verdict::Done { retention, .. } => ("done", retention, ""),
+                    Verdict::Done { status, retention, .. } => {
+                        ("done", retention, digits.format(*status))
+                    }
                     Verdict::Dead { reason, retention } => ("dead", retention, *reason),
                     Verdict::Retry { delay, reason } => ("retry", delay, *reason),
                     Verdict::Back { delay, reason } => ("back", delay, *reason),

@@ -24,9 +24,12 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{
-        Acquired, Charged, Claimed, JobId, JobView, Listed, Listing, Mode, Past, Run, SettledRun,
-        State, Still, Tally,
+    store::{
+        Window,
+        backend::{
+            Acquired, Charged, Claimed, JobId, JobView, Listed, Listing, Mode, Past, Run,
+            SettledRun, State, Still, Tally,
+        },
     },
 };
 
@@ -68,7 +71,7 @@ fn apart(reply: Reply) -> (Reply, Vec<Duration>) {
                 reset: zero,
                 retry: if s.retry == Duration::MAX { s.retry } else { zero },
                 full: zero,
-                window: 0,
+                window: Window::default(),
                 ..s
             };
             let states = states.into_iter().map(plain).collect();
@@ -116,6 +119,12 @@ struct Seen {
     tally: Vec<Tally>,
 }
 
+/// What a call tells of an end, but for when that was.
+fn untimed(end: &str) -> String {
+    let words = end.splitn(5, ' ').enumerate().filter(|(at, _)| *at != 2);
+    words.map(|(_, word)| word).collect::<Vec<_>>().join(" ")
+}
+
 /// When things happened apart: of a run are left its number and its outcome.
 fn plain_job(job: JobView) -> JobView {
     let plain = |run: &String| {
@@ -129,6 +138,7 @@ fn plain_job(job: JobView) -> JobView {
         ended_us: job.past.ended_us.min(1),
         due_in: job.past.due_in.map(|_| Duration::ZERO),
         runs: job.past.runs.iter().map(plain).collect(),
+        tells: job.past.tells.as_deref().map(untimed),
         ..job.past
     };
     JobView { past, ..job }

@@ -29,7 +29,7 @@ fn room_for(number: u64) -> Caps {
 }
 
 fn kept(bytes: usize, retention: Duration) -> Verdict {
-    Verdict::Done { response: vec![b'x'; bytes].into(), retention }
+    Verdict::Done { response: vec![b'x'; bytes].into(), status: 200, retention }
 }
 
 const DEAD: Verdict = Verdict::Dead { reason: "auth", retention: LONG };

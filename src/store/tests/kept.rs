@@ -240,7 +240,7 @@ async fn what_is_gone_is_counted(rig: &Rig) {
     let run = stranger();
     let id = rig.put_off(&key).await;
     rig.start(&key, &id, &run).await;
-    let verdict = Verdict::Done { response: "made".into(), retention: SHORT };
+    let verdict = Verdict::Done { response: "made".into(), status: 200, retention: SHORT };
     assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
     let (one, two) = (rig.put_off(&key).await, rig.put_off(&key).await);
     rig.cancel(&one).await;

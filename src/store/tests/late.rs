@@ -31,6 +31,7 @@ on_every_store!(
     a_job_that_runs_is_not_expired,
     a_claim_passes_over_one_whose_time_is_over,
     a_retry_past_the_deadline_expires,
+    what_is_not_charged_is_no_attempt_past_the_deadline_either,
     the_next_look_is_for_what_comes_first,
     expired_jobs_give_their_room_back,
     without_a_worker_it_is_not_stored,
@@ -369,4 +370,23 @@ async fn coming_back_first_it_takes_the_offer(rig: &Rig) {
     assert_eq!(rig.start(&key, &late, &run).await, 1, "at once");
     assert!(rig.finish(&key, &late, &run).await);
     assert_eq!(rig.start(&key, &other, &stranger()).await, 1);
+}
+
+async fn what_is_not_charged_is_no_attempt_past_the_deadline_either(rig: &Rig) {
+    let delay = SHORT;
+    let (busy, reason) = ("busy", "drained");
+    for verdict in [
+        Verdict::Back { delay, reason: busy },
+        Verdict::Hand { delay, reason },
+        Verdict::Retry { delay, reason: "status 503" },
+    ] {
+        let (key, run) = (key(), stranger());
+        let id = stored(rig, until(&key, SHORT)).await;
+        assert_eq!(rig.start(&key, &id, &run).await, 1);
+        rig.pass(SHORT).await;
+        let charged = matches!(verdict, Verdict::Retry { .. });
+        assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
+        let job = rig.job(&id).await.expect("it is kept");
+        assert_eq!((job.state, job.attempts), (JobState::Expired, u32::from(charged)));
+    }
 }

@@ -80,7 +80,7 @@ async fn ended_jobs_and_records_are_swept_by_later_steps() {
         rig.enqueue(call).await;
         rig.start(&key, &id, &run).await;
         let Verdict::Done { response, .. } = done() else { unreachable!("it is Done") };
-        let verdict = Verdict::Done { response, retention: SHORT };
+        let verdict = Verdict::Done { response, status: 200, retention: SHORT };
         assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
     }
     assert_eq!(rig.stored(), 3 * MANY, "jobs, records, and that they are done");

@@ -28,6 +28,8 @@ mod jobs;
 mod kept;
 mod late;
 mod locks;
+#[cfg(feature = "redis")]
+mod lost;
 mod memory_only;
 mod merges;
 mod mixed;

@@ -186,7 +186,7 @@ fn next() -> impl Strategy<Value = Next> {
 fn verdict() -> impl Strategy<Value = Verdict> {
     let response = Bytes::from_static(b"answer");
     (0..8_u64, 0..5_u8).prop_map(move |(k, kind)| match kind {
-        0 => Verdict::Done { response: response.clone(), retention: time(k) },
+        0 => Verdict::Done { response: response.clone(), status: 200, retention: time(k) },
         1 => Verdict::Dead { reason: "auth", retention: time(k) },
         2 => Verdict::Retry { delay: time(k), reason: "status 503" },
         3 => Verdict::Back { delay: time(k), reason: "no key" },

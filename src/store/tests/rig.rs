@@ -137,7 +137,10 @@ impl Rig {
     /// The store's clock is put back.
     pub(super) async fn put_back(&self, time: Duration) {
         match &self.time {
-            Time::Manual(clock) => clock.put_back(time),
+            Time::Manual(clock) => {
+                self.embedded().sweep_counters();
+                clock.put_back(time);
+            }
             #[cfg(feature = "redis")]
             Time::Travel(server) => {
                 server.shift(-ms(time)).await;

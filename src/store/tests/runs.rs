@@ -149,7 +149,7 @@ async fn done_stores_the_answer_for_its_time(rig: &Rig) {
     let (key, run) = (key(), stranger());
     let id = rig.put_off(&key).await;
     rig.start(&key, &id, &run).await;
-    let verdict = Verdict::Done { response: "made".into(), retention: SHORT };
+    let verdict = Verdict::Done { response: "made".into(), status: 200, retention: SHORT };
     assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
     let job = rig.job(&id).await.unwrap();
     assert_eq!((job.state, job.attempts, job.position), (JobState::Done, 1, None));

@@ -20,6 +20,7 @@ on_every_store!(
     one_that_supersedes_ends_the_other,
     what_is_put_back_makes_it_again,
     a_call_that_waits_is_not_made_twice,
+    a_call_keeps_the_end_that_it_tells_of,
     a_call_runs_as_any_job,
     what_is_purged_is_told_of_no_more,
 );
@@ -178,6 +179,31 @@ async fn a_call_that_waits_is_not_made_twice(rig: &Rig) {
     let caps = Caps { shard_jobs: 1, shard_bytes: 100, ..Caps::NONE };
     let stored = rig.enqueue(Enqueue { caps, ..deferred(&key) }).await;
     assert_eq!(stored, Enqueued::Stored { position: 1 });
+}
+
+async fn tells(rig: &Rig, call: &Call) -> Vec<String> {
+    let end = rig.past(&call.id).await.expect("it is there").tells.expect("it tells of an end");
+    let words = end.splitn(5, ' ').enumerate().filter(|(at, _)| *at != 2);
+    words.map(|(_, word)| word.to_owned()).collect()
+}
+
+async fn a_call_keeps_the_end_that_it_tells_of(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    rig.worker().await;
+    let (id, call) = store(rig, deferred(&key)).await;
+    dies(rig, &key, &id).await;
+    assert_eq!(tells(rig, &call).await, ["dead", "1", "0", "auth"]);
+    // It has not been made yet: the last end is told.
+    let _ = rig.backend().redrive(id.clone()).await.unwrap();
+    rig.start(&key, &id, &run).await;
+    assert!(rig.finish(&key, &id, &run).await);
+    assert_eq!(tells(rig, &call).await, ["done", "1", "200", ""]);
+    assert!(rig.purge(&id).await);
+    rig.start(&call.key, &call.id, &stranger()).await;
+    assert_eq!(tells(rig, &call).await, ["done", "1", "200", ""], "while it is made, too");
+    let (id, call) = store(rig, deferred(&key)).await;
+    rig.cancel(&id).await;
+    assert_eq!(tells(rig, &call).await, ["cancelled", "0", "0", ""]);
 }
 
 async fn a_call_runs_as_any_job(rig: &Rig) {

@@ -14,25 +14,25 @@ use crate::{
     },
 };
 
-fn late(key: &Key, delay: Duration, deadline: Option<Duration>) -> Enqueue {
+pub(super) fn late(key: &Key, delay: Duration, deadline: Option<Duration>) -> Enqueue {
     let call = deferred(key);
     Enqueue { policy: JobPolicy { delay, deadline, ..call.policy }, ..call }
 }
 
-async fn stored(rig: &Rig, call: Enqueue) -> JobId {
+pub(super) async fn stored(rig: &Rig, call: Enqueue) -> JobId {
     let id = call.id.clone();
     let stored = rig.enqueue(call).await;
     assert!(matches!(stored, Enqueued::Stored { .. }), "{stored:?}");
     id
 }
 
-async fn vanishes(rig: &Rig, key: &Key, name: &str) {
+pub(super) async fn vanishes(rig: &Rig, key: &Key, name: &str) {
     let name = format!("{{{}}}:{name}", key.shard());
     assert_eq!(rig.server().raw::<i64>("DEL", &name, &[]).await, 1, "{name}");
 }
 
 /// Number and bytes of the jobs of the key's shard.
-async fn counted(rig: &Rig, key: &Key) -> Vec<String> {
+pub(super) async fn counted(rig: &Rig, key: &Key) -> Vec<String> {
     let facts = format!("{{{}}}:f", key.shard());
     rig.server().raw("HMGET", &facts, &["jobs", "bytes"]).await
 }
@@ -83,7 +83,7 @@ async fn jobs_whose_facts_vanished_do_not_count_for_their_owner() {
 }
 
 /// A job with a call.
-fn called(job: Enqueue) -> Enqueue {
+pub(super) fn called(job: Enqueue) -> Enqueue {
     let key = Key::of_callback(job.id.as_str(), job.id.shard());
     let id = JobId::new(&key);
     Enqueue { call: Some(Call { id, key, envelope: "call".into(), max_attempts: 1 }), ..job }

@@ -7,7 +7,7 @@ use crate::{
     key::Key,
     store::{
         memory::shard::Now,
-        rate::{Algorithm, Count, MOST, PARTS, Pace, Rule, part},
+        rate::{Algorithm, Count, MOST, PARTS, Pace, Rule, Window, part},
     },
 };
 
@@ -26,13 +26,13 @@ pub(in crate::store::memory) struct Name {
 pub(in crate::store::memory) enum Kept {
     Fixed { spent: u64 },
     Sliding(Windows),
-    Gcra { debt: u64, gross: u64, since: u64, pace: Pace },
+    Gcra { debt: u64, gross: u64, which: u64, since: u64, pace: Pace },
     Strikes(u64),
     Blocked,
 }
 
 /// Two windows that follow one another; times in ms.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::store::memory) struct Windows {
     pub(super) start: u64,
     pub(super) length: u64,
@@ -78,7 +78,7 @@ impl Windows {
 }
 
 /// What a counter holds at the moment of a step.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Present {
     /// `end` of the window; of the one that would begin now.
     Fixed {
@@ -86,10 +86,11 @@ pub(super) enum Present {
         end: u64,
     },
     Sliding(Windows),
-    /// `gross`: without refunds.
+    /// `gross`: without refunds. `which` debt it is; 0 until it is kept.
     Gcra {
         debt: u64,
         gross: u64,
+        which: u64,
         pace: Pace,
     },
 }
@@ -103,7 +104,9 @@ impl Present {
                 spent: windows.spent,
                 left: windows.left(now.ms),
             },
-            Self::Gcra { debt, gross, .. } => Count::Gcra { debt: *debt, gross: *gross },
+            Self::Gcra { debt, gross, which, .. } => {
+                Count::Gcra { debt: *debt, gross: *gross, which: *which }
+            }
         }
     }
 
@@ -127,7 +130,7 @@ impl Present {
         match self {
             Self::Fixed { spent, .. } => add(spent, units, MOST),
             Self::Sliding(windows) => add(&mut windows.spent, units, MOST),
-            Self::Gcra { debt, gross, pace } => {
+            Self::Gcra { debt, gross, pace, .. } => {
                 let parts = pace.parts(units);
                 add(debt, parts, PARTS);
                 add(gross, parts, PARTS);
@@ -135,24 +138,24 @@ impl Present {
         }
     }
 
-    /// Gives back what is still there of that window.
-    pub(super) fn refund(&mut self, units: u64, window: u64, rule: &Rule, now: Now) {
+    /// Gives back what is still there of that window, or that debt.
+    pub(super) fn refund(&mut self, units: u64, window: Window, rule: &Rule, now: Now) {
         // Two readings of a clock, each rounded; and no mistaking a very short window for the next one.
         let near = ((millis(rule.window()) - 1) / 2).min(2);
         match self {
-            Self::Fixed { spent, end } if end.abs_diff(window) <= near => {
+            Self::Fixed { spent, end } if end.abs_diff(window.at) <= near => {
                 *spent = spent.saturating_sub(units);
             }
-            Self::Sliding(windows) if windows.start == window => {
+            Self::Sliding(windows) if windows.start == window.at => {
                 windows.spent = windows.spent.saturating_sub(units);
             }
-            Self::Sliding(windows) if windows.start == window + windows.length => {
+            Self::Sliding(windows) if windows.start == window.at + windows.length => {
                 windows.before = windows.before.saturating_sub(units);
             }
             // No more than is sure to be owed still: if debts are paid off in the order they were made, and all
             // that was given back was of those before this one.
-            Self::Gcra { debt, gross, pace } if *gross < PARTS => {
-                let ticks = window.saturating_sub(now.us) / pace.tick;
+            Self::Gcra { debt, gross, which, pace } if *which == window.debt && *gross < PARTS => {
+                let ticks = window.at.saturating_sub(now.us) / pace.tick;
                 let owed = ticks.saturating_mul(pace.drain).saturating_sub(*gross - *debt);
                 *debt = debt.saturating_sub(pace.parts(units).min(owed));
             }

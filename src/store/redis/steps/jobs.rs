@@ -28,6 +28,7 @@ impl Redis {
         view.watched = row.number()? == 1;
         // Nil where the response has vanished.
         view.response = row.bytes().ok().filter(|_| view.state == JobState::Done);
+        view.past.tells = Some(row.text()?).filter(|end| !end.is_empty());
         Ok(Some(view))
     }
 
@@ -95,6 +96,7 @@ pub(super) fn view(row: &mut Row) -> Result<JobView, Error> {
         busy: count(row)?,
         runs: row.text()?.lines().map(str::to_owned).collect(),
         by: JobId::parse(&row.text()?),
+        tells: None,
         due_in: None,
     };
     let position = Some(row.number()?).filter(|position| *position > 0);

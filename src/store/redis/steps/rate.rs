@@ -12,7 +12,7 @@ use crate::{
     store::{
         backend::{Charge, Charged, Counter, SettleCharge, State, Step},
         keys::Kind,
-        rate::{By, Item, Settled, States, bounded},
+        rate::{By, Item, Settled, States, Window, bounded},
         redis::{
             Redis,
             ask::{number, texts},
@@ -118,10 +118,11 @@ fn looked_at(settled: Settled) -> Item {
 fn write_settled(settled: &Settled, out: &mut Cmd) {
     let (verb, units, window) = match settled.by {
         By::Refund { units, window } => ("refund", units, window),
-        By::Charge { units } => ("charge", units, 0),
+        By::Charge { units } => ("charge", units, Window::default()),
     };
     texts(out, [verb]);
-    number(out, window);
+    number(out, window.at);
+    number(out, window.debt);
     write_counter(&settled.rule, units, out);
 }
 

@@ -14,7 +14,7 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     store::{
-        Charge, Charged, Item, Rule, Store,
+        By, Charge, Charged, Item, Penalty, Rule, SettleCharge, Settled, Store,
         keys::{Keys, Kind},
     },
 };
@@ -32,6 +32,12 @@ fn one(subject: &Key, limit: u64) -> Charge {
 
 async fn charge(store: &Store, call: Charge) -> Result<Charged, Error> {
     store.backend().charge(call).await
+}
+
+fn settled(item: &Item, by: By) -> SettleCharge {
+    let Item { policy, subject, rule, .. } = item.clone();
+    let tag = subject.clone();
+    SettleCharge { tag, items: vec![Settled { policy, subject, rule, by }] }
 }
 
 async fn left(store: &Store, key: &Key, limit: u64) -> u64 {
@@ -109,8 +115,9 @@ async fn one_counter_that_is_none_harms_no_other() {
     }
 }
 
-/// Policy, subject, limit, cost; under which tag, how often.
-type Asked = (usize, Vec<(u8, usize, u8, u64)>, u32);
+/// Policy, subject, limit, cost; under which tag, how often, whether refusals count; and of the last charge of
+/// those before, how much is given back of its first item after that.
+type Asked = (usize, Vec<(u8, usize, u8, u64)>, u32, bool, Option<u64>);
 
 /// GCRA at a pace that gives nothing back while the test runs.
 fn rule(kind: u8) -> Rule {
@@ -128,13 +135,17 @@ fn asked() -> impl Strategy<Value = Vec<Asked>> {
         3 => item.clone().prop_map(|item| vec![item]),
         1 => prop::collection::vec(item, 1..4),
     ];
-    prop::collection::vec((few(), items, prop_oneof![4 => Just(1_u32), 1 => 0..4_u32]), 1..60)
+    let times = prop_oneof![4 => Just(1_u32), 1 => 0..4_u32];
+    let back = prop::option::weighted(0.1, 1..3_u64);
+    prop::collection::vec((few(), items, times, prop::bool::weighted(0.2), back), 1..60)
 }
 
 fn made(asked: &Asked, keys: &[Key; 3]) -> Charge {
-    let (tag, items, times) = asked;
+    let (tag, items, times, strict, _) = asked;
+    let penalty = strict.then_some(Penalty { after: 2, block: HOUR });
     let item = |(policy, subject, kind, cost): &(u8, usize, u8, u64)| Item {
         rule: rule(*kind),
+        penalty,
         ..item(&policy.to_string(), &keys[*subject], 0, *cost)
     };
     Charge { tag: keys[*tag].clone(), items: items.iter().map(item).collect(), times: *times }
@@ -143,7 +154,9 @@ fn made(asked: &Asked, keys: &[Key; 3]) -> Charge {
 fn same(together: &Charged, apart: &Charged) {
     assert_eq!(together.admitted, apart.admitted);
     let exact = |charged: &Charged| {
-        let exact = |s: &crate::store::State| (s.remaining, s.retry.is_zero(), s.full.is_zero());
+        let exact = |s: &crate::store::State| {
+            (s.remaining, s.retry.is_zero(), s.full.is_zero(), s.blocked.is_some())
+        };
         charged.states.iter().map(exact).collect::<Vec<_>>()
     };
     assert_eq!(exact(together), exact(apart));
@@ -171,10 +184,21 @@ fn together_or_one_by_one_is_the_same() {
         let keys = ["a", "b", "c"].map(Key::custom);
         runtime.block_on(async {
             let (one, other) = (store().await, store().await);
-            let together = join_all(asked.iter().map(|a| charge(&one, made(a, &keys)))).await;
-            for (asked, together) in asked.iter().zip(together) {
-                let apart = charge(&other, made(asked, &keys)).await.unwrap();
-                same(&together.unwrap(), &apart);
+            // As far as the next that is given back they go together.
+            for asked in asked.split_inclusive(|asked| asked.4.is_some()) {
+                let together = join_all(asked.iter().map(|a| charge(&one, made(a, &keys)))).await;
+                for (asked, together) in asked.iter().zip(together) {
+                    let (together, made) = (together.unwrap(), made(asked, &keys));
+                    let apart = charge(&other, made.clone()).await.unwrap();
+                    same(&together, &apart);
+                    let Some(units) = asked.4.filter(|_| apart.admitted > 0) else { continue };
+                    let back = async |store: &Store, charged: &Charged| {
+                        let by = By::Refund { units, window: charged.states[0].window };
+                        let call = SettleCharge { tag: made.tag.clone(), ..settled(&made.items[0], by) };
+                        store.backend().settle_charge(call).await.unwrap().remove(0).remaining
+                    };
+                    assert_eq!(back(&one, &together).await, back(&other, &apart).await);
+                }
             }
         });
     });
@@ -249,6 +273,33 @@ async fn lost_replies_are_charged_once_and_told() {
         assert!(sure <= spent && spent <= sure + doubtful, "{sure} + {doubtful}, {spent} spent");
     }
     assert!(doubtful > 0, "no reply was lost");
+}
+
+/// Nor is what is given back: that would let somebody in.
+#[tokio::test]
+async fn a_refund_whose_reply_was_lost_is_made_once_at_most() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let (store, past) = (patient(&proxy.url()).await, patient(&server.url()).await);
+    let mut lost = 0;
+    for (n, kind) in (0..9).zip([0, 1, 2].into_iter().cycle()) {
+        let key = Key::custom(&n.to_string());
+        let item = Item { rule: rule(kind), ..item("p", &key, 0, 1) };
+        let call = Charge { tag: key.clone(), items: [item.clone()].into(), times: 3 };
+        let charged = charge(&store, call.clone()).await.unwrap();
+        assert_eq!(charged.admitted, 3);
+        let look = Charge { times: 0, ..call };
+        let before = charged.states[0].remaining;
+        proxy.cut(1);
+        let refund = By::Refund { units: 1, window: charged.states[0].window };
+        let refunded = store.backend().settle_charge(settled(&item, refund)).await;
+        proxy.cut(0);
+        usable(&store).await;
+        lost += usize::from(refunded.is_err());
+        let after = charge(&past, look).await.unwrap().states[0].remaining;
+        assert!((before..=before + 1).contains(&after), "{before} {after} {kind}");
+    }
+    assert!(lost > 0, "no reply was lost");
 }
 
 #[tokio::test]

@@ -72,7 +72,7 @@ pub(super) fn settlement(store: &Store, claim: &Claim) -> Settle {
         key,
         id,
         me,
-        verdict: Verdict::Done { response, retention },
+        verdict: Verdict::Done { response, status: 200, retention },
         next: Some(NextRun { me: Token::new(store.node()), lease, retention }),
     }
 }

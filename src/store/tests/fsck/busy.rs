@@ -115,7 +115,7 @@ impl Fleet {
                     1 => Verdict::Retry { delay: MS * 10, reason: "status 503" },
                     2 => Verdict::Back { delay: MS * 5, reason: "busy" },
                     3 => Verdict::Dead { reason: "auth", retention: LONG },
-                    4 => Verdict::Done { response: "x".into(), retention: MS * 300 },
+                    4 => Verdict::Done { response: "x".into(), status: 200, retention: MS * 300 },
                     _ => rig::done(),
                 };
                 self.rig.settle(settled(&key, &id, &me, verdict)).await;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use proptest::test_runner::{Config, TestRunner};
 
-use super::moves::{Call, Ledger, Move, STEP, moves};
+use super::moves::{Call, FAR, Ledger, Move, moves};
 use crate::store::{
     State,
     tests::{moves::cases, redis_only::lasting, rig::Rig},
@@ -67,20 +67,29 @@ async fn play(made: &[Move]) -> bool {
                 }
                 alike(&states, &other, &context);
             }
-            (Some(Call::Reset(tag, item)), _) => {
-                memory.reset(&item, &tag).await;
-                redis.reset(&item, &tag).await;
+            (Some(Call::Reset(ours)), Some(Call::Reset(theirs))) => {
+                for (tag, item) in ours {
+                    memory.reset(&item, &tag).await;
+                }
+                for (tag, item) in theirs {
+                    redis.reset(&item, &tag).await;
+                }
             }
             (Some(Call::Pass(time)), _) => {
                 memory.advance(time).await;
                 redis.advance(time).await;
             }
+            (Some(Call::PutBack(time)), _) => {
+                memory.put_back(time).await;
+                redis.put_back(time).await;
+            }
             (None, None) => {}
             (one, other) => panic!("{one:?} {other:?} {context}"),
         }
+        has_ends(&redis).await;
     }
-    has_ends(&redis).await;
-    redis.advance(STEP * 100).await;
+    // The end of what was not looked at since the clock was put back was put off.
+    redis.advance(FAR * 100).await;
     let left = redis.server().names().await;
     let left: Vec<_> = left.iter().filter(|name| !lasting(name)).collect();
     assert!(left.is_empty(), "{left:?} is left behind");

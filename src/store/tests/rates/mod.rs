@@ -17,7 +17,7 @@ use super::rig::Rig;
 use crate::{
     Key,
     store::{
-        Charge, Charged, Counter, Item, Rule, SettleCharge, Settled, State,
+        Charge, Charged, Counter, Item, Rule, SettleCharge, Settled, State, Window,
         rate::{Algorithm, By},
     },
 };
@@ -56,7 +56,7 @@ impl Rig {
         self.settle_charge(SettleCharge { tag, items }).await.remove(0)
     }
 
-    async fn refund(&self, item: &Item, units: u64, window: u64) -> State {
+    async fn refund(&self, item: &Item, units: u64, window: Window) -> State {
         self.put_right(item, By::Refund { units, window }).await
     }
 }

@@ -1,7 +1,7 @@
 //! The embedded store against plain models: a window that is counted, a list of windows, and the theoretical
 //! arrival time of the next cell, each written down as its definition has it.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ use crate::{
     Key,
     clock::{micros, millis},
     store::{
-        Charge, Charged, Item, Rule, SettleCharge, State,
+        Charge, Charged, Item, Rule, SettleCharge, State, Window,
         rate::{Algorithm, By},
         tests::{moves::cases, rig::Rig},
     },
@@ -24,11 +24,25 @@ struct Model {
     fixed: HashMap<Name, (u64, u64)>,
     /// Length of windows, and what was charged in each, by its start.
     sliding: HashMap<Name, (u64, Vec<(u64, u64)>)>,
-    /// Rate, and the theoretical arrival time, with and without refunds, in parts of a microsecond: as many as
-    /// the limit.
-    gcra: HashMap<Name, (Rule, [u128; 2])>,
+    /// The same as it was changed last: it is what a clock that is put back finds.
+    written: HashMap<Name, (u64, Vec<(u64, u64)>)>,
+    gcra: HashMap<Name, Debt>,
+    /// How many debts have begun, and which of them goes by which name of the store.
+    debts: u64,
+    told: HashMap<(Name, u64), u64>,
     refusals: HashMap<Name, (u32, u64)>,
     blocked: HashMap<Name, u64>,
+}
+
+/// What is owed, by the theoretical arrival time.
+#[derive(Clone, Copy)]
+struct Debt {
+    rule: Rule,
+    /// With and without refunds, in parts of a microsecond: as many as the limit.
+    arrivals: [u128; 2],
+    /// When it was touched last, in ms. Until then it stands, if the clock is put back.
+    since: u64,
+    which: u64,
 }
 
 /// One counter once, by the first's rule but for the limit, which is the least.
@@ -63,18 +77,43 @@ impl Model {
                 }
                 if *old != length {
                     (*old, *windows) = (length, vec![(now - length, used), (now, 0)]);
+                    self.write(name);
+                } else if last > now {
+                    // The clock was put back: the window begins now.
+                    windows.iter_mut().for_each(|(start, _)| *start -= last - now);
+                    self.write(name);
                 } else if now >= last + *old {
                     windows.push((last + *old, 0));
                 }
             }
             Rule::Gcra { .. } => {
-                let Some((old, arrivals)) = self.gcra.get(name).copied() else { return };
+                let Some(Debt { rule: old, mut arrivals, since, mut which }) =
+                    self.gcra.get(name).copied()
+                else {
+                    return;
+                };
                 let (Rule::Gcra { limit: l, window: w, .. }, Rule::Gcra { limit, window, .. }) =
                     (old, *rule)
                 else {
                     panic!("none of these: {old:?}")
                 };
                 let us = u128::from(now) * 1000;
+                if since > now {
+                    let jump = u128::from(since) * 1000 - us;
+                    arrivals
+                        .iter_mut()
+                        .for_each(|at| *at = at.saturating_sub(jump * u128::from(l)));
+                }
+                if arrivals[1] <= us * u128::from(l) {
+                    self.gcra.remove(name);
+                    return;
+                }
+                let other = since > now || (l, w) != (limit, window);
+                if other {
+                    self.debts += 1;
+                    which = self.debts;
+                }
+                let since = if other { now } else { since };
                 // In units: debt / w. To the next whole part of the new one.
                 let (w, window) = (u128::from(micros(w)), u128::from(micros(window)));
                 let grain = gcd(u128::from(limit), window);
@@ -83,8 +122,14 @@ impl Model {
                     let parts = (debt * (window / grain)).div_ceil(w);
                     us * u128::from(limit) + parts * grain
                 });
-                self.gcra.insert(name.clone(), (*rule, arrivals));
+                self.gcra.insert(name.clone(), Debt { rule: *rule, arrivals, since, which });
             }
+        }
+    }
+
+    fn write(&mut self, name: &Name) {
+        if let Some(windows) = self.sliding.get(name).cloned() {
+            self.written.insert(name.clone(), windows);
         }
     }
 
@@ -102,7 +147,7 @@ impl Model {
     fn debt(&self, name: &Name, rule: &Rule) -> (u128, u128) {
         let Rule::Gcra { limit, window, .. } = *rule else { panic!("{rule:?}") };
         let us = u128::from(self.now) * 1000 * u128::from(limit);
-        let arrival = self.gcra.get(name).map_or(0, |(_, [arrival, _])| *arrival);
+        let arrival = self.gcra.get(name).map_or(0, |debt| debt.arrivals[0]);
         (arrival.saturating_sub(us), u128::from(micros(window)))
     }
 
@@ -132,12 +177,17 @@ impl Model {
                 let fresh = || (millis(window), vec![(now, 0)]);
                 let (_, windows) = self.sliding.entry(name.clone()).or_insert_with(fresh);
                 windows.last_mut().unwrap().1 += units;
+                self.write(name);
             }
             Rule::Gcra { limit, window, .. } => {
-                let now = u128::from(now) * 1000 * u128::from(limit);
-                let (_, arrivals) = self.gcra.entry(name.clone()).or_insert((*rule, [0, 0]));
+                let moment = u128::from(now) * 1000 * u128::from(limit);
+                let debt = self.gcra.entry(name.clone()).or_insert_with(|| {
+                    self.debts += 1;
+                    Debt { rule: *rule, arrivals: [0, 0], since: now, which: self.debts }
+                });
                 let more = u128::from(units) * u128::from(micros(window));
-                arrivals.iter_mut().for_each(|at| *at = (*at).max(now) + more);
+                debt.arrivals.iter_mut().for_each(|at| *at = (*at).max(moment) + more);
+                debt.since = now;
             }
         }
     }
@@ -150,7 +200,10 @@ impl Model {
     fn charge(&mut self, charge: &Charge, charged: &Charged) {
         let items = once(charge);
         let named: Vec<_> = items.iter().map(|i| (i, Self::name(i, &charge.tag))).collect();
-        named.iter().for_each(|(item, name)| self.look(name, &item.rule));
+        for (item, name) in &named {
+            self.look(name, &item.rule);
+            self.look_at_refusals(item, name);
+        }
         let mut admitted = 0;
         for _ in 0..charge.times {
             let (mut refused, mut lacking) = (false, Vec::new());
@@ -179,6 +232,14 @@ impl Model {
         }
     }
 
+    /// No longer than from now on: the quota has changed, or the clock was put back.
+    fn look_at_refusals(&mut self, item: &Item, name: &Name) {
+        let Some(penalty) = item.penalty else { return };
+        let [window, block] = [item.rule.window(), penalty.block].map(|d| self.now + millis(d));
+        self.refusals.entry(name.clone()).and_modify(|(_, end)| *end = (*end).min(window));
+        self.blocked.entry(name.clone()).and_modify(|end| *end = (*end).min(block));
+    }
+
     fn strike(&mut self, item: &Item, name: &Name) {
         let Some(penalty) = item.penalty else { return };
         let whole = self.now + millis(item.rule.window());
@@ -193,8 +254,9 @@ impl Model {
         }
     }
 
-    fn says(&self, once: &[Item], item: &Item, tag: &Key, state: &State) {
+    fn says(&mut self, once: &[Item], item: &Item, tag: &Key, state: &State) {
         let name = Self::name(item, tag);
+        self.hears(&name, state.window.debt);
         let merged = once.iter().find(|other| Self::name(other, tag) == name).unwrap();
         let remaining = self.remaining(&name, &merged.rule);
         assert_eq!(state.remaining, remaining, "{item:?}");
@@ -202,6 +264,16 @@ impl Model {
         assert_eq!(state.blocked.is_some(), blocked, "{item:?}");
         let lets_in = (merged.cost == 0 || remaining >= merged.cost) && !blocked;
         assert_eq!(state.retry.is_zero(), lets_in, "{item:?} {state:?}");
+    }
+
+    /// One name for each debt, and none where nothing is owed.
+    fn hears(&mut self, name: &Name, told: u64) {
+        let which = self.gcra.get(name).map_or(0, |debt| debt.which);
+        assert_eq!(told == 0, which == 0, "{name:?}");
+        if told > 0 {
+            let known = *self.told.entry((name.clone(), told)).or_insert(which);
+            assert_eq!(known, which, "{name:?}: another debt had this name");
+        }
     }
 
     fn settle(&mut self, call: &SettleCharge, states: &[State]) {
@@ -218,34 +290,62 @@ impl Model {
         }
     }
 
-    fn refund(&mut self, name: &Name, rule: &Rule, units: u64, window: u64) {
+    fn refund(&mut self, name: &Name, rule: &Rule, units: u64, window: Window) {
         match *rule {
             Rule::Fixed { .. } => {
-                let same = self.fixed.get_mut(name).filter(|(_, end)| *end == window);
+                let same = self.fixed.get_mut(name).filter(|(_, end)| *end == window.at);
                 same.into_iter().for_each(|(spent, _)| *spent = spent.saturating_sub(units));
             }
             Rule::Sliding { .. } => {
                 let windows = self.sliding.get_mut(name).map(|(_, windows)| windows);
-                let mut all = windows.into_iter().flatten();
-                let same = all.find(|(start, _)| *start == window);
-                same.into_iter().for_each(|(_, spent)| *spent = spent.saturating_sub(units));
+                // Those before do not count any more.
+                let mut all = windows.into_iter().flat_map(|all| all.iter_mut().rev().take(2));
+                let same = all.find(|(start, spent)| *start == window.at && *spent > 0);
+                if let Some((_, spent)) = same.filter(|_| units > 0) {
+                    *spent = spent.saturating_sub(units);
+                    self.write(name);
+                }
             }
             Rule::Gcra { limit, .. } => {
                 let now = u128::from(self.now) * 1000;
                 let (debt, unit) = self.debt(name, rule);
                 // First in, first out: what of the debt at that time would not have been paid off yet.
-                let owed = (u128::from(window).saturating_sub(now)) * u128::from(limit);
-                let Some((_, [arrival, gross])) = self.gcra.get_mut(name) else { return };
+                let owed = (u128::from(window.at).saturating_sub(now)) * u128::from(limit);
+                let charged = self.told.get(&(name.clone(), window.debt)).copied();
+                let same = self.gcra.get_mut(name).filter(|debt| Some(debt.which) == charged);
+                let Some(Debt { arrivals: [arrival, gross], since, .. }) = same else { return };
                 let given = gross.saturating_sub(now * u128::from(limit)) - debt;
-                *arrival -= (u128::from(units) * unit).min(owed.saturating_sub(given)).min(debt);
+                let back = (u128::from(units) * unit).min(owed.saturating_sub(given)).min(debt);
+                if back > 0 {
+                    (*arrival, *since) = (*arrival - back, self.now);
+                }
             }
         }
+    }
+
+    /// What is over by then stays so.
+    fn put_back(&mut self, time: Duration) {
+        let now = self.now;
+        self.fixed.retain(|_, (_, end)| *end > now);
+        self.refusals.retain(|_, (_, end)| *end > now);
+        self.blocked.retain(|_, end| *end > now);
+        self.written.retain(|_, (length, windows)| {
+            let (last, spent) = windows.last().copied().unwrap_or((now, 0));
+            now < last + if spent > 0 { 2 * *length } else { *length }
+        });
+        self.sliding.clone_from(&self.written);
+        self.gcra.retain(|_, debt| {
+            let Rule::Gcra { limit, .. } = debt.rule else { panic!("{:?}", debt.rule) };
+            debt.arrivals[1] > u128::from(now) * 1000 * u128::from(limit)
+        });
+        self.now -= millis(time);
     }
 
     fn reset(&mut self, item: &Item, tag: &Key) {
         let name = Self::name(item, tag);
         self.fixed.remove(&name);
         self.sliding.remove(&name);
+        self.written.remove(&name);
         self.gcra.remove(&name);
         self.refusals.remove(&name);
         self.blocked.remove(&name);
@@ -273,13 +373,19 @@ async fn play(made: &[Move]) {
                 let states = rig.settle_charge(call.clone()).await;
                 model.settle(&call, &states);
             }
-            Some(Call::Reset(tag, item)) => {
-                rig.reset(&item, &tag).await;
-                model.reset(&item, &tag);
+            Some(Call::Reset(counters)) => {
+                for (tag, item) in counters {
+                    rig.reset(&item, &tag).await;
+                    model.reset(&item, &tag);
+                }
             }
             Some(Call::Pass(time)) => {
                 rig.advance(time).await;
                 model.now += millis(time);
+            }
+            Some(Call::PutBack(time)) => {
+                rig.put_back(time).await;
+                model.put_back(time);
             }
         }
     }

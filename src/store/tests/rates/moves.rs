@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-pub(super) const STEP: Duration = Duration::from_secs(10);
+const STEP: Duration = Duration::from_secs(10);
 
 /// Policy, subject, algorithm, which of its quotas.
 pub(super) type Which = (u8, usize, usize, usize);
@@ -29,8 +29,15 @@ pub(super) enum Move {
     Refund(usize, usize, u64),
     More(usize, Which, u64),
     Reset(usize, Which),
+    /// The server comes back without its data.
+    Loss,
     Pass(u32),
+    /// The clock is put back so many times [`FAR`].
+    PutBack(u32),
 }
+
+/// Further than all steps of a run together: no moment comes again.
+pub(super) const FAR: Duration = STEP.saturating_mul(1000);
 
 pub(super) fn moves(most: usize) -> impl Strategy<Value = Vec<Move>> {
     let which = || {
@@ -45,6 +52,7 @@ pub(super) fn moves(most: usize) -> impl Strategy<Value = Vec<Move>> {
         4 => (0..4_usize, 0..3_usize, 0..4_u64).prop_map(|(n, at, units)| Move::Refund(n, at, units)),
         1 => (tag(), which(), 0..4_u64).prop_map(|(tag, which, units)| Move::More(tag, which, units)),
         1 => (tag(), which()).prop_map(|(tag, which)| Move::Reset(tag, which)),
+        1 => prop_oneof![3 => (1..3_u32).prop_map(Move::PutBack), 1 => Just(Move::Loss)],
         5 => (1..4_u32).prop_map(Move::Pass),
     ];
     prop::collection::vec(any, 1..most)
@@ -70,19 +78,19 @@ pub(super) fn rule(algorithm: usize, quota: usize) -> Rule {
 pub(super) enum Call {
     Charge(Charge),
     Settle(SettleCharge),
-    Reset(Key, Item),
+    /// Of each of these counters.
+    Reset(Vec<(Key, Item)>),
     Pass(Duration),
+    PutBack(Duration),
 }
 
 /// What one store was asked and has answered.
 pub(super) struct Ledger {
     subjects: [Key; 2],
     made: Vec<(Charge, Charged, Vec<bool>)>,
-    /// Real time passes: a debt that is paid off at another pace in between is not given back to the last bit, and
-    /// a sliding window that is cut to another length begins at a moment of its own, so that a refund finds it by
-    /// chance, where no time has passed, or not. So does a window that begins anew after a reset.
+    /// Real time passes: a sliding window that is cut to another length begins at a moment of its own, so that a
+    /// refund finds it by chance, where no time has passed, or not. So does a window that begins anew after a reset.
     real_time: bool,
-    changed: bool,
     /// Of sliding windows: the length that was touched last, and after how many charges it was another one.
     length: (Duration, usize),
     /// How many charges had been made when a counter was last reset.
@@ -95,7 +103,6 @@ impl Ledger {
             subjects: neighbours::<2>(),
             made: Vec::new(),
             real_time,
-            changed: false,
             length: (Duration::ZERO, 0),
             reset: 0,
         }
@@ -106,7 +113,6 @@ impl Ledger {
         Some(match made {
             Move::Charge(tag, items, times, penalty) => {
                 let penalty = penalty.then_some(Penalty { after: 3, block: STEP * 2 });
-                self.changed |= items.iter().any(|((.., quota), _)| *quota > 0);
                 self.touch(items.iter().map(|(which, _)| *which));
                 let item = |(which, cost): &(Which, u64)| self.item(*which, *cost, penalty);
                 let items = items.iter().map(item).collect();
@@ -121,7 +127,8 @@ impl Ledger {
                 }
                 let item = &charge.items[at];
                 let apart = match item.rule {
-                    Rule::Gcra { .. } => self.changed,
+                    // A debt is known by itself.
+                    Rule::Gcra { .. } => false,
                     Rule::Sliding { window, .. } => {
                         window != self.length.0 || self.length.1.max(self.reset) > at_charge
                     }
@@ -135,25 +142,38 @@ impl Ledger {
                 Call::Settle(settled(&charge.tag, item, by))
             }
             Move::More(tag, which, units) => {
-                self.changed |= which.3 > 0;
                 self.touch([*which].into_iter());
                 let item = self.item(*which, 0, None);
                 Call::Settle(settled(&self.subjects[*tag], &item, By::Charge { units: *units }))
             }
             Move::Reset(tag, which) => {
                 self.reset = self.made.len();
-                // What is owed from here on began at a moment of its own, and is not a whole number of steps any
-                // more once something older is given back.
-                self.changed |= matches!(rule(which.2, which.3), Rule::Gcra { .. });
-                Call::Reset(self.subjects[*tag].clone(), self.item(*which, 0, None))
+                Call::Reset(vec![(self.subjects[*tag].clone(), self.item(*which, 0, None))])
+            }
+            Move::Loss => {
+                self.reset = self.made.len();
+                Call::Reset(self.all())
             }
             Move::Pass(steps) => Call::Pass(STEP * *steps),
+            Move::PutBack(times) => Call::PutBack(FAR * *times),
         })
     }
 
     pub(super) fn hear(&mut self, charge: &Charge, charged: &Charged) {
         let refunded = vec![false; charge.items.len()];
         self.made.push((charge.clone(), charged.clone(), refunded));
+    }
+
+    /// Every counter that there may be.
+    fn all(&self) -> Vec<(Key, Item)> {
+        let each = (0..3).flat_map(|algorithm| (0..2).map(move |subject| (subject, algorithm)));
+        let each = each.flat_map(|(subject, algorithm)| {
+            (0..2_u8).map(move |policy| (policy, subject, algorithm, 0))
+        });
+        let items: Vec<_> = each.map(|which| self.item(which, 0, None)).collect();
+        let of =
+            |tag: &Key| items.iter().map(|item| (tag.clone(), item.clone())).collect::<Vec<_>>();
+        self.subjects.iter().flat_map(of).collect()
     }
 
     fn touch(&mut self, items: impl Iterator<Item = Which>) {

@@ -59,6 +59,32 @@ async fn a_ttl_that_was_lost_refuses_nobody_for_ever() {
 }
 
 #[tokio::test]
+async fn refusals_whose_ttl_was_lost_do_not_count_for_ever() {
+    let rig = Rig::redis().await;
+    let key = key();
+    for algorithm in ALGORITHMS {
+        let strict = Some(Penalty { after: 3, block: LONG });
+        let asked = Item { penalty: strict, ..item("p", &key, three(algorithm), 3) };
+        let refusals = kept(kind(algorithm), &key).replacen(":c", ":p", 1);
+        assert!(rig.spend(&asked).await.0);
+        assert!(!rig.spend(&asked).await.0);
+        assert_eq!(rig.server().raw::<i64>("PERSIST", &refusals, &[]).await, 1);
+        rig.pass(2 * LONG).await;
+        assert!(rig.spend(&asked).await.0, "{algorithm:?}");
+        let left: i64 = rig.server().raw("PTTL", &refusals, &[]).await;
+        assert!(left > 0, "{algorithm:?}: it lives for {left}");
+        // One more of its window, and those of the next one.
+        assert!(rig.spend(&asked).await.1.blocked.is_none());
+        rig.pass(2 * LONG).await;
+        assert!(rig.spend(&asked).await.0);
+        for _ in 0..2 {
+            assert!(rig.spend(&asked).await.1.blocked.is_none(), "{algorithm:?}");
+        }
+        assert!(rig.spend(&asked).await.1.blocked.is_some(), "{algorithm:?}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_no_counter_fails_alone_and_charges_nobody() {
     let rig = Rig::redis().await;
     let key = key();

@@ -114,5 +114,5 @@ pub(in crate::store::tests) fn next_run(me: &Token) -> NextRun {
 }
 
 pub(in crate::store::tests) fn done() -> Verdict {
-    Verdict::Done { response: Bytes::from_static(b"answer"), retention: LONG }
+    Verdict::Done { response: Bytes::from_static(b"answer"), status: 200, retention: LONG }
 }

@@ -50,8 +50,8 @@ impl Rig {
         let items = Arc::clone(&call.items);
         let mut charged = self.backend().charge(call).await.unwrap();
         for (item, state) in items.iter().zip(&mut charged.states) {
-            let window = state.window.checked_add_signed(self.travelled(&item.rule));
-            state.window = window.expect("a time of today");
+            let at = state.window.at.checked_add_signed(self.travelled(&item.rule));
+            state.window.at = at.expect("a time of today");
         }
         charged
     }
@@ -62,7 +62,7 @@ impl Rig {
     ) -> Vec<State> {
         for item in &mut call.items {
             if let By::Refund { window, .. } = &mut item.by {
-                *window = window.checked_add_signed(-self.travelled(&item.rule)).unwrap();
+                window.at = window.at.checked_add_signed(-self.travelled(&item.rule)).unwrap();
             }
         }
         self.backend().settle_charge(call).await.unwrap()

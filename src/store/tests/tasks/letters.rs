@@ -22,6 +22,7 @@ on_every_store!(
     what_waits_can_be_cancelled,
     what_waits_can_be_thrown_away,
     dead_letters_can_be_thrown_away,
+    what_vanished_can_be_thrown_away,
 );
 
 /// Tasks that died, in this order.
@@ -193,4 +194,23 @@ async fn dead_letters_can_be_thrown_away(rig: &Rig) {
     assert_eq!(rig.backend().purge_tasks(queue(), Purge::Dead).await.unwrap(), 2);
     assert_eq!(rig.task(&ids[0]).await, None);
     assert_eq!(rig.numbers().await.trimmed, 2);
+}
+
+async fn what_vanished_can_be_thrown_away(rig: &Rig) {
+    if !rig.resyncs() || rig.is_apart() {
+        return;
+    }
+    let worker = Worker::new(rig);
+    killed(rig, &worker, &["a", "b"]).await;
+    let waiting = [rig.push(task("c")).await, rig.push(task("d")).await, rig.push(task("e")).await];
+    rig.vanish("zt").await;
+    let purge = |what| rig.backend().purge_tasks(queue(), what);
+    let found = rig.backend().cancel_task(queue(), waiting[0].clone()).await;
+    assert_eq!(found.unwrap(), Some(TaskState::Waiting));
+    assert_eq!(purge(Purge::Waiting).await.unwrap(), 2);
+    assert_eq!(purge(Purge::Dead).await.unwrap(), 2);
+    let numbers = rig.numbers().await;
+    assert_eq!((numbers.waiting, numbers.dead_letters), (0, 0));
+    assert_eq!((numbers.bytes, numbers.dead_bytes), (0, 0), "of nothing");
+    assert_eq!((numbers.cancelled, numbers.trimmed), (3, 2));
 }

@@ -119,6 +119,7 @@ impl Truth {
                 if job.is_over(now) =>
             {
                 job.has_run(now, reason);
+                job.view.attempts -= u32::from(!matches!(verdict, Verdict::Retry { .. }));
                 job.expire(now);
                 return true;
             }
@@ -134,7 +135,7 @@ impl Truth {
                 job.view.past.busy += u32::from(*reason == "busy");
                 job.late = Some(now + millis(*delay));
             }
-            Verdict::Done { response, retention } => {
+            Verdict::Done { response, retention, .. } => {
                 job.has_run(now, "done");
                 job.view.response = Some(response.clone());
                 job.end(JobState::Done, "", (now, now + millis(*retention)));

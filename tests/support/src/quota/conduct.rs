@@ -168,7 +168,7 @@ impl Crew {
             history.read(*life, &fs::read_to_string(self.log(*life)).unwrap_or_default());
             history.lives.insert(*life, clients);
         }
-        let limits = policies().into_iter().map(|(key, _, limit)| (key.to_owned(), limit));
+        let limits = policies().into_iter().map(|asked| (asked.name.to_owned(), asked.limit));
         history.limits = limits.collect();
         history
     }

@@ -13,7 +13,7 @@ use std::{
 use lockgate::{RateLimit, Store, testing::history::quota::Event};
 use tokio::runtime::Handle;
 
-use super::policies;
+use super::{Asked, policies};
 use crate::{
     gauge,
     history::{clock, dice::Dice, log::Log},
@@ -50,8 +50,10 @@ pub async fn limiter(url: &str, log: &Path, seed: u64) {
     tokio::spawn(note_stalls(Arc::clone(&log)));
     let mut dice = Dice::new(seed);
     let mut tasks = Vec::new();
-    for (key, policy, _) in policies() {
-        let limit = store.rate_limit(policy);
+    for Asked { name: key, policies, .. } in policies() {
+        let mut policies = policies.into_iter();
+        let first = policies.next().expect("there is one");
+        let limit = policies.fold(store.rate_limit(first), RateLimit::and);
         for _ in 0..TASKS {
             let (limit, log, mut dice) = (limit.clone(), Arc::clone(&log), Dice::new(dice.roll()));
             let (rests, stop) = (Arc::clone(&rests), Arc::clone(&stop));
@@ -77,7 +79,9 @@ pub async fn limiter(url: &str, log: &Path, seed: u64) {
 async fn ask(limit: &RateLimit, who: u64, key: &str, log: &Log) {
     let (sent, name) = (clock::now(), key.to_owned());
     log.note(&Event::Ask(who, key.to_owned()));
-    let event = match limit.check(key, 1).await {
+    // More than there are policies are left out.
+    let keys = [key.to_owned(), format!("{key}, too")];
+    let event = match limit.check_each(keys.map(|key| (key, 1))).await {
         Ok(decision) if !decision.is_admitted() => Event::Out(who, name),
         Ok(decision) if decision.is_local() => Event::Local(who, name, sent, 1),
         Ok(_) => Event::In(who, name, sent, 1),

@@ -121,8 +121,11 @@ impl Load {
             let claimed = self.requests.insist(claim).await;
             let Claimed::Claimed(run) = claimed else { panic!("{claimed:?}") };
             ran.push(run.id.clone());
-            let verdict =
-                Verdict::Done { response: Bytes::from_static(b"answer"), retention: KEPT };
+            let verdict = Verdict::Done {
+                response: Bytes::from_static(b"answer"),
+                status: 200,
+                retention: KEPT,
+            };
             let Claim { key, me, .. } = call;
             let call = Settle { key, id: run.id, me, verdict, next: None };
             let settle = async || backend.settle(call.clone()).await;

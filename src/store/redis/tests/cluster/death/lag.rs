@@ -97,7 +97,8 @@ impl Running {
     }
 
     async fn ends(&self) -> SettledRun {
-        let verdict = Verdict::Done { response: "answer".into(), retention: 100 * LEASE };
+        let verdict =
+            Verdict::Done { response: "answer".into(), status: 200, retention: 100 * LEASE };
         let (key, id, me) = (self.key.clone(), self.run.id.clone(), self.me.clone());
         let call = Settle { key, id, me, verdict, next: None };
         insist(async || self.store.backend().settle(call.clone()).await).await

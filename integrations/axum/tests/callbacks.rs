@@ -1,0 +1,154 @@
+//! Callbacks as an application has them: a layer that says whom, a worker that makes the calls, a receiver that checks them.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use axum::{
+    Extension, Router,
+    body::{Body, Bytes},
+    extract::{Path, Request, State},
+    http::{HeaderMap, StatusCode},
+    routing::post,
+};
+use hmac::{Hmac, Mac as _};
+use lockgate_axum::{Callbacks, DeferLayer, DeferWorker, Key, LockLayer, Store, deferred_routes};
+use sha2::Sha256;
+use tokio::{net::TcpListener, sync::oneshot, time::timeout};
+use tower::ServiceExt as _;
+
+const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
+const SOON: Duration = Duration::from_secs(20);
+
+/// What the receiver was sent, in order.
+type Sent = Arc<Mutex<Vec<(HeaderMap, Bytes)>>>;
+
+/// Answers each end at first as one that is overloaded.
+async fn hook(State(sent): State<Sent>, fields: HeaderMap, body: Bytes) -> StatusCode {
+    let mut sent = sent.lock().expect("nobody panics here");
+    let again = sent.iter().any(|(other, _)| other["webhook-id"] == fields["webhook-id"]);
+    sent.push((fields, body));
+    if again { StatusCode::NO_CONTENT } else { StatusCode::SERVICE_UNAVAILABLE }
+}
+
+async fn receiver() -> (SocketAddr, Sent) {
+    let sent = Sent::default();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let addr = listener.local_addr().expect("it is bound");
+    let app = Router::new().route("/hook", post(hook)).with_state(Arc::clone(&sent));
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    (addr, sent)
+}
+
+/// Of the specification, and not of the library: `v1,` and the base64 of the HMAC.
+fn signed(id: &str, timestamp: &str, body: &[u8]) -> String {
+    let mut mac = Hmac::<Sha256>::new_from_slice(SECRET).expect("a key of any length");
+    mac.update(format!("{id}.{timestamp}.").as_bytes());
+    mac.update(body);
+    let letters: Vec<_> = ('A'..='Z').chain('a'..='z').chain('0'..='9').chain(['+', '/']).collect();
+    let mut text = "v1,".to_owned();
+    let bytes = mac.finalize().into_bytes();
+    let bits: Vec<u8> = bytes.iter().flat_map(|b| (0..8).rev().map(move |n| b >> n & 1)).collect();
+    for six in bits.chunks(6) {
+        let n = six.iter().fold(0, |n, bit| n << 1 | usize::from(*bit)) << (6 - six.len());
+        text.push(letters[n]);
+    }
+    // 32 bytes are 43 letters.
+    text + "="
+}
+
+async fn refund(Path(id): Path<String>) -> (StatusCode, String) {
+    let status = if id == "lame" { StatusCode::IM_A_TEAPOT } else { StatusCode::CREATED };
+    (status, id)
+}
+
+async fn send(
+    app: &Router,
+    method: &str,
+    target: &str,
+    fields: &[(&str, String)],
+) -> (u16, String) {
+    let mut request = Request::builder().method(method).uri(target);
+    for (name, value) in fields {
+        request = request.header(*name, value);
+    }
+    let request = request.body(Body::empty()).expect("valid");
+    let answer = app.clone().oneshot(request).await.expect("a router has no errors");
+    let location = answer.headers().get("location").map(|path| path.to_str().expect("a path"));
+    (answer.status().as_u16(), location.unwrap_or_default().to_owned())
+}
+
+#[tokio::test]
+async fn each_end_is_told_to_who_was_named_until_he_has_heard_of_it() {
+    let (store, (addr, sent)) = (Store::memory(), receiver().await);
+    let named = |head: &lockgate::gate::Head| {
+        let (_, value) = head.headers.iter().find(|(name, _)| name == "x-callback")?;
+        String::from_utf8(value.clone()).ok()
+    };
+    let app = Router::new()
+        .route("/orders/{id}/refund", post(refund))
+        .layer(LockLayer::by_path_param("id"))
+        .layer(DeferLayer::new().callback(named))
+        .merge(deferred_routes("/deferred"))
+        .layer(Extension(store.clone()));
+    let callbacks = Callbacks::new(SECRET).allow_http().allow_network("127.0.0.0/8");
+    let worker = DeferWorker::new(&store, app.clone())
+        .callbacks(callbacks)
+        .backoff(Duration::from_millis(10), Duration::from_millis(20));
+    let (stop, stopped) = oneshot::channel::<()>();
+
+    let mut ends = Vec::new();
+    for (order, fields) in [
+        ("7", vec![("x-callback", format!("http://{addr}/hook"))]),
+        ("lame", vec![("x-callback", format!("http://{addr}/hook"))]),
+        ("gone", vec![("x-callback", format!("http://{addr}/hook"))]),
+        ("quiet", vec![]),
+    ] {
+        let held = store.lock(Key::path_param("id", order)).acquire().await.expect("it is free");
+        let (status, location) =
+            send(&app, "POST", &format!("/orders/{order}/refund"), &fields).await;
+        assert_eq!(status, 202);
+        if order == "gone" {
+            assert_eq!(send(&app, "DELETE", &location, &[]).await.0, 204);
+        }
+        held.release().await;
+        ends.push((order, location.rsplit('/').next().expect("an id").to_owned()));
+    }
+    let worker = tokio::spawn(worker.run(async { drop(stopped.await) }));
+    let all = async {
+        while store.deferred().stats().await.expect("it is there").pending > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(SOON, all).await.expect("all have ended, calls too");
+    drop(stop);
+    worker.await.expect("it drains");
+
+    let sent = sent.lock().expect("nobody panics here");
+    assert_eq!(sent.len(), 6, "three ends, each told twice: {sent:?}");
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is past 1970").as_secs();
+    for (fields, body) in sent.iter() {
+        let field = |name: &str| fields[name].to_str().expect("text");
+        let (id, at) = (field("webhook-id"), field("webhook-timestamp"));
+        assert_eq!(field("webhook-signature"), signed(id, at, body));
+        assert!(now - at.parse::<u64>().expect("seconds") < 60, "{at} {now}");
+        let twins = sent.iter().filter(|(other, told)| other["webhook-id"] == id && told == body);
+        assert_eq!(twins.count(), 2, "one end is one id and one body");
+    }
+    for (order, id) in ends {
+        let of = |(_, body): &&(HeaderMap, Bytes)| String::from_utf8_lossy(body).contains(&id);
+        let told: Vec<_> = sent.iter().filter(of).collect();
+        assert_eq!(told.len(), if order == "quiet" { 0 } else { 2 }, "{order}");
+        for (_, body) in told {
+            let body = String::from_utf8_lossy(body);
+            let wanted = match order {
+                "7" => [r#""state":"done""#, r#""status":201"#, r#""attempts":1"#],
+                "lame" => [r#""state":"done""#, r#""status":418"#, r#""attempts":1"#],
+                _ => [r#""state":"cancelled""#, r#""status":null"#, r#""attempts":0"#],
+            };
+            assert!(wanted.iter().all(|part| body.contains(part)), "{order}: {body}");
+        }
+    }
+}

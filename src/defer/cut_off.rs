@@ -1,0 +1,60 @@
+//! Runs that nobody waits for any more, and which may go on all the same, in another thread.
+
+use std::time::Duration;
+
+use super::visit::Visit;
+use crate::{
+    gate::Replay,
+    store::{HoldFacts, Verdict},
+};
+
+/// How long a handler in another thread has to be dropped, once its worker has stopped: that thread may be busy.
+const LET_GO: Duration = Duration::from_secs(1);
+
+impl Visit {
+    /// What becomes of a run that the end of its worker has cut off. `None`: it can't be ended.
+    pub(super) async fn cut_off(&self, marker: &Replay, idempotent: bool) -> Option<Verdict> {
+        // What has not come to its lock has not come to its handler, and never will.
+        if marker.give_up() {
+            return Some(drained());
+        }
+        // It is over when it has been dropped, not before: the next run on this lock must not overlap it.
+        if tokio::time::timeout(LET_GO, marker.left()).await.is_err() {
+            tracing::error!(
+                job = ?marker.deferred().id, "a handler does not let go of its thread: its lock is left to its lease"
+            );
+            return None;
+        }
+        Some(if idempotent {
+            drained()
+        } else {
+            let retention = self.worker.rules.keep_dead;
+            Verdict::Dead { reason: "drained, may have run", retention }
+        })
+    }
+}
+
+/// A run that somebody waits for. However that ends, no handler begins after it; and if one is still under way, its
+/// lock is not given back: others come when the lease ends, as if this process had died.
+pub(super) struct Attended<'a> {
+    marker: &'a Replay,
+    hold: &'a HoldFacts,
+}
+
+impl<'a> Attended<'a> {
+    pub(super) fn new(marker: &'a Replay, hold: &'a HoldFacts) -> Self {
+        Self { marker, hold }
+    }
+}
+
+impl Drop for Attended<'_> {
+    fn drop(&mut self) {
+        if !self.marker.give_up() && self.marker.is_under_way() {
+            self.hold.leave_to_lapse();
+        }
+    }
+}
+
+pub(super) fn drained() -> Verdict {
+    Verdict::Hand { delay: Duration::from_millis(1), reason: "drained" }
+}

@@ -1,0 +1,87 @@
+//! What a layer and a worker were set to, as clients see it.
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::{Function, SECOND, Working, ended, key_of, put_off, status::whole};
+use crate::{
+    defer::{Answer, DeferGate, DeferWorker, Kept, Ran, StatusGate},
+    gate::{Asked, Gate, Head, KeySource, Outcome, Parting, Verdict, fake::FakeView},
+    lock::LockGate,
+    store::{JobState, Store},
+};
+
+async fn enter<G: Gate<()>>(gate: &G, view: &mut FakeView) -> Verdict<G::Ticket> {
+    match gate.ask(view) {
+        Asked::Enter(facts) => gate.enter(facts).await,
+        Asked::Pass(quick) => Verdict::Pass(gate.ticket(quick)),
+        _ => panic!("it is a request like any other"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_waits_for_no_longer_than_the_server_lets_it() {
+    for (wish, most) in [("wait=20", 1), ("wait=20", 30), ("wait=0", 1)] {
+        let store = Store::memory();
+        let _held = store.lock("x").acquire().await.expect("it is free");
+        let defer = DeferGate::<()>::new().max_wait(most * SECOND);
+        let source = KeySource::function(|()| Some("x".to_owned()));
+        let lock = LockGate::new(source).store(&store);
+        let mut view = FakeView::new("POST");
+        view.headers.push(("prefer", wish));
+        let Verdict::Pass(ticket) = enter(&defer, &mut view).await else { panic!("it passes") };
+        defer.show(&ticket, &mut view);
+        let before = Instant::now();
+        let busy = enter(&lock, &mut view).await;
+        assert!(matches!(busy, Verdict::Busy(..)), "{busy:?}");
+        let named: u32 = wish["wait=".len()..].parse().expect("a number");
+        let waited = named.min(most);
+        let took = before.elapsed();
+        assert!((waited * SECOND..(waited + 1) * SECOND).contains(&took), "{wish}: {took:?}");
+        let Parting::Accept { parked, .. } = defer.leave(ticket, Outcome::Answered(409)).await
+        else {
+            panic!("it was busy")
+        };
+        let head = Head::new("POST", "/x", Vec::new(), None);
+        let reply = defer.accept(parked, head, Some(Bytes::new())).await.expect("there is room");
+        assert_eq!(reply.status, 202);
+        let applied = reply.fields.iter().find(|(name, _)| name == "preference-applied");
+        assert_eq!(applied.expect("it is told").1, format!("wait={waited}"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_response_those_fields_are_kept_that_were_asked_for() {
+    let store = Store::memory();
+    let answer = || {
+        let field = |name: &str| (name.to_owned(), b"one".to_vec());
+        let names = ["content-type", "x-receipt", "set-cookie", "x-other", "connection"];
+        let headers = names.map(field).to_vec();
+        Ran::Answered(Answer { status: 201, headers, body: Kept::Body("made".into()) })
+    };
+    let always = "content-type";
+    for (asked, kept) in [
+        (vec![], vec![always]),
+        (vec!["X-Receipt"], vec![always, "x-receipt"]),
+        (vec!["x-receipt", "Set-Cookie"], vec![always, "x-receipt", "set-cookie"]),
+    ] {
+        let routes = Function::new(move |head, marker| {
+            marker.pass(&key_of(&head.target));
+            std::future::ready(answer())
+        });
+        let worker = DeferWorker::on(&store, routes);
+        let worker = asked.iter().fold(worker, |worker, name| worker.keep_response_header(name));
+        let worker = Working::with(worker);
+        let id = put_off(&store, "/x").await;
+        assert_eq!(ended(&store, &id).await, JobState::Done);
+        let gate = StatusGate::<()>::new().store(&store);
+        let asked_for = gate.ask(&mut FakeView::new("GET"), id.as_str(), true);
+        let reply = whole(asked_for.expect("it is well formed").answer().await);
+        assert_eq!((reply.status, &reply.body[..]), (201, &b"made"[..]));
+        for name in ["content-type", "x-receipt", "set-cookie", "x-other", "connection"] {
+            let found = reply.fields.iter().any(|(found, _)| found.eq_ignore_ascii_case(name));
+            assert_eq!(found, kept.contains(&name), "{name}, of {asked:?}: {reply:?}");
+        }
+        worker.stop().await;
+    }
+}

@@ -1,0 +1,102 @@
+//! Putting charges right in the background, where nobody's leaving ends it.
+//!
+//! What the store does not answer may have been done: it is not sent again, since a refund that ran twice would
+//! let somebody in. What can't have been done, because the store was away, is tried again until the
+//! window is over that it is about, for [`PATIENCE`] at most, and while no more than
+//! [`Pending::MOST`](super::pending::Pending::MOST) counters wait for that. Whatever else happens to it, it
+//! stays charged as it is until its window ends. A shutdown tries once more and does not wait.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use tokio::{sync::oneshot, time::Instant};
+
+use super::{Engine, pending::Begun};
+use crate::{
+    error::ErrorKind,
+    store::{SettleCharge, Store, WeakStore},
+};
+
+/// Most calls that are under way together: the leases of many keys may have to go back.
+const AT_ONCE: usize = 64;
+
+/// Before it is tried again; twice as long each time.
+const PAUSE: Duration = Duration::from_millis(250);
+
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// For how long it is tried at most.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Resolves when the charges are changed, or have to wait, or never will be. They are whether it is awaited or not.
+pub(in crate::rate_limit) type Done = oneshot::Receiver<()>;
+
+impl Engine {
+    /// In the background.
+    pub(super) fn settle(self: &Arc<Self>, store: &Store, calls: Vec<SettleCharge>) -> Done {
+        let (done, settled) = oneshot::channel::<()>();
+        let (with, begun) = (store.clone(), self.pending.begin());
+        store.spawn(async move {
+            let since = Instant::now();
+            let left = change(&with, calls).await;
+            // A response may wait for this, but not for a store that is away.
+            drop(done);
+            if !left.is_empty() {
+                try_again(with.downgrade(), left, since, &begun).await;
+            }
+        });
+        settled
+    }
+}
+
+/// Makes the changes; returns those that were not made.
+async fn change(store: &Store, calls: Vec<SettleCharge>) -> Vec<SettleCharge> {
+    let mut left = Vec::new();
+    for some in calls.chunks(AT_ONCE) {
+        let settle = |call: &SettleCharge| store.backend().settle_charge(call.clone());
+        let answers = join_all(some.iter().map(settle)).await;
+        for (call, answer) in some.iter().zip(answers) {
+            match answer {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Unavailable => left.push(call.clone()),
+                Err(error) => tracing::warn!(%error, "a charge may not have been put right"),
+            }
+        }
+    }
+    left
+}
+
+/// Holds no store while it waits: it ends with the last handle.
+async fn try_again(store: WeakStore, left: Vec<SettleCharge>, since: Instant, begun: &Begun) {
+    let Some(_room) = begun.wait(counters(&left)) else { return give_up(&left) };
+    let (mut left, mut pause) = (left, PAUSE);
+    while !left.is_empty() {
+        let closing = begun.rest(pause).await;
+        let Some(store) = store.upgrade() else { return give_up(&left) };
+        let (live, over): (Vec<_>, Vec<_>) =
+            left.into_iter().partition(|call| lives(call, since.elapsed()));
+        give_up(&over);
+        left = change(&store, live).await;
+        if closing {
+            return give_up(&left);
+        }
+        pause = LONGEST_PAUSE.min(pause * 2);
+    }
+}
+
+/// Whether there may be a window still that it is about.
+fn lives(call: &SettleCharge, after: Duration) -> bool {
+    let longest = call.items.iter().map(|item| item.rule.window()).max();
+    after < PATIENCE.min(longest.unwrap_or_default())
+}
+
+fn counters(calls: &[SettleCharge]) -> usize {
+    calls.iter().map(|call| call.items.len()).sum()
+}
+
+fn give_up(calls: &[SettleCharge]) {
+    if !calls.is_empty() {
+        let counters = counters(calls);
+        tracing::warn!(counters, "charges were not put right: the store is away");
+    }
+}

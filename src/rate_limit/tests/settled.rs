@@ -1,0 +1,180 @@
+//! Charges that are put right after the response.
+
+use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
+
+use super::{
+    SECOND,
+    gate::{by, enter, leave, view, whole},
+    minute, named,
+};
+use crate::{
+    Key, RateStatus,
+    gate::{Gate as _, Outcome, View as _},
+    store::{Fault, Store, faulty},
+};
+
+#[tokio::test(start_paused = true)]
+async fn refunds_are_by_status_and_are_there_for_the_next_request() {
+    let store = Store::memory();
+    let policy = named("p", minute(2));
+    let limit = by("a", policy.clone()).refund_on(|status| status >= 500).store(&store);
+    for _ in 0..5 {
+        assert_eq!(whole(&limit, 503).await, 503);
+    }
+    let key = Key::header("a", b"1");
+    let peek = async || store.rate_limit(policy.clone()).peek(key.clone(), 1).await.unwrap();
+    assert_eq!(peek().await.remaining(), 2);
+    assert_eq!((whole(&limit, 200).await, whole(&limit, 200).await), (200, 200));
+    assert_eq!(whole(&limit, 200).await, 429);
+}
+
+/// The inner service fails: that is a 500 further out.
+#[tokio::test(start_paused = true)]
+async fn an_error_counts_as_500() {
+    let store = Store::memory();
+    let limit = by("a", minute(2)).refund_on(|status| status == 500).store(&store);
+    for _ in 0..5 {
+        let ticket = enter(&limit, &mut view()).await.unwrap();
+        let _ = limit.leave(ticket, Outcome::Failed).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_handler_says_what_it_has_cost() {
+    let store = Store::memory();
+    let policy = named("p", minute(10));
+    let limit = by("a", policy.clone()).settle_by_handler().store(&store);
+    let spent = async || {
+        let peek = store.rate_limit(policy.clone()).peek(Key::header("a", b"1"), 1).await;
+        10 - peek.unwrap().remaining()
+    };
+    let ticket = |cost: Option<u64>| {
+        let limit = limit.clone();
+        async move {
+            let mut view = view();
+            let ticket = enter(&limit, &mut view).await.unwrap();
+            let status = view.get::<RateStatus>().unwrap();
+            assert!(cost.is_none_or(|cost| status.charge(cost)));
+            ticket
+        }
+    };
+    leave(&limit, ticket(Some(4)).await, 200).await;
+    assert_eq!(spent().await, 4);
+    leave(&limit, ticket(Some(0)).await, 200).await;
+    assert_eq!(spent().await, 4);
+    // Dropped, it costs what the handler has said, or else what it was charged.
+    drop(ticket(Some(3)).await);
+    assert!(store.shutdown(SECOND).await);
+    assert_eq!(spent().await, 7);
+    drop(ticket(None).await);
+    assert!(store.shutdown(SECOND).await);
+    assert_eq!(spent().await, 8);
+    // More than there is.
+    leave(&limit, ticket(Some(50)).await, 200).await;
+    assert_eq!(whole(&limit, 200).await, 429);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_layer_that_is_not_set_so_is_not_told_by_the_handler() {
+    let store = Store::memory();
+    let limit = by("a", minute(10)).store(&store);
+    let mut view = view();
+    let ticket = enter(&limit, &mut view).await.unwrap();
+    assert!(!view.get::<RateStatus>().unwrap().charge(5));
+    leave(&limit, ticket, 200).await;
+    let peek = store.rate_limit(minute(10)).peek(Key::header("a", b"1"), 1).await;
+    assert_eq!(peek.unwrap().remaining(), 9);
+}
+
+/// What the store can't have been asked is asked for again, behind the response.
+#[tokio::test(start_paused = true)]
+async fn charges_are_put_right_when_the_store_is_back() {
+    let (store, faults) = faulty();
+    let policy = named("p", minute(9));
+    let refunds = by("a", policy.clone()).refund_on(|status| status >= 500).store(&store);
+    let by_handler = by("a", policy.clone()).settle_by_handler().store(&store);
+    let spent = async || {
+        let peek = store.rate_limit(policy.clone()).peek(Key::header("a", b"1"), 1).await;
+        9 - peek.unwrap().remaining()
+    };
+    faults.set("settle_charge", Fault::Away, 5);
+    let began = tokio::time::Instant::now();
+    assert_eq!(whole(&refunds, 503).await, 503);
+    let mut dear = view();
+    let ticket = enter(&by_handler, &mut dear).await.unwrap();
+    assert!(dear.get::<RateStatus>().unwrap().charge(4));
+    leave(&by_handler, ticket, 200).await;
+    assert_eq!(began.elapsed(), Duration::ZERO, "no response waits for that");
+    assert_eq!(spent().await, 2);
+    tokio::time::sleep(10 * SECOND).await;
+    assert_eq!(spent().await, 4, "the one is given back, the other is charged in full");
+    assert_eq!(faults.seen("settle_charge"), 7, "each once, but for what failed");
+}
+
+/// It has been made, or not: asked for again, it might be made twice.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_may_have_been_made_is_not_sent_again() {
+    let (store, faults) = faulty();
+    let limit = by("a", minute(9)).refund_on(|status| status >= 500).store(&store);
+    faults.set("settle_charge", Fault::NoReply, 1);
+    assert_eq!(whole(&limit, 503).await, 503);
+    assert_eq!(whole(&limit, 200).await, 200);
+    tokio::time::sleep(30 * SECOND).await;
+    assert_eq!(faults.seen("settle_charge"), 1);
+    let peek = store.rate_limit(minute(9)).peek(Key::header("a", b"1"), 1).await.unwrap();
+    assert_eq!(peek.remaining(), 8);
+}
+
+/// Who leaves while his charge is put right has it put right all the same.
+#[tokio::test(start_paused = true)]
+async fn a_response_that_is_dropped_is_refunded() {
+    let (store, faults) = faulty();
+    let limit = by("a", minute(9)).refund_on(|status| status >= 500).store(&store);
+    let ticket = enter(&limit, &mut view()).await.unwrap();
+    faults.set("settle_charge", Fault::Late(SECOND), 1);
+    {
+        let mut leaving = pin!(limit.leave(ticket, Outcome::Answered(503)));
+        assert!(poll_fn(|cx| Poll::Ready(leaving.as_mut().poll(cx))).await.is_pending());
+    }
+    assert!(store.shutdown(5 * SECOND).await);
+    let peek = store.rate_limit(minute(9)).peek(Key::header("a", b"1"), 1).await.unwrap();
+    assert_eq!(peek.remaining(), 9);
+}
+
+/// A refund lapses with its window, and so does the wish for it.
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_put_right_is_given_up_with_its_window_or_the_process() {
+    let (store, faults) = faulty();
+    let limit = by("a", minute(9)).refund_on(|status| status >= 500).store(&store);
+    faults.set("settle_charge", Fault::Away, 1_000_000);
+    assert_eq!(whole(&limit, 503).await, 503);
+    tokio::time::sleep(60 * SECOND).await;
+    let tries = faults.seen("settle_charge");
+    assert!((5..30).contains(&tries), "{tries}");
+    tokio::time::sleep(600 * SECOND).await;
+    assert_eq!(faults.seen("settle_charge"), tries);
+    // A shutdown tries once more, and waits for nothing.
+    assert_eq!(whole(&limit, 503).await, 503);
+    let began = tokio::time::Instant::now();
+    assert!(store.shutdown(60 * SECOND).await);
+    assert!(began.elapsed() < SECOND / 10);
+    assert_eq!(faults.seen("settle_charge"), tries + 2);
+    tokio::time::sleep(60 * SECOND).await;
+    assert_eq!(faults.seen("settle_charge"), tries + 2);
+}
+
+/// Only so many wait; what comes on top stays charged.
+#[tokio::test(start_paused = true)]
+async fn what_waits_to_be_put_right_is_bounded() {
+    let (store, faults) = faulty();
+    let policy = named("p", minute(10_000));
+    let limit = by("a", policy.clone()).refund_on(|status| status >= 500).store(&store);
+    faults.set("settle_charge", Fault::Away, 1_000_000);
+    for _ in 0..1500 {
+        assert_eq!(whole(&limit, 503).await, 503);
+    }
+    faults.set("settle_charge", Fault::Away, 0);
+    tokio::time::sleep(10 * SECOND).await;
+    let peek = store.rate_limit(policy).peek(Key::header("a", b"1"), 1).await.unwrap();
+    assert_eq!(10_000 - peek.remaining(), 1500 - 1024);
+}
