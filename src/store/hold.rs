@@ -3,134 +3,19 @@
 //! A [`Hold`] is given back when it is dropped. Dropping never waits, needs no runtime and can't fail:
 //! it puts one message into the agent's mailbox.
 
-use std::{
-    fmt,
-    pin::pin,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use tokio::{
-    sync::{Notify, oneshot},
-    time::Instant,
-};
+use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     Store,
     agent::{GiveBack, Told, Undo},
     attempt::Attempt,
     backend::{Acquire, Acquired, GaveBack, Mode, Token},
+    facts::Facts,
     lease::{Lease, LossWatcher, Terms, sure},
 };
 use crate::{error::Error, key::Key};
-
-/// How a hold ended before it was given back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Loss {
-    /// The store says that it is somebody else's, or nobody's.
-    Taken,
-    /// It could not be renewed while it was sure to be valid.
-    Lapsed,
-    /// It was held for longer than `max_hold`, or its fixed lease ended.
-    TooLong,
-}
-
-/// The shared facts of a turn; what handlers see of it.
-pub(crate) struct Facts {
-    pub(crate) lease: Arc<Lease>,
-    pub(crate) fence: u64,
-    pub(crate) since: Instant,
-    /// When the turn is over, renewed or not.
-    pub(super) end: Instant,
-    lost: OnceLock<Loss>,
-    told: Notify,
-    over: AtomicBool,
-}
-
-impl Facts {
-    fn new(lease: Arc<Lease>, fence: u64) -> Arc<Self> {
-        let end = Instant::now() + lease.terms.max_hold;
-        Self::until(lease, fence, end)
-    }
-
-    fn until(lease: Arc<Lease>, fence: u64, end: Instant) -> Arc<Self> {
-        let since = Instant::now();
-        let (lost, told, over) = (OnceLock::new(), Notify::new(), AtomicBool::new(false));
-        Arc::new(Self { lease, fence, since, end, lost, told, over })
-    }
-
-    pub(crate) fn key(&self) -> &Key {
-        &self.lease.key
-    }
-
-    pub(crate) fn valid_until(&self) -> Instant {
-        self.lease.valid_until()
-    }
-
-    pub(crate) fn loss(&self) -> Option<Loss> {
-        // Not only when the agent says so: its runtime may stand still.
-        if !self.is_over() && Instant::now() >= self.valid_until() + BEHIND {
-            let last = self.lease.last.load(Ordering::Acquire);
-            self.lease.lose(if last { Loss::TooLong } else { Loss::Lapsed });
-        }
-        self.lost.get().copied()
-    }
-
-    /// Resolves when the hold is lost; never if it is given back first.
-    pub(crate) async fn lost(&self) -> Loss {
-        loop {
-            let mut told = pin!(self.told.notified());
-            // Before the look: what is told from here on is not missed.
-            told.as_mut().enable();
-            if let Some(loss) = self.loss() {
-                return loss;
-            }
-            let until = self.valid_until();
-            if self.is_over() {
-                // Given back: there is nothing left to lose.
-                return std::future::pending().await;
-            }
-            tokio::select! {
-                () = told => {}
-                () = tokio::time::sleep_until(until + BEHIND) => {}
-            }
-        }
-    }
-
-    /// True once it was given back, handed on or lost.
-    pub(crate) fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
-    }
-
-    /// Found when it was given back: whoever has a copy may want to know.
-    pub(crate) fn had_been_lost(&self) {
-        self.tell(Loss::Taken);
-    }
-
-    pub(super) fn lose(&self, loss: Loss) {
-        if !self.over.swap(true, Ordering::AcqRel) {
-            self.tell(loss);
-        }
-    }
-
-    /// The first reason stands.
-    fn tell(&self, loss: Loss) {
-        if self.lost.set(loss).is_ok() {
-            self.told.notify_waiters();
-        }
-    }
-}
-
-impl fmt::Debug for Facts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (key, fence) = (self.key(), self.fence);
-        f.debug_struct("Hold").field("key", key).field("fence", &fence).finish_non_exhaustive()
-    }
-}
 
 /// The turn on a lease that is held, and given back when dropped.
 #[derive(Debug)]
@@ -167,7 +52,7 @@ impl Hold {
         }
         self.settled = true;
         // After the next turn has begun: a loss in between is told to that one.
-        self.facts.over.store(true, Ordering::Release);
+        self.facts.close();
         Ok(Self { store: self.store.clone(), facts: next, settled: false })
     }
 
@@ -270,7 +155,7 @@ impl Hold {
 
     /// Nobody renews it any more.
     fn end(&self) {
-        self.facts.over.store(true, Ordering::Release);
+        self.facts.close();
         self.facts.lease.close();
         self.store.agent().look_away(&self.facts.lease);
     }
@@ -308,6 +193,3 @@ impl Drop for Hold {
         self.give_back(None);
     }
 }
-
-/// How much later than the agent a hold notices its own end: the agent knows the reason.
-const BEHIND: Duration = Duration::from_millis(5);

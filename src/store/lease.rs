@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::{
     backend::{JobId, Mode, Token},
-    hold::{Facts, Loss},
+    facts::{Facts, Loss},
 };
 use crate::key::Key;
 

@@ -18,7 +18,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     backend::{Backend, Renewal},
-    hold::Loss,
+    facts::Loss,
     lease::Lease,
 };
 use crate::error::Error;
