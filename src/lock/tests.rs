@@ -13,6 +13,7 @@ mod runs;
 mod seam;
 mod settings;
 mod several;
+mod strays;
 mod terms;
 mod within;
 

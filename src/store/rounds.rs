@@ -199,8 +199,8 @@ impl Rounds {
         batches.map(<[_]>::to_vec).collect()
     }
 
-    /// Makes a lease last for so long from now; false if it is lost. One renewal at a time: whose answer
-    /// comes last must be who ran last.
+    /// Makes a lease last for so long from now; false if it is lost. One renewal at a time; one that got no answer in
+    /// time may run after this one, and shortens nothing then: the store never does.
     pub(super) async fn extend(
         self: &Arc<Self>,
         hold: &Arc<Lease>,
