@@ -11,11 +11,11 @@ use super::{
     Store,
     agent::{GiveBack, Told, Undo},
     attempt::Attempt,
-    backend::{Acquire, Acquired, GaveBack, Mode, Token},
+    backend::{Acquire, Acquired, GaveBack, Mode},
     facts::Facts,
-    lease::{Lease, LossWatcher, Terms, sure},
+    lease::{Lease, LossWatcher, Terms},
 };
-use crate::{error::Error, key::Key};
+use crate::error::Error;
 
 /// The turn on a lease that is held, and given back when dropped.
 #[derive(Debug)]
@@ -27,20 +27,12 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    pub(super) fn new(
-        store: &Store,
-        key: &Key,
-        me: &Token,
-        fence: u64,
-        valid_until: Instant,
-        terms: Terms,
-    ) -> Self {
-        let valid_until = valid_until.min(Instant::now() + sure(terms.lease));
-        let lease = Lease::new(key, me, valid_until, terms);
+    pub(super) fn new(store: &Store, lease: Arc<Lease>, fence: u64) -> Self {
         let facts = Facts::new(lease, fence);
         facts.lease.begin(&facts);
         store.agent().watch_over(&facts.lease);
-        tracing::debug!(node = %store.node(), lock = %key.hashed(), fence, "lock granted");
+        let lock = facts.key().hashed();
+        tracing::debug!(node = %store.node(), %lock, fence, "lock granted");
         Self { store: store.clone(), facts, settled: false }
     }
 
@@ -109,7 +101,7 @@ impl Hold {
         self.end();
         // Either may be in the store until there is an answer: both have their undo.
         let terms = Terms { mode: Mode::Shared, ..lease.terms.clone() };
-        let mut attempt = Attempt::of(&self.store, &lease.key, &lease.me, Mode::Shared);
+        let mut attempt = Attempt::of(&self.store, &lease, Mode::Shared);
         let now = Instant::now();
         let left = |end: Instant| end.saturating_duration_since(now);
         // It is the same turn: what ends it stays. A fixed lease gets no longer by it.
@@ -141,6 +133,10 @@ impl Hold {
     /// Only now: until here `Drop` had to see to it.
     fn given_back(&mut self, outcome: GaveBack) {
         self.forget();
+        let now = Instant::now();
+        if self.lease().strays.as_ref().is_some_and(|strays| strays.until > now) {
+            self.undo(0, now, None);
+        }
         tracing::debug!(
             node = %self.store.node(), lock = %self.facts.key().hashed(), ?outcome,
             held_ms = self.facts.since.elapsed().as_millis(), "lock released"
@@ -173,18 +169,29 @@ impl Hold {
     fn give_back(&mut self, tell: Option<Told>) {
         if !std::mem::replace(&mut self.settled, true) {
             self.end();
-            let lease = &self.facts.lease;
-            self.store.agent().give_back(GiveBack {
-                key: lease.key.clone(),
-                me: lease.me.clone(),
-                mode: lease.terms.mode,
-                undo: Undo::Release,
-                until: lease.valid_until() + lease.terms.lease / 8,
-                doubtful: false,
-                silences: None,
-                tell,
-            });
+            let lease = self.lease();
+            self.undo(1, lease.valid_until() + lease.terms.lease / 8, tell);
         }
+    }
+
+    /// Of what it has in the store, if it has it still, and of what may come behind that.
+    fn undo(&self, has: u32, until: Instant, tell: Option<Told>) {
+        let lease = self.lease();
+        let strays = lease.strays.as_deref();
+        let number = strays.map_or(0, |strays| strays.number);
+        self.store.agent().give_back(GiveBack {
+            key: lease.key.clone(),
+            me: lease.me.clone(),
+            // They ask in the mode that it had before it was downgraded, whose release finds either.
+            mode: strays.map_or(lease.terms.mode, |strays| strays.mode),
+            undo: Undo::Release,
+            until: strays.map_or(until, |strays| strays.until.max(until)),
+            finds: number + has,
+            doubtful: number > 0,
+            silences: None,
+            is_known: has > 0,
+            tell,
+        });
     }
 }
 

@@ -24,7 +24,7 @@ fn lease(of: Duration) -> Arc<Lease> {
         mode: Mode::Exclusive,
     };
     let me = Token::new(&Node::new());
-    Lease::new(&Key::custom("x"), &me, Instant::now() + of, terms)
+    Lease::new(&Key::custom("x"), &me, Instant::now() + of, terms, None)
 }
 
 /// Each waking is another thread's, and dearer than the call that it is about.
