@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{
     keeper::{Keeper, Start},
-    map::{Map, Name},
+    map::{Line, Map, Name},
     waiter::Waited,
 };
 use crate::{
@@ -64,21 +64,17 @@ impl Lines {
     pub(super) fn front(&self, name: &Name) -> Option<Front> {
         let mut lines = self.lines.lock();
         let line = lines.get(name)?;
-        line.drop_all_who_left();
-        let last = line.waiters.iter().map(|waiter| waiter.until).max();
-        match (line.waiters.front(), last) {
-            (Some(first), Some(last)) => Some(Front {
-                asking: first.asking.clone(),
-                came: line.word.as_ref().map_or(0, |word| word.server_time(first.came)),
-                last,
-                number: line.waiters.len(),
-            }),
-            _ => {
-                line.keeper = None;
-                lines.sweep(name);
-                None
-            }
+        let front = front(line);
+        if front.is_none() {
+            line.keeper = None;
+            lines.sweep(name);
         }
+        front
+    }
+
+    /// The same; but if there is none, the keeper is one still.
+    pub(super) fn front_for_now(&self, name: &Name) -> Option<Front> {
+        self.lines.lock().get(name).and_then(front)
     }
 
     /// Whether somebody waits for longer than this.
@@ -152,6 +148,18 @@ impl Lines {
         let lines = self.lines.lock();
         lines.exclusive.is_empty() && lines.others.is_empty()
     }
+}
+
+fn front(line: &mut Line) -> Option<Front> {
+    line.drop_all_who_left();
+    let last = line.waiters.iter().map(|waiter| waiter.until).max()?;
+    let first = line.waiters.front()?;
+    Some(Front {
+        asking: first.asking.clone(),
+        came: line.word.as_ref().map_or(0, |word| word.server_time(first.came)),
+        last,
+        number: line.waiters.len(),
+    })
 }
 
 impl LossWatcher for Lines {

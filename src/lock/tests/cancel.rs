@@ -210,3 +210,18 @@ async fn a_shutdown_waits_for_places_that_were_just_left() {
     assert_eq!(told.line, 0, "a place is left");
     drop(held);
 }
+
+/// The waiter leaves between the end of the guard, which makes a call for both of them, and that call.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_for_a_guard_that_was_to_be_passed_on() {
+    let (store, faults) = faulty();
+    faults.set("release", Fault::Late(Duration::from_millis(100)), 1);
+    let strict = || store.lock("x").strict_order();
+    let held = strict().acquire().await.expect("it is free");
+    let mut waiting = Box::pin(strict().wait(SECOND).acquire());
+    assert!((&mut waiting).now_or_never().is_none());
+    drop(held);
+    drop(waiting);
+    assert!(store.shutdown(5 * SECOND).await);
+    drop(store.as_another_process().lock("x").acquire().await.expect("it was given back"));
+}
