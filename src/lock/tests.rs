@@ -15,6 +15,7 @@ mod settings;
 mod several;
 mod strays;
 mod terms;
+mod told;
 mod within;
 
 use std::{sync::Arc, time::Duration};

@@ -151,6 +151,8 @@ impl Lines {
 }
 
 fn front(line: &mut Line) -> Option<Front> {
+    // Whoever asks on behalf of it hears of those that this process was told of before.
+    line.told = None;
     line.drop_all_who_left();
     let last = line.waiters.iter().map(|waiter| waiter.until).max()?;
     let first = line.waiters.front()?;
@@ -175,13 +177,17 @@ impl Joined for Lines {
     fn joined(&self, key: &Key, seq: u64) {
         let mut rested = Vec::new();
         let mut lines = self.lines.lock();
-        let Map { exclusive, others } = &mut *lines;
+        let Map { exclusive, others, .. } = &mut *lines;
         let others = others.iter_mut().filter(|((other, _), _)| other == key);
-        for line in exclusive.get_mut(key).into_iter().chain(others.map(|(_, line)| line)) {
-            if let Some(word) = &mut line.word {
-                word.joined(seq);
-            }
+        let exclusive = exclusive.get_mut(key);
+        let none = exclusive.is_none();
+        for line in exclusive.into_iter().chain(others.map(|(_, line)| line)) {
+            line.joined(seq);
             rested.extend(line.resting.take());
+        }
+        // Only exclusive locks are handed on.
+        if none {
+            lines.joined(key, seq);
         }
         lines.sweep(&(key.clone(), Mode::Exclusive));
         drop(lines);
@@ -191,7 +197,7 @@ impl Joined for Lines {
 
     fn drain(&self) -> bool {
         let mut lines = self.lines.lock();
-        let Map { exclusive, others } = &mut *lines;
+        let Map { exclusive, others, .. } = &mut *lines;
         let all = exclusive.values_mut().chain(others.values_mut());
         let (mut rested, mut settled) = (Vec::new(), true);
         for line in all {
