@@ -121,7 +121,7 @@ async fn without_a_doubt_nothing_is_undone_twice() {
     let (store, faults) = faulty();
     for _ in 0..5 {
         let guard = store.lock("x").wait(SECOND).acquire().await.unwrap();
-        drop(busy(store.lock("x").acquire().await));
+        busy(store.lock("x").acquire().await);
         assert_eq!(guard.release().await, Released::Released);
         drop(store.lock("x").acquire().await.unwrap());
     }
