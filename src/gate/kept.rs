@@ -22,6 +22,7 @@ enum State<I> {
     Left,
 }
 
+/// The gate and its ticket.
 type Leave = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>;
 
 /// What comes next of a body.
@@ -33,9 +34,12 @@ pub enum Next<I> {
     Last(Option<I>),
 }
 
-/// The gate has stopped the body, and its ticket is gone: the body must break off, visibly.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stopped;
+/// The gate has stopped the body, which must break off, visibly. This is the ticket: it is to be dropped after the body, since
+/// what the handler streams may go on for as long as that lives.
+#[must_use = "the ticket is to be dropped after the body"]
+pub struct Stopped {
+    _ticket: Leave,
+}
 
 impl<I> Kept<I> {
     /// Keeps the ticket, and goes on to count the time of reading.
@@ -72,8 +76,7 @@ impl<I> Kept<I> {
                 // First of all: a body that always has something would hide the watch.
                 let slow = |reading: &Reading| reading.poll_too_slow(cx).is_ready();
                 if reading.as_ref().is_some_and(slow) || watch.as_mut().poll(cx).is_ready() {
-                    self.0 = State::Left;
-                    return Poll::Ready(Err(Stopped));
+                    return self.stop();
                 }
                 match ready!(scope.step(|| next(cx))) {
                     Next::Item(item) => return Poll::Ready(Ok(Some(item))),
@@ -84,6 +87,13 @@ impl<I> Kept<I> {
             State::Left => return Poll::Ready(Ok(None)),
         }
         self.poll_left(cx).map(Ok)
+    }
+
+    fn stop(&mut self) -> Poll<Result<Option<I>, Stopped>> {
+        Poll::Ready(match std::mem::replace(&mut self.0, State::Left) {
+            State::Watching { leave, .. } => Err(Stopped { _ticket: leave }),
+            State::Leaving { .. } | State::Left => Ok(None),
+        })
     }
 
     fn leave(&mut self, last: Option<I>) {
@@ -106,5 +116,11 @@ impl<I> Kept<I> {
 impl<I> fmt::Debug for Kept<I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Kept").field("has_left", &self.has_left()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Stopped")
     }
 }

@@ -13,7 +13,9 @@ mod runs;
 mod seam;
 mod settings;
 mod several;
+mod strays;
 mod terms;
+mod told;
 mod within;
 
 use std::{sync::Arc, time::Duration};

@@ -18,7 +18,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project::pin_project;
 
 use crate::{
-    gate::{Kept, Next, Stopped},
+    gate::{Kept, Next},
     reply::{Fields, Repeated, Reply},
 };
 
@@ -76,9 +76,10 @@ where
             }
             KindProjection::Kept(body, kept) => ready!(kept.poll_next(cx, |cx| next(body, cx))),
         };
-        Poll::Ready(next.unwrap_or_else(|Stopped| {
+        Poll::Ready(next.unwrap_or_else(|ticket| {
             // What it was made of goes at once, and nothing comes after the error.
             self.project().kind.set(Kind::Reply(None));
+            drop(ticket);
             Some(Err(BodyError::new("the body was broken off by its gate")))
         }))
     }

@@ -1,5 +1,7 @@
 //! The driver around a lock whose store is slow, with tokio's clock stopped: what waits for what.
 
+mod stopped;
+
 use std::{
     convert::Infallible, error::Error as StdError, future::Future, sync::Arc, time::Duration,
 };

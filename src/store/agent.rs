@@ -66,11 +66,16 @@ pub(super) struct GiveBack {
     pub(super) undo: Undo,
     /// When it has ended by itself.
     pub(super) until: Instant,
+    /// How many of its calls may each have done something that is not undone, one after the undo of the other. Those that ran
+    /// before it are undone as one.
+    pub(super) finds: u32,
     /// The call to be undone may still lie in a broken socket: "nothing there" is not the last word.
     pub(super) doubtful: bool,
     /// How often ways to the store had been left ([`Backend::silences`]) when the call was sent that is to be undone,
     /// if it has not been answered. Left since then, it may come behind its undo.
     pub(super) silences: Option<u64>,
+    /// A shutdown waits until it is undone. Not for what may merely come yet, when all that is known is undone.
+    pub(super) is_known: bool,
     /// Is told what the first call came to; it goes on without whether anybody listens or not.
     pub(super) tell: Option<Told>,
 }
@@ -120,7 +125,7 @@ impl Agent {
     /// Has something given back, ordered after the call that may have taken it (calls about one lock
     /// share a connection). Never waits; if there is no runtime left to do it, the lease ends by itself.
     pub(super) fn give_back(&self, message: GiveBack) {
-        let pending = Pending::new(&self.shared);
+        let pending = Pending::new(&self.shared, message.is_known);
         // On its way before anything that is asked of this lock from now on. The undo of a claim is another
         // step, and has time: its job is nobody's until then.
         let first = match message.undo {
@@ -180,20 +185,30 @@ impl fmt::Debug for Agent {
 }
 
 /// Counts a message until it is dealt with, or dropped with the runtime that was to deal with it.
-struct Pending(Arc<Shared>);
+struct Pending {
+    shared: Arc<Shared>,
+    counts: bool,
+}
 
 impl Pending {
-    fn new(shared: &Arc<Shared>) -> Self {
-        shared.pending.fetch_add(1, Ordering::AcqRel);
-        Self(Arc::clone(shared))
+    fn new(shared: &Arc<Shared>, counts: bool) -> Self {
+        if counts {
+            shared.pending.fetch_add(1, Ordering::AcqRel);
+        }
+        Self { shared: Arc::clone(shared), counts }
+    }
+
+    fn is_over(&mut self) {
+        let counted = std::mem::take(&mut self.counts);
+        if counted && self.shared.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.shared.idle.notify_waiters();
+        }
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        if self.0.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.idle.notify_waiters();
-        }
+        self.is_over();
     }
 }
 
@@ -218,27 +233,31 @@ async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceiver<Message>)
     }
 }
 
-async fn give_back((message, mut first, pending): Message) {
-    let shared = &pending.0;
-    let GiveBack { key, me, mode, undo, until, doubtful, silences, mut tell } = message;
+async fn give_back((message, mut first, mut pending): Message) {
+    let backend = Arc::clone(&pending.shared.backend);
+    let GiveBack { key, me, mode, undo, until, mut finds, doubtful, silences, mut tell, .. } =
+        message;
     let mut pause = Duration::from_millis(20);
     loop {
         let outcome = match (first.take(), &undo) {
             (Some(first), _) => first.await,
-            (None, Undo::Release) => shared.backend.release(key.clone(), me.clone(), mode).await,
-            (None, Undo::Unclaim(job)) => unclaim(&*shared.backend, &key, &me, job).await,
+            (None, Undo::Release) => backend.release(key.clone(), me.clone(), mode).await,
+            (None, Undo::Unclaim(job)) => unclaim(&*backend, &key, &me, job).await,
         };
         if let Some(tell) = tell.take() {
             let _ = tell.send(outcome.clone());
         }
         match outcome {
             Ok(GaveBack::Nothing | GaveBack::NothingOnRetry)
-                if doubtful
-                    || silences.is_some_and(|before| before != shared.backend.silences()) => {}
+                if doubtful || silences.is_some_and(|before| before != backend.silences()) => {}
             Ok(outcome) => {
                 let (node, lock) = (me.node(), key.hashed());
                 tracing::debug!(node, %lock, ?outcome, "given back after a drop");
-                break;
+                finds = finds.saturating_sub(1);
+                if finds == 0 || !doubtful {
+                    break;
+                }
+                pending.is_over();
             }
             // An undo that may have run is no doubt about what it undoes.
             Err(_) => {}

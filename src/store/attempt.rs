@@ -9,7 +9,7 @@ use super::{
     agent::{GiveBack, Undo},
     backend::{Acquire, JobId, Mode, Token},
     hold::Hold,
-    lease::{Terms, sure},
+    lease::{Lease, Terms, sure},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -19,6 +19,17 @@ use crate::{
 /// Longest time that a call without an answer is taken to be merely under way. Beyond it the connection may
 /// have been given up, and the undo, on another one, may come first.
 const HEALTHY: Duration = Duration::from_millis(50);
+
+/// Calls of a nonce whose answers were lost, or of which another copy was sent: they may arrive behind the undo of all that
+/// is known of it. A closed connection still delivers, and what arrives takes a free lock for a whole lease.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Strays {
+    pub(super) number: u32,
+    /// As long as the last of them is waited for: what it takes would be the dead nonce's for a lease.
+    pub(super) until: Instant,
+    /// In which they ask.
+    pub(super) mode: Mode,
+}
 
 /// An acquisition or a claim under one nonce. If it is dropped while something of that nonce may be in
 /// the store, the agent gives it back.
@@ -33,10 +44,14 @@ pub(crate) struct Attempt {
     undo: Undo,
     /// How often ways to the store had been left when the last call was sent.
     silences: u64,
-    /// Something of the nonce may be in the store.
+    /// Something of the nonce may be in the store, or is about to be.
     dirty: bool,
-    /// It may get there yet: the call's answer was lost.
-    doubtful: bool,
+    /// Its undo may go another way than the call that is under way.
+    apart: bool,
+    /// The store has said that there is nothing.
+    refused: bool,
+    /// Mostly none.
+    strays: Option<Box<Strays>>,
 }
 
 impl Attempt {
@@ -52,14 +67,17 @@ impl Attempt {
             undo: Undo::Release,
             silences: 0,
             dirty: false,
-            doubtful: false,
+            apart: false,
+            refused: false,
+            strays: None,
         }
     }
 
-    /// A call of a token that has something in the store already.
-    pub(crate) fn of(store: &Store, key: &Key, me: &Token, mode: Mode) -> Self {
-        let mut attempt = Self::new(store, key, mode);
-        attempt.me = me.clone();
+    /// A call of a token that holds this lease.
+    pub(super) fn of(store: &Store, lease: &Lease, mode: Mode) -> Self {
+        let mut attempt = Self::new(store, &lease.key, mode);
+        attempt.me = lease.me.clone();
+        attempt.strays = lease.strays.clone();
         attempt
     }
 
@@ -111,11 +129,11 @@ impl Attempt {
     ) -> Result<T, Error> {
         for attempt in &mut *attempts {
             attempt.begin(lease);
-            attempt.doubtful = true;
+            attempt.apart = true;
         }
         let answer = call.await;
         for attempt in attempts {
-            attempt.doubtful = false;
+            attempt.apart = false;
             attempt.heard(false, &answer);
         }
         answer
@@ -130,13 +148,21 @@ impl Attempt {
     }
 
     fn heard<T>(&mut self, before: bool, answer: &Result<T, Error>) {
-        if let Err(error) = answer {
-            match error.kind() {
-                ErrorKind::Unavailable | ErrorKind::Config | ErrorKind::CostAboveQuota => {
-                    self.dirty = before;
-                }
-                ErrorKind::Timeout | ErrorKind::Protocol => self.doubtful = true,
-            }
+        let strayed = match answer.as_ref().map_err(Error::kind) {
+            // Where a way was left meanwhile, this may be the answer to a second copy.
+            Ok(_) => self.silences != self.store.backend().silences(),
+            Err(ErrorKind::Unavailable | ErrorKind::Config | ErrorKind::CostAboveQuota) => false,
+            Err(ErrorKind::Timeout | ErrorKind::Protocol) => true,
+        };
+        if answer.is_err() {
+            self.dirty = before;
+        }
+        if strayed {
+            // It may have run at this moment.
+            let (until, mode) = (Instant::now() + self.lease, self.mode);
+            let strays =
+                self.strays.get_or_insert_with(|| Box::new(Strays { number: 0, until, mode }));
+            (strays.number, strays.until) = (strays.number + 1, until);
         }
     }
 
@@ -150,31 +176,42 @@ impl Attempt {
         self.sent + sure(self.lease)
     }
 
-    /// The store said that this nonce has nothing there.
+    /// The store said that this nonce has nothing there. What may come yet is undone all the same.
     pub(crate) fn refused(mut self) {
-        self.dirty = false;
+        (self.dirty, self.refused) = (false, true);
     }
 
     /// The store granted it, for the lease that was asked for.
     pub(crate) fn granted(mut self, fence: u64, terms: Terms) -> Hold {
         self.dirty = false;
-        Hold::new(&self.store, &self.key, &self.me, fence, self.sure_until(), terms)
+        // A claim that comes when its run is over is refused.
+        let strays = self.strays.take().filter(|_| matches!(self.undo, Undo::Release));
+        let valid_until = self.sure_until().min(Instant::now() + sure(terms.lease));
+        let lease = Lease::new(&self.key, &self.me, valid_until, terms, strays);
+        Hold::new(&self.store, lease, fence)
     }
 }
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        if self.dirty {
-            self.store.agent().give_back(GiveBack {
-                key: self.key.clone(),
-                me: self.me.clone(),
-                mode: self.mode,
-                undo: self.undo.clone(),
-                until: Instant::now() + self.lease,
-                doubtful: self.doubtful || self.sent.elapsed() > HEALTHY,
-                silences: Some(self.silences),
-                tell: None,
-            });
+        let now = Instant::now();
+        let strays = self.strays.as_ref().filter(|strays| self.dirty || strays.until > now);
+        if !self.dirty && strays.is_none() {
+            return;
         }
+        let number = strays.map_or(0, |strays| strays.number);
+        let until = if self.dirty { now + self.lease } else { now };
+        self.store.agent().give_back(GiveBack {
+            key: self.key.clone(),
+            me: self.me.clone(),
+            mode: self.mode,
+            undo: self.undo.clone(),
+            until: strays.map_or(until, |strays| strays.until.max(until)),
+            finds: number + u32::from(self.dirty),
+            doubtful: number > 0 || self.apart || (self.dirty && self.sent.elapsed() > HEALTHY),
+            silences: Some(self.silences),
+            is_known: !self.refused,
+            tell: None,
+        });
     }
 }

@@ -243,8 +243,8 @@ pub(crate) trait Backend: Jobs + Tasks + fmt::Debug + Send + Sync + 'static {
     fn still(&self, key: Key, me: Token) -> Step<'_, Option<Still>>;
     /// Makes an exclusive hold a shared one; false if it had been lost.
     fn downgrade(&self, key: Key, me: Token, lease: Duration) -> Step<'_, bool>;
-    /// How often a way to the store was left because it was silent: what was called before may arrive there behind what is
-    /// called now.
+    /// How often a way to the store was left because it was silent, or broke: what was called before may arrive there behind
+    /// what is called now, also where it was called again by another way and answered.
     fn silences(&self) -> u64 {
         0
     }

@@ -105,7 +105,8 @@ impl Store {
     }
 
     /// Gives back what was dropped but is not yet released, and returns when all of it is, or when
-    /// `deadline` has passed: `true` if nothing was left. What is left then ends with its lease.
+    /// `deadline` has passed: `true` if nothing was left. What is left then ends with its lease; and so does what a copy of a
+    /// call takes that was answered by another connection, and is delivered later.
     pub async fn shutdown(&self, deadline: Duration) -> bool {
         let drained = async {
             let closing = self.shared.closing.lock().clone();

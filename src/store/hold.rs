@@ -3,142 +3,19 @@
 //! A [`Hold`] is given back when it is dropped. Dropping never waits, needs no runtime and can't fail:
 //! it puts one message into the agent's mailbox.
 
-use std::{
-    fmt,
-    pin::pin,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use tokio::{
-    sync::{Notify, oneshot},
-    time::Instant,
-};
+use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     Store,
     agent::{GiveBack, Told, Undo},
     attempt::Attempt,
-    backend::{Acquire, Acquired, GaveBack, Mode, Token},
-    lease::{Lease, LossWatcher, Terms, sure},
+    backend::{Acquire, Acquired, GaveBack, Mode},
+    facts::Facts,
+    lease::{Lease, LossWatcher, Terms},
 };
-use crate::{error::Error, key::Key};
-
-/// How a hold ended before it was given back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Loss {
-    /// The store says that it is somebody else's, or nobody's.
-    Taken,
-    /// It could not be renewed while it was sure to be valid.
-    Lapsed,
-    /// It was held for longer than `max_hold`, or its fixed lease ended.
-    TooLong,
-}
-
-/// The shared facts of a turn; what handlers see of it.
-pub(crate) struct Facts {
-    pub(crate) lease: Arc<Lease>,
-    pub(crate) fence: u64,
-    pub(crate) since: Instant,
-    /// When the turn is over, renewed or not.
-    pub(super) end: Instant,
-    lost: OnceLock<Loss>,
-    told: Notify,
-    over: AtomicBool,
-    /// What it is held for goes on, where nobody can end it: it is not given back before its time.
-    lapses: AtomicBool,
-}
-
-impl Facts {
-    fn new(lease: Arc<Lease>, fence: u64) -> Arc<Self> {
-        let end = Instant::now() + lease.terms.max_hold;
-        Self::until(lease, fence, end)
-    }
-
-    fn until(lease: Arc<Lease>, fence: u64, end: Instant) -> Arc<Self> {
-        let since = Instant::now();
-        let (lost, told) = (OnceLock::new(), Notify::new());
-        let (over, lapses) = (AtomicBool::new(false), AtomicBool::new(false));
-        Arc::new(Self { lease, fence, since, end, lost, told, over, lapses })
-    }
-
-    pub(crate) fn key(&self) -> &Key {
-        &self.lease.key
-    }
-
-    pub(crate) fn valid_until(&self) -> Instant {
-        self.lease.valid_until()
-    }
-
-    pub(crate) fn loss(&self) -> Option<Loss> {
-        // Not only when the agent says so: its runtime may stand still.
-        if !self.is_over() && Instant::now() >= self.valid_until() + BEHIND {
-            let last = self.lease.last.load(Ordering::Acquire);
-            self.lease.lose(if last { Loss::TooLong } else { Loss::Lapsed });
-        }
-        self.lost.get().copied()
-    }
-
-    /// Resolves when the hold is lost; never if it is given back first.
-    pub(crate) async fn lost(&self) -> Loss {
-        loop {
-            let mut told = pin!(self.told.notified());
-            // Before the look: what is told from here on is not missed.
-            told.as_mut().enable();
-            if let Some(loss) = self.loss() {
-                return loss;
-            }
-            let until = self.valid_until();
-            if self.is_over() {
-                // Given back: there is nothing left to lose.
-                return std::future::pending().await;
-            }
-            tokio::select! {
-                () = told => {}
-                () = tokio::time::sleep_until(until + BEHIND) => {}
-            }
-        }
-    }
-
-    /// True once it was given back, handed on or lost.
-    pub(crate) fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
-    }
-
-    /// Dropped, it is renewed no more, and ends when its lease does: as if this process had died.
-    pub(crate) fn leave_to_lapse(&self) {
-        self.lapses.store(true, Ordering::Release);
-    }
-
-    /// Found when it was given back: whoever has a copy may want to know.
-    pub(crate) fn had_been_lost(&self) {
-        self.tell(Loss::Taken);
-    }
-
-    pub(super) fn lose(&self, loss: Loss) {
-        if !self.over.swap(true, Ordering::AcqRel) {
-            self.tell(loss);
-        }
-    }
-
-    /// The first reason stands.
-    fn tell(&self, loss: Loss) {
-        if self.lost.set(loss).is_ok() {
-            self.told.notify_waiters();
-        }
-    }
-}
-
-impl fmt::Debug for Facts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (key, fence) = (self.key(), self.fence);
-        f.debug_struct("Hold").field("key", key).field("fence", &fence).finish_non_exhaustive()
-    }
-}
+use crate::error::Error;
 
 /// The turn on a lease that is held, and given back when dropped.
 #[derive(Debug)]
@@ -150,20 +27,12 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    pub(super) fn new(
-        store: &Store,
-        key: &Key,
-        me: &Token,
-        fence: u64,
-        valid_until: Instant,
-        terms: Terms,
-    ) -> Self {
-        let valid_until = valid_until.min(Instant::now() + sure(terms.lease));
-        let lease = Lease::new(key, me, valid_until, terms);
+    pub(super) fn new(store: &Store, lease: Arc<Lease>, fence: u64) -> Self {
         let facts = Facts::new(lease, fence);
         facts.lease.begin(&facts);
         store.agent().watch_over(&facts.lease);
-        tracing::debug!(node = %store.node(), lock = %key.hashed(), fence, "lock granted");
+        let lock = facts.key().hashed();
+        tracing::debug!(node = %store.node(), %lock, fence, "lock granted");
         Self { store: store.clone(), facts, settled: false }
     }
 
@@ -175,7 +44,7 @@ impl Hold {
         }
         self.settled = true;
         // After the next turn has begun: a loss in between is told to that one.
-        self.facts.over.store(true, Ordering::Release);
+        self.facts.close();
         Ok(Self { store: self.store.clone(), facts: next, settled: false })
     }
 
@@ -232,7 +101,7 @@ impl Hold {
         self.end();
         // Either may be in the store until there is an answer: both have their undo.
         let terms = Terms { mode: Mode::Shared, ..lease.terms.clone() };
-        let mut attempt = Attempt::of(&self.store, &lease.key, &lease.me, Mode::Shared);
+        let mut attempt = Attempt::of(&self.store, &lease, Mode::Shared);
         let now = Instant::now();
         let left = |end: Instant| end.saturating_duration_since(now);
         // It is the same turn: what ends it stays. A fixed lease gets no longer by it.
@@ -264,6 +133,10 @@ impl Hold {
     /// Only now: until here `Drop` had to see to it.
     fn given_back(&mut self, outcome: GaveBack) {
         self.forget();
+        let now = Instant::now();
+        if self.lease().strays.as_ref().is_some_and(|strays| strays.until > now) {
+            self.undo(0, now, None);
+        }
         tracing::debug!(
             node = %self.store.node(), lock = %self.facts.key().hashed(), ?outcome,
             held_ms = self.facts.since.elapsed().as_millis(), "lock released"
@@ -278,7 +151,7 @@ impl Hold {
 
     /// Nobody renews it any more.
     fn end(&self) {
-        self.facts.over.store(true, Ordering::Release);
+        self.facts.close();
         self.facts.lease.close();
         self.store.agent().look_away(&self.facts.lease);
     }
@@ -296,29 +169,37 @@ impl Hold {
     fn give_back(&mut self, tell: Option<Told>) {
         if !std::mem::replace(&mut self.settled, true) {
             self.end();
-            let lease = &self.facts.lease;
-            self.store.agent().give_back(GiveBack {
-                key: lease.key.clone(),
-                me: lease.me.clone(),
-                mode: lease.terms.mode,
-                undo: Undo::Release,
-                until: lease.valid_until() + lease.terms.lease / 8,
-                doubtful: false,
-                silences: None,
-                tell,
-            });
+            let lease = self.lease();
+            self.undo(1, lease.valid_until() + lease.terms.lease / 8, tell);
         }
+    }
+
+    /// Of what it has in the store, if it has it still, and of what may come behind that.
+    fn undo(&self, has: u32, until: Instant, tell: Option<Told>) {
+        let lease = self.lease();
+        let strays = lease.strays.as_deref();
+        let number = strays.map_or(0, |strays| strays.number);
+        self.store.agent().give_back(GiveBack {
+            key: lease.key.clone(),
+            me: lease.me.clone(),
+            // They ask in the mode that it had before it was downgraded, whose release finds either.
+            mode: strays.map_or(lease.terms.mode, |strays| strays.mode),
+            undo: Undo::Release,
+            until: strays.map_or(until, |strays| strays.until.max(until)),
+            finds: number + has,
+            doubtful: number > 0,
+            silences: None,
+            is_known: has > 0,
+            tell,
+        });
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if !self.settled && self.facts.lapses.load(Ordering::Acquire) {
+        if !self.settled && self.facts.lapses() {
             self.forget();
         }
         self.give_back(None);
     }
 }
-
-/// How much later than the agent a hold notices its own end: the agent knows the reason.
-const BEHIND: Duration = Duration::from_millis(5);

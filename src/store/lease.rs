@@ -17,8 +17,9 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{
+    attempt::Strays,
     backend::{JobId, Mode, Token},
-    hold::{Facts, Loss},
+    facts::{Facts, Loss},
 };
 use crate::key::Key;
 
@@ -66,6 +67,8 @@ pub(crate) struct Lease {
     /// Where the agent has it in its rounds.
     pub(super) round: Mutex<Option<(Instant, usize)>>,
     watcher: OnceLock<Weak<dyn LossWatcher>>,
+    /// Calls of its token that may arrive after it was given back; mostly none.
+    pub(super) strays: Option<Box<Strays>>,
 }
 
 struct State {
@@ -74,7 +77,13 @@ struct State {
 }
 
 impl Lease {
-    pub(super) fn new(key: &Key, me: &Token, valid_until: Instant, terms: Terms) -> Arc<Self> {
+    pub(super) fn new(
+        key: &Key,
+        me: &Token,
+        valid_until: Instant,
+        terms: Terms,
+        strays: Option<Box<Strays>>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             key: key.clone(),
             me: me.clone(),
@@ -84,6 +93,7 @@ impl Lease {
             renewing: AtomicBool::new(false),
             round: Mutex::new(None),
             watcher: OnceLock::new(),
+            strays,
             terms,
         })
     }

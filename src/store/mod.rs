@@ -8,6 +8,7 @@ mod agent;
 mod attempt;
 mod backend;
 mod deferred;
+mod facts;
 mod fsck;
 mod handle;
 mod hints;
@@ -49,11 +50,12 @@ pub(crate) use self::tests::{Fault, Faults, faulty, faulty_with_clock};
 pub(crate) use self::tests::{Front, says};
 pub(crate) use self::{
     attempt::Attempt,
+    facts::Facts as HoldFacts,
     handle::WeakStore,
-    hold::{Facts as HoldFacts, Hold},
+    hold::Hold,
     lease::{Lease, LossWatcher, Terms},
 };
-pub use self::{deferred::OnFailure, hold::Loss};
+pub use self::{deferred::OnFailure, facts::Loss};
 pub use self::{
     handle::Store,
     job::{JobId, JobState},

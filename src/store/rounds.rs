@@ -18,7 +18,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     backend::{Backend, Renewal},
-    hold::Loss,
+    facts::Loss,
     lease::Lease,
 };
 use crate::error::Error;
@@ -119,11 +119,11 @@ impl Rounds {
             }
         }
         for batch in self.batches(to_renew) {
-            tokio::spawn(Arc::clone(self).renew(batch));
+            tokio::spawn(UnderWay::of(self, batch).renew());
         }
     }
 
-    async fn renew(self: Arc<Self>, holds: Vec<Arc<Lease>>) {
+    async fn renew(&self, holds: &[Arc<Lease>]) {
         let now = Instant::now();
         let left = |end: Instant| end.saturating_duration_since(now);
         // Near its end a hold gets what is left, so that the store ends it when the holder is told. One
@@ -135,7 +135,6 @@ impl Rounds {
             (last, wanted.min(left(hold.end())).max(left(hold.valid_until())))
         };
         let leases: Vec<_> = holds.iter().map(lease).collect();
-        let under_way = UnderWay { rounds: &self, holds: &holds };
         let items = holds.iter().zip(&leases).map(|(hold, (_, lease))| Renewal {
             key: hold.key.clone(),
             me: hold.me.clone(),
@@ -155,7 +154,6 @@ impl Rounds {
                 Err(_) => self.try_again(hold),
             }
         }
-        std::mem::forget(under_way);
     }
 
     fn renewed(&self, hold: &Arc<Lease>, sent: Instant, lease: Duration) {
@@ -184,7 +182,7 @@ impl Rounds {
             |hold: &Arc<Lease>| !hold.is_over() && !hold.renewing.swap(true, Ordering::AcqRel);
         let all: Vec<_> = all.into_iter().filter(free).collect();
         for batch in self.batches(all) {
-            runtime.spawn(Arc::clone(self).renew(batch));
+            runtime.spawn(UnderWay::of(self, batch).renew());
         }
     }
 
@@ -199,8 +197,8 @@ impl Rounds {
         batches.map(<[_]>::to_vec).collect()
     }
 
-    /// Makes a lease last for so long from now; false if it is lost. One renewal at a time: whose answer
-    /// comes last must be who ran last.
+    /// Makes a lease last for so long from now; false if it is lost. One renewal at a time; one that got no answer in
+    /// time may run after this one, and shortens nothing then: the store never does.
     pub(super) async fn extend(
         self: &Arc<Self>,
         hold: &Arc<Lease>,
@@ -284,15 +282,28 @@ impl Drop for Renewing<'_> {
     }
 }
 
-/// Renewals under way. Dropped with the runtime they ran on, they are tried again.
-struct UnderWay<'a> {
-    rounds: &'a Rounds,
-    holds: &'a [Arc<Lease>],
+/// Renewals under way, from before there is a task for them. Dropped with the runtime they were to run on, they are tried
+/// again.
+struct UnderWay {
+    rounds: Arc<Rounds>,
+    holds: Vec<Arc<Lease>>,
 }
 
-impl Drop for UnderWay<'_> {
+impl UnderWay {
+    fn of(rounds: &Arc<Rounds>, holds: Vec<Arc<Lease>>) -> Self {
+        Self { rounds: Arc::clone(rounds), holds }
+    }
+
+    async fn renew(mut self) {
+        self.rounds.renew(&self.holds).await;
+        // Each is looked at when its answer says.
+        self.holds.clear();
+    }
+}
+
+impl Drop for UnderWay {
     fn drop(&mut self) {
-        for hold in self.holds {
+        for hold in &self.holds {
             hold.renewing.store(false, Ordering::Release);
             self.rounds.try_again(hold);
         }

@@ -13,7 +13,7 @@ use actix_web::{
     http::{Method, StatusCode},
 };
 use bytes::Bytes;
-use lockgate::gate::{Kept, Next, Stopped};
+use lockgate::gate::{Kept, Next};
 
 type Item = Result<Bytes, Box<dyn StdError>>;
 
@@ -50,9 +50,10 @@ impl<B: MessageBody> MessageBody for KeptBody<B> {
             return Poll::Ready(None);
         };
         let next = ready!(kept.poll_next(cx, |cx| next(body.as_mut(), left, cx)));
-        Poll::Ready(next.unwrap_or_else(|Stopped| {
+        Poll::Ready(next.unwrap_or_else(|ticket| {
             // What it was made of goes at once, and nothing comes after the error.
             *place = None;
+            drop(ticket);
             Some(Err(Broken.into()))
         }))
     }

@@ -125,14 +125,18 @@ impl Keeper {
 
     /// Gives back what this process has, and asks for the next of it, in one call.
     async fn pass(&mut self, hold: Hold, tell: Option<oneshot::Sender<Released>>) -> Next {
-        let Some(front) = self.lines.front(&self.name) else {
-            self.done = true;
-            let released = hold.facts().clone();
-            let answer = outcome(&released, &hold.release().await);
-            let _ = tell.map(|tell| tell.send(answer));
-            return Next::Ended;
-        };
         let facts = Arc::clone(hold.facts());
+        let Some(front) = self.lines.front_for_now(&self.name) else {
+            // All have left. The agent gives it back, for which a shutdown waits; and until it has that in hand, the
+            // line has a keeper, for which a shutdown waits too.
+            let given_back = hold.send_release();
+            if tell.is_some()
+                && let Ok(gave_back) = given_back.await
+            {
+                self.tell(tell, &facts, &gave_back);
+            }
+            return Next::Look(self.new_place());
+        };
         let Front { asking, .. } = &front;
         let mut place = self.new_place();
         let (lease, call) = (asking.terms.for_the_first_time(), place.call(&front));

@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{
     keeper::{Keeper, Start},
-    map::{Map, Name},
+    map::{Line, Map, Name},
     waiter::Waited,
 };
 use crate::{
@@ -64,21 +64,17 @@ impl Lines {
     pub(super) fn front(&self, name: &Name) -> Option<Front> {
         let mut lines = self.lines.lock();
         let line = lines.get(name)?;
-        line.drop_all_who_left();
-        let last = line.waiters.iter().map(|waiter| waiter.until).max();
-        match (line.waiters.front(), last) {
-            (Some(first), Some(last)) => Some(Front {
-                asking: first.asking.clone(),
-                came: line.word.as_ref().map_or(0, |word| word.server_time(first.came)),
-                last,
-                number: line.waiters.len(),
-            }),
-            _ => {
-                line.keeper = None;
-                lines.sweep(name);
-                None
-            }
+        let front = front(line);
+        if front.is_none() {
+            line.keeper = None;
+            lines.sweep(name);
         }
+        front
+    }
+
+    /// The same; but if there is none, the keeper is one still.
+    pub(super) fn front_for_now(&self, name: &Name) -> Option<Front> {
+        self.lines.lock().get(name).and_then(front)
     }
 
     /// Whether somebody waits for longer than this.
@@ -154,6 +150,20 @@ impl Lines {
     }
 }
 
+fn front(line: &mut Line) -> Option<Front> {
+    // Whoever asks on behalf of it hears of those that this process was told of before.
+    line.told = None;
+    line.drop_all_who_left();
+    let last = line.waiters.iter().map(|waiter| waiter.until).max()?;
+    let first = line.waiters.front()?;
+    Some(Front {
+        asking: first.asking.clone(),
+        came: line.word.as_ref().map_or(0, |word| word.server_time(first.came)),
+        last,
+        number: line.waiters.len(),
+    })
+}
+
 impl LossWatcher for Lines {
     fn lost(self: Arc<Self>, lease: &Lease) {
         let name = (lease.key.clone(), lease.terms.mode);
@@ -167,13 +177,17 @@ impl Joined for Lines {
     fn joined(&self, key: &Key, seq: u64) {
         let mut rested = Vec::new();
         let mut lines = self.lines.lock();
-        let Map { exclusive, others } = &mut *lines;
+        let Map { exclusive, others, .. } = &mut *lines;
         let others = others.iter_mut().filter(|((other, _), _)| other == key);
-        for line in exclusive.get_mut(key).into_iter().chain(others.map(|(_, line)| line)) {
-            if let Some(word) = &mut line.word {
-                word.joined(seq);
-            }
+        let exclusive = exclusive.get_mut(key);
+        let none = exclusive.is_none();
+        for line in exclusive.into_iter().chain(others.map(|(_, line)| line)) {
+            line.joined(seq);
             rested.extend(line.resting.take());
+        }
+        // Only exclusive locks are handed on.
+        if none {
+            lines.joined(key, seq);
         }
         lines.sweep(&(key.clone(), Mode::Exclusive));
         drop(lines);
@@ -183,7 +197,7 @@ impl Joined for Lines {
 
     fn drain(&self) -> bool {
         let mut lines = self.lines.lock();
-        let Map { exclusive, others } = &mut *lines;
+        let Map { exclusive, others, .. } = &mut *lines;
         let all = exclusive.values_mut().chain(others.values_mut());
         let (mut rested, mut settled) = (Vec::new(), true);
         for line in all {

@@ -11,7 +11,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     ahead::Ahead,
-    rules::{Fences, Word},
+    rules::{Fences, Told, Word},
     waiter::Waiter,
 };
 use crate::{
@@ -28,7 +28,13 @@ pub(super) type Name = (Key, Mode);
 pub(super) struct Map {
     pub(super) exclusive: HashMap<Key, Line>,
     pub(super) others: HashMap<Name, Line>,
+    /// Who joined for locks that have no line here: this process may have just been granted one, and not know it yet.
+    told: HashMap<Key, Told>,
 }
+
+/// So many are remembered, for so long: far more than there are calls without a line under way, and longer than any is. A
+/// message that is forgotten costs what a lost one does.
+const TOLD: (usize, Duration) = (256, Duration::from_secs(10));
 
 /// One of them. It is there exactly while a guard, a keeper or a waiter is.
 #[derive(Default)]
@@ -39,6 +45,8 @@ pub(super) struct Line {
     /// Somebody asks the store for this process; rung when a waiter leaves.
     pub(super) keeper: Option<Arc<Notify>>,
     pub(super) word: Option<Word>,
+    /// What came perhaps after the next word was made.
+    pub(super) told: Option<Told>,
     /// What the store said last of who has it.
     pub(super) busy: Option<Busy>,
     /// A lease that nobody uses, for a while.
@@ -69,6 +77,14 @@ impl Line {
     pub(super) fn drop_all_who_left(&mut self) {
         let now = Instant::now();
         self.waiters.retain(|waiter| waiter.still_waits(now));
+    }
+
+    /// Somebody joined the store's line.
+    pub(super) fn joined(&mut self, seq: u64) {
+        if let Some(word) = &mut self.word {
+            word.joined(seq);
+        }
+        self.told = Some(Told::joined(self.told, seq));
     }
 
     /// From the front, as far as it goes.
@@ -127,6 +143,28 @@ impl Line {
 }
 
 impl Map {
+    /// Somebody joined the store's line of a lock that nobody here stands in line for.
+    pub(super) fn joined(&mut self, key: &Key, seq: u64) {
+        let (most, age) = TOLD;
+        if self.told.len() >= most {
+            self.told.retain(|_, told| !told.is_older_than(age));
+        }
+        let before = self.told.get(key).copied();
+        if before.is_some() || self.told.len() < most {
+            self.told.insert(key.clone(), Told::joined(before, seq));
+        }
+    }
+
+    /// What the store has said with a grant, and who was told of while that was under way.
+    pub(super) fn word(&mut self, name: &Name, mut word: Word) -> Word {
+        let told = self.get(name).and_then(|line| line.told.take());
+        let without_a_line = if self.told.is_empty() { None } else { self.told.remove(&name.0) };
+        for told in told.into_iter().chain(without_a_line) {
+            told.adds_to(&mut word);
+        }
+        word
+    }
+
     pub(super) fn get(&mut self, name: &Name) -> Option<&mut Line> {
         match name.1 {
             Mode::Exclusive => self.exclusive.get_mut(&name.0),

@@ -128,6 +128,34 @@ impl Word {
     }
 }
 
+/// Those of whom this process was told while the store was asked for the lock: the answer may have been made before they
+/// joined, and come after the message.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Told {
+    /// The lowest sequence.
+    first: u64,
+    /// When it was told the last time.
+    at: Instant,
+}
+
+impl Told {
+    /// Somebody joined the line at this sequence.
+    pub(super) fn joined(before: Option<Self>, seq: u64) -> Self {
+        Self { first: before.map_or(seq, |told| told.first.min(seq)), at: Instant::now() }
+    }
+
+    pub(super) fn is_older_than(&self, age: Duration) -> bool {
+        self.at.elapsed() > age
+    }
+
+    /// What was told before the question is in the answer.
+    pub(super) fn adds_to(self, word: &mut Word) {
+        if self.at >= word.sent {
+            word.joined(self.first);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

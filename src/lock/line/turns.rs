@@ -42,8 +42,10 @@ impl Lines {
         if !asking.linger.is_zero() {
             self.listen(hold.store());
         }
+        let name = (lease.key.clone(), lease.terms.mode);
         let mut lines = self.lines.lock();
-        let line = lines.entry(&(lease.key.clone(), lease.terms.mode));
+        let word = lines.word(&name, word);
+        let line = lines.entry(&name);
         line.turns.push(lease.me.clone());
         line.word = Some(word);
         line.ahead.granted(asking.bounds());

@@ -1,131 +1,15 @@
 //! Futures that are dropped at each of their await points leave nothing behind.
 
-use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
+mod ways;
+
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 
+use self::ways::MORE;
+pub(crate) use self::ways::{WAYS, Way, drop_after};
 use super::SECOND;
-use crate::{
-    lock::LockRequest,
-    store::{Fault, Store, faulty},
-};
-
-/// Polls `n` times, with all that is to be done in between, then drops; true if it was done before.
-pub(crate) async fn poll_then_drop(n: usize, future: impl Future, between: Duration) -> bool {
-    let mut future = pin!(future);
-    for _ in 0..n {
-        let polled = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready()));
-        if polled.await {
-            return true;
-        }
-        tokio::time::sleep(between).await;
-    }
-    false
-}
-
-/// What is dropped.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Way {
-    /// Asking for a free lock, once or with a wait.
-    Try,
-    Wait,
-    /// Waiting for one that another process has, and gives back meanwhile.
-    WaitForOther,
-    /// Waiting for one that this process has.
-    WaitHere,
-    Reader,
-    Permit,
-    /// Giving it back, to the store or past others who wait here.
-    Release,
-    Pass,
-    Downgrade,
-}
-
-pub(crate) const WAYS: [Way; 9] = [
-    Way::Try,
-    Way::Wait,
-    Way::WaitForOther,
-    Way::WaitHere,
-    Way::Reader,
-    Way::Permit,
-    Way::Release,
-    Way::Pass,
-    Way::Downgrade,
-];
-
-/// Drops it after `n` polls; true if that was too late.
-pub(crate) async fn drop_after(n: usize, way: Way, store: &Store, between: Duration) -> bool {
-    let other = store.as_another_process();
-    let plain = |store: &Store| store.lock("x");
-    let waiting = |request: LockRequest| request.wait(20 * SECOND).acquire();
-    match way {
-        Way::Try => poll_then_drop(n, plain(store).acquire(), between).await,
-        Way::Wait => poll_then_drop(n, waiting(plain(store)), between).await,
-        Way::WaitForOther => {
-            let held = plain(&other).acquire().await.expect("it is free");
-            let releasing = tokio::spawn(async move {
-                tokio::time::sleep(3 * between).await;
-                held.release().await;
-            });
-            let done = poll_then_drop(n, waiting(plain(store)), between).await;
-            releasing.await.expect("no panic");
-            done
-        }
-        Way::WaitHere => {
-            let held = plain(store).acquire().await.expect("it is free");
-            let releasing = tokio::spawn(async move {
-                tokio::time::sleep(3 * between).await;
-                held.release().await;
-            });
-            let done = poll_then_drop(n, waiting(plain(store)), between).await;
-            releasing.await.expect("no panic");
-            done
-        }
-        Way::Reader => {
-            let held = plain(&other).shared().acquire().await.expect("it is free");
-            let done = poll_then_drop(n, waiting(plain(store).shared()), between).await;
-            drop(held);
-            done
-        }
-        Way::Permit => {
-            let held = plain(&other).permits(2).acquire().await.expect("it is free");
-            let done = poll_then_drop(n, waiting(plain(store).permits(2)), between).await;
-            drop(held);
-            done
-        }
-        Way::Release => {
-            let held = plain(store).acquire().await.expect("it is free");
-            poll_then_drop(n, held.release(), between).await
-        }
-        Way::Pass => {
-            // In strict order each release is a call that asks for the next.
-            let strict = || plain(store).strict_order();
-            let held = strict().acquire().await.expect("it is free");
-            let next = tokio::spawn(waiting(strict()));
-            tokio::time::sleep(between).await;
-            let done = poll_then_drop(n, held.release(), between).await;
-            drop(next.await.expect("no panic").expect("served all the same"));
-            done
-        }
-        Way::Downgrade => {
-            let held = plain(store).acquire().await.expect("it is free");
-            poll_then_drop(n, held.downgrade(), between).await
-        }
-    }
-    .also_drained(&other)
-    .await
-}
-
-trait Drained: Sized {
-    async fn also_drained(self, other: &Store) -> Self;
-}
-
-impl Drained for bool {
-    async fn also_drained(self, other: &Store) -> Self {
-        assert!(other.shutdown(5 * SECOND).await, "another process gives back too");
-        self
-    }
-}
+use crate::store::{Fault, Store, faulty};
 
 /// Free for a stranger, with nobody in line, and soon: not by the end of a lease.
 pub(crate) async fn nothing_is_left(store: &Store, context: &str) {
@@ -138,6 +22,8 @@ pub(crate) async fn nothing_is_left(store: &Store, context: &str) {
     let told = super::busy(probe.lock("x").acquire().await);
     assert_eq!(told.line, 0, "{context}: a place is left");
     guard.release().await;
+    let beside = stranger.lock("y").wait(wait).acquire().await;
+    beside.unwrap_or_else(|error| panic!("{context}: y: {error:?}")).release().await;
     let lines = store.room::<crate::lock::line::Lines>();
     while !lines.is_empty() {
         // A keeper whose waiter has left ends when it has been told.
@@ -148,11 +34,11 @@ pub(crate) async fn nothing_is_left(store: &Store, context: &str) {
 #[tokio::test(start_paused = true)]
 async fn dropped_at_any_await_nothing_is_left() {
     let between = Duration::from_millis(2);
-    for way in WAYS {
+    for way in WAYS.into_iter().chain(MORE) {
         let mut drops = 0;
         for n in 0.. {
             let (store, faults) = faulty();
-            for step in ["acquire", "release", "pass", "downgrade"] {
+            for step in ["acquire", "release", "pass", "downgrade", "replicated"] {
                 faults.set(step, Fault::Late(Duration::from_millis(5)), usize::MAX);
             }
             let done = drop_after(n, way, &store, between).await;
@@ -209,4 +95,19 @@ async fn a_shutdown_waits_for_places_that_were_just_left() {
     let told = super::busy(other.as_another_process().lock("x").acquire().await);
     assert_eq!(told.line, 0, "a place is left");
     drop(held);
+}
+
+/// The waiter leaves between the end of the guard, which makes a call for both of them, and that call.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_for_a_guard_that_was_to_be_passed_on() {
+    let (store, faults) = faulty();
+    faults.set("release", Fault::Late(Duration::from_millis(100)), 1);
+    let strict = || store.lock("x").strict_order();
+    let held = strict().acquire().await.expect("it is free");
+    let mut waiting = Box::pin(strict().wait(SECOND).acquire());
+    assert!((&mut waiting).now_or_never().is_none());
+    drop(held);
+    drop(waiting);
+    assert!(store.shutdown(5 * SECOND).await);
+    drop(store.as_another_process().lock("x").acquire().await.expect("it was given back"));
 }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     gate::{
-        Deferred, Gate as _, Kept, Next, Outcome, Parting, Replay, Verdict, View as _,
+        Deferred, Gate as _, Kept, Next, Outcome, Parting, Reading, Replay, Verdict, View as _,
         fake::FakeView,
     },
     lock::{HoldUntil, LockGate, LockTicket, OnLoss, ticket::Ticket},
@@ -211,5 +211,29 @@ async fn a_body_that_keeps_the_lock_has_it_too() {
     faults.set("acquire", Fault::Away, 0);
     let end = poll_fn(|cx| kept.poll_next(cx, |_| Poll::Ready(Next::Last(None)))).await;
     assert!(matches!(end, Ok(None)) && kept.has_left());
+    drop(free(&store).await);
+}
+
+/// The handler's stream lives until its body is dropped: until then it must be alone.
+#[tokio::test(start_paused = true)]
+async fn a_body_that_is_stopped_ends_before_its_lock() {
+    let (store, _) = faulty();
+    let gate = gate(&store).hold_until(HoldUntil::BodyEnd);
+    let ticket = pass(&gate).await;
+    let Parting::Keep(ticket) = gate.leave(ticket, Outcome::Streams(200)).await else {
+        panic!("it streams")
+    };
+    let (reading, mut patience) = Reading::new(SECOND);
+    let mut kept = Kept::<()>::new(gate, ticket, Some(reading));
+    let mut next = async || poll_fn(|cx| kept.poll_next(cx, |_| Poll::Pending)).await;
+    let slow = poll_fn(|cx| match patience.poll(cx, |_| Poll::<()>::Pending) {
+        Ok(_) => Poll::Pending,
+        Err(slow) => Poll::Ready(slow),
+    });
+    let (stopped, _) = tokio::join!(next(), slow);
+    let stopped = stopped.expect_err("its client was too slow");
+    let other = store.as_another_process();
+    super::busy(other.lock("x").acquire().await);
+    drop(stopped);
     drop(free(&store).await);
 }

@@ -10,7 +10,7 @@
 --          call put me into the line (the caller gives its old sequence once, then waits at the tail)}
 --       | {'known', record}: this request was accepted before; nothing was taken
 -- O(log n) in holders and places. Idempotent by nonce: mine already (held or offered) -> held, with
--- a new and larger fence. If the caller has gone, release.lua with the same nonce undoes it.
+-- a new and larger fence, and for as long as before if that was longer: a copy that was late shortens nothing. If the caller has gone, release.lua with the same nonce undoes it.
 
 -- The sequence at the head of the line, and whose place it is; nil if nobody can be served.
 local function head()
@@ -64,6 +64,7 @@ local function acquire(me, mode, lease, numbers, record)
     local known = redis.call('GET', record)
     if known then return {'known', known} end
   end
+  if mine then lease = math.max(lease, tonumber(mine) - NOW) end
   if mine or redis.call('ZREM', H, 'o' .. TAG[mode] .. me) == 1 then
     return granted(me, mode, lease)
   end

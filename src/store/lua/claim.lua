@@ -85,6 +85,8 @@ local function again(id, me, lease, facts)
   if facts.state ~= 'running' or not member or tonumber(member) <= NOW then return nil end
   local envelope, more = redis.call('GET', own('b:' .. id)), redis.call('ZCARD', G) > 1
   if not envelope then return nil end
+  -- As acquire.lua: a copy that was late shortens nothing.
+  lease = math.max(lease, tonumber(member) - NOW)
   return {'claimed', id, grant(me, 'x', lease), facts.attempts, envelope, facts.at or '0', more and 1 or 0}
 end
 

@@ -128,14 +128,12 @@ impl Line {
         self.holders_end = if alone { deadline } else { self.holders_end.max(deadline) };
     }
 
-    /// Moves the deadline of a live holder; false if it is none.
-    pub(super) fn extend(&mut self, me: &Token, mode: Mode, now: Now, until: u64) -> bool {
+    /// Moves the deadline of a live holder, and never back: what it is then. `None` if it is none.
+    pub(super) fn extend(&mut self, me: &Token, mode: Mode, now: Now, until: u64) -> Option<u64> {
         let member = Member::holds(mode, me);
-        let live = self.deadline(&member).is_some_and(|end| end > now.ms);
-        if live {
-            self.put(member, until);
-        }
-        live
+        let end = self.deadline(&member).filter(|end| *end > now.ms)?.max(until);
+        self.put(member, end);
+        Some(end)
     }
 
     /// This nonce's place, if it has one.

@@ -108,9 +108,9 @@ impl Shard {
             return false;
         };
         line.expire(now);
-        if !line.extend(&item.me, item.mode, now, until) {
+        let Some(until) = line.extend(&item.me, item.mode, now, until) else {
             return false;
-        }
+        };
         let end = line.end();
         self.lines.end_at(&item.key, end);
         if let Some(id) = &item.job {

@@ -94,8 +94,10 @@ impl Visit<'_> {
 
     /// A fence above every fence ever given in this shard; the spare ones are the holder's too.
     pub(super) fn grant(&mut self, me: &Token, mode: Mode, lease: Duration) -> u64 {
-        let fence = self.next_fence();
-        self.line.put(Member::holds(mode, me), self.now.after(lease));
+        let (fence, member) = (self.next_fence(), Member::holds(mode, me));
+        // A copy of a call that was late shortens nothing.
+        let until = self.line.deadline(&member).unwrap_or(0).max(self.now.after(lease));
+        self.line.put(member, until);
         fence
     }
 

@@ -69,6 +69,12 @@ impl Socket {
         self.dead.store(true, Ordering::Release);
     }
 
+    /// A call on it was not answered. It may be delivered yet, by whatever stands between here and there; and is sent again.
+    pub(super) fn broke(&self) {
+        self.condemn();
+        self.silences.fetch_add(1, Ordering::AcqRel);
+    }
+
     pub(super) fn answered(&self) {
         if let Some(life) = &self.life {
             life.answered();
@@ -157,8 +163,8 @@ impl Lanes {
         self.incarnation.on_change(tell);
     }
 
-    /// How many of their connections were left because they were silent. What had been sent on them may arrive yet,
-    /// behind what is sent on others now.
+    /// How many of their connections were left because they were silent, and how many calls met one that broke. What had
+    /// been sent on them may arrive yet, behind what is sent on others now.
     pub(super) fn silences(&self) -> u64 {
         self.probe.silences.load(Ordering::Acquire)
     }

@@ -83,7 +83,7 @@ impl Fault {
             | RedisErrorKind::UnexpectedReturnType => Self::Refused,
             _ if error.is_timeout() => Self::Late,
             _ => {
-                socket.condemn();
+                socket.broke();
                 Self::Broken
             }
         }

@@ -91,8 +91,6 @@ async fn only_a_holder_can(rig: &Rig) {
 
 async fn a_hold_past_its_end_cannot(rig: &Rig) {
     let (key, me, next) = (key(), stranger(), stranger());
-    rig.hold(&key, &me).await;
-    // The key outlives the member: it once had a longer lease.
     rig.hold_for(Exclusive, &key, &me, SHORT).await;
     rig.join(&key, &next).await;
     rig.pass(SHORT).await;

@@ -1,18 +1,14 @@
 //! The embedded store behind a line that fails as it is told, for tests with tokio's clock stopped.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+mod faults;
+
+use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use tokio::task::JoinHandle;
+
+use self::faults::on_its_way;
+pub(crate) use self::faults::{Fault, Faults};
 
 use crate::{
     clock::Clock,
@@ -35,60 +31,6 @@ use crate::{
     },
 };
 
-/// What happens to a call.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Fault {
-    /// It runs; no answer comes within the deadline.
-    NoReply,
-    /// It runs; the answer never comes, and no deadline ends it.
-    Silence,
-    /// It runs; the answer comes so much later.
-    Slow(Duration),
-    /// It runs after so long, and is answered as much later.
-    Late(Duration),
-    /// It does not run.
-    Away,
-}
-
-const DEADLINE: Duration = Duration::from_millis(250);
-
-/// A handle on what fails, for the test.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Faults(Arc<Mutex<HashMap<&'static str, (Fault, usize)>>>, Seen, Arc<AtomicU64>);
-
-/// How often each step was called.
-type Seen = Arc<Mutex<HashMap<&'static str, usize>>>;
-
-impl Faults {
-    /// The next `calls` calls of this step meet this fault.
-    pub(crate) fn set(&self, step: &'static str, fault: Fault, calls: usize) {
-        self.0.lock().insert(step, (fault, calls));
-    }
-
-    /// The way to the store is left because it is silent.
-    pub(crate) fn leave_a_way(&self) {
-        self.2.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Calls that still have to meet it.
-    pub(crate) fn left(&self, step: &'static str) -> usize {
-        self.0.lock().get(step).map_or(0, |(_, left)| *left)
-    }
-
-    /// How often this step was called.
-    pub(crate) fn seen(&self, step: &'static str) -> usize {
-        self.1.lock().get(step).copied().unwrap_or(0)
-    }
-
-    fn next(&self, step: &'static str) -> Option<Fault> {
-        *self.1.lock().entry(step).or_default() += 1;
-        let mut faults = self.0.lock();
-        let (fault, left) = faults.get_mut(step)?;
-        *left = left.checked_sub(1)?;
-        Some(*fault)
-    }
-}
-
 /// An embedded store, and what makes it fail.
 pub(crate) fn faulty() -> (Store, Faults) {
     faulty_with_clock(Clock::system())
@@ -97,52 +39,53 @@ pub(crate) fn faulty() -> (Store, Faults) {
 /// As [`faulty`], with a clock of its own.
 pub(crate) fn faulty_with_clock(clock: Clock) -> (Store, Faults) {
     let faults = Faults::default();
-    let backend = Faulty { memory: Memory::new(clock), faults: faults.clone() };
+    let backend = Faulty { memory: Arc::new(Memory::new(clock)), faults: faults.clone() };
     (Store::on(Arc::new(backend)), faults)
 }
 
 struct Faulty {
-    memory: Memory,
+    memory: Arc<Memory>,
     faults: Faults,
 }
 
 impl Faulty {
-    fn call<'a, T: Send + 'a>(
-        &'a self,
+    fn call<T: Send + 'static>(
+        &self,
         step: &'static str,
-        run: impl FnOnce(&'a Memory) -> Step<'a, T> + Send + 'a,
-    ) -> Step<'a, T> {
+        run: impl FnOnce(&Memory) -> Step<'_, T> + Clone + Send + 'static,
+    ) -> Step<'_, T> {
         Box::pin(async move {
             let fault = self.faults.next(step);
-            if matches!(fault, Some(Fault::Away)) {
-                return Err(Error::new(ErrorKind::Unavailable, step));
-            }
-            if let Some(Fault::Late(time)) = fault {
-                tokio::time::sleep(time).await;
+            match fault {
+                Some(Fault::Away) => return Err(Error::new(ErrorKind::Unavailable, step)),
+                Some(Fault::Late(time)) => tokio::time::sleep(time).await,
+                Some(Fault::Stray(time)) => {
+                    self.run_after(time, run);
+                    return on_its_way(fault, step, Err(Error::new(ErrorKind::Timeout, step)))
+                        .await;
+                }
+                Some(Fault::Copy(time)) => {
+                    self.run_after(time, run.clone());
+                    self.faults.leave_a_way();
+                }
+                _ => {}
             }
             let answer = run(&self.memory).await;
             on_its_way(fault, step, answer).await
         })
     }
-}
 
-/// What becomes of the answer to a step that has run.
-async fn on_its_way<T>(
-    fault: Option<Fault>,
-    step: &'static str,
-    answer: Result<T, Error>,
-) -> Result<T, Error> {
-    match fault {
-        Some(Fault::NoReply) => {
-            tokio::time::sleep(DEADLINE).await;
-            Err(Error::new(ErrorKind::Timeout, step))
-        }
-        Some(Fault::Silence) => std::future::pending().await,
-        Some(Fault::Slow(time) | Fault::Late(time)) => {
+    /// What is on its way still, and is heard of by nobody.
+    fn run_after<T: Send + 'static>(
+        &self,
+        time: Duration,
+        run: impl FnOnce(&Memory) -> Step<'_, T> + Send + 'static,
+    ) {
+        let memory = Arc::clone(&self.memory);
+        tokio::spawn(async move {
             tokio::time::sleep(time).await;
-            answer
-        }
-        Some(Fault::Away) | None => answer,
+            drop(run(&memory).await);
+        });
     }
 }
 
@@ -152,7 +95,7 @@ impl Backend for Faulty {
     }
 
     fn silences(&self) -> u64 {
-        self.faults.2.load(Ordering::Acquire)
+        self.faults.ways_left()
     }
 
     fn acquire(&self, call: Acquire) -> Step<'_, Acquired> {

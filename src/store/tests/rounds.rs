@@ -8,7 +8,8 @@ use crate::{
     clock::Clock,
     key::Key,
     store::{
-        backend::{Mode, Node, Token},
+        backend::{Acquire, Backend as _, Mode, Node, Token},
+        facts::Facts,
         lease::{Lease, Terms},
         memory::Memory,
         rounds::Rounds,
@@ -24,7 +25,7 @@ fn lease(of: Duration) -> Arc<Lease> {
         mode: Mode::Exclusive,
     };
     let me = Token::new(&Node::new());
-    Lease::new(&Key::custom("x"), &me, Instant::now() + of, terms)
+    Lease::new(&Key::custom("x"), &me, Instant::now() + of, terms, None)
 }
 
 /// Each waking is another thread's, and dearer than the call that it is about.
@@ -50,4 +51,49 @@ async fn locks_that_are_given_back_at_once_wake_nobody_but_the_first_time() {
     rounds.begin(&short);
     rounds.sooner().await;
     assert!(rounds.next().is_some_and(|next| next <= Instant::now() + short.terms.lease));
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_time().start_paused(true).build().unwrap()
+}
+
+/// The task of a renewal may be dropped before it was ever polled.
+#[test]
+fn what_a_runtime_has_not_begun_to_renew_is_renewed_by_the_next() {
+    for verify in [false, true] {
+        let memory = Arc::new(Memory::new(Clock::system()));
+        let backend: Arc<dyn crate::store::backend::Backend> = memory.clone();
+        let rounds = Arc::new(Rounds::new(backend));
+        let (held, _turn) = runtime().block_on(async {
+            let held = lease(Duration::from_secs(30));
+            let turn = Facts::new(Arc::clone(&held), 1);
+            assert!(held.begin(&turn));
+            let asked = Acquire {
+                key: held.key.clone(),
+                me: held.me.clone(),
+                mode: Mode::Exclusive,
+                lease: Duration::from_secs(600),
+                wait: None,
+                old_seq: 0,
+                record: None,
+            };
+            memory.acquire(asked).await.unwrap();
+            rounds.begin(&held);
+            tokio::time::advance(Duration::from_secs(11)).await;
+            if verify {
+                rounds.verify();
+            } else {
+                rounds.look();
+            }
+            (held, turn)
+        });
+        let until = held.valid_until();
+        runtime().block_on(async {
+            tokio::time::advance(Duration::from_secs(15)).await;
+            rounds.look();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        });
+        assert!(held.valid_until() > until, "verify: {verify}");
+    }
 }

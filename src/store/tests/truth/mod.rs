@@ -122,8 +122,11 @@ impl Truth {
     }
 
     fn granted(&mut self, me: &Token, mode: Mode, lease: Duration, fence: u64) {
-        let (now, until) = (self.now, self.after(lease));
+        let now = self.now;
         let own = |holder: &Holder| holder.me == *me && holder.mode == mode;
+        // What is held already is never shortened.
+        let had = self.live().filter(|holder| own(holder)).map(|holder| holder.until).max();
+        let until = self.after(lease).max(had.unwrap_or(0));
         self.holders.retain(|holder| holder.until > now && !own(holder));
         // Where numbers differ, one may have come in by its greater number while this one was offered it.
         let most =
@@ -251,7 +254,7 @@ impl Truth {
         if reply {
             let until = self.after(lease);
             let mine = self.holders.iter_mut().filter(|holder| holder.me == *me);
-            mine.for_each(|holder| holder.until = until);
+            mine.for_each(|holder| holder.until = holder.until.max(until));
         }
     }
 
