@@ -2,6 +2,7 @@
 
 mod ends;
 mod fences;
+mod split;
 mod votes;
 
 use std::{future::poll_fn, pin::Pin, task::Poll, time::Duration};

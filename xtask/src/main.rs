@@ -26,7 +26,7 @@ usage: cargo xtask <task>
   faults [--row N] [--topology T] [--runs N] [--seconds N] [--seed N]
                   makes every numbered fault of tests/FAULTS.md happen, and prints a table: fault,
                   topology, runs, verdict, worst figure; then random faults for N seconds (20) each
-  faults locks|deferred|quota|soak [--seconds N|--minutes N] [--seed N]
+  faults locks|deferred|quota|tasks|soak [--seconds N|--minutes N] [--seed N]
                   random faults alone, and the checks of what all processes wrote down; `soak` is
                   all at once, with memory, files, tasks and keys compared
   fsck URL [--repair]

@@ -2,7 +2,8 @@
 //!
 //! A line is laid through what was measured, without the beginning, when caches fill: the median of the slopes
 //! between any two samples, which a sample that was taken at a bad moment does not turn. What it rises by from first to
-//! last is growth if it is more than [chance](Kind::chance), and more than what the samples lie beside the line.
+//! last is growth if it is more than [chance](Kind::chance), and more than what the samples lie beside the line. What was
+//! not measured each time, or not often enough for a line, may have grown, and is told as what has.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -51,6 +52,11 @@ impl Kind {
     }
 }
 
+/// What there is of a process of ours, of a server, and of what is stored.
+pub(crate) const PROCESS: &[Kind] = &[Kind::Memory, Kind::Files, Kind::Tasks];
+pub(crate) const SERVER: &[Kind] = &[Kind::Memory, Kind::Files];
+pub(crate) const STORE: &[Kind] = &[Kind::Keys, Kind::Kept];
+
 /// When, in seconds, and how much.
 type Sample = (f64, f64);
 
@@ -58,12 +64,19 @@ type Sample = (f64, f64);
 #[derive(Debug)]
 pub(crate) struct Samples {
     began: Instant,
+    /// How often all were at rest.
+    rests: usize,
     series: BTreeMap<(String, Kind), Vec<Sample>>,
 }
 
 impl Samples {
     pub(crate) fn new() -> Self {
-        Self { began: Instant::now(), series: BTreeMap::new() }
+        Self { began: Instant::now(), rests: 0, series: BTreeMap::new() }
+    }
+
+    /// All are at rest, and are measured once more.
+    pub(crate) fn rest(&mut self) {
+        self.rests += 1;
     }
 
     pub(crate) fn add(&mut self, of: &str, kind: Kind, value: u64) {
@@ -72,10 +85,11 @@ impl Samples {
     }
 
     pub(crate) fn gauge(&mut self, of: &str, gauge: Gauge) {
-        self.add(of, Kind::Memory, gauge.memory);
-        self.add(of, Kind::Files, gauge.files);
-        if let Some(tasks) = gauge.tasks {
-            self.add(of, Kind::Tasks, tasks);
+        let Gauge { memory, files, tasks } = gauge;
+        for (kind, value) in [(Kind::Memory, memory), (Kind::Files, files), (Kind::Tasks, tasks)] {
+            if let Some(value) = value {
+                self.add(of, kind, value);
+            }
         }
     }
 
@@ -83,9 +97,9 @@ impl Samples {
         self.series.entry((of.to_owned(), kind)).or_default().push(sample);
     }
 
-    /// All of it, told; and what has grown.
-    pub(crate) fn compare(&self) -> (Vec<String>, Vec<String>) {
-        let (mut told, mut wrong) = (Vec::new(), Vec::new());
+    /// All of it, told; and what has grown, or was not measured although it was to be.
+    pub(crate) fn compare(&self, expected: &[(&str, &[Kind])]) -> (Vec<String>, Vec<String>) {
+        let (mut told, mut wrong) = (Vec::new(), self.missing(expected));
         for ((of, kind), samples) in &self.series {
             let values: Vec<_> = samples.iter().map(|(_, value)| format!("{value:.0}")).collect();
             let mut line = format!("{of}, {}: {}", kind.name(), values.join(" "));
@@ -98,6 +112,24 @@ impl Samples {
             told.push(line);
         }
         (told, wrong)
+    }
+
+    fn missing(&self, expected: &[(&str, &[Kind])]) -> Vec<String> {
+        let each = |(of, kinds): &(&str, &[Kind])| {
+            let of = (*of).to_owned();
+            kinds.iter().map(move |kind| (of.clone(), *kind)).collect::<Vec<_>>()
+        };
+        let short = |(of, kind): (String, Kind)| {
+            let name = format!("{of}, {}", kind.name());
+            let samples = self.series.get(&(of, kind)).map_or(&[][..], Vec::as_slice);
+            let (measured, rests) = (samples.len(), self.rests);
+            if measured < rests {
+                return Some(format!("{name}: measured {measured} times of {rests}"));
+            }
+            let few = settled(samples).len() < FEWEST;
+            few.then(|| format!("{name}: measured {measured} times, too few to say anything"))
+        };
+        expected.iter().flat_map(each).filter_map(short).collect()
     }
 }
 
@@ -156,7 +188,7 @@ mod tests {
             let minute = f64::from(minute);
             samples.note("one", kind, (60.0 * minute, of(minute)));
         }
-        !samples.compare().1.is_empty()
+        !samples.compare(&[]).1.is_empty()
     }
 
     fn odd(minute: f64) -> f64 {
@@ -196,8 +228,31 @@ mod tests {
             for n in [0.0, 1.0, 2.0, 3.0, 4.0] {
                 samples.note("one", Kind::Tasks, (n, 9.0 + rise * n));
             }
-            samples.compare().1.len()
+            samples.compare(&[]).1.len()
         };
         assert_eq!([rising(0.0), rising(1.0), rising(2.0)], [0, 0, 1]);
+    }
+
+    /// A gauge that was not answered, a process whose facts can't be read, one that nobody looked at, a run too short.
+    #[test]
+    fn what_was_not_measured_is_wrong() {
+        let whole = Gauge { memory: Some(9000), files: Some(9), tasks: Some(9) };
+        let wrong = |times: usize, last: Gauge, expected: &[(&str, &[Kind])]| {
+            let mut samples = Samples::new();
+            for time in 0..times {
+                samples.rest();
+                samples.gauge("one", if time + 1 == times { last } else { whole });
+            }
+            samples.compare(expected).1
+        };
+        let one = [("one", PROCESS)];
+        assert_eq!(wrong(8, whole, &one), [""; 0]);
+        let untold = wrong(8, Gauge { tasks: None, ..whole }, &one);
+        assert_eq!(untold, ["one, tasks: measured 7 times of 8"]);
+        assert_eq!(wrong(8, Gauge::default(), &one).len(), 3);
+        assert_eq!(wrong(8, whole, &[("one", PROCESS), ("other", SERVER)]).len(), 2);
+        assert_eq!(wrong(3, whole, &one).len(), 3, "too few");
+        assert_eq!(Samples::new().compare(&one).1.len(), 3, "none at all");
+        assert_eq!(Samples::new().compare(&[]).1, [""; 0], "nothing was to be measured");
     }
 }

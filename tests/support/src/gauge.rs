@@ -1,8 +1,9 @@
 //! What a process has taken of its machine: memory, file descriptors, tasks.
 
-use std::{fs, io::Write as _, time::Duration};
+use std::{fs, io::Write as _, thread::ThreadId, time::Duration};
 
-use tokio::runtime::Handle;
+use parking_lot::Mutex;
+use tokio::runtime::{Handle, RuntimeMetrics};
 
 use crate::history::Process;
 
@@ -12,9 +13,9 @@ const SETTLES: Duration = Duration::from_secs(3);
 /// Of one process at rest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Gauge {
-    /// Resident memory, KiB.
-    pub(crate) memory: u64,
-    pub(crate) files: u64,
+    /// Resident memory, KiB. None, as of the others, where nobody can tell.
+    pub(crate) memory: Option<u64>,
+    pub(crate) files: Option<u64>,
     /// None of one that is not asked, or does not say.
     pub(crate) tasks: Option<u64>,
 }
@@ -24,10 +25,10 @@ impl Gauge {
     pub(crate) fn of(pid: u32) -> Self {
         let statm = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
         let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
-        let files = fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
+        let files = fs::read_dir(format!("/proc/{pid}/fd")).ok().map(Iterator::count);
         Self {
-            memory: pages.unwrap_or(0) * 4,
-            files: u64::try_from(files).unwrap_or(u64::MAX),
+            memory: pages.map(|pages| pages * 4),
+            files: files.and_then(|files| u64::try_from(files).ok()),
             tasks: None,
         }
     }
@@ -43,12 +44,25 @@ impl Gauge {
     }
 }
 
+/// Runtimes of this process beside the one that tells, by the thread that has said so.
+static OTHERS: Mutex<Vec<(ThreadId, RuntimeMetrics)>> = Mutex::new(Vec::new());
+
+/// The tasks of the runtime that this is called on count too: a framework may have one for each of its threads. (Those
+/// that never leave their thread are in none of the counts; what the library leaves behind is not among them.)
+pub(crate) fn counts_here() {
+    let (here, metrics) = (std::thread::current().id(), Handle::current().metrics());
+    let mut others = OTHERS.lock();
+    others.retain(|(thread, _)| *thread != here);
+    others.push((here, metrics));
+}
+
 /// Says how many tasks this process has, once it has settled.
 pub(crate) fn tell(handle: &Handle) {
     let metrics = handle.metrics();
     handle.spawn(async move {
         tokio::time::sleep(SETTLES).await;
-        println!("gauge {}", metrics.num_alive_tasks());
+        let others: usize = OTHERS.lock().iter().map(|(_, of)| of.num_alive_tasks()).sum();
+        println!("gauge {}", metrics.num_alive_tasks() + others);
         let _ = std::io::stdout().flush();
     });
 }

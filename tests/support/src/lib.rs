@@ -23,6 +23,7 @@ mod redis;
 mod sentinels;
 pub mod site;
 mod tally;
+pub mod tasks;
 mod wait;
 
 /// Every block of the README compiles: here, because this package alone has both integrations.

@@ -13,12 +13,12 @@ use self::{
 use crate::{redis_server, shell};
 
 /// The words that are for the program of the long histories.
-const HISTORIES: [&str; 4] = ["locks", "deferred", "quota", "soak"];
+const HISTORIES: [&str; 5] = ["locks", "deferred", "quota", "tasks", "soak"];
 
 const USAGE: &str = "\
 usage: cargo xtask faults [--row 7|l7|d7|q7] [--topology single|sentinel|cluster] [--runs N]
                           [--seconds N] [--seed N]
-       cargo xtask faults locks|deferred|quota [--seconds N] [--seed N]
+       cargo xtask faults locks|deferred|quota|tasks [--seconds N] [--seed N]
        cargo xtask faults soak [--minutes N] [--seed N]";
 
 /// What is asked for.
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &[&str]) -> ExitCode {
         && wish.seconds > 0
         && wish.topology.is_none_or(|of| of == Topology::Single)
     {
-        for which in &HISTORIES[..3] {
+        for which in &HISTORIES[..4] {
             found.push(suite.history(which, wish.seconds, wish.seed));
             table::progress(&found);
         }

@@ -1,7 +1,7 @@
 //! Building the tests once, and running those of a row.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     path::PathBuf,
     process::{Command, Stdio},
     time::Instant,
@@ -17,6 +17,9 @@ use crate::{shell, summary::Summary};
 
 /// A test tells the worst that it has seen in a line that begins with this: `figure: longest wait 1240 ms`.
 const FIGURE: &str = "figure: ";
+
+/// A test that can't do its part on this machine says so, and why, in a line that begins with this.
+const NOT_HERE: &str = "not here: ";
 
 /// The tests, ready to run.
 pub(super) struct Suite(HashMap<String, PathBuf>);
@@ -67,10 +70,7 @@ impl Suite {
             (_, true) => Verdict::Holds,
             (_, false) => Verdict::Violated(sum.wrong.join("\n")),
         };
-        let mut figure = sum.figures();
-        if !row.not_here.is_empty() {
-            figure = [&*figure, row.not_here].join(if figure.is_empty() { "" } else { "; " });
-        }
+        let figure = sum.told(row.not_here);
         Found {
             row: row.name(),
             fault: row.fault.to_owned(),
@@ -102,7 +102,7 @@ impl Suite {
             fault: format!("random faults for {seconds} s, and the checks"),
             topology: "single",
             runs: sum.tests,
-            figure: sum.figures(),
+            figure: sum.told(""),
             verdict: if good { Verdict::Holds } else { Verdict::Violated(sum.wrong.join("\n")) },
             took: began.elapsed(),
         }
@@ -130,11 +130,41 @@ fn by_target(row: &Row) -> BTreeMap<Target, Vec<&'static str>> {
 struct Sum {
     tests: u64,
     wrong: Vec<String>,
-    /// The largest of each name, and its unit.
-    worst: BTreeMap<String, (f64, String)>,
+    worst: Worst,
+    /// What was not done.
+    missing: BTreeSet<String>,
+}
+
+/// The worst of each figure, and its unit: the largest, or the least where [less is worse](less_is_worse).
+#[derive(Debug, Default)]
+struct Worst(BTreeMap<String, (f64, String)>);
+
+impl Worst {
+    fn add(&mut self, (name, number, unit): (String, f64, String)) {
+        let pick = if less_is_worse(&name) { f64::min } else { f64::max };
+        let worst = self.0.entry(name).or_insert((number, unit));
+        worst.0 = pick(worst.0, number);
+    }
+
+    fn told(&self) -> String {
+        let all = self.0.iter().map(|(name, (number, unit))| format!("{name} {number} {unit}"));
+        all.map(|figure| figure.trim_end().to_owned()).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The rate of a load, and what a test has made happen: the more of it, the better.
+fn less_is_worse(name: &str) -> bool {
+    name.starts_with("lowest ") || name.starts_with("fewest ")
 }
 
 impl Sum {
+    /// The figures; then what is not done, ever or on this machine.
+    fn told(&self, never: &str) -> String {
+        let missing = self.missing.iter().map(|what| format!("not here: {what}"));
+        let parts = [self.worst.told()].into_iter().chain(missing).chain([never.to_owned()]);
+        parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+    }
+
     fn add(&mut self, program: &PathBuf, filters: &[&str]) {
         // A filter that meets nothing would show nothing.
         let listed = shell::output({
@@ -162,28 +192,27 @@ impl Sum {
             if let Some(summary) = Summary::of_line(line) {
                 self.tests += summary.passed + summary.failed;
             }
-            if let Some((name, number, unit)) = line.strip_prefix(FIGURE).and_then(figure) {
-                let worst = self.worst.entry(name).or_insert((number, unit));
-                worst.0 = worst.0.max(number);
+            if let Some(figure) = line.strip_prefix(FIGURE).and_then(figure) {
+                self.worst.add(figure);
             }
+            self.missing.extend(line.strip_prefix(NOT_HERE).map(str::to_owned));
         }
         if !output.status.success() {
             let errors = String::from_utf8_lossy(&output.stderr);
             self.wrong.push(format!("{text}{errors}"));
         }
     }
-
-    fn figures(&self) -> String {
-        let all = self.worst.iter().map(|(name, (number, unit))| format!("{name} {number} {unit}"));
-        all.map(|figure| figure.trim_end().to_owned()).collect::<Vec<_>>().join(", ")
-    }
 }
 
-/// A name of some words, a number, and a unit that may be missing.
+/// A name of some words, a number, and a unit that may be missing. Of a rate the table tells the lowest.
 fn figure(text: &str) -> Option<(String, f64, String)> {
     let words: Vec<_> = text.split_whitespace().collect();
     let at = words.iter().rposition(|word| word.parse::<f64>().is_ok())?;
-    Some((words[..at].join(" "), words[at].parse().ok()?, words[at + 1..].join(" ")))
+    let (mut name, unit) = (words[..at].join(" "), words[at + 1..].join(" "));
+    if name.contains(" a second") && !less_is_worse(&name) {
+        name.insert_str(0, "lowest ");
+    }
+    Some((name, words[at].parse().ok()?, unit))
 }
 
 #[cfg(test)]
@@ -200,13 +229,34 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_of_each_is_kept() {
+    fn what_is_not_done_is_told_behind_the_figures() {
         let mut sum = Sum::default();
-        for line in ["waited 5 ms", "waited 12 ms", "waited 7 ms", "lost 0"] {
-            let (name, number, unit) = figure(line).unwrap();
-            let worst = sum.worst.entry(name).or_insert((number, unit));
-            worst.0 = worst.0.max(number);
-        }
-        assert_eq!(sum.figures(), "lost 0, waited 12 ms");
+        assert_eq!(sum.told(""), "");
+        assert_eq!(sum.told("never"), "never");
+        sum.worst.add(figure("lost 0").unwrap());
+        sum.missing.insert("too old".to_owned());
+        assert_eq!(sum.told("never"), "lost 0; not here: too old; never");
+    }
+
+    fn worst(lines: &[&str]) -> String {
+        let mut worst = Worst::default();
+        lines.iter().for_each(|line| worst.add(figure(line).unwrap()));
+        worst.told()
+    }
+
+    #[test]
+    fn the_worst_of_each_is_kept() {
+        let lines = ["waited 5 ms", "waited 12 ms", "waited 7 ms", "lost 0"];
+        assert_eq!(worst(&lines), "lost 0, waited 12 ms");
+    }
+
+    /// The best rate of several runs says nothing about the fault.
+    #[test]
+    fn of_rates_and_of_what_was_made_to_happen_the_least_is_kept() {
+        let rates = ["requests a second during 900", "requests a second during 40"];
+        assert_eq!(worst(&rates), "lowest requests a second during 40");
+        let more =
+            ["fewest turns 31", "fewest turns 28", "lowest margin 7 ms", "lowest margin 9 ms"];
+        assert_eq!(worst(&more), "fewest turns 28, lowest margin 7 ms");
     }
 }

@@ -54,6 +54,7 @@ async fn waited_behind(dead: u32, mode: Mode) -> Duration {
     assert_eq!(guard.release().await, Released::Released);
     assert!(store.shutdown(SECOND).await);
     assert_eq!(server.left().await, [""; 0]);
+    println!("figure: longest wait behind {dead} dead, {mode:?} {} ms", waited.as_millis());
     waited
 }
 

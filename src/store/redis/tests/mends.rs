@@ -127,6 +127,7 @@ async fn a_replica_does_not_make_the_breaker_flap() {
         tokio::task::yield_now().await;
     }
     let made = server.info("stats", "total_connections_received").await - before;
+    println!("figure: connections made in a second to a replica {made}");
     // Ten probes a second and nothing else.
     assert!(made <= 15, "{made} connections");
     server.command(&["REPLICAOF", "NO", "ONE"]).await;

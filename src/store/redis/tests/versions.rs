@@ -161,6 +161,8 @@ async fn two_versions_take_turns_and_do_not_notice_that_scripts_are_forgotten() 
     for task in tasks {
         task.await.expect("no panic");
     }
+    let fewest = seen.turns.lock().values().copied().min().unwrap_or(0);
+    println!("figure: fewest turns of a version {fewest}");
     let charged = seen.charged.load(Ordering::SeqCst);
     let key = Key::custom("k");
     let spent: u64 =

@@ -11,10 +11,17 @@ use crate::{
 /// What a lost message costs: a look after 300 ms and its jitter, and the calls.
 const LOOK: Duration = ACCEPT_WINDOW.saturating_add(Duration::from_millis(150));
 
-/// The best of some rounds: the others may meet a loaded machine. But none waits for a lease.
-fn cost_a_look(waited: &[Duration]) {
-    assert!(waited.iter().min().is_some_and(|best| *best < LOOK), "{waited:?}");
-    assert!(waited.iter().all(|one| *one < 5 * SECOND), "{waited:?}");
+/// An odd number, of which most must cost no more than a look.
+const ROUNDS: usize = 5;
+
+/// Most rounds: the others may meet a loaded machine. But none waits for a lease.
+fn cost_a_look(mut waited: Vec<Duration>) {
+    waited.sort_unstable();
+    let (median, worst) = (waited[ROUNDS / 2], waited[ROUNDS - 1]);
+    println!("figure: longest wait without a message {} ms", worst.as_millis());
+    println!("figure: median wait without a message {} ms", median.as_millis());
+    assert!(median < LOOK, "{waited:?}");
+    assert!(worst < 5 * SECOND, "{waited:?}");
 }
 
 /// How long a waiter of `store` stands there after `other` has given the lock back, if `fault` happens
@@ -54,13 +61,13 @@ async fn a_subscriber_that_is_killed_is_replaced_and_misses_nothing_for_long() {
     let server = Server::start().await;
     let (store, other) = (server.patient_store().await, server.patient_store().await);
     let mut waited = Vec::new();
-    for _ in 0..3 {
+    for _ in 0..ROUNDS {
         let one = waited_after(&store, &other, async || {
             server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
         });
         waited.push(one.await);
     }
-    cost_a_look(&waited);
+    cost_a_look(waited);
     while listeners(&server).await == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -74,11 +81,11 @@ async fn a_waiter_whose_messages_are_lost_looks_for_itself() {
     let store = proxy.patient_store().await;
     let other = server.patient_store().await;
     let mut waited = Vec::new();
-    for _ in 0..3 {
+    for _ in 0..ROUNDS {
         waited.push(waited_after(&store, &other, async || proxy.lose_messages(true)).await);
         proxy.lose_messages(false);
     }
-    cost_a_look(&waited);
+    cost_a_look(waited);
 }
 
 /// The server ends a subscriber that does not keep up, with all that was meant for it.
@@ -91,7 +98,7 @@ async fn a_subscriber_too_slow_for_its_server_is_replaced() {
     let store = proxy.patient_store().await;
     let other = server.patient_store().await;
     let mut waited = Vec::new();
-    for _ in 0..3 {
+    for _ in 0..ROUNDS {
         let one = waited_after(&store, &other, async || {
             proxy.stall_messages(true);
             let (event, subscribers) = ("x".repeat(64 * 1024), listeners(&server).await);
@@ -102,5 +109,5 @@ async fn a_subscriber_too_slow_for_its_server_is_replaced() {
         });
         waited.push(one.await);
     }
-    cost_a_look(&waited);
+    cost_a_look(waited);
 }

@@ -4,6 +4,7 @@
 //! $ cargo xtask faults locks --seconds 60
 //! $ cargo xtask faults deferred --seconds 600 --seed 7
 //! $ cargo xtask faults quota --seconds 60
+//! $ cargo xtask faults tasks --seconds 60
 //! $ cargo xtask faults soak --minutes 20
 //! ```
 
@@ -13,10 +14,10 @@ use lockgate_tests::{
     history::{Job, Plan, conduct, holder, work},
     ledger,
     quota::{self, limiter},
+    tasks::{self, tasks},
 };
 
-const USAGE: &str =
-    "usage: cargo xtask faults [locks|deferred|quota|soak] [--seconds N|--minutes N] [--seed N]";
+const USAGE: &str = "usage: cargo xtask faults [locks|deferred|quota|tasks|soak] [--seconds N|--minutes N] [--seed N]";
 
 /// How often all rest in a soak, and are measured.
 const EVERY: Duration = Duration::from_secs(45);
@@ -42,6 +43,12 @@ fn main() -> ExitCode {
             runtime().block_on(limiter(url, Path::new(log), seed));
             ExitCode::SUCCESS
         }
+        ["tasks", url, log, seed] => {
+            goes_with_its_parent();
+            let Ok(seed) = seed.parse() else { return usage() };
+            runtime().block_on(tasks(url, Path::new(log), seed));
+            ExitCode::SUCCESS
+        }
         ["node", ..] => {
             goes_with_its_parent();
             let Some(setup) = ledger::Setup::parse(&words[1..]) else { return usage() };
@@ -51,8 +58,9 @@ fn main() -> ExitCode {
         ["locks", options @ ..] => checked(options, &[of_locks]),
         ["deferred", options @ ..] => checked(options, &[of_deferred]),
         ["quota", options @ ..] => checked(options, &[of_quotas]),
+        ["tasks", options @ ..] => checked(options, &[of_tasks]),
         ["soak", options @ ..] => soaked(options),
-        options => checked(options, &[of_locks, of_deferred, of_quotas]),
+        options => checked(options, &[of_locks, of_deferred, of_quotas, of_tasks]),
     }
 }
 
@@ -129,6 +137,12 @@ fn of_locks(plan: &Plan) -> bool {
 
 fn of_quotas(plan: &Plan) -> bool {
     let verdict = of_processes().block_on(quota::conduct(plan));
+    print!("{verdict}");
+    verdict.wrong.is_empty()
+}
+
+fn of_tasks(plan: &Plan) -> bool {
+    let verdict = of_processes().block_on(tasks::conduct(plan));
     print!("{verdict}");
     verdict.wrong.is_empty()
 }

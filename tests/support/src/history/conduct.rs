@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::{
     clock::{self, MS},
-    crew::Crew,
+    crew::{Crew, SERIES},
     dice::Dice,
     faults,
     register::Outcome,
@@ -84,7 +84,8 @@ pub async fn conduct(plan: &Plan) -> Verdict {
     crew.read();
     let (cost, too_much) = rest::cost(&crew, crew.history.grants());
     let registers = crew.outcomes().await;
-    let (flat, grown) = crew.samples.compare();
+    let expected = if plan.soak.is_some() { &SERIES[..] } else { &[] };
+    let (flat, grown) = crew.samples.compare(expected);
     wrong.extend(grown.into_iter().map(|told| Violation { check: Check::N1, told }));
     crew.history.registers = registers.iter().map(|outcome| outcome.fenced.clone()).collect();
     let (looked, found) = crew.history.check();

@@ -25,7 +25,7 @@ use super::{
     worker::Job,
 };
 use crate::{
-    flat::{Kind, Samples},
+    flat::{self, Kind, Samples},
     gauge::Gauge,
     kept::{self, left_at_rest},
     proxy::Proxy,
@@ -39,6 +39,13 @@ pub(super) const NAMESPACE: &str = "faults";
 /// accept window each, and a machine that has other things to do. Below the longest wait of a worker: who is
 /// refused at its end was not served.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a soak must have measured.
+pub(super) const SERIES: [(&str, &[Kind]); 3] = [
+    ("a process of locks", flat::PROCESS),
+    ("the server of locks", flat::SERVER),
+    ("locks", flat::STORE),
+];
 
 pub(super) struct Seat {
     life: Life,
@@ -165,6 +172,7 @@ impl Crew {
         for seat in &mut self.seats {
             seat.process.tell("rest").await;
         }
+        self.samples.rest();
         // The others are replaced, and are young whenever they are looked at.
         let oldest = Gauge::ask(&mut self.seats[0].process).await;
         self.samples.gauge("a process of locks", oldest);

@@ -5,10 +5,17 @@ use std::{io::Write as _, time::Duration};
 use lockgate::{LockGuard, Store};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
-use super::turn::{LEASE, WAIT};
+use super::{
+    register::{Registers, Values},
+    turn::{LEASE, WAIT},
+};
 
-/// Hears `hold`, `wait`, `write` and `release`, a word a line, and says what comes of each. That the lock
+/// Hears `hold`, `wait`, `write`, `late` and `release`, a word a line, and says what comes of each. That the lock
 /// is lost it says when it is told. The lock is `x`, with a lease of a second.
+///
+/// What it writes is a register on the same server, that of the URL's namespace: `write` is what a holder does, who
+/// looks at what it is sure of, reads, and writes one more; `late` is the write alone, as it may have been on its way
+/// when the process was stopped.
 ///
 /// # Panics
 ///
@@ -17,6 +24,7 @@ pub async fn holder(url: &str) {
     let store = Store::builder(url).deadline(Duration::from_secs(10)).connect().await;
     let store = store.expect("the URL is right");
     let ask = || store.lock("x").lease(LEASE).wait(WAIT).acquire();
+    let register = Register::open(url).await;
     let mut held: Option<LockGuard> = None;
     let mut words = BufReader::new(tokio::io::stdin()).lines();
     while let Ok(Some(word)) = words.next_line().await {
@@ -39,7 +47,12 @@ pub async fn holder(url: &str) {
             }
             ("write", Some(guard)) => {
                 let may = !guard.remaining().is_zero();
-                say(if may { "writes" } else { "lost" });
+                say(&if may { register.one_more(guard.fence()).await } else { "lost".to_owned() });
+                held = Some(guard);
+            }
+            ("late", Some(guard)) => {
+                let taken = register.write(guard.fence(), Values { fenced: 2, plain: 2 }).await;
+                say(if taken { "taken" } else { "refused" });
                 held = Some(guard);
             }
             ("release", Some(guard)) => {
@@ -47,6 +60,35 @@ pub async fn holder(url: &str) {
             }
             (other, _) => say(&format!("can't {other}")),
         }
+    }
+}
+
+struct Register {
+    all: Registers,
+    name: String,
+}
+
+impl Register {
+    async fn open(url: &str) -> Self {
+        let (server, name) = url.split_once('?').unwrap_or((url, ""));
+        let all = Registers::open(server).await.expect("the registers are there");
+        Self { all, name: name.to_owned() }
+    }
+
+    async fn one_more(&self, fence: u64) -> String {
+        let read = self.all.read(&self.name, fence).await.expect("the registers are there");
+        let Some(Values { fenced, plain }) = read else { return "refused".to_owned() };
+        let next = Values { fenced: fenced + 1, plain: plain + 1 };
+        if self.write(fence, next).await {
+            format!("writes {}", next.fenced)
+        } else {
+            "refused".to_owned()
+        }
+    }
+
+    /// Whether it was taken.
+    async fn write(&self, fence: u64, next: Values) -> bool {
+        self.all.write(&self.name, fence, next).await.expect("the registers are there")
     }
 }
 

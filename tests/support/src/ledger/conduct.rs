@@ -17,7 +17,7 @@ use super::{
     node::Setup,
 };
 use crate::{
-    flat::{Kind, Samples},
+    flat::{self, Kind, Samples},
     gauge::Gauge,
     history::dice::Dice,
     redis::Server,
@@ -91,13 +91,15 @@ pub async fn conduct(plan: &Plan) -> (String, Verdict) {
         }
     }
     let mut verdict = fleet.settle(0).await;
-    let (flat, grown) = samples.compare();
+    let expected = if plan.soak.is_some() { &SERIES[..] } else { &[] };
+    let (flat, grown) = samples.compare(expected);
     verdict.wrong.extend(grown.into_iter().map(|told| Violation { check: Check::N1, told }));
     let done: Vec<_> = done.iter().map(|(fault, count)| format!("{count} {fault}")).collect();
     let (seed, took) = (plan.seed, started.elapsed());
     let mut told = vec![format!("seed {seed}, {took:.0?}; faults: {}", done.join(", "))];
     told.extend(flat);
     told.push(format!("figure: violations {}", verdict.wrong.len()));
+    told.push(verdict.figure());
     (told.join("\n"), verdict)
 }
 
@@ -109,15 +111,30 @@ enum Pace {
     Stop,
 }
 
-/// Until what was accepted has run; then the first process, which is never replaced, is measured.
+/// What a soak must have measured.
+const SERIES: [(&str, &[Kind]); 4] = [
+    (NODES[0], flat::PROCESS),
+    (NODES[1], flat::PROCESS),
+    ("the server of jobs, beside its keys", flat::SERVER),
+    ("jobs", flat::STORE),
+];
+
+/// Those that are never replaced, in the order in which they have joined.
+const NODES: [&str; 2] = ["a node of axum", "a node of actix-web"];
+
+/// Until what was accepted has run; then those processes that are never replaced are measured.
 async fn rest(fleet: &mut Fleet, samples: &mut Samples) {
+    samples.rest();
     let left = fleet.left_at_rest().await;
     samples.add("jobs", Kind::Keys, left);
     samples.add("jobs", Kind::Kept, fleet.kept_for_ever().await);
-    samples.gauge("a node", fleet.gauge(0).await);
-    samples.add("the server of jobs", Kind::Files, Gauge::of(fleet.server.pid()).files);
+    for (node, name) in NODES.into_iter().enumerate() {
+        samples.gauge(name, fleet.gauge(node).await);
+    }
     // What has run is kept for a day, and is no growth; keys that have no end are looked at by themselves, above.
-    samples.add("the server of jobs, beside its keys", Kind::Memory, fleet.beside_keys().await);
+    let beside_keys = Some(fleet.beside_keys().await);
+    let gauge = Gauge::of(fleet.server.pid());
+    samples.gauge("the server of jobs, beside its keys", Gauge { memory: beside_keys, ..gauge });
 }
 
 async fn client(requests: Requests, addrs: Addrs, mut dice: Dice, pace: watch::Receiver<Pace>) {

@@ -81,9 +81,9 @@ pub(super) async fn one(
 ) {
     let mut node = usize::try_from(dice.below(4)).unwrap_or(0);
     let ends = matches!(fault, Fault::Kill | Fault::KillAtCall | Fault::Drain);
-    if soaks && ends && node == 0 {
-        // The first one grows old in a soak.
-        node = 1;
+    if soaks && ends && node < 2 {
+        // The first one of each framework grows old in a soak.
+        node += 2;
     }
     if !fleet.lives(node) {
         fleet.replace(node).await;

@@ -17,7 +17,7 @@ use lockgate::{
 };
 use parking_lot::Mutex;
 
-use super::node::Setup;
+use super::{node::Setup, stall};
 use crate::{gauge::Gauge, history::Process, kept, proxy::Proxy, redis::Server, wait::within};
 
 mod books;
@@ -80,7 +80,7 @@ impl Fleet {
         let store = Store::builder(&server.url(&namespace)).deadline(Duration::from_secs(10));
         let store = store.connect().await.expect("the URL is right");
         let history: Arc<Mutex<History>> = Arc::default();
-        strike::note_stalls(Arc::downgrade(&history), server.pids());
+        stall::note(Arc::downgrade(&history), server.pids());
         Self {
             program: program.to_owned(),
             folder,

@@ -27,7 +27,7 @@ mod fault;
 mod fleet;
 mod left;
 mod node;
-mod stall;
+pub(crate) mod stall;
 
 pub use lockgate::testing::history::{
     Life,

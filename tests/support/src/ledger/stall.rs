@@ -1,11 +1,22 @@
 //! Where a process did not run: the machine had no time for it.
 
-use std::{collections::VecDeque, fs, time::Duration};
+use std::{
+    collections::VecDeque,
+    fs,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use lockgate::testing::history::deferred::{History, Trouble};
+use parking_lot::Mutex;
 
 use crate::history::clock::{self, ns};
 
 /// How long after a fault its traces are looked for: a lease and the time to notice.
-pub(super) const AFTERMATH: Duration = Duration::from_secs(4);
+pub(crate) const AFTERMATH: Duration = Duration::from_secs(4);
 
 const TICK: Duration = Duration::from_millis(50);
 
@@ -14,7 +25,7 @@ const LATE: Duration = Duration::from_millis(500);
 
 /// Waits for the next tick. If that was late: when the one before it was, and until when that may have traces, ns. For
 /// a thread of its own, which nothing but the machine holds up.
-pub(super) fn tick() -> Option<(u64, u64)> {
+pub(crate) fn tick() -> Option<(u64, u64)> {
     let before = clock::now();
     std::thread::sleep(TICK);
     stalled(before, clock::now())
@@ -22,6 +33,25 @@ pub(super) fn tick() -> Option<(u64, u64)> {
 
 fn stalled(before: u64, now: u64) -> Option<(u64, u64)> {
     (now.saturating_sub(before) > ns(TICK + LATE)).then(|| (before, now + ns(AFTERMATH)))
+}
+
+/// The proxies of all are in this process, and a server can't say of itself that it did not run. A process of the fleet
+/// notes its own stalls ([`Event::Stall`]): whoever was stopped on purpose does so too, and that is no trouble of the
+/// others.
+///
+/// [`Event::Stall`]: lockgate::testing::history::deferred::Event::Stall
+pub(crate) fn note(history: Weak<Mutex<History>>, server: Arc<AtomicU32>) {
+    std::thread::spawn(move || {
+        let mut waits = Waits::default();
+        loop {
+            let stalled = tick();
+            let held_up = waits.of(server.load(Ordering::Relaxed));
+            let Some(history) = history.upgrade() else { return };
+            for (from, to) in stalled.into_iter().chain(held_up) {
+                history.lock().troubles.push(Trouble { life: None, from, to });
+            }
+        }
+    });
 }
 
 /// Over this time the waits of a server are added up.
@@ -33,7 +63,7 @@ const HELD_UP: Duration = Duration::from_millis(400);
 /// How long the machine lets a server wait that is ready to run. It can't say so itself, as a process of the fleet does,
 /// and a fault of the machine is none of the fleet's.
 #[derive(Default)]
-pub(super) struct Waits {
+struct Waits {
     /// Whose they are.
     pid: u32,
     /// When it was looked, and how long it had waited in all by then, ns.
@@ -42,7 +72,7 @@ pub(super) struct Waits {
 
 impl Waits {
     /// Looks once more: when it was held up, and until when that may have traces, ns.
-    pub(super) fn of(&mut self, pid: u32) -> Option<(u64, u64)> {
+    fn of(&mut self, pid: u32) -> Option<(u64, u64)> {
         self.add(pid, clock::now(), waited(pid)?)
     }
 

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use super::{fault::Fault, limiter::TASKS, policies};
 use crate::{
-    flat::{Kind, Samples},
+    flat::{self, Kind, Samples},
     gauge::Gauge,
     history::{
         Plan, Process, Verdict,
@@ -38,6 +38,13 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A gap after which this process counts as not having run, and the others with it.
 const STALL: u64 = 50 * MS;
+
+/// What a soak must have measured.
+const SERIES: [(&str, &[Kind]); 3] = [
+    ("a process of quotas", flat::PROCESS),
+    ("the server of quotas", flat::SERVER),
+    ("quotas", flat::STORE),
+];
 
 struct Seat {
     life: Life,
@@ -183,6 +190,7 @@ impl Crew {
 
     async fn rest(&mut self) {
         let samples = &mut self.samples;
+        samples.rest();
         for seat in &mut self.seats {
             seat.process.tell("rest").await;
         }
@@ -237,7 +245,8 @@ pub async fn conduct(plan: &Plan) -> Verdict {
     history.stalls.append(&mut stalls.lock());
     let (looked, found) = history.check();
     wrong.extend(found);
-    let (flat, grown) = crew.samples.compare();
+    let expected = if plan.soak.is_some() { &SERIES[..] } else { &[] };
+    let (flat, grown) = crew.samples.compare(expected);
     wrong.extend(grown.into_iter().map(|told| Violation { check: Check::N1, told }));
     if looked.entered == 0 {
         let told = "nobody was ever let in".to_owned();

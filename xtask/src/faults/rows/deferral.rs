@@ -21,6 +21,7 @@ pub(super) const DEFERRAL: &[Row] = &[
         &[
             (Deferral, "a_worker_is_killed_at_every_script"),
             (Deferral, "crash::a_holder_is_killed_"),
+            (Faults, "tasks_end_once_whatever_is_done"),
         ],
     ),
     defer(2, "web node killed as it accepts", &[(Deferral, "a_web_node_is_killed_as_it_accepts")]),
@@ -32,8 +33,13 @@ pub(super) const DEFERRAL: &[Row] = &[
     ),
     defer(
         5,
-        "server killed, and back with its log",
-        &[(Deferral, "restart::"), (Unit, "defer::gate::tests::what_the_masters_own_disk_")],
+        "server killed, and back with its log; a 202 only for what is on disk",
+        &[
+            (Deferral, "restart::"),
+            (Faults, "disks::"),
+            (Unit, "redis::tests::disks::"),
+            (Unit, "defer::gate::tests::what_the_masters_own_disk_"),
+        ],
     ),
     defer(
         6,
@@ -68,12 +74,21 @@ pub(super) const DEFERRAL: &[Row] = &[
     .part("the host's clock may not be set: instead all that is stored is moved into the future"),
     defer(8, "resharding under load", &[(Unit, "redis::tests::cluster::moves::")])
         .on(Topology::Cluster),
-    defer(10, "no memory left", &[(Deferral, "memory::")]),
+    defer(
+        10,
+        "no memory left; a server that evicts; an index that is gone",
+        &[
+            (Deferral, "memory::"),
+            (Unit, "redis::tests::concerns::"),
+            (Unit, "fsck::jobs::a_line_that_is_in_no_index_"),
+        ],
+    ),
     defer(
         11,
         "messages lost, subscribers cut off",
         &[(Deferral, "wake::a_message_that_is_lost_"), (Deferral, "wake::a_subscriber_")],
-    ),
+    )
+    .part("found by the worker's sign of life, every 5 s, which does not depend on the lease"),
     defer(
         12,
         "holder killed; holder that never ends",
@@ -81,15 +96,21 @@ pub(super) const DEFERRAL: &[Row] = &[
             (Deferral, "wake::a_holder_that_dies_"),
             (Deferral, "options::a_holder_that_never_ends_"),
             (Deferral, "options::a_request_that_fails_past_"),
+            (Scenarios, "accepting::what_is_too_late_expires"),
         ],
-    ),
+    )
+    .part("who asks for the response of an expired one is told 410, not a 5xx, which would be taken for a fault that passes"),
     defer(13, "a request that ends every process", &[(Deferral, "poison::")]),
-    defer(14, "100,000 on one resource; 100,000 due at once", &[(Deferral, "crowd::")]),
+    defer(14, "100,000 on one resource; 100,000 due at once", &[(Deferral, "crowd::")]).part(
+        "a million due, which takes ten minutes of two cores, by LOCKGATE_DUE=1000000; a script over 5 ms is \
+         allowed as often as the machine makes a loop long that is always as short",
+    ),
     defer(
         15,
         "newer version; change of keys; missing key",
         &[(Deferral, "newer::"), (Deferral, "sealed::a_")],
-    ),
+    )
+    .part("there is one version: a newer one is a stored request with a higher number"),
     defer(16, "SIGTERM with a run that is short, or too long", &[(Deferral, "drain::")]),
     defer(
         17,

@@ -15,11 +15,19 @@ const fn lock(
 }
 
 pub(super) const LOCKS: &[Row] = &[
-    lock(1, "holder killed", &[(Faults, "a_killed_holder_costs_a_lease")]),
+    lock(
+        1,
+        "holder killed",
+        &[(Faults, "a_killed_holder_costs_a_lease"), (Faults, "a_short_history_is_good")],
+    ),
     lock(
         2,
         "holder stopped past its lease",
-        &[(Faults, "a_holder_that_was_stopped_"), (Faults, "those_who_wait_in_a_stopped_process_")],
+        &[
+            (Faults, "a_holder_that_was_stopped_"),
+            (Faults, "those_who_wait_in_a_stopped_process_"),
+            (Faults, "a_short_history_is_good"),
+        ],
     ),
     lock(
         3,
@@ -66,7 +74,8 @@ pub(super) const LOCKS: &[Row] = &[
             (Unit, "redis::tests::dead::eight_dead_waiters_"),
             (Unit, "redis::tests::dead::dead_readers_"),
         ],
-    ),
+    )
+    .part("a window for each of the dead, of 300 ms, and not one for all: who is offered it is not known to be dead before"),
     lock(10, "release races the end of the lease", &[(Unit, "late::a_release_that_races_")]),
     lock(
         11,
@@ -143,7 +152,14 @@ pub(super) const LOCKS: &[Row] = &[
         ],
     )
     .on(Topology::Sentinel),
-    lock(18, "eviction of lock keys", &[(Faults, "a_lock_that_is_evicted")]),
+    lock(
+        18,
+        "eviction of lock keys",
+        &[
+            (Faults, "a_lock_that_is_evicted"),
+            (Unit, "redis::tests::concerns::"),
+        ],
+    ),
     lock(
         19,
         "1000 tasks of 3 processes on one lock",
@@ -162,6 +178,8 @@ pub(super) const LOCKS: &[Row] = &[
             (Unit, "several::those_who_name_them_the_other_way_round_"),
             (Scenarios, "keys::transfers_there_and_back_"),
             (Scenarios, "lock::nested_layers_of_one_key_"),
+            (Scenarios, "within::"),
+            (Unit, "lock::tests::several::all_waits_have_one_deadline"),
         ],
     ),
     lock(
@@ -172,6 +190,8 @@ pub(super) const LOCKS: &[Row] = &[
             (Quorum, "frozen_nodes_cost_nothing_"),
             (Quorum, "fences_grow_over_majorities_and_after_a_loss_of_data"),
             (Quorum, "holders_never_meet_while_nodes_come_and_go"),
+            (Unit, "quorum::tests::votes::"),
+            (Unit, "quorum::tests::split::"),
         ],
     ),
     lock(
@@ -185,6 +205,7 @@ pub(super) const LOCKS: &[Row] = &[
             (Unit, "crowd::a_drain_gives_back_"),
             (Unit, "crowd::a_crowd_does_not_notice_"),
         ],
-    ),
+    )
+    .part("there is one layout: versions are the same scripts with another text, and so with other hashes"),
     lock(25, "body streams after the head", &[(Scenarios, "hold_until::")]),
 ];

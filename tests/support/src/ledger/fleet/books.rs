@@ -100,6 +100,14 @@ impl Fleet {
         let written = self.written();
         history.runs = written.runs;
         history.troubles.extend(written.troubles);
+        let unknown = |id: &String| {
+            history
+                .seen
+                .get(id)
+                .and_then(|seen| seen.last())
+                .is_none_or(|seen| seen.state.is_empty())
+        };
+        let lost = history.accepted.iter().filter(|one| one.sure && unknown(&one.id)).count();
         let (looked, found) = history.check();
         wrong.extend(found);
         let mut states = BTreeMap::new();
@@ -111,7 +119,7 @@ impl Fleet {
         if logs.is_none() {
             let _ = fs::remove_dir_all(&self.folder);
         }
-        Verdict { looked, cost, wrong, states, logs }
+        Verdict { looked, cost, wrong, lost, states, logs }
     }
 
     /// What a pass over the store finds.

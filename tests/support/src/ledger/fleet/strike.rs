@@ -1,18 +1,8 @@
 //! What is done to the processes, and what the books have to know of it.
 
-use std::{
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicU32, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use lockgate::testing::history::{
-    Life,
-    deferred::{History, Trouble},
-};
-use parking_lot::Mutex;
+use lockgate::testing::history::{Life, deferred::Trouble};
 
 use super::Fleet;
 use crate::{
@@ -20,7 +10,6 @@ use crate::{
         clock::{self, ns},
         process::kill_now,
     },
-    ledger::stall::{self, Waits},
     wait::within,
 };
 
@@ -96,23 +85,4 @@ impl Fleet {
             history.lock().troubles.push(Trouble { life, from, to: from + ns(time) });
         }
     }
-}
-
-/// The proxies of all are in this process, and a server can't say of itself that it did not run. A process of the fleet
-/// notes its own stalls ([`Event::Stall`]): whoever was stopped on purpose does so too, and that is no trouble of the
-/// others.
-///
-/// [`Event::Stall`]: lockgate::testing::history::deferred::Event::Stall
-pub(super) fn note_stalls(history: Weak<Mutex<History>>, server: Arc<AtomicU32>) {
-    std::thread::spawn(move || {
-        let mut waits = Waits::default();
-        loop {
-            let stalled = stall::tick();
-            let held_up = waits.of(server.load(Ordering::Relaxed));
-            let Some(history) = history.upgrade() else { return };
-            for (from, to) in stalled.into_iter().chain(held_up) {
-                history.lock().troubles.push(Trouble { life: None, from, to });
-            }
-        }
-    });
 }

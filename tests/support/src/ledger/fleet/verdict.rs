@@ -13,6 +13,8 @@ pub struct Verdict {
     pub cost: String,
     /// What is wrong; empty if all is well.
     pub wrong: Vec<Violation>,
+    /// Requests that were answered 202, and of which nobody knows at the end.
+    pub lost: usize,
     /// How often each final state was reached.
     pub states: BTreeMap<String, usize>,
     /// Where the logs are, if something is wrong.
@@ -28,8 +30,14 @@ impl Verdict {
     #[track_caller]
     #[expect(clippy::must_use_candidate, reason = "that all is well is enough for most")]
     pub fn is_good(self) -> Looked {
+        println!("{}", self.figure());
         assert!(self.wrong.is_empty(), "{self}");
         self.looked
+    }
+
+    /// For the table of faults.
+    pub(crate) fn figure(&self) -> String {
+        format!("figure: accepted and lost {}", self.lost)
     }
 }
 

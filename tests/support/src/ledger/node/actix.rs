@@ -14,6 +14,7 @@ use lockgate_actix_web::{
 use tokio::sync::watch;
 
 use super::{BYTES, DELAY, Desk, Facts, JOBS, SOON, Setup, WAIT, Wish, listens, terminated};
+use crate::gauge;
 
 pub(super) async fn serve(setup: &Setup, desk: Arc<Desk>, store: Store) {
     let (stop, mut stopped) = watch::channel(false);
@@ -28,8 +29,11 @@ pub(super) async fn serve(setup: &Setup, desk: Arc<Desk>, store: Store) {
     let status = deferred_routes("/deferred").store(&store);
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listens(listener.local_addr().expect("it is bound"));
-    let server =
-        HttpServer::new(move || App::new().configure(routes.clone()).service(status.clone()));
+    let server = HttpServer::new(move || {
+        // On each thread that serves.
+        gauge::counts_here();
+        App::new().configure(routes.clone()).service(status.clone())
+    });
     let server = server.h1_allow_half_closed(false).workers(1).disable_signals();
     let server = server.listen(listener).expect("a socket that is bound").run();
     let handle = server.handle();

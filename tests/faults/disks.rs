@@ -1,0 +1,139 @@
+//! A 202 only for what is on disk: row 5 of deferral, with `replicas` and `replicas_on_disk`.
+//!
+//! The server that tests start may be too old for `WAITAOF`, and a disk that lags can't be had. So one stands before it
+//! that says it is newer, and answers for the disks as it is told; all else is the server's.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use axum::{Extension, Router, body::Body, http::Request, routing::post};
+use http_body_util::BodyExt as _;
+use lockgate_axum::{DeferLayer, LockLayer, Store, deferred_routes};
+use lockgate_tests::{Server, proxy::words};
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, copy},
+    net::{TcpListener, TcpStream, tcp::OwnedReadHalf},
+};
+use tower::ServiceExt as _;
+
+const FACTS: &str = "redis_version:7.2.4\r\nrun_id:a\r\nrole:master\r\naof_enabled:1\r\n";
+
+/// Stands before a server.
+#[derive(Default)]
+struct Disks {
+    /// Whether the server's own disk has what its replica's has.
+    own: AtomicBool,
+    asked: Mutex<Vec<String>>,
+}
+
+impl Disks {
+    async fn before(self: &Arc<Self>, server: &Server) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        let (disks, server) = (Arc::clone(self), server.port());
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(Arc::clone(&disks).pass(client, server));
+            }
+        });
+        port
+    }
+
+    async fn pass(self: Arc<Self>, client: TcpStream, server: u16) -> Option<()> {
+        let server = TcpStream::connect(("127.0.0.1", server)).await.ok()?;
+        let (from_client, mut to_client) = client.into_split();
+        let (mut from_server, mut to_server) = server.into_split();
+        tokio::spawn(async move { copy(&mut from_server, &mut to_client).await });
+        let mut from_client = BufReader::new(from_client);
+        loop {
+            let command = command(&mut from_client).await?;
+            to_server.write_all(&self.instead(command)).await.ok()?;
+        }
+    }
+
+    /// A script that answers what is to be answered, in its turn among the others.
+    fn instead(&self, call: Vec<u8>) -> Vec<u8> {
+        let text = |word: &Vec<u8>| String::from_utf8_lossy(word).into_owned();
+        let told: Vec<_> = words(&call).iter().map(text).collect();
+        match told.first().map(String::as_str) {
+            Some("INFO") => script("return ARGV[1]", FACTS),
+            Some("WAITAOF") => {
+                self.asked.lock().push(told.join(" "));
+                let own = u8::from(self.own.load(Ordering::Relaxed));
+                script("return {tonumber(ARGV[1]), 1}", &own.to_string())
+            }
+            _ => call,
+        }
+    }
+}
+
+fn script(text: &str, word: &str) -> Vec<u8> {
+    let words = ["EVAL", text, "0", word];
+    let bulk = words.map(|word| format!("${}\r\n{word}\r\n", word.len())).concat();
+    format!("*4\r\n{bulk}").into_bytes()
+}
+
+/// The bytes of the next one; `None` at the end.
+async fn command(from: &mut BufReader<OwnedReadHalf>) -> Option<Vec<u8>> {
+    let mut all = Vec::new();
+    let number = |line: &[u8]| std::str::from_utf8(line.get(1..)?).ok()?.trim().parse().ok();
+    from.read_until(b'\n', &mut all).await.ok()?;
+    let count: usize = number(&all)?;
+    for _ in 0..count {
+        let begin = all.len();
+        from.read_until(b'\n', &mut all).await.ok()?;
+        let length: usize = number(&all[begin..])?;
+        let begin = all.len();
+        all.resize(begin + length + 2, 0);
+        from.read_exact(&mut all[begin..]).await.ok()?;
+    }
+    Some(all)
+}
+
+/// Status, `Location` and body.
+async fn send(app: &Router, request: Request<Body>) -> (u16, String, String) {
+    let response = app.clone().oneshot(request).await.expect("it does not fail");
+    let location = response.headers().get("location");
+    let location = location.map(|value| value.to_str().expect("text").to_owned());
+    let status = response.status().as_u16();
+    let body = response.into_body().collect().await.expect("a body").to_bytes();
+    (status, location.unwrap_or_default(), String::from_utf8_lossy(&body).into_owned())
+}
+
+#[tokio::test]
+async fn a_202_waits_for_the_servers_own_disk_and_is_a_503_with_its_location_if_that_lags() {
+    let (server, disks) = (Server::start().await, Arc::new(Disks::default()));
+    let port = disks.before(&server).await;
+    let builder = Store::builder(&format!("redis://127.0.0.1:{port}/?ns=x"));
+    let store = builder.replicas_on_disk(true).connect().await.expect("the URL is right");
+    let app = Router::new()
+        .route("/orders/{id}", post(async || ()))
+        .layer(LockLayer::by_path_param("id"))
+        .layer(DeferLayer::new().defer_always().replicas(1))
+        .merge(deferred_routes("/deferred").store(&store))
+        .layer(Extension(store.clone()));
+    let order = || {
+        let request = Request::post("/orders/7").header("idempotency-key", "\"one\"");
+        request.body(Body::from("note")).expect("a request")
+    };
+    let look = |location: &str| Request::get(location).body(Body::empty()).expect("a request");
+
+    // It is stored, and its replica has it; but a server that stops now would be back without it.
+    let (status, location, body) = send(&app, order()).await;
+    assert_eq!(status, 503, "{body}");
+    assert!(location.starts_with("/deferred/"), "{location:?}");
+    let (status, _, document) = send(&app, look(&location)).await;
+    assert!(status == 200 && document.contains("\"queued\""), "{status} {document}");
+    // The client asks again: still not there, and then it is, the same one.
+    let (status, again, _) = send(&app, order()).await;
+    assert_eq!((status, &again), (503, &location));
+    disks.own.store(true, Ordering::Relaxed);
+    let (status, again, _) = send(&app, order()).await;
+    assert_eq!((status, &again), (202, &location));
+    let asked = disks.asked.lock();
+    assert!(asked.len() >= 3, "{asked:?}");
+    assert!(asked.iter().all(|words| words.starts_with("WAITAOF 1 1 ")), "{asked:?}");
+}

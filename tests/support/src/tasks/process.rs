@@ -1,0 +1,161 @@
+//! A process that pushes tasks and runs those of all.
+
+use std::{
+    io::{BufRead as _, Write as _},
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use lockgate::{
+    Store,
+    queue::{Failure, Queue, Task},
+    testing::history::deferred::Event,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{LEASE, Line, MOST, QUEUE};
+use crate::{
+    history::{
+        clock::{self, ns},
+        dice::Dice,
+        log::Log,
+    },
+    ledger::stall,
+};
+
+/// Tasks that push, one after the other each.
+const PUSHERS: u64 = 3;
+
+/// Time between two notes of a run that it still goes on.
+const TICK: Duration = Duration::from_millis(25);
+
+/// What is to be done.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Errand {
+    name: String,
+    ms: u64,
+    /// So many attempts fail.
+    fail: u32,
+    /// So many attempts panic.
+    panic: u32,
+}
+
+/// Pushes and runs until it is told to `stop`; then it pushes no more, says so, and runs what there is until its input
+/// ends.
+///
+/// # Panics
+///
+/// If the URL is wrong or the log can't be written.
+pub async fn tasks(url: &str, log: &Path, seed: u64) {
+    // Those that are asked for are no news.
+    std::panic::set_hook(Box::new(|_| {}));
+    let store = Store::builder(url).deadline(Duration::from_secs(5)).connect().await;
+    let store = store.expect("the URL is right");
+    let log = Arc::new(Log::open(log).expect("the log can be made"));
+    let stop = Arc::new(AtomicBool::new(false));
+    let ends = Arc::clone(&stop);
+    // A thread of its own: the end of the input is the end of the process, whatever its runtime does.
+    std::thread::spawn(move || {
+        for _ in std::io::stdin().lock().lines().map_while(Result::ok) {
+            ends.store(true, Ordering::Relaxed);
+        }
+        std::process::exit(0);
+    });
+    let its_stalls = Arc::clone(&log);
+    std::thread::spawn(move || {
+        loop {
+            if let Some((since, to)) = stall::tick() {
+                its_stalls.note(&Event::Stall(since, to));
+            }
+        }
+    });
+    let queue: Queue<Errand> = store.queue(QUEUE).max_attempts(MOST);
+    let (runs, its) = (Arc::new(AtomicU64::new(0)), Arc::clone(&log));
+    let worker = queue.worker(move |task| run(task, Arc::clone(&its), Arc::clone(&runs)));
+    let worker = worker.concurrency(8).lease(LEASE).max_crashes(MOST);
+    let worker = worker.backoff(Duration::from_millis(100), Duration::from_secs(1));
+    tokio::spawn(worker.run(std::future::pending()));
+    let mut dice = Dice::new(seed);
+    let pushers = (0..PUSHERS).map(|n| {
+        let (queue, log, stop) = (queue.clone(), Arc::clone(&log), Arc::clone(&stop));
+        let name = format!("{seed:x}-{n}");
+        tokio::spawn(push(queue, log, stop, name, Dice::new(dice.roll())))
+    });
+    for pusher in pushers.collect::<Vec<_>>() {
+        pusher.await.expect("no task panics");
+    }
+    println!("quiet");
+    let _ = std::io::stdout().flush();
+    std::future::pending::<()>().await;
+}
+
+async fn push(
+    queue: Queue<Errand>,
+    log: Arc<Log>,
+    stop: Arc<AtomicBool>,
+    of: String,
+    mut dice: Dice,
+) {
+    for n in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let name = format!("{of}-{n}");
+        let (fail, panic) = match dice.below(10) {
+            0 => (1, 0),
+            1 => (0, 1),
+            _ => (0, 0),
+        };
+        let once = dice.percent(20);
+        let errand = Errand { name: name.clone(), ms: dice.below(60), fail, panic };
+        log.note(&Line::Push(name.clone(), once));
+        let request = queue.push(&errand);
+        let request = if once { request.once() } else { request };
+        let request = if dice.percent(10) { request.delay(dice.ms(100, 900)) } else { request };
+        match request.await {
+            Ok(pushed) => log.note(&Line::Pushed(name, pushed.id().to_string())),
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+        tokio::time::sleep(dice.ms(2, 30)).await;
+    }
+}
+
+async fn run(task: Task<Errand>, log: Arc<Log>, runs: Arc<AtomicU64>) -> Result<(), Failure> {
+    let run = runs.fetch_add(1, Ordering::Relaxed);
+    // What nobody says to a run is that its lease is over: it is dropped then. There is no fence.
+    let valid = || clock::now() + ns(LEASE);
+    let (attempt, errand) = (task.attempt(), &task.payload);
+    let id = task.id().to_string();
+    log.note(&Event::Start(run, errand.name.clone(), id, attempt, clock::now(), valid()));
+    let mut given_up = GivenUp { log: &log, run: Some(run) };
+    let mut left = Duration::from_millis(errand.ms);
+    while !left.is_zero() {
+        let step = left.min(TICK);
+        tokio::time::sleep(step).await;
+        left -= step;
+        log.note(&Event::Holds(run, valid()));
+    }
+    let (fails, panics) = (attempt <= errand.fail, attempt <= errand.panic);
+    given_up.run = None;
+    log.note(&Event::End(run, if fails || panics { 500 } else { 200 }, errand.name.clone()));
+    assert!(!panics, "asked to panic");
+    if fails { Err(Failure::new("asked to fail")) } else { Ok(()) }
+}
+
+/// Says so if the handler does not come to its end.
+struct GivenUp<'a> {
+    log: &'a Log,
+    run: Option<u64>,
+}
+
+impl Drop for GivenUp<'_> {
+    fn drop(&mut self) {
+        if let Some(run) = self.run {
+            self.log.note(&Event::Drop(run));
+        }
+    }
+}
