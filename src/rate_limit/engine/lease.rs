@@ -2,7 +2,10 @@
 //!
 //! A unit is good for the window it was charged in, which ends at a moment that is counted from before the
 //! call was sent: so whoever is let in by a unit is let in within the window that has counted him. Who
-//! finds no unit fetches some more; who comes while that is under way asks for himself alone.
+//! finds no unit fetches some more; who comes while that is under way asks for himself alone. Of a key that is
+//! asked for so often that this would be many, more is [fetched ahead](ahead).
+
+mod ahead;
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,6 +33,10 @@ pub(super) struct Lease {
     pub(super) used: Instant,
     state: Option<State>,
     fetching: bool,
+    /// When it was filled the last time; `None` if what was asked for ahead did not come.
+    filled: Option<Instant>,
+    /// What was asked for before is worth nothing.
+    void_before: Option<Instant>,
 }
 
 /// A charge that was made in advance, in this window.
@@ -49,7 +56,8 @@ pub(super) struct Spent {
 }
 
 enum Taken {
-    Unit(Spent),
+    /// And so many are to be fetched ahead.
+    Unit(Spent, Option<u32>),
     /// Nothing is left: fetch so many.
     Fetch(u32),
     /// Ask for one.
@@ -64,12 +72,21 @@ impl Worth for Lease {
 
 impl Lease {
     fn nothing(now: Instant) -> Self {
-        Self { units: 0, until: now, window: 0, used: now, state: None, fetching: false }
+        Self {
+            units: 0,
+            until: now,
+            window: 0,
+            used: now,
+            state: None,
+            fetching: false,
+            filled: None,
+            void_before: None,
+        }
     }
 
     /// What is left is worth nothing any more.
     pub(super) fn void(&mut self) {
-        (self.units, self.state) = (0, None);
+        (self.units, self.state, self.void_before) = (0, None, Some(Instant::now()));
     }
 
     pub(super) fn is_fetching(&self) -> bool {
@@ -98,13 +115,9 @@ impl Lease {
     fn take(&mut self, most: u32, sharing: u64) -> Taken {
         let now = Instant::now();
         if let Some(spent) = self.spend(now) {
-            return Taken::Unit(spent);
+            return Taken::Unit(spent, self.ahead(most, sharing, now));
         }
-        let good = now < self.until;
-        // Towards the end the others shall find something too.
-        let left = self.state.as_ref().filter(|_| good).map_or(u64::MAX, |state| state.remaining);
-        let share = u32::try_from(left / (2 * sharing.max(1))).unwrap_or(u32::MAX);
-        match most.min(share) {
+        match most.min(self.share(sharing, now)) {
             0 | 1 => Taken::Single,
             _ if self.fetching => Taken::Single,
             fetch => {
@@ -112,6 +125,15 @@ impl Lease {
                 Taken::Fetch(fetch)
             }
         }
+    }
+}
+
+impl Lease {
+    /// How much may be fetched: towards the end the others shall find something too.
+    fn share(&self, sharing: u64, now: Instant) -> u32 {
+        let good = now < self.until;
+        let left = self.state.as_ref().filter(|_| good).map_or(u64::MAX, |state| state.remaining);
+        u32::try_from(left / (2 * sharing.max(1))).unwrap_or(u32::MAX)
     }
 }
 
@@ -124,12 +146,18 @@ impl Engine {
         ask: &Ask,
     ) -> Option<Decision> {
         let [question] = &ask.questions[..] else { return None };
-        question.leased()?;
+        let most = question.leased()?;
         if question.is_too_dear() || self.is_away() {
             return None;
         }
-        let now = Instant::now();
-        let spent = self.leases.with(ask.spot(question), |lease| lease.spend(now)).flatten()?;
+        let (spot, sharing, now) = (ask.spot(question), self.sharing(), Instant::now());
+        let spend = |lease: &mut Lease| {
+            lease.spend(now).map(|spent| (spent, lease.ahead(most, sharing, now)))
+        };
+        let (spent, ahead) = self.leases.with(spot, spend).flatten()?;
+        if let Some(times) = ahead {
+            self.fetch_ahead(store, spot, question.item(), times);
+        }
         self.tend(store, ask);
         let told = Some(Told { retry: Duration::ZERO, ..Told::of(&spent.state) });
         let one = PolicyDecision { told, ..PolicyDecision::new(&question.policy, question.quota) };
@@ -154,7 +182,12 @@ impl Engine {
             |lease| lease.take(most, self.sharing()),
         );
         match taken.unwrap_or(Taken::Single) {
-            Taken::Unit(spent) => Ok(Some(spent)),
+            Taken::Unit(spent, ahead) => {
+                if let Some(times) = ahead {
+                    self.fetch_ahead(store, spot, question.item(), times);
+                }
+                Ok(Some(spent))
+            }
             Taken::Fetch(times) => self.fetch(store, spot, question.item(), times).await,
             Taken::Single => Ok(None),
         }
@@ -169,20 +202,13 @@ impl Engine {
         times: u32,
     ) -> Result<Option<Spent>, Error> {
         let (tx, rx) = oneshot::channel();
-        let fetching = Fetching { engine: Arc::clone(self), place: Place::of(spot) };
+        let fetching = Fetching::new(self, spot);
         let charge = Charge { tag: spot.tag.clone(), items: item.into_iter().collect(), times };
         let with = store.clone();
         store.spawn(async move {
-            let sent = Instant::now();
-            let spent = match with.backend().charge(charge).await {
-                Ok(charged) => match charged.states.into_iter().next() {
-                    Some(state) => Ok(Some(fetching.fill(sent, state, charged.admitted))),
-                    None => Ok(None),
-                },
-                Err(error) => Err(error),
-            };
+            let spent = fetching.fetch(&with, charge).await;
             if let Err(Ok(Some(Spent { unit: Some(unit), .. }))) = tx.send(spent) {
-                fetching.engine.put_back(fetching.place.spot(), &unit);
+                fetching.put_back(&unit);
             }
         });
         // Nobody fetches where there is no runtime.
@@ -218,13 +244,29 @@ impl Engine {
     }
 }
 
-/// While more is fetched. Others fetch again when it is gone.
+/// While more is fetched. Others fetch again when it has gone.
 struct Fetching {
     engine: Arc<Engine>,
     place: Place,
 }
 
 impl Fetching {
+    fn new(engine: &Arc<Engine>, spot: Spot<'_>) -> Self {
+        Self { engine: Arc::clone(engine), place: Place::of(spot) }
+    }
+
+    /// Asks the store for as many, and keeps them but one.
+    async fn fetch(&self, store: &Store, charge: Charge) -> Result<Option<Spent>, Error> {
+        let sent = Instant::now();
+        let charged = store.backend().charge(charge).await?;
+        let state = charged.states.into_iter().next();
+        Ok(state.map(|state| self.fill(sent, state, charged.admitted)))
+    }
+
+    fn put_back(&self, unit: &Unit) {
+        self.engine.put_back(self.place.spot(), unit);
+    }
+
     /// Puts what was let in into the lease, but one.
     fn fill(&self, sent: Instant, state: State, admitted: u32) -> Spent {
         let Some(more) = admitted.checked_sub(1) else {
@@ -236,11 +278,14 @@ impl Fetching {
         let until = after(sent, state.reset.saturating_sub(Duration::from_millis(1)));
         let (window, units) = (state.window, u64::from(more));
         self.engine.leases.with(self.place.spot(), |lease| {
-            // What was put back meanwhile is good as well.
+            if lease.void_before.is_some_and(|moment| sent < moment) {
+                return;
+            }
+            // What is left, or was put back meanwhile, is good as well.
             let back = if lease.is_of(window) { lease.units } else { 0 };
-            let (state, used) = (Some(state.clone()), Instant::now());
-            let units = units + back;
-            *lease = Lease { units, until, window, used, state, fetching: lease.fetching };
+            let used = Instant::now();
+            (lease.units, lease.until, lease.window) = (units + back, until, window);
+            (lease.used, lease.state, lease.filled) = (used, Some(state.clone()), Some(used));
         });
         self.engine.forget(self.place.spot());
         let told = State { remaining: state.remaining + units, ..state };
