@@ -83,10 +83,12 @@ pub(crate) fn micros(d: Duration) -> u64 {
 
 /// Whole milliseconds, rounded up, at least 1: what goes over the wire for a deadline.
 pub(crate) fn millis(d: Duration) -> u64 {
-    u64::try_from(d.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).max(1)
+    // Not of 128 bits, which are divided by a function; it is told to each request, several times.
+    let part = d.subsec_micros().div_ceil(1000);
+    d.as_secs().saturating_mul(1000).saturating_add(part.into()).max(1)
 }
 
 /// Whole seconds, rounded up, at least 1: what goes into `Retry-After`.
 pub(crate) fn seconds(d: Duration) -> u64 {
-    u64::try_from(d.as_millis().div_ceil(1000)).unwrap_or(u64::MAX).max(1)
+    d.as_secs().saturating_add((d.subsec_millis() > 0).into()).max(1)
 }

@@ -31,6 +31,8 @@ mod view;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+use bytes::Bytes;
+
 use crate::reply::{Fields, Repeated, Reply};
 
 pub(crate) use self::{
@@ -235,13 +237,19 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
         Err(ticket)
     }
 
-    /// What is added to the answer of a request that has passed at once, whatever it is, if nothing else is to be
-    /// settled.
+    /// Tells what is added to the answer of a request that has passed at once, whatever it is, if nothing else is to
+    /// be settled: names and values of fields, the values in ASCII. None of them need be a copy: most requests have
+    /// one of these, and much of it is the same for all.
     ///
     /// # Errors
     ///
     /// What it was given: the gate has to be left. So it is with most gates.
-    fn part(&self, quick: Self::Quick) -> Result<Fields, Self::Quick> {
+    fn part(
+        &self,
+        quick: Self::Quick,
+        add: impl FnMut(&'static str, Bytes),
+    ) -> Result<(), Self::Quick> {
+        let _ = add;
         Err(quick)
     }
 
@@ -272,6 +280,6 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
         &self,
         parked: Self::Parked,
         head: Head,
-        body: Option<bytes::Bytes>,
+        body: Option<Bytes>,
     ) -> impl Future<Output = Option<Reply>> + Send;
 }

@@ -198,9 +198,14 @@ pub(super) fn add_fields<B>(response: &mut Response<B>, fields: Fields) {
             Cow::Borrowed(text) => Bytes::from_static(text.as_bytes()),
             Cow::Owned(text) => text.into(),
         };
-        let (name, value) = (header_name(&name), HeaderValue::from_maybe_shared(value));
-        if let (Ok(name), Ok(value)) = (name, value) {
-            response.headers_mut().append(name, value);
-        }
+        add_field(response, &name, value);
+    }
+}
+
+/// As [`add_fields`], of one whose value is ASCII.
+pub(super) fn add_field<B>(response: &mut Response<B>, name: &str, value: Bytes) {
+    let (name, value) = (header_name(name), HeaderValue::from_maybe_shared(value));
+    if let (Ok(name), Ok(value)) = (name, value) {
+        response.headers_mut().append(name, value);
     }
 }

@@ -6,7 +6,7 @@ use http::{Method, Response, request::Parts};
 use http_body::Body;
 
 use super::{
-    body::{GateBody, add_fields, is_sent_without_body, response},
+    body::{GateBody, add_field, add_fields, is_sent_without_body, response},
     framework::{Framework, PartsView, fields, head},
     parking::{AnyRequest, read_whole},
 };
@@ -40,15 +40,12 @@ impl<G: Gate<Parts>, F> Passed<G, F> {
     /// Adds what the gate wants to the answer, if it wants no more than that: `None` then.
     pub(super) fn part<R, E>(self, ended: &mut Result<Response<R>, E>) -> Option<Self> {
         let Self { gate, quick, head, framework } = self;
-        match gate.part(quick) {
-            Ok(fields) => {
-                if let Ok(answer) = ended {
-                    add_fields(answer, fields);
-                }
-                None
+        let parted = gate.part(quick, |name, value| {
+            if let Ok(answer) = ended {
+                add_field(answer, name, value);
             }
-            Err(quick) => Some(Self { gate, quick, head, framework }),
-        }
+        });
+        parted.err().map(|quick| Self { gate, quick, head, framework })
     }
 }
 

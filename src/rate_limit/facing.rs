@@ -2,6 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
+use bytes::Bytes;
+
 use super::{
     fields::RateFields,
     lists::{Listed, Lists},
@@ -121,6 +123,16 @@ impl Facing {
         let mut fields = Fields::new();
         self.kind.write(self.exposed, standings, &mut fields);
         fields
+    }
+
+    /// The same; `policies` as in [`RateFields::tell`].
+    pub(super) fn tell(
+        &self,
+        standings: &[Standing<'_>],
+        policies: impl FnOnce(&[Standing<'_>]) -> Bytes,
+        add: impl FnMut(&'static str, Bytes),
+    ) {
+        self.kind.tell(self.exposed, standings, policies, add);
     }
 
     /// The answer to a request that one at least of these policies refuses.

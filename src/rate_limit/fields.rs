@@ -4,6 +4,8 @@
 //! parameters (RFC 9651), a member for each policy. `w` and `t` are whole seconds, rounded up. The
 //! partition key is left out: whom a quota is for is nobody's business but the server's.
 
+use std::borrow::Cow;
+
 use super::standing::Standing;
 use crate::{clock::seconds, reply::Fields};
 
@@ -34,20 +36,33 @@ impl RateFields {
     /// Adds the fields; `exposed` also names them for scripts of other origins.
     pub(super) fn write(self, exposed: bool, standings: &[Standing<'_>], fields: &mut Fields) {
         fields.reserve(self.most() + usize::from(exposed));
+        self.tell(exposed, standings, policies, |name, value: Cow<'static, str>| {
+            fields.push((name.into(), value));
+        });
+    }
+
+    /// Tells the fields. `policies`: the value of the one that is the same for all who have the same quotas.
+    pub(super) fn tell<V: From<String> + From<&'static str>>(
+        self,
+        exposed: bool,
+        standings: &[Standing<'_>],
+        policies: impl FnOnce(&[Standing<'_>]) -> V,
+        mut add: impl FnMut(&'static str, V),
+    ) {
         if matches!(self, Self::Draft | Self::Both) && !standings.is_empty() {
-            fields.push(("ratelimit-policy".into(), policies(standings).into()));
-            fields.push(("ratelimit".into(), quotas(standings).into()));
+            add("ratelimit-policy", policies(standings));
+            add("ratelimit", quotas(standings).into());
         }
         if matches!(self, Self::Legacy | Self::Both)
             && let Some(binding) = binding(standings)
         {
-            let mut field = |name: &'static str, n| fields.push((name.into(), text(n).into()));
+            let mut field = |name: &'static str, n| add(name, text(n).into());
             field("x-ratelimit-limit", binding.limit);
             field("x-ratelimit-remaining", binding.remaining);
             field("x-ratelimit-reset", seconds(binding.wait()));
         }
         if exposed {
-            fields.push(("access-control-expose-headers".into(), self.names().into()));
+            add("access-control-expose-headers", self.names().into());
         }
     }
 
@@ -75,8 +90,9 @@ impl RateFields {
     }
 }
 
-fn policies(standings: &[Standing<'_>]) -> String {
-    list(standings, [";q=", ";w="], |standing| [standing.limit, seconds(standing.window)])
+/// The value of `RateLimit-Policy`.
+pub(super) fn policies<V: From<String>>(standings: &[Standing<'_>]) -> V {
+    list(standings, [";q=", ";w="], |standing| [standing.limit, seconds(standing.window)]).into()
 }
 
 fn quotas(standings: &[Standing<'_>]) -> String {

@@ -119,6 +119,7 @@ impl Policy {
     /// early: what a process has leased of a key and not spent is not there for the others, and what it is fetching
     /// is not there for those who ask it meanwhile, at most `n` for each process. Leases that are not used for a second are given back, and so are all by
     /// [`Store::shutdown`](crate::Store::shutdown); a process that dies keeps what it has leased until the window ends.
+    /// Of a key that spends half of a lease of 32 or more within 25 ms, the next half is fetched before anybody waits for it.
     /// Requests that cost anything else than 1 are charged one by one, and so are those of a policy with a
     /// [penalty](Self::penalty), whose refusals have to be counted one by one.
     ///

@@ -17,7 +17,7 @@ use actix_web::{
 };
 use lockgate::{
     Store,
-    gate::{BadParam, Head, KeySource, Route, View, no_extension},
+    gate::{BadParam, Head, KeySource, Route, SentTwice, View, no_extension},
 };
 use percent_encoding::percent_decode_str;
 
@@ -92,6 +92,16 @@ impl View for RequestView<'_> {
     fn header(&self, name: &str) -> Vec<&[u8]> {
         let values = self.request.headers().get_all(name);
         values.map(HeaderValue::as_bytes).collect()
+    }
+
+    // A name by its text is parsed, and copied, before it is looked up: going through the few that there are is sooner done.
+    fn sole(&self, name: &http::HeaderName) -> Result<Option<&[u8]>, SentTwice> {
+        let fields = self.request.headers().iter();
+        let mut values = fields.filter(|(other, _)| other.as_str() == name.as_str());
+        match (values.next(), values.next()) {
+            (value, None) => Ok(value.map(|(_, value)| value.as_bytes())),
+            _ => Err(SentTwice),
+        }
     }
 
     fn has_any(&self, names: &[&str]) -> bool {
@@ -204,4 +214,27 @@ fn captured(pattern: &str, path: &str, name: &str) -> Option<String> {
 fn decode(text: &str) -> Result<String, BadParam> {
     let decoded = percent_decode_str(text).decode_utf8();
     decoded.map(Into::into).map_err(|_| BadParam)
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_web::test::TestRequest;
+
+    use super::*;
+
+    #[test]
+    fn a_field_counts_that_was_sent_once() {
+        let request = TestRequest::default()
+            .append_header(("x-key", "one"))
+            .append_header(("x-twice", "one"))
+            .append_header(("x-twice", "two"))
+            .append_header(("host", "here"))
+            .to_http_request();
+        let view = RequestView::new(&request);
+        let sole = |name: &'static str| view.sole(&http::HeaderName::from_static(name));
+        assert_eq!(sole("x-key"), Ok(Some(&b"one"[..])));
+        assert_eq!(sole("host"), Ok(Some(&b"here"[..])), "a name that everybody knows");
+        assert_eq!(sole("x-none"), Ok(None));
+        assert_eq!(sole("x-twice"), Err(SentTwice));
+    }
 }

@@ -82,10 +82,14 @@ pub(crate) fn add_fields(headers: &mut HeaderMap, fields: Fields) {
             Cow::Borrowed(text) => Bytes::from_static(text.as_bytes()),
             Cow::Owned(text) => text.into(),
         };
-        let name = header_name(&name);
-        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_maybe_shared(value)) {
-            headers.append(name, value);
-        }
+        add_field(headers, &name, value);
+    }
+}
+
+/// As [`add_fields`], of one whose value is ASCII.
+pub(crate) fn add_field(headers: &mut HeaderMap, name: &str, value: Bytes) {
+    if let (Ok(name), Ok(value)) = (header_name(name), HeaderValue::from_maybe_shared(value)) {
+        headers.append(name, value);
     }
 }
 

@@ -22,7 +22,7 @@ use crate::{
     body::{is_sent_without_body, keep},
     framework::{RequestView, apply, fields, head},
     parking::{Parking, read_whole},
-    reply::{Refused, add_fields, again, response},
+    reply::{Refused, add_field, add_fields, again, response},
     timed::time,
 };
 
@@ -129,16 +129,14 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
         S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error>,
         B: MessageBody + 'static,
     {
-        let ended = self.inner.call(request).await;
-        match (self.gate.part(quick), ended) {
-            (Ok(fields), Ok(mut answer)) => {
-                add_fields(answer.headers_mut(), fields);
-                Ok(answer.map_into_left_body())
-            }
-            (Ok(fields), Err(error)) => {
-                Err(amend(error, Parting::<G::Ticket, G::Parked>::Fields(fields)))
-            }
-            (Err(quick), ended) => {
+        let mut ended = self.inner.call(request).await;
+        let parted = self.gate.part(quick, |name, value| match &mut ended {
+            Ok(answer) => add_field(answer.headers_mut(), name, value),
+            Err(error) => amend_field(error, name, &value),
+        });
+        match parted {
+            Ok(()) => ended.map(ServiceResponse::map_into_left_body),
+            Err(quick) => {
                 let ticket = self.gate.ticket(quick);
                 Box::pin(self.left(ticket, Attended::Ended(ended), Parking::default(), None)).await
             }
@@ -262,6 +260,14 @@ fn amend<T, P>(error: Error, parting: Parting<T, P>) -> Error {
         }
     }
     error
+}
+
+/// As [`amend`], by one field.
+fn amend_field(error: &Error, name: &'static str, value: &[u8]) {
+    if let Some(refused) = Refused::of(error) {
+        let value = String::from_utf8_lossy(value).into_owned();
+        refused.reply_mut().fields.push((name.into(), value.into()));
+    }
 }
 
 fn refuse<B>(request: ServiceRequest, response: HttpResponse) -> Answer<B> {

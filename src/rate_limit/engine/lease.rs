@@ -2,7 +2,10 @@
 //!
 //! A unit is good for the window it was charged in, which ends at a moment that is counted from before the
 //! call was sent: so whoever is let in by a unit is let in within the window that has counted him. Who
-//! finds no unit fetches some more; who comes while that is under way asks for himself alone.
+//! finds no unit fetches some more; who comes while that is under way asks for himself alone. Of a key that is
+//! asked for so often that this would be many, more is [fetched ahead](ahead).
+
+mod ahead;
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,6 +33,8 @@ pub(super) struct Lease {
     pub(super) used: Instant,
     state: Option<State>,
     fetching: bool,
+    /// When it was filled the last time; `None` if what was asked for ahead did not come.
+    filled: Option<Instant>,
     /// How often what is left was made void: what was asked for before is void as well.
     voids: u64,
 }
@@ -51,12 +56,10 @@ pub(super) struct Spent {
 }
 
 enum Taken {
-    Unit(Spent),
-    /// Nothing is left: fetch so many; how often the lease was made void by then.
-    Fetch {
-        times: u32,
-        voids: u64,
-    },
+    /// And so many are to be fetched ahead.
+    Unit(Spent, Option<u32>),
+    /// Nothing is left: fetch so many.
+    Fetch(u32),
     /// Ask for one.
     Single,
 }
@@ -76,6 +79,7 @@ impl Lease {
             used: now,
             state: None,
             fetching: false,
+            filled: None,
             voids: 0,
         }
     }
@@ -112,20 +116,25 @@ impl Lease {
     fn take(&mut self, most: u32, sharing: u64) -> Taken {
         let now = Instant::now();
         if let Some(spent) = self.spend(now) {
-            return Taken::Unit(spent);
+            return Taken::Unit(spent, self.ahead(most, sharing, now));
         }
-        let good = now < self.until;
-        // Towards the end the others shall find something too.
-        let left = self.state.as_ref().filter(|_| good).map_or(u64::MAX, |state| state.remaining);
-        let share = u32::try_from(left / (2 * sharing.max(1))).unwrap_or(u32::MAX);
-        match most.min(share) {
+        match most.min(self.share(sharing, now)) {
             0 | 1 => Taken::Single,
             _ if self.fetching => Taken::Single,
-            times => {
+            fetch => {
                 self.fetching = true;
-                Taken::Fetch { times, voids: self.voids }
+                Taken::Fetch(fetch)
             }
         }
+    }
+}
+
+impl Lease {
+    /// How much may be fetched: towards the end the others shall find something too.
+    fn share(&self, sharing: u64, now: Instant) -> u32 {
+        let good = now < self.until;
+        let left = self.state.as_ref().filter(|_| good).map_or(u64::MAX, |state| state.remaining);
+        u32::try_from(left / (2 * sharing.max(1))).unwrap_or(u32::MAX)
     }
 }
 
@@ -138,12 +147,18 @@ impl Engine {
         ask: &Ask,
     ) -> Option<Decision> {
         let [question] = &ask.questions[..] else { return None };
-        question.leased()?;
+        let most = question.leased()?;
         if question.is_too_dear() || self.is_away() {
             return None;
         }
-        let now = Instant::now();
-        let spent = self.leases.with(ask.spot(question), |lease| lease.spend(now)).flatten()?;
+        let (spot, sharing, now) = (ask.spot(question), self.sharing(), Instant::now());
+        let spend = |lease: &mut Lease| {
+            lease.spend(now).map(|spent| (spent, lease.ahead(most, sharing, now)))
+        };
+        let (spent, ahead) = self.leases.with(spot, spend).flatten()?;
+        if let Some(times) = ahead {
+            self.fetch_ahead(store, spot, question.item(), times);
+        }
         self.tend(store, ask);
         let told = Some(Told { retry: Duration::ZERO, ..Told::of(&spent.state) });
         let one = PolicyDecision { told, ..PolicyDecision::new(&question.policy, question.quota) };
@@ -168,10 +183,13 @@ impl Engine {
             |lease| lease.take(most, self.sharing()),
         );
         match taken.unwrap_or(Taken::Single) {
-            Taken::Unit(spent) => Ok(Some(spent)),
-            Taken::Fetch { times, voids } => {
-                self.fetch(store, spot, question.item(), (times, voids)).await
+            Taken::Unit(spent, ahead) => {
+                if let Some(times) = ahead {
+                    self.fetch_ahead(store, spot, question.item(), times);
+                }
+                Ok(Some(spent))
             }
+            Taken::Fetch(times) => self.fetch(store, spot, question.item(), times).await,
             Taken::Single => Ok(None),
         }
     }
@@ -182,23 +200,16 @@ impl Engine {
         store: &Store,
         spot: Spot<'_>,
         item: Option<Item>,
-        (times, voids): (u32, u64),
+        times: u32,
     ) -> Result<Option<Spent>, Error> {
         let (tx, rx) = oneshot::channel();
-        let fetching = Fetching { engine: Arc::clone(self), place: Place::of(spot), voids };
+        let fetching = Fetching::new(self, spot);
         let charge = Charge { tag: spot.tag.clone(), items: item.into_iter().collect(), times };
         let with = store.clone();
         store.spawn(async move {
-            let sent = Instant::now();
-            let spent = match with.backend().charge(charge).await {
-                Ok(charged) => match charged.states.into_iter().next() {
-                    Some(state) => Ok(Some(fetching.fill(sent, state, charged.admitted))),
-                    None => Ok(None),
-                },
-                Err(error) => Err(error),
-            };
+            let spent = fetching.fetch(&with, charge).await;
             if let Err(Ok(Some(Spent { unit: Some(unit), .. }))) = tx.send(spent) {
-                fetching.engine.put_back(fetching.place.spot(), &unit);
+                fetching.put_back(&unit);
             }
         });
         // Nobody fetches where there is no runtime.
@@ -234,15 +245,32 @@ impl Engine {
     }
 }
 
-/// While more is fetched. Others fetch again when it is gone.
+/// While more is fetched. Others fetch again when it has gone.
 struct Fetching {
     engine: Arc<Engine>,
     place: Place,
-    /// Of the lease when it was asked for.
+    /// How often the lease had been made void when it was asked for.
     voids: u64,
 }
 
 impl Fetching {
+    fn new(engine: &Arc<Engine>, spot: Spot<'_>) -> Self {
+        let voids = engine.leases.with(spot, |lease| lease.voids).unwrap_or(0);
+        Self { engine: Arc::clone(engine), place: Place::of(spot), voids }
+    }
+
+    /// Asks the store for as many, and keeps them but one.
+    async fn fetch(&self, store: &Store, charge: Charge) -> Result<Option<Spent>, Error> {
+        let sent = Instant::now();
+        let charged = store.backend().charge(charge).await?;
+        let state = charged.states.into_iter().next();
+        Ok(state.map(|state| self.fill(sent, state, charged.admitted)))
+    }
+
+    fn put_back(&self, unit: &Unit) {
+        self.engine.put_back(self.place.spot(), unit);
+    }
+
     /// Puts what was let in into the lease, but one.
     fn fill(&self, sent: Instant, state: State, admitted: u32) -> Spent {
         let Some(more) = admitted.checked_sub(1) else {
@@ -258,12 +286,11 @@ impl Fetching {
                 // The reset has forgotten them, if they were charged before it; if not, they stay charged.
                 return;
             }
-            // What was put back meanwhile is good as well.
+            // What is left, or was put back meanwhile, is good as well.
             let back = if lease.is_of(window) { lease.units } else { 0 };
-            let (state, used) = (Some(state.clone()), Instant::now());
-            let units = units + back;
-            let (fetching, voids) = (lease.fetching, lease.voids);
-            *lease = Lease { units, until, window, used, state, fetching, voids };
+            let used = Instant::now();
+            (lease.units, lease.until, lease.window) = (units + back, until, window);
+            (lease.used, lease.state, lease.filled) = (used, Some(state.clone()), Some(used));
         });
         self.engine.forget(self.place.spot());
         let told = State { remaining: state.remaining + units, ..state };

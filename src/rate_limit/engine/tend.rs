@@ -62,13 +62,13 @@ impl Engine {
     pub(super) async fn give_back_leases(self: &Arc<Self>, store: &Store, unused_since: Instant) {
         let now = Instant::now();
         let mut calls = Vec::new();
-        self.leases.retain(|place, lease| {
+        self.leases.retain(|name, lease| {
             if lease.used > unused_since {
                 return true;
             }
             if lease.units > 0 && lease.until > now {
                 let by = By::Refund { units: lease.units, window: lease.window };
-                calls.extend(place.settled(by));
+                calls.extend(name.place().settled(by));
                 lease.units = 0;
             }
             lease.is_fetching()
@@ -80,6 +80,8 @@ impl Engine {
 
     /// What `Store::shutdown` waits for.
     pub(super) async fn close(self: Arc<Self>, store: Store) {
+        // What is fetched ahead comes into the leases.
+        self.pending.none().await;
         self.give_back_leases(&store, after(Instant::now(), UNUSED)).await;
         if self.is_tended() {
             let _ = store.backend().limiters(store.node().clone(), Duration::ZERO).await;

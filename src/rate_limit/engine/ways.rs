@@ -6,20 +6,16 @@
 //! `ROW` comparisons, and what is looked for need not be owned. The hash is seeded, but made to be quick: whoever takes the
 //! trouble to find keys of one row makes that row forget, and so the store be asked.
 
-use std::{
-    hash::{BuildHasher as _, Hasher as _, RandomState},
-    sync::Arc,
-};
+mod place;
 
-use fnv::FnvHasher;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::{
-    key::Key,
-    rate_limit::quota::Quota,
-    store::{By, SettleCharge, Settled},
-};
+use self::place::Name;
+pub(super) use self::place::Place;
+pub(in crate::rate_limit) use self::place::Spot;
 
 /// Locks that one map is divided by.
 const SHARDS: usize = 64;
@@ -29,24 +25,6 @@ const ROWS: usize = 128;
 
 /// Most entries of one row.
 const ROW: usize = 8;
-
-/// One counter: whose, of which policy, and where. A quota that is changed is another one here, although
-/// it may be the same in the store: what was said of one limit says nothing of the next.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::rate_limit) struct Spot<'a> {
-    pub(in crate::rate_limit) policy: &'a Arc<str>,
-    pub(in crate::rate_limit) tag: &'a Key,
-    pub(in crate::rate_limit) subject: &'a Key,
-    pub(in crate::rate_limit) quota: Quota,
-}
-
-#[derive(Debug, Clone)]
-pub(super) struct Place {
-    policy: Arc<str>,
-    tag: Key,
-    subject: Key,
-    quota: Quota,
-}
 
 /// What may stand in the map.
 pub(in crate::rate_limit) trait Worth {
@@ -59,7 +37,7 @@ pub(in crate::rate_limit) struct Ways<V> {
     shards: Box<[Mutex<Vec<Row<V>>>]>,
 }
 
-type Row<V> = Vec<(u64, Place, V)>;
+type Row<V> = Vec<(u64, Name, V)>;
 
 impl<V: Worth> Ways<V> {
     /// Does something with the entry of this spot, if there is one.
@@ -68,7 +46,7 @@ impl<V: Worth> Ways<V> {
         spot: Spot<'_>,
         act: impl FnOnce(&mut V) -> R,
     ) -> Option<R> {
-        let hash = self.hash(spot);
+        let hash = spot.hash(self.seed);
         let mut shard = self.shard(hash).lock();
         let row = shard.get_mut(row(hash))?;
         row.iter_mut().find(|entry| entry.0 == hash && entry.1.is(spot)).map(|e| act(&mut e.2))
@@ -87,7 +65,7 @@ impl<V: Worth> Ways<V> {
         make: impl FnOnce() -> V,
         act: impl FnOnce(&mut V) -> R,
     ) -> Option<R> {
-        let hash = self.hash(spot);
+        let hash = spot.hash(self.seed);
         let mut shard = self.shard(hash).lock();
         if shard.is_empty() {
             shard.resize_with(ROWS, Vec::new);
@@ -102,7 +80,11 @@ impl<V: Worth> Ways<V> {
                     let least = going.min_by_key(|at| row[*at].2.worth())?;
                     row.swap_remove(least);
                 }
-                row.push((hash, Place::of(spot), make()));
+                if row.capacity() == 0 {
+                    // Whoever grows is moved; and rows are as full as one another.
+                    row.reserve_exact(ROW);
+                }
+                row.push((hash, Name::of(spot), make()));
                 row.len() - 1
             }
         };
@@ -110,7 +92,7 @@ impl<V: Worth> Ways<V> {
     }
 
     /// Looks at everything, and keeps what is to be kept.
-    pub(super) fn retain(&self, mut keep: impl FnMut(&Place, &mut V) -> bool) {
+    pub(super) fn retain(&self, mut keep: impl FnMut(&Name, &mut V) -> bool) {
         for shard in &self.shards {
             for row in shard.lock().iter_mut() {
                 row.retain_mut(|entry| keep(&entry.1, &mut entry.2));
@@ -121,14 +103,6 @@ impl<V: Worth> Ways<V> {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().iter().map(Vec::len).sum::<usize>()).sum()
-    }
-
-    fn hash(&self, spot: Spot<'_>) -> u64 {
-        // The quota is left to the comparison: few have two at once.
-        let mut hasher = FnvHasher::with_key(self.seed);
-        hasher.write(spot.subject.as_str().as_bytes());
-        hasher.write(spot.policy.as_bytes());
-        hasher.finish()
     }
 
     #[expect(clippy::indexing_slicing, reason = "it is made to be below that number")]
@@ -148,32 +122,6 @@ fn index(hash: u64, of: usize) -> usize {
     index
 }
 
-impl Place {
-    pub(super) fn of(spot: Spot<'_>) -> Self {
-        let Spot { policy, tag, subject, quota } = spot;
-        Self { policy: Arc::clone(policy), tag: tag.clone(), subject: subject.clone(), quota }
-    }
-
-    fn is(&self, spot: Spot<'_>) -> bool {
-        self.subject == *spot.subject
-            && self.quota == spot.quota
-            && self.policy == *spot.policy
-            && self.tag == *spot.tag
-    }
-
-    /// A change of what was charged here.
-    pub(super) fn settled(&self, by: By) -> Option<SettleCharge> {
-        let (policy, subject) = (Arc::clone(&self.policy), self.subject.clone());
-        let settled = Settled { policy, subject, rule: self.quota.rule()?, by };
-        Some(SettleCharge { tag: self.tag.clone(), items: vec![settled] })
-    }
-
-    pub(super) fn spot(&self) -> Spot<'_> {
-        let Self { policy, tag, subject, quota } = self;
-        Spot { policy, tag, subject, quota: *quota }
-    }
-}
-
 impl<V> Default for Ways<V> {
     fn default() -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
@@ -183,9 +131,10 @@ impl<V> Default for Ways<V> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{sync::Arc, time::Duration};
 
     use super::*;
+    use crate::{key::Key, rate_limit::quota::Quota};
 
     impl Worth for Instant {
         fn worth(&self) -> Instant {

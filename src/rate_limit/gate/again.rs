@@ -1,15 +1,21 @@
-//! Refusals that are told again: those that a client gets within one second are the same.
+//! What is told again: refusals that a client gets within one second are the same, and so is the field that names
+//! the policies.
 //!
 //! A flood is refused from memory, and then it is the answer itself that costs: half of the instructions of a
 //! refusal went into making the same fields and the same document anew.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::{
     clock::seconds,
-    rate_limit::standing::Standing,
+    rate_limit::{fields::policies, standing::Standing},
     reply::{Repeated, Reply},
 };
 
@@ -31,7 +37,11 @@ type Last = Option<(Told, Arc<Repeated>)>;
 
 /// The last answers of a layer.
 #[derive(Default)]
-pub(super) struct Again([Mutex<Last>; PLACES]);
+pub(super) struct Again {
+    refusals: [Mutex<Last>; PLACES],
+    /// The first one's limit and window: nearly always those of all.
+    policy: OnceLock<(u64, Duration, Bytes)>,
+}
 
 impl Again {
     /// The answer to who stands so, made if it was not the last one of its place.
@@ -50,7 +60,7 @@ impl Again {
             hopeless: standing.is_hopeless(),
         };
         // Any number will do, as long as it is the same for the same wait.
-        let mut place = self.0[usize::try_from(wait).unwrap_or(0) % PLACES].lock();
+        let mut place = self.refusals[usize::try_from(wait).unwrap_or(0) % PLACES].lock();
         match &*place {
             Some((last, reply)) if *last == told => Arc::clone(reply),
             _ => {
@@ -59,6 +69,19 @@ impl Again {
                 reply
             }
         }
+    }
+}
+
+impl Again {
+    /// The value of the field that names the policies, of a layer with so many. (One has one name for it.)
+    pub(super) fn policies(&self, standings: &[Standing<'_>], limits: usize) -> Bytes {
+        let ([one], 1) = (standings, limits) else { return policies(standings) };
+        let (limit, window, text) =
+            self.policy.get_or_init(|| (one.limit, one.window, policies(standings)));
+        if (*limit, *window) == (one.limit, one.window) {
+            return text.clone();
+        }
+        policies(standings)
     }
 }
 
@@ -75,6 +98,21 @@ mod tests {
     fn standing(limit: u64, retry: Duration) -> Standing<'static> {
         let (window, reset) = (Duration::from_secs(60), Duration::from_secs(60));
         Standing { name: "a", limit, window, remaining: 0, reset, retry, violated: true }
+    }
+
+    #[test]
+    fn the_policy_is_named_as_it_is_for_the_request() {
+        let again = Again::default();
+        let told = |standings: &[Standing<'_>], limits| again.policies(standings, limits);
+        let one = |limit, name| Standing { name, ..standing(limit, Duration::ZERO) };
+        for _ in 0..2 {
+            assert_eq!(told(&[one(3, "a")], 1), "\"a\";q=3;w=60");
+            assert_eq!(told(&[one(4, "a")], 1), "\"a\";q=4;w=60", "another quota");
+            assert_eq!(told(&[one(3, "b")], 2), "\"b\";q=3;w=60", "the other has no key here");
+            let both = told(&[one(3, "a"), one(3, "b")], 2);
+            assert_eq!(both, "\"a\";q=3;w=60, \"b\";q=3;w=60");
+            assert!(told(&[], 1).is_empty());
+        }
     }
 
     #[test]

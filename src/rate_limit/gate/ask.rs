@@ -12,19 +12,19 @@ use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
 
 use super::{
-    plan::{Limit, Plan},
+    plan::{Counting, Limit, Plan},
     quotas::Found,
     status::{Charged, RateStatus},
     ticket::standings,
 };
 use crate::{
-    error::Error,
     gate::{Asked, KeyFault, View, is_replay},
     rate_limit::{
-        engine::{Ask, Checked, Engine, Question},
+        engine::{Ask, Engine, Question},
         quota::Quota,
         standing::Standing,
     },
+    reply::Reply,
     store::Store,
 };
 
@@ -32,8 +32,8 @@ const LAYER: &str = "RateLimitLayer";
 
 /// What the limits need of a request.
 pub struct RateLimitFacts {
-    pub(super) store: Store,
-    pub(super) engine: Arc<Engine>,
+    /// What the application gave to the request, if the layer has none of its own.
+    found: Option<(Store, Arc<Engine>)>,
     pub(super) ask: Ask,
     /// Quotas that have to be asked for, and of which policy.
     pub(super) quotas: Vec<(usize, BoxFuture<'static, Quota>)>,
@@ -60,8 +60,15 @@ impl<N: ?Sized> Plan<N> {
         if let Some(asked) = self.facing.ask_keys(ask.questions.iter().map(|each| &each.key)) {
             return asked;
         }
-        let Some(store) = self.store.clone().or_else(|| view.store()) else {
-            return Asked::Answer(crate::outage::no_store(LAYER));
+        let found = match self.own() {
+            Some(_) => None,
+            None => view.store().map(|store| {
+                let engine = Engine::of(&store);
+                (store, engine)
+            }),
+        };
+        let Some((store, engine)) = counting(self, &found) else {
+            return Asked::Answer(no_store());
         };
         let mut quotas = Vec::new();
         for question in &mut ask.questions {
@@ -74,21 +81,20 @@ impl<N: ?Sized> Plan<N> {
         {
             return Asked::Skip;
         }
-        let engine = Engine::of(&store);
         // Nothing is waited for, and nothing else is done, for what is refused already, or was charged in advance.
         if quotas.is_empty() {
-            if let Some(decision) = engine.remembered(&ask) {
-                return self.refuse(&standings(&decision));
-            }
             if !self.settles()
-                && let Some(decision) = engine.at_hand(&store, &ask)
+                && let Some(decision) = engine.at_hand(store, &ask)
             {
                 let status = RateStatus::new(decision, ask, false, outer);
                 view.put(status.clone());
                 return Asked::Pass(Some(status));
             }
+            if let Some(decision) = engine.remembered(&ask) {
+                return self.refuse(&standings(&decision));
+            }
         }
-        Asked::Enter(RateLimitFacts { store, engine, ask, quotas, outer })
+        Asked::Enter(RateLimitFacts { found, ask, quotas, outer })
     }
 
     fn refuse<F, T>(&self, standings: &[Standing<'_>]) -> Asked<F, T> {
@@ -178,14 +184,30 @@ fn warn_of_two(policy: &str) {
     }
 }
 
+/// Where the requests of this layer are counted, or those with this store.
+fn counting<'a, N: ?Sized>(
+    plan: &'a Plan<N>,
+    found: &'a Option<(Store, Arc<Engine>)>,
+) -> Option<Counting<'a>> {
+    plan.own().or_else(|| found.as_ref().map(|(store, engine)| (store, engine)))
+}
+
+pub(super) fn no_store() -> Reply {
+    crate::outage::no_store(LAYER)
+}
+
 impl RateLimitFacts {
-    /// Asks for the quotas first.
-    pub(super) async fn check(&mut self, settles: bool) -> Result<Checked, Error> {
+    /// There is one: it was asked.
+    pub(super) fn counting<'a, N: ?Sized>(&'a self, plan: &'a Plan<N>) -> Option<Counting<'a>> {
+        counting(plan, &self.found)
+    }
+
+    /// Asks for the quotas.
+    pub(super) async fn complete(&mut self) {
         for (place, quota) in self.quotas.drain(..) {
             let (quota, all) = (quota.await, self.ask.questions.iter_mut());
             all.filter(|each| each.place == place).for_each(|each| each.quota = quota);
         }
-        self.engine.check(&self.store, &self.ask, settles).await
     }
 }
 

@@ -11,12 +11,14 @@ mod ticket;
 use std::{convert::Infallible, fmt, sync::Arc};
 
 use bytes::Bytes;
+use tracing::field::display;
 
 pub use self::{ask::RateLimitFacts, status::RateStatus, ticket::RateLimitTicket};
 use self::{plan::Plan, ticket::standings};
 use super::{
     decision::Decision,
     engine::{Ask, Checked, Question, Receipt},
+    standing::Standing,
 };
 use crate::{
     error::Error,
@@ -55,18 +57,19 @@ impl<N: ?Sized> RateLimitGate<N> {
         checked: Result<Checked, Error>,
         facts: RateLimitFacts,
     ) -> Verdict<RateLimitTicket> {
-        let RateLimitFacts { store, ask, outer, .. } = facts;
+        let node = || facts.counting(&self.0).map(|(store, _)| display(store.node()));
         match checked {
             Ok(Checked { decision, receipt }) if decision.is_admitted() => {
+                let RateLimitFacts { ask, outer, .. } = facts;
                 Verdict::Pass(self.admitted(decision, receipt, ask, outer))
             }
             Ok(Checked { decision, .. }) => {
                 let policy = decision.binding().map(|each| each.policy().label());
-                tracing::debug!(node = %store.node(), policy, "request refused: quota spent");
+                tracing::debug!(node = node(), policy, "request refused: quota spent");
                 Verdict::Answer(self.0.facing.refuse(&standings(&decision)))
             }
             Err(error) => {
-                tracing::error!(node = %store.node(), %error, "request refused: no quota, store away");
+                tracing::error!(node = node(), %error, "request refused: no quota, store away");
                 Verdict::Answer(Reply::store_away())
             }
         }
@@ -94,8 +97,18 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
         ticket.settled()
     }
 
-    fn part(&self, status: Option<RateStatus>) -> Result<Fields, Option<RateStatus>> {
-        Ok(self.fields(status.as_ref()))
+    fn part(
+        &self,
+        status: Option<RateStatus>,
+        add: impl FnMut(&'static str, Bytes),
+    ) -> Result<(), Option<RateStatus>> {
+        if let Some(status) = status {
+            let Plan { facing, again, limits, .. } = &*self.0;
+            let standings = standings(status.decision());
+            let policies = |standings: &[Standing<'_>]| again.policies(standings, limits.len());
+            facing.tell(&standings, policies, add);
+        }
+        Ok(())
     }
 
     fn ticket(&self, status: Option<RateStatus>) -> RateLimitTicket {
@@ -112,10 +125,18 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
     ) -> impl Future<Output = Verdict<RateLimitTicket>> + Send {
         async move {
             let settles = self.0.settles();
-            let checked = if facts.quotas.is_empty() {
-                facts.engine.charge(&facts.store, &facts.ask, settles).await
+            let asked = facts.quotas.is_empty();
+            if !asked {
+                Box::pin(facts.complete()).await;
+            }
+            let Some((store, engine)) = facts.counting(&self.0) else {
+                return Verdict::Answer(ask::no_store());
+            };
+            let checked = if asked {
+                // What is remembered was looked at.
+                engine.charge(store, &facts.ask, settles).await
             } else {
-                Box::pin(facts.check(settles)).await
+                Box::pin(engine.check(store, &facts.ask, settles)).await
             };
             self.verdict(checked, facts)
         }

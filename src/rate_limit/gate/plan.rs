@@ -1,11 +1,14 @@
 //! What a layer is set to: its policies, and how each is asked.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use super::{again::Again, quotas::Quotas};
 use crate::{
     gate::KeySource,
-    rate_limit::{facing::Facing, policy::Policy},
+    rate_limit::{engine::Engine, facing::Facing, policy::Policy},
     store::Store,
 };
 
@@ -15,6 +18,8 @@ pub(super) struct Plan<N: ?Sized> {
     pub(super) limits: Vec<Limit<N>>,
     pub(super) group: Option<KeySource<N>>,
     pub(super) store: Option<Store>,
+    /// That store's.
+    pub(super) engine: OnceLock<Arc<Engine>>,
     pub(super) facing: Facing,
     /// What was answered with these settings.
     pub(super) again: Again,
@@ -50,7 +55,17 @@ impl<N: ?Sized> Plan<N> {
     pub(super) fn settles(&self) -> bool {
         self.limits.iter().any(Limit::settles)
     }
+
+    /// Its own store, if it has one, and that one's engine. It is lent, and not looked for: all requests share what
+    /// would be locked and counted for that.
+    pub(super) fn own(&self) -> Option<Counting<'_>> {
+        let store = self.store.as_ref()?;
+        Some((store, self.engine.get_or_init(|| Engine::of(store))))
+    }
 }
+
+/// Where it is counted.
+pub(super) type Counting<'a> = (&'a Store, &'a Arc<Engine>);
 
 impl<N: ?Sized> Clone for Limit<N> {
     fn clone(&self) -> Self {
@@ -71,6 +86,7 @@ impl<N: ?Sized> Clone for Plan<N> {
             limits: self.limits.clone(),
             group: self.group.clone(),
             store: self.store.clone(),
+            engine: OnceLock::new(),
             facing: self.facing.clone(),
             again: Again::default(),
         }

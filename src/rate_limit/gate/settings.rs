@@ -1,6 +1,9 @@
 //! How a layer is built.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use futures_util::FutureExt as _;
 
@@ -25,6 +28,7 @@ impl<N: ?Sized> RateLimitGate<N> {
             limits: vec![Limit::new(source, policy.into())],
             group: None,
             store: None,
+            engine: OnceLock::new(),
             facing: Facing::default(),
             again: Again::default(),
         }))
@@ -38,6 +42,7 @@ impl<N: ?Sized> RateLimitGate<N> {
             plan.limits.extend(other.limits);
             plan.group = plan.group.take().or(other.group);
             plan.store = plan.store.take().or(other.store);
+            plan.engine = OnceLock::new();
         })
     }
 
@@ -50,7 +55,7 @@ impl<N: ?Sized> RateLimitGate<N> {
     /// See `RateLimitLayer::store`.
     #[must_use]
     pub fn store(self, store: &Store) -> Self {
-        self.with(|plan| plan.store = Some(store.clone()))
+        self.with(|plan| (plan.store, plan.engine) = (Some(store.clone()), OnceLock::new()))
     }
 
     /// Sets what has nothing to do with how it counts.

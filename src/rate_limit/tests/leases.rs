@@ -11,7 +11,7 @@ use super::{
     left, minute, named, refused,
 };
 use crate::{
-    Policy, Quota, RateStatus,
+    Outage, Policy, Quota, RateStatus,
     gate::{Asked, Gate as _, Verdict, View as _},
     rate_limit::RateLimit,
     store::{Fault, Store, faulty},
@@ -42,8 +42,9 @@ async fn a_request_that_has_a_leased_charge_passes_before_anything_is_awaited() 
     let mut second = view();
     let Asked::Pass(status) = limit.ask(&mut second) else { panic!("a unit is there") };
     assert_eq!(second.get::<RateStatus>().unwrap().decision().remaining(), 3);
-    let fields = limit.part(status).unwrap();
-    assert!(fields.contains(&("ratelimit".into(), "\"leased\";r=3;t=60".into())), "{fields:?}");
+    let mut fields = Vec::new();
+    limit.part(status, |name, value| fields.push((name, value))).unwrap();
+    assert!(fields.contains(&("ratelimit", "\"leased\";r=3;t=60".into())), "{fields:?}");
     assert!(matches!(limit.ask(&mut view()), Asked::Enter(_)), "all are spent");
     assert_eq!(faults.seen("charge"), 1);
 }
@@ -328,4 +329,89 @@ async fn no_unit_is_spent_in_the_next_window() {
         assert!(limit.check("x", 1).await.unwrap().is_admitted());
         assert_eq!(faults.seen("charge"), before + 1, "it was spent from the last window's");
     }
+}
+
+/// Of a key that spends half of its lease within moments.
+#[tokio::test(start_paused = true)]
+async fn more_is_fetched_before_a_lease_is_spent() {
+    let (store, faults) = faulty();
+    let policy = leased(1000, 100);
+    let limit = store.rate_limit(policy.clone());
+    for n in 0..49 {
+        admitted(&limit.check("x", 1).await.unwrap(), 999 - n);
+    }
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(faults.seen("charge"), 1);
+    admitted(&limit.check("x", 1).await.unwrap(), 950);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(faults.seen("charge"), 2);
+    assert_eq!(left(&store, &policy, "x").await, 850, "what was spent, and no more");
+    for n in 50..99 {
+        admitted(&limit.check("x", 1).await.unwrap(), 999 - n);
+    }
+    assert_eq!(faults.seen("charge"), 3, "that look, and nothing else");
+    assert!(store.shutdown(SECOND).await);
+    assert_eq!(left(&store, &policy, "x").await, 901, "what is left of all of it is given back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_fetched_ahead_without_haste() {
+    let (store, faults) = faulty();
+    let limit = store.rate_limit(leased(1000, 100));
+    for n in 0..100 {
+        admitted(&limit.check("x", 1).await.unwrap(), 999 - n);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(faults.seen("charge"), 1);
+}
+
+/// A shutdown finds what is still on its way.
+#[tokio::test(start_paused = true)]
+async fn what_is_being_fetched_ahead_is_given_back_too() {
+    let (store, faults) = faulty();
+    let policy = leased(1000, 100);
+    let limit = store.rate_limit(policy.clone());
+    assert!(limit.check("x", 1).await.unwrap().is_admitted());
+    faults.set("charge", Fault::Slow(SECOND / 10), 1);
+    for _ in 0..50 {
+        assert!(limit.check("x", 1).await.unwrap().is_admitted());
+    }
+    assert!(store.shutdown(SECOND).await);
+    assert_eq!(left(&store, &policy, "x").await, 949);
+}
+
+/// It is tried once: who finds no unit asks as ever.
+#[tokio::test(start_paused = true)]
+async fn what_does_not_come_ahead_harms_nobody() {
+    let (store, faults) = faulty();
+    let policy = leased(1000, 100).on_outage(Outage::Refuse);
+    let limit = store.rate_limit(policy.clone());
+    assert!(limit.check("x", 1).await.unwrap().is_admitted());
+    faults.set("charge", Fault::Away, 1);
+    for _ in 0..99 {
+        assert!(limit.check("x", 1).await.unwrap().is_admitted());
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(faults.seen("charge"), 2);
+    assert!(limit.check("x", 1).await.unwrap().is_admitted());
+    assert_eq!(faults.seen("charge"), 3);
+    assert_eq!(left(&store, &policy, "x").await, 800);
+}
+
+/// What was leased before is of what is forgotten.
+#[tokio::test(start_paused = true)]
+async fn what_was_asked_for_before_a_reset_is_not_spent_after_it() {
+    let (store, faults) = faulty();
+    let limit = store.rate_limit(leased(100, 100));
+    faults.set("charge", Fault::Slow(SECOND / 10), 1);
+    let first = tokio::spawn({
+        let limit = limit.clone();
+        async move { limit.check("x", 1).await }
+    });
+    tokio::time::sleep(SECOND / 20).await;
+    limit.reset("x").await.unwrap();
+    assert!(first.await.unwrap().unwrap().is_admitted());
+    let before = faults.seen("charge");
+    assert!(limit.check("x", 1).await.unwrap().is_admitted());
+    assert_eq!(faults.seen("charge"), before + 1);
 }

@@ -267,6 +267,7 @@ impl StoreBuilder {
             let wire = Wire { lanes: Arc::clone(&lanes), lane, keys: keys.clone() };
             Combiner::new(wire, CALLS.name, self.deadline)
         };
+        let together = if keys.are_apart() { lanes.number() } else { 1 };
         let charges = |lane| {
             let charges = Charges { lanes: Arc::clone(&lanes), lane, keys: keys.clone() };
             Combiner::new(charges, CHARGE.name, self.deadline)
@@ -291,7 +292,7 @@ impl StoreBuilder {
             pushes: (0..lanes.number()).map(pushes).collect(),
             // A slot that holds nothing holds 0.
             pushed: 1.into(),
-            charges: (0..lanes.number()).map(charges).collect(),
+            charges: (0..together).map(charges).collect(),
             combiners: (0..lanes.number()).map(combiner).collect(),
             health: super::Health::all(&lanes, &keys),
             replicas: super::Replicas::new(self.replicas_on_disk),

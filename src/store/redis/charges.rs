@@ -135,7 +135,11 @@ impl Load {
             let counted = group(only)?;
             return Ok(self.places.iter().map(|place| place.of(&counted)).collect());
         }
-        let counted: Vec<_> = self.groups.iter().map(group).collect::<Result<_, _>>()?;
+        // As many as there are: collected as results, nobody knows how many that will be.
+        let mut counted = Vec::with_capacity(self.groups.len());
+        for each in &self.groups {
+            counted.push(group(each)?);
+        }
         Ok(self.places.iter().map(|place| place.of(&counted[place.group])).collect())
     }
 }

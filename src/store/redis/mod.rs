@@ -67,9 +67,10 @@ pub use self::builder::StoreBuilder;
 pub(super) struct Redis {
     target: Target,
     lanes: Arc<Lanes>,
-    /// One for each lane.
+    /// One for each lane, as the others are.
     combiners: Vec<Combiner<Wire>>,
-    /// So is this: charges go with charges.
+    /// Charges go with charges: of one server all of them, by its first lane. Nothing undoes them that would have to go
+    /// the same way, and who is alone in half of the flights pays for a whole one. In a cluster one for each lane.
     charges: Vec<Combiner<Charges>>,
     runs: Vec<Combiner<Runs>>,
     enqueues: Vec<Combiner<Enqueues>>,
@@ -89,6 +90,12 @@ impl Redis {
     fn combiner(&self, ask: &Ask) -> &Combiner<Wire> {
         // Lanes and combiners are as many.
         &self.combiners[self.lanes.of(ask.key().shard())]
+    }
+
+    /// Where a charge under a tag of this shard waits for others.
+    #[expect(clippy::indexing_slicing, reason = "there is one, or as many as lanes")]
+    fn charges_of(&self, shard: u16) -> &Combiner<Charges> {
+        &self.charges[self.lanes.of(shard) % self.charges.len()]
     }
 
     /// Sends a claim or a settlement, with others that go the same way.

@@ -22,7 +22,7 @@
 //!
 //! # What ends what
 //!
-//! A caller waits until its own deadline. A flight of several runs in a task of its own and depends on
+//! A caller waits until its own deadline, of which somebody reminds him ([`watch`]). A flight of several runs in a task of its own and depends on
 //! none of them. Should the task end early (its runtime does), those who still wait go back into the
 //! queue. A flight that has been under way for far too long counts no more: its runtime stands still.
 
@@ -32,6 +32,7 @@ mod queue;
 #[cfg(test)]
 mod tests;
 mod ticket;
+mod watch;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -46,6 +47,7 @@ use self::{
     flight::Slot,
     queue::{Entry, Lane},
     ticket::{Ticket, Waiting},
+    watch::Rings,
 };
 use crate::error::{Error, ErrorKind};
 
@@ -136,7 +138,8 @@ enum Entered<F: Flights> {
     /// It is sent by itself, or leads those who stood in the queue. Whoever sends has a box for that: those who wait, under
     /// load nearly all, shall be small.
     Sends(BoxFuture<'static, Outcome<F>>),
-    Queued(Waiting<Outcome<F>>),
+    /// Whether somebody rings for it is said beside it.
+    Queued(Waiting<Outcome<F>>, bool),
 }
 
 impl<F: Flights> Combiner<F> {
@@ -160,7 +163,9 @@ impl<F: Flights> Combiner<F> {
         async move {
             match self.enter(step, until) {
                 Entered::Sends(sending) => sending.await,
-                Entered::Queued(waiting) => waiting.until(until, self.0.name).await,
+                Entered::Queued(waiting, watched) => {
+                    waiting.until(until, self.0.name, watched).await
+                }
             }
         }
     }
@@ -180,7 +185,7 @@ impl<F: Flights> Combiner<F> {
             return None;
         }
         let (waiting, name) = (Waiting::kept(ticket), self.0.name);
-        Some(waiting.until(until, name))
+        Some(waiting.until(until, name, false))
     }
 
     fn enter(&self, step: F::Step, until: Instant) -> Entered<F> {
@@ -194,6 +199,7 @@ impl<F: Flights> Combiner<F> {
         let entry = Entry { step, ticket: Arc::clone(&ticket), until, put: false, sent: 0 };
         lane.queue.push_back(entry);
         let (wanted, led) = (lane.wants_a_flight(), lane.may_be_led());
+        let rings = if led { Rings::Alone } else { lane.watch.add(until, &ticket) };
         drop(lane);
         let waiting = Waiting::new(ticket);
         if led && let Some((slot, path)) = Slot::leading(&self.0) {
@@ -201,13 +207,16 @@ impl<F: Flights> Combiner<F> {
             return Entered::Sends(Box::pin(async move {
                 // It tells this caller too; if it takes too long, the others go on with somebody else.
                 let _ = timeout_at(until, slot.lead(path)).await;
-                waiting.until(until, name).await
+                waiting.until(until, name, false).await
             }));
         }
         if wanted {
             self.0.kick();
         }
-        Entered::Queued(waiting)
+        if let Rings::Begin(runtime) = &rings {
+            self.0.ring_on(runtime);
+        }
+        Entered::Queued(waiting, !matches!(rings, Rings::Alone))
     }
 }
 

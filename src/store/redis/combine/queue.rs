@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Flights, Outcome, doubtful, ticket::Ticket};
+use super::{Flights, Outcome, doubtful, ticket::Ticket, watch::Watch};
 use crate::error::{Error, ErrorKind};
 
 /// Flights under way at most. Full ones always go.
@@ -63,6 +63,7 @@ impl<F: Flights> Entry<F> {
 
 pub(super) struct Lane<F: Flights> {
     pub(super) queue: VecDeque<Entry<F>>,
+    pub(super) watch: Watch<F>,
     under_way: Vec<UnderWay>,
     /// Somebody has steps in hand that are not on the wire yet.
     taking: bool,
@@ -110,7 +111,7 @@ impl Way {
 impl<F: Flights> Default for Lane<F> {
     fn default() -> Self {
         let (queue, under_way, way) = (VecDeque::new(), Vec::new(), Way::default());
-        Self { queue, under_way, taking: false, last: 0, way }
+        Self { queue, watch: Watch::default(), under_way, taking: false, last: 0, way }
     }
 }
 
@@ -151,16 +152,18 @@ impl<F: Flights> Lane<F> {
     /// of their answers only when this one is polled again, which nobody has promised. What was merely put
     /// is done when it is on the wire.
     pub(super) fn may_be_led(&self) -> bool {
+        if !F::REPEATABLE || self.taking {
+            return false;
+        }
         let in_the_air = self.under_way.iter().filter(|flight| flight.since.is_some()).count();
-        let callers = self.queue.iter().filter(|entry| !entry.put).count();
-        let weight: usize = self.queue.iter().map(|entry| F::weight(&entry.step)).sum();
         let back = self.under_way.iter().any(|flight| flight.back && flight.since.is_none());
-        F::REPEATABLE
-            && !self.taking
-            && !back
-            && callers == 1
-            && in_the_air < self.way.at_once()
-            && weight <= F::BATCH
+        if back || in_the_air >= self.way.at_once() {
+            return false;
+        }
+        // Under load there are many, and most of them are callers.
+        let callers = self.queue.iter().rev().filter(|entry| !entry.put).take(2).count();
+        let weight = || self.queue.iter().map(|entry| F::weight(&entry.step)).sum::<usize>();
+        callers == 1 && weight() <= F::BATCH
     }
 
     /// Whether somebody will look at the queue again.

@@ -3,7 +3,7 @@
 use std::{
     future::poll_fn,
     sync::Arc,
-    task::{Poll, Waker},
+    task::{Context, Poll, Waker},
 };
 
 use parking_lot::Mutex;
@@ -18,6 +18,8 @@ struct State<T> {
     phase: Phase<T>,
     /// It is on the wire, or was.
     sent: bool,
+    /// Its caller has to look at the clock himself.
+    rung: bool,
     waker: Option<Waker>,
 }
 
@@ -40,7 +42,7 @@ pub(super) enum Left<T> {
 
 impl<T> Default for Ticket<T> {
     fn default() -> Self {
-        Self(Mutex::new(State { phase: Phase::Waiting, sent: false, waker: None }))
+        Self(Mutex::new(State { phase: Phase::Waiting, sent: false, rung: false, waker: None }))
     }
 }
 
@@ -70,6 +72,22 @@ impl<T> Ticket<T> {
         }
     }
 
+    /// The caller's time may be over.
+    pub(super) fn ring(&self) {
+        let mut state = self.0.lock();
+        state.rung = true;
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Nobody waits for anything.
+    pub(super) fn is_over(&self) -> bool {
+        !matches!(self.0.lock().phase, Phase::Waiting)
+    }
+
     /// The caller waits no more.
     pub(super) fn leave(&self) -> Left<T> {
         let mut state = self.0.lock();
@@ -86,20 +104,33 @@ impl<T> Ticket<T> {
     }
 
     async fn outcome(&self) -> T {
-        poll_fn(|context| {
-            let mut state = self.0.lock();
-            if matches!(state.phase, Phase::Done(_))
-                && let Phase::Done(outcome) = std::mem::replace(&mut state.phase, Phase::Gone)
-            {
-                return Poll::Ready(outcome);
-            }
-            match &mut state.waker {
-                Some(waker) => waker.clone_from(context.waker()),
-                none => *none = Some(context.waker().clone()),
-            }
-            Poll::Pending
-        })
-        .await
+        let outcome = |context: &mut Context<'_>| match self.poll(context.waker(), false) {
+            Poll::Ready(Some(outcome)) => Poll::Ready(outcome),
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        };
+        poll_fn(outcome).await
+    }
+
+    /// The outcome; `None` if it is rung before.
+    async fn outcome_or_ring(&self) -> Option<T> {
+        poll_fn(|context| self.poll(context.waker(), true)).await
+    }
+
+    fn poll(&self, waker: &Waker, heeds: bool) -> Poll<Option<T>> {
+        let mut state = self.0.lock();
+        if matches!(state.phase, Phase::Done(_))
+            && let Phase::Done(outcome) = std::mem::replace(&mut state.phase, Phase::Gone)
+        {
+            return Poll::Ready(Some(outcome));
+        }
+        if heeds && state.rung {
+            return Poll::Ready(None);
+        }
+        match &mut state.waker {
+            Some(old) => old.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+        Poll::Pending
     }
 }
 
@@ -121,6 +152,7 @@ impl<T> Waiting<T> {
 }
 
 impl<R> Waiting<Result<R, Error>> {
+    /// `watched`: somebody [rings](Ticket::ring) when that moment has come.
     #[expect(
         clippy::manual_async_fn,
         reason = "what an async fn is given lies in its future twice"
@@ -129,8 +161,12 @@ impl<R> Waiting<Result<R, Error>> {
         self,
         until: Instant,
         name: &'static str,
+        watched: bool,
     ) -> impl Future<Output = Result<R, Error>> {
         async move {
+            if watched && let Some(outcome) = self.ticket.outcome_or_ring().await {
+                return outcome;
+            }
             match timeout_at(until, self.ticket.outcome()).await {
                 Ok(outcome) => outcome,
                 Err(_) => match self.ticket.leave() {

@@ -40,15 +40,13 @@ impl Redis {
         }
     }
 
-    #[expect(clippy::indexing_slicing, reason = "there are as many as lanes")]
     fn send_charge(&self, call: Charge) -> impl Future<Output = Result<Charged, Error>> + Send {
         let (items, asked) = (Arc::clone(&call.items), Asked::new(call));
         async move {
             let shard = asked.shard();
             self.pass(shard, CHARGE.name)?;
             let until = Instant::now() + self.deadline;
-            // Lanes and combiners are as many.
-            let outcome = self.charges[self.lanes.of(shard)].call(asked, until).await;
+            let outcome = self.charges_of(shard).call(asked, until).await;
             self.note(shard, &outcome);
             let counted = outcome?.first?;
             let admitted = u32::try_from(counted.admitted).unwrap_or(u32::MAX);

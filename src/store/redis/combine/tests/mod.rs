@@ -6,6 +6,7 @@ mod lead;
 mod once;
 mod order;
 mod random;
+mod watch;
 
 use std::{
     collections::VecDeque,

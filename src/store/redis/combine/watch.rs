@@ -1,0 +1,124 @@
+//! One timer for all that wait on a lane.
+//!
+//! Nearly every call is answered long before its deadline, and a timer for each is what the runtime's workers would
+//! take turns at. So callers of one runtime stand in a list, in the order of their deadlines, and a task of that
+//! runtime rings for whose deadline has come: that caller then looks at his own clock, as does everybody if the task
+//! ends early. Callers of other runtimes have timers of their own, since one that stands still rings for nobody.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Weak},
+};
+
+use tokio::{
+    runtime::{Handle, Id},
+    time::{Instant, sleep_until},
+};
+
+use super::{Flights, Outcome, Shared, ticket::Ticket};
+
+type Waits<F> = (Instant, Arc<Ticket<Outcome<F>>>);
+
+/// Whom a lane has to ring for.
+pub(super) struct Watch<F: Flights> {
+    /// By deadline.
+    waiting: VecDeque<Waits<F>>,
+    /// The runtime on which somebody rings.
+    on: Option<Id>,
+}
+
+/// Who rings for a caller.
+pub(super) enum Rings {
+    /// Somebody does.
+    Watched,
+    /// Somebody will, once the task is begun.
+    Begin(Handle),
+    /// He himself.
+    Alone,
+}
+
+impl<F: Flights> Default for Watch<F> {
+    fn default() -> Self {
+        Self { waiting: VecDeque::new(), on: None }
+    }
+}
+
+impl<F: Flights> Watch<F> {
+    /// Puts a caller into the list, if he can stand there.
+    pub(super) fn add(&mut self, until: Instant, ticket: &Arc<Ticket<Outcome<F>>>) -> Rings {
+        let Ok(here) = Handle::try_current() else { return Rings::Alone };
+        // Those in front that are done need nobody to go through them later.
+        while self.waiting.front().is_some_and(|(_, ticket)| ticket.is_over()) {
+            self.waiting.pop_front();
+        }
+        let is_last = self.waiting.back().is_none_or(|(last, _)| *last <= until);
+        if !is_last || self.on.is_some_and(|runtime| runtime != here.id()) {
+            return Rings::Alone;
+        }
+        self.waiting.push_back((until, Arc::clone(ticket)));
+        match self.on.replace(here.id()) {
+            Some(_) => Rings::Watched,
+            None => Rings::Begin(here),
+        }
+    }
+
+    /// Takes out whose time has come, and says when the next one's does.
+    fn due(&mut self, now: Instant) -> (Vec<Waits<F>>, Option<Instant>) {
+        let count = self.waiting.partition_point(|(until, _)| *until <= now);
+        let due = self.waiting.drain(..count).collect();
+        while self.waiting.front().is_some_and(|(_, ticket)| ticket.is_over()) {
+            self.waiting.pop_front();
+        }
+        (due, self.waiting.front().map(|(until, _)| *until))
+    }
+}
+
+/// Whoever rings. If it ends early, everybody is rung for.
+struct Ringing<F: Flights> {
+    shared: Weak<Shared<F>>,
+    /// There was nobody left.
+    ended: bool,
+}
+
+impl<F: Flights> Shared<F> {
+    /// Begins to ring on this runtime. (One that has ended drops the task at once.)
+    pub(super) fn ring_on(self: &Arc<Self>, runtime: &Handle) {
+        let ringing = Ringing { shared: Arc::downgrade(self), ended: false };
+        runtime.spawn(ringing.ring());
+    }
+}
+
+impl<F: Flights> Ringing<F> {
+    fn look(&mut self, shared: &Shared<F>) -> (Vec<Waits<F>>, Option<Instant>) {
+        let mut lane = shared.lane.lock();
+        let (due, next) = lane.watch.due(Instant::now());
+        if next.is_none() {
+            (lane.watch.on, self.ended) = (None, true);
+        }
+        (due, next)
+    }
+
+    async fn ring(mut self) {
+        while let Some(shared) = self.shared.upgrade() {
+            let (due, next) = self.look(&shared);
+            // Who is woken may run anything: not under the lock.
+            due.iter().for_each(|(_, ticket)| ticket.ring());
+            drop((due, shared));
+            match next {
+                Some(next) => sleep_until(next).await,
+                None => return,
+            }
+        }
+    }
+}
+
+impl<F: Flights> Drop for Ringing<F> {
+    fn drop(&mut self) {
+        let Some(shared) = self.shared.upgrade().filter(|_| !self.ended) else { return };
+        let mut lane = shared.lane.lock();
+        let left = std::mem::take(&mut lane.watch.waiting);
+        lane.watch.on = None;
+        drop(lane);
+        left.iter().for_each(|(_, ticket)| ticket.ring());
+    }
+}
