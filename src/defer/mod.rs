@@ -34,6 +34,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod unwatched;
+mod verdict;
 mod visit;
 mod waiting;
 mod worker;
