@@ -18,8 +18,14 @@ pub(crate) struct Args<P> {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Task<P> {
-    Figures { only: Vec<P>, check: bool },
-    Sweep,
+    Figures {
+        only: Vec<P>,
+        check: bool,
+    },
+    /// What is to be chosen for these.
+    Sweep {
+        only: Vec<P>,
+    },
 }
 
 /// What can be run of a benchmark by itself: its numbered figures, and what is reported beside them.
@@ -76,7 +82,7 @@ impl<P: Part> Args<P> {
         if check && (quick || pace.rounds < TO_JUDGE) {
             return Err(format!("--check needs full windows and at least {TO_JUDGE} rounds"));
         }
-        let task = if sweep { Task::Sweep } else { Task::Figures { only, check } };
+        let task = if sweep { Task::Sweep { only } } else { Task::Figures { only, check } };
         Ok(Self { task, pace, quick })
     }
 }

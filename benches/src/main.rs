@@ -101,7 +101,7 @@ fn locks(args: &Args<scenario::Part>) -> Outcome<bool> {
     }
     let mut bench = Bench::start(args.pace)?;
     match &args.task {
-        Task::Sweep => sweep::run(&mut bench).map(|()| true),
+        Task::Sweep { .. } => sweep::run(&mut bench).map(|()| true),
         Task::Figures { only, check } => {
             let figures = scenario::run(&mut bench, only)?;
             Ok(report::summary(&figures, &bench) || !check)
@@ -113,7 +113,7 @@ fn locks(args: &Args<scenario::Part>) -> Outcome<bool> {
 fn limits(args: &Args<quota::Part>) -> Outcome<bool> {
     let mut bench = Bench::start(args.pace)?;
     match &args.task {
-        Task::Sweep => quota::sweep(&mut bench).map(|()| true),
+        Task::Sweep { .. } => quota::sweep(&mut bench).map(|()| true),
         Task::Figures { only, check } => {
             let figures = quota::run(&mut bench, only)?;
             Ok(report::summary(&figures, &bench) || !check)
@@ -125,7 +125,7 @@ fn limits(args: &Args<quota::Part>) -> Outcome<bool> {
 fn deferral(args: &Args<deferred::Part>) -> Outcome<bool> {
     let mut stage = Stage::start(args.pace, args.quick)?;
     match &args.task {
-        Task::Sweep => deferred::sweep(&mut stage).map(|()| true),
+        Task::Sweep { only } => deferred::sweep(&mut stage, only).map(|()| true),
         Task::Figures { only, check } => {
             let figures = deferred::run(&mut stage, only)?;
             Ok(report::summary(&figures, &stage.bench) || !check)

@@ -35,6 +35,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod unwatched;
+mod verdict;
 mod visit;
 mod waiting;
 mod worker;

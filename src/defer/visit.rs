@@ -7,25 +7,20 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, UNIX_EPOCH},
+    time::Duration,
 };
 
 use futures_util::FutureExt as _;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use super::{
-    callback,
     claim::Started,
-    cut_off::{Attended, drained},
-    envelope::{At, StoredRequest, Unreadable, read_request},
-    headers::{IDEMPOTENCY_KEY, made_key},
-    judge::{Run, UNREACHABLE, UNROUTABLE, by_age},
     limits::Leave,
     slots::Slot,
+    verdict::{for_others, word},
     worker::DeferWorker,
 };
 use crate::{
-    gate::{Deferred, Replay},
     key::Key,
     store::{JobId, Run as Begun, Verdict},
 };
@@ -34,8 +29,10 @@ use crate::{
 /// many the line is given up all the same, and whoever is told of it next goes on.
 const IN_A_ROW: u32 = 64;
 
-/// The same, while other lines of this worker wait for room.
-const WHILE_OTHERS_WAIT: u32 = 4;
+/// The same, while other lines of this worker wait for room: so many, and as many as a visit gets done in
+/// a time that nobody notices. To give a line up, to offer its lock, to hear of that and to visit the next one
+/// takes longer than a short run does.
+const WHILE_OTHERS_WAIT: (u32, Duration) = (4, Duration::from_millis(2));
 
 /// How a worker's end is told to its visits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,6 +64,13 @@ pub(super) enum Next {
     WhenTold,
     /// This job is for another worker, which should be told then.
     Others(JobId, Duration),
+}
+
+/// The runs of a visit so far.
+#[derive(Clone, Copy)]
+struct Row {
+    runs: u32,
+    since: Instant,
 }
 
 /// What came of a run.
@@ -110,10 +114,10 @@ impl Visit {
             Ok(started) => started,
             Err(next) => return next,
         };
-        let mut row = 0;
+        let mut row = Row { runs: 0, since: Instant::now() };
         loop {
             leave.spend();
-            row += 1;
+            row.runs += 1;
             match self.run_job(started, row, leave).await {
                 Ended::GoesOn(next) => started = next,
                 Ended::Next(next) => return next,
@@ -121,7 +125,7 @@ impl Visit {
         }
     }
 
-    async fn run_job(&self, started: Started, row: u32, leave: &mut Leave) -> Ended {
+    async fn run_job(&self, started: Started, row: Row, leave: &mut Leave) -> Ended {
         let worker = &*self.worker;
         let Begun { attempt, more, .. } = started.run;
         let id = started.run.id.clone();
@@ -175,132 +179,23 @@ impl Visit {
 
     /// Whether the next of the line may be claimed along with this verdict. While others wait, the room is
     /// theirs, unless it is known that there is a next one.
-    fn may_go_on(&self, row: u32, more: bool, verdict: &Verdict) -> bool {
-        let most = match self.crowded.load(Ordering::Relaxed) {
-            true if more => WHILE_OTHERS_WAIT,
-            true => 0,
-            false => IN_A_ROW,
+    fn may_go_on(&self, row: Row, more: bool, verdict: &Verdict) -> bool {
+        let (most, time) = WHILE_OTHERS_WAIT;
+        let goes = match self.crowded.load(Ordering::Relaxed) {
+            true => more && (row.runs < most || row.since.elapsed() < time),
+            false => true,
         };
         // One that is to run again at its place is still the first.
         let ended = matches!(verdict, Verdict::Done { .. } | Verdict::Dead { .. });
         let moves = ended || matches!(verdict, Verdict::Retry { .. });
-        row < most && moves && *self.stop.borrow() == Stop::No
-    }
-
-    /// `None` if the lock is lost before the routes have answered.
-    async fn verdict(&self, started: &Started) -> Option<Verdict> {
-        let worker = &*self.worker;
-        let run = &started.run;
-        let at = At { store: &worker.store, id: &run.id, lock: &self.key };
-        let first_seen = UNIX_EPOCH + Duration::from_micros(run.accepted_us);
-        let back = |reason| Some(Verdict::Back { delay: by_age(first_seen), reason });
-        let request = match read_request(at, &run.envelope) {
-            Ok(request) => request,
-            Err(Unreadable::Newer) => return back(NEWER),
-            Err(Unreadable::NoKey) => {
-                tracing::error!(job = ?run.id, "deferred request is sealed with a key that is not here");
-                return back(NO_KEY);
-            }
-            Err(Unreadable::Broken) => {
-                tracing::error!(job = ?run.id, "deferred request can't be read: it was changed or moved");
-                let retention = worker.rules.keep_dead;
-                return Some(Verdict::Dead { reason: "unreadable", retention });
-            }
-        };
-        if request.head.method == callback::METHOD {
-            return self.call(&request, at, started).await;
-        }
-        let restored = match worker.restores.of(&request.carried) {
-            Ok(restored) => restored,
-            Err(snapshot) => {
-                tracing::error!(
-                    job = ?run.id, snapshot,
-                    "deferred request carries what this worker can't restore: .restore::<T>()"
-                );
-                return back(NO_SNAPSHOT);
-            }
-        };
-        if *self.stop.borrow() != Stop::No {
-            return Some(drained());
-        }
-        let (id, attempt, fence) = (run.id.clone(), run.attempt, run.fence);
-        let deferred = Deferred { id, attempt, first_seen, fence };
-        let facts = Arc::clone(started.hold.facts());
-        let marker = Replay::restoring(deferred, &worker.store, facts, restored);
-        self.replay(request, at, &marker, started).await
-    }
-
-    /// The run of a callback. `None` as in a replay; it may be made again in every case.
-    async fn call(
-        &self,
-        request: &StoredRequest,
-        at: At<'_>,
-        started: &Started,
-    ) -> Option<Verdict> {
-        let DeferWorker { callbacks, rules, .. } = &*self.worker;
-        tokio::select! {
-            verdict = callback::run(callbacks.as_deref(), rules, (at, &started.run), request) => {
-                Some(verdict)
-            }
-            _ = started.hold.facts().lost() => None,
-            () = self.told_to(Stop::Now) => Some(drained()),
-        }
-    }
-
-    async fn replay(
-        &self,
-        request: StoredRequest,
-        at: At<'_>,
-        marker: &Replay,
-        started: &Started,
-    ) -> Option<Verdict> {
-        let worker = &*self.worker;
-        let StoredRequest { mut head, max_attempts, body, .. } = request;
-        let idempotent = max_attempts > 1;
-        if !head.headers.iter().any(|(name, _)| name == IDEMPOTENCY_KEY) {
-            let key = made_key(&marker.deferred().id);
-            head.headers.push((IDEMPOTENCY_KEY.to_owned(), key.into_bytes()));
-        }
-        let run = Run { marker, at, max_attempts, rules: &worker.rules };
-        let _attended = Attended::new(marker, started.hold.facts());
-        tokio::select! {
-            // In this order: no handler begins on a lock that is lost, or after the end was told.
-            biased;
-            loss = started.hold.facts().lost() => {
-                tracing::error!(job = ?marker.deferred().id, ?loss, "run abandoned: lock lost");
-                None
-            }
-            () = self.told_to(Stop::Now) => self.cut_off(marker, idempotent).await,
-            ran = worker.replayer.replay(head, body, marker.clone(), worker.response_limit) => {
-                Some(run.judge(ran))
-            }
-        }
+        goes && row.runs < IN_A_ROW && moves && *self.stop.borrow() == Stop::No
     }
 
     /// Never, if the worker's future was dropped: that is a crash and no drain, and this task is about to
     /// be aborted.
-    async fn told_to(&self, what: Stop) {
+    pub(super) async fn told_to(&self, what: Stop) {
         if self.stop.clone().wait_for(|stop| *stop >= what).await.is_err() {
             std::future::pending::<()>().await;
         }
-    }
-}
-
-const NEWER: &str = "newer version";
-const NO_KEY: &str = "no key";
-const NO_SNAPSHOT: &str = "unknown snapshot";
-
-/// What another worker may be able to run: it is of another version, or reaches other routes.
-fn for_others(reason: &str) -> bool {
-    matches!(reason, NEWER | NO_KEY | NO_SNAPSHOT | UNREACHABLE | UNROUTABLE | callback::NOBODY)
-}
-
-fn word(verdict: &Verdict) -> &'static str {
-    match verdict {
-        Verdict::Done { .. } => "done",
-        Verdict::Dead { reason, .. }
-        | Verdict::Retry { reason, .. }
-        | Verdict::Back { reason, .. }
-        | Verdict::Hand { reason, .. } => reason,
     }
 }

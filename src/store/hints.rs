@@ -69,7 +69,7 @@ impl Hint {
         }
     }
 
-    /// Reads a message of the namespace's channel of events: a word, or all jobs that one call has changed.
+    /// Reads a message of the namespace's channels of events: a word, or all jobs that one call has changed.
     pub(crate) fn parse_events(text: &str) -> impl Iterator<Item = Self> {
         let event = |word| match word {
             "workers" => Some(Self::Workers),
@@ -97,6 +97,8 @@ pub(crate) struct Hints {
     workers: Mutex<Vec<mpsc::UnboundedSender<Hint>>>,
     listening: Mutex<Option<Listening>>,
     life: watch::Sender<()>,
+    /// Somebody has waited for a job.
+    jobs_wanted: watch::Sender<bool>,
 }
 
 impl Hints {
@@ -128,9 +130,18 @@ impl Hints {
         *self.lines.lock() = Some(told);
     }
 
-    /// A bell that rings when something happens to the job.
+    /// A bell that rings when something happens to the job. With the first of them this process begins to hear of jobs,
+    /// after which all look again: it may have begun only after the first look.
     pub(crate) fn job(&self, id: &JobId) -> Arc<Notify> {
-        bell(&self.jobs, id)
+        let bell = bell(&self.jobs, id);
+        self.jobs_wanted.send_if_modified(|wanted| !std::mem::replace(wanted, true));
+        bell
+    }
+
+    /// Whether jobs are to be heard of, and when that changes.
+    #[cfg(feature = "redis")]
+    pub(crate) fn jobs_wanted(&self) -> watch::Receiver<bool> {
+        self.jobs_wanted.subscribe()
     }
 
     /// A bell that rings when this worker of a queue should look.

@@ -88,9 +88,10 @@ impl Keys {
     }
 
     /// What a process listens to: its own channel, for offers, work and changes of its lines, and that of events,
-    /// which names each job whose state changed.
-    pub(crate) fn heard(&self, node: &Node) -> [String; 2] {
-        [format!("{}w:{node}", self.prefix), format!("{}e", self.prefix)]
+    /// for words to all workers. If it has ever waited for a job, also that which names each job whose state
+    /// changed: those are as many as there are steps of jobs.
+    pub(crate) fn heard(&self, node: &Node, jobs: bool) -> Vec<String> {
+        heard(&self.prefix, node, jobs)
     }
 
     /// As [`Keys::heard`], of a shard of a cluster whose nodes tell only what is theirs.
@@ -98,14 +99,13 @@ impl Keys {
         clippy::indexing_slicing,
         reason = "a shard is below their number, which is the length"
     )]
-    pub(crate) fn heard_of(&self, shard: u16, node: &Node) -> [String; 2] {
-        let tag = &self.tags[usize::from(shard)];
-        [format!("{tag}w:{node}"), format!("{tag}e")]
+    pub(crate) fn heard_of(&self, shard: u16, node: &Node, jobs: bool) -> Vec<String> {
+        heard(&self.tags[usize::from(shard)], node, jobs)
     }
 
     /// Whether it is a channel of events, of those that a process listens to.
     pub(crate) fn tells_events(channel: &str) -> bool {
-        channel.ends_with(":e")
+        channel.ends_with(":e") || channel.ends_with(":c")
     }
 
     /// HASH: facts of the namespace that must never differ between processes.
@@ -235,6 +235,12 @@ impl Keys {
     }
 }
 
+fn heard(prefix: &str, node: &Node, jobs: bool) -> Vec<String> {
+    let mut channels = vec![format!("{prefix}w:{node}"), format!("{prefix}e")];
+    channels.extend(jobs.then(|| format!("{prefix}c")));
+    channels
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -305,11 +311,17 @@ mod tests {
     #[test]
     fn channels_are_told_apart() {
         let (keys, node) = (Keys::new("e"), Node::new());
-        for [own, events] in [keys.heard(&node), keys.heard_of(63, &node)] {
-            assert!(!Keys::tells_events(&own) && Keys::tells_events(&events), "{own} {events}");
-            assert!([own, events].iter().all(|channel| channel.starts_with(keys.channels())));
+        for jobs in [false, true] {
+            for heard in [keys.heard(&node, jobs), keys.heard_of(63, &node, jobs)] {
+                let events = heard.iter().map(|channel| Keys::tells_events(channel));
+                assert_eq!(
+                    Vec::from_iter(events),
+                    [&[false, true][..], &[true][..jobs.into()]].concat()
+                );
+                assert!(heard.iter().all(|channel| channel.starts_with(keys.channels())));
+            }
         }
-        assert!(keys.heard_of(63, &node)[1].starts_with("lg:1:e:{63}:"));
+        assert!(keys.heard_of(63, &node, true)[1..].iter().all(|e| e.starts_with("lg:1:e:{63}:")));
     }
 
     #[test]

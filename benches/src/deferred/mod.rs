@@ -36,13 +36,14 @@ impl args::Part for Part {
 
     const USAGE: &'static str = "\
 usage: cargo xtask bench defer [--check] [--rounds N] [--only 1,2,3,memory,idle,instructions] [--quick]
-       cargo xtask bench defer --sweep
+       cargo xtask bench defer --sweep [--only 1,2]
 
   --check     exit 1 if a numbered figure falls short, and name it; needs at least 9 rounds
   --rounds N  alternating rounds of each comparison; default 9
   --only      these figures alone; memory, idle and instructions are the parts of 4
   --quick     3 rounds of small loads, to see that it runs: nothing to be judged by
-  --sweep     look for the settings that suit the peers best, and write benches/SWEEP-DEFER.md";
+  --sweep     look for the settings that suit the peers best, and write benches/SWEEP-DEFER.md; with --only, what
+              the settings for the other figures are chosen by stays as it is there";
 }
 
 /// Runs these parts, prints each as it ends, and returns every figure.

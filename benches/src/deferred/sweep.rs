@@ -3,7 +3,7 @@
 
 use std::{fmt::Write as _, fs, path::PathBuf};
 
-use super::{contest::Window, pickup, stage::Stage, throughput};
+use super::{Part, contest::Window, pickup, stage::Stage, throughput};
 use crate::{
     figure::short,
     outcome::Outcome,
@@ -17,9 +17,17 @@ const HEADER: &str = "\
 |---|---|---|---|---|
 ";
 
+/// A fifth of a figure's: many settings are looked at, and differences that matter are large.
+const BACKLOG: u64 = 10_000;
+
+const DISTURBED: &str =
+    "\nOther processes used the cores meanwhile: repeat it on a quiet machine.\n";
+
 /// One question: what is varied, and what is best about it.
 struct Question {
     title: &'static str,
+    /// The figures that stand on what is chosen.
+    part: Part,
     settings: Vec<(Kind, String, Setting)>,
     window: fn(&mut Stage, &Plan) -> Outcome<Window>,
     tasks: usize,
@@ -28,32 +36,46 @@ struct Question {
     more_is_better: bool,
 }
 
-pub(crate) fn run(stage: &mut Stage) -> Outcome<()> {
+/// Asks what these parts stand on; what others do is left as it was written before.
+pub(crate) fn run(stage: &mut Stage, parts: &[Part]) -> Outcome<()> {
+    stage.sizes.backlog = BACKLOG;
+    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("SWEEP-DEFER.md");
+    let before = fs::read_to_string(&file).unwrap_or_default();
     let mut text = format!(
         "# The settings that suit the queues best\n\n\
-         Written by `cargo xtask bench defer --sweep`: {} alternating rounds, redis-server {}, medians,\n\
-         times in ms. Bold: the best, by which the setting is chosen (`src/queue/setting.rs`). Where the\n\
-         spreads of two overlap, the choice is not sharp. All else is as their documentation has it:\n\
-         finished jobs are kept, bee-queue neither stores jobs in the process nor sends events.\n",
+         Written by `cargo xtask bench defer --sweep`: {} alternating rounds, backlogs of {BACKLOG} jobs,\n\
+         redis-server {}, medians, times in ms. Bold: the best, by which the setting is chosen\n\
+         (`src/queue/setting.rs`). Where the spreads of two overlap, the choice is not sharp. All else is as\n\
+         their documentation has it: finished jobs are kept, bee-queue neither stores jobs in the process nor\n\
+         sends events.\n",
         stage.bench.pace.rounds,
         stage.bench.server.version()?,
     );
     for question in questions() {
-        report::title(question.title);
-        write!(text, "\n## {}\n\n{HEADER}", question.title)?;
-        text += &rows(stage, &question)?;
+        let title = question.title;
+        write!(text, "\n## {title}\n\n")?;
+        if parts.contains(&question.part) {
+            report::title(title);
+            let quiet = quiet::check();
+            text += HEADER;
+            text += &rows(stage, &question)?;
+            text += if quiet && quiet::check() { "" } else { DISTURBED };
+        } else {
+            text += section(&before, title).unwrap_or("Not asked yet.\n");
+        }
     }
-    if !quiet::check() || !stage.bench.quiet {
-        text +=
-            "\nOther processes used the cores during this sweep: repeat it on a quiet machine.\n";
-    }
-    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("SWEEP-DEFER.md");
     fs::write(&file, text)?;
     println!("\nwritten: {}", file.display());
     Ok(())
 }
 
-fn questions() -> [Question; 4] {
+/// What stands under a title.
+fn section<'a>(text: &'a str, title: &str) -> Option<&'a str> {
+    let (_, from) = text.split_once(&format!("\n## {title}\n\n"))?;
+    Some(from.find("\n## ").map_or(from, |end| &from[..end]))
+}
+
+fn questions() -> Vec<Question> {
     let fills = Kind::PEERS.into_iter().flat_map(|kind| {
         [1, 100, 500].map(|fill| {
             (kind, format!("{fill} jobs a call"), Setting { fill, ..Setting::best(kind) })
@@ -63,6 +85,9 @@ fn questions() -> [Question; 4] {
     let batches = [32, 100, 500].map(|batch| {
         (apalis, format!("batches of {batch}"), Setting { batch, ..Setting::best(apalis) })
     });
+    let ones = [1, 32, 100, 500].map(|batch| {
+        (apalis, format!("batches of {batch}"), Setting { batch, ..Setting::best(apalis) })
+    });
     let polls = [1, 5, 25, 100].map(|poll| {
         (apalis, format!("a look every {poll} ms"), Setting { poll, ..Setting::best(apalis) })
     });
@@ -70,44 +95,51 @@ fn questions() -> [Question; 4] {
     let debounces = [1, 100, 1_000].map(|debounce| {
         (bee, format!("put off by {debounce} ms"), Setting { debounce, ..Setting::best(bee) })
     });
-    [
-        Question {
-            title: "Pushed, run and acknowledged at concurrency 32: jobs/s, by how the backlog is made",
-            settings: fills.collect(),
-            window: throughput::drain,
-            tasks: 32,
-            delay: 0,
-            value: |window| window.both,
-            more_is_better: true,
-        },
-        Question {
-            title: "The same of apalis-redis, by how many it fetches",
-            settings: batches.to_vec(),
-            window: throughput::drain,
-            tasks: 32,
-            delay: 0,
-            value: |window| window.both,
-            more_is_better: true,
-        },
-        Question {
-            title: "Idle queue of apalis-redis: from the push to the start, by how often it looks",
-            settings: polls.to_vec(),
-            window: pickup::with,
-            tasks: 1,
-            delay: 0,
-            value: |window| window.p50,
-            more_is_better: false,
-        },
-        Question {
-            title: "Delayed by 1 s in bee-queue: how late, by how much it may put off",
-            settings: debounces.to_vec(),
-            window: pickup::with,
-            tasks: 1,
-            delay: 1_000,
-            value: |window| window.p50,
-            more_is_better: false,
-        },
+    vec![
+        drained(
+            "Pushed, run and acknowledged at concurrency 32: jobs/s, by how the backlog is made",
+            fills.collect(),
+            32,
+        ),
+        drained("The same of apalis-redis, by how many it fetches", batches.to_vec(), 32),
+        drained("The same at concurrency 1", ones.to_vec(), 1),
+        late(
+            "Idle queue of apalis-redis: from the push to the start, by how often it looks",
+            polls.to_vec(),
+            0,
+        ),
+        late(
+            "Delayed by 1 s in bee-queue: how late, by how much it may put off",
+            debounces.to_vec(),
+            1_000,
+        ),
     ]
+}
+
+fn drained(title: &'static str, settings: Vec<(Kind, String, Setting)>, tasks: usize) -> Question {
+    Question {
+        title,
+        part: Part::Throughput,
+        settings,
+        window: throughput::drain,
+        tasks,
+        delay: 0,
+        value: |window| window.both,
+        more_is_better: true,
+    }
+}
+
+fn late(title: &'static str, settings: Vec<(Kind, String, Setting)>, delay: u64) -> Question {
+    Question {
+        title,
+        part: Part::Pickup,
+        settings,
+        window: pickup::with,
+        tasks: 1,
+        delay,
+        value: |window| window.p50,
+        more_is_better: false,
+    }
 }
 
 fn rows(stage: &mut Stage, question: &Question) -> Outcome<String> {
@@ -151,4 +183,24 @@ fn rows(stage: &mut Stage, question: &Question) -> Outcome<String> {
         text += &row;
     }
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_asked_again_stays() {
+        let text = "# All\n\n## One\n\na\n\nb\n\n## Two\n\nc\n";
+        assert_eq!(section(text, "One"), Some("a\n\nb\n"));
+        assert_eq!(section(text, "Two"), Some("c\n"));
+        assert_eq!(section(text, "Three"), None);
+    }
+
+    #[test]
+    fn titles_are_distinct() {
+        let titles: Vec<_> = questions().iter().map(|question| question.title).collect();
+        let distinct: std::collections::BTreeSet<_> = titles.iter().collect();
+        assert_eq!(distinct.len(), titles.len());
+    }
 }

@@ -41,6 +41,20 @@ async fn an_idle_worker_asks_once_in_five_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_worker_that_has_been_idle_for_long_starts_a_task_at_once() {
+    let (store, log) = (Store::memory(), Log::default());
+    let queue = queue(&store);
+    let worker = Working::start(obedient(&queue, &log));
+    tokio::time::sleep(SECOND * 101).await;
+    let began = tokio::time::Instant::now();
+    push(&queue, "x").await;
+    settled().await;
+    assert_eq!(log.payloads(), ["x"]);
+    assert!(began.elapsed() < SECOND / 10, "after {:?}", began.elapsed());
+    worker.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_busy_worker_takes_one_turn_for_each_task() {
     let (store, faults) = faulty();
     let (queue, log) = (queue(&store), Log::default());

@@ -34,5 +34,5 @@ elseif runs then
   file_under('done', id, ms, #ARGV[5], redis.call('HINCRBY', F, 'done', 1))
 end
 if not runs then return '' end
-redis.call(PUBLISH, CHANNEL .. 'e', id)
+redis.call(PUBLISH, CHANNEL .. 'c', id)
 return 'ok'

@@ -4,7 +4,7 @@
 local CHANGED = {}
 local function changed(id) CHANGED[#CHANGED + 1] = id end
 local function tell_changed()
-  if #CHANGED > 0 then redis.call(PUBLISH, CHANNEL .. 'e', table.concat(CHANGED, ' ')) end
+  if #CHANGED > 0 then redis.call(PUBLISH, CHANNEL .. 'c', table.concat(CHANGED, ' ')) end
 end
 
 -- Takes a job that has ended out of its line for good: 'done' and 'dead' are kept for ms, 'expired' is counted.

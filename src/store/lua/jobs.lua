@@ -310,7 +310,7 @@ local function drop_job(id, bytes, state, reason, ms, by)
   end_job(id, bytes)
   move_on()
   call_back(id, redis.call('HGET', facts, 'call'))
-  redis.call(PUBLISH, CHANNEL .. 'e', id)
+  redis.call(PUBLISH, CHANNEL .. 'c', id)
 end
 
 -- Ends a job that waits past its deadline.

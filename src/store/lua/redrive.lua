@@ -29,5 +29,5 @@ redis.call('HINCRBY', F, 'jobs', '1')
 redis.call('HINCRBY', F, 'bytes', bytes)
 count_for(v[5], id, bytes)
 stand(id, seq, bytes)
-redis.call(PUBLISH, CHANNEL .. 'e', id)
+redis.call(PUBLISH, CHANNEL .. 'c', id)
 return 'queued'

@@ -154,7 +154,7 @@ local function usual(done, KEYS, ARGV, call, PUBLISH, OWN)
     end
     k, a = k + 1, a + (verb == 'c' and 5 or 10)
   end
-  if #changed > 0 then call(PUBLISH, channel .. 'e', table.concat(changed, ' ')) end
+  if #changed > 0 then call(PUBLISH, channel .. 'c', table.concat(changed, ' ')) end
   return 'all'
 end
 

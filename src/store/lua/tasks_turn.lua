@@ -51,8 +51,11 @@ if facts[2] then guard, guarded = guard_of(facts[2]) end
 -- When the soonest of those that wait again is due; whether anything has gone wrong with any task: mostly not,
 -- and zm is not there.
 local sooner, noted
-local swept, lapse = tonumber(facts[3]) or 0, call('ZRANGE', L, '0', '0', 'WITHSCORES')[2]
+local swept = tonumber(facts[3]) or 0
 local sweeps = now - swept >= 1000000 or now < swept
+-- An idle queue has nothing at all, mostly: then there is nothing to look at, either.
+local empty = sweeps and not ARGV[2] and call('EXISTS', Z, L, tag .. 'zd' .. name) == 0
+local lapse = not empty and call('ZRANGE', L, '0', '0', 'WITHSCORES')[2]
 local lapsed = lapse and tonumber(lapse) <= now
 local rare = {}
 if sweeps or lapsed or limited or mixed == '1' then
@@ -168,6 +171,12 @@ if sweeps or lapsed or limited or mixed == '1' then
   end
   function rare.sweep()
     call('HSET', F, 'swept', int(now))
+    if empty then
+      local books = call('HMGET', F, 'bytes', 'buried')
+      if tonumber(books[2] or '0') > tonumber(heavy) then make_room() end
+      if tonumber(books[1] or '0') ~= 0 then call('HSET', F, 'bytes', '0') end
+      return
+    end
     trim(call('ZRANGEBYSCORE', D, '-inf', int(now), 'LIMIT', '0', PAGE))
     make_room()
     -- What a record that vanished was counted as is not known: nothing left is nothing counted.
@@ -236,7 +245,7 @@ end
 local us = time[2]
 local stamp = time[1] .. (#us == 6 and us or sub('00000' .. us, -6))
 -- One more than may be started: whether any is left.
-local ids = call('ZRANGEBYSCORE', Z, '-inf', stamp, 'LIMIT', '0', rows)
+local ids = empty and {} or call('ZRANGEBYSCORE', Z, '-inf', stamp, 'LIMIT', '0', rows)
 local left = #ids > free
 if left then ids[#ids] = nil end
 local begun, begins, out = '', 0, nil
@@ -277,14 +286,15 @@ local spare, wait = want - begins, '-1'
 local held, idles = left and (paused or free < want), spare > 0 and idle ~= '0'
 -- What comes next: of those that are left, one that is due.
 local event = left and now or nil
-if not left and not paused and (idles or sooner or guard == me) then
+if not left and not empty and not paused and (idles or sooner or guard == me) then
   event = tonumber(call('ZRANGE', Z, '0', '0', 'WITHSCORES')[2])
 end
 if held then event = not paused and later or nil end
 if idles then
-  lapse = tonumber(call('ZRANGE', L, '0', '0', 'WITHSCORES')[2])
+  lapse = not empty and tonumber(call('ZRANGE', L, '0', '0', 'WITHSCORES')[2])
   if lapse then event = min(event or lapse, lapse) end
-  if listed == '0' then call('ZADD', W, int(now + idle), me) end
+  -- Also if it stands there: its time there would be over before its next look, and nobody would wake it.
+  call('ZADD', W, int(now + idle), me)
   listed = '1'
   -- One of the idle ones has the timer. The others are told, or look when it has not been heard of.
   if event and (not guard or guard == me or event < guarded) then

@@ -121,6 +121,10 @@ impl Flights for Runs {
     type Path = Socket;
     type Load = Cmd;
 
+    /// While the server is at one flight the runs of the one before end here: half of what a worker has room for by
+    /// default goes then, or the server and the worker would wait for each other in turn.
+    const ENOUGH: usize = 8;
+
     fn weight(step: &RunAsk) -> usize {
         (1 + step.size() / HEAVY).min(BATCH)
     }

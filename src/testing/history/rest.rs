@@ -87,7 +87,7 @@ impl Rest {
     fn overheard(&self, (name, hear): &(String, u64)) -> Option<String> {
         let most = match kind(name) {
             "w" => 1,
-            "e" => self.processes,
+            "e" | "c" => self.processes,
             _ => 0,
         };
         (*hear > most).then(|| format!("left behind: {hear} hear {name}, where {most} may"))
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(heard(&[(all, 3)]), 1);
         assert_eq!(heard(&[(one, 1), (two, 1), ("lg:1:ns:w:three", 1)]), 1);
         assert_eq!(heard(&[("lg:1:ns:{3}:job:1-ab", 1)]), 1);
-        assert_eq!(heard(&[("lg:1:ns:{3}:w:one", 1), ("lg:1:ns:{3}:e", 2)]), 0);
+        assert_eq!(heard(&[("lg:1:ns:{3}:w:one", 1), ("lg:1:ns:{3}:e", 2), ("lg:1:ns:c", 2)]), 0);
     }
 
     #[test]

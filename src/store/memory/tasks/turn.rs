@@ -281,9 +281,8 @@ impl At<'_> {
                 event = Some(event.map_or(lapse, |event| event.min(lapse)));
             }
             let until = self.now.saturating_add(micros(call.idle));
-            if !call.listed {
-                self.queue.idle.set(&me, until);
-            }
+            // Also if it stands there: else its time would be over before its next look.
+            self.queue.idle.set(&me, until);
             let takes = |event: &u64| guarded.is_none_or(|(own, known)| own || *event < known);
             let event = event.filter(takes);
             if let Some(event) = event {

@@ -100,13 +100,15 @@ impl Listener {
         all: &'a Semaphore,
     ) -> Option<Ear<'a>> {
         let node = cluster.node(node).ok()?;
-        let channels = shards.iter().map(|&shard| self.keys.heard_of(shard, &self.node));
+        let channels =
+            shards.iter().map(|&shard| self.keys.heard_of(shard, &self.node, self.hears_jobs()));
         let channels: Vec<_> = channels.flatten().collect();
         if let Some(messages) = node.subscribe_to_shards(&channels).await.ok()? {
             return Some(Ear::Hears(messages));
         }
         let Ok(permit) = all.try_acquire() else { return Some(Ear::Elsewhere) };
-        let messages = node.subscribe(&self.keys.heard(&self.node)).await.ok()?;
+        let messages =
+            node.subscribe(&self.keys.heard(&self.node, self.hears_jobs())).await.ok()?;
         Some(Ear::HearsAll(messages, permit))
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! They are made at the first wait, and made again whenever one breaks; after each time everybody is told
 //! to look again, since messages may have been missed. They are made again too when a lane has met another
-//! server: the one before may live on, and hear nothing of what is said on its successor. In a cluster there is one
-//! to each node ([`apart`]).
+//! server: the one before may live on, and hear nothing of what is said on its successor; and once, when somebody waits
+//! for a job for the first time: until then a worker is spared a message for each of its own steps. In a cluster there is
+//! one to each node ([`apart`]).
 
 mod apart;
 
@@ -34,6 +35,8 @@ pub(super) struct Listener {
     pub(super) node: Node,
     pub(super) connect_within: Duration,
     pub(super) servers: watch::Receiver<u64>,
+    /// Whether changes of jobs are heard.
+    pub(super) jobs: watch::Receiver<bool>,
 }
 
 /// Runs until the store handle is gone.
@@ -57,22 +60,31 @@ impl Listener {
 
     /// Delivers until the connection breaks; false if it could not be made. Another server ends it at once.
     async fn listen(&mut self, hints: &Weak<Hints>) -> bool {
-        // What changes from here on is not missed.
-        self.servers.mark_unchanged();
-        let mut servers = self.servers.clone();
-        tokio::select! {
-            biased;
-            // It ends when the store handle does, as `life` tells.
-            Ok(()) = servers.changed() => true,
-            heard = self.hear(hints) => heard,
+        loop {
+            // What changes from here on is not missed.
+            self.servers.mark_unchanged();
+            self.jobs.mark_unchanged();
+            let (mut servers, mut jobs) = (self.servers.clone(), self.jobs.clone());
+            tokio::select! {
+                biased;
+                // It ends when the store handle does, as `life` tells.
+                Ok(()) = servers.changed() => return true,
+                // No reason for a pause.
+                Ok(()) = jobs.changed() => {}
+                heard = self.hear(hints) => return heard,
+            }
         }
+    }
+
+    fn hears_jobs(&self) -> bool {
+        *self.jobs.borrow()
     }
 
     async fn hear(&self, hints: &Weak<Hints>) -> bool {
         if let Target::Cluster(cluster) = &self.target {
             return self.hear_apart(cluster, hints).await;
         }
-        let channels = self.keys.heard(&self.node);
+        let channels = self.keys.heard(&self.node, self.hears_jobs());
         let subscribe = self.target.subscribe(&channels);
         let Ok(Ok(messages)) = tokio::time::timeout(self.connect_within, subscribe).await else {
             return false;

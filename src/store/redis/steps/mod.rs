@@ -130,6 +130,7 @@ impl Backend for Redis {
             node,
             connect_within: self.deadline * 4,
             servers: self.lanes.incarnation().changes(),
+            jobs: hints.jobs_wanted(),
         };
         Some(listen::spawn(listener, hints))
     }

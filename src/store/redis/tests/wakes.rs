@@ -74,6 +74,43 @@ async fn a_subscriber_that_is_killed_is_replaced_and_misses_nothing_for_long() {
     assert!(listeners(&server).await <= 2, "one for a process");
 }
 
+/// A worker is spared a message for each of its own steps; one connection hears all the same.
+#[tokio::test]
+async fn changes_of_jobs_are_heard_by_those_who_have_waited_for_one() {
+    let server = Server::start().await;
+    let store = server.patient_store().await;
+    let heard = async |channel: &str| {
+        let list: Vec<String> = server.ask(&["PUBSUB", "CHANNELS", "lg:1:test:*"]).await;
+        list.iter().any(|name| name.ends_with(channel))
+    };
+    let _work = store.hints().work();
+    while !heard(":e").await {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(!heard(":c").await);
+    let id = crate::store::JobId::new(&crate::Key::custom("x"));
+    let bell = store.hints().job(&id);
+    while !heard(":c").await {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // It may have changed before anybody heard of it.
+    tokio::time::timeout(5 * SECOND, bell.notified()).await.expect("it looks again");
+    let told = async {
+        loop {
+            server.command(&["PUBLISH", "lg:1:test:c", id.as_str()]).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        () = bell.notified() => {}
+        () = told => {}
+        () = tokio::time::sleep(5 * SECOND) => panic!("it is told of nothing"),
+    }
+    while listeners(&server).await > 1 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 #[tokio::test]
 async fn a_waiter_whose_messages_are_lost_looks_for_itself() {
     let server = Server::start().await;

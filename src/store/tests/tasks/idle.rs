@@ -18,6 +18,7 @@ on_every_store!(
     what_one_cannot_take_is_told_to_the_next,
     the_dead_are_passed_over,
     a_full_worker_is_not_woken,
+    who_has_been_idle_for_long_is_woken,
 );
 
 /// Whether it is told of something before long.
@@ -120,4 +121,18 @@ async fn a_full_worker_is_not_woken(rig: &Rig) {
     rig.push(task("b")).await;
     assert!(told(&one).await);
     assert!(!was_told(&other));
+}
+
+/// A look prolongs its place among the idle, or a push would find nobody there.
+async fn who_has_been_idle_for_long_is_woken(rig: &Rig) {
+    let one = Worker::listening(rig).await;
+    idle(&one).await;
+    for _ in 0..2 {
+        rig.pass(SECOND * 5).await;
+        let turned = one.take(Turn { listed: true, ..one.turn(1, Vec::new()) }).await;
+        assert!(turned.listed);
+    }
+    rig.push(task("a")).await;
+    assert!(told(&one).await);
+    assert_eq!(one.start(1).await.len(), 1);
 }

@@ -70,7 +70,7 @@ async fn tell(mut client: TcpStream, channels: &[&str], seen: &Seen) -> Option<(
         client.write_all(confirmed.as_bytes()).await.ok()?;
     }
     let (key, id) = word(n);
-    let own = channels.iter().find(|channel| !channel.ends_with(":e"))?;
+    let own = channels.iter().find(|channel| channel.contains(":w:"))?;
     let message = push(["message", own, &format!("j {key} {id}")]);
     client.write_all(message.as_bytes()).await.ok()?;
     if n > 0 {
