@@ -82,9 +82,9 @@ fn what_a_runtime_has_not_begun_to_renew_is_renewed_by_the_next() {
             rounds.begin(&held);
             tokio::time::advance(Duration::from_secs(11)).await;
             if verify {
-                rounds.verify()
+                rounds.verify();
             } else {
-                rounds.look()
+                rounds.look();
             }
             (held, turn)
         });
