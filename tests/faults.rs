@@ -2,6 +2,8 @@
 
 #[path = "faults/accepted.rs"]
 mod accepted;
+#[path = "faults/crowd.rs"]
+mod crowd;
 #[path = "faults/disks.rs"]
 mod disks;
 #[path = "faults/failover.rs"]

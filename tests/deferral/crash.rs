@@ -1,5 +1,7 @@
 //! Rows 1 and 2: SIGKILL at every boundary of every script.
 
+use std::time::Instant;
+
 use futures_util::future::join_all;
 use lockgate_tests::{
     Framework,
@@ -75,14 +77,17 @@ async fn killed_worker(framework: Framework, case: Case) {
     let mut struck = fleet.proxy(victim).strike(rule);
     lock.release().await;
     struck.happened().await;
+    let killed = Instant::now();
     let _other = fleet.join(short(framework.other())).await;
     let seen = fleet.outcome(web, &first).await;
     assert_eq!(seen.state, state, "{what}: {seen:?}");
     assert_eq!(fleet.runs_of(&first).len(), runs, "{what}");
     assert_eq!(fleet.outcome(web, &second).await.state, "done", "{what}");
     assert_eq!(fleet.outcome(web, &third).await.state, "done", "{what}");
+    println!("figure: longest from the kill to the end of all {} ms", killed.elapsed().as_millis());
     let verdict = fleet.settle(web).await;
     assert!(verdict.wrong.is_empty(), "{what}: {verdict}");
+    verdict.is_good();
 }
 
 /// The request was stored or not; its client asks again, with its key, and has one job.

@@ -64,6 +64,7 @@ async fn a_hundred_thousand_on_one_resource_slow_nobody_down() {
         tokio::time::sleep(SECOND / 50).await;
     }
     let meanwhile = runs(&fleet, |resource| resource == FULL).await - before;
+    println!("figure: of the crowd before 20 others {meanwhile} runs");
     assert!(meanwhile < 5_000, "{meanwhile} of the crowd have run before {} others", others.len());
     while runs(&fleet, |resource| resource == FULL).await < 200 {
         assert!(started.elapsed() < 20 * SECOND, "the crowd does not move");
@@ -107,7 +108,7 @@ async fn a_hundred_thousand_due_at_once_are_taken_in_turn() {
         assert!(meanwhile < 2 * AHEAD, "{meanwhile} have run before 20 of another shard");
         tokio::time::sleep(SECOND / 50).await;
     }
-    println!("20 of another shard had run after {} more", fleet.runs().len() - before);
+    println!("figure: run before 20 of another shard {} others", fleet.runs().len() - before);
     fleet.leave();
 }
 

@@ -33,6 +33,7 @@ async fn lost_replies_are_not_noticed() {
         }
         let verdict = fleet.settle(node).await;
         assert!(verdict.wrong.is_empty(), "{script}: {verdict}");
+        verdict.is_good();
     }))
     .await;
 }

@@ -27,8 +27,10 @@ async fn a_holder_that_never_ends_lets_deadlines_pass() {
         for id in &soon {
             assert_eq!(fleet.outcome(web, id).await.state, "expired");
         }
-        assert!(sent.elapsed() >= SOON, "{:?}", sent.elapsed());
-        assert!(sent.elapsed() < SOON + 6 * SECOND, "{:?}", sent.elapsed());
+        let expired = sent.elapsed();
+        println!("figure: expired by, of a deadline of 1500 ms: {} ms", expired.as_millis());
+        assert!(expired >= SOON, "{expired:?}");
+        assert!(expired < SOON + 6 * SECOND, "{expired:?}");
         assert_eq!(fleet.see(web, &patient).await.state, "queued");
         lock.release().await;
         assert_eq!(fleet.outcome(web, &patient).await.state, "done");

@@ -34,6 +34,8 @@ async fn in_the_middle(framework: Framework) {
         assert!(paused.elapsed() < 15 * SECOND, "the lease does not end");
     };
     assert!(matches!(ran, Told::Ran(200, _)), "{ran:?}");
+    let free = paused.elapsed();
+    println!("figure: resource free after its worker is stopped {} ms", free.as_millis());
     fleet.resume(worker, paused.elapsed());
     let done = fleet.outcome(web, &put).await;
     assert_eq!(done.state, "done", "{done:?}");

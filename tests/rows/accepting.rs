@@ -183,6 +183,12 @@ pub(crate) async fn what_is_too_late_expires(case: Case) {
     let job = accepted(site.post("/brief-lived/7?tag=late").send().await);
     let document = job.ended(&site).await;
     assert_eq!(document["state"], "expired", "{document}");
+    // It will never have a response, and that is no fault of whoever tells it: asking again does not help.
+    let answer = site.get(&format!("{}/response", job.location)).send().await.expect(410);
+    assert!(!answer.has("retry-after"), "{answer:?}");
+    let problem = answer.problem();
+    assert_eq!(problem["type"], "urn:lockgate:problem:no-response");
+    assert_eq!((&problem["state"], &problem["status"]), (&"expired".into(), &410.into()));
     let _ = hold.let_go().await.expect(200);
     let _ = site.post("/orders/7/pay?tag=next").send().await.expect(200);
     assert_eq!(case.desk.tags(), ["hold", "next"]);

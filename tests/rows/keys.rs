@@ -97,7 +97,9 @@ pub(crate) async fn transfers_there_and_back_never_wait_in_a_circle(case: Case) 
             assert!(seen.insert(lock.clone()), "two at once: {lock:?}");
         }
     }
-    assert!(started.elapsed() < 2 * AT_ONCE, "{:?}", started.elapsed());
+    let took = started.elapsed();
+    println!("figure: 60 transfers in both orders {} ms", took.as_millis());
+    assert!(took < 2 * AT_ONCE, "{took:?}");
 }
 
 pub(crate) async fn a_request_of_several_locks_is_not_deferred(case: Case) {

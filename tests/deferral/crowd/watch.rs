@@ -31,6 +31,7 @@ struct Calls {
     number: u64,
     /// All together, us.
     took: u64,
+    longest: u64,
     long: Vec<u64>,
 }
 
@@ -70,13 +71,15 @@ impl Watch {
         let control = calls.remove(self.control.as_bytes()).unwrap_or_default();
         assert!(control.number > 20, "nothing to compare with: {control:?}");
         let chance = ratio(control.long.len() as u64, control.took);
-        let Calls { number, took, long } = &control;
+        let Calls { number, took, longest, long } = &control;
         println!("of {number} short calls, {took} us, long {long:?}");
+        println!("figure: longest call of a loop that is always as short {longest} us");
         assert!(calls.values().map(|calls| calls.number).sum::<u64>() > 100, "{calls:?}");
         let mut wrong = Vec::new();
         for (hash, calls) in calls {
             let (name, most) = (fleet.script(&[b"EVALSHA", &hash]), calls.may_be_long(chance));
-            let Calls { number, took, long } = calls;
+            let Calls { number, took, longest, long } = calls;
+            println!("figure: longest call of {name} {longest} us");
             let told = format!("{name}: {number} calls, {took} us, long {long:?}, at most {most}");
             println!("{told}");
             if long.len() as u64 > most {
@@ -126,6 +129,7 @@ async fn look_on(
             }
             let calls = all.entry(words[1].clone()).or_default();
             (calls.number, calls.took) = (calls.number + 1, calls.took + took);
+            calls.longest = calls.longest.max(took);
             if took > LONG {
                 calls.long.push(took);
             }

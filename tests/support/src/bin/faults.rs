@@ -11,7 +11,7 @@
 use std::{env, path::Path, process::ExitCode, time::Duration};
 
 use lockgate_tests::{
-    history::{Job, Plan, conduct, holder, work},
+    history::{Job, Plan, conduct, crowd, holder, work},
     ledger,
     quota::{self, limiter},
     tasks::{self, tasks},
@@ -35,6 +35,11 @@ fn main() -> ExitCode {
         ["holder", url] => {
             goes_with_its_parent();
             runtime().block_on(holder(url));
+            ExitCode::SUCCESS
+        }
+        ["crowd", url, log] => {
+            goes_with_its_parent();
+            runtime().block_on(crowd(url, Path::new(log)));
             ExitCode::SUCCESS
         }
         ["limiter", url, log, seed] => {

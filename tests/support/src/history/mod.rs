@@ -19,6 +19,7 @@
 pub(crate) mod clock;
 mod conduct;
 mod crew;
+mod crowd;
 pub(crate) mod dice;
 mod faults;
 mod holder;
@@ -31,6 +32,7 @@ mod worker;
 
 pub use self::{
     conduct::{Plan, Verdict, conduct},
+    crowd::{CROWD, TURNS, crowd},
     holder::holder,
     process::Process,
     worker::{Job, work},

@@ -2,7 +2,7 @@
 
 use super::{
     Row,
-    Target::{Deferral, Faults, Scenarios, Unit},
+    Target::{Deferral, Faults, Scenarios, Unit, Warnings},
     Topology,
 };
 
@@ -81,6 +81,7 @@ pub(super) const DEFERRAL: &[Row] = &[
             (Deferral, "memory::"),
             (Unit, "redis::tests::concerns::"),
             (Unit, "fsck::jobs::a_line_that_is_in_no_index_"),
+            (Warnings, "what_a_server_is_unfit_for_is_told_once"),
         ],
     ),
     defer(

@@ -2,7 +2,7 @@
 
 use super::{
     Row,
-    Target::{Deferral, Faults, Quorum, Scenarios, Unit},
+    Target::{Deferral, Faults, Quorum, Scenarios, Unit, Warnings},
     Topology,
 };
 
@@ -158,12 +158,17 @@ pub(super) const LOCKS: &[Row] = &[
         &[
             (Faults, "a_lock_that_is_evicted"),
             (Unit, "redis::tests::concerns::"),
+            (Warnings, "what_a_server_is_unfit_for_is_told_once"),
         ],
     ),
     lock(
         19,
         "1000 tasks of 3 processes on one lock",
-        &[(Unit, "crowd::a_thousand_tasks_of_three_processes_")],
+        &[
+            (Unit, "crowd::a_thousand_tasks_of_three_processes_"),
+            (Faults, "crowd::a_thousand_tasks_of_three_processes_"),
+            (Faults, "crowd::one_who_comes_when_as_many_wait_"),
+        ],
     ),
     lock(20, "one chatty process, three quiet ones", &[(Unit, "crowd::quiet_processes_wait_")]),
     lock(

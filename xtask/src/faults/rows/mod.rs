@@ -16,6 +16,8 @@ pub(super) enum Target {
     Faults,
     Deferral,
     Quorum,
+    /// A process of its own, whose log is looked at.
+    Warnings,
 }
 
 impl Target {
@@ -26,6 +28,7 @@ impl Target {
             Self::Faults => "faults",
             Self::Deferral => "deferral",
             Self::Quorum => "quorum",
+            Self::Warnings => "warnings",
         }
     }
 }

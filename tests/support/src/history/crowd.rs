@@ -1,0 +1,112 @@
+//! A process of a crowd: many tasks that all want one lock.
+
+use std::{
+    io::Write as _,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use lockgate::{
+    LockRequest, NotAcquired, Released, Store,
+    testing::history::locks::{Event, Mode},
+};
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    task::JoinSet,
+};
+
+use super::{clock, log::Log};
+
+/// Tasks of one process.
+pub const CROWD: u64 = 334;
+
+/// How often each of them has the lock in one go.
+pub const TURNS: u64 = 5;
+
+/// Longer than anything takes that is not wrong.
+const WAIT: Duration = Duration::from_secs(60);
+
+/// Hears `go`: all tasks take the lock `x` in turn, write that down and say `done`; and `beyond`: twice as many as may
+/// wait ask for it while somebody else has it, and say in how many microseconds the last of those beyond that was `refused`,
+/// and that all others were `served`.
+///
+/// # Panics
+///
+/// If the store is not there, or the log can't be written.
+pub async fn crowd(url: &str, log: &Path) {
+    let store = Store::builder(url).deadline(Duration::from_secs(10)).connect().await;
+    let store = store.expect("the URL is right");
+    let log = Arc::new(Log::open(log).expect("the log can be made"));
+    let request = || store.lock("x").wait(WAIT);
+    let mut begun = 0;
+    let mut words = BufReader::new(tokio::io::stdin()).lines();
+    while let Ok(Some(word)) = words.next_line().await {
+        match &*word {
+            "go" => {
+                go(&request(), &log, begun).await;
+                begun += CROWD * TURNS;
+                say("done");
+            }
+            "beyond" => beyond(&request()).await,
+            other => say(&format!("can't {other}")),
+        }
+    }
+}
+
+async fn go(request: &LockRequest, log: &Arc<Log>, begun: u64) {
+    let tasks = (0..CROWD).map(|task| {
+        let (request, log) = (request.clone(), Arc::clone(log));
+        tokio::spawn(async move {
+            for turn in 0..TURNS {
+                let op = begun + task * TURNS + turn;
+                log.note(&Event::Ask(op, "x".to_owned(), Mode::Exclusive));
+                let guard = request.clone().acquire().await.expect("it is served");
+                let sure = clock::now() + clock::ns(guard.remaining());
+                log.note(&Event::Got(op, guard.fence(), sure));
+                tokio::task::yield_now().await;
+                log.note(&Event::Letting(op));
+                assert_eq!(guard.release().await, Released::Released);
+            }
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.expect("no task panics");
+    }
+}
+
+async fn beyond(request: &LockRequest) {
+    let most = usize::try_from(CROWD).expect("a number of tasks");
+    let request = request.clone().max_waiters(most);
+    let mut all = JoinSet::new();
+    for _ in 0..2 * most {
+        let request = request.clone();
+        all.spawn(async move {
+            let asked = Instant::now();
+            (request.acquire().await, asked.elapsed())
+        });
+    }
+    // Beside those who wait there is one who asks the store for them.
+    let mut longest = Duration::ZERO;
+    for _ in 0..most - 1 {
+        match all.join_next().await.expect("there are more").expect("no task panics") {
+            (Err(NotAcquired::Busy(_)), took) => longest = longest.max(took),
+            other => panic!("somebody has it: {other:?}"),
+        }
+    }
+    say(&format!("refused {}", longest.as_micros()));
+    let mut served = 0;
+    while let Some(ended) = all.join_next().await {
+        if let (Ok(guard), _) = ended.expect("no task panics") {
+            assert_eq!(guard.release().await, Released::Released);
+            served += 1;
+        }
+    }
+    assert!(served >= most, "{served}");
+    say("served");
+}
+
+fn say(line: &str) {
+    println!("{line}");
+    let _ = std::io::stdout().flush();
+}
