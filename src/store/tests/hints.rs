@@ -60,6 +60,14 @@ impl Ear {
         Self { node, hints, work }
     }
 
+    /// Who waits for a job for the first time is told to look again once changes are subscribed to.
+    async fn hears_of_jobs(&mut self, rig: &Rig) {
+        let _bell = self.hints.job(&JobId::new(&key()));
+        if rig.resyncs() {
+            assert_eq!(timeout(PATIENCE, self.work.recv()).await.unwrap(), Some(Hint::Resync));
+        }
+    }
+
     fn token(&self) -> Token {
         Token::new(&self.node)
     }
@@ -176,7 +184,10 @@ async fn the_watcher_is_told_of_delays_and_deadlines_that_come_first(rig: &Rig) 
 
 async fn everybody_is_told_of_a_jobs_changes(rig: &Rig) {
     let (key, run) = (key(), stranger());
-    let ears = [Ear::new(rig).await, Ear::new(rig).await];
+    let mut ears = [Ear::new(rig).await, Ear::new(rig).await];
+    for ear in &mut ears {
+        ear.hears_of_jobs(rig).await;
+    }
     // New bells for each change: an old one may still have a permit of the last.
     let bells = |id: &JobId| ears.each_ref().map(|ear| ear.hints.job(id));
     let id = rig.put_off(&key).await;
