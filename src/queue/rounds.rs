@@ -63,6 +63,7 @@ pub(super) struct Rounds {
     pub(super) ends: Vec<End>,
     /// Of the last turn.
     pub(super) number: u64,
+    /// It may stand among the idle.
     pub(super) listed: bool,
     pub(super) stopping: bool,
     /// When to look for work; `None`: not before the turn under way is answered, or a run ends.
@@ -131,7 +132,7 @@ impl Rounds {
                 self.renewed(renewed);
             }
             () = bell.notified() => {
-                (self.listed, self.told) = (false, true);
+                self.told = true;
                 self.look = Some(Instant::now());
             }
             () = at(look) => self.look = Some(Instant::now()),
@@ -187,8 +188,9 @@ impl Rounds {
         for (end, _) in ends.iter().zip(&answer.stood).filter(|(_, stood)| !**stood) {
             tracing::warn!(task = ?end.run.id, "a run was over before it ended: it had been lost");
         }
-        // It may have been woken since: then it looks again, and says so.
-        self.listed = answer.listed && !self.told;
+        // Who is told does not know whether it was taken from among the idle: the one with the timer is told and stays,
+        // and a look that was under way may have put it back. So it says that it may stand there until a turn says no.
+        self.listed = answer.listed;
         let (now, full) = (Instant::now(), answer.runs.len() >= want);
         let by: Arc<str> = format!("{}.{}", self.id, number).into();
         for run in answer.runs {

@@ -39,10 +39,11 @@ impl Engine {
         store.spawn(async move {
             let since = Instant::now();
             let left = change(&with, calls).await;
-            // A response may wait for this, but not for a store that is away.
-            drop(done);
+            // A response may wait for this, but not for a store that is away; and no handle is kept for it.
+            let store = with.downgrade();
+            drop((done, with));
             if !left.is_empty() {
-                try_again(with.downgrade(), left, since, &begun).await;
+                try_again(store, left, since, &begun).await;
             }
         });
         settled

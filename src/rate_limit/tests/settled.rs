@@ -163,6 +163,19 @@ async fn what_cannot_be_put_right_is_given_up_with_its_window_or_the_process() {
     assert_eq!(faults.seen("settle_charge"), tries + 2);
 }
 
+/// What waits keeps no store that everybody else has dropped.
+#[tokio::test(start_paused = true)]
+async fn what_waits_to_be_put_right_ends_with_the_last_handle() {
+    let (store, faults) = faulty();
+    let limit = by("a", minute(9)).refund_on(|status| status >= 500).store(&store);
+    faults.set("settle_charge", Fault::Away, 1_000_000);
+    assert_eq!(whole(&limit, 503).await, 503);
+    let weak = store.downgrade();
+    drop((limit, store));
+    tokio::time::sleep(SECOND).await;
+    assert!(weak.upgrade().is_none(), "somebody holds it");
+}
+
 /// Only so many wait; what comes on top stays charged.
 #[tokio::test(start_paused = true)]
 async fn what_waits_to_be_put_right_is_bounded() {

@@ -43,7 +43,7 @@ pub(crate) struct Turn {
     pub(crate) limits: Limits,
     /// How long it may be idle without another turn; zero: it is not to be woken.
     pub(crate) idle: Duration,
-    /// It stands among the idle ones, and has not been woken since.
+    /// It may stand among the idle ones.
     pub(crate) listed: bool,
     pub(crate) graves: Graves,
     pub(crate) ends: Vec<End>,

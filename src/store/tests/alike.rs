@@ -40,7 +40,7 @@ const SLOW: Duration = Duration::from_millis(250);
 const UNDONE: Duration = Duration::from_millis(2);
 
 /// Runs of one case that were too slow, after which the machine is to blame.
-const RUNS: usize = 40;
+const RUNS: usize = 200;
 
 /// What a reply says, the times in it apart. Fences, sequences and stamps are only ever compared with others of
 /// the same store, as the model does.
