@@ -21,9 +21,9 @@ usage: cargo xtask <task>
   test [-- ARGS]  run every test (unit, conformance, scenario, property, doc); installs redis-server
                   if it is missing; ARGS go to `cargo test`
   check           formatting, lints, docs, each feature alone, MSRV, direction of imports, licences
-  bench NAME      the lock engine (`locks`) or the rate limiter (`http`) beside its peers, by figures
-                  with a line to reach; `bench NAME --help` tells the options; no `defer` yet
-  faults [--row N] [--topology T] [--runs N] [--seconds N] [--seed N]
+  bench NAME      locks (`locks`), the rate limiter (`http`), or deferral and queues (`defer`) beside
+                  their peers, by figures with a line to reach; `bench NAME --help` tells the options
+  faults [--row 7|l7|d7|q7] [--topology single|sentinel|cluster] [--runs N] [--seconds N] [--seed N]
                   makes every numbered fault of tests/FAULTS.md happen, and prints a table: fault,
                   topology, runs, verdict, worst figure; then random faults for N seconds (20) each
   faults locks|deferred|quota|tasks|soak [--seconds N|--minutes N] [--seed N]
@@ -46,12 +46,12 @@ fn main() -> ExitCode {
             println!("{USAGE}");
             ExitCode::SUCCESS
         }
-        _ => later(USAGE),
+        _ => refused(USAGE),
     }
 }
 
-/// Exit code 2 is for what was asked wrongly or cannot be asked yet; 1 is for what was found wanting.
-fn later(sentence: &str) -> ExitCode {
+/// Exit code 2 is for what was asked wrongly; 1 is for what was found wanting.
+fn refused(sentence: &str) -> ExitCode {
     eprintln!("{sentence}");
     ExitCode::from(2)
 }
