@@ -81,7 +81,7 @@ pub use self::{
         Busy, BusyStatus, HeldLock, HeldLocks, HoldUntil, LockGuard, LockRequest, LockSet,
         LocksRequest, NotAcquired, OnLoss, Released, SharedSecret,
     },
-    outage::Outage,
+    outage::{LockOutage, Outage},
     quorum::{Quorum, QuorumGuard, QuorumRequest},
     rate_limit::{
         Decision, Lists, Policy, PolicyDecision, Quota, RateFields, RateLimit, RateStatus, Reason,

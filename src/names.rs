@@ -104,10 +104,10 @@ macro_rules! __define_names {
                 Self { gate: self.gate.store(store) }
             }
 
-            /// What to do while the store is away. Default [`Outage::Refuse`](::lockgate::Outage): two
-            /// changes at once are worse than none.
+            /// What to do while the store is away. Default
+            /// [`LockOutage::Refuse`](::lockgate::LockOutage): two changes at once are worse than none.
             #[must_use]
-            pub fn on_outage(self, outage: ::lockgate::Outage) -> Self {
+            pub fn on_outage(self, outage: ::lockgate::LockOutage) -> Self {
                 Self { gate: self.gate.on_outage(outage) }
             }
         }

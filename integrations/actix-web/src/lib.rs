@@ -126,7 +126,7 @@ pub use lockgate::defer::{DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo,
 pub use lockgate::testing;
 pub use lockgate::{
     Absent, BusyStatus, ClientAddress, Decision, Deferred, Error, ErrorKind, HeldLock, HeldLocks,
-    HoldUntil, JobId, JobState, Key, Lists, LockGuard, LockSet, NotAcquired, OnFailure, OnLoss,
+    HoldUntil, JobId, JobState, Key, Lists, LockGuard, LockOutage, LockSet, NotAcquired, OnFailure, OnLoss,
     Outage, Policy, PolicyDecision, Quota, RateFields, RateStatus, Reason, Refusal, Reply,
     SharedSecret, Snapshot, Standing, Store,
 };

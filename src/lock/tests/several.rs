@@ -227,7 +227,7 @@ async fn a_request_of_several_locks_shows_all_of_them() {
 /// The store goes away between the two: what was taken is given back, and the policy says what is next.
 #[tokio::test(start_paused = true)]
 async fn an_outage_half_way_is_an_outage() {
-    for (policy, passes) in [(Outage::Refuse, false), (Outage::Admit, true)] {
+    for (policy, passes) in [(LockOutage::Refuse, false), (LockOutage::Admit, true)] {
         let (store, faults) = faulty();
         let lock = gate(&store).on_outage(policy);
         // The first call runs, if late.
