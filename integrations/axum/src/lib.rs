@@ -90,14 +90,20 @@ pub use lockgate::Keyring;
 pub use lockgate::StoreBuilder;
 #[cfg(feature = "callback")]
 pub use lockgate::defer::Callbacks;
-pub use lockgate::defer::{DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRun};
+pub use lockgate::defer::{
+    DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRun, NoCursor,
+};
+#[cfg(feature = "http-replay")]
+pub use lockgate::remote;
 #[cfg(feature = "test-kit")]
 pub use lockgate::testing;
 pub use lockgate::{
-    Absent, BusyStatus, ClientAddress, Decision, Deferred, Error, ErrorKind, HeldLock, HeldLocks,
-    HoldUntil, JobId, JobState, Key, Lists, LockGuard, LockOutage, LockSet, NotAcquired, OnFailure, OnLoss,
-    Outage, Policy, PolicyDecision, Quota, RateFields, RateStatus, Reason, Refusal, Reply,
-    SharedSecret, Snapshot, Standing, Store,
+    Absent, Busy, BusyStatus, Check, CheckReport, ClientAddress, Clock, Decision, Deferred, Error,
+    ErrorKind, Fields, Finding, FindingKind, HeldLock, HeldLocks, HoldUntil, JobId, JobState, Key,
+    Lists, LockGuard, LockOutage, LockRequest, LockSet, LocksRequest, Loss, NotAcquired, OnFailure,
+    OnLoss, Outage, Policy, PolicyDecision, Quorum, QuorumGuard, QuorumRequest, Quota, RateFields,
+    RateLimit, RateStatus, Reason, Refusal, Released, Reply, Requests, SharedSecret, Snapshot,
+    Standing, Store, queue, quorum,
 };
 
 pub use self::{
