@@ -29,8 +29,9 @@ usage: cargo xtask <task>
   faults locks|deferred|quota|tasks|soak [--seconds N|--minutes N] [--seed N]
                   random faults alone, and the checks of what all processes wrote down; `soak` is
                   all at once, with memory, files, tasks and keys compared
-  fsck URL [--repair]
-                  looks through a namespace of a store for what belongs nowhere, and mends it";
+  fsck [URL] [--repair]
+                  looks through a namespace of a store for what belongs nowhere, and mends it; without
+                  a URL that of LOCKGATE_STORE, where its password is not for all to see";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
