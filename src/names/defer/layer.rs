@@ -66,6 +66,11 @@ macro_rules! __defer_layer_names {
             /// request, and is what [`DeferredRoutes::visible_to`] compares with.
             #[must_use]
             pub fn owner(
+            ///
+            /// Default: nobody's. All clients share one space of keys then: who sends another's
+            /// `Idempotency-Key` with the same request (with [`remember_direct`](Self::remember_direct), where
+            /// nothing is compared, with any) is told of that one's job and where its response is, and `last_wins`
+            /// supersedes anybody's. Set it, and `visible_to`, wherever clients do not trust each other.
                 self,
                 owner: impl Fn(&$native) -> Option<String> + Send + Sync + 'static,
             ) -> Self {
