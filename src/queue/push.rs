@@ -19,6 +19,7 @@ use crate::{
 
 /// What became of a push.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Pushed {
     /// It is stored.
     New(TaskId),

@@ -79,7 +79,8 @@ impl QueueWorker {
         self
     }
 
-    /// Longest run; beyond it, the handler is dropped, and the attempt has failed. Default: any length.
+    /// Longest run; beyond it, the handler is dropped, and the attempt has failed. Default: any length, so a handler that
+    /// hangs is renewed for ever, and keeps its place of [`concurrency`](Self::concurrency).
     pub fn max_run(mut self, longest: Duration) -> Self {
         self.longest = Some(longest.min(LONGEST));
         self

@@ -8,12 +8,12 @@ use std::{
 
 use crate::{
     defer::envelope::StoredRequest,
-    key::{Key, SHARDS},
+    key::{Hashed, Key, SHARDS},
     store::{JobId, JobState, JobView, Tally},
 };
 
 /// One deferred request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JobInfo {
     /// Its id.
@@ -48,6 +48,27 @@ pub struct JobInfo {
     pub runs: Vec<JobRun>,
     /// The job that was accepted instead of it.
     pub superseded_by: Option<JobId>,
+}
+
+impl fmt::Debug for JobInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The owner is an account. (Reasons are words of ours.)
+        let Self {
+            id, state, attempts, position, reason, owner, lock, bytes, crashes, busy, ..
+        } = self;
+        f.debug_struct("JobInfo")
+            .field("id", id)
+            .field("state", state)
+            .field("attempts", attempts)
+            .field("position", position)
+            .field("reason", reason)
+            .field("owner", &format_args!("{}", Hashed(owner)))
+            .field("lock", lock)
+            .field("bytes", bytes)
+            .field("crashes", crashes)
+            .field("busy", busy)
+            .finish_non_exhaustive()
+    }
 }
 
 /// One run of a job.
@@ -221,6 +242,33 @@ impl FromStr for JobCursor {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whom_a_job_belongs_to_is_not_in_its_debug() {
+        let job = JobInfo {
+            id: JobId::parse(&format!("07{}", "7".repeat(32))).expect("an id"),
+            state: JobState::Dead,
+            attempts: 1,
+            position: None,
+            reason: Some("deadline".to_owned()),
+            owner: "alice@example.org".to_owned(),
+            lock: Some(Key::ip([192, 0, 2, 7].into())),
+            bytes: 17,
+            accepted: None,
+            began: None,
+            ended: None,
+            due_in: None,
+            crashes: 0,
+            busy: 0,
+            runs: Vec::new(),
+            superseded_by: None,
+        };
+        let text = format!("{job:?}");
+        for told in ["alice", "777777", "192"] {
+            assert!(!text.contains(told), "{text}");
+        }
+        assert!(text.contains("Dead") && text.contains("deadline"), "{text}");
+    }
 
     #[test]
     fn a_cursor_is_the_same_after_its_text() {

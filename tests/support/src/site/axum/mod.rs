@@ -20,8 +20,8 @@ use axum::{
     routing::{MethodFilter, any, on},
 };
 use lockgate_axum::{
-    CurrentJob, CurrentLock, CurrentRate, DeferLayer, DeferWorker, LockLayer, Outage, Quota,
-    RateLimitLayer, deferred_routes,
+    CurrentJob, CurrentLock, CurrentRate, DeferLayer, DeferWorker, LockLayer, LockOutage, Outage,
+    Quota, RateLimitLayer, deferred_routes,
 };
 use tokio::{net::TcpListener, sync::oneshot};
 
@@ -118,7 +118,7 @@ fn locks() -> Routes {
         .merge(one("/orders/{id}/ship", by_id().wait(Duration::from_secs(15))))
         .merge(one("/orders/{id}/hurry", by_id().wait(Duration::from_millis(100))))
         .merge(one("/orders/{id}/audit", by_id().all_methods()))
-        .merge(one("/orders/{id}/anyway", by_id().on_outage(Outage::Admit)))
+        .merge(one("/orders/{id}/anyway", by_id().on_outage(LockOutage::Admit)))
         .merge(one("/users/{id}", by_id().scope("users")))
         .merge(one("/ab/{id}", by_id().scope("a:b")))
         .merge(one("/a/{id}", by_id().scope("a")))
