@@ -216,6 +216,7 @@ table! { each_store {
         the_document_tells_its_times,
         a_job_without_a_worker_says_so,
         dead_letters_are_put_back,
+        a_dead_letter_can_be_read,
         other_methods_are_405;
     accepting:
         who_waits_long_enough_is_not_deferred,

@@ -2,11 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use lockgate::defer::JobCursor;
+use lockgate::{
+    JobId, Keyring,
+    defer::{JobCursor, KeptRequest},
+};
 use lockgate_tests::{Answer, Case, Site};
 use serde_json::Value;
 
-use super::{AT_ONCE, accepted, defer::refund, lock::busy};
+use super::{AT_ONCE, Job, accepted, defer::refund, lock::busy};
 
 pub(crate) async fn positions_move_up(case: Case) {
     let site = case.site().await;
@@ -331,4 +334,36 @@ pub(crate) async fn dead_letters_are_put_back(case: Case) {
     assert_eq!(case.desk.tags().len(), runs + 1, "it ran again, once");
     assert_eq!(jobs.purge_dead(Duration::ZERO).await.expect("the store is there"), 1);
     let _ = site.get(&job.location).send().await.expect(404);
+}
+
+/// With its body: by those alone who have the key, and only while it is kept.
+pub(crate) async fn a_dead_letter_can_be_read(case: Case) {
+    let ring = || Keyring::new("one", [7; 32]).only_sealed();
+    let site = case.site().await;
+    let _sealed = site.store().clone().sealed_with(ring());
+    let hold = site.hold("/orders/7/pay").await;
+    let sent = site.post("/orders/7/refund?panic=1&a=b").header("x-note", "two");
+    let job = accepted(sent.body("note").send().await);
+    let fine = refund(&site, "").await;
+    let _ = hold.let_go().await.expect(200);
+    let _ = job.dead(&site, "panicked").await;
+    let _ = fine.done(&site).await;
+
+    let id = |job: &Job| JobId::parse(&job.id).expect("an id");
+    let knowing = case.store().await.sealed_with(ring()).deferred();
+    let kept = knowing.request(&id(&job)).await.expect("the store is there");
+    assert_eq!(format!("{kept:?}"), r#"Whole(JobRequest { method: "POST", bytes: 4, .. })"#);
+    let request = kept.whole().expect("it is whole");
+    assert_eq!((&*request.method, &*request.target), ("POST", "/orders/7/refund?panic=1&a=b"));
+    assert_eq!(&request.body[..], b"note");
+    let note = ("x-note".to_owned(), b"two".to_vec());
+    assert!(request.headers.contains(&note), "{:?}", request.headers);
+    let unknown = JobId::parse("00112233445566778899aabbccddeeff00").expect("an id");
+    for (jobs, id, told) in [
+        (case.store().await.deferred(), id(&job), KeptRequest::NoKey),
+        (knowing.clone(), id(&fine), KeptRequest::NotKept),
+        (knowing.clone(), unknown, KeptRequest::Unknown),
+    ] {
+        assert_eq!(jobs.request(&id).await.expect("the store is there"), told);
+    }
 }
