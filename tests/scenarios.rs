@@ -217,6 +217,7 @@ table! { each_store {
         a_job_without_a_worker_says_so,
         dead_letters_are_put_back,
         a_dead_letter_can_be_read,
+        what_waits_and_runs_is_listed,
         other_methods_are_405;
     accepting:
         who_waits_long_enough_is_not_deferred,

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lockgate::{
-    JobId, Keyring,
+    JobId, JobState, Key, Keyring,
     defer::{JobCursor, KeptRequest},
 };
 use lockgate_tests::{Answer, Case, Site};
@@ -366,4 +366,42 @@ pub(crate) async fn a_dead_letter_can_be_read(case: Case) {
     ] {
         assert_eq!(jobs.request(&id).await.expect("the store is there"), told);
     }
+}
+
+/// Page by page, by another process: what runs, what stands behind it, and what waits for its time.
+pub(crate) async fn what_waits_and_runs_is_listed(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let first = refund(&site, "gate=run").await;
+    let second = refund(&site, "").await;
+    let late = accepted(site.post("/delayed/7").send().await);
+    let _ = hold.let_go().await.expect(200);
+    case.desk.gates.arrived("run").await;
+
+    let jobs = case.store().await.deferred();
+    let (mut next, mut told) = (Some(JobCursor::default()), Vec::new());
+    while let Some(from) = next {
+        let from = from.to_string().parse().expect("a cursor");
+        let jobs = jobs.clone();
+        let page = tokio::spawn(async move { jobs.pending(from, 1).await });
+        let page = page.await.expect("it ends").expect("the store is there");
+        assert!(page.jobs.len() <= 1, "{page:?}");
+        told.extend(page.jobs);
+        next = page.next;
+    }
+    let find =
+        |job: &Job| told.iter().find(|info| info.id.as_str() == job.id).expect("it is there");
+    assert_eq!((find(&first).state, find(&first).position), (JobState::Running, Some(1)));
+    assert_eq!((find(&second).state, find(&second).position), (JobState::Queued, Some(2)));
+    assert!(find(&second).lock == Some(Key::path_param("id", "7")));
+    assert!(find(&late).state.is_pending());
+    case.desk.gates.open("run");
+    for job in [&first, &second, &late] {
+        let _ = job.done(&site).await;
+    }
+    // Its time may have come in between: then it was told twice.
+    told.retain(|info| info.id.as_str() != late.id);
+    assert_eq!(told.len(), 2, "{told:?}");
+    let page = jobs.pending(JobCursor::default(), 100).await.expect("the store is there");
+    assert_eq!((page.jobs.len(), page.next), (0, None));
 }

@@ -38,13 +38,17 @@
 //! # Ok(()) }
 //! ```
 
+mod cursor;
 mod handle;
 mod info;
 mod many;
 mod request;
 
+pub use crate::error::NoCursor;
+
 pub use self::{
+    cursor::JobCursor,
     handle::DeferredJobs,
-    info::{DeferStats, JobCursor, JobHead, JobInfo, JobPage, JobRun, NoCursor},
+    info::{DeferStats, JobHead, JobInfo, JobPage, JobRun},
     request::{JobRequest, KeptRequest},
 };
