@@ -79,4 +79,5 @@ pub use self::{
     task::Task,
     worker::QueueWorker,
 };
+pub use crate::error::NoCursor;
 pub use crate::store::{QueueStats, TaskFault, TaskId, TaskState};
