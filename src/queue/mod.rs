@@ -57,6 +57,8 @@
 
 mod failure;
 mod handle;
+#[cfg(any(test, feature = "test-kit"))]
+mod kit;
 mod leases;
 mod letters;
 mod lone;
@@ -71,6 +73,10 @@ mod task;
 mod tests;
 mod worker;
 
+#[cfg(any(test, feature = "test-kit"))]
+pub use self::kit::RanTask;
+#[cfg(any(test, feature = "test-kit"))]
+pub(crate) use self::kit::Stepper;
 pub use self::{
     failure::Failure,
     handle::Queue,

@@ -2,6 +2,8 @@
 
 mod ends;
 mod idle;
+#[cfg(feature = "test-kit")]
+mod kit;
 mod lone;
 mod trouble;
 
