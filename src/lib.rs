@@ -21,7 +21,7 @@
 //!
 //! - `redis` (default): stores beyond one process.
 //! - `http-replay`: `remote`, deferred requests that run in another process; `http-replay-tls`: by https.
-//! - `seal`: deferred requests and their responses are sealed at rest ([`Store::sealed_with`](Store)).
+//! - `seal`: deferred requests, their responses and tasks are sealed at rest ([`Store::sealed_with`](Store)).
 //! - `tower` (default): [`middleware`].
 //! - `callback`: `defer::Callbacks`, signed callbacks when deferred requests have ended.
 //! - `test-kit`: `lockgate::testing`, for tests of applications; not for what is deployed.

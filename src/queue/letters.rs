@@ -8,7 +8,7 @@ use std::{
 
 use serde::de::DeserializeOwned;
 
-use super::{handle::Queue, task::time};
+use super::{handle::Queue, sealed::opened, task::time};
 use crate::{
     error::{Error, ErrorKind, NoCursor},
     store::{MOST_RUNS, Purge, QueueStats, TaskFault, TaskId, TaskState, TaskView},
@@ -231,12 +231,15 @@ impl<T: DeserializeOwned> Queue<T> {
     ///
     /// # Errors
     ///
-    /// The store is away; [`ErrorKind::Protocol`] if the payload is of another form.
+    /// The store is away; [`ErrorKind::Protocol`] if the payload is of another form, or sealed with a key that this
+    /// handle does not have: its source says which.
     pub async fn payload(&self, id: &TaskId) -> Result<Option<T>, Error> {
         let odd = || Error::new(ErrorKind::Protocol, "payload");
         let text = self.store.backend().task_payload(self.name.clone(), id.clone()).await?;
         let Some(text) = text else { return Ok(None) };
         let record = crate::store::Record::read(&text).ok_or_else(odd)?;
-        serde_json::from_slice(&record.payload).map(Some).map_err(|error| odd().with(error))
+        let payload = opened(&self.store, &self.name, id, &record.payload);
+        let payload = payload.map_err(|why| odd().with(why.to_string()))?;
+        serde_json::from_slice(&payload).map(Some).map_err(|error| odd().with(error))
     }
 }

@@ -5,6 +5,8 @@ mod idle;
 #[cfg(feature = "test-kit")]
 mod kit;
 mod lone;
+#[cfg(feature = "seal")]
+mod sealed;
 mod trouble;
 
 use std::{future::pending, sync::Arc, time::Duration};
