@@ -23,7 +23,7 @@
 //! - `tls`: TLS on the way to them (`rediss://`), by rustls; the application installs the crypto provider.
 //! - `bb8-redis`: `Store::from_pool`, connections out of a pool that the application has.
 //! - `http-replay`: `remote`, deferred requests that run in another process; `http-replay-tls`: by https.
-//! - `seal`: deferred requests and their responses are sealed at rest ([`Store::sealed_with`](Store)).
+//! - `seal`: deferred requests, their responses and tasks are sealed at rest ([`Store::sealed_with`](Store)).
 //! - `tower` (default): [`middleware`].
 //! - `callback`: `defer::Callbacks`, signed callbacks when deferred requests have ended.
 //! - `test-kit`: `lockgate::testing`, for tests of applications; not for what is deployed.

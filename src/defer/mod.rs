@@ -51,7 +51,10 @@ pub use self::kit::RanJob;
 pub(crate) use self::kit::Stepper;
 pub use self::{
     gate::{DeferGate, DeferParked, DeferTicket},
-    jobs::{DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRun, NoCursor},
+    jobs::{
+        DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest, JobRun,
+        KeptRequest, NoCursor,
+    },
     run::{Answer, Kept, Ran, Replayer, is_stream},
     snapshot::Snapshot,
     status::{StatusAnswer, StatusEvents, StatusGate, StatusRequest},

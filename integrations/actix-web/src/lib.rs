@@ -122,7 +122,8 @@ pub use lockgate::StoreBuilder;
 #[cfg(feature = "callback")]
 pub use lockgate::defer::Callbacks;
 pub use lockgate::defer::{
-    DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRun, NoCursor,
+    DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest, JobRun,
+    KeptRequest, NoCursor,
 };
 #[cfg(feature = "http-replay")]
 pub use lockgate::remote;

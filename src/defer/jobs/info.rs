@@ -1,14 +1,11 @@
 //! What is told of jobs: facts, never bodies or the values of fields.
 
-use std::{
-    fmt,
-    str::FromStr,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::cursor::JobCursor;
 use crate::{
     defer::envelope::StoredRequest,
-    key::{Hashed, Key, SHARDS},
+    key::{Hashed, Key},
     store::{JobId, JobState, JobView, Tally},
 };
 
@@ -109,13 +106,6 @@ pub struct JobPage {
     pub next: Option<JobCursor>,
 }
 
-/// Where a page begins. The default is the first one; as text it can go through an address.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct JobCursor {
-    pub(super) shard: u16,
-    pub(super) from: u64,
-}
-
 /// How many jobs a store has, and has had.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -209,36 +199,6 @@ fn time(us: u64) -> Option<SystemTime> {
     (us > 0).then(|| UNIX_EPOCH + Duration::from_micros(us))
 }
 
-impl fmt::Display for JobCursor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.shard, self.from)
-    }
-}
-
-/// A text that is no [`JobCursor`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct NoCursor;
-
-impl fmt::Display for NoCursor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no cursor of a listing of jobs")
-    }
-}
-
-impl std::error::Error for NoCursor {}
-
-impl FromStr for JobCursor {
-    type Err = NoCursor;
-
-    fn from_str(text: &str) -> Result<Self, NoCursor> {
-        let (shard, from) = text.split_once('.').ok_or(NoCursor)?;
-        let shard = shard.parse().map_err(|_| NoCursor)?;
-        let from = from.parse().map_err(|_| NoCursor)?;
-        if shard < SHARDS { Ok(Self { shard, from }) } else { Err(NoCursor) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -268,15 +228,6 @@ mod tests {
             assert!(!text.contains(told), "{text}");
         }
         assert!(text.contains("Dead") && text.contains("deadline"), "{text}");
-    }
-
-    #[test]
-    fn a_cursor_is_the_same_after_its_text() {
-        let cursor = JobCursor { shard: 63, from: 17 };
-        assert_eq!(cursor.to_string().parse(), Ok(cursor));
-        for none in ["", "64.0", "1", "a.b", "1.-1", "1.2.3"] {
-            assert_eq!(none.parse::<JobCursor>(), Err(NoCursor), "{none}");
-        }
     }
 
     #[test]

@@ -164,6 +164,7 @@ fn deferring(config: &mut ServiceConfig) {
     one("/kept/{id}", by_id(), DeferLayer::new().keep_header("Authorization"));
     one("/owned/{id}", by_id(), DeferLayer::new().owner(user).status_at("/mine"));
     one("/few/{id}", by_id(), DeferLayer::new().owner(user).owner_jobs(128));
+    one("/few-bytes/{id}", by_id(), DeferLayer::new().owner(user).owner_bytes(64 * 400));
     let metered = resource("/metered/{id}")
         .to(work)
         .wrap(by_id())

@@ -150,6 +150,7 @@ fn deferring() -> Routes {
         .merge(one("/kept/{id}", by_id(), DeferLayer::new().keep_header("Authorization")))
         .merge(one("/owned/{id}", by_id(), owned))
         .merge(one("/few/{id}", by_id(), DeferLayer::new().owner(user).owner_jobs(128)))
+        .merge(one("/few-bytes/{id}", by_id(), DeferLayer::new().owner(user).owner_bytes(64 * 400)))
         .merge(
             one("/metered/{id}", by_id(), DeferLayer::new())
                 .layer(RateLimitLayer::by_ip(minute(5)).name("metered")),
