@@ -8,6 +8,9 @@ use std::{
 use lockgate::Store;
 use redis_test::server::RedisServer;
 
+/// Only what never comes takes this long.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// The program's exit code, and all that it has said.
 fn fsck(words: &[&str]) -> (Option<i32>, String) {
     fsck_of(None, words)
@@ -24,7 +27,12 @@ fn fsck_of(store: Option<&str>, words: &[&str]) -> (Option<i32>, String) {
 
 async fn command(server: &RedisServer, words: &[&str]) {
     let client = redis::Client::open(server.connection_info()).expect("an address");
-    let mut connection = client.get_multiplexed_async_connection().await.expect("it runs");
+    // A loaded machine is no outage: by default an answer has half a second.
+    let patient = redis::AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(PATIENCE))
+        .set_response_timeout(Some(PATIENCE));
+    let connection = client.get_multiplexed_async_connection_with_config(&patient);
+    let mut connection = connection.await.expect("it runs");
     let mut command = redis::cmd(words[0]);
     command.arg(&words[1..]);
     command.query_async::<redis::Value>(&mut connection).await.expect("the command is right");
@@ -35,11 +43,14 @@ async fn it_ends_with_what_it_has_found() {
     let server = RedisServer::new();
     let (host, port) = server.host_and_port().expect("it listens on TCP");
     let url = |namespace: &str| format!("redis://{host}:{port}/?ns={namespace}");
-    let store = Store::builder(&url("shop")).deadline(Duration::from_secs(20));
+    let store = Store::builder(&url("shop")).deadline(PATIENCE);
     let store = store.connect().await.expect("the URL is right");
-    while store.ping().await.is_err() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let up = async {
+        while store.ping().await.is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, up).await.expect("redis-server starts");
     let held = store.lock("x").acquire().await.expect("it is free");
     let (code, text) = fsck(&[&url("shop")]);
     assert_eq!(code, Some(0), "{text}");

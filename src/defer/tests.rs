@@ -5,6 +5,7 @@ mod beside;
 mod callbacks;
 mod jobs;
 mod limits;
+mod logs;
 mod many;
 mod others;
 mod outcomes;

@@ -15,7 +15,7 @@ use crate::store::{Front, says};
 use crate::{
     clock::LONGEST,
     defer::snapshot::{Captured, Carried},
-    gate::{Gate as _, Head, Parked, Record, Slot, Trying},
+    gate::{Asked, Gate as _, Head, Parked, Record, Slot, Trying, fake::FakeView},
     key::Key,
     reply::Reply,
     store::{Fault, JobId, JobState, Store, faulty},
@@ -72,6 +72,19 @@ async fn endless_terms_of_a_layer_are_terms() {
     let store = Store::memory();
     assert_eq!(accept(&gate, &store).await.status, 202);
     assert_eq!(accept(&gate, &store).await.status, 202, "by its record");
+}
+
+/// A client says how long it waits, and the layer how long at most.
+#[test]
+fn no_client_waits_for_longer_than_its_layer_allows() {
+    let gate = Defer::new().max_wait(Duration::from_secs(2));
+    for (asked, granted) in [("wait=1", 1), ("wait=2", 2), ("wait=20", 2)] {
+        let mut view = FakeView::new("POST");
+        view.headers.push(("prefer", asked));
+        assert!(matches!(gate.ask(&mut view), Asked::Pass(_)), "{asked}");
+        let slot = Slot::arrive(&mut view).expect("its lock is told");
+        assert_eq!(slot.trying(), Trying::For(Duration::from_secs(granted)), "{asked}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -80,6 +80,35 @@ async fn the_shards_of_one_of_many_that_died_are_taken_over_after_its_lease() {
     }
 }
 
+/// An accepted request wakes the one that looks after its shard, and costs the others nothing.
+#[tokio::test(start_paused = true)]
+async fn a_job_costs_the_same_however_many_workers_are_idle() {
+    let mut costs = Vec::new();
+    for number in [1, 10] {
+        let ((store, faults), routes) = (faulty(), Routes::default());
+        let mut workers = Vec::new();
+        for _ in 0..number {
+            workers.push(Working::on(&store.as_another_process(), &routes));
+        }
+        // They have divided the shards.
+        tokio::time::sleep(30 * SECOND).await;
+        let steps = ["claim", "settle", "heads", "due", "acquire", "unclaim", "envelope"];
+        let before = steps.map(|step| faults.seen(step));
+        let jobs = everywhere(&store).await;
+        let took = all_done(&store, &jobs).await;
+        // Far less than a beat, at which each of them looks for itself.
+        assert!(took < SECOND, "{took:?}");
+        let after = steps.map(|step| faults.seen(step));
+        let cost: Vec<_> = (0..steps.len()).map(|n| (steps[n], after[n] - before[n])).collect();
+        assert_eq!(cost[0].1, jobs.len(), "one claim for each: {cost:?}");
+        costs.push(cost);
+        for worker in workers {
+            worker.stop().await;
+        }
+    }
+    assert_eq!(costs[0], costs[1]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_stops_is_heard_though_its_first_word_is_lost() {
     let routes = Routes::default();

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use tokio::{task::JoinHandle, time::Instant};
 
@@ -229,6 +230,35 @@ async fn a_full_line_is_told_at_once_and_the_store_is_not_asked() {
     drop(held);
     drop(second.await.unwrap().unwrap());
     drop(first.await.unwrap().unwrap());
+}
+
+/// Of all its locks, whatever each of them allows: they bound the memory that a flood can take.
+#[tokio::test(start_paused = true)]
+async fn a_process_has_room_for_so_many_waiters_and_no_more() {
+    const MOST: usize = 16 * 1024;
+    let (store, faults) = faulty();
+    let ask = |name| store.lock(name).max_waiters(usize::MAX).wait(60 * SECOND).acquire();
+    let other = store.as_another_process();
+    let _held = other.locks(["x", "y", "z"]).acquire().await.unwrap();
+    // Of each lock the first asks the store, on behalf of all who come behind it.
+    let first = ["x", "y"].map(|name| tokio::spawn(ask(name)));
+    tokio::time::sleep(MS).await;
+    let mut waiting: Vec<_> = (2..MOST).map(|n| Box::pin(ask(["x", "y"][n % 2]))).collect();
+    let refused = waiting.iter_mut().filter_map(|one| one.as_mut().now_or_never()).count();
+    assert_eq!(refused, 0, "they have room");
+    let before = faults.seen("acquire");
+    for name in ["x", "y"] {
+        let told = busy(ask(name).await);
+        assert!(told.waited.is_some_and(|waited| waited.is_zero()), "{told:?}");
+    }
+    assert_eq!(faults.seen("acquire"), before);
+    let asked = Instant::now();
+    busy(ask("z").await);
+    assert_eq!(asked.elapsed(), Duration::ZERO, "nor for who stands in no line yet");
+    drop(store.lock("free").acquire().await.expect("who need not wait takes no room"));
+    drop(waiting.pop());
+    assert!(ask("x").now_or_never().is_none(), "who leaves makes room");
+    drop((waiting, first));
 }
 
 #[tokio::test(start_paused = true)]

@@ -161,6 +161,28 @@ fn permits_replace_read_write() {
     }
 }
 
+/// All who stand before a client have their turn first.
+#[tokio::test(start_paused = true)]
+async fn a_client_is_told_to_come_back_after_those_in_line() {
+    let store = Store::memory();
+    let lock = gate(&store);
+    let entered = enter(&lock, &mut FakeView::new("POST")).await;
+    let Verdict::Pass(ticket) = entered else { panic!("it is free") };
+    tokio::time::sleep(Duration::from_millis(1_900)).await;
+    lock.leave(ticket, Outcome::Answered(200)).await;
+    let request = || store.as_another_process().lock("x").lease(7 * SECOND).wait(60 * SECOND);
+    let _held = request().acquire().await.unwrap();
+    let mut waiters = Vec::new();
+    // Of each place; at most the lease that is left.
+    for seconds in ["2", "4", "6", "7", "7"] {
+        let told = refused(&lock).await.fields;
+        let told = told.into_iter().find(|(name, _)| name == "retry-after");
+        assert_eq!(told.expect("it is always there").1, seconds, "behind {}", waiters.len());
+        waiters.push(tokio::spawn(request().acquire()));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
 /// Many short holds under one layer tell the clients of another one nothing.
 #[tokio::test(start_paused = true)]
 async fn how_long_locks_are_held_is_told_of_each_layer() {

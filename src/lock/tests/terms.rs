@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{SECOND, free};
+use super::{SECOND, busy, free};
 use crate::{
     lock::{LockGuard, LockRequest},
     store::{Acquire, Acquired, Attempt, Fault, Loss, Mode, Store, faulty},
@@ -26,6 +26,19 @@ async fn endless_terms_harm_nobody_beside_them() {
     for guard in &held {
         assert!(guard.remaining() > SECOND / 2, "{guard:?}");
     }
+}
+
+/// A lease of ten seconds, renewed for a minute.
+#[tokio::test(start_paused = true)]
+async fn terms_that_nobody_sets_are_those_that_are_promised() {
+    let (margin, store) = (Duration::from_millis(200), Store::memory());
+    let guard = store.lock("x").acquire().await.expect("it is free");
+    let started = Instant::now();
+    let left = busy(store.as_another_process().lock("x").acquire().await).left;
+    assert!(left <= 10 * SECOND && left + margin >= 10 * SECOND, "{left:?}");
+    assert_eq!(guard.lost().await, Loss::TooLong);
+    let held = started.elapsed();
+    assert!(held <= 60 * SECOND && held + margin >= 60 * SECOND, "{held:?}");
 }
 
 async fn ends_at(request: LockRequest, store: &Store, end: Duration) {

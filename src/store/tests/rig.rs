@@ -182,11 +182,6 @@ impl Rig {
         self.embedded().stored()
     }
 
-    /// Whether the shards are on several nodes.
-    pub(super) fn is_apart(&self) -> bool {
-        self.backend().is_apart()
-    }
-
     /// Whether whoever sends a message learns how many hear it.
     pub(super) async fn knows_who_listens(&self) -> bool {
         #[cfg(feature = "redis")]

@@ -9,7 +9,7 @@ use std::{
 use futures_util::future::join_all;
 use proptest::prelude::*;
 
-use super::{SECOND, proxy::Proxy, server::Server, usable};
+use super::{SECOND, eventually, proxy::Proxy, server::Server, usable};
 use crate::{
     error::{Error, ErrorKind},
     key::Key,
@@ -311,19 +311,22 @@ async fn a_cut_off_process_admits_no_more_than_the_quota() {
     let proxy = Proxy::to(server.port()).await;
     let (store, other) = (patient(&proxy.url()).await, patient(&server.url()).await);
     let key = Key::custom("k");
-    let mut admitted = 0;
+    let (mut admitted, mut lost) = (0, 0);
     for round in 0..12 {
         proxy.cut(round % 3);
+        let before = proxy.cuts_left();
         let calls =
             (0..10).flat_map(|_| [charge(&store, one(&key, 100)), charge(&other, one(&key, 100))]);
         for charged in join_all(calls).await {
             admitted += charged.map_or(0, |charged| charged.admitted);
         }
+        lost += before - proxy.cuts_left();
         proxy.cut(0);
         usable(&store).await;
     }
     println!("figure: let in beyond a quota {}", admitted.saturating_sub(100));
     assert!(admitted <= 100, "{admitted}");
+    assert!(lost > 0, "no reply was lost");
     assert_eq!(left(&other, &key, 100).await, 0);
 }
 
@@ -338,7 +341,10 @@ async fn a_server_that_lost_all_begins_anew_and_keeps_to_the_quota() {
     assert!(matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout), "{kind:?}");
     server.restart().await;
     usable(&store).await;
-    while charge(&store, Charge { times: 0, ..one(&key, 9) }).await.is_err() {}
+    eventually("charges to be made again", async || {
+        charge(&store, Charge { times: 0, ..one(&key, 9) }).await.is_ok()
+    })
+    .await;
     let charged = join_all((0..20).map(|_| charge(&store, one(&key, 9)))).await;
     let admitted = charged.into_iter().map(|charged| charged.unwrap().admitted).sum::<u32>();
     println!("figure: let in beyond a quota {}", admitted.saturating_sub(9));

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{SECOND, server::Server};
+use super::{GIVEN_BACK, SECOND, in_line, server::Server};
 use crate::{
     Key,
     lock::Released,
@@ -39,20 +39,13 @@ async fn waited_behind(dead: u32, mode: Mode) -> Duration {
         dies_in_line(&other, mode).await;
     }
     let waiter = tokio::spawn(store.lock("x").wait(60 * SECOND).acquire());
-    loop {
-        let asked = other.as_another_process().lock("x").acquire().await;
-        let Err(crate::NotAcquired::Busy(busy)) = asked else { panic!("{asked:?}") };
-        if busy.line == u64::from(dead) + 1 {
-            break;
-        }
-        tokio::task::yield_now().await;
-    }
+    in_line(&other, u64::from(dead) + 1).await;
     let since = Instant::now();
     assert_eq!(held.release().await, Released::Released);
     let guard = waiter.await.expect("no panic").expect("it is served");
     let waited = since.elapsed();
     assert_eq!(guard.release().await, Released::Released);
-    assert!(store.shutdown(SECOND).await);
+    assert!(store.shutdown(GIVEN_BACK).await);
     assert_eq!(server.left().await, [""; 0]);
     println!("figure: longest wait behind {dead} dead, {mode:?} {} ms", waited.as_millis());
     waited

@@ -8,7 +8,7 @@ use std::{
 use futures_util::future::join_all;
 use tokio::runtime::{Builder, Runtime};
 
-use super::{SECOND, server::Server};
+use super::{SECOND, in_line, server::Server};
 use crate::{
     lock::{LockGuard, Released},
     store::Store,
@@ -28,7 +28,8 @@ async fn both_are_served(store: &Store, other: &Store, end: impl AsyncFnOnce(Loc
     let guard = store.lock("x").acquire().await.expect("it is free");
     let near = tokio::spawn(store.lock("x").wait(20 * SECOND).acquire());
     let far = tokio::spawn(other.lock("x").wait(20 * SECOND).acquire());
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    // The first stands in the line of its own process, since before the second asked.
+    in_line(other, 1).await;
     let since = Instant::now();
     end(guard).await;
     // In either order: they came at nearly the same time.

@@ -1,4 +1,12 @@
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio::net::TcpListener;
 
 use super::{
     SECOND,
@@ -15,6 +23,38 @@ use crate::{
 
 /// Far above the deadline of 250 ms, far below any library's own retries.
 const SOON: Duration = SECOND;
+
+/// Counts who connects, and tells them nothing.
+struct Silent {
+    came: Arc<AtomicUsize>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Silent {
+    async fn on(port: u16) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("its server is away");
+        let came = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&came);
+        let task = tokio::spawn(async move {
+            let mut open = Vec::new();
+            while let Ok((connection, _)) = listener.accept().await {
+                count.fetch_add(1, Ordering::SeqCst);
+                open.push(connection);
+            }
+        });
+        Self { came, task }
+    }
+
+    fn connections(&self) -> usize {
+        self.came.load(Ordering::SeqCst)
+    }
+
+    /// The port is free when this returns.
+    async fn close(self) {
+        self.task.abort();
+        let _ = self.task.await;
+    }
+}
 
 async fn fault(store: &Store) -> ErrorKind {
     let started = Instant::now();
@@ -38,15 +78,21 @@ async fn a_server_that_is_away_at_the_start_is_an_outage_like_any_other() {
 async fn a_killed_server_is_noticed_and_an_empty_one_is_taken_back() {
     let mut server = Server::start().await;
     let store = server.store().await;
+    usable(&store).await;
     let before = store.lock("x").acquire().await.unwrap();
     server.kill();
     for _ in 0..10 {
         fault(&store).await;
     }
-    // The breaker is open: no socket is touched any more.
+    // The breaker is open: calls touch no socket any more. What comes are its probes, ten a second.
+    let silent = Silent::on(server.port()).await;
     let started = Instant::now();
-    assert_eq!(fault(&store).await, ErrorKind::Unavailable);
-    assert!(started.elapsed() < Duration::from_millis(20));
+    for _ in 0..500 {
+        assert_eq!(fault(&store).await, ErrorKind::Unavailable);
+    }
+    let (came, took) = (silent.connections(), started.elapsed());
+    assert!(came as u128 <= 2 + took.as_millis() / 100, "{came} connections in {took:?}");
+    silent.close().await;
     server.restart().await;
     usable(&store).await;
     let after = store.lock("x").acquire().await.unwrap();

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 
-use super::{SECOND, server::Server, usable};
+use super::{SECOND, in_line, server::Server, usable};
 use crate::{
     Key,
     lock::{LockGuard, Released},
@@ -113,7 +113,7 @@ async fn waiters_that_were_forgotten_are_served() {
     let waiters: Vec<_> = [&store, &other, &store.as_another_process()]
         .map(|store| tokio::spawn(store.lock("x").wait(20 * SECOND).lease(LEASE).acquire()))
         .into();
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    in_line(&store, 2).await;
     server.command(&["FLUSHALL"]).await;
     let since = Instant::now();
     drop(guard);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 
-use super::{SECOND, proxy::Proxy, server::Server, usable};
+use super::{GIVEN_BACK, SECOND, proxy::Proxy, server::Server, usable};
 use crate::{
     lock::{LockGuard, Released},
     store::{Loss, Store},
@@ -51,7 +51,7 @@ async fn a_release_that_races_the_end_of_its_lease_takes_nothing_from_the_next()
     }
     println!("figure: fewest releases too late, of 120: {late}");
     assert!(late > 0, "all came in time");
-    assert!(store.shutdown(SECOND).await && other.shutdown(SECOND).await);
+    assert!(store.shutdown(GIVEN_BACK).await && other.shutdown(GIVEN_BACK).await);
     assert_eq!(server.left().await, [""; 0]);
 }
 
@@ -71,7 +71,7 @@ async fn a_renewal_that_races_a_release_revives_nothing() {
         }
     });
     join_all(races).await;
-    assert!(store.shutdown(SECOND).await);
+    assert!(store.shutdown(GIVEN_BACK).await);
     assert_eq!(server.left().await, [""; 0]);
 }
 

@@ -1,8 +1,8 @@
 //! A user of the server's access list, and a database, both of the URL: on one server, and behind sentinels.
 
-use tokio::time::sleep;
-
-use super::{SECOND, cluster::charge, sentinel::rig::Sentinels, server::Server, usable};
+use super::{
+    SECOND, cluster::charge, eventually, sentinel::rig::Sentinels, server::Server, usable,
+};
 use crate::{error::ErrorKind, key::Key, lock::Released, store::Store};
 
 /// Only what lockgate needs: its own keys and channels, and nothing that operators do.
@@ -35,9 +35,7 @@ async fn is_used(store: &Store, server: &Server) -> u64 {
     let held = store.lock("x").acquire().await.expect("it is free");
     let waiter = store.as_another_process().lock("x").wait(20 * SECOND).acquire();
     let waiter = tokio::spawn(waiter);
-    while listeners(server).await == 0 {
-        sleep(SECOND / 100).await;
-    }
+    eventually("a subscriber", async || listeners(server).await > 0).await;
     let fence = held.fence();
     assert_eq!(held.release().await, Released::Released);
     let next = waiter.await.expect("no panic").expect("it is served");

@@ -1,9 +1,9 @@
 //! Outages without storms: what a store that is away, or odd, costs the server and those who ask.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::{
-    SECOND,
+    GIVEN_BACK, SECOND,
     proxy::Proxy,
     server::{Server, free_port},
     usable,
@@ -28,7 +28,7 @@ async fn a_call_that_may_have_run_says_so_although_no_connection_can_be_made() {
     let proxy = Proxy::to(server.port()).await;
     let store = Store::connect(&proxy.url()).await.unwrap();
     drop(store.lock("x").acquire().await.unwrap());
-    assert!(store.shutdown(SECOND).await);
+    assert!(store.shutdown(GIVEN_BACK).await);
     proxy.cut_for_good();
     assert_eq!(kind(&store, "x").await, ErrorKind::Timeout);
     assert_eq!(proxy.cuts_left(), 0);
@@ -37,19 +37,23 @@ async fn a_call_that_may_have_run_says_so_although_no_connection_can_be_made() {
 #[tokio::test]
 async fn a_key_of_another_type_is_one_locks_fault() {
     let server = Server::start().await;
-    let store = server.store().await;
+    // What is sent again and again is sent until the deadline, which is far away.
+    let store = server.patient_store().await;
     let holders = Keys::new("test").holders(&Key::custom("odd"));
     server.command(&["SET", &holders, "by hand"]).await;
     let before = server.info("stats", "total_connections_received").await;
     for _ in 0..20 {
-        let started = Instant::now();
+        let before = server.calls().await;
         assert_eq!(kind(&store, "odd").await, ErrorKind::Protocol);
-        assert!(started.elapsed() < Duration::from_millis(200));
+        let calls = server.calls().await - before;
+        // The one that asks, and those that give back what it may have taken.
+        assert!(calls <= 4, "sent again: {calls} calls");
         // Neither the breaker nor the connection suffers.
         let guard = store.lock("other").acquire().await.unwrap();
         guard.release().await;
     }
-    let made = server.info("stats", "total_connections_received").await - before;
+    // Two of each round are the test's own.
+    let made = server.info("stats", "total_connections_received").await - before - 2 * 2 * 20;
     assert!(made <= 3, "{made} connections");
 }
 
@@ -67,7 +71,7 @@ async fn what_was_refused_at_once_is_not_given_back_later() {
     }
     server.restart().await;
     usable(&store).await;
-    assert!(store.shutdown(Duration::from_millis(100)).await);
+    assert!(store.shutdown(GIVEN_BACK).await);
     let calls = server.info("commandstats", "cmdstat_evalsha:calls").await
         + server.info("commandstats", "cmdstat_eval:calls").await;
     assert!(calls < 10, "{calls} calls nobody waits for");
@@ -81,7 +85,7 @@ async fn what_never_had_a_connection_is_not_given_back_later() {
     for _ in 0..500 {
         assert_eq!(kind(&store, "x").await, ErrorKind::Unavailable);
     }
-    assert!(store.shutdown(Duration::from_millis(100)).await);
+    assert!(store.shutdown(GIVEN_BACK).await);
 }
 
 #[tokio::test]
@@ -127,9 +131,10 @@ async fn a_replica_does_not_make_the_breaker_flap() {
         tokio::task::yield_now().await;
     }
     let made = server.info("stats", "total_connections_received").await - before;
+    let took = started.elapsed();
     println!("figure: connections made in a second to a replica {made}");
     // Ten probes a second and nothing else.
-    assert!(made <= 15, "{made} connections");
+    assert!(u128::from(made) <= 5 + took.as_millis() / 100, "{made} connections in {took:?}");
     server.command(&["REPLICAOF", "NO", "ONE"]).await;
     usable(&store).await;
     drop(store.lock("y").acquire().await.unwrap());

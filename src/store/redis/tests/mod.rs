@@ -1,6 +1,7 @@
 //! What the connection does when the server or the network does not: each test has a server of its own
 //! that it kills, stops and restarts, or a proxy that loses replies.
 
+mod breaker;
 mod charges;
 mod cluster;
 mod concerns;
@@ -35,11 +36,17 @@ mod together;
 mod versions;
 mod wakes;
 
-use std::time::Duration;
+use std::{future::Future, time::Duration};
 
-use crate::store::Store;
+use crate::{NotAcquired, store::Store};
 
 const SECOND: Duration = Duration::from_secs(1);
+
+/// Only what never comes takes this long.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long a store may take to give back what it has. A lease is longer: none has ended instead.
+const GIVEN_BACK: Duration = Duration::from_secs(8);
 
 /// Waits, by asking, until the store is usable again.
 async fn usable(store: &Store) {
@@ -50,4 +57,49 @@ async fn usable(store: &Store) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     panic!("the store did not come back");
+}
+
+/// Awaits what has to come, with an end that says what did not.
+async fn within<F: Future>(what: &str, future: F) -> F::Output {
+    match tokio::time::timeout(PATIENCE, future).await {
+        Ok(output) => output,
+        Err(_) => panic!("waited too long: {what}"),
+    }
+}
+
+/// Looks until it is so, for what nobody announces.
+async fn eventually(what: &str, mut so: impl AsyncFnMut() -> bool) {
+    within(what, async {
+        while !so().await {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+}
+
+/// Somebody has asked for a script that the server did not have any more.
+async fn missed_scripts(server: &server::Server) {
+    let missed = server.info("errorstats", "errorstat_NOSCRIPT:count").await;
+    // Each script is sent for the first time, too.
+    assert!(missed > 30, "{missed} scripts were missed");
+}
+
+/// Until so many places are in line for `x`, which is held.
+async fn in_line(store: &Store, places: u64) {
+    eventually("the line to have that length", async || {
+        match store.as_another_process().lock("x").acquire().await {
+            Err(NotAcquired::Busy(busy)) => busy.line == places,
+            other => panic!("it is held: {other:?}"),
+        }
+    })
+    .await;
+}
+
+/// Until subscribers listen for places in line; what is said before that is lost.
+async fn hears_of_locks(server: &server::Server) {
+    eventually("somebody to listen for the lock", async || {
+        let channels: Vec<String> = server.ask(&["PUBSUB", "CHANNELS", "lg:1:test:w:*"]).await;
+        !channels.is_empty()
+    })
+    .await;
 }

@@ -8,7 +8,7 @@ use std::sync::{
 use bb8_redis::RedisConnectionManager;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{SECOND, server::Server, usable};
+use super::{GIVEN_BACK, SECOND, eventually, hears_of_locks, in_line, server::Server, usable};
 use crate::{
     error::ErrorKind,
     lock::{NotAcquired, Released},
@@ -39,11 +39,12 @@ async fn connections_are_taken_and_given_back() {
     }
     let state = pool.state();
     assert_eq!(state.connections - state.idle_connections, 2, "{state:?}");
-    assert!(store.shutdown(SECOND).await);
+    assert!(store.shutdown(GIVEN_BACK).await);
     drop(store);
-    while pool.state().connections != pool.state().idle_connections {
-        tokio::task::yield_now().await;
-    }
+    eventually("all to be back in the pool", async || {
+        pool.state().connections == pool.state().idle_connections
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -53,14 +54,19 @@ async fn a_waiter_is_served_with_and_without_messages() {
     let deaf = store(&pool).await;
     let builder = Store::from_pool(pool.clone()).namespace("test").messages(&server.url());
     let hears = builder.connect().await.expect("the settings are right");
-    for store in [deaf, hears] {
+    for (store, listens) in [(deaf, false), (hears, true)] {
         let held = store.lock("x").acquire().await.expect("it is free");
         let other = store.as_another_process();
         let waiter = tokio::spawn(other.lock("x").wait(20 * SECOND).acquire());
-        tokio::task::yield_now().await;
+        in_line(&store, 1).await;
+        if listens {
+            hears_of_locks(&server).await;
+        }
         assert_eq!(held.release().await, Released::Released);
         let guard = waiter.await.expect("no panic").expect("it is served");
         assert_eq!(guard.release().await, Released::Released);
+        let subscribers: String = server.ask(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
+        assert_eq!(subscribers.lines().count() > 0, listens, "{subscribers}");
     }
 }
 

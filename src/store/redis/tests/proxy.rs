@@ -26,6 +26,8 @@ pub(super) struct Proxy {
     last: Arc<AtomicBool>,
     /// Connections that still have to lose the answer to their check of the layout, and stay open.
     mute: Arc<AtomicUsize>,
+    /// Reads of a subscriber that were thrown away.
+    lost: Arc<AtomicUsize>,
     weather: Arc<watch::Sender<Weather>>,
 }
 
@@ -46,7 +48,7 @@ impl Proxy {
         let port = listener.local_addr().expect("it is bound").port();
         let weather = Arc::new(watch::Sender::default());
         let (cuts, last, mute) = (Arc::default(), Arc::default(), Arc::default());
-        let proxy = Self { port, cuts, last, mute, weather };
+        let proxy = Self { port, cuts, last, mute, lost: Arc::default(), weather };
         let own = proxy.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -94,6 +96,11 @@ impl Proxy {
         self.weather.send_modify(|weather| weather.messages_lost = lose);
     }
 
+    /// How often something that was for subscribers was lost.
+    pub(super) fn lost(&self) -> usize {
+        self.lost.load(Ordering::SeqCst)
+    }
+
     pub(super) fn stall_messages(&self, stall: bool) {
         self.weather.send_modify(|weather| weather.messages_stalled = stall);
     }
@@ -139,6 +146,7 @@ impl Proxy {
                 n = server.read(&mut down), if !stalled => {
                     let Ok(n @ 1..) = n else { return };
                     let lost = mute || (subscriber && now.messages_lost);
+                    self.lost.fetch_add(usize::from(lost), Ordering::SeqCst);
                     if !lost && client.write_all(&down[..n]).await.is_err() {
                         return;
                     }

@@ -1,9 +1,12 @@
 //! Servers that answer, and will not do it: by the name of what they answer. Each is an outage that is told at once or
 //! within the deadline, nothing has been done then, and it is over when the server does it again.
 
-use std::{error::Error as _, time::Duration};
+use std::{
+    error::Error as _,
+    time::{Duration, Instant},
+};
 
-use super::{SECOND, server::Server, usable};
+use super::{PATIENCE, SECOND, eventually, server::Server, usable};
 use crate::{
     Outage, Policy, Quota,
     error::{Error, ErrorKind},
@@ -59,7 +62,9 @@ impl Before {
     /// It does again what it is told. Nothing of what was refused has been done.
     async fn goes_on(mut self) {
         usable(&self.store).await;
+        let until = Instant::now() + PATIENCE;
         let guard = loop {
+            assert!(Instant::now() < until, "it does not go on");
             // `ping` is no write.
             match self.store.lock("x").acquire().await {
                 Ok(guard) => break guard,
@@ -113,13 +118,11 @@ async fn misconf() {
     before.server.lose_folder();
     before.server.command(&["CONFIG", "SET", "save", "3600 1000000"]).await;
     before.server.command(&["BGSAVE"]).await;
-    loop {
+    eventually("the server not to have saved", async || {
         let facts: String = before.server.ask(&["INFO", "persistence"]).await;
-        if facts.contains("rdb_last_bgsave_status:err") {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+        facts.contains("rdb_last_bgsave_status:err")
+    })
+    .await;
     before.is_refused("MISCONF").await;
     before.server.command(&["CONFIG", "SET", "save", ""]).await;
     before.goes_on().await;
@@ -170,11 +173,9 @@ async fn busy() {
 }
 
 async fn is_busy(server: &Server) {
-    loop {
+    eventually("the script to take too long", async || {
         let answer = server.try_ask::<String>(&["PING"]).await;
-        if answer.is_err_and(|error| error.code() == Some("BUSY")) {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+        answer.is_err_and(|error| error.code() == Some("BUSY"))
+    })
+    .await;
 }

@@ -41,7 +41,9 @@ async fn a_grant_that_a_replica_has_counts() {
     };
     let guard = tokio::time::timeout(20 * SECOND, granted).await.expect("it catches up");
     assert_eq!(guard.release().await, Released::Released);
-    // One is not two.
-    assert!(store.lock("x").replicas(2).acquire().await.is_err());
+    match store.lock("x").replicas(2).acquire().await {
+        Err(NotAcquired::Fault(error)) => assert_eq!(error.kind(), ErrorKind::Unavailable),
+        other => panic!("one is not two: {other:?}"),
+    }
     free(&store).await;
 }

@@ -4,10 +4,15 @@ use std::{
     net::TcpListener,
     path::PathBuf,
     process::{Child, Command, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
+
 use crate::store::Store;
+
+/// How long a test's own commands, and a server that starts, may take: only what never comes takes this long.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) struct Server {
     child: Child,
@@ -24,7 +29,7 @@ impl Server {
     pub(super) async fn start_with(password: Option<&'static str>) -> Self {
         for _ in 0..5 {
             let port = free_port();
-            let server = Self { child: spawn(port, password), port, password };
+            let mut server = Self { child: spawn(port, password), port, password };
             if server.answers().await {
                 return server;
             }
@@ -77,11 +82,7 @@ impl Server {
 
     /// As [`Server::command`], with its answer.
     pub(super) async fn ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
-        let client = redis::Client::open(("127.0.0.1", self.port)).expect("an address");
-        let mut connection = client.get_multiplexed_async_connection().await.expect("it runs");
-        let mut command = redis::cmd(words[0]);
-        command.arg(&words[1..]);
-        command.query_async(&mut connection).await.expect("the command is right")
+        self.try_ask(words).await.expect("it runs, and the command is right")
     }
 
     /// As [`Server::ask`], if it may refuse.
@@ -90,7 +91,7 @@ impl Server {
         words: &[&str],
     ) -> redis::RedisResult<T> {
         let client = redis::Client::open(("127.0.0.1", self.port)).expect("an address");
-        let mut connection = client.get_multiplexed_async_connection().await?;
+        let mut connection = patient(&client).await?;
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]).query_async(&mut connection).await
     }
@@ -133,8 +134,10 @@ impl Server {
         keys
     }
 
-    async fn answers(&self) -> bool {
-        for _ in 0..400 {
+    /// False if it does not come up: it ends at once where another process has its port.
+    async fn answers(&mut self) -> bool {
+        let until = Instant::now() + PATIENCE;
+        while self.is_there() && Instant::now() < until {
             if self.is_up().await {
                 return true;
             }
@@ -149,7 +152,7 @@ impl Server {
         let user = self.password.map_or_else(String::new, |password| format!(":{password}@"));
         let url = format!("redis://{user}127.0.0.1:{}/", self.port);
         let client = redis::Client::open(url).expect("an address");
-        let Ok(mut connection) = client.get_multiplexed_async_connection().await else {
+        let Ok(mut connection) = patient(&client).await else {
             return false;
         };
         let mut info = redis::cmd("INFO");
@@ -165,6 +168,14 @@ impl Drop for Server {
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(folder(self.port));
     }
+}
+
+/// A connection for which a loaded machine is no outage. (By default an answer has half a second.)
+pub(super) async fn patient(client: &redis::Client) -> redis::RedisResult<MultiplexedConnection> {
+    let patient = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(PATIENCE))
+        .set_response_timeout(Some(PATIENCE));
+    client.get_multiplexed_async_connection_with_config(&patient).await
 }
 
 /// A replica keeps what it was sent in a file, which the next server to start there would read.

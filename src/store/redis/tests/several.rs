@@ -2,7 +2,7 @@
 
 use futures_util::FutureExt as _;
 
-use super::{SECOND, proxy::Proxy, server::Server};
+use super::{GIVEN_BACK, SECOND, proxy::Proxy, server::Server};
 use crate::{
     key::Key,
     lock::{NotAcquired, Released},
@@ -31,7 +31,7 @@ async fn those_that_are_free_are_taken_by_one_call() {
     let server = Server::start().await;
     let store = server.patient_store().await;
     drop(store.locks(KEYS).acquire().await.unwrap());
-    store.shutdown(SECOND).await;
+    store.shutdown(GIVEN_BACK).await;
     for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits(2)] {
         let before = server.calls().await;
         let request = match mode {
@@ -52,7 +52,7 @@ async fn those_that_are_free_are_taken_by_one_call() {
         assert_eq!(set.release().await, Released::Released);
         let (_, later) = other.locks(KEYS).acquire().await.unwrap().fences().swap_remove(0);
         assert!(later > fences[0].1);
-        other.shutdown(SECOND).await;
+        other.shutdown(GIVEN_BACK).await;
     }
     assert_eq!(server.left().await, [""; 0]);
 }

@@ -9,7 +9,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::{SECOND, proxy::Proxy, server::Server};
+use super::{SECOND, eventually, missed_scripts, proxy::Proxy, server::Server};
 use crate::{
     queue::{Queue, QueueWorker, Task},
     store::Store,
@@ -35,6 +35,11 @@ impl Runs {
 
     fn len(&self) -> usize {
         self.0.lock().len()
+    }
+
+    /// Runs that have begun.
+    fn started(&self) -> u32 {
+        self.0.lock().values().sum()
     }
 
     /// All that were run twice or more.
@@ -140,6 +145,7 @@ async fn a_server_that_forgets_its_scripts_is_told_them_again() {
     until_done(&store, 100).await;
     stop.send(()).unwrap();
     worker.await.unwrap();
+    missed_scripts(&server).await;
     assert_eq!((runs.len(), runs.again()), (100, 0));
 }
 
@@ -160,8 +166,9 @@ async fn killed_workers_lose_nothing() {
         worker.concurrency(4).lease(SECOND / 5).max_crashes(100)
     };
     for _ in 0..10 {
+        let before = runs.started();
         let (_stop, killed) = start(worker(&runs));
-        tokio::time::sleep(Duration::from_millis(30)).await;
+        eventually("it to have begun some", async || runs.started() >= before + 4).await;
         killed.abort();
         let _ = killed.await;
     }
@@ -174,6 +181,7 @@ async fn killed_workers_lose_nothing() {
     let stats = queue.stats().await.unwrap();
     assert_eq!((stats.done, stats.dead, stats.running, stats.bytes), (200, 0, 0, 0));
     assert_eq!(runs.len(), 200);
+    assert!(stats.crashed > 0, "nothing was cut short: {stats:?}");
     assert!(runs.again() as u64 <= stats.crashed, "{} {stats:?}", runs.again());
     nothing_is_left(&server).await;
 }

@@ -6,10 +6,12 @@ use std::{
     env,
     path::PathBuf,
     process::{Child, Command, Stdio},
-    time::Duration,
 };
 
-use super::{SECOND, server::free_port};
+use super::{
+    SECOND, eventually, in_line,
+    server::{free_port, patient},
+};
 use crate::{
     error::ErrorKind,
     store::{Store, StoreBuilder},
@@ -108,6 +110,18 @@ impl TlsServer {
         Store::builder(&url).deadline(5 * SECOND)
     }
 
+    /// Channels that somebody listens on for places in line.
+    async fn listeners(&self) -> usize {
+        let url = format!("rediss://127.0.0.1:{}/", self.port);
+        let ca = Some(self.certificates.read("ca.crt"));
+        let trust = redis::TlsCertificates { client_tls: None, root_cert: ca };
+        let client = redis::Client::build_with_tls(url, trust).expect("an address");
+        let mut connection = patient(&client).await.expect("it runs");
+        let mut asked = redis::cmd("PUBSUB");
+        asked.arg("CHANNELS").arg("lg:1:test:w:*");
+        asked.query_async::<Vec<String>>(&mut connection).await.expect("it answers").len()
+    }
+
     /// With the right authority, and a certificate that it vouches for.
     fn known(&self) -> StoreBuilder {
         let read = |name| self.certificates.read(name);
@@ -153,7 +167,9 @@ async fn locks_and_messages_go_over_tls() {
     let held = store.lock("x").acquire().await.expect("it is free");
     let other = store.as_another_process();
     let waiter = tokio::spawn(other.lock("x").wait(20 * SECOND).acquire());
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    in_line(&store, 1).await;
+    // Without messages it is served all the same, by its next look.
+    eventually("a subscriber over TLS", async || server.listeners().await > 0).await;
     held.release().await;
     drop(waiter.await.expect("no panic").expect("it is served"));
 }

@@ -11,7 +11,7 @@ use std::{
 
 use futures_util::future::join_all;
 
-use super::{SECOND, proxy::Proxy, server::Server, usable};
+use super::{GIVEN_BACK, SECOND, eventually, proxy::Proxy, server::Server, usable};
 use crate::{
     error::ErrorKind,
     key::Key,
@@ -51,7 +51,7 @@ async fn many_calls_are_few_commands() {
     let server = Server::start().await;
     let store = patient(&server.url()).await;
     drop(store.lock("warm").acquire().await.unwrap());
-    store.shutdown(SECOND).await;
+    store.shutdown(GIVEN_BACK).await;
     let before = server.info("commandstats", "cmdstat_evalsha:calls").await;
     let held = join_all((0..MANY).map(|i| store.lock(i.to_string()).acquire())).await;
     let released = join_all(held.into_iter().map(|guard| guard.unwrap().release())).await;
@@ -159,7 +159,7 @@ async fn an_acquisition_that_is_dropped_leaves_nothing_whenever_that_is() {
             }
             drop(dropped);
             drop(company.await.unwrap());
-            assert!(store.shutdown(SECOND).await);
+            assert!(store.shutdown(GIVEN_BACK).await);
             let left: Vec<String> = server.ask(&["KEYS", "lg:1:test:*:[hq]:*"]).await;
             assert!(left.is_empty(), "{left:?} after {polls} looks");
         }
@@ -181,13 +181,13 @@ async fn a_new_server_is_told_of_once() {
     // Another connection is not another server.
     server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
     both_lanes().await.into_iter().for_each(drop);
-    assert!(store.shutdown(SECOND).await);
+    assert!(store.shutdown(GIVEN_BACK).await);
     assert_eq!(told.load(Ordering::SeqCst), 0);
     server.kill();
     assert!(store.ping().await.is_err());
     server.restart().await;
     usable(&store).await;
-    while both_lanes().await.iter().any(Result::is_err) {}
+    eventually("both lanes to work", async || both_lanes().await.iter().all(Result::is_ok)).await;
     assert_eq!(told.load(Ordering::SeqCst), 1);
 }
 

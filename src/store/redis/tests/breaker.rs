@@ -1,0 +1,87 @@
+//! The breaker by a clock that stands still: it moves only while nobody has anything to do.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep};
+
+use super::super::breaker::Breaker;
+
+/// Between two probes.
+const BETWEEN: Duration = Duration::from_millis(100);
+
+#[test]
+fn five_failures_in_a_row_open_it() {
+    let breaker = Breaker::default();
+    let fails = |times: usize| (0..times).filter(|_| breaker.failed()).count();
+    assert_eq!(fails(4), 0);
+    breaker.succeeded();
+    assert_eq!(fails(4), 0, "a success begins the count anew");
+    assert!(!breaker.is_open());
+    assert_eq!(fails(1), 1);
+    // A call that was under way when it opened tells nothing of the server as it is now.
+    breaker.succeeded();
+    assert!(breaker.is_open());
+    breaker.close();
+    assert!(!breaker.is_open());
+    assert_eq!(fails(4), 0, "it begins anew");
+}
+
+/// However many calls ask for it.
+#[tokio::test(start_paused = true)]
+async fn one_probe_looks_until_the_server_answers() {
+    let breaker = Arc::new(Breaker::default());
+    let (looks, answers_at) = (Arc::new(AtomicUsize::new(0)), Instant::now() + 10 * BETWEEN);
+    let ask = || {
+        let (looks, own) = (Arc::clone(&looks), Arc::clone(&breaker));
+        breaker.probe(move || {
+            looks.fetch_add(1, Ordering::SeqCst);
+            let answers = Instant::now() >= answers_at;
+            if answers {
+                own.close();
+            }
+            async move { answers }
+        });
+    };
+    while !breaker.failed() {}
+    let opened = Instant::now();
+    for interval in 1..=10 {
+        let asked = Instant::now();
+        for _ in 0..1000 {
+            ask();
+        }
+        assert_eq!(asked.elapsed(), Duration::ZERO, "nobody waits for a look");
+        sleep(BETWEEN / 2).await;
+        assert_eq!(looks.load(Ordering::SeqCst), interval, "one each interval");
+        assert!(breaker.is_open());
+        sleep(BETWEEN / 2).await;
+    }
+    sleep(BETWEEN / 2).await;
+    assert!(!breaker.is_open(), "the server is back since {:?}", opened.elapsed() - 10 * BETWEEN);
+    sleep(10 * BETWEEN).await;
+    assert_eq!(looks.load(Ordering::SeqCst), 11, "nobody looks at a server that is there");
+}
+
+/// The runtime of a probe may end before the server answers.
+#[test]
+fn a_probe_whose_runtime_has_ended_is_replaced() {
+    let (breaker, looks) = (Breaker::default(), Arc::new(AtomicUsize::new(0)));
+    for looked in 1..=2 {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_all().start_paused(true).build().expect("a runtime");
+        runtime.block_on(async {
+            let looks = Arc::clone(&looks);
+            breaker.probe(move || {
+                looks.fetch_add(1, Ordering::SeqCst);
+                async { false }
+            });
+            sleep(BETWEEN / 2).await;
+        });
+        assert_eq!(looks.load(Ordering::SeqCst), looked);
+    }
+}
