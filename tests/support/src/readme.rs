@@ -7,7 +7,8 @@ use crate::wait::within;
 /// The variable that names the file.
 pub const GATE: &str = "LOCKGATE_TESTS_GATE";
 
-/// A refund that takes until the test lets it end, by making a file.
+/// A refund that takes until the test lets it end, by making a file, and then longer than any server takes for its own
+/// end (actix-web: 300 ms): a process that does not wait for it is gone before.
 ///
 /// # Panics
 ///
@@ -20,5 +21,6 @@ pub async fn until_file() -> &'static str {
         }
     })
     .await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
     "refunded"
 }
