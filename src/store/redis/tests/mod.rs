@@ -2,6 +2,7 @@
 //! that it kills, stops and restarts, or a proxy that loses replies.
 
 mod charges;
+mod clients;
 mod cluster;
 mod concerns;
 mod cost;
