@@ -111,6 +111,7 @@ impl Target {
     pub(super) fn patience(&self) -> Option<Duration> {
         match self {
             Self::Sentinel(sentinels) => sentinels.patience(),
+            Self::Cluster(cluster) => Some(cluster.patience()),
             _ => None,
         }
     }

@@ -1,6 +1,7 @@
 //! A master dies, or stands still, and its replica takes over.
 
 mod lag;
+mod thaw;
 
 use std::time::{Duration, Instant};
 
