@@ -2,8 +2,23 @@
 
 use tokio::time::sleep;
 
-use super::{SECOND, cluster::charge, sentinel::rig::Sentinels, server::Server, usable};
-use crate::{error::ErrorKind, key::Key, lock::Released, store::Store};
+use super::{
+    SECOND,
+    cluster::{Ear, ask, charge, insist, keys},
+    sentinel::rig::Sentinels,
+    server::Server,
+    usable,
+};
+use crate::{
+    error::ErrorKind,
+    key::Key,
+    lock::Released,
+    store::{
+        Store,
+        backend::{Acquired, GaveBack, Mode, Token},
+        tests::cluster::Cluster,
+    },
+};
 
 /// Only what lockgate needs: its own keys and channels, and nothing that operators do.
 const USER: [&str; 9] = [
@@ -98,4 +113,34 @@ async fn a_failover_keeps_the_user_and_the_database() {
     let after = is_used(&store, &sentinels.replica).await;
     assert!(after > before, "{after} after {before}");
     assert_eq!(databases(&sentinels.replica).await, ["db3"]);
+}
+
+#[tokio::test]
+async fn a_cluster_is_used_by_the_user_of_the_url() {
+    let cluster = Cluster::start(3, false, 30 * SECOND).await;
+    let mut user = USER.to_vec();
+    // Before 7.0 this was for operators as a whole.
+    user.push("+cluster");
+    for at in 0..3 {
+        cluster.command(at, &user).await;
+    }
+    let url = cluster.url("shop").replace("://", "://app:secret@");
+    let store = Store::builder(&url).deadline(10 * SECOND).connect().await;
+    let store = store.expect("the URL is right");
+    let mut ear = Ear::new(&store).await;
+    for key in keys(8) {
+        let me = Token::new(store.node());
+        let held = insist(async || store.backend().acquire(ask(&key, &me)).await).await;
+        assert!(matches!(held, Acquired::Held { .. }), "{held:?}");
+        let gave = store.backend().release(key.clone(), me, Mode::Exclusive).await;
+        assert_eq!(gave.expect("it is there"), GaveBack::Released);
+        let charged = store.backend().charge(charge(&key, 9)).await;
+        assert_eq!(charged.expect("it is there").admitted, 1);
+        // By channels of shards, where there are such.
+        ear.hears(&store, &key).await;
+    }
+    let heard: String = cluster.ask(0, &["CLIENT", "LIST", "TYPE", "pubsub"]).await;
+    assert!(heard.lines().any(|line| line.contains("user=app")), "{heard}");
+    refused(&url.replace("secret", "wrong"), "another password").await;
+    refused(&url.replace("ns=shop", "ns=other"), "not its keys").await;
 }

@@ -11,6 +11,7 @@ mod requests;
 
 use std::time::Duration;
 
+pub(super) use self::ear::Ear;
 use bytes::Bytes;
 
 use crate::{
@@ -34,7 +35,7 @@ pub(super) fn keys(most: u16) -> Vec<Key> {
 }
 
 /// Calls again for as long as the store is away, as an application would.
-async fn insist<T>(mut step: impl AsyncFnMut() -> Result<T, Error>) -> T {
+pub(super) async fn insist<T>(mut step: impl AsyncFnMut() -> Result<T, Error>) -> T {
     for _ in 0..3000 {
         match step().await {
             Err(e) if matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) => {
