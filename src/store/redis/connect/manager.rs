@@ -18,7 +18,7 @@ use crate::{
             incarnation::{Incarnation, Met},
             nodes::Place,
             server::Facts,
-            target::{Connection, Failure, Settings, Target},
+            target::{Connection, Failure, Opened, Settings, Target},
         },
     },
 };
@@ -111,7 +111,7 @@ impl Manager {
 
     pub(super) async fn open(&self) -> Result<Socket, Failure> {
         let settings = Settings { within: Some(self.deadline), ..Settings::default() };
-        let mut connection = self.target.open(COMMON, &settings).await?;
+        let Opened { mut connection, at } = self.target.open(COMMON, &settings).await?;
         let facts = Facts::ask(&mut connection).await;
         facts.check(self.place.is_some())?;
         // It answers, so it was alive after this.
@@ -125,7 +125,9 @@ impl Manager {
         if let Some(incarnation) = &self.incarnation {
             let dead = Arc::downgrade(&settings.gone);
             let place = self.place.as_ref().map(|place| place.name()).unwrap_or_default();
-            if incarnation.met(&place, facts.id.clone(), blank, dead) != Met::Known {
+            let node = self.place.as_ref().map(|place| &place.address);
+            let id = facts.identity(at.as_ref().or(node));
+            if incarnation.met(&place, id, blank, dead) != Met::Known {
                 facts.warn(&mut connection).await;
             }
         }

@@ -46,7 +46,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use self::{look::Looking, slots::slot};
-use super::{Connection, Failure, One, Settings};
+use super::{Failure, One, Opened, Settings};
 use crate::{key::SHARDS, store::redis::incarnation::Incarnation};
 
 /// What `cluster-node-timeout` is taken for where nodes do not tell: a third of Redis' default. What is shorter than in
@@ -203,10 +203,11 @@ impl Cluster {
         &self,
         shard: u16,
         settings: &Settings,
-    ) -> Result<Connection, Failure> {
+    ) -> Result<Opened, Failure> {
         let owner = self.owner(shard).await?;
         let opened = self.node(&owner)?.open(settings).await;
-        opened.inspect_err(|_| _ = self.look_again())
+        let connection = opened.inspect_err(|_| _ = self.look_again())?;
+        Ok(Opened { connection, at: Some(owner) })
     }
 }
 
