@@ -221,6 +221,14 @@ impl Lanes {
         }
     }
 
+    /// Another one after shards have moved.
+    pub(super) fn map(&self) -> u64 {
+        match &self.ways {
+            Ways::One(_) => 0,
+            Ways::Nodes(nodes) => nodes.map(),
+        }
+    }
+
     /// Asks all connections that have been silent for a sign of life, if any is needed: how long to wait before the
     /// next time.
     pub(super) async fn beat(&self) -> Option<Duration> {

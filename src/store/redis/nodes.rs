@@ -79,6 +79,11 @@ impl Nodes {
         self.cluster.representatives()
     }
 
+    /// Another one after shards have moved.
+    pub(super) fn map(&self) -> u64 {
+        self.cluster.version()
+    }
+
     /// A shard's connection. While it lives and the shard stays, this asks nobody and does not wait.
     #[expect(
         clippy::indexing_slicing,

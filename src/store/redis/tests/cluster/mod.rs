@@ -85,6 +85,20 @@ fn deferred(key: &Key) -> Enqueue {
     }
 }
 
+/// All that the store keeps belongs to something, on every node.
+async fn is_clean(store: &Store) {
+    for _ in 0..20 {
+        let report = insist(async || store.check().run().await).await;
+        assert!(report.is_clean(), "{report}");
+        // One by which it learns of a move has passed names over.
+        if report.scanned {
+            assert_eq!(report.uncounted, 0, "{report}");
+            return;
+        }
+    }
+    panic!("shards do not stay where they are");
+}
+
 /// Waits, by asking, until each node can be used.
 async fn usable(store: &Store) {
     insist(async || store.ping().await).await;

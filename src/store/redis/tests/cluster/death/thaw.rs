@@ -8,7 +8,10 @@
 use std::time::Duration;
 
 use super::{
-    super::super::clients::{Asking, Client},
+    super::{
+        super::clients::{Asking, Client},
+        is_clean,
+    },
     GOES, SECOND, Scene,
 };
 use crate::store::tests::cluster::signal as tell;
@@ -63,6 +66,7 @@ impl Clients {
         println!("{all} acknowledged; missing {busy} of the busy ones, {idle} of the idle ones");
         println!("figure: acknowledged and lost after the freeze {}", busy + idle);
         assert_eq!((busy, idle), (0, 0), "acknowledged, and not on the successor");
+        is_clean(&self.scene.store).await;
     }
 
     /// How many that were acknowledged the successor has not.
