@@ -11,9 +11,11 @@
 //!   envelope are gone) is a dead letter, as a worker's visit would make it. Keys it does not know, and those of
 //!   another type, are told of and left to a person.
 //!
-//! What it does not see: on a cluster, where no server has all names, keys that no index of their shard knows, and
-//! queues of tasks, and so sums that may be larger by them; sums over more than a hundred lines of one shard
-//! ([`CheckReport::uncounted`] for both), or a hundred requests of one line; and what one owner has.
+//! On a cluster each node that has shards is asked for its names. If shards move meanwhile, some may be passed over: that
+//! is told ([`CheckReport::scanned`]), and sums that may be larger by them are not compared.
+//!
+//! What it does not see: sums over more than a hundred lines of one shard ([`CheckReport::uncounted`]), or a hundred
+//! requests of one line; and what one owner has.
 
 mod finding;
 mod pass;
@@ -30,12 +32,22 @@ use crate::key::Key;
 /// What one step of a pass is about.
 #[derive(Debug, Clone)]
 pub(crate) enum FsckPart {
-    /// A page of all names there are, from a cursor on; 0 = the first.
-    Names(u64),
-    /// All indexes of a shard, and these lines besides.
-    Shard(u16, Vec<String>),
+    /// A page of all names there are.
+    Names(NamesFrom),
+    /// All indexes of a shard, and these lines besides: `all` that have jobs, or only some.
+    Shard { shard: u16, lines: Vec<String>, all: bool },
     /// A queue of tasks.
     Queue(Key),
+}
+
+/// Where a page of names begins; by default, the first.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct NamesFrom {
+    /// The server that has this shard is asked.
+    pub(crate) shard: u16,
+    pub(crate) cursor: u64,
+    /// What tells whether shards have moved since the first page.
+    pub(crate) map: u64,
 }
 
 /// What it has found.
@@ -50,9 +62,9 @@ pub(crate) struct FsckFound {
     pub(crate) lines: Vec<(u16, String)>,
     pub(crate) queues: Vec<Key>,
     /// Where the next page begins.
-    pub(crate) next: Option<u64>,
+    pub(crate) next: Option<NamesFrom>,
     /// There was too much to be summed up.
     pub(crate) uncounted: bool,
-    /// All names can be asked for.
+    /// No name that is there all the while is passed over: of `Names` alone.
     pub(crate) scans: bool,
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::{CheckReport, Finding, FsckFound, FsckPart};
+use super::{CheckReport, Finding, FsckFound, FsckPart, NamesFrom};
 use crate::{
     error::Error,
     key::{Key, SHARDS},
@@ -39,14 +39,18 @@ impl Check {
     /// As any call to the store. What was found until then is not told: run it again.
     pub async fn run(self) -> Result<CheckReport, Error> {
         let mut pass = Pass::default();
+        pass.report.scanned = true;
         // The names go first: they tell of lines that no index has.
-        let mut next = Some(0);
+        let mut next = Some(NamesFrom::default());
         while let Some(from) = next {
-            next = pass.look(&self, FsckPart::Names(from)).await?;
+            let found = pass.look(&self, FsckPart::Names(from)).await?;
+            pass.report.scanned &= found.scans;
+            next = found.next;
         }
+        let all = pass.report.scanned;
         for shard in 0..SHARDS {
-            let lines = pass.lines.remove(&shard).unwrap_or_default();
-            pass.look(&self, FsckPart::Shard(shard, lines.into_iter().collect())).await?;
+            let lines = Vec::from_iter(pass.lines.remove(&shard).unwrap_or_default());
+            pass.look(&self, FsckPart::Shard { shard, lines, all }).await?;
         }
         for queue in std::mem::take(&mut pass.queues) {
             pass.look(&self, FsckPart::Queue(queue)).await?;
@@ -72,19 +76,17 @@ struct Pass {
 }
 
 impl Pass {
-    /// Where the next page begins.
-    async fn look(&mut self, fsck: &Check, part: FsckPart) -> Result<Option<u64>, Error> {
-        let found = fsck.store.backend().fsck(part, fsck.repair).await?;
-        let FsckFound { findings, looked, owned, lines, queues, next, uncounted, scans } = found;
-        self.findings.extend(findings);
-        self.report.looked += looked;
-        self.report.owned += owned;
-        self.report.uncounted += u64::from(uncounted);
-        self.report.scanned |= scans;
-        for (shard, name) in lines {
+    /// What is left of it is about the names.
+    async fn look(&mut self, fsck: &Check, part: FsckPart) -> Result<FsckFound, Error> {
+        let mut found = fsck.store.backend().fsck(part, fsck.repair).await?;
+        self.findings.extend(found.findings.drain(..));
+        self.report.looked += found.looked;
+        self.report.owned += found.owned;
+        self.report.uncounted += u64::from(found.uncounted);
+        for (shard, name) in found.lines.drain(..) {
             self.lines.entry(shard).or_default().insert(name);
         }
-        self.queues.extend(queues);
-        Ok(next)
+        self.queues.extend(found.queues.drain(..));
+        Ok(found)
     }
 }

@@ -19,8 +19,8 @@ pub struct CheckReport {
     /// step; or, where not all names were looked at, more was counted than the indexes name, and the rest may be in
     /// lines that none of them has.
     pub uncounted: u64,
-    /// Whether all names of the namespace were looked at. Otherwise only what the indexes name: keys that nobody owns
-    /// were not looked for.
+    /// Whether all names of the namespace were looked at. Otherwise shards of a cluster have moved meanwhile, and keys
+    /// that no index names may have been passed over: run it again.
     pub scanned: bool,
 }
 

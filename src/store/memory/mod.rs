@@ -239,7 +239,7 @@ impl Backend for Memory {
     fn fsck(&self, part: FsckPart, _mend: bool) -> Step<'_, FsckFound> {
         // Nobody has mistyped its name.
         let mut found = FsckFound { scans: true, owned: 1, ..FsckFound::default() };
-        if let FsckPart::Shard(number, _) = part {
+        if let FsckPart::Shard { shard: number, .. } = part {
             let look = |shard: &mut Shard, now| shard.fsck(number, now);
             (found.looked, found.findings) = self.at(number, look);
         }

@@ -92,10 +92,11 @@ impl Store {
     /// [`LockRequest::replicas`](crate::lock::LockRequest::replicas).
     ///
     /// From when sentinels are about to promote the successor until they know that it is one (a second, about), no
-    /// master is used, so that nothing is written to one that is thrown away. A master that stood still until it was
-    /// replaced is not used again, if `down-after-milliseconds` is four [deadlines](StoreBuilder::deadline) or more: as
-    /// it is by default. What clients still write to a master that is cut off from all sentinels, as they themselves
-    /// are, nobody can tell: `min-replicas-to-write` bounds it.
+    /// master is used, so that nothing is written to one that is thrown away. What a master acknowledges that stood
+    /// still until it was replaced is not believed, however long the [deadline](StoreBuilder::deadline) is, and it is
+    /// not connected to either, if `down-after-milliseconds` is four deadlines or more: as it is by default. What
+    /// clients still write to a master that is cut off from all sentinels, as they themselves are, nobody can tell:
+    /// `min-replicas-to-write` bounds it.
     pub fn sentinel<U: AsRef<str>>(
         sentinels: impl IntoIterator<Item = U>,
         master: &str,
@@ -148,6 +149,10 @@ impl Store {
     /// is away, and only that, as far as the cluster goes on without it (`cluster-require-full-coverage no`); while a slot
     /// moves to another node, calls about its shard are tried again until their deadline. What a node had not yet passed
     /// on to its replica when it died is lost: see [`LockRequest::replicas`](crate::lock::LockRequest::replicas).
+    ///
+    /// What a node acknowledges that stood still until its replica took over is not believed. For that, nodes are asked
+    /// for their `cluster-node-timeout` (`CONFIG GET`), and idle connections for a sign of life in an eighth of it to a
+    /// quarter. Where they do not tell, 5 s is what it is taken for.
     pub fn cluster<U: AsRef<str>>(nodes: impl IntoIterator<Item = U>) -> StoreBuilder {
         let urls = nodes.into_iter().map(|url| url.as_ref().to_owned()).collect();
         StoreBuilder::new(Origin::Cluster(urls))

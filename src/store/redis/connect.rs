@@ -7,9 +7,9 @@
 //! In a cluster each node has lanes of its own, and a shard's lane is one of those of the node that has it
 //! ([`nodes`](super::nodes)).
 //!
-//! Where a server may be replaced while it stands still, and wake as if nothing had happened, a connection is left
-//! at the first timeout and when it has been silent for too long ([`life`]), and what it answers afterwards is
-//! not believed.
+//! Where a server may be replaced while it stands still (behind sentinels, in a cluster), and wake as if nothing had
+//! happened, a connection is left at the first timeout and when it has been silent for too long ([`life`]), and what it
+//! answers afterwards is not believed.
 
 mod lane;
 mod life;
@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{error::Error, key::SHARDS, store::keys::COMMON};
 use futures_util::future::join_all;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// Timeouts in a row after which a socket counts as dead: a half-open one would time out for ever.
 const TIMEOUTS: u32 = 3;
@@ -48,16 +48,28 @@ pub(super) struct Socket {
     timeouts: Arc<AtomicU32>,
     /// If its server may be replaced while it stands still.
     life: Option<Arc<Life>>,
+    /// When whoever has this was given it: what he sends is sent later. As long as it has a life.
+    given: Instant,
     /// As [`Lanes::silences`].
     silences: Arc<AtomicU64>,
 }
 
 impl Socket {
     pub(super) fn is_dead(&self) -> bool {
-        if self.life.as_ref().is_some_and(|life| life.is_too_quiet()) {
+        if self.life.as_ref().is_some_and(|life| life.is_too_quiet(Instant::now())) {
             self.leave_in_silence();
         }
         self.dead.load(Ordering::Acquire)
+    }
+
+    /// For somebody who sends something now; `None` if it must not be used.
+    pub(super) fn give(&self) -> Option<Self> {
+        let Some(life) = &self.life else { return (!self.is_dead()).then(|| self.clone()) };
+        let given = Instant::now();
+        if life.is_too_quiet(given) {
+            self.leave_in_silence();
+        }
+        (!self.dead.load(Ordering::Acquire)).then(|| Self { given, ..self.clone() })
     }
 
     /// It was left, and its server may be one that was replaced: what it says now is not to be believed.
@@ -75,9 +87,10 @@ impl Socket {
         self.silences.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// What was sent on it is answered, whatever the answer.
     pub(super) fn answered(&self) {
-        if let Some(life) = &self.life {
-            life.answered();
+        if self.life.as_ref().is_some_and(|life| !life.answers(self.given)) {
+            self.leave_in_silence();
         }
         if self.timeouts.load(Ordering::Relaxed) != 0 {
             self.timeouts.store(0, Ordering::Relaxed);
@@ -93,22 +106,26 @@ impl Socket {
     }
 
     fn leave_in_silence(&self) {
-        if !self.dead.swap(true, Ordering::AcqRel) {
-            self.silences.fetch_add(1, Ordering::AcqRel);
+        if self.dead.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.silences.fetch_add(1, Ordering::AcqRel);
+        if let Some(place) = &self.place {
+            place.is_silent();
         }
     }
 
     /// Asks for a sign of life, if there was none for a while and one is needed.
-    async fn beat(mut self, within: Duration) {
-        if self.is_dead() || self.life.as_ref().is_none_or(|life| !life.is_quiet()) {
-            return;
-        }
+    async fn beat(self, within: Duration) {
+        let Some(mut own) = self.give() else { return };
+        let Some(life) = own.life.clone().filter(|life| life.is_quiet(own.given)) else { return };
+        let within = within.min(life.patience);
         let ping = redis::cmd("PING");
-        match timeout(within, self.connection.send_packed_command(&ping)).await {
-            Ok(Ok(_)) => self.answered(),
+        match timeout(within, own.connection.send_packed_command(&ping)).await {
+            Ok(Ok(_)) => own.answered(),
             // Whatever is wrong, the next one is made to whoever is the master then.
-            Ok(Err(_)) => self.condemn(),
-            Err(_) => self.timed_out(),
+            Ok(Err(_)) => own.condemn(),
+            Err(_) => own.timed_out(),
         }
     }
 }
@@ -204,13 +221,23 @@ impl Lanes {
         }
     }
 
+    /// Another one after shards have moved.
+    pub(super) fn map(&self) -> u64 {
+        match &self.ways {
+            Ways::One(_) => 0,
+            Ways::Nodes(nodes) => nodes.map(),
+        }
+    }
+
     /// Asks all connections that have been silent for a sign of life, if any is needed: how long to wait before the
     /// next time.
     pub(super) async fn beat(&self) -> Option<Duration> {
-        let Ways::One(lanes) = &self.ways else { return None };
-        let sockets = lanes.iter().filter_map(Lane::known);
-        join_all(sockets.map(|socket| socket.beat(self.probe.deadline))).await;
-        self.probe.target.patience().map(life::pause)
+        let sockets: Vec<Socket> = match &self.ways {
+            Ways::One(lanes) => lanes.iter().filter_map(Lane::known).collect(),
+            Ways::Nodes(nodes) => nodes.sockets(),
+        };
+        join_all(sockets.into_iter().map(|socket| socket.beat(self.probe.deadline))).await;
+        self.probe.patience().map(life::pause)
     }
 
     /// A lane's connection. While it lives, this asks nobody and does not wait.

@@ -38,11 +38,11 @@ pub(super) fn judged<T>(
     socket: &Socket,
     answer: Result<T, RedisError>,
 ) -> Result<T, (Fault, RedisError)> {
+    socket.answered();
     if answer.is_ok() && socket.is_in_doubt() {
         let left = (RedisErrorKind::Io, "the connection was left before this was answered");
         return Err((Fault::Broken, left.into()));
     }
-    socket.answered();
     answer.map_err(|error| (Fault::of(&error, socket), error))
 }
 

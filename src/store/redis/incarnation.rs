@@ -55,11 +55,12 @@ impl Incarnation {
         *self.changes.borrow()
     }
 
-    /// Whether the lanes still lead where they did at that count, and this is the server they know there.
+    /// Whether the lanes still lead where they did at that count, and this is the server they know there. One that is
+    /// known is not one that does not say who it is.
     pub(super) fn is_still(&self, count: u64, place: &str, id: Option<&str>) -> bool {
         let places = self.seen.lock();
         let known = places.get(place).and_then(|seen| seen.id.as_deref());
-        known.zip(id).is_none_or(|(known, id)| known == id) && self.count() == count
+        known == id && self.count() == count
     }
 
     /// A lane has a new connection, which ends when `dead` is set: to the server of this id, if it tells, and
@@ -190,7 +191,10 @@ mod tests {
         assert_eq!(met(Some("b"), 3), Met::Other);
         assert_eq!((dead(), *changes.borrow()), ([true, true, false, false], 1));
         let still = |count, id| incarnation.is_still(count, "", id);
-        assert!(still(1, Some("b")) && still(1, None));
-        assert!(!still(1, Some("a")) && !still(0, Some("b")));
+        assert!(still(1, Some("b")));
+        assert!(!still(1, Some("a")) && !still(0, Some("b")) && !still(1, None));
+        let nobody_tells = Incarnation::default();
+        nobody_tells.met("", None, false, Weak::new());
+        assert!(nobody_tells.is_still(0, "", None) && !nobody_tells.is_still(0, "", Some("a")));
     }
 }

@@ -29,6 +29,18 @@ impl Place {
         format!("{host}:{port}")
     }
 
+    /// It has not answered in time. It may have a successor, or get one.
+    pub(super) fn is_silent(&self) {
+        self.cluster.look_again();
+    }
+
+    /// Whether the cluster still finds that it has shards, now that it has answered. One that stood still until it
+    /// had a successor answers, and takes writes until it hears of that.
+    pub(super) async fn is_vouched_for(&self) -> bool {
+        self.cluster.look_now().await;
+        self.cluster.owners().contains(&self.address)
+    }
+
     /// It would not run a call: the shard is elsewhere, on its way, or nobody's.
     pub(super) fn redirected(&self, error: &RedisError) {
         match (error.kind(), error.redirect_node()) {
@@ -67,6 +79,11 @@ impl Nodes {
         self.cluster.representatives()
     }
 
+    /// Another one after shards have moved.
+    pub(super) fn map(&self) -> u64 {
+        self.cluster.version()
+    }
+
     /// A shard's connection. While it lives and the shard stays, this asks nobody and does not wait.
     #[expect(
         clippy::indexing_slicing,
@@ -76,9 +93,9 @@ impl Nodes {
         let version = self.cluster.version();
         if let Some((seen, socket)) = &*self.known[shard].lock()
             && *seen == version
-            && !socket.is_dead()
+            && let Some(socket) = socket.give()
         {
-            return Ok(socket.clone());
+            return Ok(socket);
         }
         let number = u16::try_from(shard).unwrap_or(u16::MAX);
         let owner = self.cluster.owner(number).await.map_err(Failure::error)?;
@@ -88,6 +105,14 @@ impl Nodes {
         })?;
         *self.known[shard].lock() = Some((version, socket.clone()));
         Ok(socket)
+    }
+
+    /// Those to nodes that have shards.
+    pub(super) fn sockets(&self) -> Vec<Socket> {
+        let owners = self.cluster.owners();
+        let lanes = self.lanes.lock();
+        let used = owners.iter().filter_map(|owner| lanes.get(owner));
+        used.flat_map(|lanes| lanes.iter().filter_map(Lane::known)).collect()
     }
 
     fn lanes(&self, owner: Endpoint) -> Result<Arc<[Lane]>, Failure> {

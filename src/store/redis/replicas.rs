@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use super::{
     Redis,
     server::Facts,
-    target::{Connection, Endpoint, Failure, Settings},
+    target::{Connection, Endpoint, Failure, Opened, Settings},
 };
 use crate::{
     clock::millis,
@@ -152,7 +152,7 @@ impl Redis {
     async fn connect_for_replicas(&self, shard: u16, as_node: bool) -> Result<Kept, Error> {
         // The deadline is ours, around all of it.
         let connected = self.target.open(shard, &Settings::default()).await;
-        let mut connection = connected.map_err(Failure::error)?;
+        let Opened { mut connection, at } = connected.map_err(Failure::error)?;
         let facts = Facts::ask(&mut connection).await;
         facts.check(as_node).map_err(Failure::error)?;
         let waits_for_disks = self.replicas.on_disk && facts.waits_for_disks();
@@ -162,6 +162,6 @@ impl Redis {
                  have in their memory counts"
             );
         }
-        Ok(Kept { connection, id: facts.id, waits_for_disks })
+        Ok(Kept { connection, id: facts.identity(at.as_ref()), waits_for_disks })
     }
 }

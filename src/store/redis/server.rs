@@ -1,10 +1,11 @@
 //! What a server tells of itself when a connection to it is made.
 //!
-//! One `INFO`. Where that is not allowed, nothing is known and nothing is refused.
+//! One `INFO`. Where that is not allowed, nothing is known and nothing is refused; that is said, and a server is known
+//! by its address, where there may be several.
 
 use std::{collections::HashMap, fmt};
 
-use super::target::{Connection, Failure};
+use super::target::{Connection, Endpoint, Failure};
 
 /// Oldest that has all commands the scripts need.
 const OLDEST: (u32, u32) = (6, 2);
@@ -14,8 +15,10 @@ const WAITS_FOR_DISKS: (u32, u32) = (7, 2);
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Facts {
+    /// It tells nothing: all of the others are as unknown.
+    silent: bool,
     /// Another one after each start.
-    pub(super) id: Option<String>,
+    id: Option<String>,
     version: Option<(u32, u32)>,
     replica: bool,
     cluster: bool,
@@ -27,7 +30,14 @@ pub(super) struct Facts {
 impl Facts {
     pub(super) async fn ask(connection: &mut Connection) -> Self {
         let text = redis::cmd("INFO").query_async::<String>(connection).await;
-        text.map(|text| Self::read(&text)).unwrap_or_default()
+        let silent = |_| Self { silent: true, ..Self::default() };
+        text.map_or_else(silent, |text| Self::read(&text))
+    }
+
+    /// What tells it from the one before: its own word, or else where it is, if it was asked for by that.
+    pub(super) fn identity(&self, at: Option<&Endpoint>) -> Option<String> {
+        let address = || at.map(|(host, port)| format!("{host}:{port}"));
+        self.id.clone().or_else(address)
     }
 
     fn read(text: &str) -> Self {
@@ -39,6 +49,7 @@ impl Facts {
         let eviction =
             field("maxmemory_policy").filter(|policy| bounded && *policy != "noeviction");
         Self {
+            silent: false,
             id: field("run_id").map(str::to_owned),
             // Valkey has one of its own beside it, and this one for the sake of clients.
             version: field("redis_version").and_then(version),
@@ -81,9 +92,17 @@ impl Facts {
     }
 
     pub(super) async fn concerns(&self, connection: &mut Connection) -> Vec<Concern> {
-        let evicts = self.eviction.clone().map(Concern::Evicts);
-        let forgets = self.appends == Some(false) && saves(connection).await == Some(false);
-        evicts.into_iter().chain(forgets.then_some(Concern::Forgets)).collect()
+        if self.silent {
+            return vec![Concern::Silent];
+        }
+        let forgets = match self.appends {
+            Some(false) => match saves(connection).await {
+                Some(saves) => (!saves).then_some(Concern::Forgets),
+                None => Some(Concern::MayForget),
+            },
+            _ => None,
+        };
+        self.eviction.clone().map(Concern::Evicts).into_iter().chain(forgets).collect()
     }
 }
 
@@ -93,6 +112,8 @@ pub(super) enum Concern {
     /// By this policy.
     Evicts(String),
     Forgets,
+    MayForget,
+    Silent,
 }
 
 impl fmt::Display for Concern {
@@ -106,6 +127,14 @@ impl fmt::Display for Concern {
             Self::Forgets => f.write_str(
                 "keeps nothing on disk: deferred requests that were answered 202 are lost when it stops; set \
                  `appendonly yes`",
+            ),
+            Self::MayForget => f.write_str(
+                "appends to no file, and does not tell whether it makes snapshots (`CONFIG GET save` is refused): \
+                 deferred requests that were answered 202 may be lost when it stops; set `appendonly yes`",
+            ),
+            Self::Silent => f.write_str(
+                "does not tell what it is (`INFO` is refused to this user): its version and role, whether it drops keys \
+                 to make room, and whether it keeps anything on disk, are not looked at",
             ),
         }
     }

@@ -1,4 +1,5 @@
-//! What goes on beside the calls where sentinels watch: their words are heard, and lanes give signs of life.
+//! What goes on beside the calls where a master may be replaced: lanes give signs of life, and the words of sentinels are
+//! heard.
 //!
 //! One task a store, from when it is made until it is dropped. Should its runtime end before, connections are made anew
 //! where they would have been asked for a sign of life (`connect::life`), and words are missed: after a master stood
@@ -27,11 +28,16 @@ pub(super) struct Watch(JoinHandle<()>);
 
 impl Watch {
     pub(super) fn of(target: &Target, lanes: &Arc<Lanes>, deadline: Duration) -> Option<Self> {
-        let Target::Sentinel(sentinels) = target else { return None };
-        let (sentinels, lanes) = (sentinels.clone(), Arc::downgrade(lanes));
+        let sentinels = match target {
+            Target::Sentinel(sentinels) => Some(sentinels.clone()),
+            Target::Cluster(_) => None,
+            _ => return None,
+        };
+        let lanes = Arc::downgrade(lanes);
         let watch = async move {
-            let words = (0..sentinels.number()).map(|number| hear(&sentinels, number, deadline));
-            tokio::join!(join_all(words), beat(lanes, &sentinels, deadline));
+            let all = sentinels.iter().flat_map(|all| (0..all.number()).map(move |n| (all, n)));
+            let words = all.map(|(sentinels, number)| hear(sentinels, number, deadline));
+            tokio::join!(join_all(words), beat(lanes, sentinels.as_ref(), deadline));
         };
         Some(Self(Handle::try_current().ok()?.spawn(watch)))
     }
@@ -43,9 +49,13 @@ impl Drop for Watch {
     }
 }
 
-async fn beat(lanes: Weak<Lanes>, sentinels: &Sentinels, deadline: Duration) {
+async fn beat(lanes: Weak<Lanes>, sentinels: Option<&Sentinels>, deadline: Duration) {
+    let look = async || match sentinels {
+        Some(sentinels) => timeout(deadline * 2, sentinels.look()).await.is_ok(),
+        None => true,
+    };
     while let Some(alive) = lanes.upgrade() {
-        let (pause, _) = tokio::join!(alive.beat(), timeout(deadline * 2, sentinels.look()));
+        let (pause, _) = tokio::join!(alive.beat(), look());
         let pause = pause.unwrap_or(AT_FIRST);
         drop(alive);
         tokio::time::sleep(pause).await;

@@ -253,6 +253,13 @@ impl Space {
         }
     }
 
+    /// A name of this namespace that is about no shard, with whoever has its slot.
+    pub(super) async fn set_odd(&self, name: &str) {
+        let name = format!("lg:1:{}:{name}", self.namespace);
+        let slot = self.cluster.ask(0, &["CLUSTER", "KEYSLOT", &name]).await;
+        self.cluster.command(self.cluster.owner(slot).await, &["SET", &name, "x"]).await;
+    }
+
     /// A command about a key of a shard, to whoever has it.
     pub(super) async fn raw<T: redis::FromRedisValue>(
         &self,

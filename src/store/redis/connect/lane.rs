@@ -35,15 +35,15 @@ impl Lane {
     }
 
     /// Its connection, if it has one.
-    pub(super) fn known(&self) -> Option<Socket> {
+    pub(in super::super) fn known(&self) -> Option<Socket> {
         self.socket.lock().clone()
     }
 
     /// Its connection. While that lives, this asks nobody and does not wait.
     pub(in super::super) async fn socket(&self) -> Result<Socket, Error> {
         let Self { pool, socket: known, failures } = self;
-        if let Some(socket) = known.lock().as_ref().filter(|socket| !socket.is_dead()) {
-            return Ok(socket.clone());
+        if let Some(socket) = known.lock().as_ref().and_then(Socket::give) {
+            return Ok(socket);
         }
         let Pool { pool, number, .. } = pool.lock().clone();
         let mut failed = std::pin::pin!(failures.bell.notified());

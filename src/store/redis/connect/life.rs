@@ -2,13 +2,17 @@
 //!
 //! # Why nothing is acknowledged by a master that stood still until it had a successor
 //!
-//! Sentinels replace a master that has been silent for a time *d* (`down-after-milliseconds`). A call goes out on a
-//! connection that has answered within *d* / 2, to something that was sent a deadline *D* before at most; and its own
-//! answer is believed within *D*. So with 2 *D* <= *d* / 2, whoever is told of a success was told within *d* of a moment
-//! at which the master did not stand still: before there could be a successor.
+//! Sentinels, and nodes of a cluster, replace a master that has been silent for a time *d* (`down-after-milliseconds`,
+//! `cluster-node-timeout`). An answer proves that its server did not stand still at some moment after the call was sent.
+//! So an answer is believed if not more than *d* ago a call was sent that has been answered: between that one and this
+//! one it can't have stood still for *d*, and before there can be no successor. However long a call may take: what a
+//! server says that wakes after *d* is not believed, and its connection is left.
 //!
-//! The calls themselves are such signs. A connection that has none is asked for one, in the background, so that no
-//! request waits for another connection; if that is not done (its runtime has ended), it is made anew.
+//! So that this is rare, a connection that has no sign of life for *d* / 2 takes no new calls. The calls themselves are such
+//! signs. A connection that has none is asked for one, in the background, so that no request waits for another
+//! connection; if that is not done (its runtime has ended), it is made anew.
+//!
+//! The first sign is that it was made: to whom, sentinels or the other nodes have said ([`target`](super::super::target)).
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -19,9 +23,9 @@ use tokio::time::Instant;
 
 pub(super) struct Life {
     made: Instant,
-    /// When it answered last, in ms since then.
-    heard: AtomicU64,
-    patience: Duration,
+    /// When the last call was sent that was answered, in ms since then.
+    alive: AtomicU64,
+    pub(super) patience: Duration,
 }
 
 /// Between two rounds of asking: a connection is asked at the second one after its last answer, and has half of its
@@ -31,31 +35,35 @@ pub(super) fn pause(patience: Duration) -> Duration {
 }
 
 impl Life {
-    /// Of a connection that answers at this moment.
-    pub(super) fn new(patience: Duration) -> Self {
-        Self { made: Instant::now(), heard: AtomicU64::new(0), patience }
+    /// Of a connection by which something has been answered that was sent at this moment; it is used for so long
+    /// without another answer.
+    pub(super) fn new(made: Instant, patience: Duration) -> Self {
+        Self { made, alive: AtomicU64::new(0), patience }
     }
 
-    pub(super) fn answered(&self) {
-        self.heard.store(self.age(), Ordering::Relaxed);
+    /// What was sent then is answered now; false if that is not to be believed.
+    pub(super) fn answers(&self, sent: Instant) -> bool {
+        let believed = self.silence(Instant::now()) <= self.patience * 2;
+        if believed {
+            let since = sent.saturating_duration_since(self.made).as_millis();
+            self.alive.fetch_max(u64::try_from(since).unwrap_or(0), Ordering::Relaxed);
+        }
+        believed
     }
 
     /// It must not be used any more.
-    pub(super) fn is_too_quiet(&self) -> bool {
-        self.silence() > self.patience
+    pub(super) fn is_too_quiet(&self, now: Instant) -> bool {
+        self.silence(now) > self.patience
     }
 
     /// It should be asked.
-    pub(super) fn is_quiet(&self) -> bool {
-        self.silence() >= pause(self.patience)
+    pub(super) fn is_quiet(&self, now: Instant) -> bool {
+        self.silence(now) >= pause(self.patience)
     }
 
-    fn silence(&self) -> Duration {
-        Duration::from_millis(self.age().saturating_sub(self.heard.load(Ordering::Relaxed)))
-    }
-
-    fn age(&self) -> u64 {
-        u64::try_from(self.made.elapsed().as_millis()).unwrap_or(u64::MAX)
+    fn silence(&self, now: Instant) -> Duration {
+        let alive = Duration::from_millis(self.alive.load(Ordering::Relaxed));
+        now.saturating_duration_since(self.made).saturating_sub(alive)
     }
 }
 
@@ -63,18 +71,35 @@ impl Life {
 mod tests {
     use super::*;
 
+    const S: Duration = Duration::from_secs(1);
+
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_asked_in_time_and_given_up_when_it_is_silent() {
-        let life = Life::new(Duration::from_secs(4));
-        let seen = || (life.is_quiet(), life.is_too_quiet());
+        let life = Life::new(Instant::now(), 4 * S);
+        let seen = || (life.is_quiet(Instant::now()), life.is_too_quiet(Instant::now()));
         assert_eq!(seen(), (false, false));
-        tokio::time::advance(Duration::from_secs(1)).await;
+        tokio::time::advance(S).await;
         assert_eq!(seen(), (true, false));
-        life.answered();
+        assert!(life.answers(Instant::now()));
         assert_eq!(seen(), (false, false));
-        tokio::time::advance(Duration::from_secs(4)).await;
+        tokio::time::advance(4 * S).await;
         assert_eq!(seen(), (true, false));
         tokio::time::advance(Duration::from_millis(1)).await;
         assert_eq!(seen(), (true, true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_believed_by_what_was_sent_before_it() {
+        let life = Life::new(Instant::now(), 4 * S);
+        tokio::time::advance(3 * S).await;
+        let sent = Instant::now();
+        tokio::time::advance(5 * S).await;
+        assert!(life.answers(sent), "it was alive 8 s ago");
+        // It was alive when that was sent; when it was answered nobody knows.
+        assert!(life.is_too_quiet(Instant::now()));
+        let sent = Instant::now();
+        tokio::time::advance(4 * S).await;
+        assert!(!life.answers(sent), "it may have stood still for 9 s");
+        assert!(!life.answers(Instant::now()), "and that is no sign of life");
     }
 }

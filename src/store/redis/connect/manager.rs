@@ -18,7 +18,7 @@ use crate::{
             incarnation::{Incarnation, Met},
             nodes::Place,
             server::Facts,
-            target::{Connection, Failure, Settings, Target},
+            target::{Connection, Failure, Opened, Settings, Target},
         },
     },
 };
@@ -111,21 +111,38 @@ impl Manager {
 
     pub(super) async fn open(&self) -> Result<Socket, Failure> {
         let settings = Settings { within: Some(self.deadline), ..Settings::default() };
-        let mut connection = self.target.open(COMMON, &settings).await?;
+        let Opened { mut connection, at } = self.target.open(COMMON, &settings).await?;
         let facts = Facts::ask(&mut connection).await;
         facts.check(self.place.is_some())?;
+        // It answers, so it was alive after this.
+        let alive = Instant::now();
         let blank = self.check_layout(&mut connection).await?;
+        if let Some(place) = &self.place
+            && !place.is_vouched_for().await
+        {
+            return Err(Failure::Away);
+        }
         if let Some(incarnation) = &self.incarnation {
             let dead = Arc::downgrade(&settings.gone);
             let place = self.place.as_ref().map(|place| place.name()).unwrap_or_default();
-            if incarnation.met(&place, facts.id.clone(), blank, dead) != Met::Known {
+            let node = self.place.as_ref().map(|place| &place.address);
+            let id = facts.identity(at.as_ref().or(node));
+            if incarnation.met(&place, id, blank, dead) != Met::Known {
                 facts.warn(&mut connection).await;
             }
         }
-        let place = self.place.clone();
-        let life = self.target.patience().map(|patience| Arc::new(Life::new(patience)));
+        let (place, timeouts) = (self.place.clone(), Arc::default());
+        let life = self.patience().map(|patience| Arc::new(Life::new(alive, patience)));
         let (dead, silences) = (settings.gone, Arc::clone(&self.silences));
-        Ok(Socket { connection, place, dead, timeouts: Arc::default(), life, silences })
+        Ok(Socket { connection, place, dead, timeouts, life, given: alive, silences })
+    }
+
+    /// How long a connection may have been silent, and still be used; however long, if `None`.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        match &self.place {
+            Some(place) => Some(place.cluster.patience()),
+            None => self.target.patience(),
+        }
     }
 
     /// The number of shards is part of every key: processes that disagree would not see each other. True

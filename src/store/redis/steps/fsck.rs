@@ -1,7 +1,7 @@
 //! Looks at the store as a whole, page by page: `fsck.lua`, `fsck_tasks.lua`.
 //!
-//! Each call of a script is about one shard, so it is one slot of a cluster. Names are asked for with SCAN of one
-//! server; where there are several ([`Redis::scans`]), only what the indexes name is looked at.
+//! Each call of a script is about one shard, so it is one slot of a cluster. Names are asked for with SCAN, where there are
+//! several servers of one after the other: by a shard that it has ([`NamesFrom`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::{
     error::Error,
     key::{Key, SHARDS},
     store::{
-        fsck::{Finding, FindingKind, FsckFound, FsckPart},
+        fsck::{Finding, FindingKind, FsckFound, FsckPart, NamesFrom},
         redis::{Redis, read::Row, script},
     },
 };
@@ -34,32 +34,35 @@ impl Redis {
     pub(super) async fn do_fsck(&self, part: FsckPart, mend: bool) -> Result<FsckFound, Error> {
         match part {
             FsckPart::Names(from) => self.fsck_names(from, mend).await,
-            FsckPart::Shard(shard, lines) => self.fsck_shard(shard, lines, mend).await,
+            FsckPart::Shard { shard, lines, all } => self.fsck_shard(shard, lines, all, mend).await,
             FsckPart::Queue(queue) => self.fsck_queue(&queue, mend).await,
         }
     }
 
-    /// Whether one server has all names.
-    fn scans(&self) -> bool {
-        !self.keys.are_apart()
-    }
-
-    async fn fsck_names(&self, from: u64, mend: bool) -> Result<FsckFound, Error> {
-        let mut found = FsckFound { scans: self.scans(), ..FsckFound::default() };
-        if !found.scans {
-            return Ok(found);
+    async fn fsck_names(&self, mut from: NamesFrom, mend: bool) -> Result<FsckFound, Error> {
+        if (from.shard, from.cursor) == (0, 0) {
+            from.map = self.lanes.map();
         }
         let mut shards = BTreeMap::<u16, Vec<String>>::new();
-        let (next, names) = self.names(from).await?;
-        found.next = next;
-        found.looked = names.len() as u64;
-        found.owned = names.iter().filter(|name| *name != META).count() as u64;
+        let (next, names) = self.names(from.shard, from.cursor).await?;
+        let mut found = FsckFound {
+            scans: self.lanes.map() == from.map,
+            next: match next {
+                Some(cursor) => Some(NamesFrom { cursor, ..from }),
+                None => {
+                    self.next_server(from.shard).map(|shard| NamesFrom { shard, cursor: 0, ..from })
+                }
+            },
+            looked: names.len() as u64,
+            owned: names.iter().filter(|name| *name != META).count() as u64,
+            ..FsckFound::default()
+        };
         for name in names {
             match shard_of(&name) {
                 Some(shard) if want_of(&name).is_none() => {
                     shards.entry(shard).or_default().push(name);
                 }
-                _ => found.findings.extend(self.fsck_shared(name, mend).await?),
+                _ => found.findings.extend(self.fsck_shared(from.shard, name, mend).await?),
             }
         }
         for (shard, names) in shards {
@@ -75,15 +78,20 @@ impl Redis {
         Ok(found)
     }
 
-    /// A page of all names, without the prefix of the namespace.
-    async fn names(&self, from: u64) -> Result<(Option<u64>, Vec<String>), Error> {
+    /// A shard of the next server, if there is one.
+    fn next_server(&self, shard: u16) -> Option<u16> {
+        self.lanes.representatives().into_iter().find(|other| *other > shard)
+    }
+
+    /// A page of the names that the server of this shard has, without the prefix of the namespace.
+    async fn names(&self, shard: u16, from: u64) -> Result<(Option<u64>, Vec<String>), Error> {
         let prefix = self.keys.channels();
         let plain = |c: char| !matches!(c, '*' | '?' | '[' | ']' | '\\');
         let escape = |c: char| if plain(c) { String::from(c) } else { format!("\\{c}") };
         let pattern: String = prefix.chars().map(escape).collect();
         let mut pipe = redis::pipe();
         pipe.cmd("SCAN").arg(from).arg("MATCH").arg(pattern + "*").arg("COUNT").arg(PAGE);
-        let answer = self.read(0, "scan", &pipe).await?;
+        let answer = self.read(shard, "scan", &pipe).await?;
         let mut row = Row::of("scan", Value::Array(answer)).row()?;
         let (next, mut page) = (row.number()?, row.row()?);
         let mut names = Vec::new();
@@ -96,13 +104,18 @@ impl Redis {
         Ok((Some(next).filter(|next| *next > 0), names))
     }
 
-    /// A name that is about no shard.
-    async fn fsck_shared(&self, name: String, mend: bool) -> Result<Option<Finding>, Error> {
+    /// A name that is about no shard, which the server of this one has.
+    async fn fsck_shared(
+        &self,
+        at: u16,
+        name: String,
+        mend: bool,
+    ) -> Result<Option<Finding>, Error> {
         let key = self.keys.channels().to_owned() + &name;
         let (want, must_end) = want_of(&name).unwrap_or_default();
         let mut pipe = redis::pipe();
         pipe.cmd("TYPE").arg(&key).cmd("PTTL").arg(&key);
-        let mut row = Row::of("fsck", Value::Array(self.read(0, "fsck", &pipe).await?));
+        let mut row = Row::of("fsck", Value::Array(self.read(at, "fsck", &pipe).await?));
         let (kind, left) = (row.text()?, row.text()?);
         let (what, detail) = match (want, kind.as_str()) {
             (_, "none") => return Ok(None),
@@ -116,7 +129,7 @@ impl Redis {
             let mut pipe = redis::pipe();
             // The next sign of life gives it the right one.
             pipe.cmd("PEXPIRE").arg(&key).arg(60_000);
-            self.read(0, "fsck", &pipe).await?;
+            self.read(at, "fsck", &pipe).await?;
         }
         Ok(Some(Finding { kind: what, shard: None, name, detail, mended }))
     }
@@ -125,6 +138,7 @@ impl Redis {
         &self,
         shard: u16,
         lines: Vec<String>,
+        all_lines: bool,
         mend: bool,
     ) -> Result<FsckFound, Error> {
         let mut found = FsckFound::default();
@@ -144,7 +158,7 @@ impl Redis {
             found.uncounted = true;
             return Ok(found);
         }
-        let names = if self.scans() { "all" } else { "some" };
+        let names = if all_lines { "all" } else { "some" };
         let (next, _) = look.at("sums", names, &lines).await?;
         found.uncounted = !next.is_empty();
         Ok(found)

@@ -48,6 +48,12 @@ pub(super) enum Target {
     Cluster(Cluster),
 }
 
+/// A new connection, and where it goes if that is not always the same place.
+pub(super) struct Opened {
+    pub(super) connection: Connection,
+    pub(super) at: Option<Endpoint>,
+}
+
 /// Messages of the channels that were asked for, until the connection breaks.
 pub(super) type Messages = BoxStream<'static, Msg>;
 
@@ -111,6 +117,7 @@ impl Target {
     pub(super) fn patience(&self) -> Option<Duration> {
         match self {
             Self::Sentinel(sentinels) => sentinels.patience(),
+            Self::Cluster(cluster) => Some(cluster.patience()),
             _ => None,
         }
     }
@@ -123,17 +130,14 @@ impl Target {
     }
 
     /// A connection of its own, to where this shard is. Whoever calls puts a time limit around it.
-    pub(super) async fn open(
-        &self,
-        shard: u16,
-        settings: &Settings,
-    ) -> Result<Connection, Failure> {
+    pub(super) async fn open(&self, shard: u16, settings: &Settings) -> Result<Opened, Failure> {
+        let somewhere = |connection| Opened { connection, at: None };
         match self {
-            Self::One(one) => one.open(settings).await,
+            Self::One(one) => one.open(settings).await.map(somewhere),
             Self::Sentinel(sentinels) => sentinels.open(settings).await,
             Self::Cluster(cluster) => cluster.open(shard, settings).await,
             #[cfg(feature = "bb8-redis")]
-            Self::Pool(pool) => pool.open().await,
+            Self::Pool(pool) => pool.open().await.map(somewhere),
         }
     }
 

@@ -34,7 +34,7 @@ use tokio::time::{Instant, timeout_at};
 
 use self::named::{Named, Told};
 use super::{
-    Connection, Failure, Messages, One, Settings, tls,
+    Failure, Messages, One, Opened, Settings, tls,
     tls::Trust,
     url::{Address, Login, Node},
 };
@@ -98,7 +98,7 @@ impl Sentinels {
         })))
     }
 
-    pub(super) async fn open(&self, settings: &Settings) -> Result<Connection, Failure> {
+    pub(super) async fn open(&self, settings: &Settings) -> Result<Opened, Failure> {
         let before = self.0.heard.load(Ordering::Acquire);
         let master = self.master().await?;
         // From here on it is ended when that is no master any more.
@@ -106,7 +106,8 @@ impl Sentinels {
         if self.0.heard.load(Ordering::Acquire) != before {
             return Err(Failure::Away);
         }
-        self.0.server(&master)?.open(settings).await
+        let connection = self.0.server(&master)?.open(settings).await?;
+        Ok(Opened { connection, at: Some((master.host, master.port)) })
     }
 
     pub(super) async fn subscribe(&self, channels: &[String]) -> Result<Messages, Failure> {

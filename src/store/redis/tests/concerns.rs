@@ -25,8 +25,13 @@ use crate::{
 
 /// As the first connection to it sees them.
 async fn concerns(server: &Server) -> Vec<Concern> {
-    let (target, _) = Origin::Url(server.url()).target(Given::default(), SECOND).expect("a URL");
-    let mut connection = target.open(COMMON, &Settings::default()).await.ok().expect("it is there");
+    concerns_at(server.url()).await
+}
+
+async fn concerns_at(url: String) -> Vec<Concern> {
+    let (target, _) = Origin::Url(url).target(Given::default(), SECOND).expect("a URL");
+    let opened = target.open(COMMON, &Settings::default()).await;
+    let mut connection = opened.ok().expect("it is there").connection;
     let facts = Facts::ask(&mut connection).await;
     assert!(facts.check(false).is_ok());
     facts.concerns(&mut connection).await
@@ -65,6 +70,25 @@ async fn a_server_that_drops_keys_to_make_room_is_told_by_its_policy() {
     assert!(evicts("volatile-ttl")[0].to_string().contains("(volatile-ttl)"));
     set(&server, "maxmemory-policy", "noeviction").await;
     assert_eq!(concerns(&server).await, []);
+}
+
+/// Nothing is found wrong with a server that does not tell: so it is said what is not looked at.
+#[tokio::test]
+async fn a_server_that_may_not_be_asked_is_told() {
+    let server = Server::start().await;
+    let url = server.url().replace("://", "://app:secret@");
+    let told = async |rule: &str| -> Vec<String> {
+        let user = ["ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", rule];
+        server.command(&user).await;
+        concerns_at(url.clone()).await.iter().map(ToString::to_string).collect()
+    };
+    let [silent] = &told("-info").await[..] else { panic!("one is enough") };
+    assert!(silent.contains("`INFO`") && silent.contains("role"), "{silent}");
+    server.command(&["ACL", "DELUSER", "app"]).await;
+    let [silent] = &told("-config").await[..] else { panic!("it may make snapshots") };
+    assert!(silent.contains("`CONFIG GET save`"), "{silent}");
+    set(&server, "appendonly", "yes").await;
+    assert_eq!(told("-config").await, [""; 0]);
 }
 
 /// What it tells of itself is written down here: the server that tests start is newer.

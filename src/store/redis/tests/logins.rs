@@ -1,9 +1,26 @@
 //! A user of the server's access list, and a database, both of the URL: on one server, and behind sentinels.
 
+use tokio::time::{sleep, timeout};
+
 use super::{
-    SECOND, cluster::charge, eventually, sentinel::rig::Sentinels, server::Server, usable,
+    SECOND,
+    cluster::{Ear, ask, charge, insist, keys},
+    eventually,
+    sentinel::rig::Sentinels,
+    server::Server,
+    usable,
 };
-use crate::{error::ErrorKind, key::Key, lock::Released, store::Store};
+use crate::{
+    error::ErrorKind,
+    key::Key,
+    lock::Released,
+    store::{
+        Store,
+        backend::{Acquired, GaveBack, Mode, Token},
+        keys::Keys,
+        tests::cluster::Cluster,
+    },
+};
 
 /// Only what lockgate needs: its own keys and channels, and nothing that operators do.
 const USER: [&str; 9] = [
@@ -96,4 +113,61 @@ async fn a_failover_keeps_the_user_and_the_database() {
     let after = is_used(&store, &sentinels.replica).await;
     assert!(after > before, "{after} after {before}");
     assert_eq!(databases(&sentinels.replica).await, ["db3"]);
+}
+
+/// A server that may not be asked who it is, is known by its address: those who hold something are told when it is
+/// another one, and not when a renewal is due, after 20 s.
+#[tokio::test]
+async fn what_is_held_is_looked_after_by_a_user_that_may_not_ask_who_a_server_is() {
+    let sentinels = Sentinels::start().await;
+    sentinels.master.command(&USER).await;
+    sentinels.replica.command(&USER).await;
+    let url = sentinels.url().replace("?ns=test", "?ns=shop").replace("://", "://app:secret@");
+    let store = Store::builder(&url).deadline(10 * SECOND).connect().await;
+    let store = store.expect("the URL is right");
+    let request = store.lock("x").lease(60 * SECOND).max_hold(600 * SECOND).replicas(1);
+    let guard = request.acquire().await.expect("it is free");
+    // As if it had not heard of it.
+    let holders = Keys::new("shop").holders(&Key::custom("x"));
+    sentinels.replica.command(&["CONFIG", "SET", "replica-read-only", "no"]).await;
+    assert_eq!(sentinels.replica.ask::<u64>(&["DEL", &holders]).await, 1);
+    let before = store.backend().servers();
+    sentinels.fail_over().await;
+    sentinels.failed_over().await;
+    usable(&store).await;
+    let told = timeout(10 * SECOND, guard.lost()).await;
+    assert!(told.is_ok(), "nobody looked");
+    // What was written before, on the other one, no replica of this one vouches for.
+    let have = store.backend().replicated(Key::custom("x").shard(), 1, before).await;
+    assert!(have.is_err(), "{have:?}");
+}
+
+#[tokio::test]
+async fn a_cluster_is_used_by_the_user_of_the_url() {
+    let cluster = Cluster::start(3, false, 30 * SECOND).await;
+    let mut user = USER.to_vec();
+    // Before 7.0 this was for operators as a whole.
+    user.push("+cluster");
+    for at in 0..3 {
+        cluster.command(at, &user).await;
+    }
+    let url = cluster.url("shop").replace("://", "://app:secret@");
+    let store = Store::builder(&url).deadline(10 * SECOND).connect().await;
+    let store = store.expect("the URL is right");
+    let mut ear = Ear::new(&store).await;
+    for key in keys(8) {
+        let me = Token::new(store.node());
+        let held = insist(async || store.backend().acquire(ask(&key, &me)).await).await;
+        assert!(matches!(held, Acquired::Held { .. }), "{held:?}");
+        let gave = store.backend().release(key.clone(), me, Mode::Exclusive).await;
+        assert_eq!(gave.expect("it is there"), GaveBack::Released);
+        let charged = store.backend().charge(charge(&key, 9)).await;
+        assert_eq!(charged.expect("it is there").admitted, 1);
+        // By channels of shards, where there are such.
+        ear.hears(&store, &key).await;
+    }
+    let heard: String = cluster.ask(0, &["CLIENT", "LIST", "TYPE", "pubsub"]).await;
+    assert!(heard.lines().any(|line| line.contains("user=app")), "{heard}");
+    refused(&url.replace("secret", "wrong"), "another password").await;
+    refused(&url.replace("ns=shop", "ns=other"), "not its keys").await;
 }

@@ -3,6 +3,7 @@
 
 mod breaker;
 mod charges;
+mod clients;
 mod cluster;
 mod concerns;
 mod cost;

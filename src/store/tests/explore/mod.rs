@@ -286,7 +286,8 @@ impl Way {
     /// What holds in every state.
     async fn is_sound(&mut self) {
         self.model.look(&self.rig).await;
-        let part = FsckPart::Shard(self.clients.keys[0].shard(), Vec::new());
+        let shard = self.clients.keys[0].shard();
+        let part = FsckPart::Shard { shard, lines: Vec::new(), all: true };
         let found = self.rig.backend().fsck(part, false).await.unwrap().findings;
         assert!(found.is_empty(), "{found:?}");
     }

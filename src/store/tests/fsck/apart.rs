@@ -1,7 +1,7 @@
-//! A cluster, where nobody has all names.
+//! A cluster, where each node has names of its own.
 
 use super::*;
-use crate::store::FindingKind::WrongTally;
+use crate::store::FindingKind::{LineNotDue, NoEnd, UnknownKey, WrongTally, WrongType};
 
 async fn two_lines_wait(rig: &Rig) -> [Key; 2] {
     rig.worker().await;
@@ -14,20 +14,53 @@ async fn two_lines_wait(rig: &Rig) -> [Key; 2] {
 }
 
 #[tokio::test]
-async fn what_no_index_names_may_be_what_is_counted() {
+async fn keys_of_nobody_are_found_on_every_node() {
+    let rig = Rig::cluster().await;
+    rig.worker().await;
+    // More than a third of them: some are on each node.
+    let shards = (0..24).map(|n| n * 2 + 1);
+    let (mut found, mut left) = (Vec::new(), Vec::new());
+    for shard in shards.clone() {
+        for name in ["nonsense", "h:name", "c:p:subject"] {
+            rig.space().raw::<()>(shard, "SET", name, &["1"]).await;
+        }
+        found.extend([UnknownKey, WrongType, NoEnd]);
+        left.extend([UnknownKey, WrongType]);
+    }
+    // In slots of their own.
+    for name in ["else", "{99}:h:x", "{a}"] {
+        rig.space().set_odd(name).await;
+        found.push(UnknownKey);
+        left.push(UnknownKey);
+    }
+    finds(&rig, &found, &left).await;
+    for shard in shards {
+        let ends: i64 = rig.space().raw(shard, "PTTL", "c:p:subject", &[]).await;
+        assert!(ends > 1000, "{shard}");
+    }
+}
+
+#[tokio::test]
+async fn a_line_that_no_index_names_is_found() {
     let rig = Rig::cluster().await;
     let [key, hidden] = two_lines_wait(&rig).await;
     let report = rig.fsck(false).await;
-    assert!(report.is_clean() && !report.scanned && report.uncounted == 0, "{report}");
+    assert!(report.is_clean() && report.scanned && report.uncounted == 0, "{report}");
     let raw = async |verb, kind, rest: &[&str]| -> i64 {
         rig.space().raw(key.shard(), verb, kind, rest).await
     };
     assert_eq!(raw("ZREM", "due", &[hidden.as_str()]).await, 1);
-    for repair in [false, true, false] {
-        let report = rig.fsck(repair).await;
-        assert!(report.is_clean() && report.uncounted == 1, "{report}");
-    }
+    finds(&rig, &[LineNotDue], &[]).await;
     assert_eq!(raw("HGET", "f", &["jobs"]).await, 2, "it was right");
+}
+
+/// And more, of which nothing is left.
+#[tokio::test]
+async fn more_than_all_names_have_is_wrong() {
+    let rig = Rig::cluster().await;
+    let [key, _] = two_lines_wait(&rig).await;
+    rig.space().raw::<()>(key.shard(), "HSET", "f", &["jobs", "3"]).await;
+    finds(&rig, &[WrongTally], &[]).await;
 }
 
 #[tokio::test]

@@ -44,6 +44,18 @@ async fn tasks_that_lost_their_place_run_or_are_dead_letters() {
     assert_eq!(rig.task(&once).await.unwrap().state, crate::store::TaskState::Dead);
 }
 
+#[tokio::test]
+async fn a_queue_on_a_cluster_is_looked_at_too() {
+    let rig = Rig::cluster().await;
+    let worker = Worker::new(&rig);
+    rig.push(task("again")).await;
+    finds(&rig, &[], &[]).await;
+    let place = format!("z:{}", queue());
+    assert_eq!(rig.space().raw::<i64>(queue().shard(), "DEL", &place, &[]).await, 1);
+    finds(&rig, &[TaskWithoutPlace, WrongTally], &[]).await;
+    assert_eq!(payloads(&worker.start(5).await), ["again"]);
+}
+
 /// More than are summed up in one look: what the mending does not count stays wrong.
 #[tokio::test]
 async fn a_task_that_is_made_a_dead_letter_leaves_nothing_behind() {

@@ -89,7 +89,7 @@ pub(super) const DEFERRAL: &[Row] = &[
         "messages lost, subscribers cut off",
         &[(Deferral, "wake::a_message_that_is_lost_"), (Deferral, "wake::a_subscriber_")],
     )
-    .part("found by the worker's sign of life, every 5 s, which does not depend on the lease"),
+    .part("found by a sign of life, every 5 s of one alone, 10 s among others, whatever the lease"),
     defer(
         12,
         "holder killed; holder that never ends",

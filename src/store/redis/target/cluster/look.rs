@@ -1,19 +1,22 @@
 //! Asking the nodes who has what.
 //!
 //! One that is cut off from the others would tell of days gone by: so several are asked at once, and what most of
-//! them say is believed. What is wrong with it is told by the next redirect.
+//! them say is believed; who does not answer soon after the first is not waited for. What is wrong with it is told by the next redirect.
 
-use std::time::Duration;
+use std::{collections::HashMap, sync::atomic::Ordering, time::Duration};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use redis::Value;
+use redis::{Value, aio::ConnectionLike as _};
 use tokio::{
     runtime::Handle,
     task::JoinHandle,
-    time::{sleep, timeout},
+    time::{Instant, timeout, timeout_at},
 };
 
 use super::{Cluster, Endpoint, Failure, Settings, Shared, slots::View};
+
+/// After how many ms of silence nodes take another one for gone.
+const TIMEOUT: &str = "cluster-node-timeout";
 
 /// Nodes that are asked at once, at most.
 const ASKED: usize = 5;
@@ -28,6 +31,8 @@ pub(super) struct Looking {
     /// Something has happened since the last look began.
     wanted: bool,
     ended: bool,
+    /// How many have begun.
+    begun: u64,
 }
 
 impl Cluster {
@@ -45,61 +50,49 @@ impl Cluster {
         true
     }
 
+    /// Until a look is over that begins from now on, without a pause before it.
+    pub(in super::super::super) async fn look_now(&self) {
+        let mut looked = self.0.looked.subscribe();
+        let next = self.0.looking.lock().begun + 1;
+        if self.look_again() {
+            self.0.hurry.notify_one();
+            // Whoever waits has a deadline of his own.
+            let _ = looked.wait_for(|done| *done >= next).await;
+        }
+    }
+
     /// Until nobody wants it any more.
     async fn looks(self) {
         let [mut pause, longest] = PAUSES;
-        while self.is_wanted() {
+        while let Some(number) = self.next_look() {
             self.look().await;
-            self.0.looked.send_modify(|times| *times += 1);
-            sleep(pause).await;
+            self.0.looked.send_replace(number);
+            let _ = timeout(pause, self.0.hurry.notified()).await;
             pause = (pause * 2).min(longest);
         }
     }
 
-    fn is_wanted(&self) -> bool {
+    /// The number of the look that begins now, if one is wanted.
+    fn next_look(&self) -> Option<u64> {
         let mut looking = self.0.looking.lock();
         looking.ended = !looking.wanted;
-        std::mem::take(&mut looking.wanted)
+        std::mem::take(&mut looking.wanted).then(|| {
+            looking.begun += 1;
+            looking.begun
+        })
     }
 
     async fn look(&self) {
-        let (mut views, mut failure): (Vec<(View, usize)>, _) = (Vec::new(), None);
-        let candidates = self.0.candidates();
-        let majority = candidates.len() / 2 + 1;
-        let asked = candidates.into_iter().map(|node| async move {
-            let answer = timeout(self.0.within, self.ask(&node)).await;
-            answer.unwrap_or(Err(Failure::Away))
-        });
-        let mut answers: FuturesUnordered<_> = asked.collect();
-        while let Some(answer) = answers.next().await {
-            match answer {
-                Ok(view) => {
-                    let same = views.iter_mut().find(|(other, _)| other.owners == view.owners);
-                    match same {
-                        Some((_, votes)) => *votes += 1,
-                        None => views.push((view, 1)),
-                    }
-                }
-                // A configuration that is wrong is wrong everywhere.
-                Err(other) if matches!(failure, None | Some(Failure::Away)) => {
-                    failure = Some(other);
-                }
-                Err(_) => {}
-            }
-            if views.iter().any(|(_, votes)| *votes >= majority) {
-                break;
-            }
-        }
-        let known = |view: &View| view.owners.iter().flatten().count();
-        let best = views.into_iter().max_by_key(|(view, votes)| (*votes, known(view)));
+        let mut said = self.hear().await;
         let mut map = self.0.map.lock();
         map.looks += 1;
-        let Some((view, _)) = best else {
-            map.failure = failure;
+        let Some(view) = said.best() else {
+            map.failure = said.failure;
             return;
         };
         map.failure = None;
         map.nodes = view.nodes;
+        map.timeout = said.timeout.or(map.timeout);
         let changed = self.0.adopt(&mut map, view.owners);
         drop(map);
         if changed {
@@ -108,23 +101,124 @@ impl Cluster {
         }
     }
 
+    /// What several nodes say, until most of them say the same.
+    async fn hear(&self) -> Said {
+        let candidates = self.0.candidates();
+        let majority = candidates.len() / 2 + 1;
+        let asked = candidates.into_iter().map(|node| async move {
+            let answer = timeout(self.0.within, self.ask(&node)).await;
+            answer.unwrap_or(Err(Failure::Away))
+        });
+        let mut answers: FuturesUnordered<_> = asked.collect();
+        let (mut said, mut until) = (Said::default(), None);
+        loop {
+            let answer = match until {
+                None => answers.next().await,
+                Some(until) => timeout_at(until, answers.next()).await.unwrap_or(None),
+            };
+            match answer {
+                Some(Ok(view)) => {
+                    until.get_or_insert_with(|| Instant::now() + self.0.within / 4);
+                    if said.add(view) >= majority {
+                        return said;
+                    }
+                }
+                Some(Err(failure)) => said.fail(failure),
+                None => return said,
+            }
+        }
+    }
+
     async fn ask(&self, node: &Endpoint) -> Result<View, Failure> {
         let settings = Settings { within: Some(self.0.within), ..Settings::default() };
         let mut connection = self.node(node)?.open(&settings).await?;
-        let mut slots = redis::cmd("CLUSTER");
-        let reply: Result<Value, _> = slots.arg("SLOTS").query_async(&mut connection).await;
-        match reply {
-            Ok(reply) => View::read(reply, &self.0.slots, node).ok_or(Failure::Away),
-            Err(error) if error.detail().is_some_and(|text| text.contains("cluster support")) => {
+        let mut pipe = redis::pipe();
+        pipe.cmd("CLUSTER").arg("SLOTS");
+        let tells = self.0.tells.load(Ordering::Relaxed);
+        if tells {
+            pipe.cmd("CONFIG").arg("GET").arg(TIMEOUT);
+        }
+        let count = pipe.len();
+        let replies = connection.req_packed_commands(&pipe, 0, count).await;
+        let mut replies = replies.map_err(|error| Failure::of(&error))?.into_iter();
+        let (slots, settings) = (replies.next().unwrap_or(Value::Nil), replies.next());
+        if tells && matches!(settings, Some(Value::ServerError(_))) {
+            self.0.tells_no_settings();
+        }
+        match slots {
+            Value::ServerError(error)
+                if error.details().is_some_and(|text| text.contains("cluster support")) =>
+            {
                 let sentence = "the store's server is no node of a cluster; use redis://host:port";
                 Err(Failure::Config(sentence.to_owned()))
             }
-            Err(error) => Err(Failure::of(&error)),
+            Value::ServerError(error) => Err(Failure::of(&error.into())),
+            slots => {
+                let view = View::read(slots, &self.0.slots, node).ok_or(Failure::Away)?;
+                Ok(View { timeout: settings.and_then(timeout_of), ..view })
+            }
         }
     }
 }
 
+/// What nodes have said.
+#[derive(Default)]
+struct Said {
+    /// And how many say so.
+    views: Vec<(View, usize)>,
+    failure: Option<Failure>,
+    /// The shortest.
+    timeout: Option<Duration>,
+}
+
+impl Said {
+    /// How many say this by now.
+    fn add(&mut self, view: View) -> usize {
+        self.timeout = self.timeout.into_iter().chain(view.timeout).min();
+        match self.views.iter_mut().find(|(other, _)| other.owners == view.owners) {
+            Some((_, votes)) => {
+                *votes += 1;
+                *votes
+            }
+            None => {
+                self.views.push((view, 1));
+                1
+            }
+        }
+    }
+
+    /// A configuration that is wrong is wrong everywhere.
+    fn fail(&mut self, failure: Failure) {
+        if matches!(self.failure, None | Some(Failure::Away)) {
+            self.failure = Some(failure);
+        }
+    }
+
+    /// What most say; of those, who knows most.
+    fn best(&mut self) -> Option<View> {
+        let known = |view: &View| view.owners.iter().flatten().count();
+        let views = self.views.drain(..);
+        views.max_by_key(|(view, votes)| (*votes, known(view))).map(|(view, _)| view)
+    }
+}
+
+/// Of the answer to `CONFIG GET`.
+fn timeout_of(settings: Value) -> Option<Duration> {
+    let settings: HashMap<String, String> = redis::from_redis_value(settings).ok()?;
+    settings.get(TIMEOUT)?.parse().ok().map(Duration::from_millis)
+}
+
 impl Shared {
+    /// Its user may not ask for settings: nobody asks again.
+    fn tells_no_settings(&self) {
+        if self.tells.swap(false, Ordering::Relaxed) {
+            tracing::warn!(
+                "the store's cluster does not tell its `cluster-node-timeout` (`CONFIG GET` is refused): it is taken for \
+                 5 s. If it is shorter, what a node that stood still acknowledges when it wakes may be lost"
+            );
+        }
+    }
+
     /// Known nodes and those that were named, others at each look if there are many.
     fn candidates(&self) -> Vec<Endpoint> {
         let map = self.map.lock();

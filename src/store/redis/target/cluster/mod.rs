@@ -16,6 +16,14 @@
 //! the call has either run before, and what it did has moved along, or it is redirected and never runs. When a
 //! replica takes over, what the old master did after that is lost with it.
 //!
+//! # A master that is replaced while it stands still
+//!
+//! When it wakes, it runs what lies in its sockets before it hears of its successor. So a connection that was silent for
+//! half of `cluster-node-timeout` is not used again, what is answered later than that after a sign of life is not believed
+//! (`connect::life`), and a connection that is made to a node is used when most nodes find, asked after it has answered,
+//! that it is a master. What is left is the time that the word of a promotion takes from node to node, milliseconds:
+//! a node that wakes in it, and is connected to in it, is believed.
+//!
 //! # What a slot on its way costs
 //!
 //! From `SETSLOT MIGRATING` to `SETSLOT NODE` calls about its shard are not run, and are tried again until their
@@ -29,17 +37,21 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use self::{look::Looking, slots::slot};
-use super::{Connection, Failure, One, Settings};
+use super::{Failure, One, Opened, Settings};
 use crate::{key::SHARDS, store::redis::incarnation::Incarnation};
+
+/// What `cluster-node-timeout` is taken for where nodes do not tell: a third of Redis' default. What is shorter than in
+/// truth costs signs of life of idle connections.
+const ASSUMED: Duration = Duration::from_secs(5);
 
 /// Host and port.
 pub(in super::super) type Endpoint = (String, u16);
@@ -60,8 +72,12 @@ struct Shared {
     /// Another one after each change.
     version: AtomicU64,
     looking: Mutex<Looking>,
-    /// Rings when somebody has looked.
+    /// Number of the last look that is over.
     looked: watch::Sender<u64>,
+    /// The next one is to begin at once.
+    hurry: Notify,
+    /// Nodes may be asked for their settings, as far as is known.
+    tells: AtomicBool,
     within: Duration,
     incarnation: Arc<Incarnation>,
 }
@@ -74,6 +90,8 @@ struct Map {
     nodes: Vec<Endpoint>,
     failure: Option<Failure>,
     looks: usize,
+    /// The shortest of `cluster-node-timeout` that nodes have told.
+    timeout: Option<Duration>,
 }
 
 impl Cluster {
@@ -88,6 +106,8 @@ impl Cluster {
             version: AtomicU64::new(0),
             looking: Mutex::default(),
             looked: watch::Sender::new(0),
+            hurry: Notify::new(),
+            tells: AtomicBool::new(true),
             within,
             incarnation: Arc::default(),
         }))
@@ -95,6 +115,12 @@ impl Cluster {
 
     pub(in super::super) fn incarnation(&self) -> &Arc<Incarnation> {
         &self.0.incarnation
+    }
+
+    /// How long a connection may have been silent, and still be used: half of the time after which a node that stands
+    /// still may have a successor.
+    pub(in super::super) fn patience(&self) -> Duration {
+        self.0.map.lock().timeout.unwrap_or(ASSUMED) / 2
     }
 
     /// Another one after each change of the map.
@@ -177,10 +203,11 @@ impl Cluster {
         &self,
         shard: u16,
         settings: &Settings,
-    ) -> Result<Connection, Failure> {
+    ) -> Result<Opened, Failure> {
         let owner = self.owner(shard).await?;
         let opened = self.node(&owner)?.open(settings).await;
-        opened.inspect_err(|_| _ = self.look_again())
+        let connection = opened.inspect_err(|_| _ = self.look_again())?;
+        Ok(Opened { connection, at: Some(owner) })
     }
 }
 

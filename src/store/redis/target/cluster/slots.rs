@@ -1,5 +1,7 @@
 //! Slots, and the nodes that say they have them.
 
+use std::time::Duration;
+
 use redis::Value;
 
 use super::Endpoint;
@@ -23,6 +25,8 @@ pub(super) struct View {
     pub(super) owners: Vec<Option<Endpoint>>,
     /// Masters first.
     pub(super) nodes: Vec<Endpoint>,
+    /// Its `cluster-node-timeout`, if it tells.
+    pub(super) timeout: Option<Duration>,
 }
 
 impl View {
@@ -50,7 +54,7 @@ impl View {
                 nodes.push(node);
             }
         });
-        Some(Self { owners, nodes })
+        Some(Self { owners, nodes, timeout: None })
     }
 }
 

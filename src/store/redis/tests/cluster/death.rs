@@ -1,6 +1,7 @@
 //! A master dies, or stands still, and its replica takes over.
 
 mod lag;
+mod thaw;
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use tokio::time::timeout;
 use super::{
     ask,
     ear::{Ear, SECOND},
-    insist, keys,
+    insist, is_clean, keys,
     requests::Requests,
 };
 use crate::{
@@ -157,6 +158,7 @@ async fn all_is_as_before(scene: &Scene, ears: &mut [Ear]) {
     tokio::task::yield_now().await;
     held.release().await;
     waiting.await.expect("no panic").expect("it is served").release().await;
+    is_clean(&scene.store).await;
 }
 
 async fn a_master_goes(signal: &str) {

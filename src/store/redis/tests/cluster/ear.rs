@@ -17,14 +17,14 @@ use crate::{
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
 /// One that hears messages by one of the nodes.
-pub(super) struct Ear {
+pub(in super::super) struct Ear {
     pub(super) node: Node,
     _hints: Arc<Hints>,
     heard: mpsc::UnboundedReceiver<Hint>,
 }
 
 impl Ear {
-    pub(super) async fn new(store: &Store) -> Self {
+    pub(in super::super) async fn new(store: &Store) -> Self {
         let (node, hints) = (Node::new(), Arc::new(Hints::default()));
         let heard = hints.work();
         drop(store.backend().listen(node.clone(), &hints));
@@ -46,7 +46,7 @@ impl Ear {
     }
 
     /// Until a message arrives: it may be on its way from one node to another.
-    pub(super) async fn hears(&mut self, store: &Store, key: &Key) {
+    pub(in super::super) async fn hears(&mut self, store: &Store, key: &Key) {
         for _ in 0..20 {
             let hint = Hint::Work(key.clone(), JobId::new(key));
             let told = async || store.backend().tell(self.node.clone(), hint.clone()).await;

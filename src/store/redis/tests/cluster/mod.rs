@@ -11,6 +11,7 @@ mod requests;
 
 use std::time::Duration;
 
+pub(super) use self::ear::Ear;
 use bytes::Bytes;
 
 use crate::{
@@ -34,7 +35,7 @@ pub(super) fn keys(most: u16) -> Vec<Key> {
 }
 
 /// Calls again for as long as the store is away, as an application would.
-async fn insist<T>(mut step: impl AsyncFnMut() -> Result<T, Error>) -> T {
+pub(super) async fn insist<T>(mut step: impl AsyncFnMut() -> Result<T, Error>) -> T {
     for _ in 0..3000 {
         match step().await {
             Err(e) if matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) => {
@@ -82,6 +83,20 @@ fn deferred(key: &Key) -> Enqueue {
         owner: String::new(),
         call: None,
     }
+}
+
+/// All that the store keeps belongs to something, on every node.
+async fn is_clean(store: &Store) {
+    for _ in 0..20 {
+        let report = insist(async || store.check().run().await).await;
+        assert!(report.is_clean(), "{report}");
+        // One by which it learns of a move has passed names over.
+        if report.scanned {
+            assert_eq!(report.uncounted, 0, "{report}");
+            return;
+        }
+    }
+    panic!("shards do not stay where they are");
 }
 
 /// Waits, by asking, until each node can be used.

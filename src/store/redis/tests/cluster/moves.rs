@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use futures_util::future::join_all;
 
-use super::{LEASE, ask, charge, deferred, insist, keys, requests::Requests};
+use super::{LEASE, ask, charge, deferred, insist, is_clean, keys, requests::Requests};
 use crate::{
     error::ErrorKind,
     key::Key,
@@ -205,6 +205,7 @@ async fn slots_that_move_lose_nothing_and_mix_nothing_up() {
     assert!(moved >= u32::from(USED) && taken > 0 && jobs > 0);
     // Nobody waits for much longer than a slot is on its way.
     assert!(longest < on_its_way + PATIENCE, "{longest:?}, and a slot {on_its_way:?}");
+    is_clean(&load.store).await;
 }
 
 /// Another name in the shard of this one.

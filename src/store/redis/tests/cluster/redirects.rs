@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 
 use super::{ask, charge, deferred, ear::SECOND, keys};
 use crate::{
+    error::ErrorKind,
     key::Key,
     store::{
         Store,
@@ -92,8 +93,15 @@ async fn charges(store: &Store, key: &Key) {
     assert_eq!(charged.admitted, 1);
 }
 
+/// What becomes of the socket that a word came by.
+#[derive(PartialEq)]
+enum Socket {
+    Kept,
+    Left,
+}
+
 /// Each of these words is an answer to each kind of call.
-async fn each_call_is_done_once(word: &str) {
+async fn each_call_is_done_once(word: &str, socket: Socket) {
     let node = Node::start().await;
     let (store, key) = (node.store().await, keys(1).remove(0));
     charges(&store, &key).await;
@@ -118,22 +126,70 @@ async fn each_call_is_done_once(word: &str) {
     let stored = store.backend().enqueue(deferred(&key)).await.expect("it is there");
     node.has_said();
     assert_eq!(stored, Enqueued::Stored { position: 1 }, "stored once");
-    assert_eq!(*node.told.sockets.lock(), sockets, "the node is well, and so is its socket");
+    let used = node.told.sockets.lock().clone();
+    match socket {
+        Socket::Kept => assert_eq!(used, sockets, "the node is well, and so is its socket"),
+        Socket::Left => assert!(used.len() >= sockets.len() + 4, "{used:?} after {sockets:?}"),
+    }
 }
 
 #[tokio::test]
 async fn ask_is_waited_for() {
-    each_call_is_done_once("ASK 1 127.0.0.1:7").await;
+    each_call_is_done_once("ASK 1 127.0.0.1:7", Socket::Kept).await;
 }
 
 #[tokio::test]
 async fn tryagain_is_waited_for() {
-    each_call_is_done_once("TRYAGAIN Multiple keys request during rehashing of slot").await;
+    each_call_is_done_once("TRYAGAIN Multiple keys request during rehashing of slot", Socket::Kept)
+        .await;
 }
 
 #[tokio::test]
 async fn clusterdown_is_waited_for() {
-    each_call_is_done_once("CLUSTERDOWN The cluster is down").await;
+    each_call_is_done_once("CLUSTERDOWN The cluster is down", Socket::Kept).await;
+}
+
+/// A script of somebody else's.
+#[tokio::test]
+async fn busy_is_waited_for() {
+    let word =
+        "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.";
+    each_call_is_done_once(word, Socket::Kept).await;
+}
+
+/// It was started again.
+#[tokio::test]
+async fn a_node_that_loads_is_left_and_asked_again() {
+    let word = "LOADING Redis is loading the dataset in memory";
+    each_call_is_done_once(word, Socket::Left).await;
+}
+
+/// It was demoted, and has its slots again.
+#[tokio::test]
+async fn a_node_that_refuses_writes_is_left_and_asked_again() {
+    each_call_is_done_once("READONLY You cannot write against a read only replica.", Socket::Left)
+        .await;
+}
+
+/// What makes no room is refused, has not run, and keeps nobody else from the node.
+#[tokio::test]
+async fn a_node_without_room_refuses_what_needs_some() {
+    let node = Node::start().await;
+    let (store, keys) = (node.store().await, keys(2));
+    charges(&store, &keys[0]).await;
+    let sockets = node.told.sockets.lock().clone();
+    // More than a breaker bears.
+    for _ in 0..20 {
+        node.says_next("OOM command not allowed when used memory is beyond maxmemory.");
+        let error = store.backend().charge(charge(&keys[0], LIMIT)).await.expect_err("no room");
+        node.has_said();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "it has not run");
+    }
+    for key in &keys {
+        charges(&store, key).await;
+    }
+    assert_eq!(spent(&store, &keys[0]).await, 2, "as if it had not been asked");
+    assert_eq!(*node.told.sockets.lock(), sockets, "the node is well, and so is its socket");
 }
 
 #[tokio::test]

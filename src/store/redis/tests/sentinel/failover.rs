@@ -133,6 +133,8 @@ async fn under_load(sentinels: &mut Sentinels, fault: impl AsyncFnOnce(&mut Sent
     let fences = seen.fences.lock().clone();
     assert!(fences.is_sorted_by(|one, next| one < next), "{fences:?}");
     assert_eq!(seen.overlaps.load(Ordering::SeqCst), 0, "two had the lock");
+    let report = store.check().run().await.expect("the store is there");
+    assert!(report.is_clean() && report.uncounted == 0, "{report}");
     let gap = seen.gap.lock().1;
     println!("figure: longest time without a success {} ms", gap.as_millis());
     format!("{} accepted ({before} before), {} grants, gap {gap:?}", accepted.len(), fences.len())

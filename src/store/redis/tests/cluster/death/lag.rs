@@ -4,7 +4,7 @@
 //! is what must not: all that a replica was known to have.
 
 use super::{
-    super::{LEASE, charge, deferred, insist},
+    super::{LEASE, charge, deferred, insist, is_clean},
     GOES, SECOND, Scene,
 };
 use crate::{
@@ -135,6 +135,7 @@ async fn a_master_goes_with_what_it_alone_has(signal: &str) {
     for id in &confirmed {
         assert_eq!(scene.state(id).await, Some(JobState::Done));
     }
+    is_clean(&scene.store).await;
 }
 
 #[tokio::test]
@@ -179,4 +180,5 @@ async fn of_a_quota_no_more_is_let_in_than_a_dead_master_alone_had() {
     println!("figure: let in beyond a quota {}", (with + without + after).saturating_sub(LIMIT));
     // What the replica had is kept, and what it had not is let in again: not one more, nor less.
     assert!((LIMIT - with - perhaps..=LIMIT - with).contains(&after), "{after}, {perhaps} perhaps");
+    is_clean(&scene.store).await;
 }
