@@ -20,6 +20,7 @@ mod mends;
 mod pool;
 mod proxy;
 mod refusals;
+mod refused_pushes;
 mod replicas;
 mod replies;
 mod runs;
