@@ -33,6 +33,7 @@ mod tasks;
 #[cfg(feature = "tls")]
 mod tls;
 mod together;
+mod unmended;
 mod versions;
 mod wakes;
 
