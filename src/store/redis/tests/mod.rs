@@ -8,6 +8,7 @@ mod cost;
 mod crowd;
 mod dead;
 mod disks;
+mod doubts;
 mod drops;
 mod ends;
 mod enqueues;
