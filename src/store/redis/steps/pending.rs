@@ -13,7 +13,7 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     store::{
-        backend::{Direct, Due, Enqueue, Enqueued, JobId, JobState},
+        backend::{Began, Direct, Due, Enqueue, Enqueued, JobId, JobState},
         redis::{Redis, combine::Answer, read::Row, script},
     },
 };
@@ -50,26 +50,28 @@ impl Redis {
         Ok(JobState::parse(&Row::of("cancel", reply).text()?))
     }
 
-    pub(super) async fn do_begin_direct(&self, call: Direct) -> Result<Option<JobId>, Error> {
-        let mut row = self.direct("begin", call, Bytes::new()).await?;
-        let known = row.text()?;
-        if known.is_empty() {
-            return Ok(None);
+    pub(super) async fn do_begin_direct(&self, call: Direct) -> Result<Began, Error> {
+        let holds = format!("h{}", call.me.as_str()).into();
+        let mut row = self.direct("begin", call, holds).await?;
+        match row.text()?.as_str() {
+            "" => Ok(Began::Begun),
+            "lost" => Ok(Began::Lost),
+            known => JobId::parse(known).map(Began::Taken).ok_or_else(|| row.odd()),
         }
-        JobId::parse(&known).map(Some).ok_or_else(|| row.odd())
     }
 
     pub(super) async fn do_end_direct(
         &self,
         call: Direct,
         response: Option<Bytes>,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let verb = if response.is_some() { "end" } else { "forget" };
-        self.direct(verb, call, response.unwrap_or_default()).await.map(drop)
+        let mut row = self.direct(verb, call, response.unwrap_or_default()).await?;
+        Ok(!row.text()?.is_empty())
     }
 
-    async fn direct(&self, verb: &str, call: Direct, response: Bytes) -> Result<Row, Error> {
-        let Direct { key, record, id, owner, life, print } = call;
+    async fn direct(&self, verb: &str, call: Direct, what: Bytes) -> Result<Row, Error> {
+        let Direct { key, record, id, owner, life, print, .. } = call;
         let keys = [
             self.keys.holders(&key),
             self.keys.job(&id),
@@ -81,7 +83,7 @@ impl Redis {
             id.as_str().into(),
             number(millis(life)),
             owner.into_bytes(),
-            response.into(),
+            what.into(),
             print.unwrap_or_else(|| "-".to_owned()).into_bytes(),
         ];
         let reply = self.script(key.shard(), &script::DIRECT, &keys, &args).await?;
