@@ -13,7 +13,7 @@ use crate::{
 };
 
 async fn is_an_outage(server: &Server) {
-    let store = server.store().await;
+    let store = server.patient_store().await;
     let report = store.check().run().await.expect("it can be read");
     assert!(!report.is_clean(), "{report}");
     server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
@@ -27,7 +27,7 @@ async fn is_an_outage(server: &Server) {
 #[tokio::test]
 async fn of_requests() {
     let server = Server::start().await;
-    let store = server.store().await;
+    let store = server.patient_store().await;
     let key = Key::custom("x");
     let held = store.lock(key.clone()).lease(60 * SECOND).acquire().await.expect("it is free");
     let call = Enqueue {
@@ -50,7 +50,7 @@ async fn of_requests() {
 #[tokio::test]
 async fn of_tasks() {
     let server = Server::start().await;
-    let store = server.store().await;
+    let store = server.patient_store().await;
     store.queue("numbers").push(&1).await.expect("it is there");
     let place = server.left().await.into_iter().find(|key| key.contains("}:z:"));
     server.command(&["DEL", &place.expect("it has one")]).await;
