@@ -7,32 +7,48 @@ use bytes::Bytes;
 use crate::{
     error::Error,
     key::Key,
-    store::{Direct, JobId, Store},
+    store::{Began, Direct, Ending, JobId, Store},
 };
 
 /// It has begun. Dropped without an end (its client has gone, its handler has panicked) it is forgotten, in
-/// the background, so that a retry runs again. If the process dies instead, a retry is told "running"
-/// until the record ends with the time the lock may be held for.
+/// the background, so that a retry runs again. A store that is away, or silent, is told when it is there again. If the
+/// process dies instead, a retry is told "running" until the record ends with the time the lock may be held for.
 #[derive(Debug)]
 pub(crate) struct Begun {
     store: Store,
     /// `None` once it has ended.
-    call: Option<Direct>,
-    /// What it ends with.
-    response: Option<Bytes>,
+    ending: Option<Box<Ending>>,
+}
+
+/// What asking for the record comes to.
+pub(crate) enum Begin {
+    Begun(Begun),
+    /// Another request has it.
+    Taken,
+    /// The lock it is to run under was lost before.
+    Lost,
 }
 
 impl Begun {
-    /// Takes the record, under the lock; `Err` of the job that has it if it is taken.
-    pub(crate) async fn begin(store: &Store, call: Direct) -> Result<Result<Self, JobId>, Error> {
+    /// Takes the record, under a lock of this lease.
+    pub(crate) async fn begin(
+        store: &Store,
+        call: Direct,
+        lease: Duration,
+    ) -> Result<Begin, Error> {
         // First: if this future is dropped, or there is no answer, the call may have done its work.
-        let mut begun = Self { store: store.clone(), call: Some(call.clone()), response: None };
-        Ok(match store.backend().begin_direct(call).await? {
-            None => Ok(begun),
-            Some(other) => {
-                begun.call = None;
-                Err(other)
+        let ending = Some(Box::new(Ending::of(store, call.clone(), lease)));
+        let mut begun = Self { store: store.clone(), ending };
+        let answer = store.backend().begin_direct(call).await;
+        let is_there = begun.ending.as_mut().is_some_and(|ending| ending.heard(store, &answer));
+        begun.ending = begun.ending.take().filter(|_| is_there);
+        Ok(match answer? {
+            Began::Begun => Begin::Begun(begun),
+            Began::Taken(job) => {
+                tracing::debug!(node = %store.node(), ?job, "not begun: its record is taken");
+                Begin::Taken
             }
+            Began::Lost => Begin::Lost,
         })
     }
 
@@ -42,15 +58,15 @@ impl Begun {
 
     /// Its id, and the lock it runs under; `None` once it has ended.
     pub(crate) fn is(&self) -> Option<(&JobId, &Key)> {
-        self.call.as_ref().map(|call| (&call.id, &call.key))
+        self.ending.as_ref().map(|ending| (&ending.call.id, &ending.call.key))
     }
 
     /// Ends it with what it was answered, which is kept for so long, and its fingerprint if there is one.
     pub(crate) async fn keep(mut self, life: Duration, response: Bytes, print: Option<String>) {
-        if let Some(call) = &mut self.call {
-            (call.life, call.print) = (life, print);
+        if let Some(ending) = &mut self.ending {
+            (ending.call.life, ending.call.print) = (life, print);
+            ending.response = Some(response);
         }
-        self.response = Some(response);
         self.end().await;
     }
 
@@ -60,13 +76,14 @@ impl Begun {
     }
 
     async fn end(&mut self) {
-        let Some(call) = self.call.clone() else { return };
-        let (job, response) = (call.id.clone(), self.response.clone());
+        let Some(ending) = &self.ending else { return };
+        let (call, response) = (ending.call.clone(), ending.response.clone());
+        let job = call.id.clone();
         match self.store.backend().end_direct(call, response).await {
-            Ok(()) => self.call = None,
-            // Once more when it is dropped.
+            Ok(_) => self.ending = self.ending.take().filter(|ending| ending.is_in_doubt()),
+            // Again when it is dropped.
             Err(error) => {
-                tracing::warn!(node = %self.store.node(), ?job, %error, "not remembered: store away");
+                tracing::warn!(node = %self.store.node(), ?job, %error, "not remembered yet: store away");
             }
         }
     }
@@ -74,11 +91,11 @@ impl Begun {
 
 impl Drop for Begun {
     fn drop(&mut self) {
-        let Some(call) = self.call.take() else { return };
-        let (store, response) = (self.store.clone(), self.response.take());
-        self.store.spawn(async move {
-            // If it fails, the record ends by itself.
-            let _ = store.backend().end_direct(call, response).await;
-        });
+        if let Some(ending) = self.ending.take() {
+            ending.hand_over(&self.store);
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -38,7 +38,7 @@ use crate::reply::{Fields, Repeated, Reply};
 
 pub(crate) use self::{
     address::Networks,
-    begun::Begun,
+    begun::{Begin, Begun},
     methods::Methods,
     replay::{REPLAY_FIELD, current_replay, is_replay},
     slot::{Record, Remember, Trying, UnderLock},

@@ -9,6 +9,7 @@ use super::{
     answer::{Answer, Busy, NotAcquired},
     ends::Ends,
     estimate::HoldTimes,
+    guard::LockGuard,
     held::{HeldLock, HeldLocks},
     policy::Policy,
     several::{LockSet, LocksRequest},
@@ -16,8 +17,8 @@ use super::{
 };
 use crate::{
     gate::{
-        Asked, Begun, Gate, Head, KeyFault, KeySource, Outcome, Parked, Parting, Print, Replay,
-        Scope, Slot, Trying, UnderLock, Verdict, View, current_replay, each_once,
+        Asked, Begin, Begun, Gate, Head, KeyFault, KeySource, Outcome, Parked, Parting, Print,
+        Replay, Scope, Slot, Trying, UnderLock, Verdict, View, current_replay, each_once,
     },
     key::Key,
     outage::LockOutage,
@@ -82,12 +83,16 @@ impl<N: ?Sized> LockGate<N> {
             Box::pin(request.ask(record)).await?
         };
         if let (Answer::Granted(guard), Some(slot)) = (&answer, slot)
-            && let Some(call) = self.remembered(slot, guard.key())
+            && let Some(call) = self.remembered(slot, guard)
         {
-            match Box::pin(Begun::begin(store, call)).await? {
-                Ok(begun) => slot.begin(begun),
+            match Box::pin(Begun::begin(store, call, self.policy.asking.terms.lease)).await? {
+                Begin::Begun(begun) => slot.begin(begun),
                 // Another request under the record, at the same time.
-                Err(_) => return Ok(Answer::Known),
+                Begin::Taken => return Ok(Answer::Known),
+                Begin::Lost => {
+                    let left = Duration::from_secs(1);
+                    return Ok(Answer::Busy(Busy { left, line: 0, waited: None }));
+                }
             }
         }
         Ok(answer.map(LockSet::one))
@@ -95,12 +100,13 @@ impl<N: ?Sized> LockGate<N> {
 
     /// What is written down of a request that runs at once and is remembered. Until it has ended its record
     /// lives no longer than the lock may be held: if this process dies, a retry waits for that and no more.
-    fn remembered(&self, slot: &Slot, key: &Key) -> Option<Direct> {
+    fn remembered(&self, slot: &Slot, guard: &LockGuard) -> Option<Direct> {
         let record = slot.record().filter(|_| !slot.has_begun())?;
         let owner = record.remember.as_ref()?.owner.clone();
-        let terms = &self.policy.asking.terms;
+        let (terms, key) = (&self.policy.asking.terms, guard.key());
         Some(Direct {
             key: key.clone(),
+            me: guard.lease()?.me.clone(),
             record: Arc::clone(&record.name),
             id: JobId::new(key),
             owner,

@@ -26,6 +26,7 @@ use tokio::{
 
 use super::{
     backend::{Backend, GaveBack, JobId, Mode, Step, Token},
+    ending::Ending,
     lease::Lease,
     rounds::Rounds,
 };
@@ -89,6 +90,8 @@ pub(super) enum Undo {
     Release,
     /// Of a claim: the job goes back in line, together with its lock. Which one it is may not be known.
     Unclaim(Option<JobId>),
+    /// Of the record of a request that runs at once; and until when a call for it that is on its way may take it.
+    End(Box<Ending>, Instant),
 }
 
 impl Agent {
@@ -133,7 +136,7 @@ impl Agent {
                 let GiveBack { key, me, mode, .. } = &message;
                 self.shared.backend.send_release(key.clone(), me.clone(), *mode)
             }
-            Undo::Unclaim(_) => None,
+            Undo::Unclaim(_) | Undo::End(..) => None,
         };
         if let Some(mailbox) = self.running() {
             // A message that is not heard any more is dropped, and with it what counts it.
@@ -235,21 +238,28 @@ async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceiver<Message>)
 
 async fn give_back((message, mut first, mut pending): Message) {
     let backend = Arc::clone(&pending.shared.backend);
-    let GiveBack { key, me, mode, undo, until, mut finds, doubtful, silences, mut tell, .. } =
-        message;
+    let GiveBack {
+        key, me, mode, undo, mut until, mut finds, doubtful, silences, mut tell, ..
+    } = message;
     let mut pause = Duration::from_millis(20);
     loop {
         let outcome = match (first.take(), &undo) {
             (Some(first), _) => first.await,
             (None, Undo::Release) => backend.release(key.clone(), me.clone(), mode).await,
             (None, Undo::Unclaim(job)) => unclaim(&*backend, &key, &me, job).await,
+            (None, Undo::End(ending, _)) => ending.send(&*backend).await,
         };
         if let Some(tell) = tell.take() {
             let _ = tell.send(outcome.clone());
         }
         match outcome {
             Ok(GaveBack::Nothing | GaveBack::NothingOnRetry)
-                if doubtful || silences.is_some_and(|before| before != backend.silences()) => {}
+                if doubtful || silences.is_some_and(|before| before != backend.silences()) =>
+            {
+                if let Undo::End(_, comes) = &undo {
+                    until = until.min(*comes);
+                }
+            }
             Ok(outcome) => {
                 let (node, lock) = (me.node(), key.hashed());
                 tracing::debug!(node, %lock, ?outcome, "given back after a drop");

@@ -18,7 +18,7 @@ use crate::{
 
 /// Longest time that a call without an answer is taken to be merely under way. Beyond it the connection may
 /// have been given up, and the undo, on another one, may come first.
-const HEALTHY: Duration = Duration::from_millis(50);
+pub(super) const HEALTHY: Duration = Duration::from_millis(50);
 
 /// Calls of a nonce whose answers were lost, or of which another copy was sent: they may arrive behind the undo of all that
 /// is known of it. A closed connection still delivers, and what arrives takes a free lock for a whole lease.

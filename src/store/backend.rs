@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
 
 pub(crate) use super::deferred::{
-    Beat, Call, Caps, Claim, Claimed, Direct, Due, ENDED_SIZE, Enqueue, Enqueued, JobPolicy,
+    Beat, Began, Call, Caps, Claim, Claimed, Direct, Due, ENDED_SIZE, Enqueue, Enqueued, JobPolicy,
     JobView, Jobs, Listed, Listing, Merge, NextRun, OnFailure, Past, PendingMark, Run, Running,
     Settle, SettledRun, Tally, Verdict, Wins,
 };

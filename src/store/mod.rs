@@ -8,6 +8,7 @@ mod agent;
 mod attempt;
 mod backend;
 mod deferred;
+mod ending;
 mod facts;
 mod fsck;
 mod handle;
@@ -27,9 +28,9 @@ mod tasks;
 mod tests;
 
 pub(crate) use self::backend::{
-    ACCEPT_WINDOW, Acquire, Acquired, Beat, Call, Caps, Claim, Claimed, Direct, Due, Enqueue,
-    Enqueued, GaveBack, JobPolicy, JobView, Listing, Merge, Mode, NextRun, Node, PendingMark, Run,
-    SPARE_FENCES, Settle, SettledRun, Tally, Token, Verdict, Wins, random_name,
+    ACCEPT_WINDOW, Acquire, Acquired, Beat, Began, Call, Caps, Claim, Claimed, Direct, Due,
+    Enqueue, Enqueued, GaveBack, JobPolicy, JobView, Listing, Merge, Mode, NextRun, Node,
+    PendingMark, Run, SPARE_FENCES, Settle, SettledRun, Tally, Token, Verdict, Wins, random_name,
 };
 pub use self::fsck::{Check, CheckReport, Finding, FindingKind};
 pub(crate) use self::hints::{Hint, Joined};
@@ -50,6 +51,7 @@ pub(crate) use self::tests::{Fault, Faults, faulty, faulty_with_clock};
 pub(crate) use self::tests::{Front, says};
 pub(crate) use self::{
     attempt::Attempt,
+    ending::Ending,
     facts::Facts as HoldFacts,
     handle::WeakStore,
     hold::Hold,

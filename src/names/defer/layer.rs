@@ -308,9 +308,9 @@ macro_rules! __defer_layer_names {
             ///
             /// A retry of one is answered with 202 and the `Location` of its status resource, which has status
             /// and fields of the answer, without its body. A request that failed (401, 403, 408, 409, 423,
-            /// 425, 429, 5xx, a panic, a client that went away) is forgotten, so that a retry runs again. If the
-            /// process dies while it runs, a retry is told `running` until `max_hold` and `lease` of its lock
-            /// have passed, and runs then.
+            /// 425, 429, 5xx, a panic, a client that went away) is forgotten, so that a retry runs again; by a store
+            /// that is away at that moment, as soon as it is back. If the process dies while it runs, a retry is
+            /// told `running` until `max_hold` and `lease` of its lock have passed, and runs then.
             ///
             /// The fingerprint of its body is taken while the handler reads it; nothing is buffered. The same key
             /// with another body or target gets 422 from then on. Nothing is compared while it runs, nor where

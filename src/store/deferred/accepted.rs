@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use crate::{key::Key, store::job::JobId};
+use crate::{
+    key::Key,
+    store::{backend::Token, job::JobId},
+};
 
 /// `enqueue.lua`.
 #[derive(Debug, Clone)]
@@ -155,10 +158,22 @@ pub(crate) enum Enqueued {
     Merged(JobId),
 }
 
+/// What beginning one that runs at once comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Began {
+    Begun,
+    /// This job has the record.
+    Taken(JobId),
+    /// Its lock is not held: nothing was taken.
+    Lost,
+}
+
 /// A request under an idempotency record that ran at once: `direct.lua`.
 #[derive(Debug, Clone)]
 pub(crate) struct Direct {
     pub(crate) key: Key,
+    /// Who holds its lock, alone. A call that comes when that is over takes nothing any more.
+    pub(crate) me: Token,
     pub(crate) record: Arc<str>,
     pub(crate) id: JobId,
     pub(crate) owner: String,

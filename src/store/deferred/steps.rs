@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{
-    accepted::{Direct, Enqueue, Enqueued},
+    accepted::{Began, Direct, Enqueue, Enqueued},
     runs::{Claim, Claimed, Running, Settle, SettledRun},
     view::{Beat, Due, JobView, Listed, Listing, PendingMark, Tally},
 };
@@ -21,11 +21,11 @@ use crate::{
 /// The steps of deferred requests.
 pub(crate) trait Jobs {
     fn enqueue(&self, call: Enqueue) -> Step<'_, Enqueued>;
-    /// Before the handler runs, under its lock. `Some`: the record is taken, by this job.
-    fn begin_direct(&self, call: Direct) -> Step<'_, Option<JobId>>;
+    /// Before the handler runs, under its lock.
+    fn begin_direct(&self, call: Direct) -> Step<'_, Began>;
     /// After it: `Some` keeps this stored response as that of a job that is done, `None` forgets the record, so that
-    /// a retry runs again. Ends nothing but what began with this id.
-    fn end_direct(&self, call: Direct, response: Option<Bytes>) -> Step<'_, ()>;
+    /// a retry runs again. Ends nothing but what began with this id; false if nothing of it ran any more.
+    fn end_direct(&self, call: Direct, response: Option<Bytes>) -> Step<'_, bool>;
     fn claim(&self, call: Claim) -> Step<'_, Claimed>;
     fn settle(&self, call: Settle) -> Step<'_, SettledRun>;
     /// The state afterwards; `None` for an unknown job.

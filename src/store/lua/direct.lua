@@ -3,16 +3,19 @@
 --
 -- KEYS[1] h of the lock   KEYS[2] j   KEYS[3] r   KEYS[4] idempotency record
 -- ARGV[1] 'begin' | 'end' | 'forget'   ARGV[2] job id   ARGV[3] life of record and job, ms   ARGV[4] owner
--- or ''   ARGV[5] stored response (end) or ''   ARGV[6] fingerprint (end), '-' = unknown
--- Returns, to begin, the job that has the record if it is another one, or ''; else 'ok', or '' if nothing of
--- this job runs any more
--- O(log n). Each may be repeated. Whoever began and has gone leaves what says that it runs, for its life: whether
--- it has run is not known.
+-- or ''   ARGV[5] who holds the lock, in mode x, as a member of h (begin); stored response (end) or ''
+-- ARGV[6] fingerprint (end), '-' = unknown
+-- Returns, to begin, '', or the job that has the record if it is another one, or 'lost' if the lock is not held and
+-- nothing was taken; else 'ok', or '' if nothing of this job runs any more
+-- O(log n). Each may be repeated. A begin that comes when its lock was given back takes nothing: nobody would end
+-- it. Whoever began and has gone leaves what says that it runs, for its life: whether it has run is not known.
 at(KEYS[1])
 local verb, id, ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local whose = string.match(redis.call('GET', KEYS[4]) or '', '^(%S+)')
 if verb == 'begin' then
   if whose then return whose ~= id and whose or '' end
+  local held = redis.call('ZSCORE', H, ARGV[5])
+  if not held or tonumber(held) <= NOW then return 'lost' end
   redis.call('SET', KEYS[4], id .. ' -', 'PX', ARGV[3])
   redis.call('HSET', KEYS[2], 'state', 'running', 'lock', NAME, 'at', int(NOW_US), 'began', int(NOW_US),
     'attempts', 1, 'max', 1, 'direct', 1, 'record', string.sub(KEYS[4], #SHARD + 3, -#NAME - 2))

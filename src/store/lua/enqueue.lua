@@ -17,8 +17,9 @@
 --       | {'unmanned'} nobody watches the shard, nothing stored | {'merged', job id} into one that waits
 --       | {'error', text}: a step that fails harms no other
 -- or one text, if enqueue_usual.lua, which stands before this, has done all
--- At most 16 jobs. O(jobs * log n). Idempotent by job id. A job has no TTL while it waits: g or late is its
--- index, due.lua walks both.
+-- At most 16 jobs. O(jobs * log n). Idempotent by job id; a refusal leaves no trace, so a copy that comes when there is
+-- room is stored: whoever sent more than one takes it for an unknown outcome. A job has no TTL while it waits: g or late
+-- is its index, due.lua walks both.
 local GROUP, MERGED = 86400000, 60000
 -- Jobs of an owner that are looked at.
 local LOOKS = 16

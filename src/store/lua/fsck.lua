@@ -14,9 +14,20 @@ local found = {}
 -- as a dead worker's watch, and what its successor needs.
 local SLACK, GRACE = 10000, 60000
 
+-- What the server will not do for anybody, as it has answered: nothing is mended then, and it is the call's answer.
+local away
+
 -- Notes what is wrong. One that can not be mended stays as it is.
 local function find(what, name, detail, mender)
-  local mended = MEND and mender and pcall(mender) or false
+  local mended, fault = false, nil
+  if MEND and mender then mended, fault = pcall(mender) end
+  if fault and not mended then
+    local text = type(fault) == 'table' and fault.err or tostring(fault)
+    for _, code in ipairs({'READONLY', 'MASTERDOWN', 'LOADING', 'NOREPLICAS', 'MISCONF', 'OOM'}) do
+      local from = string.find(text, code, 1, true)
+      if from then away = redis.error_reply(string.sub(text, from)) end
+    end
+  end
   found[#found + 1] = {what, name, detail or '', mended and '1' or '0'}
 end
 

@@ -5,7 +5,8 @@
 -- Looks: 'due' from | 'lines' after, locks | 'late' 'exp' 'done' 'dead' from | 'sums' all or some, locks
 --   | 'keys' -, keys
 -- Everything else that it names carries the tag of KEYS[1].
--- Returns {where the next look begins or '', names, {what, name, detail, '1' if mended} per finding}
+-- Returns {where the next look begins or '', names, {what, name, detail, '1' if mended} per finding}; or, told to mend, what
+-- the server will do for nobody (READONLY, OOM, ..), as the call's error
 -- O(names + jobs * log n), at most 100 names and 100 jobs in a call, or a page of ZSCAN. Repeated, it finds what is
 -- left. A caller that has gone has left nothing half done: each finding is mended in the step that finds it.
 
@@ -119,4 +120,4 @@ end
 turn_to(TAG, '')
 local next, names = look[ARGV[1]](unpack(ARGV, 3))
 tell_changed()
-return {next, names or {}, unpack(found)}
+return away or {next, names or {}, unpack(found)}

@@ -3,14 +3,24 @@
 --
 -- KEYS z, zl, zt, zm, zu, zd, zw, zf   ARGV[1] the look: one of the names of KEYS, or 'sum'   ARGV[2] '1' = mend
 -- ARGV[3] where it begins, as the look before said
--- Returns {where the next look begins or '', {what, name, detail, '1' if mended} per finding}
+-- Returns {where the next look begins or '', {what, name, detail, '1' if mended} per finding}; or an error, as fsck_keys.lua
 -- O(tasks * log n), a page of about 100 in a call; 'zt' and 'sum' only where no more than that run or wait. Repeated,
 -- it finds what is left.
 local Z, L, T, M, U, D, F = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[8]
 local what, MEND, from, PAGE, found = ARGV[1], ARGV[2] == '1', ARGV[3], 100, {}
 local NAMES = {z = Z, zl = L, zt = T, zm = M, zu = U, zd = D}
+local away
+-- As in fsck.lua.
 local function find(kind, name, detail, mender)
-  local mended = MEND and mender and pcall(mender) or false
+  local mended, fault = false, nil
+  if MEND and mender then mended, fault = pcall(mender) end
+  if fault and not mended then
+    local text = type(fault) == 'table' and fault.err or tostring(fault)
+    for _, code in ipairs({'READONLY', 'MASTERDOWN', 'LOADING', 'NOREPLICAS', 'MISCONF', 'OOM'}) do
+      local from = string.find(text, code, 1, true)
+      if from then away = redis.error_reply(string.sub(text, from)) end
+    end
+  end
   found[#found + 1] = {kind, name, detail, mended and '1' or '0'}
 end
 -- Where one of them is of another type, nothing can be told of the others.
@@ -123,4 +133,4 @@ elseif what == 'zm' or what == 'zu' then
 else
   next = places()
 end
-return {next, unpack(found)}
+return away or {next, unpack(found)}

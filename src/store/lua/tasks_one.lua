@@ -27,7 +27,7 @@ if number then
   local f, waiting = call('HMGET', F, 'seq', 'bytes', 'woke'), call('ZCARD', Z)
   local bytes = (f[2] or 0) + #record + 16
   if waiting >= tonumber(most) or bytes > tonumber(room) then
-    call('BITFIELD', P, 'SET', 'u40', slot, '0')
+    call('BITFIELD', P, 'SET', 'u40', slot, stood[2])
     return 'f'
   end
   local last = f[1]

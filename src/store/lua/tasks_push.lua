@@ -7,8 +7,10 @@
 -- key; the record but for its time
 -- Returns a letter for each task: '1' stored, 'f' full, 'k' its unique key is another's, '?' nobody knows
 -- whether it ran before, '!' the store's data are not ours; then the ids for 'k', in order. A text, if there are none.
+-- Or what the server will do for nobody (READONLY, OOM, ..), as the call's error: nothing of it was stored.
 -- O(tasks * log n), at most 100. Idempotent: zp has the numbers of this process's last pushes, each in its slot, so one
--- that is sent again is not stored again, even if the task has ended meanwhile.
+-- that is sent again is not stored again, even if the task has ended meanwhile. One that was refused may be stored when
+-- it comes again: whoever sent more than one copy takes 'f' and 'k' for an unknown outcome.
 if one then
   call('HSET', one.F, 'woke', int(now))
   if not one.sooner then
@@ -81,8 +83,8 @@ local function group(Z, P, tasks, most, room)
         places[2 * n - 1], places[2 * n] = t.delay == '0' and text or int(seq + t.delay), t.id
       end
     end
-    -- What was not stored may be, when it comes again.
-    if letter == 'f' or letter == 'k' then call('BITFIELD', P, 'SET', 'u40', '#' .. t.slot, '0') end
+    -- What was not stored may be, when it comes again; what was stored before it is known still.
+    if letter == 'f' or letter == 'k' then call('BITFIELD', P, 'SET', 'u40', '#' .. t.slot, int(old)) end
     told[i] = letter
   end
   if n == 0 then return told end
@@ -120,6 +122,15 @@ while ARGV[a + 1] do
     tasks[i] = t
   end
   local well, told = pcall(group, Z, P, tasks, tonumber(most), tonumber(room))
+  if not well then
+    local text = type(told) == 'table' and told.err or tostring(told)
+    -- What is wrong with the server is wrong for all of them. It says so before the first write of a script, or not at
+    -- all: nothing is stored.
+    for _, code in ipairs({'READONLY', 'MASTERDOWN', 'LOADING', 'NOREPLICAS', 'MISCONF', 'OOM'}) do
+      local from = string.find(text, code, 1, true)
+      if from then return redis.error_reply(string.sub(text, from)) end
+    end
+  end
   for i = 1, #tasks do flags[#flags + 1] = well and told[i] or '!' end
 end
 if #others == 0 then return table.concat(flags) end

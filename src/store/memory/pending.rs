@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::{ends::Index, facts::Facts, job::Job, line::Member, visit::Visit};
 use crate::clock::millis;
 use crate::store::{
-    backend::{Call, Direct, JobId, JobState},
+    backend::{Began, Call, Direct, JobId, JobState, Mode},
     hints::Hint,
 };
 
@@ -201,10 +201,14 @@ impl Visit<'_> {
         }
     }
 
-    pub(super) fn begin_direct(&mut self, call: &Direct) -> Option<JobId> {
+    pub(super) fn begin_direct(&mut self, call: &Direct) -> Began {
         let name = (self.key.clone(), Arc::clone(&call.record));
         if let Some((id, _)) = self.records.get(&name, self.now.ms) {
-            return Some(id.clone()).filter(|id| *id != call.id);
+            return if *id == call.id { Began::Begun } else { Began::Taken(id.clone()) };
+        }
+        let holds = Member::holds(Mode::Exclusive, &call.me);
+        if self.line.deadline(&holds).is_none_or(|end| end <= self.now.ms) {
+            return Began::Lost;
         }
         let end = Some(self.now.after(call.life));
         self.records.put(&name, (call.id.clone(), "-".to_owned()), end);
@@ -218,10 +222,10 @@ impl Visit<'_> {
             ..Job::new(self.key, self.now)
         };
         self.jobs.put(&call.id, job, end);
-        None
+        Began::Begun
     }
 
-    pub(super) fn end_direct(&mut self, call: &Direct, response: Option<&Bytes>) {
+    pub(super) fn end_direct(&mut self, call: &Direct, response: Option<&Bytes>) -> bool {
         let name = (self.key.clone(), Arc::clone(&call.record));
         let record = self.records.get(&name, self.now.ms);
         let mine = record.is_some_and(|(id, _)| *id == call.id);
@@ -253,5 +257,6 @@ impl Visit<'_> {
         if runs {
             self.tell_all(&call.id);
         }
+        runs
     }
 }

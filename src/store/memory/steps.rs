@@ -9,8 +9,9 @@ use crate::{
     key::Key,
     store::{
         backend::{
-            Beat, Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobId, JobState, JobView, Jobs,
-            Listed, Listing, Node, PendingMark, Running, Settle, SettledRun, Step, Tally, Token,
+            Beat, Began, Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobId, JobState, JobView,
+            Jobs, Listed, Listing, Node, PendingMark, Running, Settle, SettledRun, Step, Tally,
+            Token,
         },
         hints::Hint,
     },
@@ -22,13 +23,12 @@ impl Jobs for Memory {
         done(self.visit(&key, |visit| visit.enqueue(call)))
     }
 
-    fn begin_direct(&self, call: Direct) -> Step<'_, Option<JobId>> {
+    fn begin_direct(&self, call: Direct) -> Step<'_, Began> {
         done(self.visit(&call.key, |visit| visit.begin_direct(&call)))
     }
 
-    fn end_direct(&self, call: Direct, response: Option<Bytes>) -> Step<'_, ()> {
-        self.visit(&call.key, |visit| visit.end_direct(&call, response.as_ref()));
-        done(())
+    fn end_direct(&self, call: Direct, response: Option<Bytes>) -> Step<'_, bool> {
+        done(self.visit(&call.key, |visit| visit.end_direct(&call, response.as_ref())))
     }
 
     fn claim(&self, call: Claim) -> Step<'_, Claimed> {

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{Acquire, Acquired, Direct, Enqueue, Enqueued, JobId, JobState},
+    store::backend::{Acquire, Acquired, Began, Direct, Enqueue, Enqueued, JobId, JobState},
 };
 
 on_every_store!(
@@ -19,15 +19,29 @@ on_every_store!(
     only_what_began_is_ended,
     it_is_over_with_its_life,
     a_deferred_request_has_the_record,
+    nobody_begins_without_the_lock,
 );
 
 fn direct(key: &Key) -> Direct {
     let (id, owner) = (JobId::new(key), "tenant 1".to_owned());
-    Direct { key: key.clone(), record: "idem".into(), id, owner, life: LONG, print: None }
+    let (key, me) = (key.clone(), stranger());
+    Direct { key, me, record: "idem".into(), id, owner, life: LONG, print: None }
 }
 
-async fn begin(rig: &Rig, call: &Direct) -> Option<JobId> {
+async fn ask_to_begin(rig: &Rig, call: &Direct) -> Began {
     rig.backend().begin_direct(call.clone()).await.unwrap()
+}
+
+/// Begins under the lock; the job that has the record, if it is another one.
+async fn begin(rig: &Rig, call: &Direct) -> Option<JobId> {
+    rig.hold(&call.key, &call.me).await;
+    let began = ask_to_begin(rig, call).await;
+    rig.release(&call.key, &call.me).await;
+    match began {
+        Began::Begun => None,
+        Began::Taken(id) => Some(id),
+        Began::Lost => panic!("its lock is held"),
+    }
 }
 
 async fn end(rig: &Rig, call: &Direct, response: Option<&'static str>) {
@@ -135,4 +149,28 @@ async fn a_deferred_request_has_the_record(rig: &Rig) {
     let queued = keyed(&key);
     rig.enqueue(queued.clone()).await;
     assert_eq!(begin(rig, &direct(&key)).await, Some(queued.id));
+}
+
+/// It is a copy that was under way for too long: whoever sent it has ended the record by then.
+async fn nobody_begins_without_the_lock(rig: &Rig) {
+    let (key, other) = (key(), stranger());
+    let call = direct(&key);
+    assert_eq!(ask_to_begin(rig, &call).await, Began::Lost, "never held");
+    begin(rig, &call).await;
+    end(rig, &call, None).await;
+    assert_eq!(ask_to_begin(rig, &call).await, Began::Lost, "given back");
+    rig.hold(&key, &call.me).await;
+    rig.pass(LONG).await;
+    assert_eq!(ask_to_begin(rig, &call).await, Began::Lost, "its lease is over");
+    rig.hold(&key, &other).await;
+    assert_eq!(ask_to_begin(rig, &call).await, Began::Lost, "somebody else's");
+    rig.release(&key, &other).await;
+    assert_eq!(rig.job(&call.id).await, None);
+    let retry = Acquire { record: Some("idem".into()), ..ask(&key, &other) };
+    let told = rig.acquire(retry).await;
+    assert!(matches!(told, Acquired::Held { .. }), "a retry runs: {told:?}");
+    rig.release(&key, &other).await;
+    // The same call again finds what it has taken, whatever has become of its lock since.
+    begin(rig, &call).await;
+    assert_eq!(ask_to_begin(rig, &call).await, Began::Begun);
 }

@@ -10,7 +10,9 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{Call, Caps, Direct, ENDED_SIZE, Enqueue, Enqueued, JobId, JobState, Verdict},
+    store::backend::{
+        Began, Call, Caps, Direct, ENDED_SIZE, Enqueue, Enqueued, JobId, JobState, Verdict,
+    },
 };
 
 on_every_store!(
@@ -115,8 +117,11 @@ async fn what_was_remembered_is_bounded_too(rig: &Rig) {
     for n in 0..2 {
         let record = format!("idem{n}").into();
         let (id, owner) = (JobId::new(&key), String::new());
-        let call = Direct { key: key.clone(), record, id, owner, life: LONG, print: None };
-        assert_eq!(rig.backend().begin_direct(call.clone()).await.unwrap(), None);
+        let (key, me) = (key.clone(), stranger());
+        rig.hold(&key, &me).await;
+        let call = Direct { key, me, record, id, owner, life: LONG, print: None };
+        assert_eq!(rig.backend().begin_direct(call.clone()).await.unwrap(), Began::Begun);
+        rig.release(&call.key, &call.me).await;
         let response = Bytes::from_static(&[b'x'; 100]);
         rig.backend().end_direct(call.clone(), Some(response)).await.unwrap();
         ids.push(call.id);

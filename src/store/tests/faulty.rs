@@ -17,10 +17,10 @@ use crate::{
     store::{
         Store,
         backend::{
-            Acquire, Acquired, Backend, Beat, Charge, Charged, Claim, Claimed, Counter, Direct,
-            Due, Enqueue, Enqueued, GaveBack, JobId, JobState, JobView, Jobs, Listed, Listing,
-            Mode, Node, PendingMark, Renewal, Running, Settle, SettleCharge, SettledRun, State,
-            Step, Still, Tally, Token,
+            Acquire, Acquired, Backend, Beat, Began, Charge, Charged, Claim, Claimed, Counter,
+            Direct, Due, Enqueue, Enqueued, GaveBack, JobId, JobState, JobView, Jobs, Listed,
+            Listing, Mode, Node, PendingMark, Renewal, Running, Settle, SettleCharge, SettledRun,
+            State, Step, Still, Tally, Token,
         },
         hints::{Hint, Hints},
         memory::Memory,
@@ -169,11 +169,11 @@ impl Jobs for Faulty {
         self.call("enqueue", |memory| memory.enqueue(call))
     }
 
-    fn begin_direct(&self, call: Direct) -> Step<'_, Option<JobId>> {
+    fn begin_direct(&self, call: Direct) -> Step<'_, Began> {
         self.call("begin_direct", |memory| memory.begin_direct(call))
     }
 
-    fn end_direct(&self, call: Direct, response: Option<Bytes>) -> Step<'_, ()> {
+    fn end_direct(&self, call: Direct, response: Option<Bytes>) -> Step<'_, bool> {
         self.call("end_direct", |memory| memory.end_direct(call, response))
     }
 

@@ -205,6 +205,18 @@ async fn the_server_forgets_the_scripts() {
 async fn nothing_is_left_of_those_that_waited() {
     let rig = Rig::redis().await;
     let (key, run) = (key(), stranger());
+    let direct = Direct {
+        key: key.clone(),
+        me: stranger(),
+        record: "other".into(),
+        id: JobId::new(&key),
+        owner: String::new(),
+        life: LONG,
+        print: None,
+    };
+    rig.hold(&key, &direct.me).await;
+    rig.backend().begin_direct(direct.clone()).await.unwrap();
+    rig.release(&key, &direct.me).await;
     rig.worker().await;
     let merge = |wins| Some(Merge { group: "0f".into(), wins });
     let record = Some(("idem".into(), "print".into(), LONG));
@@ -220,15 +232,6 @@ async fn nothing_is_left_of_those_that_waited() {
     let mut skips = late(&key, SHORT, Some(LONG));
     skips.policy.on_failure = OnFailure::Skip;
     let skips = stored(&rig, skips).await;
-    let direct = Direct {
-        key: key.clone(),
-        record: "other".into(),
-        id: JobId::new(&key),
-        owner: String::new(),
-        life: LONG,
-        print: None,
-    };
-    rig.backend().begin_direct(direct.clone()).await.unwrap();
     rig.pass(SHORT).await;
     rig.due(key.shard(), 10).await;
     rig.start(&key, &last, &run).await;

@@ -8,8 +8,9 @@ use crate::{
     key::Key,
     store::{
         backend::{
-            Beat, Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobId, JobState, JobView, Jobs,
-            Listed, Listing, Node, PendingMark, Running, Settle, SettledRun, Step, Tally, Token,
+            Beat, Began, Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobId, JobState, JobView,
+            Jobs, Listed, Listing, Node, PendingMark, Running, Settle, SettledRun, Step, Tally,
+            Token,
         },
         hints::Hint,
         redis::Redis,
@@ -21,11 +22,11 @@ impl Jobs for Redis {
         Box::pin(self.do_enqueue(call))
     }
 
-    fn begin_direct(&self, call: Direct) -> Step<'_, Option<JobId>> {
+    fn begin_direct(&self, call: Direct) -> Step<'_, Began> {
         Box::pin(self.do_begin_direct(call))
     }
 
-    fn end_direct(&self, call: Direct, response: Option<Bytes>) -> Step<'_, ()> {
+    fn end_direct(&self, call: Direct, response: Option<Bytes>) -> Step<'_, bool> {
         Box::pin(self.do_end_direct(call, response))
     }
 

@@ -10,11 +10,11 @@ use tokio::time::Instant;
 use super::number;
 use crate::{
     clock::millis,
-    error::Error,
+    error::{Error, ErrorKind},
     key::Key,
     store::{
-        backend::{Direct, Due, Enqueue, Enqueued, JobId, JobState},
-        redis::{Redis, read::Row, script},
+        backend::{Began, Direct, Due, Enqueue, Enqueued, JobId, JobState},
+        redis::{Redis, combine::Answer, read::Row, script},
     },
 };
 
@@ -25,26 +25,18 @@ impl Redis {
         let shard = call.key.shard();
         self.pass(shard, name)?;
         let until = Instant::now() + self.deadline;
+        let stores = !call.envelope.is_empty();
         // Lanes and combiners are as many.
         let outcome = self.enqueues[self.lanes.of(shard)].call(call, until).await;
         self.note(shard, &outcome);
-        let reply = outcome?.first;
-        if let Value::Int(position) = reply {
-            return Ok(Enqueued::Stored { position: u64::try_from(position).unwrap_or(0) });
+        let Answer { first, sent, .. } = outcome?;
+        let stored = enqueued(first)?;
+        let refused = matches!(stored, Enqueued::Full | Enqueued::Unmanned | Enqueued::Mismatch);
+        // An earlier copy may be delivered yet, and be stored if there is room then.
+        if refused && stores && sent > 1 {
+            return Err(Error::new(ErrorKind::Timeout, name));
         }
-        let mut row = Row::of(name, reply);
-        if let Some(error) = row.refusal() {
-            return Err(error);
-        }
-        match row.text()?.as_str() {
-            "stored" => Ok(Enqueued::Stored { position: row.number()? }),
-            "known" => id(&mut row).map(Enqueued::Known),
-            "mismatch" => Ok(Enqueued::Mismatch),
-            "full" => Ok(Enqueued::Full),
-            "unmanned" => Ok(Enqueued::Unmanned),
-            "merged" => id(&mut row).map(Enqueued::Merged),
-            _ => Err(row.odd()),
-        }
+        Ok(stored)
     }
 
     pub(super) async fn do_cancel(
@@ -58,26 +50,28 @@ impl Redis {
         Ok(JobState::parse(&Row::of("cancel", reply).text()?))
     }
 
-    pub(super) async fn do_begin_direct(&self, call: Direct) -> Result<Option<JobId>, Error> {
-        let mut row = self.direct("begin", call, Bytes::new()).await?;
-        let known = row.text()?;
-        if known.is_empty() {
-            return Ok(None);
+    pub(super) async fn do_begin_direct(&self, call: Direct) -> Result<Began, Error> {
+        let holds = format!("h{}", call.me.as_str()).into();
+        let mut row = self.direct("begin", call, holds).await?;
+        match row.text()?.as_str() {
+            "" => Ok(Began::Begun),
+            "lost" => Ok(Began::Lost),
+            known => JobId::parse(known).map(Began::Taken).ok_or_else(|| row.odd()),
         }
-        JobId::parse(&known).map(Some).ok_or_else(|| row.odd())
     }
 
     pub(super) async fn do_end_direct(
         &self,
         call: Direct,
         response: Option<Bytes>,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let verb = if response.is_some() { "end" } else { "forget" };
-        self.direct(verb, call, response.unwrap_or_default()).await.map(drop)
+        let mut row = self.direct(verb, call, response.unwrap_or_default()).await?;
+        Ok(!row.text()?.is_empty())
     }
 
-    async fn direct(&self, verb: &str, call: Direct, response: Bytes) -> Result<Row, Error> {
-        let Direct { key, record, id, owner, life, print } = call;
+    async fn direct(&self, verb: &str, call: Direct, what: Bytes) -> Result<Row, Error> {
+        let Direct { key, record, id, owner, life, print, .. } = call;
         let keys = [
             self.keys.holders(&key),
             self.keys.job(&id),
@@ -89,7 +83,7 @@ impl Redis {
             id.as_str().into(),
             number(millis(life)),
             owner.into_bytes(),
-            response.into(),
+            what.into(),
             print.unwrap_or_else(|| "-".to_owned()).into_bytes(),
         ];
         let reply = self.script(key.shard(), &script::DIRECT, &keys, &args).await?;
@@ -108,6 +102,25 @@ impl Redis {
         let reply = self.script(lane, &script::DUE, &keys, &args).await?;
         let mut rows = Row::of("due", reply);
         shards.iter().map(|_| due(rows.row()?)).collect()
+    }
+}
+
+fn enqueued(reply: Value) -> Result<Enqueued, Error> {
+    if let Value::Int(position) = reply {
+        return Ok(Enqueued::Stored { position: u64::try_from(position).unwrap_or(0) });
+    }
+    let mut row = Row::of(script::ENQUEUE.name, reply);
+    if let Some(error) = row.refusal() {
+        return Err(error);
+    }
+    match row.text()?.as_str() {
+        "stored" => Ok(Enqueued::Stored { position: row.number()? }),
+        "known" => id(&mut row).map(Enqueued::Known),
+        "mismatch" => Ok(Enqueued::Mismatch),
+        "full" => Ok(Enqueued::Full),
+        "unmanned" => Ok(Enqueued::Unmanned),
+        "merged" => id(&mut row).map(Enqueued::Merged),
+        _ => Err(row.odd()),
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
     key::Key,
     store::{
         backend::Step,
-        redis::{Redis, read::Row, script, tasks::Asked},
+        redis::{Redis, combine::Answer, read::Row, script, tasks::Asked},
         tasks::{
             DeadPage, End, EndAs, Meta, Purge, Push, PushedAs, QueueStats, RunToken, Started,
             TaskId, TaskState, TaskView, Tasks, Turn, Turned,
@@ -143,7 +143,14 @@ impl Redis {
         // Lanes and combiners are as many.
         let outcome = self.pushes[self.lanes.of(shard)].call(asked, until).await;
         self.note(shard, &outcome);
-        outcome?.first
+        let Answer { first, sent, .. } = outcome?;
+        match first {
+            // An earlier copy may be delivered yet, and be stored if there is room then, or nobody of that name.
+            Ok(PushedAs::Full | PushedAs::Known(_)) if sent > 1 => {
+                Err(Error::new(ErrorKind::Timeout, script::PUSH_TASKS.name))
+            }
+            told => told,
+        }
     }
 
     async fn do_turn(&self, call: Turn) -> Result<Turned, Error> {

@@ -1,6 +1,7 @@
 //! What the connection does when the server or the network does not: each test has a server of its own
 //! that it kills, stops and restarts, or a proxy that loses replies.
 
+mod begun;
 mod breaker;
 mod charges;
 mod clients;
@@ -10,6 +11,7 @@ mod cost;
 mod crowd;
 mod dead;
 mod disks;
+mod doubts;
 mod drops;
 mod ends;
 mod enqueues;
@@ -22,6 +24,7 @@ mod mends;
 mod pool;
 mod proxy;
 mod refusals;
+mod refused_pushes;
 mod replicas;
 mod replies;
 mod runs;
@@ -34,6 +37,7 @@ mod tasks;
 #[cfg(feature = "tls")]
 mod tls;
 mod together;
+mod unmended;
 mod versions;
 mod wakes;
 

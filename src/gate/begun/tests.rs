@@ -1,0 +1,133 @@
+//! Records whose calls come late, or whose ends meet a store that is away.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+
+use super::{Begin, Begun};
+use crate::{
+    error::ErrorKind,
+    key::Key,
+    store::{
+        Acquire, Acquired, Direct, Fault, Faults, JobId, JobState, Mode, Store, Token, faulty,
+    },
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const LEASE: Duration = Duration::from_secs(10);
+
+/// Beyond the longest pause of an undo that is said again, far within a lease.
+const SOON: Duration = Duration::from_secs(4);
+
+fn ask(store: &Store, record: Option<Arc<str>>) -> Acquire {
+    let (key, me) = (Key::custom("x"), Token::new(store.node()));
+    Acquire { key, me, mode: Mode::Exclusive, lease: LEASE, wait: None, old_seq: 0, record }
+}
+
+/// A request that has its lock, and is about to begin.
+async fn locked(store: &Store) -> Direct {
+    let call = ask(store, Some("idem".into()));
+    let answer = store.backend().acquire(call.clone()).await.unwrap();
+    assert!(matches!(answer, Acquired::Held { .. }), "{answer:?}");
+    let Acquire { key, me, .. } = call;
+    let (id, record, life) = (JobId::new(&key), "idem".into(), 60 * SECOND);
+    Direct { key, me, record, id, owner: String::new(), life, print: None }
+}
+
+async fn begun(store: &Store, call: &Direct) -> Begun {
+    match Begun::begin(store, call.clone(), LEASE).await.unwrap() {
+        Begin::Begun(begun) => begun,
+        Begin::Taken | Begin::Lost => panic!("it is the first, and has its lock"),
+    }
+}
+
+/// The lock is given back, and a retry under the same key is asked for.
+async fn retried(store: &Store, call: &Direct) -> Acquired {
+    let (key, me) = (call.key.clone(), call.me.clone());
+    store.backend().release(key, me, Mode::Exclusive).await.unwrap();
+    store.backend().acquire(ask(store, Some("idem".into()))).await.unwrap()
+}
+
+async fn a_retry_runs(store: &Store, call: &Direct, how: &str) {
+    let told = retried(store, call).await;
+    assert!(matches!(told, Acquired::Held { .. }), "{how}: {told:?}");
+    assert_eq!(store.backend().job(call.id.clone()).await.unwrap(), None, "{how}");
+}
+
+async fn begin_is_late(store: &Store, faults: &Faults, call: &Direct) {
+    faults.set("begin_direct", Fault::Stray(SECOND), 1);
+    let error = Begun::begin(store, call.clone(), LEASE).await.err().expect("no answer comes");
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_comes_behind_its_undo_is_undone() {
+    let (store, faults) = faulty();
+    let call = locked(&store).await;
+    begin_is_late(&store, &faults, &call).await;
+    tokio::time::sleep(SOON).await;
+    a_retry_runs(&store, &call, "the store answers").await;
+
+    let (store, faults) = faulty();
+    let call = locked(&store).await;
+    faults.set("end_direct", Fault::Away, 6);
+    begin_is_late(&store, &faults, &call).await;
+    tokio::time::sleep(SOON).await;
+    assert_eq!(faults.left("end_direct"), 0);
+    a_retry_runs(&store, &call, "the store is away at first").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_comes_behind_its_undo_is_undone() {
+    let (store, faults) = faulty();
+    let call = locked(&store).await;
+    faults.set("begin_direct", Fault::Copy(SECOND), 1);
+    begun(&store, &call).await.forget().await;
+    tokio::time::sleep(SOON).await;
+    a_retry_runs(&store, &call, "copied").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_reaches_a_store_that_was_away() {
+    for how in ["forgotten", "dropped"] {
+        let (store, faults) = faulty();
+        let call = locked(&store).await;
+        let begun = begun(&store, &call).await;
+        faults.set("end_direct", Fault::Away, 6);
+        match how {
+            "forgotten" => begun.forget().await,
+            _ => drop(begun),
+        }
+        assert!(store.shutdown(SOON).await, "it waits for that");
+        assert_eq!(faults.left("end_direct"), 0, "{how}");
+        a_retry_runs(&store, &call, how).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_it_was_answered_reaches_a_store_that_was_away() {
+    let (store, faults) = faulty();
+    let call = locked(&store).await;
+    let begun = begun(&store, &call).await;
+    faults.set("end_direct", Fault::Away, 6);
+    begun.keep(600 * SECOND, Bytes::from_static(b"answer"), None).await;
+    assert!(store.shutdown(SOON).await, "it waits for that");
+    assert_eq!(retried(&store, &call).await, Acquired::Known);
+    let job = store.backend().job(call.id.clone()).await.unwrap().expect("it is kept");
+    assert_eq!((job.state, job.response), (JobState::Done, Some(Bytes::from_static(b"answer"))));
+}
+
+/// No more calls than needed: nothing is in doubt.
+#[tokio::test(start_paused = true)]
+async fn where_nothing_is_in_doubt_it_is_ended_once() {
+    let (store, faults) = faulty();
+    let call = locked(&store).await;
+    begun(&store, &call).await.forget().await;
+    let call = Direct { id: JobId::new(&call.key), ..call };
+    drop(begun(&store, &call).await);
+    let call = Direct { id: JobId::new(&call.key), ..call };
+    tokio::time::sleep(SOON).await;
+    begun(&store, &call).await.keep(SECOND, Bytes::new(), None).await;
+    tokio::time::sleep(LEASE).await;
+    assert_eq!((faults.seen("begin_direct"), faults.seen("end_direct")), (3, 3));
+}

@@ -1,0 +1,122 @@
+//! Pushes to a server that answers, and will not do it: whether they go alone, under a key, or with others, each is an
+//! outage, as any other call's.
+
+use std::{
+    error::Error as _,
+    sync::{
+        Arc,
+        atomic::{AtomicU16, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use tokio::net::{TcpListener, TcpStream};
+
+use super::{
+    server::{Server, free_port},
+    usable,
+};
+use crate::{
+    error::{Error, ErrorKind},
+    queue::{PushError, Pushed, Queue},
+    store::Store,
+};
+
+fn queue(store: &Store) -> Queue<u32> {
+    store.queue("numbers")
+}
+
+fn fault(outcome: Result<Pushed, PushError>) -> Error {
+    match outcome {
+        Err(PushError::Store(error)) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What the server has answered.
+fn said(error: &Error) -> Option<String> {
+    let answer = error.source()?.downcast_ref::<redis::RedisError>()?;
+    answer.code().map(str::to_owned)
+}
+
+async fn refused(code: &str, begin: &[&str], end: &[&str]) {
+    let server = Server::start().await;
+    let store = server.store().await;
+    let queue = queue(&store);
+    queue.push(&0).await.expect("the store is there");
+    server.command(begin).await;
+    let error = fault(queue.push(&1).unique("u").await);
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(code == "READONLY" || said(&error).as_deref() == Some(code), "{error}");
+    let window = Duration::from_secs(60);
+    let error = fault(queue.push(&1).unique_for("u", window).await);
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    // The first one alone, then the others together.
+    for outcome in join_all((0..8).map(|n| queue.push(&n).into_future())).await {
+        let error = fault(outcome);
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
+    server.command(end).await;
+    usable(&store).await;
+    // `ping` is no write.
+    while let Err(error) = queue.push(&1).unique("u").await {
+        assert!(matches!(error, PushError::Store(_)), "{error}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let stats = queue.stats().await.expect("it is there");
+    assert_eq!(stats.pushed, 2, "nothing of what was refused has been stored");
+}
+
+#[tokio::test]
+async fn noreplicas() {
+    let set = |value| ["CONFIG", "SET", "min-replicas-to-write", value];
+    refused("NOREPLICAS", &set("1"), &set("0")).await;
+}
+
+#[tokio::test]
+async fn oom() {
+    let set = |value| ["CONFIG", "SET", "maxmemory", value];
+    refused("OOM", &set("1"), &set("0")).await;
+}
+
+#[tokio::test]
+async fn readonly() {
+    let nobody = free_port().to_string();
+    let begin = ["REPLICAOF", "127.0.0.1", &nobody];
+    refused("READONLY", &begin, &["REPLICAOF", "NO", "ONE"]).await;
+}
+
+/// An address that leads to one server, and later to another one. Connections that are there stay where they are.
+async fn address(server: u16) -> (u16, Arc<AtomicU16>) {
+    let leads = Arc::new(AtomicU16::new(server));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let (port, own) = (listener.local_addr().expect("it is bound").port(), Arc::clone(&leads));
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let port = own.load(Ordering::SeqCst);
+            tokio::spawn(async move {
+                if let Ok(mut server) = TcpStream::connect(("127.0.0.1", port)).await {
+                    let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+                }
+            });
+        }
+    });
+    (port, leads)
+}
+
+/// It does nothing else, so nobody else finds out for it that its connection leads to what is no master any more.
+#[tokio::test]
+async fn who_only_pushes_leaves_a_master_that_became_a_replica() {
+    let (old, new) = (Server::start().await, Server::start().await);
+    let (port, leads) = address(old.port()).await;
+    let builder = Store::builder(&format!("redis://127.0.0.1:{port}/?ns=test"));
+    let store =
+        builder.deadline(Duration::from_secs(10)).connect().await.expect("the URL is right");
+    queue(&store).push(&1).unique("a").await.expect("the first master is there");
+    leads.store(new.port(), Ordering::SeqCst);
+    old.command(&["REPLICAOF", "127.0.0.1", &free_port().to_string()]).await;
+    queue(&store).push(&2).unique("b").await.expect("the second master is there");
+    let stats = queue(&new.store().await).stats().await.expect("it is there");
+    assert_eq!(stats.pushed, 1);
+}

@@ -1,0 +1,58 @@
+//! What is found in a store that takes no writes is not told as what can't be mended.
+
+use bytes::Bytes;
+
+use super::{SECOND, server::Server};
+use crate::{
+    error::ErrorKind,
+    key::Key,
+    store::{
+        backend::{Caps, Enqueue, JobId, JobPolicy},
+        keys::Keys,
+    },
+};
+
+async fn is_an_outage(server: &Server) {
+    let store = server.patient_store().await;
+    let report = store.check().run().await.expect("it can be read");
+    assert!(!report.is_clean(), "{report}");
+    server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    let error = store.check().repair(true).run().await.expect_err("nothing can be mended");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
+    let report = store.check().repair(true).run().await.expect("it is there");
+    assert!(report.is_mended(), "{report}");
+}
+
+#[tokio::test]
+async fn of_requests() {
+    let server = Server::start().await;
+    let store = server.patient_store().await;
+    let key = Key::custom("x");
+    let held = store.lock(key.clone()).lease(60 * SECOND).acquire().await.expect("it is free");
+    let call = Enqueue {
+        key: key.clone(),
+        id: JobId::new(&key),
+        envelope: Bytes::from_static(b"request"),
+        policy: JobPolicy::default(),
+        merge: None,
+        record: None,
+        caps: Caps::all(1000),
+        owner: String::new(),
+        call: None,
+    };
+    store.backend().enqueue(call).await.expect("it is there");
+    server.command(&["DEL", &Keys::new("test").shard(key.shard(), "due")]).await;
+    is_an_outage(&server).await;
+    held.release().await;
+}
+
+#[tokio::test]
+async fn of_tasks() {
+    let server = Server::start().await;
+    let store = server.patient_store().await;
+    store.queue("numbers").push(&1).await.expect("it is there");
+    let place = server.left().await.into_iter().find(|key| key.contains("}:z:"));
+    server.command(&["DEL", &place.expect("it has one")]).await;
+    is_an_outage(&server).await;
+}
