@@ -2,14 +2,14 @@
 
 use std::{
     fs,
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
     time::Duration,
 };
 
 use lockgate::{JobId, JobState, Key, Store};
-use lockgate_tests::{GATE, eventually, request, shared_server};
+use lockgate_tests::{GATE, eventually, free_port, request, shared_server};
 use tokio::net::TcpStream;
 
 /// One of them, and the gate that its refund waits at. Dropping it kills it.
@@ -21,9 +21,8 @@ struct Program {
 
 impl Program {
     async fn start(program: &str, store: &str) -> Self {
-        // Nothing else is told of this port, so it is still free when the program asks for it.
-        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        let addr = free.expect("a free port");
+        // None that the kernel gives out: who looks whether somebody listens there could be answered by itself.
+        let addr = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let gate = std::env::temp_dir().join(uuid::Uuid::new_v4().to_string());
         let child = Command::new(program)
             .env("LOCKGATE_STORE", store)
@@ -61,6 +60,7 @@ impl Drop for Program {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = fs::remove_file(&self.gate);
+        let _ = fs::remove_file(self.gate.with_extension("here"));
     }
 }
 
@@ -79,7 +79,9 @@ async fn ends_what_its_worker_runs(program: &str) {
     let id = JobId::parse(&id).expect("an id");
     let state = async || store.deferred().get(&id).await.expect("it is there").map(|job| job.state);
     busy.release().await;
-    eventually("the refund to run", async || state().await == Some(JobState::Running)).await;
+    // In its handler: one that is claimed and has not come so far goes back in line, as it should.
+    let here = program.gate.with_extension("here");
+    eventually("the refund to run", async || here.exists()).await;
 
     program.terminate();
     eventually("the server to stop", async || !program.listens().await).await;

@@ -41,7 +41,7 @@ pub use self::{
     http::{Answer, Pending, Request, request},
     raw::Raw,
     readme::{GATE, until_file},
-    redis::{Server, shared_server},
+    redis::{Server, free_port, shared_server},
     sentinels::Sentinels,
     site::{Framework, Hold, Plan, Site},
     wait::{PATIENCE, eventually, within},

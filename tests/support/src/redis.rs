@@ -259,7 +259,8 @@ impl Drop for Server {
 
 /// Below those that the kernel gives to clients: one of them could take it before the server does, or
 /// while the server is away.
-pub(crate) fn free_port() -> u16 {
+#[must_use]
+pub fn free_port() -> u16 {
     loop {
         let [high, low, ..] = *Uuid::new_v4().as_bytes();
         let port = 10_000 + u16::from_be_bytes([high, low]) % 10_000;
