@@ -89,7 +89,7 @@ impl Log {
 /// A request that has secrets wherever it can.
 fn head(target: &str) -> Head {
     let fields = vec![("x-account".to_owned(), SECRET.as_bytes().to_vec())];
-    Head::new("POST", &format!("{target}?account={SECRET}"), fields, None)
+    Head::new("POST", format!("{target}?account={SECRET}"), fields, None)
 }
 
 async fn put(store: &Store, target: &str) -> JobId {

@@ -1,6 +1,6 @@
 //! A user of the server's access list, and a database, both of the URL: on one server, and behind sentinels.
 
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::{
     SECOND,
