@@ -99,7 +99,7 @@ impl Fleet {
         let mut history = std::mem::take(&mut *self.history.lock());
         let written = self.written();
         history.runs = written.runs;
-        history.troubles.extend(written.troubles);
+        history.stalls.extend(written.stalls);
         let unknown = |id: &String| {
             history
                 .seen
