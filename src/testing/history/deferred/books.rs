@@ -10,7 +10,7 @@ use super::{
     check::{self, Looked},
     event,
 };
-use crate::testing::history::{Life, Violation};
+use crate::testing::history::{Life, Violation, locks::Register};
 
 /// What was promised for a request when it was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,6 +177,8 @@ pub struct History {
     pub stopping: HashMap<Life, u64>,
     /// Requests of each resource that were sent and not answered: they may have been stored.
     pub unanswered: BTreeMap<String, usize>,
+    /// Registers of resources that look at fences: each run reads its resource's when it begins, and writes when it ends.
+    pub registers: Vec<Register>,
     /// All that clients were told, if all of them have written it down.
     pub asked: Vec<Asked>,
     /// How long a client waits for its answer at most if nothing is done to those it asks, ns. Then it is served, accepted

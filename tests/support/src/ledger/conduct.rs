@@ -67,8 +67,10 @@ pub async fn conduct(plan: &Plan) -> (String, Verdict) {
         None => Server::start().await,
     };
     let mut fleet = Fleet::on(&plan.program, server).await;
+    let registers = fleet.keeps_registers(RESOURCES).await;
     for framework in [Framework::Axum, Framework::Actix, Framework::Axum, Framework::Actix] {
-        fleet.join(Setup::new(framework)).await;
+        let setup = Setup { registers: registers.clone(), ..Setup::new(framework) };
+        fleet.join(setup).await;
     }
     let addrs = Arc::new(Mutex::new((0..fleet.size()).map(|node| fleet.addr(node)).collect()));
     let (pace, paced) = watch::channel(Pace::Go);

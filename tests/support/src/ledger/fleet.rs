@@ -29,6 +29,7 @@ use crate::{
 
 mod books;
 mod later;
+mod registers;
 mod status;
 mod strike;
 mod verdict;
@@ -60,6 +61,8 @@ pub struct Fleet {
     /// Requests that were sent.
     sent: Arc<AtomicU64>,
     listeners: Listeners,
+    /// Where runs write to under their locks, and of how many resources.
+    registers: Option<(Server, u64)>,
     /// Looks at the status resource, of one call each.
     looks: AtomicU64,
     /// The server of all of them.
@@ -101,6 +104,7 @@ impl Fleet {
             began: Instant::now(),
             sent: Arc::default(),
             listeners: Arc::default(),
+            registers: None,
             looks: AtomicU64::new(0),
             server,
         }

@@ -6,6 +6,7 @@ mod order;
 mod runs;
 #[cfg(test)]
 mod tests;
+mod writes;
 
 use super::books::{Books, History, Run};
 use crate::testing::history::Violation;
@@ -58,6 +59,7 @@ pub(super) fn check(history: &History) -> (Looked, Vec<Violation>) {
         wrong.extend(clients::got_what_ran(history, resource));
         wrong.extend(clients::ran_once(history, resource));
     }
+    wrong.extend(history.registers.iter().filter_map(|own| writes::all_are_there(history, own)));
     for accepted in &history.accepted {
         wrong.extend(ends::ended_once(&books, accepted));
         wrong.extend(ends::as_it_ran(&books, accepted));

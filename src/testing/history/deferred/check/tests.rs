@@ -5,6 +5,7 @@ use crate::testing::history::{
     Life, MS,
     deferred::{Accepted, Answer, Asked, End, Event, History, Run, Seen, Terms, Trouble},
     line,
+    locks::Register,
 };
 
 const ONE: Life = Life { process: 1, number: 0 };
@@ -458,4 +459,29 @@ fn what_was_touched_is_counted() {
     story.0.troubles.push(Trouble { life: None, from: 15 * MS, to: 16 * MS });
     let (looked, _) = check(&story.0);
     assert_eq!((looked.spared, looked.untouched), (1, 1));
+}
+
+/// What `a` and `b` wrote.
+fn written(writes: &[(u64, u64)]) -> Story {
+    let mut story = Story::good();
+    story.0.registers.push(Register { lock: "7".to_owned(), writes: writes.to_vec() });
+    story
+}
+
+#[test]
+fn m3_a_register_that_goes_back_or_loses_a_write() {
+    written(&[(10, 1), (20, 2)]).is_good();
+    for writes in [
+        &[(20, 1), (10, 2)][..],
+        &[(10, 1), (20, 1)],
+        &[(10, 1), (10, 2), (20, 3)],
+        &[(10, 1)],
+        &[(20, 1)],
+    ] {
+        written(writes).is_wrong("M3");
+    }
+    // Its process was stopped: whether it wrote or not, it was in time or shut out.
+    let mut stopped = written(&[(20, 1)]);
+    stopped.0.troubles.push(Trouble { life: Some(ONE), from: 12 * MS, to: 13 * MS });
+    stopped.is_good();
 }
