@@ -17,7 +17,7 @@ async fn a_full_server_refuses_before_it_says_202() {
         fleet.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
         let told = fleet.later(web, "7").send().await;
         fleet.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
-        assert!(matches!(told, Told::Refused(409 | 503)), "{framework:?}: {told:?}");
+        assert!(matches!(told, Told::Refused(409 | 503, _)), "{framework:?}: {told:?}");
         let after = fleet.later(web, "7").accepted().await;
         held.release().await;
         for id in [before, after] {

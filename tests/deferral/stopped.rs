@@ -28,7 +28,7 @@ async fn in_the_middle(framework: Framework) {
     let paused = std::time::Instant::now();
     let ran = loop {
         match fleet.later(web, "7").pay().send().await {
-            Told::Refused(409) => tokio::time::sleep(SECOND / 20).await,
+            Told::Refused(409, _) => tokio::time::sleep(SECOND / 20).await,
             other => break other,
         }
         assert!(paused.elapsed() < 15 * SECOND, "the lease does not end");

@@ -60,8 +60,9 @@ pub(crate) async fn a_second_part_can_be_anything(case: Case) {
     let by_param = |tenant: &str, id: &str| site.post(&format!("/tenant/{tenant}/{id}"));
     let by_function =
         |tenant: &str, id: &str| site.post(&format!("/tenant-by/{id}")).header("x-user", tenant);
-    let ways: [&dyn Fn(&str, &str) -> Request; 2] = [&by_param, &by_function];
-    for (of, held) in ways.into_iter().zip(["/tenant/a/7", "/tenant-by/7"]) {
+    type Ask<'a> = &'a dyn Fn(&str, &str) -> Request;
+    let ways: [(Ask<'_>, &str); 2] = [(&by_param, "/tenant/a/7"), (&by_function, "/tenant-by/7")];
+    for (of, held) in ways {
         let hold = site.hold_with(of("a", "7"), held).await;
         busy(of("a", "7").send().await);
         let _ = of("b", "7").send().await.expect(200);

@@ -7,7 +7,7 @@
 //! | | |
 //! |---|---|
 //! | [`locks`] | M1, M2, M3, P1, R1, F1, L1 |
-//! | [`deferred`] | D1, D2, D3, D4, and M1 and M2 of runs |
+//! | [`deferred`] | D1, D2, D3, D4, M1, M2 and M3 of runs, and L1 of clients |
 //! | [`quota`] | RL1 |
 //! | [`rest`] | N1, N2: what is left when all is quiet, and what it cost |
 //!

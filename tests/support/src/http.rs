@@ -1,6 +1,6 @@
 //! A small client: each request on a connection of its own.
 
-use std::{fmt, net::SocketAddr};
+use std::{fmt, net::SocketAddr, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode};
@@ -77,6 +77,11 @@ impl Request {
     pub async fn try_send(self) -> Result<Answer, Box<dyn std::error::Error + Send + Sync>> {
         let what = format!("an answer to {} {:.80}", self.method, self.target);
         within(&what, self.exchange()).await
+    }
+
+    /// Sends it; `None` if there is no answer, or none within this time.
+    pub(crate) async fn answer_within(self, time: Duration) -> Option<Answer> {
+        tokio::time::timeout(time, self.exchange()).await.ok()?.ok()
     }
 
     async fn exchange(self) -> Result<Answer, Box<dyn std::error::Error + Send + Sync>> {

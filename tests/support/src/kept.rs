@@ -5,8 +5,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::testing::history::rest::{Kept, Rest};
+use lockgate::testing::history::{
+    Violation,
+    rest::{Kept, Rest},
+};
 use redis::aio::MultiplexedConnection;
+
+use crate::redis::Server;
 
 /// Until what was begun has ended, whatever was done to those who began it: the last retry of a job that fails and
 /// whose workers die comes after half a minute.
@@ -44,6 +49,24 @@ async fn try_ask<T: redis::FromRedisValue>(
 ) -> redis::RedisResult<T> {
     let mut command = redis::cmd(words[0]);
     command.arg(&words[1..]).query_async(connection).await
+}
+
+/// What is left of a namespace in which only locks were used, once all its stores are shut down: after a while, in which
+/// leases end whose release did not arrive.
+///
+/// # Panics
+///
+/// If the server is away.
+pub async fn left_of_locks(server: &Server, namespace: &str) -> Vec<Violation> {
+    let until = Instant::now() + LEASES;
+    loop {
+        let keys = kept(&mut server.connection().await, namespace).await;
+        let left = Rest { keys, only_locks: true, ..Rest::default() }.check();
+        if left.is_empty() || Instant::now() > until {
+            return left;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 /// How many keys are left, once no more of them go for the time of leases, retries and delays: a line in which one

@@ -34,11 +34,12 @@ struct Readme;
 
 pub use self::{
     case::{Backing, Case, run},
-    cluster::{Cluster, shared_cluster},
+    cluster::{Cluster, Replicated, shared_cluster},
     demo::Demo,
     desk::{Desk, Ran},
     gates::Gates,
     http::{Answer, Pending, Request, request},
+    kept::left_of_locks,
     raw::Raw,
     readme::{GATE, until_file},
     redis::{Server, free_port, shared_server},

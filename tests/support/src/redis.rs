@@ -102,9 +102,10 @@ impl Server {
             .await
     }
 
-    /// Starts one that may be a node of a cluster.
-    pub(crate) async fn of_a_cluster() -> Self {
-        Self::start_with(Options { cluster: true, ..Options::default() }).await
+    /// Starts one that may be a node of a cluster, with further words on its command line.
+    pub(crate) async fn of_a_cluster(words: &[&str]) -> Self {
+        let words = words.iter().map(|word| (*word).to_owned()).collect();
+        Self::start_with(Options { cluster: true, words, ..Options::default() }).await
     }
 
     /// On another port if somebody else was faster to take the first one.

@@ -142,7 +142,7 @@ fn wish<'a>(args: &[&'a str]) -> Option<Wish<'a>> {
 mod tests {
     use std::{collections::BTreeSet, fs, path::Path};
 
-    use super::*;
+    use super::{rows::Target, *};
     use crate::shell::root;
 
     #[test]
@@ -178,7 +178,8 @@ mod tests {
         assert!(rows::all().all(reasoned), "a row that is not run says why");
     }
 
-    /// A test that was renamed is missed here, and not only by a run that takes minutes.
+    /// A test that was renamed is missed here, and not only by a run that takes minutes. (One that went to another module is
+    /// not; the run says that there is no such test.)
     #[test]
     fn every_test_that_is_named_is_there() {
         let mut names = BTreeSet::new();
@@ -194,6 +195,95 @@ mod tests {
                 assert!(missing.is_empty(), "row {}: {missing:?}", row.name());
             }
         }
+    }
+
+    /// What is all about faults, and which program has it.
+    const OF_FAULTS: [(Target, &str); 3] = [
+        (Target::Faults, "tests/faults"),
+        (Target::Deferral, "tests/deferral"),
+        (Target::Quorum, "tests/quorum"),
+    ];
+    const OF_REDIS: [&str; 19] = [
+        "cluster",
+        "concerns",
+        "crowd",
+        "dead",
+        "disks",
+        "drops",
+        "ends",
+        "faults",
+        "forgotten",
+        "late",
+        "mends",
+        "refusals",
+        "replicas",
+        "replies",
+        "runtimes",
+        "sentinel",
+        "silent",
+        "versions",
+        "wakes",
+    ];
+
+    /// Mistakes, and what is so without any fault.
+    const NO_FAULTS: [&str; 3] = [
+        "faults::a_wrong_password_is_told_at_connect_and_not_repeated",
+        "faults::bad_urls_are_refused_with_a_sentence_that_keeps_the_password",
+        "faults::namespaces_share_nothing",
+    ];
+
+    /// A test that no row has is not run by `cargo xtask faults`, whatever FAULTS.md says.
+    #[test]
+    fn every_test_of_a_fault_is_in_a_row() {
+        let mut tests = Vec::new();
+        for (target, of) in OF_FAULTS {
+            tests_of(&root().join(of), "", target, &mut tests);
+        }
+        for of in OF_REDIS {
+            let path = root().join("src/store/redis/tests").join(of);
+            let prefix = format!("store::redis::tests::{of}::");
+            tests_of(&path, &prefix, Target::Unit, &mut tests);
+        }
+        assert!(tests.len() > 150, "{} tests were found", tests.len());
+        let is_in_a_row = |target: Target, name: &str| {
+            let mut filters = rows::all().flat_map(|row| row.by);
+            filters.any(|(of, filter)| *of == target && name.contains(filter))
+                || NO_FAULTS.iter().any(|other| name.ends_with(other))
+        };
+        let missing: Vec<_> =
+            tests.iter().filter(|(target, name)| !is_in_a_row(*target, name)).collect();
+        assert!(missing.is_empty(), "in no row: {missing:#?}");
+    }
+
+    /// The tests of a module: of its file, whose `mod.rs` it may be, and of those in its folder.
+    fn tests_of(path: &Path, prefix: &str, target: Target, all: &mut Vec<(Target, String)>) {
+        if let Ok(text) = fs::read_to_string(path.with_extension("rs")) {
+            all.extend(tests_in(&text).map(|name| (target, format!("{prefix}{name}"))));
+        }
+        for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+            let name = entry.path().file_stem().unwrap().to_string_lossy().into_owned();
+            let (path, deeper) = (path.join(&name), format!("{prefix}{name}::"));
+            // A folder is that of the file beside it.
+            if name == "mod" {
+                tests_of(&path, prefix, target, all);
+            } else if entry.path().is_file() || !path.with_extension("rs").exists() {
+                tests_of(&path, &deeper, target, all);
+            }
+        }
+    }
+
+    /// Functions whose attribute says that they are tests.
+    fn tests_in(text: &str) -> impl Iterator<Item = &str> {
+        let after = text.split("test").skip(1).filter_map(|rest| {
+            let rest = rest
+                .strip_prefix(']')
+                .or_else(|| rest.strip_prefix('(')?.split_once(")]").map(|(_, rest)| rest))?;
+            rest.split_once("fn ")
+        });
+        let is_next = |between: &str| !between.contains(['{', ';']);
+        after
+            .filter(move |(between, _)| is_next(between))
+            .filter_map(|(_, rest)| rest.split(['(', '<']).next())
     }
 
     fn collect(folder: &Path, names: &mut BTreeSet<String>) {

@@ -10,7 +10,7 @@ use super::{
     check::{self, Looked},
     event,
 };
-use crate::testing::history::{Life, Violation};
+use crate::testing::history::{Life, Violation, locks::Register};
 
 /// What was promised for a request when it was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +51,34 @@ pub struct Accepted {
     pub terms: Terms,
     /// False: 503 with a `Location`, so it may have been stored or not.
     pub sure: bool,
+}
+
+/// A line of the client's log: what it was told.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// Whose lock or line it was about.
+    pub resource: String,
+    /// Who was asked; `None`: a process that is not known.
+    pub life: Option<Life>,
+    /// When the client began to send it, ns.
+    pub sent: u64,
+    /// When it had the answer, or knew that there will be none, ns.
+    pub told: u64,
+    /// The answer.
+    pub answer: Answer,
+}
+
+/// What a client was told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// 202: more of it is in [`Accepted`].
+    Accepted,
+    /// 503 with a `Location`: it may have been stored.
+    Perhaps,
+    /// Status and body of any other answer.
+    Given(u16, String),
+    /// The connection ended without one.
+    Nothing,
 }
 
 /// A run, as its handler wrote it down.
@@ -142,8 +170,20 @@ pub struct History {
     pub drained: BTreeSet<Life>,
     /// What was done to them.
     pub troubles: Vec<Trouble>,
+    /// When the machine had no time for a process, or for all of them: nobody did that to them, but it has the same
+    /// traces.
+    pub stalls: Vec<Trouble>,
+    /// When each process that was told to stop was.
+    pub stopping: HashMap<Life, u64>,
     /// Requests of each resource that were sent and not answered: they may have been stored.
     pub unanswered: BTreeMap<String, usize>,
+    /// Registers of resources that look at fences: each run reads its resource's when it begins, and writes when it ends.
+    pub registers: Vec<Register>,
+    /// All that clients were told, if all of them have written it down.
+    pub asked: Vec<Asked>,
+    /// How long a client waits for its answer at most if nothing is done to those it asks, ns. Then it is served, accepted
+    /// or refused because its resource is busy. Zero: not judged.
+    pub patience: u64,
 }
 
 impl History {
@@ -151,7 +191,7 @@ impl History {
     /// left out.
     pub fn read(&mut self, life: Life, text: &str) {
         self.runs.extend(event::runs(life, text));
-        self.troubles.extend(event::stalls(life, text));
+        self.stalls.extend(event::stalls(life, text));
     }
 
     /// D1, D2, D3 and D4, and M1 and M2 of the runs of each resource.
@@ -167,22 +207,36 @@ impl History {
         ends.into_iter().flatten().fold(run.valid, u64::min)
     }
 
-    /// Whether what became of a run may be due to something that was done to it.
+    /// Whether what became of a run may be due to something that was done to it, or to the machine.
     pub(super) fn is_touched(&self, run: &Run) -> bool {
+        let (from, to) = self.span(run);
+        self.is_struck(run) || meets(&self.stalls, run.life, from, to)
+    }
+
+    /// Whether it may be due to something that was done to it on purpose.
+    pub(super) fn is_struck(&self, run: &Run) -> bool {
+        let (from, to) = self.span(run);
+        // Who ends without its lock is not heard.
+        let late = run.end.as_ref().is_some_and(|end| end.at >= run.valid);
+        let killed = self.killed.get(&run.life).is_some_and(|at| (from..=to).contains(at));
+        run.aborted.is_some() || late || killed || meets(&self.troubles, run.life, from, to)
+    }
+
+    /// From its start until the store has surely heard of its end.
+    fn span(&self, run: &Run) -> (u64, u64) {
         const SETTLED: u64 = 1_000_000_000;
         // While it is sure of its lock, its worker tells the store again and again that it has ended.
         let to = run.end.as_ref().map_or(u64::MAX, |end| run.valid.max(end.at + SETTLED));
-        // Who ends without its lock is not heard.
-        let late = run.end.as_ref().is_some_and(|end| end.at >= run.valid);
-        let killed = self.killed.get(&run.life).is_some_and(|at| (run.from..=to).contains(at));
-        let mut troubles = self.troubles.iter();
-        run.aborted.is_some()
-            || late
-            || killed
-            || troubles.any(|trouble| {
-                let about = trouble.life.is_none_or(|life| life == run.life);
-                about && trouble.from < to && run.from < trouble.to
-            })
+        (run.from, to)
+    }
+
+    /// Whether anything was done in this time to a process, or to all, or the machine had no time for it.
+    pub(super) fn is_troubled(&self, life: Option<Life>, from: u64, to: u64) -> bool {
+        let Some(life) = life else { return true };
+        let ended = [self.killed.get(&life), self.stopping.get(&life)];
+        ended.into_iter().flatten().any(|at| *at <= to)
+            || meets(&self.troubles, life, from, to)
+            || meets(&self.stalls, life, from, to)
     }
 
     pub(super) fn resources(&self) -> BTreeSet<&str> {
@@ -194,6 +248,13 @@ impl History {
     pub(super) fn excerpt<'a>(&self, runs: impl IntoIterator<Item = &'a Run>) -> String {
         runs.into_iter().map(|run| format!("\n  {}", Shown(self, run))).collect()
     }
+}
+
+fn meets(troubles: &[Trouble], life: Life, from: u64, to: u64) -> bool {
+    troubles.iter().any(|trouble| {
+        let about = trouble.life.is_none_or(|of| of == life);
+        about && trouble.from < to && from < trouble.to
+    })
 }
 
 /// A history, and which runs are whose.

@@ -59,6 +59,8 @@ pub struct Looked {
     pub faults: u64,
     /// What was let in beyond a quota, in the worst case. Zero for a good history.
     pub over: u64,
+    /// Keys of which as much was let in as their quotas allow at once: only these show that it is not more.
+    pub spent: u64,
     /// The longest that a client was without an answer of the store after the last fault, ns.
     pub longest: u64,
 }
@@ -104,12 +106,15 @@ impl History {
             refused: self.refused,
             faults: self.faults,
             over: 0,
+            spent: 0,
             longest: 0,
         };
         let mut wrong;
         (looked.longest, wrong) = self.all_are_served();
         for (key, limit) in &self.limits {
             let of = |all: &BTreeMap<String, Vec<Entry>>| all.get(key).cloned().unwrap_or_default();
+            let sum: u64 = of(&self.entered).iter().map(|entry| entry.cost).sum();
+            looked.spent += u64::from(sum >= limit.most(0));
             let (over, shown) = self.beyond(limit, of(&self.entered));
             looked.over = looked.over.max(over);
             wrong.extend(shown.map(|shown| Violation::new(Check::RL1, format!("{key}: {shown}"))));
@@ -197,6 +202,12 @@ mod tests {
         let one =
             |n| (usize::try_from(n % 3).unwrap(), ms, Event::In(0, "k".into(), (ms - 1) * MS, 1));
         (0..many).map(one).collect()
+    }
+
+    #[test]
+    fn quotas_that_are_spent_are_counted() {
+        let spent = |many| history(PACED, &at(50, many)).check().0.spent;
+        assert_eq!([spent(5), spent(6)], [0, 1]);
     }
 
     fn over(limit: Limit, events: &[(usize, u64, Event)]) -> u64 {

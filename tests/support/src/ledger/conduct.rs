@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::testing::history::{Check, Violation};
+use lockgate::testing::history::{Check, Violation, deferred::Looked};
 use parking_lot::Mutex;
 use tokio::{sync::watch, task::JoinSet};
 
@@ -19,7 +19,7 @@ use super::{
 use crate::{
     flat::{self, Kind, Samples},
     gauge::Gauge,
-    history::dice::Dice,
+    history::{clock::MS, dice::Dice},
     redis::Server,
     site::Framework,
 };
@@ -28,12 +28,25 @@ use crate::{
 const CLIENTS: usize = 12;
 const RESOURCES: u64 = 6;
 
+/// Times of faults and times without take turns: what a run meets counts for its aftermath, and what nothing has touched
+/// is judged by all checks.
+const FAULTY: Duration = Duration::from_secs(6);
+const CALM: Duration = Duration::from_secs(8);
+
+/// How long a client may wait for its answer: those who stand in line for their lock are told after ten seconds that they
+/// don't have it, and the rest is for a machine that has other things to do.
+const PATIENCE: Duration = Duration::from_secs(16);
+
+/// In runs so long that there were some times without faults, so many of a hundred runs must be untouched by any.
+const LONG: Duration = Duration::from_secs(40);
+const UNTOUCHED: usize = 10;
+
 /// What is to be run.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The program whose `node` mode is [`node`](super::node).
     pub program: PathBuf,
-    /// How long there are clients and faults.
+    /// How long there are clients, and faults but for the last seconds.
     pub time: Duration,
     /// Of all choices.
     pub seed: u64,
@@ -54,8 +67,10 @@ pub async fn conduct(plan: &Plan) -> (String, Verdict) {
         None => Server::start().await,
     };
     let mut fleet = Fleet::on(&plan.program, server).await;
+    let registers = fleet.keeps_registers(RESOURCES).await;
     for framework in [Framework::Axum, Framework::Actix, Framework::Axum, Framework::Actix] {
-        fleet.join(Setup::new(framework)).await;
+        let setup = Setup { registers: registers.clone(), ..Setup::new(framework) };
+        fleet.join(setup).await;
     }
     let addrs = Arc::new(Mutex::new((0..fleet.size()).map(|node| fleet.addr(node)).collect()));
     let (pace, paced) = watch::channel(Pace::Go);
@@ -66,7 +81,9 @@ pub async fn conduct(plan: &Plan) -> (String, Verdict) {
     }
     let mut done: BTreeMap<String, usize> = BTreeMap::new();
     let (mut samples, mut rested) = (Samples::new(), Instant::now());
-    while started.elapsed() < plan.time {
+    fleet.judges_answers(PATIENCE);
+    let mut calm = Instant::now();
+    while started.elapsed() + CALM < plan.time {
         // Dice of its own: whatever comes of one, the next ones are the same for the same seed.
         let mut own = Dice::new(dice.roll());
         let fault = Fault::draw(&mut own, plan.soak.is_some());
@@ -77,11 +94,19 @@ pub async fn conduct(plan: &Plan) -> (String, Verdict) {
             pace.send_replace(Pace::Rest);
             rest(&mut fleet, &mut samples).await;
             pace.send_replace(Pace::Go);
-            rested = Instant::now();
+            (rested, calm) = (Instant::now(), Instant::now());
+        }
+        if calm.elapsed() > FAULTY {
+            tokio::time::sleep(CALM).await;
+            calm = Instant::now();
         }
     }
+    tokio::time::sleep(plan.time.saturating_sub(started.elapsed())).await;
     pace.send_replace(Pace::Stop);
-    while clients.join_next().await.is_some() {}
+    while let Some(ended) = clients.join_next().await {
+        // One that has waited for too long.
+        ended.expect("no client panics");
+    }
     // What a proxy was told to do to somebody who is dead by now, or did not call, is not done any more.
     for node in 0..fleet.size() {
         fleet.proxy(node).forget_rules();
@@ -94,13 +119,38 @@ pub async fn conduct(plan: &Plan) -> (String, Verdict) {
     let expected = if plan.soak.is_some() { &SERIES[..] } else { &[] };
     let (flat, grown) = samples.compare(expected);
     verdict.wrong.extend(grown.into_iter().map(|told| Violation { check: Check::N1, told }));
+    verdict.wrong.extend(too_little(&verdict, plan.time));
     let done: Vec<_> = done.iter().map(|(fault, count)| format!("{count} {fault}")).collect();
     let (seed, took) = (plan.seed, started.elapsed());
     let mut told = vec![format!("seed {seed}, {took:.0?}; faults: {}", done.join(", "))];
     told.extend(flat);
     told.push(format!("figure: violations {}", verdict.wrong.len()));
+    let looked = &verdict.looked;
+    told.push(format!(
+        "figure: longest answer of those that nothing is done to {} ms",
+        looked.longest / MS
+    ));
+    told.push(format!(
+        "figure: fewest runs of 100 that nothing has touched {}",
+        share(looked.untouched, looked)
+    ));
     told.push(verdict.figure());
     (told.join("\n"), verdict)
+}
+
+/// Of a hundred runs.
+fn share(of: usize, looked: &Looked) -> usize {
+    100 * of / (looked.runs + looked.direct).max(1)
+}
+
+/// Faults that touch nearly all that runs excuse nearly all: then nothing was judged. What the machine has touched besides
+/// is not to be blamed on the faults.
+fn too_little(verdict: &Verdict, time: Duration) -> Option<Violation> {
+    let spared = share(verdict.looked.spared, &verdict.looked);
+    (time >= LONG && spared < UNTOUCHED).then(|| {
+        let told = format!("faults touch all but {spared} of 100 runs: too little is judged");
+        Violation { check: Check::D3, told }
+    })
 }
 
 /// What clients do.

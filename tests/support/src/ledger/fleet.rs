@@ -18,14 +18,23 @@ use lockgate::{
 use parking_lot::Mutex;
 
 use super::{node::Setup, stall};
-use crate::{gauge::Gauge, history::Process, kept, proxy::Proxy, redis::Server, wait::within};
+use crate::{
+    gauge::Gauge,
+    history::{Process, clock::ns},
+    kept,
+    proxy::Proxy,
+    redis::Server,
+    wait::within,
+};
 
 mod books;
 mod later;
+mod registers;
 mod status;
 mod strike;
 mod verdict;
 
+use self::later::Listeners;
 pub use self::{
     later::{Later, Requests, Told},
     verdict::Verdict,
@@ -51,6 +60,9 @@ pub struct Fleet {
     began: Instant,
     /// Requests that were sent.
     sent: Arc<AtomicU64>,
+    listeners: Listeners,
+    /// Where runs write to under their locks, and of how many resources.
+    registers: Option<(Server, u64)>,
     /// Looks at the status resource, of one call each.
     looks: AtomicU64,
     /// The server of all of them.
@@ -91,6 +103,8 @@ impl Fleet {
             history,
             began: Instant::now(),
             sent: Arc::default(),
+            listeners: Arc::default(),
+            registers: None,
             looks: AtomicU64::new(0),
             server,
         }
@@ -113,6 +127,7 @@ impl Fleet {
         let mut process = Process::start(&self.program, &words);
         let said = within("a node to listen", process.says()).await;
         let addr = said.and_then(|said| said.parse().ok()).expect("it says where it listens");
+        self.listeners.lock().insert(addr, life);
         Seat { life, setup, process, proxy, addr }
     }
 
@@ -163,7 +178,13 @@ impl Fleet {
     #[must_use]
     pub fn requests(&self) -> Requests {
         let most = self.seats.first().map_or(1, |seat| seat.setup.most);
-        Requests::new(most, Arc::clone(&self.history), Arc::clone(&self.sent))
+        let (history, sent) = (Arc::clone(&self.history), Arc::clone(&self.sent));
+        Requests::new(most, history, sent, Arc::clone(&self.listeners))
+    }
+
+    /// All that clients are told is written down from now on, and judged: for this long they may wait for their answers.
+    pub(super) fn judges_answers(&self, patience: Duration) {
+        self.history.lock().patience = ns(patience);
     }
 
     /// A command to the server, with its answer as far as there is one: who has all cut off is cut off too.

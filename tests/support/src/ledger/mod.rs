@@ -11,8 +11,11 @@
 //! | D2 | requests of a resource start in the order they were accepted; later ones wait for a retry, unless it is said that they don't |
 //! | M1 | runs of a resource do not overlap, those of requests that ran at once included |
 //! | M2 | fences grow from run to run of a resource |
+//! | M3 | in the long run: a register that looks at fences takes what each run writes that nothing was done to, and nothing twice or late |
 //! | D3 | it runs again only after a failure or a fault, only if its method allows it, not more often than it may, and each time is charged |
 //! | D3 | nothing runs that no client has sent |
+//! | D4, D3 | in the long run: what a client is given at once is what one handler said, and each that ran at once has its client |
+//! | L1 | in the long run: a client that asks a process to which nothing is done is served, accepted or told that its resource is busy, within a bound |
 //! | N1 | nothing is left in the store: [`Fleet::settle`] looks at its keys and counters, at channels and clients |
 //! | N1 | nobody calls anything any more, but for the signs of life of idle workers |
 //! | N2 | calls per request stay under a ceiling |
@@ -31,7 +34,7 @@ pub(crate) mod stall;
 
 pub use lockgate::testing::history::{
     Life,
-    deferred::{Accepted, End, History, Looked, Run, Seen, Terms, Trouble},
+    deferred::{Accepted, Answer, Asked, End, History, Looked, Run, Seen, Terms, Trouble},
 };
 
 pub use self::{

@@ -48,7 +48,7 @@ pub(crate) fn note(history: Weak<Mutex<History>>, server: Arc<AtomicU32>) {
             let held_up = waits.of(server.load(Ordering::Relaxed));
             let Some(history) = history.upgrade() else { return };
             for (from, to) in stalled.into_iter().chain(held_up) {
-                history.lock().troubles.push(Trouble { life: None, from, to });
+                history.lock().stalls.push(Trouble { life: None, from, to });
             }
         }
     });

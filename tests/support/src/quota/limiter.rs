@@ -13,7 +13,7 @@ use std::{
 use lockgate::{RateLimit, Store, testing::history::quota::Event};
 use tokio::runtime::Handle;
 
-use super::{Asked, policies};
+use super::{Asked, epoch, policies};
 use crate::{
     gauge,
     history::{clock, dice::Dice, log::Log},
@@ -21,6 +21,9 @@ use crate::{
 
 /// Tasks for each key.
 pub(super) const TASKS: usize = 3;
+
+/// Second keys of those that are asked for by two.
+const SECOND_KEYS: u64 = 64;
 
 /// A gap after which this process counts as not having run.
 const STALL: u64 = 50 * clock::MS;
@@ -50,18 +53,19 @@ pub async fn limiter(url: &str, log: &Path, seed: u64) {
     tokio::spawn(note_stalls(Arc::clone(&log)));
     let mut dice = Dice::new(seed);
     let mut tasks = Vec::new();
-    for Asked { name: key, policies, .. } in policies() {
-        let mut policies = policies.into_iter();
+    for asked in policies().into_iter().map(Arc::new) {
+        let mut policies = asked.policies.iter().cloned();
         let first = policies.next().expect("there is one");
         let limit = policies.fold(store.rate_limit(first), RateLimit::and);
         for _ in 0..TASKS {
             let (limit, log, mut dice) = (limit.clone(), Arc::clone(&log), Dice::new(dice.roll()));
             let (rests, stop) = (Arc::clone(&rests), Arc::clone(&stop));
+            let asked = Arc::clone(&asked);
             let who = tasks.len() as u64;
             tasks.push(tokio::spawn(async move {
                 while !stop.load(Ordering::Relaxed) {
                     if !rests.load(Ordering::Relaxed) {
-                        ask(&limit, who, key, &log).await;
+                        ask(&limit, who, &asked, &mut dice, &log).await;
                     }
                     tokio::time::sleep(dice.ms(5, 40)).await;
                 }
@@ -76,11 +80,12 @@ pub async fn limiter(url: &str, log: &Path, seed: u64) {
     std::future::pending::<()>().await;
 }
 
-async fn ask(limit: &RateLimit, who: u64, key: &str, log: &Log) {
-    let (sent, name) = (clock::now(), key.to_owned());
-    log.note(&Event::Ask(who, key.to_owned()));
+async fn ask(limit: &RateLimit, who: u64, asked: &Asked, dice: &mut Dice, log: &Log) {
+    let (sent, name) = (clock::now(), asked.name_in(epoch()));
+    log.note(&Event::Ask(who, name.clone()));
+    let second = dice.below(SECOND_KEYS);
     // More than there are policies are left out.
-    let keys = [key.to_owned(), format!("{key}, too")];
+    let keys = [name.clone(), format!("{name}, {second}")];
     let event = match limit.check_each(keys.map(|key| (key, 1))).await {
         Ok(decision) if !decision.is_admitted() => Event::Out(who, name),
         Ok(decision) if decision.is_local() => Event::Local(who, name, sent, 1),

@@ -9,6 +9,7 @@
 mod conduct;
 mod fault;
 mod limiter;
+mod rest;
 mod spender;
 
 use std::time::Duration;
@@ -20,9 +21,15 @@ pub use self::{
     limiter::limiter,
     spender::{spender, spent},
 };
-use crate::history::clock::ns;
+use crate::history::clock::{self, ns};
 
 const SECOND: Duration = Duration::from_secs(1);
+
+/// So long a quota that is asked for anew is asked for, by the clock that all processes have.
+const EPOCH: Duration = Duration::from_secs(2);
+
+/// The window of those: it begins with the first charge, and is not over when the last one is made, however late.
+const LONG: Duration = Duration::from_secs(20);
 
 /// What is asked for under one name of the history: each policy by a key of its own, and what they let in together
 /// at most.
@@ -30,19 +37,35 @@ struct Asked {
     name: &'static str,
     policies: Vec<Policy>,
     limit: Limit,
+    /// In each [`EPOCH`] by a key that was not there before.
+    anew: bool,
 }
 
-/// The windows of the last two are longer than any run: of them not one more than the limit is ever let in, leases and
-/// lost replies included. "apart" has two keys, so two tags: what the first has charged is given back when the second
-/// refuses, and that may be lost, but must not be done twice.
+impl Asked {
+    /// Its name in the history in this epoch.
+    fn name_in(&self, epoch: u64) -> String {
+        if self.anew { format!("{}-{epoch}", self.name) } else { self.name.to_owned() }
+    }
+}
+
+fn epoch() -> u64 {
+    clock::now() / ns(EPOCH)
+}
+
+/// Of those that are asked for anew not one more than the limit is ever let in, leases, refunds and lost replies included;
+/// and every other second there are some that are not spent yet, so that whatever is done meets one. "apart" has two keys, so
+/// two tags: what the first has charged is given back when the second refuses, and that may be lost, but must not be done
+/// twice. The second has many keys of little each, so that it refuses while there is plenty of the first, which is judged.
 fn policies() -> Vec<Asked> {
     let quota = |n| Quota::requests(n);
     let policy = |quota: Quota, name: &str| Policy::new(quota).name(name);
-    let (window, hour) = (ns(SECOND), Duration::from_secs(36_000));
-    let one = |policy: Policy, name, limit| Asked { name, policies: vec![policy], limit };
+    let window = ns(SECOND);
+    let one =
+        |policy: Policy, name, limit| Asked { name, policies: vec![policy], limit, anew: false };
     // Of which one more may be let in: the first.
     let once = |n: u64| Limit::Paced { burst: n - 1, limit: 0, window: 1 };
-    let ever = |n, name: &str| policy(quota(n).per(hour), name).on_outage(Outage::Refuse);
+    let long = |n, name: &str| policy(quota(n).per(LONG), name).on_outage(Outage::Refuse);
+    let anew = |policies, name, n| Asked { name, policies, limit: once(n), anew: true };
     vec![
         one(policy(quota(40).per(SECOND), "fixed"), "fixed", Limit::Fixed { limit: 40, window }),
         one(
@@ -60,11 +83,8 @@ fn policies() -> Vec<Asked> {
             "leased",
             Limit::Fixed { limit: 100, window },
         ),
-        one(ever(500, "once"), "once", once(500)),
-        Asked {
-            name: "apart",
-            policies: vec![ever(600, "wide"), ever(400, "narrow")],
-            limit: once(400),
-        },
+        anew(vec![long(300, "once")], "once", 300),
+        anew(vec![long(300, "lent").lease(10)], "lent", 300),
+        anew(vec![long(150, "wide"), long(3, "narrow")], "apart", 150),
     ]
 }

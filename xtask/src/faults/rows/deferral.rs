@@ -21,6 +21,7 @@ pub(super) const DEFERRAL: &[Row] = &[
         &[
             (Deferral, "a_worker_is_killed_at_every_script"),
             (Deferral, "crash::a_holder_is_killed_"),
+            (Deferral, "a_short_history_is_good"),
             (Faults, "tasks_end_once_whatever_is_done"),
         ],
     ),
@@ -97,6 +98,8 @@ pub(super) const DEFERRAL: &[Row] = &[
             (Deferral, "wake::a_holder_that_dies_"),
             (Deferral, "options::a_holder_that_never_ends_"),
             (Deferral, "options::a_request_that_fails_past_"),
+            (Deferral, "options::what_is_delayed_"),
+            (Deferral, "options::a_retry_that_others_pass_"),
             (Scenarios, "accepting::what_is_too_late_expires"),
         ],
     )
@@ -109,18 +112,23 @@ pub(super) const DEFERRAL: &[Row] = &[
     defer(
         15,
         "newer version; change of keys; missing key",
-        &[(Deferral, "newer::"), (Deferral, "sealed::a_")],
+        &[(Deferral, "newer::a_newer_version_"), (Deferral, "sealed::a_")],
     )
     .part("there is one version: a newer one is a stored request with a higher number"),
-    defer(16, "SIGTERM with a run that is short, or too long", &[(Deferral, "drain::")]),
+    defer(
+        16,
+        "SIGTERM with a run that is short, or too long; workers of both frameworks; none",
+        &[(Deferral, "drain::"), (Deferral, "mixed::")],
+    ),
     defer(
         17,
-        "forged fields, guessed ids, swapped bytes, callbacks",
+        "forged fields, guessed ids, swapped or broken bytes, callbacks",
         &[
             (Scenarios, "replay::forged_markers_are_nothing"),
             (Scenarios, "status::ids_that_are_none_"),
             (Scenarios, "status::a_job_is_shown_to_its_owner_alone"),
-            (Deferral, "sealed::what_was_swapped_"),
+            (Deferral, "sealed::what_was_"),
+            (Deferral, "newer::a_request_that_is_broken_"),
             (Unit, "defer::callback::address::"),
             (Unit, "defer::callback::tests::what_must_not_be_called_is_not"),
         ],

@@ -45,6 +45,7 @@ pub(super) const LOCKS: &[Row] = &[
             (Unit, "lock::tests::cancel::dropped_at_any_await_nothing_is_left"),
             (Unit, "redis::tests::drops::dropped_at_any_await"),
             (Unit, "redis::tests::replies::dropped_while_a_reply_is_lost"),
+            (Unit, "an_acquisition_that_is_dropped_leaves_nothing_whenever_"),
         ],
     ),
     lock(
@@ -53,6 +54,8 @@ pub(super) const LOCKS: &[Row] = &[
         &[
             (Unit, "redis::tests::replies::a_"),
             (Unit, "redis::tests::faults::lost_replies_neither_block"),
+            (Unit, "mends::a_call_that_may_have_run_"),
+            (Unit, "tests::several::a_lost_reply_"),
             (Unit, "together::lost_replies_to_many"),
         ],
     ),
@@ -94,6 +97,8 @@ pub(super) const LOCKS: &[Row] = &[
             (Unit, "late::a_paused_server_"),
             (Unit, "late::a_frozen_server_"),
             (Unit, "faults::a_frozen_server_"),
+            (Unit, "mends::a_connection_that_falls_silent_"),
+            (Faults, "proxy::"),
         ],
     ),
     lock(
@@ -108,7 +113,7 @@ pub(super) const LOCKS: &[Row] = &[
     lock(
         14,
         "failover with a grant that no replica has",
-        &[(Unit, "redis::tests::replicas::"), (Faults, "a_promoted_replica_without_the_grant")],
+        &[(Unit, "redis::tests::replicas::"), (Unit, "redis::tests::mends::what_"), (Faults, "a_promoted_replica_without_the_grant")],
     ),
     lock(
         15,
@@ -132,6 +137,9 @@ pub(super) const LOCKS: &[Row] = &[
             (Unit, "faults::flushed_scripts_are_sent_again"),
             (Unit, "faults::a_demoted_master_"),
             (Faults, "a_server_that_loads_is_away"),
+            (Unit, "redis::tests::faults::a_server_"),
+            (Unit, "redis::tests::faults::killed_connections_"),
+            (Unit, "mends::a_key_of_another_type_"),
         ],
     ),
     lock(17, "BUSY, MISCONF, NOREPLICAS, OOM, READONLY", &[(Unit, "redis::tests::refusals::")]),
@@ -141,14 +149,16 @@ pub(super) const LOCKS: &[Row] = &[
         &[(Unit, "redis::tests::cluster::")],
     )
     .on(Topology::Cluster),
-    lock(14, "failover under load", &[(Faults, "failover::")]).on(Topology::Sentinel),
+    lock(14, "failover under load", &[(Faults, "failover::sentinels::")])
+        .on(Topology::Sentinel),
+    lock(14, "a master killed or frozen under load", &[(Faults, "failover::cluster::")])
+        .on(Topology::Cluster),
     lock(
         14,
         "a master that wakes while it is replaced; one that is well and is replaced",
         &[
             (Unit, "sentinel::thaw::nothing_is_lost_"),
-            (Unit, "sentinel::words::a_"),
-            (Unit, "sentinel::failover::"),
+            (Unit, "redis::tests::sentinel::"),
         ],
     )
     .on(Topology::Sentinel),
@@ -170,11 +180,23 @@ pub(super) const LOCKS: &[Row] = &[
             (Faults, "crowd::one_who_comes_when_as_many_wait_"),
         ],
     ),
-    lock(20, "one chatty process, three quiet ones", &[(Unit, "crowd::quiet_processes_wait_")]),
+    lock(
+        20,
+        "one chatty process, three quiet ones",
+        &[
+            (Unit, "crowd::quiet_processes_wait_"),
+            // Those wait for as long as a cohort may take, which ends it before it has all its hand-overs.
+            (Unit, "handover::a_word_of_the_store_is_good_for_seventeen_holders"),
+        ],
+    ),
     lock(
         21,
         "writers under a flood of readers, and inverse",
-        &[(Unit, "crowd::a_writer_is_let_in_"), (Unit, "crowd::a_reader_is_let_in_")],
+        &[
+            (Unit, "crowd::a_writer_is_let_in_"),
+            (Unit, "crowd::a_reader_is_let_in_"),
+            (Unit, "lock::tests::modes::"),
+        ],
     ),
     lock(
         22,
@@ -195,6 +217,8 @@ pub(super) const LOCKS: &[Row] = &[
             (Quorum, "frozen_nodes_cost_nothing_"),
             (Quorum, "fences_grow_over_majorities_and_after_a_loss_of_data"),
             (Quorum, "holders_never_meet_while_nodes_come_and_go"),
+            (Quorum, "a_holder_outlives_two_nodes_"),
+            (Quorum, "whatever_is_dropped_is_given_back"),
             (Unit, "quorum::tests::votes::"),
             (Unit, "quorum::tests::split::"),
         ],

@@ -3,8 +3,9 @@
 use super::check;
 use crate::testing::history::{
     Life, MS,
-    deferred::{Accepted, End, Event, History, Run, Seen, Terms, Trouble},
+    deferred::{Accepted, Answer, Asked, End, Event, History, Run, Seen, Terms, Trouble},
     line,
+    locks::Register,
 };
 
 const ONE: Life = Life { process: 1, number: 0 };
@@ -42,6 +43,17 @@ impl Story {
             end: (status != 0).then_some(end),
             aborted: None,
             dropped: None,
+        });
+    }
+
+    /// A client has asked process one, and was told this.
+    fn asked(&mut self, [sent, told]: [u64; 2], answer: Answer) {
+        self.0.asked.push(Asked {
+            resource: "7".to_owned(),
+            life: Some(ONE),
+            sent: sent * MS,
+            told: told * MS,
+            answer,
         });
     }
 
@@ -348,4 +360,128 @@ fn d3_a_run_that_nobody_has_asked_for() {
     story.is_good();
     story.ran("y", 1, 40, [41, 50], 200);
     story.is_wrong("D3");
+}
+
+/// `at once` ran on process one, and its client was told so; and how long the others may wait.
+fn at_once() -> Story {
+    let mut story = Story::good();
+    story.0.patience = 1000 * MS;
+    story.ran("", 0, 30, [40, 50], 200);
+    story.asked([40, 51], Answer::Given(200, "-0".to_owned()));
+    story
+}
+
+#[test]
+fn what_clients_were_told_is_good() {
+    let mut story = at_once();
+    // A request that ran has had its lock, one that did not has not.
+    story.asked([52, 53], Answer::Given(409, "busy".to_owned()));
+    story.asked([52, 53], Answer::Accepted);
+    story.is_good();
+    let (looked, _) = check(&story.0);
+    assert_eq!((looked.answers, looked.longest, looked.untouched), (3, 11 * MS, 3));
+}
+
+#[test]
+fn d4_a_client_that_was_told_what_no_handler_said() {
+    for answer in [(200, "--0-7"), (500, "-0"), (500, "the lock was lost")] {
+        let mut story = at_once();
+        story.asked([60, 70], Answer::Given(answer.0, answer.1.to_owned()));
+        story.is_wrong("D4");
+    }
+    // Its handler began, and did not come to its end.
+    let mut story = at_once();
+    story.run(2).end = None;
+    story.0.asked.push(story.0.asked[0].clone());
+    story.asked([40, 60], Answer::Nothing);
+    story.0.killed.insert(ONE, 55 * MS);
+    story.is_wrong("D4");
+}
+
+#[test]
+fn d3_a_request_that_ran_at_once_twice() {
+    let mut story = at_once();
+    story.ran("", 0, 31, [52, 60], 200);
+    story.run(3).end.as_mut().expect("it ended").body = "-1".to_owned();
+    story.is_wrong("D3");
+    // Somebody has asked for it who had no answer, because his node was cut off.
+    story.asked([52, 60], Answer::Nothing);
+    story.0.troubles.push(Trouble { life: Some(ONE), from: 55 * MS, to: 56 * MS });
+    story.is_good();
+}
+
+#[test]
+fn l1_a_client_that_is_not_served() {
+    for answer in [
+        Answer::Nothing,
+        Answer::Perhaps,
+        Answer::Given(503, String::new()),
+        Answer::Given(404, String::new()),
+    ] {
+        let mut story = at_once();
+        story.asked([52, 60], answer.clone());
+        story.is_wrong("L1");
+        // Something is done to the one it asks; but that makes no 404.
+        let unknown = matches!(answer, Answer::Given(404, _));
+        story.0.troubles.push(Trouble { life: None, from: 55 * MS, to: 56 * MS });
+        if unknown {
+            story.is_wrong("L1")
+        } else {
+            story.is_good()
+        }
+        story.0.troubles[0] = Trouble { life: Some(TWO), from: 55 * MS, to: 56 * MS };
+        story.is_wrong("L1");
+    }
+}
+
+#[test]
+fn l1_an_answer_that_comes_late() {
+    let mut story = at_once();
+    story.asked([52, 1053], Answer::Accepted);
+    story.is_wrong("L1");
+    story.0.stalls.push(Trouble { life: Some(ONE), from: 55 * MS, to: 56 * MS });
+    story.is_good();
+    let mut story = at_once();
+    story.asked([52, 1053], Answer::Accepted);
+    story.0.stopping.insert(ONE, 2000 * MS);
+    story.is_wrong("L1");
+    story.0.stopping.insert(ONE, 60 * MS);
+    story.is_good();
+}
+
+/// What is done on purpose is told apart from what the machine does.
+#[test]
+fn what_was_touched_is_counted() {
+    let mut story = Story::good();
+    story.0.stalls.push(Trouble { life: None, from: 15 * MS, to: 16 * MS });
+    let (looked, _) = check(&story.0);
+    assert_eq!((looked.spared, looked.untouched), (2, 1));
+    story.0.troubles.push(Trouble { life: None, from: 15 * MS, to: 16 * MS });
+    let (looked, _) = check(&story.0);
+    assert_eq!((looked.spared, looked.untouched), (1, 1));
+}
+
+/// What `a` and `b` wrote.
+fn written(writes: &[(u64, u64)]) -> Story {
+    let mut story = Story::good();
+    story.0.registers.push(Register { lock: "7".to_owned(), writes: writes.to_vec() });
+    story
+}
+
+#[test]
+fn m3_a_register_that_goes_back_or_loses_a_write() {
+    written(&[(10, 1), (20, 2)]).is_good();
+    for writes in [
+        &[(20, 1), (10, 2)][..],
+        &[(10, 1), (20, 1)],
+        &[(10, 1), (10, 2), (20, 3)],
+        &[(10, 1)],
+        &[(20, 1)],
+    ] {
+        written(writes).is_wrong("M3");
+    }
+    // Its process was stopped: whether it wrote or not, it was in time or shut out.
+    let mut stopped = written(&[(20, 1)]);
+    stopped.0.troubles.push(Trouble { life: Some(ONE), from: 12 * MS, to: 13 * MS });
+    stopped.is_good();
 }

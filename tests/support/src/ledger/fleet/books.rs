@@ -96,10 +96,12 @@ impl Fleet {
         let mut wrong: Vec<_> = broken.map(|told| Violation { check: Check::N1, told }).collect();
         wrong.extend(too_much);
         wrong.extend(left::behind(&mut self).await);
+        let taken = self.taken().await;
         let mut history = std::mem::take(&mut *self.history.lock());
         let written = self.written();
         history.runs = written.runs;
-        history.troubles.extend(written.troubles);
+        history.registers = taken;
+        history.stalls.extend(written.stalls);
         let unknown = |id: &String| {
             history
                 .seen

@@ -1,20 +1,28 @@
 //! A request that may be deferred, and the line of the client's log about it.
 
 use std::{
+    collections::HashMap,
     net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
-use lockgate::testing::history::deferred::{Accepted, History, Terms};
+use lockgate::testing::history::{
+    Life,
+    deferred::{self, Accepted, Asked, History, Terms},
+};
 use parking_lot::Mutex;
 
 use crate::{
     history::clock,
     http::{Answer, request},
 };
+
+/// Longer than anything takes, whatever is done to the store meanwhile: a wait in line, and calls that run into their deadlines.
+const GIVES_UP: Duration = Duration::from_secs(40);
 
 /// What a client was told.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,11 +33,14 @@ pub enum Told {
     Perhaps(String),
     /// It ran at once, and answered this.
     Ran(u16, String),
-    /// It was not taken.
-    Refused(u16),
+    /// It was not taken: status and body.
+    Refused(u16, String),
     /// There was no answer.
     Nothing,
 }
+
+/// Who listens where.
+pub(super) type Listeners = Arc<Mutex<HashMap<SocketAddr, Life>>>;
 
 /// Makes requests whose answers go into the books.
 #[derive(Debug, Clone)]
@@ -37,17 +48,24 @@ pub struct Requests {
     most: u32,
     history: Arc<Mutex<History>>,
     sent: Arc<AtomicU64>,
+    listeners: Listeners,
 }
 
 impl Requests {
-    pub(super) fn new(most: u32, history: Arc<Mutex<History>>, sent: Arc<AtomicU64>) -> Self {
-        Self { most, history, sent }
+    pub(super) fn new(
+        most: u32,
+        history: Arc<Mutex<History>>,
+        sent: Arc<AtomicU64>,
+        listeners: Listeners,
+    ) -> Self {
+        Self { most, history, sent, listeners }
     }
 
     /// A POST that may be deferred, to the node that listens there.
     pub fn later(&self, at: SocketAddr, resource: &str) -> Later {
         self.sent.fetch_add(1, Ordering::Relaxed);
-        Later::new(at, resource, self.most, Arc::clone(&self.history))
+        let life = self.listeners.lock().get(&at).copied();
+        Later::new((at, life), resource, self.most, Arc::clone(&self.history))
     }
 }
 
@@ -56,6 +74,7 @@ impl Requests {
 #[must_use = "it is not sent yet"]
 pub struct Later {
     to: SocketAddr,
+    life: Option<Life>,
     resource: String,
     method: &'static str,
     route: &'static str,
@@ -67,9 +86,15 @@ pub struct Later {
 }
 
 impl Later {
-    fn new(to: SocketAddr, resource: &str, most: u32, history: Arc<Mutex<History>>) -> Self {
+    fn new(
+        (to, life): (SocketAddr, Option<Life>),
+        resource: &str,
+        most: u32,
+        history: Arc<Mutex<History>>,
+    ) -> Self {
         Self {
             to,
+            life,
             resource: resource.to_owned(),
             method: "POST",
             route: "later",
@@ -131,7 +156,7 @@ impl Later {
             request = request.header("idempotency-key", key);
         }
         let sent = clock::now();
-        let answer = request.try_send().await;
+        let answer = request.answer_within(GIVES_UP).await;
         let told = answer.map_or(Told::Nothing, |answer| told(&answer));
         self.note(&told, sent);
         told
@@ -151,6 +176,13 @@ impl Later {
 
     fn note(&self, told: &Told, sent: u64) {
         let mut history = self.history.lock();
+        history.asked.push(Asked {
+            resource: self.resource.clone(),
+            life: self.life,
+            sent,
+            told: clock::now(),
+            answer: told.answer(),
+        });
         let (id, sure) = match told {
             Told::Accepted(id) => (id, true),
             Told::Perhaps(id) => (id, false),
@@ -158,7 +190,7 @@ impl Later {
                 *history.unanswered.entry(self.resource.clone()).or_default() += 1;
                 return;
             }
-            Told::Ran(..) | Told::Refused(_) => return,
+            Told::Ran(..) | Told::Refused(..) => return,
         };
         // The same request once more: its place is that of the first.
         if let Some(known) = history.accepted.iter_mut().find(|known| known.id == *id) {
@@ -176,6 +208,19 @@ impl Later {
     }
 }
 
+impl Told {
+    fn answer(&self) -> deferred::Answer {
+        match self {
+            Self::Accepted(_) => deferred::Answer::Accepted,
+            Self::Perhaps(_) => deferred::Answer::Perhaps,
+            Self::Ran(status, body) | Self::Refused(status, body) => {
+                deferred::Answer::Given(*status, body.clone())
+            }
+            Self::Nothing => deferred::Answer::Nothing,
+        }
+    }
+}
+
 fn told(answer: &Answer) -> Told {
     let status = answer.status.as_u16();
     let id = || answer.field("location").rsplit('/').next().unwrap_or_default().to_owned();
@@ -183,6 +228,6 @@ fn told(answer: &Answer) -> Told {
         202 => Told::Accepted(id()),
         503 if answer.has("location") => Told::Perhaps(id()),
         200 | 500 => Told::Ran(status, answer.text()),
-        _ => Told::Refused(status),
+        _ => Told::Refused(status, answer.text()),
     }
 }

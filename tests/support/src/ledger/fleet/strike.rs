@@ -56,7 +56,10 @@ impl Fleet {
 
     /// SIGTERM.
     pub fn terminate(&self, node: usize) {
-        self.history.lock().drained.insert(self.seats[node].life);
+        let mut history = self.history.lock();
+        history.drained.insert(self.seats[node].life);
+        history.stopping.insert(self.seats[node].life, clock::now());
+        drop(history);
         self.seats[node].process.terminate();
     }
 

@@ -7,12 +7,14 @@ use std::{
 
 use lockgate::{HeldLock, testing::history::deferred::Event};
 use serde::Deserialize;
+use tokio::sync::OnceCell;
 
 use super::Setup;
 use crate::{
     history::{
         clock::{self, ns},
         log::Log,
+        register::{Registers, Values},
     },
     ledger::stall,
 };
@@ -44,12 +46,17 @@ pub(super) struct Facts {
 pub(super) struct Desk {
     log: Log,
     runs: AtomicU64,
+    /// Where the registers are, if there are any.
+    url: String,
+    /// Opened by the first run: before that there is no runtime.
+    registers: OnceCell<Registers>,
 }
 
 impl Desk {
     pub(super) fn open(setup: &Setup) -> Self {
         let log = Log::open(&setup.log).expect("the log can be made");
-        Self { log, runs: AtomicU64::new(0) }
+        let (url, registers) = (setup.registers.clone(), OnceCell::new());
+        Self { log, runs: AtomicU64::new(0), url, registers }
     }
 
     /// For a thread of its own, for as long as there is this process.
@@ -61,6 +68,30 @@ impl Desk {
         }
     }
 
+    async fn registers(&self) -> &Registers {
+        let open = || async {
+            let registers = Registers::open(&self.url).await;
+            registers.expect("the registers are there")
+        };
+        self.registers.get_or_init(open).await
+    }
+
+    /// What its resource's register has, if there is one, and unless a later run has been there. From now on no earlier run
+    /// can write.
+    async fn read(&self, resource: &str, fence: u64) -> Option<Values> {
+        if self.url.is_empty() {
+            return None;
+        }
+        self.registers().await.read(resource, fence).await.expect("the registers are there")
+    }
+
+    /// One more; unless a later run has been there.
+    async fn write(&self, resource: &str, fence: u64, Values { fenced, plain }: Values) {
+        let next = Values { fenced: fenced + 1, plain: plain + 1 };
+        let written = self.registers().await.write(resource, fence, next).await;
+        written.expect("the registers are there");
+    }
+
     /// Status and body.
     pub(super) async fn work(&self, facts: Facts, wish: Wish) -> (u16, String) {
         let Facts { resource, job, lock } = facts;
@@ -68,8 +99,10 @@ impl Desk {
         let valid = || clock::now() + ns(lock.remaining());
         let (job, attempt) = job.unwrap_or_else(|| ("-".to_owned(), 0));
         let fence = lock.fence().unwrap_or(0);
-        self.log.note(&Event::Start(run, resource, job.clone(), attempt, fence, valid()));
+        let start = Event::Start(run, resource.clone(), job.clone(), attempt, fence, valid());
+        self.log.note(&start);
         let mut given_up = GivenUp { log: &self.log, run: Some(run) };
+        let read = self.read(&resource, fence).await;
         let mut left = Duration::from_millis(wish.ms);
         while !left.is_zero() {
             let step = left.min(TICK);
@@ -86,6 +119,9 @@ impl Desk {
         }
         let status = if wanted(wish.fail) || wanted(wish.panic) { 500 } else { 200 };
         let body = format!("{job}-{attempt}-{fence}-{run}");
+        if let Some(values) = read {
+            self.write(&resource, fence, values).await;
+        }
         given_up.run = None;
         self.log.note(&Event::End(run, status, body.clone()));
         assert!(!wanted(wish.panic), "asked to panic");

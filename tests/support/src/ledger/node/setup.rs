@@ -25,6 +25,8 @@ pub struct Setup {
     pub most: u32,
     /// Numbers of the keys that requests are sealed with: the first one seals, all open. None: not sealed.
     pub keys: Vec<u8>,
+    /// The server with the registers that runs write to; empty: they write to none.
+    pub registers: String,
 }
 
 impl Setup {
@@ -41,6 +43,7 @@ impl Setup {
             concurrency: 8,
             most: 5,
             keys: Vec::new(),
+            registers: String::new(),
         }
     }
 
@@ -67,13 +70,15 @@ impl Setup {
             self.concurrency.to_string(),
             self.most.to_string(),
             self.keys.iter().map(|key| format!("{key},")).collect(),
+            self.registers.clone(),
         ]
     }
 
     /// From the words of a command line.
     #[must_use]
     pub fn parse(words: &[String]) -> Option<Self> {
-        let [framework, url, log, works, lease, drain, concurrency, most, keys] = words else {
+        let [framework, url, log, works, lease, drain, concurrency, most, keys, registers] = words
+        else {
             return None;
         };
         let framework = match &**framework {
@@ -91,6 +96,7 @@ impl Setup {
             concurrency: concurrency.parse().ok()?,
             most: most.parse().ok()?,
             keys: keys.split_terminator(',').map(|key| key.parse().ok()).collect::<Option<_>>()?,
+            registers: registers.clone(),
         })
     }
 }
