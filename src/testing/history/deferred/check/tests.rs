@@ -425,9 +425,9 @@ fn l1_a_client_that_is_not_served() {
         let unknown = matches!(answer, Answer::Given(404, _));
         story.0.troubles.push(Trouble { life: None, from: 55 * MS, to: 56 * MS });
         if unknown {
-            story.is_wrong("L1")
+            story.is_wrong("L1");
         } else {
-            story.is_good()
+            story.is_good();
         }
         story.0.troubles[0] = Trouble { life: Some(TWO), from: 55 * MS, to: 56 * MS };
         story.is_wrong("L1");
