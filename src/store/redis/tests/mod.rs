@@ -35,6 +35,7 @@ mod tls;
 mod together;
 mod versions;
 mod wakes;
+mod windows;
 
 use std::{future::Future, time::Duration};
 
