@@ -1,8 +1,8 @@
 -- Charges that went out together: each is one step of its own, in the order they came, all its counters or
 -- none. Here are those at the front that need the least, one fixed window and nothing else; what is left
--- is done by rate.lua and charges.lua, which stand behind this. now.lua stands before it.
+-- is done by rate.lua and charges.lua, which stand behind this. now.lua and window.lua stand before it.
 --
--- Fixed window: the counter is a plain number whose TTL is the window's. A window starts with its first charge
+-- Fixed window: the counter is a plain number that ends with the window. A window starts with its first charge
 -- and is over when no millisecond of it is left. What is refused writes nothing. A key without a TTL (a
 -- hand, an old client) gets a whole window again, since it would refuse for ever; one that ends later than
 -- a whole window from now is cut to that: the quota has changed, or the clock was put back.
@@ -24,7 +24,7 @@ local redis, call, KEYS, ARGV, number = redis, redis.call, KEYS, ARGV, tonumber
 local out, n, k, a = {now}, 1, 0, 1
 -- Where the terms of an 'f' stand, how often each key is charged by them, and how many keys are to come.
 local terms, times, more = 0, 0, 0
-local limit, window, price, cost, ttl
+local limit, window, price, cost, ttl, till
 -- How many of the last ones began a window, and are not told yet.
 local firsts = 0
 -- The key before had no window: this one is likely to have none either, and is made without being looked for.
@@ -36,6 +36,7 @@ while true do
       terms, times, more = a, number(ARGV[a + 4]), 1
       ttl = ARGV[a + 2]
       limit, window, price = number(ARGV[a + 1]), number(ttl), ARGV[a + 3]
+      till = string.format('%.0f', ms + window)
       a, cost = a + 5, number(price)
     elseif verb == '=' then
       times, more, a = 1, number(ARGV[a + 1]), a + 2
@@ -44,7 +45,7 @@ while true do
     end
   end
   local key, spent, left, admitted, first = KEYS[k + 1], 0, 0, times, false
-  if guess and times == 1 and cost > 0 and cost <= limit and call('SET', key, price, 'PX', ttl, 'NX') then
+  if guess and times == 1 and cost > 0 and cost <= limit and call('SET', key, price, 'PXAT', till, 'NX') then
     first = true
   else
     local kept = redis.pcall('GET', key)
@@ -52,8 +53,10 @@ while true do
       -- Neither an error nor anything else but a number is usual: see below.
       spent = number(kept)
       if not spent then break end
-      left = call('PTTL', key)
-      if left == -1 or left > window then
+      left = call(UNTIL, key)
+      local never = left == -1
+      left = left - since
+      if never or left > window then
         call('PEXPIRE', key, ttl)
         left = window
       end
@@ -67,7 +70,7 @@ while true do
       if admitted > 0 then
         local units = admitted > 1 and string.format('%.0f', admitted * cost) or price
         if fresh then
-          call('SET', key, units, 'PX', ttl)
+          call('SET', key, units, 'PXAT', till)
           first = admitted == times
         elseif not number(redis.pcall('INCRBY', key, units)) then
           break

@@ -1,4 +1,4 @@
--- Counters of every kind, for charges.lua and settle_charge.lua. now.lua stands before this.
+-- Counters of every kind, for charges.lua and settle_charge.lua. now.lua and window.lua stand before this.
 --
 -- Sliding windows: '<start ms> <length ms> <spent before> <spent>'. GCRA: '<since us> <parts owed> <parts that
 -- would be owed without refunds> <which debt> <parts of a unit> <parts a tick> <tick us>'; until now it was paid off at that pace, from
@@ -8,7 +8,7 @@
 -- next charge. What is said to begin in the future begins now: the clock was put back.
 local call, number, floor, max, min = redis.call, tonumber, math.floor, math.max, math.min
 local function int(n) return string.format('%.0f', n) end
-local ms, MOST, PARTS = floor(now / 1000), 2 ^ 50, 2 ^ 52
+local MOST, PARTS = 2 ^ 50, 2 ^ 52
 -- a / b, rounded down, and what is over. (Division alone may round up.)
 local function over(a, b)
   local rest = math.fmod(a, b)
@@ -36,8 +36,10 @@ function open.f(c)
   local spent, left = call('GET', c.key), 0
   if spent then
     if not string.find(spent, '^-?%d+$') then error('ERR value is not an integer') end
-    left = call('PTTL', c.key)
-    if left == -1 or left > c.window then
+    left = call(UNTIL, c.key)
+    local never = left == -1
+    left = left - since
+    if never or left > c.window then
       call('PEXPIRE', c.key, int(c.window))
       left = c.window
     end
@@ -48,7 +50,7 @@ function open.f(c)
 end
 function write.f(c)
   if c.fresh then
-    call('SET', c.key, int(c.spent), 'PX', int(c.window))
+    call('SET', c.key, int(c.spent), 'PXAT', int(ms + c.window))
   else
     call('INCRBY', c.key, int(c.spent - c.used))
   end

@@ -12,7 +12,8 @@
 -- At most 100 counters. O(counters). NOT idempotent: sent again only where it cannot have run.
 local refund = {}
 function refund.f(c, window)
-  -- Two readings of a clock, each rounded; and no mistaking a very short window for the next one.
+  -- Before Redis 7.0 an end is two readings of a clock, each rounded; and no mistaking a very short window for the
+  -- next one.
   local near = min(floor((c.window - 1) / 2), 2)
   if c.fresh or math.abs(ms + c.left - window) > near then return end
   c.spent = c.spent - min(c.cost, max(c.spent, 0))

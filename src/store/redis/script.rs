@@ -178,6 +178,7 @@ script!(
     "charge",
     concat!(
         include_str!("../lua/now.lua"),
+        include_str!("../lua/window.lua"),
         include_str!("../lua/charge.lua"),
         include_str!("../lua/rate.lua"),
         include_str!("../lua/charges.lua")
@@ -189,6 +190,7 @@ script!(
     "settle_charge",
     concat!(
         include_str!("../lua/now.lua"),
+        include_str!("../lua/window.lua"),
         include_str!("../lua/rate.lua"),
         include_str!("../lua/settle_charge.lua")
     ),

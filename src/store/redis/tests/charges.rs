@@ -21,7 +21,7 @@ use crate::{
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn item(policy: &str, subject: &Key, limit: u64, cost: u64) -> Item {
+pub(super) fn item(policy: &str, subject: &Key, limit: u64, cost: u64) -> Item {
     let rule = Rule::Fixed { limit, window: HOUR };
     Item { policy: policy.into(), subject: subject.clone(), rule, cost, penalty: None }
 }
@@ -34,7 +34,7 @@ async fn charge(store: &Store, call: Charge) -> Result<Charged, Error> {
     store.backend().charge(call).await
 }
 
-fn settled(item: &Item, by: By) -> SettleCharge {
+pub(super) fn settled(item: &Item, by: By) -> SettleCharge {
     let Item { policy, subject, rule, .. } = item.clone();
     let tag = subject.clone();
     SettleCharge { tag, items: vec![Settled { policy, subject, rule, by }] }

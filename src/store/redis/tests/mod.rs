@@ -40,6 +40,7 @@ mod together;
 mod unmended;
 mod versions;
 mod wakes;
+mod windows;
 
 use std::{future::Future, time::Duration};
 

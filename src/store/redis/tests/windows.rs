@@ -1,0 +1,90 @@
+//! Fixed windows on a server that stands still within a script: its commands read the clock later than the script did.
+
+use redis::RedisResult;
+
+use super::{
+    charges::{item, settled},
+    server::Server,
+};
+use crate::{
+    key::Key,
+    store::{
+        By, Window,
+        keys::{Keys, Kind},
+        rate::Algorithm,
+        redis::{
+            packed::{Word, Words},
+            script::{CHARGE, SETTLE_CHARGE, Script},
+        },
+    },
+};
+
+/// Commands for which the clock stands within a script would wait for ever, but for the bound.
+const STALL: &str = "
+local turns = 0
+repeat
+  local later = redis.call('TIME')
+  turns = turns + 1
+until later[1] * 1000000 + later[2] > now + 20000 or turns == 1000000
+";
+
+fn stalled(script: &Script) -> String {
+    let now = include_str!("../../lua/now.lua");
+    let rest = script.code.strip_prefix(now).expect("it asks for the time first");
+    format!("{now}{STALL}{rest}")
+}
+
+/// By which end the window of a charge is told: of one that went alone or among others.
+async fn charged(server: &Server, key: &str, args: &[&str]) -> u64 {
+    let code = stalled(&CHARGE);
+    let packed: Vec<u8> = server.ask(&[&["EVAL", &code, "1", key], args].concat()).await;
+    let mut words = Words::of(&packed).unwrap();
+    let told: Vec<_> = std::iter::from_fn(|| words.next()).collect();
+    match *told {
+        [Word::Number(now), Word::Mark, Word::Number(1)] => now / 1000 + 3_600_000,
+        [Word::Number(now), Word::Number(1), _, Word::Number(left)] => now / 1000 + left,
+        _ => panic!("{told:?}"),
+    }
+}
+
+async fn put_right(server: &Server, key: &str, args: &[&str]) -> u64 {
+    let code = stalled(&SETTLE_CHARGE);
+    let told: Vec<u64> = server.ask(&[&["EVAL", &code, "1", key], args].concat()).await;
+    told[0] / 1000 + told[2]
+}
+
+/// A refund that names another end lapses.
+#[tokio::test]
+async fn a_window_ends_when_it_was_told_to_however_long_the_script_takes() {
+    let server = Server::start().await;
+    let store = server.patient_store().await;
+    for way in ["f", "m", "charge"] {
+        let subject = Key::custom(way);
+        let kind = Kind::spent(Algorithm::Fixed);
+        let keys = Keys::new("test");
+        let key = keys.counter_in_parts(&subject, subject.shard(), kind, ("p", &subject)).concat();
+        let mut ends = Vec::new();
+        for _ in 0..3 {
+            ends.push(match way {
+                "f" => charged(&server, &key, &["f", "5", "3600000", "1", "1"]).await,
+                "m" => {
+                    let args = ["m", "1", "1", "f", "5", "3600000", "1", "0", "0"];
+                    charged(&server, &key, &args).await
+                }
+                _ => {
+                    let args = ["charge", "0", "0", "f", "5", "3600000", "1"];
+                    put_right(&server, &key, &args).await
+                }
+            });
+        }
+        let end: RedisResult<u64> = server.try_ask(&["PEXPIRETIME", &key]).await;
+        // Before Redis 7.0 nobody can tell, a script neither.
+        let Ok(end) = end else { return };
+        assert_eq!(ends, [end; 3], "{way}");
+        for (end, remaining) in ends.into_iter().zip(3..) {
+            let by = By::Refund { units: 1, window: Window { at: end, debt: 0 } };
+            let states = store.backend().settle_charge(settled(&item("p", &subject, 5, 1), by));
+            assert_eq!(states.await.unwrap()[0].remaining, remaining, "{way}");
+        }
+    }
+}
