@@ -79,3 +79,16 @@ impl StdError for Error {
         self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
     }
 }
+
+/// A text that is no cursor of a listing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NoCursor;
+
+impl fmt::Display for NoCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no cursor of a listing")
+    }
+}
+
+impl StdError for NoCursor {}

@@ -12,7 +12,7 @@
 //! | [`defer`] | requests that meet a busy resource are kept, and run later |
 //! | [`queue`] | tasks that are no requests, for now or later |
 //! | [`quorum`] | a lock over several stores that know nothing of each other |
-//! | [`gate`] | the seam between those three and the frameworks |
+//! | [`gate`] | the seam between the layers' engines and the frameworks |
 //! | [`middleware`] | the tower driver |
 //!
 //! A [`Store`] is Redis or Valkey ([`Store::connect`]), or this process's memory ([`Store::memory`]).
@@ -20,8 +20,10 @@
 //! # Features
 //!
 //! - `redis` (default): stores beyond one process.
+//! - `tls`: TLS on the way to them (`rediss://`), by rustls; the application installs the crypto provider.
+//! - `bb8-redis`: `Store::from_pool`, connections out of a pool that the application has.
 //! - `http-replay`: `remote`, deferred requests that run in another process; `http-replay-tls`: by https.
-//! - `seal`: deferred requests and their responses are sealed at rest ([`Store::sealed_with`](Store)).
+//! - `seal`: deferred requests, their responses and tasks are sealed at rest ([`Store::sealed_with`](Store)).
 //! - `tower` (default): [`middleware`].
 //! - `callback`: `defer::Callbacks`, signed callbacks when deferred requests have ended.
 //! - `test-kit`: `lockgate::testing`, for tests of applications; not for what is deployed.
@@ -81,7 +83,7 @@ pub use self::{
         Busy, BusyStatus, HeldLock, HeldLocks, HoldUntil, LockGuard, LockRequest, LockSet,
         LocksRequest, NotAcquired, OnLoss, Released, SharedSecret,
     },
-    outage::Outage,
+    outage::{LockOutage, Outage},
     quorum::{Quorum, QuorumGuard, QuorumRequest},
     rate_limit::{
         Decision, Lists, Policy, PolicyDecision, Quota, RateFields, RateLimit, RateStatus, Reason,

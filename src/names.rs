@@ -35,6 +35,9 @@ macro_rules! __define_names {
 
         impl LockLayer {
             /// A lock for each value of a parameter of the matched route.
+            ///
+            /// A route without this parameter is a fault of the wiring: 500, and a log line. A value whose bytes
+            /// are no UTF-8 is answered with 400. A request that matches no route passes without a lock.
             #[must_use]
             pub fn by_path_param(name: &str) -> Self {
                 Self::by(::lockgate::gate::KeySource::path_param(name))
@@ -46,7 +49,9 @@ macro_rules! __define_names {
                 Self::by(::lockgate::gate::KeySource::header(name))
             }
 
-            /// A lock for each client address.
+            /// A lock for each client address: the socket's other end, IPv6 by /64, so neighbours share one. In
+            /// axum the server has to say who is calling (`into_make_service_with_connect_info::<SocketAddr>()`),
+            /// or every request is answered with 500.
             #[must_use]
             pub fn by_ip() -> Self {
                 Self::by(::lockgate::gate::KeySource::ip())
@@ -79,14 +84,15 @@ macro_rules! __define_names {
                 Self { gate: self.gate.wait(wait) }
             }
 
-            /// How long the lock outlives its process; renewed at a third. Default 10 s, at least
-            /// 100 ms.
+            /// How long the lock outlives its process; renewed at a third. Default 10 s: long enough to survive
+            /// pauses and short outages, short enough to wait for. At least 100 ms.
             #[must_use]
             pub fn lease(self, lease: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.lease(lease) }
             }
 
-            /// How long a request may hold it in all. Default 60 s, at least 100 ms.
+            /// How long a request may hold it in all. Default 60 s: bounds a handler that never ends. At least
+            /// 100 ms.
             #[must_use]
             pub fn max_hold(self, max_hold: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.max_hold(max_hold) }
@@ -104,10 +110,10 @@ macro_rules! __define_names {
                 Self { gate: self.gate.store(store) }
             }
 
-            /// What to do while the store is away. Default [`Outage::Refuse`](::lockgate::Outage): two
-            /// changes at once are worse than none.
+            /// What to do while the store is away. Default
+            /// [`LockOutage::Refuse`](::lockgate::LockOutage): two changes at once are worse than none.
             #[must_use]
-            pub fn on_outage(self, outage: ::lockgate::Outage) -> Self {
+            pub fn on_outage(self, outage: ::lockgate::LockOutage) -> Self {
                 Self { gate: self.gate.on_outage(outage) }
             }
         }

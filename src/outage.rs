@@ -2,11 +2,11 @@
 
 use crate::reply::Reply;
 
-/// The policy of a layer for requests it can't decide about because the store is away.
+/// What a rate limit does with requests it can't decide about because the store is away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outage {
-    /// Rate limits alone: this process limits by itself, at its share of the quota. Each process that
+    /// This process limits by itself, at its share of the quota. Each process that
     /// limits counts as one, as far as they were last heard of, and a key begins with its share of what
     /// was left of it. When the store has answered for a second again, it is asked again; what was let in
     /// meanwhile is not charged to it. So all processes together let in about the quota; those that
@@ -14,7 +14,19 @@ pub enum Outage {
     Local,
     /// 503 with `Retry-After`: never 429 or 409, since nobody's quota is spent and nothing is busy.
     Refuse,
-    /// Let it pass, marked: a lock without a fence, a rate limit without fields.
+    /// Let it pass, marked: without fields.
+    Admit,
+}
+
+/// What a `LockLayer` does with requests while the store is away. There is no third way: a process can't keep others from
+/// a lock by itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LockOutage {
+    /// 503 with `Retry-After`: never 409, since nothing is busy. The default: two changes at once are worse than none.
+    #[default]
+    Refuse,
+    /// Let it pass without a lock, and beside others: its handler finds no fence.
     Admit,
 }
 

@@ -3,7 +3,7 @@
 //! actix-web 4 stands on `http` 0.2 and axum on 1.x, so a status code of one is not a status code of
 //! the other. A [`Reply`] is numbers and text; each driver turns it into its own response.
 
-use std::{any::Any, borrow::Cow, sync::OnceLock, time::Duration};
+use std::{any::Any, borrow::Cow, fmt, sync::OnceLock, time::Duration};
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -14,7 +14,7 @@ use crate::clock::seconds;
 pub type Fields = Vec<(Cow<'static, str>, Cow<'static, str>)>;
 
 /// A whole answer: status, header fields, body.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reply {
     /// The status code.
@@ -25,6 +25,20 @@ pub struct Reply {
     pub odd_fields: Vec<(String, Bytes)>,
     /// The body; empty for none.
     pub body: Bytes,
+}
+
+impl fmt::Debug for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // It may be a handler's response, which is sealed at rest, or the address of a status resource.
+        let Self { status, fields, odd_fields, body } = self;
+        let fields = fields.iter().map(|(name, _)| &**name);
+        let names: Vec<_> = fields.chain(odd_fields.iter().map(|(name, _)| &**name)).collect();
+        f.debug_struct("Reply")
+            .field("status", status)
+            .field("fields", &names)
+            .field("body_len", &body.len())
+            .finish()
+    }
 }
 
 /// An answer that is given to many requests: what a driver makes of it is made once, and copied for each.
@@ -143,5 +157,18 @@ impl Reply {
     fn with_json(mut self, kind: &'static str, body: &Value) -> Self {
         self.body = body.to_string().into();
         self.field("content-type", kind).field("cache-control", "no-store")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_it_says_is_not_in_its_debug() {
+        let mut reply = Reply::new(200).field("set-cookie", "secret=1").body("a secret");
+        reply.odd_fields.push(("x-odd".into(), Bytes::from_static(b"secret")));
+        let text = format!("{reply:?}");
+        assert_eq!(text, r#"Reply { status: 200, fields: ["set-cookie", "x-odd"], body_len: 8 }"#);
     }
 }

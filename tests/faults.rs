@@ -6,6 +6,8 @@ mod accepted;
 mod crowd;
 #[path = "faults/disks.rs"]
 mod disks;
+#[path = "faults/eight.rs"]
+mod eight;
 #[path = "faults/failover.rs"]
 mod failover;
 #[path = "faults/proxy.rs"]

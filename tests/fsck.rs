@@ -13,7 +13,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The program's exit code, and all that it has said.
 fn fsck(words: &[&str]) -> (Option<i32>, String) {
+    fsck_of(None, words)
+}
+
+/// The same, with this in `LOCKGATE_STORE`.
+fn fsck_of(store: Option<&str>, words: &[&str]) -> (Option<i32>, String) {
     let mut program = Command::new(env!("CARGO_BIN_EXE_lockgate-fsck"));
+    program.env_remove("LOCKGATE_STORE").envs(store.map(|url| ("LOCKGATE_STORE", url)));
     let Output { status, stdout, stderr } = program.args(words).output().expect("it is built");
     let text = [stdout, stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     (status.code(), text)
@@ -50,6 +56,12 @@ async fn it_ends_with_what_it_has_found() {
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("0 faults"), "{text}");
     held.release().await;
+
+    // An argument is for all to see who may list the processes; a variable is not.
+    let (code, text) = fsck_of(Some(&url("shop")), &["--repair"]);
+    assert_eq!(code, Some(0), "{text}");
+    let (code, text) = fsck_of(Some(&url("shop")), &[&url("shpo")]);
+    assert_eq!(code, Some(3), "the argument goes before: {text}");
 
     // A name that nobody has used is no success, and stays none however often it was looked for.
     for _ in 0..2 {

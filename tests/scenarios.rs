@@ -163,6 +163,7 @@ table! { each_store {
         one_stripe_is_one_lock,
         parameters_can_share_a_name,
         both_parts_of_a_key_count,
+        a_second_part_can_be_anything,
         a_transfer_locks_both_accounts,
         transfers_there_and_back_never_wait_in_a_circle,
         a_request_of_several_locks_is_not_deferred,
@@ -216,6 +217,8 @@ table! { each_store {
         the_document_tells_its_times,
         a_job_without_a_worker_says_so,
         dead_letters_are_put_back,
+        a_dead_letter_can_be_read,
+        what_waits_and_runs_is_listed,
         other_methods_are_405;
     accepting:
         who_waits_long_enough_is_not_deferred,
@@ -244,6 +247,8 @@ table! { each_store {
         a_long_body_of_unknown_length,
         a_line_that_is_full,
         an_owner_who_has_too_many,
+        each_bound_that_is_set,
+        results_beyond_their_bound,
         an_upgrade,
         a_credential,
         a_busy_answer_that_was_rewritten,
@@ -268,6 +273,9 @@ table! { each_store {
         a_post_whose_worker_died_is_a_dead_letter,
         a_put_whose_worker_died_runs_again,
         without_a_worker_the_others_go_on;
+    elsewhere:
+        a_run_takes_place_there,
+        a_handler_is_heeded_for_so_long;
     idempotency:
         one_key_is_one_job,
         another_request_under_the_key_is_refused,

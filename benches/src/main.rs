@@ -43,7 +43,7 @@ use self::{
 };
 
 const USAGE: &str =
-    "usage: cargo xtask bench locks|http|defer; `--help` after either tells its options";
+    "usage: cargo xtask bench locks|http|defer; `--help` after each tells its options";
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -88,7 +88,7 @@ fn ended(done: Outcome<bool>) -> ExitCode {
     }
 }
 
-/// 2 is for what was asked wrongly or cannot be asked yet; 1 is for what was found wanting.
+/// 2 is for what was asked wrongly; 1 is for what was found wanting.
 fn refused(sentence: &str) -> ExitCode {
     eprintln!("{sentence}");
     ExitCode::from(2)

@@ -1,4 +1,4 @@
-//! `lockgate-fsck <store-url> [--repair]`: [`Store::check`] for operators.
+//! `lockgate-fsck [<store-url>] [--repair]`: [`Store::check`] for operators.
 //!
 //! A program of the crate and not of its repository alone: those who run a service have the crate, and no checkout.
 //! `cargo xtask fsck` starts it.
@@ -18,15 +18,20 @@ use std::{process::ExitCode, time::Duration};
 use lockgate::{CheckReport, Error, Store};
 
 const USAGE: &str = "\
-usage: lockgate-fsck <store-url> [--repair]
+usage: lockgate-fsck [<store-url>] [--repair]
 
   Looks through one namespace for deferred requests that are in no state or in two, for keys without an owner or an
   end, and for numbers that are wrong; the service may go on meanwhile. The URL is that of the service, with its
   namespace: redis://127.0.0.1/?ns=shop
+  Without one it is taken from LOCKGATE_STORE: an argument is read by whoever may list the processes, and kept in the
+  shell's history, with the password that is in it.
   --repair   mends what it understands, and loses no request that can still run
 
   Exit code: 0 nothing is wrong, or all of it was mended; 1 something is left; 2 it could not look; 3 nobody has
   used this namespace, so its name may be mistyped.";
+
+/// The variable with the store's URL.
+const STORE: &str = "LOCKGATE_STORE";
 
 /// What it could not look at.
 const UNABLE: u8 = 2;
@@ -42,13 +47,18 @@ fn main() -> ExitCode {
     let (flags, urls): (Vec<&str>, Vec<&str>) =
         args.iter().map(String::as_str).partition(|arg| arg.starts_with('-'));
     let known = flags.iter().all(|flag| *flag == "--repair");
-    let ([url], true) = (urls.as_slice(), known) else {
+    let url = match urls.as_slice() {
+        [url] => Some((*url).to_owned()),
+        [] => std::env::var(STORE).ok(),
+        _ => None,
+    };
+    let (Some(url), true) = (url, known) else {
         eprintln!("{USAGE}");
         return ExitCode::from(UNABLE);
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome = match runtime {
-        Ok(runtime) => runtime.block_on(look(url, !flags.is_empty())),
+        Ok(runtime) => runtime.block_on(look(&url, !flags.is_empty())),
         Err(error) => {
             eprintln!("{error}");
             return ExitCode::from(UNABLE);

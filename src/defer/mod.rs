@@ -9,9 +9,12 @@
 //!
 //! Each accepted request ends in exactly one of `done`, `dead`, `cancelled` and `expired`. The jobs of
 //! a resource start in the order they were accepted. Success is any answer but 401, 403, 408, 425, 429
-//! and 5xx. GET-like and idempotent methods (PUT, DELETE) are tried again with backoff, and run again
-//! after a crash; POST and PATCH run once: a run that failed or whose worker died ends among the dead
-//! letters, since it may have done its work.
+//! and 5xx. PUT and DELETE are tried again with backoff, and run again after a crash; POST, PATCH and all
+//! others run once, unless the layer is set to `retry_unsafe`: a run that failed or whose worker died ends
+//! among the dead letters, since it may have done its work.
+//!
+//! The first pages of `lockgate-axum` and `lockgate-actix-web` show a service with all of it: layers, worker, status
+//! resource, and an end in order.
 
 mod backoff;
 pub mod callback;
@@ -48,7 +51,10 @@ pub use self::kit::RanJob;
 pub(crate) use self::kit::Stepper;
 pub use self::{
     gate::{DeferGate, DeferParked, DeferTicket},
-    jobs::{DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRun, NoCursor},
+    jobs::{
+        DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest, JobRun,
+        KeptRequest, NoCursor,
+    },
     run::{Answer, Kept, Ran, Replayer, is_stream},
     snapshot::Snapshot,
     status::{StatusAnswer, StatusEvents, StatusGate, StatusRequest},

@@ -10,7 +10,8 @@
 //! A driver holds no policy. It extracts, enters, calls, leaves and translates; so six middlewares
 //! are three gates and two drivers.
 //!
-//! This module is public for those who write a driver. Applications need nothing of it.
+//! This module is public for those who write a driver. Applications need nothing of it. Its enums are exhaustive: a
+//! driver that did not know what a gate wants of it could only guess, so a new variant is a new version that breaks it.
 
 mod address;
 mod attend;

@@ -20,7 +20,7 @@ use crate::{
         Scope, Slot, Trying, UnderLock, Verdict, View, current_replay, each_once,
     },
     key::Key,
-    outage::Outage,
+    outage::LockOutage,
     reply::{Reply, problem},
     store::{Direct, JobId, Mode, Store},
 };
@@ -145,8 +145,7 @@ impl<N: ?Sized> LockGate<N> {
             node = %facts.store.node(), %error, policy = ?self.policy.outage, "no lock: store away"
         );
         match self.policy.outage {
-            // Locks are not kept locally: no layer can be set so.
-            Outage::Refuse | Outage::Local => {
+            LockOutage::Refuse => {
                 // Not kept for an outer layer, though this may be the status of a busy answer too.
                 let away = Reply::store_away();
                 if let Some(replay) = facts.replay {
@@ -155,7 +154,7 @@ impl<N: ?Sized> LockGate<N> {
                 }
                 Verdict::Answer(away)
             }
-            Outage::Admit => {
+            LockOutage::Admit => {
                 let held = facts.keys.into_iter().map(HeldLock::admitted).collect();
                 let admitted = Ticket::Lent { held, shares: Vec::new() };
                 Verdict::Pass(LockTicket::new(admitted, facts.held))

@@ -118,6 +118,15 @@ impl LockGuard {
         self.held().remaining()
     }
 
+    /// Why it was lost, if it was: what [`lost`](Self::lost) waits for, asked at once.
+    #[must_use]
+    pub fn loss(&self) -> Option<Loss> {
+        match &self.0 {
+            Share::Of(grant) => grant.facts().loss(),
+            Share::Lent(held) => held.loss(),
+        }
+    }
+
     /// Resolves when the lock is lost, with the reason; never if it is released first. Cancel safe.
     pub async fn lost(&self) -> Loss {
         self.held().lost().await

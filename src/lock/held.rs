@@ -114,7 +114,7 @@ impl HeldLock {
     }
 
     /// Resolves when the lock is lost; never if it is given back first, or was never held. A lock that
-    /// another service has ends here when that service's word for it does.
+    /// another service has ends here when that service's word for it does. Cancel safe.
     pub async fn lost(&self) -> Loss {
         match &self.kind {
             Kind::Admitted => std::future::pending().await,

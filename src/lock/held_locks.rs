@@ -82,7 +82,7 @@ impl HeldLocks {
         self.iter().find_map(HeldLock::loss)
     }
 
-    /// Resolves when one of them is lost; never if all are given back first.
+    /// Resolves when one of them is lost; never if all are given back first. Cancel safe.
     pub async fn lost(&self) -> Loss {
         if self.is_empty() {
             return std::future::pending().await;

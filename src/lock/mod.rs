@@ -11,15 +11,17 @@
 //! lock for as long as the answer streams. A client that dribbles its request is cut off after the
 //! layer's `body_deadline`, with 408.
 //!
-//! The same lock is there for code beneath the layers:
+//! How a layer is put on a route is shown on the first pages of `lockgate-axum` and `lockgate-actix-web`. The same lock
+//! is there for code beneath the layers, by the same key: a text such as `"order:7"` is a name of its own.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::time::Duration;
-//! use lockgate::Store;
+//! use lockgate::{Key, Store};
 //!
 //! let store = Store::memory();
-//! let guard = store.lock("order:7").wait(Duration::from_secs(5)).acquire().await?;
+//! let order = Key::path_param("id", "7"); // that of `LockLayer::by_path_param("id")`
+//! let guard = store.lock(order).wait(Duration::from_secs(5)).acquire().await?;
 //! let fence = guard.fence(); // keeps a late writer out: see below
 //! guard.release().await;
 //! # let _ = fence; Ok(()) }

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     gate::{KeySource, Methods, View},
     key::Key,
-    outage::Outage,
+    outage::LockOutage,
     store::{Mode, Store},
 };
 
@@ -34,7 +34,7 @@ pub(super) struct Policy {
     stripes: Option<u32>,
     pub(super) store: Option<Store>,
     pub(super) asking: Asking,
-    pub(super) outage: Outage,
+    pub(super) outage: LockOutage,
     pub(super) busy_status: BusyStatus,
     strategy: Strategy,
     methods: Methods,
@@ -57,7 +57,7 @@ impl Default for Policy {
             stripes: None,
             store: None,
             asking: Asking::default(),
-            outage: Outage::Refuse,
+            outage: LockOutage::default(),
             busy_status: BusyStatus::default(),
             strategy: Strategy::Reject,
             methods: Methods::Unsafe,
@@ -287,16 +287,8 @@ impl<N: ?Sized> LockGate<N> {
     }
 
     /// See `LockLayer::on_outage`.
-    ///
-    /// # Panics
-    ///
-    /// If it is [`Outage::Local`].
     #[must_use]
-    pub fn on_outage(self, outage: Outage) -> Self {
-        assert!(
-            outage != Outage::Local,
-            "LockLayer::on_outage: a process can't keep others from a lock by itself; refuse or admit"
-        );
+    pub fn on_outage(self, outage: LockOutage) -> Self {
         self.with(|policy| policy.outage = outage)
     }
 }

@@ -49,7 +49,8 @@ impl LockRequest {
         self
     }
 
-    /// A lease that is never renewed: the lock ends after it, whatever its holder does.
+    /// A lease that is never renewed: the lock ends after it, whatever its holder does. At least 100 ms. What the fence
+    /// protects stays protected after it.
     pub fn lease_fixed(mut self, lease: Duration) -> Self {
         self.asking.set_lease(lease, false);
         self
@@ -111,7 +112,7 @@ impl LockRequest {
     }
 
     /// Most who may wait for this lock in this process; beyond it the answer is "busy" at once, without
-    /// asking the store. Default 1024.
+    /// asking the store. Default 1024: who stands behind so many would be served after most callers have gone.
     pub fn max_waiters(mut self, most: usize) -> Self {
         self.asking.max_waiters = most;
         self

@@ -80,6 +80,31 @@ impl LocksRequest {
         self.each(|each| each.retry(times, every))
     }
 
+    /// As [`LockRequest::hand_over`], for each.
+    pub fn hand_over(self, most: u32, within: Duration) -> Self {
+        self.each(|each| each.hand_over(most, within))
+    }
+
+    /// As [`LockRequest::strict_order`], for each.
+    pub fn strict_order(self) -> Self {
+        self.each(LockRequest::strict_order)
+    }
+
+    /// As [`LockRequest::linger`], for each.
+    pub fn linger(self, linger: Duration) -> Self {
+        self.each(|each| each.linger(linger))
+    }
+
+    /// As [`LockRequest::replicas`], for each: they are taken one after the other then, and waited for after each. Default 0.
+    pub fn replicas(self, replicas: u32) -> Self {
+        self.each(|each| each.replicas(replicas))
+    }
+
+    /// As [`LockRequest::max_waiters`], in the line of each. Default 1024.
+    pub fn max_waiters(self, most: usize) -> Self {
+        self.each(|each| each.max_waiters(most))
+    }
+
     /// As [`LockRequest::shared`], for each.
     pub fn shared(self) -> Self {
         self.each(LockRequest::shared)
@@ -208,6 +233,12 @@ impl LockSet {
         let each = self.guards.iter().map(|(_, guard)| guard.extend(lease));
         let extended = join_all(each).await.into_iter().collect::<Result<Vec<_>, _>>()?;
         Ok(extended.into_iter().all(|extended| extended))
+    }
+
+    /// Why one of them was lost, if one was.
+    #[must_use]
+    pub fn loss(&self) -> Option<Loss> {
+        self.guards.iter().find_map(|(_, guard)| guard.loss())
     }
 
     /// Resolves when one of them is lost, with the reason; never if they are released first. Cancel safe.

@@ -9,6 +9,74 @@
 //! The layer is generic over request and response body. It differs from a middleware written for one
 //! framework in that it has to be told how a router shows itself ([`Framework`]); without a router,
 //! as in plain hyper, that is [`Plain`].
+//!
+//! Deferral without a framework, from the 202 to the answer: the worker runs what waits through the same
+//! service, and the server asks the [`StatusGate`](crate::defer::StatusGate) about paths below `/deferred`.
+//!
+//! ```
+//! use std::convert::Infallible;
+//!
+//! use bytes::Bytes;
+//! use http::{Request, Response, request::Parts};
+//! use http_body_util::Full;
+//! use lockgate::{
+//!     Key, Store,
+//!     defer::{DeferGate, DeferWorker, StatusAnswer, StatusGate},
+//!     gate::KeySource,
+//!     lock::LockGate,
+//!     middleware::{GateLayer, PartsView, Plain, ServiceReplayer},
+//! };
+//! use tokio::sync::oneshot;
+//! use tower::{ServiceBuilder, ServiceExt};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = Store::memory();
+//! let lock = LockGate::<Parts>::new(KeySource::header("order")).store(&store);
+//! let service = ServiceBuilder::new()
+//!     .layer(GateLayer::<_, Plain>::new(DeferGate::<Parts>::new()))
+//!     .layer(GateLayer::<_, Plain>::new(lock))
+//!     .service_fn(async |_: Request<Full<Bytes>>| {
+//!         Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("refunded")))
+//!     });
+//!
+//! let replayer = ServiceReplayer::<_, Full<Bytes>, Plain>::new(service.clone());
+//! let (stop, stopped) = oneshot::channel::<()>();
+//! let worker = tokio::spawn(DeferWorker::on(&store, replayer).run(async {
+//!     let _ = stopped.await;
+//! }));
+//!
+//! // Somebody has the order just now: the request is kept.
+//! let held = store.lock(Key::header("order", b"7")).acquire().await?;
+//! let request = Request::post("/refund").header("order", "7").body(Full::default())?;
+//! let accepted = service.oneshot(request).await?;
+//! assert_eq!(accepted.status(), 202);
+//! let _ = held.release().await;
+//!
+//! // Its client asks for the answer, and waits for it: 202 is "not yet".
+//! let location = accepted.headers()["location"].to_str()?;
+//! let id = location.trim_start_matches("/deferred/");
+//! let status = StatusGate::<Parts>::new().store(&store);
+//! let reply = loop {
+//!     let asked = Request::get(format!("{location}/response")).header("prefer", "wait=10");
+//!     let (mut asked, ()) = asked.body(())?.into_parts();
+//!     let reply = match status.ask(&mut PartsView::<Plain>::new(&mut asked), id, true) {
+//!         Ok(request) => match request.answer().await {
+//!             StatusAnswer::Whole(reply) => reply,
+//!             _ => unreachable!("nobody has asked for events"),
+//!         },
+//!         Err(reply) => reply,
+//!     };
+//!     if reply.status != 202 {
+//!         break reply;
+//!     }
+//! };
+//! assert_eq!((reply.status, &reply.body[..]), (200, &b"refunded"[..]));
+//!
+//! drop(stop);
+//! worker.await?;
+//! # Ok(()) }
+//! ```
 
 mod body;
 mod framework;

@@ -166,7 +166,8 @@ macro_rules! __lock_settings {
         }
 
         impl LockLayer {
-            /// A lease that is never renewed: the lock ends after it, whatever the handler does.
+            /// A lease that is never renewed: the lock ends after it, whatever the handler does, which is then
+            /// treated by [`on_loss`](Self::on_loss). At least 100 ms.
             #[must_use]
             pub fn lease_fixed(self, lease: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.lease_fixed(lease) }
@@ -195,7 +196,8 @@ macro_rules! __lock_settings {
             }
 
             /// Most requests that may wait for one lock in this process; beyond it the busy answer comes
-            /// at once, and the store is not asked. Default 1024.
+            /// at once, and the store is not asked. Default 1024: who stands behind so many would be served after
+            /// most clients have gone.
             #[must_use]
             pub fn max_waiters(self, most: usize) -> Self {
                 Self { gate: self.gate.max_waiters(most) }

@@ -17,7 +17,9 @@ macro_rules! __rate_limit_names {
         impl RateLimitLayer {
             /// A quota for each client address: the socket's other end, IPv6 by /64. Header fields such
             /// as `X-Forwarded-For` are not looked at: anybody can send them. Behind a proxy, where all its
-            /// clients would share a quota, use [`by_client`](Self::by_client).
+            /// clients would share a quota, use [`by_client`](Self::by_client). In axum the server has to say
+            /// who is calling (`into_make_service_with_connect_info::<SocketAddr>()`), or every request is
+            /// answered with 500.
             #[must_use]
             pub fn by_ip(policy: impl Into<::lockgate::Policy>) -> Self {
                 Self::by(::lockgate::gate::KeySource::ip(), policy)
@@ -31,6 +33,9 @@ macro_rules! __rate_limit_names {
             }
 
             /// A quota for each value of a parameter of the matched route.
+            ///
+            /// A route without this parameter is a fault of the wiring: 500, and a log line. A value whose bytes
+            /// are no UTF-8 is answered with 400. A request that matches no route passes uncounted.
             #[must_use]
             pub fn by_path_param(name: &str, policy: impl Into<::lockgate::Policy>) -> Self {
                 Self::by(::lockgate::gate::KeySource::path_param(name), policy)
@@ -126,7 +131,8 @@ macro_rules! __rate_limit_names {
                 Self { gate: self.gate.quota_by(quota) }
             }
 
-            /// How long a quota is used without asking for it again. Default 10 s; zero asks each time.
+            /// How long a quota is used without asking for it again. Default 10 s: as long as a client who has
+            /// changed plans may wait for it. Zero asks each time.
             ///
             /// # Panics
             ///

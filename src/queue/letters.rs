@@ -1,12 +1,16 @@
 //! Operations: what there is, what has died, and what is to become of it.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    fmt,
+    str::FromStr,
+    time::{Duration, SystemTime},
+};
 
 use serde::de::DeserializeOwned;
 
-use super::{handle::Queue, task::time};
+use super::{handle::Queue, sealed::opened, task::time};
 use crate::{
-    error::{Error, ErrorKind},
+    error::{Error, ErrorKind, NoCursor},
     store::{MOST_RUNS, Purge, QueueStats, TaskFault, TaskId, TaskState, TaskView},
 };
 
@@ -54,9 +58,23 @@ pub struct TaskPage {
     pub next: Option<DeadCursor>,
 }
 
-/// A place between two pages of dead letters.
+/// A place between two pages of dead letters; as text it can go through an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeadCursor(u64);
+
+impl fmt::Display for DeadCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for DeadCursor {
+    type Err = NoCursor;
+
+    fn from_str(text: &str) -> Result<Self, NoCursor> {
+        text.parse().map(Self).map_err(|_| NoCursor)
+    }
+}
 
 impl From<TaskView> for TaskInfo {
     fn from(view: TaskView) -> Self {
@@ -145,12 +163,13 @@ impl<T> Queue<T> {
         Ok(moved)
     }
 
-    /// Throws away what waits; how many. What runs goes on.
+    /// Throws away all that waits, what is delayed and what is to be tried again included; how many. What runs goes
+    /// on, and dead letters stay.
     ///
     /// # Errors
     ///
     /// The store is away. Some may be gone.
-    pub async fn purge(&self) -> Result<u64, Error> {
+    pub async fn purge_waiting(&self) -> Result<u64, Error> {
         let waiting = self.stats().await?.waiting;
         self.throw_away(Purge::Waiting, waiting).await
     }
@@ -212,12 +231,15 @@ impl<T: DeserializeOwned> Queue<T> {
     ///
     /// # Errors
     ///
-    /// The store is away; [`ErrorKind::Protocol`] if the payload is of another form.
+    /// The store is away; [`ErrorKind::Protocol`] if the payload is of another form, or sealed with a key that this
+    /// handle does not have: its source says which.
     pub async fn payload(&self, id: &TaskId) -> Result<Option<T>, Error> {
         let odd = || Error::new(ErrorKind::Protocol, "payload");
         let text = self.store.backend().task_payload(self.name.clone(), id.clone()).await?;
         let Some(text) = text else { return Ok(None) };
         let record = crate::store::Record::read(&text).ok_or_else(odd)?;
-        serde_json::from_slice(&record.payload).map(Some).map_err(|error| odd().with(error))
+        let payload = opened(&self.store, &self.name, id, &record.payload);
+        let payload = payload.map_err(|why| odd().with(why.to_string()))?;
+        serde_json::from_slice(&payload).map(Some).map_err(|error| odd().with(error))
     }
 }

@@ -54,9 +54,15 @@
 //! bear none of that. A payload that this worker can't read may be one of a newer version: it is tried
 //! again like any failure, so a newer worker may have it, and is dead with the reason `undecodable` only after its
 //! last attempt. Payloads are in no listing, `Debug` or log; what the handler says of a failure is.
+//!
+//! The keyring of a store (`Store::sealed_with`) seals them, each for its own queue and task: names of queues, unique
+//! keys and what handlers say of failures stay readable. A worker without the key leaves a task to the others, uncharged;
+//! one that was changed, or put in another's place, is dead with the reason `undecodable`.
 
 mod failure;
 mod handle;
+#[cfg(any(test, feature = "test-kit"))]
+mod kit;
 mod leases;
 mod letters;
 mod lone;
@@ -65,12 +71,17 @@ mod push;
 mod retry;
 mod rounds;
 mod run;
+mod sealed;
 mod stop;
 mod task;
 #[cfg(test)]
 mod tests;
 mod worker;
 
+#[cfg(any(test, feature = "test-kit"))]
+pub use self::kit::RanTask;
+#[cfg(any(test, feature = "test-kit"))]
+pub(crate) use self::kit::Stepper;
 pub use self::{
     failure::Failure,
     handle::Queue,
@@ -79,4 +90,5 @@ pub use self::{
     task::Task,
     worker::QueueWorker,
 };
+pub use crate::error::NoCursor;
 pub use crate::store::{QueueStats, TaskFault, TaskId, TaskState};

@@ -9,7 +9,7 @@ use std::{
 
 use futures_util::future::BoxFuture;
 
-use super::handle::Terms;
+use super::{handle::Terms, sealed::sealed};
 use crate::{
     clock::LONGEST,
     error::Error,
@@ -19,6 +19,7 @@ use crate::{
 
 /// What became of a push.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Pushed {
     /// It is stored.
     New(TaskId),
@@ -139,8 +140,9 @@ impl PushRequest {
 
     async fn send(self) -> Result<Pushed, PushError> {
         let Self { store, queue, payload, terms, delay, unique } = self;
-        let payload = payload.map_err(PushError::Encode)?.into();
         let id = TaskId::new();
+        let payload = payload.map_err(PushError::Encode)?.into();
+        let payload = sealed(&store, &queue, &id, payload);
         let Terms { again, max_attempts, caps } = terms;
         let call =
             Push { queue, id: id.clone(), delay, unique, again, max_attempts, payload, caps };

@@ -19,6 +19,7 @@ use super::{
     leases::Renewed,
     lone::{Lone, Work},
     run::{Ran, run},
+    sealed::to_run,
     task::{Facts, Raw},
     worker::QueueWorker,
 };
@@ -215,17 +216,24 @@ impl Rounds {
             payload: record,
         });
         let late = self.stopping || Instant::now() >= until;
-        let unique = record.unique;
-        if late {
-            let verdict = EndAs::Back { delay: Duration::ZERO };
-            self.ends.push(End { run: token, bytes, unique, verdict });
-            return;
-        }
-        let Record { again, max_attempts, pushed_us, .. } = record;
+        let Record { again, max_attempts, pushed_us, unique, payload } = record;
+        let QueueWorker { store, queue, .. } = &self.worker;
+        let payload = match late {
+            true => Err(Duration::ZERO),
+            false => to_run(store, queue, &token.id, &payload, pushed_us),
+        };
+        let payload = match payload {
+            Ok(payload) => payload,
+            Err(delay) => {
+                let verdict = EndAs::Back { delay };
+                self.ends.push(End { run: token, bytes, unique, verdict });
+                return;
+            }
+        };
         let facts = Facts { id: token.id.clone(), attempt, max_attempts, pushed_us };
         let work = self::run(
             Arc::clone(&self.worker.handler),
-            Raw { facts, payload: record.payload },
+            Raw { facts, payload },
             self.worker.longest,
         );
         // One of its own that it has lost may still be here.

@@ -54,7 +54,7 @@ impl<T> Task<T> {
         self.facts.attempt >= self.facts.max_attempts
     }
 
-    /// When it was pushed, by the store's clock, in microseconds.
+    /// When it was pushed, by the store's clock, to the microsecond.
     #[must_use]
     pub fn pushed_at(&self) -> SystemTime {
         time(self.facts.pushed_us)

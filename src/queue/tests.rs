@@ -2,7 +2,11 @@
 
 mod ends;
 mod idle;
+#[cfg(feature = "test-kit")]
+mod kit;
 mod lone;
+#[cfg(feature = "seal")]
+mod sealed;
 mod trouble;
 
 use std::{future::pending, sync::Arc, time::Duration};

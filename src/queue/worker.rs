@@ -55,9 +55,9 @@ impl QueueWorker {
         self
     }
 
-    /// Most tasks of the queue that run at once, in all workers together: exact, as far as all of them say the same.
+    /// Most tasks of the queue that run at once, in all workers together, at least 1: exact, as far as all of them say the same.
     /// A run whose worker has died counts until its lease is over. Default: any number.
-    pub fn max_running(mut self, most: u32) -> Self {
+    pub fn queue_concurrency(mut self, most: u32) -> Self {
         self.limits.running = most.max(1).into();
         self
     }
@@ -65,9 +65,16 @@ impl QueueWorker {
     /// Starts of tasks of the queue, in all workers together: at most `starts` at once, and so many in every `per`
     /// on the average, retries included. Default: any number. The time between two starts is
     /// rounded up to whole microseconds.
-    pub fn rate(mut self, starts: u32, per: Duration) -> Self {
-        let starts = u64::from(starts.max(1));
-        let interval_us = micros(per.min(LONGEST)).div_ceil(starts).max(1);
+    ///
+    /// # Panics
+    ///
+    /// If either is zero, or the time is longer than a year.
+    pub fn queue_rate(mut self, starts: u64, per: Duration) -> Self {
+        assert!(
+            starts > 0 && !per.is_zero() && per <= LONGEST,
+            "QueueWorker::queue_rate: {starts} per {per:?}; take at least one per time, up to a year"
+        );
+        let interval_us = micros(per).div_ceil(starts).max(1);
         (self.limits.interval_us, self.limits.burst) = (interval_us, starts);
         self
     }
@@ -79,7 +86,8 @@ impl QueueWorker {
         self
     }
 
-    /// Longest run; beyond it, the handler is dropped, and the attempt has failed. Default: any length.
+    /// Longest run; beyond it, the handler is dropped, and the attempt has failed. Default: any length, so a handler that
+    /// hangs is renewed for ever, and keeps its place of [`concurrency`](Self::concurrency).
     pub fn max_run(mut self, longest: Duration) -> Self {
         self.longest = Some(longest.min(LONGEST));
         self

@@ -1,7 +1,8 @@
 //! Locks over several stores that know nothing of each other: who has a majority of them has the lock.
 //!
 //! One Redis with replicas loses a grant when it fails over before the replicas have it. A quorum of
-//! independent servers (the Redlock algorithm) goes on when some of them are away: of five, two may be dead,
+//! independent servers (the [Redlock](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/)
+//! algorithm) goes on when some of them are away: of five, two may be dead,
 //! frozen or cut off. It costs a call to each of them for each acquisition and each release, and a second round
 //! trip for the fence. What is here stands on the same steps, leases and agents as a lock of one store, once
 //! a node: renewal at a third, giving back what was dropped, loss.
@@ -40,7 +41,8 @@
 //! - **Safety rests on time.** Two may believe they have the lock if the clock of a node jumps or runs more than
 //!   1% fast, or a process is paused and looks at nothing but its lock afterwards. As with any lease, only the
 //!   fence, checked where the change is written, keeps a late writer out
-//!   ([`lock`](crate::lock#fences)).
+//!   ([`lock`](crate::lock#fences)), as [Martin Kleppmann](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html)
+//!   has shown of Redlock.
 //! - **A node that forgets votes twice.** One that was restarted without its data grants again what it had granted.
 //!   Either it writes each change to disk before it answers (`appendonly yes`, `appendfsync always`), or it is
 //!   started again only after the longest lease has passed. What it holds of the fence's mark begins anew from

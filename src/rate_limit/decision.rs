@@ -33,7 +33,9 @@ pub(super) struct Told {
 }
 
 impl Decision {
-    /// Whether the request is within the quotas, and was charged to all of them.
+    /// Whether the request may pass. It was charged to all of the policies that limit it, unless its cost is 0, they were
+    /// only asked ([`peek`](crate::RateLimit::peek)), or the store was away and the policy lets it pass
+    /// ([`Outage`](crate::Outage)).
     #[must_use]
     pub fn is_admitted(&self) -> bool {
         self.admitted

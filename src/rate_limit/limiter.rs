@@ -99,7 +99,7 @@ impl RateLimit {
         self.decide(&ask).await
     }
 
-    /// What [`check`](Self::check) would say now. Charges nothing, and always asks the store. If the future is dropped,
+    /// What [`check`](Self::check) would say now. Of a layer's counters as for [`reset`](Self::reset). Charges nothing, and always asks the store. If the future is dropped,
     /// nothing has happened.
     ///
     /// # Errors
@@ -111,6 +111,10 @@ impl RateLimit {
     }
 
     /// Forgets what the key has spent, and ends its penalties, in all of the policies.
+    ///
+    /// What a layer counts is found by the name of its policy (without one: by its quota) and its key, as that of
+    /// [`Key::ip`], [`Key::header`] or [`Key::path_param`], under the same group if it has one:
+    /// `store.rate_limit(Policy::new(quota).name("search")).reset(Key::ip(address))`.
     ///
     /// Another process that remembers a refusal learns of it when that ends, or after the time set with
     /// [`Policy::remember_refusals`]. Charges that others have [leased](Policy::lease) stay theirs.

@@ -59,7 +59,8 @@ impl Quota {
     }
 
     /// Counts by a sliding window: what was spent in the window before counts by the part of it that is
-    /// still within reach. No burst around a window's end, at the price of a second number per key.
+    /// still within reach (as Cloudflare counts: "How we built rate limiting capable of scaling to millions of
+    /// domains", 2017). No burst around a window's end, at the price of a second number per key.
     ///
     /// An unlimited quota stays one.
     #[must_use]
@@ -68,7 +69,7 @@ impl Quota {
     }
 
     /// Lets requests in evenly, one each `window / limit`, and the whole limit at once to who has not
-    /// come for a window (GCRA, a leaky bucket as a meter).
+    /// come for a window (GCRA, a leaky bucket as a meter: ITU-T I.371, by virtual scheduling).
     ///
     /// An unlimited quota stays one.
     #[must_use]

@@ -355,6 +355,23 @@ fn a_base_that_is_none_is_refused() {
     }
 }
 
+#[test]
+fn a_base_is_not_told() {
+    let store = Store::memory();
+    let make = |base: &'static str| {
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            HttpReplayer::new(&store, base, &secret(7))
+        }))
+    };
+    let panic = make("ftp://user:password@orders").expect_err("it is no such URL");
+    let sentence = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let sentence = sentence.or_else(|| panic.downcast_ref::<String>().cloned());
+    let sentence = sentence.expect("a sentence");
+    assert!(sentence.starts_with("HttpReplayer: ") && !sentence.contains("password"), "{sentence}");
+    let text = format!("{:?}", make("http://user:password@orders").expect("it is one"));
+    assert!(!text.contains("password"), "{text}");
+}
+
 /// Whatever a client wrote into its path, and whoever between here and there makes one path of it: it is of that base.
 #[tokio::test]
 async fn a_path_does_not_leave_its_base() {

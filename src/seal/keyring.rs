@@ -18,7 +18,7 @@ const NONCE: usize = 24;
 /// Longest id of a key.
 const LONGEST_ID: usize = 32;
 
-/// The keys that stored requests and responses are sealed with.
+/// The keys that stored requests, responses and tasks are sealed with.
 ///
 /// One key seals; others are there to open what was sealed with them. To change keys without a job that
 /// nobody can open: first give every process the new key as one that [opens](Keyring::opens), then let it
@@ -151,12 +151,12 @@ pub(super) fn of(store: &Store) -> Option<Keyring> {
 }
 
 impl Store {
-    /// Seals what this handle, and every clone of it, stores of deferred requests and their responses,
-    /// and opens what others have sealed. Called again, it changes the keys from then on.
+    /// Seals what this handle, and every clone of it, stores of deferred requests, their responses and the payloads of
+    /// [queues](crate::queue), and opens what others have sealed. Called again, it changes the keys from then on.
     ///
-    /// Every process that runs these requests, or tells their responses, needs the keys too. What stays
-    /// readable are names of locks, ids, owners, times and states: keys that are secret themselves
-    /// should be hashed by the application.
+    /// Every process that runs these requests and tasks, or tells their responses, needs the keys too. What stays
+    /// readable are names of locks and queues, unique keys of tasks and why they failed, ids, owners, times and
+    /// states: keys that are secret themselves should be hashed by the application.
     #[must_use]
     pub fn sealed_with(self, keyring: Keyring) -> Self {
         *self.room::<Ring>().0.write() = Some(keyring);

@@ -1,20 +1,23 @@
-//! At rest: what is stored of requests and of their responses, of no use without a key.
+//! At rest: what is stored of requests, of their responses and of tasks, of no use without a key.
 //!
 //! [`Store::sealed_with`](crate::Store::sealed_with) gives a store handle a [`Keyring`]. From then on what
-//! that process stores of deferred requests is sealed (XChaCha20-Poly1305, a random nonce each), and what it
-//! reads is opened; the scripts of the store see neither. Sealed bytes belong to one job, its lock, and
-//! one of the two kinds, request and response: put elsewhere, they do not open.
+//! that process stores of deferred requests, and of the payloads of tasks, is sealed (XChaCha20-Poly1305, a
+//! random nonce each), and what it reads is opened; the scripts of the store see neither. Sealed bytes belong
+//! to one job, its lock, and one of the two kinds, request and response, or to one task and its queue: put
+//! elsewhere, they do not open.
 //!
 //! ```text
 //! 0 | version = 1 | length of the key's id | the key's id | nonce, 24 bytes | ciphertext and tag
 //! ```
 //!
-//! What is not sealed begins with a version from 1 on, so the two are told apart by the first byte.
+//! What is not sealed begins with a version from 1 on, or as JSON does: the first byte tells.
 
 #[cfg(feature = "seal")]
 mod keyring;
 #[cfg(all(test, feature = "seal"))]
 mod tests;
+
+use std::fmt;
 
 use bytes::Bytes;
 
@@ -32,11 +35,11 @@ const VERSION: u8 = 1;
 #[cfg_attr(not(feature = "seal"), allow(dead_code, reason = "nothing is sealed"))]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place<'a> {
-    /// Of the job.
+    /// Of the job, or the task.
     pub(crate) id: &'a str,
-    /// What it waits for, as it is named in the store.
+    /// What it waits for, as it is named in the store: the lock, or the task's queue.
     pub(crate) lock: &'a str,
-    /// What of it: `request`, `response`.
+    /// What of it: `request`, `response`, `task`.
     pub(crate) kind: &'static str,
 }
 
@@ -50,6 +53,16 @@ pub(crate) enum NotOpened {
     NoKey,
     /// Changed, put elsewhere, or not sealed where everything has to be.
     Broken,
+}
+
+impl fmt::Display for NotOpened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Newer => "sealed by a newer version",
+            Self::NoKey => "sealed with a key that is not here",
+            Self::Broken => "changed, put elsewhere, or not sealed",
+        })
+    }
 }
 
 /// Seals these bytes, if the store has a keyring.

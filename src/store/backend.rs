@@ -14,8 +14,8 @@ use tokio::task::JoinHandle;
 
 pub(crate) use super::deferred::{
     Beat, Call, Caps, Claim, Claimed, Direct, Due, ENDED_SIZE, Enqueue, Enqueued, JobPolicy,
-    JobView, Jobs, Listed, Listing, Merge, NextRun, OnFailure, Past, Run, Running, Settle,
-    SettledRun, Tally, Verdict, Wins,
+    JobView, Jobs, Listed, Listing, Merge, NextRun, OnFailure, Past, PendingMark, Run, Running,
+    Settle, SettledRun, Tally, Verdict, Wins,
 };
 use super::{
     fsck::{FsckFound, FsckPart},

@@ -107,6 +107,9 @@ impl Store {
     /// Gives back what was dropped but is not yet released, and returns when all of it is, or when
     /// `deadline` has passed: `true` if nothing was left. What is left then ends with its lease; and so does what a copy of a
     /// call takes that was answered by another connection, and is delivered later.
+    ///
+    /// Call it last, after the server and the workers have ended: what is taken meanwhile or later is not waited for.
+    /// Cancel safe: what was dropped goes on being given back in the background, while there is a runtime.
     pub async fn shutdown(&self, deadline: Duration) -> bool {
         let drained = async {
             let closing = self.shared.closing.lock().clone();

@@ -1,4 +1,5 @@
-//! Every key name, each with its hash tag. Nothing else in the crate makes one.
+//! The form of every key's name, each with its hash tag. Nothing else in Rust makes one; scripts make some of another
+//! that is declared, with its tag.
 //!
 //! `lg:1:<namespace>:{<shard>}:<kind>:<name>`: 1 is the version of this layout, the shard is what one
 //! decision may touch (in Cluster one script = one slot). The table of kinds is in `ARCHITECTURE.md`.

@@ -33,20 +33,48 @@
 //! let again = worker.run_due().await?;
 //! # Ok(()) }
 //! ```
+//!
+//! Tasks of a queue run in the same way:
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use lockgate::{
+//!     queue::{Failure, Queue, Task},
+//!     testing::TestKit,
+//! };
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), lockgate::queue::PushError> {
+//! let kit = TestKit::new();
+//! let mails: Queue<String> = kit.store().queue("emails");
+//! let mut worker = kit.queue_worker(mails.worker(async |task: Task<String>| {
+//!     // ... what the application does ...
+//!     Ok::<(), Failure>(())
+//! }));
+//!
+//! mails.push(&"ada@example.org".to_owned()).delay(Duration::from_secs(3600)).await?;
+//! assert!(worker.run_due().await.is_empty(), "not yet");
+//! kit.advance(Duration::from_secs(3600));
+//! let ran = worker.run_due().await;
+//! assert_eq!((ran[0].attempt, ran[0].fault), (1, None));
+//! # Ok(()) }
+//! ```
 
 use std::{fmt, sync::Arc, time::Duration};
 
 pub mod history;
 
-pub use crate::defer::RanJob;
 use crate::{
     clock::Clock,
     defer::{DeferWorker, Stepper},
     error::{Error, ErrorKind},
     key::Key,
     lock::{LockGuard, NotAcquired},
+    queue::{self, QueueWorker},
     store::{Memory, Store},
 };
+pub use crate::{defer::RanJob, queue::RanTask};
 
 /// A store for one test, and the hands that move it.
 #[derive(Clone)]
@@ -111,6 +139,14 @@ impl TestKit {
         stepper.watch().await?;
         Ok(TestWorker(stepper))
     }
+
+    /// A worker of a queue that runs tasks when it is told to. Its settings hold, but that it runs one task at a time;
+    /// what it counts in time, such as `queue_rate` and backoffs, goes by the kit's clock, and `max_run` by tokio's.
+    /// Don't spawn another one beside it: that would take tasks away from it.
+    #[must_use]
+    pub fn queue_worker(&self, worker: QueueWorker) -> TestQueueWorker {
+        TestQueueWorker(queue::Stepper::new(worker))
+    }
 }
 
 impl Default for TestKit {
@@ -144,5 +180,22 @@ impl TestWorker {
 impl fmt::Debug for TestWorker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TestWorker").finish_non_exhaustive()
+    }
+}
+
+/// A worker of a queue that does nothing by itself.
+pub struct TestQueueWorker(queue::Stepper);
+
+impl TestQueueWorker {
+    /// Runs every task that is due, to its end, one after the other, and what these push. What ran, in its order; a
+    /// task that failed comes again when the clock was [advanced](TestKit::advance) by its backoff.
+    pub async fn run_due(&mut self) -> Vec<RanTask> {
+        self.0.run_due().await
+    }
+}
+
+impl fmt::Debug for TestQueueWorker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TestQueueWorker").finish_non_exhaustive()
     }
 }

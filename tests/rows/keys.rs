@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, time::Instant};
 
-use lockgate_tests::{Answer, Case, eventually};
+use lockgate_tests::{Answer, Case, Request, eventually};
 
 use super::{AT_ONCE, accepted, fence, line, lock::busy, passes_at_once};
 
@@ -52,6 +52,25 @@ pub(crate) async fn both_parts_of_a_key_count(case: Case) {
     let _ = site.post("/tenant/7").send().await.expect(400).problem();
     let _ = hold.let_go().await.expect(200);
     let _ = of("a", "/tenant/7").send().await.expect(200);
+}
+
+/// A parameter, and what a function says.
+pub(crate) async fn a_second_part_can_be_anything(case: Case) {
+    let site = case.site().await;
+    let by_param = |tenant: &str, id: &str| site.post(&format!("/tenant/{tenant}/{id}"));
+    let by_function =
+        |tenant: &str, id: &str| site.post(&format!("/tenant-by/{id}")).header("x-user", tenant);
+    let ways: [&dyn Fn(&str, &str) -> Request; 2] = [&by_param, &by_function];
+    for (of, held) in ways.into_iter().zip(["/tenant/a/7", "/tenant-by/7"]) {
+        let hold = site.hold_with(of("a", "7"), held).await;
+        busy(of("a", "7").send().await);
+        let _ = of("b", "7").send().await.expect(200);
+        let _ = of("a", "8").send().await.expect(200);
+        let _ = site.post("/orders/7/pay").send().await.expect(200);
+        let _ = hold.let_go().await.expect(200);
+        let _ = of("a", "7").send().await.expect(200);
+    }
+    let _ = site.post("/tenant-by/7").send().await.expect(400).problem();
 }
 
 pub(crate) async fn a_transfer_locks_both_accounts(case: Case) {

@@ -4,6 +4,7 @@ pub(crate) mod accepting;
 pub(crate) mod body_deadline;
 pub(crate) mod client;
 pub(crate) mod defer;
+pub(crate) mod elsewhere;
 pub(crate) mod end_of_lock;
 pub(crate) mod hold_until;
 pub(crate) mod idempotency;

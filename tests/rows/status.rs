@@ -2,11 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use lockgate::defer::JobCursor;
+use lockgate::{
+    JobId, JobState, Key, Keyring,
+    defer::{JobCursor, KeptRequest},
+};
 use lockgate_tests::{Answer, Case, Site};
 use serde_json::Value;
 
-use super::{AT_ONCE, accepted, defer::refund, lock::busy};
+use super::{AT_ONCE, Job, accepted, defer::refund, lock::busy};
 
 pub(crate) async fn positions_move_up(case: Case) {
     let site = case.site().await;
@@ -346,4 +349,74 @@ pub(crate) async fn dead_letters_are_put_back(case: Case) {
     assert_eq!(case.desk.tags().len(), runs + 1, "it ran again, once");
     assert_eq!(jobs.purge_dead(Duration::ZERO).await.expect("the store is there"), 1);
     let _ = site.get(&job.location).send().await.expect(404);
+}
+
+/// With its body: by those alone who have the key, and only while it is kept.
+pub(crate) async fn a_dead_letter_can_be_read(case: Case) {
+    let ring = || Keyring::new("one", [7; 32]).only_sealed();
+    let site = case.site().await;
+    let _sealed = site.store().clone().sealed_with(ring());
+    let hold = site.hold("/orders/7/pay").await;
+    let sent = site.post("/orders/7/refund?panic=1&a=b").header("x-note", "two");
+    let job = accepted(sent.body("note").send().await);
+    let fine = refund(&site, "").await;
+    let _ = hold.let_go().await.expect(200);
+    let _ = job.dead(&site, "panicked").await;
+    let _ = fine.done(&site).await;
+
+    let id = |job: &Job| JobId::parse(&job.id).expect("an id");
+    let knowing = case.store().await.sealed_with(ring()).deferred();
+    let kept = knowing.request(&id(&job)).await.expect("the store is there");
+    assert_eq!(format!("{kept:?}"), r#"Whole(JobRequest { method: "POST", bytes: 4, .. })"#);
+    let request = kept.whole().expect("it is whole");
+    assert_eq!((&*request.method, &*request.target), ("POST", "/orders/7/refund?panic=1&a=b"));
+    assert_eq!(&request.body[..], b"note");
+    let note = ("x-note".to_owned(), b"two".to_vec());
+    assert!(request.headers.contains(&note), "{:?}", request.headers);
+    let unknown = JobId::parse("00112233445566778899aabbccddeeff00").expect("an id");
+    for (jobs, id, told) in [
+        (case.store().await.deferred(), id(&job), KeptRequest::NoKey),
+        (knowing.clone(), id(&fine), KeptRequest::NotKept),
+        (knowing.clone(), unknown, KeptRequest::Unknown),
+    ] {
+        assert_eq!(jobs.request(&id).await.expect("the store is there"), told);
+    }
+}
+
+/// Page by page, by another process: what runs, what stands behind it, and what waits for its time.
+pub(crate) async fn what_waits_and_runs_is_listed(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let first = refund(&site, "gate=run").await;
+    let second = refund(&site, "").await;
+    let late = accepted(site.post("/delayed/7").send().await);
+    let _ = hold.let_go().await.expect(200);
+    case.desk.gates.arrived("run").await;
+
+    let jobs = case.store().await.deferred();
+    let (mut next, mut told) = (Some(JobCursor::default()), Vec::new());
+    while let Some(from) = next {
+        let from = from.to_string().parse().expect("a cursor");
+        let jobs = jobs.clone();
+        let page = tokio::spawn(async move { jobs.pending(from, 1).await });
+        let page = page.await.expect("it ends").expect("the store is there");
+        assert!(page.jobs.len() <= 1, "{page:?}");
+        told.extend(page.jobs);
+        next = page.next;
+    }
+    let find =
+        |job: &Job| told.iter().find(|info| info.id.as_str() == job.id).expect("it is there");
+    assert_eq!((find(&first).state, find(&first).position), (JobState::Running, Some(1)));
+    assert_eq!((find(&second).state, find(&second).position), (JobState::Queued, Some(2)));
+    assert!(find(&second).lock == Some(Key::path_param("id", "7")));
+    assert!(find(&late).state.is_pending());
+    case.desk.gates.open("run");
+    for job in [&first, &second, &late] {
+        let _ = job.done(&site).await;
+    }
+    // Its time may have come in between: then it was told twice.
+    told.retain(|info| info.id.as_str() != late.id);
+    assert_eq!(told.len(), 2, "{told:?}");
+    let page = jobs.pending(JobCursor::default(), 100).await.expect("the store is there");
+    assert_eq!((page.jobs.len(), page.next), (0, None));
 }

@@ -12,6 +12,9 @@ const PEERS: [&str; 2] = ["--features", "peers"];
 /// one missing.
 const QUEUES: [&str; 2] = ["queue-apalis", "queue-bullmq"];
 
+const USAGE: &str =
+    "usage: cargo xtask bench locks|http|defer; `--help` after each tells its options";
+
 /// Its exit code is ours: 0, or 1 for a figure that falls short, or 2 for what was asked wrongly.
 pub(crate) fn run(args: &[&str]) -> ExitCode {
     match args {
@@ -19,14 +22,23 @@ pub(crate) fn run(args: &[&str]) -> ExitCode {
             eprintln!("{sentence}");
             ExitCode::FAILURE
         }),
-        _ => crate::later("usage: cargo xtask bench locks|http|defer"),
+        ["help" | "--help" | "-h"] => {
+            println!("{USAGE}");
+            ExitCode::SUCCESS
+        }
+        _ => crate::refused(USAGE),
     }
 }
 
 fn ready(args: &[&str]) -> Result<ExitCode, String> {
-    redis_server::ensure()?;
     let program = ["--bin", "lockgate-benches", "--"];
-    let built = built(args)?;
+    // The options are told without a server, and without the peers.
+    let built = if matches!(args, [_, "--help" | "-h"]) {
+        BUILT.to_vec()
+    } else {
+        redis_server::ensure()?;
+        built(args)?
+    };
     let mut command = shell::cargo([&["run", "--quiet"], &built[..], &program, args].concat());
     shell::announce(&command);
     let code = command.status().ok().and_then(|status| status.code());

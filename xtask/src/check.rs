@@ -73,9 +73,18 @@ fn features(metadata: &Metadata) -> Result<(), String> {
     }
 }
 
+/// The libraries as docs.rs shows them, with all features; the rest without them: those of the benchmarks are
+/// the peers.
 fn docs() -> Result<(), String> {
+    let libraries: Vec<_> = LIBRARIES.iter().flat_map(|name| ["-p", name]).collect();
+    doc(&[&libraries[..], &["--all-features"]].concat())?;
+    let others: Vec<_> = LIBRARIES.iter().flat_map(|name| ["--exclude", name]).collect();
+    doc(&[&["--workspace"], &others[..]].concat())
+}
+
+fn doc(selection: &[&str]) -> Result<(), String> {
     let flags = env::var("RUSTDOCFLAGS").unwrap_or_default();
-    let mut command = shell::cargo(["doc", "--workspace", "--no-deps"]);
+    let mut command = shell::cargo([&["doc", "--no-deps"], selection].concat());
     command.env("RUSTDOCFLAGS", format!("{flags} -D warnings").trim());
     shell::run(command)
 }

@@ -29,9 +29,9 @@ const ROOMS: [(&str, u8); 19] = [
     ("rate_limit", 3),
     ("lock", 3),
     ("defer", 3),
+    ("queue", 3),
     ("gate", 2),
     ("seal", 2),
-    ("queue", 2),
     ("store", 1),
     ("https", 0),
     ("key", 0),
@@ -258,6 +258,37 @@ mod tests {
         assert!(names_redis("#[cfg(feature = \"redis\")]\nuse lockgate::StoreBuilder;").is_empty());
         assert!(complaints("store/redis/mod.rs", "use redis::Client;").is_empty());
         assert_eq!(complaints("error.rs", "use redis::RedisError;").len(), 1);
+    }
+
+    /// A service has one dependency of the three: what the core takes and returns can be named from it, and
+    /// what a sentence of the core says to switch on can be.
+    #[test]
+    fn integrations_have_the_names_and_features_of_the_core() {
+        let text = |file: &str| read(&shell::root().join(file)).unwrap();
+        let features = |manifest: &str| -> Vec<String> {
+            let after = text(manifest).split_once("[features]\n").unwrap().1.to_owned();
+            let lines = after.split("\n[").next().unwrap().lines();
+            let named = lines.filter(|line| !line.starts_with('#'));
+            named.filter_map(|line| Some(line.split_once(" = ")?.0.to_owned())).collect()
+        };
+        let names = exports(&text("src/lib.rs"));
+        assert!(names.contains_key("Store") && names.contains_key("StoreBuilder"), "{names:?}");
+        for integration in ["axum", "actix-web"] {
+            let library = text(&format!("integrations/{integration}/src/lib.rs"));
+            let theirs =
+                exports(&library.replace("pub use lockgate::", "pub use self::lockgate::"));
+            // That one is for those who write a driver.
+            let missing: Vec<_> = names
+                .keys()
+                .filter(|name| *name != "Repeated" && !theirs.contains_key(*name))
+                .collect();
+            assert!(missing.is_empty(), "{integration} does not export {missing:?}");
+            let theirs = features(&format!("integrations/{integration}/Cargo.toml"));
+            let mut missing = features("Cargo.toml");
+            // The driver of one of them, which it has or has no use for.
+            missing.retain(|feature| feature != "tower" && !theirs.contains(feature));
+            assert!(missing.is_empty(), "{integration} does not pass on {missing:?}");
+        }
     }
 
     #[test]

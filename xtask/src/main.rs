@@ -21,16 +21,17 @@ usage: cargo xtask <task>
   test [-- ARGS]  run every test (unit, conformance, scenario, property, doc); installs redis-server
                   if it is missing; ARGS go to `cargo test`
   check           formatting, lints, docs, each feature alone, MSRV, direction of imports, licences
-  bench NAME      the lock engine (`locks`) or the rate limiter (`http`) beside its peers, by figures
-                  with a line to reach; `bench NAME --help` tells the options; no `defer` yet
-  faults [--row N] [--topology T] [--runs N] [--seconds N] [--seed N]
+  bench NAME      locks (`locks`), the rate limiter (`http`), or deferral and queues (`defer`) beside
+                  their peers, by figures with a line to reach; `bench NAME --help` tells the options
+  faults [--row 7|l7|d7|q7] [--topology single|sentinel|cluster] [--runs N] [--seconds N] [--seed N]
                   makes every numbered fault of tests/FAULTS.md happen, and prints a table: fault,
                   topology, runs, verdict, worst figure; then random faults for N seconds (20) each
   faults locks|deferred|quota|tasks|soak [--seconds N|--minutes N] [--seed N]
                   random faults alone, and the checks of what all processes wrote down; `soak` is
                   all at once, with memory, files, tasks and keys compared
-  fsck URL [--repair]
-                  looks through a namespace of a store for what belongs nowhere, and mends it";
+  fsck [URL] [--repair]
+                  looks through a namespace of a store for what belongs nowhere, and mends it; without
+                  a URL that of LOCKGATE_STORE, where its password is not for all to see";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -46,12 +47,12 @@ fn main() -> ExitCode {
             println!("{USAGE}");
             ExitCode::SUCCESS
         }
-        _ => later(USAGE),
+        _ => refused(USAGE),
     }
 }
 
-/// Exit code 2 is for what was asked wrongly or cannot be asked yet; 1 is for what was found wanting.
-fn later(sentence: &str) -> ExitCode {
+/// Exit code 2 is for what was asked wrongly; 1 is for what was found wanting.
+fn refused(sentence: &str) -> ExitCode {
     eprintln!("{sentence}");
     ExitCode::from(2)
 }

@@ -1,4 +1,5 @@
-//! Finding and running other programs. Every command is printed before it runs.
+//! Finding and running other programs. Commands are printed before they run, but for those that only ask something and
+//! for `fsck`, whose URL may have a password.
 
 use std::{
     env,

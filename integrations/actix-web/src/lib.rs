@@ -22,24 +22,36 @@
 //!     config.service(pay).service(refund);
 //! }
 //!
-//! # async fn example(shutdown: impl Future<Output = ()> + 'static) -> std::io::Result<()> {
+//! # async fn shutdown() {}
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let store = Store::memory(); // or Store::connect("redis://127.0.0.1/").await?
 //! let worker = DeferWorker::new(&store, orders); // runs what was deferred
-//! actix_web::rt::spawn(worker.run(shutdown));
+//! let worker = actix_web::rt::spawn(worker.run(shutdown()));
 //!
+//! let of_app = store.clone();
 //! HttpServer::new(move || {
 //!     App::new()
 //!         .configure(orders)
-//!         .service(deferred_routes("/deferred").store(&store))
+//!         .service(deferred_routes("/deferred").store(&of_app))
 //!         .wrap(RateLimitLayer::by_ip(Quota::requests(100).per(Duration::from_secs(60))))
-//!         .app_data(web::Data::new(store.clone())) // one store for all three
+//!         .app_data(web::Data::new(of_app.clone())) // one store for all three
 //! })
 //! .h1_allow_half_closed(false) // frees the locks of clients that leave
+//! .shutdown_signal(shutdown())
 //! .bind(("127.0.0.1", 8080))?
 //! .run()
-//! .await
-//! # }
+//! .await?;
+//! worker.await?; // what runs may end
+//! store.shutdown(Duration::from_secs(1)).await; // what was held last is given back
+//! # Ok(()) }
 //! ```
+//!
+//! # The end
+//!
+//! Here `shutdown` is a future that resolves on SIGTERM. Without it `HttpServer` hears signals by itself, and the worker is
+//! told nothing. The server and the worker stop by it beside each other; `main` waits for both, and then for
+//! [`Store::shutdown`]. A worker whose handle is thrown away ends with the runtime, as in a crash: a POST that it was running
+//! becomes a dead letter.
 //!
 //! # Order
 //!
@@ -109,14 +121,21 @@ pub use lockgate::Keyring;
 pub use lockgate::StoreBuilder;
 #[cfg(feature = "callback")]
 pub use lockgate::defer::Callbacks;
-pub use lockgate::defer::{DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRun};
+pub use lockgate::defer::{
+    DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest, JobRun,
+    KeptRequest, NoCursor,
+};
+#[cfg(feature = "http-replay")]
+pub use lockgate::remote;
 #[cfg(feature = "test-kit")]
 pub use lockgate::testing;
 pub use lockgate::{
-    Absent, BusyStatus, ClientAddress, Decision, Deferred, Error, ErrorKind, HeldLock, HeldLocks,
-    HoldUntil, JobId, JobState, Key, Lists, LockGuard, LockSet, NotAcquired, OnFailure, OnLoss,
-    Outage, Policy, PolicyDecision, Quota, RateFields, RateStatus, Reason, Refusal, Reply,
-    SharedSecret, Snapshot, Standing, Store,
+    Absent, Busy, BusyStatus, Check, CheckReport, ClientAddress, Clock, Decision, Deferred, Error,
+    ErrorKind, Fields, Finding, FindingKind, HeldLock, HeldLocks, HoldUntil, JobId, JobState, Key,
+    Lists, LockGuard, LockOutage, LockRequest, LockSet, LocksRequest, Loss, NotAcquired, OnFailure,
+    OnLoss, Outage, Policy, PolicyDecision, Quorum, QuorumGuard, QuorumRequest, Quota, RateFields,
+    RateLimit, RateStatus, Reason, Refusal, Released, Reply, Requests, SharedSecret, Snapshot,
+    Standing, Store, queue, quorum,
 };
 
 pub use self::{

@@ -1,7 +1,7 @@
 //! lockgate for [axum](https://docs.rs/axum): [`RateLimitLayer`], [`LockLayer`] and [`DeferLayer`].
 //!
 //! ```no_run
-//! use std::time::Duration;
+//! use std::{net::SocketAddr, time::Duration};
 //!
 //! use axum::{Extension, Router, routing::post};
 //! use lockgate_axum::{
@@ -10,7 +10,8 @@
 //!
 //! # async fn pay() {}
 //! # async fn refund() {}
-//! # async fn example(shutdown: impl Future<Output = ()> + Send + 'static) -> Result<(), lockgate_axum::Error> {
+//! # async fn shutdown() {}
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let store = Store::memory(); // or Store::connect("redis://127.0.0.1/").await?
 //! let orders = Router::new()
 //!     .route("/orders/{id}/pay", post(pay))
@@ -25,10 +26,23 @@
 //!     .layer(Extension(store.clone())); // one store for all three
 //!
 //! let worker = DeferWorker::new(&store, app.clone()); // runs what was deferred
-//! tokio::spawn(worker.run(shutdown));
+//! let worker = tokio::spawn(worker.run(shutdown()));
+//!
 //! let app = app.merge(deferred_routes("/deferred").store(&store));
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+//! axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
+//!     .with_graceful_shutdown(shutdown())
+//!     .await?;
+//! worker.await?; // what runs may end
+//! store.shutdown(Duration::from_secs(1)).await; // what was held last is given back
 //! # Ok(()) }
 //! ```
+//!
+//! # The end
+//!
+//! Here `shutdown` is a future that resolves on SIGTERM. The server and the worker stop by it beside each other; `main` waits
+//! for both, and then for [`Store::shutdown`]. A worker whose handle is thrown away ends with the runtime, as in a crash: a
+//! POST that it was running becomes a dead letter.
 //!
 //! # Order
 //!
@@ -76,14 +90,21 @@ pub use lockgate::Keyring;
 pub use lockgate::StoreBuilder;
 #[cfg(feature = "callback")]
 pub use lockgate::defer::Callbacks;
-pub use lockgate::defer::{DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRun};
+pub use lockgate::defer::{
+    DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest, JobRun,
+    KeptRequest, NoCursor,
+};
+#[cfg(feature = "http-replay")]
+pub use lockgate::remote;
 #[cfg(feature = "test-kit")]
 pub use lockgate::testing;
 pub use lockgate::{
-    Absent, BusyStatus, ClientAddress, Decision, Deferred, Error, ErrorKind, HeldLock, HeldLocks,
-    HoldUntil, JobId, JobState, Key, Lists, LockGuard, LockSet, NotAcquired, OnFailure, OnLoss,
-    Outage, Policy, PolicyDecision, Quota, RateFields, RateStatus, Reason, Refusal, Reply,
-    SharedSecret, Snapshot, Standing, Store,
+    Absent, Busy, BusyStatus, Check, CheckReport, ClientAddress, Clock, Decision, Deferred, Error,
+    ErrorKind, Fields, Finding, FindingKind, HeldLock, HeldLocks, HoldUntil, JobId, JobState, Key,
+    Lists, LockGuard, LockOutage, LockRequest, LockSet, LocksRequest, Loss, NotAcquired, OnFailure,
+    OnLoss, Outage, Policy, PolicyDecision, Quorum, QuorumGuard, QuorumRequest, Quota, RateFields,
+    RateLimit, RateStatus, Reason, Refusal, Released, Reply, Requests, SharedSecret, Snapshot,
+    Standing, Store, queue, quorum,
 };
 
 pub use self::{

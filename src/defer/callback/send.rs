@@ -46,7 +46,7 @@ const SECRET: usize = 24;
 pub struct Callbacks {
     secrets: Vec<Arc<[u8]>>,
     rules: Rules,
-    time_out: Duration,
+    timeout: Duration,
     pub(super) resolve: Arc<Resolve>,
     pub(super) tls: Arc<ClientConfig>,
 }
@@ -66,7 +66,7 @@ impl Callbacks {
         Self {
             secrets: vec![checked(secret.as_ref())],
             rules: Rules::default(),
-            time_out: Duration::from_secs(10),
+            timeout: Duration::from_secs(10),
             resolve: Arc::new(|host, port| {
                 let host = host.to_owned();
                 Box::pin(async move {
@@ -115,8 +115,8 @@ impl Callbacks {
 
     /// How long a call may take, its name and connection included. Default 10 s.
     #[must_use]
-    pub fn time_out(mut self, time: Duration) -> Self {
-        self.time_out = time;
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
@@ -200,9 +200,9 @@ impl Callbacks {
 impl Deliver for Callbacks {
     fn deliver(&self, url: &str, id: &str, body: Bytes) -> BoxFuture<'static, Delivered> {
         let (this, url, id) = (self.clone(), url.to_owned(), id.to_owned());
-        let time_out = this.time_out;
+        let timeout = this.timeout;
         Box::pin(async move {
-            let call = tokio::time::timeout(time_out, this.call(url, id, body));
+            let call = tokio::time::timeout(timeout, this.call(url, id, body));
             call.await.unwrap_or_else(|_| Delivered::Failed("no answer in time".to_owned()))
         })
     }
@@ -235,7 +235,7 @@ impl fmt::Debug for Callbacks {
         f.debug_struct("Callbacks")
             .field("secrets", &self.secrets.len())
             .field("rules", &self.rules)
-            .field("time_out", &self.time_out)
+            .field("timeout", &self.timeout)
             .finish_non_exhaustive()
     }
 }

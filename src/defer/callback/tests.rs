@@ -136,7 +136,7 @@ async fn what_must_not_be_called_is_not() {
 async fn who_does_not_answer_is_not_waited_for_long() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
-    let callbacks = local().time_out(Duration::from_millis(50));
+    let callbacks = local().timeout(Duration::from_millis(50));
     let answer = deliver(&callbacks, &format!("http://{address}/")).await;
     assert!(matches!(answer, Delivered::Failed(_)), "{answer:?}");
     // Who speaks no TLS has no certificate to show.

@@ -1,19 +1,16 @@
 //! What is told of jobs: facts, never bodies or the values of fields.
 
-use std::{
-    fmt,
-    str::FromStr,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::cursor::JobCursor;
 use crate::{
     defer::envelope::StoredRequest,
-    key::{Key, SHARDS},
+    key::{Hashed, Key},
     store::{JobId, JobState, JobView, Tally},
 };
 
 /// One deferred request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JobInfo {
     /// Its id.
@@ -48,6 +45,27 @@ pub struct JobInfo {
     pub runs: Vec<JobRun>,
     /// The job that was accepted instead of it.
     pub superseded_by: Option<JobId>,
+}
+
+impl fmt::Debug for JobInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The owner is an account. (Reasons are words of ours.)
+        let Self {
+            id, state, attempts, position, reason, owner, lock, bytes, crashes, busy, ..
+        } = self;
+        f.debug_struct("JobInfo")
+            .field("id", id)
+            .field("state", state)
+            .field("attempts", attempts)
+            .field("position", position)
+            .field("reason", reason)
+            .field("owner", &format_args!("{}", Hashed(owner)))
+            .field("lock", lock)
+            .field("bytes", bytes)
+            .field("crashes", crashes)
+            .field("busy", busy)
+            .finish_non_exhaustive()
+    }
 }
 
 /// One run of a job.
@@ -86,13 +104,6 @@ pub struct JobPage {
     pub jobs: Vec<JobInfo>,
     /// Where the next page begins; `None` if this was the last one.
     pub next: Option<JobCursor>,
-}
-
-/// Where a page begins. The default is the first one; as text it can go through an address.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct JobCursor {
-    pub(super) shard: u16,
-    pub(super) from: u64,
 }
 
 /// How many jobs a store has, and has had.
@@ -188,47 +199,35 @@ fn time(us: u64) -> Option<SystemTime> {
     (us > 0).then(|| UNIX_EPOCH + Duration::from_micros(us))
 }
 
-impl fmt::Display for JobCursor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.shard, self.from)
-    }
-}
-
-/// A text that is no [`JobCursor`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct NoCursor;
-
-impl fmt::Display for NoCursor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no cursor of a listing of jobs")
-    }
-}
-
-impl std::error::Error for NoCursor {}
-
-impl FromStr for JobCursor {
-    type Err = NoCursor;
-
-    fn from_str(text: &str) -> Result<Self, NoCursor> {
-        let (shard, from) = text.split_once('.').ok_or(NoCursor)?;
-        let shard = shard.parse().map_err(|_| NoCursor)?;
-        let from = from.parse().map_err(|_| NoCursor)?;
-        if shard < SHARDS { Ok(Self { shard, from }) } else { Err(NoCursor) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_is_the_same_after_its_text() {
-        let cursor = JobCursor { shard: 63, from: 17 };
-        assert_eq!(cursor.to_string().parse(), Ok(cursor));
-        for none in ["", "64.0", "1", "a.b", "1.-1", "1.2.3"] {
-            assert_eq!(none.parse::<JobCursor>(), Err(NoCursor), "{none}");
+    fn whom_a_job_belongs_to_is_not_in_its_debug() {
+        let job = JobInfo {
+            id: JobId::parse(&format!("07{}", "7".repeat(32))).expect("an id"),
+            state: JobState::Dead,
+            attempts: 1,
+            position: None,
+            reason: Some("deadline".to_owned()),
+            owner: "alice@example.org".to_owned(),
+            lock: Some(Key::ip([192, 0, 2, 7].into())),
+            bytes: 17,
+            accepted: None,
+            began: None,
+            ended: None,
+            due_in: None,
+            crashes: 0,
+            busy: 0,
+            runs: Vec::new(),
+            superseded_by: None,
+        };
+        let text = format!("{job:?}");
+        for told in ["alice", "777777", "192"] {
+            assert!(!text.contains(told), "{text}");
         }
+        assert!(text.contains("Dead") && text.contains("deadline"), "{text}");
     }
 
     #[test]

@@ -5,8 +5,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::{
+    cursor::{JobCursor, Mark},
     handle::DeferredJobs,
-    info::{JobCursor, JobInfo, JobPage},
+    info::{JobInfo, JobPage},
 };
 use crate::{
     clock::micros,
@@ -38,6 +39,25 @@ impl DeferredJobs {
     /// If the store is away.
     pub async fn done(&self, from: JobCursor, most: usize) -> Result<JobPage, Error> {
         self.list(Listing::Done, from, most).await
+    }
+
+    /// As [`dead`](Self::dead), those that wait or run: which they are, how they stand in their lines, when they are due,
+    /// and why they have come back. A resource's jobs come in their order, one after the other.
+    ///
+    /// What waits all the while in the same place is told, unless most others of its shard go meanwhile; what is moved
+    /// while the listing goes on (it runs, it fails, its delay is over) may be told twice or missed. Not in here: requests
+    /// that were not deferred, and what has lost its line to a fault of the store, which
+    /// [`Store::check`](crate::Store::check) puts back.
+    ///
+    /// # Errors
+    ///
+    /// If the store is away.
+    pub async fn pending(&self, from: JobCursor, most: usize) -> Result<JobPage, Error> {
+        let page = |shard, at: Mark, most| {
+            let page = self.store.backend().pending(shard, at.pending(), most);
+            async { page.await.map(|page| (page.jobs, page.next.map(Mark::Pending))) }
+        };
+        pages(from, most, page).await
     }
 
     /// Puts back all that are dead now, one each `every` (zero: as fast as the store answers), so that they
@@ -86,20 +106,11 @@ impl DeferredJobs {
     }
 
     async fn list(&self, which: Listing, from: JobCursor, most: usize) -> Result<JobPage, Error> {
-        let most = most.clamp(1, PAGE);
-        let mut jobs = Vec::new();
-        let mut at = Some(from);
-        while let Some(cursor) = at.filter(|_| jobs.len() < most) {
-            let JobCursor { shard, from } = cursor;
-            let left = most - jobs.len();
-            let page = self.store.backend().list(shard, which, from, left).await?;
-            jobs.extend(page.jobs.into_iter().map(|(id, job)| JobInfo::of(id, job)));
-            at = match page.next {
-                Some(from) => Some(JobCursor { shard, from }),
-                None => Some(JobCursor { shard: shard + 1, from: 0 }).filter(|c| c.shard < SHARDS),
-            };
-        }
-        Ok(JobPage { jobs, next: at })
+        let page = |shard, at: Mark, most| {
+            let page = self.store.backend().list(shard, which, at.ended(), most);
+            async { page.await.map(|page| (page.jobs, page.next.map(Mark::Ended))) }
+        };
+        pages(from, most, page).await
     }
 
     /// All of a shard, which its caps keep to a few thousand.
@@ -113,4 +124,27 @@ impl DeferredJobs {
         }
         Ok(jobs)
     }
+}
+
+/// Shard by shard, until there are as many as were asked for.
+async fn pages<F>(
+    from: JobCursor,
+    most: usize,
+    page: impl Fn(u16, Mark, usize) -> F,
+) -> Result<JobPage, Error>
+where
+    F: Future<Output = Result<(Vec<(JobId, JobView)>, Option<Mark>), Error>>,
+{
+    let most = most.clamp(1, PAGE);
+    let mut jobs = Vec::new();
+    let mut next = Some(from);
+    while let Some(JobCursor { shard, at }) = next.filter(|_| jobs.len() < most) {
+        let (found, more) = page(shard, at, most - jobs.len()).await?;
+        jobs.extend(found.into_iter().map(|(id, job)| JobInfo::of(id, job)));
+        next = match more {
+            Some(at) => Some(JobCursor { shard, at }),
+            None => JobCursor::shard(shard + 1),
+        };
+    }
+    Ok(JobPage { jobs, next })
 }

@@ -1,6 +1,7 @@
 //! Deferred requests, for those who run the service: what is there, and what is done about it.
 //!
-//! [`Store::deferred`] is the handle. Nothing here shows a body or the value of a header field; ids are
+//! [`Store::deferred`] is the handle. Nothing here shows a body or the value of a header field but
+//! [`DeferredJobs::request`], which is for those who may see every client's requests; ids are
 //! whole, since an operator needs them, and whoever has one may ask the status resource about it.
 //!
 //! ```no_run
@@ -37,11 +38,17 @@
 //! # Ok(()) }
 //! ```
 
+mod cursor;
 mod handle;
 mod info;
 mod many;
+mod request;
+
+pub use crate::error::NoCursor;
 
 pub use self::{
+    cursor::JobCursor,
     handle::DeferredJobs,
-    info::{DeferStats, JobCursor, JobHead, JobInfo, JobPage, JobRun, NoCursor},
+    info::{DeferStats, JobHead, JobInfo, JobPage, JobRun},
+    request::{JobRequest, KeptRequest},
 };

@@ -5,14 +5,15 @@ use std::sync::{
     atomic::{AtomicU32, Ordering},
 };
 
+use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
     Function, Routes, SECOND, Working, answered, ended, key_of, put_in, put_off, put_off_request,
-    request, settled,
+    request, settled, stored_as,
 };
 use crate::{
-    defer::{DeferWorker, JobCursor, JobPage},
+    defer::{DeferWorker, JobCursor, JobPage, KeptRequest},
     gate::Head,
     store::{Enqueue, JobId, JobPolicy, JobState, Store},
 };
@@ -31,6 +32,30 @@ async fn a_peek_shows_no_values() {
     let unknown = JobId::new(&key_of("/x"));
     assert_eq!(jobs.peek(&unknown).await.expect("it is there"), None);
     assert_eq!(jobs.get(&unknown).await.expect("it is there"), None);
+}
+
+/// What a newer version has written, or somebody has broken, is told apart from what is not there.
+#[tokio::test(start_paused = true)]
+async fn what_can_not_be_read_is_told_why() {
+    let store = Store::memory();
+    let jobs = store.deferred();
+    let whole = put_off(&store, "/x?a=b").await;
+    let request = jobs.request(&whole).await.expect("it is there").whole().expect("it is whole");
+    assert_eq!((&*request.method, &*request.target), ("POST", "/x?a=b"));
+    assert_eq!(&request.body[..], b"body");
+    for (stored, told) in [
+        (&b"\x02??"[..], KeptRequest::Newer),
+        (b"\0\x02??", KeptRequest::Newer),
+        (b"\0\x01??", KeptRequest::NoKey),
+        (b"\x01??", KeptRequest::Broken),
+    ] {
+        let key = key_of("/x");
+        let envelope = Bytes::from_static(stored);
+        let id = put_in(&store, stored_as(key.clone(), JobId::new(&key), 1, envelope)).await;
+        assert_eq!(jobs.request(&id).await.expect("it is there"), told);
+    }
+    assert!(jobs.cancel(&whole).await.is_ok());
+    assert_eq!(jobs.request(&whole).await.expect("it is there"), KeptRequest::NotKept);
 }
 
 #[tokio::test(start_paused = true)]

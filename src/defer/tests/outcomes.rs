@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{Routes, SECOND, Working, ended, key_of, look, put_off, settled, status::whole};
 use crate::{
-    Outage,
+    LockOutage,
     defer::{
         Answer, DeferGate, Kept, Ran, StatusGate,
         backoff::Backoff,
@@ -69,7 +69,7 @@ async fn a_503_from_outside_the_lock_is_tried_again() {
 }
 
 /// A run that passed its own lock and came to another one, while the store is away.
-async fn nested(outage: Outage) -> (bool, Replay, Hold) {
+async fn nested(outage: LockOutage) -> (bool, Replay, Hold) {
     let (store, faults) = faulty();
     let (hold, marker) = run_of(&store);
     assert!(marker.hold_among(&store, &[key_of("/x")]).unwrap().is_some(), "it is its own");
@@ -110,11 +110,11 @@ async fn a_busy_lock_on_the_way_costs_nothing_by_whatever_status() {
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_was_let_through_an_outage_counts() {
-    let (passed, marker, _hold) = nested(Outage::Admit).await;
+    let (passed, marker, _hold) = nested(LockOutage::Admit).await;
     assert!(passed);
     let verdict = judge(&marker, 409);
     assert!(matches!(verdict, Verdict::Done { .. }), "the handler's own 409");
-    let (passed, marker, _hold) = nested(Outage::Refuse).await;
+    let (passed, marker, _hold) = nested(LockOutage::Refuse).await;
     assert!(!passed);
     let verdict = judge(&marker, 503);
     assert!(matches!(verdict, Verdict::Back { reason: "busy", .. }));

@@ -13,7 +13,7 @@ use crate::{
         Asked, Gate as _, KeySource, Outcome, REPLAY_FIELD, Verdict, View as _, fake::FakeView,
     },
     lock::{HeldLock, LockGate, LockTicket, NotAcquired, SharedSecret},
-    outage::Outage,
+    outage::LockOutage,
     store::{Fault, Store, faulty},
 };
 
@@ -60,7 +60,7 @@ async fn the_fence_is_told_and_nobody_else_tells_one() {
     faults.set("acquire", Fault::Away, 1);
     let mut view = FakeView::new("POST");
     view.headers.push(("x-fence", "1"));
-    let _ticket = pass(&lock.on_outage(Outage::Admit), &mut view).await;
+    let _ticket = pass(&lock.on_outage(LockOutage::Admit), &mut view).await;
     assert!(view.header("x-fence").is_empty(), "without a lock there is none");
     let both = || ["x", "y"].map(str::to_owned).to_vec();
     let several = LockGate::new(KeySource::functions(move |()| both())).store(&store);
@@ -231,7 +231,7 @@ async fn a_fence_that_was_told_further_out_stays() {
     assert_eq!(view.header("x-fence"), [own_fence.as_bytes()]);
     drop((own, ticket));
     faults.set("acquire", Fault::Away, 1);
-    let _admitted = pass(&inner().on_outage(Outage::Admit), &mut view).await;
+    let _admitted = pass(&inner().on_outage(LockOutage::Admit), &mut view).await;
     assert!(view.header("x-fence").is_empty());
     // Under a lock whose layer says no fence, or says it elsewhere, it is still the client's word.
     for outer in [gate(&store), gate(&store).fence_header("x-other")] {

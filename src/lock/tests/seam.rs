@@ -7,7 +7,7 @@ use crate::{
     defer::DeferGate,
     gate::{Asked, Gate, KeySource, Outcome, Parting, Verdict, fake::FakeView},
     lock::LockGate,
-    outage::Outage,
+    outage::LockOutage,
     store::{Fault, Store, faulty},
 };
 
@@ -52,7 +52,7 @@ async fn what_has_run_at_last_is_not_deferred_for_its_first_try() {
 #[tokio::test(start_paused = true)]
 async fn what_was_let_through_an_outage_is_not_deferred_for_its_first_try() {
     let (store, faults) = faulty();
-    let (defer, lock) = (DeferGate::<()>::new(), gate(&store).on_outage(Outage::Admit));
+    let (defer, lock) = (DeferGate::<()>::new(), gate(&store).on_outage(LockOutage::Admit));
     let _held = store.lock("x").acquire().await.unwrap();
     let mut view = FakeView::new("POST");
     let Verdict::Pass(deferral) = enter(&defer, &mut view).await else {

@@ -1,9 +1,11 @@
 //! What is set at a layer is what is asked for, as it is where a lock is asked for by hand.
 
+use std::time::Duration;
+
 use super::SECOND;
 use crate::{
     gate::KeySource,
-    lock::{LockGate, LockRequest},
+    lock::{LockGate, LockRequest, LocksRequest},
     store::Store,
 };
 
@@ -21,22 +23,36 @@ fn asking(debug: &str) -> &str {
 #[tokio::test]
 async fn each_setting_of_a_layer_is_that_of_a_request() {
     type Set<T> = fn(T) -> T;
-    let pairs: [(Set<LockGate<()>>, Set<LockRequest>); 7] = [
-        (|gate| gate.lease(7 * SECOND), |request| request.lease(7 * SECOND)),
-        (|gate| gate.lease_fixed(7 * SECOND), |request| request.lease_fixed(7 * SECOND)),
-        (|gate| gate.max_hold(7 * SECOND), |request| request.max_hold(7 * SECOND)),
-        (|gate| gate.hand_over(7, SECOND), |request| request.hand_over(7, SECOND)),
-        (|gate| gate.linger(SECOND), |request| request.linger(SECOND)),
-        (|gate| gate.replicas(7), |request| request.replicas(7)),
-        (|gate| gate.max_waiters(7), |request| request.max_waiters(7)),
+    /// By a layer, by hand, and by hand for several.
+    type Setting = (Set<LockGate<()>>, Set<LockRequest>, Set<LocksRequest>);
+    macro_rules! setting {
+        ($name:ident($($value:expr),*)) => {
+            (|it| it.$name($($value),*), |it| it.$name($($value),*), |it| it.$name($($value),*))
+        };
+    }
+    let settings: [Setting; 8] = [
+        setting!(lease(7 * SECOND)),
+        setting!(lease_fixed(7 * SECOND)),
+        setting!(max_hold(7 * SECOND)),
+        setting!(hand_over(7, SECOND)),
+        (
+            |gate| gate.hand_over(0, Duration::ZERO),
+            LockRequest::strict_order,
+            LocksRequest::strict_order,
+        ),
+        setting!(linger(SECOND)),
+        setting!(replicas(7)),
+        setting!(max_waiters(7)),
     ];
     let store = Store::memory();
     let gate = || LockGate::new(KeySource::<()>::function(|()| Some("x".to_owned())));
     let usual = format!("{:?}", store.lock("x"));
     assert_eq!(asking(&format!("{:?}", gate())), asking(&usual));
-    for (n, (layer, request)) in pairs.into_iter().enumerate() {
+    for (n, (layer, request, several)) in settings.into_iter().enumerate() {
         let by_hand = format!("{:?}", request(store.lock("x")));
         assert_ne!(asking(&by_hand), asking(&usual), "{n}: it sets nothing");
         assert_eq!(asking(&format!("{:?}", layer(gate()))), asking(&by_hand), "{n}");
+        let of_several = format!("{:?}", several(store.locks(["x", "y"])));
+        assert_eq!(asking(&of_several), asking(&by_hand), "{n}: several");
     }
 }

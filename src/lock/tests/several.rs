@@ -16,8 +16,8 @@ use crate::{
     gate::{Gate as _, KeySource, Outcome, Verdict, View as _, fake::FakeView},
     key::Key,
     lock::{Busy, HeldLock, HeldLocks, LockGate, LockSet, NotAcquired, Released},
-    outage::Outage,
-    store::{Fault, Store, faulty},
+    outage::LockOutage,
+    store::{Fault, Loss, Store, faulty},
 };
 
 fn gate(store: &Store) -> LockGate<()> {
@@ -227,7 +227,7 @@ async fn a_request_of_several_locks_shows_all_of_them() {
 /// The store goes away between the two: what was taken is given back, and the policy says what is next.
 #[tokio::test(start_paused = true)]
 async fn an_outage_half_way_is_an_outage() {
-    for (policy, passes) in [(Outage::Refuse, false), (Outage::Admit, true)] {
+    for (policy, passes) in [(LockOutage::Refuse, false), (LockOutage::Admit, true)] {
         let (store, faults) = faulty();
         let lock = gate(&store).on_outage(policy);
         // The first call runs, if late.
@@ -250,4 +250,26 @@ async fn an_outage_half_way_is_an_outage() {
         }
         all_free(&store, &["a", "b"]).await;
     }
+}
+
+/// A grant of which nobody knows whether a replica has it is none.
+#[tokio::test(start_paused = true)]
+async fn replicas_are_asked_for_after_each() {
+    let (store, faults) = faulty();
+    faults.set("replicated", Fault::Away, 1);
+    let refused = store.locks(["a", "b"]).replicas(1).acquire().await;
+    assert!(matches!(refused, Err(NotAcquired::Fault(_))), "{refused:?}");
+    all_free(&store, &["a", "b"]).await;
+}
+
+/// What `lost` waits for can be asked at once.
+#[tokio::test(start_paused = true)]
+async fn a_loss_is_told_to_who_does_not_wait() {
+    let store = Store::memory();
+    let one = store.lock("one").lease_fixed(SECOND).acquire().await.unwrap();
+    let set = store.locks(["a", "b"]).lease_fixed(SECOND).acquire().await.unwrap();
+    assert_eq!((one.loss(), set.loss()), (None, None));
+    let (of_one, of_set) = (one.lost().await, set.lost().await);
+    assert_eq!((one.loss(), set.loss()), (Some(of_one), Some(of_set)));
+    assert_eq!(of_set, Loss::TooLong);
 }

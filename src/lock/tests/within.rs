@@ -9,7 +9,7 @@ use super::{
 use crate::{
     gate::{Gate as _, KeySource, Outcome, Verdict, View as _, fake::FakeView},
     lock::{HeldLocks, LockGate, LockTicket, NotAcquired, Released},
-    outage::Outage,
+    outage::LockOutage,
     store::{Fault, Store, faulty},
 };
 
@@ -246,7 +246,7 @@ async fn a_guard_of_ones_own_is_shared_where_it_is_said() {
 #[tokio::test(start_paused = true)]
 async fn who_was_let_in_without_a_lock_has_none() {
     let (store, faults) = faulty();
-    let outer = gate(&store).on_outage(Outage::Admit);
+    let outer = gate(&store).on_outage(LockOutage::Admit);
     faults.set("acquire", Fault::Away, 2);
     let mut view = FakeView::new("POST");
     let ticket = pass(&outer, &mut view).await;

@@ -26,7 +26,9 @@ macro_rules! __defer_layer_names {
                 Self::default()
             }
 
-            /// Where the status resource is mounted. Default `/deferred`.
+            /// Where the status resource is mounted. Default `/deferred`. As clients see it, with what
+            /// `Router::nest`, `web::scope` or a proxy puts before: it becomes the `Location`, and nothing
+            /// checks that something is mounted there.
             #[must_use]
             pub fn status_at(self, path: &str) -> Self {
                 Self { gate: self.gate.status_at(path) }
@@ -64,6 +66,11 @@ macro_rules! __defer_layer_names {
             /// Whom a request belongs to (an account, a tenant): scopes `Idempotency-Key` and what
             /// [`first_wins`](Self::first_wins) and [`last_wins`](Self::last_wins) take for the same
             /// request, and is what [`DeferredRoutes::visible_to`] compares with.
+            ///
+            /// Default: nobody's. All clients share one space of keys then: who sends another's
+            /// `Idempotency-Key` with the same request (with [`remember_direct`](Self::remember_direct), where
+            /// nothing is compared, with any) is told of that one's job and where its response is, and `last_wins`
+            /// supersedes anybody's. Set it, and `visible_to`, wherever clients do not trust each other.
             #[must_use]
             pub fn owner(
                 self,
@@ -125,7 +132,8 @@ macro_rules! __defer_layer_names {
 
         // What is stored of it, and how much.
         impl DeferLayer {
-            /// Most bytes of a body; a longer one gets the plain busy answer. Default 64 KiB. A body is
+            /// Most bytes of a body; a longer one gets the plain busy answer. Default 64 KiB: a form or a
+            /// document; files belong elsewhere than in Redis. A body is
             /// read only when its lock was busy, and refused before it is read where the client says how
             /// long it is.
             #[must_use]
@@ -158,14 +166,15 @@ macro_rules! __defer_layer_names {
                 Self { gate: self.gate.carry::<T>($found::<T>) }
             }
 
-            /// Most requests that wait for one resource; beyond it the plain busy answer. Default 1000.
+            /// Most requests that wait for one resource; beyond it the plain busy answer. Default 1000: at a tenth
+            /// of a second each, the last one waits for nearly two minutes.
             #[must_use]
             pub fn max_jobs(self, per_resource: u64) -> Self {
                 Self { gate: self.gate.max_jobs(per_resource) }
             }
 
             /// Most bytes that requests take which wait for one resource, head and body; beyond it the plain
-            /// busy answer. Default 16 MiB.
+            /// busy answer. Default 16 MiB: 256 bodies of the largest size.
             #[must_use]
             pub fn max_bytes(self, per_resource: u64) -> Self {
                 Self { gate: self.gate.max_bytes(per_resource) }
@@ -231,7 +240,8 @@ macro_rules! __defer_layer_names {
 
         // How it runs.
         impl DeferLayer {
-            /// Most runs of a PUT or DELETE. Default 5. Other methods run once, since what has failed may
+            /// Most runs of a PUT or DELETE. Default 5: with the default backoff it outlives an outage of some
+            /// seconds, and holds up its resource for no longer. Other methods run once, since what has failed may
             /// have done its work; see [`retry_unsafe`](Self::retry_unsafe).
             #[must_use]
             pub fn max_attempts(self, attempts: u32) -> Self {
@@ -285,7 +295,7 @@ macro_rules! __defer_layer_names {
 
         // `Idempotency-Key`.
         impl DeferLayer {
-            /// How long an `Idempotency-Key` is remembered. Default a day: longer than any client retries. It
+            /// How long an `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header) is remembered. Default a day: longer than any client retries. It
             /// outlives what is kept of the request, which is then answered with 410 and not run again. At
             /// least a second, at most a year.
             #[must_use]

@@ -22,7 +22,8 @@ macro_rules! __defer_worker_names {
                 Self { inner: ::lockgate::defer::DeferWorker::on(store, replayer) }
             }
 
-            /// Most requests that run at once in this worker. Default 16; those of one resource never do.
+            /// Most requests that run at once in this worker. Default 16: beside the requests of clients, which it
+            /// shares the process with. Those of one resource never run at once.
             pub fn concurrency(self, most: usize) -> Self {
                 Self { inner: self.inner.concurrency(most) }
             }
@@ -44,7 +45,8 @@ macro_rules! __defer_worker_names {
                 Self { inner: self.inner.queue_rate(requests, per) }
             }
 
-            /// How long runs may go on after the signal to stop. Default 10 s. What still runs then
+            /// How long runs may go on after the signal to stop. Default 10 s: of the 30 s that orchestrators
+            /// usually give, with time left for the server. What still runs then
             /// is abandoned: PUT and DELETE, and what has not come to its lock yet, go back in line
             /// uncharged, others among the dead letters.
             pub fn drain(self, deadline: ::std::time::Duration) -> Self {
@@ -58,25 +60,27 @@ macro_rules! __defer_worker_names {
                 Self { inner: self.inner.callbacks(callbacks) }
             }
 
-            /// How long a run outlives its process. Default 10 s, at least 100 ms; renewed at a third.
+            /// How long a run outlives its process. Default 10 s, as that of a lock, which it is. At least 100 ms;
+            /// renewed at a third.
             pub fn lease(self, lease: ::std::time::Duration) -> Self {
                 Self { inner: self.inner.lease(lease) }
             }
 
-            /// Longest run. Default 5 minutes, at least 100 ms, at most a year. A longer one is lost, as in
+            /// Longest run. Default 5 minutes: nobody waits for its answer, but its resource is locked. At least 100 ms, at most a year. A longer one is lost, as in
             /// a crash.
             pub fn max_run(self, max: ::std::time::Duration) -> Self {
                 Self { inner: self.inner.max_run(max) }
             }
 
             /// How long a request waits after a failed run: between nothing and `base`, twice as much
-            /// after each further one, at most `cap`. Default 1 s and 5 minutes.
+            /// after each further one, at most `cap` ("full jitter": AWS Architecture Blog,
+            /// "Exponential Backoff And Jitter", 2015). Default 1 s and 5 minutes.
             pub fn backoff(self, base: ::std::time::Duration, cap: ::std::time::Duration) -> Self {
                 Self { inner: self.inner.backoff(base, cap) }
             }
 
             /// Longest `Retry-After` of a failed run that is honoured; a longer one counts as this.
-            /// Default an hour.
+            /// Default an hour: a handler that says "next year" must not hold up its resource for so long.
             pub fn max_retry_after(self, longest: ::std::time::Duration) -> Self {
                 Self { inner: self.inner.max_retry_after(longest) }
             }
@@ -84,7 +88,7 @@ macro_rules! __defer_worker_names {
 
         // What is kept, and what comes along.
         impl DeferWorker {
-            /// Most bytes of a response's body that are kept. Default 1 MiB. Of a longer one, and of a
+            /// Most bytes of a response's body that are kept. Default 1 MiB: it lies in Redis for a day. Of a longer one, and of a
             /// stream, status and fields are.
             pub fn response_limit(self, bytes: usize) -> Self {
                 Self { inner: self.inner.response_limit(bytes) }
@@ -97,12 +101,13 @@ macro_rules! __defer_worker_names {
                 Self { inner: self.inner.keep_response_header(name) }
             }
 
-            /// How long finished requests and their responses are kept. Default a day.
+            /// How long finished requests and their responses are kept. Default a day: for clients that ask again
+            /// after a night.
             pub fn keep_done(self, retention: ::std::time::Duration) -> Self {
                 Self { inner: self.inner.keep_done(retention) }
             }
 
-            /// How long dead letters are kept. Default a week.
+            /// How long dead letters are kept. Default a week: over a weekend, until somebody looks.
             pub fn keep_dead(self, retention: ::std::time::Duration) -> Self {
                 Self { inner: self.inner.keep_dead(retention) }
             }

@@ -129,7 +129,7 @@ async fn pushes_say_what_became_of_them() {
     assert_eq!(again, Pushed::Known(id));
     push(&queue, "y").await;
     assert!(matches!(queue.push(&text).await, Err(PushError::Full)));
-    assert_eq!(queue.purge().await.unwrap(), 2);
+    assert_eq!(queue.purge_waiting().await.unwrap(), 2);
     let unwritable: Queue<std::collections::HashMap<(u8, u8), u8>> = store.queue("z");
     let pushed = unwritable.push(&[((1, 2), 3)].into()).await;
     assert!(matches!(pushed, Err(PushError::Encode(_))));

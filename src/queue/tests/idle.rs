@@ -109,7 +109,7 @@ async fn starts_keep_to_the_rate() {
     let queue = queue(&store);
     let workers = [(); 2].map(|()| {
         let own = self::queue(&store.as_another_process());
-        Working::start(obedient(&own, &log).rate(10, SECOND * 10))
+        Working::start(obedient(&own, &log).queue_rate(10, SECOND * 10))
     });
     settled().await;
     for _ in 0..40 {

@@ -77,6 +77,7 @@ impl Default for JobPolicy {
 ///
 /// Live requests wait for none of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OnFailure {
     /// They wait too. The order holds also across a deployment of which half of the workers know the newer
     /// requests: were those passed, an older change of a resource could undo a newer one. Who does not want to

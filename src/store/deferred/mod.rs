@@ -13,5 +13,5 @@ pub(crate) use self::{
     accepted::{Call, Caps, Direct, ENDED_SIZE, Enqueue, Enqueued, JobPolicy, Merge, Wins},
     runs::{Claim, Claimed, NextRun, Run, Running, Settle, SettledRun, Verdict},
     steps::Jobs,
-    view::{Beat, Due, JobView, Listed, Listing, Past, Tally},
+    view::{Beat, Due, JobView, Listed, Listing, Past, PendingMark, Tally},
 };

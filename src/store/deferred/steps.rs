@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::{
     accepted::{Direct, Enqueue, Enqueued},
     runs::{Claim, Claimed, Running, Settle, SettledRun},
-    view::{Beat, Due, JobView, Listed, Listing, Tally},
+    view::{Beat, Due, JobView, Listed, Listing, PendingMark, Tally},
 };
 use crate::{
     key::Key,
@@ -57,6 +57,8 @@ pub(crate) trait Jobs {
     fn tell(&self, node: Node, hint: Hint) -> Step<'_, ()>;
     /// Ended jobs of a shard, from a mark on (0 = the first), at most 100.
     fn list(&self, shard: u16, which: Listing, from: u64, most: usize) -> Step<'_, Listed>;
+    /// Jobs of a shard that wait or run, from behind a mark, at most 100.
+    fn pending(&self, shard: u16, from: PendingMark, most: usize) -> Step<'_, Listed<PendingMark>>;
     /// Puts a dead job back, at the tail of its line, with its attempts to come. The state afterwards.
     fn redrive(&self, id: JobId) -> Step<'_, Option<JobState>>;
     /// Forgets a job that has ended, with all that is kept of it. False if there is none that has.

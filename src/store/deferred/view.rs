@@ -80,12 +80,25 @@ pub(crate) enum Listing {
     Done,
 }
 
-/// One page of `list.lua`: ids and facts, never bodies.
+/// One page of `list.lua` or `pending.lua`: ids and facts, never bodies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Listed {
+pub(crate) struct Listed<M = u64> {
     pub(crate) jobs: Vec<(JobId, JobView)>,
     /// Where the next page begins; `None` = that was all of this shard.
-    pub(crate) next: Option<u64>,
+    pub(crate) next: Option<M>,
+}
+
+/// Behind what a page of `pending.lua` begins. The default is the beginning.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PendingMark {
+    /// Among the lines; before, among those that wait outside of them.
+    pub(crate) in_line: bool,
+    /// Where the store's scan of them stands.
+    pub(crate) scan: u64,
+    /// Of what it finds there, by the hash of a line's name or of a job's id: behind this one.
+    pub(crate) hash: u64,
+    /// Or in this one, behind this sequence.
+    pub(crate) seq: u64,
 }
 
 /// What a shard has counted: `tally.lua`.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::key::Hashed;
+
 /// What is wrong with something in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -125,7 +127,7 @@ impl FindingKind {
 }
 
 /// One thing that was found. Its `Display` names keys, and so what is in them (ids, addresses, accounts): it is for
-/// operators, not for logs that travel.
+/// operators, not for logs that travel. Its `Debug` hashes them, as logs do.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct Finding {
@@ -157,6 +159,37 @@ impl fmt::Display for Finding {
 
 impl fmt::Debug for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Finding({:?}: {self})", self.kind)
+        // A report ends up in `tracing::warn!(?report)` sooner or later. `Display` is for those who mean it.
+        let Self { kind, shard, name, detail: _, mended } = self;
+        f.debug_struct("Finding")
+            .field("kind", kind)
+            .field("shard", shard)
+            .field("name", &format_args!("{}", Hashed(name)))
+            .field("mended", mended)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::CheckReport;
+
+    #[test]
+    fn a_report_names_nobody_in_its_debug() {
+        let (name, detail) = ("o:alice".to_owned(), "of alice".to_owned());
+        let kind = FindingKind::NoEnd;
+        let finding = Finding { kind, shard: Some(3), name, detail, mended: true };
+        let report = CheckReport {
+            findings: vec![finding],
+            looked: 1,
+            owned: 1,
+            uncounted: 0,
+            scanned: true,
+        };
+        let text = format!("{report:?}");
+        assert!(!text.contains("alice"), "{text}");
+        assert!(text.contains("NoEnd") && text.contains("Some(3)"), "{text}");
+        assert!(report.to_string().contains("alice"), "operators are told");
     }
 }

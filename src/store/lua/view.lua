@@ -1,4 +1,4 @@
--- What can be told of a job, for job.lua and list.lua, which it stands before. Reads only.
+-- What can be told of a job, for job.lua, list.lua and pending.lua, which it stands before. Reads only.
 local time = redis.call('TIME')
 local NOW_US = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local NOW = math.floor(NOW_US / 1000)

@@ -1,4 +1,4 @@
-//! `job.lua`, `list.lua`, `redrive.lua`, `purge.lua` and `tally.lua`.
+//! `job.lua`, `list.lua`, `pending.lua`, `redrive.lua`, `purge.lua` and `tally.lua`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,8 +9,11 @@ use super::{
     shard::{Now, Shard},
     visit::Visit,
 };
-use crate::store::backend::{
-    JobId, JobState, JobView, Listed, Listing, Mode, Past, Running, Tally,
+use crate::{
+    key::{Key, digest},
+    store::backend::{
+        JobId, JobState, JobView, Listed, Listing, Mode, Past, PendingMark, Running, Tally,
+    },
 };
 
 impl Shard {
@@ -62,6 +65,25 @@ impl Shard {
         Listed { jobs, next: marks.next().map(|(mark, _)| mark) }
     }
 
+    /// In the order of marks, whatever comes and goes meanwhile.
+    pub(super) fn pending(&self, from: PendingMark, most: usize, now: Now) -> Listed<PendingMark> {
+        let late = self.facts.late.iter().map(|(_, id)| (PendingMark::late(id), id));
+        let lines = self.facts.due.iter().flat_map(|(_, name)| {
+            let jobs = self.lines.get(name, now.ms).into_iter().flat_map(|line| &line.jobs);
+            jobs.map(|(seq, id)| (PendingMark::in_line(name, *seq), id))
+        });
+        let mut all: Vec<_> = late.chain(lines).filter(|(mark, _)| *mark > from).collect();
+        all.sort_unstable();
+        let more = all.len() > most.clamp(1, 100);
+        all.truncate(most.clamp(1, 100));
+        let next = all.last().map(|(mark, _)| *mark).filter(|_| more);
+        let view = |(_, id): (PendingMark, &JobId)| {
+            let job = self.job(id, now).filter(|job| job.state.is_pending())?;
+            Some((id.clone(), JobView { past: Past { tells: None, ..job.past }, ..job }))
+        };
+        Listed { jobs: all.into_iter().filter_map(view).collect(), next }
+    }
+
     pub(super) fn purge(&mut self, id: &JobId, now: Now) -> bool {
         let Some(job) = self.jobs.get(id, now.ms).filter(|job| !job.state.is_pending()) else {
             return false;
@@ -96,6 +118,21 @@ impl Shard {
             cancelled: facts.cancelled,
         }
     }
+}
+
+impl PendingMark {
+    fn late(id: &JobId) -> Self {
+        Self { hash: hash(id.as_str()), seq: 1, ..Self::default() }
+    }
+
+    fn in_line(name: &Key, seq: u64) -> Self {
+        Self { in_line: true, hash: hash(name.as_str()), seq, ..Self::default() }
+    }
+}
+
+fn hash(name: &str) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = digest(&[name.as_bytes()]);
+    u64::from_be_bytes([a, b, c, d, e, f, g, h])
 }
 
 /// Runs of a job that are told of.

@@ -10,7 +10,7 @@ use crate::{
     store::{
         backend::{
             Beat, Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobId, JobState, JobView, Jobs,
-            Listed, Listing, Node, Running, Settle, SettledRun, Step, Tally, Token,
+            Listed, Listing, Node, PendingMark, Running, Settle, SettledRun, Step, Tally, Token,
         },
         hints::Hint,
     },
@@ -91,6 +91,10 @@ impl Jobs for Memory {
 
     fn list(&self, shard: u16, which: Listing, from: u64, most: usize) -> Step<'_, Listed> {
         done(self.at(shard, |shard, now| shard.list(which, from, most, now)))
+    }
+
+    fn pending(&self, shard: u16, from: PendingMark, most: usize) -> Step<'_, Listed<PendingMark>> {
+        done(self.at(shard, |shard, now| shard.pending(from, most, now)))
     }
 
     fn redrive(&self, id: JobId) -> Step<'_, Option<JobState>> {

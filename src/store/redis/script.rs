@@ -132,6 +132,12 @@ script!(
     concat!(include_str!("../lua/view.lua"), include_str!("../lua/list.lua")),
     repeatable: true
 );
+script!(
+    PENDING,
+    "pending",
+    concat!(include_str!("../lua/view.lua"), include_str!("../lua/pending.lua")),
+    repeatable: true
+);
 job_script!(REDRIVE, "redrive");
 job_script!(PURGE, "purge");
 script!(TALLY, "tally", include_str!("../lua/tally.lua"), repeatable: true);

@@ -3,7 +3,8 @@
 //! One task a store, from when it is made until it is dropped. Should its runtime end before, connections are made anew
 //! where they would have been asked for a sign of life (`connect::life`), and words are missed: after a master stood
 //! still that costs time alone. After a failover that somebody asked for, or one by sentinels that do not see what
-//! clients see, the words are all there is.
+//! clients see, nothing stood still, and the words are what there is: a subscription may be away just then, so with each
+//! round of signs the sentinels are asked as well.
 
 use std::{
     sync::{Arc, Weak},
@@ -30,7 +31,7 @@ impl Watch {
         let (sentinels, lanes) = (sentinels.clone(), Arc::downgrade(lanes));
         let watch = async move {
             let words = (0..sentinels.number()).map(|number| hear(&sentinels, number, deadline));
-            tokio::join!(join_all(words), beat(lanes));
+            tokio::join!(join_all(words), beat(lanes, &sentinels, deadline));
         };
         Some(Self(Handle::try_current().ok()?.spawn(watch)))
     }
@@ -42,9 +43,10 @@ impl Drop for Watch {
     }
 }
 
-async fn beat(lanes: Weak<Lanes>) {
+async fn beat(lanes: Weak<Lanes>, sentinels: &Sentinels, deadline: Duration) {
     while let Some(alive) = lanes.upgrade() {
-        let pause = alive.beat().await.unwrap_or(AT_FIRST);
+        let (pause, _) = tokio::join!(alive.beat(), timeout(deadline * 2, sentinels.look()));
+        let pause = pause.unwrap_or(AT_FIRST);
         drop(alive);
         tokio::time::sleep(pause).await;
     }

@@ -19,8 +19,8 @@ use crate::{
         backend::{
             Acquire, Acquired, Backend, Beat, Charge, Charged, Claim, Claimed, Counter, Direct,
             Due, Enqueue, Enqueued, GaveBack, JobId, JobState, JobView, Jobs, Listed, Listing,
-            Mode, Node, Renewal, Running, Settle, SettleCharge, SettledRun, State, Step, Still,
-            Tally, Token,
+            Mode, Node, PendingMark, Renewal, Running, Settle, SettleCharge, SettledRun, State,
+            Step, Still, Tally, Token,
         },
         hints::{Hint, Hints},
         memory::Memory,
@@ -227,6 +227,10 @@ impl Jobs for Faulty {
 
     fn list(&self, shard: u16, which: Listing, from: u64, most: usize) -> Step<'_, Listed> {
         self.call("list", move |memory| memory.list(shard, which, from, most))
+    }
+
+    fn pending(&self, shard: u16, from: PendingMark, most: usize) -> Step<'_, Listed<PendingMark>> {
+        self.call("pending", move |memory| memory.pending(shard, from, most))
     }
 
     fn redrive(&self, id: JobId) -> Step<'_, Option<JobState>> {

@@ -38,6 +38,7 @@ mod modes;
 mod moves;
 mod next;
 mod pass;
+mod pending;
 mod permits;
 mod phases;
 mod places;

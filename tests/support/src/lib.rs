@@ -19,6 +19,7 @@ pub mod ledger;
 pub mod proxy;
 pub mod quota;
 mod raw;
+mod readme;
 mod redis;
 mod sentinels;
 pub mod site;
@@ -39,6 +40,7 @@ pub use self::{
     gates::Gates,
     http::{Answer, Pending, Request, request},
     raw::Raw,
+    readme::{GATE, until_file},
     redis::{Server, shared_server},
     sentinels::Sentinels,
     site::{Framework, Hold, Plan, Site},

@@ -36,22 +36,51 @@ struct Wish<'a> {
 
 /// Exit code 1 for a violation, 2 for what was asked wrongly.
 pub(crate) fn run(args: &[&str]) -> ExitCode {
-    if let Err(sentence) = redis_server::ensure() {
-        eprintln!("{sentence}");
-        return ExitCode::FAILURE;
+    match asked(args) {
+        Asked::Usage => {
+            println!("{USAGE}");
+            ExitCode::SUCCESS
+        }
+        Asked::Wrongly(sentence) => crate::refused(sentence),
+        Asked::History => with_server(|| history(args)),
+        Asked::Table(wish, rows) => with_server(|| show(&wish, rows)),
+    }
+}
+
+/// What the words come to. Nothing is installed or built for it.
+enum Asked<'a> {
+    Usage,
+    Wrongly(&'static str),
+    History,
+    Table(Wish<'a>, Vec<&'static Row>),
+}
+
+fn asked<'a>(args: &[&'a str]) -> Asked<'a> {
+    if args.iter().any(|word| ["help", "--help", "-h"].contains(word)) {
+        return Asked::Usage;
     }
     if args.first().is_some_and(|word| HISTORIES.contains(word)) {
-        return history(args);
+        return Asked::History;
     }
-    let Some(wish) = wish(args) else {
-        eprintln!("{USAGE}");
-        return ExitCode::from(2);
-    };
+    let Some(wish) = wish(args) else { return Asked::Wrongly(USAGE) };
     let rows: Vec<_> = rows::all().filter(|row| is_wished(row, &wish)).collect();
     if rows.is_empty() {
-        eprintln!("There is no such row.");
-        return ExitCode::from(2);
+        return Asked::Wrongly("There is no such row.");
     }
+    Asked::Table(wish, rows)
+}
+
+fn with_server(run: impl FnOnce() -> ExitCode) -> ExitCode {
+    redis_server::ensure().map_or_else(
+        |sentence| {
+            eprintln!("{sentence}");
+            ExitCode::FAILURE
+        },
+        |()| run(),
+    )
+}
+
+fn show(wish: &Wish<'_>, rows: Vec<&'static Row>) -> ExitCode {
     let suite = match Suite::build() {
         Ok(suite) => suite,
         Err(sentence) => {
@@ -115,6 +144,16 @@ mod tests {
 
     use super::*;
     use crate::shell::root;
+
+    #[test]
+    fn whoever_asks_for_help_gets_it_and_no_server() {
+        for words in [&["--help"][..], &["-h"], &["locks", "--help"], &["--row", "7", "--help"]] {
+            assert!(matches!(asked(words), Asked::Usage), "{words:?}");
+        }
+        assert!(matches!(asked(&["--row", "l99"]), Asked::Wrongly(_)));
+        assert!(matches!(asked(&["soak"]), Asked::History));
+        assert!(matches!(asked(&["--row", "l7"]), Asked::Table(_, rows) if !rows.is_empty()));
+    }
 
     #[test]
     fn options_are_read() {

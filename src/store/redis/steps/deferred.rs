@@ -9,7 +9,7 @@ use crate::{
     store::{
         backend::{
             Beat, Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobId, JobState, JobView, Jobs,
-            Listed, Listing, Node, Running, Settle, SettledRun, Step, Tally, Token,
+            Listed, Listing, Node, PendingMark, Running, Settle, SettledRun, Step, Tally, Token,
         },
         hints::Hint,
         redis::Redis,
@@ -80,6 +80,10 @@ impl Jobs for Redis {
 
     fn list(&self, shard: u16, which: Listing, from: u64, most: usize) -> Step<'_, Listed> {
         Box::pin(self.do_list(shard, which, from, most))
+    }
+
+    fn pending(&self, shard: u16, from: PendingMark, most: usize) -> Step<'_, Listed<PendingMark>> {
+        Box::pin(self.do_pending(shard, from, most))
     }
 
     fn redrive(&self, id: JobId) -> Step<'_, Option<JobState>> {

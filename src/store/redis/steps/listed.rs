@@ -1,10 +1,10 @@
-//! Steps about jobs wherever they are: list, redrive, purge, tally.
+//! Steps about jobs wherever they are: list, pending, redrive, purge, tally.
 
 use super::number;
 use crate::{
     error::Error,
     store::{
-        backend::{JobId, JobState, Listed, Listing, Tally},
+        backend::{JobId, JobState, JobView, Listed, Listing, PendingMark, Tally},
         redis::{Redis, read::Row, script, steps::jobs::view},
     },
 };
@@ -28,16 +28,29 @@ impl Redis {
         let most = number(most.min(PAGE) as u64);
         let args = [number(from), most, self.keys.shard(shard, "j:").into_bytes()];
         let mut row = Row::of("list", self.script(shard, &script::LIST, &keys, &args).await?);
-        let mut listed = Listed { jobs: Vec::new(), next: row.text()?.parse().ok() };
-        while !row.is_empty() {
-            let mut job = row.row()?;
-            let id = JobId::parse(&job.text()?).ok_or_else(|| job.odd())?;
-            let mut facts = job.row()?;
-            let mut view = view(&mut facts)?;
-            view.watched = facts.number()? == 1;
-            listed.jobs.push((id, view));
-        }
-        Ok(listed)
+        let next = row.text()?.parse().ok();
+        Ok(Listed { jobs: jobs(&mut row)?, next })
+    }
+
+    pub(super) async fn do_pending(
+        &self,
+        shard: u16,
+        from: PendingMark,
+        most: usize,
+    ) -> Result<Listed<PendingMark>, Error> {
+        let keys = ["due", "late", "watch"].map(|kind| self.keys.shard(shard, kind));
+        let index = if from.in_line { "due" } else { "late" };
+        let args = [
+            index.into(),
+            number(from.scan),
+            format!("{:016x}", from.hash).into_bytes(),
+            number(from.seq),
+            number(most.clamp(1, PAGE) as u64),
+        ];
+        let reply = self.script(shard, &script::PENDING, &keys, &args).await?;
+        let mut row = Row::of("pending", reply);
+        let next = mark(&mut row.row()?)?;
+        Ok(Listed { jobs: jobs(&mut row)?, next })
     }
 
     pub(super) async fn do_redrive(&self, id: JobId) -> Result<Option<JobState>, Error> {
@@ -72,4 +85,30 @@ impl Redis {
             cancelled: row.number()?,
         })
     }
+}
+
+/// The rest of a page.
+fn jobs(row: &mut Row) -> Result<Vec<(JobId, JobView)>, Error> {
+    let mut jobs = Vec::new();
+    while !row.is_empty() {
+        let mut job = row.row()?;
+        let id = JobId::parse(&job.text()?).ok_or_else(|| job.odd())?;
+        let mut facts = job.row()?;
+        let mut view = view(&mut facts)?;
+        view.watched = facts.number()? == 1;
+        jobs.push((id, view));
+    }
+    Ok(jobs)
+}
+
+/// `None`: there is nothing more.
+fn mark(row: &mut Row) -> Result<Option<PendingMark>, Error> {
+    if row.is_empty() {
+        return Ok(None);
+    }
+    let in_line = row.text()? == "due";
+    let scan = row.text()?.parse().map_err(|_| row.odd())?;
+    let hash = u64::from_str_radix(&row.text()?, 16).map_err(|_| row.odd())?;
+    let seq = row.text()?.parse().map_err(|_| row.odd())?;
+    Ok(Some(PendingMark { in_line, scan, hash, seq }))
 }

@@ -153,12 +153,25 @@ impl Sentinels {
 
     /// As if it had been heard: what was said while nobody listened.
     pub(in super::super) async fn look(&self) {
-        if let Ok(master) = self.master().await {
-            self.0.leave_all_but(Some(&master));
+        match self.named().await {
+            Ok(named) if named.is_replaced() => {
+                self.0.heard.fetch_add(1, Ordering::AcqRel);
+                self.0.leave_all_but(None);
+            }
+            Ok(named) => {
+                if let Some(master) = named.master() {
+                    self.0.leave_all_but(Some(&master));
+                }
+            }
+            Err(_) => {}
         }
     }
 
     async fn master(&self) -> Result<Node, Failure> {
+        self.named().await?.master().ok_or(Failure::Away)
+    }
+
+    async fn named(&self) -> Result<Named, Failure> {
         let asked = self.0.sentinels.iter().map(|sentinel| self.0.ask(sentinel));
         let mut asked: FuturesUnordered<_> = asked.collect();
         let (mut named, mut why) = (Named::default(), Failure::Away);
@@ -181,7 +194,7 @@ impl Sentinels {
                 None => break,
             }
         }
-        if named.is_empty() { Err(why) } else { named.master().ok_or(Failure::Away) }
+        if named.is_empty() { Err(why) } else { Ok(named) }
     }
 }
 

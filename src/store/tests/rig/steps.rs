@@ -14,8 +14,8 @@ use crate::{
     store::{
         backend::{
             Acquire, Acquired, Beat, Charge, Charged, Claim, Claimed, Enqueue, Enqueued, GaveBack,
-            JobId, JobState, JobView, Listed, Listing, Mode, Node, Past, Renewal, Settle,
-            SettleCharge, SettledRun, State, Step, Tally, Token,
+            JobId, JobState, JobView, Listed, Listing, Mode, Node, Past, PendingMark, Renewal,
+            Settle, SettleCharge, SettledRun, State, Step, Tally, Token,
         },
         fsck::CheckReport,
         rate::{By, Rule},
@@ -162,6 +162,15 @@ impl Rig {
         most: usize,
     ) -> Listed {
         self.backend().list(shard, which, from, most).await.unwrap()
+    }
+
+    pub(in crate::store::tests) async fn pending(
+        &self,
+        shard: u16,
+        from: PendingMark,
+        most: usize,
+    ) -> Listed<PendingMark> {
+        self.backend().pending(shard, from, most).await.unwrap()
     }
 
     pub(in crate::store::tests) async fn fsck(&self, repair: bool) -> CheckReport {

@@ -13,7 +13,7 @@ use std::{env, path::Path, process::ExitCode, time::Duration};
 use lockgate_tests::{
     history::{Job, Plan, conduct, crowd, holder, work},
     ledger,
-    quota::{self, limiter},
+    quota::{self, limiter, spender},
     tasks::{self, tasks},
 };
 
@@ -46,6 +46,12 @@ fn main() -> ExitCode {
             goes_with_its_parent();
             let Ok(seed) = seed.parse() else { return usage() };
             runtime().block_on(limiter(url, Path::new(log), seed));
+            ExitCode::SUCCESS
+        }
+        ["spender", url, limit] => {
+            goes_with_its_parent();
+            let Ok(limit) = limit.parse() else { return usage() };
+            runtime().block_on(spender(url, limit));
             ExitCode::SUCCESS
         }
         ["tasks", url, log, seed] => {

@@ -9,12 +9,17 @@
 mod conduct;
 mod fault;
 mod limiter;
+mod spender;
 
 use std::time::Duration;
 
 use lockgate::{Outage, Policy, Quota, testing::history::quota::Limit};
 
-pub use self::{conduct::conduct, limiter::limiter};
+pub use self::{
+    conduct::conduct,
+    limiter::limiter,
+    spender::{spender, spent},
+};
 use crate::history::clock::ns;
 
 const SECOND: Duration = Duration::from_secs(1);

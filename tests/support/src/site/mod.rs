@@ -49,6 +49,8 @@
 //! | `/manned/{id}` | defer if a worker is alive; lock by `id` |
 //! | `/no-room/{id}` | defer with room for 2 KiB; lock by `id` |
 //! | `/thin/{id}` | defer up to 400 bytes; lock by `id` |
+//! | `/queue-jobs/{id}`, `/queue-bytes/{id}` | defer one job, and up to 400 bytes, in each shard; lock by `id` |
+//! | `/ended-bytes/{id}` | defer that keeps one byte of what has ended in each shard; lock by `id` |
 //! | `/puts/{id}` | defer PUT alone; lock by `id` |
 //! | `/first/{id}` | defer, the first wins; lock by `id` |
 //! | `/last/{id}` | defer, the last wins; lock by `id` |
@@ -59,6 +61,7 @@
 //! | `/always-unlocked/{id}` | defer always, and no lock: wrong |
 //! | `/always-shared/{id}` | defer always, two at once: wrong |
 //! | `/few/{id}` | defer with `x-user` as owner, who may have two in each shard; lock by `id` |
+//! | `/few-bytes/{id}` | the same, but up to 400 bytes |
 //! | `/metered/{id}` | 5 a minute by ip, named `metered`; defer, lock by `id` |
 //! | `/guarded/{id}` | 401 without `x-pass`, which goes no further; defer, lock by `id` |
 //! | `/rewritten/{id}` | defer, a 409 becomes a 418, lock by `id` |
@@ -74,6 +77,8 @@
 //! | `/stripes/{id}` | lock by `id`, on one stripe |
 //! | `/payments/{order}` | lock by `order`, named `id` |
 //! | `/tenant/{id}` | lock by `id` and the header `x-tenant` |
+//! | `/tenant/{tenant}/{id}` | lock by `id` and the parameter `tenant` |
+//! | `/tenant-by/{id}` | lock by `id` and a function that reads `x-user` |
 //! | `/transfer/{from}/{to}` | locks by both, named `id`, waits up to 15 s |
 //! | `/transfer-later/{from}/{to}` | defer, locks by both, named `id` |
 //! | `/accounts` | locks by each value of the header `x-accounts` |

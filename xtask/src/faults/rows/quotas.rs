@@ -21,6 +21,7 @@ pub(super) const QUOTAS: &[Row] = &[
         &[
             (Unit, "charges::eight_processes_on_one_key_"),
             (Unit, "leases::eight_processes_let_in_"),
+            (Faults, "eight::"),
             (Unit, "rates::model::each_algorithm_counts_as_its_definition_says"),
         ],
     ),

@@ -53,12 +53,22 @@ impl Named {
         self.0.is_empty()
     }
 
+    /// Whether the master of the latest configuration is being replaced.
+    pub(super) fn is_replaced(&self) -> bool {
+        let latest = self.latest();
+        self.0.iter().any(|told| told.replaces && Some(told.epoch) == latest)
+    }
+
+    fn latest(&self) -> Option<u64> {
+        self.0.iter().map(|told| told.epoch).max()
+    }
+
     /// The master of the latest configuration. If there are several of one number (somebody has told them by hand), the
     /// one that is named most often; of those that are named as often, the first. None that is being replaced, or that all
     /// who name it find down.
     pub(super) fn master(self) -> Option<Node> {
-        let latest = self.0.iter().map(|told| told.epoch).max()?;
-        if self.0.iter().any(|told| told.replaces && told.epoch == latest) {
+        let latest = self.latest()?;
+        if self.is_replaced() {
             return None;
         }
         let up = || self.0.iter().filter(|told| told.epoch == latest && !told.down);

@@ -17,6 +17,7 @@ pub(super) struct FakeSentinel {
 struct Says {
     master: Mutex<u16>,
     flags: Mutex<&'static str>,
+    down_after: Mutex<&'static str>,
     /// Channel and text.
     words: broadcast::Sender<(&'static str, String)>,
 }
@@ -24,7 +25,9 @@ struct Says {
 impl Says {
     fn of(master: u16) -> Arc<Self> {
         let (words, _) = broadcast::channel(16);
-        Arc::new(Self { master: Mutex::new(master), flags: Mutex::new("master"), words })
+        // So long that nobody asks again because of it.
+        let (flags, down_after) = (Mutex::new("master"), Mutex::new("600000"));
+        Arc::new(Self { master: Mutex::new(master), flags, down_after, words })
     }
 }
 
@@ -73,6 +76,11 @@ impl FakeSentinel {
         *self.says.flags.lock() = flags;
     }
 
+    /// After how many ms of silence it takes the master for gone.
+    pub(super) fn down_after(&self, millis: &'static str) {
+        *self.says.down_after.lock() = millis;
+    }
+
     /// How many hear its words.
     pub(super) fn heard_by(&self) -> usize {
         self.says.words.receiver_count()
@@ -88,11 +96,12 @@ async fn serve(client: TcpStream, says: Arc<Says>) -> Option<()> {
     loop {
         let words = command(&mut client).await?;
         let (port, flags) = (says.master.lock().to_string(), *says.flags.lock());
+        let down_after = *says.down_after.lock();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let answer = match words.as_slice() {
             ["SENTINEL", "MASTER", "mymaster"] => {
                 let first = ["name", "mymaster", "ip", "127.0.0.1", "port", &port, "flags", flags];
-                let then = ["config-epoch", "0", "down-after-milliseconds", "1000"];
+                let then = ["config-epoch", "0", "down-after-milliseconds", down_after];
                 list(&[first.as_slice(), &then].concat().into_iter().map(bulk).collect::<Vec<_>>())
             }
             ["SUBSCRIBE", channels @ ..] => {

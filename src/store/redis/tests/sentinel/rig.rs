@@ -55,6 +55,15 @@ impl Sentinels {
         assert_eq!(answer.as_deref(), Some("OK"));
     }
 
+    /// Until so many hear what each of them says of failovers.
+    pub(super) async fn are_heard_by(&self, stores: usize) {
+        for watcher in &self.watchers {
+            while watcher.heard_by().await.is_none_or(|heard| heard < stores) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    }
+
     /// Until one of them has this to say of the master.
     pub(super) async fn some_flag(&self, flag: &str) {
         loop {
@@ -105,6 +114,15 @@ impl Watcher {
         let facts = self.ask::<Vec<String>>(&["MASTER", "mymaster"]).await?;
         let found = facts.chunks_exact(2).find(|pair| pair[0] == field);
         found.map(|pair| pair[1].clone())
+    }
+
+    async fn heard_by(&self) -> Option<usize> {
+        let mut connection = self.connection().await?;
+        // Sentinels have no PUBSUB; nobody else subscribes to these.
+        let mut command = redis::cmd("CLIENT");
+        command.arg("LIST").arg("TYPE").arg("pubsub");
+        let list = command.query_async::<String>(&mut connection).await.ok()?;
+        Some(list.lines().filter(|client| client.contains(" sub=2 ")).count())
     }
 
     async fn connection(&self) -> Option<redis::aio::MultiplexedConnection> {

@@ -105,6 +105,7 @@ impl Clients {
             }
             client.is_replicated().await;
         }
+        sentinels.are_heard_by(2).await;
         Self { busy, idle }
     }
 

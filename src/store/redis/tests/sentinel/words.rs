@@ -23,12 +23,18 @@ struct Pair {
 impl Pair {
     /// With a store that has used all its lanes, and hears the sentinel.
     async fn start() -> Self {
-        Self::start_with(SECOND / 4).await
+        Self::start_with(SECOND / 4, "600000").await
     }
 
-    async fn start_with(deadline: Duration) -> Self {
+    /// One that gives signs of life, and asks, eight times a second.
+    async fn start_that_looks() -> Self {
+        Self::start_with(SECOND / 4, "1000").await
+    }
+
+    async fn start_with(deadline: Duration, down_after: &'static str) -> Self {
         let (old, new) = (Server::start().await, Server::start().await);
         let sentinel = FakeSentinel::of(old.port()).await;
+        sentinel.down_after(down_after);
         let builder = Store::builder(&sentinel.url()).connections(4).deadline(deadline);
         let store = builder.connect().await.expect("the URL is right");
         let pair = Self { old, new, sentinel, store };
@@ -68,12 +74,12 @@ async fn in_time(what: &str, done: impl Future<Output = ()>) {
 #[tokio::test]
 async fn a_master_is_left_by_all_lanes_at_the_word_of_its_successor() {
     let pair = Pair::start().await;
-    pair.sentinel.name(pair.new.port());
     let (old, new) = (pair.old.port(), pair.new.port());
     // Of another master: nothing to us.
     pair.sentinel.say("+switch-master", format!("other 127.0.0.1 {old} 127.0.0.1 {new}"));
     pair.charged().await;
     assert_eq!(pair.new.calls().await, 0);
+    pair.sentinel.name(pair.new.port());
     pair.sentinel.say("+switch-master", format!("mymaster 127.0.0.1 {old} 127.0.0.1 {new}"));
     // By one shard's lane.
     let (key, backend) = (Key::custom("x"), pair.store.backend());
@@ -102,6 +108,31 @@ async fn a_master_that_is_about_to_be_replaced_is_left_and_not_used_until_its_su
         assert_eq!(error.kind(), ErrorKind::Unavailable);
     }
     assert_eq!((pair.charged().await, pair.old.calls().await), (0, before));
+    pair.sentinel.name(pair.new.port());
+    pair.sentinel.flags("master");
+    pair.all_have_moved(before).await;
+}
+
+/// Subscriptions may be away just then.
+#[tokio::test]
+async fn a_master_is_left_though_nobody_hears_a_word() {
+    let pair = Pair::start_that_looks().await;
+    pair.sentinel.name(pair.new.port());
+    in_time("it is seen", async {
+        while pair.new.calls().await == 0 {
+            pair.charged().await;
+        }
+    })
+    .await;
+    pair.all_have_moved(pair.old.calls().await).await;
+}
+
+#[tokio::test]
+async fn a_master_that_is_replaced_is_left_though_nobody_hears_a_word() {
+    let pair = Pair::start_that_looks().await;
+    pair.sentinel.flags("master,failover_in_progress");
+    in_time("it is seen", async { while pair.charged().await > 0 {} }).await;
+    let before = pair.old.calls().await;
     pair.sentinel.name(pair.new.port());
     pair.sentinel.flags("master");
     pair.all_have_moved(before).await;
@@ -136,7 +167,7 @@ async fn a_store_that_is_dropped_hears_no_more() {
 /// Nobody called while it stood still, and nobody has told.
 #[tokio::test]
 async fn a_lane_that_was_idle_while_its_master_stood_still_asks_who_is_the_master() {
-    let pair = Pair::start().await;
+    let pair = Pair::start_that_looks().await;
     let before = pair.old.calls().await;
     pair.old.freeze();
     // Longer than half of the time after which it would be replaced, and a deadline.
@@ -149,7 +180,7 @@ async fn a_lane_that_was_idle_while_its_master_stood_still_asks_who_is_the_maste
 /// It would be made anew with each request that comes after a while.
 #[tokio::test]
 async fn an_idle_lane_stays_what_it_is_while_its_master_answers() {
-    let pair = Pair::start().await;
+    let pair = Pair::start_that_looks().await;
     let made = async || pair.old.info("stats", "total_connections_received").await;
     let before = made().await;
     tokio::time::sleep(2 * SECOND).await;
@@ -179,7 +210,7 @@ async fn a_lane_is_left_at_its_first_timeout() {
 /// What comes by a lane that was left may come of a master that was replaced meanwhile.
 #[tokio::test]
 async fn what_a_lane_answers_after_it_was_left_is_in_doubt() {
-    let pair = Pair::start_with(SECOND).await;
+    let pair = Pair::start_with(SECOND, "600000").await;
     let (key, backend) = (Key::custom("x"), pair.store.backend());
     pair.old.freeze();
     let first = backend.charge(charge(&key, 1 << 30));

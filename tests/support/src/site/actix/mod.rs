@@ -19,8 +19,8 @@ use actix_web::{
     web::{Data, Path, Payload, ServiceConfig, resource, route},
 };
 use lockgate_actix_web::{
-    CurrentJob, CurrentLock, CurrentRate, DeferLayer, DeferWorker, LockLayer, Outage, Quota,
-    RateLimitLayer, deferred_routes,
+    CurrentJob, CurrentLock, CurrentRate, DeferLayer, DeferWorker, LockLayer, LockOutage, Outage,
+    Quota, RateLimitLayer, deferred_routes,
 };
 use tokio::sync::oneshot;
 
@@ -138,7 +138,7 @@ fn locks(config: &mut ServiceConfig) {
     one("/orders/{id}/ship", by_id().wait(Duration::from_secs(15)));
     one("/orders/{id}/hurry", by_id().wait(Duration::from_millis(100)));
     one("/orders/{id}/audit", by_id().all_methods());
-    one("/orders/{id}/anyway", by_id().on_outage(Outage::Admit));
+    one("/orders/{id}/anyway", by_id().on_outage(LockOutage::Admit));
     one("/users/{id}", by_id().scope("users"));
     one("/ab/{id}", by_id().scope("a:b"));
     one("/a/{id}", by_id().scope("a"));
@@ -164,6 +164,7 @@ fn deferring(config: &mut ServiceConfig) {
     one("/kept/{id}", by_id(), DeferLayer::new().keep_header("Authorization"));
     one("/owned/{id}", by_id(), DeferLayer::new().owner(user).status_at("/mine"));
     one("/few/{id}", by_id(), DeferLayer::new().owner(user).owner_jobs(128));
+    one("/few-bytes/{id}", by_id(), DeferLayer::new().owner(user).owner_bytes(64 * 400));
     let metered = resource("/metered/{id}")
         .to(work)
         .wrap(by_id())

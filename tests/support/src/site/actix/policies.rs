@@ -14,7 +14,7 @@ use lockgate_actix_web::{BusyStatus, CurrentLocks, DeferLayer, LockLayer};
 
 use super::{
     super::{App, accounts, ask_again, secret},
-    answer, seen, work,
+    answer, seen, user, work,
 };
 
 pub(super) fn policies(config: &mut ServiceConfig, app: &App) {
@@ -47,6 +47,8 @@ fn keys(config: &mut ServiceConfig) {
     one("/stripes/{id}", by_id().stripes(1));
     one("/payments/{order}", LockLayer::by_path_param("order").named("id"));
     one("/tenant/{id}", by_id().and_header("x-tenant"));
+    one("/tenant/{tenant}/{id}", by_id().and_path_param("tenant"));
+    one("/tenant-by/{id}", by_id().and_key(user));
     one("/transfer/{from}/{to}", both().wait(Duration::from_secs(15)));
     one(
         "/accounts",

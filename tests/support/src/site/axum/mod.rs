@@ -20,8 +20,8 @@ use axum::{
     routing::{MethodFilter, any, on},
 };
 use lockgate_axum::{
-    CurrentJob, CurrentLock, CurrentRate, DeferLayer, DeferWorker, LockLayer, Outage, Quota,
-    RateLimitLayer, deferred_routes,
+    CurrentJob, CurrentLock, CurrentRate, DeferLayer, DeferWorker, LockLayer, LockOutage, Outage,
+    Quota, RateLimitLayer, deferred_routes,
 };
 use tokio::{net::TcpListener, sync::oneshot};
 
@@ -118,7 +118,7 @@ fn locks() -> Routes {
         .merge(one("/orders/{id}/ship", by_id().wait(Duration::from_secs(15))))
         .merge(one("/orders/{id}/hurry", by_id().wait(Duration::from_millis(100))))
         .merge(one("/orders/{id}/audit", by_id().all_methods()))
-        .merge(one("/orders/{id}/anyway", by_id().on_outage(Outage::Admit)))
+        .merge(one("/orders/{id}/anyway", by_id().on_outage(LockOutage::Admit)))
         .merge(one("/users/{id}", by_id().scope("users")))
         .merge(one("/ab/{id}", by_id().scope("a:b")))
         .merge(one("/a/{id}", by_id().scope("a")))
@@ -150,6 +150,7 @@ fn deferring() -> Routes {
         .merge(one("/kept/{id}", by_id(), DeferLayer::new().keep_header("Authorization")))
         .merge(one("/owned/{id}", by_id(), owned))
         .merge(one("/few/{id}", by_id(), DeferLayer::new().owner(user).owner_jobs(128)))
+        .merge(one("/few-bytes/{id}", by_id(), DeferLayer::new().owner(user).owner_bytes(64 * 400)))
         .merge(
             one("/metered/{id}", by_id(), DeferLayer::new())
                 .layer(RateLimitLayer::by_ip(minute(5)).name("metered")),

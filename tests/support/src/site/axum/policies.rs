@@ -14,7 +14,7 @@ use lockgate_axum::{BusyStatus, CurrentLocks, DeferLayer, LockLayer};
 
 use super::{
     super::{App, accounts, ask_again, secret},
-    Routes, answer, seen, work,
+    Routes, answer, seen, user, work,
 };
 
 pub(super) fn policies(app: &App) -> Routes {
@@ -45,6 +45,8 @@ fn keys() -> Routes {
     one("/stripes/{id}", by_id().stripes(1))
         .merge(one("/payments/{order}", LockLayer::by_path_param("order").named("id")))
         .merge(one("/tenant/{id}", by_id().and_header("x-tenant")))
+        .merge(one("/tenant/{tenant}/{id}", by_id().and_path_param("tenant")))
+        .merge(one("/tenant-by/{id}", by_id().and_key(user)))
         .merge(one("/transfer/{from}/{to}", both().wait(Duration::from_secs(15))))
         .merge(one("/transfer-later/{from}/{to}", both()).layer(DeferLayer::new()))
         .merge(one(

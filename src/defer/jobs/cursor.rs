@@ -1,0 +1,104 @@
+//! Between two pages of a listing.
+
+use std::{fmt, str::FromStr};
+
+use crate::{error::NoCursor, key::SHARDS, store::PendingMark};
+
+/// Where a page begins. The default is the first one; as text it can go through an address: it tells no
+/// name and no id. It is of the listing that gave it; elsewhere it is where that one's part begins.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct JobCursor {
+    pub(super) shard: u16,
+    pub(super) at: Mark,
+}
+
+/// Where in a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// Of those that have ended: the first at or behind this, 0 = all.
+    Ended(u64),
+    /// Of those that wait or run.
+    Pending(PendingMark),
+}
+
+impl JobCursor {
+    /// Where this shard begins; `None` behind the last one.
+    pub(super) fn shard(shard: u16) -> Option<Self> {
+        (shard < SHARDS).then(|| Self { shard, at: Mark::default() })
+    }
+}
+
+impl Mark {
+    pub(super) fn ended(self) -> u64 {
+        match self {
+            Self::Ended(from) => from,
+            Self::Pending(_) => 0,
+        }
+    }
+
+    pub(super) fn pending(self) -> PendingMark {
+        match self {
+            Self::Ended(_) => PendingMark::default(),
+            Self::Pending(mark) => mark,
+        }
+    }
+}
+
+impl Default for Mark {
+    fn default() -> Self {
+        Self::Ended(0)
+    }
+}
+
+impl fmt::Display for JobCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.at {
+            Mark::Ended(from) => write!(f, "{}.{from}", self.shard),
+            Mark::Pending(PendingMark { in_line, scan, hash, seq }) => {
+                write!(f, "{}.{}.{scan}.{hash:x}.{seq}", self.shard, u8::from(in_line))
+            }
+        }
+    }
+}
+
+impl FromStr for JobCursor {
+    type Err = NoCursor;
+
+    fn from_str(text: &str) -> Result<Self, NoCursor> {
+        let parts: Vec<_> = text.split('.').collect();
+        let (shard, at) = match parts[..] {
+            [shard, from] => (shard, Mark::Ended(number(from)?)),
+            [shard, part @ ("0" | "1"), scan, hash, seq] => {
+                let hash = u64::from_str_radix(hash, 16).map_err(|_| NoCursor)?;
+                let (in_line, scan, seq) = (part == "1", number(scan)?, number(seq)?);
+                (shard, Mark::Pending(PendingMark { in_line, scan, hash, seq }))
+            }
+            _ => return Err(NoCursor),
+        };
+        let shard = shard.parse().map_err(|_| NoCursor)?;
+        if shard < SHARDS { Ok(Self { shard, at }) } else { Err(NoCursor) }
+    }
+}
+
+fn number(text: &str) -> Result<u64, NoCursor> {
+    text.parse().map_err(|_| NoCursor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_is_the_same_after_its_text() {
+        let pending = PendingMark { in_line: true, scan: u64::MAX, hash: 0xab, seq: 17 };
+        for at in [Mark::Ended(17), Mark::Pending(pending), Mark::Pending(PendingMark::default())] {
+            let cursor = JobCursor { shard: 63, at };
+            assert_eq!(cursor.to_string().parse(), Ok(cursor));
+        }
+        for none in
+            ["", "64.0", "1", "a.b", "1.-1", "1.2.3", "1.2.0.0.0", "1.1.0.g.0", "64.1.0.0.0"]
+        {
+            assert_eq!(none.parse::<JobCursor>(), Err(NoCursor), "{none}");
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Payloads at rest: sealed, if the store has keys.
+
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+
+use super::task::time;
+use crate::{
+    key::Key,
+    seal::{NotOpened, Place, open, seal},
+    store::{Store, TaskId},
+};
+
+/// A pause within this: the task is left to another worker meanwhile.
+const PAUSE: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+
+/// Where a payload belongs: sealed, it opens nowhere else.
+fn place<'a>(queue: &'a Key, id: &'a TaskId) -> Place<'a> {
+    Place { id: id.as_str(), lock: queue.as_str(), kind: "task" }
+}
+
+pub(super) fn sealed(store: &Store, queue: &Key, id: &TaskId, payload: Bytes) -> Bytes {
+    seal(store, place(queue, id), payload)
+}
+
+pub(super) fn opened(
+    store: &Store,
+    queue: &Key,
+    id: &TaskId,
+    payload: &Bytes,
+) -> Result<Bytes, NotOpened> {
+    open(store, place(queue, id), payload)
+}
+
+/// For a run: what can't be opened anywhere is a payload that can't be read. `Err`: another worker may be able to;
+/// how long it is left to the others.
+pub(super) fn to_run(
+    store: &Store,
+    queue: &Key,
+    id: &TaskId,
+    payload: &Bytes,
+    pushed_us: u64,
+) -> Result<Bytes, Duration> {
+    match opened(store, queue, id, payload) {
+        Ok(payload) => Ok(payload),
+        // Nothing of it: what is not sealed where all has to be might else be run.
+        Err(NotOpened::Broken) => Ok(Bytes::new()),
+        Err(NotOpened::Newer | NotOpened::NoKey) => {
+            tracing::error!(task = ?id, "a task is sealed with a key that is not here: it waits for another worker");
+            // Doubles as time goes by. By this process's clock, and no more than a pause hangs on that.
+            let age = SystemTime::now().duration_since(time(pushed_us)).unwrap_or_default();
+            let [least, most] = PAUSE;
+            Err(age.clamp(least, most))
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! A worker of the test kit: nothing runs before it is told to, and time stands still.
+
+use super::{Failure, SECOND, push, queue, state};
+use crate::{
+    queue::{RanTask, Task, TaskFault, TaskState},
+    testing::TestKit,
+};
+
+fn told(ran: &[RanTask]) -> Vec<(u32, Option<TaskFault>, &str)> {
+    ran.iter().map(|run| (run.attempt, run.fault, &*run.reason)).collect()
+}
+
+#[tokio::test]
+async fn what_is_due_runs_when_it_is_told_to() {
+    let kit = TestKit::new();
+    let queue = queue(kit.store());
+    let pushes = queue.clone();
+    let mut worker = kit.queue_worker(queue.worker(move |task: Task<String>| {
+        let pushes = pushes.clone();
+        async move {
+            match &*task.payload {
+                "push" => drop(push(&pushes, "pushed").await),
+                "panic" => panic!("as it was told"),
+                "dead" => return Err(Failure::dead("hopeless")),
+                "later" if task.attempt() == 1 => {
+                    return Err(Failure::new("not now").retry_after(SECOND * 100));
+                }
+                _ => {}
+            }
+            Ok(())
+        }
+    }));
+    assert_eq!(worker.run_due().await, []);
+    let first = push(&queue, "push").await;
+    let late = queue.push(&"late".to_owned()).delay(SECOND * 60).await.unwrap().into_id();
+    let dead = push(&queue, "dead").await;
+    let again = push(&queue, "later").await;
+    assert_eq!(state(&queue, &first).await, Some(TaskState::Waiting), "nothing runs by itself");
+
+    let ran = worker.run_due().await;
+    let failed = Some(TaskFault::Failed);
+    let expected = [(1, None, ""), (1, failed, "hopeless"), (1, failed, "not now"), (1, None, "")];
+    assert_eq!(told(&ran), expected);
+    assert_eq!(ran[..3].iter().map(|run| &run.id).collect::<Vec<_>>(), [&first, &dead, &again]);
+    assert_eq!(state(&queue, &first).await, None, "it is done");
+    assert_eq!(state(&queue, &dead).await, Some(TaskState::Dead));
+    assert_eq!(worker.run_due().await, [], "time stands still");
+
+    kit.advance(SECOND * 60);
+    let ran = worker.run_due().await;
+    assert_eq!((ran.len(), &ran[0].id), (1, &late));
+    kit.advance(SECOND * 40);
+    let ran = worker.run_due().await;
+    assert_eq!((told(&ran), &ran[0].id), (vec![(2, None, "")], &again));
+}
+
+#[tokio::test]
+async fn its_settings_hold_and_a_panic_is_borne() {
+    let kit = TestKit::new();
+    let queue = queue(kit.store()).max_attempts(2);
+    let handler = |task: Task<String>| async move {
+        assert!(task.payload != "panic", "as it was told");
+        Ok::<(), Failure>(())
+    };
+    let worker = queue.worker(handler).queue_rate(2, SECOND * 10).backoff(SECOND, SECOND);
+    let mut worker = kit.queue_worker(worker);
+    let id = push(&queue, "panic").await;
+    push(&queue, "x").await;
+    push(&queue, "y").await;
+    assert_eq!(worker.run_due().await.len(), 2, "two at once");
+    kit.advance(SECOND * 10);
+    let ran = worker.run_due().await;
+    assert_eq!(ran.len(), 2, "{ran:?}");
+    let panicked: Vec<_> = ran.iter().filter(|run| run.id == id).collect();
+    assert_eq!(panicked[0].fault, Some(TaskFault::Panicked));
+    assert_eq!((panicked[0].attempt, &*panicked[0].reason), (2, "as it was told"));
+    assert_eq!(state(&queue, &id).await, Some(TaskState::Dead));
+}

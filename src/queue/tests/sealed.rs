@@ -1,0 +1,75 @@
+//! Payloads of a store with keys.
+
+use std::time::Duration;
+
+use super::{Log, SECOND, Working, obedient, push, queue, settled, state};
+use crate::{
+    Keyring,
+    queue::{TaskFault, TaskId, TaskState},
+    store::{Push, Store},
+};
+
+fn ring() -> Keyring {
+    Keyring::new("one", [1; 32]).only_sealed()
+}
+
+async fn stored(store: &Store, id: &TaskId) -> Vec<u8> {
+    let text = store.backend().task_payload("texts".into(), id.clone()).await;
+    text.expect("it is there").expect("it is kept").to_vec()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_without_the_key_leaves_it_to_the_others() {
+    let (store, log) = (Store::memory().sealed_with(ring()), Log::default());
+    let (knowing, without) = (queue(&store), queue(&store.as_another_process()));
+    // One attempt: it must not be spent by who can't read it.
+    let id = push(&knowing.clone().once(), "a secret").await;
+    assert!(!stored(&store, &id).await.windows(6).any(|part| part == b"secret"));
+    assert!(without.payload(&id).await.is_err());
+    assert_eq!(knowing.payload(&id).await.unwrap().as_deref(), Some("a secret"));
+
+    let ignorant = Working::start(obedient(&without, &log));
+    tokio::time::sleep(SECOND * 10).await;
+    assert_eq!(log.payloads(), [""; 0]);
+    let info = knowing.get(&id).await.unwrap().unwrap();
+    assert_eq!((info.attempts, info.history.len()), (0, 0), "uncharged: {info:?}");
+    let worker = Working::start(obedient(&knowing, &log));
+    tokio::time::sleep(SECOND * 120).await;
+    assert_eq!(log.payloads(), ["a secret"]);
+    assert_eq!(state(&knowing, &id).await, None);
+    ignorant.stop().await;
+    worker.stop().await;
+}
+
+/// Another task's bytes, and such as nobody has sealed.
+#[tokio::test(start_paused = true)]
+async fn what_was_put_elsewhere_or_is_not_sealed_does_not_run() {
+    let (store, log) = (Store::memory().sealed_with(ring()), Log::default());
+    let queue = queue(&store);
+    let paused = push(&queue, "a secret").await;
+    let text = stored(&store, &paused).await;
+    let line = text.iter().position(|b| *b == b'\n').expect("it has a head");
+    let mut forged = Vec::new();
+    for payload in [&text[line + 1..], b"\"plain\""] {
+        let call = Push {
+            queue: "texts".into(),
+            id: TaskId::new(),
+            delay: Duration::ZERO,
+            unique: None,
+            again: true,
+            max_attempts: 1,
+            payload: payload.to_vec().into(),
+            caps: (10, 1_000),
+        };
+        forged.push(call.id.clone());
+        store.backend().push_task(call).await.expect("it is there");
+    }
+    let worker = Working::start(obedient(&queue, &log));
+    settled().await;
+    worker.stop().await;
+    assert_eq!(log.payloads(), ["a secret"]);
+    for id in forged {
+        let info = queue.get(&id).await.unwrap().unwrap();
+        assert_eq!((info.state, info.history[0].fault), (TaskState::Dead, TaskFault::Undecodable));
+    }
+}

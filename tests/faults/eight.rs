@@ -1,0 +1,55 @@
+//! Eight processes that spend one key of one quota as fast as they can: together what the quota has, not one more and
+//! not one less.
+
+use std::{path::Path, time::Duration};
+
+use lockgate_tests::{Server, history::Process, quota};
+
+use super::PROGRAM;
+
+const PROCESSES: usize = 8;
+const LIMIT: u64 = 2_000;
+
+/// Some seconds where the machine has nothing else to do.
+const LONGEST: Duration = Duration::from_secs(120);
+
+async fn says(process: &mut Process) -> String {
+    let said = tokio::time::timeout(LONGEST, process.says()).await;
+    said.expect("it comes to an end").expect("it lives")
+}
+
+#[tokio::test]
+async fn eight_processes_on_one_key_are_let_in_as_often_as_the_quota_says() {
+    let server = Server::start().await;
+    let (url, limit) = (server.url("x"), LIMIT.to_string());
+    let start = |_| Process::start(Path::new(PROGRAM), &["spender", &url, &limit]);
+    let mut processes: Vec<_> = (0..PROCESSES).map(start).collect();
+    for process in &mut processes {
+        assert_eq!(says(process).await, "ready");
+    }
+    for process in &mut processes {
+        process.tell("go").await;
+    }
+    for (name, quota) in quota::spent(LIMIT) {
+        let mut shares = Vec::new();
+        for process in &mut processes {
+            let said = says(process).await;
+            let share = said.strip_prefix(name).and_then(|share| share.trim().parse::<u64>().ok());
+            shares.push(share.unwrap_or_else(|| panic!("{said}, not of {name}")));
+        }
+        let passed: u64 = shares.iter().sum();
+        println!("figure: {name}: let in beyond the quota {}", passed.saturating_sub(quota));
+        println!("{name}: {passed} of {quota}, {shares:?}");
+        if name == "leased" {
+            // What one has leased another can't spend, until it is given back.
+            assert!(passed <= quota, "{passed} of {quota}: {shares:?}");
+        } else {
+            assert_eq!(passed, quota, "{name}: {shares:?}");
+        }
+        // They did it together.
+        assert!(shares.iter().filter(|share| **share > 0).count() > 1, "{name}: {shares:?}");
+    }
+    for process in &mut processes {
+        assert_eq!(says(process).await, "done");
+    }
+}

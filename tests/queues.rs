@@ -1,0 +1,244 @@
+//! Queues of tasks as an application sets them, on the embedded store and on Redis: that each setting arrives
+//! where it belongs. What it means there is shown by the store's own tests.
+
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use lockgate::{
+    Keyring,
+    queue::{DeadCursor, Failure, PushError, Pushed, Queue, QueueWorker, Task, TaskState},
+};
+use lockgate_tests::{Backing, Case, Framework, eventually, run};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+macro_rules! on_both {
+    ($($test:ident),+ $(,)?) => {$(
+        mod $test {
+            #[test]
+            fn on_memory() {
+                super::run(super::Framework::Axum, super::Backing::Memory, super::$test);
+            }
+
+            #[test]
+            fn on_redis() {
+                super::run(super::Framework::Axum, super::Backing::Redis, super::$test);
+            }
+        }
+    )+};
+}
+
+on_both!(
+    a_key_is_taken_for_as_long_as_was_said,
+    a_task_is_run_at_its_time,
+    one_at_a_time_in_all_workers,
+    bytes_that_wait_are_bounded,
+    bytes_of_the_dead_are_bounded,
+    a_handler_sees_which_attempt_it_is,
+    what_waits_is_thrown_away_and_the_dead_stay,
+    what_is_sealed_is_run_by_who_has_the_key,
+);
+
+async fn queue(case: &Case) -> Queue<String> {
+    case.store().await.queue("texts")
+}
+
+/// Works for as long as that takes.
+async fn while_they_work<T>(workers: Vec<QueueWorker>, test: impl Future<Output = T>) -> T {
+    let mut stops = Vec::new();
+    let mut ends = Vec::new();
+    for worker in workers {
+        let (stop, stopped) = oneshot::channel::<()>();
+        stops.push(stop);
+        ends.push(tokio::spawn(worker.run(async {
+            let _ = stopped.await;
+        })));
+    }
+    let answer = pin!(test).await;
+    drop(stops);
+    for end in ends {
+        end.await.expect("it ends well");
+    }
+    answer
+}
+
+async fn a_key_is_taken_for_as_long_as_was_said(case: Case) {
+    let queue = queue(&case).await;
+    let push = |key: &str, window| queue.push(&"x".to_owned()).unique_for(key, window);
+    let first = push("long", HOUR).await.expect("there is room").into_id();
+    assert_eq!(push("long", HOUR).await.expect("there is room"), Pushed::Known(first.clone()));
+    // Whatever has become of the task.
+    assert_eq!(queue.cancel(&first).await.expect("it is there"), Some(TaskState::Waiting));
+    assert_eq!(push("long", HOUR).await.expect("there is room"), Pushed::Known(first));
+    // And no longer, though it waits still.
+    let moment = Duration::from_millis(1);
+    let brief = push("brief", moment).await.expect("there is room").into_id();
+    eventually("the key to be free", async || {
+        matches!(push("brief", moment).await.expect("there is room"), Pushed::New(_))
+    })
+    .await;
+    let info = queue.get(&brief).await.expect("it is there").expect("it waits");
+    assert_eq!(info.state, TaskState::Waiting);
+}
+
+async fn a_task_is_run_at_its_time(case: Case) {
+    let queue = queue(&case).await;
+    let push = |text: &str, at| queue.push(&text.to_owned()).run_at(at);
+    let now = SystemTime::now();
+    let later = push("later", now + HOUR).await.expect("there is room").into_id();
+    let past = push("past", now - HOUR).await.expect("there is room").into_id();
+    let info = queue.get(&later).await.expect("it is there").expect("it waits");
+    assert!(HOUR / 2 < info.due_in && info.due_in <= HOUR, "{info:?}");
+    let ran = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&ran);
+    let worker = queue.worker(move |task: Task<String>| {
+        noted.lock().push(task.payload);
+        async { Ok::<(), Failure>(()) }
+    });
+    while_they_work(vec![worker], async {
+        eventually("it to run", async || queue.get(&past).await.expect("it is there").is_none())
+            .await;
+    })
+    .await;
+    assert_eq!(*ran.lock(), ["past"]);
+}
+
+/// Each handler asks the store meanwhile, so that others would have all the time to begin.
+async fn one_at_a_time_in_all_workers(case: Case) {
+    let (one, other) = (queue(&case).await, queue(&case).await);
+    for n in 0..12 {
+        let _ = one.push(&n.to_string()).await.expect("there is room");
+    }
+    let (running, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let worker = |queue: &Queue<String>| {
+        let (running, most, queue) = (Arc::clone(&running), Arc::clone(&most), queue.clone());
+        let handler = queue.clone().worker(move |_| {
+            let (running, most, queue) = (Arc::clone(&running), Arc::clone(&most), queue.clone());
+            async move {
+                most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                for _ in 0..5 {
+                    let _ = queue.stats().await;
+                    tokio::task::yield_now().await;
+                }
+                running.fetch_sub(1, Ordering::SeqCst);
+                Ok::<(), Failure>(())
+            }
+        });
+        handler.concurrency(16).queue_concurrency(1)
+    };
+    while_they_work(vec![worker(&one), worker(&other)], async {
+        eventually("all to run", async || one.stats().await.expect("it is there").done == 12).await;
+    })
+    .await;
+    assert_eq!(most.load(Ordering::SeqCst), 1, "at once");
+}
+
+async fn bytes_that_wait_are_bounded(case: Case) {
+    let queue = queue(&case).await.capacity_bytes(1_500);
+    let kilobyte = "x".repeat(1_000);
+    let first = queue.push(&kilobyte).await.expect("there is room").into_id();
+    assert!(matches!(queue.push(&kilobyte).await, Err(PushError::Full)));
+    let _ = queue.push(&"x".to_owned()).await.expect("there is room for a little");
+    let _ = queue.cancel(&first).await.expect("it is there");
+    let _ = queue.push(&kilobyte).await.expect("there is room again");
+}
+
+async fn bytes_of_the_dead_are_bounded(case: Case) {
+    let queue = queue(&case).await.once();
+    for _ in 0..3 {
+        let _ = queue.push(&"x".repeat(1_000)).await.expect("there is room");
+    }
+    let worker = queue.worker(|_| async { Err(Failure::dead("hopeless")) });
+    while_they_work(vec![worker.concurrency(1).dead_bytes(2_500)], async {
+        eventually("the oldest to go", async || {
+            let stats = queue.stats().await.expect("it is there");
+            (stats.dead, stats.trimmed, stats.dead_letters) == (3, 1, 2)
+        })
+        .await;
+    })
+    .await;
+}
+
+async fn a_handler_sees_which_attempt_it_is(case: Case) {
+    let queue = queue(&case).await.max_attempts(2);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&seen);
+    let worker = queue.worker(move |task: Task<String>| {
+        noted.lock().push((task.attempt(), task.is_last_attempt(), task.pushed_at()));
+        async { Err(Failure::new("as it should")) }
+    });
+    let id = queue.push(&"x".to_owned()).await.expect("there is room").into_id();
+    let pushed = queue.get(&id).await.expect("it is there").expect("it waits").pushed_at;
+    let moment = Duration::from_millis(1);
+    while_they_work(vec![worker.backoff(moment, moment)], async {
+        eventually("it to die", async || {
+            let info = queue.get(&id).await.expect("it is there").expect("it is kept");
+            info.state == TaskState::Dead
+        })
+        .await;
+    })
+    .await;
+    assert_eq!(*seen.lock(), [(1, false, pushed), (2, true, pushed)]);
+}
+
+/// The pages' places go through text, as in an address.
+async fn what_waits_is_thrown_away_and_the_dead_stay(case: Case) {
+    let queue = queue(&case).await.once();
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(queue.push(&"x".to_owned()).await.expect("there is room").into_id());
+    }
+    let worker = queue.worker(|_| async { Err(Failure::dead("hopeless")) });
+    while_they_work(vec![worker.concurrency(1)], async {
+        eventually("them to die", async || {
+            queue.stats().await.expect("it is there").dead_letters == 3
+        })
+        .await;
+    })
+    .await;
+    let _ = queue.push(&"now".to_owned()).await.expect("there is room");
+    let _ = queue.push(&"later".to_owned()).delay(HOUR).await.expect("there is room");
+    assert_eq!(queue.purge_waiting().await.expect("it is there"), 2);
+    let (mut after, mut dead) = (None, Vec::new());
+    loop {
+        let page = queue.dead(after, 1).await.expect("it is there");
+        dead.extend(page.tasks.into_iter().map(|task| task.id));
+        let Some(next) = page.next else { break };
+        let text = next.to_string();
+        after = Some(text.parse().expect("a cursor"));
+        assert_eq!(after, Some(next));
+    }
+    assert_eq!(dead, ids);
+    assert!("x".parse::<DeadCursor>().is_err());
+}
+
+async fn what_is_sealed_is_run_by_who_has_the_key(case: Case) {
+    let ring = || Keyring::new("one", [7; 32]).only_sealed();
+    let (one, other) = (case.store().await, case.store().await.sealed_with(ring()));
+    let (without, queue): (Queue<String>, Queue<String>) =
+        (one.queue("texts"), other.queue("texts"));
+    let id = queue.push(&"secret".to_owned()).await.expect("there is room").into_id();
+    assert!(without.payload(&id).await.is_err(), "it is sealed");
+    let payload = queue.payload(&id).await.expect("it is there");
+    assert_eq!(payload.as_deref(), Some("secret"));
+    let ran = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&ran);
+    let worker = queue.worker(move |task: Task<String>| {
+        noted.lock().push(task.payload);
+        async { Ok::<(), Failure>(()) }
+    });
+    while_they_work(vec![worker], async {
+        eventually("it to run", async || queue.get(&id).await.expect("it is there").is_none())
+            .await;
+    })
+    .await;
+    assert_eq!(*ran.lock(), ["secret"]);
+}

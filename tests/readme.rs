@@ -1,0 +1,101 @@
+//! The README's two programs, as processes: what its promise of an orderly end rests on is their last lines.
+
+use std::{
+    fs,
+    net::{SocketAddr, TcpListener},
+    path::PathBuf,
+    process::{Child, Command, ExitStatus, Stdio},
+    time::Duration,
+};
+
+use lockgate::{JobId, JobState, Key, Store};
+use lockgate_tests::{GATE, eventually, request, shared_server};
+use tokio::net::TcpStream;
+
+/// One of them, and the gate that its refund waits at. Dropping it kills it.
+struct Program {
+    addr: SocketAddr,
+    gate: PathBuf,
+    child: Child,
+}
+
+impl Program {
+    async fn start(program: &str, store: &str) -> Self {
+        // Nothing else is told of this port, so it is still free when the program asks for it.
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let addr = free.expect("a free port");
+        let gate = std::env::temp_dir().join(uuid::Uuid::new_v4().to_string());
+        let child = Command::new(program)
+            .env("LOCKGATE_STORE", store)
+            .env("LISTEN", addr.to_string())
+            .env(GATE, &gate)
+            .stdin(Stdio::null())
+            .spawn();
+        let program = Self { addr, gate, child: child.expect("it starts") };
+        eventually("the program to listen", async || program.listens().await).await;
+        program
+    }
+
+    async fn listens(&self) -> bool {
+        TcpStream::connect(self.addr).await.is_ok()
+    }
+
+    fn terminate(&self) {
+        let sent = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        assert!(sent.is_ok_and(|sent| sent.success()), "no program to stop");
+    }
+
+    async fn ended(&mut self) -> ExitStatus {
+        let mut status = None;
+        eventually("the program to end", async || {
+            status = self.child.try_wait().ok().flatten();
+            status.is_some()
+        })
+        .await;
+        status.expect("it has ended")
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_file(&self.gate);
+    }
+}
+
+/// It waits for no handler of its server, which are none, but for its worker.
+async fn ends_what_its_worker_runs(program: &str) {
+    let url = shared_server().await.url(&uuid::Uuid::new_v4().simple().to_string());
+    // The test's own calls may take longer than a request's on a loaded machine.
+    let store = Store::builder(&url).deadline(Duration::from_secs(10)).connect().await;
+    let store = store.expect("the URL is right");
+    let order = || store.lock(Key::path_param("id", "7"));
+    let mut program = Program::start(program, &url).await;
+
+    let busy = order().acquire().await.expect("nobody has it");
+    let accepted = request(program.addr, "POST", "/orders/7/refund").send().await.expect(202);
+    let id = accepted.field("location").rsplit('/').next().expect("an id").to_owned();
+    let id = JobId::parse(&id).expect("an id");
+    let state = async || store.deferred().get(&id).await.expect("it is there").map(|job| job.state);
+    busy.release().await;
+    eventually("the refund to run", async || state().await == Some(JobState::Running)).await;
+
+    program.terminate();
+    eventually("the server to stop", async || !program.listens().await).await;
+    fs::write(&program.gate, "").expect("a file");
+    let status = program.ended().await;
+    assert_eq!(status.code(), Some(0), "{status}");
+    assert_eq!(state().await, Some(JobState::Done));
+    order().acquire().await.expect("it was given back before the process ended").release().await;
+}
+
+#[tokio::test]
+async fn axum_ends_what_its_worker_runs() {
+    ends_what_its_worker_runs(env!("CARGO_BIN_EXE_readme-axum")).await;
+}
+
+#[tokio::test]
+async fn actix_web_ends_what_its_worker_runs() {
+    ends_what_its_worker_runs(env!("CARGO_BIN_EXE_readme-actix-web")).await;
+}
