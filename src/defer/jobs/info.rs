@@ -1,6 +1,9 @@
 //! What is told of jobs: facts, never bodies or the values of fields.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{
+    fmt,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use super::cursor::JobCursor;
 use crate::{
