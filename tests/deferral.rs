@@ -57,9 +57,14 @@ async fn fleet() -> Fleet {
     Fleet::new(Path::new(PROGRAM)).await
 }
 
-/// A node with a worker, whose leases end after a second.
+/// A node with a worker, whose leases end after a second: for tests in which one has to end.
 fn short(framework: Framework) -> Setup {
     Setup { lease: SECOND, ..Setup::new(framework) }
+}
+
+/// A node with a worker whose leases a loaded machine does not let end.
+fn steady(framework: Framework) -> Setup {
+    Setup { lease: 5 * SECOND, ..Setup::new(framework) }
 }
 
 /// A fleet of one node without a worker, whose requests others run.

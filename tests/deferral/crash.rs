@@ -4,12 +4,12 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 use lockgate_tests::{
-    Framework,
+    Framework, eventually,
     ledger::{Fleet, Told},
     proxy::{Moment, Rule},
 };
 
-use super::{BOTH, SECOND, short, with_web};
+use super::{BOTH, short, with_web};
 
 /// What the requests of a case are, and what becomes of the first one.
 struct Case {
@@ -67,7 +67,8 @@ async fn killed_worker(framework: Framework, case: Case) {
     let (mut fleet, web) = with_web(framework.other()).await;
     let victim = fleet.join(short(framework)).await;
     let lock = fleet.hold("7").await;
-    let first = fleet.later(web, "7").wish("ms=600");
+    // A third of its lease until it is renewed: the run must still be there, however late the timer is.
+    let first = fleet.later(web, "7").wish(if script == "renew" { "ms=4000" } else { "ms=600" });
     let first = if put { first.put() } else { first }.accepted().await;
     // It may be begun in the call that settles the first one, by who is dead then.
     let second = fleet.later(web, "7").put().accepted().await;
@@ -159,11 +160,9 @@ async fn a_holder_is_killed_before_and_after_it_releases() {
         let _worker = fleet.join(short(Framework::Axum)).await;
         let rule = Rule::new("release", moment).act(fleet.killer(holder));
         let mut struck = fleet.proxy(holder).strike(rule);
-        let ship = fleet.later(holder, "7").ship().wish("ms=1500");
+        let ship = fleet.later(holder, "7").ship().wish("ms=4000");
         let ship = tokio::spawn(ship.send());
-        while fleet.runs().is_empty() {
-            tokio::time::sleep(SECOND / 100).await;
-        }
+        eventually("the request to run", async || !fleet.runs().is_empty()).await;
         let id = fleet.later(web, "7").accepted().await;
         struck.happened().await;
         let _ = ship.await.expect("the client does not panic");

@@ -9,7 +9,7 @@ use lockgate_tests::{
     proxy::{Moment, Rule},
 };
 
-use super::{BOTH, fleet, short};
+use super::{BOTH, fleet, steady};
 
 /// Every reply of each script is lost once: nothing happens twice, and nobody is told of it.
 #[tokio::test]
@@ -17,11 +17,13 @@ async fn lost_replies_are_not_noticed() {
     let scripts = ["enqueue", "claim", "settle", "acquire", "renew", "due", "beat"];
     join_all(scripts.into_iter().enumerate().map(|(n, script)| async move {
         let mut fleet = fleet().await;
-        let node = fleet.join(short(BOTH[n % 2])).await;
+        let node = fleet.join(steady(BOTH[n % 2])).await;
         let lock = fleet.hold("7").await;
         // Of both methods: also one that must not run again runs, and once.
         let mut struck = fleet.proxy(node).strike(Rule::new(script, Moment::After));
-        let put = fleet.later(node, "7").put().wish("ms=500").accepted().await;
+        // A third of its lease until it is renewed: the run must still be there, however late the timer is.
+        let wish = if script == "renew" { "ms=5000" } else { "ms=500" };
+        let put = fleet.later(node, "7").put().wish(wish).accepted().await;
         let post = fleet.later(node, "7").accepted().await;
         lock.release().await;
         struck.happened().await;
@@ -44,7 +46,7 @@ async fn an_unknown_outcome_can_be_looked_up() {
     join_all(BOTH.map(|framework| async move {
         for (moment, stored) in [(Moment::After, true), (Moment::Before, false)] {
             let mut fleet = fleet().await;
-            let node = fleet.join(short(framework)).await;
+            let node = fleet.join(steady(framework)).await;
             let lock = fleet.hold("7").await;
             let mut struck = fleet.proxy(node).strike(Rule::new("enqueue", moment).always());
             let told = fleet.later(node, "7").key("one").send().await;
@@ -82,11 +84,11 @@ async fn load(fleet: &Fleet, each: usize) {
 #[tokio::test]
 async fn forgotten_scripts_are_not_noticed() {
     let mut fleet = fleet().await;
-    fleet.join(short(Framework::Axum)).await;
-    fleet.join(short(Framework::Actix)).await;
+    fleet.join(steady(Framework::Axum)).await;
+    fleet.join(steady(Framework::Actix)).await;
     let forget = async {
         loop {
-            let _ = fleet.command(&["SCRIPT", "FLUSH"]).await;
+            fleet.command(&["SCRIPT", "FLUSH"]).await.expect("the server answers");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
@@ -94,6 +96,9 @@ async fn forgotten_scripts_are_not_noticed() {
         () = forget => {}
         () = load(&fleet, 40) => {}
     }
+    let errors = fleet.command(&["INFO", "errorstats"]).await.expect("the server answers");
+    let errors: String = redis::from_redis_value(errors).expect("a text");
+    assert!(errors.contains("errorstat_NOSCRIPT:"), "no script was missed: {errors}");
     let looked = fleet.settle(0).await.is_good();
     assert_eq!(looked.accepted + looked.direct, 240);
     assert_eq!((looked.runs, looked.repeated), (looked.accepted, 0), "{looked:?}");

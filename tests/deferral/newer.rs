@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use lockgate_tests::{Framework, ledger::Fleet};
 
-use super::{SECOND, short, with_web};
+use super::{SECOND, steady, with_web};
 
 async fn request(fleet: &Fleet, id: &str) -> (String, Vec<u8>) {
     let keys = fleet.command(&["KEYS", &format!("*:b:{id}")]).await.expect("the server answers");
@@ -22,7 +22,7 @@ async fn store(fleet: &Fleet, key: &str, bytes: &[u8]) {
 async fn a_newer_version_waits_for_a_newer_worker() {
     join_all([Framework::Axum, Framework::Actix].map(|framework| async move {
         let (mut fleet, web) = with_web(framework.other()).await;
-        let _worker = fleet.join(short(framework)).await;
+        let _worker = fleet.join(steady(framework)).await;
         let lock = fleet.hold("7").await;
         let newer = fleet.later(web, "7").accepted().await;
         let behind = fleet.later(web, "7").accepted().await;
@@ -60,7 +60,7 @@ async fn a_newer_version_waits_for_a_newer_worker() {
 #[tokio::test]
 async fn a_request_that_is_broken_is_dead() {
     let (mut fleet, web) = with_web(Framework::Axum).await;
-    let _worker = fleet.join(short(Framework::Actix)).await;
+    let _worker = fleet.join(steady(Framework::Actix)).await;
     let lock = fleet.hold("7").await;
     let mut broken = Vec::new();
     for bytes in [&b""[..], &[1; 3], &[1, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255]] {

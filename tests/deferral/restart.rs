@@ -55,7 +55,6 @@ async fn a_server_that_forgets_takes_new_requests() {
     fleet.server.restart().await;
     drop(held);
     eventually("the status to be told", async || fleet.see(0, &gone).await.state.is_empty()).await;
-    println!("figure: accepted and lost by a server without a log 1");
     let held = fleet.hold("7").await;
     let mut told = Told::Nothing;
     eventually("new requests to be taken", async || {

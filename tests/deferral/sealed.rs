@@ -127,10 +127,19 @@ async fn responses() {
     for id in &ids {
         assert_eq!(fleet.outcome(node, id).await.state, "done");
     }
+    let response = async |id: &str| {
+        let target = format!("/deferred/{id}/response");
+        lockgate_tests::request(fleet.addr(node), "GET", &target).send().await
+    };
+    for id in &ids {
+        let text = response(id).await.expect(200).text();
+        assert!(text.contains(&**id), "what is looked for below would be seen: {text}");
+    }
     swap(&fleet, "r").await;
     for (id, other) in [(&ids[0], &ids[1]), (&ids[1], &ids[0])] {
-        for target in [format!("/deferred/{id}"), format!("/deferred/{id}/response")] {
-            let answer = lockgate_tests::request(fleet.addr(node), "GET", &target).send().await;
+        let document = format!("/deferred/{id}");
+        let document = lockgate_tests::request(fleet.addr(node), "GET", &document).send().await;
+        for answer in [document.expect(200), response(id).await.expect(410)] {
             assert!(!answer.text().contains(&**other), "{answer:?}");
         }
     }

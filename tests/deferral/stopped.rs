@@ -19,8 +19,8 @@ async fn in_the_middle(framework: Framework) {
     let (mut fleet, web) = with_web(framework.other()).await;
     let worker = fleet.join(short(framework)).await;
     let lock = fleet.hold("7").await;
-    let put = fleet.later(web, "7").put().wish("ms=400").accepted().await;
-    let post = fleet.later(web, "7").wish("ms=400").accepted().await;
+    let put = fleet.later(web, "7").put().wish("ms=1500").accepted().await;
+    let post = fleet.later(web, "7").accepted().await;
     lock.release().await;
     fleet.started(&put).await;
     fleet.pause(worker);
@@ -72,8 +72,10 @@ async fn too_late(put: bool) {
     assert_eq!(before.state, state, "{before:?}");
     let answer = fleet.command(&lockgate_tests::proxy::words(&call)).await;
     assert!(format!("{answer:?}").contains("lost"), "{answer:?}");
+    // A sign of life comes by the clock: it goes on, with what it had in its hands.
+    let mut beats = fleet.proxy(victim).strike(Rule::new("beat", Moment::After));
     fleet.resume(victim, paused.elapsed());
-    tokio::time::sleep(SECOND).await;
+    beats.happened().await;
     assert_eq!(fleet.see(web, &id).await, before, "nothing of it counts");
     let looked = fleet.settle(web).await.is_good();
     assert_eq!(looked.runs, if put { 2 } else { 1 });

@@ -1,6 +1,6 @@
 //! Deferred requests: accepted, run, looked up.
 
-use lockgate_tests::{Answer, Case, Site};
+use lockgate_tests::{Answer, Case, Site, eventually};
 use serde_json::json;
 
 use super::{Job, accepted, fence, lock::busy, tells_no_token};
@@ -190,8 +190,14 @@ pub(crate) async fn a_stopping_site_lets_its_run_end(case: Case) {
     let job = refund(&site, "gate=run").await;
     let _ = hold.let_go().await.expect(200);
     case.desk.gates.arrived("run").await;
+    let addr = site.addr;
     let stopped = tokio::spawn(site.stop());
+    eventually("new connections to be refused", async || {
+        tokio::net::TcpStream::connect(addr).await.is_err()
+    })
+    .await;
     assert_eq!(job.document(&other).await["state"], "running");
+    assert!(!stopped.is_finished());
     case.desk.gates.open("run");
     stopped.await.expect("it stops");
     let document = job.document(&other).await;

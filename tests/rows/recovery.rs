@@ -151,4 +151,8 @@ pub(crate) async fn forgotten_scripts_are_sent_again(case: Case) {
     }
     runs_what_it_defers(&site).await;
     forget.abort();
+    let mut connection = server.connection().await;
+    let errors = redis::cmd("INFO").arg("errorstats").query_async::<String>(&mut connection).await;
+    let errors = errors.expect("it answers");
+    assert!(errors.contains("errorstat_NOSCRIPT:"), "no script was missed: {errors}");
 }

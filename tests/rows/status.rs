@@ -115,12 +115,27 @@ pub(crate) async fn each_change_is_an_event(case: Case) {
     let hold = site.hold("/orders/7/pay").await;
     let job = refund(&site, "gate=run").await;
     let stream = |site: &Site| site.get(&job.location).header("accept", "text/event-stream");
+    let mut told_along = [site.raw().await, other.raw().await];
+    for raw in &mut told_along {
+        let target = &job.location;
+        raw.write(&format!(
+            "GET {target} HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n"
+        ))
+        .await;
+        let _ = raw.read_until("\"queued\"").await;
+    }
     let watching = [stream(&site).spawn(), stream(&other).spawn()];
-    // They have begun when each was looked up: then this one, who comes later, has seen a state too.
     let _ = hold.let_go().await.expect(200);
     case.desk.gates.arrived("run").await;
+    // Each change, and not the last one alone.
+    for raw in &mut told_along {
+        let _ = raw.read_until("\"running\"").await;
+    }
     case.desk.gates.open("run");
     let ended = Instant::now();
+    for raw in &mut told_along {
+        let _ = raw.read_until("\"done\"").await;
+    }
     for watching in watching {
         let (ids, documents) = events(&watching.answer().await.expect(200));
         let last = documents.last().expect("an event");

@@ -120,6 +120,7 @@ impl Struck {
         let what = format!("{} to be met", self.what);
         // The sender goes with the rule, which has been met then.
         let _ = within(&what, self.told.wait_for(|call| !call.is_empty())).await;
+        assert!(self.has_happened(), "{} was forgotten before it was met", self.what);
         self.told.borrow().clone()
     }
 
