@@ -80,7 +80,12 @@ impl Begun {
         let (call, response) = (ending.call.clone(), ending.response.clone());
         let job = call.id.clone();
         match self.store.backend().end_direct(call, response).await {
-            Ok(_) => self.ending = self.ending.take().filter(|ending| ending.is_in_doubt()),
+            Ok(_) => {
+                self.ending = self.ending.take().filter(|ending| ending.is_in_doubt());
+                if let Some(ending) = &mut self.ending {
+                    ending.ended();
+                }
+            }
             // Again when it is dropped.
             Err(error) => {
                 tracing::warn!(node = %self.store.node(), ?job, %error, "not remembered yet: store away");

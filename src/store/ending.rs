@@ -32,6 +32,8 @@ pub(crate) struct Ending {
     taken: u32,
     /// One of them may come yet.
     doubtful: bool,
+    /// As far as is known, something of it is in the store.
+    known: bool,
 }
 
 impl Ending {
@@ -40,8 +42,9 @@ impl Ending {
         let now = Instant::now();
         let until = now + call.life;
         let silences = store.backend().silences();
-        let (response, sent, heard, taken, doubtful) = (None, now, false, 1, false);
-        Self { call, response, sent, until, lease, silences, heard, taken, doubtful }
+        let (response, sent, heard, taken) = (None, now, false, 1);
+        let (doubtful, known) = (false, true);
+        Self { call, response, sent, until, lease, silences, heard, taken, doubtful, known }
     }
 
     /// What the call came to. False if nothing of it is in the store, or will be.
@@ -51,7 +54,10 @@ impl Ending {
         (self.heard, self.doubtful, self.taken) = (true, copied, 1 + u32::from(copied));
         match answer.as_ref().map_err(Error::kind) {
             Ok(Began::Begun) => true,
-            Ok(Began::Taken(_) | Began::Lost) => copied,
+            Ok(Began::Taken(_) | Began::Lost) => {
+                self.known = false;
+                copied
+            }
             Err(ErrorKind::Unavailable | ErrorKind::Config | ErrorKind::CostAboveQuota) => false,
             Err(ErrorKind::Timeout | ErrorKind::Protocol) => {
                 self.doubtful = true;
@@ -64,6 +70,11 @@ impl Ending {
     /// keeps it off.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.doubtful && self.response.is_none()
+    }
+
+    /// The store has taken its end.
+    pub(crate) fn ended(&mut self) {
+        self.known = false;
     }
 
     pub(super) async fn send(&self, backend: &dyn Backend) -> Result<GaveBack, Error> {
@@ -84,7 +95,7 @@ impl Ending {
             finds: self.taken,
             doubtful: self.is_in_doubt() || (!self.heard && self.sent.elapsed() > HEALTHY),
             silences: (!self.heard).then_some(self.silences),
-            is_known: true,
+            is_known: self.known,
             tell: None,
             undo: Undo::End(self, comes),
         });

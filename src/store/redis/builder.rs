@@ -219,6 +219,9 @@ impl StoreBuilder {
     /// How long any one call may take. Default 250 ms: far above a healthy round trip, far below what
     /// a user would wait. A call that takes longer counts as an outage, with its outcome unknown.
     ///
+    /// A connection has to be made in two of them: 7 round trips with TLS, in a cluster up to 17. Give more to a server that is
+    /// 30 ms away or further.
+    ///
     /// After 5 failures in a row no call is sent any more, and each fails at once; a probe looks every 100 ms whether
     /// the server is back.
     pub fn deadline(mut self, deadline: Duration) -> Self {

@@ -237,6 +237,11 @@ impl Lanes {
             Ways::Nodes(nodes) => nodes.sockets(),
         };
         join_all(sockets.into_iter().map(|socket| socket.beat(self.probe.deadline))).await;
+        self.pause()
+    }
+
+    /// Between two rounds of signs of life, if any is needed.
+    pub(super) fn pause(&self) -> Option<Duration> {
         self.probe.patience().map(life::pause)
     }
 

@@ -153,7 +153,7 @@ impl Redis {
         // The deadline is ours, around all of it.
         let connected = self.target.open(shard, &Settings::default()).await;
         let Opened { mut connection, at } = connected.map_err(Failure::error)?;
-        let facts = Facts::ask(&mut connection).await;
+        let facts = Facts::ask(&mut connection).await.map_err(Failure::error)?;
         facts.check(as_node).map_err(Failure::error)?;
         let waits_for_disks = self.replicas.on_disk && facts.waits_for_disks();
         if self.replicas.on_disk && !waits_for_disks {

@@ -5,6 +5,8 @@
 
 use std::{collections::HashMap, fmt};
 
+use redis::RedisError;
+
 use super::target::{Connection, Endpoint, Failure};
 
 /// Oldest that has all commands the scripts need.
@@ -12,6 +14,11 @@ const OLDEST: (u32, u32) = (6, 2);
 
 /// First that has `WAITAOF`.
 const WAITS_FOR_DISKS: (u32, u32) = (7, 2);
+
+/// Not for good: a connection that breaks, or a server that is held up by somebody's script.
+fn cannot_now(error: &RedisError) -> bool {
+    error.is_io_error() || error.is_timeout() || matches!(error.code(), Some("BUSY" | "LOADING"))
+}
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Facts {
@@ -28,10 +35,13 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    pub(super) async fn ask(connection: &mut Connection) -> Self {
-        let text = redis::cmd("INFO").query_async::<String>(connection).await;
-        let silent = |_| Self { silent: true, ..Self::default() };
-        text.map_or_else(silent, |text| Self::read(&text))
+    /// An error is that it can't answer now: one that may not, or does not know the question, tells nothing.
+    pub(super) async fn ask(connection: &mut Connection) -> Result<Self, Failure> {
+        match redis::cmd("INFO").query_async::<String>(connection).await {
+            Ok(text) => Ok(Self::read(&text)),
+            Err(error) if cannot_now(&error) => Err(Failure::of(&error)),
+            Err(_) => Ok(Self { silent: true, ..Self::default() }),
+        }
     }
 
     /// What tells it from the one before: its own word, or else where it is, if it was asked for by that.

@@ -31,13 +31,17 @@ impl Watch {
         let sentinels = match target {
             Target::Sentinel(sentinels) => Some(sentinels.clone()),
             Target::Cluster(_) => None,
-            _ => return None,
+            Target::One(_) => return None,
+            #[cfg(feature = "bb8-redis")]
+            Target::Pool(_) => return None,
         };
         let lanes = Arc::downgrade(lanes);
         let watch = async move {
             let all = sentinels.iter().flat_map(|all| (0..all.number()).map(move |n| (all, n)));
             let words = all.map(|(sentinels, number)| hear(sentinels, number, deadline));
-            tokio::join!(join_all(words), beat(lanes, sentinels.as_ref(), deadline));
+            // Sentinels that do not answer keep no lane waiting for its sign of life.
+            let looks = look(lanes.clone(), sentinels.as_ref(), deadline);
+            tokio::join!(join_all(words), beat(lanes), looks);
         };
         Some(Self(Handle::try_current().ok()?.spawn(watch)))
     }
@@ -49,16 +53,20 @@ impl Drop for Watch {
     }
 }
 
-async fn beat(lanes: Weak<Lanes>, sentinels: Option<&Sentinels>, deadline: Duration) {
-    let look = async || match sentinels {
-        Some(sentinels) => timeout(deadline * 2, sentinels.look()).await.is_ok(),
-        None => true,
-    };
+async fn beat(lanes: Weak<Lanes>) {
     while let Some(alive) = lanes.upgrade() {
-        let (pause, _) = tokio::join!(alive.beat(), look());
-        let pause = pause.unwrap_or(AT_FIRST);
+        let pause = alive.beat().await.unwrap_or(AT_FIRST);
         drop(alive);
         tokio::time::sleep(pause).await;
+    }
+}
+
+/// As often as lanes are asked for signs of life.
+async fn look(lanes: Weak<Lanes>, sentinels: Option<&Sentinels>, deadline: Duration) {
+    let Some(sentinels) = sentinels else { return };
+    while let Some(pause) = lanes.upgrade().map(|alive| alive.pause()) {
+        tokio::time::sleep(pause.unwrap_or(AT_FIRST)).await;
+        let _ = timeout(deadline * 2, sentinels.look()).await;
     }
 }
 

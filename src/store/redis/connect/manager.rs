@@ -112,7 +112,7 @@ impl Manager {
     pub(super) async fn open(&self) -> Result<Socket, Failure> {
         let settings = Settings { within: Some(self.deadline), ..Settings::default() };
         let Opened { mut connection, at } = self.target.open(COMMON, &settings).await?;
-        let facts = Facts::ask(&mut connection).await;
+        let facts = Facts::ask(&mut connection).await?;
         facts.check(self.place.is_some())?;
         // It answers, so it was alive after this.
         let alive = Instant::now();

@@ -118,7 +118,9 @@ impl Target {
         match self {
             Self::Sentinel(sentinels) => sentinels.patience(),
             Self::Cluster(cluster) => Some(cluster.patience()),
-            _ => None,
+            Self::One(_) => None,
+            #[cfg(feature = "bb8-redis")]
+            Self::Pool(_) => None,
         }
     }
 

@@ -205,7 +205,7 @@ impl Said {
 /// Of the answer to `CONFIG GET`.
 fn timeout_of(settings: Value) -> Option<Duration> {
     let settings: HashMap<String, String> = redis::from_redis_value(settings).ok()?;
-    settings.get(TIMEOUT)?.parse().ok().map(Duration::from_millis)
+    settings.get(TIMEOUT)?.parse().ok().filter(|millis| *millis > 0).map(Duration::from_millis)
 }
 
 impl Shared {
