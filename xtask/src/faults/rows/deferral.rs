@@ -22,6 +22,7 @@ pub(super) const DEFERRAL: &[Row] = &[
             (Deferral, "a_worker_is_killed_at_every_script"),
             (Deferral, "crash::a_holder_is_killed_"),
             (Deferral, "a_short_history_is_good"),
+            (Deferral, "wake::what_a_dead_worker_"),
             (Faults, "tasks_end_once_whatever_is_done"),
         ],
     ),
@@ -88,7 +89,11 @@ pub(super) const DEFERRAL: &[Row] = &[
     defer(
         11,
         "messages lost, subscribers cut off",
-        &[(Deferral, "wake::a_message_that_is_lost_"), (Deferral, "wake::a_subscriber_")],
+        &[
+            (Deferral, "wake::a_message_that_is_lost_"),
+            (Deferral, "wake::a_subscriber_"),
+            (Deferral, "wake::messages_wake_"),
+        ],
     )
     .part("found by a sign of life, every 5 s of one alone, 10 s among others, whatever the lease"),
     defer(
