@@ -54,7 +54,7 @@ impl World {
     /// The old master, which was killed, is started again, empty: it is to be a replica.
     pub(super) async fn comes_back(&mut self) {
         match self {
-            Self::Sentinels(all) => all.master.restart().await,
+            Self::Sentinels(all) => all.old_one_comes_back().await,
             Self::Cluster(all) => all.comes_back().await,
         }
     }

@@ -81,6 +81,13 @@ impl Sentinels {
         true
     }
 
+    /// Starts the old master again, which was killed. It is empty, and never promoted: on a busy machine the new one may
+    /// be taken for gone before it has been copied.
+    pub async fn old_one_comes_back(&mut self) {
+        self.master.add_words(&["--replica-priority", "0"]);
+        self.master.restart().await;
+    }
+
     /// How many replicas and other sentinels one of them knows.
     async fn knows(&self, port: u16) -> Option<(i64, i64)> {
         let mut connection = connection(port).await?;
