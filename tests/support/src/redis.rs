@@ -177,11 +177,6 @@ impl Server {
         Arc::clone(&self.pid)
     }
 
-    /// Further words on its command line, from the next start on.
-    pub(crate) fn add_words(&mut self, words: &[&str]) {
-        self.options.words.extend(words.iter().map(|word| (*word).to_owned()));
-    }
-
     /// Starts it again on the same port, empty unless it has a log.
     pub async fn restart(&mut self) {
         self.begin_again().await;

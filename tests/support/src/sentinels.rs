@@ -81,10 +81,16 @@ impl Sentinels {
         true
     }
 
-    /// Starts the old master again, which was killed. It is empty, and never promoted: on a busy machine the new one may
-    /// be taken for gone before it has been copied.
+    /// Starts the old master again, which was killed. It is empty, and takes itself for a master until it is told
+    /// otherwise. On a busy machine the new one may seem gone before that, and this one be promoted, whatever its
+    /// priority: so no master is taken for gone from now on, as that needs more sentinels than there are.
     pub async fn old_one_comes_back(&mut self) {
-        self.master.add_words(&["--replica-priority", "0"]);
+        let mut more = redis::cmd("SENTINEL");
+        more.arg("SET").arg("mymaster").arg("quorum").arg(self.sentinels.len() + 1);
+        for (_, port) in &self.sentinels {
+            let mut connection = connection(*port).await.expect("the sentinel is there");
+            let _: () = more.query_async(&mut connection).await.expect("it may be set");
+        }
         self.master.restart().await;
     }
 
