@@ -4,6 +4,8 @@
 mod cancel;
 #[path = "deferral/clock.rs"]
 mod clock;
+#[path = "deferral/cluster.rs"]
+mod cluster;
 #[path = "deferral/crash.rs"]
 mod crash;
 #[path = "deferral/crowd.rs"]

@@ -15,6 +15,9 @@ use super::{BOTH, SECOND, short, with_web};
 /// A sign of life of the worker, at which it looks everywhere, and what a machine takes.
 const LATEST: Duration = Duration::from_secs(8);
 
+/// The same of one that has others beside it.
+const LATEST_AMONG_OTHERS: Duration = Duration::from_secs(13);
+
 /// What is promised of a dead worker's shards, 15 s, and what a machine takes. One under load may be late by itself, but
 /// not each time.
 const TAKEN_OVER: Duration = Duration::from_secs(17);
@@ -49,6 +52,37 @@ async fn a_message_that_is_lost_costs_a_look() {
         assert_eq!((looked.runs, looked.repeated), (4, 1));
     }))
     .await;
+}
+
+/// Nobody hears that there is something to be done, nor when: whoever has the shard looks by itself, and no other one does.
+#[tokio::test]
+async fn a_message_that_is_lost_to_several_costs_a_look_of_each() {
+    let (mut fleet, web) = with_web(Framework::Axum).await;
+    let workers =
+        [fleet.join(short(Framework::Actix)).await, fleet.join(short(Framework::Axum)).await];
+    let (mut locks, mut ids) = (Vec::new(), Vec::new());
+    workers.iter().for_each(|worker| fleet.proxy(*worker).lose_messages(true));
+    // Of so many that each of the two has some.
+    for resource in 0..16 {
+        let resource = resource.to_string();
+        locks.push(fleet.hold(&resource).await);
+        ids.push(fleet.later(web, &resource).accepted().await);
+    }
+    let released = Instant::now();
+    join_all(locks.into_iter().map(lockgate::LockGuard::release)).await;
+    for id in &ids {
+        fleet.started(id).await;
+    }
+    let waited = released.elapsed();
+    println!("figure: longest wait of several without a message {} ms", waited.as_millis());
+    assert!(waited < LATEST_AMONG_OTHERS, "{waited:?}");
+    let runs = fleet.runs();
+    for worker in workers {
+        assert!(fleet.proxy(worker).lost() > 0, "no message was lost");
+        assert!(runs.iter().any(|run| run.life.process == worker), "the other one has run all");
+    }
+    let looked = fleet.settle(web).await.is_good();
+    assert_eq!(looked.runs, ids.len());
 }
 
 /// Whoever gives a lock back tells the worker of the next job, which is another process, and whoever ends that job tells

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::{Begin, Begun};
 use crate::{
@@ -85,6 +86,40 @@ async fn a_copy_that_comes_behind_its_undo_is_undone() {
     begun(&store, &call).await.forget().await;
     tokio::time::sleep(SOON).await;
     a_retry_runs(&store, &call, "copied").await;
+}
+
+/// A shutdown waits until what is known to be there is undone, and that is; what comes later is undone all the same.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_does_not_wait_for_a_copy_of_what_has_ended() {
+    let (store, faults) = faulty();
+    let call = locked(&store).await;
+    faults.set("begin_direct", Fault::Copy(SECOND), 1);
+    begun(&store, &call).await.forget().await;
+    shuts_down_at_once(&store).await;
+    tokio::time::sleep(SOON).await;
+    a_retry_runs(&store, &call, "copied").await;
+}
+
+/// Nothing of it is there.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_does_not_wait_for_a_copy_of_what_has_not_begun() {
+    let (store, faults) = faulty();
+    let call = locked(&store).await;
+    let (key, me) = (call.key.clone(), call.me.clone());
+    store.backend().release(key, me, Mode::Exclusive).await.unwrap();
+    faults.set("begin_direct", Fault::Copy(SECOND), 1);
+    let begin = Begun::begin(&store, call, LEASE).await;
+    assert!(matches!(begin, Ok(Begin::Lost)), "it has no lock");
+    shuts_down_at_once(&store).await;
+    tokio::time::sleep(SOON).await;
+    assert_eq!(faults.seen("begin_direct"), 1);
+    assert!(faults.seen("end_direct") > 0, "what may come is undone");
+}
+
+async fn shuts_down_at_once(store: &Store) {
+    let asked = Instant::now();
+    assert!(store.shutdown(SOON).await, "it waits for what may never come");
+    assert!(asked.elapsed() < SECOND / 2, "{:?}", asked.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

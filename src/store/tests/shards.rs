@@ -298,7 +298,10 @@ async fn a_worker_holds_on_to_its_shards_while_nobody_knows_who_lives() {
         assert!(held.lapse.is_some_and(|lapse| lapse <= SHORT), "it asks again soon");
         space.forget_workers(false).await;
     }
+    // So late that it is nobody's any more: who does not answer has taken its time.
+    space.shift(2 * i64::try_from(SHORT.as_millis()).unwrap()).await;
     space.forget_workers(true).await;
+    assert_eq!(beat(&a, SHORT).await.unwrap().mine, mine);
     assert!(beat(&b, SHORT).await.is_err(), "it has none to hold on to");
     assert!(beat(&a, Duration::ZERO).await.is_err());
 }

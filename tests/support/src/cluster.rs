@@ -1,13 +1,20 @@
 //! A Redis Cluster of the tests' own: three masters, which the tests of a process share.
 
+mod replicated;
+mod slots;
+
 use std::time::Duration;
 
+pub use self::replicated::Replicated;
 use redis::{Value, aio::MultiplexedConnection};
 use tokio::sync::OnceCell;
 
 use crate::{redis::Server, wait::eventually};
 
 const SLOTS: usize = 16_384;
+
+/// On each node's command line: what it has does not hang on what others have.
+const GOES_ON: [&str; 2] = ["--cluster-require-full-coverage", "no"];
 
 /// Three masters.
 #[derive(Debug)]
@@ -25,6 +32,11 @@ impl Cluster {
     /// Starts one, and returns when it can be used, which takes some seconds.
     pub async fn start() -> Self {
         Self::start_with(&[]).await
+    }
+
+    /// One whose nodes go on while another one is away.
+    pub async fn that_goes_on() -> Self {
+        Self::start_with(&GOES_ON).await
     }
 
     /// With further words on the command line of each node.
@@ -70,94 +82,10 @@ impl Cluster {
     }
 }
 
-/// A cluster of three masters, one of which has a replica, that takes a node for gone after two seconds.
-#[derive(Debug)]
-pub struct Replicated {
-    /// Who has the replica.
-    pub master: Server,
-    /// Who is promoted when that has gone.
-    pub replica: Server,
-    others: Vec<Server>,
-}
-
-impl Replicated {
-    /// Starts it, and returns when it can be used and the replica is one, which takes some seconds.
-    pub async fn start() -> Self {
-        let words = ["--cluster-node-timeout", "2000"];
-        let mut others = Cluster::start_with(&words).await.nodes;
-        let master = others.remove(1);
-        let replica = Server::of_a_cluster(&words).await;
-        let all = Self { master, replica, others };
-        follow(&all.replica, &all.master, &all.others).await;
-        all
-    }
-
-    /// Its URL, with a namespace: one of the nodes that stay.
-    #[must_use]
-    pub fn url(&self, namespace: &str) -> String {
-        self.others[0].url(namespace).replacen("redis://", "redis+cluster://", 1)
-    }
-
-    /// Whether all nodes that stay take the replica for the master of its slots.
-    pub async fn all_left_the_old_one(&self) -> bool {
-        for node in self.others.iter().chain([&self.replica]) {
-            let nodes = nodes(node).await;
-            let line = nodes.lines().find(|line| is_about(line, self.replica.port()));
-            // Its slots stand at the end.
-            let owns = |line: &str| line.contains("master") && line.split(' ').nth(8).is_some();
-            if !line.is_some_and(owns) {
-                return false;
-            }
-        }
-        true
-    }
-
-    /// The old master is started anew, and is a replica of its successor.
-    pub async fn comes_back(&mut self) {
-        self.master.restart().await;
-        follow(&self.master, &self.replica, &self.others).await;
-    }
-}
-
 async fn nodes(node: &Server) -> String {
     let mut words = redis::cmd("CLUSTER");
     let mut connection = node.connection().await;
     words.arg("NODES").query_async(&mut connection).await.unwrap_or_default()
-}
-
-fn is_about(line: &str, port: u16) -> bool {
-    line.split(' ').nth(1).is_some_and(|address| address.contains(&format!(":{port}@")))
-}
-
-/// Makes a node that knows nobody a replica, and returns when it has what the master has, and all know of it.
-async fn follow(replica: &Server, master: &Server, others: &[Server]) {
-    let known = nodes(master).await;
-    let id =
-        known.lines().find(|line| line.contains("myself")).and_then(|line| line.split(' ').next());
-    let id = id.expect("it knows itself").to_owned();
-    let port = master.port().to_string();
-    tell(&mut replica.connection().await, &["MEET", "127.0.0.1", &port]).await;
-    eventually("it to know its master", async || {
-        nodes(replica)
-            .await
-            .lines()
-            .any(|line| line.starts_with(&id) && !line.contains("handshake"))
-    })
-    .await;
-    tell(&mut replica.connection().await, &["REPLICATE", &id]).await;
-    eventually("the replica to follow", async || {
-        let mut wait = redis::cmd("WAIT");
-        let mut connection = master.connection().await;
-        wait.arg(1).arg(100).query_async::<i64>(&mut connection).await.is_ok_and(|many| many == 1)
-    })
-    .await;
-    for node in others {
-        eventually("all to know the replica", async || {
-            let known = nodes(node).await;
-            known.lines().any(|line| is_about(line, replica.port()) && line.contains("slave"))
-        })
-        .await;
-    }
 }
 
 async fn tell(connection: &mut MultiplexedConnection, words: &[&str]) {

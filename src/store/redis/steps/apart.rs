@@ -125,14 +125,16 @@ impl Redis {
     }
 
     /// A sign of life while nobody can say who else lives: the node that knows is away, and the shards of the others
-    /// must not go without a worker for that. What this one watches it keeps; none is taken and none is left.
-    /// `None` if there is nothing to keep.
+    /// must not go without a worker for that. What this one watches it keeps, also if this comes so late, for the sake of
+    /// those that do not answer, that it has lapsed: whoever else has come for it has it. None is taken and none is left. `None`
+    /// if there is nothing to keep.
     async fn hold_on(&self, node: &Node, lease: Duration) -> Option<Beat> {
         if lease.is_zero() {
             return None;
         }
         let known = self.whose(node).await.into_iter();
-        let mine = known.filter(|(_, whose)| *whose == Whose::Mine).map(|(shard, _)| shard);
+        let mine = known.filter(|(_, whose)| matches!(whose, Whose::Mine | Whose::Lapsed));
+        let mine = mine.map(|(shard, _)| shard);
         let (mine, busy) = self.keep(node, lease, mine.collect()).await;
         (!mine.is_empty()).then(|| Beat { mine, busy, lapse: Some(SOON), ..Beat::default() })
     }

@@ -28,6 +28,7 @@ use crate::{
 };
 
 mod books;
+mod ground;
 mod later;
 mod registers;
 mod status;
@@ -36,6 +37,7 @@ mod verdict;
 
 use self::later::Listeners;
 pub use self::{
+    ground::Ground,
     later::{Later, Requests, Told},
     verdict::Verdict,
 };
@@ -44,12 +46,13 @@ struct Seat {
     life: Life,
     setup: Setup,
     process: Process,
-    proxy: Proxy,
+    /// None in a cluster, whose nodes tell clients of each other.
+    proxy: Option<Proxy>,
     addr: SocketAddr,
 }
 
-/// Processes on one queue, each behind a proxy of its own, on a server of their own.
-pub struct Fleet {
+/// Processes on one queue: each behind a proxy of its own, on a server of their own; or in a cluster of their own.
+pub struct Fleet<G = Server> {
     program: PathBuf,
     folder: PathBuf,
     namespace: String,
@@ -65,8 +68,8 @@ pub struct Fleet {
     registers: Option<(Server, u64)>,
     /// Looks at the status resource, of one call each.
     looks: AtomicU64,
-    /// The server of all of them.
-    pub server: Server,
+    /// The server of all of them, or the cluster.
+    pub server: G,
 }
 
 impl Fleet {
@@ -79,12 +82,49 @@ impl Fleet {
         Self::on(program, Server::start().await).await
     }
 
-    /// On this server.
+    /// Its proxy.
+    #[must_use]
+    pub fn proxy(&self, node: usize) -> &Proxy {
+        self.seats[node].proxy.as_ref().expect("there is one server")
+    }
+
+    /// A command to the server, with its answer as far as there is one: who has all cut off is cut off too.
+    pub async fn command<W: redis::ToRedisArgs>(&self, words: &[W]) -> Option<redis::Value> {
+        let mut command = redis::Cmd::new();
+        command.arg(words);
+        let mut connection = self.server.connection().await;
+        command.query_async(&mut connection).await.ok()
+    }
+
+    /// Keys that stay until somebody removes them, but for a few of each shard that stay by design; once what was
+    /// accepted has run.
+    pub(super) async fn left_at_rest(&self) -> u64 {
+        let mut connection = self.server.connection().await;
+        kept::left_at_rest(async || {
+            let keys = kept::kept(&mut connection, &self.namespace).await;
+            Rest { keys, ..Rest::default() }
+        })
+        .await
+    }
+
+    /// What those that stay by design take, KiB.
+    pub(super) async fn kept_for_ever(&self) -> u64 {
+        kept::for_ever(&mut self.server.connection().await, &self.namespace).await
+    }
+
+    /// What the server takes for anything but keys, KiB.
+    pub(super) async fn beside_keys(&self) -> u64 {
+        kept::beside_keys(&mut self.server.connection().await).await
+    }
+}
+
+impl<G: Ground> Fleet<G> {
+    /// On this server, or in this cluster.
     ///
     /// # Panics
     ///
     /// If there is no folder for the logs.
-    pub async fn on(program: &Path, server: Server) -> Self {
+    pub async fn on(program: &Path, server: G) -> Self {
         let name = format!("lockgate-ledger-{}", uuid::Uuid::new_v4().simple());
         let folder = std::env::temp_dir().join(name);
         fs::create_dir(&folder).expect("a folder for the logs");
@@ -92,7 +132,9 @@ impl Fleet {
         let store = Store::builder(&server.url(&namespace)).deadline(Duration::from_secs(10));
         let store = store.connect().await.expect("the URL is right");
         let history: Arc<Mutex<History>> = Arc::default();
-        stall::note(Arc::downgrade(&history), server.pids());
+        for each in server.servers() {
+            stall::note(Arc::downgrade(&history), each.pids());
+        }
         Self {
             program: program.to_owned(),
             folder,
@@ -119,8 +161,12 @@ impl Fleet {
     }
 
     async fn start(&mut self, life: Life, setup: Setup) -> Seat {
-        let proxy = Proxy::to(&self.server, &self.namespace).await;
-        let setup = Setup { url: proxy.url(), log: self.log(life), ..setup };
+        let proxy = match self.server.alone() {
+            Some(server) => Some(Proxy::to(server, &self.namespace).await),
+            None => None,
+        };
+        let url = proxy.as_ref().map_or_else(|| self.server.url(&self.namespace), Proxy::url);
+        let setup = Setup { url, log: self.log(life), ..setup };
         let mut words = vec!["node".to_owned()];
         words.extend(setup.words());
         self.lives.push(life);
@@ -139,12 +185,6 @@ impl Fleet {
     #[must_use]
     pub fn size(&self) -> usize {
         self.seats.len()
-    }
-
-    /// Its proxy.
-    #[must_use]
-    pub fn proxy(&self, node: usize) -> &Proxy {
-        &self.seats[node].proxy
     }
 
     /// Where it listens.
@@ -183,42 +223,13 @@ impl Fleet {
     }
 
     /// All that clients are told is written down from now on, and judged: for this long they may wait for their answers.
-    pub(super) fn judges_answers(&self, patience: Duration) {
+    pub fn judges_answers(&self, patience: Duration) {
         self.history.lock().patience = ns(patience);
-    }
-
-    /// A command to the server, with its answer as far as there is one: who has all cut off is cut off too.
-    pub async fn command<W: redis::ToRedisArgs>(&self, words: &[W]) -> Option<redis::Value> {
-        let mut command = redis::Cmd::new();
-        command.arg(words);
-        let mut connection = self.server.connection().await;
-        command.query_async(&mut connection).await.ok()
     }
 
     /// What a process that lives, and is at rest, has taken of the machine.
     pub(super) async fn gauge(&mut self, node: usize) -> Gauge {
         Gauge::ask(&mut self.seats[node].process).await
-    }
-
-    /// Keys that stay until somebody removes them, but for a few of each shard that stay by design; once what was
-    /// accepted has run.
-    pub(super) async fn left_at_rest(&self) -> u64 {
-        let mut connection = self.server.connection().await;
-        kept::left_at_rest(async || {
-            let keys = kept::kept(&mut connection, &self.namespace).await;
-            Rest { keys, ..Rest::default() }
-        })
-        .await
-    }
-
-    /// What those that stay by design take, KiB.
-    pub(super) async fn kept_for_ever(&self) -> u64 {
-        kept::for_ever(&mut self.server.connection().await, &self.namespace).await
-    }
-
-    /// What the server takes for anything but keys, KiB.
-    pub(super) async fn beside_keys(&self) -> u64 {
-        kept::beside_keys(&mut self.server.connection().await).await
     }
 
     pub(super) fn namespace(&self) -> &str {
@@ -233,7 +244,7 @@ impl Fleet {
     /// The script of a call that somebody has made through a proxy, or its first two words.
     #[must_use]
     pub fn script(&self, words: &[&[u8]]) -> String {
-        let known = self.seats.iter().find_map(|seat| seat.proxy.script(words));
+        let known = self.seats.iter().find_map(|seat| seat.proxy.as_ref()?.script(words));
         let told = || words.iter().take(2).map(|word| String::from_utf8_lossy(word)).collect();
         known.unwrap_or_else(told)
     }
@@ -253,7 +264,8 @@ impl Fleet {
     pub(super) fn calls(&self) -> u64 {
         let idle = self.began.elapsed().as_secs() * (4 + self.seats.len() as u64) / 2;
         let looks = self.looks.load(Ordering::Relaxed);
-        self.server.script_calls().saturating_sub(looks + idle)
+        let all: u64 = self.server.servers().into_iter().map(Server::script_calls).sum();
+        all.saturating_sub(looks + idle)
     }
 
     /// Whether it still runs.
@@ -262,7 +274,7 @@ impl Fleet {
     }
 }
 
-impl fmt::Debug for Fleet {
+impl<G> fmt::Debug for Fleet<G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Fleet").field("folder", &self.folder).finish_non_exhaustive()
     }

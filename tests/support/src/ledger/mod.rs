@@ -39,7 +39,7 @@ pub use lockgate::testing::history::{
 
 pub use self::{
     conduct::{Plan, conduct},
-    fleet::{Fleet, Later, Requests, Told, Verdict},
+    fleet::{Fleet, Ground, Later, Requests, Told, Verdict},
     node::{DELAY, SOON, Setup, node},
 };
 

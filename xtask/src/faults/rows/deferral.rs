@@ -26,6 +26,15 @@ pub(super) const DEFERRAL: &[Row] = &[
             (Faults, "tasks_end_once_whatever_is_done"),
         ],
     ),
+    defer(
+        1,
+        "the node away that knows which workers live",
+        &[
+            (Deferral, "cluster::away::workers_keep_"),
+            (Unit, "shards::a_worker_holds_on_"),
+        ],
+    )
+    .on(Topology::Cluster),
     defer(2, "web node killed as it accepts", &[(Deferral, "a_web_node_is_killed_as_it_accepts")]),
     defer(3, "worker stopped past its lease", &[(Deferral, "stopped::")]),
     defer(
@@ -60,6 +69,7 @@ pub(super) const DEFERRAL: &[Row] = &[
         &[
             (Unit, "redis::tests::cluster::death::a_master_"),
             (Unit, "redis::tests::cluster::death::lag::what_is_accepted_"),
+            (Deferral, "cluster::dies::"),
         ],
     )
     .on(Topology::Cluster),
@@ -74,8 +84,12 @@ pub(super) const DEFERRAL: &[Row] = &[
         ],
     )
     .part("the host's clock may not be set: instead all that is stored is moved into the future"),
-    defer(8, "resharding under load", &[(Unit, "redis::tests::cluster::moves::")])
-        .on(Topology::Cluster),
+    defer(
+        8,
+        "resharding under load",
+        &[(Unit, "redis::tests::cluster::moves::"), (Deferral, "cluster::moves::")],
+    )
+    .on(Topology::Cluster),
     defer(
         10,
         "no memory left; a server that evicts; an index that is gone",

@@ -1,6 +1,9 @@
 //! A sentinel that says what a test tells it to.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
@@ -18,6 +21,7 @@ struct Says {
     master: Mutex<u16>,
     flags: Mutex<&'static str>,
     down_after: Mutex<&'static str>,
+    hangs: AtomicBool,
     /// Channel and text.
     words: broadcast::Sender<(&'static str, String)>,
 }
@@ -27,7 +31,8 @@ impl Says {
         let (words, _) = broadcast::channel(16);
         // So long that nobody asks again because of it.
         let (flags, down_after) = (Mutex::new("master"), Mutex::new("600000"));
-        Arc::new(Self { master: Mutex::new(master), flags, down_after, words })
+        let hangs = AtomicBool::new(false);
+        Arc::new(Self { master: Mutex::new(master), flags, down_after, hangs, words })
     }
 }
 
@@ -81,6 +86,11 @@ impl FakeSentinel {
         *self.says.down_after.lock() = millis;
     }
 
+    /// From now on it takes questions and answers none.
+    pub(super) fn hang(&self) {
+        self.says.hangs.store(true, Ordering::SeqCst);
+    }
+
     /// How many hear its words.
     pub(super) fn heard_by(&self) -> usize {
         self.says.words.receiver_count()
@@ -95,6 +105,9 @@ async fn serve(client: TcpStream, says: Arc<Says>) -> Option<()> {
     let mut client = BufReader::new(client);
     loop {
         let words = command(&mut client).await?;
+        if says.hangs.load(Ordering::SeqCst) {
+            return std::future::pending().await;
+        }
         let (port, flags) = (says.master.lock().to_string(), *says.flags.lock());
         let down_after = *says.down_after.lock();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();

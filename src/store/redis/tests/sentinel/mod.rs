@@ -1,5 +1,6 @@
 //! Masters that come and go, and sentinels that tell.
 
+mod busy;
 mod failover;
 pub(super) mod fake;
 mod quota;

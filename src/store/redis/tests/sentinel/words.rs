@@ -189,6 +189,27 @@ async fn an_idle_lane_stays_what_it_is_while_its_master_answers() {
     assert!(made().await <= before + 2, "{} after {before}", made().await);
 }
 
+/// None of them would be told who is the master then: a lane that was left could not be made anew.
+#[tokio::test]
+async fn an_idle_lane_stays_what_it_is_while_sentinels_do_not_answer() {
+    let mut stayed = 0;
+    // A machine that has other things to do may be late with a sign of life, but not each time.
+    for _ in 0..3 {
+        // Asked for a sign of life four times a second, and left after a second without one; the sentinel may take six.
+        let pair = Pair::start_with(3 * SECOND, "2000").await;
+        let before = pair.old.info("stats", "total_connections_received").await;
+        pair.sentinel.hang();
+        tokio::time::sleep(3 * SECOND).await;
+        let made = pair.old.info("stats", "total_connections_received").await - before;
+        stayed = tokio::time::timeout(20 * SECOND, pair.charged()).await.unwrap_or(0);
+        // The one that asks.
+        if stayed == 64 && made <= 1 {
+            return;
+        }
+    }
+    panic!("{stayed} of 64 charges by lanes that were idle");
+}
+
 /// A second call would lie there with the first, and be run by whoever wakes.
 #[tokio::test]
 async fn a_lane_is_left_at_its_first_timeout() {

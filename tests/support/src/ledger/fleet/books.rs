@@ -7,14 +7,14 @@ use lockgate::testing::history::{
     deferred::{History, Run, Seen},
 };
 
-use super::{Fleet, Verdict, status::look};
+use super::{Fleet, Ground, Verdict, status::look};
 use crate::{http::request, ledger::left};
 
 /// How long it may take until everything has ended: a watch of ten seconds over the shards of the dead,
 /// a few leases, backoffs, and a machine that has other things to do.
 const ALL: Duration = Duration::from_secs(90);
 
-impl Fleet {
+impl<G: Ground> Fleet<G> {
     /// What the status resource says now. It is written down.
     pub async fn see(&self, node: usize, id: &str) -> Seen {
         self.looks.fetch_add(1, Ordering::Relaxed);

@@ -127,6 +127,11 @@ impl Later {
         Self { route: "skip", terms, ..self }
     }
 
+    /// Accepted only if a replica has it; later ones pass it, too.
+    pub fn sure(self) -> Self {
+        Self { route: "sure", ..self.skip() }
+    }
+
     /// Does not run before [`DELAY`](crate::ledger::DELAY) has passed.
     pub fn delayed(self) -> Self {
         let terms = Terms { unordered: true, ..self.terms };

@@ -2,10 +2,10 @@
 
 use lockgate::testing::history::locks::Register;
 
-use super::Fleet;
+use super::{Fleet, Ground};
 use crate::{history::register::Registers, redis::Server};
 
-impl Fleet {
+impl<G: Ground> Fleet<G> {
     /// From now on there are registers of so many resources, which are judged at the end; their URL. They are on a server
     /// of their own: no fault of the locks' is one of theirs.
     pub(in crate::ledger) async fn keeps_registers(&mut self, resources: u64) -> String {

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use lockgate::testing::history::{Life, deferred::Trouble};
 
-use super::Fleet;
+use super::{Fleet, Ground};
 use crate::{
     history::{
         clock::{self, ns},
@@ -13,7 +13,7 @@ use crate::{
     wait::within,
 };
 
-impl Fleet {
+impl<G: Ground> Fleet<G> {
     /// SIGKILL from wherever it is called, without waiting: for a [`Rule`](crate::proxy::Rule).
     pub fn killer(&self, node: usize) -> impl Fn() + Send + Sync + 'static {
         let seat = &self.seats[node];

@@ -88,8 +88,7 @@ pub fn node(setup: &Setup) {
 }
 
 async fn store(setup: &Setup) -> Store {
-    // Above what a call takes: a loaded machine is no outage.
-    let builder = Store::builder(&setup.url).deadline(Duration::from_secs(5));
+    let builder = Store::builder(&setup.url).deadline(setup.deadline);
     let store = builder.connect().await.expect("the URL is right");
     let Some((seals, others)) = setup.keys.split_first() else { return store };
     let id = |key: &u8| format!("key-{key}");

@@ -27,6 +27,8 @@ pub struct Setup {
     pub keys: Vec<u8>,
     /// The server with the registers that runs write to; empty: they write to none.
     pub registers: String,
+    /// Of a call to the store.
+    pub deadline: Duration,
 }
 
 impl Setup {
@@ -44,6 +46,8 @@ impl Setup {
             most: 5,
             keys: Vec::new(),
             registers: String::new(),
+            // Above what a call takes: a loaded machine is no outage.
+            deadline: Duration::from_secs(5),
         }
     }
 
@@ -71,16 +75,18 @@ impl Setup {
             self.most.to_string(),
             self.keys.iter().map(|key| format!("{key},")).collect(),
             self.registers.clone(),
+            self.deadline.as_millis().to_string(),
         ]
     }
 
     /// From the words of a command line.
     #[must_use]
     pub fn parse(words: &[String]) -> Option<Self> {
-        let [framework, url, log, works, lease, drain, concurrency, most, keys, registers] = words
+        let [framework, url, log, works, lease, drain, concurrency, most, keys, rest @ ..] = words
         else {
             return None;
         };
+        let [registers, deadline] = rest else { return None };
         let framework = match &**framework {
             "axum" => Framework::Axum,
             "actix" => Framework::Actix,
@@ -97,6 +103,7 @@ impl Setup {
             most: most.parse().ok()?,
             keys: keys.split_terminator(',').map(|key| key.parse().ok()).collect::<Option<_>>()?,
             registers: registers.clone(),
+            deadline: Duration::from_millis(deadline.parse().ok()?),
         })
     }
 }
