@@ -111,6 +111,7 @@ impl Engine {
         for ((_, members), answer) in groups.iter().zip(answers) {
             checking.tell(members, &answer?, true);
         }
+        checking.add_units();
         let Checking { each, .. } = checking;
         let admitted = !each.iter().any(|each| each.violated && !each.policy.is_shadow());
         Ok(Decision { admitted, local: false, each })
@@ -145,6 +146,17 @@ impl<'a> Checking<'a> {
             (each.violated, hopeless) = (true, true);
         }
         hopeless
+    }
+
+    /// What this process has charged in advance is there for whoever asks it, whatever the store has left.
+    fn add_units(&mut self) {
+        for (each, question) in self.each.iter_mut().zip(&self.ask.questions) {
+            let leased = question.leased().map(|_| self.engine.units(self.ask.spot(question)));
+            if let (Some(units @ 1..), Some(told)) = (leased, &mut each.told) {
+                (told.remaining, told.retry, each.violated) =
+                    (told.remaining + units, Duration::ZERO, false);
+            }
+        }
     }
 
     /// Charges the policies that count; true if all of them let the request in.

@@ -216,8 +216,14 @@ impl Engine {
     }
 
     pub(super) fn has_units(&self, spot: Spot<'_>) -> bool {
+        self.units(spot) > 0
+    }
+
+    /// How many are there to be spent.
+    pub(super) fn units(&self, spot: Spot<'_>) -> u64 {
         let now = Instant::now();
-        self.leases.with(spot, |lease| lease.units > 0 && now < lease.until).unwrap_or(false)
+        let good = |lease: &mut Lease| if now < lease.until { lease.units } else { 0 };
+        self.leases.with(spot, good).unwrap_or(0)
     }
 
     /// A unit that is not needed after all.
