@@ -1,23 +1,27 @@
 //! One check: what is asked of whom, in which order, and what is taken back.
 
+mod answer;
+mod watch;
+mod without;
+
 use std::{sync::Arc, time::Duration};
 
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::join_all;
 use smallvec::{SmallVec, smallvec};
-use tokio::time::Instant;
 
+pub(super) use self::answer::Answer;
+use self::answer::asked;
 use super::{
     Engine,
-    ask::{Ask, Group, Groups, Question},
+    ask::{Ask, Group, Question},
     lease::Spent,
     receipt::Receipt,
 };
 use crate::{
     error::Error,
-    key::Key,
     outage::Outage,
     rate_limit::decision::{Decision, PolicyDecision, Told},
-    store::{Charge, Charged, States, Store},
+    store::Store,
 };
 
 /// A decision, and what was paid for it.
@@ -26,33 +30,6 @@ pub(in crate::rate_limit) struct Checked {
     pub(in crate::rate_limit) decision: Decision,
     /// Dropped, it gives all of it back; see [`Receipt::keep`].
     pub(in crate::rate_limit) receipt: Receipt,
-}
-
-/// What the store said.
-#[derive(Debug)]
-pub(super) struct Answer {
-    /// A moment before it was asked.
-    pub(super) sent: Instant,
-    pub(super) admitted: bool,
-    pub(super) states: States,
-}
-
-impl Answer {
-    fn of(sent: Instant, said: Result<Charged, Error>) -> Result<Self, Error> {
-        let Charged { admitted, states } = said?;
-        Ok(Self { sent, admitted: admitted > 0, states })
-    }
-}
-
-/// The charge of one question, and the moment before it.
-fn asked<'a>(
-    store: &'a Store,
-    question: &Question,
-    tag: &Key,
-) -> (Instant, BoxFuture<'a, Result<Charged, Error>>) {
-    let items = question.item().map_or_else(|| Arc::new([]) as Arc<[_]>, |item| Arc::new([item]));
-    let charge = Charge { tag: tag.clone(), items, times: 1 };
-    (Instant::now(), store.backend().charge(charge))
 }
 
 struct Checking<'a> {
@@ -134,6 +111,7 @@ impl Engine {
         for ((_, members), answer) in groups.iter().zip(answers) {
             checking.tell(members, &answer?, true);
         }
+        checking.add_units();
         let Checking { each, .. } = checking;
         let admitted = !each.iter().any(|each| each.violated && !each.policy.is_shadow());
         Ok(Decision { admitted, local: false, each })
@@ -168,6 +146,17 @@ impl<'a> Checking<'a> {
             (each.violated, hopeless) = (true, true);
         }
         hopeless
+    }
+
+    /// What this process has charged in advance is there for whoever asks it, whatever the store has left.
+    fn add_units(&mut self) {
+        for (each, question) in self.each.iter_mut().zip(&self.ask.questions) {
+            let leased = question.leased().map(|_| self.engine.units(self.ask.spot(question)));
+            if let (Some(units @ 1..), Some(told)) = (leased, &mut each.told) {
+                (told.remaining, told.retry, each.violated) =
+                    (told.remaining + units, Duration::ZERO, false);
+            }
+        }
     }
 
     /// Charges the policies that count; true if all of them let the request in.
@@ -246,91 +235,6 @@ impl<'a> Checking<'a> {
         Ok(Some(admitted))
     }
 
-    /// Charges a group.
-    async fn charge(
-        &mut self,
-        group: &Group<'_>,
-        given_back: bool,
-        receipt: bool,
-    ) -> Result<bool, Error> {
-        let answer = self.call(group, 1).await;
-        self.hear(group, answer, given_back, receipt)
-    }
-
-    /// Takes what the store said to the charge of a group.
-    #[expect(
-        clippy::indexing_slicing,
-        reason = "places are those of its own questions, and there is one of each for each of them"
-    )]
-    fn hear(
-        &mut self,
-        group: &Group<'_>,
-        answer: Result<Answer, Error>,
-        given_back: bool,
-        receipt: bool,
-    ) -> Result<bool, Error> {
-        match answer {
-            Ok(answer) => {
-                self.engine.answers();
-                self.tell(&group.1, &answer, given_back);
-                let paid = group.1.iter().zip(&answer.states);
-                for (at, state) in paid.filter(|_| receipt && answer.admitted) {
-                    let question = &self.ask.questions[*at];
-                    let receipt = self.receipt.of(self.engine, self.store);
-                    receipt.add(group.0, question, *at, state.window);
-                }
-                Ok(answer.admitted)
-            }
-            Err(error) => self.without_store(&group.1, error),
-        }
-    }
-
-    /// Errors of the store are decided by the policies it was asked about.
-    #[expect(
-        clippy::indexing_slicing,
-        reason = "places are those of its own questions, and there is one of each for each of them"
-    )]
-    fn without_store(&mut self, members: &[usize], error: Error) -> Result<bool, Error> {
-        let outage = |at: &usize| self.ask.questions[*at].policy.outage();
-        self.engine.fails(&error);
-        if members.iter().any(|at| outage(at) == Outage::Refuse) {
-            return Err(error);
-        }
-        tracing::warn!(%error, "quota decided without the store");
-        let local: Vec<_> =
-            members.iter().copied().filter(|at| outage(at) == Outage::Local).collect();
-        Ok(self.alone(local.into_iter()))
-    }
-
-    #[expect(
-        clippy::indexing_slicing,
-        reason = "places are those of its own questions, and there is one of each for each of them"
-    )]
-    async fn call(&self, group: &Group<'_>, times: u32) -> Result<Answer, Error> {
-        let (tag, members) = group;
-        let items = members.iter().filter_map(|at| self.ask.questions[*at].item()).collect();
-        let charge = Charge { tag: (*tag).clone(), items, times };
-        let sent = Instant::now();
-        Answer::of(sent, self.store.backend().charge(charge).await)
-    }
-
-    /// Notes what was said, of which those are refused that say they have to wait, unless all are admitted: then it
-    /// is the next who would have to.
-    #[expect(
-        clippy::indexing_slicing,
-        reason = "places are those of its own questions, and there is one of each for each of them"
-    )]
-    fn tell(&mut self, members: &[usize], answer: &Answer, given_back: bool) {
-        for (at, state) in members.iter().zip(&answer.states) {
-            let each = &mut self.each[*at];
-            let told = Told::of(state);
-            each.violated = !answer.admitted && !state.retry.is_zero();
-            let retry = if each.violated { told.retry } else { Duration::ZERO };
-            each.told = Some(Told { retry, ..told });
-            self.engine.note(self.ask, &self.ask.questions[*at], answer, state, given_back);
-        }
-    }
-
     /// Takes back what was charged, and finds out who else would have refused. Always false.
     async fn refuse(&mut self, unasked: &[Group<'_>]) -> bool {
         let back = self.receipt.give_back();
@@ -346,48 +250,5 @@ impl<'a> Checking<'a> {
             let _ = back.await;
         }
         false
-    }
-
-    /// Decides without the store.
-    #[expect(
-        clippy::indexing_slicing,
-        reason = "places are those of its own questions, and there is one of each for each of them"
-    )]
-    fn alone(&mut self, members: impl Iterator<Item = usize>) -> bool {
-        self.local = true;
-        let mut admitted = true;
-        for at in members {
-            let question = &self.ask.questions[at];
-            if let Err(retry) = self.engine.decide(self.ask, question) {
-                let each = &mut self.each[at];
-                each.told = Some(Told { remaining: 0, reset: retry, retry });
-                each.violated = true;
-                admitted = false;
-            }
-        }
-        admitted
-    }
-
-    /// Charges the policies that are only watched, each on its own; nothing they say has consequences.
-    async fn watch(&mut self) {
-        let ask = self.ask;
-        let watched = ask.questions.iter().enumerate().filter(|(_, question)| {
-            question.policy.is_shadow() && question.counts() && !question.is_too_dear()
-        });
-        let groups: Groups<'_> =
-            watched.map(|(at, question)| (ask.tag(question), smallvec![at])).collect();
-        let answers = join_all(groups.iter().map(|group| self.call(group, 1))).await;
-        for ((_, members), answer) in groups.iter().zip(answers) {
-            if let Ok(answer) = answer {
-                self.tell(members, &answer, true);
-            }
-        }
-        for (each, question) in self.each.iter_mut().zip(&ask.questions) {
-            each.violated |= question.policy.is_shadow() && question.is_too_dear();
-            if each.violated {
-                let (policy, subject) = (question.policy.label(), question.key.hashed());
-                tracing::info!(policy, %subject, "shadow policy: would have been refused");
-            }
-        }
     }
 }

@@ -59,6 +59,11 @@ impl Known {
         Self { sent, remaining: 0, reset_at: sent, full_at: sent, refused: None, void_before: None }
     }
 
+    /// What was said in answer to calls sent before this is worth nothing.
+    fn void(&mut self, now: Instant) {
+        (self.refused, self.void_before) = (None, Some(now));
+    }
+
     /// What is left to tell of it.
     fn tell(&self, cost: u64, now: Instant) -> Option<Told> {
         let refusal = self.refuses(cost, now);
@@ -133,12 +138,14 @@ impl Engine {
     /// The quota of this counter is larger than was said, from now on.
     pub(super) fn forget(&self, spot: Spot<'_>) {
         let now = Instant::now();
-        self.known.enter(
-            spot,
-            |_| true,
-            || Known::nothing(now),
-            |known| (known.refused, known.void_before) = (None, Some(now)),
-        );
+        self.known.enter(spot, |_| true, || Known::nothing(now), |known| known.void(now));
+    }
+
+    /// Nor is anything spent of it by any other quota.
+    pub(super) fn forget_all(&self, spot: Spot<'_>) {
+        let now = Instant::now();
+        self.known.each(spot, |known| known.void(now));
+        self.forget(spot);
     }
 
     /// The refusal of all of this, if it need not be asked for.

@@ -6,16 +6,17 @@
 //! asked for so often that this would be many, more is [fetched ahead](ahead).
 
 mod ahead;
+mod fetching;
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::oneshot, time::Instant};
 
+use self::fetching::Fetching;
 use super::{
     Engine,
     ask::{Ask, Question},
-    known::after,
-    ways::{Place, Spot, Worth},
+    ways::{Spot, Worth},
 };
 use crate::{
     error::Error,
@@ -127,9 +128,7 @@ impl Lease {
             }
         }
     }
-}
 
-impl Lease {
     /// How much may be fetched: towards the end the others shall find something too.
     fn share(&self, sharing: u64, now: Instant) -> u32 {
         let good = now < self.until;
@@ -217,8 +216,14 @@ impl Engine {
     }
 
     pub(super) fn has_units(&self, spot: Spot<'_>) -> bool {
+        self.units(spot) > 0
+    }
+
+    /// How many are there to be spent.
+    pub(super) fn units(&self, spot: Spot<'_>) -> u64 {
         let now = Instant::now();
-        self.leases.with(spot, |lease| lease.units > 0 && now < lease.until).unwrap_or(false)
+        let good = |lease: &mut Lease| if now < lease.until { lease.units } else { 0 };
+        self.leases.with(spot, good).unwrap_or(0)
     }
 
     /// A unit that is not needed after all.
@@ -242,64 +247,5 @@ impl Engine {
     /// How many processes share the quotas, as far as is known.
     fn sharing(&self) -> u64 {
         self.away.processes()
-    }
-}
-
-/// While more is fetched. Others fetch again when it has gone.
-struct Fetching {
-    engine: Arc<Engine>,
-    place: Place,
-    /// How often the lease had been made void when it was asked for.
-    voids: u64,
-}
-
-impl Fetching {
-    fn new(engine: &Arc<Engine>, spot: Spot<'_>) -> Self {
-        let voids = engine.leases.with(spot, |lease| lease.voids).unwrap_or(0);
-        Self { engine: Arc::clone(engine), place: Place::of(spot), voids }
-    }
-
-    /// Asks the store for as many, and keeps them but one.
-    async fn fetch(&self, store: &Store, charge: Charge) -> Result<Option<Spent>, Error> {
-        let sent = Instant::now();
-        let charged = store.backend().charge(charge).await?;
-        let state = charged.states.into_iter().next();
-        Ok(state.map(|state| self.fill(sent, state, charged.admitted)))
-    }
-
-    fn put_back(&self, unit: &Unit) {
-        self.engine.put_back(self.place.spot(), unit);
-    }
-
-    /// Puts what was let in into the lease, but one.
-    fn fill(&self, sent: Instant, state: State, admitted: u32) -> Spent {
-        let Some(more) = admitted.checked_sub(1) else {
-            return Spent { sent: Some(sent), state, unit: None };
-        };
-        // Refused were those at the end, whom nobody has asked for yet.
-        let state = State { retry: Duration::ZERO, ..state };
-        // The store's windows are of whole milliseconds, and may begin in the middle of the first.
-        let until = after(sent, state.reset.saturating_sub(Duration::from_millis(1)));
-        let (window, units) = (state.window, u64::from(more));
-        self.engine.leases.with(self.place.spot(), |lease| {
-            if lease.voids != self.voids {
-                // The reset has forgotten them, if they were charged before it; if not, they stay charged.
-                return;
-            }
-            // What is left, or was put back meanwhile, is good as well.
-            let back = if lease.is_of(window) { lease.units } else { 0 };
-            let used = Instant::now();
-            (lease.units, lease.until, lease.window) = (units + back, until, window);
-            (lease.used, lease.state, lease.filled) = (used, Some(state.clone()), Some(used));
-        });
-        self.engine.forget(self.place.spot());
-        let told = State { remaining: state.remaining + units, ..state };
-        Spent { sent: Some(sent), state: told, unit: Some(Unit { window }) }
-    }
-}
-
-impl Drop for Fetching {
-    fn drop(&mut self) {
-        self.engine.leases.with(self.place.spot(), |lease| lease.fetching = false);
     }
 }

@@ -75,8 +75,8 @@ impl Engine {
     /// Forgets what was spent.
     pub(super) async fn reset(&self, store: &Store, ask: &Ask) -> Result<(), Error> {
         for question in &ask.questions {
-            // Units of the lease are of what is forgotten.
-            self.leases.with(ask.spot(question), Lease::void);
+            // Units of the lease are of what is forgotten, whatever the quota they were charged by.
+            self.leases.each(ask.spot(question), Lease::void);
             let Some(counter) = question.counter() else { continue };
             let _forgets = Forgets(self, ask.spot(question));
             store.backend().reset_charges(ask.tag(question).clone(), vec![counter]).await?;
@@ -92,8 +92,8 @@ struct Forgets<'a>(&'a Engine, Spot<'a>);
 impl Drop for Forgets<'_> {
     fn drop(&mut self) {
         // Also what was fetched meanwhile: whether that was before or after, only the store knows.
-        self.0.leases.with(self.1, Lease::void);
-        self.0.forget(self.1);
+        self.0.leases.each(self.1, Lease::void);
+        self.0.forget_all(self.1);
     }
 }
 

@@ -52,6 +52,15 @@ impl<V: Worth> Ways<V> {
         row.iter_mut().find(|entry| entry.0 == hash && entry.1.is(spot)).map(|e| act(&mut e.2))
     }
 
+    /// Does something with each entry of this spot's counter, whatever its quota.
+    pub(super) fn each(&self, spot: Spot<'_>, mut act: impl FnMut(&mut V)) {
+        let hash = spot.hash(self.seed);
+        let mut shard = self.shard(hash).lock();
+        let Some(row) = shard.get_mut(row(hash)) else { return };
+        let alike = row.iter_mut().filter(|entry| entry.0 == hash && entry.1.is_alike(spot));
+        alike.for_each(|entry| act(&mut entry.2));
+    }
+
     /// Does something with the entry of this spot, which is made if there is none. In a row that is full
     /// it takes the place of one that may go; `None` if there is none.
     #[expect(

@@ -108,6 +108,20 @@ async fn what_is_not_used_is_given_back() {
     assert_eq!(faults.seen("settle_charge"), 2);
 }
 
+/// Who looks is told what a check of this process would be told, and what is left for others is no matter.
+#[tokio::test(start_paused = true)]
+async fn a_look_counts_what_is_leased_here() {
+    let store = Store::memory();
+    let policy = leased(10, 10);
+    let limit = store.rate_limit(policy.clone());
+    for n in (5..10).rev() {
+        admitted(&limit.check("x", 1).await.unwrap(), n);
+        admitted(&limit.peek("x", 1).await.unwrap(), n);
+    }
+    assert_eq!(left(&store, &policy, "x").await, 0, "for another process");
+    refused(&limit.peek("x", 2).await.unwrap(), &["leased"]);
+}
+
 /// Whoever asks for the lease may leave: it was charged, and is there for the next.
 #[tokio::test(start_paused = true)]
 async fn who_leaves_loses_no_lease() {
@@ -308,6 +322,16 @@ async fn units_from_before_a_reset_are_forgotten() {
         assert!(admitted);
         assert_eq!(passed(&limit).await, 10, "{call}");
     }
+}
+
+/// Whoever resets a key need not know by which quota it is leased.
+#[tokio::test(start_paused = true)]
+async fn a_reset_by_another_quota_forgets_units_too() {
+    let store = Store::memory();
+    let limit = store.rate_limit(leased(10, 5));
+    assert!(limit.check("x", 1).await.unwrap().is_admitted());
+    store.rate_limit(named("leased", minute(3))).reset("x").await.unwrap();
+    assert_eq!(passed(&limit).await, 10);
 }
 
 /// The store's windows are of whole milliseconds, and begin in the middle of one.

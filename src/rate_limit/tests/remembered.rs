@@ -83,6 +83,17 @@ async fn what_another_process_resets_is_known_after_the_time_that_was_set() {
     admitted(&one.check("x", 1).await.unwrap(), 0);
 }
 
+/// A counter is found by its policy's name: who resets it need not know by which quota it refuses.
+#[tokio::test(start_paused = true)]
+async fn a_reset_by_another_quota_is_known_at_once() {
+    let store = Store::memory();
+    let limit = store.rate_limit(named("p", minute(1)));
+    admitted(&limit.check("x", 1).await.unwrap(), 0);
+    refused(&limit.check("x", 1).await.unwrap(), &["p"]);
+    store.rate_limit(named("p", Quota::requests(7).per(SECOND))).reset("x").await.unwrap();
+    admitted(&limit.check("x", 1).await.unwrap(), 0);
+}
+
 /// A refusal that was asked for before a reset, and arrives after it, is void.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_from_before_a_reset_is_not_remembered() {

@@ -1,0 +1,114 @@
+//! What the store is asked, and what becomes of its answer.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::BoxFuture;
+use tokio::time::Instant;
+
+use super::Checking;
+use crate::{
+    error::Error,
+    key::Key,
+    rate_limit::{
+        decision::Told,
+        engine::ask::{Group, Question},
+    },
+    store::{Charge, Charged, States, Store},
+};
+
+/// What the store said.
+#[derive(Debug)]
+pub(in crate::rate_limit::engine) struct Answer {
+    /// A moment before it was asked.
+    pub(in crate::rate_limit::engine) sent: Instant,
+    pub(in crate::rate_limit::engine) admitted: bool,
+    pub(in crate::rate_limit::engine) states: States,
+}
+
+impl Answer {
+    pub(super) fn of(sent: Instant, said: Result<Charged, Error>) -> Result<Self, Error> {
+        let Charged { admitted, states } = said?;
+        Ok(Self { sent, admitted: admitted > 0, states })
+    }
+}
+
+/// The charge of one question, and the moment before it.
+pub(super) fn asked<'a>(
+    store: &'a Store,
+    question: &Question,
+    tag: &Key,
+) -> (Instant, BoxFuture<'a, Result<Charged, Error>>) {
+    let items = question.item().map_or_else(|| Arc::new([]) as Arc<[_]>, |item| Arc::new([item]));
+    let charge = Charge { tag: tag.clone(), items, times: 1 };
+    (Instant::now(), store.backend().charge(charge))
+}
+
+impl Checking<'_> {
+    /// Charges a group.
+    pub(super) async fn charge(
+        &mut self,
+        group: &Group<'_>,
+        given_back: bool,
+        receipt: bool,
+    ) -> Result<bool, Error> {
+        let answer = self.call(group, 1).await;
+        self.hear(group, answer, given_back, receipt)
+    }
+
+    /// Takes what the store said to the charge of a group.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "places are those of its own questions, and there is one of each for each of them"
+    )]
+    pub(super) fn hear(
+        &mut self,
+        group: &Group<'_>,
+        answer: Result<Answer, Error>,
+        given_back: bool,
+        receipt: bool,
+    ) -> Result<bool, Error> {
+        match answer {
+            Ok(answer) => {
+                self.engine.answers();
+                self.tell(&group.1, &answer, given_back);
+                let paid = group.1.iter().zip(&answer.states);
+                for (at, state) in paid.filter(|_| receipt && answer.admitted) {
+                    let question = &self.ask.questions[*at];
+                    let receipt = self.receipt.of(self.engine, self.store);
+                    receipt.add(group.0, question, *at, state.window);
+                }
+                Ok(answer.admitted)
+            }
+            Err(error) => self.without_store(&group.1, error),
+        }
+    }
+
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "places are those of its own questions, and there is one of each for each of them"
+    )]
+    pub(super) async fn call(&self, group: &Group<'_>, times: u32) -> Result<Answer, Error> {
+        let (tag, members) = group;
+        let items = members.iter().filter_map(|at| self.ask.questions[*at].item()).collect();
+        let charge = Charge { tag: (*tag).clone(), items, times };
+        let sent = Instant::now();
+        Answer::of(sent, self.store.backend().charge(charge).await)
+    }
+
+    /// Notes what was said, of which those are refused that say they have to wait, unless all are admitted: then it
+    /// is the next who would have to.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "places are those of its own questions, and there is one of each for each of them"
+    )]
+    pub(super) fn tell(&mut self, members: &[usize], answer: &Answer, given_back: bool) {
+        for (at, state) in members.iter().zip(&answer.states) {
+            let each = &mut self.each[*at];
+            let told = Told::of(state);
+            each.violated = !answer.admitted && !state.retry.is_zero();
+            let retry = if each.violated { told.retry } else { Duration::ZERO };
+            each.told = Some(Told { retry, ..told });
+            self.engine.note(self.ask, &self.ask.questions[*at], answer, state, given_back);
+        }
+    }
+}

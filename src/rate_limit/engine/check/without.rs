@@ -1,0 +1,43 @@
+//! What is decided without the store, because it did not answer, or is known to be away.
+
+use super::Checking;
+use crate::{error::Error, outage::Outage, rate_limit::decision::Told};
+
+impl Checking<'_> {
+    /// Errors of the store are decided by the policies it was asked about.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "places are those of its own questions, and there is one of each for each of them"
+    )]
+    pub(super) fn without_store(&mut self, members: &[usize], error: Error) -> Result<bool, Error> {
+        let outage = |at: &usize| self.ask.questions[*at].policy.outage();
+        self.engine.fails(&error);
+        if members.iter().any(|at| outage(at) == Outage::Refuse) {
+            return Err(error);
+        }
+        tracing::warn!(%error, "quota decided without the store");
+        let local: Vec<_> =
+            members.iter().copied().filter(|at| outage(at) == Outage::Local).collect();
+        Ok(self.alone(local.into_iter()))
+    }
+
+    /// Decides without the store.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "places are those of its own questions, and there is one of each for each of them"
+    )]
+    pub(super) fn alone(&mut self, members: impl Iterator<Item = usize>) -> bool {
+        self.local = true;
+        let mut admitted = true;
+        for at in members {
+            let question = &self.ask.questions[at];
+            if let Err(retry) = self.engine.decide(self.ask, question) {
+                let each = &mut self.each[at];
+                each.told = Some(Told { remaining: 0, reset: retry, retry });
+                each.violated = true;
+                admitted = false;
+            }
+        }
+        admitted
+    }
+}
