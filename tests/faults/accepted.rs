@@ -223,7 +223,15 @@ impl Load {
     async fn lost(&self) -> BTreeSet<String> {
         let mut lost = BTreeSet::new();
         for (text, location) in &self.accepted {
-            if status(&self.app, location).await == 404 {
+            // On a busy machine it may take more than once to be told.
+            let there = Mutex::new(None);
+            eventually("an answer", async || {
+                let told = status(&self.app, location).await;
+                *there.lock() = (told != 503).then_some(told != 404);
+                there.lock().is_some()
+            })
+            .await;
+            if there.into_inner() == Some(false) {
                 lost.insert(text.clone());
             }
         }

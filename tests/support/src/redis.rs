@@ -227,12 +227,8 @@ impl Server {
 
     /// None if the server is away, or is another one.
     async fn try_connection(&self) -> Option<MultiplexedConnection> {
-        // A machine that has other things to do is no fault of the server's.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(PATIENCE))
-            .set_response_timeout(Some(PATIENCE));
-        let connect = self.client()?;
-        let connect = connect.get_multiplexed_async_connection_with_config(&config);
+        let (client, config) = (self.client()?, patient());
+        let connect = client.get_multiplexed_async_connection_with_config(&config);
         let mut connection = connect.await.ok()?;
         let mut info = redis::cmd("INFO");
         let info: String = info.arg("server").query_async(&mut connection).await.ok()?;
@@ -256,6 +252,13 @@ impl Drop for Server {
             let _ = std::fs::remove_file(std::env::temp_dir().join(file));
         }
     }
+}
+
+/// A machine that has other things to do is no fault of the server's.
+pub(crate) fn patient() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(PATIENCE))
+        .set_response_timeout(Some(PATIENCE))
 }
 
 /// Below those that the kernel gives to clients: one of them could take it before the server does, or

@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, process::Child};
 use redis::{Value, aio::MultiplexedConnection};
 
 use crate::{
-    redis::{Server, free_port, sentinel},
+    redis::{Server, free_port, patient, sentinel},
     wait::eventually,
 };
 
@@ -126,7 +126,7 @@ impl Drop for Sentinels {
 
 async fn connection(port: u16) -> Option<MultiplexedConnection> {
     let client = redis::Client::open(format!("redis://127.0.0.1:{port}/")).ok()?;
-    client.get_multiplexed_async_connection().await.ok()
+    client.get_multiplexed_async_connection_with_config(&patient()).await.ok()
 }
 
 async fn tell(server: &Server, words: &[&str]) -> Value {
