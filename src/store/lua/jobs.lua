@@ -156,9 +156,10 @@ local function call_back(id, call, keep, status)
   local v = redis.call('HMGET', own('j:' .. id), 'state', 'attempts', 'ended', 'reason')
   local told = (v[1] or 'dead') .. ' ' .. (v[2] or '0') .. ' ' .. (v[3] or '0') .. ' ' .. (status or '0') .. ' '
     .. (v[4] or '')
-  -- One that was put back ends again. A call that has not been made yet tells of the last end.
+  -- One that was put back ends again. A call that has not been made yet tells of the last end, with all attempts to
+  -- come; so does one that is being made, which finds that out as it is settled.
   local waits = state == 'queued' or state == 'running'
-  if waits then redis.call('HSET', facts, 'end', told) end
+  if waits then redis.call('HSET', facts, 'end', told, 'attempts', '0') end
   if not waits and keep then
     redis.call('COPY', kept, request, 'REPLACE')
   elseif not waits then

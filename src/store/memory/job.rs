@@ -1,13 +1,13 @@
 //! A job, as a shard keeps it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
 use super::shard::Now;
 use crate::{
     key::Key,
-    store::backend::{Call, JobId, JobState, Token},
+    store::backend::{Call, JobId, JobState, Token, Verdict},
 };
 
 /// The keys j, b and r of a job in one: they get their TTL together.
@@ -95,6 +95,20 @@ impl Job {
     pub(super) fn end(&self) -> String {
         let Self { state, attempts, ended_us, status, reason, .. } = self;
         format!("{} {attempts} {ended_us} {status} {reason}", state.as_str())
+    }
+
+    /// What the end of a call comes to: another end may have come that it has to tell of.
+    pub(super) fn told(&self, verdict: Verdict) -> Verdict {
+        let last = self.tells.as_ref().and_then(|end| end.split(' ').nth(2)?.parse().ok());
+        match verdict {
+            Verdict::Told { ended_us, .. } if last.is_some_and(|last: u64| last != ended_us) => {
+                Verdict::Back { delay: Duration::from_millis(1), reason: "ended again" }
+            }
+            Verdict::Told { response: Some((response, status)), retention, .. } => {
+                Verdict::Done { response, status, retention }
+            }
+            other => other,
+        }
     }
 
     /// It will run again; what is not charged was no attempt.

@@ -111,12 +111,12 @@ impl Visit<'_> {
         }
     }
 
-    /// A call becomes a job, unless it waits already: then it tells of the last end.
+    /// A call becomes a job, unless it is one already: then it tells of the last end, with all attempts to come.
     pub(super) fn stand_call(&mut self, call: Call, end: String) {
         let Call { id, envelope, max_attempts, .. } = call;
         let waits = self.jobs.get_mut(&id, self.now.ms).filter(|job| job.state.is_pending());
         if let Some(job) = waits {
-            job.tells = Some(end);
+            (job.tells, job.attempts) = (Some(end), 0);
             return;
         }
         self.facts.done.take(&id);
