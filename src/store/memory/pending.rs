@@ -160,10 +160,15 @@ impl Visit<'_> {
         self.drop_job(id, JobState::Expired, "deadline", KEPT, None);
     }
 
-    pub(super) fn cancel(&mut self, id: &JobId, retention: Duration) -> Option<JobState> {
-        let state = self.jobs.get(id, self.now.ms)?.state;
-        if state != JobState::Queued {
-            return Some(state);
+    pub(super) fn cancel(
+        &mut self,
+        id: &JobId,
+        began_us: u64,
+        retention: Duration,
+    ) -> Option<JobState> {
+        let job = self.jobs.get(id, self.now.ms)?;
+        if job.state != JobState::Queued || job.began_us != began_us {
+            return Some(job.state);
         }
         self.drop_job(id, JobState::Cancelled, "", retention, None);
         Some(JobState::Cancelled)
