@@ -26,6 +26,8 @@ pub(super) struct Job {
     pub(super) owner: String,
     /// Its idempotency record.
     pub(super) record: Option<Arc<str>>,
+    /// Until when that is there at least, whatever becomes of the job.
+    pub(super) remembered: u64,
     /// Who is told of its end.
     pub(super) call: Option<Call>,
     pub(super) accepted_us: u64,
@@ -68,6 +70,7 @@ impl Job {
             reason: "",
             owner: String::new(),
             record: None,
+            remembered: 0,
             call: None,
             accepted_us: now.us,
             bytes: 0,

@@ -102,12 +102,24 @@ impl Visit<'_> {
 
     /// A job has ended: who is told of it is, also once more if it was put back and ends again.
     pub(super) fn call_back(&mut self, id: &JobId, may_be_put_back: bool) {
+        let kept = self.jobs.end_of(id);
+        self.remember_until(id, kept.unwrap_or(0));
         let Some(job) = self.jobs.get_mut(id, self.now.ms) else {
             return;
         };
         let call = if may_be_put_back { job.call.clone() } else { job.call.take() };
         if let Some(call) = call {
             self.facts.calls.push((call, job.end()));
+        }
+    }
+
+    /// The idempotency record of a job is there until then, or for its own time if that is longer.
+    pub(super) fn remember_until(&mut self, id: &JobId, until: u64) {
+        let Some(job) = self.jobs.get(id, self.now.ms) else { return };
+        let Some(record) = &job.record else { return };
+        let (name, until) = ((job.lock.clone(), Arc::clone(record)), until.max(job.remembered));
+        if self.records.get(&name, self.now.ms).is_some_and(|(whose, _)| whose == id) {
+            self.records.end_at(&name, Some(until));
         }
     }
 
