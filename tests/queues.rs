@@ -41,6 +41,7 @@ on_both!(
     a_task_is_run_at_its_time,
     one_at_a_time_in_all_workers,
     bytes_that_wait_are_bounded,
+    bytes_of_one_are_bounded,
     bytes_of_the_dead_are_bounded,
     a_handler_sees_which_attempt_it_is,
     what_waits_is_thrown_away_and_the_dead_stay,
@@ -149,6 +150,23 @@ async fn bytes_that_wait_are_bounded(case: Case) {
     let _ = queue.push(&"x".to_owned()).await.expect("there is room for a little");
     let _ = queue.cancel(&first).await.expect("it is there");
     let _ = queue.push(&kilobyte).await.expect("there is room again");
+}
+
+/// As JSON, so with the quotation marks. What is too long leaves nothing behind, not even its unique key.
+async fn bytes_of_one_are_bounded(case: Case) {
+    let usual = queue(&case).await;
+    for (queue, limit) in [(usual.clone(), 256 * 1024), (usual.payload_limit(1_000), 1_000)] {
+        let before = queue.stats().await.expect("it is there");
+        let longest = "x".repeat(limit - 2);
+        let refused = queue.push(&format!("{longest}x")).unique("one").await;
+        let Err(error @ PushError::TooLarge { .. }) = refused else { panic!("{refused:?}") };
+        let said = format!("a payload of {} bytes; the queue takes {limit} at most", limit + 1);
+        assert_eq!(error.to_string(), said);
+        assert_eq!(queue.stats().await.expect("it is there"), before);
+        let pushed = queue.push(&longest).unique("one").await.expect("it fits");
+        assert!(matches!(pushed, Pushed::New(_)), "{pushed:?}");
+        assert_eq!(queue.purge_waiting().await.expect("it is there"), 1);
+    }
 }
 
 async fn bytes_of_the_dead_are_bounded(case: Case) {

@@ -244,6 +244,7 @@ table! { each_store {
         what_was_accepted_while_it_waited_is_known;
     not_deferred:
         a_body_over_the_limit,
+        a_body_that_says_it_is_too_long,
         a_long_body_of_unknown_length,
         a_line_that_is_full,
         an_owner_who_has_too_many,
@@ -282,6 +283,7 @@ table! { each_store {
         a_retry_after_a_lost_202_gets_the_job,
         a_retry_while_it_runs_gets_the_job,
         owners_do_not_share_keys,
+        methods_and_routes_do_not_share_keys,
         a_malformed_key_is_refused;
 }}
 

@@ -123,8 +123,9 @@ pub(super) fn for_others(reason: &str) -> bool {
 
 pub(super) fn word(verdict: &Verdict) -> &'static str {
     match verdict {
-        Verdict::Done { .. } => "done",
+        Verdict::Done { .. } | Verdict::Told { response: Some(_), .. } => "done",
         Verdict::Dead { reason, .. }
+        | Verdict::Told { reason, .. }
         | Verdict::Retry { reason, .. }
         | Verdict::Back { reason, .. }
         | Verdict::Hand { reason, .. } => reason,

@@ -29,13 +29,18 @@ pub(super) struct Terms {
     pub(super) again: bool,
     pub(super) max_attempts: u32,
     pub(super) caps: (u64, u64),
+    pub(super) payload_limit: usize,
 }
+
+/// Most bytes of a payload where nothing else was said.
+const PAYLOAD: usize = 256 * 1024;
 
 impl Store {
     /// The queue of this name. Processes that use the same name share it, whatever the type of their payloads.
     #[must_use]
     pub fn queue<T>(&self, name: impl Into<Key>) -> Queue<T> {
-        let terms = Terms { again: true, max_attempts: 5, caps: (1_000_000, 512 << 20) };
+        let caps = (1_000_000, 512 << 20);
+        let terms = Terms { again: true, max_attempts: 5, caps, payload_limit: PAYLOAD };
         Queue { store: self.clone(), name: name.into(), terms, payload: PhantomData }
     }
 }
@@ -68,6 +73,19 @@ impl<T> Queue<T> {
     #[must_use]
     pub fn capacity_bytes(mut self, bytes: u64) -> Self {
         self.terms.caps.1 = bytes;
+        self
+    }
+
+    /// Most bytes of one payload, as the JSON that it is stored as. Default 256 KiB; a push of a longer one is
+    /// [`TooLarge`](super::PushError::TooLarge), and nothing of it is sent to the store.
+    ///
+    /// A worker starts as many tasks as it has room for by one call, whose answer has all of their payloads in it, and
+    /// has to come within the store's deadline, a quarter of a second: sixteen of the longest are 4 MiB. One that takes longer is asked
+    /// for again and again, and keeps the worker from all other tasks; what is larger belongs elsewhere, and its address in the
+    /// task.
+    #[must_use]
+    pub fn payload_limit(mut self, bytes: usize) -> Self {
+        self.terms.payload_limit = bytes;
         self
     }
 }

@@ -51,6 +51,13 @@ impl Pushed {
 pub enum PushError {
     /// The queue has as many tasks, or bytes, as it may.
     Full,
+    /// The payload is longer than [`Queue::payload_limit`](super::Queue::payload_limit) allows: it was not sent.
+    TooLarge {
+        /// What it has as JSON.
+        bytes: usize,
+        /// What it may have.
+        limit: usize,
+    },
     /// The payload can't be written as JSON.
     Encode(serde_json::Error),
     /// The store is away. On a timeout the task may have been stored; pushed again under a
@@ -62,6 +69,9 @@ impl fmt::Display for PushError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Full => f.write_str("the queue is full"),
+            Self::TooLarge { bytes, limit } => {
+                write!(f, "a payload of {bytes} bytes; the queue takes {limit} at most")
+            }
             Self::Encode(_) => f.write_str("the payload can't be written as JSON"),
             Self::Store(error) => error.fmt(f),
         }
@@ -71,7 +81,7 @@ impl fmt::Display for PushError {
 impl StdError for PushError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Self::Full => None,
+            Self::Full | Self::TooLarge { .. } => None,
             Self::Encode(error) => Some(error),
             Self::Store(error) => error.source(),
         }
@@ -141,9 +151,12 @@ impl PushRequest {
     async fn send(self) -> Result<Pushed, PushError> {
         let Self { store, queue, payload, terms, delay, unique } = self;
         let id = TaskId::new();
-        let payload = payload.map_err(PushError::Encode)?.into();
-        let payload = sealed(&store, &queue, &id, payload);
-        let Terms { again, max_attempts, caps } = terms;
+        let payload = payload.map_err(PushError::Encode)?;
+        let Terms { again, max_attempts, caps, payload_limit: limit } = terms;
+        if payload.len() > limit {
+            return Err(PushError::TooLarge { bytes: payload.len(), limit });
+        }
+        let payload = sealed(&store, &queue, &id, payload.into());
         let call =
             Push { queue, id: id.clone(), delay, unique, again, max_attempts, payload, caps };
         match store.backend().push_task(call).await? {

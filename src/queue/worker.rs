@@ -45,7 +45,9 @@ impl QueueWorker {
         }
     }
 
-    /// Most tasks that run at once in this worker. Default 16, at least 1.
+    /// Most tasks that run at once in this worker, at least 1. Default 16: handlers mostly wait for somebody else (a mail
+    /// server, a database), and that somebody rarely bears hundreds of them at once; what one call starts is no more
+    /// than comes within its deadline ([`Queue::payload_limit`](super::Queue::payload_limit)).
     ///
     /// With 1, a handler is polled for the first time in the worker's own task, and has one of its own from then on, if it
     /// has to wait. One that blocks its thread keeps its lease, but a shutdown is not seen before it comes back, and
@@ -56,14 +58,15 @@ impl QueueWorker {
     }
 
     /// Most tasks of the queue that run at once, in all workers together, at least 1: exact, as far as all of them say the same.
-    /// A run whose worker has died counts until its lease is over. Default: any number.
+    /// A run whose worker has died counts until its lease is over. Default: any number, since nobody but the application
+    /// knows what its handlers share, and a bound is one more look for each turn.
     pub fn queue_concurrency(mut self, most: u32) -> Self {
         self.limits.running = most.max(1).into();
         self
     }
 
     /// Starts of tasks of the queue, in all workers together: at most `starts` at once, and so many in every `per`
-    /// on the average, retries included. Default: any number. The time between two starts is
+    /// on the average, retries included. Default: any number, for the same reason. The time between two starts is
     /// rounded up to whole microseconds.
     ///
     /// # Panics
@@ -79,44 +82,53 @@ impl QueueWorker {
         self
     }
 
-    /// How long a run outlives its process. Default 10 s, at least 100 ms; renewed at a third. A run that could not be
+    /// How long a run outlives its process, at least 100 ms; renewed at a third. A run that could not be
     /// renewed for so long is cancelled, since somebody else may run it.
+    ///
+    /// Default 10 s, as that of locks: shorter than what people wait for when a process has died, longer than a
+    /// failover of the store takes, as a rule. A renewal may go astray: the next one comes before it is over.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease.clamp(Duration::from_millis(100), LONGEST);
         self
     }
 
     /// Longest run; beyond it, the handler is dropped, and the attempt has failed. Default: any length, so a handler that
-    /// hangs is renewed for ever, and keeps its place of [`concurrency`](Self::concurrency).
+    /// hangs is renewed for ever, and keeps its place of [`concurrency`](Self::concurrency). An import may take hours, and
+    /// to cut it off would be to do its work twice; a run of a deferred request has a bound since others wait for its lock.
     pub fn max_run(mut self, longest: Duration) -> Self {
         self.longest = Some(longest.min(LONGEST));
         self
     }
 
-    /// How long runs may go on after the signal to stop. Default 10 s. What runs then is dropped, and handed back
+    /// How long runs may go on after the signal to stop. What runs then is dropped, and handed back
     /// without being charged an attempt; one that is to run [once](super::Queue::once) becomes a dead letter, as
     /// after a crash.
+    ///
+    /// Default 10 s: a third of what orchestrators usually give between the signal and the kill, so that something is left
+    /// for all else that has to end, and for handing back.
     pub fn drain(mut self, deadline: Duration) -> Self {
         self.drain = deadline.min(LONGEST);
         self
     }
 
     /// A failed task is tried again after a random time of at most `base`, doubled with each attempt, but never more than
-    /// `cap`. Default 1 s and 10 minutes.
+    /// `cap`. Default 1 s and 10 minutes: a moment's trouble costs a moment, and what is wrong for hours is asked about
+    /// six times an hour at least, by a task with attempts enough.
     pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
         self.backoff = Backoff { base: base.min(LONGEST), cap: cap.min(LONGEST) };
         self
     }
 
     /// Crashes after which a task is dead whatever attempts it has left: it may be what kills the workers. Default 3, at
-    /// least 1.
+    /// least 1: a task that is there when a deployment or a lack of memory kills its worker is unlucky once, perhaps twice.
     pub fn max_crashes(mut self, crashes: u32) -> Self {
         self.graves.crashes = crashes.max(1);
         self
     }
 
     /// How long dead letters are kept, and how many at most; then the oldest go, and are
-    /// [counted](super::QueueStats::trimmed). Default a week and 10,000.
+    /// [counted](super::QueueStats::trimmed). Default a week, so that what died on a holiday is there when somebody looks;
+    /// and 10,000, as of deferred requests in a shard: more than anybody reads one by one.
     pub fn keep_dead(mut self, retention: Duration, most: u64) -> Self {
         self.graves = Graves { keep: retention.min(LONGEST), most, ..self.graves };
         self

@@ -71,6 +71,7 @@ async fn a_hundred_thousand_on_one_resource_slow_nobody_down() {
         tokio::time::sleep(SECOND / 50).await;
     }
     watch.none_was_long(&fleet).await;
+    one_after_the_other(&fleet);
     fleet.leave();
 }
 
@@ -109,7 +110,29 @@ async fn a_hundred_thousand_due_at_once_are_taken_in_turn() {
         tokio::time::sleep(SECOND / 50).await;
     }
     println!("figure: run before 20 of another shard {} others", fleet.runs().len() - before);
+    one_after_the_other(&fleet);
     fleet.leave();
+}
+
+/// Nothing was done to anybody, and most of them wait still: of those that have run each has once, those of a resource
+/// in the order in which they were stored, each with a larger fence, when the one before it had ended.
+fn one_after_the_other(fleet: &Fleet) {
+    let mut before = HashMap::<String, (u64, u64, Option<u64>)>::new();
+    for run in fleet.runs() {
+        let job = run.job.as_deref().expect("all are deferred");
+        // The ids of those that a node has stored itself, before all others, are no small numbers.
+        let number = u64::from_str_radix(job[2..].trim_start_matches('0'), 16);
+        let place =
+            if job[2..].starts_with("0000000000000000") { number.unwrap_or(0) + 1 } else { 0 };
+        assert_eq!(run.attempt, 1, "{run:?}");
+        let ended = run.end.as_ref().map(|end| end.at);
+        let last = before.insert(run.resource.clone(), (place, run.fence, ended));
+        if let Some((last, fence, end)) = last {
+            assert!(last < place || place == 0 && last == 0, "{run:?} comes after number {last}");
+            assert!(fence < run.fence, "{run:?} comes after fence {fence}");
+            assert!(end.is_some_and(|end| end <= run.from), "{run:?} began before {end:?}");
+        }
+    }
 }
 
 async fn have_run(fleet: &Fleet, many: usize) {

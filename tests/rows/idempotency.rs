@@ -87,6 +87,26 @@ pub(crate) async fn owners_do_not_share_keys(case: Case) {
     let _ = hold.let_go().await.expect(200);
 }
 
+/// The same key is that of another request where the method or the route is another one: not a mismatch, either.
+pub(crate) async fn methods_and_routes_do_not_share_keys(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let send = |method, target| {
+        let sent = site.request(method, target).header("idempotency-key", "k");
+        async move { accepted(sent.send().await).id }
+    };
+    let requests = [("POST", "/orders/7/refund"), ("PUT", "/orders/7/refund"), ("POST", "/kept/7")];
+    let mut ids = Vec::new();
+    for (method, target) in requests {
+        ids.push(send(method, target).await);
+    }
+    assert!(ids[0] != ids[1] && ids[0] != ids[2] && ids[1] != ids[2], "{ids:?}");
+    for ((method, target), id) in requests.into_iter().zip(&ids) {
+        assert_eq!(send(method, target).await, *id, "{method} {target}");
+    }
+    let _ = hold.let_go().await.expect(200);
+}
+
 pub(crate) async fn a_malformed_key_is_refused(case: Case) {
     let site = case.site().await;
     let long = "x".repeat(256);

@@ -22,6 +22,17 @@ pub(crate) async fn a_body_over_the_limit(case: Case) {
     assert_eq!(large.done(&site).await["body"], "x".repeat(64 * 1024));
 }
 
+/// None of it has come, and none of it is waited for.
+pub(crate) async fn a_body_that_says_it_is_too_long(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let mut raw = site.raw().await;
+    raw.write("POST /small/7 HTTP/1.1\r\nhost: x\r\ncontent-length: 17\r\n\r\n").await;
+    let answer = raw.read_until("\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 409 "), "{answer}");
+    let _ = hold.let_go().await.expect(200);
+}
+
 pub(crate) async fn a_long_body_of_unknown_length(case: Case) {
     let site = case.site().await;
     let hold = site.hold("/orders/7/pay").await;

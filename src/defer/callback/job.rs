@@ -8,9 +8,7 @@ use serde_json::json;
 
 use crate::{
     defer::{
-        envelope::{
-            At, Stored, StoredHead, StoredRequest, read_response, write_request, write_response,
-        },
+        envelope::{At, Stored, StoredHead, StoredRequest, write_request, write_response},
         headers::Headers,
         judge::{Rules, by_age},
         stamp::stamp,
@@ -84,37 +82,38 @@ pub(in crate::defer) async fn run(
     };
     let about = str::from_utf8(&request.body).ok().and_then(JobId::parse);
     let Some(about) = about else { return dead("unreadable") };
-    let end = match end_of(at, &about).await {
-        Ok(Found::Ended(end)) => end,
-        // It was put back, and will end again.
-        Ok(Found::Pending) => return back(Duration::from_secs(1), "not ended yet"),
-        Ok(Found::Nothing) => return dead("forgotten"),
+    let end = match end_of(at).await {
+        Ok(Some(end)) => end,
+        Ok(None) => return dead("forgotten"),
         Err(_) => return back(Duration::from_secs(1), "store away"),
-    };
-    let body = end.told(&about);
-    let retry = |reason| {
-        if run.attempt >= request.max_attempts {
-            return dead(reason);
-        }
-        Verdict::Retry { delay: rules.backoff.after(run.attempt, None), reason }
     };
     // A job that was put back ends again, which is another call.
     let id = format!("{}-{}", run.id, end.ended_us);
-    match by.deliver(&request.head.target, &id, body).await {
+    let delivered = by.deliver(&request.head.target, &id, end.told(&about)).await;
+    let last = run.attempt >= request.max_attempts;
+    judge(delivered, end.ended_us, last, (at, run), rules)
+}
+
+/// What becomes of a call that was made, as the last one it may make or not.
+fn judge(
+    delivered: Delivered,
+    ended_us: u64,
+    last: bool,
+    (at, run): (At<'_>, &Run),
+    rules: &Rules,
+) -> Verdict {
+    let retention = rules.keep_dead;
+    // It may have ended again by now, and nobody else would tell of that: the step that settles this finds out.
+    let dead = |reason| Verdict::Told { ended_us, response: None, reason, retention };
+    let retry = |reason| match last {
+        true => dead(reason),
+        false => Verdict::Retry { delay: rules.backoff.after(run.attempt, None), reason },
+    };
+    match delivered {
         Delivered::Answered(status @ 200..=299) => {
-            match end_of(at, &about).await {
-                Ok(Found::Ended(other)) if other.ended_us != end.ended_us => {
-                    back(Duration::from_secs(1), "ended again")
-                }
-                Ok(Found::Pending) => back(Duration::from_secs(1), "not ended yet"),
-                Ok(_) => {
-                    let head = StoredHead { status, headers: Headers::new(), stored: Stored::Body };
-                    let response = write_response(at, &head, b"");
-                    Verdict::Done { response, status, retention: rules.keep_done }
-                }
-                // Nobody else would tell of another end: told twice, by the same id, is better than never.
-                Err(_) => back(Duration::from_secs(1), "store away"),
-            }
+            let head = StoredHead { status, headers: Headers::new(), stored: Stored::Body };
+            let response = Some((write_response(at, &head, b""), status));
+            Verdict::Told { ended_us, response, reason: "", retention: rules.keep_done }
         }
         Delivered::Answered(410) => dead("nobody wants it"),
         Delivered::Answered(status) => {
@@ -132,24 +131,11 @@ pub(in crate::defer) async fn run(
     }
 }
 
-/// What there is to tell of a job.
-enum Found {
-    Ended(End),
-    Pending,
-    /// Neither the job nor what was kept of its end.
-    Nothing,
-}
-
-/// By the job itself; if it is forgotten by now, by what the step that ended it has left with the call.
-async fn end_of(at: At<'_>, about: &JobId) -> Result<Found, Error> {
-    let backend = at.store.backend();
-    if let Some(job) = backend.job(about.clone()).await? {
-        let pending = job.state.is_pending();
-        return Ok(if pending { Found::Pending } else { Found::Ended(End::of(at, about, job)) });
-    }
-    let call = backend.job(at.id.clone()).await?;
-    let end = call.and_then(|call| End::read(&call.past.tells?));
-    Ok(end.map_or(Found::Nothing, Found::Ended))
+/// The last end of its job, which the step that ended that has left with the call: the job itself may have been
+/// forgotten by now, or put back.
+async fn end_of(at: At<'_>) -> Result<Option<End>, Error> {
+    let call = at.store.backend().job(at.id.clone()).await?;
+    Ok(call.and_then(|call| End::read(&call.past.tells?)))
 }
 
 /// How a job has ended.
@@ -162,20 +148,6 @@ struct End {
 }
 
 impl End {
-    fn of(at: At<'_>, id: &JobId, job: JobView) -> Self {
-        let stored = job.response.as_ref().zip(job.past.lock.as_ref());
-        let head = stored.and_then(|(stored, lock)| {
-            read_response(At { store: at.store, id, lock }, stored).ok()
-        });
-        Self {
-            state: job.state,
-            status: head.map(|(head, _)| head.status),
-            reason: job.reason,
-            attempts: job.attempts,
-            ended_us: job.past.ended_us,
-        }
-    }
-
     fn read(text: &str) -> Option<Self> {
         let mut words = text.splitn(5, ' ');
         let state = JobState::parse(words.next()?)?;

@@ -7,7 +7,8 @@
 //! by without it, and it is made at least once. A worker without `Callbacks` leaves it to one that has them.
 //!
 //! Told are all ends: `done`, `dead`, `cancelled` (also where a later request has superseded it) and `expired`. A
-//! dead request that is put back ends again, and that is told too.
+//! dead request that is put back ends again, and that is told too. Only an end that could not be told before there was
+//! the next one is not told any more: what is told is how it stands.
 //!
 //! # What is sent
 //!

@@ -2,12 +2,12 @@
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
-use super::info::{DeferStats, JobHead, JobInfo};
+use super::{
+    cancel::cancel,
+    info::{DeferStats, JobHead, JobInfo},
+};
 use crate::{
-    defer::{
-        envelope::{At, read_request},
-        status::KEEP_CANCELLED,
-    },
+    defer::envelope::{At, read_request},
     error::Error,
     key::SHARDS,
     store::{JobId, JobState, Store},
@@ -62,14 +62,15 @@ impl DeferredJobs {
         Ok(read_request(at, &envelope).ok().map(|request| JobHead::of(&request)))
     }
 
-    /// Cancels a job that waits. The state afterwards: anything but [`JobState::Cancelled`] means that it was
-    /// too late. `None` for an unknown one.
+    /// Cancels a job that waits, for its first run or for another. The state afterwards: anything but
+    /// [`JobState::Cancelled`] means that it was too late, and holds: no copy of this call that is still on its way
+    /// cancels a job that has run since. `None` for an unknown one.
     ///
     /// # Errors
     ///
     /// If the store is away.
     pub async fn cancel(&self, id: &JobId) -> Result<Option<JobState>, Error> {
-        self.store.backend().cancel(id.clone(), KEEP_CANCELLED).await
+        cancel(&self.store, id, || self.store.backend().job(id.clone())).await
     }
 
     /// Puts a dead job back, at the tail of its line, with all of its attempts to come. The state

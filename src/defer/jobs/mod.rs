@@ -38,12 +38,14 @@
 //! # Ok(()) }
 //! ```
 
+mod cancel;
 mod cursor;
 mod handle;
 mod info;
 mod many;
 mod request;
 
+pub(super) use self::cancel::cancel;
 pub use crate::error::NoCursor;
 
 pub use self::{

@@ -21,7 +21,6 @@ mod gate;
 mod pace;
 mod request;
 
-pub(super) use self::request::KEEP_CANCELLED;
 pub use self::{
     events::StatusEvents,
     gate::StatusGate,

@@ -11,7 +11,7 @@ use super::{
     fields::Known,
 };
 use crate::{
-    defer::callback::is_callback,
+    defer::{callback::is_callback, jobs::cancel},
     error::Error,
     reply::{Reply, problem},
     store::{JobId, JobState, JobView, Store},
@@ -19,9 +19,6 @@ use crate::{
 
 /// Longest time between two looks while waiting: bounds a lost message.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// How long a cancelled job can be looked up.
-pub(in crate::defer) const KEEP_CANCELLED: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// One request to the status resource.
 #[derive(Debug)]
@@ -167,11 +164,7 @@ impl Look {
     }
 
     async fn cancel(&self) -> Result<Reply, Error> {
-        if self.job().await?.is_none() {
-            return Ok(not_found());
-        }
-        let state = self.store.backend().cancel(self.id.clone(), KEEP_CANCELLED).await?;
-        Ok(match state {
+        Ok(match cancel(&self.store, &self.id, || self.job()).await? {
             Some(JobState::Cancelled) => {
                 tracing::info!(job = ?self.id, "deferred request cancelled");
                 Reply::new(204)

@@ -1,5 +1,7 @@
 //! Callbacks as jobs: when they are made, how often, and what becomes of them.
 
+mod back;
+
 use std::{collections::VecDeque, sync::Arc};
 
 use bytes::Bytes;
@@ -8,14 +10,14 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use super::{Routes, SECOND, ended, put_in, request, settled};
+use super::{Function, Routes, SECOND, answered, ended, key_of, put_in, request, settled};
 use crate::{
     defer::{
         DeferWorker, JobCursor, StatusGate,
         callback::{Deliver, Delivered, call},
     },
     gate::{Head, fake::FakeView},
-    store::{Enqueue, Fault, Faults, JobId, JobPolicy, JobState, Merge, Store, Wins, faulty},
+    store::{Enqueue, Fault, JobId, JobPolicy, JobState, Merge, Store, Wins, faulty},
 };
 
 const URL: &str = "https://example.com/hook";
@@ -124,24 +126,6 @@ async fn every_other_end_is_told_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_that_is_put_back_is_told_again_as_another_end() {
-    let store = Store::memory();
-    let called = Called::default();
-    let worker = work(&store, Some(&called));
-    let id = put_off_with_callback(&store, "/x/panic").await;
-    for time in 1..=2 {
-        assert_eq!(ended(&store, &id).await, JobState::Dead);
-        tokio::time::sleep(60 * SECOND).await;
-        assert_eq!(called.calls().len(), time);
-        let _ = store.deferred().redrive(&id).await.expect("the store is there");
-    }
-    let calls = called.calls();
-    assert_ne!(calls[0].0, calls[1].0, "who has heard of the one has not heard of the other");
-    assert_eq!(calls[1].1["id"], id.as_str());
-    worker.abort();
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_call_that_fails_is_made_again_under_its_id() {
     let store = Store::memory();
     let failed = Delivered::Failed("refused".to_owned());
@@ -228,32 +212,36 @@ impl crate::defer::Replayer for Stuck {
     }
 }
 
-/// Once more by the same id, rather than that another end is never told of.
+/// A worker whose requests fail at once.
+fn failing(store: &Store, deliver: impl Deliver + 'static) -> JoinHandle<()> {
+    let routes = Function::new(|head, marker| {
+        marker.pass(&key_of(&head.target));
+        std::future::ready(answered(500))
+    });
+    let mut worker = DeferWorker::on(store, routes);
+    worker.callbacks = Some(Arc::new(deliver));
+    tokio::spawn(worker.run(std::future::pending()))
+}
+
+/// The job that the first call was.
+fn id_of_call(called: &Called) -> JobId {
+    let calls = called.calls();
+    let (call, _) = calls[0].0.split_once('-').expect("the job, and which end of it");
+    JobId::parse(call).expect("an id")
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_call_is_made_again_if_the_store_does_not_say_whether_the_job_has_ended_again() {
-    /// The store is away as it answers, the first time.
-    #[derive(Debug, Clone)]
-    struct Cut(Called, Faults);
-
-    impl Deliver for Cut {
-        fn deliver(&self, url: &str, id: &str, body: Bytes) -> BoxFuture<'static, Delivered> {
-            if self.0.calls().is_empty() {
-                self.1.set("job", Fault::Away, 1);
-            }
-            self.0.deliver(url, id, body)
-        }
-    }
-
+async fn a_call_waits_for_a_store_that_is_away() {
     let (store, faults) = faulty();
     let called = Called::default();
-    let mut worker = DeferWorker::on(&store, Routes::default());
-    worker.callbacks = Some(Arc::new(Cut(called.clone(), faults.clone())));
-    let worker = tokio::spawn(worker.run(std::future::pending()));
+    faults.set("job", Fault::Away, 1);
+    let worker = failing(&store, called.clone());
     put_off_with_callback(&store, "/x").await;
     tokio::time::sleep(60 * SECOND).await;
     let calls = called.calls();
-    assert_eq!((calls.len(), faults.left("job")), (2, 0), "{calls:?}");
-    assert_eq!(calls[0], calls[1]);
+    assert_eq!((calls.len(), faults.left("job")), (1, 0), "{calls:?}");
+    let call = super::look(&store, &id_of_call(&called)).await;
+    assert_eq!((call.state, call.attempts), (JobState::Done, 1), "nobody was called in vain");
     worker.abort();
 }
 

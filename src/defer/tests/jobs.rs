@@ -9,13 +9,13 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
-    Function, Routes, SECOND, Working, answered, ended, key_of, put_in, put_off, put_off_request,
-    request, settled, stored_as,
+    Function, Routes, SECOND, Working, answered, ended, key_of, look, put_in, put_off,
+    put_off_request, put_off_with, request, settled, stored_as,
 };
 use crate::{
-    defer::{DeferWorker, JobCursor, JobPage, KeptRequest},
+    defer::{Answer, DeferWorker, JobCursor, JobPage, Kept, KeptRequest, Ran},
     gate::Head,
-    store::{Enqueue, JobId, JobPolicy, JobState, Store},
+    store::{Enqueue, Fault, JobId, JobPolicy, JobState, Store, faulty},
 };
 
 #[tokio::test(start_paused = true)]
@@ -68,6 +68,38 @@ async fn what_waits_can_be_cancelled_by_its_id() {
     assert_eq!((job.state, job.position), (JobState::Queued, Some(1)));
     assert_eq!(jobs.cancel(&id).await.expect("it is there"), Some(JobState::Cancelled));
     assert_eq!(jobs.cancel(&JobId::new(&key_of("/x"))).await.expect("it is there"), None);
+}
+
+/// Its call to the store is late: what was seen is not so any more.
+#[tokio::test(start_paused = true)]
+async fn what_has_run_as_it_was_cancelled_is_looked_at_again() {
+    let retry_after = || vec![("retry-after".to_owned(), b"600".to_vec())];
+    for (status, attempts, state, calls) in
+        [(503, 2, JobState::Cancelled, 2), (503, 1, JobState::Dead, 1), (200, 2, JobState::Done, 1)]
+    {
+        let (store, faults) = faulty();
+        let worker = Working::with(DeferWorker::on(
+            &store,
+            Function::new(move |head, marker| {
+                marker.pass(&key_of(&head.target));
+                let body = Kept::Body(Bytes::new());
+                std::future::ready(Ran::Answered(Answer { status, headers: retry_after(), body }))
+            }),
+        ));
+        let held = store.lock("x").acquire().await.expect("it is free");
+        let id = put_off_with(&store, "/x", attempts, Vec::new()).await;
+        faults.set("cancel", Fault::Late(10 * SECOND), 1);
+        let (jobs, asked) = (store.deferred(), id.clone());
+        let cancelled = tokio::spawn(async move { jobs.cancel(&asked).await });
+        settled().await;
+        held.release().await;
+        settled().await;
+        assert_eq!((look(&store, &id).await.attempts, cancelled.is_finished()), (1, false));
+        let told = cancelled.await.expect("it ends").expect("it is there");
+        assert_eq!((told, look(&store, &id).await.state), (Some(state), state));
+        assert_eq!(faults.seen("cancel"), calls);
+        worker.stop().await;
+    }
 }
 
 /// Dead letters on so many locks.

@@ -1,9 +1,18 @@
 //! What a layer and a worker were set to, as clients see it.
 
+use std::{
+    sync::Arc,
+    time::{Duration, UNIX_EPOCH},
+};
+
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{Function, SECOND, Working, ended, key_of, put_off, status::whole};
+use super::{
+    Function, SECOND, Working, answered, ended, key_of, look, put_off, put_off_with, settled,
+    status::whole,
+};
 use crate::{
     defer::{Answer, DeferGate, DeferWorker, Kept, Ran, StatusGate},
     gate::{Asked, Gate, Head, KeySource, Outcome, Parting, Verdict, fake::FakeView},
@@ -84,4 +93,32 @@ async fn of_a_response_those_fields_are_kept_that_were_asked_for() {
         }
         worker.stop().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_is_told_which_one_it_is_and_since_when_its_request_waits() {
+    let store = Store::memory();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&told);
+    let routes = Function::new(move |head, marker| {
+        let mut noted = noted.lock();
+        noted.push(marker.deferred().clone());
+        marker.pass(&key_of(&head.target));
+        std::future::ready(answered(if noted.len() == 1 { 503 } else { 200 }))
+    });
+    let worker = Working::with(DeferWorker::on(&store, routes));
+    let held = store.lock("x").acquire().await.expect("it is free");
+    let id = put_off_with(&store, "/x", 2, Vec::new()).await;
+    let accepted = UNIX_EPOCH + Duration::from_micros(look(&store, &id).await.past.accepted_us);
+    settled().await;
+    let before = held.fence();
+    held.release().await;
+    assert_eq!(ended(&store, &id).await, JobState::Done);
+    let told = told.lock().clone();
+    let [first, second] = &told[..] else { panic!("two runs: {told:?}") };
+    for (run, attempt) in [(first, 1), (second, 2)] {
+        assert_eq!((&run.id, run.attempt, run.first_seen), (&id, attempt, accepted));
+    }
+    assert!(before < first.fence && first.fence < second.fence, "{before} {told:?}");
+    worker.stop().await;
 }

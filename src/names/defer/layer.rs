@@ -295,9 +295,10 @@ macro_rules! __defer_layer_names {
 
         // `Idempotency-Key`.
         impl DeferLayer {
-            /// How long an `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header) is remembered. Default a day: longer than any client retries. It
-            /// outlives what is kept of the request, which is then answered with 410 and not run again. At
-            /// least a second, at most a year.
+            /// How long an `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header) is remembered, from
+            /// acceptance on. Default a day: longer than any client retries. It is remembered in any case as long as its
+            /// request waits (but no longer than thirty days, or this time), and as long as its end is kept. Where it
+            /// outlives that, a retry is answered with 410 and not run again. At least a second, at most a year.
             #[must_use]
             pub fn idempotency_for(self, life: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.idempotency_for(life) }

@@ -105,4 +105,15 @@ pub(crate) enum Verdict {
         delay: Duration,
         reason: &'static str,
     },
+    /// Of a call: it ends. Unless another end than the one it was about is to be told by now: then it goes back, and
+    /// tells of that, with all attempts to come.
+    Told {
+        /// When that one was.
+        ended_us: u64,
+        /// The response, and its status: it is done. `None`: it is dead.
+        response: Option<(Bytes, u16)>,
+        /// Of a dead one.
+        reason: &'static str,
+        retention: Duration,
+    },
 }

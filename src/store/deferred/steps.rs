@@ -28,8 +28,9 @@ pub(crate) trait Jobs {
     fn end_direct(&self, call: Direct, response: Option<Bytes>) -> Step<'_, bool>;
     fn claim(&self, call: Claim) -> Step<'_, Claimed>;
     fn settle(&self, call: Settle) -> Step<'_, SettledRun>;
-    /// The state afterwards; `None` for an unknown job.
-    fn cancel(&self, id: JobId, retention: Duration) -> Step<'_, Option<JobState>>;
+    /// Cancels a job that waits, as it was seen: the last run began then, or never (0). The state afterwards, `Queued`
+    /// if it has run since and waits again; `None` for an unknown job.
+    fn cancel(&self, id: JobId, began_us: u64, retention: Duration) -> Step<'_, Option<JobState>>;
     fn job(&self, id: JobId) -> Step<'_, Option<JobView>>;
     /// The run of a job that is under way: `running.lua`, reads only. `None` if there is none, or if the lock under it
     /// has lapsed or was given back.

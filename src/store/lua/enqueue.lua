@@ -90,7 +90,7 @@ local function write(id, facts, request, envelope, bytes, owner, record, call, n
   if n[1] == 1 then add('again', 1) end
   if n[3] == 1 then add('skip', 1) end
   if owner ~= '' then add('owner', owner) end
-  if record then add('record', string.sub(record, #SHARD + 3, -#NAME - 2)) end
+  if record then add('record', string.sub(record, #SHARD + 3, -#NAME - 2) .. ' ' .. int(NOW + n[7])) end
   if n[6] > 0 then
     add('exp', int(NOW + n[6]))
     remind(own('exp'), id, NOW + n[6])
@@ -99,6 +99,9 @@ local function write(id, facts, request, envelope, bytes, owner, record, call, n
     local head = string.find(call, '\n', 1, true)
     add('call', string.sub(call, 1, head - 1))
     redis.call('SET', own('t:' .. id), string.sub(call, head + 1))
+  elseif record then
+    -- There is more to its end than usual.
+    add('call', '-')
   end
   redis.call('HSET', facts, unpack(v))
   redis.call('SET', request, envelope)
@@ -147,7 +150,7 @@ local function enqueue(id, envelope, terms, record, print, owner, merge, call)
   redis.call('HSET', F, 'jobs', int(jobs + 1), 'bytes', int(used + bytes), 'seq', int(seq), 'keep', int(n[14]))
   write(id, facts, request, envelope, bytes, owner, record, call, n, seq)
   count_for(owner, id, bytes)
-  if print ~= '' then redis.call('SET', record, id .. ' ' .. print, 'PX', n[7]) end
+  if print ~= '' then redis.call('SET', record, id .. ' ' .. print, 'PX', int(math.max(n[7], PENDING))) end
   if group then redis.call('SET', group, id, 'PX', GROUP) end
   if n[5] > 0 then put_late(id, NOW + n[5], bytes) else stand(id, seq, bytes) end
   if old then

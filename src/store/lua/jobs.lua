@@ -5,8 +5,9 @@
 -- j:<id>        HASH    facts of a job: state; lock; seq, its place in g; bytes; at, us when it was accepted; max attempts;
 --                       if not 0: attempts, again (1 = may run again after a crash), skip (1 = others may pass it while
 --                       it waits for its retry), exp (its deadline, ms); if there are: owner, run, reason, ended (us), by,
---                       record (the name of its idempotency record, without the lock's), call (who is told of its
---                       end: id, most attempts and lock of a job that there is from then on); of such a job: end, what
+--                       record (the name of its idempotency record, without the lock's, and until when that is there
+--                       at least, ms), call (who is told of its end: id, most attempts and lock of a job that there
+--                       is from then on; '-' where there is a record and nobody is); of such a job: end, what
 --                       it tells of that one, which may be forgotten first: state, attempts, ended (us), status of the
 --                       response or 0, reason
 -- b:<id>        STRING  its request      r:<id>  STRING  its response      t:<id>  STRING  the request of its call
@@ -38,6 +39,10 @@ local KEPT = 86400000
 -- How long it is known what an owner has, after the last that was accepted of him, ms: nobody can tell whose job it
 -- was whose keys have vanished, and it must not count for ever.
 local OWNED = 2592000000
+
+-- How long an idempotency record is there while its job waits or runs, ms: of one that has vanished it must not be
+-- there for ever.
+local PENDING = 2592000000
 
 -- Sets when the watcher has to see to a job that is in one of the shard's indexes, and tells it if it must
 -- wake sooner for that.
@@ -143,10 +148,20 @@ local function forget_ended(index, ids)
   return sizes_of(index, ids)
 end
 
+-- A job with a record has ended, and is kept for a time: a retry is told of its end for as long.
+local function remember_end(id)
+  local name, til = string.match(redis.call('HGET', own('j:' .. id), 'record') or '', '^(%S+) (%d+)$')
+  if not name then return end
+  local record, kept = own('i:' .. name .. ':' .. NAME), redis.call('PTTL', own('j:' .. id))
+  if string.match(redis.call('GET', record) or '', '^%S+') ~= id then return end
+  if kept > 0 then redis.call('PEXPIRE', record, int(math.max(tonumber(til) - NOW, kept))) end
+end
+
 -- A job has ended: the call that tells of it, which was stored along with it, becomes a job in its own line, in this
 -- step, so nobody can die in between. `keep`: ms that it is kept besides, should the job be put back. `status`: of its
 -- response, if it has one.
 local function call_back(id, call, keep, status)
+  if call then remember_end(id) end
   local whose, most, lock = string.match(call or '', '^(%x+) (%d+) (%S+)$')
   local kept = own('t:' .. id)
   local bytes = whose and redis.call('STRLEN', kept) or 0
@@ -156,9 +171,10 @@ local function call_back(id, call, keep, status)
   local v = redis.call('HMGET', own('j:' .. id), 'state', 'attempts', 'ended', 'reason')
   local told = (v[1] or 'dead') .. ' ' .. (v[2] or '0') .. ' ' .. (v[3] or '0') .. ' ' .. (status or '0') .. ' '
     .. (v[4] or '')
-  -- One that was put back ends again. A call that has not been made yet tells of the last end.
+  -- One that was put back ends again. A call that has not been made yet tells of the last end, with all attempts to
+  -- come; so does one that is being made, which finds that out as it is settled.
   local waits = state == 'queued' or state == 'running'
-  if waits then redis.call('HSET', facts, 'end', told) end
+  if waits then redis.call('HSET', facts, 'end', told, 'attempts', '0') end
   if not waits and keep then
     redis.call('COPY', kept, request, 'REPLACE')
   elseif not waits then

@@ -15,7 +15,7 @@ turn_to(string.sub(KEYS[1], 1, -#id - 3), v[2] or '')
 unfile('done', id)
 unfile('dead', id)
 if v[2] and v[3] then
-  local record = string.sub(KEYS[1], 1, -#id - 3) .. 'i:' .. v[3] .. ':' .. v[2]
+  local record = string.sub(KEYS[1], 1, -#id - 3) .. 'i:' .. string.match(v[3], '^%S+') .. ':' .. v[2]
   if string.match(redis.call('GET', record) or '', '^%S+') == id then redis.call('DEL', record) end
 end
 return redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3], KEYS[4]) > 0 and 1 or 0

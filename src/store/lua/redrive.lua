@@ -6,7 +6,7 @@
 -- Returns the state the job is in afterwards, or '' for an unknown one. One whose request has gone stays dead.
 -- O(log n). Repeated with the same token it does nothing more, also if the job has died again meanwhile.
 local id, key = ARGV[1], KEYS[1]
-local v = redis.call('HMGET', key, 'state', 'lock', 'bytes', 'redriven', 'owner')
+local v = redis.call('HMGET', key, 'state', 'lock', 'bytes', 'redriven', 'owner', 'record')
 if not v[1] or not v[2] then return '' end
 if v[1] ~= 'dead' or v[4] == ARGV[2] then return v[1] end
 turn_to(string.sub(key, 1, -#id - 3), v[2])
@@ -25,6 +25,10 @@ redis.call('HDEL', key, 'run', 'ended', 'exp')
 redis.call('PERSIST', key)
 redis.call('PERSIST', request)
 redis.call('PERSIST', own('t:' .. id))
+local record = own('i:' .. string.match(v[6] or '-', '^%S+') .. ':' .. NAME)
+if string.match(redis.call('GET', record) or '', '^%S+') == id then
+  redis.call('PEXPIRE', record, int(math.max(redis.call('PTTL', record), PENDING)))
+end
 redis.call('HINCRBY', F, 'jobs', '1')
 redis.call('HINCRBY', F, 'bytes', bytes)
 count_for(v[5], id, bytes)

@@ -1,14 +1,16 @@
 -- Ends a run: done with its response, dead with a reason, or back to run again; and begins the next of the line.
 --
--- A step of runs.lua. id   me: its run token   verb: 'done' | 'dead' | 'retry' | 'back' | 'hand' | 'undo'
--- ms: retention (done, dead), delay (retry, back, hand)   reason; of 'done' the response's status, for its call
+-- A step of runs.lua. id   me: its run token   verb: 'done' | 'dead' | 'told' | 'retry' | 'back' | 'hand' | 'undo'
+-- ms: retention (done, dead, told), delay (retry, back, hand)   reason; of 'done' the response's status, for its call;
+-- of 'told' the end that was told (us), the status of the answer or 0, and the reason if it is dead
 -- response: stored (done) or ''
 -- next: token of the run of the next job, or ''; with `lease` and `keep`, ms, as for claim.lua
 -- Returns {'lost'} the run is not the job's any more: nothing was written
 --       | {'ok'} the verdict stands | {'claimed', ..} it does, and the next job's run has begun (as claim.lua)
 -- 'back' gives the attempt back (no route, an envelope of a newer version, a nested lock that was busy). 'hand' is the
 -- same in a drain: the job is for whoever comes next, at once, and so nobody passes it. 'undo' is the same for a claim
--- whose caller has gone; he may not even know which job it was.
+-- whose caller has gone; he may not even know which job it was. 'told' is how a call ends, done or dead; if it has
+-- another end to tell of by now, it goes back instead: whoever brought that end found it running, and left it to this.
 -- O(log n). Needs the job's run token and the lock under it. Repeated with the same tokens: the same answer; what
 -- was begun along is found by its token. A repeated call begins nothing: it might be a late one, and the run for
 -- nobody.
@@ -88,6 +90,15 @@ local function of_run(me)
   return nil
 end
 
+-- What a call's end comes to: verb, ms, reason.
+local function told(id, ms, words)
+  local at, status, reason = string.match(words, '^(%d+) (%d+) (.*)$')
+  local last = string.match(redis.call('HGET', own('j:' .. id), 'end') or '', '^%S+ %d+ (%d+) ')
+  if last and last ~= at then return 'back', 1, 'ended again' end
+  if status == '0' then return 'dead', ms, reason end
+  return 'done', ms, status
+end
+
 -- What a call with these tokens has been answered before.
 local function repeated(next, lease)
   if next == '' then return {'ok'} end
@@ -102,6 +113,7 @@ local function settle(id, me, verb, ms, reason, response, next, lease, keep)
   if facts.state ~= 'running' then return repeated(next, lease) end
   -- Who is in mode x is alone, and h ends with him: if he is there, he is in time.
   if redis.call('ZREM', H, 'h' .. me) == 0 then return {'lost'} end
+  if verb == 'told' then verb, ms, reason = told(id, ms, reason) end
   local first
   if ENDS[verb] then
     first = ended(id, facts, verb, ms, reason, response)

@@ -9,6 +9,9 @@ use crate::store::backend::{Enqueue, Enqueued, JobId, JobState, OnFailure, Wins}
 const GROUP: Duration = Duration::from_secs(24 * 60 * 60);
 const MERGED: Duration = Duration::from_secs(60);
 
+/// How long a record is there whose job waits: as long as that, but not for ever.
+pub(super) const PENDING: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
 impl Visit<'_> {
     pub(super) fn enqueue(&mut self, call: Enqueue) -> Enqueued {
         if let Some(answer) = self.accepted(&call) {
@@ -75,7 +78,8 @@ impl Visit<'_> {
 
     fn remember(&mut self, call: &Enqueue, id: &JobId) {
         if let Some((record, print, life)) = &call.record {
-            let end = self.now.after(*life);
+            let stored = *id == call.id;
+            let end = self.now.after(if stored { (*life).max(PENDING) } else { *life });
             let name = (self.key.clone(), Arc::clone(record));
             self.records.put(&name, (id.clone(), print.clone()), Some(end));
         }
@@ -134,6 +138,7 @@ impl Visit<'_> {
             again: call.policy.again,
             skip: call.policy.on_failure == OnFailure::Skip,
             owner: call.owner,
+            remembered: call.record.as_ref().map_or(0, |(.., life)| self.now.after(*life)),
             record: call.record.map(|(record, ..)| record),
             call: call.call,
             envelope: call.envelope,

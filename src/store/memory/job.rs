@@ -1,13 +1,13 @@
 //! A job, as a shard keeps it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
 use super::shard::Now;
 use crate::{
     key::Key,
-    store::backend::{Call, JobId, JobState, Token},
+    store::backend::{Call, JobId, JobState, Token, Verdict},
 };
 
 /// The keys j, b and r of a job in one: they get their TTL together.
@@ -26,6 +26,8 @@ pub(super) struct Job {
     pub(super) owner: String,
     /// Its idempotency record.
     pub(super) record: Option<Arc<str>>,
+    /// Until when that is there at least, whatever becomes of the job.
+    pub(super) remembered: u64,
     /// Who is told of its end.
     pub(super) call: Option<Call>,
     pub(super) accepted_us: u64,
@@ -68,6 +70,7 @@ impl Job {
             reason: "",
             owner: String::new(),
             record: None,
+            remembered: 0,
             call: None,
             accepted_us: now.us,
             bytes: 0,
@@ -95,6 +98,20 @@ impl Job {
     pub(super) fn end(&self) -> String {
         let Self { state, attempts, ended_us, status, reason, .. } = self;
         format!("{} {attempts} {ended_us} {status} {reason}", state.as_str())
+    }
+
+    /// What the end of a call comes to: another end may have come that it has to tell of.
+    pub(super) fn told(&self, verdict: Verdict) -> Verdict {
+        let last = self.tells.as_ref().and_then(|end| end.split(' ').nth(2)?.parse().ok());
+        match verdict {
+            Verdict::Told { ended_us, .. } if last.is_some_and(|last: u64| last != ended_us) => {
+                Verdict::Back { delay: Duration::from_millis(1), reason: "ended again" }
+            }
+            Verdict::Told { response: Some((response, status)), retention, .. } => {
+                Verdict::Done { response, status, retention }
+            }
+            other => other,
+        }
     }
 
     /// It will run again; what is not charged was no attempt.

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     ended::Ended,
+    enqueue::PENDING,
     job::Job,
     line::Member,
     shard::{Now, Shard},
@@ -196,6 +197,7 @@ impl Visit<'_> {
             (job.run, job.exp, job.reason, job.ended_us) = (None, None, "", 0);
         }
         self.jobs.end_at(id, None);
+        self.remember_until(id, self.now.after(PENDING));
         self.facts.count(&owner, bytes);
         self.stand(seq, id, bytes);
         self.tell_all(id);

@@ -164,9 +164,9 @@ impl Memory {
         self.at(key.shard(), |shard, _| shard.counted(key))
     }
 
-    fn cancel_job(&self, id: &JobId, retention: Duration) -> Option<JobState> {
+    fn cancel_job(&self, id: &JobId, began_us: u64, retention: Duration) -> Option<JobState> {
         let key = self.at(id.shard(), |shard, now| shard.lock_of(id, now))?;
-        self.visit(&key, |visit| visit.cancel(id, retention))
+        self.visit(&key, |visit| visit.cancel(id, began_us, retention))
     }
 }
 

@@ -102,6 +102,8 @@ impl Visit<'_> {
 
     /// A job has ended: who is told of it is, also once more if it was put back and ends again.
     pub(super) fn call_back(&mut self, id: &JobId, may_be_put_back: bool) {
+        let kept = self.jobs.end_of(id);
+        self.remember_until(id, kept.unwrap_or(0));
         let Some(job) = self.jobs.get_mut(id, self.now.ms) else {
             return;
         };
@@ -111,12 +113,22 @@ impl Visit<'_> {
         }
     }
 
-    /// A call becomes a job, unless it waits already: then it tells of the last end.
+    /// The idempotency record of a job is there until then, or for its own time if that is longer.
+    pub(super) fn remember_until(&mut self, id: &JobId, until: u64) {
+        let Some(job) = self.jobs.get(id, self.now.ms) else { return };
+        let Some(record) = &job.record else { return };
+        let (name, until) = ((job.lock.clone(), Arc::clone(record)), until.max(job.remembered));
+        if self.records.get(&name, self.now.ms).is_some_and(|(whose, _)| whose == id) {
+            self.records.end_at(&name, Some(until));
+        }
+    }
+
+    /// A call becomes a job, unless it is one already: then it tells of the last end, with all attempts to come.
     pub(super) fn stand_call(&mut self, call: Call, end: String) {
         let Call { id, envelope, max_attempts, .. } = call;
         let waits = self.jobs.get_mut(&id, self.now.ms).filter(|job| job.state.is_pending());
         if let Some(job) = waits {
-            job.tells = Some(end);
+            (job.tells, job.attempts) = (Some(end), 0);
             return;
         }
         self.facts.done.take(&id);
@@ -160,10 +172,15 @@ impl Visit<'_> {
         self.drop_job(id, JobState::Expired, "deadline", KEPT, None);
     }
 
-    pub(super) fn cancel(&mut self, id: &JobId, retention: Duration) -> Option<JobState> {
-        let state = self.jobs.get(id, self.now.ms)?.state;
-        if state != JobState::Queued {
-            return Some(state);
+    pub(super) fn cancel(
+        &mut self,
+        id: &JobId,
+        began_us: u64,
+        retention: Duration,
+    ) -> Option<JobState> {
+        let job = self.jobs.get(id, self.now.ms)?;
+        if job.state != JobState::Queued || job.began_us != began_us {
+            return Some(job.state);
         }
         self.drop_job(id, JobState::Cancelled, "", retention, None);
         Some(JobState::Cancelled)

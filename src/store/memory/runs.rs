@@ -194,7 +194,7 @@ impl Visit<'_> {
             return true;
         };
         let (seq, bytes) = (job.seq, job.bytes);
-        let (state, reason, retention) = match verdict {
+        let (state, reason, retention) = match job.told(verdict) {
             Verdict::Done { response, status, retention } => {
                 job.has_run(now.us, "done");
                 job.status = status;
@@ -202,7 +202,7 @@ impl Visit<'_> {
                 job.envelope = Bytes::new();
                 (JobState::Done, "", retention)
             }
-            Verdict::Dead { reason, retention } => {
+            Verdict::Dead { reason, retention } | Verdict::Told { reason, retention, .. } => {
                 job.has_run(now.us, reason);
                 (JobState::Dead, reason, retention)
             }

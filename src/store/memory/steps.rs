@@ -40,8 +40,8 @@ impl Jobs for Memory {
         done(self.visit(&key, |visit| visit.settle(call)))
     }
 
-    fn cancel(&self, id: JobId, retention: Duration) -> Step<'_, Option<JobState>> {
-        done(self.cancel_job(&id, retention))
+    fn cancel(&self, id: JobId, began_us: u64, retention: Duration) -> Step<'_, Option<JobState>> {
+        done(self.cancel_job(&id, began_us, retention))
     }
 
     fn job(&self, id: JobId) -> Step<'_, Option<JobView>> {

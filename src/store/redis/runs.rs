@@ -57,6 +57,9 @@ impl RunAsk {
     fn response(&self) -> Option<&Bytes> {
         match self {
             Self::Settle(Settle { verdict: Verdict::Done { response, .. }, .. }) => Some(response),
+            Self::Settle(Settle { verdict: Verdict::Told { response, .. }, .. }) => {
+                response.as_ref().map(|(response, _)| response)
+            }
             _ => None,
         }
     }
@@ -73,6 +76,7 @@ impl RunAsk {
                 [lease, retention].into_iter().for_each(|time| number(out, millis(*time)));
             }
             Self::Settle(Settle { id, me, verdict, next, .. }) => {
+                let words;
                 let (verb, time, reason) = match verdict {
                     Verdict::Done { status, retention, .. } => {
                         ("done", retention, digits.format(*status))
@@ -81,6 +85,11 @@ impl RunAsk {
                     Verdict::Retry { delay, reason } => ("retry", delay, *reason),
                     Verdict::Back { delay, reason } => ("back", delay, *reason),
                     Verdict::Hand { delay, reason } => ("hand", delay, *reason),
+                    Verdict::Told { ended_us, response, reason, retention } => {
+                        let status = response.as_ref().map_or(0, |(_, status)| *status);
+                        words = format!("{ended_us} {status} {reason}");
+                        ("told", retention, &*words)
+                    }
                 };
                 texts(out, ["s", id.as_str(), me.as_str(), verb]);
                 number(out, millis(*time));

@@ -185,8 +185,8 @@ impl Jobs for Faulty {
         self.call("settle", |memory| memory.settle(call))
     }
 
-    fn cancel(&self, id: JobId, retention: Duration) -> Step<'_, Option<JobState>> {
-        self.call("cancel", move |memory| memory.cancel(id, retention))
+    fn cancel(&self, id: JobId, began_us: u64, retention: Duration) -> Step<'_, Option<JobState>> {
+        self.call("cancel", move |memory| memory.cancel(id, began_us, retention))
     }
 
     fn job(&self, id: JobId) -> Step<'_, Option<JobView>> {

@@ -6,7 +6,10 @@ use bytes::Bytes;
 
 use super::{
     on_every_store,
-    rig::{LONG, Rig, SHORT, ask, deferred, done, key, neighbours, settled, stranger, visit, wait},
+    rig::{
+        LONG, Rig, SHORT, again, ask, deferred, done, key, neighbours, settled, stranger, visit,
+        wait,
+    },
 };
 use crate::store::backend::{
     ACCEPT_WINDOW, Acquire, Acquired, Claimed, Enqueue, Enqueued, JobId, JobState, JobView, Past,
@@ -26,6 +29,7 @@ on_every_store!(
     a_live_place_before_the_job_gets_the_lock_by_the_visit,
     a_cancelled_job_is_out_of_the_line,
     only_what_waits_can_be_cancelled,
+    a_late_copy_cancels_nothing_that_has_run_since,
     cancelling_the_first_in_backoff_frees_the_next,
     cancelling_an_offered_job_passes_the_lock_on,
     heads_are_told_for_each_line,
@@ -88,7 +92,7 @@ async fn a_known_key_gives_its_job(rig: &Rig) {
     // The very same call, sent again after a lost reply, is no other request.
     assert_eq!(rig.enqueue(first).await, Enqueued::Stored { position: 1 });
     rig.pass(SHORT).await;
-    assert_eq!(rig.enqueue(keyed("two")).await, Enqueued::Stored { position: 2 });
+    assert_eq!(rig.enqueue(keyed("two")).await, Enqueued::Mismatch, "as long as it waits");
 }
 
 async fn without_a_worker_jobs_are_passed_over(rig: &Rig) {
@@ -225,6 +229,32 @@ async fn only_what_waits_can_be_cancelled(rig: &Rig) {
     assert!(rig.finish(&key, &id, &run).await);
     assert_eq!(rig.cancel(&id).await, Some(JobState::Done));
     assert_eq!(rig.job(&id).await.unwrap().response, Some(Bytes::from_static(b"answer")));
+}
+
+/// Whoever sent it was told by its other copy that the job runs.
+async fn a_late_copy_cancels_nothing_that_has_run_since(rig: &Rig) {
+    let (key, run) = (key(), stranger());
+    rig.worker().await;
+    let call = again(&key);
+    let id = call.id.clone();
+    rig.enqueue(call).await;
+    let copy = || rig.cancel_as(&id, 0);
+    rig.start(&key, &id, &run).await;
+    assert_eq!(copy().await, Some(JobState::Running));
+    let retry = Verdict::Retry { delay: SHORT, reason: "status 500" };
+    assert!(rig.settle(settled(&key, &id, &run, retry)).await);
+    assert_eq!(copy().await, Some(JobState::Queued));
+    rig.pass(SHORT).await;
+    let run = stranger();
+    assert_eq!(rig.start(&key, &id, &run).await, 2, "it runs again");
+    let dead = Verdict::Dead { reason: "auth", retention: LONG };
+    assert!(rig.settle(settled(&key, &id, &run, dead)).await);
+    assert_eq!(copy().await, Some(JobState::Dead));
+    assert_eq!(rig.redrive(&id).await, Some(JobState::Queued));
+    assert_eq!(copy().await, Some(JobState::Queued), "nor what was put back");
+    for _ in 0..2 {
+        assert_eq!(rig.cancel(&id).await, Some(JobState::Cancelled), "as it is seen now");
+    }
 }
 
 async fn cancelling_the_first_in_backoff_frees_the_next(rig: &Rig) {

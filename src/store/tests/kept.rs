@@ -23,6 +23,7 @@ on_every_store!(
     only_dead_jobs_are_put_back,
     an_ended_job_is_forgotten,
     what_is_purged_is_accepted_anew,
+    a_record_is_there_as_long_as_its_job,
     what_is_gone_is_counted,
 );
 
@@ -229,6 +230,44 @@ async fn what_is_purged_is_accepted_anew(rig: &Rig) {
     // The record is another one's now.
     assert!(!rig.purge(&old.id).await);
     assert_eq!(rig.enqueue(keyed()).await, Enqueued::Known(new.id));
+}
+
+/// However short its own life is: a retry would run again what waits still, or has run.
+async fn a_record_is_there_as_long_as_its_job(rig: &Rig) {
+    for end in ["done", "dead", "cancelled", "redriven"] {
+        let (key, run) = (key(), stranger());
+        let keyed =
+            || Enqueue { record: Some((end.into(), "print".into(), SHORT)), ..deferred(&key) };
+        let first = keyed();
+        let id = first.id.clone();
+        rig.enqueue(first).await;
+        let is_known = async |when: &str| {
+            rig.pass(SHORT * 2).await;
+            assert_eq!(rig.enqueue(keyed()).await, Enqueued::Known(id.clone()), "{end}: {when}");
+        };
+        is_known("it waits").await;
+        if end == "cancelled" {
+            rig.cancel(&id).await;
+        } else {
+            let dead = Verdict::Dead { reason: "auth", retention: LONG };
+            let verdict = if end == "done" { done() } else { dead };
+            rig.start(&key, &id, &run).await;
+            assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
+        }
+        is_known("it is kept").await;
+        if end == "redriven" {
+            assert_eq!(rig.redrive(&id).await, Some(JobState::Queued));
+            rig.pass(LONG).await;
+            is_known("it waits again").await;
+            rig.cancel(&id).await;
+        }
+        rig.pass(LONG).await;
+        assert_eq!(rig.job(&id).await, None, "{end}");
+        let another = keyed();
+        let id = another.id.clone();
+        assert_eq!(rig.enqueue(another).await, Enqueued::Stored { position: 1 }, "{end}");
+        rig.cancel(&id).await;
+    }
 }
 
 async fn what_is_gone_is_counted(rig: &Rig) {

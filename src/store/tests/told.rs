@@ -1,5 +1,7 @@
 //! Calls that tell of a job's end: each end makes one a job, in the same step.
 
+mod again;
+
 use bytes::Bytes;
 
 use super::{

@@ -80,6 +80,8 @@ end
 function shift.j(key)
   local exp = redis.call('HGET', key, 'exp')
   if exp then redis.call('HSET', key, 'exp', int(tonumber(exp) - ms)) end
+  local record, til = string.match(redis.call('HGET', key, 'record') or '', '^(%S+) (%d+)$')
+  if record then redis.call('HSET', key, 'record', record .. ' ' .. int(tonumber(til) - ms)) end
 end
 function shift.cs(key)
   local start, rest = string.match(redis.call('GET', key), '^(%d+)(.*)$')

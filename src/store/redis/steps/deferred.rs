@@ -38,8 +38,8 @@ impl Jobs for Redis {
         Box::pin(self.do_settle(call))
     }
 
-    fn cancel(&self, id: JobId, retention: Duration) -> Step<'_, Option<JobState>> {
-        Box::pin(self.do_cancel(id, retention))
+    fn cancel(&self, id: JobId, began_us: u64, retention: Duration) -> Step<'_, Option<JobState>> {
+        Box::pin(self.do_cancel(id, began_us, retention))
     }
 
     fn job(&self, id: JobId) -> Step<'_, Option<JobView>> {

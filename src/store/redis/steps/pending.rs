@@ -42,9 +42,10 @@ impl Redis {
     pub(super) async fn do_cancel(
         &self,
         id: JobId,
+        began_us: u64,
         retention: Duration,
     ) -> Result<Option<JobState>, Error> {
-        let args = [id.as_str().into(), number(millis(retention))];
+        let args = [id.as_str().into(), number(millis(retention)), number(began_us)];
         let keys = [self.keys.job(&id)];
         let reply = self.script(id.shard(), &script::CANCEL, &keys, &args).await?;
         Ok(JobState::parse(&Row::of("cancel", reply).text()?))

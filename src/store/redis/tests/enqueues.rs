@@ -120,7 +120,7 @@ async fn lost_replies_store_nothing_twice() {
         let line = Keys::new("test").jobs(&key);
         assert_eq!(server.ask::<usize>(&["ZCARD", &line]).await, MANY);
         for call in calls {
-            let state = store.backend().cancel(call.id, super::SECOND).await.unwrap();
+            let state = store.backend().cancel(call.id, 0, super::SECOND).await.unwrap();
             assert_eq!(state, Some(JobState::Cancelled));
         }
         let left: usize = server.ask(&["EXISTS", &line]).await;

@@ -186,7 +186,7 @@ async fn a_claim_that_is_dropped_is_undone_whenever_that_is() {
         assert!(store.shutdown(5 * SECOND).await);
         let job = store.backend().job(id.clone()).await.unwrap().unwrap();
         assert_eq!((job.state, job.attempts), (JobState::Queued, 0), "after {polls} looks");
-        store.backend().cancel(id, SECOND).await.unwrap();
+        store.backend().cancel(id, job.past.began_us, SECOND).await.unwrap();
     }
 }
 
@@ -219,7 +219,7 @@ async fn a_next_run_whose_caller_has_gone_is_undone_whenever_that_is() {
         assert_eq!(state(&store, &first).await, JobState::Done);
         let job = store.backend().job(next.clone()).await.unwrap().unwrap();
         assert_eq!((job.state, job.attempts), (JobState::Queued, 0), "after {polls} looks");
-        store.backend().cancel(next, SECOND).await.unwrap();
+        store.backend().cancel(next, job.past.began_us, SECOND).await.unwrap();
     }
 }
 

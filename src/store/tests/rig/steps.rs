@@ -93,7 +93,17 @@ impl Rig {
     }
 
     pub(in crate::store::tests) async fn cancel(&self, id: &JobId) -> Option<JobState> {
-        self.backend().cancel(id.clone(), LONG).await.unwrap()
+        let began_us = self.past(id).await.map_or(0, |past| past.began_us);
+        self.cancel_as(id, began_us).await
+    }
+
+    /// As it was seen.
+    pub(in crate::store::tests) async fn cancel_as(
+        &self,
+        id: &JobId,
+        began_us: u64,
+    ) -> Option<JobState> {
+        self.backend().cancel(id.clone(), began_us, LONG).await.unwrap()
     }
 
     /// Without its past, which [`Rig::past`] tells.

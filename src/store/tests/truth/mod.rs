@@ -170,8 +170,7 @@ impl Truth {
         self.look();
         self.asked += 1;
         let mine = self.is_held_as(&call.me, call.mode);
-        let record = call.record.as_ref().and_then(|name| self.records.get(name));
-        let known = record.is_some_and(|(_, _, end)| *end >= self.now) && !mine;
+        let known = call.record.as_ref().is_some_and(|name| self.record(name).is_some()) && !mine;
         assert_eq!(known, *reply == Acquired::Known);
         let jobs = self.line().count() as u64;
         match *reply {

@@ -135,12 +135,13 @@ impl Truth {
                 job.view.past.busy += u32::from(*reason == "busy");
                 job.late = Some(now + millis(*delay));
             }
-            Verdict::Done { response, retention, .. } => {
+            Verdict::Done { response, retention, .. }
+            | Verdict::Told { response: Some((response, _)), retention, .. } => {
                 job.has_run(now, "done");
                 job.view.response = Some(response.clone());
                 job.end(JobState::Done, "", (now, now + millis(*retention)));
             }
-            Verdict::Dead { reason, retention } => {
+            Verdict::Dead { reason, retention } | Verdict::Told { reason, retention, .. } => {
                 job.has_run(now, reason);
                 job.end(JobState::Dead, reason, (now, now + millis(*retention)));
             }

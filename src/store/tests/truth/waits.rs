@@ -66,8 +66,16 @@ impl Truth {
             return Some(Enqueued::Merged(other.clone()));
         }
         let (name, new, _) = call.record.as_ref()?;
-        let (id, print, _) = self.records.get(name).filter(|(_, _, end)| *end >= self.now)?;
+        let (id, print) = self.record(name)?;
         Some(if print == new { Enqueued::Known(id.clone()) } else { Enqueued::Mismatch })
+    }
+
+    /// What is known under a record: for its time, and as long as its job waits, runs or is kept.
+    pub(super) fn record(&self, name: &Arc<str>) -> Option<(&JobId, &String)> {
+        let (id, print, end) = self.records.get(name)?;
+        let its = |job: &Accepted| job.id == *id && job.record.as_ref() == Some(name);
+        let kept = self.jobs.iter().any(|job| its(job) && job.is_kept(self.now));
+        (kept || *end >= self.now).then_some((id, print))
     }
 
     /// The job that waits and is of this group, and its bytes.
