@@ -183,7 +183,7 @@ impl Fleet {
     }
 
     /// All that clients are told is written down from now on, and judged: for this long they may wait for their answers.
-    pub(super) fn judges_answers(&self, patience: Duration) {
+    pub fn judges_answers(&self, patience: Duration) {
         self.history.lock().patience = ns(patience);
     }
 

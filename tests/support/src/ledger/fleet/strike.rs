@@ -4,14 +4,18 @@ use std::{sync::Arc, time::Duration};
 
 use lockgate::testing::history::{Life, deferred::Trouble};
 
-use super::Fleet;
+use super::{Fleet, Seat};
 use crate::{
     history::{
         clock::{self, ns},
         process::kill_now,
     },
+    ledger::stall::AFTERMATH,
     wait::within,
 };
+
+/// How long half-open connections stay: nodes give a call five seconds, so most are left by then.
+const HALF_OPEN: Duration = Duration::from_secs(12);
 
 impl Fleet {
     /// SIGKILL from wherever it is called, without waiting: for a [`Rule`](crate::proxy::Rule).
@@ -78,6 +82,28 @@ impl Fleet {
     pub fn trouble_for(&self, node: Option<usize>, time: Duration) {
         let now = clock::now();
         self.trouble(node, now, now + ns(time));
+    }
+
+    /// Its connections are half open from now on. That is trouble for as long as it uses them: each is left after three calls
+    /// that were not answered, so one that is seldom used is left late. What is there after a while ends.
+    pub fn half_open(&self, node: usize) {
+        let Seat { life, proxy, .. } = &self.seats[node];
+        let trouble = {
+            let (life, from) = (Some(*life), clock::now());
+            let troubles = &mut self.history.lock().troubles;
+            troubles.push(Trouble { life, from, to: from + ns(HALF_OPEN + AFTERMATH) });
+            troubles.len() - 1
+        };
+        proxy.half_open();
+        let (proxy, history) = (proxy.clone(), Arc::clone(&self.history));
+        tokio::spawn(async move {
+            let _ = tokio::time::timeout(HALF_OPEN, proxy.left()).await;
+            proxy.end_half_open();
+            // Nothing, if all was judged meanwhile.
+            if let Some(trouble) = history.lock().troubles.get_mut(trouble) {
+                trouble.to = clock::now() + ns(AFTERMATH);
+            }
+        });
     }
 
     /// As [`trouble_for`](Self::trouble_for), from when it is called: for a [`Rule`](crate::proxy::Rule).
