@@ -78,7 +78,7 @@ impl LockGuard {
         }
     }
 
-    pub(super) fn lease(&self) -> Option<&Arc<Lease>> {
+    pub(crate) fn lease(&self) -> Option<&Arc<Lease>> {
         self.facts().map(|facts| &facts.lease)
     }
 

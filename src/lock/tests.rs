@@ -7,6 +7,7 @@ mod fields;
 mod handover;
 mod modes;
 mod policy;
+mod races;
 mod readers;
 mod review;
 mod runs;

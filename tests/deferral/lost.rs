@@ -9,7 +9,7 @@ use lockgate_tests::{
     proxy::{Moment, Rule},
 };
 
-use super::{BOTH, fleet, steady};
+use super::{BOTH, SECOND, fleet, steady};
 
 /// Every reply of each script is lost once: nothing happens twice, and nobody is told of it.
 #[tokio::test]
@@ -102,4 +102,27 @@ async fn forgotten_scripts_are_not_noticed() {
     let looked = fleet.settle(0).await.is_good();
     assert_eq!(looked.accepted + looked.direct, 240);
     assert_eq!((looked.runs, looked.repeated), (looked.accepted, 0), "{looked:?}");
+}
+
+/// Connections that are half open are so for as long as nobody needs them. Whoever asks by one of them late runs into a
+/// deadline as late, and the client is told that the store is away: that is the fault's doing, however long ago it was made.
+#[tokio::test]
+async fn a_half_open_connection_is_trouble_for_as_long_as_it_is_there() {
+    const RESOURCES: [&str; 6] = ["0", "1", "2", "3", "4", "5"];
+    let mut fleet = fleet().await;
+    let node = fleet.join(steady(Framework::Axum).web_only()).await;
+    let all_pay = async |fleet: &Fleet| {
+        let pay = RESOURCES.map(|resource| fleet.later(node, resource).pay().send());
+        join_all(pay).await
+    };
+    fleet.judges_answers(16 * SECOND);
+    let ran = |told: &Told| matches!(told, Told::Ran(200, _));
+    assert!(all_pay(&fleet).await.iter().all(ran), "connections are made");
+    fleet.half_open(node);
+    // Nobody needs them: there is nothing that could be waited for.
+    tokio::time::sleep(Duration::from_millis(10_500)).await;
+    let told = all_pay(&fleet).await;
+    // They end while the calls wait, which are made again by others.
+    assert!(told.iter().all(ran), "{told:?}");
+    fleet.settle(node).await.is_good();
 }

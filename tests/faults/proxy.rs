@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt as _;
 use lockgate_tests::{Server, proxy::Proxy, within};
 use redis::aio::MultiplexedConnection;
 
@@ -40,6 +41,33 @@ async fn a_half_open_connection_is_silent_and_new_ones_work() {
     proxy.half_open();
     assert!(tokio::time::timeout(SILENCE, answers(&mut old)).await.is_err(), "nobody is told");
     assert!(within("a new one", answers(&mut connect(&proxy).await)).await);
+}
+
+/// Or are ended, those of subscribers with them; but nobody waits for these.
+#[tokio::test]
+async fn half_open_connections_are_there_until_their_clients_leave_them() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(&server, "x").await;
+    let (one, mut other) = (connect(&proxy).await, connect(&proxy).await);
+    let url = proxy.url();
+    let client = redis::Client::open(url.split('?').next().unwrap()).expect("a URL");
+    let mut subscriber = client.get_async_pubsub().await.expect("the proxy listens");
+    subscriber.subscribe("x").await.expect("it hears");
+    proxy.half_open();
+    let mut new = connect(&proxy).await;
+    let mut left = Box::pin(proxy.left());
+    assert!(tokio::time::timeout(SILENCE, &mut left).await.is_err(), "two are there");
+    drop(one);
+    assert!(tokio::time::timeout(SILENCE, &mut left).await.is_err(), "one is there");
+    proxy.end_half_open();
+    within("the end of the other", left).await;
+    assert!(!within("its end", answers(&mut other)).await);
+    assert!(within("the subscriber's end", subscriber.on_message().next()).await.is_none());
+    assert!(answers(&mut new).await, "it came later");
+    let later = connect(&proxy).await;
+    proxy.half_open();
+    drop((new, later));
+    within("both to leave", proxy.left()).await;
 }
 
 #[tokio::test]

@@ -3,6 +3,9 @@
 //! A server is the child of a small shell that ends it when its own input closes. So it goes when the
 //! test process does, however that ends; nothing else would come round after an abort or a kill.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     io::{BufRead as _, BufReader},
     net::TcpListener,
@@ -30,6 +33,7 @@ echo $!
 cat >/dev/null
 kill -CONT $! 2>/dev/null
 kill -KILL $! 2>/dev/null
+wait $! 2>/dev/null
 for word; do case $word in lockgate-test-*.conf) rm -f "${TMPDIR:-/tmp}/$word";; esac; done
 "#;
 

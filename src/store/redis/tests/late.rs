@@ -1,11 +1,14 @@
 //! What comes too late: a release after the lease, a renewal after a stall, a holder whose cable was
 //! pulled. Nothing that is late touches what is somebody else's by then.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
 
 use futures_util::future::join_all;
 
-use super::{GIVEN_BACK, SECOND, proxy::Proxy, server::Server, usable};
+use super::{GIVEN_BACK, SECOND, eventually, proxy::Proxy, server::Server, usable};
 use crate::{
     lock::{LockGuard, Released},
     store::{Loss, Store},
@@ -72,6 +75,33 @@ async fn a_renewal_that_races_a_release_revives_nothing() {
     });
     join_all(races).await;
     assert!(store.shutdown(GIVEN_BACK).await);
+    assert_eq!(server.left().await, [""; 0]);
+}
+
+/// The same, with all of it seen: the renewal is on its way when the lock is given back, and the server runs the one just
+/// before the other.
+#[tokio::test]
+async fn a_renewal_that_is_on_its_way_at_a_release_revives_nothing() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let (store, other) = (proxy.patient_store().await, server.patient_store().await);
+    for round in 0..3 {
+        let guard = store.lock("x").lease(3 * SECOND).acquire().await.expect("it is free");
+        let (copy, lease) = (guard.held(), Arc::clone(guard.lease().expect("its own")));
+        proxy.hole(true);
+        let sent = async || lease.renewing.load(Ordering::Acquire);
+        eventually("a renewal to be sent", sent).await;
+        let released = tokio::spawn(guard.release());
+        eventually("the release to be under way", async || lease.is_over()).await;
+        proxy.hole(false);
+        assert_eq!(released.await.expect("no panic"), Released::Released, "round {round}");
+        let next = other.lock("x").acquire().await.expect("it was given back");
+        let answered = async || !lease.renewing.load(Ordering::Acquire);
+        eventually("the renewal to be answered", answered).await;
+        assert_eq!(copy.loss(), None, "it was given back, not lost");
+        assert_eq!(next.release().await, Released::Released, "round {round}");
+    }
+    assert!(store.shutdown(GIVEN_BACK).await && other.shutdown(GIVEN_BACK).await);
     assert_eq!(server.left().await, [""; 0]);
 }
 

@@ -230,13 +230,16 @@ impl History {
         (run.from, to)
     }
 
-    /// Whether anything was done in this time to a process, or to all, or the machine had no time for it.
+    /// Whether anything was done in this time to a process, or to all.
     pub(super) fn is_troubled(&self, life: Option<Life>, from: u64, to: u64) -> bool {
         let Some(life) = life else { return true };
         let ended = [self.killed.get(&life), self.stopping.get(&life)];
-        ended.into_iter().flatten().any(|at| *at <= to)
-            || meets(&self.troubles, life, from, to)
-            || meets(&self.stalls, life, from, to)
+        ended.into_iter().flatten().any(|at| *at <= to) || meets(&self.troubles, life, from, to)
+    }
+
+    /// Whether the machine had no time in it for a process, or for all.
+    pub(super) fn stood_still(&self, life: Option<Life>, from: u64, to: u64) -> bool {
+        life.is_some_and(|life| meets(&self.stalls, life, from, to))
     }
 
     pub(super) fn resources(&self) -> BTreeSet<&str> {

@@ -111,6 +111,7 @@ pub async fn conduct(plan: &Plan) -> (String, Verdict) {
     for node in 0..fleet.size() {
         fleet.proxy(node).forget_rules();
         fleet.proxy(node).lose_messages(false);
+        fleet.proxy(node).end_half_open();
         if !fleet.lives(node) {
             fleet.replace(node).await;
         }
@@ -130,6 +131,7 @@ pub async fn conduct(plan: &Plan) -> (String, Verdict) {
         "figure: longest answer of those that nothing is done to {} ms",
         looked.longest / MS
     ));
+    told.push(format!("figure: answers that the machine alone excuses {}", looked.excused));
     told.push(format!(
         "figure: fewest runs of 100 that nothing has touched {}",
         share(looked.untouched, looked)

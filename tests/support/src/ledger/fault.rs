@@ -142,7 +142,8 @@ pub(super) async fn one(
             tokio::time::sleep(time).await;
             fleet.server.restart().await;
         }
-        Fault::Stall | Fault::HalfOpen | Fault::Delay | Fault::Cut => {
+        Fault::HalfOpen => fleet.half_open(node),
+        Fault::Stall | Fault::Delay | Fault::Cut => {
             let time = dice.ms(100, 2300);
             fleet.trouble_for(Some(node), time + 2 * AFTERMATH);
             cable(fleet.proxy(node), fault, time).await;
@@ -163,7 +164,6 @@ async fn cable(proxy: &Proxy, fault: Fault, time: Duration) {
             tokio::time::sleep(time).await;
             proxy.delay(Duration::ZERO);
         }
-        Fault::HalfOpen => proxy.half_open(),
         _ => proxy.cut(),
     }
 }

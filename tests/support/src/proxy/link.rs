@@ -1,6 +1,10 @@
 //! One connection through the proxy.
 
-use std::{collections::VecDeque, io, sync::atomic::Ordering};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io,
+    sync::{Arc, atomic::Ordering},
+};
 
 use bytes::BytesMut;
 use tokio::{
@@ -9,10 +13,11 @@ use tokio::{
         TcpStream,
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
+    sync::watch,
 };
 
 use super::{
-    Proxy, names, resp,
+    Proxy, Weather, names, resp,
     rule::{Moment, Rule},
 };
 
@@ -29,13 +34,46 @@ const UNKNOWN: &[u8] = b"-NOSCRIPT No matching script.\r\n";
 pub(super) struct Link {
     proxy: Proxy,
     wanted: VecDeque<Wanted>,
-    /// What comes is messages, not answers.
-    subscriber: bool,
+    /// For as long as calls come: what comes of a subscriber is messages, not answers.
+    calls: Option<Counted>,
+    weather: watch::Receiver<Weather>,
+    began: Weather,
+}
+
+/// Counts as a connection that calls are made on.
+struct Counted {
+    links: Arc<watch::Sender<BTreeMap<u64, usize>>>,
+    began: u64,
+}
+
+impl Counted {
+    fn new(links: &Arc<watch::Sender<BTreeMap<u64, usize>>>, began: u64) -> Self {
+        links.send_modify(|links| *links.entry(began).or_default() += 1);
+        Self { links: Arc::clone(links), began }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.links.send_modify(|links| {
+            let left = links.get(&self.began).map_or(0, |number| number.saturating_sub(1));
+            if left == 0 {
+                links.remove(&self.began)
+            } else {
+                links.insert(self.began, left)
+            };
+        });
+    }
 }
 
 impl Link {
-    pub(super) fn new(proxy: Proxy) -> Self {
-        Self { proxy, wanted: VecDeque::new(), subscriber: false }
+    pub(super) fn new(proxy: &Proxy) -> Self {
+        let mut weather = proxy.weather.subscribe();
+        // It is counted before the weather can change.
+        let now = weather.borrow_and_update();
+        let (began, calls) = (*now, Some(Counted::new(&proxy.links, now.silent)));
+        drop(now);
+        Self { proxy: proxy.clone(), wanted: VecDeque::new(), calls, weather, began }
     }
 
     /// Until one of the two sides ends, or a rule is met.
@@ -43,22 +81,16 @@ impl Link {
         let (mut from_client, mut to_client) = client.into_split();
         let (mut from_server, mut to_server) = server.into_split();
         let (mut up, mut down) = (BytesMut::new(), BytesMut::new());
-        let mut weather = self.proxy.weather.subscribe();
-        let began = *weather.borrow_and_update();
         loop {
-            let now = *weather.borrow_and_update();
-            if now.cut != began.cut {
+            let now = *self.weather.borrow_and_update();
+            if now.cut != self.began.cut {
                 return;
             }
-            if now.silent != began.silent {
-                // Until the client has had enough of it.
-                while matches!(from_client.read_buf(&mut up).await, Ok(1..)) {
-                    up.clear();
-                }
-                return;
+            if now.silent != self.began.silent {
+                return self.goes_silent(from_client).await;
             }
             tokio::select! {
-                changed = weather.changed() => if changed.is_err() { return },
+                changed = self.weather.changed() => if changed.is_err() { return },
                 read = from_client.read_buf(&mut up), if !now.hole => {
                     if !matches!(read, Ok(1..)) {
                         return;
@@ -87,6 +119,28 @@ impl Link {
         }
     }
 
+    /// Until the client has had enough of it, or it ends here.
+    async fn goes_silent(mut self, mut from_client: OwnedReadHalf) {
+        let mut up = BytesMut::new();
+        loop {
+            let now = *self.weather.borrow_and_update();
+            if now.cut != self.began.cut || now.silent_no_more > self.began.silent {
+                return;
+            }
+            tokio::select! {
+                changed = self.weather.changed() => if changed.is_err() { return },
+                read = from_client.read_buf(&mut up) => match read {
+                    Ok(1..) => up.clear(),
+                    _ => return,
+                }
+            }
+        }
+    }
+
+    fn is_subscriber(&self) -> bool {
+        self.calls.is_none()
+    }
+
     /// False: a call met a rule, and is not passed on.
     async fn calls(&mut self, up: &mut BytesMut, server: &mut OwnedWriteHalf) -> io::Result<bool> {
         while let Some(length) = resp::length(up) {
@@ -94,9 +148,9 @@ impl Link {
             let words = resp::words(&call);
             let verb = words.first().copied().unwrap_or_default().to_ascii_uppercase();
             if verb.ends_with(b"SUBSCRIBE") {
-                self.subscriber = true;
+                self.calls = None;
             }
-            if self.subscriber {
+            if self.is_subscriber() {
                 server.write_all(&call).await?;
                 continue;
             }
@@ -120,12 +174,13 @@ impl Link {
     async fn replies(&mut self, down: &mut BytesMut, client: &mut OwnedWriteHalf) -> bool {
         while let Some(length) = resp::length(down) {
             let reply = down.split_to(length);
-            let is_message = self.subscriber && reply.windows(7).any(|part| part == b"message");
+            let is_message =
+                self.is_subscriber() && reply.windows(7).any(|part| part == b"message");
             if is_message && *self.proxy.deaf.borrow() {
                 self.proxy.lost.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
-            if !self.subscriber && !reply.starts_with(b">") && !self.is_passed_on(&reply) {
+            if !self.is_subscriber() && !reply.starts_with(b">") && !self.is_passed_on(&reply) {
                 return false;
             }
             if client.write_all(&reply).await.is_err() || self.own(client).await.is_err() {

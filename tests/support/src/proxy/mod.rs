@@ -11,6 +11,7 @@ mod resp;
 mod rule;
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicU16, AtomicU64, Ordering},
@@ -38,6 +39,8 @@ pub struct Proxy {
     deaf: Arc<watch::Sender<bool>>,
     lost: Arc<AtomicU64>,
     weather: Arc<watch::Sender<Weather>>,
+    /// How many connections there are that calls are made on, by what was [silent](Weather::silent) when they were made.
+    links: Arc<watch::Sender<BTreeMap<u64, usize>>>,
     /// The server's port.
     server: Arc<AtomicU16>,
 }
@@ -51,7 +54,9 @@ struct Weather {
     delay: Duration,
     /// Connections made before this one of their numbers have ended without a word to the client.
     silent: u64,
-    /// And before this one, with one.
+    /// Of those, connections made before this one of their numbers end with one as well.
+    silent_no_more: u64,
+    /// Connections made before this one of their numbers have ended with a word to the client.
     cut: u64,
 }
 
@@ -72,6 +77,7 @@ impl Proxy {
             deaf: Arc::default(),
             lost: Arc::default(),
             weather: Arc::default(),
+            links: Arc::default(),
             server: Arc::new(server.port().into()),
         };
         let own = proxy.clone();
@@ -88,7 +94,7 @@ impl Proxy {
                     if let Ok(server) = TcpStream::connect(("127.0.0.1", server)).await {
                         let _ = server.set_nodelay(true);
                         let _ = client.set_nodelay(true);
-                        Link::new(own).forward(client, server).await;
+                        Link::new(&own).forward(client, server).await;
                     }
                 });
             }
@@ -139,6 +145,19 @@ impl Proxy {
     /// told. New ones work.
     pub fn half_open(&self) {
         self.weather.send_modify(|weather| weather.silent += 1);
+    }
+
+    /// Resolves when all connections that are half open were left by their clients; but for subscribers, who call nobody.
+    pub async fn left(&self) {
+        let silent = self.weather.borrow().silent;
+        let mut links = self.links.subscribe();
+        // The sender is this proxy's.
+        let _ = links.wait_for(|links| links.range(..silent).next().is_none()).await;
+    }
+
+    /// Connections that are half open end.
+    pub fn end_half_open(&self) {
+        self.weather.send_modify(|weather| weather.silent_no_more = weather.silent);
     }
 
     /// From now on it leads to this server, as the name of a master does after a failover.

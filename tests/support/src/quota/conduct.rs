@@ -12,7 +12,7 @@ use lockgate::testing::history::{Check, Life, Violation, quota::History};
 
 use parking_lot::Mutex;
 
-use super::{epoch, fault::Fault, limiter::TASKS, policies, rest};
+use super::{epoch, fault::Fault, fill, limiter::TASKS, policies, rest};
 use crate::{
     flat::{self, Kind, Samples},
     gauge::Gauge,
@@ -243,6 +243,10 @@ pub async fn conduct(plan: &Plan) -> Verdict {
     let mut crew = Crew::hire(plan, &mut dice).await;
     let stalls: Arc<Mutex<Vec<(u64, u64)>>> = Arc::default();
     let ticking = tokio::spawn(tick(Arc::clone(&stalls)));
+    let filled = match plan.soak {
+        Some(_) => Some(fill::full(&mut crew.seats[0].process).await),
+        None => None,
+    };
     let done = crew.faults(plan, started, &mut dice).await;
     let calm = clock::now();
     tokio::time::sleep(CALM).await;
@@ -271,6 +275,7 @@ pub async fn conduct(plan: &Plan) -> Verdict {
         format!("figure: let in beyond a quota {}", looked.over),
         format!("figure: longest without an answer after the faults {} ms", looked.longest / MS),
     ];
+    told.extend(filled);
     told.extend(flat);
     drop(crew.seats);
     let logs = (!wrong.is_empty()).then(|| crew.folder.clone());

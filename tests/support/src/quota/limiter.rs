@@ -13,7 +13,7 @@ use std::{
 use lockgate::{RateLimit, Store, testing::history::quota::Event};
 use tokio::runtime::Handle;
 
-use super::{Asked, epoch, policies};
+use super::{Asked, epoch, fill::fill, policies};
 use crate::{
     gauge,
     history::{clock, dice::Dice, log::Log},
@@ -38,6 +38,7 @@ pub async fn limiter(url: &str, log: &Path, seed: u64) {
     let log = Arc::new(Log::open(log).expect("the log can be made"));
     let (rests, stop) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let (runtime, its, ends) = (Handle::current(), Arc::clone(&rests), Arc::clone(&stop));
+    let fills = store.clone();
     // A thread of its own: the end of the input is the end of the process, whatever its runtime does.
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
@@ -45,6 +46,7 @@ pub async fn limiter(url: &str, log: &Path, seed: u64) {
                 "rest" => its.store(true, Ordering::Relaxed),
                 "go" => its.store(false, Ordering::Relaxed),
                 "gauge" => gauge::tell(&runtime),
+                "fill" => _ = runtime.spawn(fill(fills.clone())),
                 _ => ends.store(true, Ordering::Relaxed),
             }
         }

@@ -8,6 +8,7 @@
 
 mod conduct;
 mod fault;
+mod fill;
 mod limiter;
 mod rest;
 mod spender;

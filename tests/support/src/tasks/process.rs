@@ -24,7 +24,7 @@ use crate::{
         dice::Dice,
         log::Log,
     },
-    ledger::stall,
+    ledger::stall::Stalls,
 };
 
 /// Tasks that push, one after the other each.
@@ -67,8 +67,9 @@ pub async fn tasks(url: &str, log: &Path, seed: u64) {
     });
     let its_stalls = Arc::clone(&log);
     std::thread::spawn(move || {
+        let mut stalls = Stalls::default();
         loop {
-            if let Some((since, to)) = stall::tick() {
+            for (since, to) in stalls.tick() {
                 its_stalls.note(&Event::Stall(since, to));
             }
         }

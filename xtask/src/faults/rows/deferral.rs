@@ -39,8 +39,12 @@ pub(super) const DEFERRAL: &[Row] = &[
     defer(3, "worker stopped past its lease", &[(Deferral, "stopped::")]),
     defer(
         4,
-        "reply lost; all replies lost",
-        &[(Deferral, "lost::lost_replies_"), (Deferral, "lost::an_unknown_outcome_")],
+        "reply lost; all replies lost; connections half open",
+        &[
+            (Deferral, "lost::lost_replies_"),
+            (Deferral, "lost::an_unknown_outcome_"),
+            (Deferral, "lost::a_half_open_connection_"),
+        ],
     ),
     defer(
         5,

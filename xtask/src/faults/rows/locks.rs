@@ -84,7 +84,9 @@ pub(super) const LOCKS: &[Row] = &[
         11,
         "renewal races release; renewal after a loss",
         &[
+            (Unit, "lock::tests::races::"),
             (Unit, "late::a_renewal_that_races_"),
+            (Unit, "late::a_renewal_that_is_on_its_way_"),
             (Unit, "handover::a_renewal_that_fails_"),
             (Unit, "handover::a_renewal_under_way_"),
         ],

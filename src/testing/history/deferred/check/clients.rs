@@ -58,36 +58,54 @@ pub(super) fn ran_once(history: &History, resource: &str) -> Option<Violation> {
 }
 
 /// L1: whom nobody does anything to answers in time, and with nothing but what a handler said, a 202, or that the
-/// resource is busy.
+/// resource is busy. Whom the machine has no time for may answer late, or that the store is away, and nothing else; how many
+/// do is counted.
 pub(super) fn are_answered(history: &History, looked: &mut Looked) -> Vec<Violation> {
     if history.patience == 0 {
         return Vec::new();
     }
     let mut wrong = Vec::new();
     for asked in &history.asked {
-        let Asked { resource, life, sent, told, answer } = asked;
-        let (took, given) = (told.saturating_sub(*sent), shown(answer));
+        let Asked { life, sent, told, answer, .. } = asked;
         let served = matches!(answer, Answer::Given(200 | 500 | BUSY, _) | Answer::Accepted);
         // Whatever is done to anybody, no request that clients make has any other 4xx.
         let never = !served && matches!(answer, Answer::Given(400..=499, _));
-        let excused = !never && history.is_troubled(*life, *sent, *told);
-        if !excused {
+        if !never && history.is_troubled(*life, *sent, *told) {
+            continue;
+        }
+        let took = told.saturating_sub(*sent);
+        let good = served && took <= history.patience;
+        if history.stood_still(*life, *sent, *told) {
+            if !good && (served || is_away(answer)) {
+                looked.excused += 1;
+                continue;
+            }
+        } else {
             looked.answers += 1;
             looked.longest = looked.longest.max(took);
         }
-        if !excused && (!served || took > history.patience) {
-            let Life { process, number } = life.unwrap_or(Life { process: 0, number: 0 });
-            wrong.push(Violation::new(
-                Check::L1,
-                format!(
-                    "a client of {resource} was told {given} by process {process}.{number} after {} ms, sent {}",
-                    took / MS,
-                    sent / 1000,
-                ),
-            ));
+        if !good {
+            wrong.push(unserved(asked, took));
         }
     }
     wrong
+}
+
+/// Said by a process that had no answer from its store in time, or whose lock had ended by then.
+fn is_away(answer: &Answer) -> bool {
+    matches!(answer, Answer::Given(503, _) | Answer::Perhaps)
+}
+
+fn unserved(asked: &Asked, took: u64) -> Violation {
+    let Asked { resource, life, sent, answer, .. } = asked;
+    let Life { process, number } = life.unwrap_or(Life { process: 0, number: 0 });
+    let told = format!(
+        "a client of {resource} was told {} by process {process}.{number} after {} ms, sent {}",
+        shown(answer),
+        took / MS,
+        sent / 1000,
+    );
+    Violation::new(Check::L1, told)
 }
 
 fn shown(answer: &Answer) -> String {

@@ -28,8 +28,10 @@ pub struct Looked {
     pub untouched: usize,
     /// Runs that nothing was done to on purpose.
     pub spared: usize,
-    /// Answers that were judged: nothing was done meanwhile to whoever gave them.
+    /// Answers that were judged: nothing was done meanwhile to whoever gave them, and the machine had time for him.
     pub answers: usize,
+    /// Answers that are excused by the machine alone: that the store is away, or what came late. None in a quiet run.
+    pub excused: usize,
     /// The longest that one of them took, ns.
     pub longest: u64,
 }

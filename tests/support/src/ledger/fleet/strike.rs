@@ -10,8 +10,12 @@ use crate::{
         clock::{self, ns},
         process::kill_now,
     },
+    ledger::stall::AFTERMATH,
     wait::within,
 };
+
+/// How long half-open connections stay: nodes give a call five seconds, so most are left by then.
+const HALF_OPEN: Duration = Duration::from_secs(12);
 
 impl<G: Ground> Fleet<G> {
     /// SIGKILL from wherever it is called, without waiting: for a [`Rule`](crate::proxy::Rule).
@@ -87,5 +91,29 @@ impl<G: Ground> Fleet<G> {
             let from = clock::now();
             history.lock().troubles.push(Trouble { life, from, to: from + ns(time) });
         }
+    }
+}
+
+impl Fleet {
+    /// Its connections are half open from now on. That is trouble for as long as it uses them: each is left after three calls
+    /// that were not answered, so one that is seldom used is left late. What is there after a while ends.
+    pub fn half_open(&self, node: usize) {
+        let (life, proxy) = (self.seats[node].life, self.proxy(node));
+        let trouble = {
+            let (life, from) = (Some(life), clock::now());
+            let troubles = &mut self.history.lock().troubles;
+            troubles.push(Trouble { life, from, to: from + ns(HALF_OPEN + AFTERMATH) });
+            troubles.len() - 1
+        };
+        proxy.half_open();
+        let (proxy, history) = (proxy.clone(), Arc::clone(&self.history));
+        tokio::spawn(async move {
+            let _ = tokio::time::timeout(HALF_OPEN, proxy.left()).await;
+            proxy.end_half_open();
+            // Nothing, if all was judged meanwhile.
+            if let Some(trouble) = history.lock().troubles.get_mut(trouble) {
+                trouble.to = clock::now() + ns(AFTERMATH);
+            }
+        });
     }
 }

@@ -16,7 +16,7 @@ use crate::{
         log::Log,
         register::{Registers, Values},
     },
-    ledger::stall,
+    ledger::stall::Stalls,
 };
 
 /// Time between two notes of a run that it is still sure of its lock.
@@ -61,8 +61,9 @@ impl Desk {
 
     /// For a thread of its own, for as long as there is this process.
     pub(super) fn note_stalls(&self) {
+        let mut stalls = Stalls::default();
         loop {
-            if let Some((since, to)) = stall::tick() {
+            for (since, to) in stalls.tick() {
                 self.log.note(&Event::Stall(since, to));
             }
         }

@@ -1,5 +1,7 @@
 //! Hand-made histories: each check finds what is wrong with one, and nothing in a good one.
 
+mod clients;
+
 use super::check;
 use crate::testing::history::{
     Life, MS,
@@ -360,93 +362,6 @@ fn d3_a_run_that_nobody_has_asked_for() {
     story.is_good();
     story.ran("y", 1, 40, [41, 50], 200);
     story.is_wrong("D3");
-}
-
-/// `at once` ran on process one, and its client was told so; and how long the others may wait.
-fn at_once() -> Story {
-    let mut story = Story::good();
-    story.0.patience = 1000 * MS;
-    story.ran("", 0, 30, [40, 50], 200);
-    story.asked([40, 51], Answer::Given(200, "-0".to_owned()));
-    story
-}
-
-#[test]
-fn what_clients_were_told_is_good() {
-    let mut story = at_once();
-    // A request that ran has had its lock, one that did not has not.
-    story.asked([52, 53], Answer::Given(409, "busy".to_owned()));
-    story.asked([52, 53], Answer::Accepted);
-    story.is_good();
-    let (looked, _) = check(&story.0);
-    assert_eq!((looked.answers, looked.longest, looked.untouched), (3, 11 * MS, 3));
-}
-
-#[test]
-fn d4_a_client_that_was_told_what_no_handler_said() {
-    for answer in [(200, "--0-7"), (500, "-0"), (500, "the lock was lost")] {
-        let mut story = at_once();
-        story.asked([60, 70], Answer::Given(answer.0, answer.1.to_owned()));
-        story.is_wrong("D4");
-    }
-    // Its handler began, and did not come to its end.
-    let mut story = at_once();
-    story.run(2).end = None;
-    story.0.asked.push(story.0.asked[0].clone());
-    story.asked([40, 60], Answer::Nothing);
-    story.0.killed.insert(ONE, 55 * MS);
-    story.is_wrong("D4");
-}
-
-#[test]
-fn d3_a_request_that_ran_at_once_twice() {
-    let mut story = at_once();
-    story.ran("", 0, 31, [52, 60], 200);
-    story.run(3).end.as_mut().expect("it ended").body = "-1".to_owned();
-    story.is_wrong("D3");
-    // Somebody has asked for it who had no answer, because his node was cut off.
-    story.asked([52, 60], Answer::Nothing);
-    story.0.troubles.push(Trouble { life: Some(ONE), from: 55 * MS, to: 56 * MS });
-    story.is_good();
-}
-
-#[test]
-fn l1_a_client_that_is_not_served() {
-    for answer in [
-        Answer::Nothing,
-        Answer::Perhaps,
-        Answer::Given(503, String::new()),
-        Answer::Given(404, String::new()),
-    ] {
-        let mut story = at_once();
-        story.asked([52, 60], answer.clone());
-        story.is_wrong("L1");
-        // Something is done to the one it asks; but that makes no 404.
-        let unknown = matches!(answer, Answer::Given(404, _));
-        story.0.troubles.push(Trouble { life: None, from: 55 * MS, to: 56 * MS });
-        if unknown {
-            story.is_wrong("L1");
-        } else {
-            story.is_good();
-        }
-        story.0.troubles[0] = Trouble { life: Some(TWO), from: 55 * MS, to: 56 * MS };
-        story.is_wrong("L1");
-    }
-}
-
-#[test]
-fn l1_an_answer_that_comes_late() {
-    let mut story = at_once();
-    story.asked([52, 1053], Answer::Accepted);
-    story.is_wrong("L1");
-    story.0.stalls.push(Trouble { life: Some(ONE), from: 55 * MS, to: 56 * MS });
-    story.is_good();
-    let mut story = at_once();
-    story.asked([52, 1053], Answer::Accepted);
-    story.0.stopping.insert(ONE, 2000 * MS);
-    story.is_wrong("L1");
-    story.0.stopping.insert(ONE, 60 * MS);
-    story.is_good();
 }
 
 /// What is done on purpose is told apart from what the machine does.

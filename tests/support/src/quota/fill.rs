@@ -1,0 +1,62 @@
+//! What a process remembers of counters fills up: that is no growth, so it is full before anything is measured.
+//!
+//! Rows of the maps have their memory from their first key on, whatever stands in them later. With as many keys as a map
+//! has places all but a few rows have one; from then on memory that is taken is taken for something else.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use lockgate::{Outage, Policy, Quota, RateLimit, Store};
+
+use crate::{gauge::Gauge, history::Process};
+
+/// As many as a map has places.
+const KEYS: u64 = 65_536;
+
+const AT_ONCE: usize = 64;
+
+/// Far more than it takes.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// In the process: asks for as many keys once each, and says so.
+pub(super) async fn fill(store: Store) {
+    // Of a leased one the lease is remembered, and what was said of its counter. The window is over before an idle lease
+    // would be given back.
+    let quota = Quota::requests(2).per(Duration::from_secs(1));
+    let policy = Policy::new(quota).name("fill").lease(2).on_outage(Outage::Refuse);
+    let (limit, next) = (store.rate_limit(policy), AtomicU64::new(0));
+    join_all((0..AT_ONCE).map(|_| ask(&limit, &next))).await;
+    println!("full");
+}
+
+async fn ask(limit: &RateLimit, next: &AtomicU64) {
+    loop {
+        let key = next.fetch_add(1, Ordering::Relaxed);
+        if key >= KEYS {
+            return;
+        }
+        while limit.check(format!("fill-{key}"), 1).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// Has the maps of this process filled; what they take.
+///
+/// # Panics
+///
+/// If it does not come to an end.
+pub(super) async fn full(process: &mut Process) -> String {
+    let memory = |process: &Process| process.pid().and_then(|pid| Gauge::of(pid).memory);
+    let before = memory(process);
+    process.tell("fill").await;
+    let said = tokio::time::timeout(PATIENCE, process.says()).await;
+    assert_eq!(said.ok().flatten().as_deref(), Some("full"), "the maps are not filled");
+    let after = memory(process);
+    format!(
+        "what a process of quotas remembers of {KEYS} keys: KiB of memory {before:?}, then {after:?}"
+    )
+}
