@@ -12,7 +12,7 @@ use lockgate::testing::history::{Check, Life, Violation, quota::History};
 
 use parking_lot::Mutex;
 
-use super::{epoch, fault::Fault, limiter::TASKS, policies, rest};
+use super::{epoch, fault::Fault, limiter::TASKS, policies, rest, stalls};
 use crate::{
     flat::{self, Kind, Samples},
     gauge::Gauge,
@@ -22,7 +22,7 @@ use crate::{
         dice::Dice,
     },
     kept,
-    proxy::{Moment, Proxy, Rule},
+    proxy::{Moment, Proxy, Rule, Struck},
     redis::Server,
 };
 
@@ -35,9 +35,6 @@ const CALM: Duration = Duration::from_secs(4);
 /// How soon. A half-open connection costs three calls their deadlines, and a breaker that has opened meanwhile a probe
 /// more; the rest is for a machine that has other things to do.
 const PATIENCE: Duration = Duration::from_secs(3);
-
-/// A gap after which this process counts as not having run, and the others with it.
-const STALL: u64 = 50 * MS;
 
 /// What a soak must have measured.
 const SERIES: [(&str, &[Kind]); 3] = [
@@ -60,6 +57,8 @@ struct Crew {
     lives: Vec<Life>,
     killed: BTreeSet<Life>,
     samples: Samples,
+    /// Calls that put charges right, to be lost.
+    settlements: Vec<Struck>,
     /// The [`epoch`] in which it began.
     first: u64,
 }
@@ -78,6 +77,7 @@ impl Crew {
             lives: Vec::new(),
             killed: BTreeSet::new(),
             samples: Samples::new(),
+            settlements: Vec::new(),
             first: epoch(),
         };
         for process in 0..PROCESSES {
@@ -141,11 +141,17 @@ impl Crew {
                 proxy.delay(Duration::ZERO);
             }
             Fault::LoseReply => {
-                // Also of what puts counters right.
-                let script = if dice.percent(50) { "charges" } else { "settle_charge" };
-                let _struck = proxy.strike(Rule::new(script, Moment::After));
+                let _struck = proxy.strike(Rule::new("charges", Moment::After));
             }
         }
+    }
+
+    /// What puts a charge right is lost on its way there, or, mostly, its reply on the way back.
+    fn lose_a_settlement(&mut self, dice: &mut Dice) {
+        let who = usize::try_from(dice.below(PROCESSES as u64)).unwrap_or(0);
+        let moment = if dice.percent(75) { Moment::After } else { Moment::Before };
+        let rule = Rule::new("settle_charge", moment);
+        self.settlements.push(self.seats[who].proxy.strike(rule));
     }
 
     /// Makes faults until it is time to be calm; what was done, counted.
@@ -156,6 +162,8 @@ impl Crew {
             let mut own = Dice::new(dice.roll());
             let fault = Fault::draw(&mut own);
             *done.entry(format!("{fault:?}")).or_default() += 1;
+            // Whatever else is done.
+            self.lose_a_settlement(&mut own);
             self.one(fault, &mut own).await;
             tokio::time::sleep(own.ms(50, 600)).await;
             if plan.soak.is_some_and(|every| rested.elapsed() > every) {
@@ -242,7 +250,8 @@ pub async fn conduct(plan: &Plan) -> Verdict {
     let (started, mut dice) = (Instant::now(), Dice::new(plan.seed));
     let mut crew = Crew::hire(plan, &mut dice).await;
     let stalls: Arc<Mutex<Vec<(u64, u64)>>> = Arc::default();
-    let ticking = tokio::spawn(tick(Arc::clone(&stalls)));
+    let notes = Arc::clone(&stalls);
+    let ticking = tokio::spawn(stalls::watch(move |from, to| notes.lock().push((from, to))));
     let done = crew.faults(plan, started, &mut dice).await;
     let calm = clock::now();
     tokio::time::sleep(CALM).await;
@@ -264,10 +273,16 @@ pub async fn conduct(plan: &Plan) -> Verdict {
         let told = "no quota was ever spent, so that nothing shows that it holds".to_owned();
         wrong.push(Violation { check: Check::RL1, told });
     }
+    let lost = crew.settlements.iter().filter(|struck| struck.has_happened()).count();
+    if lost == 0 || looked.exact == 0 {
+        let told =
+            format!("{lost} settlements were lost, and {} looks show something", looked.exact);
+        wrong.push(Violation { check: Check::RL2, told });
+    }
     let took = started.elapsed();
     let mut told = vec![
         format!("seed {}, {took:.0?}; faults: {done}", plan.seed),
-        format!("{looked:?}"),
+        format!("{looked:?}, {lost} settlements lost"),
         format!("figure: let in beyond a quota {}", looked.over),
         format!("figure: longest without an answer after the faults {} ms", looked.longest / MS),
     ];
@@ -278,16 +293,4 @@ pub async fn conduct(plan: &Plan) -> Verdict {
         let _ = fs::remove_dir_all(&crew.folder);
     }
     Verdict { told, wrong, logs }
-}
-
-/// Where this process did not run, the others may not have run either, nor the server.
-async fn tick(stalls: Arc<Mutex<Vec<(u64, u64)>>>) {
-    loop {
-        let from = clock::now();
-        tokio::time::sleep(Duration::from_millis(10)).await;
-        let now = clock::now();
-        if now - from > STALL {
-            stalls.lock().push((from, now));
-        }
-    }
 }
