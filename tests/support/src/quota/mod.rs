@@ -22,7 +22,7 @@ use lockgate::{Outage, Policy, Quota, testing::history::quota::Limit};
 pub use self::{
     conduct::conduct,
     limiter::limiter,
-    spender::{spender, spent},
+    spender::{KEY, Quotas, quotas, spender},
 };
 use crate::history::clock::{self, ns};
 
