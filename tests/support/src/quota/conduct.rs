@@ -1,5 +1,7 @@
 //! Who starts the processes, makes the faults, and has it checked.
 
+mod seen;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -8,11 +10,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::testing::history::{Check, Life, Violation, quota::History};
+use lockgate::testing::history::{Check, Life, Violation};
 
 use parking_lot::Mutex;
 
-use super::{epoch, fault::Fault, limiter::TASKS, policies, rest, stalls};
+use super::{epoch, fault::Fault, rest, stalls};
 use crate::{
     flat::{self, Kind, Samples},
     gauge::Gauge,
@@ -35,6 +37,9 @@ const CALM: Duration = Duration::from_secs(4);
 /// How soon. A half-open connection costs three calls their deadlines, and a breaker that has opened meanwhile a probe
 /// more; the rest is for a machine that has other things to do.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// For so long it goes on at most, if nothing has shown yet that charges are put right once.
+const MORE: Duration = Duration::from_secs(20);
 
 /// What a soak must have measured.
 const SERIES: [(&str, &[Kind]); 3] = [
@@ -158,7 +163,9 @@ impl Crew {
     async fn faults(&mut self, plan: &Plan, started: Instant, dice: &mut Dice) -> String {
         let mut done: BTreeMap<String, usize> = BTreeMap::new();
         let mut rested = Instant::now();
-        while started.elapsed() + CALM < plan.time {
+        while started.elapsed() + CALM < plan.time
+            || (started.elapsed() < plan.time + MORE && !self.shows())
+        {
             let mut own = Dice::new(dice.roll());
             let fault = Fault::draw(&mut own);
             *done.entry(format!("{fault:?}")).or_default() += 1;
@@ -176,24 +183,6 @@ impl Crew {
         }
         let done: Vec<_> = done.iter().map(|(fault, count)| format!("{count} {fault}")).collect();
         done.join(", ")
-    }
-
-    /// What all have written.
-    fn history(&self) -> History {
-        let mut history = History::default();
-        history.killed.clone_from(&self.killed);
-        let clients = (policies().len() * TASKS) as u64;
-        for life in &self.lives {
-            // One that was killed before it began has written nothing.
-            history.read(*life, &fs::read_to_string(self.log(*life)).unwrap_or_default());
-            history.lives.insert(*life, clients);
-        }
-        for asked in policies() {
-            // Those that are not asked for anew have one name in all.
-            let names = (self.first..=epoch()).map(|epoch| (asked.name_in(epoch), asked.limit));
-            history.limits.extend(names);
-        }
-        history
     }
 
     async fn command(&self, words: &[&str]) {
@@ -273,7 +262,7 @@ pub async fn conduct(plan: &Plan) -> Verdict {
         let told = "no quota was ever spent, so that nothing shows that it holds".to_owned();
         wrong.push(Violation { check: Check::RL1, told });
     }
-    let lost = crew.settlements.iter().filter(|struck| struck.has_happened()).count();
+    let lost = crew.lost();
     if lost == 0 || looked.exact == 0 {
         let told =
             format!("{lost} settlements were lost, and {} looks show something", looked.exact);
