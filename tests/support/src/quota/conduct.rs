@@ -159,13 +159,27 @@ impl Crew {
         self.settlements.push(self.seats[who].proxy.strike(rule));
     }
 
+    /// Makes faults and is calm after that, and again if nothing has shown yet that charges are put right once; what was
+    /// done, and since when it is calm.
+    async fn storm(&mut self, plan: &Plan, dice: &mut Dice) -> (String, u64) {
+        let started = Instant::now();
+        let (mut done, mut until) = (Vec::new(), started + plan.time.saturating_sub(CALM));
+        loop {
+            done.push(self.faults(plan, until, dice).await);
+            let calm = clock::now();
+            tokio::time::sleep(CALM).await;
+            if self.shows() || started.elapsed() > plan.time + MORE {
+                return (done.join("; again: "), calm);
+            }
+            until = Instant::now() + CALM;
+        }
+    }
+
     /// Makes faults until it is time to be calm; what was done, counted.
-    async fn faults(&mut self, plan: &Plan, started: Instant, dice: &mut Dice) -> String {
+    async fn faults(&mut self, plan: &Plan, until: Instant, dice: &mut Dice) -> String {
         let mut done: BTreeMap<String, usize> = BTreeMap::new();
         let mut rested = Instant::now();
-        while started.elapsed() + CALM < plan.time
-            || (started.elapsed() < plan.time + MORE && !self.shows())
-        {
+        while Instant::now() < until {
             let mut own = Dice::new(dice.roll());
             let fault = Fault::draw(&mut own);
             *done.entry(format!("{fault:?}")).or_default() += 1;
@@ -241,9 +255,7 @@ pub async fn conduct(plan: &Plan) -> Verdict {
     let stalls: Arc<Mutex<Vec<(u64, u64)>>> = Arc::default();
     let notes = Arc::clone(&stalls);
     let ticking = tokio::spawn(stalls::watch(move |from, to| notes.lock().push((from, to))));
-    let done = crew.faults(plan, started, &mut dice).await;
-    let calm = clock::now();
-    tokio::time::sleep(CALM).await;
+    let (done, calm) = crew.storm(plan, &mut dice).await;
     let mut wrong = crew.left().await;
     ticking.abort();
     let mut history = crew.history();
