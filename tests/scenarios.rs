@@ -79,7 +79,11 @@ table! { each_store {
         requests_can_cost_more_than_others,
         failures_can_be_free,
         the_handler_can_say_what_it_cost,
-        processes_lease_of_one_quota;
+        processes_lease_of_one_quota,
+        refusals_can_be_punished,
+        a_punishment_ends,
+        a_look_tells_what_is_left_and_costs_nothing,
+        a_reset_forgets_what_was_spent;
     client:
         a_proxy_is_believed_whom_it_speaks_for,
         nobody_else_is_believed,
@@ -311,7 +315,9 @@ mod shards {
             processes_share_a_quota;
         limits:
             several_policies_of_several_keys_are_all_kept,
-            processes_lease_of_one_quota;
+            processes_lease_of_one_quota,
+            refusals_can_be_punished,
+            a_reset_forgets_what_was_spent;
         lock:
             a_busy_lock_is_409,
             routes_share_the_lock_of_a_parameter,

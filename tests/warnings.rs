@@ -1,20 +1,29 @@
-//! What operators are told of a server that is not a good one: lines of the log, which the [tests of the
-//! probe](../src/store/redis/tests/concerns.rs) do not look at. A test target of its own, because the subscriber is the
-//! process's, and one test, because its lines are counted.
+//! What operators are told of a server that is not a good one (the [tests of the
+//! probe](../src/store/redis/tests/concerns.rs) do not look at lines of the log), and of limits that may be wired
+//! wrongly. A test target of its own, because the subscriber is the process's, and each line is told by one of its tests,
+//! because they are counted.
 
 use std::{
     io,
-    sync::{Arc, Mutex},
+    sync::{Arc, LazyLock, Mutex},
     time::Duration,
 };
 
 use futures_util::future::join_all;
 use lockgate::{NotAcquired, Store};
-use lockgate_tests::{Server, eventually};
+use lockgate_tests::{Backing, Case, Framework, Server, eventually, run};
 use tracing_subscriber::fmt::MakeWriter;
 
 const EVICTS: &str = "the store's server makes room by dropping keys (allkeys-lru)";
 const FORGETS: &str = "the store's server keeps nothing on disk";
+
+const PROXY: &str = "by_ip() believes no such field";
+const SILENCE: &str = "a trusted proxy has not told whom it speaks for";
+const TWICE: &str = "two RateLimitLayers around one handler have a policy of one name";
+const SHADOW: &str = "shadow policy: would have been refused";
+
+/// Of the process.
+static LOG: LazyLock<Log> = LazyLock::new(Log::begin);
 
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
@@ -39,7 +48,6 @@ impl<'a> MakeWriter<'a> for Log {
 }
 
 impl Log {
-    /// Of the process, which has this one test.
     fn begin() -> Self {
         let log = Self::default();
         let lines = tracing_subscriber::fmt().with_env_filter("lockgate=info").with_ansi(false);
@@ -49,10 +57,13 @@ impl Log {
 
     /// How many warnings say this.
     fn warnings(&self, what: &str) -> usize {
+        self.lines(" WARN lockgate", what)
+    }
+
+    fn lines(&self, level: &str, what: &str) -> usize {
         let text = String::from_utf8(self.0.lock().expect("no writer panics").clone());
         let text = text.expect("text");
-        let of_us = |line: &&str| line.contains(" WARN lockgate") && line.contains(what);
-        text.lines().filter(of_us).count()
+        text.lines().filter(|line| line.contains(level) && line.contains(what)).count()
     }
 }
 
@@ -78,7 +89,7 @@ async fn is_used(store: &Store) {
 
 #[tokio::test]
 async fn what_a_server_is_unfit_for_is_told_once() {
-    let log = Log::begin();
+    let log = &*LOG;
     let mut server = Server::start().await;
     set(&server, "maxmemory", "1gb").await;
     set(&server, "maxmemory-policy", "allkeys-lru").await;
@@ -102,4 +113,49 @@ async fn what_a_server_is_unfit_for_is_told_once() {
     })
     .await;
     assert_eq!([log.warnings(EVICTS), log.warnings(FORGETS)], [1, 2], "once for each start");
+}
+
+fn told() -> [usize; 3] {
+    [PROXY, SILENCE, TWICE].map(|what| LOG.warnings(what))
+}
+
+/// Behind a proxy that nobody has named all clients are one; a named one that says nothing writes another field; and
+/// one policy in two layers is meant to be two.
+async fn is_wired_oddly(case: Case) {
+    let site = case.site().await;
+    let before = told();
+    let _ = site.get("/quota/three").send().await.expect(200);
+    assert_eq!(told(), before, "there is nothing to be told");
+    for _ in 0..2 {
+        let forwarded = site.get("/quota/three").header("x-forwarded-for", "192.0.2.1");
+        let _ = forwarded.send().await.expect(200);
+        let _ = site.get("/client/list").send().await.expect(400);
+        let _ = site.get("/limits/twice").header("x-api-key", "a").send().await.expect(200);
+    }
+}
+
+#[test]
+fn what_may_be_wired_wrongly_is_told_once() {
+    LazyLock::force(&LOG);
+    assert_eq!(told(), [0, 0, 0]);
+    run(Framework::Axum, Backing::Memory, is_wired_oddly);
+    assert_eq!(told(), [1, 1, 1], "at the first request that shows it");
+    run(Framework::Actix, Backing::Memory, is_wired_oddly);
+    assert_eq!(told(), [1, 1, 1], "once in a process");
+}
+
+/// Who watches a policy before it is enforced learns of each that it would have refused.
+#[test]
+fn what_a_shadow_would_have_refused_is_told() {
+    LazyLock::force(&LOG);
+    for (framework, before) in [(Framework::Axum, 0), (Framework::Actix, 2)] {
+        run(framework, Backing::Memory, async move |case: Case| {
+            let site = case.site().await;
+            for told in 0..3 {
+                let get = site.get("/limits/shadow").header("x-api-key", "a");
+                let _ = get.send().await.expect(200);
+                assert_eq!(LOG.lines(" INFO lockgate", SHADOW), before + told);
+            }
+        });
+    }
 }

@@ -1,9 +1,14 @@
 //! Eight processes that spend one key of one quota as fast as they can: together what the quota has, not one more and
-//! not one less.
+//! not one less; of one that is leased, not less by more than they have leased, which is given back.
 
 use std::{path::Path, time::Duration};
 
-use lockgate_tests::{Server, history::Process, quota};
+use lockgate::Store;
+use lockgate_tests::{
+    Server,
+    history::Process,
+    quota::{self, KEY, Quotas},
+};
 
 use super::PROGRAM;
 
@@ -30,26 +35,31 @@ async fn eight_processes_on_one_key_are_let_in_as_often_as_the_quota_says() {
     for process in &mut processes {
         process.tell("go").await;
     }
-    for (name, quota) in quota::spent(LIMIT) {
-        let mut shares = Vec::new();
+    let mut spent = Vec::new();
+    for Quotas { policy, limit, leased } in quota::quotas(LIMIT) {
+        let (name, mut shares) = (policy.label(), Vec::new());
         for process in &mut processes {
             let said = says(process).await;
             let share = said.strip_prefix(name).and_then(|share| share.trim().parse::<u64>().ok());
             shares.push(share.unwrap_or_else(|| panic!("{said}, not of {name}")));
         }
         let passed: u64 = shares.iter().sum();
-        println!("figure: {name}: let in beyond the quota {}", passed.saturating_sub(quota));
-        println!("{name}: {passed} of {quota}, {shares:?}");
-        if name == "leased" {
-            // What one has leased another can't spend, until it is given back.
-            assert!(passed <= quota, "{passed} of {quota}: {shares:?}");
-        } else {
-            assert_eq!(passed, quota, "{name}: {shares:?}");
-        }
+        println!("figure: {name}: let in beyond the quota {}", passed.saturating_sub(limit));
+        println!("{name}: {passed} of {limit}, {shares:?}");
+        assert!(passed <= limit, "{name}: {passed} of {limit}: {shares:?}");
+        // What one has leased another can't spend, until it is given back.
+        let early = leased * PROCESSES as u64;
+        assert!(passed + early >= limit, "{name}: {passed} of {limit}: {shares:?}");
         // They did it together.
         assert!(shares.iter().filter(|share| **share > 0).count() > 1, "{name}: {shares:?}");
+        spent.push((policy, limit - passed));
     }
     for process in &mut processes {
         assert_eq!(says(process).await, "done");
+    }
+    let store = Store::connect(&url).await.expect("the URL is right");
+    for (policy, left) in spent {
+        let told = store.rate_limit(policy.clone()).peek(KEY, 1).await.expect("an answer");
+        assert_eq!(told.remaining(), left, "{}: nothing is lost, or there twice", policy.label());
     }
 }

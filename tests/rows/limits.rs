@@ -1,5 +1,8 @@
 //! Several policies at once, and limits that depend on the request or its response.
 
+use std::time::Duration;
+
+use lockgate::{Decision, Key, Policy, Quota, RateLimit, Store};
 use lockgate_tests::{Answer, Case, Request, Site};
 
 /// The policies that refuse it.
@@ -53,7 +56,9 @@ pub(crate) async fn several_policies_of_several_keys_are_all_kept(case: Case) {
     for _ in 0..3 {
         assert_eq!(violated(apart(3).send().await), ["all"]);
     }
-    let both = violated(apart(1).send().await);
+    // Of what a process remembers, the one may be forgotten sooner than the other: one that has to ask.
+    let other = case.site().await;
+    let both = violated(other.get("/limits/apart/1").send().await);
     assert_eq!(both, ["each", "all"], "each of them is named");
 }
 
@@ -146,4 +151,87 @@ pub(crate) async fn processes_lease_of_one_quota(case: Case) {
         }
     }
     assert!((10..=20).contains(&passed), "{passed} of 20");
+}
+
+/// One of those of the routes, used on its own: what counts is the policy's name, and the key.
+fn alone(store: &Store, name: &str, requests: u64) -> RateLimit {
+    store.rate_limit(Policy::new(Quota::requests(requests).per(Duration::from_secs(60))).name(name))
+}
+
+async fn look(limit: &RateLimit) -> Decision {
+    limit.peek(Key::header("x-api-key", b"a"), 1).await.expect("the store is there")
+}
+
+async fn reset(limit: &RateLimit) {
+    limit.reset(Key::header("x-api-key", b"a")).await.expect("the store is there");
+}
+
+/// Two refusals, and the key is out for five minutes; others are not, nor is it on other routes.
+pub(crate) async fn refusals_can_be_punished(case: Case) {
+    let (site, other) = (case.site().await, case.site().await);
+    for n in (0..2).rev() {
+        assert_eq!(left(get(&site, "/limits/strict").send().await, "strict"), n);
+    }
+    let first = get(&site, "/limits/strict").send().await;
+    assert!(first.retry_after() <= 60, "the window: {first:?}");
+    assert_eq!(violated(first), ["strict"]);
+    for site in [&other, &site, &other] {
+        let blocked = get(site, "/limits/strict").send().await;
+        assert!((61..=300).contains(&blocked.retry_after()), "the punishment: {blocked:?}");
+        assert_eq!(violated(blocked), ["strict"]);
+    }
+    let innocent = site.get("/limits/strict").header("x-api-key", "b").send().await;
+    assert_eq!(left(innocent, "strict"), 1);
+    assert_eq!(left(get(&site, "/limits/twice").send().await, "twice"), 2);
+}
+
+pub(crate) async fn a_punishment_ends(case: Case) {
+    let site = case.site().await;
+    let answer = loop {
+        // On a machine so slow that the second is over, there is nothing to punish.
+        let answer = get(&site, "/limits/brief").send().await;
+        if answer.status != 200 {
+            break answer;
+        }
+    };
+    assert!((2..=3).contains(&answer.retry_after()), "longer than the window: {answer:?}");
+    // Time itself is what is promised here.
+    tokio::time::sleep(Duration::from_secs(answer.retry_after())).await;
+    assert_eq!(left(get(&site, "/limits/brief").send().await, "brief"), 0);
+}
+
+pub(crate) async fn a_look_tells_what_is_left_and_costs_nothing(case: Case) {
+    let site = case.site().await;
+    let limit = alone(&case.store().await, "twice", 3);
+    for n in (0..3).rev() {
+        for _ in 0..3 {
+            let told = look(&limit).await;
+            assert!(told.is_admitted() && told.remaining() == n + 1, "{told:?}");
+        }
+        assert_eq!(left(get(&site, "/limits/twice").send().await, "twice"), n);
+    }
+    let told = look(&limit).await;
+    assert!(!told.is_admitted() && told.remaining() == 0, "{told:?}");
+    assert!(told.retry_after() <= Duration::from_secs(60), "{told:?}");
+    assert_eq!(violated(get(&site, "/limits/twice").send().await), ["twice"]);
+}
+
+/// A process that has reset a key knows of it at once, whatever it remembers; a punishment ends by it.
+pub(crate) async fn a_reset_forgets_what_was_spent(case: Case) {
+    let site = case.site().await;
+    for n in (0..3).rev() {
+        assert_eq!(left(get(&site, "/limits/twice").send().await, "twice"), n);
+    }
+    assert_eq!(violated(get(&site, "/limits/twice").send().await), ["twice"]);
+    reset(&alone(site.store(), "twice", 3)).await;
+    assert_eq!(left(get(&site, "/limits/twice").send().await, "twice"), 2);
+    for _ in 0..2 {
+        let _ = get(&site, "/limits/strict").send().await.expect(200);
+    }
+    for _ in 0..2 {
+        assert_eq!(violated(get(&site, "/limits/strict").send().await), ["strict"]);
+    }
+    // By another process.
+    reset(&alone(&case.store().await, "strict", 2)).await;
+    assert_eq!(left(get(&site, "/limits/strict").send().await, "strict"), 1);
 }

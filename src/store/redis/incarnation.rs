@@ -37,6 +37,8 @@ struct Seen {
 pub(super) enum Met {
     First,
     Known,
+    /// Without the data it had, or another lane of ours has met it between our writing there and now.
+    Emptied,
     Other,
 }
 
@@ -78,8 +80,10 @@ impl Incarnation {
         let met = match (seen.any, differs || blank) {
             (false, _) => Met::First,
             (true, false) => Met::Known,
+            (true, true) if id.is_some() && id == seen.id => Met::Emptied,
             (true, true) => Met::Other,
         };
+        let is_change = matches!(met, Met::Emptied | Met::Other);
         seen.any = true;
         if differs {
             seen.leave(&id);
@@ -87,11 +91,11 @@ impl Incarnation {
         seen.connections.retain(|(_, dead)| dead.strong_count() > 0);
         seen.connections.push((id.clone(), dead));
         seen.id = id.or(seen.id.take());
-        if met == Met::Other {
+        if is_change {
             self.changes.send_modify(|changes| *changes += 1);
         }
         drop(places);
-        if met == Met::Other {
+        if is_change {
             tracing::warn!("the store is another server than before, or has lost its data");
             self.tell();
         }
@@ -162,16 +166,17 @@ mod tests {
         // A server that does not tell its id: only that it is empty.
         met(None, false);
         assert_eq!(told(), 1);
-        met(None, true);
-        assert_eq!(told(), 2);
+        assert_eq!((met(None, true), told()), (Met::Other, 2));
         met(id("b"), false);
         assert_eq!(told(), 2);
+        // The same server, which has lost its data: what was held is gone, but all else of it is known.
+        assert_eq!((met(id("b"), true), told()), (Met::Emptied, 3));
         assert_eq!(never.load(Ordering::SeqCst), 0);
         // Another node of a cluster is no change.
         incarnation.met("b:1", id("c"), false, Weak::new());
-        assert_eq!(told(), 2);
-        incarnation.met("b:1", id("d"), false, Weak::new());
         assert_eq!(told(), 3);
+        incarnation.met("b:1", id("d"), false, Weak::new());
+        assert_eq!(told(), 4);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`locks`] | M1, M2, M3, P1, R1, F1, L1 |
 //! | [`deferred`] | D1, D2, D3, D4, M1, M2 and M3 of runs, and L1 of clients |
-//! | [`quota`] | RL1 |
+//! | [`quota`] | RL1, RL2, and L1 of clients |
 //! | [`rest`] | N1, N2: what is left when all is quiet, and what it cost |
 //!
 //! Times are nanoseconds on one clock of all processes of a history. `CLOCK_MONOTONIC` is one for all processes of a

@@ -35,6 +35,8 @@ pub enum Check {
     D4,
     /// Never more is let in than the quota allows.
     RL1,
+    /// Nothing is charged twice, nor given back twice.
+    RL2,
 }
 
 impl fmt::Display for Check {

@@ -127,7 +127,7 @@ impl Manager {
             let place = self.place.as_ref().map(|place| place.name()).unwrap_or_default();
             let node = self.place.as_ref().map(|place| &place.address);
             let id = facts.identity(at.as_ref().or(node));
-            if incarnation.met(&place, id, blank, dead) != Met::Known {
+            if matches!(incarnation.met(&place, id, blank, dead), Met::First | Met::Other) {
                 facts.warn(&mut connection).await;
             }
         }

@@ -8,7 +8,7 @@ use std::{fmt, str::FromStr};
 pub enum Event {
     /// A client asks: its number, the key.
     Ask(u64, String),
-    /// It is let in: the key, when it was asked (ns), the cost.
+    /// It is let in: the key, when it was asked (ns), the cost; the least that it may come to, if it is put right later.
     In(u64, String, u64, u64),
     /// Refused.
     Out(u64, String),
@@ -16,6 +16,10 @@ pub enum Event {
     Local(u64, String, u64, u64),
     /// An error: it may have been charged, and was not let in.
     Fault(u64, String),
+    /// What it asks for may cost so much in all, whatever becomes of it: the key, the most. Written before it is sent.
+    May(u64, String, u64),
+    /// The store told how much of a key is spent: the key, when it was asked (ns), how much.
+    Spent(u64, String, u64, u64),
     /// The process did not run since then, ns.
     Stall(u64),
 }
@@ -28,6 +32,8 @@ impl fmt::Display for Event {
             Self::Out(who, key) => write!(f, "out {who} {key}"),
             Self::Local(who, key, sent, cost) => write!(f, "local {who} {key} {sent} {cost}"),
             Self::Fault(who, key) => write!(f, "fault {who} {key}"),
+            Self::May(who, key, most) => write!(f, "may {who} {key} {most}"),
+            Self::Spent(who, key, sent, spent) => write!(f, "spent {who} {key} {sent} {spent}"),
             Self::Stall(since) => write!(f, "stall {since}"),
         }
     }
@@ -51,6 +57,10 @@ impl FromStr for Event {
                 Self::Local(who, (*key).to_owned(), number(sent)?, number(cost)?)
             }
             ("fault", [key]) => Self::Fault(who, (*key).to_owned()),
+            ("may", [key, most]) => Self::May(who, (*key).to_owned(), number(most)?),
+            ("spent", [key, sent, spent]) => {
+                Self::Spent(who, (*key).to_owned(), number(sent)?, number(spent)?)
+            }
             ("stall", []) => Self::Stall(who),
             _ => return Err(()),
         })
@@ -70,6 +80,8 @@ mod tests {
             Event::Out(3, key()),
             Event::Local(3, key(), 5, 1),
             Event::Fault(3, key()),
+            Event::May(3, key(), 4),
+            Event::Spent(3, key(), 5, 7),
             Event::Stall(9),
         ] {
             assert_eq!(event.to_string().parse(), Ok(event));

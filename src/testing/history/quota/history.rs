@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Event, Limit,
+    books::Books,
     live::{By, Clients},
 };
 use crate::testing::history::{Check, Life, MS, Violation, lines};
@@ -12,11 +13,11 @@ use crate::testing::history::{Check, Life, MS, Violation, lines};
 const FAR: u64 = 4;
 
 #[derive(Debug, Clone, Copy)]
-struct Entry {
-    life: Life,
-    sent: u64,
-    told: u64,
-    cost: u64,
+pub(super) struct Entry {
+    pub(super) life: Life,
+    pub(super) sent: u64,
+    pub(super) told: u64,
+    pub(super) cost: u64,
 }
 
 /// All that was written down about quotas, on one clock.
@@ -39,11 +40,12 @@ pub struct History {
     pub share: Option<u64>,
     /// When the store has lost all it knew, ns: it begins anew.
     pub forgotten: Vec<u64>,
-    entered: BTreeMap<String, Vec<Entry>>,
+    pub(super) entered: BTreeMap<String, Vec<Entry>>,
     local: BTreeMap<String, Vec<Entry>>,
     refused: u64,
     faults: u64,
     pub(super) clients: Clients,
+    pub(super) books: Books,
 }
 
 /// What was looked at.
@@ -61,6 +63,10 @@ pub struct Looked {
     pub over: u64,
     /// Keys of which as much was let in as their quotas allow at once: only these show that it is not more.
     pub spent: u64,
+    /// How often the store has told what is spent of a key.
+    pub looks: u64,
+    /// How often that was just the least or just the most that it may be: only these show that nothing was done twice.
+    pub exact: u64,
     /// The longest that a client was without an answer of the store after the last fault, ns.
     pub longest: u64,
 }
@@ -90,12 +96,14 @@ impl History {
                     by(who, By::Nobody);
                     self.faults += 1;
                 }
+                Event::May(_, key, most) => self.books.may(key, told, most),
+                Event::Spent(_, key, sent, spent) => self.books.look(key, sent, told, spent),
                 Event::Stall(since) => self.stalls.push((since, told)),
             }
         }
     }
 
-    /// RL1 and L1.
+    /// RL1, RL2 and L1.
     #[must_use]
     pub fn check(&self) -> (Looked, Vec<Violation>) {
         let count =
@@ -105,12 +113,11 @@ impl History {
             local: count(&self.local),
             refused: self.refused,
             faults: self.faults,
-            over: 0,
-            spent: 0,
-            longest: 0,
+            ..Looked::default()
         };
         let mut wrong;
         (looked.longest, wrong) = self.all_are_served();
+        wrong.extend(self.agree(&mut looked));
         for (key, limit) in &self.limits {
             let of = |all: &BTreeMap<String, Vec<Entry>>| all.get(key).cloned().unwrap_or_default();
             let sum: u64 = of(&self.entered).iter().map(|entry| entry.cost).sum();

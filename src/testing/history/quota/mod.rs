@@ -6,8 +6,14 @@
 //! within a time, no more may have been let in than that. What was refused, or was not answered, counts for nothing:
 //! it may have been charged, but nobody was let in by it.
 //!
+//! What the store tells of a key that is [spent](Event::Spent) is held against both: no less than what was let in costs
+//! at least, or something was given back twice; no more than what all that was asked for [may](Event::May) cost, or something was
+//! charged twice (RL2). Of a key whose charges are put right after the response the one shows what the other can't: a
+//! quota that is not spent yet, and charges beyond it.
+//!
 //! And each client that lives is let in or refused by the store again, soon after the last fault (L1).
 
+mod books;
 mod event;
 mod history;
 mod limit;

@@ -1,5 +1,7 @@
 //! Who starts the processes, makes the faults, and has it checked.
 
+mod seen;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -8,11 +10,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::testing::history::{Check, Life, Violation, quota::History};
+use lockgate::testing::history::{Check, Life, Violation};
 
 use parking_lot::Mutex;
 
-use super::{epoch, fault::Fault, fill, limiter::TASKS, policies, rest};
+use super::{epoch, fault::Fault, fill, rest, stalls};
 use crate::{
     flat::{self, Kind, Samples},
     gauge::Gauge,
@@ -22,7 +24,7 @@ use crate::{
         dice::Dice,
     },
     kept,
-    proxy::{Moment, Proxy, Rule},
+    proxy::{Moment, Proxy, Rule, Struck},
     redis::Server,
 };
 
@@ -36,8 +38,8 @@ const CALM: Duration = Duration::from_secs(4);
 /// more; the rest is for a machine that has other things to do.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A gap after which this process counts as not having run, and the others with it.
-const STALL: u64 = 50 * MS;
+/// For so long it goes on at most, if nothing has shown yet that charges are put right once.
+const MORE: Duration = Duration::from_secs(20);
 
 /// What a soak must have measured.
 const SERIES: [(&str, &[Kind]); 3] = [
@@ -60,6 +62,8 @@ struct Crew {
     lives: Vec<Life>,
     killed: BTreeSet<Life>,
     samples: Samples,
+    /// Calls that put charges right, to be lost.
+    settlements: Vec<Struck>,
     /// The [`epoch`] in which it began.
     first: u64,
 }
@@ -78,6 +82,7 @@ impl Crew {
             lives: Vec::new(),
             killed: BTreeSet::new(),
             samples: Samples::new(),
+            settlements: Vec::new(),
             first: epoch(),
         };
         for process in 0..PROCESSES {
@@ -141,21 +146,45 @@ impl Crew {
                 proxy.delay(Duration::ZERO);
             }
             Fault::LoseReply => {
-                // Also of what puts counters right.
-                let script = if dice.percent(50) { "charges" } else { "settle_charge" };
-                let _struck = proxy.strike(Rule::new(script, Moment::After));
+                let _struck = proxy.strike(Rule::new("charges", Moment::After));
             }
         }
     }
 
+    /// What puts a charge right is lost on its way there, or, mostly, its reply on the way back.
+    fn lose_a_settlement(&mut self, dice: &mut Dice) {
+        let who = usize::try_from(dice.below(PROCESSES as u64)).unwrap_or(0);
+        let moment = if dice.percent(75) { Moment::After } else { Moment::Before };
+        let rule = Rule::new("settle_charge", moment);
+        self.settlements.push(self.seats[who].proxy.strike(rule));
+    }
+
+    /// Makes faults and is calm after that, and again if nothing has shown yet that charges are put right once; what was
+    /// done, and since when it is calm.
+    async fn storm(&mut self, plan: &Plan, dice: &mut Dice) -> (String, u64) {
+        let started = Instant::now();
+        let (mut done, mut until) = (Vec::new(), started + plan.time.saturating_sub(CALM));
+        loop {
+            done.push(self.faults(plan, until, dice).await);
+            let calm = clock::now();
+            tokio::time::sleep(CALM).await;
+            if self.shows() || started.elapsed() > plan.time + MORE {
+                return (done.join("; again: "), calm);
+            }
+            until = Instant::now() + CALM;
+        }
+    }
+
     /// Makes faults until it is time to be calm; what was done, counted.
-    async fn faults(&mut self, plan: &Plan, started: Instant, dice: &mut Dice) -> String {
+    async fn faults(&mut self, plan: &Plan, until: Instant, dice: &mut Dice) -> String {
         let mut done: BTreeMap<String, usize> = BTreeMap::new();
         let mut rested = Instant::now();
-        while started.elapsed() + CALM < plan.time {
+        while Instant::now() < until {
             let mut own = Dice::new(dice.roll());
             let fault = Fault::draw(&mut own);
             *done.entry(format!("{fault:?}")).or_default() += 1;
+            // Whatever else is done.
+            self.lose_a_settlement(&mut own);
             self.one(fault, &mut own).await;
             tokio::time::sleep(own.ms(50, 600)).await;
             if plan.soak.is_some_and(|every| rested.elapsed() > every) {
@@ -168,24 +197,6 @@ impl Crew {
         }
         let done: Vec<_> = done.iter().map(|(fault, count)| format!("{count} {fault}")).collect();
         done.join(", ")
-    }
-
-    /// What all have written.
-    fn history(&self) -> History {
-        let mut history = History::default();
-        history.killed.clone_from(&self.killed);
-        let clients = (policies().len() * TASKS) as u64;
-        for life in &self.lives {
-            // One that was killed before it began has written nothing.
-            history.read(*life, &fs::read_to_string(self.log(*life)).unwrap_or_default());
-            history.lives.insert(*life, clients);
-        }
-        for asked in policies() {
-            // Those that are not asked for anew have one name in all.
-            let names = (self.first..=epoch()).map(|epoch| (asked.name_in(epoch), asked.limit));
-            history.limits.extend(names);
-        }
-        history
     }
 
     async fn command(&self, words: &[&str]) {
@@ -242,14 +253,13 @@ pub async fn conduct(plan: &Plan) -> Verdict {
     let (started, mut dice) = (Instant::now(), Dice::new(plan.seed));
     let mut crew = Crew::hire(plan, &mut dice).await;
     let stalls: Arc<Mutex<Vec<(u64, u64)>>> = Arc::default();
-    let ticking = tokio::spawn(tick(Arc::clone(&stalls)));
+    let notes = Arc::clone(&stalls);
+    let ticking = tokio::spawn(stalls::watch(move |from, to| notes.lock().push((from, to))));
     let filled = match plan.soak {
         Some(_) => Some(fill::full(&mut crew.seats[0].process).await),
         None => None,
     };
-    let done = crew.faults(plan, started, &mut dice).await;
-    let calm = clock::now();
-    tokio::time::sleep(CALM).await;
+    let (done, calm) = crew.storm(plan, &mut dice).await;
     let mut wrong = crew.left().await;
     ticking.abort();
     let mut history = crew.history();
@@ -268,10 +278,16 @@ pub async fn conduct(plan: &Plan) -> Verdict {
         let told = "no quota was ever spent, so that nothing shows that it holds".to_owned();
         wrong.push(Violation { check: Check::RL1, told });
     }
+    let lost = crew.lost();
+    if lost == 0 || looked.exact == 0 {
+        let told =
+            format!("{lost} settlements were lost, and {} looks show something", looked.exact);
+        wrong.push(Violation { check: Check::RL2, told });
+    }
     let took = started.elapsed();
     let mut told = vec![
         format!("seed {}, {took:.0?}; faults: {done}", plan.seed),
-        format!("{looked:?}"),
+        format!("{looked:?}, {lost} settlements lost"),
         format!("figure: let in beyond a quota {}", looked.over),
         format!("figure: longest without an answer after the faults {} ms", looked.longest / MS),
     ];
@@ -283,16 +299,4 @@ pub async fn conduct(plan: &Plan) -> Verdict {
         let _ = fs::remove_dir_all(&crew.folder);
     }
     Verdict { told, wrong, logs }
-}
-
-/// Where this process did not run, the others may not have run either, nor the server.
-async fn tick(stalls: Arc<Mutex<Vec<(u64, u64)>>>) {
-    loop {
-        let from = clock::now();
-        tokio::time::sleep(Duration::from_millis(10)).await;
-        let now = clock::now();
-        if now - from > STALL {
-            stalls.lock().push((from, now));
-        }
-    }
 }

@@ -13,7 +13,7 @@ use std::{
 use lockgate::{RateLimit, Store, testing::history::quota::Event};
 use tokio::runtime::Handle;
 
-use super::{Asked, epoch, fill::fill, policies};
+use super::{After, Asked, epoch, fill::fill, policies, settled::Settled, stalls};
 use crate::{
     gauge,
     history::{clock, dice::Dice, log::Log},
@@ -24,9 +24,6 @@ pub(super) const TASKS: usize = 3;
 
 /// Second keys of those that are asked for by two.
 const SECOND_KEYS: u64 = 64;
-
-/// A gap after which this process counts as not having run.
-const STALL: u64 = 50 * clock::MS;
 
 /// Until it is told to `stop`, or its input ends.
 ///
@@ -52,22 +49,21 @@ pub async fn limiter(url: &str, log: &Path, seed: u64) {
         }
         std::process::exit(0);
     });
-    tokio::spawn(note_stalls(Arc::clone(&log)));
+    let notes = Arc::clone(&log);
+    tokio::spawn(stalls::watch(move |since, _| notes.note(&Event::Stall(since))));
     let mut dice = Dice::new(seed);
     let mut tasks = Vec::new();
     for asked in policies().into_iter().map(Arc::new) {
-        let mut policies = asked.policies.iter().cloned();
-        let first = policies.next().expect("there is one");
-        let limit = policies.fold(store.rate_limit(first), RateLimit::and);
+        let way = Way::new(&store, &asked);
         for _ in 0..TASKS {
-            let (limit, log, mut dice) = (limit.clone(), Arc::clone(&log), Dice::new(dice.roll()));
+            let (way, log, mut dice) = (way.clone(), Arc::clone(&log), Dice::new(dice.roll()));
             let (rests, stop) = (Arc::clone(&rests), Arc::clone(&stop));
             let asked = Arc::clone(&asked);
             let who = tasks.len() as u64;
             tasks.push(tokio::spawn(async move {
                 while !stop.load(Ordering::Relaxed) {
                     if !rests.load(Ordering::Relaxed) {
-                        ask(&limit, who, &asked, &mut dice, &log).await;
+                        way.ask(who, &asked, &mut dice, &log).await;
                     }
                     tokio::time::sleep(dice.ms(5, 40)).await;
                 }
@@ -82,27 +78,44 @@ pub async fn limiter(url: &str, log: &Path, seed: u64) {
     std::future::pending::<()>().await;
 }
 
-async fn ask(limit: &RateLimit, who: u64, asked: &Asked, dice: &mut Dice, log: &Log) {
-    let (sent, name) = (clock::now(), asked.name_in(epoch()));
-    log.note(&Event::Ask(who, name.clone()));
-    let second = dice.below(SECOND_KEYS);
+/// How quota is asked for.
+#[derive(Debug, Clone)]
+enum Way {
+    Limiter(RateLimit),
+    Layer(Settled),
+}
+
+impl Way {
+    fn new(store: &Store, asked: &Asked) -> Self {
+        let mut policies = asked.policies.iter().cloned();
+        let first = policies.next().expect("there is one");
+        match asked.after {
+            After::Stays => Self::Limiter(policies.fold(store.rate_limit(first), RateLimit::and)),
+            after => Self::Layer(Settled::new(store, &first, after)),
+        }
+    }
+
+    async fn ask(&self, who: u64, asked: &Asked, dice: &mut Dice, log: &Log) {
+        let name = asked.name_in(epoch());
+        log.note(&Event::Ask(who, name.clone()));
+        match self {
+            Self::Limiter(limit) => log.note(&check(limit, who, name, dice).await),
+            Self::Layer(settled) => {
+                settled.ask(who, name, dice, log).await;
+                settled.look_now_and_then(who, asked, dice, log).await;
+            }
+        }
+    }
+}
+
+async fn check(limit: &RateLimit, who: u64, name: String, dice: &mut Dice) -> Event {
+    let (sent, second) = (clock::now(), dice.below(SECOND_KEYS));
     // More than there are policies are left out.
     let keys = [name.clone(), format!("{name}, {second}")];
-    let event = match limit.check_each(keys.map(|key| (key, 1))).await {
+    match limit.check_each(keys.map(|key| (key, 1))).await {
         Ok(decision) if !decision.is_admitted() => Event::Out(who, name),
         Ok(decision) if decision.is_local() => Event::Local(who, name, sent, 1),
         Ok(_) => Event::In(who, name, sent, 1),
         Err(_) => Event::Fault(who, name),
-    };
-    log.note(&event);
-}
-
-async fn note_stalls(log: Arc<Log>) {
-    loop {
-        let before = clock::now();
-        tokio::time::sleep(Duration::from_millis(10)).await;
-        if clock::now() - before > STALL {
-            log.note(&Event::Stall(before));
-        }
     }
 }

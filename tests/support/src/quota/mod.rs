@@ -1,6 +1,7 @@
 //! The history check of quotas: processes ask for the same few keys while they are killed, stopped and cut off and
 //! while their server goes away and comes back; and however that goes, no more is let in than the quotas allow
-//! (RL1). After the last fault each client of each process that lives is let in or refused by the store again, within a
+//! (RL1). What is put right after the response is put right once or not at all, also if the call for it, or its reply, is
+//! lost: the store's own count says so (RL2). After the last fault each client of each process that lives is let in or refused by the store again, within a
 //! bound, and has no other answer from then on (L1).
 //!
 //! Each process writes down what it was told. While the store is away those whose policy is `Local` go on alone,
@@ -11,7 +12,9 @@ mod fault;
 mod fill;
 mod limiter;
 mod rest;
+mod settled;
 mod spender;
+mod stalls;
 
 use std::time::Duration;
 
@@ -20,7 +23,7 @@ use lockgate::{Outage, Policy, Quota, testing::history::quota::Limit};
 pub use self::{
     conduct::conduct,
     limiter::limiter,
-    spender::{spender, spent},
+    spender::{KEY, Quotas, quotas, spender},
 };
 use crate::history::clock::{self, ns};
 
@@ -32,6 +35,12 @@ const EPOCH: Duration = Duration::from_secs(2);
 /// The window of those: it begins with the first charge, and is not over when the last one is made, however late.
 const LONG: Duration = Duration::from_secs(20);
 
+/// Spent within an epoch, though half of it is given back.
+const REFUNDED: u64 = 150;
+
+/// Never spent.
+const PLENTY: u64 = 1_000_000;
+
 /// What is asked for under one name of the history: each policy by a key of its own, and what they let in together
 /// at most.
 struct Asked {
@@ -40,12 +49,29 @@ struct Asked {
     limit: Limit,
     /// In each [`EPOCH`] by a key that was not there before.
     anew: bool,
+    /// What becomes of a charge after the response.
+    after: After,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum After {
+    /// It stays. The store is asked through a limiter.
+    Stays,
+    /// It is given back, or not. Through a layer.
+    Refunded,
+    /// The request turns out to be dearer, or not. Through a layer.
+    Dearer,
 }
 
 impl Asked {
     /// Its name in the history in this epoch.
     fn name_in(&self, epoch: u64) -> String {
         if self.anew { format!("{}-{epoch}", self.name) } else { self.name.to_owned() }
+    }
+
+    /// Its name in the epoch before this one, whose window is not over.
+    fn name_before(&self) -> String {
+        self.name_in(epoch() - 1)
     }
 }
 
@@ -57,16 +83,25 @@ fn epoch() -> u64 {
 /// and every other second there are some that are not spent yet, so that whatever is done meets one. "apart" has two keys, so
 /// two tags: what the first has charged is given back when the second refuses, and that may be lost, but must not be done
 /// twice. The second has many keys of little each, so that it refuses while there is plenty of the first, which is judged.
+/// "refunded" and "dearer" are put right after the response: of the one much is given back, so that what is given back twice
+/// lets in more than there is, or is missed where the store counts it; of the other, which is never spent, more is charged
+/// than was asked for.
 fn policies() -> Vec<Asked> {
     let quota = |n| Quota::requests(n);
     let policy = |quota: Quota, name: &str| Policy::new(quota).name(name);
     let window = ns(SECOND);
-    let one =
-        |policy: Policy, name, limit| Asked { name, policies: vec![policy], limit, anew: false };
+    let one = |policy: Policy, name, limit| Asked {
+        name,
+        policies: vec![policy],
+        limit,
+        anew: false,
+        after: After::Stays,
+    };
     // Of which one more may be let in: the first.
     let once = |n: u64| Limit::Paced { burst: n - 1, limit: 0, window: 1 };
     let long = |n, name: &str| policy(quota(n).per(LONG), name).on_outage(Outage::Refuse);
-    let anew = |policies, name, n| Asked { name, policies, limit: once(n), anew: true };
+    let anew =
+        |policies, name, n, after| Asked { name, policies, limit: once(n), anew: true, after };
     vec![
         one(policy(quota(40).per(SECOND), "fixed"), "fixed", Limit::Fixed { limit: 40, window }),
         one(
@@ -84,8 +119,10 @@ fn policies() -> Vec<Asked> {
             "leased",
             Limit::Fixed { limit: 100, window },
         ),
-        anew(vec![long(300, "once")], "once", 300),
-        anew(vec![long(300, "lent").lease(10)], "lent", 300),
-        anew(vec![long(150, "wide"), long(3, "narrow")], "apart", 150),
+        anew(vec![long(300, "once")], "once", 300, After::Stays),
+        anew(vec![long(300, "lent").lease(10)], "lent", 300, After::Stays),
+        anew(vec![long(150, "wide"), long(3, "narrow")], "apart", 150, After::Stays),
+        anew(vec![long(REFUNDED, "refunded")], "refunded", REFUNDED, After::Refunded),
+        anew(vec![long(PLENTY, "dearer")], "dearer", PLENTY, After::Dearer),
     ]
 }

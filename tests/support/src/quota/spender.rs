@@ -10,22 +10,39 @@ const TASKS: usize = 16;
 /// A task has seen the end of a quota when it was refused so often in a row.
 const ENOUGH: usize = 3;
 
-/// What all of them spend: far longer than any test, so nothing comes back meanwhile.
-fn policies(limit: u64) -> [Policy; 4] {
-    let quota = || Quota::requests(limit).per(Duration::from_secs(86_400 * 30));
-    [
-        Policy::new(quota()).name("fixed"),
-        Policy::new(quota().sliding()).name("sliding"),
-        // Where one comes back every 2592 s / limit at most: none within a test.
-        Policy::new(quota().burst(limit.div_ceil(2))).name("paced"),
-        Policy::new(quota()).name("leased").lease(7),
-    ]
+/// What all of them spend.
+pub const KEY: &str = "hot";
+
+/// One of the quotas of [`spender`].
+#[derive(Debug)]
+pub struct Quotas {
+    /// Used by a limiter of its own, without a layer.
+    pub policy: Policy,
+    /// How many it lets in altogether.
+    pub limit: u64,
+    /// How many of them a process may have that it has not spent.
+    pub leased: u64,
 }
 
-/// How many each of the policies of [`spender`] lets in altogether, by name.
+/// Far longer than any test: nothing comes back meanwhile.
 #[must_use]
-pub fn spent(limit: u64) -> [(&'static str, u64); 4] {
-    [("fixed", limit), ("sliding", limit), ("paced", limit.div_ceil(2)), ("leased", limit)]
+pub fn quotas(limit: u64) -> [Quotas; 5] {
+    let quota = || Quota::requests(limit).per(Duration::from_secs(86_400 * 30));
+    let of = |quota, name, limit, leased: u32| Quotas {
+        policy: Policy::new(quota).name(name).lease(leased),
+        limit,
+        leased: leased.into(),
+    };
+    let half = limit.div_ceil(2);
+    [
+        of(quota(), "fixed", limit, 0),
+        of(quota().sliding(), "sliding", limit, 0),
+        // Where one comes back every 2592 s / limit at most: none within a test.
+        of(quota().burst(half), "paced", half, 0),
+        of(quota(), "leased", limit, 7),
+        // So much that more is fetched before it is spent.
+        of(quota(), "ahead", limit, 64),
+    ]
 }
 
 /// Says `ready`, waits for a line, spends what is there, and says for each policy how many it was let in.
@@ -37,21 +54,21 @@ pub async fn spender(url: &str, limit: u64) {
     // A loaded machine is no outage here: what is decided locally would be another quota.
     let builder = Store::builder(url).deadline(Duration::from_secs(10));
     let store = builder.connect().await.expect("the URL is right");
-    for policy in policies(limit) {
+    for Quotas { policy, .. } in quotas(limit) {
         // The connection is there when it begins.
-        store.rate_limit(policy).peek("hot", 1).await.expect("the store answers");
+        store.rate_limit(policy).peek(KEY, 1).await.expect("the store answers");
     }
     println!("ready");
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line).expect("it is told to go");
-    for policy in policies(limit) {
+    for Quotas { policy, .. } in quotas(limit) {
         let limit = store.rate_limit(policy.clone());
         let tasks = (0..TASKS).map(|_| {
             let limit = limit.clone();
             tokio::spawn(async move {
                 let (mut passed, mut refused) = (0, 0);
                 while refused < ENOUGH {
-                    let decision = limit.check("hot", 1).await.expect("the store answers");
+                    let decision = limit.check(KEY, 1).await.expect("the store answers");
                     assert!(!decision.is_local(), "the store answers");
                     passed += u64::from(decision.is_admitted());
                     refused = if decision.is_admitted() { 0 } else { refused + 1 };

@@ -69,6 +69,8 @@ pub(super) const QUOTAS: &[Row] = &[
             (Unit, "charges::lost_replies_are_charged_once_and_told"),
             (Unit, "charges::a_cut_off_process_"),
             (Unit, "faults::a_charge_whose_reply_is_lost_"),
+            (Unit, "charges::a_refund_whose_reply_was_lost_"),
+            (Faults, "quotas_hold_whatever_is_done"),
         ],
     ),
     quota(8, "scripts forgotten", &[(Unit, "charges::a_flushed_script_is_charged_once")]),

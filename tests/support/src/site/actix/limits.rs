@@ -1,5 +1,7 @@
 //! Routes with several policies, and limits that depend on the request or its response.
 
+use std::time::Duration;
+
 use actix_web::{
     HttpRequest, HttpResponse,
     web::{ServiceConfig, resource},
@@ -12,6 +14,7 @@ pub(super) fn limits(config: &mut ServiceConfig) {
     several(config);
     by_request(config);
     settled(config);
+    punished(config);
 }
 
 fn one(config: &mut ServiceConfig, path: &str, layer: RateLimitLayer) {
@@ -64,6 +67,14 @@ fn settled(config: &mut ServiceConfig) {
     let handler = key(named("handler", minute(10))).settle_by_handler();
     one(config, "/limits/refund", refund);
     config.service(resource("/limits/handler").to(costly).wrap(handler));
+}
+
+/// What others have reset is heard of at once.
+fn punished(config: &mut ServiceConfig) {
+    let strict = named("strict", minute(2)).penalty(2, Duration::from_secs(300));
+    let brief = Policy::new(Quota::requests(1).per(Duration::from_secs(1))).name("brief");
+    one(config, "/limits/strict", key(strict.remember_refusals(Duration::ZERO)));
+    one(config, "/limits/brief", key(brief.penalty(1, Duration::from_secs(3))));
 }
 
 async fn costly(rate: CurrentRate, request: HttpRequest) -> HttpResponse {

@@ -1,5 +1,7 @@
 //! Routes with several policies, and limits that depend on the request or its response.
 
+use std::time::Duration;
+
 use axum::{Router, response::Response, routing::any};
 use http::request::Parts;
 use lockgate_axum::{CurrentRate, Keys, Policy, Quota, RateLimitLayer};
@@ -7,7 +9,7 @@ use lockgate_axum::{CurrentRate, Keys, Policy, Quota, RateLimitLayer};
 use super::{Routes, minute, work};
 
 pub(super) fn limits() -> Routes {
-    several().merge(by_request()).merge(settled())
+    several().merge(by_request()).merge(settled()).merge(punished())
 }
 
 fn one(path: &str, layer: RateLimitLayer) -> Routes {
@@ -58,6 +60,14 @@ fn settled() -> Routes {
     let handler = key(named("handler", minute(10))).settle_by_handler();
     one("/limits/refund", refund)
         .merge(Router::new().route("/limits/handler", any(costly)).layer(handler))
+}
+
+/// What others have reset is heard of at once.
+fn punished() -> Routes {
+    let strict = named("strict", minute(2)).penalty(2, Duration::from_secs(300));
+    let brief = Policy::new(Quota::requests(1).per(Duration::from_secs(1))).name("brief");
+    one("/limits/strict", key(strict.remember_refusals(Duration::ZERO)))
+        .merge(one("/limits/brief", key(brief.penalty(1, Duration::from_secs(3)))))
 }
 
 async fn costly(rate: CurrentRate, request: axum::extract::Request) -> Response {
