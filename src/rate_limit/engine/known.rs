@@ -75,9 +75,19 @@ impl Known {
     }
 
     fn refuses(&self, cost: u64, now: Instant) -> Option<Refusal> {
-        let about =
-            |refusal: &Refusal| refusal.cost == cost || (refusal.alike && cost > refusal.cost);
-        self.refused.filter(|refusal| about(refusal) && now < refusal.until)
+        self.refused.filter(|refusal| refusal.is_about(cost) && now < refusal.until)
+    }
+
+    /// Whether it may well be refused still, which is no longer repeated without asking.
+    fn may_refuse(&self, cost: u64, now: Instant) -> bool {
+        let lapsed = |refusal: Refusal| refusal.until <= now && now < refusal.retry_at;
+        self.refused.is_some_and(|refusal| refusal.is_about(cost) && lapsed(refusal))
+    }
+}
+
+impl Refusal {
+    fn is_about(self, cost: u64) -> bool {
+        self.cost == cost || (self.alike && cost > self.cost)
     }
 }
 
@@ -162,6 +172,10 @@ impl Engine {
                 let mut refused = false;
                 for (_, question) in ask.binding() {
                     refused |= self.is_final(ask, question, self.told(ask, question, now))?;
+                    // It may have to be waited for longer than those that refuse for sure.
+                    if self.may_refuse(ask, question, now) {
+                        return None;
+                    }
                 }
                 let recall = |question: &Question| {
                     let told = question.binds().then(|| self.told(ask, question, now));
@@ -181,6 +195,11 @@ impl Engine {
             return None;
         }
         Some(refused && (question.leased().is_none() || !self.has_units(ask.spot(question))))
+    }
+
+    fn may_refuse(&self, ask: &Ask, question: &Question, now: Instant) -> bool {
+        let cost = ask.charged(question);
+        self.known.with(ask.spot(question), |known| known.may_refuse(cost, now)).unwrap_or(false)
     }
 
     /// What is left to tell of a question.

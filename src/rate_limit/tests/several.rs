@@ -51,6 +51,24 @@ async fn every_violated_policy_is_named_and_the_longest_binds() {
     assert!(limit.check("x", 2).await.unwrap().is_admitted());
 }
 
+/// One of them is remembered for a short time only, since it may be given back; it has to be waited for longer.
+#[tokio::test(start_paused = true)]
+async fn what_has_been_refused_of_late_is_asked_before_others_are_named_alone() {
+    let (store, faults) = faulty();
+    let (each, all) = (Quota::requests(1).per(100 * SECOND), Quota::requests(1).per(10 * SECOND));
+    let limit = store.rate_limit(named("each", each)).and(named("all", all));
+    let check = async |key| limit.check_each([(key, 1), ("all", 1)]).await.unwrap();
+    assert!(check("a").await.is_admitted());
+    refused(&check("a").await, &["each", "all"]);
+    tokio::time::sleep(SECOND).await;
+    refused(&check("b").await, &["all"]);
+    let asked = faults.seen("charge");
+    refused(&check("b").await, &["all"]);
+    assert_eq!(faults.seen("charge"), asked, "it is known until its window ends");
+    let wait = refused(&check("a").await, &["each", "all"]);
+    assert!(wait > 90 * SECOND, "{wait:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_was_charged_before_a_refusal_is_given_back() {
     let (store, faults) = faulty();
