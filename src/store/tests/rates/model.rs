@@ -117,11 +117,13 @@ impl Model {
                 // In units: debt / w. To the next whole part of the new one.
                 let (w, window) = (u128::from(micros(w)), u128::from(micros(window)));
                 let grain = gcd(u128::from(limit), window);
-                let arrivals = arrivals.map(|arrival| {
+                let brought = |arrival: u128| {
                     let debt = arrival.saturating_sub(us * u128::from(l));
                     let parts = (debt * (window / grain)).div_ceil(w);
                     us * u128::from(limit) + parts * grain
-                });
+                };
+                // A mere look changes nothing: what was paid off by now is owed in part if the clock is put back.
+                let arrivals = if other { arrivals.map(brought) } else { arrivals };
                 self.gcra.insert(name.clone(), Debt { rule: *rule, arrivals, since, which });
             }
         }
