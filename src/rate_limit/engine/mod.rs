@@ -5,6 +5,7 @@
 //! given back or put right ([`settle`]); and while the store is [`away`], this process decides by itself. [`tend`]
 //! does what has to be done without being asked.
 
+mod alone;
 mod ask;
 mod away;
 mod check;

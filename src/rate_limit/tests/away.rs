@@ -245,6 +245,47 @@ async fn an_outage_begins_with_what_was_heard_last() {
     assert_eq!(passed(&limit, "x", 30).await, 0);
 }
 
+/// Nobody has more than a burst and what refills, however often the store comes and goes: what it says takes away from
+/// what is left here, and gives nothing.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_comes_and_goes_gives_nothing_away() {
+    let (store, faults) = faulty();
+    let limit = store.rate_limit(minute(20));
+    let start = tokio::time::Instant::now();
+    let mut alone = 0;
+    for _ in 0..19 {
+        // An answer that says that something is left.
+        assert!(!limit.check("x", 1).await.unwrap().is_local());
+        // And two questions that are lost on their way: one more, and it counted as away.
+        for _ in 0..2 {
+            faults.set("charge", Fault::Stray(3600 * SECOND), 1);
+            let decision = limit.check("x", 1).await.unwrap();
+            assert!(decision.is_local());
+            alone += u64::from(decision.is_admitted());
+        }
+    }
+    let refilled = start.elapsed().as_secs() / 3 + 1;
+    assert!((20..=20 + refilled).contains(&alone), "{alone}, and {refilled} are refilled");
+}
+
+/// The same, when it has been well for so long that it is asked again.
+#[tokio::test(start_paused = true)]
+async fn the_next_outage_does_not_begin_with_another_burst() {
+    let (store, faults) = faulty();
+    let limit = store.rate_limit(minute(20));
+    let start = tokio::time::Instant::now();
+    let mut alone = 0;
+    for _ in 0..4 {
+        go(&faults, Fault::Away, EVER);
+        alone += passed(&limit, "x", 30).await;
+        go(&faults, Fault::Away, 0);
+        tokio::time::sleep(3 * SECOND).await;
+        assert!(!limit.check("x", 1).await.unwrap().is_local());
+    }
+    let refilled = usize::try_from(start.elapsed().as_secs() / 3 + 1).unwrap();
+    assert!((20..=20 + refilled).contains(&alone), "{alone}, and {refilled} are refilled");
+}
+
 /// Numbers that no clock has room for.
 #[tokio::test(start_paused = true)]
 async fn odd_quotas_do_no_harm() {
