@@ -95,6 +95,11 @@ impl Worth for Known {
     fn worth(&self) -> Instant {
         self.refused.map_or(self.sent, |refusal| refusal.until.max(self.sent))
     }
+
+    /// A reset is of the counter, whatever the quota.
+    fn joins(&mut self, other: &Self) {
+        self.void_before = self.void_before.max(other.void_before);
+    }
 }
 
 /// A moment so far away that it need not be told apart from others.
@@ -185,6 +190,12 @@ impl Engine {
             }
         };
         Some(Decision { admitted: false, local: false, each })
+    }
+
+    /// What is told of a question that is refused for sure, by what is known.
+    pub(super) fn refusal(&self, ask: &Ask, question: &Question) -> Option<Told> {
+        let told = self.told(ask, question, Instant::now());
+        told.filter(|_| self.is_final(ask, question, told) == Some(true))
     }
 
     /// Whether what is known refuses the question. `None`: the store has to be asked, whoever else refuses.

@@ -30,6 +30,9 @@ const ROW: usize = 8;
 pub(in crate::rate_limit) trait Worth {
     /// Of a full row, the entry with the earliest goes first.
     fn worth(&self) -> Instant;
+
+    /// Whoever is new has to know this of another entry of the same counter.
+    fn joins(&mut self, _other: &Self) {}
 }
 
 pub(in crate::rate_limit) struct Ways<V> {
@@ -84,6 +87,9 @@ impl<V: Worth> Ways<V> {
         let at = match found {
             Some(at) => at,
             None => {
+                let mut new = make();
+                let alike = row.iter().filter(|entry| entry.0 == hash && entry.1.is_alike(spot));
+                alike.for_each(|entry| new.joins(&entry.2));
                 if row.len() >= ROW {
                     let going = (0..row.len()).filter(|at| may_go(&row[*at].2));
                     let least = going.min_by_key(|at| row[*at].2.worth())?;
@@ -93,7 +99,7 @@ impl<V: Worth> Ways<V> {
                     // Whoever grows is moved; and rows are as full as one another.
                     row.reserve_exact(ROW);
                 }
-                row.push((hash, Name::of(spot), make()));
+                row.push((hash, Name::of(spot), new));
                 row.len() - 1
             }
         };
