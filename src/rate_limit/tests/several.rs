@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 
 use super::{SECOND, admitted, left, minute, named, refused};
 use crate::{
-    ErrorKind, Policy, Quota,
+    ErrorKind, Outage, Policy, Quota,
     store::{Fault, Store, faulty},
 };
 
@@ -67,6 +67,29 @@ async fn what_has_been_refused_of_late_is_asked_before_others_are_named_alone() 
     assert_eq!(faults.seen("charge"), asked, "it is known until its window ends");
     let wait = refused(&check("a").await, &["each", "all"]);
     assert!(wait > 90 * SECOND, "{wait:?}");
+}
+
+/// If it can't be asked, the one that is known stands, whatever the others would do without the store.
+#[tokio::test(start_paused = true)]
+async fn what_is_known_to_be_refused_stays_so_while_the_store_is_away() {
+    for outage in [Outage::Local, Outage::Admit, Outage::Refuse] {
+        let (store, faults) = faulty();
+        let each = named("each", Quota::requests(1).per(100 * SECOND)).on_outage(outage);
+        let all = named("all", Quota::requests(1).per(10 * SECOND)).on_outage(outage);
+        let limit = store.rate_limit(each).and(all);
+        let check = async |key| limit.check_each([(key, 1), ("all", 1)]).await;
+        assert!(check("a").await.unwrap().is_admitted());
+        refused(&check("a").await.unwrap(), &["each", "all"]);
+        tokio::time::sleep(SECOND).await;
+        refused(&check("b").await.unwrap(), &["all"]);
+        let asked = faults.seen("charge");
+        for call in ["charge", "limiters"] {
+            faults.set(call, Fault::Away, 1_000_000);
+        }
+        let decision = check("a").await.unwrap();
+        assert!(!decision.is_admitted(), "{outage:?}");
+        assert!(faults.seen("charge") > asked, "the other may have to be waited for longer");
+    }
 }
 
 #[tokio::test(start_paused = true)]

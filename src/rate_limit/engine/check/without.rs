@@ -12,6 +12,9 @@ impl Checking<'_> {
     pub(super) fn without_store(&mut self, members: &[usize], error: Error) -> Result<bool, Error> {
         let outage = |at: &usize| self.ask.questions[*at].policy.outage();
         self.engine.fails(&error);
+        if self.is_refused_still() {
+            return Ok(false);
+        }
         if members.iter().any(|at| outage(at) == Outage::Refuse) {
             return Err(error);
         }
@@ -19,6 +22,21 @@ impl Checking<'_> {
         let local: Vec<_> =
             members.iter().copied().filter(|at| outage(at) == Outage::Local).collect();
         Ok(self.alone(local.into_iter()))
+    }
+
+    /// Whether a policy is known to refuse. It was asked nevertheless, for the sake of those that may be named as well.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "places are those of its own questions, and there is one of each for each of them"
+    )]
+    fn is_refused_still(&mut self) -> bool {
+        let mut refused = false;
+        for (at, question) in self.ask.binding() {
+            let Some(told) = self.engine.refusal(self.ask, question) else { continue };
+            let each = &mut self.each[at];
+            (each.told, each.violated, refused) = (Some(told), true, true);
+        }
+        refused
     }
 
     /// Decides without the store.
