@@ -132,7 +132,7 @@ macro_rules! __rate_limit_names {
             }
 
             /// How long a quota is used without asking for it again. Default 10 s: as long as a client who has
-            /// changed plans may wait for it. Zero asks each time.
+            /// changed plans may wait for it. Zero asks each time; more than a year is a year.
             ///
             /// # Panics
             ///

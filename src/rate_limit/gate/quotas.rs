@@ -6,6 +6,7 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use crate::{
+    clock::LONGEST,
     key::Key,
     rate_limit::{
         engine::{Spot, Ways, Worth},
@@ -49,7 +50,7 @@ impl<N: ?Sized> Quotas<N> {
 
     /// What was seen so far is not known to the copy.
     pub(super) fn fresh_for(&self, fresh: Duration) -> Self {
-        Self { by: Arc::clone(&self.by), fresh, seen: Arc::default() }
+        Self { by: Arc::clone(&self.by), fresh: fresh.min(LONGEST), seen: Arc::default() }
     }
 
     pub(super) fn find(&self, policy: &Policy, key: &Key, native: &N) -> Found {

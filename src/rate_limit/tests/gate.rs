@@ -162,6 +162,23 @@ async fn quotas_are_by_request_and_asked_for_now_and_then() {
     assert_eq!(asked.load(Ordering::Relaxed), 3);
 }
 
+/// There is no such time.
+#[tokio::test(start_paused = true)]
+async fn a_quota_that_is_good_for_ever_is_asked_for_once() {
+    let store = Store::memory();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let of_plan = move |(): &()| {
+        count.fetch_add(1, Ordering::Relaxed);
+        std::future::ready(minute(2))
+    };
+    let limit = by("a", minute(1)).quota_by(of_plan).quota_fresh_for(Duration::MAX).store(&store);
+    for status in [200, 200, 429] {
+        assert_eq!(whole(&limit, 200).await, status);
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
+}
+
 fn nested(store: &Store, inner: Quota) -> (Limit, Limit) {
     let named = |quota| by("a", quota).name("p").store(store);
     (named(minute(10)), named(inner))
