@@ -89,6 +89,11 @@ impl Memory {
         })
     }
 
+    /// The last fence and the last sequence of a lock's shard.
+    pub(in crate::store) fn marks(&self, key: &Key) -> (u64, u64) {
+        self.at(key.shard(), |shard, _| (shard.facts.fence, shard.facts.seq))
+    }
+
     /// Who holds it exclusively.
     pub(in crate::store) fn holder(&self, key: &Key) -> Option<Token> {
         self.at(key.shard(), |shard, now| {

@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// Most real time of one run, and by how much what is left of a time may differ.
-const SLOW: Duration = Duration::from_millis(250);
+pub(super) const SLOW: Duration = Duration::from_millis(250);
 
 /// What was not started waits for one millisecond, which has passed on Redis whenever somebody looks.
 const UNDONE: Duration = Duration::from_millis(2);
@@ -182,44 +182,79 @@ fn with_own_seq(mut call: Call, seqs: &HashMap<u64, u64>) -> Call {
     call
 }
 
+/// Both stores, and clients who make the same moves on them.
+pub(super) struct Both {
+    pub(super) memory: Rig,
+    pub(super) redis: Rig,
+    pub(super) clients: Clients,
+    /// The sequences that the one store told, and those of the other for them.
+    seqs: HashMap<u64, u64>,
+    started: Instant,
+}
+
+/// A call, and what each of them said.
+pub(super) type Made = (Call, [Reply; 2]);
+
+impl Both {
+    pub(super) async fn new(one_shard: bool, modes: &[Mode]) -> Self {
+        let (memory, redis) = (Rig::memory(), Rig::redis().await);
+        let clients = Clients::new(one_shard, modes);
+        redis.ping().await;
+        Self { memory, redis, clients, seqs: HashMap::new(), started: Instant::now() }
+    }
+
+    /// Whether so much real time has passed that it says nothing.
+    pub(super) fn is_late(&self) -> bool {
+        self.started.elapsed() > SLOW
+    }
+
+    /// `None` if there is nothing yet that the move could be about.
+    pub(super) async fn step(&mut self, made: &Move) -> Option<Made> {
+        let call = self.clients.call(&self.memory, made).await?;
+        let reply = call.clone().on(&self.memory).await;
+        let other = with_own_seq(call.clone(), &self.seqs).on(&self.redis).await;
+        if let (Some(one), Some(other)) = (seq_of(&reply), seq_of(&other)) {
+            self.seqs.insert(one, other);
+        }
+        self.clients.hear(&call, &reply);
+        if let Call::Unclaim(..) = call {
+            self.memory.advance(UNDONE).await;
+            self.redis.advance(UNDONE).await;
+        }
+        Some((call, [reply, other]))
+    }
+}
+
 /// Makes the moves on both; false if it took too long.
 async fn play(one_shard: bool, modes: &[Mode], made: &[Move], end: &[Move]) -> bool {
-    let (memory, redis) = (Rig::memory(), Rig::redis().await);
-    let mut clients = Clients::new(one_shard, modes);
-    redis.ping().await;
-    let started = Instant::now();
-    let made = made.iter().chain(end);
-    let mut seqs = HashMap::new();
-    for (at, made) in made.enumerate() {
-        let Some(call) = clients.call(&memory, made).await else {
+    let mut both = Both::new(one_shard, modes).await;
+    for (at, made) in made.iter().chain(end).enumerate() {
+        let Some((call, replies)) = both.step(made).await else {
             continue;
         };
-        let reply = call.clone().on(&memory).await;
-        let other = with_own_seq(call.clone(), &seqs).on(&redis).await;
-        if let (Some(one), Some(other)) = (seq_of(&reply), seq_of(&other)) {
-            seqs.insert(one, other);
-        }
-        clients.hear(&call, &reply);
-        if let Call::Unclaim(..) = call {
-            memory.advance(UNDONE).await;
-            redis.advance(UNDONE).await;
-        }
-        let (seen, next) = see(&memory, &clients).await;
-        let (other_seen, other_next) = see(&redis, &clients).await;
-        if started.elapsed() > SLOW {
+        let seen = see(&both.memory, &both.clients).await;
+        let other_seen = see(&both.redis, &both.clients).await;
+        if both.is_late() {
             return false;
         }
         let context = || format!("move {at}, {call:?}");
-        let ((plain, times), (other, other_times)) = (apart(reply), apart(other));
-        assert_eq!(plain, other, "{}", context());
-        assert!(near(&times, &other_times), "{times:?} {other_times:?}, {}", context());
+        are_alike(replies, context);
+        let ((seen, next), (other_seen, other_next)) = (seen, other_seen);
         assert_eq!(seen, other_seen, "after {}", context());
         assert!(near(&next, &other_next), "{next:?} {other_next:?}, due after {}", context());
     }
-    let left = redis.server().names().await;
+    let left = both.redis.server().names().await;
     let left: Vec<_> = left.iter().filter(|name| !lasting(name)).collect();
     assert!(left.is_empty(), "{left:?} is left behind");
     true
+}
+
+/// Both say the same.
+#[track_caller]
+pub(super) fn are_alike([one, other]: [Reply; 2], context: impl Fn() -> String) {
+    let ((plain, times), (other, other_times)) = (apart(one), apart(other));
+    assert_eq!(plain, other, "{}", context());
+    assert!(near(&times, &other_times), "{times:?} {other_times:?}, {}", context());
 }
 
 /// Nobody waits any more; a worker ends all jobs; then what they leave ends.
@@ -235,12 +270,17 @@ fn end() -> Vec<Move> {
 }
 
 pub(super) async fn play_in_time(one_shard: bool, modes: &[Mode], made: &[Move]) {
+    in_time(made.len(), async || play(one_shard, modes, made, &end()).await).await;
+}
+
+/// Until a run was not too slow.
+pub(super) async fn in_time(moves: usize, mut run: impl AsyncFnMut() -> bool) {
     for _ in 0..RUNS {
-        if play(one_shard, modes, made, &end()).await {
+        if run().await {
             return;
         }
     }
-    panic!("{} moves take longer than {SLOW:?} on this machine", made.len());
+    panic!("{moves} moves take longer than {SLOW:?} on this machine");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::store::{
 const C: usize = 4;
 
 /// More than any of these worlds has.
-const MOST: usize = 20_000;
+pub(super) const MOST: usize = 20_000;
 
 /// So long everything is that ends.
 const SPAN: u64 = 2;
@@ -61,7 +61,7 @@ fn well() -> Move {
     settle(done(), None)
 }
 
-fn worlds() -> Vec<World> {
+pub(super) fn worlds() -> Vec<World> {
     // By one that was told it has the lock before the last one was.
     let late = || Move::Release(0, 1);
     let retry = || settle(Verdict::Retry { delay: time(SPAN), reason: "status 503" }, None);
