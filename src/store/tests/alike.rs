@@ -1,13 +1,6 @@
 //! The same moves on the embedded store and on Redis get the same replies.
-//!
-//! On Redis real time passes besides. It may take part of the 300 ms of an offer, and moves every
-//! deadline by as much, but no further than the half second that each of them is away from a tie. A run
-//! that took longer says nothing, and is made again.
 
-use std::{
-    collections::HashMap,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use proptest::{
@@ -16,7 +9,8 @@ use proptest::{
 };
 
 use super::{
-    calls::{Call, Reply},
+    both::{Both, SLOW, in_time},
+    calls::Reply,
     clients::{Clients, LOCKS},
     moves::{Move, cases, modes, moves},
     redis_only::lasting,
@@ -32,15 +26,6 @@ use crate::{
         },
     },
 };
-
-/// Most real time of one run, and by how much what is left of a time may differ.
-pub(super) const SLOW: Duration = Duration::from_millis(250);
-
-/// What was not started waits for one millisecond, which has passed on Redis whenever somebody looks.
-const UNDONE: Duration = Duration::from_millis(2);
-
-/// Runs of one case that were too slow, after which the machine is to blame.
-const RUNS: usize = 200;
 
 /// What a reply says, the times in it apart. Fences, sequences and stamps are only ever compared with others of
 /// the same store, as the model does.
@@ -165,69 +150,8 @@ async fn see(rig: &Rig, clients: &Clients) -> (Seen, Vec<Duration>) {
     (Seen { heads: heads.concat(), due: names, jobs, dead, tally }, next)
 }
 
-/// The sequence a reply tells.
-fn seq_of(reply: &Reply) -> Option<u64> {
-    match reply {
-        Reply::Acquired(Acquired::Busy { seq, .. })
-        | Reply::HandedOn(_, Acquired::Busy { seq, .. }) => Some(*seq),
-        _ => None,
-    }
-}
-
-/// A client that comes back gives the sequence it was told by that store.
-fn with_own_seq(mut call: Call, seqs: &HashMap<u64, u64>) -> Call {
-    if let Call::Acquire(acquire) | Call::HandOn(_, _, acquire) = &mut call {
-        acquire.old_seq = seqs.get(&acquire.old_seq).copied().unwrap_or(0);
-    }
-    call
-}
-
-/// Both stores, and clients who make the same moves on them.
-pub(super) struct Both {
-    pub(super) memory: Rig,
-    pub(super) redis: Rig,
-    pub(super) clients: Clients,
-    /// The sequences that the one store told, and those of the other for them.
-    seqs: HashMap<u64, u64>,
-    started: Instant,
-}
-
-/// A call, and what each of them said.
-pub(super) type Made = (Call, [Reply; 2]);
-
-impl Both {
-    pub(super) async fn new(one_shard: bool, modes: &[Mode]) -> Self {
-        let (memory, redis) = (Rig::memory(), Rig::redis().await);
-        let clients = Clients::new(one_shard, modes);
-        redis.ping().await;
-        Self { memory, redis, clients, seqs: HashMap::new(), started: Instant::now() }
-    }
-
-    /// Whether so much real time has passed that it says nothing.
-    pub(super) fn is_late(&self) -> bool {
-        self.started.elapsed() > SLOW
-    }
-
-    /// `None` if there is nothing yet that the move could be about.
-    pub(super) async fn step(&mut self, made: &Move) -> Option<Made> {
-        let call = self.clients.call(&self.memory, made).await?;
-        let reply = call.clone().on(&self.memory).await;
-        let other = with_own_seq(call.clone(), &self.seqs).on(&self.redis).await;
-        if let (Some(one), Some(other)) = (seq_of(&reply), seq_of(&other)) {
-            self.seqs.insert(one, other);
-        }
-        self.clients.hear(&call, &reply);
-        if let Call::Unclaim(..) = call {
-            self.memory.advance(UNDONE).await;
-            self.redis.advance(UNDONE).await;
-        }
-        Some((call, [reply, other]))
-    }
-}
-
 /// Makes the moves on both; false if it took too long.
-async fn play(one_shard: bool, modes: &[Mode], made: &[Move], end: &[Move]) -> bool {
-    let mut both = Both::new(one_shard, modes).await;
+async fn play(both: &mut Both, made: &[Move], end: &[Move]) -> bool {
     for (at, made) in made.iter().chain(end).enumerate() {
         let Some((call, replies)) = both.step(made).await else {
             continue;
@@ -270,17 +194,7 @@ fn end() -> Vec<Move> {
 }
 
 pub(super) async fn play_in_time(one_shard: bool, modes: &[Mode], made: &[Move]) {
-    in_time(made.len(), async || play(one_shard, modes, made, &end()).await).await;
-}
-
-/// Until a run was not too slow.
-pub(super) async fn in_time(moves: usize, mut run: impl AsyncFnMut() -> bool) {
-    for _ in 0..RUNS {
-        if run().await {
-            return;
-        }
-    }
-    panic!("{moves} moves take longer than {SLOW:?} on this machine");
+    in_time(one_shard, modes, async |both| play(both, made, &end()).await).await;
 }
 
 #[test]

@@ -104,6 +104,14 @@ impl Server {
         call.query_async(&mut self.raw.clone()).await.unwrap()
     }
 
+    /// The namespace is empty.
+    pub(super) async fn clear(&self) {
+        let all = self.names().await.into_iter().map(|name| self.prefix() + &name);
+        let mut call = redis::cmd("UNLINK");
+        call.arg(all.collect::<Vec<_>>());
+        call.query_async::<()>(&mut self.raw.clone()).await.unwrap();
+    }
+
     /// A plain command about one key of the namespace, given as `{shard}:kind..`.
     pub(super) async fn raw<T: redis::FromRedisValue>(
         &self,
