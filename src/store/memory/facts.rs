@@ -61,6 +61,12 @@ impl Facts {
         self.watcher(now).is_some() || now.ms < self.left
     }
 
+    /// When its watch ends, and until when it is left to others.
+    #[cfg(test)]
+    pub(super) fn watch_ends(&self) -> [u64; 2] {
+        [self.watch.as_ref().map_or(0, |(_, end)| *end), self.left]
+    }
+
     /// `beat.lua`: keeps the watch of this node, or gives it up, to those who have until `left` to take it;
     /// `None` if it has none. True if kept.
     pub(super) fn keep_watch(

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{Memory, line::Member};
 use crate::{
-    key::Key,
+    key::{Key, SHARDS},
     store::backend::{JobId, Token},
 };
 
@@ -87,6 +87,18 @@ impl Memory {
             }
             out
         })
+    }
+
+    /// What a picture leaves out: the last fence and the last sequence of a lock's shard, and when watches and the leases
+    /// of workers end.
+    pub(in crate::store) fn marks(&self, key: &Key) -> Vec<u64> {
+        let mut marks = self.at(key.shard(), |shard, _| vec![shard.facts.fence, shard.facts.seq]);
+        let watches = (0..SHARDS).flat_map(|n| self.at(n, |shard, _| shard.facts.watch_ends()));
+        marks.extend(watches);
+        let mut leases: Vec<_> = self.workers.lock().values().copied().collect();
+        leases.sort_unstable();
+        marks.extend(leases);
+        marks
     }
 
     /// Who holds it exclusively.

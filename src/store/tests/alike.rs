@@ -1,13 +1,6 @@
 //! The same moves on the embedded store and on Redis get the same replies.
-//!
-//! On Redis real time passes besides. It may take part of the 300 ms of an offer, and moves every
-//! deadline by as much, but no further than the half second that each of them is away from a tie. A run
-//! that took longer says nothing, and is made again.
 
-use std::{
-    collections::HashMap,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use proptest::{
@@ -16,7 +9,8 @@ use proptest::{
 };
 
 use super::{
-    calls::{Call, Reply},
+    both::{Both, SLOW, in_time},
+    calls::Reply,
     clients::{Clients, LOCKS},
     moves::{Move, cases, modes, moves},
     redis_only::lasting,
@@ -32,15 +26,6 @@ use crate::{
         },
     },
 };
-
-/// Most real time of one run, and by how much what is left of a time may differ.
-const SLOW: Duration = Duration::from_millis(250);
-
-/// What was not started waits for one millisecond, which has passed on Redis whenever somebody looks.
-const UNDONE: Duration = Duration::from_millis(2);
-
-/// Runs of one case that were too slow, after which the machine is to blame.
-const RUNS: usize = 200;
 
 /// What a reply says, the times in it apart. Fences, sequences and stamps are only ever compared with others of
 /// the same store, as the model does.
@@ -165,61 +150,35 @@ async fn see(rig: &Rig, clients: &Clients) -> (Seen, Vec<Duration>) {
     (Seen { heads: heads.concat(), due: names, jobs, dead, tally }, next)
 }
 
-/// The sequence a reply tells.
-fn seq_of(reply: &Reply) -> Option<u64> {
-    match reply {
-        Reply::Acquired(Acquired::Busy { seq, .. })
-        | Reply::HandedOn(_, Acquired::Busy { seq, .. }) => Some(*seq),
-        _ => None,
-    }
-}
-
-/// A client that comes back gives the sequence it was told by that store.
-fn with_own_seq(mut call: Call, seqs: &HashMap<u64, u64>) -> Call {
-    if let Call::Acquire(acquire) | Call::HandOn(_, _, acquire) = &mut call {
-        acquire.old_seq = seqs.get(&acquire.old_seq).copied().unwrap_or(0);
-    }
-    call
-}
-
 /// Makes the moves on both; false if it took too long.
-async fn play(one_shard: bool, modes: &[Mode], made: &[Move], end: &[Move]) -> bool {
-    let (memory, redis) = (Rig::memory(), Rig::redis().await);
-    let mut clients = Clients::new(one_shard, modes);
-    redis.ping().await;
-    let started = Instant::now();
-    let made = made.iter().chain(end);
-    let mut seqs = HashMap::new();
-    for (at, made) in made.enumerate() {
-        let Some(call) = clients.call(&memory, made).await else {
+async fn play(both: &mut Both, made: &[Move], end: &[Move]) -> bool {
+    for (at, made) in made.iter().chain(end).enumerate() {
+        let Some((call, replies)) = both.step(made).await else {
             continue;
         };
-        let reply = call.clone().on(&memory).await;
-        let other = with_own_seq(call.clone(), &seqs).on(&redis).await;
-        if let (Some(one), Some(other)) = (seq_of(&reply), seq_of(&other)) {
-            seqs.insert(one, other);
-        }
-        clients.hear(&call, &reply);
-        if let Call::Unclaim(..) = call {
-            memory.advance(UNDONE).await;
-            redis.advance(UNDONE).await;
-        }
-        let (seen, next) = see(&memory, &clients).await;
-        let (other_seen, other_next) = see(&redis, &clients).await;
-        if started.elapsed() > SLOW {
+        let seen = see(&both.memory, &both.clients).await;
+        let other_seen = see(&both.redis, &both.clients).await;
+        if both.is_late() {
             return false;
         }
         let context = || format!("move {at}, {call:?}");
-        let ((plain, times), (other, other_times)) = (apart(reply), apart(other));
-        assert_eq!(plain, other, "{}", context());
-        assert!(near(&times, &other_times), "{times:?} {other_times:?}, {}", context());
+        are_alike(replies, context);
+        let ((seen, next), (other_seen, other_next)) = (seen, other_seen);
         assert_eq!(seen, other_seen, "after {}", context());
         assert!(near(&next, &other_next), "{next:?} {other_next:?}, due after {}", context());
     }
-    let left = redis.server().names().await;
+    let left = both.redis.server().names().await;
     let left: Vec<_> = left.iter().filter(|name| !lasting(name)).collect();
     assert!(left.is_empty(), "{left:?} is left behind");
     true
+}
+
+/// Both say the same.
+#[track_caller]
+pub(super) fn are_alike([one, other]: [Reply; 2], context: impl Fn() -> String) {
+    let ((plain, times), (other, other_times)) = (apart(one), apart(other));
+    assert_eq!(plain, other, "{}", context());
+    assert!(near(&times, &other_times), "{times:?} {other_times:?}, {}", context());
 }
 
 /// Nobody waits any more; a worker ends all jobs; then what they leave ends.
@@ -235,12 +194,7 @@ fn end() -> Vec<Move> {
 }
 
 pub(super) async fn play_in_time(one_shard: bool, modes: &[Mode], made: &[Move]) {
-    for _ in 0..RUNS {
-        if play(one_shard, modes, made, &end()).await {
-            return;
-        }
-    }
-    panic!("{} moves take longer than {SLOW:?} on this machine", made.len());
+    in_time(one_shard, modes, async |both| play(both, made, &end()).await).await;
 }
 
 #[test]

@@ -7,6 +7,8 @@
 #[cfg(feature = "redis")]
 mod alike;
 mod back;
+#[cfg(feature = "redis")]
+mod both;
 mod calls;
 mod caps;
 mod clients;

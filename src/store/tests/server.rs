@@ -97,6 +97,21 @@ impl Server {
         let () = call.query_async(&mut self.raw.clone()).await.unwrap();
     }
 
+    /// All that is stored in the namespace, a line a key, with times as moments.
+    pub(super) async fn shown(&self) -> Vec<String> {
+        let mut call = redis::cmd("EVAL");
+        call.arg(include_str!("shown.lua")).arg(0).arg(self.prefix());
+        call.query_async(&mut self.raw.clone()).await.unwrap()
+    }
+
+    /// The namespace is empty.
+    pub(super) async fn clear(&self) {
+        let all = self.names().await.into_iter().map(|name| self.prefix() + &name);
+        let mut call = redis::cmd("UNLINK");
+        call.arg(all.collect::<Vec<_>>());
+        call.query_async::<()>(&mut self.raw.clone()).await.unwrap();
+    }
+
     /// A plain command about one key of the namespace, given as `{shard}:kind..`.
     pub(super) async fn raw<T: redis::FromRedisValue>(
         &self,

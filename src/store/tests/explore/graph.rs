@@ -15,12 +15,20 @@ type Path = Vec<usize>;
 pub(super) struct Graph {
     moves: Vec<Move>,
     paths: Vec<Path>,
+    /// Of each state, the moves that leave it as it is; they let no time pass.
+    idle: Vec<Path>,
     /// States of which all steps were tried.
     tried: usize,
     steps: usize,
 }
 
 impl Graph {
+    /// The beginning alone.
+    fn new(moves: &[Move]) -> Self {
+        let (moves, paths) = (moves.to_vec(), vec![Path::new()]);
+        Self { moves, paths, idle: Vec::new(), tried: 0, steps: 0 }
+    }
+
     pub(super) fn states(&self) -> usize {
         self.paths.len()
     }
@@ -30,14 +38,25 @@ impl Graph {
         self.tried == self.paths.len()
     }
 
+    /// The ways to all that some moves leave as they are, and these.
+    #[cfg(feature = "redis")]
+    pub(super) fn idle(&self) -> Vec<(Vec<Move>, Vec<Move>)> {
+        let both = self.paths.iter().zip(&self.idle).filter(|(_, idle)| !idle.is_empty());
+        both.map(|(path, idle)| (self.made(path), self.made(idle))).collect()
+    }
+
+    #[cfg(feature = "redis")]
+    fn made(&self, path: &[usize]) -> Vec<Move> {
+        path.iter().map(|n| self.moves[*n].clone()).collect()
+    }
+
     /// The ways to those that lead to no new one.
     #[cfg(feature = "redis")]
     pub(super) fn leaves(&self) -> Vec<Vec<Move>> {
         let inner: HashSet<&[usize]> =
             self.paths.iter().filter_map(|path| Some(path.split_last()?.1)).collect();
-        let moves = &self.moves;
         let leaves = self.paths.iter().filter(|path| !inner.contains(path.as_slice()));
-        leaves.map(|path| path.iter().map(|n| moves[*n].clone()).collect()).collect()
+        leaves.map(|path| self.made(path)).collect()
     }
 }
 
@@ -79,15 +98,15 @@ pub(super) async fn map(world: &World, most: usize) -> Graph {
 async fn go(world: &World, most: usize, planted: Option<Planted>, checked: bool) -> Graph {
     let moves = &world.moves;
     let all_of = |path: &[usize]| Vec::from_iter(path.iter().map(|n| moves[*n].clone()));
-    let begin = Way::along(world, &[], planted).await;
-    let mut seen = HashSet::from([begin.picture()]);
-    let mut todo = VecDeque::from([Path::new()]);
-    let mut graph = Graph { moves: moves.clone(), paths: vec![Path::new()], tried: 0, steps: 0 };
-    while let Some(path) = todo.pop_front() {
+    let begin = Way::along(world, &[], planted).await.picture();
+    let mut seen = HashSet::from([begin.clone()]);
+    let mut todo = VecDeque::from([(Path::new(), begin)]);
+    let mut graph = Graph::new(moves);
+    while let Some((path, picture)) = todo.pop_front() {
         if graph.states() >= most {
             break;
         }
-        let made = all_of(&path);
+        let (made, mut idle) = (all_of(&path), Path::new());
         for n in 0..moves.len() {
             let next: Path = path.iter().copied().chain([n]).collect();
             let _told = Told(moves, &next);
@@ -99,15 +118,21 @@ async fn go(world: &World, most: usize, planted: Option<Planted>, checked: bool)
             if checked {
                 way.is_sound().await;
             }
-            if seen.insert(way.picture()) {
+            let now = way.picture();
+            if now == picture && !matches!(moves[n], Move::Pass(_)) {
+                idle.push(n);
+            }
+            if seen.insert(now.clone()) {
                 if checked {
                     way.ends(false).await;
                     Way::along(world, &all_of(&next), planted).await.ends(true).await;
                 }
-                todo.push_back(next.clone());
+                todo.push_back((next.clone(), now));
                 graph.paths.push(next.clone());
             }
         }
+        // Those are looked at in the order in which they were met.
+        graph.idle.push(idle);
         graph.tried += 1;
     }
     graph

@@ -17,13 +17,16 @@
 //!
 //! It is tied to the scripts by the same moves: paths through the graph are driven through memory and Redis, and get
 //! the same replies ([alike](super::alike)); of the small worlds all paths, so that every state that memory can reach
-//! there was reached by the scripts. `EXPLORE_STATES` says how many states of each world are looked at; with
+//! there was reached by the scripts. What changes nothing there is on no such path, and is made [apart](still): it changes
+//! nothing on the server either. `EXPLORE_STATES` says how many states of each world are looked at; with
 //! enough of them (it tells how many there are), each world is explored whole.
 //!
 //! [`Memory::picture`]: crate::store::Memory::picture
 
 mod graph;
 mod small;
+#[cfg(feature = "redis")]
+mod still;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

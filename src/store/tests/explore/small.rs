@@ -14,7 +14,7 @@ use crate::store::{
 const C: usize = 4;
 
 /// More than any of these worlds has.
-const MOST: usize = 20_000;
+pub(super) const MOST: usize = 20_000;
 
 /// So long everything is that ends.
 const SPAN: u64 = 2;
@@ -61,7 +61,7 @@ fn well() -> Move {
     settle(done(), None)
 }
 
-fn worlds() -> Vec<World> {
+pub(super) fn worlds() -> Vec<World> {
     // By one that was told it has the lock before the last one was.
     let late = || Move::Release(0, 1);
     let retry = || settle(Verdict::Retry { delay: time(SPAN), reason: "status 503" }, None);
@@ -76,7 +76,7 @@ fn worlds() -> Vec<World> {
         small(
             "two processes that try and one that waits",
             0,
-            [Move::Try(A, SPAN), Move::Try(B, SPAN), waits(C), release(), all_ends()],
+            [Move::Try(A, SPAN), Move::Try(B, SPAN), waits(C), release(), some_time(), all_ends()],
         ),
         small(
             "a process that passes on and asks, and another",
@@ -103,12 +103,30 @@ fn worlds() -> Vec<World> {
         small(
             "a request that may run again",
             1,
-            [job(true), claim(), well(), retry(), back(), Move::Unclaim(0, true), all_ends()],
+            [
+                job(true),
+                claim(),
+                well(),
+                retry(),
+                back(),
+                Move::Unclaim(0, true),
+                some_time(),
+                all_ends(),
+            ],
         ),
         small(
             "a request that may not",
             1,
-            [job(false), claim(), well(), retry(), Move::Cancel(0), Move::Redrive(0), all_ends()],
+            [
+                job(false),
+                claim(),
+                well(),
+                retry(),
+                Move::Cancel(0),
+                Move::Redrive(0),
+                some_time(),
+                all_ends(),
+            ],
         ),
         small(
             "two requests in order",
@@ -138,7 +156,7 @@ fn worlds() -> Vec<World> {
 }
 
 /// Three who meet, in any order.
-fn larger() -> World {
+pub(super) fn larger() -> World {
     small(
         "two processes and a request",
         1,
