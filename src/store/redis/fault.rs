@@ -1,6 +1,6 @@
 //! What an error means for the call that met it, and for its socket.
 
-use redis::{ErrorKind as RedisErrorKind, RedisError, ServerErrorKind, Value};
+use redis::{ErrorKind as RedisErrorKind, RedisError, ServerErrorKind, Value, parse_redis_value};
 
 use super::connect::Socket;
 use crate::error::{Error, ErrorKind};
@@ -31,7 +31,23 @@ pub(super) fn answer_of(
         Ok(Value::ServerError(error)) => Err(error.into()),
         other => other,
     };
-    judged(socket, answer)
+    judged(socket, answer.map_err(in_a_script))
+}
+
+/// What a command was told within a script. Before Redis 7.0 it stands in the text of another error, as in
+/// `ERR Error running script (call to f_..): @user_script:1: @user_script: 1: -OOM command not allowed ..`.
+fn in_a_script(error: RedisError) -> RedisError {
+    let inner = error.detail().and_then(|text| {
+        let (_, inner) = text.strip_prefix("Error running script")?.split_once("@user_script: ")?;
+        let (line, told) = inner.split_once(": -")?;
+        let is_one = line.bytes().all(|byte| byte.is_ascii_digit())
+            && told.starts_with(|c: char| c.is_ascii_uppercase());
+        is_one.then_some(told)
+    });
+    match inner.map(|told| parse_redis_value(format!("-{told}\r\n").as_bytes())) {
+        Some(Ok(Value::ServerError(inner))) => inner.into(),
+        _ => error,
+    }
 }
 
 pub(super) fn judged<T>(
@@ -102,5 +118,34 @@ impl Fault {
             tracing::error!(%error, script = name, "the store refused a script");
         }
         Error::new(kind, name).with(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(text: &str) -> Option<String> {
+        match parse_redis_value(format!("-{text}\r\n").as_bytes()) {
+            Ok(Value::ServerError(error)) => in_a_script(error.into()).code().map(str::to_owned),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The texts are those of Redis 6.2.16.
+    #[test]
+    fn what_a_command_was_told_in_a_script_is_what_the_script_was_told() {
+        let begin = "ERR Error running script (call to f_0a9f75e991483d02789696e4c90d26c10395863e): @user_script:1: @user_script: 1: ";
+        for (code, text) in [
+            ("OOM", "command not allowed when used memory > 'maxmemory'."),
+            ("NOREPLICAS", "Not enough good replicas to write."),
+            ("READONLY", "You can't write against a read only replica."),
+        ] {
+            assert_eq!(told(&format!("{begin}-{code} {text}")).as_deref(), Some(code));
+            assert_eq!(told(&format!("{code} {text}")).as_deref(), Some(code));
+        }
+        for other in ["user_script:1: attempt to index a nil value", "x: -OOM y", "-"] {
+            assert_eq!(told(&format!("{begin}{other}")).as_deref(), Some("ERR"), "{other}");
+        }
     }
 }

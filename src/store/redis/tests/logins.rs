@@ -23,13 +23,15 @@ use crate::{
 };
 
 /// Only what lockgate needs: its own keys and channels, and nothing that operators do.
-const USER: [&str; 9] = [
+const USER: [&str; 10] = [
     "ACL",
     "SETUSER",
     "app",
     "on",
     ">secret",
     "~lg:1:shop:*",
+    // Before 7.0 all channels are theirs from the start.
+    "resetchannels",
     "&lg:1:shop:*",
     "+@all",
     "-@dangerous",

@@ -146,7 +146,7 @@ async fn readonly() {
 #[tokio::test]
 async fn busy() {
     let mut before = Before::new(Server::start().await).await;
-    before.server.command(&["CONFIG", "SET", "busy-reply-threshold", "1"]).await;
+    before.server.command(&["CONFIG", "SET", "lua-time-limit", "1"]).await;
     let client = redis::Client::open(("127.0.0.1", before.server.port())).expect("an address");
     let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
     let spins = client.get_multiplexed_async_connection_with_config(&config).await;
