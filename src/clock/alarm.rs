@@ -66,7 +66,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// The median of some: other processes run as well.
+    /// By those that were hardly disturbed: other processes run as well.
     #[tokio::test]
     async fn it_wakes_sooner_than_tokio_and_never_early() {
         let mut alarm = Alarm::default();
@@ -77,7 +77,7 @@ mod tests {
             late.push(Instant::now().checked_duration_since(at).expect("not early"));
         }
         late.sort_unstable();
-        assert!(late[10] < MS, "{late:?}");
+        assert!(late[5] < MS / 2, "{late:?}");
     }
 
     #[tokio::test(start_paused = true)]
