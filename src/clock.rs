@@ -1,5 +1,7 @@
 //! The embedded store's idea of time. (Redis stores use the server's `TIME`, inside the scripts.)
 
+mod alarm;
+
 use std::{
     fmt,
     sync::{
@@ -10,6 +12,8 @@ use std::{
 };
 
 use tokio::time::Instant;
+
+pub(crate) use self::alarm::Alarm;
 
 /// A clock for [`Store::memory_with_clock`](crate::Store::memory_with_clock).
 ///

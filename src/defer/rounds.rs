@@ -42,6 +42,7 @@ use super::{
     worker::DeferWorker,
 };
 use crate::{
+    clock::Alarm,
     error::Error,
     key::Key,
     store::{Beat, Hint, JobId, Node},
@@ -84,6 +85,8 @@ pub(super) struct Rounds {
     paused: Arc<AtomicBool>,
     mine: BTreeSet<u16>,
     looks: BTreeMap<u16, Instant>,
+    /// When the first of them is.
+    alarm: Alarm,
     others: Vec<Node>,
     /// Locks being visited, and whether a message about them came meanwhile.
     under_way: HashMap<Key, Option<JobId>>,
@@ -108,6 +111,7 @@ impl Rounds {
             paused: Arc::default(),
             mine: BTreeSet::new(),
             looks: BTreeMap::new(),
+            alarm: Alarm::default(),
             others: Vec::new(),
             under_way: HashMap::new(),
             waiting: Waiting::default(),
@@ -141,7 +145,7 @@ impl Rounds {
                 () = self.slots.freed() => self.serve(),
                 looked = under_way(&mut self.looking) => self.looked(looked),
                 Some(hint) = hints.recv() => self.hint(hint),
-                () = sleep_until(look) => self.look(),
+                () = self.alarm.at(look) => self.look(),
             }
         }
         // From here on it is none of the workers of this process.
@@ -263,12 +267,5 @@ impl Rounds {
                 self.look_at(shard, now + wait);
             }
         }
-    }
-}
-
-async fn sleep_until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }

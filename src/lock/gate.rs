@@ -207,7 +207,8 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         };
         // Taken out before it is filled: a request that holds the slot that holds it is never freed.
         let mut slot = Slot::arrive(view);
-        let replay = current_replay(view);
+        // Whoever made a slot has seen that it is none.
+        let replay = if slot.is_some() { None } else { current_replay(view) };
         let run = replay.as_ref().map_or(Ok(None), |replay| replay.hold_among(&store, &keys));
         let Ok(run) = run else { return Asked::Answer(given_up()) };
         let run = run.map(|facts| HeldLock::of_run(&store, facts));

@@ -23,8 +23,11 @@ use super::{
     task::{Facts, Raw},
     worker::QueueWorker,
 };
-use crate::store::{
-    End, EndAs, MOST_RUNS, Record, RunToken, Started, Store, TaskId, Turn, Turned, random_name,
+use crate::{
+    clock::Alarm,
+    store::{
+        End, EndAs, MOST_RUNS, Record, RunToken, Started, Store, TaskId, Turn, Turned, random_name,
+    },
 };
 
 /// An idle worker looks so often, in case it was not told.
@@ -69,6 +72,9 @@ pub(super) struct Rounds {
     pub(super) stopping: bool,
     /// When to look for work; `None`: not before the turn under way is answered, or a run ends.
     pub(super) look: Option<Instant>,
+    /// The store has named that moment: something is due then.
+    exact: bool,
+    alarm: Alarm,
     /// It was told of work since the last turn was sent.
     pub(super) told: bool,
     /// When leases are seen to.
@@ -92,6 +98,8 @@ impl Rounds {
             listed: false,
             stopping: false,
             look: Some(Instant::now()),
+            exact: false,
+            alarm: Alarm::default(),
             told: false,
             tend: Instant::now(),
             turn: None,
@@ -136,6 +144,7 @@ impl Rounds {
                 self.told = true;
                 self.look = Some(Instant::now());
             }
+            () = self.alarm.at(look.filter(|_| self.exact)) => self.look = Some(Instant::now()),
             () = at(look) => self.look = Some(Instant::now()),
             () = at(tend) => self.tend(),
         }
@@ -199,6 +208,7 @@ impl Rounds {
         }
         if !self.told {
             let wait = answer.wait.map_or(BEAT, |wait| wait.min(BEAT));
+            self.exact = wait < BEAT;
             // It has all it wanted: there may be more.
             self.look = Some(if full { now } else { now + wait });
         }

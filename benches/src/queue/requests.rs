@@ -37,6 +37,9 @@ const PLENTY: u64 = 1 << 40;
 /// Locks that are acquired or released at once.
 const AT_ONCE: usize = 64;
 
+/// How long a lock is waited for: the run that was let end last has it until its worker has settled that.
+const SETTLED: Duration = Duration::from_secs(10);
+
 pub(super) struct Requests {
     app: App,
     store: Store,
@@ -73,7 +76,8 @@ fn key(resource: u64) -> Key {
 }
 
 async fn hold(store: Store, resource: u64) -> Outcome<LockGuard> {
-    Ok(store.lock(key(resource)).lease(LEASE).max_hold(LEASE).acquire().await?)
+    let lock = store.lock(key(resource)).lease(LEASE).max_hold(LEASE);
+    Ok(lock.wait(SETTLED).acquire().await?)
 }
 
 async fn release(guard: LockGuard) -> Outcome<()> {

@@ -3,7 +3,7 @@
 --
 -- KEYS one due index a shard, at most 64   ARGV[1] most names in all   ARGV[2] how many shards
 -- Everything else that it names carries the tag of one of these: which jobs and locks it is about turns out here.
--- Returns per shard: {ms until something comes due, 0 if more is due than could be seen to, or -1, then per
+-- Returns per shard: {us until something comes due, 0 if more is due than could be seen to, or -1, then per
 -- lock that is due its name and its first job, or ''}. Shards that come after as many names as were wanted are not
 -- looked at: 0, and no names
 -- O(shards * log n + (names + jobs) * log n), at most 100 late jobs and 100 deadlines in a call. A name stays due until a
@@ -97,14 +97,15 @@ local function look(due)
   local names = redis.call('ZRANGEBYSCORE', due, '-inf', int(NOW), 'LIMIT', '0', room + 1)
   for n, name in ipairs(names) do
     if n > room then
-      next = NOW
+      next = 0
     else
       row[#row + 1] = name
       row[#row + 1] = redis.call('ZRANGE', tag .. 'g:' .. name, '0', '0')[1] or ''
     end
   end
   room = math.max(room - #names, 0)
-  if next then row[1] = math.max(next - NOW, 0) end
+  -- Ours is the time within the millisecond: a timer that adds to it is as much late.
+  if next then row[1] = math.max(next * 1000 - NOW_US, 0) end
   return row
 end
 

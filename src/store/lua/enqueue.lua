@@ -152,7 +152,8 @@ local function enqueue(id, envelope, terms, record, print, owner, merge, call)
   count_for(owner, id, bytes)
   if print ~= '' then redis.call('SET', record, id .. ' ' .. print, 'PX', int(math.max(n[7], PENDING))) end
   if group then redis.call('SET', group, id, 'PX', GROUP) end
-  if n[5] > 0 then put_late(id, NOW + n[5], bytes) else stand(id, seq, bytes) end
+  -- Rounded up: it must not run before.
+  if n[5] > 0 then put_late(id, math.ceil(NOW_US / 1000) + n[5], bytes) else stand(id, seq, bytes) end
   if old then
     drop_job(old, old_bytes, 'cancelled', 'superseded', KEPT, id)
     return {'stored', position(id) or 1}

@@ -62,7 +62,7 @@ impl Shard {
         let mut next = later.chain(first(&self.facts.late)).chain(first(&self.facts.exp)).min();
         if names.len() > left.names {
             names.truncate(left.names);
-            next = Some(now.ms);
+            next = Some(0);
         }
         left.names -= names.len();
         let with_head = |name: Key| {
@@ -71,7 +71,7 @@ impl Shard {
         };
         Due {
             names: names.into_iter().map(with_head).collect(),
-            next: next.map(|at| Duration::from_millis(at.saturating_sub(now.ms))),
+            next: next.map(|at| Duration::from_micros((at * 1_000).saturating_sub(now.us))),
         }
     }
 

@@ -124,7 +124,7 @@ impl Visit<'_> {
         if delay.is_zero() {
             self.stand(seq, &id, bytes);
         } else {
-            self.put_late(&id, self.now.after(delay), bytes);
+            self.put_late(&id, self.now.not_before(delay), bytes);
         }
     }
 

@@ -34,6 +34,11 @@ impl Now {
         Self { us, ms: us / 1000 }
     }
 
+    /// When this time has passed: what is delayed must not come sooner.
+    pub(super) fn not_before(self, delay: Duration) -> u64 {
+        self.us.div_ceil(1000).saturating_add(crate::clock::millis(delay))
+    }
+
     /// The deadline of what lasts this long from now.
     pub(super) fn after(self, time: Duration) -> u64 {
         self.ms.saturating_add(crate::clock::millis(time))

@@ -127,7 +127,7 @@ fn enqueued(reply: Value) -> Result<Enqueued, Error> {
 
 pub(super) fn due(mut row: Row) -> Result<Due, Error> {
     // -1: nothing to come.
-    let next = row.text()?.parse().ok().map(Duration::from_millis);
+    let next = row.text()?.parse().ok().map(Duration::from_micros);
     let mut names = Vec::new();
     while !row.is_empty() {
         let name = Key::from_store(&row.text()?);
