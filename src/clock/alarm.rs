@@ -66,18 +66,15 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// By those that were hardly disturbed: other processes run as well.
+    /// How late it is, is for the benchmarks.
     #[tokio::test]
-    async fn it_wakes_sooner_than_tokio_and_never_early() {
+    async fn it_is_never_early() {
         let mut alarm = Alarm::default();
-        let mut late = Vec::new();
         for n in 0..21 {
             let at = Instant::now() + 3 * MS + Duration::from_micros(130) * n;
             alarm.at(Some(at)).await;
-            late.push(Instant::now().checked_duration_since(at).expect("not early"));
+            assert!(Instant::now() >= at);
         }
-        late.sort_unstable();
-        assert!(late[5] < MS / 2, "{late:?}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -95,18 +92,26 @@ mod tests {
     /// A worker does so with each step.
     #[tokio::test]
     async fn a_wait_that_is_dropped_and_begun_again_has_one_thread() {
-        let (mut alarm, at) = (Alarm::default(), Instant::now() + MS);
-        let mut sleeper = None;
-        while at > Instant::now() {
-            tokio::select! {
-                biased;
-                () = alarm.at(Some(at)) => break,
-                () = tokio::task::yield_now() => {}
+        let mut sleepers = 0;
+        // A machine that has other things to do may leave nothing of a wait.
+        for _ in 0..1000 {
+            let (mut alarm, at) = (Alarm::default(), Instant::now() + MS);
+            let mut sleeper = None;
+            while at > Instant::now() {
+                tokio::select! {
+                    biased;
+                    () = alarm.at(Some(at)) => break,
+                    () = tokio::task::yield_now() => {}
+                }
+                let Some((_, last)) = &alarm.last else { continue };
+                assert_eq!(*sleeper.get_or_insert(last.id()), last.id());
             }
-            let Some((_, last)) = &alarm.last else { continue };
-            assert_eq!(*sleeper.get_or_insert(last.id()), last.id());
+            sleepers += u32::from(sleeper.is_some());
+            if sleepers == 3 {
+                return;
+            }
         }
-        assert!(sleeper.is_some(), "nothing was left to wait for");
+        panic!("no thread was ever asked");
     }
 
     #[tokio::test]
