@@ -1,4 +1,4 @@
-//! The breaker by a clock that stands still: it moves only while nobody has anything to do.
+//! The breaker, mostly by a clock that stands still: it moves only while nobody has anything to do.
 
 use std::{
     sync::{
@@ -8,9 +8,13 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, sleep};
+use tokio::{
+    net::TcpListener,
+    time::{Instant, sleep, timeout},
+};
 
-use super::super::breaker::Breaker;
+use super::{super::breaker::Breaker, PATIENCE, SECOND};
+use crate::store::Store;
 
 /// Between two probes.
 const BETWEEN: Duration = Duration::from_millis(100);
@@ -83,5 +87,36 @@ fn a_probe_whose_runtime_has_ended_is_replaced() {
             sleep(BETWEEN / 2).await;
         });
         assert_eq!(looks.load(Ordering::SeqCst), looked);
+    }
+}
+
+/// A server that is away for ever is asked for by nobody, once the application has dropped its store.
+#[tokio::test]
+async fn nobody_looks_for_a_store_that_is_gone() {
+    // It takes connections and closes them at once, which counts as being away.
+    let away = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}/?ns=test", away.local_addr().unwrap());
+    let comes = async || away.accept().await.map(drop).unwrap();
+    {
+        let store = async {
+            let store = Store::connect(&url).await.expect("an outage is no error");
+            for _ in 0..5 {
+                store.ping().await.expect_err("nobody answers");
+            }
+            store
+        };
+        let store = tokio::select! {
+            store = store => store,
+            () = async { loop { comes().await } } => unreachable!("it takes connections for ever"),
+        };
+        // Nobody asks for anything: these are the probe's.
+        for _ in 0..5 {
+            timeout(PATIENCE, comes()).await.expect("it looks when the server is back");
+        }
+        drop(store);
+    }
+    let dropped = Instant::now();
+    while timeout(SECOND, comes()).await.is_ok() {
+        assert!(dropped.elapsed() < PATIENCE, "it goes on looking");
     }
 }
