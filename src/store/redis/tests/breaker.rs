@@ -8,13 +8,14 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use tokio::{
     net::TcpListener,
     time::{Instant, sleep, timeout},
 };
 
-use super::{super::breaker::Breaker, PATIENCE, SECOND};
-use crate::store::Store;
+use super::{super::breaker::Breaker, PATIENCE, SECOND, server::Server};
+use crate::{NotAcquired, lock::Released, store::Store};
 
 /// Between two probes.
 const BETWEEN: Duration = Duration::from_millis(100);
@@ -88,6 +89,22 @@ fn a_probe_whose_runtime_has_ended_is_replaced() {
         });
         assert_eq!(looks.load(Ordering::SeqCst), looked);
     }
+}
+
+/// Whatever is reckoned from it, calls that go together and connections included: longer than a year is a year.
+#[tokio::test]
+async fn a_deadline_may_be_as_long_as_can_be_said() {
+    let server = Server::start().await;
+    let builder = Store::builder(&server.url()).deadline(Duration::MAX);
+    let store = builder.connect().await.expect("it is there");
+    let lock = || store.lock("x").acquire();
+    let held = lock().await.unwrap();
+    assert!(matches!(lock().await, Err(NotAcquired::Busy(_))));
+    let others = ["y", "z"].map(|name| store.lock(name).acquire());
+    for held in join_all(others).await {
+        held.unwrap().release().await;
+    }
+    assert_eq!(held.release().await, Released::Released);
 }
 
 /// A server that is away for ever is asked for by nobody, once the application has dropped its store.
