@@ -79,10 +79,10 @@ impl<T> Queue<T> {
     /// Most bytes of one payload, as the JSON that it is stored as. Default 256 KiB; a push of a longer one is
     /// [`TooLarge`](super::PushError::TooLarge), and nothing of it is sent to the store.
     ///
-    /// A worker starts as many tasks as it has room for by one call, whose answer has all of their payloads in it, and
-    /// has to come within the store's deadline, a quarter of a second: sixteen of the longest are 4 MiB. One that takes longer is asked
-    /// for again and again, and keeps the worker from all other tasks; what is larger belongs elsewhere, and its address in the
-    /// task.
+    /// What a worker starts comes with its payload in the answer to one call, which has to come within the store's
+    /// deadline, a quarter of a second: as many tasks as it has room for, up to 4 MiB, but one in any case. One that takes
+    /// longer than that by itself is asked for again and again, and keeps the worker from all other tasks; what is
+    /// larger belongs elsewhere, and its address in the task.
     #[must_use]
     pub fn payload_limit(mut self, bytes: usize) -> Self {
         self.terms.payload_limit = bytes;

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 
 use super::{handle::Queue, sealed::opened, task::time};
 use crate::{
+    clock::LONGEST,
     error::{Error, ErrorKind, NoCursor},
     store::{MOST_RUNS, Purge, QueueStats, TaskFault, TaskId, TaskState, TaskView},
 };
@@ -150,9 +151,11 @@ impl<T> Queue<T> {
     pub async fn redrive_all(&self, spacing: Duration) -> Result<u64, Error> {
         let (backend, mut moved) = (self.store.backend(), 0);
         let all = self.stats().await?.dead_letters;
+        let spacing = spacing.min(LONGEST);
         while moved < all {
             let left = usize::try_from(all - moved).unwrap_or(MOST_RUNS).min(MOST_RUNS);
             let first = spacing.saturating_mul(u32::try_from(moved).unwrap_or(u32::MAX));
+            let first = first.min(LONGEST);
             let name = self.name.clone();
             let page = backend.redrive_tasks(name, left, first, spacing).await?;
             if page == 0 {

@@ -46,8 +46,9 @@ impl QueueWorker {
     }
 
     /// Most tasks that run at once in this worker, at least 1. Default 16: handlers mostly wait for somebody else (a mail
-    /// server, a database), and that somebody rarely bears hundreds of them at once; what one call starts is no more
-    /// than comes within its deadline ([`Queue::payload_limit`](super::Queue::payload_limit)).
+    /// server, a database), and that somebody rarely bears hundreds of them at once. One call to the store starts at most a
+    /// hundred, and no more than 4 MiB of them, so that its answer comes within its deadline, unless one alone is larger
+    /// ([`Queue::payload_limit`](super::Queue::payload_limit)); the next call starts the others.
     ///
     /// With 1, a handler is polled for the first time in the worker's own task, and has one of its own from then on, if it
     /// has to wait. One that blocks its thread keeps its lease, but a shutdown is not seen before it comes back, and

@@ -10,7 +10,7 @@ use super::{
     info::{JobInfo, JobPage},
 };
 use crate::{
-    clock::micros,
+    clock::{LONGEST, micros},
     error::Error,
     key::SHARDS,
     store::{JobId, JobState, JobView, Listing},
@@ -77,7 +77,7 @@ impl DeferredJobs {
             for (id, _) in self.shard(shard, Listing::Dead).await? {
                 sleep_until(next).await;
                 // From now on, not from when it was due: a slow store is not caught up with.
-                next = Instant::now() + every;
+                next = Instant::now() + every.min(LONGEST);
                 let state = self.store.backend().redrive(id).await?;
                 moved += u64::from(state.is_some_and(JobState::is_pending));
             }

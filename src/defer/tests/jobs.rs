@@ -1,8 +1,11 @@
 //! Deferred requests in the hands of those who run the service.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -139,6 +142,15 @@ async fn dead_letters_are_listed_page_by_page() {
     assert_eq!((done.jobs.len(), done.next), (0, None));
     let stats = jobs.stats().await.expect("it is there");
     assert_eq!((stats.dead, stats.pending, stats.done), (7, 0, 0), "{stats:?}");
+}
+
+/// The next one would have its turn after that.
+#[tokio::test(start_paused = true)]
+async fn they_may_be_put_back_as_far_apart_as_can_be_said() {
+    let store = Store::memory();
+    dead_letters(&store, 1).await;
+    let jobs = store.deferred();
+    assert_eq!(jobs.redrive_all(Duration::MAX).await.expect("it is there"), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -297,7 +297,8 @@ macro_rules! __defer_layer_names {
         impl DeferLayer {
             /// How long an `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header) is remembered, from
             /// acceptance on. Default a day: longer than any client retries. It is remembered in any case as long as its
-            /// request waits (but no longer than thirty days, or this time), and as long as its end is kept. Where it
+            /// request waits (but no longer than thirty days, or this time), and as long as its end is kept; that of a request
+            /// that was merged into an earlier one ([`first_wins`](Self::first_wins)) for this time alone. Where it
             /// outlives that, a retry is answered with 410 and not run again. At least a second, at most a year.
             #[must_use]
             pub fn idempotency_for(self, life: ::std::time::Duration) -> Self {

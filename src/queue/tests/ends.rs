@@ -1,5 +1,7 @@
 //! What becomes of tasks.
 
+use std::time::Duration;
+
 use super::{Failure, Log, SECOND, Working, obedient, push, queue, settled, state};
 use crate::{
     queue::{PushError, Pushed, Queue, Task, TaskFault, TaskState},
@@ -171,4 +173,25 @@ async fn a_tower_service_is_a_handler() {
     settled().await;
     worker.stop().await;
     assert_eq!(log.payloads(), ["a"]);
+}
+
+/// Longer than any clock goes on for is a year.
+#[tokio::test(start_paused = true)]
+async fn each_time_may_be_as_long_as_can_be_said() {
+    const MOST: Duration = Duration::MAX;
+    let (store, log) = (Store::memory(), Log::default());
+    let queue = queue(&store);
+    let worker = obedient(&queue, &log).lease(MOST).max_run(MOST).drain(MOST);
+    let worker = Working::start(worker.backoff(MOST, MOST).keep_dead(MOST, 10));
+    for payload in ["done", "dead", "dead", "fail"] {
+        push(&queue, payload).await;
+    }
+    queue.push(&"late".to_owned()).delay(MOST).await.unwrap();
+    queue.push(&"alone".to_owned()).unique_for("key", MOST).await.unwrap();
+    settled().await;
+    assert_eq!(log.payloads(), ["done", "dead", "dead", "fail", "alone"]);
+    worker.stop().await;
+    assert_eq!(queue.redrive_all(MOST).await.unwrap(), 2);
+    let stats = queue.stats().await.unwrap();
+    assert_eq!((stats.waiting, stats.due, stats.done, stats.dead_letters), (4, 1, 2, 0));
 }

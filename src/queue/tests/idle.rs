@@ -128,3 +128,25 @@ async fn starts_keep_to_the_rate() {
         worker.stop().await;
     }
 }
+
+/// Of what is too large for one answer it gets the rest by the next ones, at once.
+#[tokio::test(start_paused = true)]
+async fn room_that_is_left_for_the_bytes_of_tasks_is_filled_at_once() {
+    let (store, log) = (Store::memory(), Log::default());
+    let queue = queue(&store).payload_limit(2 << 20);
+    for n in 0..9 {
+        push(&queue, &format!("{n}{}", "x".repeat(1 << 20))).await;
+    }
+    let noted = log.clone();
+    let worker = queue.worker(move |task| {
+        noted.note(&task);
+        async {
+            tokio::time::sleep(SECOND * 60).await;
+            Ok::<(), super::Failure>(())
+        }
+    });
+    let worker = Working::start(worker.concurrency(100).drain(SECOND));
+    settled().await;
+    assert_eq!(log.payloads().len(), 9);
+    worker.stop().await;
+}

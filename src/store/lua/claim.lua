@@ -3,7 +3,7 @@
 -- A step of runs.lua. id: the job the worker believes is first   me: run token '<nonce>:<node>'   lease, ms
 -- keep: retention of dead jobs, ms
 -- Returns {'claimed', id, fence, attempt, envelope, accepted at us, 1 = another job stands behind it}
---       | {'busy', ms} held by somebody else until then | {'later', ms} in backoff
+--       | {'busy', ms} held by somebody else until then, or the answer is full | {'later', ms} in backoff
 --       | {'moved', id} another job is first now | {'empty'} no jobs here
 --       | {'dead', id} it has ended: a crash, its deadline
 -- O(log n). The owner while it runs is the run token, never the job's id: a second claim is busy, a
@@ -13,6 +13,10 @@
 -- A number that goes to a command is made text there; this one goes to several.
 local STAMP = int(NOW_US)
 local FACTS = {'state', 'run', 'attempts', 'bytes', 'at', 'exp', 'began', 'runs', 'owner', 'call'}
+
+-- Most bytes of requests in one answer, which has to come in time, and those that there are. One goes in any case.
+local MOST, TOLD = 4194304, 0
+local function too_much(bytes) return TOLD > 0 and TOLD + bytes > MOST end
 
 local function facts_of(id)
   local v, facts = redis.call('HMGET', own('j:' .. id), unpack(FACTS)), {}
@@ -76,6 +80,7 @@ local function run(id, me, lease, facts, envelope, more)
   if facts.state == 'running' then crashed(key, facts) end
   redis.call('ZADD', DUE, int(NOW + lease), NAME)
   changed(id)
+  TOLD = TOLD + #envelope
   return {'claimed', id, fence, attempt, envelope, facts.at or '0', more and 1 or 0}
 end
 
@@ -85,6 +90,7 @@ local function again(id, me, lease, facts)
   if facts.state ~= 'running' or not member or tonumber(member) <= NOW then return nil end
   local envelope, more = redis.call('GET', own('b:' .. id)), redis.call('ZCARD', G) > 1
   if not envelope then return nil end
+  TOLD = TOLD + #envelope
   -- As acquire.lua: a copy that was late shortens nothing.
   lease = math.max(lease, tonumber(member) - NOW)
   return {'claimed', id, grant(me, 'x', lease), facts.attempts, envelope, facts.at or '0', more and 1 or 0}
@@ -139,6 +145,8 @@ local function claim(id, me, lease, keep)
   -- A token starts one run. It comes again, late, after that run was settled, given back or lost: nobody
   -- waits for this answer, and nobody would execute another run.
   if facts.run == me then return again(id, me, lease, facts) or {'busy', int(ACCEPT)} end
+  -- It goes with the next call. Nothing has been touched: the line is due as it was.
+  if too_much(facts.bytes) then return {'busy', 1} end
   local not_now = in_its_way(id, tonumber(first[2]), v[2])
   if not_now then return not_now end
   -- The backoff is over.

@@ -240,9 +240,9 @@ local function end_job(id, bytes)
   if #first > 0 then redis.call('ZADD', DUE, int(NOW), NAME) end
 end
 
--- Forgets ended jobs that their keys' TTL has taken away, and the oldest dead one beyond the cap. Returns the bytes
--- of that.
-local function trim(index)
+-- Forgets ended jobs that their keys' TTL has taken away, and the oldest dead one beyond the cap. The newest stays also
+-- where its time ends before that of all others: its end has yet to be told. Returns the bytes of that.
+local function trim(index, newest)
   local old = redis.call('ZRANGEBYSCORE', index, '-inf', int(NOW_US), 'LIMIT', 0, SCAN)
   local bytes = 0
   if #old > 0 then
@@ -250,7 +250,8 @@ local function trim(index)
     bytes = sizes_of(index, old)
   end
   if index == own('dead') and redis.call('ZCARD', index) > DEAD then
-    bytes = bytes + forget_ended(index, redis.call('ZRANGE', index, 0, 0))
+    local oldest = redis.call('ZRANGE', index, 0, 1)
+    bytes = bytes + forget_ended(index, {oldest[1] == newest and oldest[2] or oldest[1]})
   end
   return bytes
 end
@@ -299,7 +300,7 @@ local function file(index, id, ms, n, bytes, sum, most)
     -- Had they vanished, they would be without an end.
     redis.call('PEXPIRE', sizes, left)
   end
-  if n % 16 == 0 or index == own('dead') then sum = sum - trim(index) end
+  if n % 16 == 0 or index == own('dead') then sum = sum - trim(index, id) end
   most = tonumber(most or KEEP)
   if sum > most then sum = shed(index, id, SIZE + bytes, sum, most) end
   return int(math.max(sum, 0))

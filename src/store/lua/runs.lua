@@ -12,7 +12,7 @@
 local SERVER = {'READONLY', 'MASTERDOWN', 'LOADING', 'NOREPLICAS', 'MISCONF', 'OOM'}
 local out, a, answer = {}, done.a, nil
 for i = 1, #done do out[i] = done[i] end
-CHANGED, FILED = done.changed, done.filed
+CHANGED, FILED, TOLD = done.changed, done.filed, done.told
 for i = done.k + 1, #KEYS do
   if not ARGV[a + 1] then break end
   at(KEYS[i])

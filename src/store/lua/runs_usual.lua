@@ -9,6 +9,8 @@
 local SPARE = 32
 -- What is kept of an ended job besides its response (jobs.lua).
 local SIZE = 512
+-- Most bytes of requests in one answer (claim.lua).
+local MOST = 4194304
 
 local function usual(done, KEYS, ARGV, call, PUBLISH, OWN)
   local find, sub, match, format = string.find, string.sub, string.match, string.format
@@ -71,6 +73,7 @@ local function usual(done, KEYS, ARGV, call, PUBLISH, OWN)
       facts = call('HMGET', tag .. 'j:' .. start, 'state', 'run', 'attempts', 'at', 'exp', 'reason')
       envelope = call('GET', tag .. 'b:' .. start)
       if facts[1] ~= 'queued' or facts[2] == token or facts[5] or not facts[4] or not envelope then return end
+      if done.told > 0 and done.told + #envelope > MOST then return end
       local last = fence
       fence = stamp
       if last then
@@ -149,6 +152,7 @@ local function usual(done, KEYS, ARGV, call, PUBLISH, OWN)
       changed[#changed + 1] = start
       done[#done + 1] = 'c' .. start .. ' ' .. fence .. ' ' .. attempt .. ' ' .. facts[4]
         .. (more and ' 1 ' or ' 0 ') .. envelope
+      done.told = done.told + #envelope
     else
       done[#done + 1] = '+'
     end
@@ -158,7 +162,7 @@ local function usual(done, KEYS, ARGV, call, PUBLISH, OWN)
   return 'all'
 end
 
-local done = {changed = {}, filed = 0}
+local done = {changed = {}, filed = 0, told = 0}
 local well, how = pcall(usual, done, KEYS, ARGV, redis.call, PUBLISH, OWN)
 if well and how == 'all' then
   return #done == 1 and done[1] or done

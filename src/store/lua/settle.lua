@@ -25,7 +25,7 @@ local function in_turn(first)
   return first[1]
 end
 
--- The run of the next job that may have one. Those that came too late end here; a dead one is left to a visit,
+-- The run of the next job that may have one, and has room in this answer. Those that came too late end here; a dead one is left to a visit,
 -- which tells of it.
 local function begin_next(first, me, lease, keep)
   for _ = 1, 8 do
@@ -33,6 +33,7 @@ local function begin_next(first, me, lease, keep)
     if not id then return nil end
     local facts, envelope = facts_of(id), redis.call('GET', own('b:' .. id))
     local state, reason = unfit(id, facts, envelope)
+    if not state and too_much(facts.bytes) then return nil end
     if not state then return run(id, me, lease, facts, envelope, first.more) end
     if state == 'dead' then return nil end
     first = bury(id, facts, envelope, state, reason, keep)

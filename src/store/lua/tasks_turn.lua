@@ -8,7 +8,8 @@
 -- terms in one text, and the run: 'd' bytes | 'r' retry / 'k' dead / 'b' back: bytes, delay us, fault, reason; with a
 -- unique key the letter is a capital, and the key follows.
 -- Returns {'1' or '0' (lost) per end, us until it should look again or -1, '1' it stands in zw now,
---   then each run: id, attempt, record}
+--   then each run: id, attempt, record}: no more of them than BYTES of records, but one in any case; who could have
+--   had more is to look again at once
 -- O((ends + runs + taken back) * log n), at most 100 of each. Idempotent: zr has the number of the worker's last turn
 -- and what it was told. A run is its owner's while '<id><worker>.<turn>' stands in zl: whoever comes late finds that
 -- it does not. Where a caller has gone, its runs are taken back when their leases end.
@@ -25,6 +26,8 @@ lease, life, idle, terms = match(terms, '^(%d+) (%d+) (%d+) (.*)$')
 local number, want = sub(token, 2), rows - 1
 token = match(me, '%x*$') .. token
 local limited = sub(terms, 1, 4) ~= '0 0 '
+-- Most bytes of an answer's records (MOST_BYTES), which has to come in time, and how many are read at once.
+local BYTES, PORTION = 4194304, 16
 
 local last = not taken and call('GET', R)
 if last then
@@ -248,42 +251,55 @@ local stamp = time[1] .. (#us == 6 and us or sub('00000' .. us, -6))
 local ids = empty and {} or call('ZRANGEBYSCORE', Z, '-inf', stamp, 'LIMIT', '0', rows)
 local left = #ids > free
 if left then ids[#ids] = nil end
-local begun, begins, out = '', 0, nil
+local begun, begins, out, cut = '', 0, nil, false
 if ids[1] then
   if noted == nil then noted = call('EXISTS', M) == 1 end
   local til = int(now + lease)
-  call('ZREM', Z, unpack(ids))
+  -- How many have left the line, and whether it was the bytes that left the others there.
+  local seen = 1
   if not ids[2] then
     local id = ids[1]
     local record = call('HGET', T, id)
+    call('ZREM', Z, id)
     if record then
       local attempt = noted and match(call('HGET', M, id) or '0', '^%d+') + 1 or '1'
       begun, begins, out = id, 1, {id, attempt, record}
       call('ZADD', L, til, id .. token)
     end
   else
-    local records, metas = call('HMGET', T, unpack(ids)), noted and call('HMGET', M, unpack(ids)) or {}
-    local all, leases = {}, {}
-    out = {}
+    local records, metas, all, leases, bytes, first = {}, {}, {}, {}, 0, 1
+    out, seen = {}, 0
     for i, id in ipairs(ids) do
-      if records[i] then
-        local n = begins
+      if i == first + #records then
+        first = i
+        local final = min(i + PORTION - 1, #ids)
+        records = call('HMGET', T, unpack(ids, i, final))
+        metas = noted and call('HMGET', M, unpack(ids, i, final)) or metas
+      end
+      local record, n = records[i - first + 1], begins
+      if record then
+        bytes = bytes + #record
+        cut = n > 0 and bytes > BYTES
+        if cut then break end
         begins, all[n + 1] = n + 1, id
         leases[2 * n + 1], leases[2 * n + 2] = til, id .. token
-        out[3 * n + 1], out[3 * n + 2], out[3 * n + 3] = id, match(metas[i] or '0', '^%d+') + 1, records[i]
+        out[3 * n + 1], out[3 * n + 2], out[3 * n + 3] = id, match(metas[i - first + 1] or '0', '^%d+') + 1, record
       end
+      seen = i
     end
+    call('ZREM', Z, unpack(ids, 1, seen))
     begun = table.concat(all)
     if begins > 0 then call('ZADD', L, unpack(leases)) end
   end
-  if begins < #ids then call('HINCRBY', F, 'lost', int(#ids - begins)) end
+  if begins < seen then call('HINCRBY', F, 'lost', int(seen - begins)) end
   if limited and begins > 0 then rare.started(begins) end
 end
 if sweeps then rare.sweep() end
 
+left = left or cut
 -- What nobody may start now is no reason to look again.
-local spare, wait = want - begins, '-1'
-local held, idles = left and (paused or free < want), spare > 0 and idle ~= '0'
+local spare, wait = cut and 0 or want - begins, cut and '0' or '-1'
+local held, idles = left and not cut and (paused or free < want), spare > 0 and idle ~= '0'
 -- What comes next: of those that are left, one that is due.
 local event = left and now or nil
 if not left and not empty and not paused and (idles or sooner or guard == me) then

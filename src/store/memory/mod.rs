@@ -152,6 +152,17 @@ impl Memory {
         }
     }
 
+    /// Puts jobs among a shard's dead ones, of which nothing else is kept; when each is forgotten, in microseconds.
+    #[cfg(test)]
+    pub(super) fn fill_graves(&self, shard: u16, times: std::ops::Range<u64>) {
+        self.at(shard, |shard_of, now| {
+            for until in times {
+                let id = JobId::parse(&format!("{shard:02x}{until:032x}")).expect("it is an id");
+                shard_of.facts.ended(JobState::Dead, &id, (until, 0), now);
+            }
+        });
+    }
+
     /// Those of them that nothing will end by itself: lines with jobs, pending jobs, due entries.
     #[cfg(test)]
     pub(super) fn lasting(&self) -> usize {

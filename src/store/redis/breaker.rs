@@ -50,8 +50,8 @@ impl Breaker {
         }
     }
 
-    /// Makes sure a probe runs. `look` says whether the server answers; a probe whose runtime ended is
-    /// replaced by the next call.
+    /// Makes sure a probe runs. `look` says whether the server answers, or nobody asks any more; a probe whose
+    /// runtime ended is replaced by the next call.
     pub(super) fn probe<F, L>(&self, look: L)
     where
         L: Fn() -> F + Send + 'static,

@@ -9,6 +9,7 @@ use super::{
     target::Login,
 };
 use crate::{
+    clock::LONGEST,
     error::{Error, ErrorKind},
     store::{
         Store,
@@ -216,7 +217,7 @@ impl StoreBuilder {
         self
     }
 
-    /// How long any one call may take. Default 250 ms: far above a healthy round trip, far below what
+    /// How long any one call may take, at most a year. Default 250 ms: far above a healthy round trip, far below what
     /// a user would wait. A call that takes longer counts as an outage, with its outcome unknown.
     ///
     /// A connection has to be made in two of them: 7 round trips with TLS, in a cluster up to 17. Give more to a server that is
@@ -225,7 +226,7 @@ impl StoreBuilder {
     /// After 5 failures in a row no call is sent any more, and each fails at once; a probe looks every 100 ms whether
     /// the server is back.
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
+        self.deadline = deadline.min(LONGEST);
         self
     }
 

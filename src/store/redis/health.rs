@@ -53,12 +53,13 @@ impl Health {
     }
 
     /// Looks whether the lane could work again: connect and write, as it does. A server that only answers
-    /// pings (a replica, one that is loading) is still away.
+    /// pings (a replica, one that is loading) is still away. Nobody looks for a store that is gone.
     fn probe(self: &Arc<Self>) {
-        let health = Arc::clone(self);
+        let health = Arc::downgrade(self);
         self.breaker.probe(move || {
-            let health = Arc::clone(&health);
+            let health = health.upgrade();
             async move {
+                let Some(health) = health else { return true };
                 let answers = health.lanes.could_work(health.lane, &health.keys).await;
                 if answers {
                     health.breaker.close();

@@ -18,7 +18,7 @@ pub use self::{
 pub(crate) use self::{
     push::{OVERDUE_US, Push, PushedAs, Unique},
     record::{HISTORY, Meta, Past, REASON, Record},
-    steps::{MOST, Tasks},
+    steps::{MOST, MOST_BYTES, Tasks},
     turn::{End, EndAs, Graves, Limits, RunToken, Started, Turn, Turned},
     view::{DeadPage, Purge, TaskView},
 };

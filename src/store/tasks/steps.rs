@@ -13,6 +13,9 @@ use crate::{key::Key, store::backend::Step};
 /// Most tasks that one step starts, ends or renews.
 pub(crate) const MOST: usize = 100;
 
+/// Most bytes of the records that a turn starts, unless one alone has more: they have to come within a call's deadline.
+pub(crate) const MOST_BYTES: u64 = 4 << 20;
+
 /// The steps. Those that a lost reply would leave in doubt are idempotent: a turn by its number, renewal by what
 /// it does; a push is sent again under a number of its own, but each call is another push, with an id of its own.
 pub(crate) trait Tasks {

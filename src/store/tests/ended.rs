@@ -23,6 +23,7 @@ on_every_store!(
     a_large_one_makes_room_for_itself,
     what_is_gone_makes_room,
     a_callback_counts_with_its_request,
+    the_oldest_dead_job_goes_when_there_are_too_many,
 );
 
 /// Room for so many responses of a hundred bytes.
@@ -207,4 +208,40 @@ async fn a_callback_counts_with_its_request(rig: &Rig) {
     rig.start(&to, &id, &run).await;
     assert!(rig.finish(&to, &id, &run).await);
     assert_eq!(rig.tally(key.shard()).await.bytes, 0);
+}
+
+/// The newest stays, also where it is forgotten before all the others: its callback is made, and its record goes with it.
+async fn the_oldest_dead_job_goes_when_there_are_too_many(rig: &Rig) {
+    let key = key();
+    rig.fill_graves(key.shard(), 10_000).await;
+    let keyed = |record: &str| Enqueue {
+        record: Some((record.into(), "print".into(), SHORT)),
+        ..deferred(&key)
+    };
+    let mut dead = Vec::new();
+    for name in ["one", "two", "three"] {
+        let to = Key::of_callback(name, key.shard());
+        let envelope = Bytes::from_static(b"call");
+        let call = Call { id: JobId::new(&to), key: to, envelope, max_attempts: 3 };
+        let job = Enqueue { call: Some(call.clone()), ..keyed(name) };
+        let (id, run) = (job.id.clone(), stranger());
+        assert_eq!(rig.enqueue(job).await, Enqueued::Stored { position: 1 });
+        rig.start(&key, &id, &run).await;
+        assert!(rig.settle(settled(&key, &id, &run, DEAD)).await);
+        assert_eq!(rig.state(&id).await, Some(JobState::Dead), "{name}");
+        assert_eq!(rig.state(&call.id).await, Some(JobState::Queued), "{name}: nobody is told");
+        assert_eq!(rig.enqueue(keyed(name)).await, Enqueued::Known(id.clone()), "{name}");
+        dead.push(id);
+    }
+    // Of them, each goes for the next one.
+    assert_eq!(known(rig, &dead).await, [false, false, true]);
+    assert_eq!(rig.tally(key.shard()).await.dead, 10_000);
+    rig.pass(LONG).await;
+    for name in ["one", "two", "three"] {
+        let stored = rig.enqueue(keyed(name)).await;
+        assert!(
+            matches!(stored, Enqueued::Stored { .. }),
+            "{name} is remembered for ever: {stored:?}"
+        );
+    }
 }

@@ -5,7 +5,7 @@ use super::rig::{
 };
 use crate::{
     Key,
-    store::backend::{Acquire, Claimed, JobState, Node, Settle, SettledRun, Token, Verdict},
+    store::backend::{Acquire, Claimed, JobState, Settle, SettledRun, Verdict},
 };
 
 #[tokio::test]
@@ -96,32 +96,6 @@ async fn a_next_job_whose_keys_vanished_is_passed_over() {
     rig.start(&key, &last, &stranger()).await;
     let tally = rig.tally(key.shard()).await;
     assert_eq!((tally.pending, tally.dead), (1, 2), "{tally:?}");
-}
-
-#[tokio::test]
-async fn the_oldest_dead_job_goes_when_there_are_too_many() {
-    let rig = Rig::redis().await;
-    let (key, run) = (key(), stranger());
-    let index = format!("{{{}}}:dead", key.shard());
-    let far = "9000000000000000";
-    for hundred in 0..100 {
-        let names = Vec::from_iter((0..100).map(|n| format!("{:034x}", hundred * 100 + n)));
-        let rows = Vec::from_iter(names.iter().flat_map(|name| [far, name.as_str()]));
-        rig.server().raw::<i64>("ZADD", &index, &rows).await;
-    }
-    let oldest = rig.put_off(&key).await;
-    for (id, kept) in [(oldest.clone(), false), (rig.put_off(&key).await, false)] {
-        let run = Token::new(&Node::new());
-        rig.start(&key, &id, &run).await;
-        let verdict = Verdict::Dead { reason: "auth", retention: LONG };
-        assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
-        // It ends before all the others do.
-        assert_eq!(rig.job(&id).await.is_some(), kept);
-    }
-    let tally = rig.tally(key.shard()).await;
-    assert_eq!((tally.dead, tally.pending), (10_000, 0));
-    assert_eq!(rig.job(&oldest).await, None);
-    rig.hold(&key, &run).await;
 }
 
 #[tokio::test]

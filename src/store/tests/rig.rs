@@ -177,6 +177,29 @@ impl Rig {
         self.memory.as_ref().expect("a case for memory alone")
     }
 
+    /// Puts so many jobs among a shard's dead ones, of which nothing else is kept. They are forgotten after all others.
+    pub(super) async fn fill_graves(&self, shard: u16, number: u64) {
+        const FAR: u64 = 9_000_000_000_000_000;
+        if let Some(memory) = &self.memory {
+            return memory.fill_graves(shard, FAR..FAR + number);
+        }
+        let rows =
+            Vec::from_iter((0..number).map(|n| (FAR.to_string(), format!("{shard:02x}{n:032x}"))));
+        for rows in rows.chunks(100) {
+            let rows = Vec::from_iter(rows.iter().flat_map(|(at, id)| [at.as_str(), id]));
+            let added: i64 = match &self.time {
+                Time::Manual(_) => panic!("that is the embedded store"),
+                #[cfg(feature = "redis")]
+                Time::Travel(server) => {
+                    server.raw("ZADD", &format!("{{{shard}}}:dead"), &rows).await
+                }
+                #[cfg(feature = "redis")]
+                Time::TravelApart(space) => space.raw(shard, "ZADD", "dead", &rows).await,
+            };
+            assert_eq!(added, 100);
+        }
+    }
+
     /// How many things the embedded store keeps.
     pub(super) fn stored(&self) -> usize {
         self.embedded().stored()

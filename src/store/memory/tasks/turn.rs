@@ -6,7 +6,8 @@ use super::{At, Guard, Now};
 use crate::{
     clock::micros,
     store::tasks::{
-        End, EndAs, HISTORY, MOST, Past, Record, RunToken, Started, TaskFault, TaskId, Turn, Turned,
+        End, EndAs, HISTORY, MOST, MOST_BYTES, Past, Record, RunToken, Started, TaskFault, TaskId,
+        Turn, Turned,
     },
 };
 
@@ -35,6 +36,8 @@ struct Due {
     /// More is due than may be started now.
     left: bool,
     held: bool,
+    /// More could be started, and are too many bytes for one answer.
+    cut: bool,
 }
 
 impl At<'_> {
@@ -226,10 +229,14 @@ impl At<'_> {
 
     fn due(&mut self, call: &Turn) -> Due {
         let (free, later) = self.room(call);
-        let mut ids = Vec::new();
-        let mut event = None;
+        let (mut ids, mut bytes) = (Vec::new(), 0);
+        let (mut event, mut cut) = (None, false);
         for (due, id) in self.queue.waiting.iter() {
-            if due > self.now || ids.len() == free {
+            let (taken, length) = (bytes, self.length(id));
+            bytes += length;
+            let over = due > self.now || ids.len() == free;
+            cut = !over && taken > 0 && bytes > MOST_BYTES;
+            if over || cut {
                 event = Some(due);
                 break;
             }
@@ -237,9 +244,9 @@ impl At<'_> {
         }
         let paused = self.queue.numbers.paused;
         let left = event.is_some_and(|due| due <= self.now);
-        let held = left && (paused || (ids.len() >= free && free < call.want));
+        let held = left && !cut && (paused || (ids.len() >= free && free < call.want));
         let event = if held { later } else { event.filter(|_| !paused) };
-        Due { ids, event, left, held }
+        Due { ids, event, left, held, cut }
     }
 
     fn start(&mut self, id: &TaskId, step: &Step<'_>) -> Option<Started> {
@@ -276,7 +283,7 @@ impl At<'_> {
     ) -> (Option<Duration>, bool) {
         let (me, mut event) = (me(call), due.event);
         let guarded = self.guard().map(|guard| (guard.who == me, guard.event));
-        if !call.idle.is_zero() && call.want > begun {
+        if !call.idle.is_zero() && call.want > begun && !due.cut {
             if let Some((lapse, _)) = self.queue.running.first() {
                 event = Some(event.map_or(lapse, |event| event.min(lapse)));
             }
@@ -304,7 +311,7 @@ impl At<'_> {
         } else if sooner.is_some() && event == sooner {
             self.tell_sooner();
         }
-        (None, false)
+        (due.cut.then_some(Duration::ZERO), false)
     }
 }
 

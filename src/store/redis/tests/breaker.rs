@@ -1,4 +1,4 @@
-//! The breaker by a clock that stands still: it moves only while nobody has anything to do.
+//! The breaker, mostly by a clock that stands still: it moves only while nobody has anything to do.
 
 use std::{
     sync::{
@@ -8,9 +8,14 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, sleep};
+use futures_util::future::join_all;
+use tokio::{
+    net::TcpListener,
+    time::{Instant, sleep, timeout},
+};
 
-use super::super::breaker::Breaker;
+use super::{super::breaker::Breaker, PATIENCE, SECOND, server::Server};
+use crate::{NotAcquired, lock::Released, store::Store};
 
 /// Between two probes.
 const BETWEEN: Duration = Duration::from_millis(100);
@@ -83,5 +88,52 @@ fn a_probe_whose_runtime_has_ended_is_replaced() {
             sleep(BETWEEN / 2).await;
         });
         assert_eq!(looks.load(Ordering::SeqCst), looked);
+    }
+}
+
+/// Whatever is reckoned from it, calls that go together and connections included: longer than a year is a year.
+#[tokio::test]
+async fn a_deadline_may_be_as_long_as_can_be_said() {
+    let server = Server::start().await;
+    let builder = Store::builder(&server.url()).deadline(Duration::MAX);
+    let store = builder.connect().await.expect("it is there");
+    let lock = || store.lock("x").acquire();
+    let held = lock().await.unwrap();
+    assert!(matches!(lock().await, Err(NotAcquired::Busy(_))));
+    let others = ["y", "z"].map(|name| store.lock(name).acquire());
+    for held in join_all(others).await {
+        held.unwrap().release().await;
+    }
+    assert_eq!(held.release().await, Released::Released);
+}
+
+/// A server that is away for ever is asked for by nobody, once the application has dropped its store.
+#[tokio::test]
+async fn nobody_looks_for_a_store_that_is_gone() {
+    // It takes connections and closes them at once, which counts as being away.
+    let away = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}/?ns=test", away.local_addr().unwrap());
+    let comes = async || away.accept().await.map(drop).unwrap();
+    {
+        let store = async {
+            let store = Store::connect(&url).await.expect("an outage is no error");
+            for _ in 0..5 {
+                store.ping().await.expect_err("nobody answers");
+            }
+            store
+        };
+        let store = tokio::select! {
+            store = store => store,
+            () = async { loop { comes().await } } => unreachable!("it takes connections for ever"),
+        };
+        // Nobody asks for anything: these are the probe's.
+        for _ in 0..5 {
+            timeout(PATIENCE, comes()).await.expect("it looks when the server is back");
+        }
+        drop(store);
+    }
+    let dropped = Instant::now();
+    while timeout(SECOND, comes()).await.is_ok() {
+        assert!(dropped.elapsed() < PATIENCE, "it goes on looking");
     }
 }

@@ -17,6 +17,7 @@ mod ends;
 mod enqueues;
 mod faults;
 mod forgotten;
+mod heavy;
 mod late;
 mod logins;
 mod mends;

@@ -193,7 +193,9 @@ async fn an_idle_lane_stays_what_it_is_while_its_master_answers() {
 #[tokio::test]
 async fn an_idle_lane_stays_what_it_is_while_sentinels_do_not_answer() {
     let mut stayed = 0;
-    // A machine that has other things to do may be late with a sign of life, but not each time.
+    // A machine that has other things to do may be late with a sign of life, by a second, and then it is right to leave the
+    // lane: so no one round can be demanded. One is enough: what this looks for is there in each of them, since the
+    // sentinel hangs in each, for longer than a lane may be without a sign.
     for _ in 0..3 {
         // Asked for a sign of life four times a second, and left after a second without one; the sentinel may take six.
         let pair = Pair::start_with(3 * SECOND, "2000").await;

@@ -1,0 +1,131 @@
+//! Runs that go together and whose requests are large: an answer has to come within its call's deadline.
+
+use futures_util::future::join_all;
+
+use super::{SECOND, runs::settlement, server::Server};
+use crate::{
+    key::Key,
+    store::{
+        Store,
+        backend::{
+            Caps, Claim, Claimed, Enqueue, Enqueued, JobId, JobPolicy, JobState, SettledRun, Token,
+        },
+    },
+};
+
+/// More than eight of them, which go together, are too many.
+const LARGE: usize = 600 << 10;
+
+const LINES: usize = 24;
+
+async fn store_large(store: &Store, key: &Key) -> JobId {
+    let caps = Caps {
+        resource_jobs: 9,
+        resource_bytes: 1 << 30,
+        shard_jobs: 99,
+        shard_bytes: 1 << 30,
+        ..Caps::NONE
+    };
+    let call = Enqueue {
+        key: key.clone(),
+        id: JobId::new(key),
+        envelope: vec![b'x'; LARGE].into(),
+        policy: JobPolicy { again: true, max_attempts: 3, ..JobPolicy::default() },
+        merge: None,
+        record: None,
+        caps,
+        owner: String::new(),
+        call: None,
+    };
+    let id = call.id.clone();
+    let stored = store.backend().enqueue(call).await.unwrap();
+    assert!(matches!(stored, Enqueued::Stored { .. }), "{stored:?}");
+    id
+}
+
+fn claim(store: &Store, key: &Key, id: &JobId) -> Claim {
+    let (key, id, me) = (key.clone(), id.clone(), Token::new(store.node()));
+    Claim { key, id, me, lease: 10 * SECOND, retention: 10 * SECOND }
+}
+
+/// All of them claimed at once; which began.
+async fn claimed(store: &Store, claims: &[Claim]) -> Vec<bool> {
+    let claimed = join_all(claims.iter().map(|call| store.backend().claim(call.clone()))).await;
+    let began = claimed.into_iter().map(|claimed| match claimed.unwrap() {
+        Claimed::Claimed(run) => {
+            assert_eq!(run.envelope.len(), LARGE);
+            true
+        }
+        Claimed::Busy(wait) => {
+            assert!(wait < SECOND / 100, "nobody has it: {wait:?}");
+            false
+        }
+        claimed => panic!("{claimed:?}"),
+    });
+    began.collect()
+}
+
+/// What has no room in one answer is untouched, and goes with another one.
+#[tokio::test]
+async fn claims_of_large_requests_do_not_all_begin_at_once() {
+    let server = Server::start().await;
+    let store = server.patient_store().await;
+    store.backend().beat(store.node().clone(), 60 * SECOND).await.unwrap();
+    let mut claims = Vec::new();
+    for n in 0..LINES {
+        let key = Key::custom(&n.to_string());
+        let id = store_large(&store, &key).await;
+        claims.push(claim(&store, &key, &id));
+    }
+    let mut rounds = 0;
+    while !claims.is_empty() {
+        let began = claimed(&store, &claims).await;
+        assert!(began.contains(&true), "one goes in any case");
+        assert!(rounds > 0 || began.contains(&false), "{LARGE} times {LINES} in a few answers");
+        for (claim, began) in claims.iter().zip(&began) {
+            let job = store.backend().job(claim.id.clone()).await.unwrap().unwrap();
+            let (state, attempts) =
+                if *began { (JobState::Running, 1) } else { (JobState::Queued, 0) };
+            assert_eq!((job.state, job.attempts), (state, attempts));
+        }
+        let mut began = began.into_iter();
+        claims.retain(|_| !began.next().unwrap());
+        rounds += 1;
+    }
+}
+
+/// Each verdict stands; a job that is not begun along is offered the lock.
+#[tokio::test]
+async fn settlements_do_not_all_begin_a_large_request() {
+    let server = Server::start().await;
+    let store = server.patient_store().await;
+    store.backend().beat(store.node().clone(), 60 * SECOND).await.unwrap();
+    let (mut firsts, mut nexts) = (Vec::new(), Vec::new());
+    for n in 0..LINES {
+        let key = Key::custom(&n.to_string());
+        let first = store_large(&store, &key).await;
+        nexts.push(store_large(&store, &key).await);
+        let claim = claim(&store, &key, &first);
+        assert_eq!(claimed(&store, std::slice::from_ref(&claim)).await, [true]);
+        firsts.push(claim);
+    }
+    let calls = firsts.iter().map(|claim| store.backend().settle(settlement(&store, claim)));
+    let settled = join_all(calls).await;
+    let mut left = 0;
+    for ((first, next), settled) in firsts.iter().zip(&nexts).zip(settled) {
+        match settled.unwrap() {
+            SettledRun::Stands(Some(run)) => {
+                assert_eq!((&run.id, run.envelope.len()), (next, LARGE));
+            }
+            SettledRun::Stands(None) => {
+                left += 1;
+                let claim = claim(&store, &first.key, next);
+                assert_eq!(claimed(&store, &[claim]).await, [true], "nobody else has it");
+            }
+            SettledRun::Lost => panic!("{:?} was ours", first.id),
+        }
+        let job = store.backend().job(first.id.clone()).await.unwrap().unwrap();
+        assert_eq!(job.state, JobState::Done);
+    }
+    assert!(left > 0, "{LARGE} times {LINES} in a few answers");
+}
