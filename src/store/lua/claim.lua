@@ -16,7 +16,7 @@ local FACTS = {'state', 'run', 'attempts', 'bytes', 'at', 'exp', 'began', 'runs'
 
 -- Most bytes of requests in one answer, which has to come in time, and those that there are. One goes in any case.
 local MOST, TOLD = 4194304, 0
-local function too_much(bytes) return TOLD > 0 and TOLD + bytes > MOST end
+local function too_much(bytes) return TOLD > 0 and TOLD + (tonumber(bytes) or 0) > MOST end
 
 local function facts_of(id)
   local v, facts = redis.call('HMGET', own('j:' .. id), unpack(FACTS)), {}
@@ -133,20 +133,19 @@ local function claim(id, me, lease, keep)
     unpark()
     return {'empty'}
   end
-  local v = redis.call('HMGET', L, 'park', 'back')
+  local v, facts = redis.call('HMGET', L, 'park', 'back'), first[1] == id and facts_of(id)
+  -- It goes with the next call. Nothing has been touched: the line is due as it was.
+  if facts and facts.run ~= me and too_much(facts.bytes) then return {'busy', 1} end
   if v[1] then redis.call('HDEL', L, 'park') end
-  if first[1] ~= id then
+  if not facts then
     -- An older job has come back in front of a run that goes on: a repeated claim is that run's all the same, or it
     -- would be nobody's.
     local begun = redis.call('ZSCORE', H, 'h' .. me) and facts_of(id)
     return begun and begun.run == me and again(id, me, lease, begun) or {'moved', first[1]}
   end
-  local facts = facts_of(id)
   -- A token starts one run. It comes again, late, after that run was settled, given back or lost: nobody
   -- waits for this answer, and nobody would execute another run.
   if facts.run == me then return again(id, me, lease, facts) or {'busy', int(ACCEPT)} end
-  -- It goes with the next call. Nothing has been touched: the line is due as it was.
-  if too_much(facts.bytes) then return {'busy', 1} end
   local not_now = in_its_way(id, tonumber(first[2]), v[2])
   if not_now then return not_now end
   -- The backoff is over.

@@ -71,7 +71,8 @@ impl Shard {
         };
         Due {
             names: names.into_iter().map(with_head).collect(),
-            next: next.map(|at| Duration::from_micros(at.saturating_mul(1_000).saturating_sub(now.us))),
+            next: next
+                .map(|at| Duration::from_micros(at.saturating_mul(1_000).saturating_sub(now.us))),
         }
     }
 

@@ -94,6 +94,31 @@ async fn claims_of_large_requests_do_not_all_begin_at_once() {
     }
 }
 
+/// What a job weighs is among its facts.
+#[tokio::test]
+async fn a_claim_beside_others_of_a_job_whose_facts_are_gone_is_told_so() {
+    let server = Server::start().await;
+    let store = server.patient_store().await;
+    store.backend().beat(store.node().clone(), 60 * SECOND).await.unwrap();
+    let mut claims = Vec::new();
+    for n in 0..LINES {
+        let key = Key::custom(&n.to_string());
+        let id = store_large(&store, &key).await;
+        claims.push(claim(&store, &key, &id));
+        if n % 3 == 2 {
+            let keys: Vec<String> = server.ask(&["KEYS", &format!("*:j:{id}")]).await;
+            assert_eq!(server.ask::<u64>(&["DEL", &keys[0]]).await, 1);
+        }
+    }
+    let told = join_all(claims.iter().map(|call| store.backend().claim(call.clone()))).await;
+    for (n, told) in told.into_iter().enumerate() {
+        match told.unwrap() {
+            Claimed::Claimed(_) | Claimed::Busy(_) => assert_ne!(n % 3, 2),
+            told => assert!(n % 3 == 2 && matches!(told, Claimed::Dead(_)), "{n}: {told:?}"),
+        }
+    }
+}
+
 /// Each verdict stands; a job that is not begun along is offered the lock.
 #[tokio::test]
 async fn settlements_do_not_all_begin_a_large_request() {
