@@ -9,7 +9,7 @@ use lockgate_tests::{
     proxy::{Moment, Rule},
 };
 
-use super::{BOTH, short, with_web};
+use super::{BOTH, short, steady, with_web};
 
 /// What the requests of a case are, and what becomes of the first one.
 struct Case {
@@ -85,7 +85,8 @@ async fn killed_worker(framework: Framework, case: Case) {
         struck.happened().await;
     }
     let killed = Instant::now();
-    let _other = fleet.join(short(framework.other())).await;
+    // Whose runs end once: its lease is longer than a loaded machine stands still.
+    let _other = fleet.join(steady(framework.other())).await;
     let seen = fleet.outcome(web, &first).await;
     assert_eq!(seen.state, state, "{what}: {seen:?}");
     assert_eq!(fleet.runs_of(&first).len(), runs, "{what}");
