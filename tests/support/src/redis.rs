@@ -224,7 +224,8 @@ impl Server {
         self.try_connection().await.expect("the server answers")
     }
 
-    fn client(&self) -> Option<redis::Client> {
+    /// None only if its URL is wrong.
+    pub(crate) fn client(&self) -> Option<redis::Client> {
         let url = self.url("");
         redis::Client::open(url.split('?').next()?).ok()
     }

@@ -255,11 +255,17 @@ pub async fn conduct(plan: &Plan) -> Verdict {
     let stalls: Arc<Mutex<Vec<(u64, u64)>>> = Arc::default();
     let notes = Arc::clone(&stalls);
     let ticking = tokio::spawn(stalls::watch(move |from, to| notes.lock().push((from, to))));
+    let notes = Arc::clone(&stalls);
+    let client = crew.server.client().expect("its URL is right");
+    let listening =
+        tokio::spawn(stalls::silences(client, move |from, to| notes.lock().push((from, to))));
     let filled = match plan.soak {
         Some(_) => Some(fill::full(&mut crew.seats[0].process).await),
         None => None,
     };
     let (done, calm) = crew.storm(plan, &mut dice).await;
+    // Nobody may ask the server anything when all have come to rest.
+    listening.abort();
     let mut wrong = crew.left().await;
     ticking.abort();
     let mut history = crew.history();
