@@ -168,6 +168,7 @@ async fn one_who_comes_when_as_many_wait_as_may_is_refused_at_once() {
     for n in 0..PROCESSES {
         assert_eq!(crowd.says(n).await, "served");
     }
-    assert!(longest < 50_000, "{longest} us");
+    // Who waits does so for a minute. How long a refusal takes, with a thousand others, is up to the machine: a figure.
+    assert!(longest < 10_000_000, "{longest} us");
     eventually("nothing to be left", async || crowd.left().await.is_empty()).await;
 }
