@@ -1,6 +1,6 @@
 //! A small client: each request on a connection of its own.
 
-use std::{fmt, net::SocketAddr, time::Duration};
+use std::{fmt, net::SocketAddr, pin::pin, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode};
@@ -126,11 +126,33 @@ impl Pending {
     /// # Panics
     ///
     /// If there is none.
-    pub async fn answer(self) -> Answer {
-        match self.0.await {
+    pub async fn answer(mut self) -> Answer {
+        self.comes().await
+    }
+
+    async fn comes(&mut self) -> Answer {
+        match (&mut self.0).await {
             Ok(answer) => answer,
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
+    }
+
+    /// Waits until something has come to pass that it brings about.
+    ///
+    /// # Panics
+    ///
+    /// If it is refused before that.
+    pub async fn brings(mut self, about: impl Future<Output = ()>) -> Self {
+        let mut about = pin!(about);
+        let answer = tokio::select! {
+            biased;
+            () = &mut about => return self,
+            answer = self.comes() => answer,
+        };
+        assert!(answer.status.as_u16() < 400, "{answer:?}");
+        about.await;
+        self.0 = tokio::spawn(async { answer });
+        self
     }
 
     /// Closes its connection, as a client does that goes away.

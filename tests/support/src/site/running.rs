@@ -83,7 +83,7 @@ impl Site {
         let gate = format!("hold{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let mark = if target.contains('?') { '&' } else { '?' };
         let pending = request.target(format!("{target}{mark}gate={gate}")).spawn();
-        self.app.desk.gates.arrived(&gate).await;
+        let pending = pending.brings(self.app.desk.gates.arrived(&gate)).await;
         Hold { pending, gate, desk: self.app.desk.clone() }
     }
 
