@@ -16,7 +16,7 @@ local FACTS = {'state', 'run', 'attempts', 'bytes', 'at', 'exp', 'began', 'runs'
 
 -- Most bytes of requests in one answer, which has to come in time, and those that there are. One goes in any case.
 local MOST, TOLD = 4194304, 0
-local function too_much(bytes) return TOLD > 0 and TOLD + (tonumber(bytes) or 0) > MOST end
+local function too_much(bytes) return TOLD > 0 and TOLD + bytes > MOST end
 
 local function facts_of(id)
   local v, facts = redis.call('HMGET', own('j:' .. id), unpack(FACTS)), {}

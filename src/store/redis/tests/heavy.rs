@@ -48,6 +48,24 @@ fn claim(store: &Store, key: &Key, id: &JobId) -> Claim {
     Claim { key, id, me, lease: 10 * SECOND, retention: 10 * SECOND }
 }
 
+/// A store with a worker.
+async fn working(server: &Server) -> Store {
+    let store = server.patient_store().await;
+    store.backend().beat(store.node().clone(), 60 * SECOND).await.unwrap();
+    store
+}
+
+/// As many lines with a large request each; their claims.
+async fn lines(store: &Store) -> Vec<Claim> {
+    let mut claims = Vec::new();
+    for n in 0..LINES {
+        let key = Key::custom(&n.to_string());
+        let id = store_large(store, &key).await;
+        claims.push(claim(store, &key, &id));
+    }
+    claims
+}
+
 /// All of them claimed at once; which began.
 async fn claimed(store: &Store, claims: &[Claim]) -> Vec<bool> {
     let claimed = join_all(claims.iter().map(|call| store.backend().claim(call.clone()))).await;
@@ -69,14 +87,8 @@ async fn claimed(store: &Store, claims: &[Claim]) -> Vec<bool> {
 #[tokio::test]
 async fn claims_of_large_requests_do_not_all_begin_at_once() {
     let server = Server::start().await;
-    let store = server.patient_store().await;
-    store.backend().beat(store.node().clone(), 60 * SECOND).await.unwrap();
-    let mut claims = Vec::new();
-    for n in 0..LINES {
-        let key = Key::custom(&n.to_string());
-        let id = store_large(&store, &key).await;
-        claims.push(claim(&store, &key, &id));
-    }
+    let store = working(&server).await;
+    let mut claims = lines(&store).await;
     let mut rounds = 0;
     while !claims.is_empty() {
         let began = claimed(&store, &claims).await;
@@ -98,17 +110,11 @@ async fn claims_of_large_requests_do_not_all_begin_at_once() {
 #[tokio::test]
 async fn a_claim_beside_others_of_a_job_whose_facts_are_gone_is_told_so() {
     let server = Server::start().await;
-    let store = server.patient_store().await;
-    store.backend().beat(store.node().clone(), 60 * SECOND).await.unwrap();
-    let mut claims = Vec::new();
-    for n in 0..LINES {
-        let key = Key::custom(&n.to_string());
-        let id = store_large(&store, &key).await;
-        claims.push(claim(&store, &key, &id));
-        if n % 3 == 2 {
-            let keys: Vec<String> = server.ask(&["KEYS", &format!("*:j:{id}")]).await;
-            assert_eq!(server.ask::<u64>(&["DEL", &keys[0]]).await, 1);
-        }
+    let store = working(&server).await;
+    let claims = lines(&store).await;
+    for claim in claims.iter().skip(2).step_by(3) {
+        let keys: Vec<String> = server.ask(&["KEYS", &format!("*:j:{}", claim.id)]).await;
+        assert_eq!(server.ask::<u64>(&["DEL", &keys[0]]).await, 1);
     }
     let told = join_all(claims.iter().map(|call| store.backend().claim(call.clone()))).await;
     for (n, told) in told.into_iter().enumerate() {
@@ -123,8 +129,7 @@ async fn a_claim_beside_others_of_a_job_whose_facts_are_gone_is_told_so() {
 #[tokio::test]
 async fn settlements_do_not_all_begin_a_large_request() {
     let server = Server::start().await;
-    let store = server.patient_store().await;
-    store.backend().beat(store.node().clone(), 60 * SECOND).await.unwrap();
+    let store = working(&server).await;
     let (mut firsts, mut nexts) = (Vec::new(), Vec::new());
     for n in 0..LINES {
         let key = Key::custom(&n.to_string());
