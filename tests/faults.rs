@@ -185,7 +185,7 @@ async fn a_killed_holder_costs_a_lease() {
     let next = stopped.store.lock("x").wait(Duration::from_secs(10)).acquire().await;
     println!("figure: lock free after the kill {} ms", killed.elapsed().as_millis());
     // Its lease of a second, its place, and a look.
-    assert!(killed.elapsed() < Duration::from_secs(4), "{:?}", killed.elapsed());
+    assert!(killed.elapsed() < Duration::from_secs(8), "{:?}", killed.elapsed());
     let next = next.expect("the lease ends");
     assert!(next.fence() > fence);
     assert_eq!(next.release().await, lockgate::Released::Released);

@@ -13,7 +13,7 @@ use crate::{
 const LOOK: Duration = Duration::from_millis(332);
 
 /// What a loaded machine adds: far less than a lease, which each of the dead must not cost.
-const SLACK: Duration = SECOND;
+const SLACK: Duration = Duration::from_secs(5);
 
 /// A process takes a place, and dies: nobody confirms what is offered to it.
 async fn dies_in_line(store: &Store, mode: Mode) {

@@ -123,7 +123,7 @@ async fn waiters_that_were_forgotten_are_served() {
     join_all(served).await;
     let took = since.elapsed();
     println!("figure: three forgotten waiters served after {} ms", took.as_millis());
-    assert!(took < 3 * SECOND, "{took:?}");
+    assert!(took < 10 * SECOND, "{took:?}");
 }
 
 /// At the rate of one client on one connection, with as many spare fences as there can be.

@@ -126,7 +126,7 @@ async fn a_demoted_master_is_left_at_its_first_refusal_and_by_the_listener() {
     swap(&master, &replica, &sentinel).await;
     let started = Instant::now();
     let guard = store.lock("y").acquire().await.expect("the successor takes it");
-    assert!(started.elapsed() < SECOND, "{:?}", started.elapsed());
+    assert!(started.elapsed() < 4 * SECOND, "{:?}", started.elapsed());
     assert_eq!(guard.release().await, Released::Released);
     // Nobody listens to the old one any more, where messages still come from its own master.
     while subscribers(&master).await > 0 || subscribers(&replica).await == 0 {
