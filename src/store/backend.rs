@@ -12,6 +12,7 @@ use std::{
 use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
 
+pub(crate) use super::charging::Charging;
 pub(crate) use super::deferred::{
     Beat, Began, Call, Caps, Claim, Claimed, Direct, Due, ENDED_SIZE, Enqueue, Enqueued, JobPolicy,
     JobView, Jobs, Listed, Listing, Merge, NextRun, OnFailure, Past, PendingMark, Run, Running,
@@ -258,8 +259,9 @@ pub(crate) trait Backend: Jobs + Tasks + fmt::Debug + Send + Sync + 'static {
     /// nonce does not have it alone.
     fn raise_fence(&self, key: Key, me: Token, fence: u64) -> Step<'_, bool>;
     /// NOT idempotent: sent again only where it cannot have run. Dropped before it was sent, it is not; after
-    /// that the charge stands.
-    fn charge(&self, call: Charge) -> Step<'_, Charged>;
+    /// that the charge stands. It may stand in a queue, or
+    /// have run, when this returns. To be polled at once: the first poll may be what sends it, and others wait for that.
+    fn charge(&self, call: Charge) -> Charging<'_>;
     /// As `charge`, it may have been made if it fails. The states are those of a cost of 0.
     fn settle_charge(&self, call: SettleCharge) -> Step<'_, Vec<State>>;
     /// Forgets what was spent, refused and blocked of these counters, at most 100.

@@ -7,6 +7,7 @@
 mod agent;
 mod attempt;
 mod backend;
+mod charging;
 mod deferred;
 mod ending;
 mod facts;
@@ -28,8 +29,8 @@ mod tasks;
 mod tests;
 
 pub(crate) use self::backend::{
-    ACCEPT_WINDOW, Acquire, Acquired, Beat, Began, Call, Caps, Claim, Claimed, Direct, Due,
-    Enqueue, Enqueued, GaveBack, JobPolicy, JobView, Listing, Merge, Mode, NextRun, Node,
+    ACCEPT_WINDOW, Acquire, Acquired, Beat, Began, Call, Caps, Charging, Claim, Claimed, Direct,
+    Due, Enqueue, Enqueued, GaveBack, JobPolicy, JobView, Listing, Merge, Mode, NextRun, Node,
     PendingMark, Run, SPARE_FENCES, Settle, SettledRun, Tally, Token, Verdict, Wins, random_name,
 };
 pub use self::fsck::{Check, CheckReport, Finding, FindingKind};

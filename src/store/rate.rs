@@ -143,6 +143,9 @@ impl Charge {
     /// are.
     #[expect(clippy::indexing_slicing, reason = "places of its own items")]
     pub(crate) fn merged(&self) -> Option<(Self, Vec<usize>)> {
+        if self.items.len() < 2 {
+            return None;
+        }
         let twice = |(at, item): (usize, &Item)| {
             self.items[..at].iter().any(|other| item.is_of_the_counter_of(other))
         };

@@ -52,7 +52,7 @@ use self::{
 };
 use super::{
     backend::{
-        Acquire, Acquired, Backend, Charge, Charged, Counter, GaveBack, JobId, JobState, Mode,
+        Acquire, Acquired, Backend, Charge, Charging, Counter, GaveBack, JobId, JobState, Mode,
         Node, Renewal, SettleCharge, State, Step, Still, Token,
     },
     fsck::{FsckFound, FsckPart},
@@ -222,13 +222,13 @@ impl Backend for Memory {
         done(self.at(key.shard(), |shard, now| shard.raise_fence(&key, &me, fence, now)))
     }
 
-    fn charge(&self, call: Charge) -> Step<'_, Charged> {
+    fn charge(&self, call: Charge) -> Charging<'_> {
         let charge =
             |call: &Charge| self.at(call.tag.shard(), |shard, now| shard.charge(call, now));
-        told(call.checked().map(|()| match call.merged() {
+        Charging::Boxed(told(call.checked().map(|()| match call.merged() {
             None => charge(&call),
             Some((merged, places)) => charge(&merged).spread(&places),
-        }))
+        })))
     }
 
     fn settle_charge(&self, call: SettleCharge) -> Step<'_, Vec<State>> {

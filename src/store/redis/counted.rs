@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use redis::Value;
+use smallvec::smallvec;
 
 use super::{
     packed::{self, Word},
@@ -52,7 +53,7 @@ impl Counted {
     /// What each of its counters says.
     pub(super) fn states(&self, items: &[Item]) -> States {
         let mut words = self.words.all();
-        let state = |item: &Item| {
+        let mut state = |item: &Item| {
             let (own, rest) = words.split_at_checked(shape(item)).unwrap_or((&[], &[]));
             words = rest;
             let blocked = if item.penalty.is_some() { own.last().copied() } else { None };
@@ -60,7 +61,10 @@ impl Counted {
             let count = count(&item.rule, own).earlier(&item.rule, units);
             item.state(count, self.now_us, blocked.unwrap_or(0))
         };
-        items.iter().map(state).collect()
+        match items {
+            [one] => smallvec![state(one)],
+            all => all.iter().map(state).collect(),
+        }
     }
 }
 

@@ -62,6 +62,7 @@ use super::keys::Keys;
 use crate::error::{Error, ErrorKind};
 
 pub use self::builder::StoreBuilder;
+pub(crate) use self::steps::Together;
 
 /// What a [`Target`] leads to, as a store.
 pub(super) struct Redis {

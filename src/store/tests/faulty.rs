@@ -17,7 +17,7 @@ use crate::{
     store::{
         Store,
         backend::{
-            Acquire, Acquired, Backend, Beat, Began, Charge, Charged, Claim, Claimed, Counter,
+            Acquire, Acquired, Backend, Beat, Began, Charge, Charging, Claim, Claimed, Counter,
             Direct, Due, Enqueue, Enqueued, GaveBack, JobId, JobState, JobView, Jobs, Listed,
             Listing, Mode, Node, PendingMark, Renewal, Running, Settle, SettleCharge, SettledRun,
             State, Step, Still, Tally, Token,
@@ -139,8 +139,8 @@ impl Backend for Faulty {
         self.call("raise_fence", move |memory| memory.raise_fence(key, me, fence))
     }
 
-    fn charge(&self, call: Charge) -> Step<'_, Charged> {
-        self.call("charge", |memory| memory.charge(call))
+    fn charge(&self, call: Charge) -> Charging<'_> {
+        Charging::Boxed(self.call("charge", |memory| Box::pin(memory.charge(call))))
     }
 
     fn settle_charge(&self, call: SettleCharge) -> Step<'_, Vec<State>> {

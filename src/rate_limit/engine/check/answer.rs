@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::Checking;
@@ -13,7 +12,7 @@ use crate::{
         decision::Told,
         engine::ask::{Group, Question},
     },
-    store::{Charge, Charged, States, Store},
+    store::{Charge, Charged, Charging, States, Store},
 };
 
 /// What the store said.
@@ -37,7 +36,7 @@ pub(super) fn asked<'a>(
     store: &'a Store,
     question: &Question,
     tag: &Key,
-) -> (Instant, BoxFuture<'a, Result<Charged, Error>>) {
+) -> (Instant, Charging<'a>) {
     let items = question.item().map_or_else(|| Arc::new([]) as Arc<[_]>, |item| Arc::new([item]));
     let charge = Charge { tag: tag.clone(), items, times: 1 };
     (Instant::now(), store.backend().charge(charge))

@@ -213,7 +213,7 @@ impl<F: Flights> Slot<F> {
         self.taking = false;
         let mut lane = self.shared.lane.lock();
         lane.taken();
-        let wanted = lane.wants_a_flight();
+        let wanted = !lane.queue.is_empty() && lane.wants_a_flight(Instant::now());
         drop(lane);
         if wanted {
             self.shared.kick();
@@ -260,7 +260,7 @@ impl<F: Flights> Drop for Slot<F> {
                 doubtful.push(entry);
             }
         }
-        let wanted = self.begun && lane.wants_a_flight();
+        let wanted = self.begun && !lane.queue.is_empty() && lane.wants_a_flight(Instant::now());
         drop(lane);
         for entry in doubtful.into_iter().rev() {
             entry.fail(self.shared.name, Error::new(ErrorKind::Timeout, self.shared.name));

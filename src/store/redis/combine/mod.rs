@@ -27,6 +27,7 @@
 //! queue. A flight that has been under way for far too long counts no more: its runtime stands still.
 
 mod alone;
+mod calling;
 mod flight;
 mod queue;
 #[cfg(test)]
@@ -36,14 +37,15 @@ mod watch;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     time::{Instant, timeout_at},
 };
 
+pub(super) use self::calling::Calling;
 use self::{
+    calling::Course,
     flight::Slot,
     queue::{Entry, Lane},
     ticket::{Ticket, Waiting},
@@ -133,15 +135,6 @@ struct Shared<F: Flights> {
     lane: Mutex<Lane<F>>,
 }
 
-/// How a call goes on.
-enum Entered<F: Flights> {
-    /// It is sent by itself, or leads those who stood in the queue. Whoever sends has a box for that: those who wait, under
-    /// load nearly all, shall be small.
-    Sends(BoxFuture<'static, Outcome<F>>),
-    /// Whether somebody rings for it is said beside it.
-    Queued(Waiting<Outcome<F>>, bool),
-}
-
 impl<F: Flights> Combiner<F> {
     pub(super) fn new(flights: F, name: &'static str, deadline: Duration) -> Self {
         let home = Handle::try_current().ok();
@@ -160,14 +153,7 @@ impl<F: Flights> Combiner<F> {
         step: F::Step,
         until: Instant,
     ) -> impl Future<Output = Outcome<F>> + Send {
-        async move {
-            match self.enter(step, until) {
-                Entered::Sends(sending) => sending.await,
-                Entered::Queued(waiting, watched) => {
-                    waiting.until(until, self.0.name, watched).await
-                }
-            }
-        }
+        async move { self.begin(step, Instant::now(), until).await }
     }
 
     /// Puts a step into the queue at once; it goes with the next flight, whatever becomes of the future.
@@ -185,30 +171,31 @@ impl<F: Flights> Combiner<F> {
             return None;
         }
         let (waiting, name) = (Waiting::kept(ticket), self.0.name);
-        Some(waiting.until(until, name, false))
+        Some(waiting.until(until, name))
     }
 
-    fn enter(&self, step: F::Step, until: Instant) -> Entered<F> {
+    /// As `call`, but a step that waits for others stands in the queue when this returns. To be polled at once: who goes
+    /// alone, or leads, holds the lane, and sends with the first poll.
+    pub(super) fn begin(&self, step: F::Step, now: Instant, until: Instant) -> Calling<F> {
         let mut lane = self.0.lane.lock();
-        if lane.is_idle() {
+        if lane.is_idle(now) {
             let slot = Slot::flying(&self.0, &mut lane);
             drop(lane);
-            return Entered::Sends(Box::pin(slot.alone(step, until)));
+            return Calling(Course::Boxed(Box::pin(slot.alone(step, until))));
         }
         let ticket = Arc::new(Ticket::default());
         let entry = Entry { step, ticket: Arc::clone(&ticket), until, put: false, sent: 0 };
         lane.queue.push_back(entry);
-        let (wanted, led) = (lane.wants_a_flight(), lane.may_be_led());
+        let (wanted, led) = (lane.wants_a_flight(now), lane.may_be_led());
         let rings = if led { Rings::Alone } else { lane.watch.add(until, &ticket) };
         drop(lane);
-        let waiting = Waiting::new(ticket);
+        let (waiting, name) = (Waiting::new(ticket), self.0.name);
         if led && let Some((slot, path)) = Slot::leading(&self.0) {
-            let name = self.0.name;
-            return Entered::Sends(Box::pin(async move {
+            return Calling(Course::Boxed(Box::pin(async move {
                 // It tells this caller too; if it takes too long, the others go on with somebody else.
                 let _ = timeout_at(until, slot.lead(path)).await;
-                waiting.until(until, name, false).await
-            }));
+                waiting.until(until, name).await
+            })));
         }
         if wanted {
             self.0.kick();
@@ -216,7 +203,10 @@ impl<F: Flights> Combiner<F> {
         if let Rings::Begin(runtime) = &rings {
             self.0.ring_on(runtime);
         }
-        Entered::Queued(waiting, !matches!(rings, Rings::Alone))
+        if matches!(rings, Rings::Alone) {
+            return Calling(Course::Boxed(Box::pin(waiting.until(until, name))));
+        }
+        Calling(Course::Watched { waiting, until, name })
     }
 }
 
@@ -226,7 +216,7 @@ impl<F: Flights> Shared<F> {
         let here = Handle::try_current().ok();
         for runtime in here.iter().chain(&self.home) {
             let mut lane = self.lane.lock();
-            if !lane.wants_a_flight() {
+            if !lane.wants_a_flight(Instant::now()) {
                 return true;
             }
             let slot = Slot::coming(self, &mut lane);
@@ -237,7 +227,7 @@ impl<F: Flights> Shared<F> {
             }
         }
         let mut lane = self.lane.lock();
-        !lane.wants_a_flight() || lane.is_busy()
+        !lane.wants_a_flight(Instant::now()) || lane.is_busy()
     }
 
     /// When a flight that was begun now is surely over, if its runtime runs at all.

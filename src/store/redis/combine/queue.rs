@@ -117,8 +117,8 @@ impl<F: Flights> Default for Lane<F> {
 
 impl<F: Flights> Lane<F> {
     /// Whether a call may go by itself. (If somebody is about to take the queue, it has company.)
-    pub(super) fn is_idle(&mut self) -> bool {
-        self.queue.is_empty() && !self.taking && self.coming() == 0 && self.has_room()
+    pub(super) fn is_idle(&mut self, now: Instant) -> bool {
+        self.queue.is_empty() && !self.taking && self.coming(now) == 0 && self.has_room()
     }
 
     fn has_room(&self) -> bool {
@@ -126,22 +126,18 @@ impl<F: Flights> Lane<F> {
     }
 
     /// How many are about to take something out of the queue. Those that stand still are left out.
-    fn coming(&mut self) -> usize {
-        if self.under_way.is_empty() {
-            return 0;
-        }
-        let now = Instant::now();
+    fn coming(&mut self, now: Instant) -> usize {
         self.under_way.retain(|flight| flight.over > now);
         self.under_way.iter().filter(|flight| flight.since.is_none()).count()
     }
 
     /// Whether another flight should be made for those in the queue. While somebody is taking steps out of
     /// it the answer is no: he asks again.
-    pub(super) fn wants_a_flight(&mut self) -> bool {
+    pub(super) fn wants_a_flight(&mut self, now: Instant) -> bool {
         if self.queue.is_empty() || self.taking {
             return false;
         }
-        let coming = self.coming();
+        let coming = self.coming(now);
         let enough = if self.under_way.len() - coming == 1 { F::ENOUGH } else { F::BATCH };
         let full = self.queue.len() >= enough + F::BATCH * coming && self.under_way.len() < MOST;
         full || (coming == 0 && self.has_room())

@@ -111,11 +111,6 @@ impl<T> Ticket<T> {
         poll_fn(outcome).await
     }
 
-    /// The outcome; `None` if it is rung before.
-    async fn outcome_or_ring(&self) -> Option<T> {
-        poll_fn(|context| self.poll(context.waker(), true)).await
-    }
-
     fn poll(&self, waker: &Waker, heeds: bool) -> Poll<Option<T>> {
         let mut state = self.0.lock();
         if matches!(state.phase, Phase::Done(_))
@@ -137,7 +132,7 @@ impl<T> Ticket<T> {
 /// A caller in the queue. Dropped, it is gone, and its step is not sent if it has not been.
 pub(super) struct Waiting<T> {
     ticket: Arc<Ticket<T>>,
-    /// Its step is sent whether or not somebody waits.
+    /// Nothing is to be left when this is dropped: its step is sent whoever waits, or its outcome was fetched.
     kept: bool,
 }
 
@@ -149,10 +144,17 @@ impl<T> Waiting<T> {
     pub(super) fn kept(ticket: Arc<Ticket<T>>) -> Self {
         Self { ticket, kept: true }
     }
+
+    /// The outcome; `None` if it is [rung](Ticket::ring) before.
+    pub(super) fn poll(&mut self, context: &Context<'_>) -> Poll<Option<T>> {
+        let polled = self.ticket.poll(context.waker(), true);
+        self.kept |= matches!(polled, Poll::Ready(Some(_)));
+        polled
+    }
 }
 
 impl<R> Waiting<Result<R, Error>> {
-    /// `watched`: somebody [rings](Ticket::ring) when that moment has come.
+    /// The outcome, if it comes before that moment.
     #[expect(
         clippy::manual_async_fn,
         reason = "what an async fn is given lies in its future twice"
@@ -161,12 +163,8 @@ impl<R> Waiting<Result<R, Error>> {
         self,
         until: Instant,
         name: &'static str,
-        watched: bool,
     ) -> impl Future<Output = Result<R, Error>> {
         async move {
-            if watched && let Some(outcome) = self.ticket.outcome_or_ring().await {
-                return outcome;
-            }
             match timeout_at(until, self.ticket.outcome()).await {
                 Ok(outcome) => outcome,
                 Err(_) => match self.ticket.leave() {

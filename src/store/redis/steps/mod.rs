@@ -20,6 +20,7 @@ use std::{
 
 use tokio::task::JoinHandle;
 
+pub(crate) use self::rate::Together;
 use super::{
     Redis,
     listen::{self, Listener},
@@ -28,7 +29,7 @@ use crate::{
     key::Key,
     store::{
         backend::{
-            Acquire, Acquired, Backend, Charge, Charged, Counter, GaveBack, Mode, Node, Renewal,
+            Acquire, Acquired, Backend, Charge, Charging, Counter, GaveBack, Mode, Node, Renewal,
             SettleCharge, State, Step, Still, Token,
         },
         fsck::{FsckFound, FsckPart},
@@ -87,7 +88,7 @@ impl Backend for Redis {
         Box::pin(self.do_raise_fence(key, me, fence))
     }
 
-    fn charge(&self, call: Charge) -> Step<'_, Charged> {
+    fn charge(&self, call: Charge) -> Charging<'_> {
         self.do_charge(call)
     }
 

@@ -1,6 +1,10 @@
 //! Steps of quotas.
 
-use std::sync::Arc;
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
 
 use futures_util::{TryFutureExt as _, future::ready};
 use redis::{Cmd, Value};
@@ -10,48 +14,67 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     store::{
-        backend::{Charge, Charged, Counter, SettleCharge, State, Step},
+        backend::{Charge, Charged, Charging, Counter, SettleCharge, State},
         keys::Kind,
         rate::{By, Item, Settled, States, Window, bounded},
         redis::{
             Redis,
             ask::{number, texts},
-            charges::{Asked, write_counter},
+            charges::{Asked, Charges, write_counter},
+            combine::Calling,
             counted::{self, count, refused, shape},
             script::{CHARGE, RESET_CHARGES, SETTLE_CHARGE},
         },
     },
 };
 
+/// A charge that goes with others.
+pub(crate) struct Together<'a> {
+    redis: &'a Redis,
+    shard: u16,
+    items: Arc<[Item]>,
+    call: Calling<Charges>,
+}
+
+impl Future for Together<'_> {
+    type Output = Result<Charged, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let outcome = ready!(Pin::new(&mut self.call).poll(cx));
+        self.redis.note(self.shard, &outcome);
+        let counted = outcome?.first?;
+        let admitted = u32::try_from(counted.admitted).unwrap_or(u32::MAX);
+        Poll::Ready(Ok(Charged { admitted, states: counted.states(&self.items) }))
+    }
+}
+
 impl Redis {
-    /// The one box of a charge holds no more than it needs while it waits: under load there are many at once.
-    pub(super) fn do_charge(&self, call: Charge) -> Step<'_, Charged> {
+    pub(super) fn do_charge(&self, call: Charge) -> Charging<'_> {
         if let Err(error) = call.checked() {
-            return Box::pin(ready(Err(error)));
+            return Charging::Boxed(Box::pin(ready(Err(error))));
         }
         if call.items.is_empty() {
-            return Box::pin(ready(Ok(Charged { admitted: call.times, states: States::new() })));
+            let charged = Charged { admitted: call.times, states: States::new() };
+            return Charging::Boxed(Box::pin(ready(Ok(charged))));
         }
         match call.merged() {
-            None => Box::pin(self.send_charge(call)),
+            None => self.send_charge(call),
             Some((merged, places)) => {
-                Box::pin(self.send_charge(merged).map_ok(move |charged| charged.spread(&places)))
+                let charged = self.send_charge(merged);
+                Charging::Boxed(Box::pin(charged.map_ok(move |charged| charged.spread(&places))))
             }
         }
     }
 
-    fn send_charge(&self, call: Charge) -> impl Future<Output = Result<Charged, Error>> + Send {
+    fn send_charge(&self, call: Charge) -> Charging<'_> {
         let (items, asked) = (Arc::clone(&call.items), Asked::new(call));
-        async move {
-            let shard = asked.shard();
-            self.pass(shard, CHARGE.name)?;
-            let until = Instant::now() + self.deadline;
-            let outcome = self.charges_of(shard).call(asked, until).await;
-            self.note(shard, &outcome);
-            let counted = outcome?.first?;
-            let admitted = u32::try_from(counted.admitted).unwrap_or(u32::MAX);
-            Ok(Charged { admitted, states: counted.states(&items) })
+        let shard = asked.shard();
+        if let Err(error) = self.pass(shard, CHARGE.name) {
+            return Charging::Boxed(Box::pin(ready(Err(error))));
         }
+        let now = Instant::now();
+        let call = self.charges_of(shard).begin(asked, now, now + self.deadline);
+        Charging::Together(Together { redis: self, shard, items, call })
     }
 
     pub(super) async fn do_settle_charge(&self, call: SettleCharge) -> Result<Vec<State>, Error> {

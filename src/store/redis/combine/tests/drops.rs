@@ -59,6 +59,20 @@ async fn an_undo_is_behind_what_it_undoes_whenever_that_is_dropped() {
     }
 }
 
+/// Who goes alone holds the lane from the beginning.
+#[tokio::test(start_paused = true)]
+async fn who_is_never_polled_is_not_sent_and_lets_others_go() {
+    let (combiner, field) = Field::new();
+    let combiner = Arc::new(combiner);
+    let now = Instant::now();
+    let never = combiner.begin(1, now, now + DEADLINE);
+    let queued = begun(&combiner, 2);
+    drop(never);
+    field.arrive(1);
+    assert_eq!(arrived(queued).await, 2);
+    assert_eq!(field.sent(), [vec![2]]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_has_left_the_queue_is_not_sent() {
     let (combiner, field) = Field::new();
