@@ -22,9 +22,10 @@ use crate::{
     reply::{Fields, Repeated, Reply},
 };
 
-type BoxError = Box<dyn StdError + Send + Sync>;
+/// Whatever a body may fail with.
+pub type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// Response body of a gated service.
+/// What a gate makes of the inner service's body; see [`Framework::answer`](super::Framework::answer).
 #[pin_project]
 #[derive(Debug)]
 pub struct GateBody<B> {
@@ -46,6 +47,18 @@ type Item = Result<Frame<Bytes>, BodyError>;
 impl<B> GateBody<B> {
     pub(super) fn inner(body: B) -> Self {
         Self { kind: Kind::Inner(body) }
+    }
+
+    /// The inner service's body, if it is that and nothing else.
+    ///
+    /// # Errors
+    ///
+    /// This body, if it is not.
+    pub fn into_inner(self) -> Result<B, Self> {
+        match self.kind {
+            Kind::Inner(body) => Ok(body),
+            kind => Err(Self { kind }),
+        }
     }
 
     pub(super) fn kept(body: B, kept: Kept<Item>) -> Self {

@@ -1,13 +1,16 @@
 //! What the driver has to be told about a router.
 
-use std::{convert, error::Error, marker::PhantomData, net::SocketAddr};
+use std::{convert, marker::PhantomData, net::SocketAddr};
 
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, request::Parts};
 use http_body::Body;
 use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
 
-use super::timed::{TimedBody, Untimed};
+use super::{
+    body::{BoxError, GateBody},
+    timed::{TimedBody, Untimed},
+};
 use crate::{
     gate::{BadParam, Head, Route, SentTwice, View},
     store::Store,
@@ -15,6 +18,18 @@ use crate::{
 
 /// How a router shows itself in an `http` request.
 pub trait Framework: Copy + Send + Sync + 'static {
+    /// The body of an answer, where the inner service's is an `R`. [`GateBody<R>`](GateBody) does for any framework; one that
+    /// has a type for all bodies names that, and takes what is of it already as it is:
+    /// [`GateBody::into_inner`].
+    type Answer<R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static>: Body<Data = Bytes, Error: Into<BoxError>>
+        + Send
+        + 'static;
+
+    /// Makes an answer's body of it.
+    fn answer<R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static>(
+        body: GateBody<R>,
+    ) -> Self::Answer<R>;
+
     /// What the router has found.
     fn route(parts: &mut Parts) -> Route;
 
@@ -51,9 +66,17 @@ pub trait Framework: Copy + Send + Sync + 'static {
 #[derive(Debug, Clone, Copy)]
 pub struct Plain;
 
-type AnyBody = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
+type AnyBody = UnsyncBoxBody<Bytes, BoxError>;
 
 impl Framework for Plain {
+    type Answer<R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static> = GateBody<R>;
+
+    fn answer<R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static>(
+        body: GateBody<R>,
+    ) -> GateBody<R> {
+        body
+    }
+
     fn route(_: &mut Parts) -> Route {
         Route::Unknown
     }

@@ -7,13 +7,14 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{Response, request::Parts};
 use http_body::Body;
 use pin_project::pin_project;
 
 use super::{
-    body::GateBody,
+    body::{BoxError, GateBody},
     framework::Framework,
     settle::{Passed, settle},
 };
@@ -60,19 +61,19 @@ impl<C, R, E, G: Gate<Parts>, F> ResponseFuture<C, R, E, G, F> {
 impl<C, R, E, G, F> Future for ResponseFuture<C, R, E, G, F>
 where
     C: Future<Output = Result<Response<R>, E>>,
-    R: Body + Send + 'static,
+    R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     E: Send + 'static,
     G: Gate<Parts>,
     F: Framework,
 {
-    type Output = Result<Response<GateBody<R>>, E>;
+    type Output = Result<Response<F::Answer<R>>, E>;
 
     #[expect(clippy::expect_used, reason = "a future that is polled after its end may panic")]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.as_mut().project().kind.project() {
             KindProjection::Inner(call) => {
                 let response = ready!(call.poll(cx))?;
-                Poll::Ready(Ok(response.map(GateBody::inner)))
+                Poll::Ready(Ok(response.map(|body| F::answer(GateBody::inner(body)))))
             }
             KindProjection::Entering(future) => {
                 let next = ready!(future.as_mut().poll(cx));
@@ -84,7 +85,8 @@ where
                 let passed = passed.take().expect("polled after completion");
                 let unsettled = if passed.is_settled() { None } else { passed.part(&mut ended) };
                 let Some(passed) = unsettled else {
-                    return Poll::Ready(ended.map(|answer| answer.map(GateBody::inner)));
+                    let inner = |body| F::answer(GateBody::inner(body));
+                    return Poll::Ready(ended.map(|answer| answer.map(inner)));
                 };
                 let outcome = passed.outcome(&ended);
                 let settled = Kind::Gated(Box::pin(settle(passed, ended, outcome)));
@@ -93,9 +95,12 @@ where
             }
             KindProjection::Ready(response) => {
                 // As every future: not to be polled after it is done.
-                Poll::Ready(Ok(response.take().expect("polled after completion")))
+                let response = response.take().expect("polled after completion");
+                Poll::Ready(Ok(response.map(F::answer)))
             }
-            KindProjection::Gated(future) => future.as_mut().poll(cx),
+            KindProjection::Gated(future) => {
+                Poll::Ready(ready!(future.as_mut().poll(cx)).map(|answer| answer.map(F::answer)))
+            }
         }
     }
 }

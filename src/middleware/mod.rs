@@ -6,7 +6,8 @@
 //! stay until the response's body has ended. Dropping the future or the body drops the gate's ticket, which
 //! gives back whatever was taken.
 //!
-//! The layer is generic over request and response body. It differs from a middleware written for one
+//! The layer is generic over the bodies of requests and of answers, as long as they are made of `Bytes`; which body its own
+//! answers have is said by the framework ([`Framework::Answer`]). It differs from a middleware written for one
 //! framework in that it has to be told how a router shows itself ([`Framework`]); without a router,
 //! as in plain hyper, that is [`Plain`].
 //!
@@ -93,7 +94,7 @@ mod timed;
 #[cfg(feature = "http-replay")]
 pub(crate) use self::replay::keep;
 pub use self::{
-    body::{BodyError, GateBody, response},
+    body::{BodyError, BoxError, GateBody, response},
     framework::{Framework, PartsView, Plain},
     future::ResponseFuture,
     layer::GateLayer,

@@ -14,7 +14,7 @@ use http_body::Body;
 use tower_service::Service;
 
 use super::{
-    body::{GateBody, again, response},
+    body::{BoxError, GateBody, again, response},
     framework::{Framework, PartsView, fields},
     future::{Kind, ResponseFuture},
     parking::any,
@@ -51,9 +51,9 @@ where
     G: Gate<Parts>,
     F: Framework,
     B: Body<Data = Bytes> + Send + 'static,
-    R: Body + Send + 'static,
+    R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    type Response = Response<GateBody<R>>;
+    type Response = Response<F::Answer<R>>;
     type Error = S::Error;
     type Future = ResponseFuture<S::Future, R, S::Error, G, F>;
 

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tower::{ServiceExt as _, service_fn};
 use tower_layer::Layer as _;
 
-use super::{BodyError, GateBody, GateLayer, Plain};
+use super::{BodyError, BoxError, GateBody, GateLayer, Plain};
 use crate::{
     gate::KeySource,
     lock::{HoldUntil, LockGate, OnLoss},
@@ -36,7 +36,7 @@ async fn answer<F, R>(
 ) -> Response<GateBody<R>>
 where
     F: Future<Output = R> + Send + 'static,
-    R: Body + Send + 'static,
+    R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     let handler = service_fn(move |_| {
         let answer = handler();

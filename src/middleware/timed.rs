@@ -2,7 +2,6 @@
 
 use std::{
     any::{Any, TypeId, type_name},
-    error::Error as StdError,
     fmt,
     pin::Pin,
     sync::Once,
@@ -13,9 +12,8 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project::pin_project;
 
+use super::body::BoxError;
 use crate::gate::{Patience, Print};
-
-type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// A request body that is to be timed. The layers don't change a request's body type, so it can be only
 /// if a timed one fits into that type again; a [`Framework`](super::Framework) knows into which it does.

@@ -13,7 +13,7 @@ use futures_util::FutureExt as _;
 use http::{Extensions, request::Parts};
 use lockgate::{
     gate::{BadParam, KeySource, Route},
-    middleware::{Framework, Untimed},
+    middleware::{BoxError, Framework, GateBody, Untimed},
 };
 
 /// axum 0.8.
@@ -21,6 +21,15 @@ use lockgate::{
 pub struct Axum;
 
 impl Framework for Axum {
+    type Answer<R: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static> = Body;
+
+    /// What the inner service answers with is such a body, most of the time: then it is handed on as it is.
+    fn answer<R: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static>(
+        body: GateBody<R>,
+    ) -> Body {
+        body.into_inner().map_or_else(Body::new, Body::new)
+    }
+
     fn route(parts: &mut Parts) -> Route {
         if let Some(matched) = parts.extensions.get::<MatchedPath>() {
             return Route::Matched(matched.as_str().to_owned());
