@@ -22,6 +22,12 @@ const SILENCE: &str = "a trusted proxy has not told whom it speaks for";
 const TWICE: &str = "two RateLimitLayers around one handler have a policy of one name";
 const SHADOW: &str = "shadow policy: would have been refused";
 
+/// A store whose calls have the time that a loaded machine takes.
+async fn patient(server: &Server) -> Store {
+    let builder = Store::builder(&server.url("x")).deadline(Duration::from_secs(10));
+    builder.connect().await.expect("the URL is right")
+}
+
 /// Of the process.
 static LOG: LazyLock<Log> = LazyLock::new(Log::begin);
 
@@ -93,13 +99,13 @@ async fn what_a_server_is_unfit_for_is_told_once() {
     let mut server = Server::start().await;
     set(&server, "maxmemory", "1gb").await;
     set(&server, "maxmemory-policy", "allkeys-lru").await;
-    let store = Store::connect(&server.url("x")).await.expect("the URL is right");
+    let store = patient(&server).await;
     is_used(&store).await;
     assert_eq!([log.warnings(EVICTS), log.warnings(FORGETS)], [1, 1], "once, at the start");
 
     // One that keeps all, and drops nothing, is not spoken of.
     let good = Server::with_log("everysec").await;
-    let other = Store::connect(&good.url("x")).await.expect("the URL is right");
+    let other = patient(&good).await;
     is_used(&other).await;
     assert_eq!([log.warnings(EVICTS), log.warnings(FORGETS)], [1, 1]);
     assert_eq!(log.warnings("the store's server"), 2);

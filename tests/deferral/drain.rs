@@ -12,7 +12,9 @@ use super::{BOTH, SECOND, steady, with_web};
 async fn a_run_may_end_and_no_other_begins() {
     join_all(BOTH.map(|framework| async move {
         let (mut fleet, web) = with_web(framework.other()).await;
-        let worker = fleet.join(steady(framework)).await;
+        // Far longer than the run takes.
+        let setup = Setup { drain: 15 * SECOND, ..steady(framework) };
+        let worker = fleet.join(setup).await;
         let lock = fleet.hold("7").await;
         let long = fleet.later(web, "7").wish("ms=4000").accepted().await;
         let behind = fleet.later(web, "7").accepted().await;
@@ -59,11 +61,11 @@ async fn a_run_that_takes_too_long_is_handed_back() {
         }
         fleet.started(&put).await;
         fleet.started(&post).await;
-        let _other = fleet.join(steady(framework.other())).await;
         let told = Instant::now();
         fleet.terminate(worker);
         assert_eq!(fleet.ended(worker).await, Some(0));
         println!("figure: exit with a run too long after {} ms", told.elapsed().as_millis());
+        let _other = fleet.join(steady(framework.other())).await;
         assert_eq!(fleet.outcome(web, &put).await.state, "done");
         let attempts: Vec<_> = fleet.runs_of(&put).iter().map(|run| run.attempt).collect();
         assert_eq!(attempts, [1, 1], "handed back without a charge");

@@ -9,7 +9,7 @@ use lockgate_tests::{
     proxy::{Moment, Rule},
 };
 
-use super::{BOTH, SECOND, short, with_web};
+use super::{BOTH, SECOND, short, steady, with_web};
 
 /// Its lock is renewed and renewed: who has a deadline is expired by then, and others go on waiting.
 #[tokio::test]
@@ -43,15 +43,24 @@ async fn a_holder_that_never_ends_lets_deadlines_pass() {
 #[tokio::test]
 async fn a_request_that_fails_past_its_deadline_is_expired() {
     let (mut fleet, web) = with_web(Framework::Axum).await;
-    let _worker = fleet.join(short(Framework::Actix)).await;
-    let lock = fleet.hold("7").await;
+    let _worker = fleet.join(steady(Framework::Actix)).await;
     let wish = format!("fail=9&ms={}", SOON.as_millis());
-    let soon = fleet.later(web, "7").put().soon().wish(&wish).accepted().await;
-    let behind = fleet.later(web, "7").accepted().await;
-    lock.release().await;
-    assert_eq!(fleet.outcome(web, &soon).await.state, "expired");
-    assert_eq!(fleet.outcome(web, &behind).await.state, "done");
-    assert_eq!(fleet.settle(web).await.is_good().runs, 2);
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let lock = fleet.hold("7").await;
+        let soon = fleet.later(web, "7").put().soon().wish(&wish).accepted().await;
+        let behind = fleet.later(web, "7").accepted().await;
+        lock.release().await;
+        assert_eq!(fleet.outcome(web, &soon).await.state, "expired");
+        assert_eq!(fleet.outcome(web, &behind).await.state, "done");
+        // A slow machine may not have begun it in time.
+        if !fleet.runs_of(&soon).is_empty() {
+            break;
+        }
+        assert!(tries < 5, "never begun in time");
+    }
+    assert_eq!(fleet.settle(web).await.is_good().runs, tries + 1);
 }
 
 /// Never early, also where its worker has died; and in the order of acceptance among those that are due.

@@ -3,7 +3,7 @@
 use futures_util::future::join;
 use lockgate_tests::{
     Framework,
-    ledger::Told,
+    ledger::{Setup, Told},
     proxy::{Moment, Rule},
 };
 
@@ -17,9 +17,9 @@ async fn a_worker_that_was_stopped_past_its_lease_changes_nothing() {
 
 async fn in_the_middle(framework: Framework) {
     let (mut fleet, web) = with_web(framework.other()).await;
-    let worker = fleet.join(short(framework)).await;
+    let worker = fleet.join(Setup { lease: 3 * SECOND, ..short(framework) }).await;
     let lock = fleet.hold("7").await;
-    let put = fleet.later(web, "7").put().wish("ms=1500").accepted().await;
+    let put = fleet.later(web, "7").put().wish("ms=4000").accepted().await;
     let post = fleet.later(web, "7").accepted().await;
     lock.release().await;
     fleet.started(&put).await;

@@ -178,8 +178,12 @@ async fn a_subscriber_that_is_cut_off_costs_a_look() {
     let _worker = fleet.join(short(Framework::Actix)).await;
     let lock = fleet.hold("7").await;
     let id = fleet.later(web, "7").accepted().await;
-    let killed = fleet.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
-    assert!(matches!(killed, Some(redis::Value::Int(1..))), "nobody listened: {killed:?}");
+    // Who has joined may not listen yet.
+    eventually("somebody to be cut off", async || {
+        let killed = fleet.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+        matches!(killed, Some(redis::Value::Int(1..)))
+    })
+    .await;
     let released = Instant::now();
     lock.release().await;
     fleet.started(&id).await;

@@ -280,7 +280,8 @@ async fn run(State(runs): State<Runs>, CurrentLock(lock): CurrentLock) -> String
 #[tokio::test]
 async fn a_run_that_the_replica_has_not_heard_of_is_lost_and_fenced_off() {
     let mut all = Sentinels::start().await;
-    let store = Store::connect(&all.url("x")).await.expect("the URL is right");
+    let builder = Store::builder(&all.url("x")).deadline(Duration::from_secs(2));
+    let store = builder.connect().await.expect("the URL is right");
     let seen = Runs::default();
     let orders = Router::new().route("/orders/{id}", post(run)).with_state(Arc::clone(&seen));
     let app = deferring(&store, orders, 0);

@@ -153,7 +153,11 @@ async fn a_thousand_tasks_of_three_processes_wait_in_turn_and_leave_nothing() {
 #[tokio::test]
 async fn one_who_comes_when_as_many_wait_as_may_is_refused_at_once() {
     let mut crowd = Crowd::gather().await;
-    let store = Store::connect(&crowd.server.url("x")).await.expect("the URL is right");
+    let store = Store::builder(&crowd.server.url("x"))
+        .deadline(Duration::from_secs(10))
+        .connect()
+        .await
+        .expect("the URL is right");
     let held = store.lock("x").acquire().await.expect("it is free");
     crowd.tell("beyond").await;
     let mut longest = 0;

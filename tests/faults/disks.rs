@@ -3,9 +3,12 @@
 //! The server that tests start may be too old for `WAITAOF`, and a disk that lags can't be had. So one stands before it
 //! that says it is newer, and answers for the disks as it is told; all else is the server's.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use axum::{Extension, Router, body::Body, http::Request, routing::post};
@@ -108,7 +111,12 @@ async fn a_202_waits_for_the_servers_own_disk_and_is_a_503_with_its_location_if_
     let (server, disks) = (Server::start().await, Arc::new(Disks::default()));
     let port = disks.before(&server).await;
     let builder = Store::builder(&format!("redis://127.0.0.1:{port}/?ns=x"));
-    let store = builder.replicas_on_disk(true).connect().await.expect("the URL is right");
+    let store = builder
+        .replicas_on_disk(true)
+        .deadline(Duration::from_secs(2))
+        .connect()
+        .await
+        .expect("the URL is right");
     let app = Router::new()
         .route("/orders/{id}", post(async || ()))
         .layer(LockLayer::by_path_param("id"))

@@ -57,7 +57,11 @@ async fn eight_processes_on_one_key_are_let_in_as_often_as_the_quota_says() {
     for process in &mut processes {
         assert_eq!(says(process).await, "done");
     }
-    let store = Store::connect(&url).await.expect("the URL is right");
+    let store = Store::builder(&url)
+        .deadline(Duration::from_secs(10))
+        .connect()
+        .await
+        .expect("the URL is right");
     for (policy, left) in spent {
         let told = store.rate_limit(policy.clone()).peek(KEY, 1).await.expect("an answer");
         assert_eq!(told.remaining(), left, "{}: nothing is lost, or there twice", policy.label());

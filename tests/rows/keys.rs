@@ -1,10 +1,13 @@
 //! Which locks a request takes, and how: several of them, stripes, readers, permits.
 
-use std::{collections::HashSet, time::Instant};
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
 
 use lockgate_tests::{Answer, Case, Request, eventually};
 
-use super::{AT_ONCE, accepted, fence, line, lock::busy, passes_at_once};
+use super::{accepted, fence, line, lock::busy, passes_at_once};
 
 /// The locks that a handler saw: names and fences.
 #[track_caller]
@@ -119,7 +122,7 @@ pub(crate) async fn transfers_there_and_back_never_wait_in_a_circle(case: Case) 
     }
     let took = started.elapsed();
     println!("figure: 60 transfers in both orders {} ms", took.as_millis());
-    assert!(took < 2 * AT_ONCE, "{took:?}");
+    assert!(took < Duration::from_secs(10), "{took:?}");
 }
 
 pub(crate) async fn a_request_of_several_locks_is_not_deferred(case: Case) {

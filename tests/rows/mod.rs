@@ -34,7 +34,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 /// Far less than a lease, far more than a machine under load needs: what has to happen at once.
-const AT_ONCE: Duration = Duration::from_secs(5);
+const AT_ONCE: Duration = Duration::from_secs(8);
 
 /// Of [`ROUNDS`] most have to be faster than this: less than an accept window, a look at the line, or a tick of
 /// renewal, any of which would mend it if nobody gave anything back at once.

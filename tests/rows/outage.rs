@@ -176,7 +176,7 @@ pub(crate) async fn a_request_is_not_deferred(case: Case) {
 /// As above, but the store hangs: the client is told where to look whether it was accepted.
 pub(crate) async fn an_acceptance_without_an_answer(case: Case) {
     let server = Server::start().await;
-    let site = site_within(&case, &server, Duration::from_secs(1)).await;
+    let site = site_within(&case, &server, Duration::from_secs(3)).await;
     // A script that the server does not know yet would not be sent twice to a server that hangs.
     runs_what_it_defers(&site).await;
     let hold = site.hold("/orders/7/pay").await;
@@ -213,7 +213,10 @@ pub(crate) async fn a_store_that_hangs_is_away(case: Case) {
     server.resume();
     comes_back(&site).await;
     // What the calls without an answer have taken is given back.
-    let _ = site.post("/orders/7/ship").send().await.expect(200);
+    eventually("the lock to be free", async || {
+        site.post("/orders/7/ship").send().await.status == 200
+    })
+    .await;
 }
 
 pub(crate) async fn a_wrong_password_is_a_fault_of_the_configuration() {
@@ -221,7 +224,8 @@ pub(crate) async fn a_wrong_password_is_a_fault_of_the_configuration() {
     let _ = Store::connect(&server.url("scenario")).await.expect("a store");
     let url = server.url("scenario");
     for wrong in [url.replace("c0rrect", "s3cret"), url.replace(":c0rrect@", "")] {
-        let error = Store::connect(&wrong).await.expect_err("it is refused");
+        let store = Store::builder(&wrong).deadline(Duration::from_secs(10));
+        let error = store.connect().await.expect_err("it is refused");
         assert_eq!(error.kind(), ErrorKind::Config);
         let told = format!("{error} {error:?}");
         assert!(!told.contains("s3cret") && !told.contains("c0rrect"), "{told}");

@@ -276,7 +276,7 @@ pub(crate) async fn a_put_that_fails_runs_again(case: Case) {
 }
 
 pub(crate) async fn a_post_whose_worker_died_is_a_dead_letter(case: Case) {
-    let mut site = case.plan().await.lease(Duration::from_millis(500)).start().await;
+    let mut site = case.plan().await.lease(Duration::from_secs(3)).start().await;
     let other = case.plan().await.no_worker().start().await;
     let hold = other.hold("/orders/7/pay?tag=hold").await;
     let job = refund(&other, "gate=run&tag=job").await;
@@ -291,7 +291,7 @@ pub(crate) async fn a_post_whose_worker_died_is_a_dead_letter(case: Case) {
 }
 
 pub(crate) async fn a_put_whose_worker_died_runs_again(case: Case) {
-    let mut site = case.plan().await.lease(Duration::from_millis(500)).start().await;
+    let mut site = case.plan().await.lease(Duration::from_secs(3)).start().await;
     let hold = site.hold("/orders/7/pay?tag=hold").await;
     let job = put(&site, "gate=run&tag=job").await;
     let _ = hold.let_go().await.expect(200);

@@ -175,6 +175,8 @@ pub(crate) async fn what_is_known_is_not_sent_again(case: Case) {
     let (site, other) = (case.site().await, case.site().await);
     let hold = site.hold("/orders/7/pay").await;
     let job = refund(&site, "gate=run").await;
+    // Till the worker's first sign of life the document says that there is none.
+    job.becomes(&site, |document| document.get("worker").is_none()).await;
     let first = site.get(&job.location).send().await.expect(200);
     let _ = first.retry_after();
     let tag = first.field("etag").to_owned();

@@ -27,6 +27,9 @@ use self::orders::Orders;
 /// How long requests and runs may go on after SIGTERM.
 const DRAIN: Duration = Duration::from_secs(10);
 
+/// How long a call to Redis may take. Above the default of 250 ms: a laptop that builds something is no outage.
+const DEADLINE: Duration = Duration::from_secs(3);
+
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt()
@@ -35,7 +38,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .init();
     let store = match env::var("LOCKGATE_STORE").as_deref() {
         Err(_) | Ok("memory") => Store::memory(),
-        Ok(url) => Store::connect(url).await?,
+        Ok(url) => Store::builder(url).deadline(DEADLINE).connect().await?,
     };
     let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;

@@ -61,7 +61,7 @@ async fn workers_keep_their_shards_while_the_node_is_away_that_knows_who_lives()
     }
     // Shorter than usual, so that signs of life come in time that meet silence.
     let setup = |framework| Setup { deadline: SECOND, ..steady(framework) };
-    let web = fleet.join(setup(Framework::Axum).web_only()).await;
+    let web = fleet.join(steady(Framework::Axum).web_only()).await;
     for framework in [Framework::Actix, Framework::Axum] {
         fleet.join(setup(framework)).await;
     }

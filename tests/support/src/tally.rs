@@ -7,7 +7,7 @@ use std::{
 };
 
 /// A server that stands still tells nothing.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Calls of scripts since this server began. None if it does not say.
 pub(crate) fn script_calls(port: u16) -> Option<u64> {

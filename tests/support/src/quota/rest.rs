@@ -29,7 +29,7 @@ async fn look(server: &Server, namespace: &str, processes: u64) -> Rest {
     let mut connection = server.connection().await;
     let before = server.script_calls();
     tokio::time::sleep(QUIET).await;
-    let calls = server.script_calls() - before;
+    let calls = server.script_calls().saturating_sub(before);
     let (clients, subscriptions) = kept::clients(&mut connection).await;
     Rest {
         keys: kept::kept(&mut connection, namespace).await,
