@@ -204,7 +204,7 @@ trait Drained: Sized {
 
 impl Drained for bool {
     async fn also_drained(self, other: &Store) -> Self {
-        assert!(other.shutdown(5 * SECOND).await, "another process gives back too");
+        assert!(other.shutdown(20 * SECOND).await, "another process gives back too");
         self
     }
 }

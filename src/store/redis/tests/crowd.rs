@@ -13,7 +13,10 @@ use tokio::task::JoinHandle;
 
 use super::{GIVEN_BACK, SECOND, in_line, missed_scripts, server::Server};
 use crate::{
-    lock::{LockRequest, Released, tests::cancel::nothing_is_left},
+    lock::{
+        LockRequest, Released,
+        tests::cancel::{LATE, nothing_is_left},
+    },
     store::Store,
 };
 
@@ -112,7 +115,7 @@ async fn a_thousand_tasks_of_three_processes_are_served_and_leave_nothing() {
     assert!(calls <= 1000, "{calls} calls for 1000 acquisitions");
     assert!(took < 20 * SECOND, "{took:?}");
     for store in &stores {
-        nothing_is_left(store, "after the crowd").await;
+        nothing_is_left(store, LATE, "after the crowd").await;
     }
     assert_eq!(server.left().await, [""; 0]);
     let listeners: String = server.ask(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;

@@ -110,7 +110,7 @@ async fn a_real_server_counts_a_replica_that_has_it() {
         each.command(&["CONFIG", "SET", "appendonly", "yes"]).await;
     }
     replica.command(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]).await;
-    let builder = Store::builder(&server.url()).deadline(2 * SECOND).replicas_on_disk(true);
+    let builder = Store::builder(&server.url()).deadline(4 * SECOND).replicas_on_disk(true);
     let store = builder.connect().await.expect("the URL is right");
     let granted = async {
         // Until the replica has caught up for the first time, and its disk with it.

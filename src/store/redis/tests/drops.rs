@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::server::Server;
-use crate::lock::tests::cancel::{WAYS, Way, drop_after, nothing_is_left};
+use crate::lock::tests::cancel::{LATE, WAYS, Way, drop_after, nothing_is_left};
 
 /// Between two polls: less than a round trip takes, about as long, and longer.
 const PAUSES: [Duration; 3] =
@@ -16,7 +16,7 @@ async fn dropped_everywhere(server: &Server, way: Way, pause: Duration) -> usize
         let store = server.patient_store().await;
         let done = drop_after(polls, way, &store, pause).await;
         let context = format!("{way:?} after {polls} polls, {pause:?} apart");
-        nothing_is_left(&store, &context).await;
+        nothing_is_left(&store, LATE, &context).await;
         assert_eq!(server.left().await, [""; 0], "{context}");
         if done {
             return polls;

@@ -40,7 +40,7 @@ async fn both_are_served(store: &Store, other: &Store, end: impl AsyncFnOnce(Loc
     join_all(served).await;
     let took = since.elapsed();
     println!("figure: longest until both who waited are served {} ms", took.as_millis());
-    assert!(took < 5 * SECOND, "{took:?}");
+    assert!(took < 8 * SECOND, "{took:?}");
 }
 
 #[tokio::test]
@@ -116,7 +116,7 @@ fn shut_down_under_a_guard(later: bool) {
         let took = since.elapsed();
         println!("figure: free after a runtime has ended {} ms", took.as_millis());
         // The lease, the place of the three who waited, and a look.
-        assert!(took < 4 * SECOND, "{took:?}");
+        assert!(took < 15 * SECOND, "{took:?}");
         assert_eq!(guard.release().await, Released::Released);
     });
 }

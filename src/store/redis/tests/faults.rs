@@ -120,7 +120,7 @@ async fn a_frozen_server_costs_a_deadline_and_not_more() {
     let guard = store.lock("x").wait(9 * SECOND).acquire().await.unwrap();
     let took = started.elapsed();
     println!("figure: free again after the freeze {} ms", took.as_millis());
-    assert!(took < 5 * SECOND, "{took:?}");
+    assert!(took < 8 * SECOND, "{took:?}");
     guard.release().await;
 }
 
@@ -165,18 +165,19 @@ async fn a_wrong_password_is_told_at_connect_and_not_repeated() {
     let server = Server::start_with(Some("right")).await;
     let at = format!("127.0.0.1:{}", server.port());
     for wrong in [format!("redis://:sesame@{at}/"), format!("redis://{at}/")] {
-        let error = Store::connect(&wrong).await.unwrap_err();
+        let error = Store::builder(&wrong).deadline(10 * SECOND).connect().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Config);
         assert!(!format!("{error} {error:?}").contains("sesame"));
     }
-    Store::connect(&format!("redis://:right@{at}/")).await.unwrap().ping().await.unwrap();
+    let right = Store::builder(&format!("redis://:right@{at}/")).deadline(10 * SECOND);
+    right.connect().await.unwrap().ping().await.unwrap();
 }
 
 #[tokio::test]
 async fn another_number_of_shards_is_refused() {
     let server = Server::start().await;
     server.command(&["HSET", "lg:1:test:{0}:meta", "shards", "32"]).await;
-    let error = Store::connect(&server.url()).await.unwrap_err();
+    let error = Store::builder(&server.url()).deadline(10 * SECOND).connect().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Config);
     assert!(error.to_string().contains("32 shards"), "{error}");
 }
@@ -227,8 +228,8 @@ async fn a_charge_whose_reply_is_lost_is_not_made_twice() {
 async fn namespaces_share_nothing() {
     let server = Server::start().await;
     let url = |ns| format!("redis://127.0.0.1:{}/?ns={ns}", server.port());
-    let (a, b) = (Store::connect(&url("a")).await, Store::connect(&url("b")).await);
-    let (a, b) = (a.unwrap(), b.unwrap());
+    let store = async |ns| Store::builder(&url(ns)).deadline(10 * SECOND).connect().await.unwrap();
+    let (a, b) = (store("a").await, store("b").await);
     let held = a.lock("7").acquire().await.unwrap();
     drop(b.lock("7").acquire().await.unwrap());
     drop(held);

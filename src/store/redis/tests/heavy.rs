@@ -45,7 +45,7 @@ async fn store_large(store: &Store, key: &Key) -> JobId {
 
 fn claim(store: &Store, key: &Key, id: &JobId) -> Claim {
     let (key, id, me) = (key.clone(), id.clone(), Token::new(store.node()));
-    Claim { key, id, me, lease: 10 * SECOND, retention: 10 * SECOND }
+    Claim { key, id, me, lease: 600 * SECOND, retention: 600 * SECOND }
 }
 
 /// A store with a worker.

@@ -67,7 +67,8 @@ async fn is_used(store: &Store, server: &Server) -> u64 {
 }
 
 async fn refused(url: &str, why: &str) {
-    let error = Store::connect(url).await.expect_err(why);
+    let store = Store::builder(url).deadline(10 * SECOND);
+    let error = store.connect().await.expect_err(why);
     assert_eq!(error.kind(), ErrorKind::Config, "{why}: {error}");
 }
 

@@ -57,7 +57,7 @@ const GIVEN_BACK: Duration = Duration::from_secs(8);
 
 /// Waits, by asking, until the store is usable again.
 async fn usable(store: &Store) {
-    for _ in 0..200 {
+    for _ in 0..1000 {
         if store.ping().await.is_ok() {
             return;
         }

@@ -3,14 +3,14 @@
 use super::{SECOND, server::Server};
 use crate::{ErrorKind, NotAcquired, lock::Released, store::Store};
 
-/// Waits for replicas for most of two seconds.
+/// Waits for replicas for most of four seconds.
 async fn waiting(server: &Server) -> Store {
-    let builder = Store::builder(&server.url()).deadline(2 * SECOND);
+    let builder = Store::builder(&server.url()).deadline(4 * SECOND);
     builder.connect().await.expect("the URL is right")
 }
 
 async fn free(store: &Store) {
-    assert!(store.shutdown(5 * SECOND).await);
+    assert!(store.shutdown(20 * SECOND).await);
     let guard = store.lock("x").acquire().await.expect("what did not count was given back");
     assert_eq!(guard.release().await, Released::Released);
 }

@@ -183,7 +183,7 @@ async fn a_claim_that_is_dropped_is_undone_whenever_that_is() {
         drop(dropped);
         drop(attempt);
         company.await.unwrap();
-        assert!(store.shutdown(5 * SECOND).await);
+        assert!(store.shutdown(25 * SECOND).await);
         let job = store.backend().job(id.clone()).await.unwrap().unwrap();
         assert_eq!((job.state, job.attempts), (JobState::Queued, 0), "after {polls} looks");
         store.backend().cancel(id, job.past.began_us, SECOND).await.unwrap();
@@ -212,7 +212,7 @@ async fn a_next_run_whose_caller_has_gone_is_undone_whenever_that_is() {
         look_at(&mut dropped, polls).await;
         drop(dropped);
         drop(attempt);
-        assert!(store.shutdown(5 * SECOND).await);
+        assert!(store.shutdown(25 * SECOND).await);
         // The verdict may have got there or not; who has it sends it again.
         let settle = Settle { next: None, ..call };
         assert_eq!(store.backend().settle(settle).await.unwrap(), SettledRun::Stands(None));

@@ -8,8 +8,8 @@ use crate::{
     store::{ACCEPT_WINDOW, Store},
 };
 
-/// What a lost message costs: a look after 300 ms and its jitter, and the calls.
-const LOOK: Duration = ACCEPT_WINDOW.saturating_add(Duration::from_millis(150));
+/// What a lost message costs: a look after 300 ms and its jitter, the calls, and a loaded machine; far less than a lease.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// An odd number, of which most must cost no more than a look.
 const ROUNDS: usize = 5;
@@ -21,7 +21,7 @@ fn cost_a_look(mut waited: Vec<Duration>) {
     println!("figure: longest wait without a message {} ms", worst.as_millis());
     println!("figure: median wait without a message {} ms", median.as_millis());
     assert!(median < LOOK, "{waited:?}");
-    assert!(worst < 5 * SECOND, "{waited:?}");
+    assert!(worst < 8 * SECOND, "{waited:?}");
 }
 
 /// How long a waiter of `store` stands there after `other` has given the lock back, if `fault` happens

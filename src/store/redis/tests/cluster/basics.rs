@@ -8,7 +8,7 @@ use crate::{
     key::Key,
     lock::{
         Released,
-        tests::cancel::{WAYS, drop_after, nothing_is_left},
+        tests::cancel::{LATE, WAYS, drop_after, nothing_is_left},
     },
     store::{
         Store,
@@ -86,7 +86,10 @@ async fn what_is_wrong_with_a_clusters_url_is_told_at_the_start() {
     let cluster = Cluster::shared().await;
     let url = cluster.url("wrong");
     let database = url.replace("/?", "/1?");
-    let kind = async |url: &str| Store::connect(url).await.expect_err("it is wrong").kind();
+    let kind = async |url: &str| {
+        let store = Store::builder(url).deadline(Duration::from_secs(10));
+        store.connect().await.expect_err("it is wrong").kind()
+    };
     assert_eq!(kind(&database).await, ErrorKind::Config);
     let password = url.replace("://", "://nobody:secret@");
     assert_eq!(kind(&password).await, ErrorKind::Config);
@@ -107,11 +110,12 @@ async fn dropped_at_any_await_nothing_is_left_on_a_cluster() {
         for polls in 0.. {
             let namespace = format!("drops-{way:?}-{polls}");
             let builder = cluster.builder(&namespace).deadline(Duration::from_secs(10));
-            let store = builder.connect().await.unwrap();
+            // One, which is there then: the first look puts the call on the wire.
+            let store = builder.connections(1).connect().await.unwrap();
             usable(&store).await;
             let done = drop_after(polls, way, &store, pause).await;
             let context = format!("{way:?} after {polls} polls");
-            nothing_is_left(&store, &context).await;
+            nothing_is_left(&store, LATE, &context).await;
             assert_eq!(cluster.left(&namespace).await, [""; 0], "{context}");
             if done {
                 break;

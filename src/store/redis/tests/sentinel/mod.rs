@@ -101,13 +101,28 @@ async fn mistakes_are_told_at_the_start() {
     let server = Server::start().await;
     let sentinel = FakeSentinel::of(server.port()).await;
     let node = |port: u16| [format!("redis://127.0.0.1:{port}")];
-    config(Store::sentinel(node(sentinel.port()), "other").connect(), "no master of this name")
-        .await;
-    config(Store::sentinel(node(sentinel.port()), "").connect(), "by its name").await;
-    config(Store::sentinel(node(server.port()), "mymaster").connect(), "no sentinel").await;
-    config(Store::sentinel::<&str>([], "mymaster").connect(), "at least one sentinel").await;
+    config(
+        Store::sentinel(node(sentinel.port()), "other").deadline(10 * SECOND).connect(),
+        "no master of this name",
+    )
+    .await;
+    config(
+        Store::sentinel(node(sentinel.port()), "").deadline(10 * SECOND).connect(),
+        "by its name",
+    )
+    .await;
+    config(
+        Store::sentinel(node(server.port()), "mymaster").deadline(10 * SECOND).connect(),
+        "no sentinel",
+    )
+    .await;
+    config(
+        Store::sentinel::<&str>([], "mymaster").deadline(10 * SECOND).connect(),
+        "at least one sentinel",
+    )
+    .await;
     let mixed = ["redis://:a@127.0.0.1:1", "redis://:b@127.0.0.1:2"];
-    config(Store::sentinel(mixed, "mymaster").connect(), "same login").await;
+    config(Store::sentinel(mixed, "mymaster").deadline(10 * SECOND).connect(), "same login").await;
 }
 
 #[tokio::test]

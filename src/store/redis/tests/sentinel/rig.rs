@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::super::server::{Server, free_port};
+use super::super::server::{Server, free_port, patient};
 
 pub(in super::super) struct Sentinels {
     pub(in super::super) master: Server,
@@ -127,7 +127,7 @@ impl Watcher {
 
     async fn connection(&self) -> Option<redis::aio::MultiplexedConnection> {
         let client = redis::Client::open(("127.0.0.1", self.port)).expect("an address");
-        client.get_multiplexed_async_connection().await.ok()
+        patient(&client).await.ok()
     }
 
     async fn ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> Option<T> {
