@@ -77,14 +77,27 @@ async fn killed_worker(framework: Framework, case: Case) {
     // Waits for its retry, with nobody near: the time of the index is all there is to it.
     let third = fleet.later(web, "7").put().wish("fail=1").accepted().await;
     let rule = Rule::new(script, moment).act(fleet.killer(victim));
-    let mut struck = fleet.proxy(victim).strike(rule);
-    if script == "beat" {
-        // It comes by the clock, whatever the worker does: in the middle of a run it would be that run's crash.
-        struck.happened().await;
+    // Those of an idle worker come by the clock, whatever it does: in the middle of a run they would be that run's crash.
+    if script == "due" {
         lock.release().await;
+        for id in [&first, &second] {
+            assert_eq!(fleet.outcome(web, id).await.state, "done", "{what}");
+        }
+        let mut struck = fleet.proxy(victim).strike(rule);
+        // The third one may have been due before there was the rule.
+        let lock = fleet.hold("7").await;
+        let _ = fleet.later(web, "7").put().delayed().accepted().await;
+        lock.release().await;
+        struck.happened().await;
     } else {
-        lock.release().await;
-        struck.happened().await;
+        let mut struck = fleet.proxy(victim).strike(rule);
+        if script == "beat" {
+            struck.happened().await;
+            lock.release().await;
+        } else {
+            lock.release().await;
+            struck.happened().await;
+        }
     }
     let killed = Instant::now();
     // Whose runs end once: its lease is longer than a loaded machine stands still.
