@@ -77,24 +77,25 @@ async fn killed_worker(framework: Framework, case: Case) {
     // Waits for its retry, with nobody near: the time of the index is all there is to it.
     let third = fleet.later(web, "7").put().wish("fail=1").accepted().await;
     let rule = Rule::new(script, moment).act(fleet.killer(victim));
+    let proxy = fleet.proxy(victim);
     // Those of an idle worker come by the clock, whatever it does: in the middle of a run they would be that run's crash.
-    if script == "due" {
-        lock.release().await;
-        for id in [&first, &second] {
-            assert_eq!(fleet.outcome(web, id).await.state, "done", "{what}");
-        }
-        let mut struck = fleet.proxy(victim).strike(rule);
-        // The third one may have been due before there was the rule.
-        let lock = fleet.hold("7").await;
-        let _ = fleet.later(web, "7").put().delayed().accepted().await;
-        lock.release().await;
-        struck.happened().await;
-    } else {
-        let mut struck = fleet.proxy(victim).strike(rule);
-        if script == "beat" {
-            struck.happened().await;
+    match script {
+        "due" => {
             lock.release().await;
-        } else {
+            for id in [&first, &second] {
+                assert_eq!(fleet.outcome(web, id).await.state, "done", "{what}");
+            }
+            let mut struck = proxy.strike(rule);
+            // The third one may have been due before there was the rule.
+            comes_due(&fleet, web).await;
+            struck.happened().await;
+        }
+        "beat" => {
+            proxy.strike(rule).happened().await;
+            lock.release().await;
+        }
+        _ => {
+            let mut struck = proxy.strike(rule);
             lock.release().await;
             struck.happened().await;
         }
@@ -111,6 +112,13 @@ async fn killed_worker(framework: Framework, case: Case) {
     let verdict = fleet.settle(web).await;
     assert!(verdict.wrong.is_empty(), "{what}: {verdict}");
     verdict.is_good();
+}
+
+/// One more that waits for its time alone.
+async fn comes_due(fleet: &Fleet, web: usize) {
+    let lock = fleet.hold("7").await;
+    let _ = fleet.later(web, "7").put().delayed().accepted().await;
+    lock.release().await;
 }
 
 /// The request was stored or not; its client asks again, with its key, and has one job.
