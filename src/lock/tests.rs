@@ -55,6 +55,27 @@ async fn fences_grow_and_a_holder_excludes() {
     assert!(store.lock("x").acquire().await.unwrap().fence() > fence);
 }
 
+/// Its time is over at the very moment at which somebody looks for it, finds that it waits no more, and ends its line.
+#[tokio::test(start_paused = true)]
+async fn who_has_waited_for_too_long_is_told_what_is_known_of_the_holder() {
+    let store = Store::memory();
+    let other = store.as_another_process();
+    let _held = other.lock("x").lease_fixed(50 * SECOND).acquire().await.expect("it is free");
+    for wait in (1..20).map(|n| n * SECOND / 10) {
+        let told = busy(store.lock("x").wait(wait).acquire().await);
+        // What it would itself have asked for is 10 s.
+        assert!(told.left > 20 * SECOND, "not what is known, after {wait:?}: {told:?}");
+        assert!(told.waited.is_some_and(|waited| waited >= wait), "{told:?}");
+    }
+    // Of those who wait with it, too, for whom the store has one place: also while others of them go on.
+    let waits = (1..=8).map(|n| n * SECOND / 2);
+    let all = waits.map(|wait| store.lock("x").wait(wait).acquire().into_future());
+    for (gone, outcome) in (0..).zip(futures_util::future::join_all(all).await) {
+        let told = busy(outcome);
+        assert!(told.line >= 8 - gone && told.left > 10 * SECOND, "{gone} have gone: {told:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_dropped_guard_is_given_back() {
     let store = Store::memory();

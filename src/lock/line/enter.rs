@@ -110,9 +110,8 @@ impl Lines {
             return full(line);
         };
         self.listen(store);
-        let (tell, told) = oneshot::channel();
-        let (came, asking, store) = (Instant::now(), asking.clone(), store.clone());
-        push(&mut line.waiters, Waiter { came, until, asking, store, tell });
+        let (waiter, told) = Waiter::new(store, asking, until);
+        push(&mut line.waiters, waiter);
         Way::Wait(Waiting { told, bell: line.keeper.clone(), _room: room })
     }
 
@@ -124,11 +123,13 @@ impl Lines {
         until: Instant,
     ) -> Waited {
         match tokio::time::timeout_at(until, &mut waiting.told).await {
+            // Perhaps not by the keeper, whose place may be kept for nobody now.
+            Ok(Ok(waited @ Waited::TooLong(_))) => waited,
             Ok(Ok(waited)) => {
                 waiting.bell = None;
                 waited
             }
-            // The keeper's runtime ended under it. (Or it has looked at the clock a moment before.)
+            // Whoever takes it out of the line tells it: somebody has panicked.
             Ok(Err(_)) if Instant::now() < until => {
                 Waited::Fault(Error::new(ErrorKind::Unavailable, "wait"))
             }

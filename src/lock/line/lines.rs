@@ -113,8 +113,8 @@ impl Lines {
             lines.sweep(name);
             waiters
         };
-        for waiter in waiters {
-            let _ = waiter.tell.send(Waited::Fault(Error::new(kind, "wait")));
+        for mut waiter in waiters {
+            let _ = waiter.tell(Waited::Fault(Error::new(kind, "wait")));
         }
     }
 

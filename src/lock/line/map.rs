@@ -76,7 +76,8 @@ impl Line {
 
     pub(super) fn drop_all_who_left(&mut self) {
         let now = Instant::now();
-        self.waiters.retain(|waiter| waiter.still_waits(now));
+        let (busy, length) = (self.busy.as_ref(), self.waiters.len());
+        self.waiters.retain_mut(|waiter| waiter.stays_or_is_told(now, busy, length));
     }
 
     /// Somebody joined the store's line.
@@ -90,7 +91,9 @@ impl Line {
     /// From the front, as far as it goes.
     pub(super) fn drop_those_who_left(&mut self) {
         let now = Instant::now();
-        while self.waiters.front().is_some_and(|waiter| !waiter.still_waits(now)) {
+        let (busy, length) = (self.busy.as_ref(), self.waiters.len());
+        let leaves = |waiter: &mut Waiter| !waiter.stays_or_is_told(now, busy, length);
+        while self.waiters.front_mut().is_some_and(leaves) {
             self.waiters.pop_front();
         }
     }

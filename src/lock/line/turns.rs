@@ -74,8 +74,8 @@ impl Lines {
                 };
                 (next, line.question())
             };
-            let Some(waiter) = next else { return };
-            match waiter.tell.send(Waited::Granted(guard)) {
+            let Some(mut waiter) = next else { return };
+            match waiter.tell(Waited::Granted(guard)) {
                 Ok(()) => return self.look_ahead(&waiter.store, name, question),
                 Err(Waited::Granted(back)) => guard = back,
                 Err(_) => return,
@@ -88,7 +88,7 @@ impl Lines {
         let lease = Arc::clone(hold.lease());
         let name = (lease.key.clone(), lease.terms.mode);
         loop {
-            let ((waiter, fence), question) = {
+            let ((mut waiter, fence), question) = {
                 let mut lines = self.lines.lock();
                 let Some(line) = lines.get(&name) else { return TurnEnd::GiveBack(hold) };
                 line.drop_those_who_left();
@@ -121,7 +121,7 @@ impl Lines {
                     return TurnEnd::GiveBack(lost);
                 }
             };
-            match waiter.tell.send(Waited::Granted(guard)) {
+            match waiter.tell(Waited::Granted(guard)) {
                 Ok(()) => {
                     self.look_ahead(&waiter.store, &name, question);
                     return TurnEnd::HandedOver;

@@ -16,12 +16,49 @@ pub(super) struct Waiter {
     pub(super) until: Instant,
     pub(super) asking: Asking,
     pub(super) store: Store,
-    pub(super) tell: oneshot::Sender<Waited>,
+    /// `None`: it has been told how its wait ends.
+    tell: Option<oneshot::Sender<Waited>>,
 }
 
 impl Waiter {
+    /// From now on. What it will be told comes by the other end.
+    pub(super) fn new(
+        store: &Store,
+        asking: &Asking,
+        until: Instant,
+    ) -> (Self, oneshot::Receiver<Waited>) {
+        let (tell, told) = oneshot::channel();
+        let (came, asking, store) = (Instant::now(), asking.clone(), store.clone());
+        (Self { came, until, asking, store, tell: Some(tell) }, told)
+    }
+
     pub(super) fn still_waits(&self, now: Instant) -> bool {
-        !self.tell.is_closed() && self.until > now
+        self.tell.as_ref().is_some_and(|tell| !tell.is_closed()) && self.until > now
+    }
+
+    /// How its wait ends; that is given back if it has left.
+    pub(super) fn tell(&mut self, waited: Waited) -> Result<(), Waited> {
+        match self.tell.take() {
+            Some(tell) => tell.send(waited),
+            None => Err(waited),
+        }
+    }
+
+    /// Whether it goes on waiting, in a local line of this length. If not, and it is still there, its time is over: it is
+    /// told what is known now, since its line may be gone when it looks.
+    pub(super) fn stays_or_is_told(
+        &mut self,
+        now: Instant,
+        busy: Option<&Busy>,
+        length: usize,
+    ) -> bool {
+        let stays = self.still_waits(now);
+        if !stays {
+            let mut known = busy.cloned().unwrap_or_else(|| unknown(self.asking.terms.lease));
+            known.line = known.line.max(length as u64);
+            let _ = self.tell(Waited::TooLong(known));
+        }
+        stays
     }
 }
 
