@@ -193,9 +193,15 @@ mod by_hand {
         Key,
         store::{
             backend::{Acquire, GaveBack},
-            tests::{modes::renewal_as, redis_only::lasting},
+            tests::{modes::renewal_as, on_redis, redis_only::lasting},
         },
     };
+
+    on_redis!(
+        readers_whose_holds_vanished_are_told_so,
+        a_line_that_vanished_is_made_anew,
+        places_without_their_fields_are_served_and_go,
+    );
 
     fn of_line(key: &Key, kind: &str) -> String {
         format!("{{{}}}:{kind}:{key}", key.shard())
@@ -205,14 +211,12 @@ mod by_hand {
         assert_eq!(rig.server().raw::<i64>("DEL", name, &[]).await, 1);
     }
 
-    #[tokio::test]
-    async fn readers_whose_holds_vanished_are_told_so() {
-        let rig = Rig::redis().await;
+    async fn readers_whose_holds_vanished_are_told_so(rig: &Rig) {
         let (key, a, b, writer) = (key(), stranger(), stranger(), stranger());
         rig.hold_as(Shared, &key, &a).await;
         let fence = rig.hold_as(Shared, &key, &b).await;
         rig.join(&key, &writer).await;
-        delete(&rig, &of_line(&key, "h")).await;
+        delete(rig, &of_line(&key, "h")).await;
         let items = [&a, &b].map(|me| renewal_as(Shared, &key, me, LONG));
         assert_eq!(rig.renew(items.into()).await, [false, false]);
         rig.refused_as(Shared, &key, &a).await;
@@ -220,13 +224,11 @@ mod by_hand {
         assert_eq!(rig.release_as(Shared, &key, &b).await, GaveBack::Nothing);
     }
 
-    #[tokio::test]
-    async fn a_line_that_vanished_is_made_anew() {
-        let rig = Rig::redis().await;
+    async fn a_line_that_vanished_is_made_anew(rig: &Rig) {
         let (key, reader, writer, late) = (key(), stranger(), stranger(), stranger());
         rig.hold_as(Shared, &key, &reader).await;
         let seq = rig.join(&key, &writer).await;
-        delete(&rig, &of_line(&key, "q")).await;
+        delete(rig, &of_line(&key, "q")).await;
         // The writer knows of its old place; without it a reader would be in.
         let back = Acquire { old_seq: seq, ..wait_as(Exclusive, &key, &writer) };
         match rig.acquire(back).await {
@@ -238,9 +240,7 @@ mod by_hand {
         rig.hold(&key, &writer).await;
     }
 
-    #[tokio::test]
-    async fn places_without_their_fields_are_served_and_go() {
-        let rig = Rig::redis().await;
+    async fn places_without_their_fields_are_served_and_go(rig: &Rig) {
         let (key, holder, writer) = (key(), stranger(), stranger());
         let readers = [stranger(), stranger()];
         rig.hold(&key, &holder).await;
@@ -248,7 +248,7 @@ mod by_hand {
             rig.join_as(Shared, &key, me).await;
         }
         rig.join(&key, &writer).await;
-        delete(&rig, &of_line(&key, "l")).await;
+        delete(rig, &of_line(&key, "l")).await;
         rig.release(&key, &holder).await;
         for me in &readers {
             rig.hold_as(Shared, &key, me).await;

@@ -57,6 +57,8 @@ mod sentinels;
 mod server;
 mod shards;
 mod shared;
+#[cfg(feature = "redis")]
+mod slow;
 mod still;
 mod tasks;
 mod told;
@@ -79,7 +81,7 @@ macro_rules! on_every_store {
         mod redis {
             $(#[tokio::test]
             async fn $case() {
-                super::$case(&super::Rig::redis().await).await;
+                $crate::store::tests::slow::in_time(super::Rig::redis, super::$case).await;
             })+
         }
 
@@ -87,7 +89,7 @@ macro_rules! on_every_store {
         mod cluster {
             $(#[tokio::test]
             async fn $case() {
-                super::$case(&super::Rig::cluster().await).await;
+                $crate::store::tests::slow::in_time(super::Rig::cluster, super::$case).await;
             })+
         }
 
@@ -98,7 +100,7 @@ macro_rules! on_every_store {
             async fn behind_sentinels() {
                 $(
                     println!(stringify!($case));
-                    Box::pin(super::$case(&super::Rig::sentinels().await)).await;
+                    Box::pin($crate::store::tests::slow::in_time(super::Rig::sentinels, super::$case)).await;
                 )+
             }
 
@@ -107,9 +109,22 @@ macro_rules! on_every_store {
             async fn on_a_pool() {
                 $(
                     println!(stringify!($case));
-                    Box::pin(super::$case(&super::Rig::pool().await)).await;
+                    Box::pin($crate::store::tests::slow::in_time(super::Rig::pool, super::$case)).await;
                 )+
             }
+        }
+    };
+}
+
+/// Makes each case a test on a Redis server, which alone can show it.
+#[cfg(feature = "redis")]
+macro_rules! on_redis {
+    ($($case:ident),+ $(,)?) => {
+        mod alone {
+            $(#[tokio::test]
+            async fn $case() {
+                $crate::store::tests::slow::in_time(super::Rig::redis, super::$case).await;
+            })+
         }
     };
 }
@@ -118,3 +133,5 @@ pub(crate) use self::faulty::{Fault, Faults, faulty, faulty_with_clock};
 #[cfg(feature = "redis")]
 pub(crate) use self::front::{Call, Front, says};
 use on_every_store;
+#[cfg(feature = "redis")]
+use on_redis;

@@ -57,7 +57,7 @@ async fn old_sequences_pass_a_writer_for_one_window(rig: &Rig) {
     let again = || Acquire { old_seq: seq, ..wait_as(Shared, &key, &Token::new(&node)) };
     let first = again();
     assert!(matches!(rig.acquire(first.clone()).await, Acquired::Held { .. }));
-    rig.advance(ACCEPT_WINDOW / 3).await;
+    rig.advance(ACCEPT_WINDOW / 10).await;
     assert!(matches!(rig.acquire(again()).await, Acquired::Held { .. }));
     rig.miss_the_window().await;
     let writers = seq_of(&rig.acquire(wait_as(Exclusive, &key, &writer)).await);

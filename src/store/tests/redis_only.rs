@@ -1,16 +1,30 @@
 //! What can only be seen on a Redis server.
 
-use super::rig::{
-    LONG, Rig, SHORT, ask, deferred, done, fixed, key, next_run, settled, stranger, together, visit,
+use super::{
+    on_redis,
+    rig::{
+        LONG, Rig, SHORT, ask, deferred, done, fixed, key, next_run, settled, stranger, together,
+        visit,
+    },
 };
 use crate::{
     Key,
     store::backend::{Acquire, Claimed, JobState, Settle, SettledRun, Verdict},
 };
 
-#[tokio::test]
-async fn a_counter_that_lost_its_ttl_gets_it_back() {
-    let rig = Rig::redis().await;
+on_redis!(
+    a_counter_that_lost_its_ttl_gets_it_back,
+    a_job_whose_facts_vanished_does_not_block_its_line,
+    a_job_whose_request_vanished_is_dead,
+    a_job_without_its_request_stays_dead,
+    a_next_job_whose_keys_vanished_is_passed_over,
+    a_line_whose_due_entry_vanished_is_found_by_its_next_step,
+    dead_places_leave_no_fields_in_a_line_that_always_has_jobs,
+    fields_of_places_go_with_the_last_job,
+    nothing_is_left_when_everything_has_ended,
+);
+
+async fn a_counter_that_lost_its_ttl_gets_it_back(rig: &Rig) {
     let subject = key();
     let charge = || together(vec![fixed("p", &subject, (1, SHORT), 1)]);
     assert_eq!(rig.charge(charge()).await.admitted, 1);
@@ -22,9 +36,7 @@ async fn a_counter_that_lost_its_ttl_gets_it_back() {
     assert_eq!(rig.charge(charge()).await.admitted, 1, "it would refuse for ever");
 }
 
-#[tokio::test]
-async fn a_job_whose_facts_vanished_does_not_block_its_line() {
-    let rig = Rig::redis().await;
+async fn a_job_whose_facts_vanished_does_not_block_its_line(rig: &Rig) {
     let (key, run) = (key(), stranger());
     rig.worker().await;
     let (lost, next) = (rig.put_off(&key).await, rig.put_off(&key).await);
@@ -40,9 +52,7 @@ async fn a_job_whose_facts_vanished_does_not_block_its_line() {
     assert_eq!(counted, ["0", "0"], "the lost job still counts");
 }
 
-#[tokio::test]
-async fn a_job_whose_request_vanished_is_dead() {
-    let rig = Rig::redis().await;
+async fn a_job_whose_request_vanished_is_dead(rig: &Rig) {
     let (key, run) = (key(), stranger());
     let lost = rig.put_off(&key).await;
     let request = format!("{{{}}}:b:{lost}", key.shard());
@@ -53,9 +63,7 @@ async fn a_job_whose_request_vanished_is_dead() {
     rig.hold(&key, &run).await;
 }
 
-#[tokio::test]
-async fn a_job_without_its_request_stays_dead() {
-    let rig = Rig::redis().await;
+async fn a_job_without_its_request_stays_dead(rig: &Rig) {
     let (key, run) = (key(), stranger());
     let id = rig.put_off(&key).await;
     rig.start(&key, &id, &run).await;
@@ -68,9 +76,7 @@ async fn a_job_without_its_request_stays_dead() {
     assert!(rig.purge(&id).await);
 }
 
-#[tokio::test]
-async fn a_next_job_whose_keys_vanished_is_passed_over() {
-    let rig = Rig::redis().await;
+async fn a_next_job_whose_keys_vanished_is_passed_over(rig: &Rig) {
     let (key, run) = (key(), stranger());
     rig.worker().await;
     let first = rig.put_off(&key).await;
@@ -98,9 +104,7 @@ async fn a_next_job_whose_keys_vanished_is_passed_over() {
     assert_eq!((tally.pending, tally.dead), (1, 2), "{tally:?}");
 }
 
-#[tokio::test]
-async fn a_line_whose_due_entry_vanished_is_found_by_its_next_step() {
-    let rig = Rig::redis().await;
+async fn a_line_whose_due_entry_vanished_is_found_by_its_next_step(rig: &Rig) {
     let (key, run) = (key(), stranger());
     rig.worker().await;
     let (id, next) = (rig.put_off(&key).await, rig.put_off(&key).await);
@@ -117,16 +121,14 @@ async fn die_in_line(rig: &Rig, key: &Key) {
     rig.acquire(Acquire { wait: Some(SHORT), ..ask(key, &stranger()) }).await;
 }
 
-#[tokio::test]
-async fn dead_places_leave_no_fields_in_a_line_that_always_has_jobs() {
-    let rig = Rig::redis().await;
+async fn dead_places_leave_no_fields_in_a_line_that_always_has_jobs(rig: &Rig) {
     let (key, run) = (key(), stranger());
     rig.hold(&key, &stranger()).await;
     let id = rig.put_off(&key).await;
     let facts = format!("{{{}}}:l:{key}", key.shard());
     for _ in 0..3 {
         for _ in 0..5 {
-            die_in_line(&rig, &key).await;
+            die_in_line(rig, &key).await;
         }
         rig.pass(SHORT).await;
     }
@@ -147,17 +149,15 @@ async fn dead_places_leave_no_fields_in_a_line_that_always_has_jobs() {
     assert!(matches!(later, Claimed::Later(_)), "{later:?}");
 }
 
-#[tokio::test]
-async fn fields_of_places_go_with_the_last_job() {
-    let rig = Rig::redis().await;
+async fn fields_of_places_go_with_the_last_job(rig: &Rig) {
     let key = key();
     rig.hold(&key, &stranger()).await;
     let id = rig.put_off(&key).await;
-    die_in_line(&rig, &key).await;
+    die_in_line(rig, &key).await;
     rig.cancel(&id).await;
     rig.pass(SHORT).await;
     let id = rig.put_off(&key).await;
-    die_in_line(&rig, &key).await;
+    die_in_line(rig, &key).await;
     rig.pass(SHORT).await;
     rig.cancel(&id).await;
     let left = rig.server().names().await;
@@ -172,9 +172,7 @@ pub(super) fn lasting(name: &str) -> bool {
         || name.ends_with("}:watch")
 }
 
-#[tokio::test]
-async fn nothing_is_left_when_everything_has_ended() {
-    let rig = Rig::redis().await;
+async fn nothing_is_left_when_everything_has_ended(rig: &Rig) {
     let (key, a, b, run) = (key(), stranger(), stranger(), stranger());
     rig.worker().await;
     rig.acquire(Acquire { lease: SHORT, ..ask(&key, &a) }).await;

@@ -56,9 +56,19 @@ mod by_hand {
         Key,
         store::{
             backend::{Acquired, Node},
-            tests::rig::{LONG, SHORT, wait},
+            tests::{
+                on_redis,
+                rig::{LONG, SHORT, wait},
+            },
         },
     };
+
+    on_redis!(
+        a_watch_that_says_nothing_is_free,
+        newcomers_stand_behind_those_who_are_there_when_the_counters_are_lost,
+        a_lost_line_of_jobs_leaves_nothing_behind,
+        a_place_of_an_unknown_mode_keeps_its_turn,
+    );
 
     fn of_shard(key: &Key, kind: &str) -> String {
         format!("{{{}}}:{kind}", key.shard())
@@ -68,9 +78,7 @@ mod by_hand {
         format!("{{{}}}:{kind}:{key}", key.shard())
     }
 
-    #[tokio::test]
-    async fn a_watch_that_says_nothing_is_free() {
-        let rig = Rig::redis().await;
+    async fn a_watch_that_says_nothing_is_free(rig: &Rig) {
         let watch = of_shard(&key(), "watch");
         rig.server().raw::<()>("SET", &watch, &["nobody"]).await;
         let id = rig.put_off(&key()).await;
@@ -80,9 +88,7 @@ mod by_hand {
         assert!(rig.job(&id).await.unwrap().watched);
     }
 
-    #[tokio::test]
-    async fn newcomers_stand_behind_those_who_are_there_when_the_counters_are_lost() {
-        let rig = Rig::redis().await;
+    async fn newcomers_stand_behind_those_who_are_there_when_the_counters_are_lost(rig: &Rig) {
         let (key, a, b, c) = (key(), stranger(), stranger(), stranger());
         rig.worker().await;
         let fence = rig.hold(&key, &a).await;
@@ -102,9 +108,7 @@ mod by_hand {
         rig.hold(&key, &c).await;
     }
 
-    #[tokio::test]
-    async fn a_lost_line_of_jobs_leaves_nothing_behind() {
-        let rig = Rig::redis().await;
+    async fn a_lost_line_of_jobs_leaves_nothing_behind(rig: &Rig) {
         let (key, a) = (key(), stranger());
         rig.worker().await;
         rig.hold(&key, &a).await;
@@ -127,9 +131,7 @@ mod by_hand {
     }
 
     /// As a later version might have put it there: shared, say.
-    #[tokio::test]
-    async fn a_place_of_an_unknown_mode_keeps_its_turn() {
-        let rig = Rig::redis().await;
+    async fn a_place_of_an_unknown_mode_keeps_its_turn(rig: &Rig) {
         let (key, a, b, c) = (key(), stranger(), stranger(), stranger());
         rig.hold(&key, &a).await;
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);

@@ -154,6 +154,14 @@ impl Rig {
         }
     }
 
+    /// Nothing of it is left on a server that others use: time passes there by naming all keys.
+    #[cfg(feature = "redis")]
+    pub(super) async fn clear(&self) {
+        if let Time::Travel(server) = &self.time {
+            server.clear().await;
+        }
+    }
+
     /// Lets what was given `time` end: a little more than that passes.
     pub(super) async fn pass(&self, time: Duration) {
         self.advance(time + Duration::from_millis(10)).await;

@@ -1,0 +1,60 @@
+//! Cases that were too slow for what they tell, and are made again.
+//!
+//! On a server real time passes beside that which a case lets pass. An offer stands for 300 ms: if a process
+//! is not given a processor for as long, the offer lapses between two steps of the case, as it has to.
+
+use std::{
+    panic::{AssertUnwindSafe, resume_unwind},
+    time::{Duration, Instant},
+};
+
+use futures_util::FutureExt as _;
+
+use super::{both::SLOW, rig::Rig};
+
+/// As long as this takes no case but one that waits for what does not come: it counts.
+const HANGS: Duration = Duration::from_secs(8);
+
+/// Runs of one case after which its failure counts, however long it took.
+const RUNS: usize = 20;
+
+/// Makes a case until it holds. One that fails in its time fails at once.
+pub(super) async fn in_time(rig: impl AsyncFn() -> Rig, case: impl AsyncFn(&Rig)) {
+    for left in (0..RUNS).rev() {
+        let (rig, started) = (rig().await, Instant::now());
+        let Err(panic) = AssertUnwindSafe(case(&rig)).catch_unwind().await else { return };
+        let took = started.elapsed();
+        if left == 0 || took <= SLOW || took >= HANGS {
+            resume_unwind(panic);
+        }
+        rig.clear().await;
+        println!("it took {took:?}, and is made again");
+    }
+}
+
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use super::*;
+
+    /// A case that takes so long and fails at first: how often it is made, and whether it holds in the end.
+    async fn made(takes: Duration) -> (usize, bool) {
+        let made = AtomicUsize::new(0);
+        let case = async |_: &Rig| {
+            tokio::time::sleep(takes).await;
+            assert!(made.fetch_add(1, Relaxed) > 0, "the first one fails");
+        };
+        let held = AssertUnwindSafe(in_time(async || Rig::memory(), case)).catch_unwind().await;
+        (made.load(Relaxed), held.is_ok())
+    }
+
+    #[tokio::test]
+    async fn what_fails_in_its_time_has_failed() {
+        assert_eq!(made(Duration::ZERO).await, (1, false));
+    }
+
+    #[tokio::test]
+    async fn what_was_too_slow_is_made_again() {
+        assert_eq!(made(SLOW * 2).await, (2, true));
+    }
+}
