@@ -59,20 +59,18 @@ async fn fleet() -> Fleet {
     Fleet::new(Path::new(PROGRAM)).await
 }
 
-/// A node with a worker, whose leases end after a second: for tests in which one has to end.
-fn short(framework: Framework) -> Setup {
-    Setup { lease: SECOND, ..Setup::new(framework) }
-}
+/// A lease that a loaded machine does not let end, and that a test can wait for.
+const LEASE: Duration = Duration::from_secs(5);
 
-/// A node with a worker whose leases a loaded machine does not let end.
+/// A node with a worker.
 fn steady(framework: Framework) -> Setup {
-    Setup { lease: 5 * SECOND, ..Setup::new(framework) }
+    Setup { lease: LEASE, ..Setup::new(framework) }
 }
 
 /// A fleet of one node without a worker, whose requests others run.
 async fn with_web(framework: Framework) -> (Fleet, usize) {
     let mut fleet = fleet().await;
-    let web = fleet.join(short(framework).web_only()).await;
+    let web = fleet.join(steady(framework).web_only()).await;
     (fleet, web)
 }
 

@@ -149,7 +149,7 @@ async fn the_demos_can_not_be_told_apart() {
 async fn the_demos_share_locks_and_quotas() {
     let (axum, actix) = both(&namespace().await).await;
     for (here, there) in [(&axum, &actix), (&actix, &axum)] {
-        let work = busy(here, "a%2Fb", 2500).await;
+        let work = busy(here, "a%2Fb", 3500).await;
         let _ = there.post("/orders/a%2Fb/pay?ms=0").send().await.expect(409);
         let _ = there.post("/orders/a%2Fb/ship?ms=0").send().await.expect(200);
         let _ = work.answer().await.expect(200);

@@ -74,16 +74,16 @@ async fn events_name_node_and_hash_and_no_token() {
     let _ = log();
     let store = Store::memory();
     let key = Key::path_param("account", SECRET);
-    let short = Duration::from_millis(100);
+    let short = Duration::from_secs(3);
     let held = store.lock(key.clone()).lease_fixed(short).acquire().await.expect("free");
     let refused = store.as_another_process().lock(key.clone()).acquire().await;
     assert!(matches!(refused, Err(NotAcquired::Busy(_))));
-    let second = store.lock(key.clone()).wait(Duration::from_secs(5)).acquire().await;
+    let second = store.lock(key.clone()).wait(Duration::from_secs(20)).acquire().await;
     let second = second.expect("the fixed lease ends");
     held.lost().await;
     drop(held);
     second.release().await;
-    assert!(store.shutdown(Duration::from_secs(1)).await);
+    assert!(store.shutdown(Duration::from_secs(10)).await);
 
     let text = text();
     for event in ["waiting in line", "lock granted", "lock lost", "lock released", "given back"] {

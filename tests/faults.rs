@@ -160,7 +160,7 @@ async fn those_who_wait_in_a_stopped_process_are_served_when_it_goes_on() {
     stopped.holder.tell("write").await;
     assert_eq!(stopped.says().await, "writes 1");
     stopped.holder.pause();
-    let next = stopped.store.lock("x").wait(Duration::from_secs(10)).acquire().await;
+    let next = stopped.store.lock("x").wait(Duration::from_secs(20)).acquire().await;
     let next = next.expect("the lease ends");
     let fence = next.fence();
     stopped.holder.resume();
@@ -182,10 +182,10 @@ async fn a_killed_holder_costs_a_lease() {
     assert_eq!(stopped.says().await, "writes 1");
     stopped.holder.kill().await;
     let killed = Instant::now();
-    let next = stopped.store.lock("x").wait(Duration::from_secs(10)).acquire().await;
+    let next = stopped.store.lock("x").wait(Duration::from_secs(20)).acquire().await;
     println!("figure: lock free after the kill {} ms", killed.elapsed().as_millis());
-    // Its lease of a second, its place, and a look.
-    assert!(killed.elapsed() < Duration::from_secs(8), "{:?}", killed.elapsed());
+    // Its lease of 4 s, its place, and a look.
+    assert!(killed.elapsed() < Duration::from_secs(12), "{:?}", killed.elapsed());
     let next = next.expect("the lease ends");
     assert!(next.fence() > fence);
     assert_eq!(next.release().await, lockgate::Released::Released);

@@ -9,8 +9,8 @@ use lockgate::{ErrorKind, NotAcquired, Quorum, QuorumGuard, Released, Store};
 use lockgate_tests::{PATIENCE, Server, eventually, within};
 use redis::aio::MultiplexedConnection;
 
-/// Long enough for a node's share of it on a machine that does much else.
-const LEASE: Duration = Duration::from_secs(3);
+/// Long enough for a node's share of it, and for a holder to be sure of it, on a machine that does much else.
+const LEASE: Duration = Duration::from_secs(5);
 
 struct Site {
     servers: Vec<Server>,
@@ -202,7 +202,7 @@ async fn whatever_is_dropped_is_given_back() {
     drop(site.sure().await);
     site.servers[2].pause();
     for micros in (0..3_000).step_by(60) {
-        let acquire = site.quorum.lock("x").lease(LEASE * 20).acquire();
+        let acquire = site.quorum.lock("x").lease(LEASE * 12).acquire();
         let _ = tokio::time::timeout(Duration::from_micros(micros), acquire).await;
     }
     site.servers[2].resume();

@@ -9,7 +9,7 @@ use lockgate_tests::{
     proxy::{Moment, Rule},
 };
 
-use super::{BOTH, short, steady, with_web};
+use super::{BOTH, steady, with_web};
 
 /// What the requests of a case are, and what becomes of the first one.
 struct Case {
@@ -130,7 +130,7 @@ async fn a_web_node_is_killed_as_it_accepts() {
 
 async fn killed_web(framework: Framework, moment: Moment, stored: usize) {
     let (mut fleet, web) = with_web(framework).await;
-    let other = fleet.join(short(framework.other())).await;
+    let other = fleet.join(steady(framework.other())).await;
     let lock = fleet.hold("7").await;
     let rule = Rule::new("enqueue", moment).act(fleet.killer(web));
     let mut struck = fleet.proxy(web).strike(rule);
@@ -160,7 +160,7 @@ async fn jobs(fleet: &Fleet) -> Vec<String> {
 async fn a_web_node_is_killed_as_it_cancels() {
     join_all([Before, After].map(|moment| async move {
         let (mut fleet, web) = with_web(Framework::Axum).await;
-        let other = fleet.join(short(Framework::Actix)).await;
+        let other = fleet.join(steady(Framework::Actix)).await;
         let lock = fleet.hold("7").await;
         let id = fleet.later(web, "7").accepted().await;
         let rule = Rule::new("cancel", moment).act(fleet.killer(web));
@@ -180,8 +180,8 @@ async fn a_web_node_is_killed_as_it_cancels() {
 async fn a_holder_is_killed_before_and_after_it_releases() {
     join_all([Before, After].map(|moment| async move {
         let (mut fleet, web) = with_web(Framework::Actix).await;
-        let holder = fleet.join(short(Framework::Axum).web_only()).await;
-        let _worker = fleet.join(short(Framework::Axum)).await;
+        let holder = fleet.join(steady(Framework::Axum).web_only()).await;
+        let _worker = fleet.join(steady(Framework::Axum)).await;
         let rule = Rule::new("release", moment).act(fleet.killer(holder));
         let mut struck = fleet.proxy(holder).strike(rule);
         let ship = fleet.later(holder, "7").ship().wish("ms=4000");

@@ -16,18 +16,20 @@ async fn a_run_may_end_and_no_other_begins() {
         let setup = Setup { drain: 15 * SECOND, ..steady(framework) };
         let worker = fleet.join(setup).await;
         let lock = fleet.hold("7").await;
-        let long = fleet.later(web, "7").wish("ms=4000").accepted().await;
+        let long = fleet.later(web, "7").wish("ms=6000").accepted().await;
         let behind = fleet.later(web, "7").accepted().await;
         lock.release().await;
         fleet.started(&long).await;
         let other = fleet.join(steady(framework.other())).await;
         let told = Instant::now();
         fleet.terminate(worker);
+        fleet.stops(worker).await;
+        let stops = Instant::now();
         let beside = fleet.hold("8").await;
         let elsewhere = fleet.later(web, "8").accepted().await;
         beside.release().await;
         assert_eq!(fleet.outcome(web, &elsewhere).await.state, "done");
-        let elsewhere_after = told.elapsed();
+        let elsewhere_after = stops.elapsed();
         println!("figure: another runs the next after {} ms", elsewhere_after.as_millis());
         assert!(elsewhere_after < 5 * SECOND, "{elsewhere_after:?}");
         assert_eq!(fleet.ended(worker).await, Some(0));
@@ -54,8 +56,8 @@ async fn a_run_that_takes_too_long_is_handed_back() {
         let drain = Duration::from_millis(300);
         let worker = fleet.join(Setup { drain, ..steady(framework) }).await;
         let locks = [fleet.hold("7").await, fleet.hold("8").await];
-        let put = fleet.later(web, "7").put().wish("ms=3000").accepted().await;
-        let post = fleet.later(web, "8").wish("ms=3000").accepted().await;
+        let put = fleet.later(web, "7").put().wish("ms=6000").accepted().await;
+        let post = fleet.later(web, "8").wish("ms=6000").accepted().await;
         for lock in locks {
             lock.release().await;
         }

@@ -52,8 +52,10 @@ async fn an_unknown_outcome_can_be_looked_up() {
             let told = fleet.later(node, "7").key("one").send().await;
             struck.happened().await;
             let Told::Perhaps(id) = told else { panic!("{moment:?}: {told:?}") };
-            fleet.proxy(node).forget_rules();
             assert_eq!(!fleet.see(node, &id).await.state.is_empty(), stored);
+            // None of its tries is on its way any more.
+            fleet.proxy(node).cut();
+            fleet.proxy(node).forget_rules();
             // The same request again finds it, or is stored now.
             let again = fleet.later(node, "7").key("one").accepted().await;
             assert_eq!(again == id, stored);

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use lockgate_tests::{Framework, ledger::Told};
 
-use super::{short, with_web};
+use super::{steady, with_web};
 
 #[tokio::test]
 async fn a_full_server_refuses_before_it_says_202() {
     for framework in super::BOTH {
         let (mut fleet, web) = with_web(framework).await;
-        fleet.join(short(Framework::Axum)).await;
+        fleet.join(steady(Framework::Axum)).await;
         let held = fleet.hold("7").await;
         let before = fleet.later(web, "7").accepted().await;
         fleet.trouble_for(None, Duration::from_secs(10));

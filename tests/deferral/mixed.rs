@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use lockgate_tests::{
     Framework,
-    ledger::{Fleet, Setup, Told},
+    ledger::{Fleet, Told},
 };
 
 use super::{BOTH, fleet, steady};
@@ -59,7 +59,7 @@ fn has_run_a_job(fleet: &Fleet, framework: usize) -> bool {
 async fn without_a_worker_everything_else_goes_on() {
     let mut fleet = fleet().await;
     for framework in BOTH {
-        fleet.join(Setup::new(framework).web_only()).await;
+        fleet.join(steady(framework).web_only()).await;
     }
     let lock = fleet.hold("7").await;
     let mut ids = Vec::new();

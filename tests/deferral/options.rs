@@ -9,14 +9,14 @@ use lockgate_tests::{
     proxy::{Moment, Rule},
 };
 
-use super::{BOTH, SECOND, short, steady, with_web};
+use super::{BOTH, SECOND, steady, with_web};
 
 /// Its lock is renewed and renewed: who has a deadline is expired by then, and others go on waiting.
 #[tokio::test]
 async fn a_holder_that_never_ends_lets_deadlines_pass() {
     join_all(BOTH.map(|framework| async move {
         let (mut fleet, web) = with_web(framework.other()).await;
-        let _worker = fleet.join(short(framework)).await;
+        let _worker = fleet.join(steady(framework)).await;
         let lock = fleet.hold("7").await;
         let sent = Instant::now();
         let soon = [
@@ -68,7 +68,7 @@ async fn a_request_that_fails_past_its_deadline_is_expired() {
 async fn what_is_delayed_is_not_early() {
     join_all([None, Some(Moment::Before), Some(Moment::After)].map(|moment| async move {
         let (mut fleet, web) = with_web(Framework::Actix).await;
-        let worker = fleet.join(short(Framework::Axum)).await;
+        let worker = fleet.join(steady(Framework::Axum)).await;
         let lock = fleet.hold("7").await;
         let sent = lockgate_tests::ledger::now();
         let mut ids = Vec::new();
@@ -86,7 +86,7 @@ async fn what_is_delayed_is_not_early() {
             ids.push(fleet.later(web, "7").put().delayed().accepted().await);
             lock.release().await;
             struck.happened().await;
-            let _other = fleet.join(short(Framework::Actix)).await;
+            let _other = fleet.join(steady(Framework::Actix)).await;
         }
         let mut last = 0;
         for id in &ids {
@@ -108,7 +108,7 @@ async fn what_is_delayed_is_not_early() {
 async fn a_retry_that_others_pass_is_not_lost() {
     join_all([Moment::Before, Moment::After].map(|moment| async move {
         let (mut fleet, web) = with_web(Framework::Axum).await;
-        let worker = fleet.join(short(Framework::Actix)).await;
+        let worker = fleet.join(steady(Framework::Actix)).await;
         let lock = fleet.hold("7").await;
         let first = fleet.later(web, "7").put().skip().wish("fail=1").accepted().await;
         let passes = fleet.later(web, "7").put().accepted().await;
@@ -116,7 +116,7 @@ async fn a_retry_that_others_pass_is_not_lost() {
         let mut struck = fleet.proxy(worker).strike(rule);
         lock.release().await;
         struck.happened().await;
-        let _other = fleet.join(short(Framework::Axum)).await;
+        let _other = fleet.join(steady(Framework::Axum)).await;
         for id in [&first, &passes] {
             assert_eq!(fleet.outcome(web, id).await.state, "done");
         }

@@ -7,7 +7,7 @@ use lockgate_tests::{
     ledger::{Fleet, Seen, Setup},
 };
 
-use super::{short, with_web};
+use super::{steady, with_web};
 
 /// Several leases of workers that die one after the other, on a machine that has other things to do.
 const MOST: Duration = Duration::from_secs(90);
@@ -34,7 +34,7 @@ async fn outcome(fleet: &mut Fleet, web: usize, id: &str) -> Seen {
 async fn a_poisonous_request_is_dead_after_its_attempts_and_its_resource_goes_on() {
     let (mut fleet, web) = with_web(Framework::Axum).await;
     // The web node says how often it may run.
-    let setup = |framework| Setup { most: 2, ..short(framework) };
+    let setup = |framework| Setup { most: 2, ..steady(framework) };
     let web_two = fleet.join(setup(Framework::Axum).web_only()).await;
     for framework in [Framework::Axum, Framework::Actix] {
         fleet.join(setup(framework)).await;

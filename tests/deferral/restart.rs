@@ -7,14 +7,14 @@ use lockgate_tests::{
     ledger::{Fleet, Told},
 };
 
-use super::{PROGRAM, SECOND, short};
+use super::{PROGRAM, SECOND, steady};
 
 /// All that was accepted runs. A process that is killed leaves to its kernel what it has written, so also a log
 /// that is put on disk once a second has all of it; what a machine that dies loses is a second.
 async fn nothing_is_lost(fsync: &'static str) {
     let mut fleet = Fleet::on(Path::new(PROGRAM), Server::with_log(fsync).await).await;
     for framework in super::BOTH {
-        fleet.join(short(framework)).await;
+        fleet.join(steady(framework)).await;
     }
     let held = fleet.hold("7").await;
     for n in 0..20 {
@@ -48,7 +48,7 @@ async fn a_server_that_is_killed_keeps_what_was_accepted_every_second() {
 #[tokio::test]
 async fn a_server_that_forgets_takes_new_requests() {
     let mut fleet = Fleet::new(Path::new(PROGRAM)).await;
-    fleet.join(short(Framework::Axum)).await;
+    fleet.join(steady(Framework::Axum)).await;
     let held = fleet.hold("7").await;
     let gone = fleet.later(0, "7").accepted().await;
     fleet.server.kill();

@@ -6,10 +6,10 @@ use lockgate_tests::{
     ledger::{Fleet, Setup},
 };
 
-use super::{SECOND, fleet, short};
+use super::{SECOND, fleet, steady};
 
 fn with_keys(framework: Framework, keys: &[u8]) -> Setup {
-    Setup { keys: keys.to_vec(), ..short(framework) }
+    Setup { keys: keys.to_vec(), ..steady(framework) }
 }
 
 async fn bytes(fleet: &Fleet, key: &str) -> Vec<u8> {

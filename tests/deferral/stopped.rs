@@ -3,11 +3,11 @@
 use futures_util::future::join;
 use lockgate_tests::{
     Framework,
-    ledger::{Setup, Told},
+    ledger::Told,
     proxy::{Moment, Rule},
 };
 
-use super::{SECOND, short, with_web};
+use super::{SECOND, steady, with_web};
 
 /// Others have the lock meanwhile; what it does when it wakes counts for nothing.
 #[tokio::test]
@@ -17,9 +17,9 @@ async fn a_worker_that_was_stopped_past_its_lease_changes_nothing() {
 
 async fn in_the_middle(framework: Framework) {
     let (mut fleet, web) = with_web(framework.other()).await;
-    let worker = fleet.join(Setup { lease: 3 * SECOND, ..short(framework) }).await;
+    let worker = fleet.join(steady(framework)).await;
     let lock = fleet.hold("7").await;
-    let put = fleet.later(web, "7").put().wish("ms=4000").accepted().await;
+    let put = fleet.later(web, "7").put().wish("ms=6000").accepted().await;
     let post = fleet.later(web, "7").accepted().await;
     lock.release().await;
     fleet.started(&put).await;
@@ -31,7 +31,7 @@ async fn in_the_middle(framework: Framework) {
             Told::Refused(409, _) => tokio::time::sleep(SECOND / 20).await,
             other => break other,
         }
-        assert!(paused.elapsed() < 15 * SECOND, "the lease does not end");
+        assert!(paused.elapsed() < 30 * SECOND, "the lease does not end");
     };
     assert!(matches!(ran, Told::Ran(200, _)), "{ran:?}");
     let free = paused.elapsed();
@@ -56,7 +56,7 @@ async fn a_settlement_that_comes_too_late_is_lost() {
 
 async fn too_late(put: bool) {
     let (mut fleet, web) = with_web(Framework::Axum).await;
-    let victim = fleet.join(short(Framework::Actix)).await;
+    let victim = fleet.join(steady(Framework::Actix)).await;
     let lock = fleet.hold("7").await;
     let request = fleet.later(web, "7");
     let id = if put { request.put() } else { request }.accepted().await;
@@ -66,7 +66,7 @@ async fn too_late(put: bool) {
     fleet.pause(victim);
     let paused = std::time::Instant::now();
     fleet.trouble_for(Some(victim), 60 * SECOND);
-    let _other = fleet.join(short(Framework::Axum)).await;
+    let _other = fleet.join(steady(Framework::Axum)).await;
     let state = if put { "done" } else { "dead" };
     let before = fleet.outcome(web, &id).await;
     assert_eq!(before.state, state, "{before:?}");

@@ -5,18 +5,18 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use lockgate_tests::{
     Framework, eventually,
-    ledger::Fleet,
+    ledger::{Fleet, Run},
     proxy::{Moment, Rule},
     request,
 };
 
-use super::{BOTH, SECOND, short, with_web};
+use super::{BOTH, LEASE, SECOND, steady, with_web};
 
-/// A sign of life of the worker, at which it looks everywhere, and what a machine takes.
-const LATEST: Duration = Duration::from_secs(8);
+/// A sign of life of the worker, 5 s apart, at which it looks everywhere, and what a machine takes. Nobody else would look.
+const LATEST: Duration = Duration::from_secs(12);
 
-/// The same of one that has others beside it.
-const LATEST_AMONG_OTHERS: Duration = Duration::from_secs(13);
+/// The same of one that has others beside it, 10 s apart.
+const LATEST_AMONG_OTHERS: Duration = Duration::from_secs(20);
 
 /// What is promised of a dead worker's shards, 15 s, and what a machine takes. One under load may be late by itself, but
 /// not each time.
@@ -29,7 +29,8 @@ const ROUNDS: usize = 7;
 async fn a_message_that_is_lost_costs_a_look() {
     join_all(BOTH.map(|framework| async move {
         let (mut fleet, web) = with_web(framework.other()).await;
-        let worker = fleet.join(short(framework)).await;
+        let worker = fleet.join(steady(framework)).await;
+        let before = is_told(&fleet, web, worker).await;
         let lock = fleet.hold("7").await;
         let ids = [
             fleet.later(web, "7").accepted().await,
@@ -49,9 +50,23 @@ async fn a_message_that_is_lost_costs_a_look() {
             assert_eq!(fleet.outcome(web, id).await.state, "done");
         }
         let looked = fleet.settle(web).await.is_good();
-        assert_eq!((looked.runs, looked.repeated), (4, 1));
+        assert_eq!((looked.runs, looked.repeated), (before + 4, 1));
     }))
     .await;
+}
+
+/// The one worker that there is has given a sign of life, and listens: it has been told of something. How many runs that took.
+async fn is_told(fleet: &Fleet, web: usize, worker: usize) -> usize {
+    for n in 0..200 {
+        if fleet.proxy(worker).heard() > 0 {
+            return n;
+        }
+        let lock = fleet.hold("before").await;
+        let id = fleet.later(web, "before").accepted().await;
+        lock.release().await;
+        assert_eq!(fleet.outcome(web, &id).await.state, "done");
+    }
+    panic!("the worker is told of nothing");
 }
 
 /// Nobody hears that there is something to be done, nor when: whoever has the shard looks by itself, and no other one does.
@@ -59,7 +74,8 @@ async fn a_message_that_is_lost_costs_a_look() {
 async fn a_message_that_is_lost_to_several_costs_a_look_of_each() {
     let (mut fleet, web) = with_web(Framework::Axum).await;
     let workers =
-        [fleet.join(short(Framework::Actix)).await, fleet.join(short(Framework::Axum)).await];
+        [fleet.join(steady(Framework::Actix)).await, fleet.join(steady(Framework::Axum)).await];
+    let before = have_divided(&fleet, web, workers).await;
     let (mut locks, mut ids) = (Vec::new(), Vec::new());
     workers.iter().for_each(|worker| fleet.proxy(*worker).lose_messages(true));
     // Of so many that each of the two has some.
@@ -79,10 +95,13 @@ async fn a_message_that_is_lost_to_several_costs_a_look_of_each() {
     let runs = fleet.runs();
     for worker in workers {
         assert!(fleet.proxy(worker).lost() > 0, "no message was lost");
-        assert!(runs.iter().any(|run| run.life.process == worker), "the other one has run all");
+        let has_run = |run: &Run| {
+            run.life.process == worker && run.job.as_ref().is_some_and(|job| ids.contains(job))
+        };
+        assert!(runs.iter().any(has_run), "the other one has run all");
     }
     let looked = fleet.settle(web).await.is_good();
-    assert_eq!(looked.runs, ids.len());
+    assert_eq!(looked.runs, before + ids.len());
 }
 
 /// Whoever gives a lock back tells the worker of the next job, which is another process, and whoever ends that job tells
@@ -90,7 +109,7 @@ async fn a_message_that_is_lost_to_several_costs_a_look_of_each() {
 #[tokio::test]
 async fn messages_wake_other_processes() {
     let (mut fleet, web) = with_web(Framework::Axum).await;
-    let _worker = fleet.join(short(Framework::Actix)).await;
+    let _worker = fleet.join(steady(Framework::Actix)).await;
     let (mut began, mut told) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let resource = round.to_string();
@@ -121,10 +140,10 @@ async fn messages_wake_other_processes() {
 #[tokio::test]
 async fn what_a_dead_worker_looked_after_is_looked_after_by_others() {
     let (mut fleet, web) = with_web(Framework::Axum).await;
-    let other = fleet.join(short(Framework::Axum)).await;
+    let other = fleet.join(steady(Framework::Axum)).await;
     let mut late = Vec::new();
     while late.len() < 3 {
-        let dies = fleet.join(short(Framework::Actix)).await;
+        let dies = fleet.join(steady(Framework::Actix)).await;
         let waited = behind_the_dead(&mut fleet, web, [dies, other]).await;
         println!("figure: longest wait behind a dead worker {} ms", waited.as_millis());
         if waited < TAKEN_OVER {
@@ -136,24 +155,25 @@ async fn what_a_dead_worker_looked_after_is_looked_after_by_others() {
     panic!("looked after by others after {late:?}");
 }
 
-/// How long after the last sign of life of the first of two workers all runs that waited for either.
-async fn behind_the_dead(fleet: &mut Fleet, web: usize, [dies, other]: [usize; 2]) -> Duration {
-    // Both have run something: they have divided the shards.
-    let both = |fleet: &Fleet| {
+/// Both have run something: they have divided the shards. How many runs that took.
+async fn have_divided(fleet: &Fleet, web: usize, workers: [usize; 2]) -> usize {
+    for n in 0..200 {
         let runs = fleet.runs();
-        [dies, other].iter().all(|worker| runs.iter().any(|run| run.life.process == *worker))
-    };
-    for resource in 0..200 {
-        if both(fleet) {
-            break;
+        if workers.iter().all(|worker| runs.iter().any(|run| run.life.process == *worker)) {
+            return n;
         }
-        let resource = format!("{dies}-{resource}");
+        let resource = format!("{}-{n}", workers[0]);
         let lock = fleet.hold(&resource).await;
         let id = fleet.later(web, &resource).accepted().await;
         lock.release().await;
         assert_eq!(fleet.outcome(web, &id).await.state, "done");
     }
-    assert!(both(fleet), "one of two workers has run all");
+    panic!("one of two workers has run all");
+}
+
+/// How long after the last sign of life of the first of two workers all runs that waited for either.
+async fn behind_the_dead(fleet: &mut Fleet, web: usize, [dies, other]: [usize; 2]) -> Duration {
+    have_divided(fleet, web, [dies, other]).await;
     let mut locks = Vec::new();
     let mut ids = Vec::new();
     for resource in 0..32 {
@@ -175,7 +195,7 @@ async fn behind_the_dead(fleet: &mut Fleet, web: usize, [dies, other]: [usize; 2
 #[tokio::test]
 async fn a_subscriber_that_is_cut_off_costs_a_look() {
     let (mut fleet, web) = with_web(Framework::Axum).await;
-    let _worker = fleet.join(short(Framework::Actix)).await;
+    let _worker = fleet.join(steady(Framework::Actix)).await;
     let lock = fleet.hold("7").await;
     let id = fleet.later(web, "7").accepted().await;
     // Who has joined may not listen yet.
@@ -198,8 +218,8 @@ async fn a_subscriber_that_is_cut_off_costs_a_look() {
 async fn a_holder_that_dies_costs_its_lease() {
     join_all([false, true].map(|deaf| async move {
         let (mut fleet, web) = with_web(Framework::Actix).await;
-        let holder = fleet.join(short(Framework::Axum).web_only()).await;
-        let worker = fleet.join(short(Framework::Actix)).await;
+        let holder = fleet.join(steady(Framework::Axum).web_only()).await;
+        let worker = fleet.join(steady(Framework::Actix)).await;
         let ship = fleet.later(holder, "7").ship().wish("ms=60000");
         let ship = tokio::spawn(ship.send());
         eventually("the request to run", async || !fleet.runs().is_empty()).await;
@@ -208,8 +228,8 @@ async fn a_holder_that_dies_costs_its_lease() {
         let killed = Instant::now();
         fleet.kill(holder).await;
         fleet.started(&ids[0]).await;
-        // Its lease of a second, at which the worker looks by itself.
-        let most = if deaf { LATEST } else { 4 * SECOND };
+        // The end of its lease is when the worker looks by itself.
+        let most = LEASE + if deaf { LATEST } else { 4 * SECOND };
         let (waited, deaf) = (killed.elapsed(), if deaf { "without a message" } else { "told" });
         println!("figure: longest wait behind a dead holder, {deaf} {} ms", waited.as_millis());
         assert!(waited < most, "{waited:?}");

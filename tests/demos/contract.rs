@@ -61,7 +61,7 @@ pub(crate) async fn it_tells_what_it_has_done(demo: Framework, store: &str) {
 
 pub(crate) async fn pay_ship_and_refund_exclude_each_other(demo: Framework, store: &str) {
     let demo = Demo::start(demo, store).await;
-    let work = busy(&demo, "7", 2500).await;
+    let work = busy(&demo, "7", 3500).await;
     let answer = demo.post("/orders/7/pay?ms=0").send().await.expect(409);
     let _ = answer.retry_after();
     let _ = answer.problem();
@@ -82,7 +82,7 @@ pub(crate) async fn pay_ship_and_refund_exclude_each_other(demo: Framework, stor
 
 pub(crate) async fn a_refund_waits_for_its_turn(demo: Framework, store: &str) {
     let demo = Demo::start(demo, store).await;
-    let work = busy(&demo, "7", 2500).await;
+    let work = busy(&demo, "7", 3500).await;
     let large = vec![b'x'; 64 * 1024 + 1];
     let _ = demo.post("/orders/7/refund").body(large).send().await.expect(409);
     let large = "x".repeat(64 * 1024);
@@ -122,7 +122,7 @@ pub(crate) async fn a_panic_is_not_its_end(demo: Framework, store: &str) {
     let demo = Demo::start(demo, store).await;
     assert!(demo.post("/orders/7/pay?panic=1&ms=0").try_send().await.is_err());
     let _ = demo.post("/orders/7/ship?ms=0").send().await.expect(200);
-    let work = busy(&demo, "7", 2500).await;
+    let work = busy(&demo, "7", 3500).await;
     let refund = demo.post("/orders/7/refund?panic=1&ms=0").send().await.expect(202);
     let _ = work.answer().await.expect(200);
     let document = ended(&demo, &refund).await;
@@ -132,7 +132,7 @@ pub(crate) async fn a_panic_is_not_its_end(demo: Framework, store: &str) {
 
 pub(crate) async fn told_to_stop_it_ends_what_it_has_begun(demo: Framework, store: &str) {
     let mut demo = Demo::start(demo, store).await;
-    let work = busy(&demo, "7", 1000).await;
+    let work = busy(&demo, "7", 5000).await;
     demo.terminate();
     let _ = work.answer().await.expect(200);
     let status = demo.ended().await;

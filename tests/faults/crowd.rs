@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -10,13 +11,15 @@ use lockgate::{
     Store,
     testing::history::{
         Life,
-        locks::{History, Looked},
+        locks::{History, Looked, Trouble},
     },
 };
 use lockgate_tests::{
     Server, eventually,
     history::{CROWD, Process, TURNS},
+    stalls,
 };
+use parking_lot::Mutex;
 
 use super::PROGRAM;
 
@@ -24,6 +27,10 @@ const PROCESSES: usize = 3;
 
 /// The first one fills what is kept for later.
 const ROUNDS: u64 = 5;
+
+/// After that more of them, until the order of so many waits was judged: those of processes that did not run are not.
+const WAITS: usize = 200;
+const MOST_ROUNDS: u64 = 25;
 
 /// All have had it in a second or two, where the machine has nothing else to do.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -33,6 +40,9 @@ const LONGEST: Duration = Duration::from_secs(60);
 const FLAT: u64 = 1536;
 
 const ACQUISITIONS: u64 = PROCESSES as u64 * CROWD * TURNS;
+
+/// Those who wait look late, once a server has stood still, ns.
+const AFTERMATH: u64 = 400_000_000;
 
 struct Crowd {
     server: Server,
@@ -113,20 +123,25 @@ fn log(folder: &Path, n: usize) -> PathBuf {
 
 /// What all have written down is checked: M1, M2, L1, and F1: who asked later does not pass, but for a cohort. (A process
 /// whose tasks asked together, before those of another, has it so often in a row. That is the order they came in.)
-fn judged(crowd: &Crowd) -> Looked {
+fn judged(crowd: &Crowd, troubles: &[Trouble], rounds: u64) -> Looked {
     let mut history = History::default();
+    history.troubles = troubles.to_vec();
     for process in 0..PROCESSES {
         history.read(Life { process, number: 0 }, &crowd.text(process));
     }
     let (looked, wrong) = history.check();
     assert!(wrong.is_empty(), "{wrong:?}");
-    assert_eq!(looked.holds as u64, ROUNDS * ACQUISITIONS);
+    assert_eq!(looked.holds as u64, rounds * ACQUISITIONS);
     looked
 }
 
 #[tokio::test]
 async fn a_thousand_tasks_of_three_processes_wait_in_turn_and_leave_nothing() {
     let mut crowd = Crowd::gather().await;
+    let troubles: Arc<Mutex<Vec<Trouble>>> = Arc::default();
+    let notes = Arc::clone(&troubles);
+    let note = move |from, to| notes.lock().push(Trouble { from, to: to + AFTERMATH });
+    let listening = tokio::spawn(stalls::silences(&crowd.server, note));
     let (mut longest, mut memory) = (Duration::ZERO, Vec::new());
     for _ in 0..ROUNDS {
         longest = longest.max(crowd.goes().await);
@@ -137,11 +152,18 @@ async fn a_thousand_tasks_of_three_processes_wait_in_turn_and_leave_nothing() {
     println!("figure: longest for {ACQUISITIONS} acquisitions {} ms", longest.as_millis());
     // N2: each hands over to its own, and most turns take no call.
     assert!(calls * 2 < ACQUISITIONS, "{calls} calls");
-    let Looked { waits, passed, .. } = judged(&crowd);
+    let (mut rounds, mut looked) = (ROUNDS, judged(&crowd, &troubles.lock(), ROUNDS));
+    while looked.waits <= WAITS && rounds < MOST_ROUNDS {
+        crowd.goes().await;
+        rounds += 1;
+        looked = judged(&crowd, &troubles.lock(), rounds);
+    }
+    listening.abort();
+    let Looked { waits, passed, .. } = looked;
     println!("figure: passed by {passed} who asked later, of one process at most");
     println!("figure: fewest waits whose order was judged {waits}");
     // Those who waited for longer than it takes to stand in line: on a fast machine few do.
-    assert!(waits > 200, "of {} acquisitions {waits}", ROUNDS * ACQUISITIONS);
+    assert!(waits > WAITS, "of {} acquisitions {waits}", rounds * ACQUISITIONS);
     let (first, last) = (&memory[1], &memory[memory.len() - 1]);
     let grown = first.iter().zip(last).map(|(first, last)| last.saturating_sub(*first)).max();
     let grown = grown.unwrap_or(0);

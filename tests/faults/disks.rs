@@ -113,7 +113,7 @@ async fn a_202_waits_for_the_servers_own_disk_and_is_a_503_with_its_location_if_
     let builder = Store::builder(&format!("redis://127.0.0.1:{port}/?ns=x"));
     let store = builder
         .replicas_on_disk(true)
-        .deadline(Duration::from_secs(2))
+        .deadline(Duration::from_secs(5))
         .connect()
         .await
         .expect("the URL is right");

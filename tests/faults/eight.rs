@@ -29,14 +29,14 @@ async fn eight_processes_on_one_key_are_let_in_as_often_as_the_quota_says() {
     let (url, limit) = (server.url("x"), LIMIT.to_string());
     let start = |_| Process::start(Path::new(PROGRAM), &["spender", &url, &limit]);
     let mut processes: Vec<_> = (0..PROCESSES).map(start).collect();
-    for process in &mut processes {
-        assert_eq!(says(process).await, "ready");
-    }
-    for process in &mut processes {
-        process.tell("go").await;
-    }
     let mut spent = Vec::new();
     for Quotas { policy, limit, leased } in quota::quotas(LIMIT) {
+        for process in &mut processes {
+            assert_eq!(says(process).await, "ready");
+        }
+        for process in &mut processes {
+            process.tell("go").await;
+        }
         let (name, mut shares) = (policy.label(), Vec::new());
         for process in &mut processes {
             let said = says(process).await;

@@ -9,7 +9,8 @@ use redis::aio::MultiplexedConnection;
 async fn connect(proxy: &Proxy) -> MultiplexedConnection {
     let url = proxy.url();
     let client = redis::Client::open(url.split('?').next().unwrap()).expect("a URL");
-    let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+    let config = redis::AsyncConnectionConfig::new();
+    let config = config.set_response_timeout(None).set_connection_timeout(None);
     let connection = client.get_multiplexed_async_connection_with_config(&config).await;
     connection.expect("the proxy listens")
 }

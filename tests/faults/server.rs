@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lockgate::{ErrorKind, LockGuard, NotAcquired, Released, Store};
 use lockgate_tests::{Server, eventually, proxy::Proxy, within};
 
-const LEASE: Duration = Duration::from_secs(3);
+const LEASE: Duration = Duration::from_secs(6);
 
 async fn patient(url: &str) -> Store {
     let builder = Store::builder(url).deadline(Duration::from_secs(5));
@@ -13,7 +13,7 @@ async fn patient(url: &str) -> Store {
 }
 
 async fn hold(store: &Store) -> LockGuard {
-    let request = store.lock("x").lease(LEASE).wait(Duration::from_secs(10));
+    let request = store.lock("x").lease(LEASE).wait(Duration::from_secs(20));
     request.acquire().await.expect("the lock")
 }
 

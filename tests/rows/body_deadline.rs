@@ -17,8 +17,8 @@ async fn half(site: &Site, target: &str) -> Raw {
     raw
 }
 
-/// A second goes by at the site: far more than a client is waited for.
-async fn a_second(site: &Site) {
+/// Three seconds go by at the site: far more than a client is waited for.
+async fn some_seconds(site: &Site) {
     lost(site.hold("/brief/other").await.answer().await, "too-long");
 }
 
@@ -56,7 +56,7 @@ pub(crate) async fn a_handler_that_has_its_body_may_take_its_time(case: Case) {
     let site = case.site().await;
     let with = site.hold_with(site.post("").body("note"), "/slow/7").await;
     let without = site.hold("/slow/8").await;
-    a_second(&site).await;
+    some_seconds(&site).await;
     assert_eq!(with.let_go().await.expect(200).json()["body"], "note");
     let _ = without.let_go().await.expect(200);
 }
@@ -68,7 +68,7 @@ pub(crate) async fn a_handler_that_does_not_wait_is_not_stopped(case: Case) {
     let mut later = half(&site, "/slow/8?first=later").await;
     case.desk.gates.arrived("unread").await;
     case.desk.gates.arrived("later").await;
-    a_second(&site).await;
+    some_seconds(&site).await;
     case.desk.gates.open("unread");
     let answer = unread.read_until("\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");

@@ -106,22 +106,28 @@ pub(crate) async fn the_worker_goes_on(case: Case) {
     let mut server = Server::start().await;
     let site = site(&case, &server).await;
     runs_what_it_defers(&site).await;
-    server.kill();
-    away(promptly(site.post("/orders/7/refund")).await);
-    server.restart().await;
-    comes_back(&site).await;
-    runs_what_it_defers(&site).await;
+    let mut took = Vec::new();
+    for _ in 0..5 {
+        server.kill();
+        away(promptly(site.post("/orders/7/refund")).await);
+        server.restart().await;
+        comes_back(&site).await;
+        took.push(runs_what_it_defers(&site).await);
+    }
+    // Most times at once: it does not need its next sign of life, up to 5 s later, to be there again. A new subscription
+    // may pause for a second.
+    took.sort_unstable();
+    assert!(took[2] < Duration::from_secs(2), "done after {took:?}");
 }
 
-/// At once: a worker must not need its next sign of life, up to 5 s later, to be there again.
-pub(super) async fn runs_what_it_defers(site: &Site) {
+/// How long that takes.
+pub(super) async fn runs_what_it_defers(site: &Site) -> Duration {
     let asked = Instant::now();
     let hold = site.hold("/orders/7/pay").await;
     let job = accepted(site.post("/orders/7/refund").send().await);
     let _ = hold.let_go().await.expect(200);
     let _ = job.done(site).await;
-    let took = asked.elapsed();
-    assert!(took < Duration::from_secs(4), "done after {took:?}");
+    asked.elapsed()
 }
 
 pub(crate) async fn forgotten_scripts_are_sent_again(case: Case) {

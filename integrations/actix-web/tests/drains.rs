@@ -117,7 +117,7 @@ async fn what_was_handed_back_is_run_once_when_the_thread_comes_free() {
         })
     };
     let (stop, stopped) = oneshot::channel::<()>();
-    let first = first.drain(Duration::from_millis(50)).lease(Duration::from_secs(2));
+    let first = first.drain(Duration::from_millis(50)).lease(Duration::from_secs(8));
     let first = actix_web::rt::spawn(first.run(async { drop(stopped.await) }));
 
     send(&app, "/block/0").await;

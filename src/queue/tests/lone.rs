@@ -88,10 +88,10 @@ async fn a_handler_that_blocks_its_thread_keeps_its_lease() {
         let log = log.clone();
         let worker = queue.worker(move |task: Task<String>| {
             log.note(&task);
-            thread::sleep(Duration::from_millis(2_500));
+            thread::sleep(Duration::from_secs(6));
             async { Ok::<(), Failure>(()) }
         });
-        Working::start(worker.concurrency(1).lease(SECOND))
+        Working::start(worker.concurrency(1).lease(4 * SECOND))
     };
     let own = self::queue(&store.as_another_process());
     let workers = [blocking(&queue), blocking(&own)];

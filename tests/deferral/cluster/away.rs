@@ -17,7 +17,7 @@ use super::{super::steady, PROGRAM, SECOND};
 const AWAY: Duration = Duration::from_secs(28);
 
 /// What has no message waits for its time, and all for a worker that asks the node that does not answer.
-const LATEST: Duration = Duration::from_secs(8);
+const LATEST: Duration = Duration::from_secs(12);
 
 const RESOURCES: usize = 8;
 

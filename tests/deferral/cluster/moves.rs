@@ -23,7 +23,7 @@ const TIME: Duration = Duration::from_secs(8);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Of a request, beyond the time that its shard is on its way: a look at the map, and a machine that has other things to do.
-const LONGEST: Duration = Duration::from_secs(4);
+const LONGEST: Duration = Duration::from_secs(10);
 
 /// One shard after the other, to the next node: how many, and how long any was on its way.
 async fn moves(cluster: &Cluster, shards: &BTreeSet<u16>) -> (usize, Duration) {

@@ -23,6 +23,7 @@ mod readme;
 mod redis;
 mod sentinels;
 pub mod site;
+pub mod stalls;
 mod tally;
 pub mod tasks;
 mod wait;

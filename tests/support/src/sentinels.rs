@@ -44,7 +44,7 @@ impl Sentinels {
             let text = format!(
                 "port {own}\nbind 127.0.0.1\ndir {}\n\
                  sentinel monitor mymaster 127.0.0.1 {port} 2\n\
-                 sentinel down-after-milliseconds mymaster 1000\n\
+                 sentinel down-after-milliseconds mymaster 3000\n\
                  sentinel failover-timeout mymaster 5000\n",
                 folder.display()
             );

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::future::join_all;
 
-use super::{SECOND, server::Server, usable};
+use super::{SECOND, cluster::insist, server::Server, usable};
 use crate::{
     error::ErrorKind,
     gate::{Begin, Begun},
@@ -26,7 +26,7 @@ fn ask(store: &Store) -> Acquire {
 /// A request that has its lock, and is about to begin.
 async fn locked(store: &Store) -> Direct {
     let call = ask(store);
-    let answer = store.backend().acquire(call.clone()).await.expect("it is there");
+    let answer = insist(async || store.backend().acquire(call.clone()).await).await;
     assert!(matches!(answer, Acquired::Held { .. }), "{answer:?}");
     let Acquire { key, me, .. } = call;
     let (id, record, life) = (JobId::new(&key), "idem".into(), 600 * SECOND);

@@ -333,7 +333,7 @@ async fn a_cut_off_process_admits_no_more_than_the_quota() {
 #[tokio::test]
 async fn a_server_that_lost_all_begins_anew_and_keeps_to_the_quota() {
     let mut server = Server::start().await;
-    let store = server.store().await;
+    let store = server.patient_store().await;
     let key = Key::custom("k");
     assert_eq!(charge(&store, Charge { times: 9, ..one(&key, 9) }).await.unwrap().admitted, 9);
     server.kill();

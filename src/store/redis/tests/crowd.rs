@@ -128,13 +128,19 @@ async fn quiet_processes_wait_for_a_cohort_of_a_chatty_one_and_no_longer() {
     let server = Server::start().await;
     let (chatty, quiet, stop) = (Turns::default(), Turns::default(), Arc::default());
     let loud = server.patient_store().await;
-    let mut tasks = Vec::new();
+    let (mut tasks, mut few) = (Vec::new(), Vec::new());
+    for _ in 0..3 {
+        let store = server.patient_store().await;
+        // Its connection is there before the others begin.
+        let guard = store.lock("x").acquire().await.expect("it is free");
+        assert_eq!(guard.release().await, Released::Released);
+        few.push(store.lock("x"));
+    }
     for _ in 0..64 {
         let zero = Duration::ZERO;
         tasks.push(goes_round(loud.lock("x"), zero, zero, &chatty, &stop));
     }
-    for _ in 0..3 {
-        let request = server.patient_store().await.lock("x");
+    for request in few {
         let (hold, pause) = (Duration::ZERO, Duration::from_millis(20));
         tasks.push(goes_round(request, hold, pause, &quiet, &stop));
     }

@@ -9,7 +9,7 @@ use std::{
 use tokio::net::TcpListener;
 
 use super::{
-    SECOND,
+    NOBODY, SECOND, granted,
     proxy::Proxy,
     server::{Server, free_port},
     usable,
@@ -79,7 +79,7 @@ async fn a_killed_server_is_noticed_and_an_empty_one_is_taken_back() {
     let mut server = Server::start().await;
     let store = server.store().await;
     usable(&store).await;
-    let before = store.lock("x").acquire().await.unwrap();
+    let before = granted(&store.lock("x")).await;
     server.kill();
     for _ in 0..10 {
         fault(&store).await;
@@ -95,7 +95,7 @@ async fn a_killed_server_is_noticed_and_an_empty_one_is_taken_back() {
     silent.close().await;
     server.restart().await;
     usable(&store).await;
-    let after = store.lock("x").acquire().await.unwrap();
+    let after = granted(&store.lock("x")).await;
     assert!(after.fence() > before.fence(), "fences grow over a loss of data");
     assert_eq!(before.release().await, Released::AlreadyLost);
     assert_eq!(after.release().await, Released::Released);
@@ -105,7 +105,7 @@ async fn a_killed_server_is_noticed_and_an_empty_one_is_taken_back() {
 async fn a_frozen_server_costs_a_deadline_and_not_more() {
     let server = Server::start().await;
     let store = server.store().await;
-    drop(store.lock("x").acquire().await.unwrap());
+    drop(granted(&store.lock("x")).await);
     server.freeze();
     let mut kinds = Vec::new();
     for _ in 0..8 {
@@ -151,13 +151,12 @@ async fn flushed_scripts_are_sent_again() {
 async fn a_demoted_master_is_an_outage_and_is_left() {
     let server = Server::start().await;
     let store = server.store().await;
-    drop(store.lock("x").acquire().await.unwrap());
-    let nobody = free_port().to_string();
-    server.command(&["REPLICAOF", "127.0.0.1", &nobody]).await;
+    drop(granted(&store.lock("x")).await);
+    server.command(&["REPLICAOF", "127.0.0.1", NOBODY]).await;
     fault(&store).await;
     server.command(&["REPLICAOF", "NO", "ONE"]).await;
     usable(&store).await;
-    drop(store.lock("y").acquire().await.unwrap());
+    drop(granted(&store.lock("y")).await);
 }
 
 #[tokio::test]
@@ -213,7 +212,7 @@ async fn lost_replies_neither_block_nor_release_twice() {
 async fn a_charge_whose_reply_is_lost_is_not_made_twice() {
     let server = Server::start().await;
     let proxy = Proxy::to(server.port()).await;
-    let store = Store::connect(&proxy.url()).await.unwrap();
+    let store = proxy.patient_store().await;
     let policy = Policy::new(Quota::requests(10).per(60 * SECOND)).on_outage(Outage::Refuse);
     let limit = store.rate_limit(policy);
     limit.check("k", 1).await.unwrap();

@@ -73,7 +73,7 @@ async fn who_takes_a_forgotten_lock_keeps_it() {
 #[tokio::test]
 async fn a_server_that_comes_back_empty_tells_holders() {
     let mut server = Server::start().await;
-    let store = server.store().await;
+    let store = server.patient_store().await;
     let guard = hold(&store).await;
     server.kill();
     server.restart().await;

@@ -86,7 +86,7 @@ async fn a_renewal_that_is_on_its_way_at_a_release_revives_nothing() {
     let proxy = Proxy::to(server.port()).await;
     let (store, other) = (proxy.patient_store().await, server.patient_store().await);
     for round in 0..3 {
-        let guard = store.lock("x").lease(3 * SECOND).acquire().await.expect("it is free");
+        let guard = store.lock("x").lease(5 * SECOND).acquire().await.expect("it is free");
         let (copy, lease) = (guard.held(), Arc::clone(guard.lease().expect("its own")));
         proxy.hole(true);
         let sent = async || lease.renewing.load(Ordering::Acquire);

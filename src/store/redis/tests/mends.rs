@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{
-    GIVEN_BACK, SECOND,
+    GIVEN_BACK, NOBODY, SECOND, granted,
     proxy::Proxy,
     server::{Server, free_port},
     usable,
@@ -26,7 +26,7 @@ async fn kind(store: &Store, name: &str) -> ErrorKind {
 async fn a_call_that_may_have_run_says_so_although_no_connection_can_be_made() {
     let server = Server::start().await;
     let proxy = Proxy::to(server.port()).await;
-    let store = Store::connect(&proxy.url()).await.unwrap();
+    let store = proxy.patient_store().await;
     drop(store.lock("x").acquire().await.unwrap());
     assert!(store.shutdown(GIVEN_BACK).await);
     proxy.cut_for_good();
@@ -118,9 +118,8 @@ async fn a_connection_that_falls_silent_while_it_is_made_is_replaced() {
 async fn a_replica_does_not_make_the_breaker_flap() {
     let server = Server::start().await;
     let store = server.store().await;
-    drop(store.lock("x").acquire().await.unwrap());
-    let nobody = free_port().to_string();
-    server.command(&["REPLICAOF", "127.0.0.1", &nobody]).await;
+    drop(granted(&store.lock("x")).await);
+    server.command(&["REPLICAOF", "127.0.0.1", NOBODY]).await;
     while kind(&store, "x").await != ErrorKind::Unavailable {}
     for _ in 0..10 {
         kind(&store, "x").await;
@@ -138,5 +137,5 @@ async fn a_replica_does_not_make_the_breaker_flap() {
     assert!(u128::from(made) <= 5 + took.as_millis() / 100, "{made} connections in {took:?}");
     server.command(&["REPLICAOF", "NO", "ONE"]).await;
     usable(&store).await;
-    drop(store.lock("y").acquire().await.unwrap());
+    drop(granted(&store.lock("y")).await);
 }

@@ -43,9 +43,12 @@ mod versions;
 mod wakes;
 mod windows;
 
-use std::{future::Future, time::Duration};
+use std::{
+    future::Future,
+    time::{Duration, Instant},
+};
 
-use crate::{NotAcquired, store::Store};
+use crate::{LockGuard, LockRequest, NotAcquired, store::Store};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -54,6 +57,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How long a store may take to give back what it has. A lease is longer: none has ended instead.
 const GIVEN_BACK: Duration = Duration::from_secs(8);
+
+/// A port at which nobody listens: no test's own server is given it, however late it starts.
+const NOBODY: &str = "1";
 
 /// Waits, by asking, until the store is usable again.
 async fn usable(store: &Store) {
@@ -72,6 +78,24 @@ async fn within<F: Future>(what: &str, future: F) -> F::Output {
         Ok(output) => output,
         Err(_) => panic!("waited too long: {what}"),
     }
+}
+
+/// A lock that is asked for again while the store is away: to a short deadline a loaded machine is that.
+async fn granted(request: &LockRequest) -> LockGuard {
+    let granted = async {
+        let mut doubt: Option<Instant> = None;
+        loop {
+            match request.clone().acquire().await {
+                Ok(guard) => return guard,
+                Err(NotAcquired::Fault(_)) => doubt = Some(Instant::now()),
+                // Its own, whose answer was lost: that is given back, and does not end with its lease.
+                Err(NotAcquired::Busy(_)) if doubt.is_some_and(|at| at.elapsed() < GIVEN_BACK) => {}
+                Err(other) => panic!("{other:?}"),
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    within("the lock", granted).await
 }
 
 /// Looks until it is so, for what nobody announces.

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{PATIENCE, SECOND, eventually, server::Server, usable};
+use super::{NOBODY, PATIENCE, SECOND, eventually, server::Server, usable};
 use crate::{
     Outage, Policy, Quota,
     error::{Error, ErrorKind},
@@ -29,14 +29,20 @@ struct Before {
 }
 
 impl Before {
-    async fn new(server: Server) -> Self {
-        let store = server.store().await;
+    async fn new(server: Server, store: Store) -> Self {
         let policy =
             Policy::new(Quota::requests(LIMIT).per(600 * SECOND)).on_outage(Outage::Refuse);
         let quota = store.rate_limit(policy);
         quota.check("k", 1).await.expect("the store is there");
         let held = store.lock("held").lease(60 * SECOND).acquire().await.expect("it is free");
         Self { server, store, quota, held, charged: 1, doubts: [0; 2] }
+    }
+
+    /// For refusals that are told at once: what comes late is not taken for an outage.
+    async fn patient() -> Self {
+        let server = Server::start().await;
+        let store = server.patient_store().await;
+        Self::new(server, store).await
     }
 
     async fn lock(&self) -> Error {
@@ -91,7 +97,7 @@ fn said(error: &Error) -> Option<String> {
 }
 
 async fn refused(code: &str, begin: &[&str], end: &[&str]) {
-    let mut before = Before::new(Server::start().await).await;
+    let mut before = Before::patient().await;
     before.server.command(begin).await;
     before.is_refused(code).await;
     before.server.command(end).await;
@@ -113,7 +119,7 @@ async fn oom() {
 /// It could not save, and was told not to take anything more then.
 #[tokio::test]
 async fn misconf() {
-    let mut before = Before::new(Server::start().await).await;
+    let mut before = Before::patient().await;
     // It saves to where it was started, which is gone.
     before.server.lose_folder();
     before.server.command(&["CONFIG", "SET", "save", "3600 1000000"]).await;
@@ -130,9 +136,8 @@ async fn misconf() {
 
 #[tokio::test]
 async fn readonly() {
-    let before = Before::new(Server::start().await).await;
-    let nobody = super::server::free_port().to_string();
-    before.server.command(&["REPLICAOF", "127.0.0.1", &nobody]).await;
+    let before = Before::patient().await;
+    before.server.command(&["REPLICAOF", "127.0.0.1", NOBODY]).await;
     for _ in 0..8 {
         assert_eq!(before.lock().await.kind(), ErrorKind::Unavailable);
         let error = before.quota.check("k", 1).await.expect_err("it is refused");
@@ -145,7 +150,9 @@ async fn readonly() {
 /// Somebody else's script does not end. What is sent to the server late in a deadline may have no answer by its end.
 #[tokio::test]
 async fn busy() {
-    let mut before = Before::new(Server::start().await).await;
+    let server = Server::start().await;
+    let store = server.store().await;
+    let mut before = Before::new(server, store).await;
     before.server.command(&["CONFIG", "SET", "lua-time-limit", "1"]).await;
     let client = redis::Client::open(("127.0.0.1", before.server.port())).expect("an address");
     let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);

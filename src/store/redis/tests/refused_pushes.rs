@@ -13,10 +13,7 @@ use std::{
 use futures_util::future::join_all;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{
-    server::{Server, free_port},
-    usable,
-};
+use super::{NOBODY, server::Server, usable};
 use crate::{
     error::{Error, ErrorKind},
     queue::{PushError, Pushed, Queue},
@@ -42,7 +39,7 @@ fn said(error: &Error) -> Option<String> {
 
 async fn refused(code: &str, begin: &[&str], end: &[&str]) {
     let server = Server::start().await;
-    let store = server.store().await;
+    let store = server.patient_store().await;
     let queue = queue(&store);
     queue.push(&0).await.expect("the store is there");
     server.command(begin).await;
@@ -82,8 +79,7 @@ async fn oom() {
 
 #[tokio::test]
 async fn readonly() {
-    let nobody = free_port().to_string();
-    let begin = ["REPLICAOF", "127.0.0.1", &nobody];
+    let begin = ["REPLICAOF", "127.0.0.1", NOBODY];
     refused("READONLY", &begin, &["REPLICAOF", "NO", "ONE"]).await;
 }
 
@@ -115,8 +111,8 @@ async fn who_only_pushes_leaves_a_master_that_became_a_replica() {
         builder.deadline(Duration::from_secs(10)).connect().await.expect("the URL is right");
     queue(&store).push(&1).unique("a").await.expect("the first master is there");
     leads.store(new.port(), Ordering::SeqCst);
-    old.command(&["REPLICAOF", "127.0.0.1", &free_port().to_string()]).await;
+    old.command(&["REPLICAOF", "127.0.0.1", NOBODY]).await;
     queue(&store).push(&2).unique("b").await.expect("the second master is there");
-    let stats = queue(&new.store().await).stats().await.expect("it is there");
+    let stats = queue(&new.patient_store().await).stats().await.expect("it is there");
     assert_eq!(stats.pushed, 1);
 }

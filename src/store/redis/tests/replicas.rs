@@ -1,12 +1,17 @@
 //! Grants that count only when replicas have them.
 
 use super::{SECOND, server::Server};
-use crate::{ErrorKind, NotAcquired, lock::Released, store::Store};
+use crate::{Error, ErrorKind, NotAcquired, lock::Released, store::Store};
 
 /// Waits for replicas for most of four seconds.
 async fn waiting(server: &Server) -> Store {
     let builder = Store::builder(&server.url()).deadline(4 * SECOND);
     builder.connect().await.expect("the URL is right")
+}
+
+/// Of its deadline `WAIT` has four fifths: on a machine that has other things to do the answer may come too late.
+pub(super) fn is_away(error: &Error) {
+    assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout), "{error}");
 }
 
 async fn free(store: &Store) {
@@ -20,7 +25,7 @@ async fn a_grant_that_no_replica_has_does_not_count() {
     let server = Server::start().await;
     let store = waiting(&server).await;
     match store.lock("x").replicas(1).acquire().await {
-        Err(NotAcquired::Fault(error)) => assert_eq!(error.kind(), ErrorKind::Unavailable),
+        Err(NotAcquired::Fault(error)) => is_away(&error),
         other => panic!("{other:?}"),
     }
     free(&store).await;
@@ -42,7 +47,7 @@ async fn a_grant_that_a_replica_has_counts() {
     let guard = tokio::time::timeout(20 * SECOND, granted).await.expect("it catches up");
     assert_eq!(guard.release().await, Released::Released);
     match store.lock("x").replicas(2).acquire().await {
-        Err(NotAcquired::Fault(error)) => assert_eq!(error.kind(), ErrorKind::Unavailable),
+        Err(NotAcquired::Fault(error)) => is_away(&error),
         other => panic!("one is not two: {other:?}"),
     }
     free(&store).await;

@@ -9,7 +9,7 @@ use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
 };
 
-use super::{SECOND, server::Server, usable};
+use super::{SECOND, granted, server::Server, usable};
 use crate::{
     error::ErrorKind,
     lock::NotAcquired,
@@ -127,7 +127,6 @@ async fn a_busy_server_at_the_start_of_four_processes() {
     server.thaw();
     for store in &stores {
         usable(store).await;
-        let guard = store.lock("x").wait(10 * SECOND).acquire().await.expect("it is served");
-        guard.release().await;
+        granted(&store.lock("x").wait(10 * SECOND)).await.release().await;
     }
 }

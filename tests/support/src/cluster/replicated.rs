@@ -30,7 +30,7 @@ impl Replicated {
     }
 
     async fn start_with(words: &[&str]) -> Self {
-        let words = [&["--cluster-node-timeout", "2000"][..], words].concat();
+        let words = [&["--cluster-node-timeout", "4000"][..], words].concat();
         let mut others = Cluster::start_with(&words).await.nodes;
         let master = others.remove(1);
         let replica = Server::of_a_cluster(&words).await;

@@ -57,7 +57,7 @@ pub(super) struct Seat {
 pub(super) struct Crew {
     plan: Plan,
     pub(super) folder: PathBuf,
-    locks: Server,
+    pub(super) locks: Server,
     registers: Server,
     pub(super) seats: Vec<Seat>,
     lives: Vec<Life>,

@@ -17,6 +17,7 @@ use tokio::{
 };
 
 use super::{clock, log::Log};
+use crate::stalls;
 
 /// Tasks of one process.
 pub const CROWD: u64 = 334;
@@ -38,6 +39,8 @@ pub async fn crowd(url: &str, log: &Path) {
     let store = Store::builder(url).deadline(Duration::from_secs(10)).connect().await;
     let store = store.expect("the URL is right");
     let log = Arc::new(Log::open(log).expect("the log can be made"));
+    let notes = Arc::clone(&log);
+    tokio::spawn(stalls::watch(move |since, _| notes.note(&Event::Stall(since))));
     let request = || store.lock("x").wait(WAIT);
     let mut begun = 0;
     let mut words = BufReader::new(tokio::io::stdin()).lines();

@@ -5,13 +5,16 @@ use std::{io::Write as _, time::Duration};
 use lockgate::{LockGuard, Store};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
-use super::{
-    register::{Registers, Values},
-    turn::{LEASE, WAIT},
-};
+use super::register::{Registers, Values};
+
+/// Longer than a loaded machine stands still, with its renewals.
+const LEASE: Duration = Duration::from_secs(4);
+
+/// Longer than anything takes that is not wrong.
+const WAIT: Duration = Duration::from_secs(30);
 
 /// Hears `hold`, `wait`, `write`, `late` and `release`, a word a line, and says what comes of each. That the lock
-/// is lost it says when it is told. The lock is `x`, with a lease of a second.
+/// is lost it says when it is told. The lock is `x`, with a lease of 4 s.
 ///
 /// What it writes is a register on the same server, that of the URL's namespace: `write` is what a holder does, who
 /// looks at what it is sure of, reads, and writes one more; `late` is the write alone, as it may have been on its way

@@ -21,13 +21,10 @@ use super::{
     register::{Registers, Values},
     turn::{End, REGISTERS, Turn},
 };
-use crate::gauge;
+use crate::{gauge, stalls};
 
 /// Tasks of one process.
 const TASKS: u64 = 6;
-
-/// A gap between two ticks of 10 ms after which a process counts as not having run.
-const STALL: u64 = 50 * clock::MS;
 
 /// What a worker is told on its command line.
 #[derive(Debug, Clone)]
@@ -117,13 +114,7 @@ impl Worker {
     }
 
     async fn tick(self: Arc<Self>) {
-        loop {
-            let before = clock::now();
-            tokio::time::sleep(Duration::from_millis(10)).await;
-            if clock::now() - before > STALL {
-                self.log.note(&Event::Stall(before));
-            }
-        }
+        stalls::watch(|since, _| self.log.note(&Event::Stall(since))).await;
     }
 
     async fn go_round(self: Arc<Self>, mut dice: Dice) {

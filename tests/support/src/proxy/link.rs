@@ -186,6 +186,7 @@ impl Link {
             if client.write_all(&reply).await.is_err() || self.own(client).await.is_err() {
                 return false;
             }
+            self.proxy.heard.fetch_add(u64::from(is_message), Ordering::Relaxed);
         }
         true
     }

@@ -38,6 +38,7 @@ pub struct Proxy {
     names: Names,
     deaf: Arc<watch::Sender<bool>>,
     lost: Arc<AtomicU64>,
+    heard: Arc<AtomicU64>,
     weather: Arc<watch::Sender<Weather>>,
     /// How many connections there are that calls are made on, by what was [silent](Weather::silent) when they were made.
     links: Arc<watch::Sender<BTreeMap<u64, usize>>>,
@@ -76,6 +77,7 @@ impl Proxy {
             names: Names::default(),
             deaf: Arc::default(),
             lost: Arc::default(),
+            heard: Arc::default(),
             weather: Arc::default(),
             links: Arc::default(),
             server: Arc::new(server.port().into()),
@@ -175,6 +177,12 @@ impl Proxy {
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
+    }
+
+    /// How many messages have arrived.
+    #[must_use]
+    pub fn heard(&self) -> u64 {
+        self.heard.load(Ordering::Relaxed)
     }
 
     /// The script that this command calls, if it was sent whole through here before.

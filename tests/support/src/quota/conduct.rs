@@ -14,7 +14,7 @@ use lockgate::testing::history::{Check, Life, Violation};
 
 use parking_lot::Mutex;
 
-use super::{epoch, fault::Fault, fill, rest, stalls};
+use super::{epoch, fault::Fault, fill, rest};
 use crate::{
     flat::{self, Kind, Samples},
     gauge::Gauge,
@@ -26,6 +26,7 @@ use crate::{
     kept,
     proxy::{Moment, Proxy, Rule, Struck},
     redis::Server,
+    stalls,
 };
 
 const PROCESSES: usize = 3;
@@ -256,9 +257,8 @@ pub async fn conduct(plan: &Plan) -> Verdict {
     let notes = Arc::clone(&stalls);
     let ticking = tokio::spawn(stalls::watch(move |from, to| notes.lock().push((from, to))));
     let notes = Arc::clone(&stalls);
-    let client = crew.server.client().expect("its URL is right");
-    let listening =
-        tokio::spawn(stalls::silences(client, move |from, to| notes.lock().push((from, to))));
+    let note = move |from, to| notes.lock().push((from, to));
+    let listening = tokio::spawn(stalls::silences(&crew.server, note));
     let filled = match plan.soak {
         Some(_) => Some(fill::full(&mut crew.seats[0].process).await),
         None => None,

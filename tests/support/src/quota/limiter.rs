@@ -13,10 +13,11 @@ use std::{
 use lockgate::{RateLimit, Store, testing::history::quota::Event};
 use tokio::runtime::Handle;
 
-use super::{After, Asked, epoch, fill::fill, policies, settled::Settled, stalls};
+use super::{After, Asked, epoch, fill::fill, policies, settled::Settled};
 use crate::{
     gauge,
     history::{clock, dice::Dice, log::Log},
+    stalls,
 };
 
 /// Tasks for each key.

@@ -14,7 +14,6 @@ mod limiter;
 mod rest;
 mod settled;
 mod spender;
-mod stalls;
 
 use std::time::Duration;
 

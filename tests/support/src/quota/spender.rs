@@ -45,7 +45,7 @@ pub fn quotas(limit: u64) -> [Quotas; 5] {
     ]
 }
 
-/// Says `ready`, waits for a line, spends what is there, and says for each policy how many it was let in.
+/// For each policy: says `ready`, waits for a line, spends what is there, and says how many it was let in.
 ///
 /// # Panics
 ///
@@ -58,10 +58,11 @@ pub async fn spender(url: &str, limit: u64) {
         // The connection is there when it begins.
         store.rate_limit(policy).peek(KEY, 1).await.expect("the store answers");
     }
-    println!("ready");
-    let mut line = String::new();
-    std::io::stdin().lock().read_line(&mut line).expect("it is told to go");
     for Quotas { policy, .. } in quotas(limit) {
+        // Each together with the others, however late one of them comes to it.
+        println!("ready");
+        let mut line = String::new();
+        std::io::stdin().lock().read_line(&mut line).expect("it is told to go");
         let limit = store.rate_limit(policy.clone());
         let tasks = (0..TASKS).map(|_| {
             let limit = limit.clone();

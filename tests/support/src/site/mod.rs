@@ -19,7 +19,7 @@
 //! | `/ab/{id}`, `/a/{id}` | lock by `id` in the scopes `a:b` and `a` |
 //! | `/account` | lock by the header `x-account` |
 //! | `/nested/{id}` | lock by `id` twice |
-//! | `/brief/{id}` | lock by `id`, for at most a second |
+//! | `/brief/{id}` | lock by `id`, for at most 3 s |
 //! | `/finish/{id}`, `/replace/{id}` | the same, with other answers to a loss |
 //! | `/finish-late/{id}` | lock by `id`, not brief; answers to a loss as `/finish` |
 //! | `/layered/{id}` | 5 a minute by ip, named `layered`; lock by `id` as `/finish`, and again as `/brief` |
@@ -27,7 +27,7 @@
 //! | `/whole/{id}` | lock by `id`, every method, until the body has ended |
 //! | `/whole-twice/{id}` | the same, with a lock by `id` inside |
 //! | `/whole-refund/{id}` | defer, lock by `id` as `/whole` |
-//! | `/brief-whole/{id}`, `/brief-whole-finish/{id}` | as `/whole`, for at most a second |
+//! | `/brief-whole/{id}`, `/brief-whole-finish/{id}` | as `/whole`, for at most 3 s |
 //! | `/slow/{id}` | lock by `id`, waits 300 ms for the request's body |
 //! | `/slow-whole/{id}` | the same, and until the body of the answer has ended |
 //! | `/slow-twice/{id}` | the same, with a lock by `id` inside |

@@ -1,13 +1,13 @@
 //! Callers, tasks and runtimes that end at any point.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{
     runtime::{Builder, Runtime},
     time::Instant,
 };
 
-use super::{Call, DEADLINE, Field, arrived, begun, call, poll, settle};
+use super::{Call, DEADLINE, Field, LONG, arrived, begun, call, call_within, poll, settle};
 use crate::{
     error::ErrorKind,
     store::redis::combine::{Combiner, Fault},
@@ -152,8 +152,19 @@ fn waits_for(field: &Field, flights: usize) {
 }
 
 fn queued_on(here: &Runtime, combiner: &Arc<Combiner<Field>>, step: u32) -> Call {
+    queued_within(here, combiner, step, LONG)
+}
+
+fn queued_within(
+    here: &Runtime,
+    combiner: &Arc<Combiner<Field>>,
+    step: u32,
+    deadline: Duration,
+) -> Call {
     let _here = here.enter();
-    begun(combiner, step)
+    let mut call = call_within(combiner, step, deadline);
+    assert!(poll(&mut call).is_none(), "{step}");
+    call
 }
 
 #[test]
@@ -163,7 +174,7 @@ fn without_any_runtime_nothing_is_put() {
     let combiner = Arc::new(combiner);
     let here = runtime();
     field.arrive(1);
-    assert_eq!(here.block_on(call(&combiner, 2)).unwrap().first, 2);
+    assert_eq!(here.block_on(call_within(&combiner, 2, LONG)).unwrap().first, 2);
     assert_eq!(field.sent(), [vec![2]]);
 }
 
@@ -196,8 +207,8 @@ fn a_runtime_that_stands_still_does_not_block_the_lane() {
     let here = runtime();
     let (combiner, field) = Field::new();
     let combiner = Arc::new(combiner);
-    let first = queued_on(&still, &combiner, 1);
-    let _second = queued_on(&still, &combiner, 2);
+    let first = queued_within(&still, &combiner, 1, DEADLINE);
+    let _second = queued_within(&still, &combiner, 2, DEADLINE);
     let guard = still.enter();
     drop(first);
     drop(guard);

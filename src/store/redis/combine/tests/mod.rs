@@ -28,6 +28,9 @@ use crate::error::{Error, ErrorKind};
 
 const DEADLINE: Duration = Duration::from_millis(250);
 
+/// Of tests about order in real time: machines may be slow.
+const LONG: Duration = Duration::from_secs(20);
+
 /// What was put on the wire, and what comes of it.
 #[derive(Clone)]
 struct Field(Arc<FieldState>);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::{runtime::Builder, time::Instant};
 
-use super::{DEADLINE, Field};
+use super::{DEADLINE, Field, LONG};
 use crate::{
     error::{Error, ErrorKind},
     store::redis::combine::{Combiner, Fault, Flights},
@@ -57,7 +57,7 @@ type Call = std::pin::Pin<Box<dyn Future<Output = Result<u32, ErrorKind>> + Send
 /// A call that has been looked at once.
 fn begun(combiner: &Arc<Combiner<Once>>, step: u32) -> Call {
     let combiner = Arc::clone(combiner);
-    let until = Instant::now() + DEADLINE;
+    let until = Instant::now() + LONG;
     let mut call: Call = Box::pin(async move {
         let answer = combiner.call(step, until).await;
         answer.map(|answer| answer.first).map_err(|error| error.kind())
@@ -134,7 +134,7 @@ fn a_runtime_that_ends_leaves_doubt_to_those_under_way_alone() {
     for call in others {
         assert_eq!(here.block_on(call), Err(ErrorKind::Timeout));
     }
-    let last = here.block_on(async { combiner.call(4, Instant::now() + DEADLINE).await });
+    let last = here.block_on(async { combiner.call(4, Instant::now() + LONG).await });
     assert_eq!(last.unwrap().first, 4);
     assert!(!field.sent()[2..].concat().iter().any(|step| *step <= 3));
 }

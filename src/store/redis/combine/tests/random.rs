@@ -8,11 +8,8 @@ use std::{
     time::Duration,
 };
 
-use super::{Field, call_within};
+use super::{Field, LONG, call_within};
 use crate::store::redis::combine::Fault;
-
-/// This test is about order, and machines may be slow.
-const LONG: Duration = Duration::from_secs(20);
 
 /// Who was dropped is undone at once; of each pair the undo is the last on the wire.
 #[test]

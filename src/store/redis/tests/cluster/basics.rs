@@ -154,7 +154,8 @@ async fn no_script_is_begun_in_a_slot_that_is_on_its_way() {
     let neighbour = keys(64).remove(7);
     insist(async || store.backend().acquire(ask(&neighbour, &other)).await).await;
     cluster.end_move(slot, from, to).await;
-    assert_eq!(insist(release).await, GaveBack::Released);
+    // One whose answer came too late is made again, and finds it given back.
+    assert!(matches!(insist(release).await, GaveBack::Released | GaveBack::Nothing));
     let held = insist(async || store.backend().acquire(ask(&key, &other)).await).await;
     assert!(matches!(held, Acquired::Held { .. }), "{held:?}");
     assert_eq!(count().await, 0);

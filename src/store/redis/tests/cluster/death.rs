@@ -6,9 +6,9 @@ mod thaw;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use tokio::time::timeout;
 
 use super::{
+    super::granted,
     ask,
     ear::{Ear, SECOND},
     insist, is_clean, keys,
@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// How soon the nodes agree that one is gone.
-const TIMEOUT: Duration = Duration::from_millis(1500);
+const TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Who goes.
 const GOES: usize = 1;
@@ -131,13 +131,13 @@ impl Outage {
         println!("away for {away:?}; its shards {gone:?}, the others {there:?}");
         println!("figure: shards of the dead away {} ms", away.as_millis());
         requests.tell();
-        // Far below the seconds that the failover takes.
-        assert!(gone.longest < 2 * SECOND && there.longest < 2 * SECOND, "{gone:?} {there:?}");
+        // A call's deadline is 250 ms; the failover takes more than the four seconds that nodes wait.
+        assert!(gone.longest < 4 * SECOND && there.longest < 4 * SECOND, "{gone:?} {there:?}");
         // The others go on; a machine that is busy may be late now and then.
         assert!(there.failed * 10 < there.calls, "{there:?}");
         // Who asks again is served as soon as there is somebody to serve.
         let longest = requests.longest();
-        assert!(longest < *away + 2 * SECOND, "{longest:?}, and it was away for {away:?}");
+        assert!(longest < *away + 10 * SECOND, "{longest:?}, and it was away for {away:?}");
     }
 }
 
@@ -152,7 +152,7 @@ async fn all_is_as_before(scene: &Scene, ears: &mut [Ear]) {
         insist(async || scene.pass(key).await).await;
     }
     let key = &scene.of[GOES][0];
-    let held = scene.store.lock(key.clone()).acquire().await.unwrap();
+    let held = granted(&scene.store.lock(key.clone())).await;
     let waiting = scene.store.as_another_process().lock(key.clone()).wait(60 * SECOND).acquire();
     let waiting = tokio::spawn(waiting);
     tokio::task::yield_now().await;
@@ -170,7 +170,7 @@ async fn a_master_goes(signal: &str) {
     }
     assert!(fence.is_some());
     // Held all the while, on a node that lives.
-    let guard = store.lock(of[2][0].clone()).lease(3 * SECOND).acquire().await.unwrap();
+    let guard = granted(&store.lock(of[2][0].clone()).lease(6 * SECOND)).await;
     let waiter = store.as_another_process().lock(of[2][0].clone()).wait(60 * SECOND);
     let waiter = tokio::spawn(waiter.acquire());
     let mut ears = Vec::new();
@@ -179,8 +179,7 @@ async fn a_master_goes(signal: &str) {
     }
     // A grant waits for the replica of the node it is on.
     for its in of {
-        let granted = store.lock(its[2].clone()).replicas(1).acquire();
-        timeout(20 * SECOND, granted).await.unwrap().expect("it has one").release().await;
+        granted(&store.lock(its[2].clone()).replicas(1)).await.release().await;
     }
     let requests = Requests::default();
     let fails_over = async {

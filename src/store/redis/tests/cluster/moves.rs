@@ -33,7 +33,7 @@ const KEPT: Duration = Duration::from_secs(3600);
 
 /// Of a request, beyond the time that its slot is on its way: a call that waits for its deadline, a look at the map,
 /// and a machine that has other things to do.
-const PATIENCE: Duration = Duration::from_secs(4);
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// More than is charged in that time, but of a few keys.
 const LIMIT: u64 = 50;

@@ -12,7 +12,10 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
-use super::{super::SECOND, rig::Sentinels};
+use super::{
+    super::{SECOND, cluster::insist},
+    rig::Sentinels,
+};
 use crate::{
     key::Key,
     store::{
@@ -125,7 +128,7 @@ async fn under_load(sentinels: &mut Sentinels, fault: impl AsyncFnOnce(&mut Sent
     let accepted = seen.accepted.lock().clone();
     let mut lost = Vec::new();
     for id in &accepted {
-        let job = store.backend().job(id.clone()).await.expect("the store is there");
+        let job = insist(async || store.backend().job(id.clone()).await).await;
         lost.extend(job.is_none().then_some(id));
     }
     println!("figure: accepted with a replica and lost {}", lost.len());
@@ -133,7 +136,7 @@ async fn under_load(sentinels: &mut Sentinels, fault: impl AsyncFnOnce(&mut Sent
     let fences = seen.fences.lock().clone();
     assert!(fences.is_sorted_by(|one, next| one < next), "{fences:?}");
     assert_eq!(seen.overlaps.load(Ordering::SeqCst), 0, "two had the lock");
-    let report = store.check().run().await.expect("the store is there");
+    let report = insist(async || store.check().run().await).await;
     assert!(report.is_clean() && report.uncounted == 0, "{report}");
     let gap = seen.gap.lock().1;
     println!("figure: longest time without a success {} ms", gap.as_millis());

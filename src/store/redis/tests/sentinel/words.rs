@@ -7,7 +7,7 @@ use super::{
     FakeSentinel, SECOND, Server,
 };
 use crate::{
-    error::ErrorKind,
+    error::{Error, ErrorKind},
     key::Key,
     store::{Store, backend::Token},
 };
@@ -100,8 +100,11 @@ async fn a_master_that_is_about_to_be_replaced_is_left_and_not_used_until_its_su
     let words = format!("slave 127.0.0.1:{new} 127.0.0.1 {new} @ mymaster 127.0.0.1 {old}");
     pair.sentinel.say("+failover-state-send-slaveof-noone", words);
     let (key, backend) = (Key::custom("x"), pair.store.backend());
-    in_time("it is heard", async { while backend.charge(charge(&key, 1 << 30)).await.is_ok() {} })
-        .await;
+    let away = |error: Error| error.kind() == ErrorKind::Unavailable;
+    in_time("it is heard", async {
+        while !backend.charge(charge(&key, 1 << 30)).await.is_err_and(away) {}
+    })
+    .await;
     let before = pair.old.calls().await;
     for _ in 0..20 {
         let error = backend.charge(charge(&key, 1 << 30)).await.expect_err("there is no master");

@@ -52,7 +52,7 @@ fn sentinel(certificates: &Certificates, port: u16, master: u16) -> Process {
     let mut text = format!(
         "port 0\ntls-port {port}\nbind 127.0.0.1\ntls-auth-clients no\ntls-replication yes\n\
          sentinel monitor mymaster 127.0.0.1 {master} 1\n\
-         sentinel down-after-milliseconds mymaster 1000\n\
+         sentinel down-after-milliseconds mymaster 60000\n\
          sentinel failover-timeout mymaster 5000\n"
     );
     for [setting, name] in FILES {

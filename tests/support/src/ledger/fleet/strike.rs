@@ -67,6 +67,17 @@ impl<G: Ground> Fleet<G> {
         self.seats[node].process.terminate();
     }
 
+    /// Waits until a worker that was told to stop has begun to: from then on it claims nothing.
+    pub async fn stops(&self, node: usize) {
+        let trace = self.log(self.seats[node].life).with_extension("trace");
+        let stops = async {
+            while !std::fs::read_to_string(&trace).is_ok_and(|told| told.contains("worker stops")) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        within("a worker to stop", stops).await;
+    }
+
     /// Waits until a process has ended by itself; its exit code.
     pub async fn ended(&mut self, node: usize) -> Option<i32> {
         within("a node to end", self.seats[node].process.ended()).await

@@ -9,7 +9,7 @@ use super::{Routes, minute, work};
 
 pub(super) fn ends() -> Routes {
     let by_id = || LockLayer::by_path_param("id");
-    let brief = || by_id().max_hold(Duration::from_secs(1));
+    let brief = || by_id().max_hold(Duration::from_secs(3));
     let whole = || by_id().all_methods().hold_until(HoldUntil::BodyEnd);
     let brief_whole = || brief().hold_until(HoldUntil::BodyEnd);
     let slow = || by_id().body_deadline(Duration::from_millis(300));

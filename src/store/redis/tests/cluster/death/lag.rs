@@ -4,7 +4,7 @@
 //! is what must not: all that a replica was known to have.
 
 use super::{
-    super::{LEASE, charge, deferred, insist, is_clean},
+    super::{super::eventually, LEASE, charge, deferred, insist, is_clean},
     GOES, SECOND, Scene,
 };
 use crate::{
@@ -89,7 +89,7 @@ impl Running {
     async fn begin(store: Store, key: &Key, id: &JobId) -> Self {
         let (key, me) = (key.clone(), Token::new(store.node()));
         let (of, nonce) = (key.clone(), me.clone());
-        let call = Claim { key: of, id: id.clone(), me: nonce, lease: LEASE, retention: LEASE };
+        let call = Claim { key: of, id: id.clone(), me: nonce, lease: 5 * LEASE, retention: LEASE };
         let claimed = insist(async || store.backend().claim(call.clone()).await).await;
         let Claimed::Claimed(run) = claimed else { panic!("{claimed:?}") };
         assert_eq!(run.id, *id);
@@ -107,10 +107,10 @@ impl Running {
 
 async fn a_master_goes_with_what_it_alone_has(signal: &str) {
     // A machine that has other things to do is no fault here.
-    let scene = Scene::new(2 * SECOND).await;
+    let scene = Scene::new(5 * SECOND).await;
     let key = scene.of[GOES][4].clone();
     let confirmed = scene.accepts(&key, WITH).await;
-    assert_eq!(scene.have(&key).await, 1);
+    eventually("its replica to have it", async || scene.have(&key).await == 1).await;
     let replica = scene.cut_off().await;
     let old = Running::begin(scene.store.clone(), &key, &confirmed[0]).await;
     let alone = scene.accepts(&key, WITHOUT).await;
@@ -168,11 +168,11 @@ impl Scene {
 #[tokio::test]
 async fn of_a_quota_no_more_is_let_in_than_a_dead_master_alone_had() {
     // A machine that has other things to do is no fault here.
-    let scene = Scene::new(2 * SECOND).await;
+    let scene = Scene::new(5 * SECOND).await;
     let key = scene.of[GOES][4].clone();
     let (with, without) = (LIMIT / 2, LIMIT / 4);
     assert_eq!(scene.charges(&key, with).await, (with, 0));
-    assert_eq!(scene.have(&key).await, 1);
+    eventually("its replica to have it", async || scene.have(&key).await == 1).await;
     let replica = scene.cut_off().await;
     assert_eq!(scene.charges(&key, without).await, (without, 0));
     scene.fails_over("-KILL", &replica).await;

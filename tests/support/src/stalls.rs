@@ -1,17 +1,24 @@
 //! Times in which a process did not run, or the server.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
-use redis::Client;
-
-use crate::{history::clock, redis::patient};
+use crate::{
+    history::clock,
+    redis::{Server, patient},
+};
 
 /// A gap after which a process counts as not having run, and the others with it: they may not have run either, nor the
 /// server.
 const STALL: u64 = 50 * clock::MS;
 
 /// Tells of each gap, from when to when.
-pub(super) async fn watch(tell: impl Fn(u64, u64)) {
+pub async fn watch(tell: impl Fn(u64, u64)) {
     loop {
         let from = clock::now();
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -22,9 +29,37 @@ pub(super) async fn watch(tell: impl Fn(u64, u64)) {
     }
 }
 
+/// The longest time for which this process was not given a processor from now on, in ms. It is a thread of its own that
+/// looks: a runtime that something blocks is not meant.
+#[must_use]
+pub fn longest() -> Arc<AtomicU64> {
+    let longest = Arc::<AtomicU64>::default();
+    let seen = Arc::downgrade(&longest);
+    std::thread::spawn(move || {
+        let mut from = clock::now();
+        while let Some(longest) = seen.upgrade() {
+            let now = clock::now();
+            longest.fetch_max((now - from) / clock::MS, Ordering::Relaxed);
+            from = now;
+            drop(longest);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+    longest
+}
+
 /// Tells of each time in which the server has not answered who asked it nothing but that. It has each write on its disk before
 /// it answers anybody, and a disk has other things to do.
-pub(super) async fn silences(server: Client, tell: impl Fn(u64, u64)) {
+///
+/// # Panics
+///
+/// If the server's URL is wrong.
+pub fn silences<T: Fn(u64, u64)>(server: &Server, tell: T) -> impl Future<Output = ()> + use<T> {
+    let server = server.client().expect("its URL is right");
+    asked(server, tell)
+}
+
+async fn asked(server: redis::Client, tell: impl Fn(u64, u64)) {
     let config = patient();
     let mut heard = clock::now();
     loop {
