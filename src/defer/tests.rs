@@ -15,6 +15,7 @@ mod stops;
 mod takeover;
 mod terms;
 mod trouble;
+mod turn;
 
 use std::{collections::HashMap, future::pending, sync::Arc, time::Duration};
 

@@ -77,9 +77,12 @@ impl LockRequest {
 
     /// How the lock may pass from one holder of this process to the next without asking the store:
     /// at most this often, within this time, after a word from the store. Default 16 times within
-    /// 10 ms: one call for 17 acquisitions of a hot lock, while other processes wait no longer than
-    /// that for a message that was lost. Nobody is passed over whom the store has told of. More than
-    /// 32 times is 32: each needs a fence that is set aside with the grant.
+    /// 10 ms: one call for 17 acquisitions of a hot lock, also where several processes want it. More
+    /// than 32 times is 32: each needs a fence that is set aside with the grant.
+    ///
+    /// Who waits at another process may be passed so by those who came later to this one: by so many, and for so
+    /// long, and not again before he has had it. Deferred requests that came first are never passed.
+    /// [`strict_order`](Self::strict_order) passes nobody.
     pub fn hand_over(mut self, most: u32, within: Duration) -> Self {
         self.asking.set_hand_over(most, within);
         self
@@ -292,8 +295,8 @@ impl LockRequest {
         let mut attempt = Attempt::new(&self.store, &self.key, terms.mode);
         let call = Acquire { record, ..attempt.acquisition(lease) };
         match attempt.send(lease, self.store.backend().acquire(call)).await? {
-            Acquired::Held { fence, next, now, .. } => {
-                let word = Word::new(attempt.sent(), now, next);
+            Acquired::Held { fence, others, now, .. } => {
+                let word = Word::new(attempt.sent(), now, others);
                 let hold = attempt.granted(fence, terms.clone());
                 Ok(Answer::Granted(lines.granted(hold, &self.asking, word)))
             }

@@ -106,7 +106,7 @@ fn a_guard_outlives_its_runtime_without_harm() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_of_two_processes_are_served_in_order() {
+async fn waiters_of_two_processes_are_served_in_order_where_it_is_strict() {
     let store = Store::memory();
     let other = store.as_another_process();
     let held = store.lock("x").acquire().await.unwrap();
@@ -115,7 +115,8 @@ async fn waiters_of_two_processes_are_served_in_order() {
     for (name, store) in [(1, &other), (2, &store), (3, &other)] {
         let (store, served) = (store.clone(), Arc::clone(&served));
         waiters.push(tokio::spawn(async move {
-            let guard = store.lock("x").wait(60 * SECOND).acquire().await.unwrap();
+            let request = store.lock("x").strict_order().wait(60 * SECOND);
+            let guard = request.acquire().await.unwrap();
             served.lock().push(name);
             guard.release().await;
         }));

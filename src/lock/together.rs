@@ -41,8 +41,8 @@ impl LockRequest {
         let mut guards = Vec::with_capacity(keys.len());
         for ((attempt, (place, _)), granted) in attempts.into_iter().zip(keys).zip(granted) {
             // (What is not held would be given back as it is dropped, and so would the others.)
-            if let Acquired::Held { fence, next, now, .. } = granted {
-                let word = Word::new(attempt.sent(), now, next);
+            if let Acquired::Held { fence, others, now, .. } = granted {
+                let word = Word::new(attempt.sent(), now, others);
                 let hold = attempt.granted(fence, terms.clone());
                 guards.push((*place, lines.granted(hold, &self.asking, word)));
             }

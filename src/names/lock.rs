@@ -175,7 +175,8 @@ macro_rules! __lock_settings {
 
             /// How the lock may pass from one request of this process to the next without asking the
             /// store: at most this often (at most 32 times), within this time after a word from it.
-            /// Default 16 times within 10 ms. See [`LockRequest::hand_over`](::lockgate::lock::LockRequest::hand_over).
+            /// Default 16 times within 10 ms. Requests that came first to other processes may be passed so, once. See
+            /// [`LockRequest::hand_over`](::lockgate::lock::LockRequest::hand_over).
             #[must_use]
             pub fn hand_over(self, most: u32, within: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.hand_over(most, within) }

@@ -179,20 +179,47 @@ pub(crate) struct Acquire {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Acquired {
-    /// `next`: the sequence of the first in line who can be served, 0 if there is none. `now`: the
-    /// server's time in microseconds, which sequences are made of.
-    Held { fence: u64, line: u64, next: u64, now: u64 },
+    /// `now`: the server's time in microseconds, which sequences are made of.
+    Held { fence: u64, line: u64, others: Others, now: u64 },
     /// `joined`: this call put the place into the line.
     Busy { left: Duration, line: u64, seq: u64, joined: bool },
     /// Accepted before: nothing was taken. The record's text is for `enqueue` alone.
     Known,
 }
 
+/// Who of those in line could be served now: the sequence of the first of all, and of the first job; 0 = nobody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Others {
+    pub(crate) first: u64,
+    pub(crate) job: u64,
+}
+
+impl Others {
+    pub(crate) const NOBODY: Self = Self { first: 0, job: 0 };
+
+    /// The place of a process.
+    pub(crate) fn place(seq: u64) -> Self {
+        Self { first: seq, job: 0 }
+    }
+
+    pub(crate) fn job(seq: u64) -> Self {
+        Self { first: seq, job: seq }
+    }
+
+    /// Both of them together.
+    pub(crate) fn and(self, more: Self) -> Self {
+        // Nobody is the largest, one below zero.
+        let first =
+            |one: u64, other: u64| one.wrapping_sub(1).min(other.wrapping_sub(1)).wrapping_add(1);
+        Self { first: first(self.first, more.first), job: first(self.job, more.job) }
+    }
+}
+
 /// `still.lua`: as the fields of [`Acquired::Held`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Still {
     pub(crate) fence: u64,
-    pub(crate) next: u64,
+    pub(crate) others: Others,
     pub(crate) now: u64,
 }
 

@@ -15,7 +15,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::backend::{JobId, Token};
+use super::backend::{JobId, Others, Token};
 use crate::key::Key;
 
 /// What a message can say.
@@ -23,8 +23,8 @@ use crate::key::Key;
 pub(crate) enum Hint {
     /// A lock was offered to this place of the process.
     Offer(Token),
-    /// Somebody joined the line of a lock that this process holds, at this sequence.
-    Line(Key, u64),
+    /// Somebody joined the line of a lock that this process holds.
+    Line(Key, Others),
     /// The lock is offered to its first job.
     Work(Key, JobId),
     /// A shard's due index has an earlier entry now.
@@ -47,7 +47,8 @@ impl Hint {
         let key = Key::from_store(words.next()?);
         match kind {
             "o" => Token::parse(words.next()?).map(Self::Offer),
-            "q" => Some(Self::Line(key, words.next()?.parse().ok()?)),
+            "q" => Some(Self::Line(key, Others::place(words.next()?.parse().ok()?))),
+            "g" => Some(Self::Line(key, Others::job(words.next()?.parse().ok()?))),
             "j" => Some(Self::Work(key, JobId::parse(words.next()?)?)),
             "d" => Some(Self::Due(key.shard())),
             "t" => Some(Self::Tasks(key.as_str().into())),
@@ -81,7 +82,7 @@ impl Hint {
 
 /// Who wants to know of those that join the line of a lock this process holds.
 pub(crate) trait Joined: Send + Sync {
-    fn joined(&self, key: &Key, seq: u64);
+    fn joined(&self, key: &Key, who: Others);
     /// The store is shut down: what is kept for later is given back now. False while the place of a
     /// waiter who left has still to be given up.
     fn drain(&self) -> bool;
@@ -174,10 +175,10 @@ impl Hints {
             Hint::Offer(me) => ring(&self.places, &me, Notify::notify_one),
             Hint::Job(id) => ring(&self.jobs, &id, wake_all),
             Hint::Tasks(worker) => ring(&self.tasks, &worker, Notify::notify_one),
-            Hint::Line(key, seq) => {
+            Hint::Line(key, who) => {
                 let told = self.lines.lock().as_ref().and_then(Weak::upgrade);
                 if let Some(told) = told {
-                    told.joined(&key, seq);
+                    told.joined(&key, who);
                 }
             }
             Hint::Work(..) | Hint::Due(_) | Hint::Workers => self.tell_workers(&hint),

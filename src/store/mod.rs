@@ -31,7 +31,8 @@ mod tests;
 pub(crate) use self::backend::{
     ACCEPT_WINDOW, Acquire, Acquired, Beat, Began, Call, Caps, Charging, Claim, Claimed, Direct,
     Due, Enqueue, Enqueued, GaveBack, JobPolicy, JobView, Listing, Merge, Mode, NextRun, Node,
-    PendingMark, Run, SPARE_FENCES, Settle, SettledRun, Tally, Token, Verdict, Wins, random_name,
+    Others, PendingMark, Run, SPARE_FENCES, Settle, SettledRun, Tally, Token, Verdict, Wins,
+    random_name,
 };
 pub use self::fsck::{Check, CheckReport, Finding, FindingKind};
 pub(crate) use self::hints::{Hint, Joined};

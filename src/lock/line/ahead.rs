@@ -7,11 +7,12 @@
 //!
 //! # Why that weakens nothing
 //!
-//! - What a hand-over may do is decided by the [rules](super::rules) as ever, with the younger word: nobody it tells of
-//!   is passed by one who came later, it counts from before it was asked for, and T bounds its age. Who joined after
-//!   it ran is passed for T at most, and until the holder's process is told of him.
+//! - What a hand-over may do is decided by the [rules](super::rules) as ever, with the younger word, which counts from
+//!   before it was asked for.
+//! - It counts only while nobody it tells of came before whoever is next here. So who waits at another process is
+//!   passed by no more, and for no longer, than one word allows.
 //! - H counts from before it was asked for too: hand-overs while it was under way are taken off the new fences.
-//! - Who joined while it was under way may have been told of before the answer came: the lesser of both stands.
+//! - Who joined while it was under way may have been told of before the answer came: both are believed.
 //! - Its fences are larger than all before, and are used from the first hand-over that has them.
 //! - It holds nothing and changes no lease, so renewal, release and loss need not know of it, and there is no undo. Its
 //!   answer counts only while the same lease has the turn.
@@ -124,7 +125,7 @@ impl Line {
         let due = self.ahead.due(word)?;
         let first = self.waiters.front()?;
         let [me] = &self.turns[..] else { return None };
-        if !word.lets_pass(first.came) {
+        if !word.is_in_turn(first.came) {
             return None;
         }
         let (me, turn) = (me.clone(), self.ahead.turns);
@@ -167,8 +168,14 @@ impl Lines {
         let Some(line) = lines.get(name).filter(|line| line.turns.contains(&me)) else { return };
         match (answer, &mut line.word) {
             (Ok(Some(still)), Some(word)) => {
-                word.followed_by(Word::new(sent, still.now, still.next));
-                line.ahead.more = Some((me, still.fence, turn));
+                let later = word.followed_by(Word::new(sent, still.now, still.others));
+                let first = line.waiters.front();
+                if first.is_none_or(|first| later.is_in_turn(first.came)) {
+                    *word = later;
+                    line.ahead.more = Some((me, still.fence, turn));
+                } else {
+                    word.joined(still.others);
+                }
             }
             (Ok(None), word) => *word = None,
             (Ok(Some(_)), None) | (Err(_), _) => {}
@@ -179,7 +186,7 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Node;
+    use crate::store::{Node, Others};
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -208,14 +215,18 @@ mod tests {
     async fn it_is_asked_for_when_the_last_one_will_be_too_old() {
         let bounds = HandOver { most: 16, within: 10 * MS };
         let (mut ahead, fences) = (Ahead::default(), Fences::after(100, bounds));
-        let word = Word::new(Instant::now(), 1_000_000, 0);
+        let word = Word::new(Instant::now(), 1_000_000, Others::NOBODY);
         ahead.granted(bounds);
         assert_eq!(ahead.due(&word), None, "nothing is known yet");
         tokio::time::advance(6 * MS).await;
         ahead.handed_on(&fences);
         let began = Instant::now();
         assert_eq!(ahead.due(&word), Some(began + 2 * MS));
-        assert_eq!(ahead.due(&Word::new(began, 1_006_000, 0)), None, "that one is good enough");
+        assert_eq!(
+            ahead.due(&Word::new(began, 1_006_000, Others::NOBODY)),
+            None,
+            "that one is good enough"
+        );
         ahead.asked = Some(ahead.turns);
         assert_eq!(ahead.due(&word), None, "once in a turn");
     }
@@ -224,7 +235,7 @@ mod tests {
     async fn it_is_asked_for_when_few_fences_are_left() {
         let bounds = HandOver { most: FEW + 1, within: 100 * MS };
         let (mut ahead, mut fences) = (Ahead::default(), Fences::after(100, bounds));
-        let word = Word::new(Instant::now(), 1_000_000, 0);
+        let word = Word::new(Instant::now(), 1_000_000, Others::NOBODY);
         ahead.granted(bounds);
         tokio::time::advance(MS).await;
         ahead.handed_on(&fences);
@@ -241,6 +252,6 @@ mod tests {
         ahead.granted(bounds);
         tokio::time::advance(MS).await;
         ahead.handed_on(&Fences::after(100, bounds));
-        assert_eq!(ahead.due(&Word::new(Instant::now(), 1_000_000, 0)), None);
+        assert_eq!(ahead.due(&Word::new(Instant::now(), 1_000_000, Others::NOBODY)), None);
     }
 }

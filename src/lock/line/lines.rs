@@ -17,7 +17,7 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     lock::{answer::Busy, asking::Asking},
-    store::{Joined, Lease, LossWatcher, Mode, Store},
+    store::{Joined, Lease, LossWatcher, Mode, Others, Store},
 };
 
 /// Most waiters of all locks in one process: bounds the memory that a flood of requests can take.
@@ -174,7 +174,7 @@ impl LossWatcher for Lines {
 }
 
 impl Joined for Lines {
-    fn joined(&self, key: &Key, seq: u64) {
+    fn joined(&self, key: &Key, who: Others) {
         let mut rested = Vec::new();
         let mut lines = self.lines.lock();
         let Map { exclusive, others, .. } = &mut *lines;
@@ -182,12 +182,12 @@ impl Joined for Lines {
         let exclusive = exclusive.get_mut(key);
         let none = exclusive.is_none();
         for line in exclusive.into_iter().chain(others.map(|(_, line)| line)) {
-            line.joined(seq);
+            line.joined(who);
             rested.extend(line.resting.take());
         }
         // Only exclusive locks are handed on.
         if none {
-            lines.joined(key, seq);
+            lines.joined(key, who);
         }
         lines.sweep(&(key.clone(), Mode::Exclusive));
         drop(lines);

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     key::Key,
     lock::{answer::Busy, grant::Turn},
-    store::{Hold, Lease, Mode, Token},
+    store::{Hold, Lease, Mode, Others, Token},
 };
 
 /// A lock in one mode: what has a line of its own.
@@ -81,11 +81,11 @@ impl Line {
     }
 
     /// Somebody joined the store's line.
-    pub(super) fn joined(&mut self, seq: u64) {
+    pub(super) fn joined(&mut self, who: Others) {
         if let Some(word) = &mut self.word {
-            word.joined(seq);
+            word.joined(who);
         }
-        self.told = Some(Told::joined(self.told, seq));
+        self.told = Some(Told::joined(self.told, who));
     }
 
     /// From the front, as far as it goes.
@@ -147,14 +147,14 @@ impl Line {
 
 impl Map {
     /// Somebody joined the store's line of a lock that nobody here stands in line for.
-    pub(super) fn joined(&mut self, key: &Key, seq: u64) {
+    pub(super) fn joined(&mut self, key: &Key, who: Others) {
         let (most, age) = TOLD;
         if self.told.len() >= most {
             self.told.retain(|_, told| !told.is_older_than(age));
         }
         let before = self.told.get(key).copied();
         if before.is_some() || self.told.len() < most {
-            self.told.insert(key.clone(), Told::joined(before, seq));
+            self.told.insert(key.clone(), Told::joined(before, who));
         }
     }
 

@@ -76,8 +76,8 @@ impl Place {
 
     pub(super) fn looked(mut self, asking: &Asking, answer: Result<Acquired, Error>) -> Looked {
         match answer {
-            Ok(Acquired::Held { fence, next, now, .. }) => {
-                let word = Word::new(self.attempt.sent(), now, next);
+            Ok(Acquired::Held { fence, others, now, .. }) => {
+                let word = Word::new(self.attempt.sent(), now, others);
                 let hold = self.attempt.granted(fence, asking.terms.clone());
                 Looked::Held(hold, word, self.seq)
             }

@@ -2,8 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::Instant;
-
 use super::{
     lines::Lines,
     map::{Name, Resting},
@@ -32,7 +30,9 @@ impl Lines {
             let word = line.word.as_ref();
             let may = hold.lease().terms == asking.terms
                 && turn.fences.asked() == asking.hand_over
-                && word.is_some_and(|word| word.allows(Instant::now(), &turn.fences))
+                && word.is_some_and(|word| {
+                    !word.others_wait() && !word.good_for(&turn.fences).is_zero()
+                })
                 && hold.lease().bears_another_turn();
             match turn.fences.next().filter(|_| may) {
                 Some(fence) => {

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::store::Others;
+
 /// Bounds of local hand-over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HandOver {
@@ -64,24 +66,20 @@ pub(in crate::lock) struct Word {
     ran: Instant,
     /// The server's time then, microseconds.
     server_us: u64,
-    /// Sequence of the first other who can be served, a time of the server too; none: the largest.
-    first: u64,
+    /// Their sequences are times of the server too.
+    others: Others,
 }
 
 impl Word {
     /// Made when the answer is there.
-    pub(in crate::lock) fn new(sent: Instant, server_us: u64, first: u64) -> Self {
+    pub(in crate::lock) fn new(sent: Instant, server_us: u64, others: Others) -> Self {
         let ran = sent + sent.elapsed() / 2;
-        let mut word = Self { sent, ran, server_us, first: u64::MAX };
-        word.joined(first);
-        word
+        Self { sent, ran, server_us, others }
     }
 
-    /// Said later than this one, which was told meanwhile of those that joined.
-    pub(super) fn followed_by(&mut self, later: Self) {
-        let joined = self.first;
-        *self = later;
-        self.joined(if joined == u64::MAX { 0 } else { joined });
+    /// The same, said later; this one was told meanwhile of those that joined.
+    pub(super) fn followed_by(&self, later: Self) -> Self {
+        Self { others: self.others.and(later.others), ..later }
     }
 
     /// When it was asked for.
@@ -90,24 +88,27 @@ impl Word {
     }
 
     /// Whether nobody it tells of came before `came`.
-    pub(super) fn lets_pass(&self, came: Instant) -> bool {
-        self.server_time(came) < self.first
+    pub(super) fn is_in_turn(&self, came: Instant) -> bool {
+        self.is_before(came, self.others.first)
     }
 
-    /// Somebody joined the line at this sequence; 0 is nobody.
-    pub(super) fn joined(&mut self, seq: u64) {
-        if seq > 0 {
-            self.first = self.first.min(seq);
-        }
+    /// Somebody joined the line.
+    pub(super) fn joined(&mut self, who: Others) {
+        self.others = self.others.and(who);
     }
 
     pub(super) fn others_wait(&self) -> bool {
-        self.first != u64::MAX
+        self.others != Others::NOBODY
     }
 
-    /// Whether the word is fresh enough to act on, and nobody it tells of came before `came`.
+    /// Whether the word is fresh enough to act on, and no job it tells of came before `came`. Places of other processes
+    /// may have.
     pub(super) fn allows(&self, came: Instant, fences: &Fences) -> bool {
-        !self.good_for(fences).is_zero() && self.lets_pass(came)
+        !self.good_for(fences).is_zero() && self.is_before(came, self.others.job)
+    }
+
+    fn is_before(&self, came: Instant, seq: u64) -> bool {
+        seq == 0 || self.server_time(came) < seq
     }
 
     /// For how long it can be acted on.
@@ -132,16 +133,15 @@ impl Word {
 /// joined, and come after the message.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Told {
-    /// The lowest sequence.
-    first: u64,
+    who: Others,
     /// When it was told the last time.
     at: Instant,
 }
 
 impl Told {
-    /// Somebody joined the line at this sequence.
-    pub(super) fn joined(before: Option<Self>, seq: u64) -> Self {
-        Self { first: before.map_or(seq, |told| told.first.min(seq)), at: Instant::now() }
+    /// Somebody joined the line.
+    pub(super) fn joined(before: Option<Self>, who: Others) -> Self {
+        Self { who: before.map_or(who, |told| told.who.and(who)), at: Instant::now() }
     }
 
     pub(super) fn is_older_than(&self, age: Duration) -> bool {
@@ -151,7 +151,7 @@ impl Told {
     /// What was told before the question is in the answer.
     pub(super) fn adds_to(self, word: &mut Word) {
         if self.at >= word.sent {
-            word.joined(self.first);
+            word.joined(self.who);
         }
     }
 }
@@ -173,23 +173,37 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_is_handed_the_lock_past_one_who_came_first() {
+    async fn nobody_is_handed_the_lock_past_a_job_that_came_first() {
         let before = Instant::now();
         tokio::time::advance(5 * MS).await;
-        let word = Word::new(Instant::now(), 1_000_000, 998_000);
+        let word = Word::new(Instant::now(), 1_000_000, Others::job(998_000));
         assert!(word.allows(before, &fences()), "5 ms before is 995 000");
         assert!(!word.allows(before + 3 * MS, &fences()));
-        let mut word = Word::new(Instant::now(), 1_000_000, 0);
+        let mut word = Word::new(Instant::now(), 1_000_000, Others::NOBODY);
         assert!(word.allows(Instant::now(), &fences()) && !word.others_wait());
-        word.joined(1_002_000);
+        word.joined(Others::job(1_002_000));
         assert!(word.allows(Instant::now() + MS, &fences()));
         assert!(!word.allows(Instant::now() + 2 * MS, &fences()));
     }
 
     #[tokio::test(start_paused = true)]
+    async fn places_that_came_first_are_passed_while_the_word_is_good() {
+        let mut word = Word::new(Instant::now(), 1_000_000, Others::place(990_000));
+        word.joined(Others::job(1_004_000));
+        let came = Instant::now();
+        assert!(word.allows(came, &fences()) && !word.is_in_turn(came));
+        assert!(!word.allows(came + 4 * MS, &fences()), "the job came first");
+        let later = Word::new(came, 1_000_000, Others::place(1_002_000));
+        assert!(word.followed_by(later).others_wait());
+        assert!(!word.followed_by(later).is_in_turn(came), "what it was told of is remembered");
+        tokio::time::advance(10 * MS).await;
+        assert!(!word.allows(came, &fences()), "but not for longer than T");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_word_is_good_for_a_while() {
         let came = Instant::now();
-        let word = Word::new(came, 1_000_000, 0);
+        let word = Word::new(came, 1_000_000, Others::NOBODY);
         tokio::time::advance(9 * MS).await;
         assert!(word.allows(came, &fences()));
         tokio::time::advance(MS).await;

@@ -68,9 +68,10 @@ async fn work_that_takes_nothing_or_very_long_asks_for_nothing() {
     }
 }
 
-/// Who joins at another process while word is under way is served before all who come later here.
+/// A word is good for two turns. Whoever waits at the other process when it is asked for is passed by one who came later, and
+/// not by more because there is a younger word.
 #[tokio::test(start_paused = true)]
-async fn nobody_who_came_first_is_passed_by_word_that_was_asked_ahead() {
+async fn nobody_is_passed_more_often_by_word_that_was_asked_ahead() {
     for fault in [Fault::Slow(2 * MS), Fault::Late(MS), Fault::Slow(Duration::ZERO)] {
         let (store, faults) = faulty();
         faults.set("still", fault, usize::MAX);
@@ -87,7 +88,12 @@ async fn nobody_who_came_first_is_passed_by_word_that_was_asked_ahead() {
             tasks.push(log.waiter(name, store.lock("x"), 6 * MS).await);
         }
         all(tasks).await;
-        assert_eq!(log.names(), (0..20).collect::<Vec<_>>(), "{fault:?}");
+        let names = log.names();
+        for (at, name) in names.iter().enumerate() {
+            let elsewhere = |other: &&u32| (**other % 5 == 0) != (name % 5 == 0);
+            let passed = names[..at].iter().filter(|other| *other > name).filter(elsewhere);
+            assert!(passed.count() <= 1, "{name} of {names:?}, {fault:?}");
+        }
         log.fences_grow();
         assert!(faults.seen("still") > 0);
     }

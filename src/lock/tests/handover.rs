@@ -106,22 +106,42 @@ async fn in_strict_order_the_store_is_asked_each_time() {
     assert_eq!([faults.seen("pass"), faults.seen("release")], [3, 1]);
 }
 
-#[tokio::test(start_paused = true)]
-async fn nobody_of_another_process_who_came_first_is_passed_over() {
+/// Those of two processes come one after the other; in which order they are served.
+async fn in_turns(most: u32, within: Duration, work: Duration) -> Vec<u32> {
     let (store, _) = faulty();
     let other = store.as_another_process();
     let log = Log::default();
-    let lasting = |store: &Store| store.lock("x").hand_over(16, 60 * SECOND);
-    let held = lasting(&store).acquire().await.unwrap();
+    let request = |store: &Store| store.lock("x").hand_over(most, within);
+    let held = request(&store).acquire().await.unwrap();
     let mut tasks = Vec::new();
-    for (name, store) in [(1, &store), (2, &other), (3, &store), (4, &other), (5, &store)] {
-        tasks.push(log.waiter(name, lasting(store), Duration::ZERO).await);
+    for name in 1..=8 {
+        let store = if name % 2 == 0 { &other } else { &store };
+        tasks.push(log.waiter(name, request(store), work).await);
     }
     held.release().await;
     all(tasks).await;
-    // 4 waits behind 2 in its own process, and came before 5; but 3 has come before both.
-    assert_eq!(log.names(), [1, 2, 3, 4, 5]);
     log.fences_grow();
+    log.names()
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_at_another_process_is_passed_by_h_who_came_later_and_no_more() {
+    // After 2 and 4 of the other process this one comes again: 5 and 7 came before 6.
+    assert_eq!(in_turns(1, 60 * SECOND, Duration::ZERO).await, [1, 2, 4, 3, 5, 6, 8, 7]);
+    assert_eq!(in_turns(2, 60 * SECOND, Duration::ZERO).await, [1, 3, 2, 4, 6, 5, 7, 8]);
+    assert_eq!(in_turns(16, 60 * SECOND, Duration::ZERO).await, [1, 3, 5, 7, 2, 4, 6, 8]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_at_another_process_is_passed_for_t_and_no_longer() {
+    // A word is too old after two turns.
+    assert_eq!(in_turns(16, 60 * MS, 30 * MS).await, [1, 3, 2, 4, 5, 7, 6, 8]);
+    assert_eq!(in_turns(16, 20 * MS, 30 * MS).await, (1..=8).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_strict_order_nobody_is_passed() {
+    assert_eq!(in_turns(0, Duration::ZERO, Duration::ZERO).await, (1..=8).collect::<Vec<_>>());
 }
 
 #[tokio::test(start_paused = true)]

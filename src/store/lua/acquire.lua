@@ -5,7 +5,8 @@
 -- before a free lock is taken, or nil   me: '<nonce>:<node>'   mode: x, s or p   lease, ms   numbers: most
 -- at once, for p; how long a place may wait, ms, 0 = try; old sequence: of a lapsed offer, of the place of
 -- a reader of the same process, or when the caller came, if its process had the lock until now, 0 = none
--- Returns {'held', fence, others in line, sequence of the first of them that can be served or 0, now us}
+-- Returns {'held', fence, others in line, sequences of the first of them that can be served and of the first such job,
+--          each 0 if there is none, now us}
 --       | {'busy', ms until the deadline it waits for, length of the line, my sequence or 0, 1 if this
 --          call put me into the line (the caller gives its old sequence once, then waits at the tail)}
 --       | {'known', record}: this request was accepted before; nothing was taken
@@ -37,8 +38,12 @@ end
 -- What its holder is told of the line.
 local function held_by(fence)
   local line = redis.call('ZCARD', Q) + redis.call('ZCARD', G)
-  local first = line > 0 and head() or 0
-  return {'held', fence, line, int(first), int(NOW_US)}
+  local first, job = 0, 0
+  if line > 0 then
+    first, job = live_head() or 0, jobs_head() or 0
+    if job > 0 and (first == 0 or job < first) then first = job end
+  end
+  return {'held', fence, line, int(first), int(job), int(NOW_US)}
 end
 
 local function granted(me, mode, lease)
@@ -54,7 +59,7 @@ local function acquire(me, mode, lease, numbers, record)
 
   -- The usual case, one look: nobody holds it, nobody waits.
   if not record and redis.call('EXISTS', H, Q, G) == 0 then
-    return {'held', grant(me, mode, lease, true), 0, 0, int(NOW_US)}
+    return {'held', grant(me, mode, lease, true), 0, 0, 0, int(NOW_US)}
   end
 
   local last, held = held_until()
@@ -97,7 +102,7 @@ local function acquire(me, mode, lease, numbers, record)
       seq = next_seq()
       if old > 0 then seq = math.min(old, seq) end
       joined = 1
-      tell_holders(seq)
+      tell_holders('q', seq)
     end
     add_place(me, mode, limit, seq, wait)
   end

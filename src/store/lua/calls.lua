@@ -4,7 +4,7 @@
 --
 -- KEYS per call: h of the lock; verb k has a second, the idempotency record. The others: see line.lua
 -- ARGV per call: the verb (a acquire, k acquire unless known, s still, r release, d downgrade), the letter of the
--- mode, and numbers divided by blanks, in one text; then 'h' .. the letter of the mode, if it is not x ..
+-- mode, and numbers divided by blanks, in one text (of r: when the next step's caller came, or none); then 'h' .. the letter of the mode, if it is not x ..
 -- '<nonce>:<node>', which is what the holder is called in h; then, for a, k and d, the lease, ms
 -- Returns a list of what the steps return, or {'error', text}: a step that fails harms no other. For short
 -- answers, and a reply that is no list, see usual.lua

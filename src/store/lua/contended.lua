@@ -7,8 +7,8 @@
 --
 -- What counts here are commands: each costs the server 12,000 instructions with its way through Lua.
 
--- The lock that the step before has offered, to whom, and until when.
-local offered, to, til
+-- The lock that the step before has offered, to whom, and until when; and one that it has left to the next step.
+local offered, to, til, left
 
 local function contended(call, verb, terms, who, lease, h, record)
   local match, format, sub = string.match, string.format, string.sub
@@ -47,8 +47,13 @@ local function contended(call, verb, terms, who, lease, h, record)
   end
 
   if verb == 114 then -- r: out of h already
-    local place, _, mode, token = first()
+    local place, seq, mode, token = first()
     if not place or mode ~= 'x' then return end
+    local came = match(terms, '^rx (%d+)$')
+    if came and tonumber(came) < tonumber(seq) then
+      left = h
+      return 'released'
+    end
     call('ZREM', q, place)
     call('HDEL', l, '@' .. token)
     offered, to, til = h, 'o' .. token, after(300)
@@ -58,6 +63,14 @@ local function contended(call, verb, terms, who, lease, h, record)
     return 'released'
   end
 
+  if left == h then
+    -- By who gives back and asks again, with a fresh token: it stands nowhere.
+    local fence, _, seq = next_of('fence', SPARE + 1), first()
+    call('ZADD', h, after(lease), who)
+    call('PEXPIRE', h, lease)
+    left = nil
+    return 'held ' .. fence .. ' ' .. stamp .. ' ' .. call('ZCARD', q) .. ' ' .. seq
+  end
   local members = offered == h and {to, til} or call('ZRANGE', h, '0', '1', 'WITHSCORES')
   offered = nil
   if #members ~= 2 or tonumber(members[2]) <= now then return end
@@ -109,8 +122,8 @@ while well and string.sub(KEYS[#KEYS], -7) ~= '}:never' do
   out[#out + 1] = answer
   k, a = k + (record and 2 or 1), a + ((verb == 114 or verb == 115) and 2 or 3)
   -- Who gives back to ask again does so in the next step.
-  if offered ~= KEYS[k + 1] or string.byte(ARGV[a + 1] or 'r') == 114 then -- r
-    offered = nil
+  if (offered ~= KEYS[k + 1] and left ~= KEYS[k + 1]) or string.byte(ARGV[a + 1] or 'r') == 114 then -- r
+    offered, left = nil, nil
     well, k, a, taken = pcall(usual, out, KEYS, ARGV, redis.call, k, a)
   end
   if not well then

@@ -76,7 +76,7 @@ local function usual(done, KEYS, ARGV, call, PUBLISH, OWN)
       call('ZADD', due, now, name)
     else
       local whose = match(holder[1], '^h%x+:(%x+)$')
-      if whose then call(PUBLISH, channel .. whose, 'q ' .. name .. ' ' .. seq) end
+      if whose then call(PUBLISH, channel .. whose, 'g ' .. name .. ' ' .. seq) end
       if not call('ZSCORE', due, name) then
         local soonest = call('ZRANGE', due, '0', '0', 'WITHSCORES')[2]
         call('ZADD', due, til, name)

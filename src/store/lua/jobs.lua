@@ -82,7 +82,7 @@ local function stand(id, seq, bytes)
   if redis.call('HINCRBY', L, 'bytes', bytes) == bytes then redis.call('PERSIST', L) end
   local last, _, alone = held_until()
   if last then
-    tell_holders(seq, alone)
+    tell_holders('g', seq, alone)
     if not redis.call('ZSCORE', DUE, NAME) then arm(last) end
   else
     move_on(true)

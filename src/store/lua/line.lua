@@ -150,15 +150,15 @@ local function arm_by(at)
   if not due or tonumber(due) > at then arm(at) end
 end
 
--- Tells the processes of all holders that somebody joined the line at this sequence, each once. `alone`: the only
--- one, if that is known.
-local function tell_holders(seq, alone)
+-- Tells the processes of all holders that a place (q) or a job (g) joined the line at this sequence, each once.
+-- `alone`: the only one, if that is known.
+local function tell_holders(which, seq, alone)
   local told = {}
   for _, m in ipairs(alone and {alone} or redis.call('ZRANGE', H, '0', SCAN - 1)) do
     local node = string.match(m, '^h[sp]?%x+:(%x+)$')
     if node and not told[node] then
       told[node] = true
-      redis.call(PUBLISH, CHANNEL .. 'w:' .. node, 'q ' .. NAME .. ' ' .. int(seq))
+      redis.call(PUBLISH, CHANNEL .. 'w:' .. node, which .. ' ' .. NAME .. ' ' .. int(seq))
     end
   end
 end

@@ -1,14 +1,23 @@
 -- Gives back whatever this nonce has (the lock, an offer of it, a place in the line) and offers the
 -- freed lock to the head of the line: release and grant are one step, and wake one process.
 --
--- A step of calls.lua. KEYS the line (line.lua)   me: '<nonce>:<node>'   mode: x, s or p   `taken`: it was
--- held alone and in time, and usual.lua has taken it out of h
+-- A step of calls.lua. KEYS the line (line.lua)   me: '<nonce>:<node>'   mode: x, s or p   came: when whoever asks for
+-- it in the next step came, if it was held in mode x; else ''   `taken`: it was held alone and in time, and usual.lua has
+-- taken it out of h
 -- Returns 'released' it was held | 'left' it was a place or an offer | 'lost' it was held, but past
 -- its deadline | 'none' nothing of this nonce was there; nothing was touched
 -- O(log n). Run twice, the second run finds nothing. A caller that has gone changes nothing.
-local function release(me, mode)
+
+-- Whether a free lock is left to the next step, whose caller came before all who stand in line: offered to the first
+-- of them, it would pass to one who came later.
+local function left_to(came)
+  local first = tonumber(came) and head()
+  return first and tonumber(came) < first
+end
+
+local function release(me, mode, _, came)
   if taken then
-    move_on()
+    if not left_to(came) then move_on() end
     return 'released'
   end
   local tag = TAG[mode]
@@ -34,6 +43,6 @@ local function release(me, mode)
     if not stands then place = nil end
   end
   if not held and not offered and not place then return 'none' end
-  move_on()
+  if held ~= 'released' or not left_to(came) then move_on() end
   return held or 'left'
 end

@@ -6,7 +6,7 @@ use super::{
     line::{Member, Place},
     visit::Visit,
 };
-use crate::store::backend::{Acquire, Acquired, GaveBack, Mode, Still, Token};
+use crate::store::backend::{Acquire, Acquired, GaveBack, Mode, Others, Still, Token};
 
 impl Visit<'_> {
     pub(super) fn acquire(&mut self, call: &Acquire) -> Acquired {
@@ -67,8 +67,7 @@ impl Visit<'_> {
             self.move_on();
         }
         let line = self.line.len();
-        let next = self.head().map_or(0, |(seq, _)| seq);
-        Acquired::Held { fence, line, next, now: self.now.us }
+        Acquired::Held { fence, line, others: self.others(), now: self.now.us }
     }
 
     /// `None` if it was not held any more.
@@ -76,8 +75,12 @@ impl Visit<'_> {
         let held = self.line.deadline(&Member::holds(Mode::Exclusive, me));
         held.filter(|deadline| *deadline > self.now.ms)?;
         let fence = self.next_fence();
-        let next = self.head().map_or(0, |(seq, _)| seq);
-        Some(Still { fence, next, now: self.now.us })
+        Some(Still { fence, others: self.others(), now: self.now.us })
+    }
+
+    fn others(&mut self) -> Others {
+        let place = self.live_head().map_or(Others::NOBODY, |place| Others::place(place.seq));
+        place.and(self.jobs_head().map_or(Others::NOBODY, |(seq, _)| Others::job(seq)))
     }
 
     /// Whether nobody stands before the caller.
@@ -120,7 +123,7 @@ impl Visit<'_> {
                 if old_seq > 0 {
                     seq = seq.min(old_seq);
                 }
-                self.tell_holders(seq);
+                self.tell_holders(Others::place(seq));
                 seq
             }
         };
@@ -136,7 +139,14 @@ impl Visit<'_> {
     }
 
     pub(super) fn release(&mut self, me: &Token, mode: Mode) -> GaveBack {
+        self.release_before(me, mode, 0)
+    }
+
+    /// In front of an acquisition in the same call, of one who came at this time of the store, if it is known: a lock that
+    /// was had alone is left to it if nobody in line came before.
+    pub(super) fn release_before(&mut self, me: &Token, mode: Mode, came: u64) -> GaveBack {
         let asked = Member::offered(mode, me);
+        let asked_for = mode;
         let (mut mode, mut holds) = (mode, Member::holds(mode, me));
         let shared = Member::holds(Mode::Shared, me);
         let none = self.line.deadline(&holds).is_none();
@@ -155,12 +165,20 @@ impl Visit<'_> {
         if !taken && place.is_none() {
             return GaveBack::Nothing;
         }
-        self.move_on();
+        let in_time = held.is_some_and(|deadline| deadline > self.now.ms);
+        if !(in_time && asked_for == Mode::Exclusive && self.is_before_all(came)) {
+            self.move_on();
+        }
         match held {
             None => GaveBack::Left,
             Some(deadline) if deadline > self.now.ms => GaveBack::Released,
             Some(_) => GaveBack::Lost,
         }
+    }
+
+    /// Whether somebody can be served, and all of them came later; 0: at no time that is known.
+    fn is_before_all(&mut self, came: u64) -> bool {
+        came > 0 && self.head().is_some_and(|(first, _)| came < first)
     }
 
     /// False if it was not held any more.

@@ -202,7 +202,10 @@ impl Backend for Memory {
     }
 
     fn pass(&self, me: Token, mode: Mode, next: Acquire) -> Step<'_, (GaveBack, Acquired)> {
-        done(self.visit(&next.key, |visit| (visit.release(&me, mode), visit.acquire(&next))))
+        done(self.visit(&next.key, |visit| {
+            let came = if next.record.is_none() { next.old_seq } else { 0 };
+            (visit.release_before(&me, mode, came), visit.acquire(&next))
+        }))
     }
 
     fn still(&self, key: Key, me: Token) -> Step<'_, Option<Still>> {

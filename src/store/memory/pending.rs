@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::{ends::Index, facts::Facts, job::Job, line::Member, visit::Visit};
 use crate::clock::millis;
 use crate::store::{
-    backend::{Began, Call, Direct, JobId, JobState, Mode},
+    backend::{Began, Call, Direct, JobId, JobState, Mode, Others},
     hints::Hint,
 };
 
@@ -59,7 +59,7 @@ impl Visit<'_> {
         self.line.jobs.insert((seq, id.clone()));
         match self.held_until() {
             Some(last) => {
-                self.tell_holders(seq);
+                self.tell_holders(Others::job(seq));
                 if self.facts.due.get(self.key).is_none() {
                     self.arm(last);
                 }

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     key::Key,
     store::{
-        backend::{ACCEPT_WINDOW, JobId, Mode, SPARE_FENCES, Token},
+        backend::{ACCEPT_WINDOW, JobId, Mode, Others, SPARE_FENCES, Token},
         hints::Hint,
     },
 };
@@ -126,15 +126,15 @@ impl Visit<'_> {
         }
     }
 
-    /// Tells the processes of all holders that somebody joined the line at this sequence, each once.
-    pub(super) fn tell_holders(&mut self, seq: u64) {
+    /// Tells the processes of all holders who joined the line, each once.
+    pub(super) fn tell_holders(&mut self, who: Others) {
         let mut told = HashSet::new();
         for (member, _) in self.line.holders.iter().take(SCAN) {
             if let Member::Holds(_, me) = member
                 && told.insert(me.node())
             {
                 let to = Some(me.node().into());
-                let hint = Hint::Line(self.key.clone(), seq);
+                let hint = Hint::Line(self.key.clone(), who);
                 self.post.push(Mail { to, hint });
             }
         }

@@ -86,9 +86,11 @@ impl Ask {
                 out.write_arg(b"sx");
                 holder(me, Mode::Exclusive, out);
             }
-            Self::Release { me, mode, .. } => release(me, *mode, out),
+            Self::Release { me, mode, .. } => release(me, *mode, 0, out),
             Self::Pass { me, mode, next } => {
-                release(me, *mode, out);
+                let leaves = *mode == Mode::Exclusive && next.record.is_none();
+                let came = if leaves { next.old_seq } else { 0 };
+                release(me, *mode, came, out);
                 acquire(next, out);
             }
             Self::Downgrade { me, lease, .. } => {
@@ -116,8 +118,12 @@ fn acquire(call: &Acquire, out: &mut Cmd) {
     number(out, millis(*lease));
 }
 
-fn release(me: &Token, mode: Mode, out: &mut Cmd) {
-    joined(out, &["r", mode.letter()]);
+/// `came`: when whoever asks in the next step came; 0: nobody does.
+fn release(me: &Token, mode: Mode, came: u64, out: &mut Cmd) {
+    match came {
+        0 => joined(out, &["r", mode.letter()]),
+        _ => joined(out, &["r", mode.letter(), " ", itoa::Buffer::new().format(came)]),
+    }
     holder(me, mode, out);
 }
 

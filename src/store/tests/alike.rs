@@ -21,7 +21,7 @@ use crate::{
     store::{
         Window,
         backend::{
-            Acquired, Charged, Claimed, JobId, JobView, Listed, Listing, Mode, Past, Run,
+            Acquired, Charged, Claimed, JobId, JobView, Listed, Listing, Mode, Others, Past, Run,
             SettledRun, State, Still, Tally,
         },
     },
@@ -63,7 +63,7 @@ fn apart(reply: Reply) -> (Reply, Vec<Duration>) {
             (Reply::Charged(Charged { admitted, states }), times)
         }
         Reply::Still(Some(still)) => {
-            let plain = Still { fence: 0, next: still.next.min(1), now: 0 };
+            let plain = Still { fence: 0, others: whether(still.others), now: 0 };
             (Reply::Still(Some(plain)), vec![])
         }
         Reply::Looked(mut due) => {
@@ -76,10 +76,15 @@ fn apart(reply: Reply) -> (Reply, Vec<Duration>) {
     (reply, times)
 }
 
+/// Whether there is somebody, without the time.
+fn whether(others: Others) -> Others {
+    Others { first: others.first.min(1), job: others.job.min(1) }
+}
+
 fn apart_acquired(reply: &Acquired) -> (Acquired, Vec<Duration>) {
     match *reply {
-        Acquired::Held { line, next, .. } => {
-            (Acquired::Held { fence: 0, line, next: next.min(1), now: 0 }, vec![])
+        Acquired::Held { line, others, .. } => {
+            (Acquired::Held { fence: 0, line, others: whether(others), now: 0 }, vec![])
         }
         Acquired::Busy { left, line, seq, joined } => {
             let seq = u64::from(seq > 0);

@@ -18,7 +18,9 @@ use super::{
 use crate::{
     Key,
     store::{
-        backend::{Acquire, Enqueue, JobId, JobPolicy, Mode, Node, OnFailure, Token, Verdict},
+        backend::{
+            Acquire, Enqueue, JobId, JobPolicy, Mode, Node, OnFailure, Others, Token, Verdict,
+        },
         hints::{Hint, Hints, Joined},
     },
 };
@@ -263,11 +265,11 @@ async fn a_listener_that_has_gone_is_told_nothing(rig: &Rig) {
 }
 
 /// What a process is told of its lines.
-struct Told(mpsc::UnboundedSender<(Key, u64)>);
+struct Told(mpsc::UnboundedSender<(Key, Others)>);
 
 impl Joined for Told {
-    fn joined(&self, key: &Key, seq: u64) {
-        self.0.send((key.clone(), seq)).unwrap();
+    fn joined(&self, key: &Key, who: Others) {
+        self.0.send((key.clone(), who)).unwrap();
     }
 
     fn drain(&self) -> bool {
@@ -293,12 +295,12 @@ async fn each_holders_process_is_told_once_of_who_joins(rig: &Rig) {
     let id = rig.put_off(&key).await;
     for (rx, _) in &mut told {
         for seq in seqs {
-            let (of, at) = timeout(PATIENCE, rx.recv()).await.expect("it was not told").unwrap();
-            assert_eq!((of, at), (key.clone(), seq));
+            let (of, who) = timeout(PATIENCE, rx.recv()).await.expect("it was not told").unwrap();
+            assert_eq!((of, who), (key.clone(), Others::place(seq)));
         }
         // A job joins the line as well.
-        let (_, job) = timeout(PATIENCE, rx.recv()).await.expect("it was not told").unwrap();
-        assert!(job > seqs[1], "{id:?} stands behind them");
+        let (_, who) = timeout(PATIENCE, rx.recv()).await.expect("it was not told").unwrap();
+        assert!(who.job > seqs[1] && who.first == who.job, "{id:?} stands behind them: {who:?}");
         assert!(rx.try_recv().is_err(), "told twice");
     }
 }

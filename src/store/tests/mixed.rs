@@ -8,7 +8,7 @@ use super::{
 use crate::store::backend::{
     ACCEPT_WINDOW, Acquired, Claimed,
     Mode::{Exclusive, Permits, Shared},
-    Verdict,
+    Others, Verdict,
 };
 
 on_every_store!(
@@ -49,7 +49,7 @@ async fn readers_go_on_past_hidden_jobs(rig: &Rig) {
     let id = rig.put_off(&key).await;
     // Nobody watches the shard.
     match rig.acquire(wait_as(Shared, &key, &b)).await {
-        Acquired::Held { line: 1, next: 0, .. } => {}
+        Acquired::Held { line: 1, others: Others::NOBODY, .. } => {}
         other => panic!("{other:?}"),
     }
     rig.worker().await;

@@ -6,14 +6,17 @@ use super::{
     rig::{LONG, Rig, SHORT, key, stranger, wait},
 };
 use crate::store::backend::{
-    ACCEPT_WINDOW, Acquired, GaveBack,
+    ACCEPT_WINDOW, Acquire, Acquired, GaveBack,
     Mode::{Exclusive, Permits, Shared},
-    Node, SPARE_FENCES, Token,
+    Node, Others, SPARE_FENCES, Token,
 };
 
 on_every_store!(
     with_nobody_in_line_it_is_held_again_at_once,
     who_stands_in_line_comes_first,
+    who_came_before_all_in_line_has_it_at_once,
+    who_came_before_a_job_has_it_at_once,
+    what_is_no_holders_is_left_to_nobody,
     twice_is_once_where_it_is_held,
     twice_is_once_where_it_is_busy,
     it_passes_between_tokens_for_ever,
@@ -35,7 +38,7 @@ async fn with_nobody_in_line_it_is_held_again_at_once(rig: &Rig) {
     let (key, [a, b]) = (key(), two());
     let first = rig.hold(&key, &a).await;
     match rig.hand_on(&a, Exclusive, wait(&key, &b)).await {
-        (GaveBack::Released, Acquired::Held { fence, line: 0, next: 0, now }) => {
+        (GaveBack::Released, Acquired::Held { fence, line: 0, others: Others::NOBODY, now }) => {
             assert!(fence > first + SPARE_FENCES, "{fence} after {first}");
             assert!(now > 0);
         }
@@ -63,6 +66,61 @@ async fn who_stands_in_line_comes_first(rig: &Rig) {
         rig.release(&key, me).await;
     }
     rig.hold(&key, &b).await;
+}
+
+/// Its moment is the store's time, as its process knows it.
+async fn who_came_before_all_in_line_has_it_at_once(rig: &Rig) {
+    let (key, [a, b], c, d) = (key(), two(), stranger(), stranger());
+    let last = rig.hold(&key, &a).await;
+    let first = rig.join(&key, &c).await;
+    rig.join(&key, &d).await;
+    let call = Acquire { old_seq: first - 1, ..wait(&key, &b) };
+    let (gave_back, held) = rig.hand_on(&a, Exclusive, call.clone()).await;
+    assert_eq!(gave_back, GaveBack::Released);
+    match held {
+        Acquired::Held { fence, line: 2, others, .. } => {
+            assert!(fence > last + SPARE_FENCES, "{fence} after {last}");
+            assert_eq!(others, Others::place(first));
+        }
+        other => panic!("{other:?}"),
+    }
+    // Twice is once.
+    let (gave_back, again) = rig.hand_on(&a, Exclusive, call).await;
+    assert_eq!(gave_back, GaveBack::Nothing);
+    assert!(fence_of(&again) > fence_of(&held));
+    rig.refused(&key, &c).await;
+    rig.release(&key, &b).await;
+    rig.hold(&key, &c).await;
+    rig.refused(&key, &d).await;
+}
+
+async fn who_came_before_a_job_has_it_at_once(rig: &Rig) {
+    let (key, [a, b]) = (key(), two());
+    rig.worker().await;
+    rig.hold(&key, &a).await;
+    rig.put_off(&key).await;
+    let job = rig.still(&key, &a).await.unwrap().others;
+    let earlier = Acquire { old_seq: job.first - 1, ..wait(&key, &b) };
+    let (_, held) = rig.hand_on(&a, Exclusive, earlier).await;
+    assert!(matches!(held, Acquired::Held { line: 1, others, .. } if others == job), "{held:?}");
+    let later = Acquire { old_seq: job.first + 1, ..wait(&key, &a) };
+    let (_, asked) = rig.hand_on(&b, Exclusive, later).await;
+    assert!(matches!(asked, Acquired::Busy { line: 2, .. }), "{asked:?}");
+}
+
+/// A place that is given up, and a lock whose time is over.
+async fn what_is_no_holders_is_left_to_nobody(rig: &Rig) {
+    let (key, [a, b], c, holder) = (key(), two(), stranger(), stranger());
+    rig.hold(&key, &holder).await;
+    let mine = rig.join(&key, &a).await;
+    rig.join(&key, &c).await;
+    let call = Acquire { old_seq: mine - 1, ..wait(&key, &b) };
+    let (gave_back, asked) = rig.hand_on(&a, Exclusive, call).await;
+    assert_eq!(gave_back, GaveBack::Left);
+    assert_eq!(seq_of(&asked), mine - 1, "it stands where it came");
+    rig.release(&key, &holder).await;
+    rig.hold(&key, &b).await;
+    rig.refused(&key, &c).await;
 }
 
 async fn twice_is_once_where_it_is_held(rig: &Rig) {
@@ -189,7 +247,7 @@ async fn hidden_jobs_stay_due(rig: &Rig) {
     rig.put_off(&key).await;
     // Nobody watches: live requests go on, and a worker that comes finds it due.
     let (_, asked) = rig.hand_on(&a, Exclusive, wait(&key, &b)).await;
-    assert!(matches!(asked, Acquired::Held { line: 1, next: 0, .. }), "{asked:?}");
+    assert!(matches!(asked, Acquired::Held { line: 1, others: Others::NOBODY, .. }), "{asked:?}");
     assert_eq!(rig.due(key.shard(), 10).await.names, std::slice::from_ref(&key));
     rig.pass(LONG).await;
     assert_eq!(rig.due(key.shard(), 10).await.names, [key]);

@@ -33,8 +33,8 @@ async fn readers_of_a_process_come_in_with_its_sequence(rig: &Rig) {
     for me in &mine[1..] {
         let call = Acquire { old_seq: seq, ..wait_as(Shared, &key, me) };
         match rig.acquire(call).await {
-            Acquired::Held { fence, line: 1, next, .. } => {
-                assert!(next > seq, "the writer is next");
+            Acquired::Held { fence, line: 1, others, .. } => {
+                assert!(others.first > seq, "the writer is next");
                 assert!(fences.iter().all(|other| *other + SPARE_FENCES < fence));
                 fences.insert(fence);
             }

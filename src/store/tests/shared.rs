@@ -142,7 +142,7 @@ async fn the_first_reader_at_a_free_lock_brings_in_the_others(rig: &Rig) {
     rig.pass(SHORT).await;
     match rig.acquire(wait_as(Shared, &key, &a)).await {
         // b is in as well, for as long as an offer: the writer alone is left.
-        Acquired::Held { line: 1, next, .. } => assert!(next > 0),
+        Acquired::Held { line: 1, others, .. } => assert!(others.first > 0),
         other => panic!("{other:?}"),
     }
     rig.hold_as(Shared, &key, &b).await;

@@ -5,12 +5,13 @@ use super::{
     on_every_store,
     rig::{LONG, Rig, SHORT, ask, key, stranger},
 };
-use crate::store::backend::{Acquire, GaveBack, Mode, SPARE_FENCES, Still};
+use crate::store::backend::{Acquire, Acquired, GaveBack, Mode, Others, SPARE_FENCES, Still};
 
 on_every_store!(
     a_holder_gets_fences_larger_than_all_before,
     a_holder_is_told_who_stands_first,
     a_job_stands_in_line_too,
+    a_job_is_told_of_beside_who_stands_first,
     who_has_it_no_more_is_told_so,
     only_an_exclusive_holder_is_told,
     the_lease_stays_as_it_is,
@@ -20,9 +21,9 @@ async fn a_holder_gets_fences_larger_than_all_before(rig: &Rig) {
     let (key, me) = (key(), stranger());
     let mut last = rig.hold(&key, &me).await;
     for _ in 0..3 {
-        let Still { fence, next, now } = rig.still(&key, &me).await.unwrap();
+        let Still { fence, others, now } = rig.still(&key, &me).await.unwrap();
         assert!(fence > last + SPARE_FENCES, "{fence} after {last}");
-        assert!(next == 0 && now > 0);
+        assert!(others == Others::NOBODY && now > 0);
         last = fence;
     }
     assert_eq!(rig.release(&key, &me).await, GaveBack::Released);
@@ -35,11 +36,11 @@ async fn a_holder_is_told_who_stands_first(rig: &Rig) {
     let seq = rig.join(&key, &first).await;
     let later = rig.join(&key, &second).await;
     let told = rig.still(&key, &me).await.unwrap();
-    assert_eq!(told.next, seq);
+    assert_eq!(told.others, Others::place(seq));
     assert!(told.fence > fence + SPARE_FENCES);
     // They stand as before.
     rig.release(&key, &first).await;
-    assert_eq!(rig.still(&key, &me).await.unwrap().next, later);
+    assert_eq!(rig.still(&key, &me).await.unwrap().others, Others::place(later));
     assert_eq!(rig.release(&key, &me).await, GaveBack::Released);
     rig.refused(&key, &me).await;
     rig.hold(&key, &second).await;
@@ -50,7 +51,28 @@ async fn a_job_stands_in_line_too(rig: &Rig) {
     rig.worker().await;
     rig.hold(&key, &me).await;
     rig.put_off(&key).await;
-    assert!(rig.still(&key, &me).await.unwrap().next > 0);
+    let told = rig.still(&key, &me).await.unwrap().others;
+    assert!(told.job > 0 && told.first == told.job, "{told:?}");
+    // Behind it.
+    let seq = rig.join(&key, &stranger()).await;
+    assert!(seq > told.job);
+    assert_eq!(rig.still(&key, &me).await.unwrap().others, told);
+}
+
+/// A job that stands behind a place, and is told of beside it: it is not to be passed, and the place may be.
+async fn a_job_is_told_of_beside_who_stands_first(rig: &Rig) {
+    let (key, me, first) = (key(), stranger(), stranger());
+    rig.worker().await;
+    rig.hold(&key, &me).await;
+    let seq = rig.join(&key, &first).await;
+    rig.put_off(&key).await;
+    let told = rig.still(&key, &me).await.unwrap().others;
+    assert!(told.first == seq && told.job > seq, "{told:?}");
+    assert_eq!(rig.release(&key, &me).await, GaveBack::Released);
+    match rig.acquire(ask(&key, &first)).await {
+        Acquired::Held { line: 1, others, .. } => assert_eq!(others, Others::job(told.job)),
+        other => panic!("{other:?}"),
+    }
 }
 
 async fn who_has_it_no_more_is_told_so(rig: &Rig) {

@@ -10,7 +10,7 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     store::{
-        backend::{Acquire, Acquired, GaveBack, JobId, Mode, Renewal, Step, Still, Token},
+        backend::{Acquire, Acquired, GaveBack, JobId, Mode, Others, Renewal, Step, Still, Token},
         redis::{Redis, ask::Ask, read::Row, script},
     },
 };
@@ -52,7 +52,7 @@ impl Redis {
             return Ok(None);
         }
         match acquired(answer, false)? {
-            Acquired::Held { fence, next, now, .. } => Ok(Some(Still { fence, next, now })),
+            Acquired::Held { fence, others, now, .. } => Ok(Some(Still { fence, others, now })),
             Acquired::Busy { .. } | Acquired::Known => {
                 Err(Error::new(ErrorKind::Protocol, script::CALLS.name))
             }
@@ -181,7 +181,7 @@ fn granted(row: &mut Row) -> Result<Acquired, Error> {
     Ok(Acquired::Held {
         fence: row.number()?,
         line: row.number()?,
-        next: row.number()?,
+        others: Others { first: row.number()?, job: row.number()? },
         now: row.number()?,
     })
 }
@@ -202,9 +202,9 @@ fn in_words(text: &[u8]) -> Option<Acquired> {
     match kind {
         "held" => {
             let (fence, now) = (number()?, number()?);
-            // Nobody waits where they are not told.
-            let (line, next) = (number().unwrap_or(0), number().unwrap_or(0));
-            Some(Acquired::Held { fence, line, next, now })
+            // Nobody waits where they are not told, and no job where it is told in words.
+            let (line, first) = (number().unwrap_or(0), number().unwrap_or(0));
+            Some(Acquired::Held { fence, line, others: Others::place(first), now })
         }
         "busy" => {
             let (left, line) = (Duration::from_millis(number()?), number()?);

@@ -18,7 +18,7 @@ use crate::{
     lock::Released,
     store::{
         Store,
-        backend::{Acquire, Acquired, GaveBack, Mode, SPARE_FENCES, Token},
+        backend::{Acquire, Acquired, GaveBack, Mode, Others, SPARE_FENCES, Token},
         keys::Keys,
     },
 };
@@ -214,7 +214,7 @@ async fn locks_of_one_shard_that_are_taken_together_share_no_fence() {
         let calls: Vec<_> = calls.collect();
         let held = join_all(calls.iter().map(|call| store.backend().acquire(call.clone()))).await;
         let fence = |held| match held {
-            Ok(Acquired::Held { fence, line: 0, next: 0, now }) => {
+            Ok(Acquired::Held { fence, line: 0, others: Others::NOBODY, now }) => {
                 assert!(fence >= now);
                 fence
             }
