@@ -14,6 +14,7 @@ use super::{
     fault::{Fault, answer_of, judged},
     health::Health,
     script::{CALLS, Script},
+    wire::Said,
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -39,7 +40,7 @@ impl Progress {
 
 impl Redis {
     /// Sends a step of `calls.lua`, with others that go the same way.
-    pub(super) async fn ask(&self, ask: Ask) -> Result<Answer<Value>, Error> {
+    pub(super) async fn ask(&self, ask: Ask) -> Result<Answer<Said>, Error> {
         let shard = ask.key().shard();
         self.pass(shard, CALLS.name)?;
         let until = Instant::now() + self.deadline;
@@ -50,7 +51,7 @@ impl Redis {
 
     /// As [`Redis::ask`], but the step stands in its lane's queue when this returns, and is sent whatever
     /// becomes of the future. `None` if there is no runtime that would send it.
-    pub(super) fn tell(&self, ask: Ask) -> Option<Step<'static, Answer<Value>>> {
+    pub(super) fn tell(&self, ask: Ask) -> Option<Step<'static, Answer<Said>>> {
         let shard = ask.key().shard();
         if let Err(error) = self.pass(shard, CALLS.name) {
             return Some(Box::pin(ready(Err(error))));

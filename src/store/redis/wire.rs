@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use redis::{Cmd, Value};
 
 use super::{
@@ -21,9 +22,26 @@ pub(super) struct Wire {
     pub(super) keys: Keys,
 }
 
+/// What the server says to one step.
+#[derive(Debug)]
+pub(super) enum Said {
+    /// A text: what is usual, and then part of that for all steps.
+    Words(Bytes),
+    Value(Value),
+}
+
+impl From<Value> for Said {
+    fn from(value: Value) -> Self {
+        match value {
+            Value::BulkString(text) => Self::Words(text.into()),
+            value => Self::Value(value),
+        }
+    }
+}
+
 impl Flights for Wire {
     type Step = Ask;
-    type Reply = Value;
+    type Reply = Said;
     type Path = Socket;
     type Load = Cmd;
 
@@ -45,15 +63,12 @@ impl Flights for Wire {
         ask::command(&self.keys, steps, by_text)
     }
 
-    async fn send(&self, path: &mut Socket, load: &Cmd) -> Result<Vec<Value>, combine::Fault> {
+    async fn send(&self, path: &mut Socket, load: &Cmd) -> Result<Vec<Said>, combine::Fault> {
         let answer = path.connection.send_packed_command(load).await;
         match answer_of(path, answer) {
-            Ok(Value::Array(replies)) => Ok(replies),
+            Ok(Value::Array(replies)) => Ok(replies.into_iter().map(Said::from).collect()),
             // All of them were usual.
-            Ok(Value::BulkString(text)) if text.contains(&b',') => {
-                Ok(text.split(|b| *b == b',').map(|t| Value::BulkString(t.to_vec())).collect())
-            }
-            Ok(text @ Value::BulkString(_)) => Ok(vec![text]),
+            Ok(Value::BulkString(text)) => Ok(each(&Bytes::from(text))),
             Ok(_) => Err(combine::Fault::Failed(Error::new(ErrorKind::Protocol, CALLS.name))),
             Err((Fault::NoScript, _)) => Err(combine::Fault::NoScript),
             Err((Fault::NotRun, _)) => Err(combine::Fault::NotRun),
@@ -65,4 +80,10 @@ impl Flights for Wire {
     fn late(&self, path: &Socket) {
         path.timed_out();
     }
+}
+
+fn each(text: &Bytes) -> Vec<Said> {
+    let mut said = Vec::with_capacity(combine::BATCH);
+    said.extend(text.split(|b| *b == b',').map(|words| Said::Words(text.slice_ref(words))));
+    said
 }

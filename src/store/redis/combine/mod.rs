@@ -183,7 +183,7 @@ impl<F: Flights> Combiner<F> {
             drop(lane);
             return Calling(Course::Boxed(Box::pin(slot.alone(step, until))));
         }
-        let ticket = Arc::new(Ticket::default());
+        let ticket = lane.watch.ticket();
         let entry = Entry { step, ticket: Arc::clone(&ticket), until, put: false, sent: 0 };
         lane.queue.push_back(entry);
         let (wanted, led) = (lane.wants_a_flight(now), lane.may_be_led());

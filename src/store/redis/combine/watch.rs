@@ -15,14 +15,20 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{Flights, Outcome, Shared, ticket::Ticket};
+use super::{BATCH, Flights, Outcome, Shared, ticket::Ticket};
 
 type Waits<F> = (Instant, Arc<Ticket<Outcome<F>>>);
+
+/// So many tickets are kept to be used again: two flights of callers.
+const SPARE: usize = 2 * BATCH;
 
 /// Whom a lane has to ring for.
 pub(super) struct Watch<F: Flights> {
     /// By deadline.
     waiting: VecDeque<Waits<F>>,
+    /// Tickets that are over, or about to be fetched. Where many wait, allocators have few blocks of a size at hand for
+    /// each thread, and a ticket is made by one and dropped by another.
+    spare: VecDeque<Arc<Ticket<Outcome<F>>>>,
     /// The runtime on which somebody rings.
     on: Option<Id>,
 }
@@ -39,18 +45,39 @@ pub(super) enum Rings {
 
 impl<F: Flights> Default for Watch<F> {
     fn default() -> Self {
-        Self { waiting: VecDeque::new(), on: None }
+        Self { waiting: VecDeque::new(), spare: VecDeque::new(), on: None }
     }
 }
 
 impl<F: Flights> Watch<F> {
+    /// One that nobody has any more, or a new one.
+    pub(super) fn ticket(&mut self) -> Arc<Ticket<Outcome<F>>> {
+        // The oldest: its caller is the likeliest to have gone.
+        let mut used = self.spare.pop_front().unwrap_or_default();
+        match Arc::get_mut(&mut used) {
+            Some(ticket) => {
+                *ticket = Ticket::default();
+                used
+            }
+            None => Arc::default(),
+        }
+    }
+
+    /// Those in front that are done need nobody to go through them later.
+    fn sweep(&mut self) {
+        while self.waiting.front().is_some_and(|(_, ticket)| ticket.is_over()) {
+            if let Some((_, ticket)) = self.waiting.pop_front()
+                && self.spare.len() < SPARE
+            {
+                self.spare.push_back(ticket);
+            }
+        }
+    }
+
     /// Puts a caller into the list, if he can stand there.
     pub(super) fn add(&mut self, until: Instant, ticket: &Arc<Ticket<Outcome<F>>>) -> Rings {
         let Ok(here) = Handle::try_current() else { return Rings::Alone };
-        // Those in front that are done need nobody to go through them later.
-        while self.waiting.front().is_some_and(|(_, ticket)| ticket.is_over()) {
-            self.waiting.pop_front();
-        }
+        self.sweep();
         let is_last = self.waiting.back().is_none_or(|(last, _)| *last <= until);
         if !is_last || self.on.is_some_and(|runtime| runtime != here.id()) {
             return Rings::Alone;
@@ -66,9 +93,7 @@ impl<F: Flights> Watch<F> {
     fn due(&mut self, now: Instant) -> (Vec<Waits<F>>, Option<Instant>) {
         let count = self.waiting.partition_point(|(until, _)| *until <= now);
         let due = self.waiting.drain(..count).collect();
-        while self.waiting.front().is_some_and(|(_, ticket)| ticket.is_over()) {
-            self.waiting.pop_front();
-        }
+        self.sweep();
         (due, self.waiting.front().map(|(until, _)| *until))
     }
 }
@@ -120,5 +145,36 @@ impl<F: Flights> Drop for Ringing<F> {
         lane.watch.on = None;
         drop(lane);
         left.iter().for_each(|(_, ticket)| ticket.ring());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{super::tests::Field, *};
+    use crate::error::{Error, ErrorKind};
+
+    #[tokio::test]
+    async fn a_ticket_is_used_again_when_its_caller_has_gone() {
+        let (mut watch, until) =
+            (Watch::<Field>::default(), Instant::now() + Duration::from_secs(1));
+        let mut take = || {
+            let ticket = watch.ticket();
+            watch.add(until, &ticket);
+            ticket
+        };
+        let over = |ticket: &Ticket<_>| ticket.deliver(Err(Error::new(ErrorKind::Timeout, "x")));
+        let [first, second] = [take(), take()];
+        over(&first);
+        let third = take();
+        assert!(!Arc::ptr_eq(&first, &take()), "it has been answered, and is not fetched yet");
+        over(&second);
+        over(&third);
+        let place = Arc::as_ptr(&second);
+        drop((second, third));
+        take();
+        let again = take();
+        assert!(Arc::as_ptr(&again) == place && !again.is_over() && !again.is_sent());
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     key::Key,
     store::{
         backend::{Acquire, Acquired, GaveBack, JobId, Mode, Others, Renewal, Step, Still, Token},
-        redis::{Redis, ask::Ask, read::Row, script},
+        redis::{Redis, ask::Ask, read::Row, script, wire::Said},
     },
 };
 
@@ -46,9 +46,7 @@ impl Redis {
 
     pub(super) async fn do_still(&self, key: Key, me: Token) -> Result<Option<Still>, Error> {
         let answer = self.ask(Ask::Still { key, me }).await?.first;
-        if let Value::BulkString(text) = &answer
-            && text == b"lost"
-        {
+        if matches!(&answer, Said::Words(words) if words == "lost") {
             return Ok(None);
         }
         match acquired(answer, false)? {
@@ -66,7 +64,7 @@ impl Redis {
         mode: Mode,
     ) -> Result<GaveBack, Error> {
         let answer = self.ask(Ask::Release { key, me, mode }).await?;
-        gave_back(&mut row(answer.first)?, answer.sent)
+        gave_back(answer.first, answer.sent)
     }
 
     pub(super) fn do_send_release(
@@ -78,7 +76,7 @@ impl Redis {
         let answer = self.tell(Ask::Release { key, me, mode })?;
         Some(Box::pin(async move {
             let answer = answer.await?;
-            gave_back(&mut row(answer.first)?, answer.sent)
+            gave_back(answer.first, answer.sent)
         }))
     }
 
@@ -90,8 +88,8 @@ impl Redis {
     ) -> Result<(GaveBack, Acquired), Error> {
         let looks = next.record.is_some();
         let answer = self.ask(Ask::Pass { me, mode, next }).await?;
-        let gave_back = gave_back(&mut row(answer.first)?, answer.sent)?;
-        let second = answer.second.unwrap_or_default();
+        let gave_back = gave_back(answer.first, answer.sent)?;
+        let second = answer.second.unwrap_or(Said::Value(Value::Nil));
         Ok((gave_back, acquired(second, looks)?))
     }
 
@@ -147,7 +145,11 @@ impl Redis {
 }
 
 /// The reply to one step of several; an error if that step failed, which the others did not notice.
-fn row(reply: Value) -> Result<Row, Error> {
+fn row(reply: Said) -> Result<Row, Error> {
+    let reply = match reply {
+        Said::Words(words) => Value::BulkString(words.into()),
+        Said::Value(value) => value,
+    };
     let row = Row::of(script::CALLS.name, reply);
     match row.refusal() {
         Some(error) => Err(error),
@@ -155,9 +157,9 @@ fn row(reply: Value) -> Result<Row, Error> {
     }
 }
 
-fn acquired(reply: Value, looks: bool) -> Result<Acquired, Error> {
-    if let Value::BulkString(text) = &reply
-        && let Some(acquired) = in_words(text)
+fn acquired(reply: Said, looks: bool) -> Result<Acquired, Error> {
+    if let Said::Words(words) = &reply
+        && let Some(acquired) = in_words(words)
     {
         return Ok(acquired);
     }
@@ -214,7 +216,11 @@ fn in_words(text: &[u8]) -> Option<Acquired> {
     }
 }
 
-fn gave_back(row: &mut Row, sent: u32) -> Result<GaveBack, Error> {
+fn gave_back(reply: Said, sent: u32) -> Result<GaveBack, Error> {
+    if matches!(&reply, Said::Words(words) if words == "released") {
+        return Ok(GaveBack::Released);
+    }
+    let mut row = row(reply)?;
     match row.text()?.as_str() {
         "none" if sent > 1 => Ok(GaveBack::NothingOnRetry),
         "released" => Ok(GaveBack::Released),

@@ -33,7 +33,7 @@ const LONG: Duration = Duration::from_secs(20);
 
 /// What was put on the wire, and what comes of it.
 #[derive(Clone)]
-struct Field(Arc<FieldState>);
+pub(super) struct Field(Arc<FieldState>);
 
 struct FieldState {
     /// Each flight that took off: its steps, and whether with the script's text.
