@@ -8,7 +8,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`rate_limit`] | so many requests per window and client |
-//! | [`lock`] | one holder per resource, in the order of asking |
+//! | [`lock`] | one holder per resource, and a line across processes |
 //! | [`defer`] | requests that meet a busy resource are kept, and run later |
 //! | [`queue`] | tasks that are no requests, for now or later |
 //! | [`quorum`] | a lock over several stores that know nothing of each other |

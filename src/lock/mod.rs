@@ -1,4 +1,4 @@
-//! Locks: one holder per resource, in the order of asking.
+//! Locks: one holder per resource, in the order of asking but for hand-overs within a process.
 //!
 //! What happens to a request behind a `LockLayer`: its key is read, and one call asks the store for the
 //! lock. If it is free the handler runs under it, and the lock is given back before the response goes
