@@ -90,7 +90,7 @@ async fn nobody_is_passed_more_often_by_word_that_was_asked_ahead() {
         all(tasks).await;
         let names = log.names();
         for (at, name) in names.iter().enumerate() {
-            let elsewhere = |other: &&u32| (**other % 5 == 0) != (name % 5 == 0);
+            let elsewhere = |other: &&u32| other.is_multiple_of(5) != name.is_multiple_of(5);
             let passed = names[..at].iter().filter(|other| *other > name).filter(elsewhere);
             assert!(passed.count() <= 1, "{name} of {names:?}, {fault:?}");
         }
