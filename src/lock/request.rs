@@ -81,15 +81,15 @@ impl LockRequest {
     /// than 32 times is 32: each needs a fence that is set aside with the grant.
     ///
     /// Who waits at another process may be passed so by those who came later to this one: by so many, and for so
-    /// long, and not again before he has had it. Deferred requests that came first are never passed.
-    /// [`strict_order`](Self::strict_order) passes nobody.
+    /// long, and as a rule not again before he has had it. Deferred requests that came first, and that this process has been told
+    /// of, are not passed. [`strict_order`](Self::strict_order) passes nobody.
     pub fn hand_over(mut self, most: u32, within: Duration) -> Self {
         self.asking.set_hand_over(most, within);
         self
     }
 
-    /// Never passes the lock on without asking the store: the order of asking holds across processes
-    /// to the last place, at a call for each acquisition.
+    /// Never passes the lock on without asking the store: the order of asking holds across processes, as
+    /// far as times within a round trip can be told apart, at a call for each acquisition.
     pub fn strict_order(self) -> Self {
         self.hand_over(0, Duration::ZERO)
     }

@@ -183,7 +183,7 @@ macro_rules! __lock_settings {
             }
 
             /// Never passes the lock on without asking the store: the order of asking holds across
-            /// processes to the last place, at a call for each request.
+            /// processes, as far as times within a round trip can be told apart, at a call for each request.
             #[must_use]
             pub fn strict_order(self) -> Self {
                 self.hand_over(0, ::std::time::Duration::ZERO)

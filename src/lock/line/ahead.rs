@@ -169,8 +169,9 @@ impl Lines {
         match (answer, &mut line.word) {
             (Ok(Some(still)), Some(word)) => {
                 let later = word.followed_by(Word::new(sent, still.now, still.others));
-                let first = line.waiters.front();
-                if first.is_none_or(|first| later.is_in_turn(first.came)) {
+                let first = line.waiters.front().map(|first| first.came);
+                // Whoever comes here now came after all that it tells of.
+                if first.map_or(!later.others_wait(), |came| later.is_in_turn(came)) {
                     *word = later;
                     line.ahead.more = Some((me, still.fence, turn));
                 } else {

@@ -37,7 +37,7 @@ const READERS: usize = 32;
 
 /// How a keeper begins.
 pub(in crate::lock) enum Start {
-    /// At the end of the store's line.
+    /// Where the first of this process came.
     Fresh,
     /// At a place that has been taken, to be looked at after this pause.
     At(Place, Duration),

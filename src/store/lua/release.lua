@@ -9,10 +9,11 @@
 -- O(log n). Run twice, the second run finds nothing. A caller that has gone changes nothing.
 
 -- Whether a free lock is left to the next step, whose caller came before all who stand in line: offered to the first
--- of them, it would pass to one who came later.
+-- of them, it would pass to one who came later. Not while sequences are ahead of the clock, which was put back then: all
+-- who come now came before them, by the clock, and would have the lock for ever.
 local function left_to(came)
   local first = tonumber(came) and head()
-  return first and tonumber(came) < first
+  return first and tonumber(came) < first and tonumber(redis.call('HGET', F, 'seq') or '0') <= NOW_US
 end
 
 local function release(me, mode, _, came)

@@ -176,9 +176,11 @@ impl Visit<'_> {
         }
     }
 
-    /// Whether somebody can be served, and all of them came later; 0: at no time that is known.
+    /// Whether somebody can be served, and all of them came later; 0: at no time that is known. Not while sequences are
+    /// ahead of the clock: see `release.lua`.
     fn is_before_all(&mut self, came: u64) -> bool {
-        came > 0 && self.head().is_some_and(|(first, _)| came < first)
+        let told_by_the_clock = came > 0 && self.facts.seq <= self.now.us;
+        told_by_the_clock && self.head().is_some_and(|(first, _)| came < first)
     }
 
     /// False if it was not held any more.

@@ -83,7 +83,12 @@ impl Flights for Wire {
 }
 
 fn each(text: &Bytes) -> Vec<Said> {
-    let mut said = Vec::with_capacity(combine::BATCH);
+    let steps = 1 + text.iter().filter(|b| **b == b',').count();
+    let mut said = Vec::with_capacity(steps);
+    if steps == 1 {
+        said.push(Said::Words(text.clone()));
+        return said;
+    }
     said.extend(text.split(|b| *b == b',').map(|words| Said::Words(text.slice_ref(words))));
     said
 }

@@ -5,19 +5,20 @@ use std::time::Duration;
 
 use super::{
     on_every_store,
-    rig::{LONG, Rig, SHORT, again, ask, done, key, settled, stranger, visit},
+    rig::{LONG, Rig, SHORT, again, ask, done, key, settled, stranger, visit, wait},
 };
 use crate::{
     key::Key,
     store::backend::{
-        Acquire, Acquired, Claimed, Enqueue, Enqueued, JobId, JobPolicy, JobState, Mode, Renewal,
-        SPARE_FENCES, Token, Verdict,
+        Acquire, Acquired, Claimed, Enqueue, Enqueued, GaveBack, JobId, JobPolicy, JobState, Mode,
+        Renewal, SPARE_FENCES, Token, Verdict,
     },
 };
 
 on_every_store!(
     a_holder_stays_the_only_one_and_the_next_fence_is_larger,
     a_dead_holder_is_followed_later_and_in_turn,
+    who_passes_is_not_taken_for_the_first,
     a_renewal_shortens_nothing_and_a_release_does,
     readers_and_permits_keep_out_whom_they_kept_out,
     jobs_run_in_order_and_what_waited_waits_longer,
@@ -42,6 +43,26 @@ async fn a_holder_stays_the_only_one_and_the_next_fence_is_larger(rig: &Rig) {
     }
     rig.release(&key, &c).await;
     assert!(rig.hold(&key, &a).await > last + SPARE_FENCES);
+}
+
+/// By the clock all who come now came before those who wait.
+async fn who_passes_is_not_taken_for_the_first(rig: &Rig) {
+    let (key, a, b, c) = (key(), stranger(), stranger(), stranger());
+    rig.hold(&key, &a).await;
+    // The shard has a sequence from before.
+    rig.join(&key, &c).await;
+    rig.release(&key, &c).await;
+    rig.put_back(HOUR).await;
+    rig.join(&key, &c).await;
+    let told = rig.still(&key, &a).await.expect("it holds it");
+    assert!(told.now < told.others.first);
+    let call = Acquire { old_seq: told.now, ..wait(&key, &b) };
+    let (gave_back, asked) = rig.hand_on(&a, Mode::Exclusive, call).await;
+    assert_eq!(gave_back, GaveBack::Released);
+    assert!(matches!(asked, Acquired::Busy { joined: true, .. }), "{asked:?}");
+    rig.hold(&key, &c).await;
+    rig.release(&key, &c).await;
+    rig.hold(&key, &b).await;
 }
 
 async fn a_dead_holder_is_followed_later_and_in_turn(rig: &Rig) {

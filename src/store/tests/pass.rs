@@ -1,5 +1,7 @@
 //! Giving back and asking again for the next of the same process, in one call.
 
+use std::time::Duration;
+
 use super::{
     modes::{fence_of, seq_of, wait_as},
     on_every_store,
@@ -74,6 +76,8 @@ async fn who_came_before_all_in_line_has_it_at_once(rig: &Rig) {
     let last = rig.hold(&key, &a).await;
     let first = rig.join(&key, &c).await;
     rig.join(&key, &d).await;
+    // Who joined within a microsecond of another has a sequence that is ahead of the clock.
+    rig.pass(Duration::from_millis(5)).await;
     let call = Acquire { old_seq: first - 1, ..wait(&key, &b) };
     let (gave_back, held) = rig.hand_on(&a, Exclusive, call.clone()).await;
     assert_eq!(gave_back, GaveBack::Released);
@@ -100,6 +104,7 @@ async fn who_came_before_a_job_has_it_at_once(rig: &Rig) {
     rig.hold(&key, &a).await;
     rig.put_off(&key).await;
     let job = rig.still(&key, &a).await.unwrap().others;
+    rig.pass(Duration::from_millis(5)).await;
     let earlier = Acquire { old_seq: job.first - 1, ..wait(&key, &b) };
     let (_, held) = rig.hand_on(&a, Exclusive, earlier).await;
     assert!(matches!(held, Acquired::Held { line: 1, others, .. } if others == job), "{held:?}");

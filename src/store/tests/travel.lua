@@ -83,6 +83,13 @@ function shift.j(key)
   local record, til = string.match(redis.call('HGET', key, 'record') or '', '^(%S+) (%d+)$')
   if record then redis.call('HSET', key, 'record', record .. ' ' .. int(tonumber(til) - ms)) end
 end
+-- Fences and sequences go on from where they were, which is ahead of a clock that was put back.
+function shift.f(key)
+  for _, name in ipairs(ms < 0 and {'seq', 'fence'} or {}) do
+    local last = redis.call('HGET', key, name)
+    if last then redis.call('HSET', key, name, int(tonumber(last) - ms * 1000)) end
+  end
+end
 function shift.cs(key)
   local start, rest = string.match(redis.call('GET', key), '^(%d+)(.*)$')
   redis.call('SET', key, int(tonumber(start) - ms) .. rest, 'KEEPTTL')

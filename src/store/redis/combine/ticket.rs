@@ -91,11 +91,15 @@ impl<T> Ticket<T> {
     /// The caller waits no more.
     pub(super) fn leave(&self) -> Left<T> {
         let mut state = self.0.lock();
-        match std::mem::replace(&mut state.phase, Phase::Gone) {
+        // It may keep a whole task in memory, and is dropped outside of the lock.
+        let _waker = state.waker.take();
+        let left = match std::mem::replace(&mut state.phase, Phase::Gone) {
             Phase::Done(outcome) => Left::Done(outcome),
             _ if state.sent => Left::Sent,
             _ => Left::Unsent,
-        }
+        };
+        drop(state);
+        left
     }
 
     #[cfg(test)]
