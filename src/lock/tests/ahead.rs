@@ -101,20 +101,20 @@ async fn nobody_is_passed_more_often_by_word_that_was_asked_ahead() {
     }
 }
 
-/// The word is asked for at 7 ms and answered at 10, when nobody is next here, and 4 waits elsewhere. Who comes here at
-/// 11 has the turn of him who came at 8 only while the word before is good, which is until 10.
+/// The word is asked for at 7 ms and answered at 11, when nobody is next here, and 4 waits elsewhere since 8. Who comes
+/// here at 12 is served before it only while the word before is good, which is until 10.
 #[tokio::test(start_paused = true)]
 async fn a_younger_word_is_not_for_those_who_came_after_all_that_it_tells_of() {
     let (store, faults) = faulty();
     let (other, log, began) = (store.as_another_process(), Log::default(), Instant::now());
-    faults.set("still", Fault::Late(3 * MS), usize::MAX);
+    faults.set("still", Fault::Late(2 * MS), usize::MAX);
     let held = store.lock("x").acquire().await.unwrap();
     let mut tasks = Vec::new();
     for (name, work) in [(0, 4), (1, 2), (2, 4)] {
         tasks.push(log.waiter(name, store.lock("x"), work * MS).await);
     }
     drop(held);
-    for (at, name, store) in [(8, 4, &other), (11, 3, &store)] {
+    for (at, name, store) in [(8, 4, &other), (12, 3, &store)] {
         tokio::time::sleep_until(began + at * MS).await;
         tasks.push(log.waiter(name, store.lock("x"), MS).await);
     }
