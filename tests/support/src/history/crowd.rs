@@ -25,6 +25,10 @@ pub const CROWD: u64 = 334;
 /// How often each of them has the lock in one go.
 pub const TURNS: u64 = 5;
 
+/// What a turn takes, ns: a thousand of them take longer than it does to be sure of standing in line, or no order would
+/// be judged.
+const WORK: u64 = 300_000;
+
 /// Longer than anything takes that is not wrong.
 const WAIT: Duration = Duration::from_secs(60);
 
@@ -57,6 +61,14 @@ pub async fn crowd(url: &str, log: &Path) {
     }
 }
 
+/// Keeps a core busy, as a handler's work does.
+fn work() {
+    let end = clock::now() + WORK;
+    while clock::now() < end {
+        std::hint::spin_loop();
+    }
+}
+
 async fn go(request: &LockRequest, log: &Arc<Log>, begun: u64) {
     let tasks = (0..CROWD).map(|task| {
         let (request, log) = (request.clone(), Arc::clone(log));
@@ -68,6 +80,7 @@ async fn go(request: &LockRequest, log: &Arc<Log>, begun: u64) {
                 let sure = clock::now() + clock::ns(guard.remaining());
                 log.note(&Event::Got(op, guard.fence(), sure));
                 tokio::task::yield_now().await;
+                work();
                 log.note(&Event::Letting(op));
                 assert_eq!(guard.release().await, Released::Released);
             }
