@@ -46,7 +46,7 @@ pub(crate) use self::{
 };
 pub use self::{
     address::{Absent, ClientAddress},
-    attend::{Attended, attend},
+    attend::{Attended, Attending, attend},
     fault::{KeyFault, no_extension},
     kept::{Kept, Next, Stopped},
     print::Print,
@@ -190,7 +190,8 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     fn show<V: View<Native = N>>(&self, ticket: &Self::Ticket, view: &mut V);
 
     /// What code within the inner call may find out without the request: the driver makes the whole call,
-    /// from its first step, within [`Scope::run`]. [`Kept`] does so with the body that it keeps a ticket for.
+    /// from its first step, within [`Scope::run`], or within [`Scope::step`] what is a step of its own. [`Kept`] does so
+    /// with the body that it keeps a ticket for.
     fn within(&self, ticket: &Self::Ticket) -> Scope {
         let _ = ticket;
         Scope::default()

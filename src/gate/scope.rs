@@ -27,8 +27,8 @@ impl Scope {
         SCOPE.try_with(|scope| scope.0.as_ref()?.downcast_ref().cloned()).ok().flatten()
     }
 
-    /// Does one step of the inner call, such as a poll of its answer's body, within this.
-    pub(super) fn step<R>(&self, step: impl FnOnce() -> R) -> R {
+    /// Does one step of the inner call, such as the calling itself or a poll of its answer's body, within this.
+    pub fn step<R>(&self, step: impl FnOnce() -> R) -> R {
         match self.0 {
             Some(_) => SCOPE.sync_scope(self.clone(), step),
             None => step(),

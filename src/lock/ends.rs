@@ -1,10 +1,12 @@
 //! How the lock of a request ends, and what its client is told of that.
 
-use std::time::Duration;
+use std::{future::Future, time::Duration};
+
+use futures_util::future::BoxFuture;
 
 use super::{
     gate::LockGate,
-    guard::Released,
+    guard::{Ending, Released},
     held::HeldLocks,
     several::LockSet,
     ticket::{LockTicket, Ticket},
@@ -143,39 +145,51 @@ impl Ends {
     }
 
     /// The handler has answered, or was stopped.
-    pub(super) async fn leave<P>(
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "what an async fn is given lies in its future twice, and that of a request must stay below 1 KiB"
+    )]
+    pub(super) fn leave<P>(
         self,
         ticket: LockTicket,
         outcome: Outcome,
-    ) -> Parting<LockTicket, P> {
-        if self.keeps(&ticket, outcome) {
-            return Parting::Keep(ticket);
+    ) -> impl Future<Output = Parting<LockTicket, P>> + Send + use<P> {
+        async move {
+            if self.keeps(&ticket, outcome) {
+                return Parting::Keep(ticket);
+            }
+            let Some((held, own, giving)) = self.ended(ticket.0) else {
+                return Parting::Fields(Vec::new());
+            };
+            let loss = giving.loss(&held).await;
+            match loss {
+                _ if outcome == Outcome::TooSlow => {
+                    tracing::info!(lock = %held.hashed(), "request stopped: its body dribbles");
+                    Parting::Replace(too_slow())
+                }
+                Some(loss) => self.lost(&held, loss, own, outcome),
+                None => Parting::Fields(Vec::new()),
+            }
         }
-        let (held, loss, own) = match ticket.0 {
+    }
+
+    /// What the request had, whether that was its own, and what is waited for when it is given back. Nothing of a run,
+    /// which its worker gives back.
+    fn ended(self, ticket: Ticket) -> Option<(HeldLocks, bool, Giving)> {
+        let (held, own, guards) = match ticket {
             Ticket::Own { guard, times, since } => {
                 times.note(since.elapsed());
-                let held = guard.held();
-                let loss = self.give_back(guard).await;
-                (held, loss, true)
+                (guard.held(), true, guard)
             }
-            Ticket::Lent { held, shares } => {
-                let mut loss = held.loss();
-                // Each is the last one only if the layer further out has gone.
-                for share in shares {
-                    loss = loss.or(Box::pin(self.give_back(LockSet::one(share))).await);
-                }
-                (held, loss, false)
-            }
-            Ticket::Run(_) => return Parting::Fields(Vec::new()),
+            // Each is the last one only if the layer further out has gone.
+            Ticket::Lent { held, shares } => (held, false, LockSet::of(shares)),
+            Ticket::Run(_) => return None,
         };
-        match loss {
-            _ if outcome == Outcome::TooSlow => {
-                tracing::info!(lock = %held.hashed(), "request stopped: its body dribbles");
-                Parting::Replace(too_slow())
-            }
-            Some(loss) => self.lost(&held, loss, own, outcome),
-            None => Parting::Fields(Vec::new()),
-        }
+        // A lost lock is given back all the same, but there is nothing to wait for.
+        let loss = held.loss();
+        let at_once = self.in_background || loss.is_some();
+        let giving = if at_once { Giving::Over(loss) } else { Giving::back(guards) };
+        Some((held, own, giving))
     }
 
     /// A lock that is lost needs no keeping, and its answer can still be given.
@@ -184,29 +198,9 @@ impl Ends {
             Ticket::Own { guard, .. } => {
                 self.hold_until == HoldUntil::BodyEnd
                     && matches!(outcome, Outcome::Streams(_))
-                    && guard.held().loss().is_none()
+                    && guard.loss().is_none()
             }
             Ticket::Lent { .. } | Ticket::Run(_) => false,
-        }
-    }
-
-    /// How it was lost, as far as is known.
-    async fn give_back(self, guard: LockSet) -> Option<Loss> {
-        let held = guard.held();
-        let loss = held.loss();
-        // A lost lock is given back all the same, but there is nothing to wait for.
-        if self.in_background || loss.is_some() {
-            drop(guard);
-            return loss;
-        }
-        match guard.release().await {
-            // Another layer has it too, or the handler has left a guard behind: that gives it back.
-            Released::Released | Released::StillHeld => None,
-            Released::AlreadyLost => held.loss().or(Some(Loss::Taken)),
-            Released::Unknown => {
-                tracing::warn!(lock = %held.hashed(), "no answer to the lock's release");
-                None
-            }
         }
     }
 
@@ -228,6 +222,41 @@ impl Ends {
                 Parting::Fields(vec![("lock-lost".into(), token(loss).into())])
             }
             OnLoss::Finish => Parting::Fields(Vec::new()),
+        }
+    }
+}
+
+/// What is waited for when a request gives back what it had.
+enum Giving {
+    /// Nothing; how it was lost.
+    Over(Option<Loss>),
+    One(Ending),
+    Several(BoxFuture<'static, Released>),
+}
+
+impl Giving {
+    fn back(guards: LockSet) -> Self {
+        match guards.only() {
+            Ok(guard) => Self::One(guard.end()),
+            Err(several) => Self::Several(Box::pin(several.release())),
+        }
+    }
+
+    /// How it was lost, as far as is known.
+    async fn loss(self, held: &HeldLocks) -> Option<Loss> {
+        let released = match self {
+            Self::Over(loss) => return loss,
+            Self::One(ending) => ending.released().await,
+            Self::Several(released) => released.await,
+        };
+        match released {
+            // Another layer has it too, or the handler has left a guard behind: that gives it back.
+            Released::Released | Released::StillHeld => None,
+            Released::AlreadyLost => held.loss().or(Some(Loss::Taken)),
+            Released::Unknown => {
+                tracing::warn!(lock = %held.hashed(), "no answer to the lock's release");
+                None
+            }
         }
     }
 }

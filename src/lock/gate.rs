@@ -9,21 +9,21 @@ use super::{
     answer::{Answer, Busy, NotAcquired},
     ends::Ends,
     estimate::HoldTimes,
+    facts::LockFacts,
     guard::LockGuard,
-    held::{HeldLock, HeldLocks},
+    held::HeldLock,
     policy::Policy,
     several::{LockSet, LocksRequest},
     ticket::{LockTicket, Ticket},
 };
 use crate::{
     gate::{
-        Asked, Begin, Begun, Gate, Head, KeyFault, KeySource, Outcome, Parked, Parting, Print,
-        Replay, Scope, Slot, Trying, UnderLock, Verdict, View, current_replay, each_once,
+        Asked, Begin, Begun, Gate, Head, KeySource, Outcome, Parked, Parting, Print, Scope, Slot,
+        Trying, UnderLock, Verdict, View,
     },
-    key::Key,
     outage::LockOutage,
     reply::{Reply, problem},
-    store::{Direct, JobId, Mode, Store},
+    store::{Direct, JobId},
 };
 
 /// Longest time for which the record of a request that runs keeps a retry off: a `max_hold` without end is
@@ -52,17 +52,9 @@ impl<N: ?Sized> LockGate<N> {
         Self { source, policy, ends, times }
     }
 
-    /// The locks of a request, in the names that this layer gives them.
-    fn keys<V: View<Native = N>>(&self, view: &mut V) -> Result<Vec<Key>, KeyFault> {
-        let mut keys = self.source.read_all(view)?;
-        keys.iter_mut().for_each(|key| *key = self.policy.name(key));
-        each_once(&mut keys);
-        Ok(keys)
-    }
-
     #[expect(clippy::indexing_slicing, reason = "a source reads at least one key")]
     async fn take(&self, facts: &LockFacts) -> Result<Answer<LockSet>, NotAcquired> {
-        let LockFacts { store, keys, mode, slot, held, .. } = facts;
+        let LockFacts { store, keys, mode, slot, .. } = facts;
         let waits = slot.as_ref().map(|slot| match slot.trying() {
             Trying::For(wait) => wait,
             Trying::Never | Trying::Background => Duration::ZERO,
@@ -70,17 +62,17 @@ impl<N: ?Sized> LockGate<N> {
         let request = self.policy.request(store, &keys[0], *mode, waits);
         if keys.len() > 1 {
             let several = LocksRequest::of(keys.clone(), request);
-            return Box::pin(several.within(held)).await.map(Answer::Granted);
+            let held = facts.held().cloned().unwrap_or_default();
+            return Box::pin(several.within(&held)).await.map(Answer::Granted);
         }
         // A retry layer in between may come here again: the record is this request's own by then.
         let slot = slot.as_ref().filter(|slot| slot.record().is_some() && !slot.has_begun());
-        let record = slot.and_then(Slot::record);
-        let record = record.map(|record| Arc::clone(&record.name));
+        let record = slot.and_then(Slot::record).map(|record| &record.name);
         // The future of a request has room for one call, which is all that most need: it is moved about.
         let answer = if request.is_one_call() {
             request.at_once(record).await?
         } else {
-            Box::pin(request.ask(record)).await?
+            Box::pin(request.ask(record.cloned())).await?
         };
         if let (Answer::Granted(guard), Some(slot)) = (&answer, slot)
             && let Some(call) = self.remembered(slot, guard)
@@ -122,7 +114,8 @@ impl<N: ?Sized> LockGate<N> {
     }
 
     fn busy(&self, facts: LockFacts, busy: &Busy, known: bool) -> Verdict<LockTicket> {
-        let LockFacts { store, mut keys, slot, replay, .. } = facts;
+        let replay = facts.replay().cloned();
+        let LockFacts { store, mut keys, slot, .. } = facts;
         // Deferred are requests of one lock alone; there is none without.
         let Some(key) = keys.pop() else { return Verdict::Answer(Reply::wiring_fault()) };
         tracing::debug!(
@@ -146,7 +139,7 @@ impl<N: ?Sized> LockGate<N> {
         Verdict::Busy(reply, slot)
     }
 
-    fn outage(&self, facts: LockFacts, error: &crate::Error) -> Verdict<LockTicket> {
+    fn outage(&self, mut facts: LockFacts, error: &crate::Error) -> Verdict<LockTicket> {
         tracing::error!(
             node = %facts.store.node(), %error, policy = ?self.policy.outage, "no lock: store away"
         );
@@ -154,35 +147,20 @@ impl<N: ?Sized> LockGate<N> {
             LockOutage::Refuse => {
                 // Not kept for an outer layer, though this may be the status of a busy answer too.
                 let away = Reply::store_away();
-                if let Some(replay) = facts.replay {
+                if let Some(replay) = facts.replay() {
                     // A run that could not even start is not charged.
                     replay.met_a_busy_lock(away.status);
                 }
                 Verdict::Answer(away)
             }
             LockOutage::Admit => {
+                let outer = facts.take_held();
                 let held = facts.keys.into_iter().map(HeldLock::admitted).collect();
                 let admitted = Ticket::Lent { held, shares: Vec::new() };
-                Verdict::Pass(LockTicket::new(admitted, facts.held))
+                Verdict::Pass(LockTicket::new(admitted, outer))
             }
         }
     }
-}
-
-/// What a lock needs of a request.
-#[derive(Debug)]
-pub struct LockFacts {
-    store: Store,
-    /// One at least, each once.
-    keys: Vec<Key>,
-    mode: Mode,
-    /// An outer layer would take the request over, and says how long to wait before.
-    slot: Option<Slot>,
-    replay: Option<Replay>,
-    /// What the request has already.
-    held: HeldLocks,
-    /// It has all of these already.
-    lent: Option<Ticket>,
 }
 
 impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
@@ -192,78 +170,45 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     type Parked = Infallible;
 
     fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<LockFacts, Infallible> {
-        self.policy.clean(view);
-        let Some(mode) = self.policy.mode(view.method()) else {
-            return Asked::Skip;
-        };
-        let keys = match self.keys(view) {
-            Ok(keys) => keys,
-            Err(fault) => {
-                return fault.answer("LockLayer").map_or(Asked::Skip, Asked::Answer);
-            }
-        };
-        let Some(store) = self.policy.store.clone().or_else(|| view.store()) else {
-            return Asked::Answer(crate::outage::no_store("LockLayer"));
-        };
-        // Taken out before it is filled: a request that holds the slot that holds it is never freed.
-        let mut slot = Slot::arrive(view);
-        // Whoever made a slot has seen that it is none.
-        let replay = if slot.is_some() { None } else { current_replay(view) };
-        let run = replay.as_ref().map_or(Ok(None), |replay| replay.hold_among(&store, &keys));
-        let Ok(run) = run else { return Asked::Answer(given_up()) };
-        let run = run.map(|facts| HeldLock::of_run(&store, facts));
-        // A middleware may have rebuilt the request, or sent it to another task: one of the two is left. Or
-        // it has a lock of its own, and has scoped what is further in: that is in the task alone.
-        let mut held = view.get::<HeldLocks>().unwrap_or_default();
-        held = held.and(HeldLocks::current().iter().cloned());
-        held = held.and(self.policy.trusted(view, &store));
-        let lent = Ticket::of_what_is_held(&store, &keys, mode, &held, run.as_ref());
-        let Ok(lent) = lent else { return Asked::Answer(would_deadlock()) };
-        if lent.is_none() {
-            held = held.and(run);
-        }
-        // A job runs under one lock that it has alone, so what asks for anything else is not deferred.
-        if let Some(found) = &slot {
-            let fits = keys.len() == 1 && mode == Mode::Exclusive;
-            match found.trying() {
-                Trying::For(_) => {}
-                Trying::Background if !fits => return Asked::Answer(cannot_be_put_off()),
-                // Tells its layer that somebody has read the slot.
-                Trying::Never | Trying::Background => found.note_seen(),
-            }
-            slot = slot.filter(|_| fits);
-        }
-        Asked::Enter(LockFacts { store, keys, mode, slot, replay, held, lent })
+        self.read(view)
     }
 
-    async fn enter(&self, mut facts: LockFacts) -> Verdict<LockTicket> {
-        if let Some(replay) = &facts.replay {
-            replay.asks_a_lock();
-        }
-        let tries = |slot: &Slot| matches!(slot.trying(), Trying::For(_));
-        if !facts.slot.as_ref().is_none_or(tries) {
-            return self.put_off(facts);
-        }
-        if let Some(lent) = facts.lent.take() {
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "what an async fn is given lies in its future twice, and that of a request must stay below 1 KiB"
+    )]
+    fn enter(&self, mut facts: LockFacts) -> impl Future<Output = Verdict<LockTicket>> + Send {
+        async move {
+            if let Some(replay) = facts.replay() {
+                replay.asks_a_lock();
+            }
+            let tries = |slot: &Slot| matches!(slot.trying(), Trying::For(_));
+            if !facts.slot.as_ref().is_none_or(tries) {
+                return self.put_off(facts);
+            }
+            if let Some(lent) = facts.lent() {
+                forget(facts.slot.as_ref());
+                return Verdict::Pass(LockTicket::new(lent, facts.take_held()));
+            }
+            let taken = self.take(&facts).await;
             forget(facts.slot.as_ref());
-            return Verdict::Pass(LockTicket::new(lent, facts.held));
-        }
-        let taken = self.take(&facts).await;
-        forget(facts.slot.as_ref());
-        match taken {
-            Ok(Answer::Granted(guard)) => {
-                let times = Arc::clone(&self.times);
-                let own = Ticket::Own { guard, times, since: Instant::now() };
-                Verdict::Pass(LockTicket::new(own, facts.held).of_slot(facts.slot))
+            match taken {
+                Ok(Answer::Granted(guard)) => {
+                    let times = Arc::clone(&self.times);
+                    let own = Ticket::Own { guard, times, since: Instant::now() };
+                    Verdict::Pass(LockTicket::new(own, facts.take_held()).of_slot(facts.slot))
+                }
+                Ok(Answer::Busy(busy)) | Err(NotAcquired::Busy(busy)) => {
+                    self.busy(facts, &busy, false)
+                }
+                // Accepted before: the outer layer answers with that job once it has read the body.
+                Ok(Answer::Known) => {
+                    let busy = Busy { left: Duration::from_secs(1), line: 0, waited: None };
+                    self.busy(facts, &busy, true)
+                }
+                Err(NotAcquired::WouldDeadlock) => Verdict::Answer(would_deadlock()),
+                Err(NotAcquired::Fault(error)) => self.outage(facts, &error),
             }
-            Ok(Answer::Busy(busy)) | Err(NotAcquired::Busy(busy)) => self.busy(facts, &busy, false),
-            // Accepted before: the outer layer answers with that job once it has read the body.
-            Ok(Answer::Known) => {
-                let busy = Busy { left: Duration::from_secs(1), line: 0, waited: None };
-                self.busy(facts, &busy, true)
-            }
-            Err(NotAcquired::WouldDeadlock) => Verdict::Answer(would_deadlock()),
-            Err(NotAcquired::Fault(error)) => self.outage(facts, &error),
         }
     }
 
@@ -301,12 +246,12 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         ticket.2.as_ref()?.print(head)
     }
 
-    async fn leave(
+    fn leave(
         &self,
         ticket: LockTicket,
         outcome: Outcome,
-    ) -> Parting<LockTicket, Self::Parked> {
-        self.ends.leave(ticket, outcome).await
+    ) -> impl Future<Output = Parting<LockTicket, Self::Parked>> + Send {
+        self.ends.leave(ticket, outcome)
     }
 
     async fn accept(&self, parked: Self::Parked, _: Head, _: Option<Bytes>) -> Option<Reply> {
@@ -322,24 +267,7 @@ fn forget(slot: Option<&Slot>) {
     }
 }
 
-/// Nobody reads it: the worker has gone on without this run.
-fn given_up() -> Reply {
-    tracing::debug!(
-        "a run was stopped before its handler: its worker has given it up, or has lost its lock"
-    );
-    Reply::store_away()
-}
-
-fn cannot_be_put_off() -> Reply {
-    tracing::error!(
-        layer = "LockLayer",
-        "request refused: the DeferLayer further out is set to `defer_always`, and this lock is shared, a \
-         permit or several keys, under which nothing is deferred"
-    );
-    Reply::wiring_fault()
-}
-
-fn would_deadlock() -> Reply {
+pub(super) fn would_deadlock() -> Reply {
     tracing::error!(
         layer = "LockLayer",
         "request refused: a layer further out has this lock shared or by a permit, and this one asks for \

@@ -55,6 +55,30 @@ pub enum Released {
     Unknown,
 }
 
+/// What is left of a release. Dropping it leaves that to the background.
+pub(super) enum Ending {
+    Ended(Released),
+    GiveBack(Arc<HoldFacts>, Hold),
+    /// Somebody gives it back and asks for the next in one call, and tells of it.
+    Passes(oneshot::Receiver<Released>),
+}
+
+impl Ending {
+    /// Another guard has it too.
+    fn still_held(loss: Option<Loss>) -> Self {
+        Self::Ended(loss.map_or(Released::StillHeld, |_| Released::AlreadyLost))
+    }
+
+    /// The rest of it.
+    pub(super) async fn released(self) -> Released {
+        match self {
+            Self::Ended(released) => released,
+            Self::GiveBack(facts, hold) => outcome(&facts, &hold.release().await),
+            Self::Passes(told) => told.await.unwrap_or(Released::Unknown),
+        }
+    }
+}
+
 impl LockGuard {
     pub(super) fn new(hold: Hold, turn: Option<Turn>) -> Self {
         Self(Share::Of(Arc::new(Grant::new(hold, turn))))
@@ -196,24 +220,26 @@ impl LockGuard {
     ///
     /// Of several guards on one grant all but the last return [`Released::StillHeld`], by memory alone.
     pub async fn release(self) -> Released {
-        let held = self.held();
-        // Of two that are released at once, exactly one is the last.
-        let last = match self.0 {
-            Share::Of(grant) => Arc::into_inner(grant).map(Grant::into_parts),
-            Share::Lent(_) => None,
+        self.end().released().await
+    }
+
+    /// The part of a release for which nothing is waited.
+    pub(super) fn end(self) -> Ending {
+        let (facts, last) = match self.0 {
+            Share::Lent(held) => return Ending::still_held(held.loss()),
+            // Of two that are released at once, exactly one is the last.
+            Share::Of(grant) => (Arc::clone(grant.facts()), Arc::into_inner(grant)),
         };
-        let Some(last) = last else {
-            return held.loss().map_or(Released::StillHeld, |_| Released::AlreadyLost);
+        let Some((hold, turn)) = last.map(Grant::into_parts) else {
+            return Ending::still_held(facts.loss());
         };
-        let (hold, turn) = last;
-        let facts = Arc::clone(hold.facts());
         match Ended::of(hold, turn) {
-            Ended::HandedOver => Released::Released,
-            Ended::GiveBack(hold) => outcome(&facts, &hold.release().await),
+            Ended::HandedOver => Ending::Ended(Released::Released),
+            Ended::GiveBack(hold) => Ending::GiveBack(facts, hold),
             Ended::Pass(pass) => {
                 let (tell, told) = oneshot::channel();
                 pass.start(Some(tell));
-                told.await.unwrap_or(Released::Unknown)
+                Ending::Passes(told)
             }
         }
     }

@@ -93,6 +93,7 @@ mod asking;
 mod elsewhere;
 mod ends;
 mod estimate;
+mod facts;
 mod gate;
 mod grant;
 mod guard;
@@ -113,7 +114,8 @@ pub use self::{
     answer::{Busy, BusyStatus, NotAcquired},
     elsewhere::SharedSecret,
     ends::{HoldUntil, OnLoss},
-    gate::{LockFacts, LockGate},
+    facts::LockFacts,
+    gate::LockGate,
     guard::{LockGuard, Released},
     held::{HeldLock, HeldLocks},
     request::LockRequest,

@@ -221,7 +221,7 @@ impl LockRequest {
     }
 
     /// As [`ask`](Self::ask), for what [is one call](Self::is_one_call).
-    pub(super) async fn at_once(&self, record: Option<Arc<str>>) -> Result<Answer, NotAcquired> {
+    pub(super) async fn at_once(&self, record: Option<&Arc<str>>) -> Result<Answer, NotAcquired> {
         let lines = self.store.room::<Lines>();
         if record.is_none()
             && let Some(guard) = lines.take_resting(&self.key, &self.asking)
@@ -233,7 +233,7 @@ impl LockRequest {
 
     /// One attempt, with a place in line if a wait is set.
     pub(super) async fn ask_once(&self, record: Option<Arc<str>>) -> Result<Answer, NotAcquired> {
-        let Some(wait) = self.wait else { return self.at_once(record).await };
+        let Some(wait) = self.wait else { return self.at_once(record.as_ref()).await };
         let started = Instant::now();
         let lines = self.store.room::<Lines>();
         if record.is_none()
@@ -272,7 +272,7 @@ impl LockRequest {
         started: Instant,
         until: Instant,
     ) -> Result<Answer, NotAcquired> {
-        match self.once(lines, Some(Arc::clone(&record))).await? {
+        match self.once(lines, Some(&record)).await? {
             Answer::Busy(_) => {}
             answer => return Ok(answer),
         }
@@ -281,7 +281,7 @@ impl LockRequest {
             answer => return Ok(answer),
         };
         // An attempt of its own, which finds the record or this guard's lock.
-        Ok(match self.once(lines, Some(record)).await? {
+        Ok(match self.once(lines, Some(&record)).await? {
             Answer::Known => Answer::Known,
             // The second one too: then the first has been lost, and says so.
             Answer::Busy(_) | Answer::Granted(_) => Answer::Granted(guard),
@@ -289,11 +289,11 @@ impl LockRequest {
     }
 
     /// One call, sent by the caller itself; takes the lock if it is free and nobody stands in line.
-    async fn once(&self, lines: &Arc<Lines>, record: Option<Arc<str>>) -> Result<Answer, Error> {
+    async fn once(&self, lines: &Arc<Lines>, record: Option<&Arc<str>>) -> Result<Answer, Error> {
         let Asking { terms, .. } = &self.asking;
         let lease = terms.for_the_first_time();
         let mut attempt = Attempt::new(&self.store, &self.key, terms.mode);
-        let call = Acquire { record, ..attempt.acquisition(lease) };
+        let call = Acquire { record: record.cloned(), ..attempt.acquisition(lease) };
         match attempt.send(lease, self.store.backend().acquire(call)).await? {
             Acquired::Held { fence, others, now, .. } => {
                 let word = Word::new(attempt.sent(), now, others);

@@ -200,6 +200,10 @@ impl LockSet {
         Self { guards: smallvec![(0, guard)] }
     }
 
+    pub(super) fn of(guards: Vec<LockGuard>) -> Self {
+        Self { guards: guards.into_iter().enumerate().collect() }
+    }
+
     /// Copies of them to hand to code that must not give them back, in the order they were named in.
     #[must_use]
     pub fn held(&self) -> HeldLocks {
@@ -253,14 +257,28 @@ impl LockSet {
 
     /// Gives all of them back now, and says how the worst of them went. The calls are sent in reverse
     /// order and waited for together. If this future is dropped, the agent gives them back.
-    pub async fn release(mut self) -> Released {
-        if let [_] = &self.guards[..]
-            && let Some((_, guard)) = self.guards.pop()
-        {
-            return guard.release().await;
+    pub async fn release(self) -> Released {
+        match self.only() {
+            Ok(guard) => guard.release().await,
+            Err(several) => Box::pin(several.release_all()).await,
         }
+    }
+
+    /// The one that it is.
+    pub(super) fn only(mut self) -> Result<LockGuard, Self> {
+        match self.guards.pop() {
+            Some((_, guard)) if self.guards.is_empty() => Ok(guard),
+            Some(last) => {
+                self.guards.push(last);
+                Err(self)
+            }
+            None => Err(self),
+        }
+    }
+
+    async fn release_all(mut self) -> Released {
         let guards = std::mem::take(&mut self.guards).into_iter().rev();
-        let ends = Box::pin(join_all(guards.map(|(_, guard)| guard.release()))).await;
+        let ends = join_all(guards.map(|(_, guard)| guard.release())).await;
         let has = |end| ends.contains(&end);
         [Released::AlreadyLost, Released::Unknown, Released::StillHeld]
             .into_iter()

@@ -30,7 +30,7 @@ pub struct ResponseFuture<C, R, E, G: Gate<Parts>, F> {
 #[pin_project(project = KindProjection)]
 pub(super) enum Kind<C, R, E, G: Gate<Parts>, F> {
     Inner(#[pin] C),
-    /// What comes after the entering.
+    /// The entering, or the call that comes after it, and then what comes after that.
     Entering(BoxFuture<'static, Self>),
     /// With the gate's ticket. Nothing of it is on the heap: most of these have nothing to settle.
     Passing(#[pin] C, Option<Passed<G, F>>),

@@ -1,6 +1,6 @@
 //! `GateLayer`.
 
-use std::marker::PhantomData;
+use std::{marker::PhantomData, sync::Arc};
 
 use tower_layer::Layer;
 
@@ -9,21 +9,21 @@ use super::{framework::Plain, service::GateService};
 /// Puts a gate around a service. Integrations wrap it in a layer of their own name.
 #[derive(Debug, Clone)]
 pub struct GateLayer<G, F = Plain> {
-    gate: G,
+    gate: Arc<G>,
     framework: PhantomData<F>,
 }
 
 impl<G, F> GateLayer<G, F> {
     /// A layer of this gate.
     pub fn new(gate: G) -> Self {
-        Self { gate, framework: PhantomData }
+        Self { gate: Arc::new(gate), framework: PhantomData }
     }
 }
 
-impl<S, G: Clone, F> Layer<S> for GateLayer<G, F> {
+impl<S, G, F> Layer<S> for GateLayer<G, F> {
     type Service = GateService<S, G, F>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        GateService::new(inner, self.gate.clone())
+        GateService::new(inner, Arc::clone(&self.gate))
     }
 }

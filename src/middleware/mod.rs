@@ -80,6 +80,7 @@
 //! ```
 
 mod body;
+mod called;
 mod framework;
 mod future;
 mod layer;

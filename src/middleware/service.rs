@@ -3,7 +3,7 @@
 use std::{
     marker::PhantomData,
     mem,
-    pin::pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -14,32 +14,34 @@ use http_body::Body;
 use tower_service::Service;
 
 use super::{
-    body::{BoxError, GateBody, again, response},
-    framework::{Framework, PartsView, fields},
+    body::{BoxError, again, response},
+    called::Called,
+    framework::{Framework, PartsView},
     future::{Kind, ResponseFuture},
     parking::any,
-    settle::{Passed, finish, outcome},
+    settle::Passed,
     timed::Untimed,
 };
-use crate::gate::{Asked, Attended, Gate, Outcome, Print, Reading, Verdict, attend};
+use crate::gate::{Asked, Attending, Gate, Print, Reading, Verdict};
 
 /// A service with a gate around it.
 #[derive(Debug)]
 pub struct GateService<S, G, F> {
     inner: S,
-    gate: G,
+    /// Each request has one of its own, which is moved with its future.
+    gate: Arc<G>,
     framework: PhantomData<F>,
 }
 
 impl<S, G, F> GateService<S, G, F> {
-    pub(super) fn new(inner: S, gate: G) -> Self {
+    pub(super) fn new(inner: S, gate: Arc<G>) -> Self {
         Self { inner, gate, framework: PhantomData }
     }
 }
 
-impl<S: Clone, G: Clone, F> Clone for GateService<S, G, F> {
+impl<S: Clone, G, F> Clone for GateService<S, G, F> {
     fn clone(&self) -> Self {
-        Self::new(self.inner.clone(), self.gate.clone())
+        Self::new(self.inner.clone(), Arc::clone(&self.gate))
     }
 }
 
@@ -68,7 +70,7 @@ where
             Asked::Answer(reply) => ResponseFuture::ready(response(reply)),
             Asked::Again(reply) => ResponseFuture::ready(again(&reply)),
             Asked::Pass(quick) => {
-                let passed = Passed::new(self.gate.clone(), quick, &parts.method);
+                let passed = Passed::new(Arc::clone(&self.gate), quick, &parts.method);
                 let call = self.inner.call(Request::from_parts(parts, body));
                 ResponseFuture::passing(call, passed)
             }
@@ -76,18 +78,18 @@ where
                 // The service that was polled ready is the one to be called.
                 let fresh = self.inner.clone();
                 let inner = mem::replace(&mut self.inner, fresh);
-                let passage =
-                    Passage::<S, G, F> { inner, gate: self.gate.clone(), framework: PhantomData };
+                let gate = Arc::clone(&self.gate);
+                let passage = Passage::<S, G, F> { inner, gate, framework: PhantomData };
                 ResponseFuture::entering(passage.enter(facts, parts, body))
             }
         }
     }
 }
 
-struct Passage<S, G, F> {
-    inner: S,
-    gate: G,
-    framework: PhantomData<F>,
+pub(super) struct Passage<S, G, F> {
+    pub(super) inner: S,
+    pub(super) gate: Arc<G>,
+    pub(super) framework: PhantomData<F>,
 }
 
 impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
@@ -97,7 +99,7 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
         reason = "what an async fn is given lies in its future twice, and that must stay below 1 KiB: beyond it \
                   allocators have nothing at hand"
     )]
-    fn enter<B, R>(
+    pub(super) fn enter<B, R>(
         mut self,
         facts: G::Facts,
         mut parts: Parts,
@@ -120,7 +122,7 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
                             let call = self.inner.call(Request::from_parts(parts, body));
                             Kind::Passing(call, Some(passed))
                         }
-                        Err(ticket) => Kind::Gated(Box::pin(self.pass(ticket, parts, body))),
+                        Err(ticket) => self.call(ticket, parts, body),
                     }
                 }
                 Verdict::Answer(reply) => Kind::Ready(Some(response(reply))),
@@ -134,39 +136,31 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
         }
     }
 
-    async fn pass<B, R>(
+    /// Calls the inner service under the ticket.
+    fn call<B, R>(
         mut self,
-        mut ticket: G::Ticket,
+        ticket: G::Ticket,
         parts: Parts,
         body: B,
-    ) -> Result<Response<GateBody<R>>, S::Error>
+    ) -> Kind<S::Future, R, S::Error, G, F>
     where
         S: Service<Request<B>, Response = Response<R>>,
+        S::Future: Send + 'static,
+        S::Error: Send + 'static,
         B: Body<Data = Bytes> + Send + 'static,
-        R: Body,
+        R: Body + Send + 'static,
     {
+        let gate = self.gate;
         let head = parts.method == Method::HEAD;
-        let print = self
-            .gate
-            .reads_along(&ticket, || (parts.method.as_str().to_owned(), F::target(&parts)));
-        let (body, reading) = time::<B, F>(body, self.gate.body_deadline(&ticket), print);
-        let (inner, request) = (&mut self.inner, Request::from_parts(parts, body));
+        let print =
+            gate.reads_along(&ticket, || (parts.method.as_str().to_owned(), F::target(&parts)));
+        let (body, reading) = time::<B, F>(body, gate.body_deadline(&ticket), print);
+        let (scope, watch) = (gate.within(&ticket), gate.watch(&ticket));
+        let request = Request::from_parts(parts, body);
         // Called within the scope, not only polled: a layer further in asks its gate as it is called.
-        let call = self.gate.within(&ticket).run(async { inner.call(request).await });
-        let ended = attend(pin!(call), pin!(self.gate.watch(&ticket)), reading.as_ref()).await;
-        // No early return for an error: the gate is left in every case.
-        let outcome = ended.outcome(reading.as_ref(), |ended| outcome(head, ended));
-        if let Attended::Ended(Ok(answer)) = &ended {
-            self.gate.hear(&mut ticket, || fields(answer.headers()));
-        }
-        let parting = self.gate.leave(ticket, outcome).await;
-        match ended {
-            Attended::Ended(Ok(answer)) => {
-                Ok(finish::<G, F, R>(self.gate, answer, parting, reading).await)
-            }
-            Attended::Ended(Err(error)) if outcome != Outcome::TooSlow => Err(error),
-            Attended::Ended(Err(_)) | Attended::Stopped => Ok(response(parting.into_reply())),
-        }
+        let call = scope.step(|| self.inner.call(request));
+        let attending = Attending::new(scope.run(call), watch);
+        Kind::Entering(Box::pin(Called::new(attending, gate, ticket, head, reading)))
     }
 }
 

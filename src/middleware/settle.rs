@@ -1,7 +1,8 @@
 //! What a gate makes of an answer.
 
-use std::marker::PhantomData;
+use std::{future::Future, marker::PhantomData, sync::Arc};
 
+use futures_util::future::{self, Either, Ready};
 use http::{Method, Response, request::Parts};
 use http_body::Body;
 
@@ -11,13 +12,13 @@ use super::{
     parking::{AnyRequest, read_whole},
 };
 use crate::{
-    gate::{Gate, Kept, Outcome, Parting, PickUp, Reading, Room},
+    gate::{Attended, Gate, Kept, Outcome, Parting, PickUp, Reading, Room, Slot},
     reply::Reply,
 };
 
 /// A gate that a request has passed, until its answer comes.
 pub(super) struct Passed<G: Gate<Parts>, F> {
-    gate: G,
+    gate: Arc<G>,
     quick: G::Quick,
     /// The request's method is HEAD.
     head: bool,
@@ -25,7 +26,7 @@ pub(super) struct Passed<G: Gate<Parts>, F> {
 }
 
 impl<G: Gate<Parts>, F> Passed<G, F> {
-    pub(super) fn new(gate: G, quick: G::Quick, method: &Method) -> Self {
+    pub(super) fn new(gate: Arc<G>, quick: G::Quick, method: &Method) -> Self {
         Self { gate, quick, head: *method == Method::HEAD, framework: PhantomData }
     }
 
@@ -61,43 +62,81 @@ pub(super) fn outcome<R: Body, E>(head: bool, ended: &Result<Response<R>, E>) ->
 }
 
 /// Leaves the gate of a request that has passed at once.
-pub(super) async fn settle<G: Gate<Parts>, F: Framework, R: Body, E>(
+pub(super) fn settle<G: Gate<Parts>, F: Framework, R: Body + Send, E: Send>(
     passed: Passed<G, F>,
     ended: Result<Response<R>, E>,
     outcome: Outcome,
-) -> Result<Response<GateBody<R>>, E> {
+) -> impl Future<Output = Result<Response<GateBody<R>>, E>> + Send {
     let Passed { gate, quick, .. } = passed;
     let mut ticket = gate.ticket(quick);
     if let Ok(answer) = &ended {
         gate.hear(&mut ticket, || fields(answer.headers()));
     }
-    // No early return for an error: the gate is left in every case.
-    let parting = gate.leave(ticket, outcome).await;
-    Ok(finish::<G, F, R>(gate, ended?, parting, None).await)
+    leave::<G, F, R, E>(gate, ticket, Attended::Ended(ended), outcome, None)
 }
 
-/// Makes of an answer what the gate wants.
-pub(super) async fn finish<G: Gate<Parts>, F: Framework, R: Body>(
-    gate: G,
+/// Leaves the gate, and makes of the answer what that wants.
+#[expect(
+    clippy::manual_async_fn,
+    reason = "what an async fn is given lies in its future twice, and that must stay below 1 KiB"
+)]
+pub(super) fn leave<G: Gate<Parts>, F: Framework, R: Body + Send, E: Send>(
+    gate: Arc<G>,
+    ticket: G::Ticket,
+    ended: Attended<Result<Response<R>, E>>,
+    outcome: Outcome,
+    reading: Option<Reading>,
+) -> impl Future<Output = Result<Response<GateBody<R>>, E>> + Send {
+    async move {
+        // No early return for an error: the gate is left in every case.
+        let parting = gate.leave(ticket, outcome).await;
+        match ended {
+            Attended::Ended(Ok(answer)) => {
+                let made = finish::<G, F, R>(gate, answer, parting, reading);
+                Ok(made.await)
+            }
+            Attended::Ended(Err(error)) if outcome != Outcome::TooSlow => Err(error),
+            Attended::Ended(Err(_)) | Attended::Stopped => Ok(response(parting.into_reply())),
+        }
+    }
+}
+
+/// Makes of an answer what the gate wants: at once, or for those that were parked by asking it.
+fn finish<G: Gate<Parts>, F: Framework, R: Body + Send>(
+    gate: Arc<G>,
     mut answer: Response<R>,
     parting: Parting<G::Ticket, G::Parked>,
     reading: Option<Reading>,
-) -> Response<GateBody<R>> {
-    let instead = match parting {
+) -> Either<Ready<Response<GateBody<R>>>, impl Future<Output = Response<GateBody<R>>> + Send> {
+    Either::Left(future::ready(match parting {
         Parting::Fields(fields) => {
             add_fields(&mut answer, fields);
-            None
+            answer.map(GateBody::inner)
         }
-        Parting::Replace(reply) => Some(reply),
+        Parting::Replace(reply) => response(reply),
         Parting::Keep(ticket) => {
-            let kept = Kept::new(gate, ticket, reading);
-            return answer.map(|body| GateBody::kept(body, kept));
+            let kept = Kept::new(G::clone(&gate), ticket, reading);
+            answer.map(|body| GateBody::kept(body, kept))
         }
-        Parting::Accept { parked, room, slot } => match slot.take_request() {
-            // Most answers are none of that: their futures are without it.
-            Some(request) => Box::pin(accept::<G, F>(&gate, parked, request, room)).await,
-            None => None,
-        },
+        // Most answers are none of that: their futures are without it.
+        Parting::Accept { parked, room, slot } => {
+            let accepted = accepted::<G, F, R>(gate, answer, parked, room, slot);
+            return Either::Right(Box::pin(accepted));
+        }
+    }))
+}
+
+/// The answer to a request that was parked: that of the gate, if it has taken it over.
+async fn accepted<G: Gate<Parts>, F: Framework, R: Body>(
+    gate: Arc<G>,
+    answer: Response<R>,
+    parked: G::Parked,
+    room: Room,
+    slot: Slot,
+) -> Response<GateBody<R>> {
+    let instead = match slot.take_request() {
+        Some(request) => accept::<G, F>(&gate, parked, request, room).await,
+        None => None,
     };
     instead.map_or_else(|| answer.map(GateBody::inner), response)
 }

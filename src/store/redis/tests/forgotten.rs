@@ -78,11 +78,9 @@ async fn a_server_that_comes_back_empty_tells_holders() {
     server.kill();
     server.restart().await;
     let since = Instant::now();
-    let loss = tokio::time::timeout(LEASE, guard.lost()).await.expect("it is told");
-    let told = since.elapsed();
-    println!("figure: told of the loss after {} ms", told.as_millis());
     // By the first tick that reaches it; if none does, by the end of what is sure.
-    assert!(told < LEASE, "{loss:?} after {told:?}");
+    tokio::time::timeout(LEASE, guard.lost()).await.expect("it is told");
+    println!("figure: told of the loss after {} ms", since.elapsed().as_millis());
     usable(&store).await;
     let next = store.lock("x").wait(5 * SECOND).acquire().await.expect("nobody has it");
     assert!(next.fence() > guard.fence(), "the fence went back");
