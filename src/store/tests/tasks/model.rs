@@ -31,6 +31,21 @@ const BYTES: u64 = 70;
 /// A case that takes longer is not told from one in which time has passed.
 const SLOW: Duration = Duration::from_millis(800);
 
+/// A push wakes somebody if the last one that did was 50 ms ago: by this clock that may be so on one of the stores and not
+/// yet on the other, which is made its move a little later. What differs sooner differs for another reason.
+const WOKEN: Duration = Duration::from_millis(45);
+
+/// So many times it is no matter of a moment.
+const TIMES: u32 = 3;
+
+/// How a case went.
+enum Played {
+    Alike,
+    /// It took too long.
+    Slow,
+    Differs(String),
+}
+
 #[derive(Clone, Debug)]
 enum Move {
     Push(u8),
@@ -228,12 +243,15 @@ fn near(one: Option<Duration>, other: Option<Duration>) -> bool {
     }
 }
 
-/// False if it took too long.
-async fn play(limits: Limits, wanted: &[Move]) -> bool {
+async fn play(limits: Limits, wanted: &[Move]) -> Played {
     let (memory, redis) = (Rig::memory(), Rig::redis().await);
     redis.ping().await;
     let (mut scene, started) = (Scene::new(limits), Instant::now());
     let mut before = started;
+    let differs = |what: String| {
+        assert!(started.elapsed() >= WOKEN, "{what}");
+        Played::Differs(what)
+    };
     for (at, wanted) in wanted.iter().enumerate() {
         let renews = matches!(wanted, Move::Renew(_));
         let Some(made) = made(&mut scene, wanted) else { continue };
@@ -245,11 +263,12 @@ async fn play(limits: Limits, wanted: &[Move]) -> bool {
         let (answer, (told, wait)) = on(&memory, &scene, &made).await;
         let (_, (other, other_wait)) = on(&redis, &scene, &made).await;
         if started.elapsed() > SLOW {
-            return false;
+            return Played::Slow;
         }
-        let context = || format!("move {at}, {wanted:?}");
-        assert_eq!(told, other, "{}", context());
-        assert!(near(wait, other_wait), "{wait:?} {other_wait:?}, {}", context());
+        if told != other || !near(wait, other_wait) {
+            let stores = format!("{told} {wait:?}, and on the server {other} {other_wait:?}");
+            return differs(format!("move {at}, {wanted:?}: {stores}"));
+        }
         if let (Some(answer), Made::Turn(worker, turn)) = (answer, &made) {
             let desk = Worker::new(&memory);
             let (.., runs) = &mut scene.turns[*worker];
@@ -264,12 +283,16 @@ async fn play(limits: Limits, wanted: &[Move]) -> bool {
         }
         let (there, stats) = seen(&memory, &scene).await;
         let (other, other_stats) = seen(&redis, &scene).await;
-        assert_eq!((there, stats), (other, other_stats), "after {}", context());
+        if (&there, &stats) != (&other, &other_stats) {
+            let stores =
+                format!("{there:?} {stats:?}, and on the server {other:?} {other_stats:?}");
+            return differs(format!("after move {at}, {wanted:?}: {stores}"));
+        }
         if !renews {
             accounted(&stats);
         }
     }
-    true
+    Played::Alike
 }
 
 #[test]
@@ -288,9 +311,15 @@ fn both_stores_answer_alike() {
     let cases = (limits, moves());
     runner
         .run(&cases, |(limits, wanted)| {
+            let mut differed = 0;
             for _ in 0..20 {
-                if runtime.block_on(play(limits, &wanted)) {
-                    return Ok(());
+                match runtime.block_on(play(limits, &wanted)) {
+                    Played::Alike => return Ok(()),
+                    Played::Slow => {}
+                    Played::Differs(what) => {
+                        differed += 1;
+                        assert!(differed < TIMES, "{what}");
+                    }
                 }
             }
             panic!("{} moves take longer than {SLOW:?} on this machine", wanted.len());
