@@ -38,7 +38,11 @@ impl HeldLocks {
 
     /// As `and`.
     pub(super) fn and_all(self, more: Self) -> Self {
-        self.and(more.0)
+        if self.is_empty() { more } else { self.and(more.0) }
+    }
+
+    pub(super) fn one(held: HeldLock) -> Self {
+        Self(SmallVec::from_buf([held]))
     }
 
     /// What makes code that runs within it know of these.

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{
@@ -197,7 +197,7 @@ pub struct LockSet {
 
 impl LockSet {
     pub(super) fn one(guard: LockGuard) -> Self {
-        Self { guards: smallvec![(0, guard)] }
+        Self { guards: SmallVec::from_buf([(0, guard)]) }
     }
 
     pub(super) fn of(guards: Vec<LockGuard>) -> Self {
@@ -208,7 +208,7 @@ impl LockSet {
     #[must_use]
     pub fn held(&self) -> HeldLocks {
         if let [(_, guard)] = &self.guards[..] {
-            return [guard.held()].into_iter().collect();
+            return HeldLocks::one(guard.held());
         }
         let mut named: Vec<_> = self.guards.iter().map(|(place, guard)| (place, guard)).collect();
         named.sort_by_key(|(place, _)| **place);

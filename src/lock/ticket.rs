@@ -71,7 +71,7 @@ impl Ticket {
         run: Option<&HeldLock>,
     ) -> Result<Option<Self>, NotAcquired> {
         if let (Some(run), [_]) = (run, keys) {
-            return Ok(Some(Self::Run([run.clone()].into_iter().collect())));
+            return Ok(Some(Self::Run(HeldLocks::one(run.clone()))));
         }
         let found = keys.iter().map(|key| held.find(store, key, mode));
         let found: Option<Vec<_>> = found.collect::<Result<_, _>>()?;

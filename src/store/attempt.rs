@@ -39,7 +39,8 @@ pub(crate) struct Attempt {
     pub(crate) key: Key,
     pub(crate) me: Token,
     mode: Mode,
-    sent: Instant,
+    /// `None` until the first call.
+    sent: Option<Instant>,
     lease: Duration,
     undo: Undo,
     /// How often ways to the store had been left when the last call was sent.
@@ -62,7 +63,7 @@ impl Attempt {
             key: key.clone(),
             me: Token::new(store.node()),
             mode,
-            sent: Instant::now(),
+            sent: None,
             lease: Duration::ZERO,
             undo: Undo::Release,
             silences: 0,
@@ -142,7 +143,7 @@ impl Attempt {
     /// From here on the future may be dropped with the call under way. Returns whether something of the nonce
     /// may have been in the store before.
     fn begin(&mut self, lease: Duration) -> bool {
-        (self.sent, self.lease) = (Instant::now(), lease);
+        (self.sent, self.lease) = (Some(Instant::now()), lease);
         self.silences = self.store.backend().silences();
         std::mem::replace(&mut self.dirty, true)
     }
@@ -168,12 +169,12 @@ impl Attempt {
 
     /// When the last call was sent, or a little before.
     pub(crate) fn sent(&self) -> Instant {
-        self.sent
+        self.sent.unwrap_or_else(Instant::now)
     }
 
     /// Until when a grant by the last call would be sure.
     pub(crate) fn sure_until(&self) -> Instant {
-        self.sent + sure(self.lease)
+        self.sent() + sure(self.lease)
     }
 
     /// The store said that this nonce has nothing there. What may come yet is undone all the same.
@@ -186,7 +187,10 @@ impl Attempt {
         self.dirty = false;
         // A claim that comes when its run is over is refused.
         let strays = self.strays.take().filter(|_| matches!(self.undo, Undo::Release));
-        let valid_until = self.sure_until().min(Instant::now() + sure(terms.lease));
+        let mut valid_until = self.sure_until();
+        if self.lease > terms.lease {
+            valid_until = valid_until.min(Instant::now() + sure(terms.lease));
+        }
         let lease = Lease::new(&self.key, &self.me, valid_until, terms, strays);
         Hold::new(&self.store, lease, fence)
     }
@@ -194,6 +198,10 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
+        // Mostly neither, and then the clock need not be read.
+        if !self.dirty && self.strays.is_none() {
+            return;
+        }
         let now = Instant::now();
         let strays = self.strays.as_ref().filter(|strays| self.dirty || strays.until > now);
         if !self.dirty && strays.is_none() {
@@ -208,7 +216,7 @@ impl Drop for Attempt {
             undo: self.undo.clone(),
             until: strays.map_or(until, |strays| strays.until.max(until)),
             finds: number + u32::from(self.dirty),
-            doubtful: number > 0 || self.apart || (self.dirty && self.sent.elapsed() > HEALTHY),
+            doubtful: number > 0 || self.apart || (self.dirty && self.sent().elapsed() > HEALTHY),
             silences: Some(self.silences),
             is_known: !self.refused,
             tell: None,

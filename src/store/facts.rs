@@ -43,12 +43,16 @@ pub(crate) struct Facts {
 
 impl Facts {
     pub(super) fn new(lease: Arc<Lease>, fence: u64) -> Arc<Self> {
-        let end = Instant::now() + lease.terms.max_hold;
-        Self::until(lease, fence, end)
+        let since = Instant::now();
+        let end = since + lease.terms.max_hold;
+        Self::of(lease, fence, since, end)
     }
 
     pub(super) fn until(lease: Arc<Lease>, fence: u64, end: Instant) -> Arc<Self> {
-        let since = Instant::now();
+        Self::of(lease, fence, Instant::now(), end)
+    }
+
+    fn of(lease: Arc<Lease>, fence: u64, since: Instant, end: Instant) -> Arc<Self> {
         let (lost, told) = (OnceLock::new(), Notify::new());
         let (over, lapses) = (AtomicBool::new(false), AtomicBool::new(false));
         Arc::new(Self { lease, fence, since, end, lost, told, over, lapses })

@@ -133,9 +133,11 @@ impl Hold {
     /// Only now: until here `Drop` had to see to it.
     fn given_back(&mut self, outcome: GaveBack) {
         self.forget();
-        let now = Instant::now();
-        if self.lease().strays.as_ref().is_some_and(|strays| strays.until > now) {
-            self.undo(0, now, None);
+        if let Some(until) = self.lease().strays.as_ref().map(|strays| strays.until) {
+            let now = Instant::now();
+            if until > now {
+                self.undo(0, now, None);
+            }
         }
         tracing::debug!(
             node = %self.store.node(), lock = %self.facts.key().hashed(), ?outcome,

@@ -1,7 +1,7 @@
 //! The lines under the mutex: who waits, whose turn it is, and what the store has said.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, VecDeque, hash_map::Entry},
     sync::Arc,
     time::Duration,
 };
@@ -90,6 +90,9 @@ impl Line {
 
     /// From the front, as far as it goes.
     pub(super) fn drop_those_who_left(&mut self) {
+        if self.waiters.is_empty() {
+            return;
+        }
         let now = Instant::now();
         let (busy, length) = (self.busy.as_ref(), self.waiters.len());
         let leaves = |waiter: &mut Waiter| !waiter.stays_or_is_told(now, busy, length);
@@ -120,6 +123,9 @@ impl Line {
     /// How long the lock may stay here although nobody of this process wants it now: no longer than
     /// it could be handed over.
     pub(super) fn may_rest(&self, lease: &Lease, turn: &Turn) -> Duration {
+        if turn.linger.is_zero() {
+            return Duration::ZERO;
+        }
         let quiet = self.word.as_ref().filter(|word| !word.others_wait());
         let alone = self.waiters.is_empty()
             && self.keeper.is_none()
@@ -183,11 +189,18 @@ impl Map {
     }
 
     pub(super) fn sweep(&mut self, name: &Name) {
-        if self.get(name).is_some_and(|line| line.is_empty()) {
-            match name.1 {
-                Mode::Exclusive => drop(self.exclusive.remove(&name.0)),
-                _ => drop(self.others.remove(name)),
-            }
+        // By one look-up: each hashes the name.
+        match name.1 {
+            Mode::Exclusive => remove_if_empty(self.exclusive.entry(name.0.clone())),
+            _ => remove_if_empty(self.others.entry(name.clone())),
         }
+    }
+}
+
+fn remove_if_empty<K>(line: Entry<'_, K, Line>) {
+    if let Entry::Occupied(line) = line
+        && line.get().is_empty()
+    {
+        line.remove();
     }
 }
