@@ -1,13 +1,10 @@
 //! The inner call, beside what may end it.
 
 use std::{
-    fmt,
     future::{Future, poll_fn},
-    pin::{Pin, pin},
+    pin::Pin,
     task::{Context, Poll},
 };
-
-use pin_project::pin_project;
 
 use super::{Outcome, Reading};
 
@@ -32,65 +29,44 @@ impl<T> Attended<T> {
     }
 }
 
-/// The inner call, and what may end it, for a driver that polls them itself.
+/// Polls the inner call for as long as the gate lets it go on: [`attend`], for a driver that has a future of its own.
+/// `began` is false before the first poll, and kept by the driver.
 ///
 /// Both are dropped by the driver, before it leaves the gate: what the handler had begun must have ended when the lock
 /// is given back.
-#[pin_project]
-pub struct Attending<C, W> {
-    #[pin]
-    call: C,
-    #[pin]
-    watch: W,
-    /// The call has been polled.
-    began: bool,
-}
-
-impl<C: Future, W: Future<Output = ()>> Attending<C, W> {
-    /// This call, not polled yet, and this [watch](super::Gate::watch).
-    pub fn new(call: C, watch: W) -> Self {
-        Self { call, watch, began: false }
-    }
-
-    /// Polls the call for as long as the gate lets it go on.
-    pub fn poll_ended(
-        self: Pin<&mut Self>,
-        reading: Option<&Reading>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Attended<C::Output>> {
-        let mut this = self.project();
-        // A call that ends at once costs no watch. Later the watch comes first: of nested layers that stop
-        // one call the outermost does, and knows that it was stopped.
-        if *this.began && this.watch.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Attended::Stopped);
-        }
-        if let Poll::Ready(output) = this.call.poll(cx) {
-            return Poll::Ready(Attended::Ended(output));
-        }
-        let too_slow = |reading: &Reading| reading.poll_too_slow(cx).is_ready();
-        if reading.is_some_and(too_slow) {
-            return Poll::Ready(Attended::Stopped);
-        }
-        if *this.began {
-            return Poll::Pending;
-        }
-        *this.began = true;
-        this.watch.poll(cx).map(|()| Attended::Stopped)
-    }
-}
-
-impl<C, W> fmt::Debug for Attending<C, W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Attending").field("began", &self.began).finish_non_exhaustive()
-    }
-}
-
-/// Awaits the inner call for as long as the gate lets it go on: [`Attending`], for a driver that awaits.
-pub async fn attend<C: Future, W: Future<Output = ()>>(
+pub fn poll_attended<C: Future, W: Future<Output = ()>>(
     call: Pin<&mut C>,
-    watch: Pin<&mut W>,
+    mut watch: Pin<&mut W>,
+    began: &mut bool,
+    reading: Option<&Reading>,
+    cx: &mut Context<'_>,
+) -> Poll<Attended<C::Output>> {
+    // A call that ends at once costs no watch. Later the watch comes first: of nested layers that stop
+    // one call the outermost does, and knows that it was stopped.
+    if *began && watch.as_mut().poll(cx).is_ready() {
+        return Poll::Ready(Attended::Stopped);
+    }
+    if let Poll::Ready(output) = call.poll(cx) {
+        return Poll::Ready(Attended::Ended(output));
+    }
+    let too_slow = |reading: &Reading| reading.poll_too_slow(cx).is_ready();
+    if reading.is_some_and(too_slow) {
+        return Poll::Ready(Attended::Stopped);
+    }
+    if *began {
+        return Poll::Pending;
+    }
+    *began = true;
+    watch.poll(cx).map(|()| Attended::Stopped)
+}
+
+/// Awaits the inner call for as long as the gate lets it go on. Both are pinned by the driver, and dropped as
+/// [`poll_attended`] says.
+pub async fn attend<C: Future, W: Future<Output = ()>>(
+    mut call: Pin<&mut C>,
+    mut watch: Pin<&mut W>,
     reading: Option<&Reading>,
 ) -> Attended<C::Output> {
-    let mut attending = pin!(Attending::new(call, watch));
-    poll_fn(|cx| attending.as_mut().poll_ended(reading, cx)).await
+    let mut began = false;
+    poll_fn(|cx| poll_attended(call.as_mut(), watch.as_mut(), &mut began, reading, cx)).await
 }

@@ -46,7 +46,7 @@ pub(crate) use self::{
 };
 pub use self::{
     address::{Absent, ClientAddress},
-    attend::{Attended, Attending, attend},
+    attend::{Attended, attend, poll_attended},
     fault::{KeyFault, no_extension},
     kept::{Kept, Next, Stopped},
     print::Print,

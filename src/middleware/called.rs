@@ -20,7 +20,7 @@ use super::{
     future::Kind,
     settle::{leave, outcome},
 };
-use crate::gate::{Attended, Attending, Gate, Reading};
+use crate::gate::{Attended, Gate, Reading, poll_attended};
 
 /// The inner call, until it has ended or was ended. What comes of it is the leaving of the gate, and by then both the
 /// call and the watch have been dropped: whoever sets the one in place of the other drops this. If the handler panics, the
@@ -29,31 +29,28 @@ use crate::gate::{Attended, Attending, Gate, Reading};
 pub(super) struct Called<C, W, G: Gate<Parts>, K> {
     /// Before the ticket, which is dropped after it.
     #[pin]
-    attending: Attending<C, W>,
+    call: C,
+    #[pin]
+    watch: W,
+    /// The call has been polled.
+    began: bool,
     /// `None` once it has ended.
     under: Option<Under<G>>,
     next: PhantomData<fn() -> K>,
 }
 
 /// What a call is under.
-struct Under<G: Gate<Parts>> {
-    gate: Arc<G>,
-    ticket: G::Ticket,
+pub(super) struct Under<G: Gate<Parts>> {
+    pub(super) gate: Arc<G>,
+    pub(super) ticket: G::Ticket,
     /// The request's method is HEAD.
-    head: bool,
-    reading: Option<Reading>,
+    pub(super) head: bool,
+    pub(super) reading: Option<Reading>,
 }
 
 impl<C, W, G: Gate<Parts>, K> Called<C, W, G, K> {
-    pub(super) fn new(
-        attending: Attending<C, W>,
-        gate: Arc<G>,
-        ticket: G::Ticket,
-        head: bool,
-        reading: Option<Reading>,
-    ) -> Self {
-        let under = Some(Under { gate, ticket, head, reading });
-        Self { attending, under, next: PhantomData }
+    pub(super) fn new(call: C, watch: W, under: Under<G>) -> Self {
+        Self { call, watch, began: false, under: Some(under), next: PhantomData }
     }
 }
 
@@ -72,7 +69,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let reading = this.under.as_ref().and_then(|under| under.reading.as_ref());
-        let ended = ready!(this.attending.poll_ended(reading, cx));
+        let ended = ready!(poll_attended(this.call, this.watch, this.began, reading, cx));
         let Under { gate, mut ticket, head, reading } =
             this.under.take().expect("polled after completion");
         let outcome = ended.outcome(reading.as_ref(), |ended| outcome(head, ended));

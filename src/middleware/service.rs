@@ -15,14 +15,14 @@ use tower_service::Service;
 
 use super::{
     body::{BoxError, again, response},
-    called::Called,
+    called::{Called, Under},
     framework::{Framework, PartsView},
     future::{Kind, ResponseFuture},
     parking::any,
     settle::Passed,
     timed::Untimed,
 };
-use crate::gate::{Asked, Attending, Gate, Print, Reading, Verdict};
+use crate::gate::{Asked, Gate, Print, Reading, Verdict};
 
 /// A service with a gate around it.
 #[derive(Debug)]
@@ -159,8 +159,8 @@ impl<S, G: Gate<Parts>, F: Framework> Passage<S, G, F> {
         let request = Request::from_parts(parts, body);
         // Called within the scope, not only polled: a layer further in asks its gate as it is called.
         let call = scope.step(|| self.inner.call(request));
-        let attending = Attending::new(scope.run(call), watch);
-        Kind::Entering(Box::pin(Called::new(attending, gate, ticket, head, reading)))
+        let under = Under { gate, ticket, head, reading };
+        Kind::Entering(Box::pin(Called::new(scope.run(call), watch, under)))
     }
 }
 

@@ -10,10 +10,15 @@ use tower::service_fn;
 
 use super::gate;
 use crate::{
-    gate::{Asked, Attended, Attending, Gate, Outcome, Verdict},
+    gate::{Asked, Attended, Gate, Outcome, Verdict},
     lock::{LockFacts, LockGate, LockTicket},
     middleware::{
-        Plain, called::Called, framework::PartsView, future::Kind, service::Passage, settle::leave,
+        Plain,
+        called::{Called, Under},
+        framework::PartsView,
+        future::Kind,
+        service::Passage,
+        settle::leave,
     },
     store::Store,
 };
@@ -63,8 +68,9 @@ async fn so_has_the_call_under_it() {
     let ticket = entered(&gate).await;
     let answer = ready(Answer::Ok(Response::default()));
     let room = ROUTE - size_of_val(&answer);
-    let attending = Attending::new(gate.within(&ticket).run(answer), gate.watch(&ticket));
-    let called = Called::<_, _, _, Next>::new(attending, gate, ticket, false, None);
+    let (call, watch) = (gate.within(&ticket).run(answer), gate.watch(&ticket));
+    let under = Under { gate, ticket, head: false, reading: None };
+    let called = Called::<_, _, _, Next>::new(call, watch, under);
     let took = size_of_val(&called) + room;
     assert!(took <= AT_HAND, "{took}");
 }
