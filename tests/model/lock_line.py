@@ -6,7 +6,8 @@ tried here first. Not part of `cargo xtask test`; Python 3 alone, a minute at mo
     python3 tests/model/lock_line.py [--config=NAME] [fault]
 
 Live processes have one place each; A and B exclude, C and D share (or have permits), as the configuration says. Some
-come again and again, some pass the lock on (release and rejoin in one step), some turn it into a shared one. J and K
+come again and again, some pass the lock on (release and rejoin in one step; whoever is next of that process may have come
+before any of those who stand in line), some turn it into a shared one. J and K
 are deferred jobs of the same resource, V and W workers. Checked in every state, or at every step:
   MUTEX   those who are in are of one mode: one who excludes, any number that share, at most so many permits
   TWICE   no job is run by two workers at once
@@ -30,14 +31,16 @@ must be caught (the last line of the output says in which configurations it was)
   --no-window    readers with an old sequence may pass a writer for ever
   --any-mode     nobody looks at the mode of those who are in
   --no-leave     one who leaves the line does not let in those behind him
+  --left-over    a lock is left to the next of its process, who joins the line instead of taking it
+  --pass-first   whoever is next of its process has the lock though others came before
 """
 import sys
 from collections import deque
 
 FLAGS = ("--no-pass", "--keep-head", "--no-nudge", "--job-token", "--claim-out", "--no-run", "--reader-barge",
-         "--no-window", "--any-mode", "--no-leave")
-(NO_PASS, KEEP_HEAD, NO_NUDGE, JOB_TOKEN, CLAIM_OUT, NO_RUN, BARGE, NO_WINDOW, ANY_MODE, NO_LEAVE) = (
-    f in sys.argv for f in FLAGS)
+         "--no-window", "--any-mode", "--no-leave", "--left-over", "--pass-first")
+(NO_PASS, KEEP_HEAD, NO_NUDGE, JOB_TOKEN, CLAIM_OUT, NO_RUN, BARGE, NO_WINDOW, ANY_MODE, NO_LEAVE, LEFT_OVER,
+ PASS_FIRST) = (f in sys.argv for f in FLAGS)
 PERMITS = 2
 
 # modes of the live processes, jobs, workers; who comes again, who comes with an old sequence of his process, who
@@ -154,6 +157,28 @@ class Model:
                       past=past, by=p, **also)
         go(f"join {p}{name}", held=h, line=ln, live=put(live, i, "wait"), rej=rej, past=past, **also)
 
+    def pass_on(self, go, s, i, p):
+        """a holder who excludes gives back, and asks for the next of its process, who came before line[at]"""
+        held, line, live, rej, gave, jobs, work, parked, past = s
+        first, also = self.head(line, parked), dict(gave=put(gave, i, True))
+        for at in range(len(line)):
+            behind = line[at:]
+            if first in behind or (PASS_FIRST and first):
+                name = f"take {p} by passing on before {line[at]}"
+                if LEFT_OVER:
+                    ln = line[:at] + (p,) + behind
+                    go(name.replace("take", "join", 1), held=out_of(held, p), line=ln, live=put(live, i, "wait"), **also)
+                else:
+                    go(name, held=add(held, p, "held", "x"), fresh=first not in behind, by=p, **also)
+                continue
+            h, ln = self.move_on(out_of(held, p), line, parked)
+            k = next((k for k, e in enumerate(ln) if e in behind), len(ln))
+            there = ln[:k] + (p,) + ln[k:]
+            if not h and self.head(there, parked) == p:
+                go(f"take {p} by passing on where nobody can be served", held=((p, "held", "x"),), line=ln, by=p, **also)
+            else:
+                go(f"join {p} by passing on before {line[at]}", held=h, line=there, live=put(live, i, "wait"), **also)
+
     def steps(self, s):
         held, line, live, rej, gave, jobs, work, parked, past = s
         out = []
@@ -209,6 +234,8 @@ class Model:
             if p in self.passes and not gave[i]:
                 released = (h, ln) + s[2:]
                 self.acquire(go, released, i, p, False, " by passing on", gave=put(gave, i, True))
+                if mine[2] == "x":
+                    self.pass_on(go, s, i, p)
             if p in self.down and mine[2] == "x":
                 h, ln = self.move_on(add(out_of(held, p), p, "held", "s"), line, parked)
                 go(f"downgrade {p}", held=h, line=ln)
