@@ -91,18 +91,30 @@ impl Contest {
         self.windows(kind).iter().map(value).collect()
     }
 
-    /// Beside the peer with the largest median, which is one for all rounds.
-    pub(super) fn beside_the_best(
+    /// The peer with the largest median, which is one for all rounds, among those that bear the load.
+    pub(super) fn best(
         &self,
-        ours: Kind,
         value: impl Fn(&Window) -> f64,
-    ) -> (Option<Kind>, Vec<f64>) {
+        bears: impl Fn(Kind) -> bool,
+    ) -> Option<Kind> {
         let median = |kind: &Kind| median(&self.rounds(*kind, &value));
         let there = Kind::PEERS.into_iter().filter(|kind| !self.windows(*kind).is_empty());
-        let best = there.max_by(|a, b| median(a).total_cmp(&median(b)));
-        let ratios =
-            best.map(|best| paired_ratios(&self.rounds(ours, &value), &self.rounds(best, &value)));
-        (best, ratios.unwrap_or_default())
+        there.filter(|kind| bears(*kind)).max_by(|a, b| median(a).total_cmp(&median(b)))
+    }
+
+    /// In each round.
+    pub(super) fn ratios(
+        &self,
+        ours: Kind,
+        theirs: Kind,
+        value: impl Fn(&Window) -> f64,
+    ) -> Vec<f64> {
+        paired_ratios(&self.rounds(ours, &value), &self.rounds(theirs, &value))
+    }
+
+    /// The p50 of a `PING`, in milliseconds.
+    pub(super) fn ping(&self) -> f64 {
+        median(&self.ping.iter().map(|ping| ping.p50).collect::<Vec<_>>())
     }
 
     fn print(&self, columns: &[Column]) {

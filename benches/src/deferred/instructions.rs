@@ -16,6 +16,9 @@ pub(super) fn run(stage: &mut Stage) -> Outcome<Vec<Figure>> {
         let with = callgrind::each(&mut stage.bench, PROGRAM, "with")?;
         let without = callgrind::each(&mut stage.bench, PROGRAM, "without")?;
         println!("  with DeferLayer: {}; without: {}", short(with), short(without));
+        // What the line is worth: the least that a layer can be which leaves a place in the request.
+        let place = callgrind::each(&mut stage.bench, PROGRAM, "place")?;
+        println!("  a place in the request's extensions, by hand, adds {}", short(place - without));
         vec![with - without]
     } else {
         Vec::new()

@@ -63,26 +63,47 @@ pub(super) fn run(stage: &mut Stage) -> Outcome<Vec<Figure>> {
             drain(stage, &Plan::push(kind, stage.bench.server.port(), concurrency))
         })?;
         let what = format!("pushed, run, acknowledged at {concurrency}");
-        all.extend(beside(&runs, ids, 1.5, &what, |window| window.both));
+        let bears = |kind: Kind| kind.backlog(backlog) == backlog;
+        all.extend(beside(&runs, ids, 1.5, &what, |window| window.both, bears));
+        if concurrency == 1 {
+            one_trip_each(&runs, bears);
+        }
     }
     Ok(all)
+}
+
+/// One run after the other is one round trip each, since a worker claims what it starts at once: what a line is worth
+/// is seen beside a run that is one `PING`, and nothing else.
+fn one_trip_each(contest: &Contest, bears: impl Fn(Kind) -> bool) {
+    let median_of = |kind, value: fn(&Window) -> f64| median(&contest.rounds(kind, value));
+    let Some(best) = contest.best(|window| window.both, bears) else { return };
+    let theirs = median_of(best, |window| window.both);
+    for kind in Kind::OURS.into_iter().filter(|kind| !contest.windows(*kind).is_empty()) {
+        let (both, run) =
+            (median_of(kind, |window| window.both), median_of(kind, |window| window.rate));
+        let least = 1.0 / both - 1.0 / run + contest.ping() / 1e3;
+        let times = short(1.0 / least / theirs);
+        println!("  with one PING in place of each run {kind} would be at {times} x of {best}");
+    }
 }
 
 fn everybody() -> Vec<Kind> {
     Kind::OURS.into_iter().chain(Kind::PEERS).collect()
 }
 
-/// A ratio for each of ours.
+/// A ratio for each of ours, to the best of those that bear the load.
 fn beside(
     contest: &Contest,
     ids: [&'static str; 2],
     line: f64,
     what: &str,
     value: fn(&Window) -> f64,
+    bears: impl Fn(Kind) -> bool,
 ) -> Vec<Figure> {
+    let best = contest.best(value, bears);
     let ours = ids.into_iter().zip(Kind::OURS);
     let figures = ours.map(|(id, kind)| {
-        let (best, rounds) = contest.beside_the_best(kind, value);
+        let rounds = best.map(|best| contest.ratios(kind, best, value)).unwrap_or_default();
         let best = best.map_or_else(|| "nobody".to_owned(), |best| best.to_string());
         let what = format!("{what}: {kind} / {best}");
         Figure { id, what, unit: "x", line: Line::AtLeast(line), rounds }
@@ -93,7 +114,7 @@ fn beside(
 /// As it is, with the profile of who falls short; at 32 producers a Redis that is busy will do as well, since
 /// more is promised of each job.
 fn pushed(contest: &Contest, ids: [&'static str; 2], line: f64, what: &str) -> Vec<Figure> {
-    let mut figures = beside(contest, ids, line, what, |window| window.rate);
+    let mut figures = beside(contest, ids, line, what, |window| window.rate, |_| true);
     for (figure, kind) in figures.iter_mut().zip(Kind::OURS) {
         if figure.verdict().reached || figure.rounds.is_empty() {
             continue;

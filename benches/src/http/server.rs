@@ -3,13 +3,21 @@
 
 use std::{fmt, time::Duration};
 
-use axum::{Router, routing::post};
+use axum::{
+    Router,
+    extract::{Request, State},
+    http::StatusCode,
+    middleware::{Next, from_fn_with_state},
+    response::{IntoResponse as _, Response},
+    routing::post,
+};
 use lockgate_axum::LockLayer;
+use redis::aio::MultiplexedConnection;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
 use crate::{
-    contestant::connect_store,
+    contestant::{connect_store, multiplexed},
     lifeline::{Orders, say},
     outcome::Outcome,
     worker::runtime,
@@ -21,7 +29,11 @@ const AT_MOST: Duration = Duration::from_secs(120);
 pub(crate) enum Kind {
     Bare,
     LockLayer,
+    /// The same, without waiting for its release.
+    InBackground,
     ByHand,
+    /// Two round trips that ask for nothing: what is left of a lock without the lock.
+    TwoPings,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -36,7 +48,9 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Self::Bare => "bare axum",
             Self::LockLayer => "LockLayer",
+            Self::InBackground => "LockLayer, released in the background",
             Self::ByHand => "rslock by hand",
+            Self::TwoPings => "two PINGs, no lock",
         })
     }
 }
@@ -66,7 +80,15 @@ async fn app(plan: &Plan) -> Outcome<Router> {
             let store = connect_store(plan.port).await?;
             routes.layer(LockLayer::by_path_param("id").store(&store))
         }
+        Kind::InBackground => {
+            let store = connect_store(plan.port).await?;
+            routes.layer(LockLayer::by_path_param("id").store(&store).release_in_background())
+        }
         Kind::ByHand => by_hand(routes, plan.port)?,
+        Kind::TwoPings => {
+            let connection = multiplexed(plan.port).await?;
+            routes.route_layer(from_fn_with_state(connection, between_pings))
+        }
     })
 }
 
@@ -78,20 +100,34 @@ fn by_hand(_: Router, _: u16) -> Outcome<Router> {
 #[cfg(feature = "peers")]
 fn by_hand(routes: Router, port: u16) -> Outcome<Router> {
     let manager = crate::contestant::rslock_manager(port, Duration::from_millis(5));
-    let lock = axum::middleware::from_fn_with_state(manager, under_rslock);
+    let lock = from_fn_with_state(manager, under_rslock);
     Ok(routes.route_layer(lock))
+}
+
+/// Asks, runs, asks, answers, on one multiplexed connection.
+async fn between_pings(
+    State(mut connection): State<MultiplexedConnection>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let before = redis::cmd("PING").exec_async(&mut connection).await;
+    let response = next.run(request).await;
+    let after = redis::cmd("PING").exec_async(&mut connection).await;
+    if before.and(after).is_ok() {
+        response
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE.into_response()
+    }
 }
 
 /// Acquire, run, release, answer: in that order, as `LockLayer` does it.
 #[cfg(feature = "peers")]
 async fn under_rslock(
-    axum::extract::State(manager): axum::extract::State<rslock::LockManager>,
+    State(manager): State<rslock::LockManager>,
     axum::extract::Path(id): axum::extract::Path<String>,
-    request: axum::extract::Request,
-    next: axum::middleware::Next,
-) -> axum::response::Response {
-    use axum::{http::StatusCode, response::IntoResponse as _};
-
+    request: Request,
+    next: Next,
+) -> Response {
     let key = format!("order:{id}");
     let Ok(lock) = manager.lock(key.as_str(), crate::contestant::TTL).await else {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();

@@ -12,11 +12,13 @@ use crate::{
     process::Process,
     quiet, report,
     sent::Senders,
-    stats::{median, paired_ratios},
+    stats::{median, paired_ratios, spread},
 };
 
 const CONNECTIONS: usize = 64;
-const KINDS: [Kind; 3] = [Kind::LockLayer, Kind::Bare, Kind::ByHand];
+/// The first three are judged; the others show what the lines are worth.
+const KINDS: [Kind; 5] =
+    [Kind::LockLayer, Kind::Bare, Kind::ByHand, Kind::InBackground, Kind::TwoPings];
 
 /// What one window saw, and the commands sent per request.
 struct Window {
@@ -87,6 +89,17 @@ fn print(windows: &[Vec<Window>]) {
         ]);
     }
     report::table(&rows);
+    let requests = |kind| {
+        let lane = KINDS.iter().position(|known| *known == kind).unwrap_or_default();
+        rounds(&windows[lane], |load| load.requests)
+    };
+    let theirs = requests(Kind::ByHand);
+    for kind in [Kind::InBackground, Kind::TwoPings] {
+        let ratios = paired_ratios(&requests(kind), &theirs);
+        let (least, most) = spread(&ratios);
+        let (all, least, most) = (short(median(&ratios)), short(least), short(most));
+        println!("  requests, {kind} / {}: {all} x ({least}..{most})", Kind::ByHand);
+    }
     let pings = &windows[KINDS.len()];
     report::ping(&rounds(pings, |load| load.p50), &rounds(pings, |load| load.p99));
 }
