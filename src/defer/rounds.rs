@@ -99,6 +99,8 @@ pub(super) struct Rounds {
     visits: JoinSet<(Key, Next)>,
     looking: Option<BoxFuture<'static, Looked>>,
     next_beat: Instant,
+    /// When others are told what waits here, unless there is room before.
+    stuck_at: Option<Instant>,
 }
 
 impl Rounds {
@@ -119,6 +121,7 @@ impl Rounds {
             visits: JoinSet::new(),
             looking: None,
             next_beat: Instant::now(),
+            stuck_at: None,
         }
     }
 
@@ -146,6 +149,7 @@ impl Rounds {
                 looked = under_way(&mut self.looking) => self.looked(looked),
                 Some(hint) = hints.recv() => self.hint(hint),
                 () = self.alarm.at(look) => self.look(),
+                () = at(self.stuck_at) => self.stuck(),
             }
         }
         // From here on it is none of the workers of this process.
@@ -177,7 +181,7 @@ impl Rounds {
         // New shards, and whatever a lost message was about.
         busy.into_iter().for_each(|shard| self.look_at(shard, now));
         if !self.has_room() {
-            self.pass_on();
+            self.pass_on(true);
         }
     }
 
@@ -213,12 +217,10 @@ impl Rounds {
     fn told(&mut self, key: Key, id: JobId, now: Instant) {
         let mine = self.mine.contains(&key.shard());
         // Only by the watcher, or two workers without room would tell each other for ever.
-        if mine && !self.has_room() {
-            self.tell_another(key.clone(), Some(id.clone()));
-        }
+        let told = mine && !self.has_room() && self.tell_another(key.clone(), Some(id.clone()));
         // If the other one has no room either: as soon as there is some here.
         if self.waiting.len() < MOST_WAITING {
-            self.waiting.push(key, Some(id));
+            self.waiting.push_told(key, Some(id), Some(now).filter(|_| told));
         } else {
             self.look_at(key.shard(), now);
         }
@@ -232,10 +234,13 @@ impl Rounds {
         }
         while self.has_room() {
             let Some((key, head)) = self.waiting.pop() else { break };
+            self.stuck_at = None;
             if !self.under_way.contains_key(&key) {
                 self.visit(key, head);
             }
         }
+        let stuck_at = self.stuck_at.unwrap_or_else(|| Instant::now() + AGAIN);
+        self.stuck_at = Some(stuck_at).filter(|_| !self.waiting.is_empty());
         self.crowded.store(!self.waiting.is_empty(), Ordering::Relaxed);
     }
 
@@ -267,5 +272,12 @@ impl Rounds {
                 self.look_at(shard, now + wait);
             }
         }
+    }
+}
+
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }

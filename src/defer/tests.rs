@@ -10,6 +10,7 @@ mod many;
 mod others;
 mod outcomes;
 mod rows;
+mod sooner;
 mod status;
 mod stops;
 mod takeover;

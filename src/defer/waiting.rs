@@ -1,33 +1,72 @@
 //! Locks that are known to have something to run, and wait for room.
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
+
+use tokio::time::Instant;
 
 use crate::{key::Key, store::JobId};
+
+/// How long it is left to a worker that was told of it.
+const TOLD: Duration = Duration::from_secs(1);
 
 /// Whoever came first is visited first: a long line, whose own message comes as its visit ends, must not keep
 /// the others waiting. Each lock is in it once. All of it is a hint; the claim knows.
 #[derive(Default)]
 pub(super) struct Waiting {
     line: VecDeque<Key>,
-    heads: HashMap<Key, Option<JobId>>,
+    known: HashMap<Key, Known>,
+}
+
+struct Known {
+    head: Option<JobId>,
+    /// When another worker has heard of it from this one.
+    told: Option<Instant>,
+    /// It has come due since it was first told.
+    due: bool,
+}
+
+impl Known {
+    /// Whoever was told of it a while before it came due has run something else of it, or nothing.
+    fn is_to_be_told(&self, now: Instant) -> bool {
+        self.told.is_none_or(|told| self.due && told + TOLD <= now)
+    }
 }
 
 impl Waiting {
     /// What was heard last of its first job is what is believed.
     pub(super) fn push(&mut self, key: Key, head: Option<JobId>) {
-        if self.heads.insert(key.clone(), head).is_none() {
-            self.line.push_back(key);
+        self.push_told(key, head, None);
+    }
+
+    /// One of which another worker was told now, or not.
+    pub(super) fn push_told(&mut self, key: Key, head: Option<JobId>, told: Option<Instant>) {
+        let before = self.known.get(&key).map(|known| (known.told, known.due));
+        if before.is_none() {
+            self.line.push_back(key.clone());
+        }
+        let (told_before, due) = before.unwrap_or_default();
+        self.known.insert(key, Known { head, told: told.or(told_before), due });
+    }
+
+    /// One that has come due.
+    pub(super) fn push_due(&mut self, key: Key, head: Option<JobId>) {
+        self.push(key.clone(), head);
+        if let Some(known) = self.known.get_mut(&key) {
+            known.due = true;
         }
     }
 
     pub(super) fn pop(&mut self) -> Option<(Key, Option<JobId>)> {
         let key = self.line.pop_front()?;
-        let head = self.heads.remove(&key).flatten();
+        let head = self.known.remove(&key).and_then(|known| known.head);
         Some((key, head))
     }
 
     pub(super) fn contains(&self, key: &Key) -> bool {
-        self.heads.contains_key(key)
+        self.known.contains_key(key)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -40,13 +79,29 @@ impl Waiting {
 
     pub(super) fn clear(&mut self) {
         self.line.clear();
-        self.heads.clear();
+        self.known.clear();
     }
 
-    /// The first of them.
-    pub(super) fn first(&self, most: usize) -> Vec<(Key, Option<JobId>)> {
-        let known = |key: &Key| (key.clone(), self.heads.get(key).cloned().flatten());
-        self.line.iter().take(most).map(known).collect()
+    /// The first of them that another worker should hear of: all, or those that none has heard of yet.
+    pub(super) fn next_to_tell(
+        &mut self,
+        most: usize,
+        all: bool,
+        now: Instant,
+    ) -> Vec<(Key, Option<JobId>)> {
+        let mut found = Vec::new();
+        for key in &self.line {
+            if found.len() == most {
+                break;
+            }
+            if let Some(known) =
+                self.known.get_mut(key).filter(|known| all || known.is_to_be_told(now))
+            {
+                (known.told, known.due) = (Some(now), false);
+                found.push((key.clone(), known.head.clone()));
+            }
+        }
+        found
     }
 }
 
@@ -67,5 +122,29 @@ mod tests {
         assert!(!waiting.contains(&one) && waiting.contains(&two));
         assert_eq!(waiting.pop(), Some((two, None)));
         assert_eq!((waiting.pop(), waiting.is_empty()), (None, true));
+    }
+
+    #[test]
+    fn each_is_told_once_and_again_when_all_are() {
+        let mut waiting = Waiting::default();
+        let keys = ["1", "2", "3"].map(Key::custom);
+        keys.iter().for_each(|key| waiting.push(key.clone(), None));
+        let now = Instant::now();
+        let mut told = |most, all| {
+            let told = waiting.next_to_tell(most, all, now);
+            told.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
+        };
+        assert_eq!(told(2, false), keys[..2]);
+        assert_eq!(told(2, false), keys[2..]);
+        assert!(told(2, false).is_empty());
+        assert_eq!(told(2, true), keys[..2]);
+        let last = Key::custom("4");
+        waiting.push_told(last.clone(), None, Some(now));
+        // What is heard of it anew changes nothing of that, but that it has come due does, after a while.
+        waiting.push(keys[0].clone(), Some(JobId::new(&keys[0])));
+        waiting.push_due(last.clone(), None);
+        assert!(waiting.next_to_tell(2, false, now).is_empty());
+        assert_eq!(waiting.next_to_tell(2, false, now + TOLD), [(last, None)]);
+        assert!(waiting.next_to_tell(2, false, now + 9 * TOLD).is_empty());
     }
 }

@@ -92,7 +92,7 @@ impl Rounds {
         if head.as_ref().is_some_and(|head| self.is_for_another(&key, head, now)) {
             self.look_at(key.shard(), now + AGAIN);
         } else if self.waiting.len() < MOST_WAITING {
-            self.waiting.push(key, head);
+            self.waiting.push_due(key, head);
         } else {
             self.look_at(key.shard(), now);
         }

@@ -16,14 +16,23 @@ pub(super) struct Foreign {
 }
 
 impl Rounds {
-    /// A watcher that has no room tells others what waits in its shards. It visits them itself all the same, if it
-    /// has room first.
-    pub(super) fn pass_on(&self) {
-        for (key, head) in self.waiting.first(MOST_NAMES) {
+    /// A watcher that has no room tells others what waits in its shards, all of it or what nobody was told yet. It
+    /// visits them itself all the same, if it has room first.
+    pub(super) fn pass_on(&mut self, all: bool) {
+        for (key, head) in self.waiting.next_to_tell(MOST_NAMES, all, Instant::now()) {
             if self.mine.contains(&key.shard()) {
                 self.tell_another(key, head);
             }
         }
+    }
+
+    /// What only came due has been told to nobody else. One whose runs are short has room for it in a moment; if none
+    /// has ended for a while, the others hear of it.
+    pub(super) fn stuck(&mut self) {
+        if !self.others.is_empty() {
+            self.pass_on(false);
+        }
+        self.stuck_at = Some(Instant::now() + AGAIN);
     }
 
     /// Tells a worker chosen at random that this lock has something to do. False if there is none.

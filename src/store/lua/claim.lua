@@ -14,6 +14,9 @@
 local STAMP = int(NOW_US)
 local FACTS = {'state', 'run', 'attempts', 'bytes', 'at', 'exp', 'began', 'runs', 'owner', 'call'}
 
+-- Longest time between two looks of a worker, whatever it hears, in ms (AMONG_OTHERS in rounds.rs).
+local BEAT = 10000
+
 -- Most bytes of requests in one answer, which has to come in time, and those that there are. One goes in any case.
 local MOST, TOLD = 4194304, 0
 local function too_much(bytes) return TOLD > 0 and TOLD + bytes > MOST end
@@ -78,7 +81,9 @@ local function run(id, me, lease, facts, envelope, more)
   redis.call('HSET', key, 'state', 'running', 'run', me, 'attempts', attempt, 'began', STAMP, 'reason', '',
     'fence', fence)
   if facts.state == 'running' then crashed(key, facts) end
-  redis.call('ZADD', DUE, int(NOW + lease), NAME)
+  -- What is further away than a beat is found by one before its time; of what comes sooner the watcher has to hear, or
+  -- it would have no timer, and others would take this entry for one that has.
+  if lease < BEAT then arm(NOW + lease) else redis.call('ZADD', DUE, int(NOW + lease), NAME) end
   changed(id)
   TOLD = TOLD + #envelope
   return {'claimed', id, fence, attempt, envelope, facts.at or '0', more and 1 or 0}

@@ -19,6 +19,9 @@ use crate::{
 /// Heads of a line that one settlement may find to have ended.
 const HEADS: usize = 8;
 
+/// Longest time between two looks of a worker, whatever it hears.
+const BEAT: Duration = Duration::from_secs(10);
+
 impl Visit<'_> {
     pub(super) fn claim(&mut self, call: &Claim) -> Claimed {
         self.line.park = None;
@@ -117,7 +120,11 @@ impl Visit<'_> {
         job.attempts += 1;
         job.began_us = now.us;
         job.reason = "";
-        self.facts.due.set(self.key, now.after(next.lease));
+        // As in claim.lua: a beat comes before what is further away.
+        match next.lease < BEAT {
+            true => self.arm(now.after(next.lease)),
+            false => self.facts.due.set(self.key, now.after(next.lease)),
+        }
         self.tell_all(id);
         let holds = Member::holds(Mode::Exclusive, &next.me);
         self.line.put(holds, now.after(next.lease));
