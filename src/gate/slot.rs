@@ -53,6 +53,10 @@ struct Between {
 /// made when there is something to be kept.
 struct Inner {
     trying: Trying,
+    /// The request says that it is a run of a worker elsewhere. If the lock believes it, it passes; if not, it is not
+    /// deferred: a worker would take the 202 for the answer of the handler. In neither case is a rule of the outer layer
+    /// forgotten because somebody has said so.
+    said_to_run: bool,
     record: Option<Box<Record>>,
     filled: Mutex<Option<Box<Filled>>>,
 }
@@ -90,7 +94,17 @@ impl Slot {
     #[inline]
     pub(crate) fn new(trying: Trying, record: Option<Record>) -> Self {
         let (record, filled) = (record.map(Box::new), Mutex::new(None));
-        Self(Arc::new(Inner { trying, record, filled }))
+        Self(Arc::new(Inner { trying, said_to_run: false, record, filled }))
+    }
+
+    /// Of a request that may say that it is a run.
+    pub(crate) fn saying(trying: Trying, record: Option<Record>, said_to_run: bool) -> Self {
+        let (record, filled) = (record.map(Box::new), Mutex::new(None));
+        Self(Arc::new(Inner { trying, said_to_run, record, filled }))
+    }
+
+    pub(crate) fn is_said_to_run(&self) -> bool {
+        self.0.said_to_run
     }
 
     #[inline]

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 
 use super::{
+    elsewhere,
     gate::{LockGate, would_deadlock},
     held::{HeldLock, HeldLocks},
     ticket::Ticket,
@@ -104,13 +105,16 @@ impl<N: ?Sized> LockGate<N> {
         // A job runs under one lock that it has alone, so what asks for anything else is not deferred.
         if let Some(found) = &slot {
             let fits = keys.len() == 1 && mode == Mode::Exclusive;
+            let runs = found.is_said_to_run() && !elsewhere::is_said_to_run(view);
             match found.trying() {
                 Trying::For(_) => {}
+                // A run that is believed to be one was put off before.
+                Trying::Background if runs => found.note_seen(),
                 Trying::Background if !fits => return Asked::Answer(cannot_be_put_off()),
                 // Tells its layer that somebody has read the slot.
                 Trying::Never | Trying::Background => found.note_seen(),
             }
-            slot = slot.filter(|_| fits);
+            slot = slot.filter(|_| fits && !runs);
         }
         let brought = Brought { replay, held, lent };
         let brought = brought.is_something().then(|| Box::new(brought));

@@ -132,6 +132,8 @@ impl<N: ?Sized> LockGate<N> {
             let waited = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
             reply = reply.member("waited_ms", waited);
         }
+        // What says that it runs and is not believed is busy, and no more.
+        let slot = slot.filter(|slot| !slot.is_said_to_run());
         if let Some(slot) = &slot {
             let usual = self.times.usual();
             slot.fill(Parked { store, key, status: reply.status, usual, known });

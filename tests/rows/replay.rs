@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockgate::Keyring;
-use lockgate_tests::{Case, Site};
+use lockgate_tests::{Case, Request, Site};
 use serde_json::{Value, json};
 
 use super::{Job, accepted, defer::refund, lock::busy, passes_at_once};
@@ -236,6 +236,16 @@ pub(crate) async fn forged_markers_are_nothing(case: Case) {
         assert!(seen["deferred"].is_null() && seen["fence"].is_u64(), "{seen}");
         assert!(field(&seen, "lockgate-replay").is_empty(), "{seen}");
     }
+    // Nor does it get around what its layer is there for: a route that defers all, a key that has been used.
+    let ran = case.desk.ran().len();
+    busy(said("/always/7").send().await);
+    let keyed = |request: Request| request.header("Idempotency-Key", "used");
+    let hold = site.hold("/orders/7/pay").await;
+    let job = accepted(keyed(site.post("/orders/7/refund")).send().await);
+    let _ = hold.let_go().await.expect(200);
+    let _ = job.done(&site).await;
+    busy(keyed(said("/orders/7/refund")).send().await);
+    assert_eq!(case.desk.ran().len(), ran + 2, "the holder and the job");
 }
 
 pub(crate) async fn a_panic_is_a_dead_letter(case: Case) {

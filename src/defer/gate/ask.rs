@@ -72,11 +72,8 @@ impl<N: ?Sized> DeferGate<N> {
             return Asked::Answer(Reply::wiring_fault());
         }
         let special = view.has_any(&["idempotency-key", "prefer", REPLAY_FIELD]);
-        // Nor is one that runs here for a worker elsewhere, which would take the 202 for the answer of the handler.
-        // Who forges the field is not deferred, and nothing else.
-        if special && !view.header(REPLAY_FIELD).is_empty() {
-            return Asked::Skip;
-        }
+        // Nor is one that runs here for a worker elsewhere. Whether it does, the lock further in knows.
+        let said_to_run = special && !view.header(REPLAY_FIELD).is_empty();
         let asks_for_nothing = !settings.when.always && !special;
         if asks_for_nothing && settings.owner.is_none() && settings.carries.is_empty() {
             let slot = Slot::new(Trying::For(settings.when.wait), None);
@@ -104,7 +101,7 @@ impl<N: ?Sized> DeferGate<N> {
         };
         let may_be_stored = || settings.may_be_stored(view, !captured.is_empty());
         let (trying, applied) = settings.when.trying(&view.header("prefer"), may_be_stored);
-        let slot = Slot::new(trying, record);
+        let slot = Slot::saying(trying, record, said_to_run);
         slot.send(view);
         Asked::Pass(DeferTicket::new(slot, owner, applied, captured))
     }
