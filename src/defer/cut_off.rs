@@ -1,4 +1,4 @@
-//! Runs that nobody waits for any more, and which may go on all the same, in another thread.
+//! Runs that nobody waits for any more, and which may go on all the same, in another thread or process.
 
 use std::time::Duration;
 
@@ -19,6 +19,12 @@ impl Visit {
             return Some(drained());
         }
         // It is over when it has been dropped, not before: the next run on this lock must not overlap it.
+        if marker.is_elsewhere() {
+            tracing::warn!(
+                job = ?marker.deferred().id, "a run in another process may go on: its lock is left to its lease"
+            );
+            return None;
+        }
         if tokio::time::timeout(LET_GO, marker.left()).await.is_err() {
             tracing::error!(
                 job = ?marker.deferred().id, "a handler does not let go of its thread: its lock is left to its lease"

@@ -92,6 +92,8 @@ struct Inner {
     /// How many are inside, and who waits for the last of them.
     inside: AtomicUsize,
     left: Notify,
+    /// It was sent to another process, and nobody knows that it has ended there.
+    elsewhere: AtomicBool,
     /// The lock of this job saw the run pass.
     seen: AtomicBool,
     /// The status by which the lock that was asked last said that it is busy, or that it can't be asked; else 0.
@@ -118,6 +120,7 @@ impl Replay {
             stage: AtomicU8::new(WAITING),
             inside: AtomicUsize::new(0),
             left: Notify::new(),
+            elsewhere: AtomicBool::new(false),
             seen: AtomicBool::new(false),
             busy: AtomicU16::new(0),
         }))
@@ -190,9 +193,13 @@ impl Replay {
     }
 
     /// Whether anything of it has not been dropped yet. In another thread that may take as long as the handler does
-    /// not await.
+    /// not await; and of what went to another process it is not known.
     pub(crate) fn is_under_way(&self) -> bool {
-        self.0.inside.load(Ordering::Acquire) > 0
+        self.0.inside.load(Ordering::Acquire) > 0 || self.is_elsewhere()
+    }
+
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.0.elsewhere.load(Ordering::Acquire)
     }
 
     /// Until nothing of it is under way. Cancel safe.
@@ -212,6 +219,18 @@ impl Replay {
     #[cfg(feature = "http-replay")]
     pub(crate) fn seen_elsewhere(&self) {
         self.0.seen.store(true, Ordering::Release);
+    }
+
+    /// It may run in another process from here on.
+    #[cfg(feature = "http-replay")]
+    pub(crate) fn goes_elsewhere(&self) {
+        self.0.elsewhere.store(true, Ordering::Release);
+    }
+
+    /// It has ended there, or has not begun, or must have ended.
+    #[cfg(feature = "http-replay")]
+    pub(crate) fn is_back(&self) {
+        self.0.elsewhere.store(false, Ordering::Release);
     }
 
     #[cfg(feature = "http-replay")]

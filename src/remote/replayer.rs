@@ -13,6 +13,7 @@ use http_body_util::Full;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use serde_json::Value;
+use tokio::time::Instant;
 #[cfg(all(test, feature = "http-replay-tls"))]
 use tokio_rustls::rustls::ClientConfig;
 
@@ -52,16 +53,23 @@ fn client(connector: Connector) -> Client<Connector, Full<Bytes>> {
     Client::builder(TokioExecutor::new()).build(connector)
 }
 
+/// A request, and until when what it says of its lock holds.
+type Sent = (Request<Full<Bytes>>, Instant);
+
 /// Bytes of a problem that are read, to know which one it is.
 const PROBLEM: usize = 4096;
 
-/// How long the field is good for.
+/// How much longer than its run the field is good for: so much the clocks of the two machines may differ. Whoever is
+/// asked whether the run goes on has the store's word for that; this is for those who can't ask.
 const GOOD_FOR: Duration = Duration::from_secs(60);
 
 /// Runs deferred requests by sending them to another process, over HTTP/1.1. See [`remote`](super) for what it
 /// sends. By `https` it goes with the feature `http-replay-tls`: rustls with ring, and the system's roots.
 ///
 /// The worker's lease has to be longer than a run may last: what is said of its lock is not renewed.
+///
+/// A run that was not answered in time, or whose connection broke, may go on over there. So its lock is kept until the end
+/// of what was said of it, and the run has failed then; and if the worker stops before, its lock is left to its lease.
 #[derive(Clone)]
 pub struct HttpReplayer {
     client: Client<Connector, Full<Bytes>>,
@@ -113,15 +121,15 @@ impl HttpReplayer {
     }
 
     /// Longest time for an answer, its body included. Default 8 s, which is within a worker's lease; what
-    /// takes longer has failed.
+    /// takes longer has failed, once its lock is not said to be held any more.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.min(LONGEST);
         self
     }
 
-    /// `None`: it is not one that can be sent.
-    fn request(&self, head: Head, body: Bytes, marker: &Replay) -> Option<Request<Full<Bytes>>> {
+    /// With the moment until which the lock over there is this run's. `None`: it is not one that can be sent.
+    fn request(&self, head: Head, body: Bytes, marker: &Replay) -> Option<Sent> {
         // Whatever the path is, the authority and the base stay what they are.
         let target = Some(head.target).filter(|target| target.starts_with('/'))?;
         if self.has_path && leaves_its_base(&target) {
@@ -139,6 +147,7 @@ impl HttpReplayer {
         *request.method_mut() = Method::from_bytes(head.method.as_bytes()).ok()?;
         *request.uri_mut() = uri;
         let held = HeldLock::of_run(&self.store, marker.hold());
+        let until = Instant::now() + held.remaining();
         let held = held.header(&self.store, &self.secret);
         let own = [(FIELD, field)].into_iter().chain(held);
         let own = own.map(|(name, value)| (name.to_owned(), value.into_bytes()));
@@ -148,7 +157,7 @@ impl HttpReplayer {
             let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
             request.headers_mut().append(name, HeaderValue::from_bytes(&value).ok()?);
         }
-        Some(request)
+        Some((request, until))
     }
 
     fn word(&self, marker: &Replay) -> Word {
@@ -159,19 +168,19 @@ impl HttpReplayer {
             attempt: deferred.attempt,
             fence: deferred.fence,
             first_seen_ms: millis(unix(deferred.first_seen)),
-            end_ms: millis(unix(SystemTime::now()) + GOOD_FOR.min(self.timeout)),
+            end_ms: millis(
+                unix(SystemTime::now()).saturating_add(self.timeout).saturating_add(GOOD_FOR),
+            ),
         }
     }
 
-    async fn run(self, head: Head, body: Bytes, marker: Replay, limit: usize) -> Ran {
-        let Some(request) = self.request(head, body, &marker) else { return Ran::Failed };
-        // From here on it may have run.
-        if !marker.begin() {
-            return Ran::Failed;
-        }
+    async fn run(self, request: Request<Full<Bytes>>, marker: &Replay, limit: usize) -> Ran {
         let response = match self.client.request(request).await {
             Ok(response) => response,
-            Err(error) if error.is_connect() => return Ran::Unreachable,
+            Err(error) if error.is_connect() => {
+                marker.is_back();
+                return Ran::Unreachable;
+            }
             Err(error) => {
                 tracing::warn!(job = ?marker.deferred().id, %error, "a run was not answered");
                 return Ran::Failed;
@@ -184,6 +193,7 @@ impl HttpReplayer {
         // Of a problem all is read that says which one it is, however little of an answer is kept.
         let most = if is_problem(&parts.headers) { limit.max(PROBLEM) } else { limit };
         let Some(mut body) = keep(&parts.headers, body, most).await else { return Ran::Failed };
+        marker.is_back();
         if let Kept::Body(bytes) = &body {
             if is_problem(&parts.headers) && says_not_run(bytes) {
                 marker.met_a_busy_lock(parts.status.as_u16());
@@ -234,8 +244,22 @@ impl Replayer for HttpReplayer {
     ) -> BoxFuture<'static, Ran> {
         let (this, timeout) = (self.clone(), self.timeout);
         Box::pin(async move {
-            let run = this.run(head, body, marker, limit);
-            tokio::time::timeout(timeout, run).await.unwrap_or(Ran::Failed)
+            let Some((request, until)) = this.request(head, body, &marker) else {
+                return Ran::Failed;
+            };
+            // From here on it may have run.
+            if !marker.begin() {
+                return Ran::Failed;
+            }
+            marker.goes_elsewhere();
+            let run = this.run(request, &marker, limit);
+            let ran = tokio::time::timeout(timeout, run).await.unwrap_or(Ran::Failed);
+            if marker.is_elsewhere() {
+                // Over there it may go on, for as long as it was told that it has the lock: the next run must not overlap it.
+                tokio::time::sleep_until(until).await;
+                marker.is_back();
+            }
+            ran
         })
     }
 }

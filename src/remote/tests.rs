@@ -1,5 +1,6 @@
 //! A worker here, and a server over there.
 
+mod away;
 mod far;
 
 use std::{
