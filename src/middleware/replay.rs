@@ -1,6 +1,6 @@
 //! Deferred requests, sent again through a tower service.
 
-use std::{fmt, marker::PhantomData, panic::AssertUnwindSafe};
+use std::{fmt, marker::PhantomData, panic::AssertUnwindSafe, pin::pin};
 
 use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
@@ -132,13 +132,17 @@ where
         return Some(Kept::Stream);
     }
     let known = body.size_hint().exact().is_some();
-    match Limited::new(body, limit).collect().await {
-        Ok(body) => Some(Kept::Body(body.to_bytes())),
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-            Some(if known { Kept::TooLong } else { Kept::Stream })
-        }
-        Err(_) => None,
+    let mut body = pin!(body);
+    match Limited::new(body.as_mut(), limit).collect().await {
+        Ok(body) => return Some(Kept::Body(body.to_bytes())),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => {}
+        Err(_) => return None,
     }
+    // A handler may do its work while its body is read: so it is read to its end, and nothing of it kept.
+    while let Some(frame) = body.frame().await {
+        frame.ok()?;
+    }
+    Some(if known { Kept::TooLong } else { Kept::Stream })
 }
 
 impl<S, B, F> fmt::Debug for ServiceReplayer<S, B, F> {

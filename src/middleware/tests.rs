@@ -1,5 +1,6 @@
 //! The driver around a lock whose store is slow, with tokio's clock stopped: what waits for what.
 
+mod kept;
 mod sizes;
 mod stopped;
 

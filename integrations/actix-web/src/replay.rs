@@ -5,14 +5,14 @@
 //! the worker is in. A request goes there through a channel, and its answer comes back through another;
 //! whoever drops the answer's end stops the run.
 
-use std::{fmt, panic::AssertUnwindSafe, rc::Rc, thread};
+use std::{fmt, future::poll_fn, panic::AssertUnwindSafe, pin::pin, rc::Rc, thread};
 
 use actix_http::{HttpMessage as _, Payload, Request, h1};
 use actix_rt::System;
 use actix_service::{IntoServiceFactory, Service, ServiceFactory};
 use actix_web::{
     App, Error,
-    body::{BodySize, BoxBody, MessageBody as _, to_bytes_limited},
+    body::{BodySize, BoxBody, MessageBody as _},
     dev::{AppConfig, Extensions, ServiceResponse},
     http::{
         Method, Uri,
@@ -20,7 +20,7 @@ use actix_web::{
     },
     web::{Data, ServiceConfig},
 };
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::{
     FutureExt as _,
     future::{BoxFuture, LocalBoxFuture},
@@ -191,7 +191,7 @@ async fn call<S>(service: &S, request: Request, limit: usize) -> Ran
 where
     S: Service<Request, Response = ServiceResponse<BoxBody>, Error = Error>,
 {
-    if std::future::poll_fn(|cx| service.poll_ready(cx)).await.is_err() {
+    if poll_fn(|cx| service.poll_ready(cx)).await.is_err() {
         return Ran::Failed;
     }
     // An error of a middleware is an answer too: a server makes one of it just so.
@@ -210,13 +210,25 @@ where
     let known = matches!(body.size(), BodySize::None | BodySize::Sized(_));
     let body = match streams {
         true => Kept::Stream,
-        false => match to_bytes_limited(body, limit).await {
-            Ok(Ok(body)) => Kept::Body(body),
-            Ok(Err(_)) => return Ran::Failed,
-            // Longer than the limit.
-            Err(_) if known => Kept::TooLong,
-            Err(_) => Kept::Stream,
+        false => match read(body, limit).await {
+            Ok(Some(body)) => Kept::Body(body),
+            Ok(None) if known => Kept::TooLong,
+            Ok(None) => Kept::Stream,
+            Err(_) => return Ran::Failed,
         },
     };
     Ran::Answered(Answer { status, headers, body })
+}
+
+/// Reads a body to its end, since a handler may do its work while it is read; `None` if it is longer than the limit.
+async fn read(body: BoxBody, limit: usize) -> Result<Option<Bytes>, Box<dyn std::error::Error>> {
+    let (mut body, mut kept) = (pin!(body), Some(BytesMut::new()));
+    while let Some(chunk) = poll_fn(|cx| body.as_mut().poll_next(cx)).await {
+        let chunk = chunk?;
+        kept = kept.filter(|kept| kept.len() + chunk.len() <= limit);
+        if let Some(kept) = &mut kept {
+            kept.extend_from_slice(&chunk);
+        }
+    }
+    Ok(kept.map(BytesMut::freeze))
 }

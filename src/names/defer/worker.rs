@@ -47,8 +47,11 @@ macro_rules! __defer_worker_names {
 
             /// How long runs may go on after the signal to stop. Default 10 s: of the 30 s that orchestrators
             /// usually give, with time left for the server. What still runs then
-            /// is abandoned: PUT and DELETE, and what has not come to its lock yet, go back in line
-            /// uncharged, others among the dead letters.
+            /// is abandoned: what may run more than once (PUT and DELETE, unless
+            /// [`max_attempts`](DeferLayer::max_attempts) is 1; others with
+            /// [`retry_unsafe`](DeferLayer::retry_unsafe)), and what has not come to its lock yet, goes back in line
+            /// uncharged, all else among the dead letters. What runs in another process is left to its lease, as if
+            /// this one had died.
             pub fn drain(self, deadline: ::std::time::Duration) -> Self {
                 Self { inner: self.inner.drain(deadline) }
             }
@@ -89,7 +92,9 @@ macro_rules! __defer_worker_names {
         // What is kept, and what comes along.
         impl DeferWorker {
             /// Most bytes of a response's body that are kept. Default 1 MiB: it lies in Redis for a day. Of a longer one, and of a
-            /// stream, status and fields are.
+            /// stream, status and fields are. What is not kept is read to its end all the same, since a handler may do its
+            /// work meanwhile: an endless body takes the run's whole time. Only that of `text/event-stream` is not read
+            /// at all, and its run ends with the head.
             pub fn response_limit(self, bytes: usize) -> Self {
                 Self { inner: self.inner.response_limit(bytes) }
             }

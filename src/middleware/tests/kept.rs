@@ -1,0 +1,55 @@
+//! What is kept of an answer to a run.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use http::{HeaderMap, HeaderValue, header};
+use http_body::Frame;
+use http_body_util::{Full, StreamBody};
+
+use super::super::replay::keep;
+use crate::defer::Kept;
+
+/// A body whose parts are work, of so many of them; and how many were asked for.
+fn working(parts: usize) -> (impl http_body::Body<Data = Bytes, Error = String>, Arc<AtomicUsize>) {
+    let done = Arc::new(AtomicUsize::new(0));
+    let told = Arc::clone(&done);
+    let work = stream::iter(0..parts).map(move |_| {
+        done.fetch_add(1, Ordering::SeqCst);
+        Ok(Frame::data(Bytes::from_static(b"0123456789")))
+    });
+    (StreamBody::new(work), told)
+}
+
+#[tokio::test]
+async fn work_goes_on_beyond_what_is_kept() {
+    let (body, done) = working(100);
+    assert_eq!(keep(&HeaderMap::new(), body, 25).await, Some(Kept::Stream));
+    assert_eq!(done.load(Ordering::SeqCst), 100);
+    let long = Full::new(Bytes::from_static(&[0; 26]));
+    assert_eq!(keep(&HeaderMap::new(), long, 25).await, Some(Kept::TooLong));
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_is_no_answer_wherever_it_does() {
+    for good in [0, 2, 3, 50] {
+        let parts = stream::iter(0..=good).map(move |n| match n < good {
+            true => Ok(Frame::data(Bytes::from_static(b"0123456789"))),
+            false => Err("broken off"),
+        });
+        assert_eq!(keep(&HeaderMap::new(), StreamBody::new(parts), 25).await, None, "{good}");
+    }
+}
+
+#[tokio::test]
+async fn events_are_not_read() {
+    let (body, done) = working(1);
+    let kind = HeaderValue::from_static("text/event-stream");
+    let fields = HeaderMap::from_iter([(header::CONTENT_TYPE, kind)]);
+    assert_eq!(keep(&fields, body, 25).await, Some(Kept::Stream));
+    assert_eq!(done.load(Ordering::SeqCst), 0);
+}
