@@ -18,7 +18,7 @@ use crate::{
     error::Error,
     gate::{Head, Replay},
     key::{Key, SHARDS},
-    store::{Hint, JobId},
+    store::{Beat, Hint, JobId},
 };
 
 /// Passes over everything that is due, after the last one that ran something: a line may need one to be
@@ -59,20 +59,23 @@ impl Stepper {
         let ran = Runs::default();
         worker.replayer =
             Arc::new(Noting { inner: Arc::clone(&worker.replayer), ran: Arc::clone(&ran) });
+        // Its clock stands still meanwhile: who waited for leave would wait for ever.
+        worker.limits.only_tries = true;
         let hints = worker.store.hints().work();
         Self { worker: Arc::new(worker), hints, ran, stop: watch::Sender::new(Stop::No) }
     }
 
     /// Counts as a live worker that watches everything, as long as no clock runs for a year.
-    pub(crate) async fn watch(&self) -> Result<(), Error> {
+    pub(crate) async fn watch(&self) -> Result<Beat, Error> {
         let store = &self.worker.store;
-        store.backend().beat(store.node().clone(), LONGEST).await?;
-        Ok(())
+        store.backend().beat(store.node().clone(), LONGEST).await
     }
 
-    /// Runs everything that is due, one after the other, until nothing is.
+    /// Runs everything that is due, one after the other, until nothing is; nothing while the queue is paused.
     pub(crate) async fn run_due(&mut self) -> Result<Vec<RanJob>, Error> {
-        self.watch().await?;
+        if self.watch().await?.paused {
+            return Ok(Vec::new());
+        }
         let mut idle = 0;
         for _ in 0..PASSES {
             // A lock that a test has just dropped is given back in the background.

@@ -35,6 +35,8 @@ pub(super) struct Limits {
     pub(super) runs: Option<u32>,
     /// Runs per time.
     pub(super) rate: Option<(u64, Duration)>,
+    /// Where there is no leave now there is none: time goes by when a test says so.
+    pub(super) only_tries: bool,
     asking: Mutex<()>,
 }
 
@@ -47,21 +49,26 @@ pub(super) struct Leave {
 }
 
 impl Limits {
-    /// Waits until a run may start. Cancel safe: what it had taken is given back, but for a charge.
-    pub(super) async fn enter(&self, store: &Store, lease: Duration) -> Leave {
+    /// Waits until a run may start; `None` if that is not now, and it only tries. Cancel safe: what it had taken is
+    /// given back, but for a charge.
+    pub(super) async fn enter(&self, store: &Store, lease: Duration) -> Option<Leave> {
         if self.runs.is_none() && self.rate.is_none() {
-            return Leave::default();
+            return Some(Leave::default());
         }
         let _one_at_a_time = self.asking.lock().await;
         let permit = match self.runs {
-            Some(runs) => Some(permit(store, runs, lease).await),
+            Some(runs) => Some(permit(store, runs, lease, self.only_tries).await?),
             None => None,
         };
         let mut leave = Leave { permit, charged: None };
         while let Err(wait) = self.charge(store, &mut leave).await {
+            if self.only_tries {
+                self.end(store, leave).await;
+                return None;
+            }
             tokio::time::sleep(wait).await;
         }
-        leave
+        Some(leave)
     }
 
     /// Whether another run may start at once under the same leave.
@@ -134,8 +141,8 @@ fn rule(runs: u64, window: Duration) -> Rule {
     Rule::Gcra { limit: runs, window, burst: runs.div_ceil(10) }
 }
 
-/// Stands in line for one of so many.
-async fn permit(store: &Store, runs: u32, lease: Duration) -> Hold {
+/// Stands in line for one of so many, or only tries to have one.
+async fn permit(store: &Store, runs: u32, lease: Duration, only_tries: bool) -> Option<Hold> {
     let (key, mode) = (Key::of_workers(), Mode::Permits(runs));
     let mut attempt = Attempt::new(store, &key, mode);
     let bell = store.hints().place(&attempt.me);
@@ -146,15 +153,16 @@ async fn permit(store: &Store, runs: u32, lease: Duration) -> Hold {
             me: attempt.me.clone(),
             mode,
             lease,
-            wait: Some(PLACE),
+            wait: Some(PLACE).filter(|_| !only_tries),
             old_seq,
             record: None,
         };
         let look = match attempt.send(lease, store.backend().acquire(call)).await {
             Ok(Acquired::Held { fence, .. }) => {
                 let terms = Terms { lease, renew: true, max_hold: LONGEST, job: None, mode };
-                return attempt.granted(fence, terms);
+                return Some(attempt.granted(fence, terms));
             }
+            _ if only_tries => return None,
             Ok(Acquired::Busy { left, seq, .. }) => {
                 old_seq = seq;
                 left.clamp(Duration::from_millis(1), LOOK)

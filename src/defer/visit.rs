@@ -95,10 +95,11 @@ impl Visit {
 
     async fn enter_and_run(&self, head: Option<JobId>) -> Next {
         let DeferWorker { store, limits, lease, .. } = &*self.worker;
-        let mut leave = tokio::select! {
+        let leave = tokio::select! {
             leave = limits.enter(store, *lease) => leave,
             () = self.told_to(Stop::Drain) => return Next::WhenTold,
         };
+        let Some(mut leave) = leave else { return Next::WhenTold };
         // It may have waited for its leave for long.
         let next = if self.paused.load(Ordering::Relaxed) {
             Next::WhenTold

@@ -110,3 +110,24 @@ async fn a_retry_is_due_when_its_time_has_come() {
     }
     assert_eq!(told, [(1, Some(500)), (2, Some(500)), (3, Some(200))]);
 }
+
+#[tokio::test]
+async fn the_limits_of_the_queue_hold_by_the_kits_clock() {
+    let kit = TestKit::new();
+    let app = app(&kit, &Arc::default());
+    let worker = DeferWorker::new(kit.store(), app.clone()).queue_rate(10, Duration::from_secs(1));
+    let mut worker = kit.worker(worker).await.expect("an embedded store is never away");
+    kit.pretend_busy(true);
+    for order in 0..3 {
+        assert_eq!(send(&app, "PUT", &format!("/orders/{order}")).await.status(), 202);
+    }
+    let jobs = kit.store().deferred();
+    jobs.pause().await.expect("it is there");
+    assert_eq!(worker.run_due().await.expect("it is there"), [], "the queue is paused");
+    jobs.resume().await.expect("it is there");
+    for _ in 0..3 {
+        assert_eq!(worker.run_due().await.expect("it is there").len(), 1, "ten a second, evenly");
+        kit.advance(Duration::from_millis(100));
+    }
+    assert_eq!(worker.run_due().await.expect("it is there"), []);
+}

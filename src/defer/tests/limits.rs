@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::{Function, SECOND, Working, answered, ended, key_of, put_off, settled};
 use crate::{
-    defer::DeferWorker,
+    defer::{DeferWorker, kit::Stepper},
     store::{JobState, Store, faulty},
 };
 
@@ -106,4 +106,24 @@ async fn no_more_start_per_time_than_the_queue_allows() {
     assert!((all..all + SECOND).contains(&took), "{took:?}");
     assert!(faults.seen("charge") < 100, "{} charges", faults.seen("charge"));
     worker.stop().await;
+}
+
+/// A test's worker waits for nothing: its clock stands still meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_is_told_to_run_what_is_due_does_not_wait_for_a_permit() {
+    let store = Store::memory();
+    let endless = Function::new(|_, _| std::future::pending());
+    let busy = Working::with(DeferWorker::on(&store, endless).queue_concurrency(1));
+    put_off(&store, "/x").await;
+    settled().await;
+    let other = store.as_another_process();
+    let (routes, _) = counting();
+    let mut stepper = Stepper::new(DeferWorker::on(&other, routes).queue_concurrency(1));
+    let id = put_off(&store, "/y").await;
+    assert_eq!(stepper.run_due().await.expect("it is there"), []);
+    busy.die().await;
+    // Until the other one's lease is over.
+    tokio::time::sleep(20 * SECOND).await;
+    let ran = stepper.run_due().await.expect("it is there");
+    assert!(ran.iter().any(|run| run.id == id), "{ran:?}");
 }
