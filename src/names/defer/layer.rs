@@ -181,8 +181,9 @@ macro_rules! __defer_layer_names {
             }
 
             /// Most requests that wait in the whole queue, which is the store's namespace; beyond it the plain
-            /// busy answer. Default 100,000. Counted in each of 64 shards, for a 64th of it: no more than this
-            /// wait in all, but a resource may meet the bound of its shard before.
+            /// busy answer. Default 100,000. Counted in each of 64 shards, for a 64th of it, rounded up: what waits
+            /// in all may be more by up to 63, which is much of a small number, and a resource may meet the bound of
+            /// its shard long before. For an exact bound of one resource there is [`max_jobs`](Self::max_jobs).
             #[must_use]
             pub fn queue_jobs(self, jobs: u64) -> Self {
                 Self { gate: self.gate.queue_jobs(jobs) }
@@ -224,7 +225,8 @@ macro_rules! __defer_layer_names {
             /// Most requests of one [`owner`](Self::owner) that wait in the whole queue; beyond it the plain
             /// busy answer. Default 50,000: half of what the queue takes, so nobody keeps all others out.
             /// Without an owner there is no such bound. Counted as [`queue_jobs`](Self::queue_jobs) are, in
-            /// each shard for a 64th: an owner with requests for few resources meets it long before.
+            /// each shard for a 64th, rounded up: an owner with requests for few resources meets it long before, and one
+            /// with requests for many may have 64 where 2 are set.
             #[must_use]
             pub fn owner_jobs(self, jobs: u64) -> Self {
                 Self { gate: self.gate.owner_jobs(jobs) }
@@ -279,14 +281,17 @@ macro_rules! __defer_layer_names {
             }
 
             /// While a request waits, another one of the same owner, method and target is answered with that
-            /// one, and not stored, whatever its body is. PUT and DELETE alone: others are kept, each.
+            /// one, and not stored, whatever its body is, and nobody is [called](Self::callback) for it: its address is
+            /// that of the first, or none. PUT and DELETE alone: others are kept, each. Of one that has waited for a
+            /// day longer than its [`delay`](Self::delay), because no worker lives, later ones know nothing.
             #[must_use]
             pub fn first_wins(self) -> Self {
                 Self { gate: self.gate.first_wins() }
             }
 
             /// While a request waits, another one of the same owner, method and target supersedes it: the
-            /// first is `cancelled`, and the new one stands at the end of the line. PUT and DELETE alone.
+            /// first is `cancelled`, and the new one stands at the end of the line. PUT and DELETE alone, and for as
+            /// long as with [`first_wins`](Self::first_wins).
             #[must_use]
             pub fn last_wins(self) -> Self {
                 Self { gate: self.gate.last_wins() }

@@ -10,7 +10,7 @@
 -- worker needed, ms until it may run, ms until its deadline or 0, life of the record in ms, most jobs and most bytes
 -- of this resource, most jobs and most bytes of this shard, and of this owner in it, most bytes that the shard keeps
 -- of done jobs, and of dead ones. The bytes of a request are with those of the call that tells of its end
--- Other keys of the tag are named here: k:<group>:<lock> STRING, the latest job of a group (for a day), and m:<id>
+-- Other keys of the tag are named here: k:<group>:<lock> STRING, the latest job of a group (until a day after it may run), and m:<id>
 -- STRING, the job that the request <id> was merged into (for a minute).
 -- Returns per job {'stored', position, 0 if it is late} | {'known', job id} accepted before, the same request
 --       | {'mismatch'} the key was used for another request | {'full'} over a cap, nothing stored
@@ -151,7 +151,7 @@ local function enqueue(id, envelope, terms, record, print, owner, merge, call)
   write(id, facts, request, envelope, bytes, owner, record, call, n, seq)
   count_for(owner, id, bytes)
   if print ~= '' then redis.call('SET', record, id .. ' ' .. print, 'PX', int(math.max(n[7], PENDING))) end
-  if group then redis.call('SET', group, id, 'PX', GROUP) end
+  if group then redis.call('SET', group, id, 'PX', int(GROUP + n[5])) end
   -- Rounded up: it must not run before.
   if n[5] > 0 then put_late(id, math.ceil(NOW_US / 1000) + n[5], bytes) else stand(id, seq, bytes) end
   if old then

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{job::Job, pending::KEPT, visit::Visit};
 use crate::store::backend::{Enqueue, Enqueued, JobId, JobState, OnFailure, Wins};
 
-/// How long a group's latest job is known, and what a request was merged into.
+/// How long a group's latest job is known from when it may run, and what a request was merged into.
 const GROUP: Duration = Duration::from_secs(24 * 60 * 60);
 const MERGED: Duration = Duration::from_secs(60);
 
@@ -110,7 +110,7 @@ impl Visit<'_> {
         let seq = self.next_seq();
         self.remember(&call, &id);
         if let Some(merge) = &call.merge {
-            let end = self.now.after(GROUP);
+            let end = self.now.after(GROUP.saturating_add(delay));
             let name = (self.key.clone(), Arc::clone(&merge.group));
             self.facts.groups.put(&name, id.clone(), Some(end));
         }
