@@ -38,8 +38,14 @@ impl Visit {
                 return Err(Next::After(Duration::from_millis(200)));
             };
             if let Claimed::Claimed(run) = claimed {
-                let hold = attempt.granted(run.fence, self.terms(&run.id));
-                return Ok(Started { run, hold });
+                return match attempt.granted(run.fence, self.terms(&run.id)) {
+                    Ok(hold) => Ok(Started { run, hold }),
+                    // It goes back uncharged: it would not have its lock.
+                    Err(error) => {
+                        tracing::warn!(job = ?id, %error, "claimed too late");
+                        Err(Next::After(Duration::from_millis(200)))
+                    }
+                };
             }
             attempt.refused();
             match claimed {
@@ -109,9 +115,10 @@ impl Visit {
             }
         };
         match (begun, next) {
-            (Some(Some(run)), Some(attempt)) => {
-                let hold = attempt.granted(run.fence, self.terms(&run.id));
-                Some(Some(Started { run, hold }))
+            (Some(Some(run)), Some(mut attempt)) => {
+                // Too late, it goes back uncharged, and whoever looks next claims it.
+                let hold = attempt.granted(run.fence, self.terms(&run.id)).ok();
+                Some(hold.map(|hold| Started { run, hold }))
             }
             (begun, next) => {
                 next.into_iter().for_each(Attempt::refused);

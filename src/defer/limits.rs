@@ -10,6 +10,7 @@ use tokio::{sync::Mutex, time::Instant};
 
 use crate::{
     clock::LONGEST,
+    error::Error,
     key::Key,
     store::{
         Acquire, Acquired, Attempt, By, Charge, Hold, Item, Mode, Rule, SettleCharge, Settled,
@@ -141,6 +142,11 @@ fn rule(runs: u64, window: Duration) -> Rule {
     Rule::Gcra { limit: runs, window, burst: runs.div_ceil(10) }
 }
 
+fn not_yet(store: &Store, error: &Error) -> Duration {
+    tracing::warn!(node = %store.node(), %error, "no permit of the queue");
+    PAUSE
+}
+
 /// Stands in line for one of so many, or only tries to have one.
 async fn permit(store: &Store, runs: u32, lease: Duration, only_tries: bool) -> Option<Hold> {
     let (key, mode) = (Key::of_workers(), Mode::Permits(runs));
@@ -160,7 +166,11 @@ async fn permit(store: &Store, runs: u32, lease: Duration, only_tries: bool) -> 
         let look = match attempt.send(lease, store.backend().acquire(call)).await {
             Ok(Acquired::Held { fence, .. }) => {
                 let terms = Terms { lease, renew: true, max_hold: LONGEST, job: None, mode };
-                return Some(attempt.granted(fence, terms));
+                match attempt.granted(fence, terms) {
+                    Ok(hold) => return Some(hold),
+                    Err(_) if only_tries => return None,
+                    Err(error) => not_yet(store, &error),
+                }
             }
             _ if only_tries => return None,
             Ok(Acquired::Busy { left, seq, .. }) => {
@@ -168,10 +178,7 @@ async fn permit(store: &Store, runs: u32, lease: Duration, only_tries: bool) -> 
                 left.clamp(Duration::from_millis(1), LOOK)
             }
             Ok(Acquired::Known) => PAUSE,
-            Err(error) => {
-                tracing::warn!(node = %store.node(), %error, "no permit of the queue");
-                PAUSE
-            }
+            Err(error) => not_yet(store, &error),
         };
         let _ = tokio::time::timeout_at(Instant::now() + look, bell.notified()).await;
     }

@@ -209,7 +209,7 @@ impl LockRequest {
                     tracing::warn!(have, wanted, "lock refused: too few replicas have the grant");
                     return Err(Error::new(ErrorKind::Unavailable, "replicas").into());
                 }
-                Ok(Answer::Granted(guard))
+                still_sure(guard)
             }
             answer => Ok(answer),
         }
@@ -297,7 +297,7 @@ impl LockRequest {
         match attempt.send(lease, self.store.backend().acquire(call)).await? {
             Acquired::Held { fence, others, now, .. } => {
                 let word = Word::new(attempt.sent(), now, others);
-                let hold = attempt.granted(fence, terms.clone());
+                let hold = attempt.granted(fence, terms.clone())?;
                 Ok(Answer::Granted(lines.granted(hold, &self.asking, word)))
             }
             Acquired::Busy { left, line, .. } => {
@@ -310,4 +310,12 @@ impl LockRequest {
             }
         }
     }
+}
+
+/// What was granted, if that is sure still when another call has been waited for; else it is given back.
+fn still_sure(guard: LockGuard) -> Result<Answer, NotAcquired> {
+    if guard.remaining().is_zero() {
+        return Err(Error::new(ErrorKind::Timeout, "grant").into());
+    }
+    Ok(Answer::Granted(guard))
 }

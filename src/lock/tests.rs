@@ -6,6 +6,7 @@ mod ends;
 mod fields;
 mod handover;
 mod modes;
+mod overdue;
 mod policy;
 mod races;
 mod readers;

@@ -39,11 +39,11 @@ impl LockRequest {
             return Ok(None);
         };
         let mut guards = Vec::with_capacity(keys.len());
-        for ((attempt, (place, _)), granted) in attempts.into_iter().zip(keys).zip(granted) {
-            // (What is not held would be given back as it is dropped, and so would the others.)
+        for ((mut attempt, (place, _)), granted) in attempts.into_iter().zip(keys).zip(granted) {
+            // (What is not held, or no longer for sure, is given back as it is dropped, and so are the others.)
             if let Acquired::Held { fence, others, now, .. } = granted {
                 let word = Word::new(attempt.sent(), now, others);
-                let hold = attempt.granted(fence, terms.clone());
+                let hold = attempt.granted(fence, terms.clone())?;
                 guards.push((*place, lines.granted(hold, &self.asking, word)));
             }
         }

@@ -193,7 +193,7 @@ async fn vote(store: &Store, key: Key, terms: Terms, patience: Duration) -> Resu
     };
     let asked = attempt.send(lease, store.backend().acquire(call));
     match tokio::time::timeout(patience, asked).await {
-        Ok(Ok(Acquired::Held { fence, .. })) => Ok(attempt.granted(fence, terms)),
+        Ok(Ok(Acquired::Held { fence, .. })) => attempt.granted(fence, terms).map_err(No::Fault),
         Ok(Ok(Acquired::Busy { left, line, .. })) => {
             attempt.refused();
             Err(No::Busy { left, line })

@@ -115,7 +115,7 @@ async fn run_again(store: &Store, id: &JobId) -> (Hold, Replay) {
         job: Some(id.clone()),
         mode: Mode::Exclusive,
     };
-    let hold = attempt.granted(run.fence, terms);
+    let hold = attempt.granted(run.fence, terms).expect("it is sure");
     let first_seen = UNIX_EPOCH + Duration::from_micros(run.accepted_us);
     let deferred = Deferred { id, attempt: run.attempt, first_seen, fence: run.fence };
     let marker = Replay::new(deferred, store, Arc::clone(hold.facts()));

@@ -183,16 +183,22 @@ impl Attempt {
     }
 
     /// The store granted it, for the lease that was asked for.
-    pub(crate) fn granted(mut self, fence: u64, terms: Terms) -> Hold {
+    ///
+    /// Fails if the answer took so long that nothing is sure any more: somebody else may have it by now, and nobody is let
+    /// in by a grant like that. It is given back as this is dropped; another call of this nonce may have it yet.
+    pub(crate) fn granted(&mut self, fence: u64, terms: Terms) -> Result<Hold, Error> {
+        let (now, mut valid_until) = (Instant::now(), self.sure_until());
+        if self.lease > terms.lease {
+            valid_until = valid_until.min(now + sure(terms.lease));
+        }
+        if valid_until <= now {
+            return Err(Error::new(ErrorKind::Timeout, "grant"));
+        }
         self.dirty = false;
         // A claim that comes when its run is over is refused.
         let strays = self.strays.take().filter(|_| matches!(self.undo, Undo::Release));
-        let mut valid_until = self.sure_until();
-        if self.lease > terms.lease {
-            valid_until = valid_until.min(Instant::now() + sure(terms.lease));
-        }
         let lease = Lease::new(&self.key, &self.me, valid_until, terms, strays);
-        Hold::new(&self.store, lease, fence)
+        Ok(Hold::new(&self.store, lease, fence))
     }
 }
 

@@ -111,7 +111,7 @@ impl Hold {
         let stands = attempt.send(time, call).await?;
         self.forget();
         if stands {
-            let mut hold = attempt.granted(self.facts.fence, terms);
+            let mut hold = attempt.granted(self.facts.fence, terms)?;
             hold.end_at(self.facts.end);
             Ok(Some(hold))
         } else {

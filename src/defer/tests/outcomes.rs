@@ -1,8 +1,9 @@
 //! What a run comes to, and what is told of it.
 
-use std::{sync::Arc, time::UNIX_EPOCH};
+use std::{future::ready, sync::Arc, time::UNIX_EPOCH};
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use serde_json::Value;
 
 use super::{Routes, SECOND, Working, ended, key_of, look, put_off, settled, status::whole};
@@ -32,7 +33,9 @@ fn run_of(store: &Store) -> (Hold, Replay) {
     let key = key_of("/x");
     let terms =
         Terms { lease: SECOND, renew: false, max_hold: SECOND, job: None, mode: Mode::Exclusive };
-    let hold = Attempt::new(store, &key, Mode::Exclusive).granted(1, terms);
+    let mut attempt = Attempt::new(store, &key, Mode::Exclusive);
+    let _ = attempt.send(SECOND, ready(Ok(()))).now_or_never();
+    let hold = attempt.granted(1, terms).expect("it is sure");
     let deferred = Deferred { id: JobId::new(&key), attempt: 1, first_seen: UNIX_EPOCH, fence: 1 };
     let marker = Replay::new(deferred, store, Arc::clone(hold.facts()));
     (hold, marker)

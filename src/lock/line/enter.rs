@@ -1,6 +1,6 @@
 //! Coming in: behind those of this process, or by asking the store on behalf of all who come meanwhile.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, oneshot},
@@ -165,6 +165,11 @@ impl Opening {
                 Way::Done(Waited::Granted(guard))
             }
             Looked::Busy(place, busy) => self.stand_in_line(place, busy, asking, until),
+            // It waits, so it is asked for again: by the keeper, which gives up when that has been so for a while.
+            Looked::Overdue(place, _) => {
+                let busy = Busy { left: Duration::ZERO, ..unknown(asking.terms.lease) };
+                self.stand_in_line(place, busy, asking, until)
+            }
             Looked::Failed(_, error) => Way::Done(Waited::Fault(error)),
         }
     }

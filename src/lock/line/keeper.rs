@@ -186,7 +186,7 @@ impl Keeper {
                 self.lines.note_busy(&self.name, busy);
                 Next::Pause(place, pause)
             }
-            Looked::Failed(place, error) => {
+            Looked::Overdue(place, error) | Looked::Failed(place, error) => {
                 let since = *self.away_since.get_or_insert_with(Instant::now);
                 if error.kind() == ErrorKind::Config || since.elapsed() > OUTAGE {
                     self.done = true;
@@ -236,7 +236,7 @@ impl Keeper {
                     place.attempt.refused();
                     None
                 }
-                Looked::Failed(..) => None,
+                Looked::Overdue(..) | Looked::Failed(..) => None,
             }
         };
         let readers = join_all((0..front.number.min(READERS)).map(|_| reader())).await;

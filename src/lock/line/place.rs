@@ -30,6 +30,8 @@ pub(super) enum Looked {
     /// With the sequence of the place, if it had one.
     Held(Hold, Word, u64),
     Busy(Place, Busy),
+    /// It was granted, and it took too long to hear of that.
+    Overdue(Place, Error),
     Failed(Place, Error),
 }
 
@@ -78,8 +80,10 @@ impl Place {
         match answer {
             Ok(Acquired::Held { fence, others, now, .. }) => {
                 let word = Word::new(self.attempt.sent(), now, others);
-                let hold = self.attempt.granted(fence, asking.terms.clone());
-                Looked::Held(hold, word, self.seq)
+                match self.attempt.granted(fence, asking.terms.clone()) {
+                    Ok(hold) => Looked::Held(hold, word, self.seq),
+                    Err(error) => Looked::Overdue(self, error),
+                }
             }
             Ok(Acquired::Busy { left, line, seq, joined }) => {
                 self.joined(seq, joined);

@@ -5,6 +5,7 @@ mod faults;
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use tokio::task::JoinHandle;
 
 use self::faults::on_its_way;
@@ -100,6 +101,18 @@ impl Backend for Faulty {
 
     fn acquire(&self, call: Acquire) -> Step<'_, Acquired> {
         self.call("acquire", |memory| memory.acquire(call))
+    }
+
+    /// One call for all of them is made only where it is to fail.
+    fn acquire_all(&self, calls: &[Acquire]) -> Step<'_, Option<Vec<Acquired>>> {
+        if self.faults.left("acquire_all") == 0 {
+            return self.memory.acquire_all(calls);
+        }
+        let calls = calls.to_vec();
+        self.call("acquire_all", |memory| {
+            let all = join_all(calls.into_iter().map(|call| memory.acquire(call)));
+            Box::pin(async { all.await.into_iter().collect::<Result<_, _>>().map(Some) })
+        })
     }
 
     fn release(&self, key: Key, me: Token, mode: Mode) -> Step<'_, GaveBack> {
