@@ -2,6 +2,7 @@
 
 mod ahead;
 pub(crate) mod cancel;
+pub(crate) mod crowds;
 mod ends;
 mod fields;
 mod handover;

@@ -161,6 +161,7 @@ impl Opening {
         let front = Front { asking: asking.clone(), came: 0, last: until, number: 1 };
         match place.look(&front).await {
             Looked::Held(hold, word, _) => {
+                self.lines.note_time(&self.name, word);
                 let guard = self.lines.granted(hold, asking, word);
                 Way::Done(Waited::Granted(guard))
             }

@@ -202,6 +202,7 @@ impl Keeper {
     /// The first of the line gets it. An exclusive lock comes to the others from guard to guard; of the
     /// other modes there may be more to be had.
     async fn serve(&mut self, hold: Hold, word: Word, seq: u64, asking: &Asking) -> Next {
+        self.lines.note_time(&self.name, word);
         let guard = self.lines.granted(hold, asking, word);
         let exclusive = asking.terms.mode == Mode::Exclusive;
         if exclusive {
@@ -220,7 +221,9 @@ impl Keeper {
         Next::Look(self.new_place())
     }
 
-    /// Those who stood behind the first reader come in with it: they have its sequence.
+    /// Those who stood behind the first reader come in with it: they have its sequence. Where there are more of them than
+    /// can be sent together, the others come in by the next look, which asks for the place where the first of them came:
+    /// a writer who came after it is not let in between.
     ///
     /// False if nobody waits any more: then the line has no keeper.
     async fn let_in_readers(&self, seq: u64) -> bool {

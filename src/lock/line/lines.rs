@@ -11,6 +11,7 @@ use tokio::{
 use super::{
     keeper::{Keeper, Start},
     map::{Line, Map, Name},
+    rules::Word,
     waiter::Waited,
 };
 use crate::{
@@ -89,6 +90,14 @@ impl Lines {
         }
     }
 
+    /// What the store has said with a grant to a reader. Readers are handed nothing, but by its time it is known when those
+    /// of them came who wait still: they ask for the places they would have, had each asked when it came.
+    pub(super) fn note_time(&self, name: &Name, word: Word) {
+        if let Some(line) = self.lines.lock().get(name).filter(|_| name.1 == Mode::Shared) {
+            line.word = Some(word);
+        }
+    }
+
     /// Nobody asks for the line any more. If somebody has to, who does is found here: an exclusive lock
     /// that this process has comes to those who wait when the guard ends.
     pub(super) fn keeper_ends(self: &Arc<Self>, name: &Name) {
@@ -141,6 +150,11 @@ impl Lines {
             line.turns.retain(|turn| *turn != lease.me);
         }
         self.ask_for_them(&name);
+    }
+
+    #[cfg(test)]
+    pub(in crate::lock) fn waiting(&self, name: &Name) -> usize {
+        self.lines.lock().get(name).map_or(0, |line| line.waiters.len())
     }
 
     #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What the connection does when the server or the network does not: each test has a server of its own
 //! that it kills, stops and restarts, or a proxy that loses replies.
 
+mod alike;
 mod begun;
 mod breaker;
 mod charges;
