@@ -12,6 +12,7 @@ mod policy;
 mod races;
 mod readers;
 mod review;
+mod room;
 mod runs;
 mod seam;
 mod settings;

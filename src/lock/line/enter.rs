@@ -159,7 +159,10 @@ impl Opening {
     async fn ask(mut self, asking: &Asking, until: Instant) -> Way {
         let place = Place::new(&self.store, &self.name);
         let front = Front { asking: asking.clone(), came: 0, last: until, number: 1 };
-        match place.look(&front).await {
+        // Who may not wait takes no place that it would have to leave.
+        let may_wait = asking.max_waiters > 0;
+        let looked = if may_wait { place.look(&front).await } else { place.try_once(&front).await };
+        match looked {
             Looked::Held(hold, word, _) => {
                 self.lines.note_time(&self.name, word);
                 let guard = self.lines.granted(hold, asking, word);
@@ -167,29 +170,33 @@ impl Opening {
             }
             Looked::Busy(place, busy) => self.stand_in_line(place, busy, asking, until),
             // It waits, so it is asked for again: by the keeper, which gives up when that has been so for a while.
-            Looked::Overdue(place, _) => {
+            Looked::Overdue(place, _) if may_wait => {
                 let busy = Busy { left: Duration::ZERO, ..unknown(asking.terms.lease) };
                 self.stand_in_line(place, busy, asking, until)
             }
-            Looked::Failed(_, error) => Way::Done(Waited::Fault(error)),
+            Looked::Overdue(_, error) | Looked::Failed(_, error) => Way::Done(Waited::Fault(error)),
         }
     }
 
-    /// From here on a keeper looks after the place.
+    /// From here on a keeper looks after the place, if anybody waits for it: those who came while this one asked may have
+    /// left it no room.
     fn stand_in_line(&mut self, place: Place, busy: Busy, asking: &Asking, until: Instant) -> Way {
-        let pause = busy.left;
-        let way = {
+        let has_place = asking.max_waiters > 0;
+        let pause = if has_place { busy.left } else { Duration::ZERO };
+        let (way, somebody_waits) = {
             let mut lines = self.lines.lines.lock();
             let line = lines.entry(&self.name);
             line.busy = Some(busy);
-            // It came before all who came while it asked, and is not turned away for them.
-            let asking = Asking { max_waiters: usize::MAX, ..asking.clone() };
-            self.lines.line_up(line, &self.store, &asking, until, VecDeque::push_front)
+            let push = VecDeque::push_front;
+            let way = self.lines.line_up(line, &self.store, asking, until, push);
+            (way, !line.waiters.is_empty())
         };
-        if matches!(way, Way::Wait(_)) {
+        if somebody_waits {
             self.done = true;
             let (store, bell) = (&self.store, Arc::clone(&self.bell));
             Keeper::spawn(&self.lines, store, &self.name, bell, Start::At(place, pause));
+        } else if !has_place {
+            place.attempt.refused();
         }
         way
     }

@@ -1,0 +1,93 @@
+//! How many of a process may wait for one lock.
+
+use futures_util::FutureExt as _;
+use tokio::time::Instant;
+
+use super::{SECOND, busy, free, handover::MS};
+use crate::{
+    lock::{LockRequest, line::Lines},
+    store::{Fault, Mode, Store, faulty},
+};
+
+fn with_room(store: &Store, most: usize) -> LockRequest {
+    store.lock("x").max_waiters(most).wait(60 * SECOND)
+}
+
+fn waiting(store: &Store) -> usize {
+    store.room::<Lines>().waiting(&("x".into(), Mode::Exclusive))
+}
+
+/// Whoever is first asks the store, and waits when that has said that it is busy. Another one has come meanwhile.
+#[tokio::test(start_paused = true)]
+async fn who_asks_for_all_needs_room_too() {
+    let (store, faults) = faulty();
+    let other = store.as_another_process();
+    let held = other.lock("x").acquire().await.unwrap();
+    faults.set("acquire", Fault::Slow(10 * MS), 1);
+    let asks = tokio::spawn(with_room(&store, 1).acquire());
+    tokio::time::sleep(MS).await;
+    let waits = tokio::spawn(with_room(&store, 1).acquire());
+    tokio::time::sleep(MS).await;
+    let started = Instant::now();
+    let told = busy(asks.await.unwrap());
+    assert!(told.waited.is_some() && started.elapsed() < SECOND, "{told:?}");
+    assert_eq!(waiting(&store), 1);
+    busy(with_room(&store, 1).acquire().now_or_never().expect("it is full"));
+    tokio::time::sleep(MS).await;
+    let told = busy(store.as_another_process().lock("x").acquire().await);
+    assert_eq!(told.line, 1, "the process has one place, for the one who waits");
+    assert!(!waits.is_finished());
+    held.release().await;
+    let next = tokio::time::timeout(10 * MS, waits).await.expect("it is told of the offer");
+    drop(next.unwrap().unwrap());
+    drop(free(&store).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_nobody_may_wait_nobody_does() {
+    let (store, faults) = faulty();
+    let here = with_room(&store, 0).acquire().await.expect("who need not wait needs no room");
+    busy(with_room(&store, 0).acquire().now_or_never().expect("it is held here"));
+    here.release().await;
+    let held = store.as_another_process().lock("x").acquire().await.unwrap();
+    let started = Instant::now();
+    for reads in [false, true] {
+        let request = with_room(&store, 0);
+        let request = if reads { request.shared() } else { request };
+        let told = busy(request.acquire().await);
+        assert!(told.waited.is_some() && !told.left.is_zero(), "{told:?}");
+    }
+    assert_eq!(started.elapsed().as_secs(), 0);
+    let places = faults.seen("release");
+    assert!(store.shutdown(SECOND).await);
+    assert_eq!(faults.seen("release"), places, "no place was taken for who may not wait");
+    let told = busy(store.as_another_process().lock("x").acquire().await);
+    assert_eq!(told.line, 0);
+    held.release().await;
+    drop(free(&store).await);
+}
+
+/// Nobody waits beyond it, whatever is under way when they come.
+#[tokio::test(start_paused = true)]
+async fn never_more_wait_than_may() {
+    for most in 0..4 {
+        let (store, faults) = faulty();
+        let held = store.as_another_process().lock("x").acquire().await.unwrap();
+        faults.set("acquire", Fault::Late(3 * MS), usize::MAX);
+        let mut all = Vec::new();
+        for _ in 0..8 {
+            all.push(tokio::spawn(with_room(&store, most).acquire()));
+            tokio::time::sleep(MS).await;
+        }
+        tokio::time::sleep(20 * MS).await;
+        let still = all.iter().filter(|one| !one.is_finished()).count();
+        assert_eq!((still, waiting(&store)), (most, most));
+        held.release().await;
+        let mut served = 0;
+        for one in all {
+            served += usize::from(one.await.unwrap().is_ok());
+        }
+        assert_eq!(served, most);
+        drop(free(&store).await);
+    }
+}
