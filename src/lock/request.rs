@@ -224,12 +224,10 @@ impl LockRequest {
     /// As [`ask`](Self::ask), for what [is one call](Self::is_one_call).
     pub(super) async fn at_once(&self, record: Option<&Arc<str>>) -> Result<Answer, NotAcquired> {
         let lines = self.store.room::<Lines>();
-        if record.is_none()
-            && let Some(guard) = lines.take_resting(&self.key, &self.asking)
-        {
-            return Ok(Answer::Granted(guard));
+        match lines.take_resting(&self.key, &self.asking) {
+            Some(guard) => self.unless_known(&lines, record, guard).await,
+            None => Ok(self.once(&lines, record).await?),
         }
-        Ok(self.once(&lines, record).await?)
     }
 
     /// One attempt, with a place in line if a wait is set.
@@ -237,10 +235,8 @@ impl LockRequest {
         let Some(wait) = self.wait else { return self.at_once(record.as_ref()).await };
         let started = Instant::now();
         let lines = self.store.room::<Lines>();
-        if record.is_none()
-            && let Some(guard) = lines.take_resting(&self.key, &self.asking)
-        {
-            return Ok(Answer::Granted(guard));
+        if let Some(guard) = lines.take_resting(&self.key, &self.asking) {
+            return self.unless_known(&lines, record.as_ref(), guard).await;
         }
         let until = started + wait;
         if let Some(record) = record {
@@ -277,16 +273,30 @@ impl LockRequest {
             Answer::Busy(_) => {}
             answer => return Ok(answer),
         }
-        let guard = match self.stand_in_line(lines, started, until).await? {
-            Answer::Granted(guard) => guard,
-            answer => return Ok(answer),
-        };
-        // An attempt of its own, which finds the record or this guard's lock.
-        Ok(match self.once(lines, Some(&record)).await? {
-            Answer::Known => Answer::Known,
-            // The second one too: then the first has been lost, and says so.
-            Answer::Busy(_) | Answer::Granted(_) => Answer::Granted(guard),
-        })
+        match self.stand_in_line(lines, started, until).await? {
+            Answer::Granted(guard) => self.unless_known(lines, Some(&record), guard).await,
+            answer => Ok(answer),
+        }
+    }
+
+    /// What was had without a look at the record, if there is one. The look comes second, under the grant: what was
+    /// accepted under the record before is found by it, as it would have been before a free lock is taken.
+    async fn unless_known(
+        &self,
+        lines: &Arc<Lines>,
+        record: Option<&Arc<str>>,
+        guard: LockGuard,
+    ) -> Result<Answer, NotAcquired> {
+        if record.is_none() {
+            return Ok(Answer::Granted(guard));
+        }
+        // An attempt of its own, which finds the record or this guard's lock. (In a box: a request seldom needs it.)
+        match Box::pin(self.once(lines, record)).await? {
+            Answer::Known => Ok(Answer::Known),
+            // The first has been lost.
+            Answer::Granted(second) => Ok(Answer::Granted(second)),
+            Answer::Busy(_) => still_sure(guard),
+        }
     }
 
     /// One call, sent by the caller itself; takes the lock if it is free and nobody stands in line.
