@@ -84,6 +84,14 @@ impl LockGuard {
         Self(Share::Of(Arc::new(Grant::new(hold, turn))))
     }
 
+    /// The same turn on another lease: copies of the one before are copies of this.
+    fn in_place_of(before: &HoldFacts, hold: Hold) -> Self {
+        let (facts, grant) = (Arc::clone(hold.facts()), Arc::new(Grant::new(hold, None)));
+        let weak = Arc::downgrade(&grant);
+        before.go_on_as(&facts, weak);
+        Self::share(grant)
+    }
+
     /// Another guard on a grant.
     pub(super) fn share(grant: Arc<Grant>) -> Self {
         Self(Share::Of(grant))
@@ -189,7 +197,7 @@ impl LockGuard {
     }
 
     /// Makes an exclusive lock a shared one without a gap, and lets in the readers at the head of the
-    /// line. The fence stays. Cancel safe: if the future is dropped, the lock is given back.
+    /// line. The fence stays, and copies of it ([`held`](Self::held)) are of the shared one from then on. Cancel safe: if the future is dropped, the lock is given back.
     ///
     /// While another guard on the same grant relies on being alone, or in a deferred run, it stays
     /// exclusive. There is no way up: two readers who both wanted to write would wait for each other.
@@ -209,8 +217,9 @@ impl LockGuard {
         if let Some(Turn { lines, .. }) = turn {
             lines.leave_turn(hold.lease());
         }
+        let before = Arc::clone(hold.facts());
         match hold.downgrade().await? {
-            Some(hold) => Ok(Self::new(hold, None)),
+            Some(hold) => Ok(Self::in_place_of(&before, hold)),
             None => Err(NotAcquired::Busy(Busy { left: Duration::ZERO, line: 0, waited: None })),
         }
     }

@@ -95,11 +95,14 @@ impl HeldLock {
     pub fn remaining(&self) -> Duration {
         match &self.kind {
             // Lost, or given back: a copy in a handler's own task may outlive the request.
-            Kind::Here { facts, .. } if facts.loss().is_none() && !facts.is_over() => {
-                facts.valid_until().saturating_duration_since(Instant::now())
-            }
+            Kind::Here { facts, .. } => match facts.now() {
+                now if now.loss().is_none() && !now.is_over() => {
+                    now.valid_until().saturating_duration_since(Instant::now())
+                }
+                _ => Duration::ZERO,
+            },
             Kind::Elsewhere(said) => said.until.saturating_duration_since(Instant::now()),
-            Kind::Here { .. } | Kind::Admitted => Duration::ZERO,
+            Kind::Admitted => Duration::ZERO,
         }
     }
 
@@ -108,7 +111,7 @@ impl HeldLock {
     pub fn loss(&self) -> Option<Loss> {
         match &self.kind {
             Kind::Admitted => None,
-            Kind::Here { facts, .. } => facts.loss(),
+            Kind::Here { facts, .. } => facts.now().loss(),
             Kind::Elsewhere(said) => (Instant::now() >= said.until).then_some(Loss::Lapsed),
         }
     }
@@ -149,7 +152,7 @@ impl HeldLock {
     pub(super) fn mode(&self) -> Option<Mode> {
         match &self.kind {
             Kind::Admitted => None,
-            Kind::Here { facts, .. } => Some(facts.lease.terms.mode),
+            Kind::Here { facts, .. } => Some(facts.now().lease.terms.mode),
             Kind::Elsewhere(said) => Some(said.mode),
         }
     }
@@ -157,8 +160,16 @@ impl HeldLock {
     /// A guard on it; `None` once it has ended.
     pub(super) fn share(&self) -> Option<LockGuard> {
         match &self.kind {
-            Kind::Here { facts, .. } if facts.is_over() || facts.loss().is_some() => None,
-            Kind::Here { of: Owner::Guards(grant), .. } => grant.upgrade().map(LockGuard::share),
+            Kind::Here { facts, .. } if facts.now().is_over() || facts.now().loss().is_some() => {
+                None
+            }
+            Kind::Here { facts, of: Owner::Guards(grant) } => {
+                let grant = match facts.after() {
+                    Some((_, owner)) => owner.upgrade()?.downcast().ok(),
+                    None => grant.upgrade(),
+                };
+                grant.map(LockGuard::share)
+            }
             Kind::Here { of: Owner::Worker { .. }, .. } => Some(LockGuard::lent(self.clone())),
             Kind::Elsewhere(said) if Instant::now() >= said.until => None,
             Kind::Elsewhere(_) => Some(LockGuard::lent(self.clone())),

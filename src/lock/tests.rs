@@ -18,6 +18,7 @@ mod runs;
 mod seam;
 mod settings;
 mod several;
+mod steps_down;
 mod strays;
 mod terms;
 mod told;

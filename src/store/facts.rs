@@ -1,10 +1,11 @@
 //! What is known of one guard's turn on a lease, and how its loss is told.
 
 use std::{
+    any::Any,
     fmt,
     pin::pin,
     sync::{
-        Arc, OnceLock,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -39,6 +40,9 @@ pub(crate) struct Facts {
     over: AtomicBool,
     /// What it is held for goes on, where nobody can end it: it is not given back before its time.
     lapses: AtomicBool,
+    /// The same turn on a lease of another mode, once its holder has stepped down; and whoever ends that one now, which
+    /// is no business of this room.
+    after: OnceLock<(Arc<Self>, Weak<dyn Any + Send + Sync>)>,
 }
 
 impl Facts {
@@ -55,7 +59,29 @@ impl Facts {
     fn of(lease: Arc<Lease>, fence: u64, since: Instant, end: Instant) -> Arc<Self> {
         let (lost, told) = (OnceLock::new(), Notify::new());
         let (over, lapses) = (AtomicBool::new(false), AtomicBool::new(false));
-        Arc::new(Self { lease, fence, since, end, lost, told, over, lapses })
+        let after = OnceLock::new();
+        Arc::new(Self { lease, fence, since, end, lost, told, over, lapses, after })
+    }
+
+    /// It goes on as these, with this owner. Who has a copy follows.
+    pub(crate) fn go_on_as(&self, next: &Arc<Self>, owner: Weak<dyn Any + Send + Sync>) {
+        if self.after.set((Arc::clone(next), owner)).is_ok() {
+            self.told.notify_waiters();
+        }
+    }
+
+    /// As what it goes on, and who owns that.
+    pub(crate) fn after(&self) -> Option<&(Arc<Self>, Weak<dyn Any + Send + Sync>)> {
+        self.after.get()
+    }
+
+    /// The facts that count now.
+    pub(crate) fn now(&self) -> &Self {
+        let mut facts = self;
+        while let Some((next, _)) = facts.after() {
+            facts = next;
+        }
+        facts
     }
 
     pub(crate) fn key(&self) -> &Key {
@@ -77,15 +103,20 @@ impl Facts {
 
     /// Resolves when the hold is lost, also if only its release finds that; never if it is given back before.
     pub(crate) async fn lost(&self) -> Loss {
+        let mut facts = self;
         loop {
-            let mut told = pin!(self.told.notified());
+            let mut told = pin!(facts.told.notified());
             // Before the look: what is told from here on is not missed.
             told.as_mut().enable();
-            if let Some(loss) = self.loss() {
+            if let Some((next, _)) = facts.after() {
+                facts = next;
+                continue;
+            }
+            if let Some(loss) = facts.loss() {
                 return loss;
             }
-            let until = self.valid_until();
-            if self.is_over() {
+            let until = facts.valid_until();
+            if facts.is_over() {
                 // Given back or handed on, and nothing ends by time any more. But what the release finds is told
                 // yet, and so is a loss that another thread is in the middle of telling.
                 told.await;

@@ -116,6 +116,7 @@ impl Hold {
             Ok(Some(hold))
         } else {
             attempt.refused();
+            self.facts.had_been_lost();
             Ok(None)
         }
     }

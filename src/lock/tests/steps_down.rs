@@ -1,0 +1,107 @@
+//! Copies of a lock whose holder has made it a shared one.
+
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use tokio::{sync::oneshot, time::Instant};
+
+use super::{SECOND, free, handover::MS};
+use crate::{
+    lock::{LockGuard, LockRequest, NotAcquired},
+    store::{Fault, Loss, Mode, Store, faulty},
+};
+
+fn reader(store: &Store) -> LockRequest {
+    store.lock("x").shared().wait(5 * SECOND)
+}
+
+/// A guard that was exclusive, what runs within it from before on, and a writer of another process in line.
+#[tokio::test(start_paused = true)]
+async fn what_runs_within_it_still_has_it() {
+    let store = Store::memory();
+    let guard = store.lock("x").acquire().await.unwrap();
+    let (copy, fence) = (guard.held(), guard.fence());
+    let (go, told) = oneshot::channel::<()>();
+    let asks = store.clone();
+    let within = tokio::spawn(guard.scope(async move {
+        told.await.unwrap();
+        let alone = asks.lock("x").acquire().await;
+        (alone, reader(&asks).acquire().await)
+    }));
+    let guard = guard.downgrade().await.unwrap();
+    let writing = tokio::spawn(store.as_another_process().lock("x").wait(60 * SECOND).acquire());
+    tokio::time::sleep(MS).await;
+    assert!(!copy.remaining().is_zero() && copy.loss().is_none());
+    go.send(()).unwrap();
+    let started = Instant::now();
+    let (alone, inner) = within.await.unwrap();
+    assert!(matches!(alone, Err(NotAcquired::WouldDeadlock)), "{alone:?}");
+    let inner = inner.expect("it is a share");
+    assert_eq!((inner.fence(), started.elapsed()), (fence, Duration::ZERO));
+    // The last one ends it.
+    drop(guard);
+    tokio::time::sleep(20 * SECOND).await;
+    assert!(!writing.is_finished() && !copy.remaining().is_zero());
+    drop(inner);
+    let next = tokio::time::timeout(SECOND, writing).await.expect("it was given back");
+    assert!(copy.remaining().is_zero() && copy.loss().is_none());
+    drop(next.unwrap().unwrap());
+    drop(free(&store).await);
+}
+
+async fn taken_away(store: &Store, guard: &LockGuard, mode: Mode) {
+    let lease = guard.lease().unwrap();
+    store.backend().release(lease.key.clone(), lease.me.clone(), mode).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn copies_are_told_of_a_loss_that_comes_after_it() {
+    let store = Store::memory();
+    let guard = store.lock("x").lease(3 * SECOND).acquire().await.unwrap();
+    let (copy, asks) = (guard.held(), guard.held());
+    // It asks before, during and after.
+    let lost = tokio::spawn(async move { asks.lost().await });
+    tokio::time::sleep(MS).await;
+    let guard = guard.downgrade().await.unwrap();
+    assert!(copy.lost().now_or_never().is_none());
+    taken_away(&store, &guard, Mode::Shared).await;
+    let told = tokio::time::timeout(3 * SECOND, lost).await.expect("within a renewal");
+    assert_eq!(told.unwrap(), Loss::Taken);
+    assert_eq!((copy.loss(), guard.loss()), (Some(Loss::Taken), Some(Loss::Taken)));
+    assert!(copy.remaining().is_zero());
+}
+
+#[tokio::test(start_paused = true)]
+async fn copies_are_told_when_it_was_held_for_too_long() {
+    let store = Store::memory();
+    let guard = store.lock("x").lease(SECOND).max_hold(4 * SECOND).acquire().await.unwrap();
+    let (copy, started) = (guard.held(), Instant::now());
+    tokio::time::sleep(SECOND).await;
+    let guard = guard.downgrade().await.unwrap();
+    let told = tokio::time::timeout(10 * SECOND, copy.lost()).await.expect("it ends");
+    assert_eq!((told, guard.loss()), (Loss::TooLong, Some(Loss::TooLong)));
+    assert!(started.elapsed() <= 4 * SECOND, "{:?}", started.elapsed());
+}
+
+/// It finds that the lock was gone: so does whoever has a copy.
+#[tokio::test(start_paused = true)]
+async fn copies_are_told_when_it_had_been_lost() {
+    let store = Store::memory();
+    let guard = store.lock("x").acquire().await.unwrap();
+    let copy = guard.held();
+    taken_away(&store, &guard, Mode::Exclusive).await;
+    assert!(matches!(guard.downgrade().await, Err(NotAcquired::Busy(_))));
+    assert_eq!((copy.loss(), copy.lost().now_or_never()), (Some(Loss::Taken), Some(Loss::Taken)));
+}
+
+/// Given back, not lost.
+#[tokio::test(start_paused = true)]
+async fn copies_hold_nothing_when_the_store_was_away() {
+    let (store, faults) = faulty();
+    let guard = store.lock("x").acquire().await.unwrap();
+    let copy = guard.held();
+    faults.set("downgrade", Fault::Away, 1);
+    assert!(matches!(guard.downgrade().await, Err(NotAcquired::Fault(_))));
+    assert!(copy.remaining().is_zero() && copy.loss().is_none());
+    drop(free(&store).await);
+}
