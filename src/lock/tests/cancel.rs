@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 
-use self::ways::MORE;
-pub(crate) use self::ways::{WAYS, Way, drop_after};
+pub(crate) use self::ways::{MORE, WAYS, Way, drop_after};
 use super::SECOND;
 use crate::store::{Fault, Store, faulty};
 

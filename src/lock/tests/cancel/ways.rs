@@ -45,6 +45,8 @@ pub(crate) enum Way {
     Retry,
     /// Asking for one that rests here, on other terms: it goes back first.
     Resting,
+    /// Asking for one that rests here, and for a record under it.
+    UnderRecord,
     /// Readers of one place, let in together.
     Readers,
     /// Holding it while replicas are waited for, which a server without any has not.
@@ -65,8 +67,15 @@ pub(crate) const WAYS: [Way; 9] = [
 ];
 
 /// The others.
-pub(crate) const MORE: [Way; 6] =
-    [Way::Several, Way::ReleaseSeveral, Way::Retry, Way::Resting, Way::Readers, Way::Replicas];
+pub(crate) const MORE: [Way; 7] = [
+    Way::Several,
+    Way::ReleaseSeveral,
+    Way::Retry,
+    Way::Resting,
+    Way::UnderRecord,
+    Way::Readers,
+    Way::Replicas,
+];
 
 /// Drops it after `n` polls; true if that was too late.
 pub(crate) async fn drop_after(n: usize, way: Way, store: &Store, between: Duration) -> bool {
@@ -77,7 +86,9 @@ pub(crate) async fn drop_after(n: usize, way: Way, store: &Store, between: Durat
         Way::Reader | Way::Permit | Way::Readers => drop_it.among_others(way).await,
         Way::Release | Way::Pass | Way::Downgrade => drop_it.ending(way).await,
         Way::Several | Way::ReleaseSeveral => drop_it.several(way).await,
-        Way::Retry | Way::Resting | Way::Replicas => drop_it.otherwise(way).await,
+        Way::Retry | Way::Resting | Way::UnderRecord | Way::Replicas => {
+            drop_it.otherwise(way).await
+        }
     };
     done.also_drained(&other).await
 }
@@ -92,6 +103,10 @@ struct Drops<'a> {
 
 fn plain(store: &Store) -> LockRequest {
     store.lock("x")
+}
+
+fn rests(store: &Store) -> LockRequest {
+    plain(store).linger(Duration::from_millis(10)).hand_over(16, 60 * SECOND)
 }
 
 fn waiting(request: LockRequest) -> impl Future<Output = Result<LockGuard, NotAcquired>> {
@@ -172,7 +187,8 @@ impl Drops<'_> {
     }
 
     async fn several(&self, way: Way) -> bool {
-        let both = self.store.locks(["x", "y"]);
+        // The undo of the one call for both is in doubt for a lease.
+        let both = self.store.locks(["x", "y"]).lease(2 * SECOND);
         if matches!(way, Way::Several) {
             return self.dropped_behind(self.other, both.wait(20 * SECOND).acquire()).await;
         }
@@ -188,10 +204,12 @@ impl Drops<'_> {
                 self.dropped_behind(other, asked.acquire()).await
             }
             Way::Resting => {
-                let rests =
-                    plain(store).linger(Duration::from_millis(10)).hand_over(16, 60 * SECOND);
-                drop(rests.acquire().await.expect("it is free"));
+                drop(rests(store).acquire().await.expect("it is free"));
                 self.dropped(waiting(plain(store).lease(5 * SECOND))).await
+            }
+            Way::UnderRecord => {
+                drop(rests(store).acquire().await.expect("it is free"));
+                self.dropped(rests(store).ask(Some("k".into()))).await
             }
             _ => self.dropped(plain(store).replicas(1).acquire()).await,
         }
