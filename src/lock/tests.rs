@@ -11,6 +11,7 @@ mod overdue;
 mod policy;
 mod races;
 mod readers;
+mod renewals;
 pub(crate) mod resting;
 mod review;
 mod room;
