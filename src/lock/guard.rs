@@ -10,7 +10,7 @@ use super::{
     held::{HeldLock, HeldLocks},
 };
 use crate::{
-    error::Error,
+    error::{Error, ErrorKind},
     key::Key,
     store::{Hold, HoldFacts, Lease, Loss, Mode},
 };
@@ -95,6 +95,14 @@ impl LockGuard {
     /// Another guard on a grant.
     pub(super) fn share(grant: Arc<Grant>) -> Self {
         Self(Share::Of(grant))
+    }
+
+    /// The same, if it is sure still when another call has been waited for; else it is given back.
+    pub(super) fn still_sure(self) -> Result<Self, NotAcquired> {
+        if self.remaining().is_zero() {
+            return Err(Error::new(ErrorKind::Timeout, "grant").into());
+        }
+        Ok(self)
     }
 
     /// A guard on what somebody else gives back.

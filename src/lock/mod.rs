@@ -101,6 +101,7 @@ mod held;
 mod held_locks;
 mod line;
 mod policy;
+mod record;
 mod request;
 mod retry;
 mod several;

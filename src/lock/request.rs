@@ -210,7 +210,7 @@ impl LockRequest {
                     tracing::warn!(have, wanted, "lock refused: too few replicas have the grant");
                     return Err(Error::new(ErrorKind::Unavailable, "replicas").into());
                 }
-                still_sure(guard)
+                guard.still_sure().map(Answer::Granted)
             }
             answer => Ok(answer),
         }
@@ -245,7 +245,7 @@ impl LockRequest {
         self.stand_in_line(&lines, started, until).await
     }
 
-    async fn stand_in_line(
+    pub(super) async fn stand_in_line(
         &self,
         lines: &Arc<Lines>,
         started: Instant,
@@ -260,47 +260,12 @@ impl LockRequest {
         Ok(Answer::Busy(busy))
     }
 
-    /// The record is looked up before the wait, and again after it: another request under it may have been
-    /// accepted meanwhile, and even have run.
-    async fn wait_unless_known(
-        &self,
-        lines: &Arc<Lines>,
-        record: Arc<str>,
-        started: Instant,
-        until: Instant,
-    ) -> Result<Answer, NotAcquired> {
-        match self.once(lines, Some(&record)).await? {
-            Answer::Busy(_) => {}
-            answer => return Ok(answer),
-        }
-        match self.stand_in_line(lines, started, until).await? {
-            Answer::Granted(guard) => self.unless_known(lines, Some(&record), guard).await,
-            answer => Ok(answer),
-        }
-    }
-
-    /// What was had without a look at the record, if there is one. The look comes second, under the grant: what was
-    /// accepted under the record before is found by it, as it would have been before a free lock is taken.
-    async fn unless_known(
+    /// One call, sent by the caller itself; takes the lock if it is free and nobody stands in line.
+    pub(super) async fn once(
         &self,
         lines: &Arc<Lines>,
         record: Option<&Arc<str>>,
-        guard: LockGuard,
-    ) -> Result<Answer, NotAcquired> {
-        if record.is_none() {
-            return Ok(Answer::Granted(guard));
-        }
-        // An attempt of its own, which finds the record or this guard's lock. (In a box: a request seldom needs it.)
-        match Box::pin(self.once(lines, record)).await? {
-            Answer::Known => Ok(Answer::Known),
-            // The first has been lost.
-            Answer::Granted(second) => Ok(Answer::Granted(second)),
-            Answer::Busy(_) => still_sure(guard),
-        }
-    }
-
-    /// One call, sent by the caller itself; takes the lock if it is free and nobody stands in line.
-    async fn once(&self, lines: &Arc<Lines>, record: Option<&Arc<str>>) -> Result<Answer, Error> {
+    ) -> Result<Answer, Error> {
         let Asking { terms, .. } = &self.asking;
         let lease = terms.for_the_first_time();
         let mut attempt = Attempt::new(&self.store, &self.key, terms.mode);
@@ -321,12 +286,4 @@ impl LockRequest {
             }
         }
     }
-}
-
-/// What was granted, if that is sure still when another call has been waited for; else it is given back.
-fn still_sure(guard: LockGuard) -> Result<Answer, NotAcquired> {
-    if guard.remaining().is_zero() {
-        return Err(Error::new(ErrorKind::Timeout, "grant").into());
-    }
-    Ok(Answer::Granted(guard))
 }

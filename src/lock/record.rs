@@ -1,0 +1,53 @@
+//! A lock under an idempotency record: who was accepted under that before must not run a second time.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::{
+    answer::{Answer, NotAcquired},
+    guard::LockGuard,
+    line::Lines,
+    request::LockRequest,
+};
+
+impl LockRequest {
+    /// The record is looked up before the wait, and again after it: another request under it may have been
+    /// accepted meanwhile, and even have run.
+    pub(super) async fn wait_unless_known(
+        &self,
+        lines: &Arc<Lines>,
+        record: Arc<str>,
+        started: Instant,
+        until: Instant,
+    ) -> Result<Answer, NotAcquired> {
+        match self.once(lines, Some(&record)).await? {
+            Answer::Busy(_) => {}
+            answer => return Ok(answer),
+        }
+        match self.stand_in_line(lines, started, until).await? {
+            Answer::Granted(guard) => self.unless_known(lines, Some(&record), guard).await,
+            answer => Ok(answer),
+        }
+    }
+
+    /// What was had without a look at the record, if there is one. The look comes second, under the grant: what was
+    /// accepted under the record before is found by it, as it would have been before a free lock is taken.
+    pub(super) async fn unless_known(
+        &self,
+        lines: &Arc<Lines>,
+        record: Option<&Arc<str>>,
+        guard: LockGuard,
+    ) -> Result<Answer, NotAcquired> {
+        if record.is_none() {
+            return Ok(Answer::Granted(guard));
+        }
+        // An attempt of its own, which finds the record or this guard's lock. (In a box: a request seldom needs it.)
+        match Box::pin(self.once(lines, record)).await? {
+            Answer::Known => Ok(Answer::Known),
+            // The first has been lost, or both are readers: one is enough.
+            Answer::Granted(second) => Ok(Answer::Granted(second)),
+            Answer::Busy(_) => guard.still_sure().map(Answer::Granted),
+        }
+    }
+}
