@@ -25,6 +25,22 @@ async fn a_claim_without_an_answer_is_no_crash() {
     worker.stop().await;
 }
 
+/// It would begin without its lock, or lose it before it has done anything.
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_claim_is_answered_too_late_goes_back_uncharged() {
+    let (store, faults) = faulty();
+    let routes = Routes::default();
+    let worker = Working::with(DeferWorker::on(&store, routes.clone()).lease(SECOND));
+    settled().await;
+    // The store has it still; nobody here can be sure.
+    faults.set("claim", Fault::Slow(SECOND - Duration::from_millis(5)), 1);
+    let id = put_off(&store, "/x").await;
+    assert_eq!(ended(&store, &id).await, JobState::Done);
+    assert_eq!((routes.runs("/x"), look(&store, &id).await.attempts), (1, 1));
+    assert_eq!(faults.left("claim"), 0);
+    worker.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_job_whose_claim_is_dropped_goes_back_uncharged() {
     let (store, faults) = faulty();
