@@ -64,6 +64,8 @@ impl Flights for Pushes {
     type Load = Cmd;
 
     const BATCH: usize = MOST;
+    /// Producers of one process that all wait for one flight leave the server idle while they make the next ready.
+    const ENOUGH: usize = 8;
 
     fn weight(step: &Asked) -> usize {
         (1 + step.record.len() / LARGE).min(MOST)
