@@ -19,7 +19,8 @@ use crate::{
     Key,
     store::{
         backend::{
-            Acquire, Enqueue, JobId, JobPolicy, Mode, Node, OnFailure, Others, Token, Verdict,
+            Acquire, Claim, Claimed, Enqueue, JobId, JobPolicy, Mode, Node, OnFailure, Others,
+            Token, Verdict,
         },
         hints::{Hint, Hints, Joined},
     },
@@ -30,6 +31,7 @@ on_every_store!(
     a_moved_offer_is_told_to_the_next,
     the_watcher_is_told_of_an_offered_job,
     the_watcher_is_told_of_an_earlier_due_time,
+    the_watcher_is_told_of_a_run_whose_lease_is_shorter_than_a_beat,
     everybody_is_told_of_a_jobs_changes,
     a_worker_is_told_by_another_one,
     the_watcher_is_told_of_a_job_that_is_late,
@@ -155,6 +157,27 @@ async fn the_watcher_is_told_of_an_earlier_due_time(rig: &Rig) {
     rig.hold(&key, &holder).await;
     rig.release(&key, &holder).await;
     assert_eq!(worker.next().await, Hint::Due(key.shard()));
+}
+
+/// The first run of a line, and the next one, which begins as the first is settled.
+async fn the_watcher_is_told_of_a_run_whose_lease_is_shorter_than_a_beat(rig: &Rig) {
+    for (lease, told) in [(Duration::from_millis(9_999), true), (Duration::from_secs(10), false)] {
+        let key = Key::custom(&format!("{told}"));
+        let mut worker = Ear::new(rig).await;
+        rig.beat(&worker.node, LONG).await;
+        let (first, second) = (rig.put_off(&key).await, rig.put_off(&key).await);
+        assert_eq!(worker.next().await, Hint::Work(key.clone(), first.clone()));
+        let run = worker.token();
+        let claimed = rig.claim(Claim { lease, ..visit(&key, &first, &run) }).await;
+        assert!(matches!(claimed, Claimed::Claimed(_)), "{claimed:?}");
+        if told {
+            assert_eq!(worker.next().await, Hint::Due(key.shard()));
+        }
+        // What comes next is of the release.
+        rig.finish(&key, &first, &run).await;
+        assert_eq!(worker.next().await, Hint::Work(key, second));
+        rig.beat(&worker.node, Duration::ZERO).await;
+    }
 }
 
 async fn the_watcher_is_told_of_delays_and_deadlines_that_come_first(rig: &Rig) {
