@@ -52,9 +52,9 @@ impl Waiting {
     }
 
     /// One that has come due.
-    pub(super) fn push_due(&mut self, key: Key, head: Option<JobId>) {
+    pub(super) fn push_due(&mut self, key: &Key, head: Option<JobId>) {
         self.push(key.clone(), head);
-        if let Some(known) = self.known.get_mut(&key) {
+        if let Some(known) = self.known.get_mut(key) {
             known.due = true;
         }
     }
@@ -142,7 +142,7 @@ mod tests {
         waiting.push_told(last.clone(), None, Some(now));
         // What is heard of it anew changes nothing of that, but that it has come due does, after a while.
         waiting.push(keys[0].clone(), Some(JobId::new(&keys[0])));
-        waiting.push_due(last.clone(), None);
+        waiting.push_due(&last, None);
         assert!(waiting.next_to_tell(2, false, now).is_empty());
         assert_eq!(waiting.next_to_tell(2, false, now + TOLD), [(last, None)]);
         assert!(waiting.next_to_tell(2, false, now + 9 * TOLD).is_empty());

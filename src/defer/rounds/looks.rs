@@ -80,16 +80,16 @@ impl Rounds {
             if let Some(next) = due.next {
                 self.look_at(shard, if next.is_zero() { least } else { now + next });
             }
-            due.names.into_iter().for_each(|(key, head)| self.due(key, head, now));
+            due.names.into_iter().for_each(|(key, head)| self.due(&key, head, now));
         }
         self.serve();
     }
 
-    fn due(&mut self, key: Key, head: Option<JobId>, now: Instant) {
-        if self.under_way.contains_key(&key) {
+    fn due(&mut self, key: &Key, head: Option<JobId>, now: Instant) {
+        if self.under_way.contains_key(key) {
             return;
         }
-        if head.as_ref().is_some_and(|head| self.is_for_another(&key, head, now)) {
+        if head.as_ref().is_some_and(|head| self.is_for_another(key, head, now)) {
             self.look_at(key.shard(), now + AGAIN);
         } else if self.waiting.len() < MOST_WAITING {
             self.waiting.push_due(key, head);
