@@ -150,6 +150,11 @@ pub(super) fn is_said_to_run<V: View>(view: &V) -> bool {
     view.get::<Received>().is_some_and(|received| received.run.is_some() && !received.believed)
 }
 
+/// Whether somebody says so who has been believed.
+pub(super) fn is_believed_to_run<V: View>(view: &V) -> bool {
+    view.get::<Received>().is_some_and(|received| received.run.is_some() && received.believed)
+}
+
 /// Gives the handler back that it is a run, which it has to check: who says so has been believed about a lock.
 pub(super) fn give_back<V: View>(view: &mut V) {
     if let Some(mut received) = view.take::<Received>() {

@@ -105,7 +105,7 @@ impl<N: ?Sized> LockGate<N> {
         // A job runs under one lock that it has alone, so what asks for anything else is not deferred.
         if let Some(found) = &slot {
             let fits = keys.len() == 1 && mode == Mode::Exclusive;
-            let runs = found.is_said_to_run() && !elsewhere::is_said_to_run(view);
+            let runs = found.is_said_to_run() && elsewhere::is_believed_to_run(view);
             match found.trying() {
                 Trying::For(_) => {}
                 // A run that is believed to be one was put off before.

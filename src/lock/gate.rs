@@ -133,7 +133,16 @@ impl<N: ?Sized> LockGate<N> {
             reply = reply.member("waited_ms", waited);
         }
         // What says that it runs and is not believed is busy, and no more.
-        let slot = slot.filter(|slot| !slot.is_said_to_run());
+        let slot = slot.filter(|slot| {
+            if slot.is_said_to_run() {
+                tracing::warn!(
+                    layer = "LockLayer",
+                    "a request that says it is a run is not deferred, and not believed: if it is one, trust its \
+                     worker's secret here"
+                );
+            }
+            !slot.is_said_to_run()
+        });
         if let Some(slot) = &slot {
             let usual = self.times.usual();
             slot.fill(Parked { store, key, status: reply.status, usual, known });

@@ -10,6 +10,7 @@ use super::{
     line::Lines,
     request::LockRequest,
 };
+use crate::store::{Loss, Mode};
 
 impl LockRequest {
     /// The record is looked up before the wait, and again after it: another request under it may have been
@@ -45,8 +46,15 @@ impl LockRequest {
         // An attempt of its own, which finds the record or this guard's lock. (In a box: a request seldom needs it.)
         match Box::pin(self.once(lines, record)).await? {
             Answer::Known => Ok(Answer::Known),
-            // The first has been lost, or both are readers: one is enough.
-            Answer::Granted(second) => Ok(Answer::Granted(second)),
+            // The first has been lost, or both are readers: one is enough. What is lost is handed to nobody.
+            Answer::Granted(second) => {
+                if let Some(lease) =
+                    guard.lease().filter(|_| self.asking.terms.mode == Mode::Exclusive)
+                {
+                    lease.lose(Loss::Taken);
+                }
+                Ok(Answer::Granted(second))
+            }
             Answer::Busy(_) => guard.still_sure().map(Answer::Granted),
         }
     }

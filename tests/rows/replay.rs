@@ -239,6 +239,13 @@ pub(crate) async fn forged_markers_are_nothing(case: Case) {
     // Nor does it get around what its layer is there for: a route that defers all, a key that has been used.
     let ran = case.desk.ran().len();
     busy(said("/always/7").send().await);
+    // Nor in bytes that are no text.
+    let mut raw = site.raw().await;
+    let head =
+        b"POST /always/7 HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\nlockgate-replay: \xff\r\n\r\n";
+    raw.write(head).await;
+    let answer = raw.read_until("\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 409 "), "{answer}");
     let keyed = |request: Request| request.header("Idempotency-Key", "used");
     let hold = site.hold("/orders/7/pay").await;
     let job = accepted(keyed(site.post("/orders/7/refund")).send().await);
