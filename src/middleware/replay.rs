@@ -2,13 +2,13 @@
 
 use std::{fmt, marker::PhantomData, panic::AssertUnwindSafe, pin::pin};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::{
     Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, header,
 };
 use http_body::Body;
-use http_body_util::{BodyExt as _, Limited};
+use http_body_util::BodyExt as _;
 use tower_service::Service;
 
 use super::framework::Framework;
@@ -132,17 +132,26 @@ where
         return Some(Kept::Stream);
     }
     let known = body.size_hint().exact().is_some();
-    let mut body = pin!(body);
-    match Limited::new(body.as_mut(), limit).collect().await {
-        Ok(body) => return Some(Kept::Body(body.to_bytes())),
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => {}
-        Err(_) => return None,
+    let (mut body, mut kept) = (pin!(body), Some(BytesMut::new()));
+    for n in 1_u64.. {
+        let Some(frame) = body.frame().await else { break };
+        // Trailers are not kept.
+        let data = frame.ok()?.into_data().unwrap_or_default();
+        kept = kept.filter(|kept| data.len() <= limit - kept.len());
+        // A handler may do its work while its body is read: so it is read to its end, whatever is kept of it.
+        if let Some(kept) = &mut kept {
+            kept.extend_from_slice(&data);
+        }
+        // One that is always ready must not keep its thread from everything else, its own end among it.
+        if n % 32 == 0 {
+            tokio::task::yield_now().await;
+        }
     }
-    // A handler may do its work while its body is read: so it is read to its end, and nothing of it kept.
-    while let Some(frame) = body.frame().await {
-        frame.ok()?;
-    }
-    Some(if known { Kept::TooLong } else { Kept::Stream })
+    Some(match kept {
+        Some(kept) => Kept::Body(kept.freeze()),
+        None if known => Kept::TooLong,
+        None => Kept::Stream,
+    })
 }
 
 impl<S, B, F> fmt::Debug for ServiceReplayer<S, B, F> {

@@ -223,9 +223,14 @@ where
 /// Reads a body to its end, since a handler may do its work while it is read; `None` if it is longer than the limit.
 async fn read(body: BoxBody, limit: usize) -> Result<Option<Bytes>, Box<dyn std::error::Error>> {
     let (mut body, mut kept) = (pin!(body), Some(BytesMut::new()));
-    while let Some(chunk) = poll_fn(|cx| body.as_mut().poll_next(cx)).await {
+    for n in 1_u64.. {
+        let Some(chunk) = poll_fn(|cx| body.as_mut().poll_next(cx)).await else { break };
         let chunk = chunk?;
-        kept = kept.filter(|kept| kept.len() + chunk.len() <= limit);
+        // One that is always ready must not keep the thread of all runs from everything else.
+        if n % 32 == 0 {
+            tokio::task::yield_now().await;
+        }
+        kept = kept.filter(|kept| chunk.len() <= limit - kept.len());
         if let Some(kept) = &mut kept {
             kept.extend_from_slice(&chunk);
         }

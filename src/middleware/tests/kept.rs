@@ -1,8 +1,11 @@
 //! What is kept of an answer to a run.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -52,4 +55,13 @@ async fn events_are_not_read() {
     let fields = HeaderMap::from_iter([(header::CONTENT_TYPE, kind)]);
     assert_eq!(keep(&fields, body, 25).await, Some(Kept::Stream));
     assert_eq!(done.load(Ordering::SeqCst), 0);
+}
+
+/// Its parts are ready whenever they are asked for.
+#[tokio::test]
+async fn an_endless_body_leaves_its_thread_to_others() {
+    let parts = stream::repeat_with(|| Ok::<_, String>(Frame::data(Bytes::new())));
+    let fields = HeaderMap::new();
+    let kept = keep(&fields, StreamBody::new(parts), 0);
+    assert!(tokio::time::timeout(Duration::from_millis(50), kept).await.is_err());
 }
