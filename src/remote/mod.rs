@@ -43,7 +43,12 @@
 //! be asked for: so a `LockLayer` answers there, by whatever status. The handler has not been reached, and the job
 //! goes back in line uncharged. A handler must not pass on such an answer of a third service as its own.
 //!
-//! A `DeferLayer` there lets requests with the field pass, since they have been deferred already. A `RateLimitLayer`
+//! An answer of 502 or 504 without that field may be of a gateway that has given up: its run has failed once what was said
+//! of its lock has ended, as one without an answer.
+//!
+//! A `DeferLayer` there lets a request with the field pass if the `LockLayer` inside trusts the secret, for locks of the same
+//! namespace, since it has been deferred already; without that trust it answers as if the lock were busy, and the job goes
+//! back in line again and again. A `RateLimitLayer`
 //! does not know of them and charges each run: put it on what clients reach, and let workers in beside it, or take
 //! it into account. Its 429 is a failed run, after which `Retry-After` is heeded.
 //!

@@ -147,9 +147,10 @@ impl HttpReplayer {
         *request.method_mut() = Method::from_bytes(head.method.as_bytes()).ok()?;
         *request.uri_mut() = uri;
         let held = HeldLock::of_run(&self.store, marker.hold());
+        let word = held.header(&self.store, &self.secret);
+        // After it was signed: it may have been renewed in between, and the word must not outlast this.
         let until = Instant::now() + held.remaining();
-        let held = held.header(&self.store, &self.secret);
-        let own = [(FIELD, field)].into_iter().chain(held);
+        let own = [(FIELD, field)].into_iter().chain(word);
         let own = own.map(|(name, value)| (name.to_owned(), value.into_bytes()));
         // The host is the one that it is sent to.
         let stored = head.headers.into_iter().filter(|(name, _)| name != "host");
@@ -193,7 +194,10 @@ impl HttpReplayer {
         // Of a problem all is read that says which one it is, however little of an answer is kept.
         let most = if is_problem(&parts.headers) { limit.max(PROBLEM) } else { limit };
         let Some(mut body) = keep(&parts.headers, body, most).await else { return Ran::Failed };
-        marker.is_back();
+        // A gateway may have answered, which waits no longer.
+        if !matches!(parts.status.as_u16(), 502 | 504) || parts.headers.contains_key(FIELD) {
+            marker.is_back();
+        }
         if let Kept::Body(bytes) = &body {
             if is_problem(&parts.headers) && says_not_run(bytes) {
                 marker.met_a_busy_lock(parts.status.as_u16());
