@@ -38,7 +38,7 @@ use self::{
 use super::{
     slots::Slots,
     visit::{Next, Stop, Visit},
-    waiting::Waiting,
+    waiting::{PATIENCE, Waiting},
     worker::DeferWorker,
 };
 use crate::{
@@ -99,7 +99,7 @@ pub(super) struct Rounds {
     visits: JoinSet<(Key, Next)>,
     looking: Option<BoxFuture<'static, Looked>>,
     next_beat: Instant,
-    /// When others are told what waits here, unless there is room before.
+    /// When others are told what has waited here for too long.
     stuck_at: Option<Instant>,
 }
 
@@ -234,12 +234,11 @@ impl Rounds {
         }
         while self.has_room() {
             let Some((key, head)) = self.waiting.pop() else { break };
-            self.stuck_at = None;
             if !self.under_way.contains_key(&key) {
                 self.visit(key, head);
             }
         }
-        let stuck_at = self.stuck_at.unwrap_or_else(|| Instant::now() + AGAIN);
+        let stuck_at = self.stuck_at.unwrap_or_else(|| Instant::now() + PATIENCE);
         self.stuck_at = Some(stuck_at).filter(|_| !self.waiting.is_empty());
         self.crowded.store(!self.waiting.is_empty(), Ordering::Relaxed);
     }

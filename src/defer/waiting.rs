@@ -9,6 +9,9 @@ use tokio::time::Instant;
 
 use crate::{key::Key, store::JobId};
 
+/// How long it waits here before another worker is told of it: one whose runs are short has room by then.
+pub(super) const PATIENCE: Duration = Duration::from_millis(300);
+
 /// How long it is left to a worker that was told of it.
 const TOLD: Duration = Duration::from_secs(1);
 
@@ -22,6 +25,7 @@ pub(super) struct Waiting {
 
 struct Known {
     head: Option<JobId>,
+    since: Instant,
     /// When another worker has heard of it from this one.
     told: Option<Instant>,
     /// It has come due since it was first told.
@@ -31,7 +35,10 @@ struct Known {
 impl Known {
     /// Whoever was told of it a while before it came due has run something else of it, or nothing.
     fn is_to_be_told(&self, now: Instant) -> bool {
-        self.told.is_none_or(|told| self.due && told + TOLD <= now)
+        match self.told {
+            None => self.since + PATIENCE <= now,
+            Some(told) => self.due && told + TOLD <= now,
+        }
     }
 }
 
@@ -43,12 +50,12 @@ impl Waiting {
 
     /// One of which another worker was told now, or not.
     pub(super) fn push_told(&mut self, key: Key, head: Option<JobId>, told: Option<Instant>) {
-        let before = self.known.get(&key).map(|known| (known.told, known.due));
-        if before.is_none() {
-            self.line.push_back(key.clone());
+        if let Some(known) = self.known.get_mut(&key) {
+            (known.head, known.told) = (head, told.or(known.told));
+            return;
         }
-        let (told_before, due) = before.unwrap_or_default();
-        self.known.insert(key, Known { head, told: told.or(told_before), due });
+        self.line.push_back(key.clone());
+        self.known.insert(key, Known { head, since: Instant::now(), told, due: false });
     }
 
     /// One that has come due.
@@ -82,7 +89,7 @@ impl Waiting {
         self.known.clear();
     }
 
-    /// The first of them that another worker should hear of: all, or those that none has heard of yet.
+    /// The first of them that another worker should hear of: all, or those that none has heard of for too long.
     pub(super) fn next_to_tell(
         &mut self,
         most: usize,
@@ -124,27 +131,28 @@ mod tests {
         assert_eq!((waiting.pop(), waiting.is_empty()), (None, true));
     }
 
-    #[test]
-    fn each_is_told_once_and_again_when_all_are() {
+    #[tokio::test(start_paused = true)]
+    async fn each_is_told_once_after_a_while_and_again_when_all_are() {
         let mut waiting = Waiting::default();
         let keys = ["1", "2", "3"].map(Key::custom);
         keys.iter().for_each(|key| waiting.push(key.clone(), None));
-        let now = Instant::now();
-        let mut told = |most, all| {
+        let (now, later) = (Instant::now(), Instant::now() + PATIENCE);
+        let mut told = |most, all, now| {
             let told = waiting.next_to_tell(most, all, now);
             told.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
         };
-        assert_eq!(told(2, false), keys[..2]);
-        assert_eq!(told(2, false), keys[2..]);
-        assert!(told(2, false).is_empty());
-        assert_eq!(told(2, true), keys[..2]);
+        assert!(told(2, false, now).is_empty());
+        assert_eq!(told(2, false, later), keys[..2]);
+        assert_eq!(told(2, false, later), keys[2..]);
+        assert!(told(2, false, later).is_empty());
+        assert_eq!(told(2, true, later), keys[..2]);
         let last = Key::custom("4");
-        waiting.push_told(last.clone(), None, Some(now));
+        waiting.push_told(last.clone(), None, Some(later));
         // What is heard of it anew changes nothing of that, but that it has come due does, after a while.
         waiting.push(keys[0].clone(), Some(JobId::new(&keys[0])));
         waiting.push_due(&last, None);
-        assert!(waiting.next_to_tell(2, false, now).is_empty());
-        assert_eq!(waiting.next_to_tell(2, false, now + TOLD), [(last, None)]);
-        assert!(waiting.next_to_tell(2, false, now + 9 * TOLD).is_empty());
+        assert!(waiting.next_to_tell(2, false, later).is_empty());
+        assert_eq!(waiting.next_to_tell(2, false, later + TOLD), [(last, None)]);
+        assert!(waiting.next_to_tell(2, false, later + 9 * TOLD).is_empty());
     }
 }

@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::{AGAIN, MOST_NAMES, Rounds};
+use super::{super::waiting::PATIENCE, AGAIN, MOST_NAMES, Rounds};
 use crate::{
     key::Key,
     store::{Hint, JobId},
@@ -16,7 +16,7 @@ pub(super) struct Foreign {
 }
 
 impl Rounds {
-    /// A watcher that has no room tells others what waits in its shards, all of it or what nobody was told yet. It
+    /// A watcher that has no room tells others what waits in its shards, all of it or what nobody was told in time. It
     /// visits them itself all the same, if it has room first.
     pub(super) fn pass_on(&mut self, all: bool) {
         for (key, head) in self.waiting.next_to_tell(MOST_NAMES, all, Instant::now()) {
@@ -26,13 +26,12 @@ impl Rounds {
         }
     }
 
-    /// What only came due has been told to nobody else. One whose runs are short has room for it in a moment; if none
-    /// has ended for a while, the others hear of it.
+    /// What only came due has been told to nobody else: the others hear of what has waited for too long.
     pub(super) fn stuck(&mut self) {
         if !self.others.is_empty() {
             self.pass_on(false);
         }
-        self.stuck_at = Some(Instant::now() + AGAIN);
+        self.stuck_at = Some(Instant::now() + PATIENCE);
     }
 
     /// Tells a worker chosen at random that this lock has something to do. False if there is none.
