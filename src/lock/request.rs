@@ -123,7 +123,8 @@ impl LockRequest {
     }
 
     /// Any number of holders who ask for it like this; they and exclusive holders exclude each other.
-    /// Who comes while an exclusive one waits stands behind it.
+    /// Who comes while an exclusive one waits stands behind it, unless others of its process waited for it before that
+    /// one came: it may come in with them, within 300 ms.
     pub fn shared(mut self) -> Self {
         self.asking.terms.mode = Mode::Shared;
         self
