@@ -76,7 +76,7 @@ fn the_field_is_as_it_is_described() {
 }
 
 /// A job that runs, its lock, and its marker.
-async fn running(store: &Store) -> (Hold, Replay) {
+async fn deferred(store: &Store) -> JobId {
     let key = Key::custom("order");
     let id = JobId::new(&key);
     let call = Enqueue {
@@ -98,23 +98,27 @@ async fn running(store: &Store) -> (Hold, Replay) {
     };
     let stored = store.backend().enqueue(call).await;
     assert!(matches!(stored, Ok(Enqueued::Stored { .. })), "{stored:?}");
-    run_again(store, &id).await
+    id
+}
+
+async fn running(store: &Store) -> (Hold, Replay) {
+    let id = deferred(store).await;
+    run_for(store, &id, LEASE).await
 }
 
 async fn run_again(store: &Store, id: &JobId) -> (Hold, Replay) {
+    run_for(store, id, LEASE).await
+}
+
+async fn run_for(store: &Store, id: &JobId, lease: Duration) -> (Hold, Replay) {
     let (key, id) = (Key::custom("order"), id.clone());
     let mut attempt = Attempt::claim(store, &key, &id);
     let (me, retention) = (attempt.me.clone(), LEASE);
-    let call = Claim { key, id: id.clone(), me, lease: LEASE, retention };
-    let claimed = attempt.send(LEASE, store.backend().claim(call)).await;
+    let call = Claim { key, id: id.clone(), me, lease, retention };
+    let claimed = attempt.send(lease, store.backend().claim(call)).await;
     let Ok(Claimed::Claimed(run)) = claimed else { panic!("it is free: {claimed:?}") };
-    let terms = Terms {
-        lease: LEASE,
-        renew: true,
-        max_hold: LEASE,
-        job: Some(id.clone()),
-        mode: Mode::Exclusive,
-    };
+    let terms =
+        Terms { lease, renew: true, max_hold: lease, job: Some(id.clone()), mode: Mode::Exclusive };
     let hold = attempt.granted(run.fence, terms).expect("it is sure");
     let first_seen = UNIX_EPOCH + Duration::from_micros(run.accepted_us);
     let deferred = Deferred { id, attempt: run.attempt, first_seen, fence: run.fence };

@@ -237,3 +237,39 @@ async fn read(body: BoxBody, limit: usize) -> Result<Option<Bytes>, Box<dyn std:
     }
     Ok(kept.map(BytesMut::freeze))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, time::Duration};
+
+    use actix_web::body::BodyStream;
+    use futures_util::stream;
+
+    use super::*;
+
+    /// A body of so many parts of ten bytes each; and how many were asked for.
+    fn working(parts: usize) -> (BoxBody, Rc<Cell<usize>>) {
+        let done = Rc::new(Cell::new(0));
+        let told = Rc::clone(&done);
+        let work = (0..parts).map(move |n| {
+            done.set(n + 1);
+            Ok::<_, Error>(Bytes::from_static(b"0123456789"))
+        });
+        (BoxBody::new(BodyStream::new(stream::iter(work))), told)
+    }
+
+    #[actix_rt::test]
+    async fn work_goes_on_beyond_what_is_kept() {
+        let (body, done) = working(100);
+        assert_eq!(read(body, 25).await.expect("it ends well"), None);
+        assert_eq!(done.get(), 100);
+        let (body, _) = working(2);
+        assert_eq!(read(body, 20).await.expect("it ends well").map(|body| body.len()), Some(20));
+    }
+
+    #[actix_rt::test]
+    async fn a_body_without_an_end_leaves_its_thread_to_others() {
+        let (body, _) = working(usize::MAX);
+        assert!(tokio::time::timeout(Duration::from_millis(50), read(body, 25)).await.is_err());
+    }
+}

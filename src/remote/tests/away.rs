@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
     task::JoinHandle,
     time::{Instant, timeout},
 };
 
-use super::{super::HttpReplayer, LEASE, head, running, secret};
+use super::{super::HttpReplayer, LEASE, deferred, head, run_for, running, secret};
 use crate::{
     defer::{Ran, Replayer as _},
     store::Store,
@@ -52,4 +53,37 @@ async fn a_run_that_is_given_up_over_there_is_under_way_still() {
     assert!(timeout(Duration::from_secs(1), run).await.is_err());
     assert!(!marker.give_up() && marker.is_under_way());
     server.abort();
+}
+
+/// By the clock on the wall: sockets are asked. The lease is short for that.
+#[tokio::test]
+async fn a_gateways_answer_is_not_the_end_of_a_run_and_a_handlers_is() {
+    for (answer, is_over) in [
+        ("504 Gateway Timeout", false),
+        ("502 Bad Gateway", false),
+        ("504 Gateway Timeout\r\nlockgate-replay: 1", true),
+        ("503 Service Unavailable", true),
+    ] {
+        let (store, lease) = (Store::memory(), Duration::from_secs(2));
+        let id = deferred(&store).await;
+        let (_hold, marker) = run_for(&store, &id, lease).await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let addr = listener.local_addr().expect("it is bound");
+        let server = tokio::spawn(async move {
+            let (mut connection, _) = listener.accept().await.expect("it comes");
+            let _ = connection.read(&mut [0; 4096]).await;
+            let answer = format!("HTTP/1.1 {answer}\r\ncontent-length: 0\r\n\r\n");
+            connection.write_all(answer.as_bytes()).await.expect("it is read");
+            connection
+        });
+        let replayer = HttpReplayer::new(&store, &format!("http://{addr}"), &secret(7));
+        let until = marker.hold().valid_until();
+        let run = replayer.replay(head("/a"), Bytes::new(), marker.clone(), 100);
+        let ran = run.await;
+        assert!(matches!(ran, Ran::Answered(_)), "{answer}: {ran:?}");
+        assert!(!marker.is_under_way());
+        // That it is over before the end of its lock is a matter of this machine's time, and is not asked.
+        assert!(is_over || Instant::now() >= until, "{answer}");
+        drop(server);
+    }
 }

@@ -8,7 +8,11 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{Caps, Enqueue, Enqueued, JobId, JobState, Merge, Verdict, Wins},
+    clock::Clock,
+    store::{
+        Store,
+        backend::{Caps, Enqueue, Enqueued, JobId, JobState, Merge, Verdict, Wins},
+    },
 };
 
 on_every_store!(
@@ -179,5 +183,26 @@ async fn the_last_takes_the_room_of_the_one_before(rig: &Rig) {
             stored(rig, Enqueue { caps, ..call }).await;
         }
         assert_eq!(rig.enqueue(Enqueue { caps, ..deferred(&key) }).await, Enqueued::Full);
+    }
+}
+
+/// Whatever its delay is.
+#[tokio::test]
+async fn what_waits_for_days_is_known_for_as_long() {
+    let hour = Duration::from_secs(60 * 60);
+    for (delay, later) in [(48 * hour, 71 * hour), (Duration::ZERO, 23 * hour)] {
+        let clock = Clock::manual();
+        let (store, key) = (Store::memory_with_clock(clock.clone()), key());
+        let mut first = call(&key, Wins::First);
+        first.policy.delay = delay;
+        let id = first.id.clone();
+        let stored = store.backend().enqueue(first).await;
+        assert!(matches!(stored, Ok(Enqueued::Stored { .. })), "{stored:?}");
+        clock.advance(later);
+        let known = store.backend().enqueue(call(&key, Wins::First)).await;
+        assert_eq!(known.expect("it is there"), Enqueued::Merged(id));
+        clock.advance(2 * hour);
+        let new = store.backend().enqueue(call(&key, Wins::First)).await;
+        assert!(matches!(new, Ok(Enqueued::Stored { .. })), "{new:?}");
     }
 }
