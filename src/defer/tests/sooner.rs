@@ -32,9 +32,9 @@ async fn a_retry_beyond_a_short_lease_comes_when_it_is_due() {
     let began = Instant::now();
     let id = put_off_with(&store, "/x", 2, Vec::new()).await;
     assert_eq!(ended(&store, &id).await, JobState::Done);
-    // The next sign of life is after 5 s.
+    // What it asked for, up to a second of jitter, and what finds the end out; the next sign of life is after 5 s.
     let took = began.elapsed();
-    assert!((2 * SECOND..3 * SECOND).contains(&took), "{took:?}");
+    assert!((2 * SECOND..4 * SECOND).contains(&took), "{took:?}");
     worker.stop().await;
 }
 
