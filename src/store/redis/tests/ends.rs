@@ -2,10 +2,10 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use futures_util::future::join_all;
+use futures_util::{FutureExt as _, future::join_all};
 use tokio::runtime::{Builder, Runtime};
 
 use super::{SECOND, in_line, server::Server};
@@ -96,9 +96,10 @@ fn shut_down_under_a_guard(later: bool) {
         let store = server.patient_store().await;
         let guard = holds(&store).await;
         for _ in 0..3 {
-            tokio::spawn(store.lock("x").wait(20 * SECOND).acquire());
+            let mut waiting = Box::pin(store.lock("x").wait(20 * SECOND).acquire());
+            assert!(waiting.as_mut().now_or_never().is_none(), "it is held");
+            tokio::spawn(waiting);
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
         if later {
             kept = Some(guard);
         } else {
