@@ -134,6 +134,21 @@ async fn several_are_had_while_all_are_sure() {
     }
 }
 
+/// The grant was in time, and the answer about its replicas is not.
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_replicas_is_not_let_in_beside_another() {
+    let (store, faults) = faulty();
+    faults.set("replicated", SLOW, 1);
+    // Nobody prolongs it meanwhile.
+    let asked = tokio::spawn(store.lock("x").lease_fixed(LEASE).replicas(1).acquire());
+    tokio::time::sleep(LEASE + 10 * MS).await;
+    let next = store.as_another_process().lock("x").acquire().await.expect("the lease has ended");
+    assert_eq!(next.release().await, Released::Released);
+    came_too_late(asked.await.unwrap());
+    assert_eq!(faults.left("replicated"), 0);
+    drop(free(&store).await);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_writer_that_steps_down_too_late_is_no_reader() {
     let (store, faults) = faulty();
