@@ -8,11 +8,7 @@ use super::{
 };
 use crate::{
     Key,
-    clock::Clock,
-    store::{
-        Store,
-        backend::{Caps, Enqueue, Enqueued, JobId, JobState, Merge, Verdict, Wins},
-    },
+    store::backend::{Caps, Enqueue, Enqueued, JobId, JobState, Merge, Verdict, Wins},
 };
 
 on_every_store!(
@@ -26,6 +22,7 @@ on_every_store!(
     a_merged_request_is_known_again,
     sent_twice_it_is_merged_once,
     the_last_takes_the_room_of_the_one_before,
+    what_waits_for_days_is_known_for_as_long,
 );
 
 fn call(key: &Key, wins: Wins) -> Enqueue {
@@ -187,22 +184,16 @@ async fn the_last_takes_the_room_of_the_one_before(rig: &Rig) {
 }
 
 /// Whatever its delay is.
-#[tokio::test]
-async fn what_waits_for_days_is_known_for_as_long() {
+async fn what_waits_for_days_is_known_for_as_long(rig: &Rig) {
     let hour = Duration::from_secs(60 * 60);
     for (delay, later) in [(48 * hour, 71 * hour), (Duration::ZERO, 23 * hour)] {
-        let clock = Clock::manual();
-        let (store, key) = (Store::memory_with_clock(clock.clone()), key());
+        let key = Key::custom(&format!("{delay:?}"));
         let mut first = call(&key, Wins::First);
         first.policy.delay = delay;
-        let id = first.id.clone();
-        let stored = store.backend().enqueue(first).await;
-        assert!(matches!(stored, Ok(Enqueued::Stored { .. })), "{stored:?}");
-        clock.advance(later);
-        let known = store.backend().enqueue(call(&key, Wins::First)).await;
-        assert_eq!(known.expect("it is there"), Enqueued::Merged(id));
-        clock.advance(2 * hour);
-        let new = store.backend().enqueue(call(&key, Wins::First)).await;
-        assert!(matches!(new, Ok(Enqueued::Stored { .. })), "{new:?}");
+        let id = stored(rig, first).await;
+        rig.advance(later).await;
+        assert_eq!(rig.enqueue(call(&key, Wins::First)).await, Enqueued::Merged(id));
+        rig.advance(2 * hour).await;
+        stored(rig, call(&key, Wins::First)).await;
     }
 }
