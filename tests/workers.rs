@@ -1,0 +1,115 @@
+//! What workers of several processes may do together, on the embedded store and on Redis.
+
+use std::{
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Extension, Router,
+    body::Body,
+    extract::{Path, Request},
+    routing::post,
+};
+use lockgate::Store;
+use lockgate_axum::{DeferLayer, DeferWorker, LockLayer};
+use lockgate_tests::{Backing, Case, Framework, eventually, run};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tower::ServiceExt as _;
+
+macro_rules! on_both {
+    ($($test:ident),+ $(,)?) => {$(
+        mod $test {
+            #[test]
+            fn on_memory() {
+                super::run(super::Framework::Axum, super::Backing::Memory, super::$test);
+            }
+
+            #[test]
+            fn on_redis() {
+                super::run(super::Framework::Axum, super::Backing::Redis, super::$test);
+            }
+        }
+    )+};
+}
+
+on_both!(no_more_run_at_once_than_the_queue_allows, no_more_start_per_time_than_the_queue_allows);
+
+/// When each run began and ended, in the order of their ends.
+type Log = Arc<Mutex<Vec<(Instant, Instant)>>>;
+
+/// An order is charged later, in any case; meanwhile the store is asked, so that others would have all the time to begin.
+fn app(store: &Store, log: &Log) -> Router {
+    let (asked, log) = (store.clone(), Arc::clone(log));
+    let charge = move |Path(_): Path<String>| async move {
+        let began = Instant::now();
+        for _ in 0..5 {
+            asked.ping().await.expect("it is there");
+            tokio::task::yield_now().await;
+        }
+        log.lock().push((began, Instant::now()));
+    };
+    Router::new()
+        .route("/orders/{id}", post(charge))
+        .layer(LockLayer::by_path_param("id"))
+        .layer(DeferLayer::new().defer_always())
+        .layer(Extension(store.clone()))
+}
+
+/// So many orders of as many resources, run by two processes.
+async fn orders(
+    case: &Case,
+    jobs: usize,
+    limited: fn(DeferWorker) -> DeferWorker,
+) -> Vec<(Instant, Instant)> {
+    let log = Log::default();
+    let (mut stops, mut ends) = (Vec::new(), Vec::new());
+    let mut last = None;
+    for _ in 0..2 {
+        let store = case.store().await;
+        let app = app(&store, &log);
+        let (stop, stopped) = oneshot::channel::<()>();
+        stops.push(stop);
+        let worker = limited(DeferWorker::new(&store, app.clone()));
+        ends.push(tokio::spawn(worker.run(async {
+            let _ = stopped.await;
+        })));
+        last = Some(app);
+    }
+    let app = last.expect("two of them");
+    for n in 0..jobs {
+        let request = Request::post(format!("/orders/{n}")).body(Body::empty()).expect("valid");
+        let answer = app.clone().oneshot(request).await.expect("it does not fail");
+        assert_eq!(answer.status(), 202);
+    }
+    pin!(eventually("all to run", async || log.lock().len() == jobs)).await;
+    drop(stops);
+    for end in ends {
+        end.await.expect("it ends well");
+    }
+    let runs = log.lock().clone();
+    assert_eq!(runs.len(), jobs, "each once");
+    runs
+}
+
+async fn no_more_run_at_once_than_the_queue_allows(case: Case) {
+    let runs = orders(&case, 40, |worker| worker.concurrency(16).queue_concurrency(2)).await;
+    let at = |moment: Instant| {
+        runs.iter().filter(|(began, ended)| *began <= moment && moment < *ended).count()
+    };
+    let most = runs.iter().map(|(began, _)| at(*began)).max();
+    assert!(most.is_some_and(|most| most <= 2), "{most:?} at once");
+}
+
+/// The first at once, then one each 50 ms: what is late makes none of the others early.
+async fn no_more_start_per_time_than_the_queue_allows(case: Case) {
+    let second = Duration::from_secs(1);
+    let limited = |worker: DeferWorker| worker.queue_rate(20, Duration::from_secs(1));
+    let runs = orders(&case, 30, limited).await;
+    let first = runs.iter().map(|(began, _)| *began).min().expect("they ran");
+    let last = runs.iter().map(|(began, _)| *began).max().expect("they ran");
+    // Nine tenths, since the first may have been late.
+    assert!(last - first > second * 29 / 20 * 9 / 10, "{:?}", last - first);
+}
