@@ -18,11 +18,7 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    pub(crate) fn best(kind: Kind) -> Self {
-        let fill = match kind {
-            Kind::ApalisRedis => 500,
-            _ => 1,
-        };
-        Self { poll: 25, batch: 32, debounce: 1, fill }
+    pub(crate) fn best(_: Kind) -> Self {
+        Self { poll: 1, batch: 500, debounce: 1, fill: 1 }
     }
 }
