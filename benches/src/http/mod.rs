@@ -2,4 +2,5 @@
 
 pub(crate) mod limited;
 pub(crate) mod load;
+mod pings;
 pub(crate) mod server;

@@ -3,19 +3,19 @@
 
 use std::{fmt, time::Duration};
 
+use axum::{Router, middleware::from_fn_with_state, routing::post};
+#[cfg(feature = "peers")]
 use axum::{
-    Router,
     extract::{Request, State},
     http::StatusCode,
-    middleware::{Next, from_fn_with_state},
+    middleware::Next,
     response::{IntoResponse as _, Response},
-    routing::post,
 };
 use lockgate_axum::LockLayer;
-use redis::aio::MultiplexedConnection;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
+use super::pings;
 use crate::{
     contestant::{connect_store, multiplexed},
     lifeline::{Orders, say},
@@ -34,6 +34,8 @@ pub(crate) enum Kind {
     ByHand,
     /// Two round trips that ask for nothing: what is left of a lock without the lock.
     TwoPings,
+    /// The same, one for all that wait for one.
+    SharedPings,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -51,6 +53,7 @@ impl fmt::Display for Kind {
             Self::InBackground => "LockLayer, released in the background",
             Self::ByHand => "rslock by hand",
             Self::TwoPings => "two PINGs, no lock",
+            Self::SharedPings => "two shared PINGs, no lock",
         })
     }
 }
@@ -87,7 +90,11 @@ async fn app(plan: &Plan) -> Outcome<Router> {
         Kind::ByHand => by_hand(routes, plan.port)?,
         Kind::TwoPings => {
             let connection = multiplexed(plan.port).await?;
-            routes.route_layer(from_fn_with_state(connection, between_pings))
+            routes.route_layer(from_fn_with_state(connection, pings::alone))
+        }
+        Kind::SharedPings => {
+            let shared = pings::Shared::over(multiplexed(plan.port).await?);
+            routes.route_layer(from_fn_with_state(shared, pings::shared))
         }
     })
 }
@@ -102,22 +109,6 @@ fn by_hand(routes: Router, port: u16) -> Outcome<Router> {
     let manager = crate::contestant::rslock_manager(port, Duration::from_millis(5));
     let lock = from_fn_with_state(manager, under_rslock);
     Ok(routes.route_layer(lock))
-}
-
-/// Asks, runs, asks, answers, on one multiplexed connection.
-async fn between_pings(
-    State(mut connection): State<MultiplexedConnection>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let before = redis::cmd("PING").exec_async(&mut connection).await;
-    let response = next.run(request).await;
-    let after = redis::cmd("PING").exec_async(&mut connection).await;
-    if before.and(after).is_ok() {
-        response
-    } else {
-        StatusCode::SERVICE_UNAVAILABLE.into_response()
-    }
 }
 
 /// Acquire, run, release, answer: in that order, as `LockLayer` does it.

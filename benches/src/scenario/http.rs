@@ -17,8 +17,14 @@ use crate::{
 
 const CONNECTIONS: usize = 64;
 /// The first three are judged; the others show what the lines are worth.
-const KINDS: [Kind; 5] =
-    [Kind::LockLayer, Kind::Bare, Kind::ByHand, Kind::InBackground, Kind::TwoPings];
+const KINDS: [Kind; 6] = [
+    Kind::LockLayer,
+    Kind::Bare,
+    Kind::ByHand,
+    Kind::InBackground,
+    Kind::TwoPings,
+    Kind::SharedPings,
+];
 
 /// What one window saw, and the commands sent per request.
 struct Window {
@@ -94,7 +100,7 @@ fn print(windows: &[Vec<Window>]) {
         rounds(&windows[lane], |load| load.requests)
     };
     let theirs = requests(Kind::ByHand);
-    for kind in [Kind::InBackground, Kind::TwoPings] {
+    for kind in [Kind::InBackground, Kind::TwoPings, Kind::SharedPings] {
         let ratios = paired_ratios(&requests(kind), &theirs);
         let (least, most) = spread(&ratios);
         let (all, least, most) = (short(median(&ratios)), short(least), short(most));
