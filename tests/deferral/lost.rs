@@ -53,6 +53,10 @@ async fn an_unknown_outcome_can_be_looked_up() {
             struck.happened().await;
             let Told::Perhaps(id) = told else { panic!("{moment:?}: {told:?}") };
             assert_eq!(!fleet.see(node, &id).await.state.is_empty(), stored);
+            // It pauses between its tries (20 ms), for as long as its deadline (5 s).
+            let tries = fleet.proxy(node).unanswered();
+            assert!(tries <= 252, "{tries} tries");
+            assert_eq!(tries > 2, stored, "{tries} tries");
             // None of its tries is on its way any more.
             fleet.proxy(node).cut();
             fleet.proxy(node).forget_rules();

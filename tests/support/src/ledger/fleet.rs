@@ -259,13 +259,16 @@ impl<G: Ground> Fleet<G> {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// Calls of scripts since the beginning, without the looks of the test, and without what idle workers may
-    /// make: two a second, and half a one of each.
+    /// Calls of scripts since the beginning, without the looks of the test, without what idle workers may
+    /// make: two a second, and half a one of each; and without those whose replies a rule has kept from processes that are
+    /// still here. How often such a call is made again is a matter of how fast a connection is made anew.
     pub(super) fn calls(&self) -> u64 {
         let idle = self.began.elapsed().as_secs() * (4 + self.seats.len() as u64) / 2;
         let looks = self.looks.load(Ordering::Relaxed);
         let all: u64 = self.server.servers().into_iter().map(Server::script_calls).sum();
-        all.saturating_sub(looks + idle)
+        let proxies = self.seats.iter().filter_map(|seat| seat.proxy.as_ref());
+        let unanswered: u64 = proxies.map(Proxy::unanswered).sum();
+        all.saturating_sub(looks + idle + unanswered)
     }
 
     /// Whether it still runs.

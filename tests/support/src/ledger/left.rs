@@ -32,9 +32,8 @@ const SOCKETS: u64 = 3;
 /// Calls per request, retries, refusals and the clients that ask in vain included. Histories take 3 to 3.5.
 const CEILING: u64 = 6;
 
-/// Calls of a process for itself: at its start, after each loss of its connections, and where all replies are lost:
-/// then it asks again for as long as its deadline. On a busy machine up to 98 were seen.
-const OWN: u64 = 104;
+/// Calls of a process for itself: at its start, and after each loss of its connections.
+const OWN: u64 = 32;
 
 /// What is wrong once nothing is left to be done.
 pub(super) async fn behind<G: Ground>(fleet: &mut Fleet<G>) -> Vec<Violation> {

@@ -198,6 +198,7 @@ impl Link {
                 true
             }
             Some(Wanted::Reply(Some((rule, call)))) => {
+                self.proxy.unanswered.fetch_add(1, Ordering::Relaxed);
                 rule.happen(&call);
                 false
             }

@@ -38,6 +38,7 @@ pub struct Proxy {
     names: Names,
     deaf: Arc<watch::Sender<bool>>,
     lost: Arc<AtomicU64>,
+    unanswered: Arc<AtomicU64>,
     heard: Arc<AtomicU64>,
     weather: Arc<watch::Sender<Weather>>,
     /// How many connections there are that calls are made on, by what was [silent](Weather::silent) when they were made.
@@ -77,6 +78,7 @@ impl Proxy {
             names: Names::default(),
             deaf: Arc::default(),
             lost: Arc::default(),
+            unanswered: Arc::default(),
             heard: Arc::default(),
             weather: Arc::default(),
             links: Arc::default(),
@@ -177,6 +179,12 @@ impl Proxy {
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Calls that the server has run for a [`Rule`], which kept the reply.
+    #[must_use]
+    pub fn unanswered(&self) -> u64 {
+        self.unanswered.load(Ordering::Relaxed)
     }
 
     /// How many messages have arrived.
