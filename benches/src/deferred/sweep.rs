@@ -77,23 +77,19 @@ fn section<'a>(text: &'a str, title: &str) -> Option<&'a str> {
 
 fn questions() -> Vec<Question> {
     let fills = Kind::PEERS.into_iter().flat_map(|kind| {
-        [1, 100, 500].map(|fill| {
-            (kind, format!("{fill} jobs a call"), Setting { fill, ..Setting::best(kind) })
-        })
+        [1, 100, 500]
+            .map(|fill| (kind, format!("{fill} jobs a call"), Setting { fill, ..Setting::BEST }))
     });
     let apalis = Kind::ApalisRedis;
-    let batches = [32, 100, 500].map(|batch| {
-        (apalis, format!("batches of {batch}"), Setting { batch, ..Setting::best(apalis) })
-    });
-    let ones = [1, 32, 100, 500].map(|batch| {
-        (apalis, format!("batches of {batch}"), Setting { batch, ..Setting::best(apalis) })
-    });
-    let polls = [1, 5, 25, 100].map(|poll| {
-        (apalis, format!("a look every {poll} ms"), Setting { poll, ..Setting::best(apalis) })
-    });
+    let batches = [32, 100, 500]
+        .map(|batch| (apalis, format!("batches of {batch}"), Setting { batch, ..Setting::BEST }));
+    let ones = [1, 32, 100, 500]
+        .map(|batch| (apalis, format!("batches of {batch}"), Setting { batch, ..Setting::BEST }));
+    let polls = [1, 5, 25, 100]
+        .map(|poll| (apalis, format!("a look every {poll} ms"), Setting { poll, ..Setting::BEST }));
     let bee = Kind::BeeQueue;
     let debounces = [1, 100, 1_000].map(|debounce| {
-        (bee, format!("put off by {debounce} ms"), Setting { debounce, ..Setting::best(bee) })
+        (bee, format!("put off by {debounce} ms"), Setting { debounce, ..Setting::BEST })
     });
     vec![
         drained(

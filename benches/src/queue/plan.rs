@@ -68,7 +68,7 @@ impl Plan {
             keep: false,
             patience: clock::nanos(PATIENCE),
             resources: 1,
-            setting: Setting::best(kind),
+            setting: Setting::BEST,
         }
     }
 

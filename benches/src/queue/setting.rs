@@ -3,8 +3,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Kind;
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Setting {
     /// apalis-redis: milliseconds between two looks for jobs; without, it looks every 30 s.
@@ -18,7 +16,6 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    pub(crate) fn best(_: Kind) -> Self {
-        Self { poll: 1, batch: 500, debounce: 1, fill: 1 }
-    }
+    /// What the sweep has chosen; each of them is about one peer, or about all.
+    pub(crate) const BEST: Self = Self { poll: 1, batch: 500, debounce: 1, fill: 1 };
 }
