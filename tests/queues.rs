@@ -14,29 +14,13 @@ use lockgate::{
     Keyring,
     queue::{DeadCursor, Failure, PushError, Pushed, Queue, QueueWorker, Task, TaskState},
 };
-use lockgate_tests::{Backing, Case, Framework, eventually, run};
+use lockgate_tests::{Case, eventually, on_both_stores};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-macro_rules! on_both {
-    ($($test:ident),+ $(,)?) => {$(
-        mod $test {
-            #[test]
-            fn on_memory() {
-                super::run(super::Framework::Axum, super::Backing::Memory, super::$test);
-            }
-
-            #[test]
-            fn on_redis() {
-                super::run(super::Framework::Axum, super::Backing::Redis, super::$test);
-            }
-        }
-    )+};
-}
-
-on_both!(
+on_both_stores!(
     a_key_is_taken_for_as_long_as_was_said,
     a_task_is_run_at_its_time,
     one_at_a_time_in_all_workers,

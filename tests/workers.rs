@@ -1,7 +1,6 @@
 //! What workers of several processes may do together, on the embedded store and on Redis.
 
 use std::{
-    pin::pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -14,28 +13,15 @@ use axum::{
 };
 use lockgate::Store;
 use lockgate_axum::{DeferLayer, DeferWorker, LockLayer};
-use lockgate_tests::{Backing, Case, Framework, eventually, run};
+use lockgate_tests::{Case, eventually, on_both_stores};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tower::ServiceExt as _;
 
-macro_rules! on_both {
-    ($($test:ident),+ $(,)?) => {$(
-        mod $test {
-            #[test]
-            fn on_memory() {
-                super::run(super::Framework::Axum, super::Backing::Memory, super::$test);
-            }
-
-            #[test]
-            fn on_redis() {
-                super::run(super::Framework::Axum, super::Backing::Redis, super::$test);
-            }
-        }
-    )+};
-}
-
-on_both!(no_more_run_at_once_than_the_queue_allows, no_more_start_per_time_than_the_queue_allows);
+on_both_stores!(
+    no_more_run_at_once_than_the_queue_allows,
+    no_more_start_per_time_than_the_queue_allows
+);
 
 /// When each run began and ended, in the order of their ends.
 type Log = Arc<Mutex<Vec<(Instant, Instant)>>>;
@@ -84,7 +70,7 @@ async fn orders(
         let answer = app.clone().oneshot(request).await.expect("it does not fail");
         assert_eq!(answer.status(), 202);
     }
-    pin!(eventually("all to run", async || log.lock().len() == jobs)).await;
+    eventually("all to run", async || log.lock().len() == jobs).await;
     drop(stops);
     for end in ends {
         end.await.expect("it ends well");

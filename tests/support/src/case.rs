@@ -120,3 +120,22 @@ impl Case {
         Plan::new(self.framework, store, self.desk.clone(), format!("site {number}"))
     }
 }
+
+/// Tests that are the same on the embedded store and on Redis, for what knows no framework: each is a function that takes
+/// a [`Case`], and becomes a module of two.
+#[macro_export]
+macro_rules! on_both_stores {
+    ($($test:ident),+ $(,)?) => {$(
+        mod $test {
+            #[test]
+            fn on_memory() {
+                $crate::run($crate::Framework::Axum, $crate::Backing::Memory, super::$test);
+            }
+
+            #[test]
+            fn on_redis() {
+                $crate::run($crate::Framework::Axum, $crate::Backing::Redis, super::$test);
+            }
+        }
+    )+};
+}
