@@ -76,6 +76,27 @@ async fn a_subscriber_that_is_killed_is_replaced_and_misses_nothing_for_long() {
     assert!(listeners(&server).await <= 2, "one for a process");
 }
 
+/// Nor does who holds a lock, or is refused one.
+#[tokio::test]
+async fn who_asks_again_after_a_pause_hears_no_messages() {
+    let server = Server::start().await;
+    let (store, other) = (server.patient_store().await, server.patient_store().await);
+    let subscribed = async || server.info("commandstats", "cmdstat_subscribe:calls").await;
+    let held = other.lock("x").acquire().await.expect("it is free");
+    let every = Duration::from_millis(50);
+    store.lock("x").retry(2, every).acquire().await.expect_err("it is held");
+    let again = tokio::spawn(store.lock("x").retry(1000, every).acquire());
+    held.release().await;
+    drop(again.await.expect("no panic").expect("it came free"));
+    assert_eq!((subscribed().await, listeners(&server).await), (0, 0));
+    let held = other.lock("x").wait(20 * SECOND).acquire().await.expect("it comes free");
+    let waiter = tokio::spawn(store.lock("x").wait(20 * SECOND).acquire());
+    in_line(&other, 1).await;
+    eventually("who waits to hear", async || subscribed().await > 0).await;
+    held.release().await;
+    drop(waiter.await.expect("no panic").expect("it is served"));
+}
+
 /// A worker is spared a message for each of its own steps; one connection hears all the same.
 #[tokio::test]
 async fn changes_of_jobs_are_heard_by_those_who_have_waited_for_one() {
