@@ -5,6 +5,8 @@
 //! would be mostly escapes are hashed. Both frameworks hand in the *decoded* value, so the same URL is
 //! the same key in each of them.
 
+mod text;
+
 #[cfg(test)]
 mod tests;
 
@@ -19,15 +21,15 @@ use std::{
 use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
 
+pub(crate) use self::text::{Hashed, digest, hex};
+use self::text::{READABLE, escape, is_plain};
+
 /// Number of shards a namespace is divided into. Part of the wire layout: written into the store when
 /// it is first used, and checked at every connect.
 pub(crate) const SHARDS: u16 = 64;
 
 /// Most stripes: beyond it, they save nothing over a lock for each key.
 const MOST_STRIPES: u32 = 65_536;
-
-/// Longest value, in bytes after escaping, that is kept readable in a key.
-const READABLE: usize = 80;
 
 /// The name of a lock or of a quota's subject.
 ///
@@ -295,67 +297,5 @@ impl From<&str> for Key {
 impl From<String> for Key {
     fn from(value: String) -> Self {
         Self::custom(&value)
-    }
-}
-
-/// A name as it may stand in a log line; hashed only when a subscriber really prints it.
-pub(crate) struct Hashed<'a>(pub(crate) &'a str);
-
-impl fmt::Display for Hashed<'_> {
-    #[expect(clippy::indexing_slicing, reason = "a digest has 32 bytes")]
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digest = Sha256::digest(self.0.as_bytes());
-        digest[..6].iter().try_for_each(|b| write!(f, "{b:02x}"))
-    }
-}
-
-/// Lower-case hex.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, b| {
-        let _ = write!(out, "{b:02x}");
-        out
-    })
-}
-
-/// SHA-256 over parts, each with its length before it, so that parts cannot run into each other.
-pub(crate) fn digest(parts: &[&[u8]]) -> [u8; 32] {
-    let mut hash = Sha256::new();
-    for part in parts {
-        hash.update((part.len() as u64).to_be_bytes());
-        hash.update(part);
-    }
-    hash.finalize().into()
-}
-
-fn is_plain(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
-}
-
-/// Letters, digits and `-_.` stand for themselves, all else is `%XX`. What gets too long is `~` and
-/// half a SHA-256: `~` is escaped in readable values, so the two forms never meet.
-fn escape(bytes: &[u8]) -> String {
-    let mut out = String::with_capacity(bytes.len().min(READABLE));
-    escape_into(&mut out, bytes);
-    out
-}
-
-#[expect(clippy::indexing_slicing, reason = "half a byte is below 16; a digest has 32 bytes")]
-fn escape_into(out: &mut String, bytes: &[u8]) {
-    let start = out.len();
-    for &byte in bytes.iter().take(READABLE + 1) {
-        match byte {
-            _ if is_plain(byte) => out.push(byte.into()),
-            _ => {
-                // Not by `write!`: a route's pattern is mostly made of these.
-                const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-                let [high, low] = [byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)]);
-                out.extend(['%', high.into(), low.into()]);
-            }
-        }
-    }
-    if out.len() - start > READABLE {
-        out.truncate(start);
-        out.push('~');
-        out.push_str(&hex(&Sha256::digest(bytes)[..16]));
     }
 }

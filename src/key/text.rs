@@ -1,0 +1,65 @@
+//! Bytes as text: escaped, hashed, in hex.
+
+use std::{fmt, fmt::Write as _};
+
+use sha2::{Digest as _, Sha256};
+
+/// Longest value, in bytes after escaping, that is kept readable in a key.
+pub(super) const READABLE: usize = 80;
+
+/// A name as it may stand in a log line; hashed only when a subscriber really prints it.
+pub(crate) struct Hashed<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Hashed<'_> {
+    #[expect(clippy::indexing_slicing, reason = "a digest has 32 bytes")]
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digest = Sha256::digest(self.0.as_bytes());
+        digest[..6].iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
+/// Lower-case hex.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, b| {
+        let _ = write!(out, "{b:02x}");
+        out
+    })
+}
+
+/// SHA-256 over parts, each with its length before it, so that parts cannot run into each other.
+pub(crate) fn digest(parts: &[&[u8]]) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    hash.finalize().into()
+}
+
+pub(super) fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
+}
+
+/// Letters, digits and `-_.` stand for themselves, all else is `%XX`. What gets too long is `~` and
+/// half a SHA-256: `~` is escaped in readable values, so the two forms never meet.
+#[expect(clippy::indexing_slicing, reason = "half a byte is below 16; a digest has 32 bytes")]
+pub(super) fn escape(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len().min(READABLE));
+    for &byte in bytes.iter().take(READABLE + 1) {
+        match byte {
+            _ if is_plain(byte) => out.push(byte.into()),
+            _ => {
+                // Not by `write!`: a route's pattern is mostly made of these.
+                const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+                let [high, low] = [byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)]);
+                out.extend(['%', high.into(), low.into()]);
+            }
+        }
+    }
+    if out.len() > READABLE {
+        out.clear();
+        out.push('~');
+        out.push_str(&hex(&Sha256::digest(bytes)[..16]));
+    }
+    out
+}
