@@ -1,5 +1,9 @@
 //! `lockgate-fsck` as operators run it: what it says, and what it ends with.
 
+#[cfg(feature = "fsck-tls")]
+#[path = "fsck/tls.rs"]
+mod tls;
+
 use std::{
     process::{Command, Output},
     time::Duration,
@@ -20,6 +24,10 @@ fn fsck(words: &[&str]) -> (Option<i32>, String) {
 fn fsck_of(store: Option<&str>, words: &[&str]) -> (Option<i32>, String) {
     let mut program = Command::new(env!("CARGO_BIN_EXE_lockgate-fsck"));
     program.env_remove("LOCKGATE_STORE").envs(store.map(|url| ("LOCKGATE_STORE", url)));
+    ended(program, words)
+}
+
+fn ended(mut program: Command, words: &[&str]) -> (Option<i32>, String) {
     let Output { status, stdout, stderr } = program.args(words).output().expect("it is built");
     let text = [stdout, stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     (status.code(), text)

@@ -25,6 +25,7 @@ usage: lockgate-fsck [<store-url>] [--repair]
   namespace: redis://127.0.0.1/?ns=shop
   Without one it is taken from LOCKGATE_STORE: an argument is read by whoever may list the processes, and kept in the
   shell's history, with the password that is in it.
+  rediss:// needs the program built with the feature fsck-tls; it trusts whom the system trusts, or SSL_CERT_FILE.
   --repair   mends what it understands, and loses no request that can still run
 
   Exit code: 0 nothing is wrong, or all of it was mended; 1 something is left; 2 it could not look; 3 nobody has
@@ -43,6 +44,9 @@ const NOTHING: u8 = 3;
 const DEADLINE: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
+    // A program chooses for itself what a library leaves to the application. One that is there already is as good.
+    #[cfg(feature = "fsck-tls")]
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let args: Vec<String> = std::env::args().skip(1).collect();
     let (flags, urls): (Vec<&str>, Vec<&str>) =
         args.iter().map(String::as_str).partition(|arg| arg.starts_with('-'));
@@ -79,9 +83,18 @@ fn main() -> ExitCode {
             let source = std::error::Error::source(&error);
             let more = source.map(|source| format!(": {source}")).unwrap_or_default();
             eprintln!("{error}{more}");
+            if cfg!(not(feature = "fsck-tls")) && is_by_tls(&url) {
+                eprintln!("for TLS, build this program with the feature fsck-tls");
+            }
             ExitCode::from(UNABLE)
         }
     }
+}
+
+/// As the schemes of [`Store::connect`] are spelt.
+fn is_by_tls(url: &str) -> bool {
+    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+    scheme.split('+').any(|part| matches!(part, "rediss" | "valkeys"))
 }
 
 async fn look(url: &str, repair: bool) -> Result<CheckReport, Error> {

@@ -1,0 +1,74 @@
+//! By TLS, with an authority that the environment names.
+
+use std::{
+    env, fs,
+    net::TcpListener,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::Instant,
+};
+
+use super::{PATIENCE, ended};
+
+/// A server, and the directory of its certificates.
+struct Server(Child, PathBuf);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        let _ = fs::remove_dir_all(&self.1);
+    }
+}
+
+/// An authority `ca`, and a server for which it vouches.
+const STEPS: [&str; 3] = [
+    "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.crt",
+    "req -newkey rsa:2048 -nodes -subj /CN=lockgate -keyout server.key -out server.csr",
+    "x509 -req -days 2 -CAcreateserial -extfile names -in server.csr -CA ca.crt -CAkey ca.key -out server.crt",
+];
+
+fn start() -> (Server, u16) {
+    let place = env::temp_dir().join(format!("lockgate-fsck-{}", std::process::id()));
+    fs::create_dir(&place).expect("a place for temporary files");
+    fs::write(place.join("names"), "subjectAltName=IP:127.0.0.1").expect("it can be written to");
+    for step in STEPS {
+        let mut openssl = Command::new("openssl");
+        openssl.args(step.split(' ')).current_dir(&place).stderr(Stdio::null());
+        assert!(openssl.status().expect("these tests need openssl").success(), "{step}");
+    }
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+    let port = free.expect("a free port").port();
+    let words = format!(
+        "--port 0 --tls-port {port} --bind 127.0.0.1 --save  --tls-auth-clients no \
+         --tls-cert-file server.crt --tls-key-file server.key --tls-ca-cert-file ca.crt"
+    );
+    let mut server = Command::new("redis-server");
+    server.args(words.split(' ')).current_dir(&place).stdout(Stdio::null());
+    let child = server.spawn().expect("these tests need a redis-server that was built with TLS");
+    (Server(child, place), port)
+}
+
+#[test]
+fn by_tls_it_has_a_provider_of_its_own() {
+    let (server, port) = start();
+    let url = format!("rediss://127.0.0.1:{port}/?ns=shop");
+    let fsck = |authority: Option<PathBuf>| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_lockgate-fsck"));
+        program.env_remove("LOCKGATE_STORE").env_remove("SSL_CERT_DIR").env_remove("SSL_CERT_FILE");
+        program.envs(authority.map(|path| ("SSL_CERT_FILE", path)));
+        ended(program, &[&url])
+    };
+    let started = Instant::now();
+    let (code, text) = loop {
+        let answer = fsck(Some(server.1.join("ca.crt")));
+        if answer.0 != Some(2) || started.elapsed() > PATIENCE {
+            break answer;
+        }
+    };
+    assert_eq!(code, Some(3), "it has looked, and nobody has used the namespace: {text}");
+
+    let (code, text) = fsck(None);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("is not trusted"), "{text}");
+}
