@@ -16,7 +16,7 @@ const STEPS: [Step; 7] = [
     ("imports", imports::check),
     ("msrv", msrv::check),
     ("deny", deny),
-    ("clippy", |_| clippy(&["--workspace", "--all-targets"])),
+    ("clippy", |_| lints()),
     ("features", features),
     ("docs", |_| docs()),
 ];
@@ -51,6 +51,13 @@ pub(crate) fn run() -> ExitCode {
 /// everything built before.
 fn clippy(selection: &[&str]) -> Result<(), String> {
     shell::run(shell::cargo([&["clippy"], selection, &["--", "-D", "warnings"]].concat()))
+}
+
+/// All targets: as the tests are built, with every feature, and the benchmarks, whose features are the peers, without.
+fn lints() -> Result<(), String> {
+    let benches = "lockgate-benches";
+    clippy(&["--workspace", "--exclude", benches, "--all-targets", "--all-features"])?;
+    clippy(&["-p", benches, "--all-targets"])
 }
 
 /// Each library without features, and with each of its features alone.

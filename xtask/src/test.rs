@@ -78,7 +78,9 @@ fn plan<'a>(extra: &[&'a str]) -> Vec<Vec<&'a str>> {
     if ours.iter().any(|arg| CHOICES.iter().any(|name| same_option(arg, name))) {
         return vec![[&FRONT, extra].concat()];
     }
-    let run = |targets| [&FRONT[..], &["--workspace"], &NOT_TESTED, &[targets], extra].concat();
+    // What is behind a feature has tests behind it: without all of them, those of TLS and of pools would never run.
+    const ALL: [&str; 2] = ["--workspace", "--all-features"];
+    let run = |targets| [&FRONT[..], &ALL, &NOT_TESTED, &[targets], extra].concat();
     vec![run("--all-targets"), run("--doc")]
 }
 
@@ -150,7 +152,7 @@ mod tests {
 
     #[test]
     fn everything_by_default() {
-        let front = "test --no-fail-fast --workspace --exclude lockgate-benches";
+        let front = "test --no-fail-fast --workspace --all-features --exclude lockgate-benches";
         assert_eq!(planned(&[]), [format!("{front} --all-targets"), format!("{front} --doc")]);
     }
 
