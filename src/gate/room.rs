@@ -1,6 +1,9 @@
 //! How much of a parked request's body may be read.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use super::Head;
 
@@ -13,14 +16,21 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 pub struct Room {
     limit: usize,
     budget: usize,
+    time: Duration,
     taken: usize,
     /// What the head takes.
     head: usize,
 }
 
 impl Room {
-    pub(crate) fn new(limit: usize, budget: usize) -> Self {
-        Self { limit, budget, taken: 0, head: 0 }
+    pub(crate) fn new(limit: usize, budget: usize, time: Duration) -> Self {
+        Self { limit, budget, time, taken: 0, head: 0 }
+    }
+
+    /// How long the whole body may take to arrive, from when its reading starts.
+    #[must_use]
+    pub fn time(&self) -> Duration {
+        self.time
     }
 
     /// Takes room for this many bytes in all. False if there is none.
@@ -76,16 +86,20 @@ mod tests {
     /// Other tests of this process take room too, far less than these.
     const MUCH: usize = usize::MAX / 2;
 
+    fn room(limit: usize, budget: usize) -> Room {
+        Room::new(limit, budget, Duration::MAX)
+    }
+
     #[test]
     fn a_body_has_its_limit() {
-        let mut room = Room::new(10, MUCH);
-        assert!(room.expect(None) && room.expect(Some(10)) && !room.expect(Some(11)));
-        assert!(room.grow_to(10) && !room.grow_to(11) && !room.expect(Some(u64::MAX)));
+        let mut one = room(10, MUCH);
+        assert!(one.expect(None) && one.expect(Some(10)) && !one.expect(Some(11)));
+        assert!(one.grow_to(10) && !one.grow_to(11) && !one.expect(Some(u64::MAX)));
     }
 
     #[test]
     fn all_bodies_share_the_budget() {
-        let (mut one, mut two) = (Room::new(MUCH, MUCH), Room::new(MUCH, MUCH));
+        let (mut one, mut two) = (room(MUCH, MUCH), room(MUCH, MUCH));
         assert!(one.grow_to(MUCH - (1 << 30)));
         assert!(!two.grow_to(1 << 30 | 1), "there is less than this left");
         assert!(two.grow_to(1 << 20));
@@ -96,9 +110,9 @@ mod tests {
     #[test]
     fn a_head_takes_room_beside_the_body() {
         let head = |bytes| Head::new("PUT", "/", vec![("x".into(), vec![b'x'; bytes])], None);
-        let mut room = Room::new(10, 1 << 40);
-        assert!(room.hold(&head(100)) && room.grow_to(10), "its limit is the body's");
-        assert_eq!((room.head, room.taken), (102, 10));
-        assert!(!Room::new(10, 0).hold(&head(0)), "the budget is both of theirs");
+        let mut one = room(10, 1 << 40);
+        assert!(one.hold(&head(100)) && one.grow_to(10), "its limit is the body's");
+        assert_eq!((one.head, one.taken), (102, 10));
+        assert!(!room(10, 0).hold(&head(0)), "the budget is both of theirs");
     }
 }

@@ -1,5 +1,7 @@
 //! What gets the plain busy answer although a DeferLayer stands there.
 
+use std::time::Duration;
+
 use lockgate_tests::{Answer, Case};
 
 use super::{accepted, lock::busy};
@@ -31,6 +33,20 @@ pub(crate) async fn a_body_that_says_it_is_too_long(case: Case) {
     let answer = raw.read_until("\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 409 "), "{answer}");
     let _ = hold.let_go().await.expect(200);
+}
+
+/// `/hasty/{id}` reads for 300 ms in all: each byte comes within that, and the whole would take five times as long.
+pub(crate) async fn a_body_that_takes_too_long(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let mut raw = site.raw().await;
+    raw.write("POST /hasty/7 HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nfirst").await;
+    let answer = raw.dribble("other", Duration::from_millis(290)).await;
+    assert!(answer.starts_with("HTTP/1.1 409 "), "{answer}");
+    assert!(!answer.to_ascii_lowercase().contains("\r\nlocation:"), "{answer}");
+    let job = accepted(site.post("/hasty/7").body("at once").send().await);
+    let _ = hold.let_go().await.expect(200);
+    assert_eq!(job.done(&site).await["body"], "at once");
 }
 
 pub(crate) async fn a_long_body_of_unknown_length(case: Case) {

@@ -113,7 +113,8 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
         match slot.empty() {
             // Only if the busy answer itself came out: a retry or cache layer may have done better.
             Some(parked) if outcome.status() == Some(parked.status) => {
-                let room = Room::new(self.0.what.body_limit, self.0.what.budget);
+                let what = &self.0.what;
+                let room = Room::new(what.body_limit, what.budget, what.read);
                 let place = slot.clone();
                 let carried = Carried::new();
                 let only_looks = false;

@@ -52,6 +52,8 @@ pub(super) struct When {
 pub(super) struct What {
     pub(super) body_limit: usize,
     pub(super) budget: usize,
+    /// How long a body is read.
+    pub(super) read: Duration,
     pub(super) keep: Vec<String>,
 }
 
@@ -87,7 +89,12 @@ impl<N: ?Sized> DeferGate<N> {
                 always: false,
                 needs_worker: false,
             },
-            what: What { body_limit: 64 * 1024, budget: 64 << 20, keep: Vec::new() },
+            what: What {
+                body_limit: 64 * 1024,
+                budget: 64 << 20,
+                read: Duration::from_secs(10),
+                keep: Vec::new(),
+            },
             how: How {
                 max_attempts: 5,
                 retry_unsafe: false,

@@ -149,6 +149,14 @@ macro_rules! __defer_layer_names {
                 Self { gate: self.gate.buffer_budget(bytes) }
             }
 
+            /// How long the body of a request may take to arrive, from when its lock was found busy. A slower one gets
+            /// the plain busy answer, and what it took of the [`buffer_budget`](Self::buffer_budget) is free again: a
+            /// client that dribbles keeps no room from others. Default 10 s: 64 KiB by a poor mobile link, twice over.
+            #[must_use]
+            pub fn read_within(self, time: ::std::time::Duration) -> Self {
+                Self { gate: self.gate.read_within(time) }
+            }
+
             /// Stores a field that is dropped by default: `Authorization`, `Cookie`,
             /// `Proxy-Authorization`. A request that carries one of them is otherwise not deferred,
             /// since it would run as nobody.

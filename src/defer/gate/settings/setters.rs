@@ -94,6 +94,12 @@ impl<N: ?Sized> DeferGate<N> {
 
     /// See `DeferLayer::keep_header`.
     #[must_use]
+    /// See `DeferLayer::read_within`.
+    #[must_use]
+    pub fn read_within(self, time: Duration) -> Self {
+        self.with(|settings| settings.what.read = time.min(LONGEST))
+    }
+
     pub fn keep_header(self, name: &str) -> Self {
         self.with(|settings| settings.what.keep.push(name.to_ascii_lowercase()))
     }

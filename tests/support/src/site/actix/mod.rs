@@ -161,6 +161,8 @@ fn deferring(config: &mut ServiceConfig) {
     one("/orders/{id}/refund", by_id(), DeferLayer::new());
     one("/peer", LockLayer::by_ip(), DeferLayer::new());
     one("/small/{id}", by_id(), DeferLayer::new().body_limit(16).max_jobs(2));
+    let hasty = DeferLayer::new().read_within(Duration::from_millis(300));
+    one("/hasty/{id}", by_id(), hasty);
     one("/kept/{id}", by_id(), DeferLayer::new().keep_header("Authorization"));
     one("/owned/{id}", by_id(), DeferLayer::new().owner(user).status_at("/mine"));
     one("/few/{id}", by_id(), DeferLayer::new().owner(user).owner_jobs(128));

@@ -143,10 +143,12 @@ fn deferring() -> Routes {
     let one = |path, lock: LockLayer, defer: DeferLayer| {
         Router::new().route(path, any(work)).layer(lock).layer(defer)
     };
+    let hasty = DeferLayer::new().read_within(Duration::from_millis(300));
     let owned = DeferLayer::new().owner(user).status_at("/mine");
     one("/orders/{id}/refund", by_id(), DeferLayer::new())
         .merge(one("/peer", LockLayer::by_ip(), DeferLayer::new()))
         .merge(one("/small/{id}", by_id(), DeferLayer::new().body_limit(16).max_jobs(2)))
+        .merge(one("/hasty/{id}", by_id(), hasty))
         .merge(one("/kept/{id}", by_id(), DeferLayer::new().keep_header("Authorization")))
         .merge(one("/owned/{id}", by_id(), owned))
         .merge(one("/few/{id}", by_id(), DeferLayer::new().owner(user).owner_jobs(128)))
