@@ -80,7 +80,7 @@ impl Visit {
                 lease: *lease,
                 retention: rules.keep_dead,
             };
-            let error = match attempt.send(*lease, store.backend().claim(call)).await {
+            let error = match attempt.send(*lease, || store.backend().claim(call)).await {
                 Ok(claimed) => return Some(claimed),
                 Err(error) => error,
             };
@@ -150,10 +150,10 @@ impl Visit {
                     retention: rules.keep_dead,
                 }),
             };
-            let step = store.backend().settle(call);
+            let step = || store.backend().settle(call);
             let settled = match &mut next {
                 Some(attempt) => attempt.send(*lease, step).await,
-                None => step.await,
+                None => step().await,
             };
             match settled {
                 Ok(settled) => return Some(settled),

@@ -163,7 +163,7 @@ async fn permit(store: &Store, runs: u32, lease: Duration, only_tries: bool) -> 
             old_seq,
             record: None,
         };
-        let look = match attempt.send(lease, store.backend().acquire(call)).await {
+        let look = match attempt.send(lease, || store.backend().acquire(call)).await {
             Ok(Acquired::Held { fence, .. }) => {
                 let terms = Terms { lease, renew: true, max_hold: LONGEST, job: None, mode };
                 match attempt.granted(fence, terms) {

@@ -271,7 +271,7 @@ impl LockRequest {
         let lease = terms.for_the_first_time();
         let mut attempt = Attempt::new(&self.store, &self.key, terms.mode);
         let call = Acquire { record: record.cloned(), ..attempt.acquisition(lease) };
-        match attempt.send(lease, self.store.backend().acquire(call)).await? {
+        match attempt.send(lease, || self.store.backend().acquire(call)).await? {
             Acquired::Held { fence, others, now, .. } => {
                 let word = Word::new(attempt.sent(), now, others);
                 let hold = attempt.granted(fence, terms.clone())?;

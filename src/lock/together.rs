@@ -32,7 +32,7 @@ impl LockRequest {
         let attempt = |(_, key): &(usize, &Key)| Attempt::new(&self.store, key, terms.mode);
         let mut attempts = Vec::from_iter(keys.iter().map(attempt));
         let calls = Vec::from_iter(attempts.iter().map(|attempt| attempt.acquisition(lease)));
-        let call = self.store.backend().acquire_all(&calls);
+        let call = || self.store.backend().acquire_all(&calls);
         let granted = Attempt::send_all(&mut attempts, lease, call).await?;
         let Some(granted) = granted else {
             attempts.into_iter().for_each(Attempt::refused);

@@ -191,7 +191,7 @@ async fn vote(store: &Store, key: Key, terms: Terms, patience: Duration) -> Resu
         old_seq: 0,
         record: None,
     };
-    let asked = attempt.send(lease, store.backend().acquire(call));
+    let asked = attempt.send(lease, || store.backend().acquire(call));
     match tokio::time::timeout(patience, asked).await {
         Ok(Ok(Acquired::Held { fence, .. })) => attempt.granted(fence, terms).map_err(No::Fault),
         Ok(Ok(Acquired::Busy { left, line, .. })) => {

@@ -115,7 +115,7 @@ async fn run_for(store: &Store, id: &JobId, lease: Duration) -> (Hold, Replay) {
     let mut attempt = Attempt::claim(store, &key, &id);
     let (me, retention) = (attempt.me.clone(), LEASE);
     let call = Claim { key, id: id.clone(), me, lease, retention };
-    let claimed = attempt.send(lease, store.backend().claim(call)).await;
+    let claimed = attempt.send(lease, || store.backend().claim(call)).await;
     let Ok(Claimed::Claimed(run)) = claimed else { panic!("it is free: {claimed:?}") };
     let terms =
         Terms { lease, renew: true, max_hold: lease, job: Some(id.clone()), mode: Mode::Exclusive };

@@ -109,30 +109,34 @@ impl Attempt {
         }
     }
 
-    /// Sends a call of this nonce for this lease, the first or another one. Validity counts from now.
-    pub(crate) async fn send<T>(
+    /// Sends a call of this nonce for this lease, the first or another one. Validity counts from before it is made: in
+    /// memory the making of a call is its run. It is made here, and so the future has no room for what makes it.
+    pub(crate) fn send<T, C: Future<Output = Result<T, Error>>>(
         &mut self,
         lease: Duration,
-        call: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, Error> {
+        call: impl FnOnce() -> C,
+    ) -> impl Future<Output = Result<T, Error>> {
         let before = self.begin(lease);
-        let answer = call.await;
-        self.heard(before, &answer);
-        answer
+        let call = call();
+        async move {
+            let answer = call.await;
+            self.heard(before, &answer);
+            answer
+        }
     }
 
     /// Sends one call of all these nonces, for which nothing was sent before. It is about several shards, and so an
     /// undo may go another way than it does, and overtake it.
-    pub(crate) async fn send_all<T>(
+    pub(crate) async fn send_all<T, C: Future<Output = Result<T, Error>>>(
         attempts: &mut [Self],
         lease: Duration,
-        call: impl Future<Output = Result<T, Error>>,
+        call: impl FnOnce() -> C,
     ) -> Result<T, Error> {
         for attempt in &mut *attempts {
             attempt.begin(lease);
             attempt.apart = true;
         }
-        let answer = call.await;
+        let answer = call().await;
         for attempt in attempts {
             attempt.apart = false;
             attempt.heard(false, &answer);

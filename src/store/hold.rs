@@ -107,7 +107,8 @@ impl Hold {
         // It is the same turn: what ends it stays. A fixed lease gets no longer by it.
         let more = if terms.renew { terms.lease } else { Duration::ZERO };
         let time = more.min(left(self.facts.end)).max(left(lease.valid_until()));
-        let call = self.store.backend().downgrade(lease.key.clone(), lease.me.clone(), time);
+        let backend = self.store.backend();
+        let call = || backend.downgrade(lease.key.clone(), lease.me.clone(), time);
         let stands = attempt.send(time, call).await?;
         self.forget();
         if stands {

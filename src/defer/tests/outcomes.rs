@@ -34,7 +34,7 @@ fn run_of(store: &Store) -> (Hold, Replay) {
     let terms =
         Terms { lease: SECOND, renew: false, max_hold: SECOND, job: None, mode: Mode::Exclusive };
     let mut attempt = Attempt::new(store, &key, Mode::Exclusive);
-    let _ = attempt.send(SECOND, ready(Ok(()))).now_or_never();
+    let _ = attempt.send(SECOND, || ready(Ok(()))).now_or_never();
     let hold = attempt.granted(1, terms).expect("it is sure");
     let deferred = Deferred { id: JobId::new(&key), attempt: 1, first_seen: UNIX_EPOCH, fence: 1 };
     let marker = Replay::new(deferred, store, Arc::clone(hold.facts()));

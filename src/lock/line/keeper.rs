@@ -140,7 +140,7 @@ impl Keeper {
         let Front { asking, .. } = &front;
         let mut place = self.new_place();
         let (lease, call) = (asking.terms.for_the_first_time(), place.call(&front));
-        let answer = place.attempt.send(lease, hold.pass(call)).await;
+        let answer = place.attempt.send(lease, || hold.pass(call)).await;
         let (gave_back, answer) = match answer {
             Ok((gave_back, acquired)) => (Ok(gave_back), Ok(acquired)),
             Err(error) => (Err(Error::new(error.kind(), "release")), Err(error)),

@@ -72,7 +72,7 @@ impl Place {
 
     async fn send(mut self, call: Acquire, asking: &Asking) -> Looked {
         let store = self.store.clone();
-        let answer = self.attempt.send(call.lease, store.backend().acquire(call)).await;
+        let answer = self.attempt.send(call.lease, || store.backend().acquire(call)).await;
         self.looked(asking, answer)
     }
 

@@ -139,7 +139,7 @@ async fn a_dead_place_costs_the_next_one_little_more_than_its_window() {
         old_seq: 0,
         record: None,
     };
-    let joined = place.send(SECOND, dead.backend().acquire(call)).await;
+    let joined = place.send(SECOND, || dead.backend().acquire(call)).await;
     assert!(matches!(joined, Ok(Acquired::Busy { joined: true, .. })));
     let next = store.as_another_process();
     let next = tokio::spawn(next.lock("x").wait(60 * SECOND).acquire());

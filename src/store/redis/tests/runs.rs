@@ -178,7 +178,7 @@ async fn a_claim_that_is_dropped_is_undone_whenever_that_is() {
         let (key, id) = (key.clone(), id.clone());
         let call = Claim { key, id: id.clone(), me: attempt.me.clone(), lease, retention: lease };
         let mut dropped =
-            Box::pin(async { attempt.send(lease, store.backend().claim(call)).await });
+            Box::pin(async { attempt.send(lease, || store.backend().claim(call)).await });
         look_at(&mut dropped, polls).await;
         drop(dropped);
         drop(attempt);
@@ -208,7 +208,7 @@ async fn a_next_run_whose_caller_has_gone_is_undone_whenever_that_is() {
         let next_run = Some(NextRun { me, lease, retention: lease });
         let call = Settle { next: next_run, ..settlement(&store, &claim) };
         let settle = store.backend().settle(call.clone());
-        let mut dropped = Box::pin(async { attempt.send(lease, settle).await });
+        let mut dropped = Box::pin(async { attempt.send(lease, || settle).await });
         look_at(&mut dropped, polls).await;
         drop(dropped);
         drop(attempt);
