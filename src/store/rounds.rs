@@ -8,7 +8,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Weak,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -38,6 +38,8 @@ pub(super) struct Rounds {
     looks: Mutex<Looks>,
     numbers: AtomicUsize,
     sooner: Notify,
+    /// What is held may be gone.
+    doubted: AtomicBool,
     since: Instant,
 }
 
@@ -52,8 +54,14 @@ struct Looks {
 
 impl Rounds {
     pub(super) fn new(backend: Arc<dyn Backend>) -> Self {
-        let (looks, numbers) = (Mutex::default(), AtomicUsize::new(0));
-        Self { backend, looks, numbers, sooner: Notify::new(), since: Instant::now() }
+        Self {
+            backend,
+            looks: Mutex::default(),
+            numbers: AtomicUsize::new(0),
+            sooner: Notify::new(),
+            doubted: AtomicBool::new(false),
+            since: Instant::now(),
+        }
     }
 
     /// A new hold.
@@ -91,7 +99,8 @@ impl Rounds {
         // What it was to wake for may be gone. It sleeps on as if it were there: else every lock that is given
         // back at once would wake it, and another thread with it.
         let planned = looks.asleep_until.filter(|until| *until > now);
-        let next = first.into_iter().chain(planned).min();
+        let doubted = self.doubted.load(Ordering::Acquire).then_some(now);
+        let next = first.into_iter().chain(planned).chain(doubted).min();
         looks.asleep_until = next;
         next
     }
@@ -101,10 +110,10 @@ impl Rounds {
         self.sooner.notified().await;
     }
 
-    /// Renews what can be renewed, and loses what is at its end.
+    /// Renews what can be renewed or is doubted, and loses what is at its end.
     pub(super) fn look(self: &Arc<Self>) {
         let now = Instant::now();
-        let mut to_renew = Vec::new();
+        let mut to_renew = self.doubtful();
         for hold in self.due() {
             let until = hold.valid_until();
             let past_end = hold.last.load(Ordering::Acquire) || now >= hold.end();
@@ -171,19 +180,22 @@ impl Rounds {
         self.schedule(again.min(hold.valid_until()), hold);
     }
 
-    /// Looks at once whether all that is held is still there: the server may have lost it.
-    pub(super) fn verify(self: &Arc<Self>) {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            // The next renewals tell.
-            return;
-        };
+    /// Has all that is held looked at at once: the server may have lost it. The agent does it, where it runs: the
+    /// runtime that has met the new server may stand still from now on, and nobody else renews what is being renewed.
+    pub(super) fn verify(&self) {
+        self.doubted.store(true, Ordering::Release);
+        self.sooner.notify_one();
+    }
+
+    /// All that is held and not being renewed, if it is doubted.
+    fn doubtful(&self) -> Vec<Arc<Lease>> {
+        if !self.doubted.swap(false, Ordering::AcqRel) {
+            return Vec::new();
+        }
         let all: Vec<_> = self.looks.lock().at.values().filter_map(Weak::upgrade).collect();
         let free =
             |hold: &Arc<Lease>| !hold.is_over() && !hold.renewing.swap(true, Ordering::AcqRel);
-        let all: Vec<_> = all.into_iter().filter(free).collect();
-        for batch in self.batches(all) {
-            runtime.spawn(UnderWay::of(self, batch).renew());
-        }
+        all.into_iter().filter(free).collect()
     }
 
     /// What is renewed together. Where a shard may be away while others are there, none of them is with another's.

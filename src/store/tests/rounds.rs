@@ -58,6 +58,45 @@ fn runtime() -> tokio::runtime::Runtime {
     builder.enable_time().start_paused(true).build().unwrap()
 }
 
+/// Whoever meets a server that may have lost it all may run where nothing else is ever polled.
+#[test]
+fn what_is_doubted_is_looked_at_where_the_agent_runs() {
+    let memory = Arc::new(Memory::new(Clock::system()));
+    let backend: Arc<dyn crate::store::backend::Backend> = memory.clone();
+    let rounds = Arc::new(Rounds::new(backend));
+    let (home, still) = (runtime(), runtime());
+    home.block_on(async {
+        let held = lease(Duration::from_secs(30));
+        let turn = Facts::new(Arc::clone(&held), 1);
+        assert!(held.begin(&turn));
+        let asked = Acquire {
+            key: held.key.clone(),
+            me: held.me.clone(),
+            mode: Mode::Exclusive,
+            lease: Duration::from_secs(600),
+            wait: None,
+            old_seq: 0,
+            record: None,
+        };
+        memory.acquire(asked).await.unwrap();
+        rounds.begin(&held);
+        rounds.next();
+        std::thread::scope(|threads| {
+            // Ready at once: what was spawned there stays as it is.
+            threads.spawn(|| still.block_on(async { rounds.verify() }));
+        });
+        rounds.sooner().await;
+        assert!(rounds.next().is_some_and(|next| next <= Instant::now()), "at once");
+        let until = held.valid_until();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        rounds.look();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert!(held.valid_until() > until, "long before its time");
+        assert!(rounds.next().is_some_and(|next| next > Instant::now()), "once");
+        drop(turn);
+    });
+}
+
 /// The task of a renewal may be dropped before it was ever polled.
 #[test]
 fn what_a_runtime_has_not_begun_to_renew_is_renewed_by_the_next() {
