@@ -1,14 +1,22 @@
 //! The breaker: after repeated failures calls are answered at once, and a probe in the background
 //! looks when the server is back. No request waits for a server that is known to be away.
+//!
+//! The probe runs where the call ran that asked for it, and that runtime may stand still: a handler blocks its
+//! thread, or a program awaits its calls one by one with `block_on` and nothing between. So a probe gives signs of
+//! life; where they stay out, another one is started, and one call is let through in its place. One that succeeds
+//! closes the breaker.
 
 use std::{
     future::Future,
-    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
 use parking_lot::Mutex;
-use tokio::{runtime::Handle, task::JoinHandle};
+use tokio::{runtime::Handle, task::JoinHandle, time::Instant};
 
 /// Failures in a row that open it.
 const FAILURES: u32 = 5;
@@ -16,14 +24,32 @@ const FAILURES: u32 = 5;
 /// Pause between two probes.
 const PROBE_EVERY: Duration = Duration::from_millis(100);
 
-#[derive(Default)]
 pub(super) struct Breaker {
     failures: AtomicU32,
     open: AtomicBool,
+    /// A call is under way that was let through while it was open.
+    trial: AtomicBool,
     probe: Mutex<Option<JoinHandle<()>>>,
+    /// When it opened, or a probe last did something, or a call was let through in its place.
+    sign: Arc<Mutex<Instant>>,
+    /// How long there may be no sign.
+    patience: Duration,
 }
 
 impl Breaker {
+    /// A look of its probe takes `look` at most. Calls take less than that, so that none that was sent before it
+    /// opened is taken for one that was let through.
+    pub(super) fn new(look: Duration) -> Self {
+        Self {
+            failures: AtomicU32::new(0),
+            open: AtomicBool::new(false),
+            trial: AtomicBool::new(false),
+            probe: Mutex::default(),
+            sign: Arc::new(Mutex::new(Instant::now())),
+            patience: look.saturating_add(2 * PROBE_EVERY),
+        }
+    }
+
     pub(super) fn is_open(&self) -> bool {
         self.open.load(Ordering::Acquire)
     }
@@ -32,12 +58,17 @@ impl Breaker {
         if self.failures.load(Ordering::Relaxed) != 0 {
             self.failures.store(0, Ordering::Relaxed);
         }
+        if self.trial.load(Ordering::Relaxed) && self.trial.swap(false, Ordering::AcqRel) {
+            self.close();
+        }
     }
 
     /// True if the breaker is open after this failure.
     pub(super) fn failed(&self) -> bool {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         if failures >= FAILURES && !self.open.swap(true, Ordering::AcqRel) {
+            self.trial.store(false, Ordering::Release);
+            *self.sign.lock() = Instant::now();
             tracing::warn!(failures, "the store is away: calls are refused until it answers");
         }
         self.is_open()
@@ -51,23 +82,40 @@ impl Breaker {
     }
 
     /// Makes sure a probe runs. `look` says whether the server answers, or nobody asks any more; a probe whose
-    /// runtime ended is replaced by the next call.
-    pub(super) fn probe<F, L>(&self, look: L)
+    /// runtime ended, or stands still, is replaced by the next call. True if that call is to look itself: nobody else
+    /// may ever do.
+    pub(super) fn probe<F, L>(&self, look: L) -> bool
     where
         L: Fn() -> F + Send + 'static,
         F: Future<Output = bool> + Send,
     {
         let mut probe = self.probe.lock();
-        if probe.as_ref().is_some_and(|task| !task.is_finished()) {
-            return;
+        let silent = self.sign.lock().elapsed() > self.patience;
+        let runs = probe.as_ref().is_some_and(|task| !task.is_finished());
+        if runs && !silent {
+            return false;
         }
         let Ok(runtime) = Handle::try_current() else {
-            return;
+            return false;
         };
-        *probe = Some(runtime.spawn(async move {
-            while !look().await {
+        let sign = Arc::clone(&self.sign);
+        let task = runtime.spawn(async move {
+            loop {
+                *sign.lock() = Instant::now();
+                if look().await {
+                    return;
+                }
                 tokio::time::sleep(PROBE_EVERY).await;
             }
-        }));
+        });
+        if let Some(before) = probe.replace(task) {
+            before.abort();
+        }
+        if silent {
+            // One call in so long: each of them waits for its deadline if the server is still away.
+            *self.sign.lock() = Instant::now();
+            self.trial.store(true, Ordering::Release);
+        }
+        silent
     }
 }

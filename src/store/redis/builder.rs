@@ -250,6 +250,8 @@ impl StoreBuilder {
 
     /// Connects; see [`Store::connect`].
     ///
+    /// Cancel safe: a dropped future closes what it has opened.
+    ///
     /// # Errors
     ///
     /// Of kind `Config` alone, with a sentence that says what is wrong.
@@ -306,7 +308,7 @@ impl StoreBuilder {
             pushed: 1.into(),
             charges: (0..together).map(charges).collect(),
             combiners: (0..lanes.number()).map(combiner).collect(),
-            health: super::Health::all(&lanes, &keys),
+            health: super::Health::all(&lanes, &keys, self.deadline),
             replicas: super::Replicas::new(self.replicas_on_disk),
             _watch: super::Watch::of(&target, &lanes, self.deadline),
             lanes,

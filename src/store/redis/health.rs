@@ -3,7 +3,7 @@
 //! One server has one, in front of all its lanes. In a cluster each shard has one: a node may be away while others
 //! are there, and a call about a shard that nobody answers for must not wait for its deadline each time.
 
-use std::{error::Error as _, sync::Arc};
+use std::{error::Error as _, sync::Arc, time::Duration};
 
 use redis::RedisError;
 
@@ -18,19 +18,19 @@ pub(super) struct Health {
 }
 
 impl Health {
-    pub(super) fn all(lanes: &Arc<Lanes>, keys: &Keys) -> Vec<Arc<Self>> {
+    pub(super) fn all(lanes: &Arc<Lanes>, keys: &Keys, deadline: Duration) -> Vec<Arc<Self>> {
+        // A look makes a connection, and writes: a deadline each.
         let number = if keys.are_apart() { lanes.number() } else { 1 };
         let one = |lane| {
             let (lanes, keys) = (Arc::clone(lanes), keys.clone());
-            Arc::new(Self { breaker: Breaker::default(), lanes, lane, keys })
+            Arc::new(Self { breaker: Breaker::new(deadline.saturating_mul(2)), lanes, lane, keys })
         };
         (0..number).map(one).collect()
     }
 
-    /// While the breaker is open nothing is sent.
+    /// While the breaker is open nothing is sent, unless nobody else looks whether the server is back.
     pub(super) fn pass(self: &Arc<Self>, name: &'static str) -> Result<(), Error> {
-        if self.breaker.is_open() {
-            self.probe();
+        if self.breaker.is_open() && !self.probe() {
             return Err(Error::new(ErrorKind::Unavailable, name));
         }
         Ok(())
@@ -54,7 +54,7 @@ impl Health {
 
     /// Looks whether the lane could work again: connect and write, as it does. A server that only answers
     /// pings (a replica, one that is loading) is still away. Nobody looks for a store that is gone.
-    fn probe(self: &Arc<Self>) {
+    fn probe(self: &Arc<Self>) -> bool {
         let health = Arc::downgrade(self);
         self.breaker.probe(move || {
             let health = health.upgrade();
@@ -66,7 +66,7 @@ impl Health {
                 }
                 answers
             }
-        });
+        })
     }
 }
 

@@ -22,7 +22,7 @@ const BETWEEN: Duration = Duration::from_millis(100);
 
 #[test]
 fn five_failures_in_a_row_open_it() {
-    let breaker = Breaker::default();
+    let breaker = Breaker::new(SECOND);
     let fails = |times: usize| (0..times).filter(|_| breaker.failed()).count();
     assert_eq!(fails(4), 0);
     breaker.succeeded();
@@ -40,7 +40,7 @@ fn five_failures_in_a_row_open_it() {
 /// However many calls ask for it.
 #[tokio::test(start_paused = true)]
 async fn one_probe_looks_until_the_server_answers() {
-    let breaker = Arc::new(Breaker::default());
+    let breaker = Arc::new(Breaker::new(SECOND));
     let (looks, answers_at) = (Arc::new(AtomicUsize::new(0)), Instant::now() + 10 * BETWEEN);
     let ask = || {
         let (looks, own) = (Arc::clone(&looks), Arc::clone(&breaker));
@@ -75,7 +75,7 @@ async fn one_probe_looks_until_the_server_answers() {
 /// The runtime of a probe may end before the server answers.
 #[test]
 fn a_probe_whose_runtime_has_ended_is_replaced() {
-    let (breaker, looks) = (Breaker::default(), Arc::new(AtomicUsize::new(0)));
+    let (breaker, looks) = (Breaker::new(SECOND), Arc::new(AtomicUsize::new(0)));
     for looked in 1..=2 {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         let runtime = builder.enable_all().start_paused(true).build().expect("a runtime");
@@ -88,6 +88,75 @@ fn a_probe_whose_runtime_has_ended_is_replaced() {
             sleep(BETWEEN / 2).await;
         });
         assert_eq!(looks.load(Ordering::SeqCst), looked);
+    }
+}
+
+/// A handler may block the thread that the probe is on, or a program drive its runtime for its own calls alone.
+#[test]
+fn a_probe_whose_runtime_stands_still_is_replaced_and_a_call_looks_meanwhile() {
+    let breaker = Breaker::new(Duration::from_millis(10));
+    let looks = Arc::new(AtomicUsize::new(0));
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().expect("a runtime")
+    };
+    let ask = || {
+        let looks = Arc::clone(&looks);
+        breaker.probe(move || {
+            looks.fetch_add(1, Ordering::SeqCst);
+            async { false }
+        })
+    };
+    while !breaker.failed() {}
+    let (still, other) = (runtime(), runtime());
+    // Its main future is ready at once: no task is ever polled.
+    assert!(!still.block_on(async { ask() }), "it has just opened");
+    let opened = std::time::Instant::now();
+    while !still.block_on(async { ask() }) {
+        assert!(opened.elapsed() < PATIENCE, "nobody looks");
+        std::thread::yield_now();
+    }
+    assert_eq!(looks.load(Ordering::SeqCst), 0);
+    assert!(!still.block_on(async { ask() }), "one in so long");
+    // It was let through, and heard an answer.
+    breaker.succeeded();
+    assert!(!breaker.is_open());
+
+    while !breaker.failed() {}
+    assert!(!still.block_on(async { ask() }));
+    other.block_on(async {
+        while !ask() {
+            tokio::task::yield_now().await;
+        }
+        let replaced = looks.load(Ordering::SeqCst);
+        while looks.load(Ordering::SeqCst) < replaced + 2 {
+            sleep(BETWEEN / 10).await;
+            assert!(opened.elapsed() < PATIENCE, "the other runtime looks");
+        }
+    });
+    breaker.succeeded();
+    assert!(!breaker.is_open());
+}
+
+/// Each call has the runtime for itself, and nothing is awaited on it besides.
+#[test]
+fn a_program_of_single_calls_finds_a_server_that_is_back() {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let own = builder.enable_all().build().expect("a runtime");
+    let others = tokio::runtime::Runtime::new().expect("a runtime");
+    let mut server = others.block_on(Server::start());
+    let store = own.block_on(Store::connect(&server.url())).expect("it is there");
+    let acquire = || own.block_on(store.lock("x").acquire());
+    assert!(acquire().is_ok());
+    server.kill();
+    for _ in 0..6 {
+        assert!(acquire().is_err());
+    }
+    others.block_on(server.restart());
+    let back = std::time::Instant::now();
+    while acquire().is_err() {
+        assert!(back.elapsed() < PATIENCE, "nobody looks");
+        std::thread::sleep(BETWEEN / 10);
     }
 }
 

@@ -33,6 +33,8 @@ pub(super) struct Looking {
     ended: bool,
     /// How many have begun.
     begun: u64,
+    /// When somebody who looks last did something.
+    sign: Option<Instant>,
 }
 
 impl Cluster {
@@ -40,14 +42,25 @@ impl Cluster {
     pub(in super::super::super) fn look_again(&self) -> bool {
         let mut looking = self.0.looking.lock();
         looking.wanted = true;
-        // A task whose runtime ended is finished, too.
-        if !looking.ended && looking.task.as_ref().is_some_and(|task| !task.is_finished()) {
+        // A task whose runtime ended is finished, too. One whose runtime stands still, as where a handler blocks its
+        // thread, gives no sign: a look takes as long as its slowest node may.
+        let silent = looking.sign.is_some_and(|sign| sign.elapsed() > self.longest_silence());
+        let runs = looking.task.as_ref().is_some_and(|task| !task.is_finished());
+        if !looking.ended && runs && !silent {
             return true;
         }
         let Ok(runtime) = Handle::try_current() else { return false };
-        looking.ended = false;
-        looking.task = Some(runtime.spawn(self.clone().looks()));
+        (looking.ended, looking.sign) = (false, Some(Instant::now()));
+        if let Some(before) = looking.task.replace(runtime.spawn(self.clone().looks())) {
+            before.abort();
+        }
         true
+    }
+
+    /// How long one who looks may give no sign: a look, the pause behind it, and as much again.
+    fn longest_silence(&self) -> Duration {
+        let [_, pause] = PAUSES;
+        self.0.within.saturating_add(pause).saturating_mul(2)
     }
 
     /// Until a look is over that begins from now on, without a pause before it.
@@ -75,7 +88,7 @@ impl Cluster {
     /// The number of the look that begins now, if one is wanted.
     fn next_look(&self) -> Option<u64> {
         let mut looking = self.0.looking.lock();
-        looking.ended = !looking.wanted;
+        (looking.ended, looking.sign) = (!looking.wanted, Some(Instant::now()));
         std::mem::take(&mut looking.wanted).then(|| {
             looking.begun += 1;
             looking.begun
@@ -231,5 +244,32 @@ impl Shared {
         let new: Vec<_> = self.seeds.iter().filter(|node| !asked.contains(node)).cloned().collect();
         asked.extend(turned(new, map.looks, room));
         asked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::{runtime, time::timeout};
+
+    use super::*;
+
+    /// Where a handler blocks its thread, nothing else of its runtime is polled.
+    #[test]
+    fn a_look_whose_runtime_stands_still_is_taken_over() {
+        let nobody = ("127.0.0.1".to_owned(), 1);
+        let cluster =
+            Cluster::new(vec![nobody], Box::new(|_| Err(Failure::Away)), Duration::from_millis(1));
+        let runtime = || runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (still, other) = (runtime(), runtime());
+        assert!(still.block_on(async { cluster.look_again() }));
+        let began = std::time::Instant::now();
+        other.block_on(async {
+            while timeout(Duration::from_millis(20), cluster.look_now()).await.is_err() {
+                assert!(began.elapsed() < Duration::from_secs(20), "nobody looks");
+            }
+        });
+        drop(still);
     }
 }
