@@ -21,6 +21,7 @@
 //!
 //! - `redis` (default): stores beyond one process.
 //! - `tls`: TLS on the way to them (`rediss://`), by rustls; the application installs the crypto provider.
+//!   `fsck-tls`: the same for the program `lockgate-fsck`, which brings ring along.
 //! - `bb8-redis`: `Store::from_pool`, connections out of a pool that the application has.
 //! - `http-replay`: `remote`, deferred requests that run in another process; `http-replay-tls`: by https.
 //! - `seal`: deferred requests, their responses and tasks are sealed at rest ([`Store::sealed_with`](Store)).

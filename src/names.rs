@@ -44,6 +44,10 @@ macro_rules! __define_names {
             }
 
             /// A lock for each value of a header field. A request without it is answered with 400.
+            ///
+            /// # Panics
+            ///
+            /// If the name is none that a field can have.
             #[must_use]
             pub fn by_header(name: &str) -> Self {
                 Self::by(::lockgate::gate::KeySource::header(name))

@@ -250,6 +250,7 @@ table! { each_store {
         a_body_over_the_limit,
         a_body_that_says_it_is_too_long,
         a_long_body_of_unknown_length,
+        a_body_that_takes_too_long,
         a_line_that_is_full,
         an_owner_who_has_too_many,
         each_bound_that_is_set,

@@ -11,7 +11,7 @@ use super::{
     run::Replayer,
     snapshot::{Restores, Snapshot},
 };
-use crate::{clock::LONGEST, store::Store};
+use crate::{clock::LONGEST, gate::field_name, store::Store};
 
 /// Shortest lease, and shortest longest run: below it a slow moment of the store looks like a crash.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -131,8 +131,12 @@ impl DeferWorker {
 
     /// Keeps this field of responses, too. Kept are those that say what the body is; `Set-Cookie` only
     /// if it is named here: whoever reads the status resource is not necessarily whom it is for.
+    ///
+    /// # Panics
+    ///
+    /// If the name is none that a field can have.
     pub fn keep_response_header(mut self, name: &str) -> Self {
-        self.rules.keep_headers.push(name.to_ascii_lowercase());
+        self.rules.keep_headers.push(field_name("DeferWorker::keep_response_header", name));
         self
     }
 

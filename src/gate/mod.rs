@@ -19,6 +19,7 @@ mod begun;
 #[cfg(test)]
 pub(crate) mod fake;
 mod fault;
+mod field;
 mod kept;
 mod methods;
 mod print;
@@ -39,6 +40,7 @@ use crate::reply::{Fields, Repeated, Reply};
 pub(crate) use self::{
     address::Networks,
     begun::{Begin, Begun},
+    field::field_name,
     methods::Methods,
     replay::{REPLAY_FIELD, current_replay, is_replay},
     slot::{Record, Remember, Trying, UnderLock},

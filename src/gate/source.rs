@@ -96,9 +96,13 @@ impl<N: ?Sized> KeySource<N> {
     }
 
     /// A header field, which must be there exactly once: [`Key::header`].
+    ///
+    /// # Panics
+    ///
+    /// If the name is none that a field can have: no request would ever have it.
     #[must_use]
     pub fn header(name: &str) -> Self {
-        Self(Kind::Header(Named::new("h", &name.to_ascii_lowercase())))
+        Self(Kind::Header(Named::new("h", &super::field::field_name("by_header", name))))
     }
 
     /// The matched route itself: [`Key::route`].

@@ -1,6 +1,6 @@
 //! A request that waits unread for the outer layer.
 
-use std::{fmt, time::Duration};
+use std::fmt;
 
 use bytes::{Bytes, BytesMut};
 use http::Request;
@@ -8,9 +8,6 @@ use http_body::Body;
 use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
 
 use crate::gate::Room;
-
-/// How long the outer layer reads a body before it gives the plain busy answer instead.
-const READ: Duration = Duration::from_secs(10);
 
 /// An error of the request's body. Only that there was one counts: nothing is stored then.
 #[derive(Debug, Clone, Copy)]
@@ -44,7 +41,7 @@ where
     if !room.expect(Some(length.exact().unwrap_or(length.lower()))) {
         return None;
     }
-    tokio::time::timeout(READ, read_up_to(body, room)).await.ok()?
+    tokio::time::timeout(room.time(), read_up_to(body, room)).await.ok()?
 }
 
 async fn read_up_to<B>(mut body: B, room: &mut Room) -> Option<Bytes>

@@ -40,6 +40,10 @@ macro_rules! __lock_settings {
 
             /// Makes one lock of both, the key so far and this header field, say that of a tenant. A
             /// request without it is answered with 400.
+            ///
+            /// # Panics
+            ///
+            /// If the name is none that a field can have.
             #[must_use]
             pub fn and_header(self, name: &str) -> Self {
                 Self { gate: self.gate.and(::lockgate::gate::KeySource::header(name)) }

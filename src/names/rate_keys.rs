@@ -29,6 +29,10 @@ macro_rules! __rate_limit_keys {
             }
 
             /// A header field, which must be there exactly once.
+            ///
+            /// # Panics
+            ///
+            /// If the name is none that a field can have.
             #[must_use]
             pub fn header(name: &str) -> Self {
                 ::lockgate::gate::KeySource::header(name).into()

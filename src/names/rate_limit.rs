@@ -27,6 +27,10 @@ macro_rules! __rate_limit_names {
 
             /// A quota for each value of a header field, such as an API key. A request without it, or
             /// with more than one, is answered with 400.
+            ///
+            /// # Panics
+            ///
+            /// If the name is none that a field can have.
             #[must_use]
             pub fn by_header(name: &str, policy: impl Into<::lockgate::Policy>) -> Self {
                 Self::by(::lockgate::gate::KeySource::header(name), policy)

@@ -98,7 +98,7 @@ impl From<TaskView> for TaskInfo {
 }
 
 /// Each is one call, or one for every hundred tasks. Those that change something are not sent again once they may
-/// have run: on a timeout, look.
+/// have run: on a timeout, or if the future is dropped, look.
 impl<T> Queue<T> {
     /// What is known of a task; `None` if it is done, cancelled, thrown away or unknown.
     ///

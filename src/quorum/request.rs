@@ -74,6 +74,8 @@ impl Quorum {
 
     /// Fails if a majority of the stores is away: the answer of a health check.
     ///
+    /// Cancel safe: it changes nothing.
+    ///
     /// # Errors
     ///
     /// That of one store that is away.

@@ -84,7 +84,7 @@ impl RateLimit {
     ///
     /// Keys that are no [group](Self::group_by) are charged one after the other: when one refuses, what
     /// was charged to those before is given back. Nothing is ever let in that should not be, but
-    /// somebody else may be refused in between.
+    /// somebody else may be refused in between. If the future is dropped, what was charged so far may stay so.
     ///
     /// # Errors
     ///

@@ -79,6 +79,8 @@ impl Store {
 
     /// Fails if the store is away or unusable: the answer of a health check.
     ///
+    /// Cancel safe: it changes nothing.
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`](crate::ErrorKind) or `Timeout` while it is away, `Config` if it

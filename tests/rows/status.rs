@@ -77,10 +77,13 @@ pub(crate) async fn a_wait_of_nothing_is_over_at_once(case: Case) {
     let site = case.site().await;
     let hold = site.hold("/orders/7/pay").await;
     let job = refund(&site, "").await;
+    let started = Instant::now();
     for prefer in ["wait=0", "respond-async, wait=0", "wait=soon", "wait"] {
         let answer = site.get(&job.location).header("prefer", prefer).send().await;
         assert_eq!(answer.expect(200).json()["state"], "queued");
     }
+    // A wait that was granted would have lasted 30 s each.
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
     let _ = hold.let_go().await.expect(200);
 }
 

@@ -1,6 +1,6 @@
 //! Where an unread payload waits for the outer layer.
 
-use std::{cell::RefCell, fmt, rc::Rc, time::Duration};
+use std::{cell::RefCell, fmt, rc::Rc};
 
 use actix_web::{
     HttpMessage as _, HttpRequest,
@@ -11,9 +11,6 @@ use actix_web::{
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
 use lockgate::gate::Room;
-
-/// How long the outer layer reads a body before it gives the plain busy answer instead.
-const READ: Duration = Duration::from_secs(10);
 
 /// The place. It travels in the request's extensions and is taken out of them before it is filled.
 ///
@@ -52,7 +49,7 @@ pub(crate) async fn read_whole(
     if !room.expect(declared(request)) {
         return None;
     }
-    timeout(READ, read_up_to(payload, room)).await.ok()?
+    timeout(room.time(), read_up_to(payload, room)).await.ok()?
 }
 
 /// The `Content-Length`, if there is one. actix has refused what is no number before.

@@ -44,6 +44,26 @@
 //! for both, and then for [`Store::shutdown`]. A worker whose handle is thrown away ends with the runtime, as in a crash: a
 //! POST that it was running becomes a dead letter.
 //!
+//! # In the handler
+//!
+//! What the layers know of a request is an extractor: [`Fence`], [`CurrentLock`], [`CurrentLocks`], [`CurrentRate`], and
+//! [`CurrentJob`] for a deferred request that runs now. The fence belongs beside the data: a process that was paused past its
+//! lease goes on as if it still held the lock, and the database is where that can be seen.
+//!
+//! ```no_run
+//! use axum::{extract::Path, http::StatusCode};
+//! use lockgate_axum::Fence;
+//!
+//! async fn pay(Path(id): Path<u64>, Fence(fence): Fence) -> StatusCode {
+//!     // UPDATE orders SET state = 'paid', fence = $2 WHERE id = $1 AND fence <= $2
+//!     match update(id, fence).await {
+//!         0 => StatusCode::CONFLICT, // somebody has had the lock since
+//!         _ => StatusCode::NO_CONTENT,
+//!     }
+//! }
+//! # async fn update(_: u64, _: u64) -> u64 { 1 }
+//! ```
+//!
 //! # Order
 //!
 //! From the outside in: authentication, rate limit, defer, lock, handler. In axum the layer added last
@@ -94,6 +114,7 @@ pub use lockgate::defer::{
     DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest, JobRun,
     KeptRequest, NoCursor,
 };
+pub use lockgate::gate::Head;
 #[cfg(feature = "http-replay")]
 pub use lockgate::remote;
 #[cfg(feature = "test-kit")]

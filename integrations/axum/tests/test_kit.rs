@@ -17,7 +17,7 @@ use axum::{
 };
 use http::StatusCode;
 use lockgate_axum::{
-    DeferLayer, DeferWorker, Key, LockLayer, deferred_routes,
+    DeferLayer, DeferWorker, Fence, Key, LockLayer, deferred_routes,
     testing::{TestKit, TestWorker},
 };
 use tower::ServiceExt as _;
@@ -52,6 +52,60 @@ async fn send(app: &Router, method: &str, target: &str) -> Response {
 async fn text(response: Response) -> String {
     let bytes = to_bytes(response.into_body(), 10_000).await.expect("short");
     String::from_utf8(bytes.into()).expect("text")
+}
+
+#[tokio::test]
+async fn the_status_resource_may_be_at_the_root() {
+    for root in ["/", ""] {
+        let kit = TestKit::new();
+        let app: Router = Router::new()
+            .route("/orders/{id}/refund", post(|| async {}))
+            .layer(LockLayer::by_path_param("id"))
+            .layer(DeferLayer::new().status_at(root))
+            .merge(deferred_routes(root))
+            .layer(Extension(kit.store().clone()));
+        let somebody = kit.hold(Key::path_param("id", "7")).await.expect("it is free");
+        let accepted = send(&app, "POST", "/orders/7/refund").await;
+        let location = accepted.headers()["location"].to_str().expect("a path").to_owned();
+        // Two slashes would be another host.
+        assert!(location.starts_with('/') && !location.starts_with("//"), "{location}");
+        assert_eq!(send(&app, "GET", &location).await.status(), 200);
+        drop(somebody);
+    }
+}
+
+#[tokio::test]
+async fn a_handler_knows_its_fence() {
+    let kit = TestKit::new();
+    let with = post(|Fence(fence): Fence| async move { fence.to_string() });
+    let app: Router = Router::new()
+        .route("/orders/{id}", with.clone().layer(LockLayer::by_path_param("id")))
+        .route("/bare", with)
+        .layer(Extension(kit.store().clone()));
+    let mut fences = Vec::new();
+    for _ in 0..2 {
+        let answer = send(&app, "POST", "/orders/7").await;
+        assert_eq!(answer.status(), 200);
+        fences.push(text(answer).await.parse::<u64>().expect("a number"));
+    }
+    assert!(fences[0] < fences[1], "{fences:?}");
+    assert_eq!(send(&app, "POST", "/bare").await.status(), 500, "there is no lock");
+}
+
+/// `layer` answers a wrong method under its lock, for axum knows of methods further in; `route_layer` without.
+#[tokio::test]
+async fn a_wrong_method_takes_no_lock_under_route_layer() {
+    let kit = TestKit::new();
+    let lock = || LockLayer::by_path_param("id");
+    let app: Router = Router::new()
+        .route("/outside/{id}", post(|| async {}).layer(lock()))
+        .route("/inside/{id}", post(|| async {}).route_layer(lock()))
+        .layer(Extension(kit.store().clone()));
+    let somebody = kit.hold(Key::path_param("id", "7")).await.expect("it is free");
+    assert_eq!(send(&app, "PUT", "/outside/7").await.status(), 409);
+    assert_eq!(send(&app, "PUT", "/inside/7").await.status(), 405);
+    assert_eq!(send(&app, "POST", "/inside/7").await.status(), 409);
+    drop(somebody);
 }
 
 #[tokio::test]

@@ -113,7 +113,8 @@ impl Callbacks {
         self
     }
 
-    /// How long a call may take, its name and connection included. Default 10 s.
+    /// How long a call may take, its name and connection included. Default 10 s: a receiver that
+    /// takes longer for an acknowledgement had better put the work behind it, and a worker has few calls at once.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;

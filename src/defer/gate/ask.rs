@@ -39,7 +39,9 @@ impl When {
     /// How the lock is to be tried.
     fn trying(&self, prefer: &[&[u8]], may_be_stored: impl FnOnce() -> bool) -> (Trying, Applied) {
         let Preferences { wait, respond_async } = Preferences::read(prefer);
-        let wait = wait.map(|wait| wait.min(self.max_wait));
+        // Where clients get no wait at all, theirs does not take the place of the route's.
+        let asked = wait.filter(|_| !self.max_wait.is_zero());
+        let wait = asked.map(|wait| wait.min(self.max_wait));
         if self.always {
             return (Trying::Background, Applied { respond_async, wait: None });
         }

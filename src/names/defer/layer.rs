@@ -95,7 +95,7 @@ macro_rules! __defer_layer_names {
 
             /// Longest wait that a client gets by `Prefer: wait=N` (RFC 7240); the 202 says in
             /// `Preference-Applied` which it got. Default 30 s: what proxies usually wait for an answer.
-            /// Zero: none.
+            /// Zero: the preference is ignored, and [`wait_up_to`](Self::wait_up_to) holds for all.
             #[must_use]
             pub fn max_wait(self, max: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.max_wait(max) }
@@ -160,6 +160,10 @@ macro_rules! __defer_layer_names {
             /// Stores a field that is dropped by default: `Authorization`, `Cookie`,
             /// `Proxy-Authorization`. A request that carries one of them is otherwise not deferred,
             /// since it would run as nobody.
+            ///
+            /// # Panics
+            ///
+            /// If the name is none that a field can have.
             #[must_use]
             pub fn keep_header(self, name: &str) -> Self {
                 Self { gate: self.gate.keep_header(name) }

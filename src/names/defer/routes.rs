@@ -21,7 +21,8 @@ macro_rules! __defer_routes_names {
         /// `If-None-Match` leaves out what the client has. An id that is unknown, malformed or
         /// somebody else's is the same 404.
         pub fn deferred_routes(path: &str) -> DeferredRoutes {
-            let path = format!("/{}", path.trim_matches('/'));
+            let path = path.trim_matches('/');
+            let path = if path.is_empty() { String::new() } else { format!("/{path}") };
             DeferredRoutes { path, gate: ::lockgate::defer::StatusGate::new() }
         }
 

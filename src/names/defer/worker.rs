@@ -77,7 +77,8 @@ macro_rules! __defer_worker_names {
 
             /// How long a request waits after a failed run: between nothing and `base`, twice as much
             /// after each further one, at most `cap` ("full jitter": AWS Architecture Blog,
-            /// "Exponential Backoff And Jitter", 2015). Default 1 s and 5 minutes.
+            /// "Exponential Backoff And Jitter", 2015). Default 1 s, a restart, and 5 minutes: an outage that
+            /// lasts is asked about no more often, and the resource waits no longer after its end.
             pub fn backoff(self, base: ::std::time::Duration, cap: ::std::time::Duration) -> Self {
                 Self { inner: self.inner.backoff(base, cap) }
             }
@@ -102,6 +103,10 @@ macro_rules! __defer_worker_names {
             /// Keeps this field of responses, too. Kept are those that say what the body is; `Set-Cookie`
             /// only if it is named here: whoever reads the status resource is not necessarily whom it
             /// is for.
+            ///
+            /// # Panics
+            ///
+            /// If the name is none that a field can have.
             pub fn keep_response_header(self, name: &str) -> Self {
                 Self { inner: self.inner.keep_response_header(name) }
             }
@@ -112,7 +117,9 @@ macro_rules! __defer_worker_names {
                 Self { inner: self.inner.keep_done(retention) }
             }
 
-            /// How long dead letters are kept. Default a week: over a weekend, until somebody looks.
+            /// How long dead letters are kept. Default a week: over a weekend, until somebody looks. Of each shard, of
+            /// which a store has 64, the newest 10,000 are, and no more bytes than
+            /// [`ended_bytes`](DeferLayer::ended_bytes) says: beyond that the oldest goes early.
             pub fn keep_dead(self, retention: ::std::time::Duration) -> Self {
                 Self { inner: self.inner.keep_dead(retention) }
             }

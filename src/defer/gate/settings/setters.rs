@@ -6,7 +6,7 @@ use super::{DeferGate, of_a_shard};
 use crate::{
     clock::LONGEST,
     defer::snapshot::Snapshot,
-    gate::{Head, Methods},
+    gate::{Head, Methods, field_name},
     store::{OnFailure, Wins},
 };
 
@@ -15,7 +15,9 @@ impl<N: ?Sized> DeferGate<N> {
     /// See `DeferLayer::status_at`.
     #[must_use]
     pub fn status_at(self, path: &str) -> Self {
-        let path = format!("/{}", path.trim_matches('/'));
+        // The root is no segment: `//id` would be another path.
+        let path = path.trim_matches('/');
+        let path = if path.is_empty() { String::new() } else { format!("/{path}") };
         self.with(|settings| settings.status_at = path)
     }
 
@@ -92,16 +94,21 @@ impl<N: ?Sized> DeferGate<N> {
         self.with(|settings| settings.what.budget = bytes)
     }
 
-    /// See `DeferLayer::keep_header`.
-    #[must_use]
     /// See `DeferLayer::read_within`.
     #[must_use]
     pub fn read_within(self, time: Duration) -> Self {
         self.with(|settings| settings.what.read = time.min(LONGEST))
     }
 
+    /// See `DeferLayer::keep_header`.
+    ///
+    /// # Panics
+    ///
+    /// If the name is none that a field can have.
+    #[must_use]
     pub fn keep_header(self, name: &str) -> Self {
-        self.with(|settings| settings.what.keep.push(name.to_ascii_lowercase()))
+        let name = field_name("DeferLayer::keep_header", name);
+        self.with(|settings| settings.what.keep.push(name))
     }
 
     /// See `DeferLayer::carry`; `find` looks into the request's extensions.
