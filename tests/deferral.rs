@@ -12,6 +12,8 @@ mod crash;
 mod crowd;
 #[path = "deferral/drain.rs"]
 mod drain;
+#[path = "deferral/limits.rs"]
+mod limits;
 #[path = "deferral/lost.rs"]
 mod lost;
 #[path = "deferral/memory.rs"]

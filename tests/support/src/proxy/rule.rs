@@ -22,6 +22,7 @@ type Act = Arc<dyn Fn() + Send + Sync>;
 pub struct Rule {
     script: String,
     word: Option<Vec<u8>>,
+    start: Vec<u8>,
     skip: usize,
     moment: Moment,
     act: Option<Act>,
@@ -34,13 +35,29 @@ impl Rule {
     #[must_use]
     pub fn new(script: &str, moment: Moment) -> Self {
         let (script, told) = (script.to_owned(), Arc::default());
-        Self { script, word: None, skip: 0, moment, act: None, stays: false, told }
+        Self {
+            script,
+            word: None,
+            start: Vec::new(),
+            skip: 0,
+            moment,
+            act: None,
+            stays: false,
+            told,
+        }
     }
 
     /// Only a call that has this among its arguments.
     #[must_use]
     pub fn with(mut self, word: &str) -> Self {
         self.word = Some(word.into());
+        self
+    }
+
+    /// Only a call with an argument that begins with this.
+    #[must_use]
+    pub fn with_start(mut self, word: &str) -> Self {
+        self.start = word.into();
         self
     }
 
@@ -78,7 +95,8 @@ impl Rule {
 
     pub(super) fn meets(&mut self, scripts: &[String], words: &[&[u8]]) -> bool {
         let has = |word: &Vec<u8>| words.iter().any(|other| other == word);
-        if !scripts.contains(&self.script) || !self.word.as_ref().is_none_or(has) {
+        let begins = words.iter().any(|word| word.starts_with(&self.start));
+        if !scripts.contains(&self.script) || !self.word.as_ref().is_none_or(has) || !begins {
             return false;
         }
         self.skip = match self.skip.checked_sub(1) {

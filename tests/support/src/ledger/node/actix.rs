@@ -13,7 +13,9 @@ use lockgate_actix_web::{
 };
 use tokio::sync::watch;
 
-use super::{BYTES, DELAY, Desk, Facts, JOBS, SOON, Setup, WAIT, Wish, listens, terminated};
+use super::{
+    BYTES, DELAY, Desk, Facts, JOBS, SECOND, SOON, Setup, WAIT, Wish, listens, terminated,
+};
 use crate::gauge;
 
 pub(super) async fn serve(setup: &Setup, desk: Arc<Desk>, store: Store) {
@@ -22,6 +24,10 @@ pub(super) async fn serve(setup: &Setup, desk: Arc<Desk>, store: Store) {
     let worker = setup.works.then(|| {
         let worker = DeferWorker::new(&store, routes.clone()).lease(setup.lease);
         let worker = worker.drain(setup.drain).concurrency(setup.concurrency);
+        let worker = match setup.limited {
+            true => worker.queue_concurrency(1).queue_rate(10, SECOND),
+            false => worker,
+        };
         actix_web::rt::spawn(worker.run(async move {
             let _ = stopped.wait_for(|stop| *stop).await;
         }))

@@ -14,7 +14,9 @@ use lockgate_axum::{
 };
 use tokio::{net::TcpListener, sync::watch};
 
-use super::{BYTES, DELAY, Desk, Facts, JOBS, SOON, Setup, WAIT, Wish, listens, terminated};
+use super::{
+    BYTES, DELAY, Desk, Facts, JOBS, SECOND, SOON, Setup, WAIT, Wish, listens, terminated,
+};
 
 pub(super) async fn serve(setup: &Setup, desk: Arc<Desk>, store: Store) {
     let (stop, stopped) = watch::channel(false);
@@ -25,6 +27,10 @@ pub(super) async fn serve(setup: &Setup, desk: Arc<Desk>, store: Store) {
     let worker = setup.works.then(|| {
         let worker = DeferWorker::new(&store, routes.clone()).lease(setup.lease);
         let worker = worker.drain(setup.drain).concurrency(setup.concurrency);
+        let worker = match setup.limited {
+            true => worker.queue_concurrency(1).queue_rate(10, SECOND),
+            false => worker,
+        };
         tokio::spawn(worker.run(told(stopped.clone())))
     });
     let app = routes.merge(deferred_routes("/deferred").store(&store));

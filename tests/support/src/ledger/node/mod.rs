@@ -32,6 +32,9 @@ pub const SOON: Duration = Duration::from_millis(1500);
 const JOBS: u64 = 64 << 20;
 const BYTES: u64 = 64 << 32;
 
+/// What the rate of a limited worker counts by.
+const SECOND: Duration = Duration::from_secs(1);
+
 /// How long a request waits for its lock, where it does.
 const WAIT: Duration = Duration::from_secs(10);
 

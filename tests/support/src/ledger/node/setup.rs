@@ -21,6 +21,8 @@ pub struct Setup {
     pub drain: Duration,
     /// Runs at once.
     pub concurrency: usize,
+    /// Whether all workers together run one at once, and begin ten a second.
+    pub limited: bool,
     /// Most runs of a PUT.
     pub most: u32,
     /// Numbers of the keys that requests are sealed with: the first one seals, all open. None: not sealed.
@@ -43,6 +45,7 @@ impl Setup {
             lease: Duration::from_secs(2),
             drain: Duration::from_secs(5),
             concurrency: 8,
+            limited: false,
             most: 5,
             keys: Vec::new(),
             registers: String::new(),
@@ -72,6 +75,7 @@ impl Setup {
             self.lease.as_millis().to_string(),
             self.drain.as_millis().to_string(),
             self.concurrency.to_string(),
+            self.limited.to_string(),
             self.most.to_string(),
             self.keys.iter().map(|key| format!("{key},")).collect(),
             self.registers.clone(),
@@ -82,11 +86,8 @@ impl Setup {
     /// From the words of a command line.
     #[must_use]
     pub fn parse(words: &[String]) -> Option<Self> {
-        let [framework, url, log, works, lease, drain, concurrency, most, keys, rest @ ..] = words
-        else {
-            return None;
-        };
-        let [registers, deadline] = rest else { return None };
+        let [framework, url, log, works, lease, drain, rest @ ..] = words else { return None };
+        let [concurrency, limited, most, keys, registers, deadline] = rest else { return None };
         let framework = match &**framework {
             "axum" => Framework::Axum,
             "actix" => Framework::Actix,
@@ -100,6 +101,7 @@ impl Setup {
             lease: Duration::from_millis(lease.parse().ok()?),
             drain: Duration::from_millis(drain.parse().ok()?),
             concurrency: concurrency.parse().ok()?,
+            limited: limited.parse().ok()?,
             most: most.parse().ok()?,
             keys: keys.split_terminator(',').map(|key| key.parse().ok()).collect::<Option<_>>()?,
             registers: registers.clone(),
