@@ -27,7 +27,8 @@ const PROBE_EVERY: Duration = Duration::from_millis(100);
 pub(super) struct Breaker {
     failures: AtomicU32,
     open: AtomicBool,
-    /// A call is under way that was let through while it was open.
+    /// A call is under way that was let through while it was open. Not since another one has failed: what succeeds
+    /// then may have been answered before all that, and heard late.
     trial: AtomicBool,
     probe: Mutex<Option<JoinHandle<()>>>,
     /// When it opened, or a probe last did something, or a call was let through in its place.
@@ -37,8 +38,8 @@ pub(super) struct Breaker {
 }
 
 impl Breaker {
-    /// A look of its probe takes `look` at most. Calls take less than that, so that none that was sent before it
-    /// opened is taken for one that was let through.
+    /// A look of its probe takes `look` at most. Calls take less than that, so that one which was sent before it
+    /// opened has ended when the first is let through, unless its runtime stood still.
     pub(super) fn new(look: Duration) -> Self {
         Self {
             failures: AtomicU32::new(0),
@@ -66,19 +67,29 @@ impl Breaker {
     /// True if the breaker is open after this failure.
     pub(super) fn failed(&self) -> bool {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        if failures >= FAILURES && !self.open.swap(true, Ordering::AcqRel) {
-            self.trial.store(false, Ordering::Release);
+        self.trial.store(false, Ordering::Release);
+        if failures >= FAILURES && !self.is_open() {
+            // Before anybody sees it open, who would take what was long ago for silence.
             *self.sign.lock() = Instant::now();
-            tracing::warn!(failures, "the store is away: calls are refused until it answers");
+            if !self.open.swap(true, Ordering::AcqRel) {
+                tracing::warn!(failures, "the store is away: calls are refused until it answers");
+            }
         }
         self.is_open()
     }
 
     pub(super) fn close(&self) {
         self.failures.store(0, Ordering::Relaxed);
+        self.trial.store(false, Ordering::Release);
         if self.open.swap(false, Ordering::AcqRel) {
             tracing::info!("the store is back");
         }
+    }
+
+    /// As if nobody had given a sign for longer than there may be none.
+    #[cfg(test)]
+    pub(super) fn falls_silent(&self) {
+        *self.sign.lock() -= self.patience + PROBE_EVERY;
     }
 
     /// Makes sure a probe runs. `look` says whether the server answers, or nobody asks any more; a probe whose
