@@ -31,6 +31,8 @@ pub(super) struct Looking {
     /// Something has happened since the last look began.
     wanted: bool,
     ended: bool,
+    /// Whose turn it is: one who is taken over may go on until he awaits something, and must leave all this alone.
+    turn: u64,
     /// How many have begun.
     begun: u64,
     /// When somebody who looks last did something.
@@ -51,7 +53,9 @@ impl Cluster {
         }
         let Ok(runtime) = Handle::try_current() else { return false };
         (looking.ended, looking.sign) = (false, Some(Instant::now()));
-        if let Some(before) = looking.task.replace(runtime.spawn(self.clone().looks())) {
+        looking.turn += 1;
+        let looks = self.clone().looks(looking.turn);
+        if let Some(before) = looking.task.replace(runtime.spawn(looks)) {
             before.abort();
         }
         true
@@ -75,9 +79,9 @@ impl Cluster {
     }
 
     /// Until nobody wants it any more.
-    async fn looks(self) {
+    async fn looks(self, turn: u64) {
         let [mut pause, longest] = PAUSES;
-        while let Some(number) = self.next_look() {
+        while let Some(number) = self.next_look(turn) {
             self.look().await;
             self.0.looked.send_replace(number);
             let _ = timeout(pause, self.0.hurry.notified()).await;
@@ -86,8 +90,11 @@ impl Cluster {
     }
 
     /// The number of the look that begins now, if one is wanted.
-    fn next_look(&self) -> Option<u64> {
+    fn next_look(&self, turn: u64) -> Option<u64> {
         let mut looking = self.0.looking.lock();
+        if looking.turn != turn {
+            return None;
+        }
         (looking.ended, looking.sign) = (!looking.wanted, Some(Instant::now()));
         std::mem::take(&mut looking.wanted).then(|| {
             looking.begun += 1;
@@ -271,5 +278,22 @@ mod tests {
             }
         });
         drop(still);
+    }
+
+    /// It runs on until it awaits something.
+    #[test]
+    fn a_look_that_was_taken_over_takes_nothing_from_its_successor() {
+        let nobody = ("127.0.0.1".to_owned(), 1);
+        let cluster =
+            Cluster::new(vec![nobody], Box::new(|_| Err(Failure::Away)), Duration::from_millis(1));
+        let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            assert!(cluster.look_again());
+            let before = cluster.0.looking.lock().turn;
+            cluster.0.looking.lock().ended = true;
+            assert!(cluster.look_again());
+            assert_eq!(cluster.next_look(before), None);
+            assert_eq!(cluster.next_look(before + 1), Some(1));
+        });
     }
 }
