@@ -33,12 +33,17 @@ use super::{
 use crate::{error::Error, key::Key};
 
 pub(crate) struct Agent {
+    seat: Arc<Seat>,
+    /// Called by the store when it has become another server; it lives as long as this.
+    _verify: Arc<dyn Fn() + Send + Sync>,
+}
+
+/// Where it runs, or is to run.
+struct Seat {
     shared: Arc<Shared>,
     /// The runtime on which the store was made, if there was one.
     home: Option<Handle>,
     mailbox: Mutex<Option<Mailbox>>,
-    /// Called by the store when it has become another server; it lives as long as this.
-    _verify: Arc<dyn Fn() + Send + Sync>,
 }
 
 /// The running agent: where it hears, and where it runs.
@@ -99,46 +104,48 @@ impl Agent {
         let rounds = Arc::new(Rounds::new(Arc::clone(&backend)));
         let shared = Shared { backend, rounds, pending: AtomicUsize::new(0), idle: Notify::new() };
         let home = Handle::try_current().ok();
-        let weak = Arc::downgrade(&shared.rounds);
+        let seat = Seat { shared: Arc::new(shared), home, mailbox: Mutex::new(None) };
+        let seat = Arc::new(seat);
+        let weak = Arc::downgrade(&seat);
         let verify: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
-            if let Some(rounds) = weak.upgrade() {
-                rounds.verify();
+            if let Some(seat) = weak.upgrade() {
+                seat.verify();
             }
         });
-        shared.backend.on_new_server(Arc::downgrade(&verify));
-        Self { shared: Arc::new(shared), home, mailbox: Mutex::new(None), _verify: verify }
+        seat.shared.backend.on_new_server(Arc::downgrade(&verify));
+        Self { seat, _verify: verify }
     }
 
     /// Takes care of a new hold: renewal, and its end.
     pub(super) fn watch_over(&self, lease: &Arc<Lease>) {
-        self.running();
-        self.shared.rounds.begin(lease);
+        self.seat.running();
+        self.seat.shared.rounds.begin(lease);
     }
 
     /// A hold that is over leaves the rounds at once: they are as long as the number of holds.
     pub(super) fn look_away(&self, lease: &Lease) {
-        self.shared.rounds.forget(lease);
+        self.seat.shared.rounds.forget(lease);
     }
 
     /// Makes the lease last for so long from now; false if it is lost.
     pub(super) async fn extend(&self, lease: &Arc<Lease>, by: Duration) -> Result<bool, Error> {
-        self.shared.rounds.extend(lease, by).await
+        self.seat.shared.rounds.extend(lease, by).await
     }
 
     /// Has something given back, ordered after the call that may have taken it (calls about one lock
     /// share a connection). Never waits; if there is no runtime left to do it, the lease ends by itself.
     pub(super) fn give_back(&self, message: GiveBack) {
-        let pending = Pending::new(&self.shared, message.is_known);
+        let pending = Pending::new(&self.seat.shared, message.is_known);
         // On its way before anything that is asked of this lock from now on. The undo of a claim is another
         // step, and has time: its job is nobody's until then.
         let first = match message.undo {
             Undo::Release => {
                 let GiveBack { key, me, mode, .. } = &message;
-                self.shared.backend.send_release(key.clone(), me.clone(), *mode)
+                self.seat.shared.backend.send_release(key.clone(), me.clone(), *mode)
             }
             Undo::Unclaim(_) | Undo::End(..) => None,
         };
-        if let Some(mailbox) = self.running() {
+        if let Some(mailbox) = self.seat.running() {
             // A message that is not heard any more is dropped, and with it what counts it.
             let _ = mailbox.tx.send((message, first, pending));
         }
@@ -147,8 +154,8 @@ impl Agent {
     /// Resolves when nothing is left to give back.
     pub(crate) async fn drained(&self) {
         loop {
-            let idle = self.shared.idle.notified();
-            if self.shared.pending.load(Ordering::Acquire) == 0 {
+            let idle = self.seat.shared.idle.notified();
+            if self.seat.shared.pending.load(Ordering::Acquire) == 0 {
                 return;
             }
             idle.await;
@@ -158,7 +165,25 @@ impl Agent {
     /// Where work in the background should run: a runtime that lives as long as the store, if there is
     /// one, rather than that of the request that happens to ask.
     pub(super) fn runtime(&self) -> Option<Handle> {
-        self.running().map(|mailbox| mailbox.runtime)
+        self.seat.running().map(|mailbox| mailbox.runtime)
+    }
+}
+
+#[cfg(test)]
+impl Agent {
+    /// As if the store had become another server.
+    pub(super) fn verify(&self) {
+        self.seat.verify();
+    }
+}
+
+impl Seat {
+    /// All that is held is looked at at once, also where nobody runs any more who would.
+    fn verify(&self) {
+        self.shared.rounds.verify();
+        if self.shared.rounds.len() > 0 {
+            self.running();
+        }
     }
 
     /// The running agent; starts one if there is none: at home, or else where the caller runs.
@@ -183,7 +208,7 @@ impl Agent {
 
 impl fmt::Debug for Agent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Agent").field("held", &self.shared.rounds.len()).finish()
+        f.debug_struct("Agent").field("held", &self.seat.shared.rounds.len()).finish()
     }
 }
 

@@ -13,6 +13,7 @@ use crate::{
         lease::{Lease, Terms},
         memory::Memory,
         rounds::Rounds,
+        tests::faulty,
     },
 };
 
@@ -95,6 +96,20 @@ fn what_is_doubted_is_looked_at_where_the_agent_runs() {
         assert!(rounds.next().is_some_and(|next| next > Instant::now()), "once");
         drop(turn);
     });
+}
+
+/// A guard may outlive the runtime that its agent was on, and who meets the new server may need no agent himself.
+#[test]
+fn what_is_doubted_is_looked_at_although_the_agent_has_ended() {
+    let (store, faults) = faulty();
+    let guard = runtime().block_on(store.lock("x").acquire()).expect("it is free");
+    assert_eq!(faults.seen("renew"), 0);
+    runtime().block_on(async {
+        store.agent().verify();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    });
+    assert_eq!(faults.seen("renew"), 1);
+    drop(guard);
 }
 
 /// The task of a renewal may be dropped before it was ever polled.
