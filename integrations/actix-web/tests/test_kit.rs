@@ -24,6 +24,34 @@ async fn text(response: ServiceResponse<BoxBody>) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
+/// Behind the others: the first that fits is the one.
+#[actix_web::test]
+async fn the_status_resource_may_be_at_the_root() {
+    for root in ["/", ""] {
+        let kit = TestKit::new();
+        let refund = web::resource("/orders/{id}/refund")
+            .post(async || "")
+            .wrap(LockLayer::by_path_param("id"))
+            .wrap(DeferLayer::new().status_at(root));
+        let app = App::new()
+            .service(refund)
+            .route("/healthz", web::get().to(async || "well"))
+            .service(deferred_routes(root))
+            .app_data(web::Data::new(kit.store().clone()));
+        let app = test::init_service(app).await;
+        let send = async |request: test::TestRequest| {
+            app.call(request.to_request()).await.expect("an answer").map_into_boxed_body()
+        };
+        let somebody = kit.hold(Key::path_param("id", "7")).await.expect("it is free");
+        let accepted = send(test::TestRequest::post().uri("/orders/7/refund")).await;
+        let location = accepted.headers().get("location").expect("one").to_str().expect("a path");
+        assert!(location.starts_with('/') && !location.starts_with("//"), "{location}");
+        assert_eq!(send(test::TestRequest::get().uri(location)).await.status(), 200);
+        assert_eq!(text(send(test::TestRequest::get().uri("/healthz")).await).await, "well");
+        drop(somebody);
+    }
+}
+
 #[actix_web::test]
 async fn a_request_waits_for_who_holds_its_resource() {
     let kit = TestKit::new();

@@ -87,6 +87,20 @@ fn no_client_waits_for_longer_than_its_layer_allows() {
     }
 }
 
+/// Nor for a shorter time than the route waits for everybody, where clients have no say.
+#[test]
+fn a_client_without_a_say_waits_as_everybody_does() {
+    let everybody = Duration::from_secs(5);
+    let gate = Defer::new().wait_up_to(everybody).max_wait(Duration::ZERO);
+    for asked in ["wait=0", "wait=20"] {
+        let mut view = FakeView::new("POST");
+        view.headers.push(("prefer", asked));
+        assert!(matches!(gate.ask(&mut view), Asked::Pass(_)), "{asked}");
+        let slot = Slot::arrive(&mut view).expect("its lock is told");
+        assert_eq!(slot.trying(), Trying::For(everybody), "{asked}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn without_its_replicas_a_request_is_in_doubt_and_so_is_its_retry() {
     let (store, faults) = faulty();

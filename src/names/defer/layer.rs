@@ -150,8 +150,9 @@ macro_rules! __defer_layer_names {
             }
 
             /// How long the body of a request may take to arrive, from when its lock was found busy. A slower one gets
-            /// the plain busy answer, and what it took of the [`buffer_budget`](Self::buffer_budget) is free again: a
-            /// client that dribbles keeps no room from others. Default 10 s: 64 KiB by a poor mobile link, twice over.
+            /// the plain busy answer, and what it took of the [`buffer_budget`](Self::buffer_budget), all that its
+            /// `Content-Length` says, is free again: for no longer than this is a client that dribbles in the way of others.
+            /// Default 10 s: 64 KiB by a poor mobile link, twice over.
             #[must_use]
             pub fn read_within(self, time: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.read_within(time) }

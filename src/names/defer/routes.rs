@@ -20,6 +20,9 @@ macro_rules! __defer_routes_names {
         /// waits. `Prefer: wait=N` (at most 30 s) holds an answer until something changes, and
         /// `If-None-Match` leaves out what the client has. An id that is unknown, malformed or
         /// somebody else's is the same 404.
+        ///
+        /// At the root (`"/"`) every path of one part is taken for an id, or of two that ends with `response`: beside other routes
+        /// actix-web takes the first that fits, so mount this one behind them; axum takes the most exact.
         pub fn deferred_routes(path: &str) -> DeferredRoutes {
             let path = path.trim_matches('/');
             let path = if path.is_empty() { String::new() } else { format!("/{path}") };

@@ -118,8 +118,8 @@ macro_rules! __defer_worker_names {
             }
 
             /// How long dead letters are kept. Default a week: over a weekend, until somebody looks. Of each shard, of
-            /// which a store has 64, the newest 10,000 are, and no more bytes than
-            /// [`ended_bytes`](DeferLayer::ended_bytes) says: beyond that the oldest goes early.
+            /// which a store has 64, the newest 10,000 are, and of
+            /// [`ended_bytes`](DeferLayer::ended_bytes) a 64th: beyond that the oldest goes early.
             pub fn keep_dead(self, retention: ::std::time::Duration) -> Self {
                 Self { inner: self.inner.keep_dead(retention) }
             }
