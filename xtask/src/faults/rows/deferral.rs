@@ -21,6 +21,7 @@ pub(super) const DEFERRAL: &[Row] = &[
         &[
             (Deferral, "a_worker_is_killed_at_every_script"),
             (Deferral, "crash::a_holder_is_killed_"),
+            (Deferral, "limits::a_worker_is_killed_"),
             (Deferral, "a_short_history_is_good"),
             (Deferral, "wake::what_a_dead_worker_"),
             (Faults, "tasks_end_once_whatever_is_done"),
