@@ -68,6 +68,7 @@ mod letters;
 mod lone;
 mod over;
 mod push;
+mod quiet;
 mod retry;
 mod rounds;
 mod run;

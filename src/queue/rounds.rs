@@ -18,6 +18,7 @@ use tokio::{
 use super::{
     leases::Renewed,
     lone::{Lone, Work},
+    quiet::{BEAT, IDLE, Looked, Quiet, look},
     run::{Ran, run},
     sealed::to_run,
     task::{Facts, Raw},
@@ -29,12 +30,6 @@ use crate::{
         End, EndAs, MOST_RUNS, Record, RunToken, Started, Store, TaskId, Turn, Turned, random_name,
     },
 };
-
-/// An idle worker looks so often, in case it was not told.
-const BEAT: Duration = Duration::from_secs(5);
-
-/// How long an idle worker counts as one; longer than a beat.
-const IDLE: Duration = Duration::from_secs(8);
 
 /// Pauses between two calls of which the first was not answered.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
@@ -73,13 +68,15 @@ pub(super) struct Rounds {
     /// When to look for work; `None`: not before the turn under way is answered, or a run ends.
     pub(super) look: Option<Instant>,
     /// The store has named that moment: something is due then.
-    exact: bool,
+    pub(super) exact: bool,
     alarm: Alarm,
+    /// The last look found nothing that waits or runs.
+    pub(super) quiet: Option<Quiet>,
     /// It was told of work since the last turn was sent.
     pub(super) told: bool,
     /// When leases are seen to.
     pub(super) tend: Instant,
-    pub(super) turn: Option<BoxFuture<'static, Answer>>,
+    pub(super) turn: Option<BoxFuture<'static, Looked>>,
     pub(super) renewal: Option<BoxFuture<'static, Renewed>>,
 }
 
@@ -100,6 +97,7 @@ impl Rounds {
             look: Some(Instant::now()),
             exact: false,
             alarm: Alarm::default(),
+            quiet: None,
             told: false,
             tend: Instant::now(),
             turn: None,
@@ -129,9 +127,9 @@ impl Rounds {
         let bell = Arc::clone(&self.bell);
         let (look, tend) = (self.next_look(), self.next_tend());
         tokio::select! {
-            answer = under_way(&mut self.turn) => {
+            looked = under_way(&mut self.turn) => {
                 self.turn = None;
-                self.answered(answer);
+                self.looked(looked);
                 // What has run here may be ready at once, again and again.
                 tokio::task::consume_budget().await;
             }
@@ -169,9 +167,9 @@ impl Rounds {
         if self.turn.is_some() || (self.ends.is_empty() && !due) {
             return;
         }
-        let turn = self.next_turn();
+        let (quiet, turn, store) = (self.was_quiet(), self.next_turn(), self.worker.store.clone());
         (self.look, self.told) = (None, false);
-        self.turn = Some(Box::pin(answer_to(self.worker.store.clone(), turn)));
+        self.turn = Some(Box::pin(look(store, quiet, turn)));
     }
 
     pub(super) fn next_turn(&mut self) -> Turn {
@@ -201,6 +199,7 @@ impl Rounds {
         // Who is told does not know whether it was taken from among the idle: the one with the timer is told and stays,
         // and a look that was under way may have put it back. So it says that it may stand there until a turn says no.
         self.listed = answer.listed;
+        self.quiet = answer.quiet.then(|| Quiet::found(since));
         let (now, full) = (Instant::now(), answer.runs.len() >= want);
         let by: Arc<str> = format!("{}.{}", self.id, number).into();
         for run in answer.runs {

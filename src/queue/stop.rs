@@ -45,9 +45,9 @@ impl Rounds {
     /// happened. It is over when it has been dropped, not before.
     async fn hand_back(&mut self) {
         if self.turn.is_some() {
-            let answer = under_way(&mut self.turn).await;
+            let looked = under_way(&mut self.turn).await;
             self.turn = None;
-            self.answered(answer);
+            self.looked(looked);
         }
         self.runs.abort_all();
         while let Some(ended) = self.runs.join_next().await {

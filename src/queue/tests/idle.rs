@@ -2,8 +2,13 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+
 use super::{Log, SECOND, Working, obedient, push, queue, settled};
-use crate::store::{Store, faulty};
+use crate::{
+    queue::rounds::Rounds,
+    store::{Fault, Store, faulty},
+};
 
 #[tokio::test(start_paused = true)]
 async fn a_delayed_task_is_never_early_and_hardly_late() {
@@ -28,16 +33,52 @@ async fn a_delayed_task_is_never_early_and_hardly_late() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_worker_asks_once_in_five_seconds() {
+async fn an_idle_worker_asks_once_in_five_seconds_and_hardly_ever_by_a_turn() {
     let (store, faults) = faulty();
     let queue = queue(&store);
     let worker = Working::start(obedient(&queue, &Log::default()));
     settled().await;
-    let before = faults.seen("turn");
-    tokio::time::sleep(SECOND * 100).await;
-    let asked = faults.seen("turn") - before;
-    assert!(asked <= 20, "{asked} turns in 100 s");
+    let seen = || ["turn", "still_idle"].map(|step| faults.seen(step));
+    let before = seen();
+    tokio::time::sleep(SECOND * 1201).await;
+    let [turns, looks] = [0, 1].map(|which| seen()[which] - before[which]);
+    assert_eq!((turns, looks), (10, 230), "in twenty minutes");
     worker.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_that_is_not_answered_is_followed_by_a_turn() {
+    let (store, faults) = faulty();
+    let worker = Working::start(obedient(&queue(&store), &Log::default()));
+    tokio::time::sleep(SECOND * 12).await;
+    let before = faults.seen("turn");
+    for fault in [Fault::Away, Fault::NoReply] {
+        faults.set("still_idle", fault, 1);
+        // The turn is a first one: the look behind it is none.
+        tokio::time::sleep(SECOND * 10).await;
+    }
+    assert_eq!((faults.left("still_idle"), faults.seen("turn") - before), (0, 2));
+    worker.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_whose_message_is_lost_waits_for_one_look() {
+    let (store, log) = (Store::memory(), Log::default());
+    let queue = queue(&store);
+    let mut worker = Rounds::new(obedient(&queue, &log));
+    let works = async |worker: &mut Rounds, time| {
+        let works = async {
+            while log.payloads().is_empty() {
+                worker.step().await
+            }
+        };
+        let _ = tokio::time::timeout(time, works).await;
+    };
+    works(&mut worker, SECOND * 101).await;
+    push(&queue, "x").await;
+    assert!(worker.bell.notified().now_or_never().is_some(), "it was told; here that is lost");
+    works(&mut worker, SECOND * 5).await;
+    assert_eq!(log.payloads(), ["x"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,8 @@
 -- any; starts at once; us dead letters are kept; most of them; most bytes of them; crashes that kill. Then each end: its
 -- terms in one text, and the run: 'd' bytes | 'r' retry / 'k' dead / 'b' back: bytes, delay us, fault, reason; with a
 -- unique key the letter is a capital, and the key follows.
--- Returns {'1' or '0' (lost) per end, us until it should look again or -1, '1' it stands in zw now,
+-- Returns {'1' or '0' (lost) per end, us until it should look again or -1, '1' it stands in zw now, '2' and nothing
+--   waits or runs,
 --   then each run: id, attempt, record}: no more of them than BYTES of records, but one in any case; who could have
 --   had more is to look again at once
 -- O((ends + runs + taken back) * log n), at most 100 of each. Idempotent: zr has the number of the worker's last turn
@@ -311,7 +312,7 @@ if idles then
   if lapse then event = min(event or lapse, lapse) end
   -- Also if it stands there: its time there would be over before its next look, and nobody would wake it.
   call('ZADD', W, int(now + idle), me)
-  listed = '1'
+  listed = (event or left or paused) and '1' or '2'
   -- One of the idle ones has the timer. The others are told, or look when it has not been heard of.
   if event and (not guard or guard == me or event < guarded) then
     call('HSET', F, 'guard', int(now + idle) .. ' ' .. int(event) .. ' ' .. me)

@@ -123,7 +123,7 @@ impl Redis {
         }
     }
 
-    /// Plain reads, in one round trip.
+    /// Plain reads, and what may run twice, in one round trip.
     pub(super) async fn read(
         &self,
         shard: u16,

@@ -1,6 +1,6 @@
 //! The steps.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -8,7 +8,10 @@ use super::{
     DeadPage, Purge, Push, PushedAs, QueueStats, RunToken, TaskId, TaskState, TaskView, Turn,
     Turned,
 };
-use crate::{key::Key, store::backend::Step};
+use crate::{
+    key::Key,
+    store::backend::{Node, Step},
+};
 
 /// Most tasks that one step starts, ends or renews.
 pub(crate) const MOST: usize = 100;
@@ -21,6 +24,16 @@ pub(crate) const MOST_BYTES: u64 = 4 << 20;
 pub(crate) trait Tasks {
     fn push_task(&self, call: Push) -> Step<'_, PushedAs>;
     fn turn(&self, call: Turn) -> Step<'_, Turned>;
+    /// Whether nothing waits or runs while this worker stands among the idle, where it has its place for so much longer.
+    /// It is what a turn would find there, for two commands and not nine. Sent twice, the place is prolonged twice: of
+    /// a worker that dies then, it is there for longer, and passed over as ever.
+    fn still_idle(
+        &self,
+        queue: Key,
+        node: Node,
+        worker: Arc<str>,
+        longer: Duration,
+    ) -> Step<'_, bool>;
     /// Whether each run is still its owner's; at most [`MOST`].
     fn renew_runs(&self, queue: Key, runs: Vec<RunToken>, lease: Duration) -> Step<'_, Vec<bool>>;
     fn task(&self, queue: Key, id: TaskId) -> Step<'_, Option<TaskView>>;

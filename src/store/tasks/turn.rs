@@ -109,6 +109,8 @@ pub(crate) struct Turned {
     pub(crate) wait: Option<Duration>,
     /// It stands among the idle ones now.
     pub(crate) listed: bool,
+    /// And nothing waits or runs.
+    pub(crate) quiet: bool,
 }
 
 /// A run that has begun.

@@ -276,6 +276,16 @@ impl Tasks for Faulty {
         self.call("turn", |memory| memory.turn(call))
     }
 
+    fn still_idle(
+        &self,
+        queue: Key,
+        node: Node,
+        worker: Arc<str>,
+        longer: Duration,
+    ) -> Step<'_, bool> {
+        self.call("still_idle", move |memory| memory.still_idle(queue, node, worker, longer))
+    }
+
     fn renew_runs(&self, queue: Key, runs: Vec<RunToken>, lease: Duration) -> Step<'_, Vec<bool>> {
         self.call("renew_runs", move |memory| memory.renew_runs(queue, runs, lease))
     }

@@ -1,6 +1,7 @@
 //! `tasks_*.lua`: tasks of queues that stand by themselves.
 
 mod edit;
+mod idle;
 mod push;
 mod turn;
 
@@ -19,7 +20,7 @@ use super::{
 use crate::{
     key::Key,
     store::{
-        backend::Step,
+        backend::{Node, Step},
         hints::Hint,
         tasks::{
             DeadPage, Meta, Purge, Push, PushedAs, QueueStats, RunToken, TaskId, TaskState,
@@ -204,6 +205,16 @@ impl Tasks for Memory {
 
     fn turn(&self, call: Turn) -> Step<'_, Turned> {
         done(self.at_queue(&call.queue, |at| at.turn(&call)))
+    }
+
+    fn still_idle(
+        &self,
+        queue: Key,
+        node: Node,
+        worker: Arc<str>,
+        longer: Duration,
+    ) -> Step<'_, bool> {
+        done(self.at_queue(&queue, |at| at.still_idle(&node, &worker, longer)))
     }
 
     fn renew_runs(&self, queue: Key, runs: Vec<RunToken>, lease: Duration) -> Step<'_, Vec<bool>> {

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{At, Guard, Now};
+use super::{At, Now, idle::me};
 use crate::{
     clock::micros,
     store::tasks::{
@@ -29,15 +29,15 @@ struct Step<'a> {
 }
 
 /// What there is to be started.
-struct Due {
+pub(super) struct Due {
     ids: Vec<TaskId>,
     /// When the next one is due.
-    event: Option<u64>,
+    pub(super) event: Option<u64>,
     /// More is due than may be started now.
-    left: bool,
-    held: bool,
+    pub(super) left: bool,
+    pub(super) held: bool,
     /// More could be started, and are too many bytes for one answer.
-    cut: bool,
+    pub(super) cut: bool,
 }
 
 impl At<'_> {
@@ -58,7 +58,13 @@ impl At<'_> {
         let last = Last { number: call.number, stood: stood.clone(), begun };
         self.queue.turns.put(&call.worker, last, life);
         let (wait, listed) = self.rest(call, &due, runs.len(), step.sooner);
-        Turned { stood, runs, wait, listed }
+        Turned {
+            stood,
+            runs,
+            wait,
+            listed,
+            quiet: listed && self.quiet() && !self.queue.numbers.paused,
+        }
     }
 
     /// The answer that this turn, or its successor, had before.
@@ -77,7 +83,13 @@ impl At<'_> {
         };
         let runs = last.begun.iter().filter_map(run).collect();
         let listed = self.queue.idle.get(&me(call)).is_some();
-        Some(Turned { stood: last.stood.clone(), runs, wait: Some(Duration::ZERO), listed })
+        Some(Turned {
+            stood: last.stood.clone(),
+            runs,
+            wait: Some(Duration::ZERO),
+            listed,
+            quiet: false,
+        })
     }
 
     fn started(&self, id: &TaskId) -> Option<Started> {
@@ -272,49 +284,4 @@ impl At<'_> {
         self.trim(&over);
         self.make_room(step);
     }
-
-    /// What becomes of the worker now, and who else has something to do.
-    fn rest(
-        &mut self,
-        call: &Turn,
-        due: &Due,
-        begun: usize,
-        sooner: Option<u64>,
-    ) -> (Option<Duration>, bool) {
-        let (me, mut event) = (me(call), due.event);
-        let guarded = self.guard().map(|guard| (guard.who == me, guard.event));
-        if !call.idle.is_zero() && call.want > begun && !due.cut {
-            if let Some((lapse, _)) = self.queue.running.first() {
-                event = Some(event.map_or(lapse, |event| event.min(lapse)));
-            }
-            let until = self.now.saturating_add(micros(call.idle));
-            // Also if it stands there: else its time would be over before its next look.
-            self.queue.idle.set(&me, until);
-            let takes = |event: &u64| guarded.is_none_or(|(own, known)| own || *event < known);
-            let event = event.filter(takes);
-            if let Some(event) = event {
-                self.queue.guard = Some(Guard { until, event, who: me });
-            }
-            let wait = event.map(|at| Duration::from_micros(at.saturating_sub(self.now)));
-            return (wait, true);
-        }
-        if call.listed || call.idle.is_zero() {
-            self.queue.idle.remove(&me);
-        }
-        if guarded.is_some_and(|(own, _)| own) {
-            self.queue.guard = None;
-            if event.is_some() {
-                self.wake();
-            }
-        } else if due.left && !due.held {
-            self.wake();
-        } else if sooner.is_some() && event == sooner {
-            self.tell_sooner();
-        }
-        (due.cut.then_some(Duration::ZERO), false)
-    }
-}
-
-fn me(call: &Turn) -> Arc<str> {
-    format!("{}:{}", call.node, call.worker).into()
 }

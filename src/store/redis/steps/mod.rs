@@ -11,6 +11,7 @@ mod rate;
 mod runs;
 mod shards;
 mod tasks;
+mod turns;
 mod workers;
 
 use std::{

@@ -1,6 +1,9 @@
 //! Steps of task queues.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use redis::Value;
@@ -8,15 +11,15 @@ use tokio::time::Instant;
 
 use super::number;
 use crate::{
-    clock::{micros, millis},
+    clock::micros,
     error::{Error, ErrorKind},
     key::Key,
     store::{
-        backend::Step,
+        backend::{Node, Step},
         redis::{Redis, combine::Answer, read::Row, script, tasks::Asked},
         tasks::{
-            DeadPage, End, EndAs, Meta, Purge, Push, PushedAs, QueueStats, RunToken, Started,
-            TaskId, TaskState, TaskView, Tasks, Turn, Turned,
+            DeadPage, Meta, Purge, Push, PushedAs, QueueStats, RunToken, TaskId, TaskState,
+            TaskView, Tasks, Turn, Turned,
         },
     },
 };
@@ -30,6 +33,26 @@ impl Tasks for Redis {
 
     fn turn(&self, call: Turn) -> Step<'_, Turned> {
         Box::pin(self.do_turn(call))
+    }
+
+    fn still_idle(
+        &self,
+        queue: Key,
+        node: Node,
+        worker: Arc<str>,
+        longer: Duration,
+    ) -> Step<'_, bool> {
+        let [waiting, running, idle] =
+            ["z", "zl", "zw"].map(|kind| self.keys.task(&queue, kind, ""));
+        let mut pipe = redis::pipe();
+        pipe.cmd("EXISTS").arg(waiting).arg(running);
+        // Who is not among them any more was told of something, or passed over: that is not to be undone here.
+        pipe.cmd("ZADD").arg(idle).arg("XX").arg("INCR").arg(micros(longer));
+        pipe.arg(format!("{node}:{worker}"));
+        Box::pin(async move {
+            let answer = self.read(queue.shard(), "still_idle", &pipe).await?;
+            Ok(matches!(&answer[..], [Value::Int(0), until] if *until != Value::Nil))
+        })
     }
 
     fn renew_runs(&self, queue: Key, runs: Vec<RunToken>, lease: Duration) -> Step<'_, Vec<bool>> {
@@ -153,19 +176,6 @@ impl Redis {
         }
     }
 
-    async fn do_turn(&self, call: Turn) -> Result<Turned, Error> {
-        let keys =
-            [self.keys.task(&call.queue, "z", ""), self.keys.task(&call.queue, "zr", &call.worker)];
-        let mut args: Args = vec![terms(&call).into()];
-        call.ends.iter().for_each(|end| write_end(end, &mut args));
-        let reply = self.script(call.queue.shard(), &script::TURN, &keys, &args).await?;
-        match reply {
-            Value::BulkString(text) => next_run(&text.into())
-                .ok_or_else(|| Error::new(ErrorKind::Protocol, script::TURN.name)),
-            list => turned(Row::of(script::TURN.name, list), call.ends.len()),
-        }
-    }
-
     async fn look(&self, queue: &Key, verb: &str, args: Args) -> Result<Row, Error> {
         let mut all = vec![verb.into()];
         all.extend(args);
@@ -186,82 +196,6 @@ impl Redis {
         let moved = self.edit(&queue, verb, args).await?.number()?;
         Ok(usize::try_from(moved).unwrap_or(usize::MAX))
     }
-}
-
-fn terms(call: &Turn) -> String {
-    let Turn { node, worker, number, lease, limits, graves, .. } = call;
-    let mixed = call.ends.iter().any(|end| !is_mere_success(end));
-    let limited = limits.running > 0 || limits.interval_us > 0;
-    // One run has ended and one is wanted: whoever had an idle place before has none now.
-    let usual = call.ends.len() == 1 && call.want == 1 && !mixed && !limited;
-    let usual = usual && !call.listed && !call.idle.is_zero();
-    let letter = if usual { 'u' } else { 'x' };
-    // What was told of a turn is kept for ten minutes longer than its runs.
-    format!(
-        "{letter}{node}:{worker}.{number} {} {} {} {} {} {} {} {} {} {} {} {} {}",
-        call.want + 1,
-        u64::from(call.listed),
-        u64::from(mixed),
-        micros(*lease),
-        millis(*lease + Duration::from_secs(600)),
-        micros(call.idle),
-        limits.running,
-        limits.interval_us,
-        limits.burst,
-        micros(graves.keep),
-        graves.most,
-        graves.bytes,
-        graves.crashes,
-    )
-}
-
-fn is_mere_success(end: &End) -> bool {
-    matches!(end.verdict, EndAs::Done) && end.unique.is_none()
-}
-
-fn write_end(end: &End, args: &mut Args) {
-    let letter = |small: &'static str, capital| end.unique.as_ref().map_or(small, |_| capital);
-    let bytes = end.bytes;
-    args.push(match &end.verdict {
-        EndAs::Done => format!("{}{bytes}", letter("d", "D")).into(),
-        EndAs::Retry { delay, fault, reason } => {
-            let (letter, delay) = (letter("r", "R"), micros(*delay));
-            format!("{letter}{bytes} {delay} {} {reason}", fault.letter()).into()
-        }
-        EndAs::Dead { fault, reason } => {
-            format!("{}{bytes} 0 {} {reason}", letter("k", "K"), fault.letter()).into()
-        }
-        EndAs::Back { delay } => format!("{}{bytes} {}  ", letter("b", "B"), micros(*delay)).into(),
-    });
-    args.push(end.run.member().into_bytes());
-    args.extend(end.unique.iter().map(|unique| unique.as_bytes().to_vec()));
-}
-
-/// What `tasks_next.lua` answers: the end stands, and this run has begun.
-fn next_run(text: &Bytes) -> Option<Turned> {
-    let rest = text.strip_prefix(b"1")?;
-    let (id, rest) = rest.split_at_checked(TaskId::LENGTH)?;
-    let cut = rest.iter().position(|&byte| byte == b' ')?;
-    let (attempt, record) = rest.split_at_checked(cut)?;
-    let id = TaskId::parse(std::str::from_utf8(id).ok()?)?;
-    let attempt = std::str::from_utf8(attempt).ok()?.parse().unwrap_or(u32::MAX);
-    let run = Started { id, attempt, record: text.slice_ref(record.get(1..)?) };
-    Some(Turned { stood: vec![true], runs: vec![run], wait: None, listed: false })
-}
-
-fn turned(mut row: Row, ends: usize) -> Result<Turned, Error> {
-    let mut stood: Vec<bool> = row.text()?.bytes().map(|b| b == b'1').collect();
-    // A turn that was too late is told nothing: it has nothing any more.
-    stood.resize(ends, false);
-    let wait = row.text()?.parse().ok().map(Duration::from_micros);
-    let listed = row.number()? == 1;
-    let mut runs = Vec::new();
-    while !row.is_empty() {
-        let id = TaskId::parse(&row.text()?).ok_or_else(|| row.odd())?;
-        let attempt = u32::try_from(row.number()?).unwrap_or(u32::MAX);
-        runs.push(Started { id, attempt, record: row.bytes()? });
-    }
-    Ok(Turned { stood, runs, wait, listed })
 }
 
 fn state(letter: &str) -> Option<TaskState> {

@@ -1,15 +1,15 @@
 //! Idle workers: who is told of what, and who has the timer.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
 
 use super::{
     Rig,
-    desk::{SECOND, Worker, later, task},
+    desk::{SECOND, Worker, later, queue, task},
     on_every_store,
 };
-use crate::store::tasks::{Turn, Turned};
+use crate::store::tasks::{EndAs, Turn, Turned};
 
 on_every_store!(
     a_push_wakes_exactly_one,
@@ -19,6 +19,9 @@ on_every_store!(
     the_dead_are_passed_over,
     a_full_worker_is_not_woken,
     who_has_been_idle_for_long_is_woken,
+    a_quiet_worker_keeps_its_place_without_a_turn,
+    a_worker_is_not_quiet_while_anything_waits_or_runs,
+    who_was_woken_is_not_put_back_by_a_look,
 );
 
 /// Whether it is told of something before long.
@@ -135,4 +138,64 @@ async fn who_has_been_idle_for_long_is_woken(rig: &Rig) {
     rig.push(task("a")).await;
     assert!(told(&one).await);
     assert_eq!(one.start(1).await.len(), 1);
+}
+
+async fn still_idle(worker: &Worker<'_>, longer: Duration) -> bool {
+    let (node, id) = (worker.node.clone(), Arc::clone(&worker.id));
+    worker.rig.backend().still_idle(queue(), node, id, longer).await.unwrap()
+}
+
+async fn a_quiet_worker_keeps_its_place_without_a_turn(rig: &Rig) {
+    let one = Worker::listening(rig).await;
+    assert!(idle(&one).await.quiet);
+    for _ in 0..3 {
+        rig.pass(SECOND * 5).await;
+        assert!(still_idle(&one, SECOND * 5).await);
+    }
+    rig.push(task("a")).await;
+    assert!(told(&one).await);
+    assert_eq!(one.start(1).await.len(), 1);
+}
+
+async fn a_worker_is_not_quiet_while_anything_waits_or_runs(rig: &Rig) {
+    let (one, other) = (Worker::listening(rig).await, Worker::listening(rig).await);
+    assert!(idle(&one).await.quiet);
+    // It waits, for whoever has the timer.
+    let late = later("late", SECOND * 100);
+    rig.push(late.clone()).await;
+    assert!(!still_idle(&one, Duration::ZERO).await);
+    assert!(!idle(&one).await.quiet);
+    assert!(!idle(&other).await.quiet, "also without the timer");
+    assert!(rig.backend().cancel_task(queue(), late.id).await.unwrap().is_some());
+    assert!(idle(&one).await.quiet);
+
+    rig.push(task("a")).await;
+    let run = other.one().await;
+    assert!(!still_idle(&one, Duration::ZERO).await);
+    assert!(!idle(&one).await.quiet);
+    assert!(other.end(&run, EndAs::Done).await);
+    assert!(idle(&one).await.quiet);
+
+    rig.backend().pause_tasks(queue(), true).await.unwrap();
+    rig.push(task("b")).await;
+    assert!(!idle(&one).await.quiet);
+}
+
+/// Nobody hears what it is told; or what it was told, it has not heard.
+async fn who_was_woken_is_not_put_back_by_a_look(rig: &Rig) {
+    let (one, other) = (Worker::listening(rig).await, Worker::new(rig));
+    assert!(!still_idle(&one, SECOND * 8).await, "it never stood there");
+    idle(&one).await;
+    rig.push(task("a")).await;
+    assert!(told(&one).await);
+    let run = other.one().await;
+    assert!(other.end(&run, EndAs::Done).await);
+    assert!(!still_idle(&one, SECOND * 8).await, "nothing waits, and it does not stand there");
+    rig.push(task("b")).await;
+    // A push that finds nobody tells nobody: this one comes once that would have been heard.
+    let run = other.one().await;
+    assert!(other.end(&run, EndAs::Done).await);
+    idle(&one).await;
+    rig.push(task("c")).await;
+    assert!(told(&one).await && !was_told(&one), "it was told once");
 }
