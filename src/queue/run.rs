@@ -41,16 +41,16 @@ where
 
 /// Runs it, and bears its panic.
 pub(super) async fn run(handler: Handler, raw: Raw, longest: Option<Duration>) -> Ran {
-    // The handler may panic before it returns its future, too.
-    let work = AssertUnwindSafe(async move { handler(raw).await }).catch_unwind();
-    let ran = match longest {
-        None => work.await,
-        Some(longest) => match tokio::time::timeout(longest, work).await {
-            Ok(ran) => ran,
-            Err(_) => return Err((TaskFault::Failed, Failure::new("it ran for too long"))),
-        },
-    };
-    ran.unwrap_or_else(|panic| Err((TaskFault::Panicked, Failure::new(said(&*panic)))))
+    // The handler may panic before it returns its future, too; and so may what that has, when it is dropped for having
+    // run for too long.
+    let ran = AssertUnwindSafe(within(longest, async move { handler(raw).await })).catch_unwind();
+    ran.await.unwrap_or_else(|panic| Err((TaskFault::Panicked, Failure::new(said(&*panic)))))
+}
+
+async fn within(longest: Option<Duration>, work: impl Future<Output = Ran>) -> Ran {
+    let Some(longest) = longest else { return work.await };
+    let too_long = |_| Err((TaskFault::Failed, Failure::new("it ran for too long")));
+    tokio::time::timeout(longest, work).await.unwrap_or_else(too_long)
 }
 
 fn said(panic: &(dyn std::any::Any + Send)) -> &str {

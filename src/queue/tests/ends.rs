@@ -1,6 +1,6 @@
 //! What becomes of tasks.
 
-use std::time::Duration;
+use std::{future::pending, time::Duration};
 
 use super::{Failure, Log, SECOND, Working, obedient, push, queue, settled, state};
 use crate::{
@@ -119,6 +119,39 @@ async fn a_run_that_takes_too_long_has_failed() {
         (TaskState::Dead, "it ran for too long")
     );
     assert_eq!(queue.stats().await.unwrap().done, 1);
+}
+
+/// What panics when it is dropped, as what blocks on a runtime in its destructor does; and what panics again when that
+/// panic is dropped.
+struct Bomb(bool);
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if self.0 && !std::thread::panicking() {
+            std::panic::panic_any(Bomb(false));
+        }
+        assert!(self.0 || std::thread::panicking(), "as it was told");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_panics_as_it_is_dropped_has_failed_too() {
+    let store = Store::memory();
+    let queue = queue(&store).once();
+    let worker = queue.worker(|task: Task<String>| async move {
+        let _bomb = Bomb(task.payload == "bomb");
+        if task.payload == "bomb" {
+            pending::<()>().await;
+        }
+        Ok::<(), Failure>(())
+    });
+    let id = push(&queue, "bomb").await;
+    let worker = Working::start(worker.max_run(SECOND).concurrency(2));
+    tokio::time::sleep(SECOND * 3).await;
+    let info = queue.get(&id).await.unwrap().unwrap();
+    assert_eq!((info.state, info.history[0].fault), (TaskState::Dead, TaskFault::Panicked));
+    assert_eq!(queue.stats().await.unwrap().panicked, 1);
+    worker.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
