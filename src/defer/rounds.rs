@@ -158,7 +158,7 @@ impl Rounds {
     }
 
     fn has_room(&self) -> bool {
-        self.slots.is_free() && self.visits.len() < VISITS * self.slots.most()
+        self.slots.is_free() && self.visits.len() < VISITS.saturating_mul(self.slots.most())
     }
 
     /// A sign of life. A store that is away is asked again soon: until it knows of this worker, its jobs

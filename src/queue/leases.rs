@@ -14,14 +14,14 @@ use crate::{
 pub(super) type Renewed = (Vec<(RunToken, bool)>, Instant, bool);
 
 impl Rounds {
-    /// Cancels what is lost, and has the rest renewed.
+    /// Cancels what is lost, and has the rest renewed, if that is not under way.
     pub(super) fn tend(&mut self) {
         let now = Instant::now();
         let lost: Vec<_> = self.running.values().filter(|run| run.until <= now).collect();
         let lost: Vec<_> = lost.iter().map(|run| run.token.clone()).collect();
         lost.iter().for_each(|token| self.cancel(token));
         let runs: Vec<_> = self.running.values().map(|run| run.token.clone()).collect();
-        if !runs.is_empty() {
+        if !runs.is_empty() && self.renewal.is_none() {
             let QueueWorker { store, queue, lease, .. } = &self.worker;
             let (store, queue, lease) = (store.clone(), queue.clone(), *lease);
             self.renewal = Some(Box::pin(renew(store, queue, runs, lease)));

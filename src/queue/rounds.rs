@@ -65,6 +65,8 @@ pub(super) struct Rounds {
     /// It may stand among the idle.
     pub(super) listed: bool,
     pub(super) stopping: bool,
+    /// The turn under way ends runs.
+    pub(super) tells: bool,
     /// When to look for work; `None`: not before the turn under way is answered, or a run ends.
     pub(super) look: Option<Instant>,
     /// The store has named that moment: something is due then.
@@ -94,6 +96,7 @@ impl Rounds {
             number: 0,
             listed: false,
             stopping: false,
+            tells: false,
             look: Some(Instant::now()),
             exact: false,
             alarm: Alarm::default(),
@@ -158,8 +161,12 @@ impl Rounds {
         self.look.filter(|at| free && *at > Instant::now())
     }
 
+    /// While a renewal is under way, which may hang, leases end all the same.
     fn next_tend(&self) -> Option<Instant> {
-        (!self.running.is_empty() && self.renewal.is_none()).then_some(self.tend)
+        match self.renewal {
+            Some(_) => self.running.values().map(|run| run.until).min(),
+            None => (!self.running.is_empty()).then_some(self.tend),
+        }
     }
 
     fn begin_turn(&mut self) {
@@ -168,7 +175,7 @@ impl Rounds {
             return;
         }
         let (quiet, turn, store) = (self.was_quiet(), self.next_turn(), self.worker.store.clone());
-        (self.look, self.told) = (None, false);
+        (self.look, self.told, self.tells) = (None, false, !turn.ends.is_empty());
         self.turn = Some(Box::pin(look(store, quiet, turn)));
     }
 

@@ -13,7 +13,9 @@ impl Rounds {
         self.stopping = true;
         let mut deadline = pin!(tokio::time::sleep(self.worker.drain));
         loop {
-            if self.running.is_empty() && self.turn.is_none() && self.ends.is_empty() {
+            // A look that is under way is none to wait for: what it may have begun is handed back.
+            let looks = self.turn.is_none() || !self.tells;
+            if self.running.is_empty() && self.ends.is_empty() && looks {
                 break;
             }
             tokio::select! {

@@ -117,13 +117,26 @@ async fn a_replayer_that_panics_costs_its_job_and_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_worker_without_runs_stops_soon_whatever_became_of_the_store() {
+    let (store, faults) = faulty();
+    let worker = DeferWorker::on(&store, Routes::default()).drain(Duration::MAX);
+    let worker = Working::with(worker);
+    settled().await;
+    faults.set("beat", Fault::Away, usize::MAX);
+    let started = Instant::now();
+    worker.stop().await;
+    assert!(started.elapsed() < 4 * SECOND, "{:?}", started.elapsed());
+    assert!(faults.seen("beat") > 2, "it was asked again");
+}
+
+#[tokio::test(start_paused = true)]
 async fn endless_terms_of_a_worker_are_terms() {
     let store = Store::memory();
     let routes = Routes::default();
     let endless = Duration::MAX;
     let worker = DeferWorker::on(&store, routes.clone());
     let worker = worker.lease(endless).max_run(endless).drain(endless);
-    let worker = worker.keep_done(endless).keep_dead(endless);
+    let worker = worker.keep_done(endless).keep_dead(endless).concurrency(usize::MAX);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let task = tokio::spawn(worker.run(async { drop(stopped.await) }));
     let id = put_off(&store, "/x").await;

@@ -1,8 +1,10 @@
 //! Crashes, lost answers, shutdowns.
 
+use std::time::Duration;
+
 use super::{Log, SECOND, Working, obedient, push, queue, settled, state};
 use crate::{
-    queue::{TaskFault, TaskState},
+    queue::{TaskFault, TaskState, rounds::Rounds},
     store::{Fault, Store, faulty},
 };
 
@@ -71,6 +73,39 @@ async fn a_run_that_cannot_be_renewed_is_cancelled_in_time() {
     tokio::time::sleep(SECOND * 90).await;
     assert_eq!(log.attempts(), [1, 2]);
     worker.stop().await;
+}
+
+/// Its lease ends whether or not anybody says so.
+#[tokio::test(start_paused = true)]
+async fn a_run_whose_renewal_hangs_is_cancelled_in_time() {
+    let (store, faults) = faulty();
+    let (queue, log) = (queue(&store), Log::default());
+    push(&queue, "sleep 60000").await;
+    let mut worker = Rounds::new(obedient(&queue, &log));
+    faults.set("renew_runs", Fault::Silence, 1);
+    let began = tokio::time::Instant::now();
+    let works = async {
+        while log.payloads().is_empty() || !worker.running.is_empty() {
+            worker.step().await;
+        }
+    };
+    let _ = tokio::time::timeout(SECOND * 30, works).await;
+    assert_eq!(log.attempts(), [1]);
+    assert!(began.elapsed() <= SECOND * 10, "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_without_runs_stops_soon_whatever_became_of_the_store() {
+    let (store, faults) = faulty();
+    let worker = obedient(&queue(&store), &Log::default()).drain(Duration::MAX);
+    let worker = Working::start(worker);
+    settled().await;
+    faults.set("still_idle", Fault::Away, usize::MAX);
+    faults.set("turn", Fault::Away, usize::MAX);
+    tokio::time::sleep(SECOND * 6).await;
+    let began = tokio::time::Instant::now();
+    worker.stop().await;
+    assert!(began.elapsed() <= SECOND * 3, "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
