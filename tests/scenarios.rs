@@ -295,6 +295,7 @@ table! { each_store {
 table! { only_redis {
     outage:
         a_lock_is_503_and_comes_back,
+        what_is_always_deferred_is_503,
         a_lock_can_be_admitted,
         a_quota_admits_or_refuses,
         a_quota_is_kept_by_the_process_alone,

@@ -98,6 +98,24 @@ pub(crate) async fn a_lock_is_503_and_comes_back(case: Case) {
     let _ = site.post("/orders/7/ship").send().await.expect(200);
 }
 
+/// A request that is deferred whatever its lock says has found no lock busy.
+pub(crate) async fn what_is_always_deferred_is_503(case: Case) {
+    let mut server = Server::start().await;
+    let site = site(&case, &server).await;
+    comes_back(&site).await;
+    let late = |path: &str| site.post(path).header("prefer", "respond-async");
+    let _ = late("/async/7?tag=before").send().await.expect(202);
+    server.kill();
+    for request in [site.post("/always/7?tag=away"), late("/async/7?tag=away")] {
+        away(promptly(request).await);
+    }
+    server.restart().await;
+    comes_back(&site).await;
+    let _ = site.post("/always/8?tag=after").send().await.expect(202);
+    let ran = case.desk.ran();
+    assert!(ran.iter().all(|ran| ran.tag != "away"), "{ran:?}");
+}
+
 pub(crate) async fn a_lock_can_be_admitted(case: Case) {
     let mut server = Server::start().await;
     let site = site(&case, &server).await;

@@ -16,7 +16,7 @@ use crate::{
         headers::of_request,
         unwatched::Workers,
     },
-    gate::{Head, Parked, Print},
+    gate::{Head, Parked, Print, Trying},
     key::{digest, hex},
     reply::Reply,
     store::{Caps, Enqueue, Enqueued, JobId, JobPolicy, JobState, Merge},
@@ -150,7 +150,12 @@ impl<N: ?Sized> DeferGate<N> {
             Err(error) => {
                 tracing::error!(%node, %lock, %error, "not deferred: store away");
                 // What was only looked up is stored under another id, if at all.
-                (stores && error.may_have_run()).then(|| outcome_unknown(self.location(&id)))
+                if stores && error.may_have_run() {
+                    return Some(outcome_unknown(self.location(&id)));
+                }
+                // A lock that was found busy has said so. Of one that nobody has asked nothing is known.
+                let asked = matches!(parked.slot.trying(), Trying::For(_));
+                (!asked).then(Reply::store_away)
             }
         }
     }
