@@ -28,6 +28,9 @@ const LONGEST: Duration = Duration::from_secs(25);
 /// Time between two signs of life, so that nobody on the way takes the connection for a dead one.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
+/// Least time between two events: of a long line that moves on, each place is news.
+const APART: Duration = Duration::from_millis(250);
+
 /// Time between two looks without a message: it finds what nobody tells, such as a place that moved up, and
 /// bounds a lost message. It grows, since streams are many and wait long.
 const LOOK: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
@@ -53,8 +56,16 @@ impl StatusEvents {
         }
         let (until, now) = (Instant::now() + LONGEST, Instant::now());
         let first = Some(first).filter(|_| !known);
-        let watching =
-            Watching { look, bell, first, seen, until, beat: now + HEARTBEAT, pace: LOOK.0 };
+        let watching = Watching {
+            look,
+            bell,
+            first,
+            seen,
+            told: None,
+            until,
+            beat: now + HEARTBEAT,
+            pace: LOOK.0,
+        };
         let items = unfold(Some(watching), |watching| async {
             let mut watching = watching?;
             let (item, goes_on) = watching.next().await?;
@@ -76,6 +87,8 @@ struct Watching {
     first: Option<Document>,
     /// The last event that was sent.
     seen: Option<String>,
+    /// When that was.
+    told: Option<Instant>,
     until: Instant,
     beat: Instant,
     pace: Duration,
@@ -87,8 +100,11 @@ impl Watching {
         if let Some(first) = self.first.take() {
             return Some(self.tell(&first));
         }
+        if let Some(told) = self.told.take() {
+            tokio::time::sleep_until((told + APART).min(self.until)).await;
+        }
         let bell = Arc::clone(&self.bell);
-        loop {
+        while Instant::now() < self.until {
             let rung = bell.notified();
             match self.look.job().await {
                 Ok(Some(job)) => {
@@ -105,18 +121,16 @@ impl Watching {
             self.pace = (self.pace * 2).min(LOOK.1);
             let _ = tokio::time::timeout_at(look.min(self.beat).min(self.until), rung).await;
             let now = Instant::now();
-            if now >= self.until {
-                return None;
-            }
-            if now >= self.beat {
+            if now >= self.beat && now < self.until {
                 self.beat = now + HEARTBEAT;
                 return Some((Bytes::from_static(b":\n\n"), true));
             }
         }
+        None
     }
 
     fn tell(&mut self, document: &Document) -> (Bytes, bool) {
-        self.pace = LOOK.0;
+        (self.pace, self.told) = (LOOK.0, Some(Instant::now()));
         let (tag, value) = (document.tag(), document.value());
         self.seen = Some(tag.to_owned());
         // JSON on one line: it has no line ends outside of its escapes.

@@ -183,6 +183,27 @@ async fn a_stream_gives_signs_of_life_and_has_an_end() {
     assert_eq!((told, items.len()), (1, 3), "an event, and a comment each ten seconds");
 }
 
+/// A line that moves on at each look is news at each look.
+#[tokio::test(start_paused = true)]
+async fn a_stream_of_a_line_that_never_stands_still_has_a_pace_and_an_end() {
+    let store = Store::memory();
+    let mut before = Vec::new();
+    for n in 0..150 {
+        before.push(put_off(&store, &format!("/x/{n}")).await);
+    }
+    let id = put_off(&store, "/x").await;
+    let (started, mut told) = (Instant::now(), 0);
+    let mut events = events(&store, &id).await;
+    while events.next().await.is_some() {
+        told += 1;
+        if let Some(first) = before.pop() {
+            store.deferred().cancel(&first).await.expect("the store is there");
+        }
+    }
+    assert_eq!(started.elapsed(), 25 * SECOND);
+    assert!((95..=103).contains(&told), "{told} in 25 s");
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_comes_back_is_told_what_is_new() {
     let store = Store::memory();
