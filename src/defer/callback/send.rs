@@ -156,7 +156,7 @@ impl Callbacks {
         body: Bytes,
     ) -> Result<u16, Error> {
         let request = self.request(target, id, body)?;
-        let stream = TcpStream::connect(addresses).await?;
+        let stream = self.connect(addresses).await?;
         if !target.tls {
             return exchange(stream, request).await;
         }
@@ -167,6 +167,20 @@ impl Callbacks {
         };
         let connector = TlsConnector::from(Arc::clone(&self.tls));
         exchange(connector.connect(name, stream).await?, request).await
+    }
+
+    /// One after the other. One that does not answer leaves time for those behind it: half of it is for all but the last.
+    async fn connect(&self, addresses: &[SocketAddr]) -> Result<TcpStream, Error> {
+        let Some((last, others)) = addresses.split_last() else {
+            return Err("the name has no address".into());
+        };
+        let each = self.timeout / 2 / u32::try_from(others.len()).unwrap_or(u32::MAX).max(1);
+        for address in others {
+            if let Ok(Ok(stream)) = tokio::time::timeout(each, TcpStream::connect(address)).await {
+                return Ok(stream);
+            }
+        }
+        Ok(TcpStream::connect(last).await?)
     }
 
     fn request(

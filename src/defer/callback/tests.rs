@@ -12,7 +12,7 @@ use std::{
 use bytes::Bytes;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     task::JoinHandle,
 };
 
@@ -107,6 +107,26 @@ async fn a_name_is_resolved_once_and_all_that_it_has_is_checked() {
     assert_eq!(deliver(&callbacks, "http://example.com/").await, Delivered::Answered(200));
     assert_eq!(times.load(Ordering::SeqCst), 1, "what was checked is what is connected to");
     assert_eq!(field(&asked.await.expect("it was asked"), "host"), "example.com");
+}
+
+/// One that nobody answers at stands before one that answers: a network that loses what is sent to it.
+#[tokio::test]
+async fn an_address_that_is_silent_leaves_time_for_the_next() {
+    let (address, asked) = server("HTTP/1.1 204 No Content\r\n\r\n").await;
+    let full = tokio::net::TcpSocket::new_v4().expect("a socket");
+    full.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
+    let full = full.listen(1).expect("it listens");
+    let silent = full.local_addr().expect("bound");
+    // Whoever comes when nobody has room is not answered at all.
+    let mut here = Vec::new();
+    let soon = Duration::from_millis(100);
+    while let Ok(came) = tokio::time::timeout(soon, TcpStream::connect(silent)).await {
+        here.push(came.expect("there was room"));
+    }
+    let mut callbacks = local().timeout(Duration::from_secs(5));
+    callbacks.resolve = Arc::new(move |_, _| Box::pin(async move { Ok(vec![silent, address]) }));
+    assert_eq!(deliver(&callbacks, "http://example.com/").await, Delivered::Answered(204));
+    assert!(asked.await.is_ok());
 }
 
 #[tokio::test]
