@@ -153,3 +153,14 @@ async fn what_the_masters_own_disk_has_not_is_in_doubt() {
     let again = accept(&gate, &store).await;
     assert_eq!((again.status, location(&again)), (202, location(&doubtful)));
 }
+
+#[test]
+fn a_status_path_that_no_field_can_have_is_refused() {
+    for path in ["/auftr\u{e4}ge", "/a b", "/a?b", "/a#b", "/a\r\nb"] {
+        let set = std::panic::catch_unwind(|| Defer::new().status_at(path));
+        let panic = set.expect_err(path);
+        let said = panic.downcast_ref::<String>().expect("a sentence");
+        assert!(said.contains("is no path like /deferred"), "{said}");
+    }
+    let _ = Defer::new().status_at("/a/%C3%A4/b~c");
+}

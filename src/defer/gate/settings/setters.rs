@@ -13,8 +13,17 @@ use crate::{
 // Which requests, and whose.
 impl<N: ?Sized> DeferGate<N> {
     /// See `DeferLayer::status_at`.
+    ///
+    /// # Panics
+    ///
+    /// If it is not as a URL has it: other characters percent-encoded, without a query.
     #[must_use]
     pub fn status_at(self, path: &str) -> Self {
+        let is_path = path.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte));
+        assert!(
+            is_path,
+            "DeferLayer::status_at: {path:?} is no path like /deferred; it goes into `Location`"
+        );
         // The root is no segment: `//id` would be another path.
         let path = path.trim_matches('/');
         let path = if path.is_empty() { String::new() } else { format!("/{path}") };
