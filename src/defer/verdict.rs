@@ -41,6 +41,9 @@ impl Visit {
                 return Some(Verdict::Dead { reason: "unreadable", retention });
             }
         };
+        if *self.stop.borrow() != Stop::No {
+            return Some(drained());
+        }
         if request.head.method == callback::METHOD {
             return self.call(&request, at, started).await;
         }
@@ -54,9 +57,6 @@ impl Visit {
                 return back(NO_SNAPSHOT);
             }
         };
-        if *self.stop.borrow() != Stop::No {
-            return Some(drained());
-        }
         let (id, attempt, fence) = (run.id.clone(), run.attempt, run.fence);
         let deferred = Deferred { id, attempt, first_seen, fence };
         let facts = Arc::clone(started.hold.facts());
