@@ -192,7 +192,11 @@ impl Hints {
     }
 
     fn tell_workers(&self, hint: &Hint) {
-        self.workers.lock().retain(|worker| worker.send(hint.clone()).is_ok());
+        // To send wakes, which may run anything: not under the lock. Those that have closed go with the next that comes.
+        let workers = self.workers.lock().clone();
+        for worker in workers {
+            let _ = worker.send(hint.clone());
+        }
     }
 }
 
@@ -236,13 +240,16 @@ fn wake_all(bell: &Notify) {
 
 /// Bells of places have one listener, the keeper: a permit is kept for it if it is between two looks.
 fn ring<K: Eq + std::hash::Hash>(bells: &Bells<K>, key: &K, how: fn(&Notify)) {
-    if let Some(bell) = bells.lock().get(key).and_then(Weak::upgrade) {
+    // Not under the lock: who is woken may run anything.
+    let bell = bells.lock().get(key).and_then(Weak::upgrade);
+    if let Some(bell) = bell {
         how(&bell);
     }
 }
 
 fn ring_all<K>(bells: &Bells<K>, how: fn(&Notify)) {
-    for bell in bells.lock().values().filter_map(Weak::upgrade) {
+    let bells: Vec<_> = bells.lock().values().filter_map(Weak::upgrade).collect();
+    for bell in bells {
         how(&bell);
     }
 }

@@ -125,10 +125,11 @@ impl<T> Ticket<T> {
         if heeds && state.rung {
             return Poll::Ready(None);
         }
-        match &mut state.waker {
-            Some(old) => old.clone_from(waker),
-            none => *none = Some(waker.clone()),
-        }
+        let known = state.waker.as_ref().is_some_and(|known| known.will_wake(waker));
+        let old = if known { None } else { state.waker.replace(waker.clone()) };
+        // It may be the last of a task, with whatever that has: not under the lock.
+        drop(state);
+        drop(old);
         Poll::Pending
     }
 }
