@@ -7,23 +7,16 @@
 -- At most 32 locks. O(locks * log n). All looks come before the first write, and nothing that they have seen
 -- can change in between. Idempotent: what a nonce has from a call whose answer was lost is as good as free to it; so a
 -- second call takes what the first one took, with new and larger fences. Where some of that vanished and somebody else came,
--- the rest is given back here, since who is told of none undoes none. Where the caller has gone, release.lua undoes
--- it, with the same nonces.
+-- the rest is left as it is: this may be a copy that comes late, and by now somebody may hold that in good faith. What nobody
+-- was told of, and where the caller has gone, release.lua undoes, with the same nonces (attempt.rs).
 local mode, lease, numbers = ARGV[1], tonumber(ARGV[2]), ARGV[3] .. ' 0 0'
-local count, held, mine, others = #ARGV - 3, {}, {}, false
+local count, held = #ARGV - 3, {}
 for n = 1, count do
   at(KEYS[n])
   if redis.call('EXISTS', H, Q, G) ~= 0 then
     held_until()
-    if redis.call('ZSCORE', H, 'h' .. TAG[mode] .. ARGV[n + 3]) then mine[#mine + 1] = n else others = true end
+    if not redis.call('ZSCORE', H, 'h' .. TAG[mode] .. ARGV[n + 3]) then return held end
   end
-end
-if others then
-  for _, n in ipairs(mine) do
-    at(KEYS[n])
-    release(ARGV[n + 3], mode)
-  end
-  return held
 end
 for n = 1, count do
   at(KEYS[n])

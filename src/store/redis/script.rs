@@ -97,9 +97,6 @@ script!(
         include_str!("../lua/channel.lua"),
         include_str!("../lua/line.lua"),
         include_str!("../lua/acquire.lua"),
-        // Nothing has been done before it.
-        "local taken = false\n",
-        include_str!("../lua/release.lua"),
         include_str!("../lua/several.lua")
     ),
     repeatable: true
@@ -163,7 +160,7 @@ script!(
     PAUSE,
     "pause",
     concat!(include_str!("../lua/channel.lua"), include_str!("../lua/pause.lua")),
-    repeatable: true
+    repeatable: false
 );
 script!(
     TELL,
@@ -245,7 +242,7 @@ script!(
     concat!(include_str!("../lua/now.lua"), include_str!("../lua/tasks_renew.lua")),
     repeatable: true
 );
-script!(RESET_CHARGES, "reset_charges", include_str!("../lua/reset_charges.lua"), repeatable: true);
+script!(RESET_CHARGES, "reset_charges", include_str!("../lua/reset_charges.lua"), repeatable: false);
 
 #[cfg(test)]
 mod tests {
