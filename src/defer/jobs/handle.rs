@@ -102,7 +102,7 @@ impl DeferredJobs {
     ///
     /// # Errors
     ///
-    /// If the store is away.
+    /// If the store is away. Where its answer was lost it may be so all the same, and can be said again.
     pub async fn pause(&self) -> Result<(), Error> {
         self.store.backend().set_paused(true).await
     }

@@ -3,7 +3,7 @@
 --
 -- KEYS[1] paused   KEYS[2..] watch of each shard (in a cluster: of none; the caller deletes them)   ARGV[1] 1 = pause   ARGV[2] channel prefix
 -- Returns 1 if that changed anything
--- O(shards). Idempotent. The watches go at once, so that no further job is offered a lock; workers hear of it, and
+-- O(shards). Idempotent, but never sent again by itself: a copy that came late would undo what was said after it. The watches go at once, so that no further job is offered a lock; workers hear of it, and
 -- take none while it is paused.
 local changed
 if ARGV[1] == '1' then

@@ -10,10 +10,11 @@ if token then
   local cut = string.find(Z, '}:z:', 1, true)
   local tag, name = sub(Z, 1, cut + 1), sub(Z, cut + 3)
   local L, F, W = tag .. 'zl' .. name, tag .. 'zf' .. name, tag .. 'zw' .. name
+  -- What is of another type says so here, before anything is taken out that has no other place yet.
+  local f = call('HMGET', F, 'paused', 'guard', 'swept')
   taken = call('ZREM', L, run) == 1
-  local f = taken and call('HMGET', F, 'paused', 'guard', 'swept') or {}
   local mine = f[2] and string.find(f[2], string.match(token, '^%x*'), 1, true)
-  if f[3] and not f[1] and not mine then
+  if taken and f[3] and not f[1] and not mine then
     local time = call('TIME')
     local second, us = time[1], time[2]
     if #us < 6 then us = sub('00000' .. us, -6) end
@@ -23,20 +24,18 @@ if token then
     local odd = since >= 1000000 or since < 0 or (lapse and lapse - stamp <= 0)
     local there = odd and 2 or call('EXISTS', M, W)
     if there == 0 or (there == 1 and call('EXISTS', W) == 0) then
+      local T, ended = tag .. 'zt' .. name, sub(run, 1, 22)
+      call('HDEL', T, ended)
+      if there == 1 then call('HDEL', M, ended) end
       local next = call('ZPOPMIN', Z)
       local id = next[1]
       if id then
-        local T = tag .. 'zt' .. name
         local record = next[2] - stamp <= 0 and call('HGET', T, id)
         if not record then
           call('ZADD', Z, next[2], id)
         else
-          local ended, attempt = sub(run, 1, 22), '1'
-          call('HDEL', T, ended)
-          if there == 1 then
-            call('HDEL', M, ended)
-            attempt = string.match(call('HGET', M, id) or '0', '^%d+') + 1
-          end
+          local attempt = '1'
+          if there == 1 then attempt = string.match(call('HGET', M, id) or '0', '^%d+') + 1 end
           call('HINCRBY', F, 'bytes', '-' .. sub(ARGV[2], 2))
           call('HINCRBY', F, 'done', '1')
           -- In two texts that any build of the server writes fast.

@@ -13,6 +13,8 @@ if number then
   local time = call('TIME')
   local second, us = tonumber(time[1]), time[2]
   local seq = time[1] .. (#us == 6 and us or string.sub('00000' .. us, -6))
+  -- They would say what is not ours; nothing has been written yet.
+  local f, waiting = call('HMGET', F, 'seq', 'bytes', 'woke'), call('ZCARD', Z)
   slot = '#' .. slot
   local stood = call('BITFIELD', P, 'GET', 'u40', '#0', 'SET', 'u40', slot, number)
   if stood[1] > second or stood[1] < second - 60 then
@@ -22,9 +24,12 @@ if number then
   if stood[2] ~= 0 then
     local before, mine = stood[2], tonumber(number)
     if before == mine then return '1' end
-    if before > mine then return call('HEXISTS', T, id) == 1 and '1' or '?' end
+    if before > mine then
+      -- A copy that comes late must not hide a newer one.
+      call('BITFIELD', P, 'SET', 'u40', slot, before)
+      return call('HEXISTS', T, id) == 1 and '1' or '?'
+    end
   end
-  local f, waiting = call('HMGET', F, 'seq', 'bytes', 'woke'), call('ZCARD', Z)
   local bytes = (f[2] or 0) + #record + 16
   if waiting >= tonumber(most) or bytes > tonumber(room) then
     call('BITFIELD', P, 'SET', 'u40', slot, stood[2])
@@ -36,7 +41,12 @@ if number then
     -- One that is far ahead is of a clock that was put back.
     if last - now <= 1000000 then seq = string.format('%.0f', last + 1) end
   end
-  call('HSET', T, id, seq .. record)
+  local stored = redis.pcall('HSET', T, id, seq .. record)
+  if stored ~= 1 and stored ~= 0 then
+    -- It is of another type: this push must not be known as one that was stored.
+    call('BITFIELD', P, 'SET', 'u40', slot, stood[2])
+    return '!'
+  end
   call('ZADD', Z, delay == '0' and seq or string.format('%.0f', seq + delay), id)
   call('HSET', F, 'seq', seq, 'bytes', bytes)
   call('HINCRBY', F, 'pushed', '1')
@@ -47,5 +57,5 @@ if number then
     late = (f[3] or 0) + 0 < long_ago and tonumber(call('ZRANGE', Z, '0', '0', 'WITHSCORES')[2]) < long_ago
   end
   if not first and not late then return '1' end
-  one = {F = F, W = tag .. 'zw' .. name, sooner = first and delay ~= '0'}
+  one = {F = F, W = tag .. 'zw' .. name, sooner = first and (delay ~= '0' or seq - (second * 1000000 + us) > 0)}
 end

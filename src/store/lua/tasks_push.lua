@@ -62,7 +62,8 @@ local function group(Z, P, tasks, most, room)
   local T, F = tag .. 'zt' .. name, tag .. 'zf' .. name
   local f = call('HMGET', F, 'seq', 'bytes', 'pushed', 'woke')
   local seq, bytes, pushed, woke = tonumber(f[1] or '0'), tonumber(f[2] or '0'), tonumber(f[3] or '0'), tonumber(f[4] or '0')
-  local stood, waiting, mine = before(P, tasks), call('ZCARD', Z), {}
+  local waiting, stood, mine = call('ZCARD', Z), before(P, tasks), {}
+  tasks.stood = stood
   local records, places, told, n, text = {}, {}, {}, 0, nil
   for i, t in ipairs(tasks) do
     local letter, old, number = '1', stood[i + 1], tonumber(t.number)
@@ -83,8 +84,9 @@ local function group(Z, P, tasks, most, room)
         places[2 * n - 1], places[2 * n] = t.delay == '0' and text or int(seq + t.delay), t.id
       end
     end
-    -- What was not stored may be, when it comes again; what was stored before it is known still.
-    if letter == 'f' or letter == 'k' then call('BITFIELD', P, 'SET', 'u40', '#' .. t.slot, int(old)) end
+    -- What was not stored may be, when it comes again; what was stored before it, or after it where this is a copy that comes
+    -- late, is known still.
+    if letter == 'f' or letter == 'k' or old > number then call('BITFIELD', P, 'SET', 'u40', '#' .. t.slot, int(old)) end
     told[i] = letter
   end
   if n == 0 then return told end
@@ -129,6 +131,10 @@ while ARGV[a + 1] do
     for _, code in ipairs({'READONLY', 'MASTERDOWN', 'LOADING', 'NOREPLICAS', 'MISCONF', 'OOM'}) do
       local from = string.find(text, code, 1, true)
       if from then return redis.error_reply(string.sub(text, from)) end
+    end
+    -- None of them is to be known as stored.
+    for i, t in ipairs(tasks.stood and tasks or {}) do
+      call('BITFIELD', P, 'SET', 'u40', '#' .. t.slot, int(tasks.stood[i + 1]))
     end
   end
   for i = 1, #tasks do flags[#flags + 1] = well and told[i] or '!' end

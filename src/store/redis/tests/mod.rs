@@ -31,6 +31,7 @@ mod replicas;
 mod replies;
 mod runs;
 mod runtimes;
+mod scripts;
 mod sentinel;
 mod server;
 mod several;
