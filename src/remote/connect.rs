@@ -6,6 +6,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use futures_util::future::{BoxFuture, ready};
@@ -25,7 +26,7 @@ use tokio_rustls::{
 };
 use tower_service::Service;
 
-use crate::https;
+use crate::{clock::LONGEST, https};
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -35,6 +36,7 @@ pub(super) struct Connector {
     tcp: HttpConnector,
     /// Only where the URL needs it.
     tls: Option<TlsConnector>,
+    within: Option<Duration>,
 }
 
 impl Connector {
@@ -50,7 +52,13 @@ impl Connector {
     fn of(tls: Option<ClientConfig>) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
-        Self { tcp, tls: tls.map(|tls| TlsConnector::from(Arc::new(tls))) }
+        Self { tcp, tls: tls.map(|tls| TlsConnector::from(Arc::new(tls))), within: None }
+    }
+
+    /// As that of TCP alone, of which each address has its part: name, connection and handshake.
+    pub(super) fn set_connect_timeout(&mut self, within: Option<Duration>) {
+        self.tcp.set_connect_timeout(within);
+        self.within = within;
     }
 }
 
@@ -72,8 +80,8 @@ impl Service<Uri> for Connector {
         }
         // As a certificate has it: an IPv6 address without its brackets.
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-        let tcp = self.tcp.call(uri);
-        Box::pin(async move {
+        let (tcp, within) = (self.tcp.call(uri), self.within.unwrap_or(LONGEST));
+        let connected = async move {
             let stream = tcp.await?.into_inner();
             Ok(TokioIo::new(match tls {
                 Some(tls) => {
@@ -81,7 +89,8 @@ impl Service<Uri> for Connector {
                 }
                 None => Stream::Plain(stream),
             }))
-        })
+        };
+        Box::pin(async move { tokio::time::timeout(within, connected).await? })
     }
 }
 

@@ -49,7 +49,10 @@ fn connector(https: bool) -> Connector {
     }
 }
 
-fn client(connector: Connector) -> Client<Connector, Full<Bytes>> {
+/// Half of a run's time is for its connection: one that nobody answers has not run, and is told apart from one that nobody
+/// answered in time.
+fn client(mut connector: Connector, timeout: Duration) -> Client<Connector, Full<Bytes>> {
+    connector.set_connect_timeout(Some(timeout / 2));
     Client::builder(TokioExecutor::new()).build(connector)
 }
 
@@ -73,6 +76,7 @@ const GOOD_FOR: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct HttpReplayer {
     client: Client<Connector, Full<Bytes>>,
+    connector: Connector,
     base: String,
     /// Of more than the server.
     has_path: bool,
@@ -101,30 +105,37 @@ impl HttpReplayer {
             url.as_ref().is_some_and(fits),
             "HttpReplayer: this is no URL such as http://orders:8080 or http://orders/api"
         );
+        let (connector, timeout) = (
+            connector(url.as_ref().is_some_and(|url| url.scheme_str() == Some("https"))),
+            Duration::from_secs(8),
+        );
         let has_path = url.as_ref().is_some_and(|url| !matches!(url.path(), "" | "/"));
         Self {
             has_path,
             // By the parsed one: a scheme may be written in capitals.
-            client: client(connector(url.is_some_and(|url| url.scheme_str() == Some("https")))),
+            client: client(connector.clone(), timeout),
+            connector,
             base: base.trim_end_matches('/').to_owned(),
             store: store.clone(),
             secret: secret.clone(),
-            timeout: Duration::from_secs(8),
+            timeout,
         }
     }
 
     /// Trusts this certificate alone.
     #[cfg(all(test, feature = "http-replay-tls"))]
     pub(super) fn trusting(mut self, tls: ClientConfig) -> Self {
-        self.client = client(Connector::with(tls));
-        self
+        self.connector = Connector::with(tls);
+        let timeout = self.timeout;
+        self.timeout(timeout)
     }
 
-    /// Longest time for an answer, its body included. Default 8 s, which is within a worker's lease; what
+    /// Longest time for an answer, its body included; half of it for the connection. Default 8 s, which is within a worker's lease; what
     /// takes longer has failed, once its lock is not said to be held any more.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.min(LONGEST);
+        self.client = client(self.connector.clone(), self.timeout);
         self
     }
 

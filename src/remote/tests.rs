@@ -239,6 +239,34 @@ async fn nobody_there_is_no_failed_run() {
     assert_eq!(ran, Ran::Failed, "not another host");
 }
 
+/// A network that loses what is sent to that address; or somebody who takes the connection and says nothing.
+#[tokio::test]
+async fn who_cannot_be_reached_in_time_is_no_failed_run() {
+    let full = tokio::net::TcpSocket::new_v4().expect("a socket");
+    full.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
+    let full = full.listen(1).expect("it listens");
+    let silent = full.local_addr().expect("bound");
+    // Whoever comes when nobody has room is not answered at all.
+    let (mut here, soon) = (Vec::new(), Duration::from_millis(100));
+    while let Ok(came) = tokio::time::timeout(soon, tokio::net::TcpStream::connect(silent)).await {
+        here.push(came.expect("there was room"));
+    }
+    let mut bases = vec![format!("http://{silent}")];
+    let mute = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    if cfg!(feature = "http-replay-tls") {
+        bases.push(format!("https://{}", mute.local_addr().expect("it is bound")));
+    }
+    for base in bases {
+        let store = Store::memory();
+        let (_hold, marker) = running(&store).await;
+        let replayer = HttpReplayer::new(&store, &base, &secret(7));
+        let replayer = replayer.timeout(Duration::from_secs(2));
+        let ran = replayer.replay(head("/a"), Bytes::new(), marker.clone(), 100).await;
+        assert_eq!(ran, Ran::Unreachable, "{base}");
+        assert!(!marker.is_elsewhere());
+    }
+}
+
 /// The field of a run, and whether it is believed.
 async fn verified(store: &Store, marker: &Replay) -> Result<Deferred, NotVerified> {
     let Deferred { id, attempt, fence, .. } = marker.deferred();
