@@ -94,5 +94,5 @@ pub(crate) fn millis(d: Duration) -> u64 {
 
 /// Whole seconds, rounded up, at least 1: what goes into `Retry-After`.
 pub(crate) fn seconds(d: Duration) -> u64 {
-    d.as_secs().saturating_add((d.subsec_millis() > 0).into()).max(1)
+    d.as_secs().saturating_add((d.subsec_nanos() > 0).into()).max(1)
 }

@@ -118,6 +118,8 @@ impl Engine {
         given_back: bool,
     ) {
         let (sent, most) = (answer.sent, question.remembered(given_back));
+        // The store has run in between. Nobody is refused for longer than it said, nor told a time that is too short.
+        let heard = Instant::now();
         // Each refusal counts towards a penalty, so the store has to see them all, until it blocks.
         let counted = question.policy.penalised().is_some() && state.blocked.is_none();
         let keep = !state.retry.is_zero() && state.retry < Duration::MAX && !counted;
@@ -127,7 +129,7 @@ impl Engine {
             alike: question.quota.is_fixed() && state.blocked.is_none(),
             // And again when it blocks no more.
             until: after(sent, state.retry.min(most).min(state.blocked.unwrap_or(most))),
-            retry_at: after(sent, state.retry),
+            retry_at: after(heard, state.retry),
         });
         self.known.enter(
             ask.spot(question),
@@ -140,7 +142,7 @@ impl Engine {
                 *known = Known {
                     sent,
                     remaining: state.remaining,
-                    reset_at: after(sent, state.reset),
+                    reset_at: after(heard, state.reset),
                     full_at: after(sent, state.full),
                     // Who was refused for less knows too little now: somebody has spent since.
                     refused,

@@ -96,8 +96,9 @@ struct Running(Weak<Engine>);
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(engine) = self.0.upgrade() {
-            engine.tended.used.store(false, Ordering::Relaxed);
+            // In this order: whoever says in between that it is used finds that nobody runs, or is asked once more.
             engine.tended.running.store(false, Ordering::Release);
+            engine.tended.used.store(false, Ordering::Release);
         }
     }
 }

@@ -41,6 +41,22 @@ async fn a_slow_answer_puts_nothing_off() {
     assert!(limit.check("x", 1).await.unwrap().is_admitted(), "the window is over");
 }
 
+/// The store has run later than the call was sent.
+#[tokio::test(start_paused = true)]
+async fn who_waits_as_long_as_is_told_from_memory_is_let_in() {
+    let (store, faults) = faulty();
+    let limit = store.rate_limit(minute(1));
+    admitted(&store.as_another_process().rate_limit(minute(1)).check("x", 1).await.unwrap(), 0);
+    tokio::time::sleep(10 * SECOND).await;
+    faults.set("charge", Fault::Late(SECOND), 1);
+    refused(&limit.check("x", 1).await.unwrap(), &["default"]);
+    let asked = faults.seen("charge");
+    let wait = refused(&limit.check("x", 1).await.unwrap(), &["default"]);
+    assert_eq!(faults.seen("charge"), asked, "it is remembered");
+    tokio::time::sleep(wait).await;
+    assert!(limit.check("x", 1).await.unwrap().is_admitted(), "{wait:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_dear_request_that_is_refused_says_nothing_of_cheap_ones() {
     let limit = Store::memory().rate_limit(minute(5));
