@@ -6,9 +6,10 @@ use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 
 use super::{
-    rounds::{Rounds, answer_to},
+    rounds::Rounds,
     run::{Ran, run},
     task::Raw,
+    turn::{Refused, answer_to},
     worker::QueueWorker,
 };
 use crate::store::{TaskFault, TaskId};
@@ -49,7 +50,8 @@ impl Stepper {
     pub(crate) async fn run_due(&mut self) -> Vec<RanTask> {
         for _ in 0..RUNS {
             let turn = self.rounds.next_turn();
-            let answer = answer_to(self.rounds.worker.store.clone(), turn).await;
+            let answer =
+                answer_to(self.rounds.worker.store.clone(), turn, Refused::default()).await;
             self.rounds.answered(answer);
             while let Some(ended) = self.rounds.runs.join_next().await {
                 self.rounds.note(ended);

@@ -77,6 +77,7 @@ mod stop;
 mod task;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod worker;
 
 #[cfg(any(test, feature = "test-kit"))]

@@ -3,13 +3,17 @@
 //! A turn that finds nothing costs the server nine. So once one has found that nothing waits and nothing runs, the next
 //! looks only ask whether that is so yet, and prolong the worker's place among the idle, for which a push wakes it. What
 //! is told in the meantime, an answer that is not a plain yes, or none, is followed by a turn; so is each 24th look,
-//! since turns also throw away what was kept for long enough.
+//! since turns also throw away what was kept for long enough. (The place is counted by the store's clock, which may leap
+//! ahead: then a push may find nobody there, until one of the next turns, and waits for a look, as after a lost message.)
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::rounds::{Answer, Rounds, answer_to};
+use super::{
+    rounds::Rounds,
+    turn::{Answer, Refused, answer_to},
+};
 use crate::store::{Store, Turn};
 
 /// An idle worker looks so often, in case it was not told.
@@ -31,6 +35,7 @@ pub(super) struct Quiet {
 }
 
 /// What came of a look.
+#[expect(clippy::large_enum_variant, reason = "it is moved once, from the future that makes it")]
 pub(super) enum Looked {
     Turned(Answer),
     Quiet(Quiet),
@@ -53,13 +58,18 @@ impl Quiet {
 }
 
 /// The turn, unless it is seen to be idle.
-pub(super) async fn look(store: Store, quiet: Option<Quiet>, turn: Turn) -> Looked {
+pub(super) async fn look(
+    store: Store,
+    quiet: Option<Quiet>,
+    turn: Turn,
+    refused: Refused,
+) -> Looked {
     if let Some(quiet) = quiet
         && let Some(still) = quiet.still(&store, &turn).await
     {
         return Looked::Quiet(still);
     }
-    Looked::Turned(answer_to(store, turn).await)
+    Looked::Turned(answer_to(store, turn, refused).await)
 }
 
 impl Rounds {

@@ -22,17 +22,13 @@ use super::{
     run::{Ran, run},
     sealed::to_run,
     task::{Facts, Raw},
+    turn::{Answer, Refused},
     worker::QueueWorker,
 };
 use crate::{
     clock::Alarm,
-    store::{
-        End, EndAs, MOST_RUNS, Record, RunToken, Started, Store, TaskId, Turn, Turned, random_name,
-    },
+    store::{End, EndAs, MOST_RUNS, Record, RunToken, Started, TaskId, Turn, random_name},
 };
-
-/// Pauses between two calls of which the first was not answered.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 /// A run under way.
 pub(super) struct Running {
@@ -47,9 +43,6 @@ pub(super) struct Running {
     /// Nobody else runs it until then.
     pub(super) until: Instant,
 }
-
-/// An answer, and when its turn was first sent.
-pub(super) type Answer = (Turn, Turned, Instant);
 
 pub(super) struct Rounds {
     pub(super) worker: QueueWorker,
@@ -67,6 +60,8 @@ pub(super) struct Rounds {
     pub(super) stopping: bool,
     /// The turn under way ends runs.
     pub(super) tells: bool,
+    /// Of the turn under way.
+    pub(super) refused: Refused,
     /// When to look for work; `None`: not before the turn under way is answered, or a run ends.
     pub(super) look: Option<Instant>,
     /// The store has named that moment: something is due then.
@@ -97,6 +92,7 @@ impl Rounds {
             listed: false,
             stopping: false,
             tells: false,
+            refused: Refused::default(),
             look: Some(Instant::now()),
             exact: false,
             alarm: Alarm::default(),
@@ -176,7 +172,8 @@ impl Rounds {
         }
         let (quiet, turn, store) = (self.was_quiet(), self.next_turn(), self.worker.store.clone());
         (self.look, self.told, self.tells) = (None, false, !turn.ends.is_empty());
-        self.turn = Some(Box::pin(look(store, quiet, turn)));
+        self.refused = Refused::default();
+        self.turn = Some(Box::pin(look(store, quiet, turn, Arc::clone(&self.refused))));
     }
 
     pub(super) fn next_turn(&mut self) -> Turn {
@@ -198,7 +195,8 @@ impl Rounds {
         }
     }
 
-    pub(super) fn answered(&mut self, (turn, answer, since): Answer) {
+    pub(super) fn answered(&mut self, answer: Answer) {
+        let Answer { turn, turned: answer, since, asked } = answer;
         let Turn { ends, number, want, .. } = turn;
         for (end, _) in ends.iter().zip(&answer.stood).filter(|(_, stood)| !**stood) {
             tracing::warn!(task = ?end.run.id, "a run was over before it ended: it had been lost");
@@ -206,7 +204,7 @@ impl Rounds {
         // Who is told does not know whether it was taken from among the idle: the one with the timer is told and stays,
         // and a look that was under way may have put it back. So it says that it may stand there until a turn says no.
         self.listed = answer.listed;
-        self.quiet = answer.quiet.then(|| Quiet::found(since));
+        self.quiet = answer.quiet.then(|| Quiet::found(asked));
         let (now, full) = (Instant::now(), answer.runs.len() >= want);
         let by: Arc<str> = format!("{}.{}", self.id, number).into();
         for run in answer.runs {
@@ -269,19 +267,6 @@ impl Rounds {
         }
         let running = Running { token, abort, attempt, max_attempts, bytes, unique, again, until };
         self.running.insert(running.token.id.clone(), running);
-    }
-}
-
-/// Asks until it is answered: under its number, a turn happens once.
-pub(super) async fn answer_to(store: Store, turn: Turn) -> Answer {
-    let (since, mut pause) = (Instant::now(), PAUSES.0);
-    loop {
-        match store.backend().turn(turn.clone()).await {
-            Ok(answer) => return (turn, answer, since),
-            Err(error) => tracing::debug!(%error, "a turn was not answered"),
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSES.1);
     }
 }
 

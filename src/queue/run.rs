@@ -1,6 +1,10 @@
 //! One run of a task: decode, call the handler, and what comes of it.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use serde::de::DeserializeOwned;
@@ -44,7 +48,14 @@ pub(super) async fn run(handler: Handler, raw: Raw, longest: Option<Duration>) -
     // The handler may panic before it returns its future, too; and so may what that has, when it is dropped for having
     // run for too long.
     let ran = AssertUnwindSafe(within(longest, async move { handler(raw).await })).catch_unwind();
-    ran.await.unwrap_or_else(|panic| Err((TaskFault::Panicked, Failure::new(said(&*panic)))))
+    ran.await.unwrap_or_else(|panic| {
+        let why = Failure::new(said(&*panic));
+        // What it panicked with may panic in turn, and would take the worker with it.
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+            std::mem::forget(panic);
+        }
+        Err((TaskFault::Panicked, why))
+    })
 }
 
 async fn within(longest: Option<Duration>, work: impl Future<Output = Ran>) -> Ran {

@@ -1,9 +1,15 @@
 //! How a worker stops.
 
-use std::{pin::pin, time::Duration};
+use std::{pin::pin, sync::atomic::Ordering, time::Duration};
 
-use super::rounds::{Rounds, Running, answer_to, under_way};
+use super::{
+    rounds::{Rounds, Running, under_way},
+    turn::{Refused, answer_to},
+};
 use crate::store::{End, EndAs, TaskFault};
+
+/// How often it is looked whether the store is away.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// How long the last turn of a worker that stops may take.
 const LAST: Duration = Duration::from_secs(2);
@@ -13,14 +19,16 @@ impl Rounds {
         self.stopping = true;
         let mut deadline = pin!(tokio::time::sleep(self.worker.drain));
         loop {
-            // A look that is under way is none to wait for: what it may have begun is handed back.
-            let looks = self.turn.is_none() || !self.tells;
-            if self.running.is_empty() && self.ends.is_empty() && looks {
+            // A store that is away has begun nothing that could be handed back.
+            let looks = !self.tells && self.refused.load(Ordering::Relaxed);
+            let idle = self.running.is_empty() && self.ends.is_empty();
+            if idle && (self.turn.is_none() || looks) {
                 break;
             }
             tokio::select! {
                 () = &mut deadline => break,
                 () = self.step() => {}
+                () = tokio::time::sleep(AGAIN) => {}
             }
         }
         let last = async {
@@ -28,7 +36,7 @@ impl Rounds {
             // Also to be among the idle ones no more.
             loop {
                 let turn = self.next_turn();
-                let answer = answer_to(self.worker.store.clone(), turn).await;
+                let answer = answer_to(self.worker.store.clone(), turn, Refused::default()).await;
                 self.answered(answer);
                 if self.ends.is_empty() {
                     return;

@@ -136,21 +136,34 @@ impl Drop for Bomb {
 
 #[tokio::test(start_paused = true)]
 async fn a_handler_that_panics_as_it_is_dropped_has_failed_too() {
+    // One at a time, it begins in the worker's own task.
+    for concurrency in [1, 2] {
+        panics_as_it_is_dropped(concurrency).await;
+    }
+}
+
+async fn panics_as_it_is_dropped(concurrency: usize) {
     let store = Store::memory();
     let queue = queue(&store).once();
     let worker = queue.worker(|task: Task<String>| async move {
         let _bomb = Bomb(task.payload == "bomb");
+        assert!(task.payload != "at once", "as it was told");
+        if task.payload == "at once, twice" {
+            drop(Bomb(true));
+        }
         if task.payload == "bomb" {
             pending::<()>().await;
         }
         Ok::<(), Failure>(())
     });
-    let id = push(&queue, "bomb").await;
-    let worker = Working::start(worker.max_run(SECOND).concurrency(2));
-    tokio::time::sleep(SECOND * 3).await;
-    let info = queue.get(&id).await.unwrap().unwrap();
-    assert_eq!((info.state, info.history[0].fault), (TaskState::Dead, TaskFault::Panicked));
-    assert_eq!(queue.stats().await.unwrap().panicked, 1);
+    let worker = Working::start(worker.max_run(SECOND).concurrency(concurrency));
+    for payload in ["bomb", "at once", "at once, twice"] {
+        let id = push(&queue, payload).await;
+        tokio::time::sleep(SECOND * 3).await;
+        let info = queue.get(&id).await.unwrap().unwrap();
+        assert_eq!((info.state, info.history[0].fault), (TaskState::Dead, TaskFault::Panicked));
+    }
+    assert_eq!(queue.stats().await.unwrap().panicked, 3);
     worker.stop().await;
 }
 

@@ -108,6 +108,23 @@ async fn a_worker_without_runs_stops_soon_whatever_became_of_the_store() {
     assert!(began.elapsed() <= SECOND * 3, "{:?}", began.elapsed());
 }
 
+/// What a turn has begun whose answer is lost is handed back all the same, if the store is there again in time.
+#[tokio::test(start_paused = true)]
+async fn a_stop_waits_for_a_turn_that_may_have_begun_something() {
+    let (store, faults) = faulty();
+    let queue = queue(&store).once();
+    let worker = Working::start(obedient(&queue, &Log::default()));
+    settled().await;
+    faults.set("turn", Fault::NoReply, 5);
+    let id = push(&queue, "x").await;
+    settled().await;
+    assert_eq!(queue.stats().await.unwrap().running, 1, "nobody knows of it");
+    worker.stop().await;
+    assert_eq!(faults.left("turn"), 0);
+    assert_eq!(state(&queue, &id).await, Some(TaskState::Waiting));
+    assert_eq!(queue.stats().await.unwrap().crashed, 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn lost_answers_start_and_end_nothing_twice() {
     let (store, faults) = faulty();

@@ -8,7 +8,7 @@
 -- terms in one text, and the run: 'd' bytes | 'r' retry / 'k' dead / 'b' back: bytes, delay us, fault, reason; with a
 -- unique key the letter is a capital, and the key follows.
 -- Returns {'1' or '0' (lost) per end, us until it should look again or -1, '1' it stands in zw now, '2' and nothing
---   waits or runs,
+--   waits, runs, or is to be thrown away,
 --   then each run: id, attempt, record}: no more of them than BYTES of records, but one in any case; who could have
 --   had more is to look again at once
 -- O((ends + runs + taken back) * log n), at most 100 of each. Idempotent: zr has the number of the worker's last turn
@@ -178,11 +178,15 @@ if sweeps or lapsed or limited or mixed == '1' then
     if empty then
       local books = call('HMGET', F, 'bytes', 'buried')
       if tonumber(books[2] or '0') > tonumber(heavy) then make_room() end
+      rare.more = trims == 0
       if tonumber(books[1] or '0') ~= 0 then call('HSET', F, 'bytes', '0') end
       return
     end
-    trim(call('ZRANGEBYSCORE', D, '-inf', int(now), 'LIMIT', '0', PAGE))
+    local over = call('ZRANGEBYSCORE', D, '-inf', int(now), 'LIMIT', '0', PAGE)
+    trim(over)
     make_room()
+    -- There may be more to throw away: by the next turn, which is to come soon.
+    rare.more = #over == PAGE or trims == 0
     -- What a record that vanished was counted as is not known: nothing left is nothing counted.
     if call('EXISTS', Z, L) == 0 and get('bytes') ~= 0 then call('HSET', F, 'bytes', '0') end
   end
@@ -312,7 +316,7 @@ if idles then
   if lapse then event = min(event or lapse, lapse) end
   -- Also if it stands there: its time there would be over before its next look, and nobody would wake it.
   call('ZADD', W, int(now + idle), me)
-  listed = (event or left or paused) and '1' or '2'
+  listed = (event or left or paused or rare.more) and '1' or '2'
   -- One of the idle ones has the timer. The others are told, or look when it has not been heard of.
   if event and (not guard or guard == me or event < guarded) then
     call('HSET', F, 'guard', int(now + idle) .. ' ' .. int(event) .. ' ' .. me)

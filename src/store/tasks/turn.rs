@@ -109,7 +109,7 @@ pub(crate) struct Turned {
     pub(crate) wait: Option<Duration>,
     /// It stands among the idle ones now.
     pub(crate) listed: bool,
-    /// And nothing waits or runs.
+    /// And nothing waits, runs, or is to be thrown away.
     pub(crate) quiet: bool,
 }
 

@@ -26,6 +26,8 @@ struct Step<'a> {
     sooner: Option<u64>,
     /// Dead letters that may still be thrown away for being too many, or too large.
     trims: usize,
+    /// There may be more to throw away.
+    more: bool,
 }
 
 /// What there is to be started.
@@ -46,7 +48,7 @@ impl At<'_> {
         if let Some(answer) = self.answered(call, &token) {
             return answer;
         }
-        let mut step = Step { call, token, sooner: None, trims: MOST };
+        let mut step = Step { call, token, sooner: None, trims: MOST, more: false };
         let stood: Vec<bool> = call.ends.iter().map(|end| self.end(end, &mut step)).collect();
         self.take_back(&mut step);
         let due = self.due(call);
@@ -58,13 +60,8 @@ impl At<'_> {
         let last = Last { number: call.number, stood: stood.clone(), begun };
         self.queue.turns.put(&call.worker, last, life);
         let (wait, listed) = self.rest(call, &due, runs.len(), step.sooner);
-        Turned {
-            stood,
-            runs,
-            wait,
-            listed,
-            quiet: listed && self.quiet() && !self.queue.numbers.paused,
-        }
+        let quiet = listed && self.quiet() && !self.queue.numbers.paused && !step.more;
+        Turned { stood, runs, wait, listed, quiet }
     }
 
     /// The answer that this turn, or its successor, had before.
@@ -283,5 +280,6 @@ impl At<'_> {
         let over: Vec<_> = over.take(MOST).map(|(_, id)| id.clone()).collect();
         self.trim(&over);
         self.make_room(step);
+        step.more = over.len() == MOST || step.trims == 0;
     }
 }

@@ -1,0 +1,47 @@
+//! A turn on its way: sent until it is answered.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use crate::store::{Store, Turn, Turned};
+
+/// Pauses between two calls of which the first was not answered.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+/// What came of a turn.
+pub(super) struct Answer {
+    pub(super) turn: Turn,
+    pub(super) turned: Turned,
+    /// When it was first sent: it may have run since.
+    pub(super) since: Instant,
+    /// When the copy was sent that was answered.
+    pub(super) asked: Instant,
+}
+
+/// Whether the store has said of each copy of a turn so far that it was not run.
+pub(super) type Refused = Arc<AtomicBool>;
+
+/// Asks until it is answered: under its number, a turn happens once.
+pub(super) async fn answer_to(store: Store, turn: Turn, refused: Refused) -> Answer {
+    let (since, mut pause, mut may_have_run) = (Instant::now(), PAUSES.0, false);
+    loop {
+        let asked = Instant::now();
+        match store.backend().turn(turn.clone()).await {
+            Ok(turned) => return Answer { turn, turned, since, asked },
+            Err(error) => {
+                may_have_run |= error.may_have_run();
+                refused.store(!may_have_run, Ordering::Relaxed);
+                tracing::debug!(%error, "a turn was not answered");
+            }
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSES.1);
+    }
+}
