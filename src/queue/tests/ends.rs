@@ -128,7 +128,7 @@ struct Bomb(bool);
 impl Drop for Bomb {
     fn drop(&mut self) {
         if self.0 && !std::thread::panicking() {
-            std::panic::panic_any(Bomb(false));
+            std::panic::panic_any(Self(false));
         }
         assert!(self.0 || std::thread::panicking(), "as it was told");
     }

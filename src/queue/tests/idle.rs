@@ -69,7 +69,7 @@ async fn a_task_whose_message_is_lost_waits_for_one_look() {
     let works = async |worker: &mut Rounds, time| {
         let works = async {
             while log.payloads().is_empty() {
-                worker.step().await
+                worker.step().await;
             }
         };
         let _ = tokio::time::timeout(time, works).await;
