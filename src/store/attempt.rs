@@ -31,6 +31,14 @@ pub(super) struct Strays {
     pub(super) mode: Mode,
 }
 
+/// Copies that are looked for, at most: after an outage each costs a call in the background.
+const MOST_COPIES: u64 = 4;
+
+/// How many copies of a call may be on their way: one for each way that was left.
+pub(super) fn copies_since(before: u64, now: u64) -> u32 {
+    u32::try_from(now.saturating_sub(before).min(MOST_COPIES)).unwrap_or(0)
+}
+
 /// An acquisition or a claim under one nonce. If it is dropped while something of that nonce may be in
 /// the store, the agent gives it back.
 #[derive(Debug)]
@@ -155,20 +163,25 @@ impl Attempt {
     fn heard<T>(&mut self, before: bool, answer: &Result<T, Error>) {
         let strayed = match answer.as_ref().map_err(Error::kind) {
             // Where a way was left meanwhile, this may be the answer to a second copy.
-            Ok(_) => self.silences != self.store.backend().silences(),
-            Err(ErrorKind::Unavailable | ErrorKind::Config | ErrorKind::CostAboveQuota) => false,
-            Err(ErrorKind::Timeout | ErrorKind::Protocol) => true,
+            Ok(_) => self.copies(),
+            Err(ErrorKind::Unavailable | ErrorKind::Config | ErrorKind::CostAboveQuota) => 0,
+            Err(ErrorKind::Timeout | ErrorKind::Protocol) => 1 + self.copies(),
         };
         if answer.is_err() {
             self.dirty = before;
         }
-        if strayed {
+        if strayed > 0 {
             // It may have run at this moment.
             let (until, mode) = (Instant::now() + self.lease, self.mode);
             let strays =
                 self.strays.get_or_insert_with(|| Box::new(Strays { number: 0, until, mode }));
-            (strays.number, strays.until) = (strays.number + 1, until);
+            (strays.number, strays.until) = (strays.number + strayed, until);
         }
+    }
+
+    /// How many ways to the store were left since the last call was sent: each may still deliver a copy of it.
+    fn copies(&self) -> u32 {
+        copies_since(self.silences, self.store.backend().silences())
     }
 
     /// When the last call was sent, or a little before.
@@ -217,12 +230,15 @@ impl Drop for Attempt {
         if !self.dirty && strays.is_none() {
             return;
         }
-        let number = strays.map_or(0, |strays| strays.number);
+        // Of a call that was not heard of, all copies are.
+        let copies = if self.dirty { self.copies() } else { 0 };
+        let number = strays.map_or(0, |strays| strays.number) + copies;
         let until = if self.dirty { now + self.lease } else { now };
         self.store.agent().give_back(GiveBack {
             key: self.key.clone(),
             me: self.me.clone(),
-            mode: self.mode,
+            // They ask in the mode that it had before it was downgraded, whose release finds either.
+            mode: strays.map_or(self.mode, |strays| strays.mode),
             undo: self.undo.clone(),
             until: strays.map_or(until, |strays| strays.until.max(until)),
             finds: number + u32::from(self.dirty),

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{
     Store,
     agent::{GiveBack, Undo},
-    attempt::HEALTHY,
+    attempt::{HEALTHY, copies_since},
     backend::{Backend, Began, Direct, GaveBack, Mode},
 };
 use crate::error::{Error, ErrorKind};
@@ -50,8 +50,9 @@ impl Ending {
     /// What the call came to. False if nothing of it is in the store, or will be.
     pub(crate) fn heard(&mut self, store: &Store, answer: &Result<Began, Error>) -> bool {
         // Where a way was left meanwhile, this may be the answer to a second copy.
-        let copied = self.silences != store.backend().silences();
-        (self.heard, self.doubtful, self.taken) = (true, copied, 1 + u32::from(copied));
+        let copies = copies_since(self.silences, store.backend().silences());
+        let copied = copies > 0;
+        (self.heard, self.doubtful, self.taken) = (true, copied, 1 + copies);
         match answer.as_ref().map_err(Error::kind) {
             Ok(Began::Begun) => true,
             Ok(Began::Taken(_) | Began::Lost) => {

@@ -87,6 +87,11 @@ impl Socket {
         self.silences.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// It takes the place of one that has ended.
+    fn took_over(&self) {
+        self.silences.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// What was sent on it is answered, whatever the answer.
     pub(super) fn answered(&self) {
         if self.life.as_ref().is_some_and(|life| !life.answers(self.given)) {

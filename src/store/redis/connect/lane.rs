@@ -66,7 +66,11 @@ impl Lane {
     fn keep(&self, socket: &Socket, number: u64) -> Option<Socket> {
         let pool = self.pool.lock();
         (pool.number == number).then(|| {
-            *self.socket.lock() = Some(socket.clone());
+            let before = self.socket.lock().replace(socket.clone());
+            // Also where nobody waited on it: what was sent there may be delivered yet, after what goes here.
+            if before.is_some_and(|before| before.give().is_none()) {
+                socket.took_over();
+            }
             socket.clone()
         })
     }
