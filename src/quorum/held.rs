@@ -91,11 +91,15 @@ impl Held {
     /// Looks at each node's lease. Once it is lost it stays so, whatever comes back afterwards: what is left
     /// of it is given back, so that the next one need not wait for it.
     pub(super) fn loss(&self) -> Option<Loss> {
+        // Who notices a loss tells it, and who is told may look here: not under the mutex.
+        for facts in self.facts() {
+            let _ = facts.loss();
+        }
         let mut seats = self.seats.lock();
         if seats.over {
             return self.lost.get().copied();
         }
-        let ended = |(at, hold): (&usize, &Hold)| Some((*at, hold.facts().loss()?));
+        let ended = |(at, hold): (&usize, &Hold)| Some((*at, hold.facts().told_loss()?));
         let ended: Vec<_> = seats.holds.iter().filter_map(ended).collect();
         let gone: Vec<_> = ended.iter().filter_map(|(at, _)| seats.holds.remove(at)).collect();
         if seats.holds.len() >= self.majority() {

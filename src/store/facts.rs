@@ -101,6 +101,11 @@ impl Facts {
         self.lost.get().copied()
     }
 
+    /// As [`Facts::loss`], as far as it has been told: it wakes nobody.
+    pub(crate) fn told_loss(&self) -> Option<Loss> {
+        self.lost.get().copied()
+    }
+
     /// Resolves when the hold is lost, also if only its release finds that; never if it is given back before.
     pub(crate) async fn lost(&self) -> Loss {
         let mut facts = self;

@@ -36,10 +36,10 @@ impl Hold {
         Self { store: store.clone(), facts, settled: false }
     }
 
-    /// The lease passes on to the next turn, with the next fence; `Err` if it was lost or given back.
+    /// The lease passes on to the next turn, with the next fence; `Err` if it was lost or given back, or has come to its end.
     pub(crate) fn hand_on(mut self, fence: u64) -> Result<Self, Self> {
         let next = Facts::new(Arc::clone(&self.facts.lease), fence);
-        if !self.facts.lease.begin(&next) {
+        if !self.facts.lease.begin_next(&next) {
             return Err(self);
         }
         self.settled = true;
@@ -98,7 +98,11 @@ impl Hold {
     /// The same hold, shared; `None` if it was lost. If this future is dropped, it is given back.
     pub(crate) async fn downgrade(mut self) -> Result<Option<Self>, Error> {
         let lease = Arc::clone(self.lease());
-        self.end();
+        // Loss is terminal, whatever the store has still.
+        let lost = self.facts.loss().is_some();
+        if !self.end() || lost {
+            return Ok(None);
+        }
         // Either may be in the store until there is an answer: both have their undo.
         let terms = Terms { mode: Mode::Shared, ..lease.terms.clone() };
         let mut attempt = Attempt::of(&self.store, &lease, Mode::Shared);
@@ -153,11 +157,12 @@ impl Hold {
         self.end();
     }
 
-    /// Nobody renews it any more.
-    fn end(&self) {
+    /// Nobody renews it any more. False if it had ended before.
+    fn end(&self) -> bool {
         self.facts.close();
-        self.facts.lease.close();
+        let ends = self.facts.lease.close();
         self.store.agent().look_away(&self.facts.lease);
+        ends
     }
 }
 

@@ -133,6 +133,26 @@ impl Lease {
         true
     }
 
+    /// Begins the turn after another one, unless the lease is over, or was renewed for the last time meanwhile.
+    pub(super) fn begin_next(&self, turn: &Arc<Facts>) -> bool {
+        let mut state = self.state.lock();
+        if self.is_over() || self.last.load(Ordering::Acquire) {
+            return false;
+        }
+        state.turn = Arc::downgrade(turn);
+        true
+    }
+
+    /// As [`Lease::extended`], by the agent. Whether that was the last time: whoever's turn it is now has come to its end.
+    pub(super) fn renewed(&self, sent: Instant, lease: Duration) -> bool {
+        let mut state = self.state.lock();
+        state.valid_until = sent + sure(lease);
+        let end = state.turn.upgrade().map_or(state.valid_until, |turn| turn.end);
+        let last = lease < self.terms.lease && sent + lease >= end;
+        self.last.store(last, Ordering::Release);
+        last
+    }
+
     /// A renewal that was sent at this time, for this long, has gone well.
     pub(super) fn extended(&self, sent: Instant, lease: Duration) {
         self.state.lock().valid_until = sent + sure(lease);

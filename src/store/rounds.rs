@@ -167,10 +167,7 @@ impl Rounds {
 
     fn renewed(&self, hold: &Arc<Lease>, sent: Instant, lease: Duration) {
         let whole = hold.terms.lease;
-        hold.extended(sent, lease);
-        // Looked at again: the turn that was near its end when it was sent may be over by now.
-        let last = lease < whole && sent + lease >= hold.end();
-        hold.last.store(last, Ordering::Release);
+        let last = hold.renewed(sent, lease);
         let third = self.part(sent + lease.min(whole) / 3, hold);
         self.schedule(if last { hold.valid_until() } else { third }, hold);
     }
@@ -217,12 +214,19 @@ impl Rounds {
         by: Duration,
     ) -> Result<bool, Error> {
         while hold.renewing.swap(true, Ordering::AcqRel) {
+            // Where it is renewed the runtime may stand still, and the agent with it.
+            if Instant::now() >= hold.valid_until() {
+                hold.lose(Loss::Lapsed);
+            }
             if hold.is_over() {
                 return Ok(false);
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let _mine = Renewing { rounds: self, hold };
+        if hold.is_over() {
+            return Ok(false);
+        }
         let sent = Instant::now();
         // Never less than it is sure of, as any renewal.
         let by = by.max(hold.valid_until().saturating_duration_since(sent));

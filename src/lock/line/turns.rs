@@ -115,9 +115,10 @@ impl Lines {
             turn.linger = waiter.asking.linger;
             let guard = match hold.hand_on(fence) {
                 Ok(next) => LockGuard::new(next, Some(turn)),
-                // Lost meanwhile: the watcher has seen to the line, but this waiter is out of it.
+                // Lost meanwhile, or at its end: this waiter is out of the line, and those behind it need not wait for it.
                 Err(lost) => {
                     self.put_back(&name, waiter);
+                    self.leave_turn(&lease);
                     return TurnEnd::GiveBack(lost);
                 }
             };

@@ -105,3 +105,22 @@ async fn copies_hold_nothing_when_the_store_was_away() {
     assert!(copy.remaining().is_zero() && copy.loss().is_none());
     drop(free(&store).await);
 }
+
+/// The renewals ran, and nobody heard of them: the store has it still, and its holder was told that it is lost.
+#[tokio::test(start_paused = true)]
+async fn what_was_lost_is_not_to_be_had_by_stepping_down() {
+    let (store, faults) = faulty();
+    let guard = store.lock("x").lease(3 * SECOND).acquire().await.unwrap();
+    let copy = guard.held();
+    faults.set("renew", Fault::NoReply, usize::MAX);
+    let loss = guard.lost().await;
+    faults.set("renew", Fault::NoReply, 0);
+    let stepped = guard.downgrade().await;
+    assert!(matches!(stepped, Err(NotAcquired::Busy(_))), "{stepped:?}");
+    assert_eq!(copy.loss(), Some(loss));
+    assert!(copy.remaining().is_zero());
+    // It is given back at once.
+    let next = store.as_another_process().lock("x").wait(SECOND).acquire().await;
+    drop(next.expect("before its lease ends"));
+    drop(free(&store).await);
+}
