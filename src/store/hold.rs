@@ -48,6 +48,11 @@ impl Hold {
         Ok(Self { store: self.store.clone(), facts: next, settled: false })
     }
 
+    /// Its turn is over, and the lease is kept for the next: whoever has a copy has nothing any more.
+    pub(crate) fn rests(&self) {
+        self.facts.close();
+    }
+
     /// The turn ends then, and not later because it was begun anew.
     fn end_at(&mut self, end: Instant) {
         let lease = Arc::clone(&self.facts.lease);

@@ -1,6 +1,6 @@
 //! All local lines of a store handle, and what a keeper has to do with them.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, atomic::AtomicU64};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{
     keeper::{Keeper, Start},
-    map::{Line, Map, Name},
+    map::{Line, Map, Name, Resting},
     rules::Word,
     waiter::Waited,
 };
@@ -30,12 +30,14 @@ pub(in crate::lock) struct Lines {
     pub(super) room: Arc<Semaphore>,
     /// Set once the store tells of those who join.
     listens: OnceLock<()>,
+    pub(super) rests: AtomicU64,
 }
 
 impl Default for Lines {
     fn default() -> Self {
         let room = Arc::new(Semaphore::new(MAX_WAITERS_IN_ALL));
-        Self { lines: Mutex::default(), room, listens: OnceLock::new() }
+        let (listens, rests) = (OnceLock::new(), AtomicU64::new(0));
+        Self { lines: Mutex::default(), room, listens, rests }
     }
 }
 
@@ -181,7 +183,8 @@ fn front(line: &mut Line) -> Option<Front> {
 impl LossWatcher for Lines {
     fn lost(self: Arc<Self>, lease: &Lease) {
         let name = (lease.key.clone(), lease.terms.mode);
-        drop(self.stop_resting(&name, Some(&lease.me)));
+        let is_meant = |resting: &Resting| resting.hold.lease().me == lease.me;
+        drop(self.stop_resting(&name, is_meant));
         // They need not wait for what the loser still does.
         self.leave_turn(lease);
     }

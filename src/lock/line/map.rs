@@ -58,6 +58,8 @@ pub(super) struct Line {
 pub(super) struct Resting {
     pub(super) hold: Hold,
     pub(super) turn: Turn,
+    /// Of all rests of this process.
+    pub(super) number: u64,
 }
 
 impl Line {

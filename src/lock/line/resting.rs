@@ -1,6 +1,9 @@
 //! Locks that rest: released, and kept in this process for a while, in case it wants them again.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak, atomic::Ordering},
+    time::Duration,
+};
 
 use super::{
     lines::Lines,
@@ -9,7 +12,7 @@ use super::{
 use crate::{
     key::Key,
     lock::{asking::Asking, guard::LockGuard},
-    store::{Mode, Store, Token},
+    store::{Mode, Store},
 };
 
 impl Lines {
@@ -25,7 +28,7 @@ impl Lines {
         let (hold, mut turn) = {
             let mut lines = self.lines.lock();
             let line = lines.get(&name)?;
-            let Resting { hold, mut turn } = line.resting.take()?;
+            let Resting { hold, mut turn, .. } = line.resting.take()?;
             line.ahead.bring(&hold.lease().me, &mut turn.fences);
             let word = line.word.as_ref();
             let may = hold.lease().terms == asking.terms
@@ -73,28 +76,50 @@ impl Lines {
         rested
     }
 
-    pub(super) fn stop_resting(&self, name: &Name, me: Option<&Token>) -> Option<Resting> {
+    pub(super) fn stop_resting(
+        &self,
+        name: &Name,
+        is_meant: impl FnOnce(&Resting) -> bool,
+    ) -> Option<Resting> {
         let mut lines = self.lines.lock();
         let line = lines.get(name)?;
-        let is_meant = |resting: &mut Resting| me.is_none_or(|me| resting.hold.lease().me == *me);
-        let rested = line.resting.take_if(is_meant);
+        let rested = line.resting.take_if(|resting| is_meant(resting));
         lines.sweep(name);
         rested
     }
 
+    pub(super) fn next_rest(&self) -> u64 {
+        self.rests.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Not under the mutex: where nothing can be spawned the rest is over at once.
     pub(super) fn rest_over_after(
         self: &Arc<Self>,
         linger: Duration,
         store: &Store,
         name: &Name,
-        me: &Token,
+        number: u64,
     ) {
-        let (lines, name, me) = (Arc::downgrade(self), name.clone(), me.clone());
+        let rest = Rest { lines: Arc::downgrade(self), name: name.clone(), number };
         store.spawn(async move {
+            let _rest = rest;
             tokio::time::sleep(linger).await;
-            if let Some(lines) = lines.upgrade() {
-                drop(lines.stop_resting(&name, Some(&me)));
-            }
         });
+    }
+}
+
+/// A rest, which is over when this is dropped: also with the runtime that was to end it, or the lock would be renewed for
+/// ever, and the store kept by it.
+struct Rest {
+    lines: Weak<Lines>,
+    name: Name,
+    number: u64,
+}
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        if let Some(lines) = self.lines.upgrade() {
+            drop(lines.stop_resting(&self.name, |resting| resting.number == self.number));
+        }
     }
 }

@@ -97,10 +97,13 @@ impl Lines {
                     None => {
                         let rest = line.may_rest(&lease, &turn);
                         if !rest.is_zero() {
-                            self.rest_over_after(rest, hold.store(), &name, &lease.me);
+                            let (number, store) = (self.next_rest(), hold.store().clone());
+                            hold.rests();
                             line.turns.clear();
                             line.ahead.turn_ended();
-                            line.resting = Some(Resting { hold, turn });
+                            line.resting = Some(Resting { hold, turn, number });
+                            drop(lines);
+                            self.rest_over_after(rest, &store, &name, number);
                             return TurnEnd::HandedOver;
                         }
                         let bell = line.turn_ends(&lease.me);

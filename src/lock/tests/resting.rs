@@ -50,6 +50,40 @@ pub(crate) async fn are_had_under_a_record(store: &Store) {
     }
 }
 
+/// What a guard has told others of it was true until it was released.
+#[tokio::test(start_paused = true)]
+async fn who_has_a_copy_has_nothing_of_a_lock_that_rests() {
+    let store = Store::memory();
+    let guard = lasting(&store).acquire().await.unwrap();
+    let copy = guard.held();
+    assert!(!copy.remaining().is_zero());
+    assert_eq!(guard.release().await, Released::Released);
+    busy(store.as_another_process().lock("x").acquire().await);
+    assert!(copy.remaining().is_zero());
+    let again = lasting(&store).acquire().await.unwrap();
+    assert!(copy.remaining().is_zero() && !again.remaining().is_zero());
+    drop(again);
+    // The rest ends, and nothing of that is a loss.
+    tokio::time::sleep(100 * SECOND).await;
+    assert_eq!(copy.loss(), None);
+    drop(store.as_another_process().lock("x").acquire().await.expect("it rests no more"));
+}
+
+#[test]
+fn a_rest_ends_with_the_runtime_that_was_to_end_it() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let store = Store::memory();
+    let first = runtime();
+    first.block_on(rests(&store));
+    drop(first);
+    runtime().block_on(async {
+        // Whatever this store does next, its agent goes on here.
+        drop(store.lock("y").acquire().await.unwrap());
+        let other = store.as_another_process().lock("x").retry(20, SECOND / 10).acquire().await;
+        drop(other.expect("it rests no more"));
+    });
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_rests_is_free_for_requests_with_a_record() {
     are_had_under_a_record(&Store::memory()).await;
