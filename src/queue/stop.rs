@@ -20,9 +20,9 @@ impl Rounds {
         let mut deadline = pin!(tokio::time::sleep(self.worker.drain));
         loop {
             // A store that is away has begun nothing that could be handed back.
-            let looks = !self.tells && self.refused.load(Ordering::Relaxed);
+            let away = !self.tells && self.refused.load(Ordering::Relaxed);
             let idle = self.running.is_empty() && self.ends.is_empty();
-            if idle && (self.turn.is_none() || looks) {
+            if idle && (self.turn.is_none() || away) {
                 break;
             }
             tokio::select! {

@@ -119,7 +119,7 @@ impl RateLimit {
     /// Another process that remembers a refusal learns of it when that ends, or after the time set with
     /// [`Policy::remember_refusals`]. Charges that others have [leased](Policy::lease) stay theirs.
     ///
-    /// If the future is dropped, each policy may have been reset or not; to be sure, reset again.
+    /// If the future is dropped, or an answer was lost, each policy may have been reset or not; to be sure, reset again.
     ///
     /// # Errors
     ///

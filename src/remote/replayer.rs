@@ -130,8 +130,9 @@ impl HttpReplayer {
         self.timeout(timeout)
     }
 
-    /// Longest time for an answer, its body included; half of it for the connection. Default 8 s, which is within a worker's lease; what
-    /// takes longer has failed, once its lock is not said to be held any more.
+    /// Longest time for an answer, its body included. Default 8 s, which is within a worker's lease; what
+    /// takes longer has failed, once its lock is not said to be held any more. Half of it is for the connection: whoever
+    /// is not reached within that has run nothing, and the request goes back uncharged.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.min(LONGEST);

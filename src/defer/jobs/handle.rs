@@ -102,7 +102,8 @@ impl DeferredJobs {
     ///
     /// # Errors
     ///
-    /// If the store is away. Where its answer was lost it may be so all the same, and can be said again.
+    /// If the store is away. Where its answer was lost the queue may be paused all the same; pause it again to be sure. It is
+    /// never sent again by itself: a copy that came late would undo a [`resume`](Self::resume).
     pub async fn pause(&self) -> Result<(), Error> {
         self.store.backend().set_paused(true).await
     }
@@ -111,7 +112,7 @@ impl DeferredJobs {
     ///
     /// # Errors
     ///
-    /// If the store is away.
+    /// If the store is away. Where its answer was lost they may go on all the same, as with [`pause`](Self::pause).
     pub async fn resume(&self) -> Result<(), Error> {
         self.store.backend().set_paused(false).await
     }

@@ -29,6 +29,10 @@ macro_rules! __defer_layer_names {
             /// Where the status resource is mounted. Default `/deferred`. As clients see it, with what
             /// `Router::nest`, `web::scope` or a proxy puts before: it becomes the `Location`, and nothing
             /// checks that something is mounted there.
+            ///
+            /// # Panics
+            ///
+            /// If it is not as a URL has it: other characters percent-encoded, without a query.
             #[must_use]
             pub fn status_at(self, path: &str) -> Self {
                 Self { gate: self.gate.status_at(path) }
