@@ -116,6 +116,8 @@ pub(crate) async fn what_it_does_not_have_is_404_and_405(demo: Framework, store:
         let _ = demo.get(target).send().await.expect(404);
     }
     let _ = demo.post("/orders/%ff/pay").send().await.expect(400);
+    let _ = demo.get("/orders/%ff").send().await.expect(400);
+    let _ = demo.post("/orders/7/pay?ms=0&status=102").send().await.expect(400);
 }
 
 pub(crate) async fn a_panic_is_not_its_end(demo: Framework, store: &str) {

@@ -44,6 +44,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
     let listener = TcpListener::bind(("127.0.0.1", port))?;
+    // Before anybody knows that this runs, and may want it to end.
+    let terminated = terminated()?;
     greet(listener.local_addr()?);
 
     let (stop, stopped) = watch::channel(false);
@@ -68,7 +70,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let handle = server.handle();
     actix_web::rt::spawn(server);
 
-    terminated().await?;
+    terminated.await;
     // The worker stops claiming, the server stops accepting; what runs may end.
     stop.send_replace(true);
     let ended = async { tokio::join!(handle.stop(true), worker) };
@@ -139,11 +141,13 @@ async fn told(mut stopped: watch::Receiver<bool>) {
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 
-async fn terminated() -> std::io::Result<()> {
+/// Listens from here on; resolves at the first signal.
+fn terminated() -> std::io::Result<impl Future<Output = ()>> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = int.recv() => {}
-    }
-    Ok(())
+    Ok(async move {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+    })
 }

@@ -8,11 +8,13 @@ use std::{
 };
 
 use actix_web::{
-    HttpResponse, Responder,
+    HttpRequest, HttpResponse, Responder,
+    error::ErrorBadRequest,
     http::StatusCode,
     web::{Bytes, Data, Json, Path, Query},
 };
 use lockgate_actix_web::{CurrentJob, CurrentLock};
+use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -68,11 +70,17 @@ pub(crate) async fn refund(request: Request, body: Bytes) -> HttpResponse {
     work("refund", request, note).await
 }
 
-pub(crate) async fn show(orders: Data<Orders>, order: Path<String>) -> impl Responder {
+pub(crate) async fn show(
+    orders: Data<Orders>,
+    order: Path<String>,
+    request: HttpRequest,
+) -> Result<impl Responder, actix_web::Error> {
+    // actix shows what is not UTF-8 as U+FFFD, so many paths would be one order.
+    percent_decode_str(request.path()).decode_utf8().map_err(ErrorBadRequest)?;
     let (order, orders) = (order.into_inner(), orders.0.lock());
     let orders = orders.unwrap_or_else(PoisonError::into_inner);
     let events = orders.get(&order).cloned().unwrap_or_default();
-    Json(json!({ "order": order, "events": events }))
+    Ok(Json(json!({ "order": order, "events": events })))
 }
 
 async fn work(op: &'static str, request: Request, note: Option<String>) -> HttpResponse {
@@ -93,10 +101,14 @@ async fn work(op: &'static str, request: Request, note: Option<String>) -> HttpR
         note,
     };
     orders.record(&order, event.clone());
-    let status = StatusCode::from_u16(work.status).unwrap_or(StatusCode::BAD_REQUEST);
+    // An interim status is no answer.
+    let status = StatusCode::from_u16(work.status).ok().filter(|status| !status.is_informational());
+    let status = status.unwrap_or(StatusCode::BAD_REQUEST);
     match status {
         // actix would send the body all the same, and the client take it for the next answer.
-        StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED => HttpResponse::new(status),
+        StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED => {
+            HttpResponse::new(status)
+        }
         _ => HttpResponse::build(status).json(event),
     }
 }

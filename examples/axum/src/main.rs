@@ -42,6 +42,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+    // Before anybody knows that this runs, and may want it to end.
+    let terminated = terminated()?;
     greet(listener.local_addr()?);
 
     let (stop, stopped) = watch::channel(false);
@@ -58,7 +60,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         axum::serve(listener, app).with_graceful_shutdown(told(stopped)).into_future(),
     );
 
-    terminated().await?;
+    terminated.await;
     // The worker stops claiming, the server stops accepting; what runs may end.
     stop.send_replace(true);
     let ended = async { (worker.await, server.await) };
@@ -113,11 +115,13 @@ async fn told(mut stopped: watch::Receiver<bool>) {
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 
-async fn terminated() -> std::io::Result<()> {
+/// Listens from here on; resolves at the first signal.
+fn terminated() -> std::io::Result<impl Future<Output = ()>> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = int.recv() => {}
-    }
-    Ok(())
+    Ok(async move {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+    })
 }

@@ -100,8 +100,14 @@ async fn work(op: &'static str, request: Request, note: Option<String>) -> Respo
         note,
     };
     orders.record(&order, event.clone());
-    let status = StatusCode::from_u16(work.status).unwrap_or(StatusCode::BAD_REQUEST);
-    (status, Json(event)).into_response()
+    // An interim status is no answer.
+    let status = StatusCode::from_u16(work.status).ok().filter(|status| !status.is_informational());
+    let status = status.unwrap_or(StatusCode::BAD_REQUEST);
+    match status {
+        // It says that there is no body, and hyper sends what it is given.
+        StatusCode::RESET_CONTENT => status.into_response(),
+        _ => (status, Json(event)).into_response(),
+    }
 }
 
 impl Orders {
