@@ -172,7 +172,7 @@ impl QuorumRequest {
     }
 }
 
-/// Asking again does not help.
+/// Asking again does not help: so many nodes are set up wrongly that the others are no majority.
 fn is_final(refused: &NotAcquired) -> bool {
     matches!(refused, NotAcquired::Fault(error) if error.kind() == ErrorKind::Config)
 }

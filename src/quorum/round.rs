@@ -143,11 +143,15 @@ impl Asking {
             let left = lefts.get(missing).unwrap_or(last);
             return NotAcquired::Busy(Busy { left: *left, line: longest, waited: None });
         }
-        let told = faults.iter().find(|error| error.kind() == ErrorKind::Config).or(faults.first());
-        let kind = told.map_or(ErrorKind::Unavailable, |error| match error.kind() {
-            ErrorKind::Config => ErrorKind::Config,
-            _ => ErrorKind::Unavailable,
-        });
+        // What is wrong with a minority does not keep the others from a majority, when they are back.
+        let is_wrong = |error: &&&Error| error.kind() == ErrorKind::Config;
+        let wrong = faults.iter().filter(is_wrong).count();
+        let (kind, told) = if wrong + self.majority() > self.nodes.len() {
+            (ErrorKind::Config, faults.iter().find(is_wrong))
+        } else {
+            let other = faults.iter().find(|error| !is_wrong(error));
+            (ErrorKind::Unavailable, other.or(faults.first()))
+        };
         let error = Error::new(kind, "quorum");
         NotAcquired::Fault(match told {
             Some(told) => error.with((*told).clone()),
@@ -201,5 +205,42 @@ async fn vote(store: &Store, key: Key, terms: Terms, patience: Duration) -> Resu
         Ok(Ok(Acquired::Known)) => Err(No::Fault(Error::new(ErrorKind::Protocol, "acquire"))),
         Ok(Err(error)) => Err(No::Fault(error)),
         Err(_) => Err(No::Fault(Error::new(ErrorKind::Timeout, "acquire"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What so many nodes have said of which these are wrong, these away and the others another's.
+    fn kind(nodes: usize, wrong: usize, away: usize) -> Option<ErrorKind> {
+        let terms = Terms {
+            lease: Duration::from_secs(3),
+            renew: true,
+            max_hold: Duration::from_secs(60),
+            job: None,
+            mode: Mode::Exclusive,
+        };
+        let stores = (0..nodes).map(|_| Store::memory()).collect();
+        let asking = Asking { nodes: stores, key: Key::custom("x"), terms };
+        let fault = |kind| move |_| No::Fault(Error::new(kind, "acquire"));
+        let busy = |_| No::Busy { left: Duration::from_secs(1), line: 0 };
+        let noes = (0..wrong).map(fault(ErrorKind::Config));
+        let noes = noes.chain((0..away).map(fault(ErrorKind::Unavailable)));
+        let noes: Vec<_> = noes.chain((wrong + away..nodes).map(busy)).collect();
+        match asking.refusal(0, &noes) {
+            NotAcquired::Fault(error) => Some(error.kind()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_decides_if_it_leaves_no_majority() {
+        assert_eq!(kind(3, 1, 0), None);
+        assert_eq!(kind(3, 1, 1), Some(ErrorKind::Unavailable));
+        assert_eq!(kind(3, 1, 2), Some(ErrorKind::Unavailable));
+        assert_eq!(kind(3, 2, 1), Some(ErrorKind::Config));
+        assert_eq!(kind(5, 2, 3), Some(ErrorKind::Unavailable));
+        assert_eq!(kind(5, 3, 0), Some(ErrorKind::Config));
     }
 }
