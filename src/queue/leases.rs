@@ -41,7 +41,7 @@ impl Rounds {
         let pause = if answered { lease / 3 } else { lease / 12 };
         let first = self.running.values().map(|run| run.until).min();
         let next = Instant::now() + pause;
-        self.tend = first.map_or(next, |first| first.min(next));
+        self.tend = first.map_or(next, |first| soon(first, lease).min(next));
     }
 
     pub(super) fn cancel(&mut self, token: &RunToken) {
@@ -50,6 +50,15 @@ impl Rounds {
             run.abort.abort();
         }
     }
+}
+
+/// When a lease that lasts until then is to be renewed: at a third of what is left of it, so that there is time to ask
+/// again. Little may be left of one that was learnt of late. Who is asked often enough in vain need not be asked faster
+/// and faster: the last moments are only waited for.
+pub(super) fn soon(until: Instant, lease: Duration) -> Instant {
+    let now = Instant::now();
+    let left = until.saturating_duration_since(now).min(lease);
+    now + (left / 3).max(lease / 48).min(left)
 }
 
 async fn renew(store: Store, queue: Key, runs: Vec<RunToken>, lease: Duration) -> Renewed {

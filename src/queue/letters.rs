@@ -135,6 +135,9 @@ impl<T> Queue<T> {
     /// Puts a dead letter at the tail of the queue, with all its attempts before it; its history stays. False if it is
     /// none.
     ///
+    /// It has its [unique key](super::PushRequest::unique) again, unless another task has that by now: then it waits
+    /// without one. Once the other has ended, a further task may be stored under the key, beside this one.
+    ///
     /// # Errors
     ///
     /// The store is away. On a timeout it may have been done.

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use parking_lot::Mutex;
-use tokio::{task::JoinSet, time::Instant};
+use tokio::{sync::Notify, task::JoinSet, time::Instant};
 
 use super::{run::Ran, worker::QueueWorker};
 use crate::{
@@ -24,6 +24,9 @@ type Polled = Arc<Mutex<Option<(RunToken, Instant)>>>;
 
 pub(super) struct Lone {
     polled: Polled,
+    lease: Duration,
+    /// Less is left of the lease than the keeper may sleep for.
+    hurry: Arc<Notify>,
     /// Ends with this.
     _keeper: JoinSet<()>,
 }
@@ -36,9 +39,10 @@ impl Lone {
         if *concurrency > 1 || tokio::task::try_id().is_none() {
             return None;
         }
-        let (polled, mut keeper) = (Polled::default(), JoinSet::new());
-        keeper.spawn(keep(store.clone(), queue.clone(), *lease, Arc::clone(&polled)));
-        Some(Self { polled, _keeper: keeper })
+        let (polled, hurry) = (Polled::default(), Arc::new(Notify::new()));
+        let (run, hurried, mut keeper) = (Arc::clone(&polled), Arc::clone(&hurry), JoinSet::new());
+        keeper.spawn(keep(store.clone(), queue.clone(), *lease, run, hurried));
+        Some(Self { polled, lease: *lease, hurry, _keeper: keeper })
     }
 
     /// Polls it once: what it came to, or until when its lease lasts now.
@@ -49,6 +53,10 @@ impl Lone {
         until: Instant,
     ) -> Result<Ran, Instant> {
         *self.polled.lock() = Some((token.clone(), until));
+        // Not for each: most are over before the keeper would be awake.
+        if until.saturating_duration_since(Instant::now()) < self.lease / 2 {
+            self.hurry.notify_one();
+        }
         // Who takes it over polls it again, so nothing that wakes it in between is lost.
         let ran = work.now_or_never();
         let polled = self.polled.lock().take();
@@ -57,10 +65,13 @@ impl Lone {
 }
 
 /// Renews the lease of a run that does not come back from its first poll.
-async fn keep(store: Store, queue: Key, lease: Duration, polled: Polled) {
+async fn keep(store: Store, queue: Key, lease: Duration, polled: Polled, hurry: Arc<Notify>) {
     let mut pause = lease / 3;
     loop {
-        tokio::time::sleep(pause).await;
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = hurry.notified() => {}
+        }
         pause = lease / 3;
         let run = polled.lock().as_ref().map(|(token, _)| token.clone());
         let Some(token) = run else { continue };

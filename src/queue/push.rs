@@ -60,8 +60,10 @@ pub enum PushError {
     },
     /// The payload can't be written as JSON.
     Encode(serde_json::Error),
-    /// The store is away. On a timeout the task may have been stored; pushed again under a
-    /// [unique key](PushRequest::unique), it is not stored twice.
+    /// The store is away. On a timeout the task may have been stored. Pushed again under the same
+    /// [unique key](PushRequest::unique), it is not stored twice while the first one waits or runs; once that one has
+    /// ended, a second one is stored, and runs as well. Under a key [with a window](PushRequest::unique_for) none is
+    /// before the window is over, whatever has become of the first one.
     Store(Error),
 }
 

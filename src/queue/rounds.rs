@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{
-    leases::Renewed,
+    leases::{Renewed, soon},
     lone::{Lone, Work},
     quiet::{BEAT, IDLE, Looked, Quiet, look},
     run::{Ran, run},
@@ -170,6 +170,8 @@ impl Rounds {
         if self.turn.is_some() || (self.ends.is_empty() && !due) {
             return;
         }
+        // Whoever brings the messages may have ended, with the runtime he was on.
+        self.worker.store.hints();
         let (quiet, turn, store) = (self.was_quiet(), self.next_turn(), self.worker.store.clone());
         (self.look, self.told, self.tells) = (None, false, !turn.ends.is_empty());
         self.refused = Refused::default();
@@ -262,9 +264,8 @@ impl Rounds {
             }
         }
         let abort = self.runs.spawn(work);
-        if self.running.is_empty() {
-            self.tend = until.min(Instant::now() + self.worker.lease / 3);
-        }
+        let first = soon(until, self.worker.lease);
+        self.tend = if self.running.is_empty() { first } else { self.tend.min(first) };
         let running = Running { token, abort, attempt, max_attempts, bytes, unique, again, until };
         self.running.insert(running.token.id.clone(), running);
     }

@@ -52,14 +52,15 @@ impl Rounds {
     }
 
     /// What has not ended in time goes back, uncharged; what must not happen twice is dead, for it may have
-    /// happened. It is over when it has been dropped, not before.
+    /// happened. It is over when it has been dropped, not before. Nobody renews it any more, so it does not go on while
+    /// a turn is waited for.
     async fn hand_back(&mut self) {
+        self.runs.abort_all();
         if self.turn.is_some() {
             let looked = under_way(&mut self.turn).await;
             self.turn = None;
             self.looked(looked);
         }
-        self.runs.abort_all();
         while let Some(ended) = self.runs.join_next().await {
             self.note(ended);
         }

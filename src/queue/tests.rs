@@ -4,6 +4,7 @@ mod ends;
 mod idle;
 #[cfg(feature = "test-kit")]
 mod kit;
+mod leases;
 mod lone;
 #[cfg(feature = "seal")]
 mod sealed;

@@ -19,7 +19,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_
 pub(super) struct Answer {
     pub(super) turn: Turn,
     pub(super) turned: Turned,
-    /// When it was first sent: it may have run since.
+    /// When the first copy was sent that may have run.
     pub(super) since: Instant,
     /// When the copy was sent that was answered.
     pub(super) asked: Instant,
@@ -30,9 +30,12 @@ pub(super) type Refused = Arc<AtomicBool>;
 
 /// Asks until it is answered: under its number, a turn happens once.
 pub(super) async fn answer_to(store: Store, turn: Turn, refused: Refused) -> Answer {
-    let (since, mut pause, mut may_have_run) = (Instant::now(), PAUSES.0, false);
+    let (mut since, mut pause, mut may_have_run) = (Instant::now(), PAUSES.0, false);
     loop {
         let asked = Instant::now();
+        if !may_have_run {
+            since = asked;
+        }
         match store.backend().turn(turn.clone()).await {
             Ok(turned) => return Answer { turn, turned, since, asked },
             Err(error) => {

@@ -228,7 +228,8 @@ async fn each_time_may_be_as_long_as_can_be_said() {
     let (store, log) = (Store::memory(), Log::default());
     let queue = queue(&store);
     let worker = obedient(&queue, &log).lease(MOST).max_run(MOST).drain(MOST);
-    let worker = Working::start(worker.backoff(MOST, MOST).keep_dead(MOST, 10));
+    let worker = worker.backoff(MOST, MOST).keep_dead(MOST, 10).queue_rate(u64::MAX, SECOND);
+    let worker = Working::start(worker);
     for payload in ["done", "dead", "dead", "fail"] {
         push(&queue, payload).await;
     }

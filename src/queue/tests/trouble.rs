@@ -1,10 +1,15 @@
 //! Crashes, lost answers, shutdowns.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
 
 use super::{Log, SECOND, Working, obedient, push, queue, settled, state};
 use crate::{
-    queue::{TaskFault, TaskState, rounds::Rounds},
+    queue::{Failure, Queue, QueueWorker, Task, TaskFault, TaskState, rounds::Rounds},
     store::{Fault, Store, faulty},
 };
 
@@ -44,23 +49,27 @@ async fn a_long_run_is_renewed() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_run_that_cannot_be_renewed_is_cancelled_in_time() {
-    let (store, faults) = faulty();
-    let (queue, log) = (queue(&store), Log::default());
-    let held = std::sync::Arc::new(());
-    let seen = std::sync::Arc::downgrade(&held);
-    let noted = log.clone();
-    let held = parking_lot::Mutex::new(Some(held));
-    let worker = queue.worker(move |task| {
-        noted.note(&task);
+/// A worker whose runs take a minute, and what is gone when the future of the first is.
+fn of_a_minute(queue: &Queue<String>, log: &Log) -> (QueueWorker, Weak<()>) {
+    let held = Arc::new(());
+    let (seen, held, log) = (Arc::downgrade(&held), Mutex::new(Some(held)), log.clone());
+    let worker = queue.worker(move |task: Task<String>| {
+        log.note(&task);
         let held = held.lock().take();
         async move {
             tokio::time::sleep(SECOND * 60).await;
             drop(held);
-            Ok::<(), super::Failure>(())
+            Ok::<(), Failure>(())
         }
     });
+    (worker, seen)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_cannot_be_renewed_is_cancelled_in_time() {
+    let (store, faults) = faulty();
+    let (queue, log) = (queue(&store), Log::default());
+    let (worker, seen) = of_a_minute(&queue, &log);
     push(&queue, "x").await;
     let worker = Working::start(worker);
     settled().await;
@@ -195,6 +204,28 @@ async fn what_does_not_end_in_time_is_handed_back_uncharged() {
     worker.stop().await;
     assert_eq!(log.attempts(), [1, 1]);
     assert_eq!(queue.stats().await.unwrap().done, 1);
+}
+
+/// The turn under way is waited for without them: by then they may be somebody else's.
+#[tokio::test(start_paused = true)]
+async fn the_last_wait_of_a_drain_keeps_no_run_beyond_its_lease() {
+    let (store, faults) = faulty();
+    let (queue, log) = (queue(&store), Log::default());
+    let (worker, seen) = of_a_minute(&queue, &log);
+    push(&queue, "x").await;
+    let worker = Working::start(worker.lease(SECOND).drain(Duration::ZERO));
+    settled().await;
+    faults.set("turn", Fault::Away, usize::MAX);
+    faults.set("renew_runs", Fault::Away, usize::MAX);
+    push(&queue, "y").await;
+    settled().await;
+    assert!(seen.upgrade().is_some(), "it runs");
+    let began = tokio::time::Instant::now();
+    let stopping = tokio::spawn(worker.stop());
+    tokio::time::sleep(SECOND).await;
+    assert!(seen.upgrade().is_none(), "its future is dropped");
+    stopping.await.unwrap();
+    assert!(began.elapsed() < SECOND * 3, "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -78,7 +78,9 @@ local function records()
           else
             -- As a worker buries it: what was its alone is free, and its bytes do not wait any more.
             if unique ~= '' and call('HGET', U, unique) == id then call('HDEL', U, unique) end
-            call('ZADD', D, now + 86400000000, id)
+            -- One after the other, as a worker does: a page of letters ends at a moment, the next begins behind it.
+            local dead = tonumber(call('HGET', F, 'dead') or '0') or 0
+            call('ZADD', D, int(now + 86400000000 + dead % 1000), id)
             call('HINCRBY', F, 'dead', 1)
             call('HINCRBY', F, 'bytes', int(0 - #record))
             call('HINCRBY', F, 'buried', #record)

@@ -32,12 +32,17 @@ local function tellers(idle)
     return call(PUBLISH, channel .. 'w:' .. node, 't ' .. worker) > 0 or unsure
   end
   -- Tells one idle worker to look; false if there is none. O(log idle), whatever the number of workers. One whose
-  -- time is over, or whom nobody hears any more, is passed over, and is not among them any more.
+  -- time is over, or whom nobody hears any more, is passed over, and is not among them any more. Those whose time is
+  -- over come first, however many: they go at once.
   local function wake(first)
     for _ = 1, 100 do
       first = first or call('ZPOPMIN', idle)
       if not first[1] then return false end
-      if tonumber(first[2]) > now and tell(first[1]) then return true end
+      if tonumber(first[2]) <= now then
+        call('ZREMRANGEBYSCORE', idle, '-inf', int(now))
+      elseif tell(first[1]) then
+        return true
+      end
       first = nil
     end
     return false

@@ -51,7 +51,11 @@ if verb == 'cancel' then
   if call('ZSCORE', D, id) then return 'd' end
   return call('HEXISTS', T, id) == 1 and 'r' or ''
 end
-if verb == 'pause' then return call('HSET', F, 'paused', '1') end
+if verb == 'pause' then
+  -- Also without room, where it may be what is wanted: see renew.lua.
+  call('HDEL', F, '')
+  return call('HSET', F, 'paused', '1')
+end
 if verb == 'resume' then
   call('HDEL', F, 'paused')
   wake_one(W)

@@ -50,11 +50,16 @@ if number then
   call('ZADD', Z, delay == '0' and seq or string.format('%.0f', seq + delay), id)
   call('HSET', F, 'seq', seq, 'bytes', bytes)
   call('HINCRBY', F, 'pushed', '1')
-  local first = waiting == 0 or call('ZRANK', Z, id) == 0
-  local late = false
+  local first, late = waiting == 0, false
   if not first then
     local long_ago = second * 1000000 + us - 50000
-    late = (f[3] or 0) + 0 < long_ago and tonumber(call('ZRANGE', Z, '0', '0', 'WITHSCORES')[2]) < long_ago
+    if (f[3] or 0) - long_ago < 0 then
+      -- Nobody was woken lately: one look says both, who is first and whether he waits for too long.
+      local head = call('ZRANGE', Z, '0', '0', 'WITHSCORES')
+      first, late = head[1] == id, head[2] - long_ago < 0
+    else
+      first = call('ZRANK', Z, id) == 0
+    end
   end
   if not first and not late then return '1' end
   one = {F = F, W = tag .. 'zw' .. name, sooner = first and (delay ~= '0' or seq - (second * 1000000 + us) > 0)}

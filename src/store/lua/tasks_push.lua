@@ -43,16 +43,16 @@ local function before(P, tasks)
   return stood
 end
 
--- The task that has what is this one's alone, if it is another.
-local function other(t, T, U, stored)
+-- The task that has what is this one's alone, if it is another; if none has, this one has it, where there is room.
+local function other(t, T, U, stored, fits)
   if t.kind == 'p' then
     local id = call('HGET', U, t.unique)
     if id and id ~= t.id and (stored[id] or call('HEXISTS', T, id) == 1) then return id end
-    call('HSET', U, t.unique, t.id)
+    if fits then call('HSET', U, t.unique, t.id) end
   else
     local id = call('GET', t.window)
     if id and id ~= t.id then return id end
-    call('SET', t.window, t.id, 'PX', t.life)
+    if fits then call('SET', t.window, t.id, 'PX', t.life) end
   end
 end
 
@@ -70,13 +70,15 @@ local function group(Z, P, tasks, most, room)
     local length = #t.record + 16
     if old > number then
       letter = call('HEXISTS', T, t.id) == 1 and '1' or '?'
-    elseif old < number and (waiting + n >= most or bytes + length > room) then
-      letter = 'f'
     elseif old < number then
-      local id = t.kind ~= '-' and other(t, T, tag .. 'zu' .. name, mine)
+      -- A full queue has those that it has: whoever pushes one of them is told so.
+      local fits = waiting + n < most and bytes + length <= room
+      local id = t.kind ~= '-' and other(t, T, tag .. 'zu' .. name, mine, fits)
       if id then
         letter = 'k'
         others[#others + 1] = id
+      elseif not fits then
+        letter = 'f'
       else
         seq, bytes = place_after(seq), bytes + length
         mine[t.id], n, text = true, n + 1, int(seq)

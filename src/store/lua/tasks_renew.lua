@@ -12,5 +12,9 @@ for i, held in ipairs(call('ZMSCORE', KEYS[1], unpack(runs))) do
     leases[#leases + 1] = runs[i]
   end
 end
-if #leases > 0 then call('ZADD', KEYS[1], unpack(leases)) end
+if #leases > 0 then
+  -- It needs no room, and is not to be refused for want of it: see renew.lua.
+  call('ZREM', KEYS[1], '')
+  call('ZADD', KEYS[1], unpack(leases))
+end
 return table.concat(out)

@@ -30,8 +30,7 @@ impl At<'_> {
     }
 
     pub(super) fn dead_letters(&self, after: u64, most: usize) -> DeadPage {
-        let rows: Vec<_> =
-            self.queue.dead.iter().filter(|(at, _)| *at > after).take(most).collect();
+        let rows: Vec<_> = self.queue.dead.after(after).take(most).collect();
         let next = rows.last().filter(|_| rows.len() == most).map(|(at, _)| *at);
         DeadPage { letters: rows.iter().filter_map(|(_, id)| self.view(id)).collect(), next }
     }
@@ -54,7 +53,7 @@ impl At<'_> {
     }
 
     pub(super) fn redrive_one(&mut self, id: &TaskId) -> bool {
-        let dead = self.queue.dead.get(id).is_some();
+        let dead = self.queue.dead.has(id);
         if dead {
             self.redrive(id, 0);
             self.tell_sooner();

@@ -1,6 +1,7 @@
 //! `tasks_*.lua`: tasks of queues that stand by themselves.
 
 mod edit;
+mod graves;
 mod idle;
 mod push;
 mod turn;
@@ -10,7 +11,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use self::turn::Last;
+use self::{graves::Graves, turn::Last};
 use super::{
     Memory, done,
     ends::{Expiring, Index},
@@ -40,7 +41,7 @@ pub(super) struct Queue {
     metas: HashMap<TaskId, Meta>,
     uniques: HashMap<Arc<str>, TaskId>,
     windows: Expiring<Key, TaskId>,
-    dead: Index<TaskId>,
+    dead: Graves,
     /// Workers as `<node>:<worker>`.
     idle: Index<Arc<str>>,
     guard: Option<Guard>,
@@ -178,7 +179,7 @@ impl At<'_> {
         let at = self.queue.waiting.get(id);
         let state = match at {
             Some(_) => TaskState::Waiting,
-            None if self.queue.dead.get(id).is_some() => TaskState::Dead,
+            None if self.queue.dead.has(id) => TaskState::Dead,
             None => TaskState::Running,
         };
         Some(TaskView {

@@ -17,13 +17,15 @@ impl At<'_> {
         let length = rest.len() as u64 + 16;
         let (tasks, room) = call.caps;
         let waiting = self.queue.waiting.len() as u64;
-        if waiting >= tasks || self.queue.numbers.bytes + length > room {
-            return PushedAs::Full;
-        }
+        // A full queue has those that it has: whoever pushes one of them is told so.
+        let fits = waiting < tasks && self.queue.numbers.bytes + length <= room;
         if let Some(unique) = &call.unique
-            && let Some(other) = self.other(unique, &call.id)
+            && let Some(other) = self.other(unique, &call.id, fits)
         {
             return PushedAs::Known(other);
+        }
+        if !fits {
+            return PushedAs::Full;
         }
         let mut record = format!("{:016}", self.now).into_bytes();
         record.extend_from_slice(&rest);
@@ -35,13 +37,13 @@ impl At<'_> {
         PushedAs::Stored
     }
 
-    /// The task that has what is this one's alone, if it is another.
-    fn other(&mut self, unique: &Unique, id: &TaskId) -> Option<TaskId> {
+    /// The task that has what is this one's alone, if it is another; if none has, this one has it, where there is room.
+    fn other(&mut self, unique: &Unique, id: &TaskId, fits: bool) -> Option<TaskId> {
         let now = Now::of(self.now);
         if let Some(window) = unique.window {
             let end = Some(now.after(window.max(Duration::from_millis(1))));
             let known = self.queue.windows.get(&unique.name, now.ms).cloned();
-            if known.is_none() {
+            if fits && known.is_none() {
                 self.queue.windows.put(&unique.name, id.clone(), end);
             }
             return known.filter(|known| known != id);
@@ -51,7 +53,9 @@ impl At<'_> {
         if let Some(known) = known.filter(|known| self.queue.records.contains_key(*known)) {
             return Some(known.clone());
         }
-        self.queue.uniques.insert(name.into(), id.clone());
+        if fits {
+            self.queue.uniques.insert(name.into(), id.clone());
+        }
         None
     }
 

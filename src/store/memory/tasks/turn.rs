@@ -156,8 +156,7 @@ impl At<'_> {
     fn bury(&mut self, id: &TaskId, bytes: u64, unique: Option<&Arc<str>>, step: &mut Step<'_>) {
         self.give_up(unique, id);
         let graves = step.call.graves;
-        let spread = self.queue.numbers.dead % 1000;
-        self.queue.dead.set(id, self.now.saturating_add(micros(graves.keep)) + spread);
+        self.queue.dead.bury(id, self.now.saturating_add(micros(graves.keep)));
         self.queue.numbers.dead += 1;
         self.queue.numbers.bytes = self.queue.numbers.bytes.saturating_sub(bytes);
         self.queue.numbers.dead_bytes += self.length(id);
@@ -171,7 +170,7 @@ impl At<'_> {
             && (self.queue.dead.len() as u64 > graves.most
                 || self.queue.numbers.dead_bytes > graves.bytes)
         {
-            let oldest = self.queue.dead.first().map(|(_, id)| id);
+            let oldest = self.queue.dead.iter().next().map(|(_, id)| id.clone());
             step.trims -= 1;
             self.trim(oldest.as_slice());
         }
@@ -225,12 +224,13 @@ impl At<'_> {
             room = room.min(limits.running.saturating_sub(self.queue.running.len() as u64));
         }
         if limits.interval_us > 0 {
-            let most = self.now + limits.burst * limits.interval_us;
+            let most = self.now.saturating_add(limits.burst.saturating_mul(limits.interval_us));
             self.queue.tat = self.queue.tat.max(self.now).min(most);
             let free = (most - self.queue.tat) / limits.interval_us;
             if free < room {
                 room = free;
-                later = Some(self.queue.tat - (limits.burst - 1) * limits.interval_us);
+                let others = limits.burst.saturating_sub(1).saturating_mul(limits.interval_us);
+                later = Some(self.queue.tat.saturating_sub(others));
             }
         }
         (usize::try_from(room).unwrap_or(usize::MAX), later)
@@ -266,7 +266,7 @@ impl At<'_> {
         };
         let token = RunToken { id: id.clone(), by: Arc::clone(&step.token) };
         self.queue.running.set(&token, self.now.saturating_add(micros(step.call.lease)));
-        self.queue.tat += step.call.limits.interval_us;
+        self.queue.tat = self.queue.tat.saturating_add(step.call.limits.interval_us);
         Some(run)
     }
 

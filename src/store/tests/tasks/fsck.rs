@@ -56,6 +56,28 @@ async fn a_queue_on_a_cluster_is_looked_at_too() {
     assert_eq!(payloads(&worker.start(5).await), ["again"]);
 }
 
+/// A page of letters ends at a moment, and the next one begins behind it.
+#[tokio::test]
+async fn those_that_are_made_dead_letters_together_are_all_listed() {
+    let rig = Rig::redis().await;
+    let mut ids = Vec::new();
+    for _ in 0..25 {
+        ids.push(rig.push(Push { again: false, ..task("once") }).await);
+    }
+    assert_eq!(raw::<i64>(&rig, "DEL", "z", &[]).await, 1);
+    rig.fsck(true).await;
+    let (mut after, mut found) = (Some(0), Vec::new());
+    while let Some(from) = after {
+        let page = rig.backend().dead_tasks(queue(), from, 10).await.unwrap();
+        found.extend(page.letters.into_iter().map(|view| view.id));
+        after = page.next;
+    }
+    assert_eq!(found.len(), 25);
+    found.sort_unstable();
+    ids.sort_unstable();
+    assert_eq!(found, ids);
+}
+
 /// More than are summed up in one look: what the mending does not count stays wrong.
 #[tokio::test]
 async fn a_task_that_is_made_a_dead_letter_leaves_nothing_behind() {

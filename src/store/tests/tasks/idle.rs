@@ -17,6 +17,7 @@ on_every_store!(
     an_earlier_task_is_told_to_the_one_with_the_timer,
     what_one_cannot_take_is_told_to_the_next,
     the_dead_are_passed_over,
+    many_dead_are_passed_over_at_once,
     a_full_worker_is_not_woken,
     who_has_been_idle_for_long_is_woken,
     a_quiet_worker_keeps_its_place_without_a_turn,
@@ -104,6 +105,18 @@ async fn the_dead_are_passed_over(rig: &Rig) {
     let (dead, alive) = (Worker::new(rig), Worker::listening(rig).await);
     idle(&dead).await;
     rig.advance(SECOND).await;
+    idle(&alive).await;
+    rig.push(task("a")).await;
+    assert!(told(&alive).await);
+}
+
+/// They are the first in line, and a push looks at so many and no more.
+async fn many_dead_are_passed_over_at_once(rig: &Rig) {
+    for _ in 0..120 {
+        idle(&Worker::new(rig)).await;
+    }
+    rig.pass(SECOND * 8).await;
+    let alive = Worker::listening(rig).await;
     idle(&alive).await;
     rig.push(task("a")).await;
     assert!(told(&alive).await);

@@ -12,6 +12,7 @@ use crate::store::{
 
 on_every_store!(
     dead_letters_are_listed_in_pages,
+    every_letter_is_on_a_page,
     a_redriven_letter_begins_anew_at_the_tail,
     all_are_redriven_one_after_the_other,
     old_letters_are_trimmed_and_counted,
@@ -46,6 +47,29 @@ async fn dead_letters_are_listed_in_pages(rig: &Rig) {
     let page = list(page.next.expect("there is more")).await.unwrap();
     assert_eq!((page.letters.len(), page.next), (1, None));
     assert_eq!(page.letters[0].id, ids[2]);
+}
+
+/// However many have died at once, on a clock that stands still too; in the order in which they died.
+async fn every_letter_is_on_a_page(rig: &Rig) {
+    let mut worker = Worker::new(rig);
+    worker.graves = Graves { most: 2_000, ..worker.graves };
+    let mut ids = killed(rig, &worker, &["first"]).await;
+    for _ in 0..10 {
+        let pushes = (0..100).map(|_| rig.pushed(task("a")));
+        futures_util::future::join_all(pushes).await;
+        let runs = worker.start(100).await;
+        let ends = runs.iter().map(|run| run.ended(dead("hopeless"))).collect();
+        worker.take(worker.turn(0, ends)).await;
+        ids.extend(runs.into_iter().map(|run| run.token.id));
+    }
+    let (mut found, mut after) = (Vec::new(), Some(0));
+    while let Some(from) = after {
+        let page = rig.backend().dead_tasks(queue(), from, 10).await.unwrap();
+        found.extend(page.letters.into_iter().map(|view| view.id));
+        after = page.next;
+    }
+    assert_eq!(found.len(), 1_001);
+    assert!(found == ids, "in another order");
 }
 
 async fn a_redriven_letter_begins_anew_at_the_tail(rig: &Rig) {

@@ -20,6 +20,7 @@ on_every_store!(
     a_redriven_task_has_its_unique_key_again,
     a_window_outlives_its_task,
     a_full_queue_takes_no_more,
+    a_full_queue_knows_what_it_has,
     what_is_told_of_a_task,
     many_at_once_are_all_there,
     a_clock_that_is_put_back_delays_nobody_new,
@@ -132,6 +133,27 @@ async fn a_full_queue_takes_no_more(rig: &Rig) {
     let fits = Push { caps: (9, bytes + 30), ..task("x") };
     rig.push(fits).await;
     assert_eq!(worker.start(9).await.len(), 3);
+}
+
+async fn a_full_queue_knows_what_it_has(rig: &Rig) {
+    let worker = Worker::new(rig);
+    for window in [None, Some(SECOND * 60)] {
+        let (few, small) = ((1, 1 << 20), (9, 1));
+        let first = rig.push(unique("a", "k", window)).await;
+        for caps in [few, small] {
+            let same = Push { caps, ..unique("b", "k", window) };
+            assert_eq!(rig.pushed(same).await, PushedAs::Known(first.clone()));
+            let other = Push { caps, ..unique("c", "other", window) };
+            assert_eq!(rig.pushed(other).await, PushedAs::Full);
+        }
+        // Who found no room has left no key.
+        rig.push(unique("d", "other", window)).await;
+        let runs = worker.start(9).await;
+        assert_eq!(payloads(&runs), ["a", "d"]);
+        for run in runs {
+            assert!(worker.end(&run, EndAs::Done).await);
+        }
+    }
 }
 
 async fn what_is_told_of_a_task(rig: &Rig) {
