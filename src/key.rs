@@ -21,12 +21,15 @@ use std::{
 use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
 
-pub(crate) use self::text::{Hashed, digest, hex};
-use self::text::{READABLE, escape, is_plain};
+pub(crate) use self::text::{Hashed, digest, hex, secret};
+use self::text::{READABLE, escape, hashed, is_plain};
 
 /// Number of shards a namespace is divided into. Part of the wire layout: written into the store when
 /// it is first used, and checked at every connect.
 pub(crate) const SHARDS: u16 = 64;
+
+/// Whose tag carries what is about no shard: in a cluster that is somewhere, too.
+pub(crate) const COMMON: u16 = 0;
 
 /// Most stripes: beyond it, they save nothing over a lock for each key.
 const MOST_STRIPES: u32 = 65_536;
@@ -52,9 +55,17 @@ impl Key {
     }
 
     /// The key of a header field. The name is taken in lower case.
+    ///
+    /// Of `Authorization`, `Proxy-Authorization`, `Cookie` and `X-Api-Key` the value is always hashed: keys can be read
+    /// in the store. In the first two it does not count how the scheme is spelt (RFC 9110 section 11.1).
     #[must_use]
     pub fn header(name: &str, value: &[u8]) -> Self {
-        Self::with_value(&Self::prefix("h", &name.to_ascii_lowercase()), value)
+        let name = name.to_ascii_lowercase();
+        let prefix = Self::prefix("h", &name);
+        match secret(&name, value) {
+            Some(secret) => Self::of_digest(&prefix, &secret),
+            None => Self::with_value(&prefix, value),
+        }
     }
 
     /// The key of a client address: IPv4-mapped addresses count as IPv4, IPv6 ones by their /64,
@@ -262,6 +273,11 @@ impl Key {
         }
         // ASCII, all of it.
         Self(std::str::from_utf8(&out).unwrap_or_default().into())
+    }
+
+    /// The key of a value that is not to be read in it.
+    pub(crate) fn of_digest(prefix: &str, value: &[u8]) -> Self {
+        Self(format!("{prefix}{}", hashed(value)).into())
     }
 
     #[expect(clippy::indexing_slicing, reason = "a kind is one of ours, and has a few letters")]

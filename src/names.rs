@@ -37,10 +37,26 @@ macro_rules! __define_names {
             /// A lock for each value of a parameter of the matched route.
             ///
             /// A route without this parameter is a fault of the wiring: 500, and a log line. A value whose bytes
-            /// are no UTF-8 is answered with 400. A request that matches no route passes without a lock.
+            /// are no UTF-8 is answered with 400. A request that matches no route passes without a lock. The value is
+            /// taken as it is spelt: where it is more than a text to the handler, take
+            /// [`by_path_param_as`](Self::by_path_param_as).
             #[must_use]
             pub fn by_path_param(name: &str) -> Self {
                 Self::by(::lockgate::gate::KeySource::path_param(name))
+            }
+
+            /// The same for a parameter that is a `T` to the handler, such as a number or a UUID: one lock for each of
+            /// these, however it is spelt. To a handler with `Path<u64>` `/orders/7`, `/orders/07` and `/orders/+7` are
+            /// one order; as texts they would be three locks, and the client would choose which.
+            ///
+            /// The lock is that of [`by_path_param`](Self::by_path_param) for the value as its
+            /// [`Display`](std::fmt::Display) writes it. What is no `T` is answered with 400.
+            #[must_use]
+            pub fn by_path_param_as<T>(name: &str) -> Self
+            where
+                T: ::std::str::FromStr + ::std::fmt::Display,
+            {
+                Self::by(::lockgate::gate::KeySource::path_param_as::<T>(name))
             }
 
             /// A lock for each value of a header field. A request without it is answered with 400.

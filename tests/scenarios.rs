@@ -184,6 +184,7 @@ table! { each_store {
     odd_keys:
         one_value_is_one_lock_in_both_frameworks,
         different_values_are_different_locks,
+        a_number_is_one_key_however_it_is_spelt,
         bytes_that_are_no_text_are_refused,
         the_handler_sees_the_same_value_in_both_frameworks,
         an_empty_value_is_no_way_around;
@@ -243,9 +244,11 @@ table! { each_store {
         what_ran_at_once_does_not_run_again,
         another_request_under_the_key_of_one_that_ran_is_refused,
         what_failed_runs_again,
-        a_retry_meanwhile_is_told_that_it_runs,
+        a_retry_meanwhile_is_told_that_it_is_busy,
+        a_retry_meanwhile_of_what_fails_may_run,
         who_went_away_may_come_again,
-        what_was_accepted_while_it_waited_is_known;
+        what_was_accepted_while_it_waited_is_known,
+        what_ran_under_several_locks_or_a_permit_does_not_run_again;
     not_deferred:
         a_body_over_the_limit,
         a_body_that_says_it_is_too_long,

@@ -20,6 +20,7 @@ const FORGETS: &str = "the store's server keeps nothing on disk";
 const PROXY: &str = "by_ip() believes no such field";
 const SILENCE: &str = "a trusted proxy has not told whom it speaks for";
 const TWICE: &str = "two RateLimitLayers around one handler have a policy of one name";
+const UNLOCKED: &str = "a request passed without its lock";
 const SHADOW: &str = "shadow policy: would have been refused";
 
 /// A store whose calls have the time that a loaded machine takes.
@@ -164,4 +165,53 @@ fn what_a_shadow_would_have_refused_is_told() {
             }
         });
     }
+}
+
+async fn posted(app: &axum::Router, path: &str) -> u16 {
+    let request = http::Request::post(path).body(axum::body::Body::empty()).expect("valid");
+    let answer = tower::ServiceExt::oneshot(app.clone(), request).await;
+    answer.expect("a router has no errors").status().as_u16()
+}
+
+/// To a layer before a fallback each request looks like one that will be a 404.
+async fn is_served_by_a_fallback(store: &Store) {
+    use axum::{Router, routing::post};
+    let orders = Router::new().route("/orders/{id}/pay", post(async || "paid"));
+    let lock = lockgate_axum::LockLayer::by_path_param("id").store(store);
+    let app = Router::new().fallback_service(orders).layer(lock);
+    let told = LOG.lines("ERROR lockgate", UNLOCKED);
+    assert_eq!(posted(&app, "/nothing").await, 404);
+    assert_eq!(LOG.lines("ERROR lockgate", UNLOCKED), told, "a 404 is one");
+    assert_eq!(posted(&app, "/orders/7/pay").await, 200);
+    assert_eq!(LOG.lines("ERROR lockgate", UNLOCKED), told + 1);
+}
+
+/// Around an app the layer takes the first scope of a prefix, whatever its guard says.
+async fn is_served_by_the_second_of_two_scopes(store: &Store) {
+    use actix_web::{
+        App, guard,
+        test::{TestRequest, call_service, init_service},
+        web,
+    };
+    let orders = web::resource("/orders/{id}/pay").post(async || "paid");
+    let app = App::new()
+        .service(web::scope("/api").guard(guard::Host("a.test")).service(web::resource("/x")))
+        .service(web::scope("/api").guard(guard::Host("b.test")).service(orders))
+        .wrap(lockgate_actix_web::LockLayer::by_path_param("id").store(store));
+    let app = init_service(app).await;
+    let told = LOG.lines("ERROR lockgate", UNLOCKED);
+    for (path, status, told) in [("/api/nothing", 404, told), ("/api/orders/7/pay", 200, told + 1)]
+    {
+        let request = TestRequest::post().uri(path).insert_header(("host", "b.test"));
+        assert_eq!(call_service(&app, request.to_request()).await.status().as_u16(), status);
+        assert_eq!(LOG.lines("ERROR lockgate", UNLOCKED), told, "{path}");
+    }
+}
+
+#[actix_web::test]
+async fn what_passes_unlocked_and_is_served_is_told() {
+    LazyLock::force(&LOG);
+    let store = Store::memory();
+    is_served_by_a_fallback(&store).await;
+    is_served_by_the_second_of_two_scopes(&store).await;
 }

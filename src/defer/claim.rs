@@ -110,7 +110,7 @@ impl Visit {
         let begun = match settled {
             SettledRun::Lost => None,
             SettledRun::Stands(begun) => {
-                hold.forget();
+                hold.run_settled(run.id.clone());
                 Some(begun)
             }
         };

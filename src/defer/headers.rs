@@ -29,19 +29,47 @@ const OURS: &str = "lockgate-";
 /// Fields that say who the client is. A stored copy would outlive what it was given for.
 const CREDENTIALS: &[&str] = &["authorization", "cookie", "proxy-authorization"];
 
-/// Response fields that are kept. `Set-Cookie` is not among them: whoever reads the status resource is
-/// not necessarily whom the cookie is for.
+/// Fields that are stored or not, by their lower-case names.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Fields {
+    /// Stored though they are a credential, or one connection's.
+    pub(super) keep: Vec<String>,
+    /// Credentials, besides those that everybody knows.
+    pub(super) credentials: Vec<String>,
+}
+
+impl Fields {
+    fn keeps(&self, name: &str) -> bool {
+        self.keep.iter().any(|keep| keep == name)
+    }
+
+    /// All that say who the client is.
+    fn credentials(&self) -> impl Iterator<Item = &str> {
+        CREDENTIALS.iter().copied().chain(self.credentials.iter().map(String::as_str))
+    }
+}
+
+/// Response fields that are kept: what the content is, and what a browser may do with it. `Set-Cookie` is not among
+/// them: whoever reads the status resource is not necessarily whom the cookie is for.
 const RESPONSE: &[&str] = &[
     "content-type",
     "content-language",
     "content-encoding",
     "content-disposition",
     "content-location",
+    "content-security-policy",
+    "cross-origin-embedder-policy",
+    "cross-origin-opener-policy",
+    "cross-origin-resource-policy",
     "etag",
     "last-modified",
     "link",
     "location",
+    "permissions-policy",
+    "referrer-policy",
     "warning",
+    "x-content-type-options",
+    "x-frame-options",
 ];
 
 /// Header fields in order, repeats kept.
@@ -49,12 +77,12 @@ pub(super) type Headers = Vec<(String, Vec<u8>)>;
 
 /// True if it carries a credential that is not kept: without it, it would run as somebody else. Whether the
 /// field is nominated by `Connection` does not count: that must not make a credential vanish.
-pub(super) fn carries_credential(has: impl Fn(&str) -> bool, keep: &[String]) -> bool {
-    CREDENTIALS.iter().any(|name| !keep.iter().any(|keep| keep == name) && has(name))
+pub(super) fn carries_credential(has: impl Fn(&str) -> bool, fields: &Fields) -> bool {
+    fields.credentials().any(|name| !fields.keeps(name) && has(name))
 }
 
 /// What is stored of a request.
-pub(super) fn of_request(headers: &Headers, keep: &[String]) -> Headers {
+pub(super) fn of_request(headers: &Headers, fields: &Fields) -> Headers {
     let nominated: Vec<String> = headers
         .iter()
         .filter(|(name, _)| name == "connection")
@@ -64,8 +92,8 @@ pub(super) fn of_request(headers: &Headers, keep: &[String]) -> Headers {
     let stays = |name: &String| {
         let dropped = nominated.contains(name)
             || NOT_STORED.contains(&name.as_str())
-            || CREDENTIALS.contains(&name.as_str());
-        !name.starts_with(OURS) && (!dropped || keep.contains(name))
+            || fields.credentials().any(|credential| credential == name);
+        !name.starts_with(OURS) && (!dropped || fields.keeps(name))
     };
     headers.iter().filter(|(name, _)| stays(name)).cloned().collect()
 }
@@ -123,26 +151,55 @@ mod tests {
     fn connection_fields_and_those_they_nominate_are_dropped() {
         let sent =
             headers(&[("connection", "close, X-Hop"), ("x-hop", "1"), ("te", "x"), ("a", "b")]);
-        assert_eq!(of_request(&sent, &[]), headers(&[("a", "b")]));
+        assert_eq!(of_request(&sent, &Fields::default()), headers(&[("a", "b")]));
+    }
+
+    /// Or what was an answer to one client would be a page that others can be sent to.
+    #[test]
+    fn what_a_browser_may_not_do_is_kept_of_a_response() {
+        let said = [
+            ("content-security-policy", "sandbox"),
+            ("x-content-type-options", "nosniff"),
+            ("x-frame-options", "DENY"),
+            ("set-cookie", "a=b"),
+            ("x-own", "1"),
+        ];
+        assert_eq!(of_response(headers(&said), &[]), headers(&said[..3]));
+        assert_eq!(of_response(headers(&said), &["x-own".to_owned()]).len(), 4);
     }
 
     #[test]
     fn what_only_we_may_say_is_dropped() {
         let sent =
             headers(&[("lockgate-held", "1;x"), ("idempotency-key", "k"), ("if-match", "x")]);
-        assert_eq!(of_request(&sent, &[]), sent[1..]);
+        assert_eq!(of_request(&sent, &Fields::default()), sent[1..]);
     }
 
     #[test]
     fn a_credential_is_kept_or_missed() {
         let sent = headers(&[("authorization", "Bearer x"), ("connection", "authorization")]);
         let has = |name: &str| sent.iter().any(|(sent, _)| sent == name);
-        assert_eq!(of_request(&sent[..1].to_vec(), &[]), []);
-        assert!(carries_credential(has, &["cookie".to_owned()]));
-        let keep = ["authorization".to_owned()];
+        assert_eq!(of_request(&sent[..1].to_vec(), &Fields::default()), []);
+        let keeps = |name: &str| Fields { keep: vec![name.to_owned()], ..Fields::default() };
+        assert!(carries_credential(has, &keeps("cookie")));
+        let keep = keeps("authorization");
         assert_eq!(of_request(&sent[..1].to_vec(), &keep), sent[..1]);
         assert!(!carries_credential(has, &keep));
         assert_eq!(of_request(&sent, &keep), sent[..1], "nominated or not");
+    }
+
+    #[test]
+    fn a_field_of_ones_own_is_a_credential_if_it_is_said_to_be() {
+        let sent = headers(&[("x-api-key", "k")]);
+        let has = |name: &str| name == "x-api-key";
+        assert!(!carries_credential(has, &Fields::default()));
+        let mut fields = Fields { credentials: vec!["x-api-key".to_owned()], ..Fields::default() };
+        assert!(carries_credential(has, &fields));
+        assert_eq!(of_request(&sent, &fields), []);
+        // As any other: stored if that is asked for as well.
+        fields.keep.push("x-api-key".to_owned());
+        assert!(!carries_credential(has, &fields));
+        assert_eq!(of_request(&sent, &fields), sent);
     }
 
     #[test]

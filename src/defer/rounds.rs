@@ -26,7 +26,7 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{Semaphore, mpsc, watch},
     task::JoinSet,
     time::Instant,
 };
@@ -77,6 +77,9 @@ const MOST_NAMES: usize = 100;
 /// is too slow for it.
 const VISITS: usize = 2;
 
+/// Runs for each callback that may be under way beside them: less than the visits that are left.
+const CALLS: usize = 4;
+
 pub(super) struct Rounds {
     worker: Arc<DeferWorker>,
     stop: watch::Sender<Stop>,
@@ -96,6 +99,8 @@ pub(super) struct Rounds {
     /// come back.
     foreign: HashMap<JobId, Foreign>,
     slots: Arc<Slots>,
+    /// Callbacks that are made at once.
+    calls: Arc<Semaphore>,
     visits: JoinSet<(Key, Next)>,
     looking: Option<BoxFuture<'static, Looked>>,
     next_beat: Instant,
@@ -107,6 +112,9 @@ impl Rounds {
     pub(super) fn new(worker: Arc<DeferWorker>) -> Self {
         Self {
             slots: Slots::new(worker.concurrency),
+            calls: Arc::new(Semaphore::new(
+                worker.concurrency.div_ceil(CALLS).min(Semaphore::MAX_PERMITS),
+            )),
             worker,
             stop: watch::Sender::new(Stop::No),
             crowded: Arc::default(),
@@ -164,6 +172,8 @@ impl Rounds {
     /// A sign of life. A store that is away is asked again soon: until it knows of this worker, its jobs
     /// have nobody.
     async fn beat(&mut self) {
+        // Whoever brings the messages may have ended, with the runtime he was on.
+        self.worker.store.hints();
         let beat = self.send_beat(WATCH).await;
         let now = Instant::now();
         let Ok(Beat { mine, busy, others, paused, lapse }) = beat else {
@@ -249,6 +259,7 @@ impl Rounds {
             worker: Arc::clone(&self.worker),
             key,
             slot: self.slots.take(),
+            calls: Arc::clone(&self.calls),
             stop: self.stop.subscribe(),
             crowded: Arc::clone(&self.crowded),
             paused: Arc::clone(&self.paused),

@@ -65,6 +65,9 @@ impl Visit {
     }
 
     /// The run of a callback. `None` as in a replay; it may be made again in every case.
+    ///
+    /// Clients say where it goes, and whoever is there may take his time: it is made outside of the room for requests, and
+    /// where too many are under way it comes later.
     async fn call(
         &self,
         request: &StoredRequest,
@@ -72,6 +75,11 @@ impl Visit {
         started: &Started,
     ) -> Option<Verdict> {
         let DeferWorker { callbacks, rules, .. } = &*self.worker;
+        let Ok(_room) = self.calls.try_acquire() else {
+            let first_seen = UNIX_EPOCH + Duration::from_micros(started.run.accepted_us);
+            return Some(Verdict::Back { delay: by_age(first_seen), reason: "other callbacks" });
+        };
+        self.slot.free();
         tokio::select! {
             verdict = callback::run(callbacks.as_deref(), rules, (at, &started.run), request) => {
                 Some(verdict)
@@ -106,8 +114,32 @@ impl Visit {
             }
             () = self.told_to(Stop::Now) => self.cut_off(marker, idempotent).await,
             ran = worker.replayer.replay(head, body, marker.clone(), worker.response_limit) => {
-                Some(run.judge(ran))
+                let verdict = run.judge(ran);
+                self.when_over(marker, started, idempotent, verdict).await
             }
+        }
+    }
+
+    /// A layer further out may have answered for a handler that goes on in a task of its own: its run is over, and its
+    /// lock free, when that has been dropped.
+    async fn when_over(
+        &self,
+        marker: &Replay,
+        started: &Started,
+        idempotent: bool,
+        verdict: Verdict,
+    ) -> Option<Verdict> {
+        if !marker.is_inside() {
+            return Some(verdict);
+        }
+        tokio::select! {
+            biased;
+            () = marker.left() => Some(verdict),
+            loss = started.hold.facts().lost() => {
+                tracing::error!(job = ?marker.deferred().id, ?loss, "run abandoned: lock lost");
+                None
+            }
+            () = self.told_to(Stop::Now) => self.cut_off(marker, idempotent).await,
         }
     }
 }

@@ -11,7 +11,10 @@ use std::{
 };
 
 use futures_util::FutureExt as _;
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::{Semaphore, watch},
+    time::Instant,
+};
 
 use super::{
     claim::Started,
@@ -49,6 +52,8 @@ pub(super) struct Visit {
     pub(super) key: Key,
     /// Its room among the worker's runs.
     pub(super) slot: Slot,
+    /// Room for callbacks, which need none of the former while they are made.
+    pub(super) calls: Arc<Semaphore>,
     pub(super) stop: watch::Receiver<Stop>,
     /// Other lines wait for room.
     pub(super) crowded: Arc<AtomicBool>,
@@ -95,8 +100,12 @@ impl Visit {
 
     async fn enter_and_run(&self, head: Option<JobId>) -> Next {
         let DeferWorker { store, limits, lease, .. } = &*self.worker;
+        // What a queue may do is about its requests.
+        let enters = async {
+            if self.is_call() { Some(Leave::default()) } else { limits.enter(store, *lease).await }
+        };
         let leave = tokio::select! {
-            leave = limits.enter(store, *lease) => leave,
+            leave = enters => leave,
             () = self.told_to(Stop::Drain) => return Next::WhenTold,
         };
         let Some(mut leave) = leave else { return Next::WhenTold };
@@ -144,8 +153,8 @@ impl Visit {
             }
             _ => Next::WhenTold,
         };
-        let goes_on =
-            self.may_go_on(row, more, &verdict) && worker.limits.again(&worker.store, leave).await;
+        let goes_on = self.may_go_on(row, more, &verdict)
+            && (self.is_call() || worker.limits.again(&worker.store, leave).await);
         match self.settle_outside(started, verdict, goes_on).await {
             Some(started) => {
                 tracing::info!(node = %worker.store.node(), job = ?id, attempt, outcome, "run ended");
@@ -156,6 +165,11 @@ impl Visit {
                 Ended::Next(Next::WhenTold)
             }
         }
+    }
+
+    /// Whether the line is that of a callback.
+    fn is_call(&self) -> bool {
+        self.key.is_of_callback()
     }
 
     /// Settles a run, outside of its room if that is not for the next of its line.

@@ -16,6 +16,10 @@ use crate::{clock::LONGEST, gate::field_name, store::Store};
 /// Shortest lease, and shortest longest run: below it a slow moment of the store looks like a crash.
 const SHORTEST: Duration = Duration::from_millis(100);
 
+/// Shortest time for which an ended job is kept. A call that stored it, and whose answer was lost, is sent again, also when
+/// the job has ended: what is kept of it alone tells that it is not to be stored, and run, once more.
+const KEPT: Duration = Duration::from_secs(60);
+
 /// Runs deferred requests until it is told to stop. Each integration has a constructor of its own.
 ///
 /// Several of one process can be on the same store, for routes or settings of their own. They count as one among
@@ -154,15 +158,15 @@ impl DeferWorker {
         self
     }
 
-    /// How long finished jobs and their responses are kept. Default a day.
+    /// How long finished jobs and their responses are kept. Default a day, at least a minute.
     pub fn keep_done(mut self, retention: Duration) -> Self {
-        self.rules.keep_done = retention.min(LONGEST);
+        self.rules.keep_done = retention.clamp(KEPT, LONGEST);
         self
     }
 
-    /// How long dead letters are kept. Default a week.
+    /// How long dead letters are kept. Default a week, at least a minute.
     pub fn keep_dead(mut self, retention: Duration) -> Self {
-        self.rules.keep_dead = retention.min(LONGEST);
+        self.rules.keep_dead = retention.clamp(KEPT, LONGEST);
         self
     }
 

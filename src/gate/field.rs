@@ -2,6 +2,8 @@
 
 use http::HeaderName;
 
+use super::view::View;
+
 /// The name as messages have it: in lower case. `setting` is what it was given to.
 ///
 /// # Panics
@@ -11,6 +13,20 @@ pub(crate) fn field_name(setting: &str, name: &str) -> String {
     let known = HeaderName::from_bytes(name.as_bytes());
     assert!(known.is_ok(), "{setting}: {name:?} is not the name of a header field");
     name.to_ascii_lowercase()
+}
+
+/// Takes this name out of `Connection`: what a client names there goes no further than one hop (RFC 9110 section 7.6.1), so
+/// that whoever passes the request on would drop a field which is not the client's.
+pub(crate) fn goes_on<V: View>(view: &mut V, name: &str) {
+    let is_it = |token: &&[u8]| token.trim_ascii().eq_ignore_ascii_case(name.as_bytes());
+    let lines = view.header("connection");
+    let tokens = || lines.iter().flat_map(|line| line.split(|byte| *byte == b','));
+    if !tokens().any(|token| is_it(&token)) {
+        return;
+    }
+    let left: Vec<_> = tokens().filter(|token| !is_it(token)).collect();
+    let left = String::from_utf8_lossy(&left.join(&b',')).into_owned();
+    view.set_header("connection", Some(left.as_str()).filter(|left| !left.is_empty()));
 }
 
 #[cfg(test)]

@@ -33,7 +33,11 @@ impl Methods {
             Self::Unsafe => !is_safe(method),
             Self::ReadOrWrite => !matches!(method, "OPTIONS" | "TRACE"),
             Self::All => true,
-            Self::These(names) => names.iter().any(|name| name == method),
+            Self::These(names) => {
+                // HEAD is GET without the content (RFC 9110 section 9.3.2), and routers run the same handler for it.
+                let method = |name: &String| name == method || (name == "GET" && method == "HEAD");
+                names.iter().any(method)
+            }
         }
     }
 }
@@ -61,6 +65,7 @@ mod tests {
         let some = Methods::these("LockLayer", ["POST", "GET", "PROPPATCH"]);
         assert!(some.include("POST") && some.include("GET") && some.include("PROPPATCH"));
         assert!(!some.include("PUT") && !some.include("post"));
+        assert!(some.include("HEAD") && !Methods::these("LockLayer", ["HEAD"]).include("GET"));
         assert!(Methods::Unsafe.include("PROPPATCH") && !Methods::Unsafe.include("GET"));
         assert!(Methods::All.include("OPTIONS"));
         assert!(Methods::ReadOrWrite.include("GET") && !Methods::ReadOrWrite.include("OPTIONS"));

@@ -22,6 +22,7 @@ mod fault;
 mod field;
 mod kept;
 mod methods;
+mod named;
 mod print;
 mod reading;
 mod replay;
@@ -40,9 +41,9 @@ use crate::reply::{Fields, Repeated, Reply};
 pub(crate) use self::{
     address::Networks,
     begun::{Begin, Begun},
-    field::field_name,
+    field::{field_name, goes_on},
     methods::Methods,
-    replay::{REPLAY_FIELD, current_replay, is_replay},
+    replay::{Inside, REPLAY_FIELD, current_replay, is_replay},
     slot::{Record, Remember, Trying, UnderLock},
     source::each_once,
 };
@@ -123,8 +124,8 @@ impl Outcome {
 pub enum Parting<T, P> {
     /// Add these fields to the response.
     Fields(Fields),
-    /// Answer with this instead. An error of the inner service goes out as it is all the same. What was
-    /// stopped has no other answer.
+    /// Answer with this instead. An error of the inner service goes out as it is all the same, where it is none that will be
+    /// an answer (tower's `Service::Error`; in actix it is one, and is replaced). What was stopped has no other answer.
     Replace(Reply),
     /// Keep the ticket with the body of an answer that [streams](Outcome::Streams): see [`Kept`].
     Keep(T),

@@ -32,10 +32,11 @@ tokio::task_local! {
 }
 
 /// What is inside of a run: counted until it has been dropped, wherever it was sent to.
-struct Inside(Replay);
+#[derive(Debug)]
+pub(crate) struct Inside(Replay);
 
 impl Inside {
-    fn of(replay: &Replay) -> Self {
+    pub(crate) fn of(replay: &Replay) -> Self {
         replay.0.inside.fetch_add(1, Ordering::AcqRel);
         Self(replay.clone())
     }
@@ -195,7 +196,12 @@ impl Replay {
     /// Whether anything of it has not been dropped yet. In another thread that may take as long as the handler does
     /// not await; and of what went to another process it is not known.
     pub(crate) fn is_under_way(&self) -> bool {
-        self.0.inside.load(Ordering::Acquire) > 0 || self.is_elsewhere()
+        self.is_inside() || self.is_elsewhere()
+    }
+
+    /// Whether anything of it in this process has not been dropped yet.
+    pub(crate) fn is_inside(&self) -> bool {
+        self.0.inside.load(Ordering::Acquire) > 0
     }
 
     pub(crate) fn is_elsewhere(&self) -> bool {

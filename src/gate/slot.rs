@@ -21,6 +21,8 @@ pub struct Parked {
     pub(crate) usual: Option<Duration>,
     /// The request was accepted before, or has run: it is to be answered with that.
     pub(crate) known: bool,
+    /// It would not run under this lock alone, or not alone under it: it is looked up, and not stored.
+    pub(crate) unfit: bool,
 }
 
 /// What the outer layer asks of the lock.
@@ -116,6 +118,11 @@ impl Slot {
     #[inline]
     pub(crate) fn record(&self) -> Option<&Record> {
         self.0.record.as_deref()
+    }
+
+    /// Also of a request that runs at once its end is remembered.
+    pub(crate) fn remembers(&self) -> bool {
+        self.record().is_some_and(|record| record.remember.is_some())
     }
 
     /// Sends it along with the request, in place of that of a layer further out.

@@ -3,16 +3,15 @@
 //! A key that can't be had is refused loudly. Letting the request through would be a way around the
 //! lock; a shared "unknown" key would let strangers block each other.
 
-use std::{fmt, sync::Arc};
-
-use http::HeaderName;
+use std::{fmt, str::FromStr, sync::Arc};
 
 use super::{
     address::ClientAddress,
     fault::{KeyFault, no_extension},
-    view::{BadParam, Route, SentTwice, View},
+    named::{Named, Names, form, param},
+    view::{Route, SentTwice, View},
 };
-use crate::key::Key;
+use crate::key::{Key, secret};
 
 /// Where a layer's key comes from. Made by the layers' `by_...` constructors.
 pub struct KeySource<N: ?Sized>(Kind<N>);
@@ -36,30 +35,6 @@ enum Kind<N: ?Sized> {
     Both(Arc<(KeySource<N>, KeySource<N>)>),
 }
 
-/// A parameter or header field, with what is worked out of its name once for all requests.
-#[derive(Debug)]
-struct Named {
-    name: String,
-    /// As a header field's, if it is one.
-    field: Option<HeaderName>,
-    prefix: String,
-}
-
-impl Named {
-    fn new(kind: &str, name: &str) -> Arc<Self> {
-        let (name, prefix) = (name.to_owned(), Key::prefix(kind, name));
-        Arc::new(Self { field: HeaderName::from_bytes(name.as_bytes()).ok(), name, prefix })
-    }
-}
-
-/// Several parameters that name resources of one kind.
-#[derive(Debug)]
-struct Names {
-    names: Vec<String>,
-    /// What stands in the keys for all of them, or `from` 7 and `to` 7 would be two locks.
-    joint: String,
-}
-
 impl<N: ?Sized> KeySource<N> {
     /// The socket's other end: [`Key::ip`].
     #[must_use]
@@ -76,7 +51,14 @@ impl<N: ?Sized> KeySource<N> {
     /// A parameter of the matched route: [`Key::path_param`].
     #[must_use]
     pub fn path_param(name: &str) -> Self {
-        Self(Kind::PathParam(Named::new("p", name)))
+        Self(Kind::PathParam(Named::param(name, None)))
+    }
+
+    /// The same of a parameter that is a `T`: keyed as that writes itself, however it was spelt. One that is none
+    /// refuses the request with 400.
+    #[must_use]
+    pub fn path_param_as<T: FromStr + fmt::Display>(name: &str) -> Self {
+        Self(Kind::PathParam(Named::param(name, Some(form::<T>))))
     }
 
     /// Parameters of the matched route that name resources of one kind, such as `from` and `to`: a key for
@@ -87,12 +69,19 @@ impl<N: ?Sized> KeySource<N> {
     /// If there are none.
     #[must_use]
     pub fn path_params<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Self {
-        let names: Vec<_> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
-        assert!(!names.is_empty(), "by_path_params: name one parameter at least");
-        let mut sorted = names.clone();
-        sorted.sort();
-        sorted.dedup();
-        Self(Kind::PathParams(Arc::new(Names { names, joint: sorted.join(",") })))
+        Self(Kind::PathParams(Names::new(names, None)))
+    }
+
+    /// The same of parameters that are each a `T`: see [`path_param_as`](Self::path_param_as).
+    ///
+    /// # Panics
+    ///
+    /// If there are none.
+    #[must_use]
+    pub fn path_params_as<T: FromStr + fmt::Display>(
+        names: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Self {
+        Self(Kind::PathParams(Names::new(names, Some(form::<T>))))
     }
 
     /// A header field, which must be there exactly once: [`Key::header`].
@@ -102,7 +91,7 @@ impl<N: ?Sized> KeySource<N> {
     /// If the name is none that a field can have: no request would ever have it.
     #[must_use]
     pub fn header(name: &str) -> Self {
-        Self(Kind::Header(Named::new("h", &super::field::field_name("by_header", name))))
+        Self(Kind::Header(Named::field(&super::field::field_name("by_header", name))))
     }
 
     /// The matched route itself: [`Key::route`].
@@ -145,9 +134,10 @@ impl<N: ?Sized> KeySource<N> {
     pub fn read_all<V: View<Native = N>>(&self, view: &mut V) -> Result<Vec<Key>, KeyFault> {
         let mut keys = match &self.0 {
             Kind::PathParams(all) => {
-                let Names { names, joint } = &**all;
-                let key =
-                    |name: &String| Ok(Key::path_param(name, &param(name, view)?).named(joint));
+                let Names { names, form, joint } = &**all;
+                let key = |name: &String| {
+                    Ok(Key::path_param(name, &param(name, *form, view)?).named(joint))
+                };
                 names.iter().map(key).collect::<Result<Vec<_>, _>>()?
             }
             Kind::Functions(f) => {
@@ -185,7 +175,7 @@ impl<N: ?Sized> KeySource<N> {
             }
             Kind::Client(address) => address.key(view),
             Kind::PathParam(named) => {
-                let value = param(&named.name, view)?;
+                let value = param(&named.name, named.form, view)?;
                 Ok(Key::with_value(&named.prefix, value.as_bytes()))
             }
             Kind::Header(named) => {
@@ -195,7 +185,12 @@ impl<N: ?Sized> KeySource<N> {
                     None => Ok(None),
                 };
                 let missing = match sent {
-                    Ok(Some(value)) => return Ok(Key::with_value(&named.prefix, value)),
+                    Ok(Some(value)) => {
+                        return Ok(match secret(&named.name, value) {
+                            Some(secret) => Key::of_digest(&named.prefix, &secret),
+                            None => Key::with_value(&named.prefix, value),
+                        });
+                    }
                     Ok(None) => "A required header field is missing",
                     Err(SentTwice) => "A header field was sent more than once",
                 };
@@ -281,22 +276,6 @@ pub(crate) fn each_once(keys: &mut Vec<Key>) {
     }
     let mut seen = std::collections::HashSet::new();
     keys.retain(|key| seen.insert(key.clone()));
-}
-
-fn param<V: View>(name: &str, view: &mut V) -> Result<String, KeyFault> {
-    match view.param(name) {
-        Ok(Some(value)) => Ok(value),
-        Err(BadParam) => Err(KeyFault::Request("A path segment is not UTF-8")),
-        Ok(None) => match view.route() {
-            Route::Unmatched => Err(KeyFault::Unmatched),
-            Route::Matched(pattern) => Err(KeyFault::Wiring(format!(
-                "by_path_param(\"{name}\"): the route {pattern} has no such parameter"
-            ))),
-            Route::Unknown => Err(KeyFault::Wiring(format!(
-                "by_path_param(\"{name}\") sees no route here; put the layer inside the router"
-            ))),
-        },
-    }
 }
 
 impl<N: ?Sized> Clone for KeySource<N> {

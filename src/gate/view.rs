@@ -47,6 +47,18 @@ impl Head {
     ) -> Self {
         Self { method: method.into(), target: target.into(), headers, peer }
     }
+
+    /// With the host that the request's URI names, if no field does: HTTP/2 has it there alone (RFC 9113 section
+    /// 8.3.1), and a run has to be for the same host. A name and a password before it are left out.
+    #[must_use]
+    pub fn with_host(mut self, authority: Option<&str>) -> Self {
+        let host = authority.map(|authority| authority.rsplit('@').next().unwrap_or_default());
+        let is_told = self.headers.iter().any(|(name, _)| name == "host");
+        if let Some(host) = host.filter(|host| !host.is_empty() && !is_told) {
+            self.headers.push(("host".to_owned(), host.into()));
+        }
+        self
+    }
 }
 
 impl fmt::Debug for Head {

@@ -103,3 +103,21 @@ fn the_shard_is_part_of_the_wire_layout() {
     assert_eq!(Key::path_param("id", "7").shard(), 51);
     assert_eq!(Key::path_param("id", "8").shard(), 10);
 }
+
+/// Keys can be read in the store by whoever lists them.
+#[test]
+fn of_a_credential_nothing_is_in_its_key() {
+    for name in ["authorization", "Proxy-Authorization", "Cookie", "X-API-Key"] {
+        let key = Key::header(name, b"Bearer xyzzy").scope("shop");
+        assert!(!key.as_str().contains("xyzzy"), "{key}");
+        assert_ne!(key, Key::header(name, b"Bearer xyzzz").scope("shop"));
+    }
+    assert_eq!(Key::header("x-account", b"xyzzy").as_str(), "h:x-account::xyzzy");
+    let of = |value: &str| Key::header("authorization", value.as_bytes());
+    for same in ["bearer xyzzy", "BEARER  xyzzy", " Bearer xyzzy "] {
+        assert_eq!(of(same), of("Bearer xyzzy"), "RFC 9110, section 11");
+    }
+    assert_ne!(of("Bearer Xyzzy"), of("Bearer xyzzy"));
+    assert_ne!(of("Basic xyzzy"), of("Bearer xyzzy"));
+    assert_eq!(of("xyzzy"), of("xyzzy"));
+}

@@ -1,6 +1,6 @@
 //! Bytes as text: escaped, hashed, in hex.
 
-use std::{fmt, fmt::Write as _};
+use std::{borrow::Cow, fmt, fmt::Write as _};
 
 use sha2::{Digest as _, Sha256};
 
@@ -41,8 +41,8 @@ pub(super) fn is_plain(byte: u8) -> bool {
 }
 
 /// Letters, digits and `-_.` stand for themselves, all else is `%XX`. What gets too long is `~` and
-/// half a SHA-256: `~` is escaped in readable values, so the two forms never meet.
-#[expect(clippy::indexing_slicing, reason = "half a byte is below 16; a digest has 32 bytes")]
+/// [half a SHA-256](hashed): `~` is escaped in readable values, so the two forms never meet.
+#[expect(clippy::indexing_slicing, reason = "half a byte is below 16")]
 pub(super) fn escape(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len().min(READABLE));
     for &byte in bytes.iter().take(READABLE + 1) {
@@ -56,10 +56,31 @@ pub(super) fn escape(bytes: &[u8]) -> String {
             }
         }
     }
-    if out.len() > READABLE {
-        out.clear();
-        out.push('~');
-        out.push_str(&hex(&Sha256::digest(bytes)[..16]));
+    if out.len() > READABLE { hashed(bytes) } else { out }
+}
+
+/// `~` and half a SHA-256.
+#[expect(clippy::indexing_slicing, reason = "a digest has 32 bytes")]
+pub(super) fn hashed(bytes: &[u8]) -> String {
+    format!("~{}", hex(&Sha256::digest(bytes)[..16]))
+}
+
+/// The value of a field of this lower-case name, if it says who somebody is: to be hashed, as it is what counts of it.
+pub(crate) fn secret<'a>(name: &str, value: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+    match name {
+        "authorization" | "proxy-authorization" => Some(credentials(value)),
+        "cookie" | "x-api-key" => Some(value.into()),
+        _ => None,
     }
-    out
+}
+
+/// Credentials with their scheme in lower case, and one space behind it (RFC 9110 section 11.4).
+fn credentials(value: &[u8]) -> Cow<'_, [u8]> {
+    let value = value.trim_ascii();
+    let Some(end) = value.iter().position(|byte| *byte == b' ') else { return value.into() };
+    let (scheme, rest) = value.split_at(end);
+    let mut out = scheme.to_ascii_lowercase();
+    out.push(b' ');
+    out.extend_from_slice(rest.trim_ascii_start());
+    out.into()
 }

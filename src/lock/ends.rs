@@ -62,6 +62,9 @@ pub enum HoldUntil {
     /// the end: in chunked bodies, and in those that know which chunk is their last. An answer without
     /// a body gives it back before its head.
     ///
+    /// Of nested layers, and of a guard that a middleware [scopes](crate::lock::LockGuard::scope), it is whoever took the
+    /// lock that keeps it or gives it back.
+    ///
     /// If the lock is lost meanwhile, [`OnLoss::Cancel`] breaks the body off, so that the client sees
     /// that it is not whole. The other two let it go on, since its head is out and can say nothing any more.
     BodyEnd,
@@ -117,15 +120,29 @@ impl Default for Ends {
     }
 }
 
+/// The field that says it, with [`OnLoss::Finish`].
+const LOST: &str = "lock-lost";
+
 impl Ends {
+    /// What a layer further in has told.
+    pub(super) fn hear(
+        self,
+        ticket: &mut LockTicket,
+        fields: impl FnOnce() -> Vec<(String, Vec<u8>)>,
+    ) {
+        if self.on_loss == OnLoss::Finish && fields().iter().any(|(name, _)| name == LOST) {
+            ticket.told();
+        }
+    }
+
     /// Resolves when the handler has to stop.
     pub(super) fn watch(self, ticket: &LockTicket) -> impl Future<Output = ()> + Send + 'static {
         let held = match &ticket.0 {
             _ if self.on_loss != OnLoss::Cancel => None,
             Ticket::Own { guard, .. } => Some(guard.held()),
-            Ticket::Lent { held, .. } => Some(held.clone()),
-            // Its worker drops the whole run when it loses the lock, and no answer of ours is wanted.
-            Ticket::Run(_) => None,
+            // Of a run its worker drops all that it has; not what went to a task of its own. No answer of ours is wanted.
+            Ticket::Lent { held, .. } | Ticket::Run(held, _) => Some(held.clone()),
+            Ticket::Unmatched => None,
         };
         async move {
             match held {
@@ -158,7 +175,11 @@ impl Ends {
             if self.keeps(&ticket, outcome) {
                 return Parting::Keep(ticket);
             }
-            let Some((held, own, giving)) = self.ended(ticket.0) else {
+            if matches!(ticket.0, Ticket::Unmatched) {
+                was_unmatched(outcome);
+            }
+            let LockTicket(ticket, .., told) = ticket;
+            let Some((held, own, giving)) = self.ended(ticket) else {
                 return Parting::Fields(Vec::new());
             };
             let loss = giving.loss(&held).await;
@@ -167,7 +188,7 @@ impl Ends {
                     tracing::info!(lock = %held.hashed(), "request stopped: its body dribbles");
                     Parting::Replace(too_slow())
                 }
-                Some(loss) => self.lost(&held, loss, own, outcome),
+                Some(loss) => self.lost(&held, loss, own && !told, outcome),
                 None => Parting::Fields(Vec::new()),
             }
         }
@@ -183,7 +204,7 @@ impl Ends {
             }
             // Each is the last one only if the layer further out has gone.
             Ticket::Lent { held, shares } => (held, false, LockSet::of(shares)),
-            Ticket::Run(_) => return None,
+            Ticket::Run(..) | Ticket::Unmatched => return None,
         };
         // A lost lock is given back all the same, but there is nothing to wait for.
         let loss = held.loss();
@@ -200,7 +221,7 @@ impl Ends {
                     && matches!(outcome, Outcome::Streams(_))
                     && guard.loss().is_none()
             }
-            Ticket::Lent { .. } | Ticket::Run(_) => false,
+            Ticket::Lent { .. } | Ticket::Run(..) | Ticket::Unmatched => false,
         }
     }
 
@@ -217,10 +238,8 @@ impl Ends {
             OnLoss::Cancel | OnLoss::Replace => {
                 Parting::Replace(lost_reply(loss, outcome == Outcome::Stopped))
             }
-            // Of nested layers the one that took the lock says so, once.
-            OnLoss::Finish if own => {
-                Parting::Fields(vec![("lock-lost".into(), token(loss).into())])
-            }
+            // Of nested layers one says so, once: a field of one value (RFC 9651 section 4.2) can't be sent twice.
+            OnLoss::Finish if own => Parting::Fields(vec![(LOST.into(), token(loss).into())]),
             OnLoss::Finish => Parting::Fields(Vec::new()),
         }
     }
@@ -258,6 +277,19 @@ impl Giving {
                 None
             }
         }
+    }
+}
+
+/// What no route matched is a 404, unless a fallback or a service that is nested has it, of whose routes nothing is known
+/// further out. What that has done is done: the answer stays what it is.
+fn was_unmatched(outcome: Outcome) {
+    if let Some(status) = outcome.status().filter(|status| *status < 400) {
+        tracing::error!(
+            layer = "LockLayer",
+            status,
+            "a request passed without its lock: no route was seen that it matches, and yet something has served it; put \
+             the layer around the routes themselves"
+        );
     }
 }
 

@@ -1,12 +1,10 @@
 //! What a lock needs of a request, read before anything is awaited.
 
-use std::convert::Infallible;
-
 use super::{
     elsewhere,
     gate::{LockGate, would_deadlock},
     held::{HeldLock, HeldLocks},
-    ticket::Ticket,
+    ticket::{Ticket, Unlocked},
 };
 use crate::{
     gate::{Asked, KeyFault, Replay, Slot, Trying, View, current_replay, each_once},
@@ -38,6 +36,11 @@ pub(super) struct Brought {
 }
 
 impl LockFacts {
+    /// A job runs under one lock that it has alone, so what asks for anything else is not deferred.
+    pub(super) fn fits_a_job(&self) -> bool {
+        fits_a_job(&self.keys, self.mode)
+    }
+
     pub(super) fn replay(&self) -> Option<&Replay> {
         self.brought.as_ref()?.replay.as_ref()
     }
@@ -71,13 +74,15 @@ impl<N: ?Sized> LockGate<N> {
         Ok(keys)
     }
 
-    pub(super) fn read<V: View<Native = N>>(&self, view: &mut V) -> Asked<LockFacts, Infallible> {
+    pub(super) fn read<V: View<Native = N>>(&self, view: &mut V) -> Asked<LockFacts, Unlocked> {
         self.policy.clean(view);
         let Some(mode) = self.policy.mode(view.method()) else {
             return Asked::Skip;
         };
         let keys = match self.keys(view) {
             Ok(keys) => keys,
+            // No route matches: there is nothing to protect, as far as is known.
+            Err(KeyFault::Unmatched) => return Asked::Pass(Unlocked),
             Err(fault) => {
                 return fault.answer("LockLayer").map_or(Asked::Skip, Asked::Answer);
             }
@@ -97,14 +102,14 @@ impl<N: ?Sized> LockGate<N> {
         let mut held = view.get::<HeldLocks>().unwrap_or_default();
         held = held.and(HeldLocks::current().iter().cloned());
         held = held.and(self.policy.trusted(view, &store));
-        let lent = Ticket::of_what_is_held(&store, &keys, mode, &held, run.as_ref());
+        let lent =
+            Ticket::of_what_is_held(&store, &keys, mode, &held, run.as_ref().zip(replay.as_ref()));
         let Ok(lent) = lent else { return Asked::Answer(would_deadlock()) };
         if lent.is_none() {
             held = held.and(run);
         }
-        // A job runs under one lock that it has alone, so what asks for anything else is not deferred.
         if let Some(found) = &slot {
-            let fits = keys.len() == 1 && mode == Mode::Exclusive;
+            let fits = fits_a_job(&keys, mode);
             let runs = found.is_said_to_run() && elsewhere::is_believed_to_run(view);
             match found.trying() {
                 Trying::For(_) => {}
@@ -114,12 +119,17 @@ impl<N: ?Sized> LockGate<N> {
                 // Tells its layer that somebody has read the slot.
                 Trying::Never | Trying::Background => found.note_seen(),
             }
-            slot = slot.filter(|_| fits && !runs);
+            // It may still be known by its key.
+            slot = slot.filter(|slot| !runs && (fits || slot.remembers()));
         }
         let brought = Brought { replay, held, lent };
         let brought = brought.is_something().then(|| Box::new(brought));
         Asked::Enter(LockFacts { store, keys, mode, slot, brought })
     }
+}
+
+fn fits_a_job(keys: &[Key], mode: Mode) -> bool {
+    keys.len() == 1 && mode == Mode::Exclusive
 }
 
 /// Nobody reads it: the worker has gone on without this run.

@@ -1,5 +1,7 @@
 //! `LockGate`: the lock around a request.
 
+mod taking;
+
 use std::{convert::Infallible, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -10,25 +12,19 @@ use super::{
     ends::Ends,
     estimate::HoldTimes,
     facts::LockFacts,
-    guard::LockGuard,
-    held::HeldLock,
+    held::{HeldLock, HeldLocks},
     policy::Policy,
-    several::{LockSet, LocksRequest},
-    ticket::{LockTicket, Ticket},
+    several::LockSet,
+    ticket::{LockTicket, Ticket, Unlocked},
 };
 use crate::{
     gate::{
-        Asked, Begin, Begun, Gate, Head, KeySource, Outcome, Parked, Parting, Print, Scope, Slot,
-        Trying, UnderLock, Verdict, View,
+        Asked, Gate, Head, KeySource, Outcome, Parked, Parting, Print, Scope, Slot, Trying,
+        UnderLock, Verdict, View,
     },
     outage::LockOutage,
     reply::{Reply, problem},
-    store::{Direct, JobId},
 };
-
-/// Longest time for which the record of a request that runs keeps a retry off: a `max_hold` without end is
-/// none for that.
-const MAX_RUN: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The policy of a `LockLayer`: which requests take which lock, and what they are told when it is busy.
 pub struct LockGate<N: ?Sized> {
@@ -52,61 +48,6 @@ impl<N: ?Sized> LockGate<N> {
         Self { source, policy, ends, times }
     }
 
-    #[expect(clippy::indexing_slicing, reason = "a source reads at least one key")]
-    async fn take(&self, facts: &LockFacts) -> Result<Answer<LockSet>, NotAcquired> {
-        let LockFacts { store, keys, mode, slot, .. } = facts;
-        let waits = slot.as_ref().map(|slot| match slot.trying() {
-            Trying::For(wait) => wait,
-            Trying::Never | Trying::Background => Duration::ZERO,
-        });
-        let request = self.policy.request(store, &keys[0], *mode, waits);
-        if keys.len() > 1 {
-            let several = LocksRequest::of(keys.clone(), request);
-            let held = facts.held().cloned().unwrap_or_default();
-            return Box::pin(several.within(&held)).await.map(Answer::Granted);
-        }
-        // A retry layer in between may come here again: the record is this request's own by then.
-        let slot = slot.as_ref().filter(|slot| slot.record().is_some() && !slot.has_begun());
-        let record = slot.and_then(Slot::record).map(|record| &record.name);
-        // The future of a request has room for one call, which is all that most need: it is moved about.
-        let answer = if request.is_one_call() {
-            request.at_once(record).await?
-        } else {
-            Box::pin(request.ask(record.cloned())).await?
-        };
-        if let (Answer::Granted(guard), Some(slot)) = (&answer, slot)
-            && let Some(call) = self.remembered(slot, guard)
-        {
-            match Box::pin(Begun::begin(store, call, self.policy.asking.terms.lease)).await? {
-                Begin::Begun(begun) => slot.begin(begun),
-                // Another request under the record, at the same time.
-                Begin::Taken => return Ok(Answer::Known),
-                Begin::Lost => {
-                    let left = Duration::from_secs(1);
-                    return Ok(Answer::Busy(Busy { left, line: 0, waited: None }));
-                }
-            }
-        }
-        Ok(answer.map(LockSet::one))
-    }
-
-    /// What is written down of a request that runs at once and is remembered. Until it has ended its record
-    /// lives no longer than the lock may be held: if this process dies, a retry waits for that and no more.
-    fn remembered(&self, slot: &Slot, guard: &LockGuard) -> Option<Direct> {
-        let record = slot.record().filter(|_| !slot.has_begun())?;
-        let owner = record.remember.as_ref()?.owner.clone();
-        let (terms, key) = (&self.policy.asking.terms, guard.key());
-        Some(Direct {
-            key: key.clone(),
-            me: guard.lease()?.me.clone(),
-            record: Arc::clone(&record.name),
-            id: JobId::new(key),
-            owner,
-            life: terms.max_hold.saturating_add(terms.lease).min(MAX_RUN),
-            print: None,
-        })
-    }
-
     /// An outer layer takes it over untried.
     fn put_off(&self, facts: LockFacts) -> Verdict<LockTicket> {
         // Nothing is known of the lock; if nothing comes of the taking over, it may well be free.
@@ -115,9 +56,11 @@ impl<N: ?Sized> LockGate<N> {
 
     fn busy(&self, facts: LockFacts, busy: &Busy, known: bool) -> Verdict<LockTicket> {
         let replay = facts.replay().cloned();
-        let LockFacts { store, mut keys, slot, .. } = facts;
-        // Deferred are requests of one lock alone; there is none without.
-        let Some(key) = keys.pop() else { return Verdict::Answer(Reply::wiring_fault()) };
+        let unfit = !facts.fits_a_job();
+        let LockFacts { store, keys, slot, .. } = facts;
+        // Of several the one that the record is kept beside; there is none without.
+        let first = keys.into_iter().min_by(LockSet::order);
+        let Some(key) = first else { return Verdict::Answer(Reply::wiring_fault()) };
         tracing::debug!(
             node = %store.node(), lock = %key.hashed(), line = busy.line, "request refused: lock busy"
         );
@@ -132,6 +75,8 @@ impl<N: ?Sized> LockGate<N> {
             let waited = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
             reply = reply.member("waited_ms", waited);
         }
+        // Deferred are requests of one lock alone.
+        let slot = slot.filter(|_| known || !unfit);
         // What says that it runs and is not believed is busy, and no more.
         let slot = slot.filter(|slot| {
             if slot.is_said_to_run() {
@@ -145,7 +90,7 @@ impl<N: ?Sized> LockGate<N> {
         });
         if let Some(slot) = &slot {
             let usual = self.times.usual();
-            slot.fill(Parked { store, key, status: reply.status, usual, known });
+            slot.fill(Parked { store, key, status: reply.status, usual, known, unfit });
         }
         Verdict::Busy(reply, slot)
     }
@@ -177,10 +122,10 @@ impl<N: ?Sized> LockGate<N> {
 impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     type Facts = LockFacts;
     type Ticket = LockTicket;
-    type Quick = Infallible;
+    type Quick = Unlocked;
     type Parked = Infallible;
 
-    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<LockFacts, Infallible> {
+    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<LockFacts, Unlocked> {
         self.read(view)
     }
 
@@ -194,12 +139,11 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
                 replay.asks_a_lock();
             }
             let tries = |slot: &Slot| matches!(slot.trying(), Trying::For(_));
-            if !facts.slot.as_ref().is_none_or(tries) {
+            if facts.fits_a_job() && !facts.slot.as_ref().is_none_or(tries) {
                 return self.put_off(facts);
             }
             if let Some(lent) = facts.lent() {
-                forget(facts.slot.as_ref());
-                return Verdict::Pass(LockTicket::new(lent, facts.take_held()));
+                return Box::pin(self.lend(facts, lent)).await;
             }
             let taken = self.take(&facts).await;
             forget(facts.slot.as_ref());
@@ -212,11 +156,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
                 Ok(Answer::Busy(busy)) | Err(NotAcquired::Busy(busy)) => {
                     self.busy(facts, &busy, false)
                 }
-                // Accepted before: the outer layer answers with that job once it has read the body.
-                Ok(Answer::Known) => {
-                    let busy = Busy { left: Duration::from_secs(1), line: 0, waited: None };
-                    self.busy(facts, &busy, true)
-                }
+                Ok(Answer::Known) => self.known(facts),
                 Err(NotAcquired::WouldDeadlock) => Verdict::Answer(would_deadlock()),
                 Err(NotAcquired::Fault(error)) => self.outage(facts, &error),
             }
@@ -233,8 +173,8 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         UnderLock::note(view);
     }
 
-    fn ticket(&self, quick: Infallible) -> LockTicket {
-        match quick {}
+    fn ticket(&self, _: Unlocked) -> LockTicket {
+        LockTicket::new(Ticket::Unmatched, HeldLocks::default())
     }
 
     fn within(&self, ticket: &LockTicket) -> Scope {
@@ -247,6 +187,10 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
 
     fn body_deadline(&self, ticket: &LockTicket) -> Option<Duration> {
         self.ends.body_deadline(ticket)
+    }
+
+    fn hear(&self, ticket: &mut LockTicket, fields: impl FnOnce() -> Vec<(String, Vec<u8>)>) {
+        self.ends.hear(ticket, fields);
     }
 
     fn reads_along(

@@ -121,5 +121,5 @@ pub use self::{
     held::{HeldLock, HeldLocks},
     request::LockRequest,
     several::{LockSet, LocksRequest},
-    ticket::LockTicket,
+    ticket::{LockTicket, Unlocked},
 };

@@ -12,7 +12,7 @@ use super::{
     retry::Retry,
 };
 use crate::{
-    gate::{KeySource, Methods, View},
+    gate::{KeySource, Methods, View, goes_on},
     key::Key,
     outage::LockOutage,
     store::{Mode, Store},
@@ -127,6 +127,7 @@ impl Policy {
             // Without a lock there is none here, not that of another lock further out.
             let fences = Some(fences.join(", ")).filter(|fences| !fences.is_empty());
             view.set_header(name, fences.as_deref());
+            goes_on(view, name);
             let mut told = view.take::<FencesTold>().unwrap_or_default();
             if !told.0.contains(name) {
                 told.0.push(name.clone());

@@ -231,6 +231,10 @@ impl LockRequest {
         }
     }
 
+    pub(super) fn waits(&self) -> bool {
+        self.wait.is_some()
+    }
+
     /// One attempt, with a place in line if a wait is set.
     pub(super) async fn ask_once(&self, record: Option<Arc<str>>) -> Result<Answer, NotAcquired> {
         let Some(wait) = self.wait else { return self.at_once(record.as_ref()).await };

@@ -5,7 +5,7 @@
 //! of two requests that want the same two locks one has the first of them, and the other waits there with
 //! empty hands; nobody waits in a circle. All waits together have one deadline.
 
-use std::time::Duration;
+use std::{cmp::Ordering, time::Duration};
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
@@ -150,7 +150,7 @@ impl LocksRequest {
     async fn in_order(&self, each: LockRequest, held: &HeldLocks) -> Result<LockSet, NotAcquired> {
         let started = Instant::now();
         let mut order: Vec<_> = self.keys.iter().enumerate().collect();
-        order.sort_by_key(|(_, key)| (key.shard(), *key));
+        order.sort_by(|(_, one), (_, other)| LockSet::order(one, other));
         // All shares first: they cost nothing, and one that is refused should cost nothing either.
         let mut shares = Vec::with_capacity(order.len());
         for (place, key) in order {
@@ -198,6 +198,16 @@ pub struct LockSet {
 impl LockSet {
     pub(super) fn one(guard: LockGuard) -> Self {
         Self { guards: SmallVec::from_buf([(0, guard)]) }
+    }
+
+    /// In which they are taken, by all processes.
+    pub(super) fn order(one: &Key, other: &Key) -> Ordering {
+        one.shard().cmp(&other.shard()).then_with(|| one.cmp(other))
+    }
+
+    /// The one that was taken first.
+    pub(super) fn first(&self) -> Option<&LockGuard> {
+        self.guards.first().map(|(_, guard)| guard)
     }
 
     pub(super) fn of(guards: Vec<LockGuard>) -> Self {

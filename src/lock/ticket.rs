@@ -12,21 +12,36 @@ use super::{
     several::LockSet,
 };
 use crate::{
-    gate::Slot,
+    gate::{Inside, Replay, Slot},
     key::Key,
     store::{Mode, Store},
 };
 
-/// The lock of a request that passed; dropping it gives the lock back. Beside it, all that the request
-/// has, this one included; and the slot of a layer further out that remembers it.
+/// A request that matched no route, and has no lock: it is looked at once more when it has been answered.
 #[derive(Debug)]
-pub struct LockTicket(pub(super) Ticket, pub(super) HeldLocks, pub(super) Option<Slot>);
+pub struct Unlocked;
+
+/// The lock of a request that passed; dropping it gives the lock back. Beside it, all that the request
+/// has, this one included; the slot of a layer further out that remembers it; and whether the answer says already that
+/// a lock was lost.
+#[derive(Debug)]
+pub struct LockTicket(
+    pub(super) Ticket,
+    pub(super) HeldLocks,
+    pub(super) Option<Slot>,
+    pub(super) bool,
+);
 
 impl LockTicket {
     pub(super) fn new(ticket: Ticket, outer: HeldLocks) -> Self {
-        let mut whole = Self(ticket, HeldLocks::default(), None);
+        let mut whole = Self(ticket, HeldLocks::default(), None, false);
         whole.1 = outer.and_all(whole.held());
         whole
+    }
+
+    /// A layer further in has said that its lock was lost.
+    pub(super) fn told(&mut self) {
+        self.3 = true;
     }
 
     /// Only one that has begun is remembered.
@@ -39,7 +54,8 @@ impl LockTicket {
     pub(super) fn held(&self) -> HeldLocks {
         match &self.0 {
             Ticket::Own { guard, .. } => guard.held(),
-            Ticket::Lent { held, .. } | Ticket::Run(held) => held.clone(),
+            Ticket::Lent { held, .. } | Ticket::Run(held, _) => held.clone(),
+            Ticket::Unmatched => HeldLocks::default(),
         }
     }
 }
@@ -57,8 +73,11 @@ pub(super) enum Ticket {
         held: HeldLocks,
         shares: Vec<LockGuard>,
     },
-    /// A worker gives it back, when it has seen the answer of this run.
-    Run(HeldLocks),
+    /// A worker gives it back, when it has seen the answer of this run, and nothing of it is under way: the inner call
+    /// may go on in a task of its own, when a layer further out has answered for it.
+    Run(HeldLocks, #[expect(dead_code, reason = "it is counted until it is dropped")] Inside),
+    /// Nothing: no route has matched.
+    Unmatched,
 }
 
 impl Ticket {
@@ -68,10 +87,10 @@ impl Ticket {
         keys: &[Key],
         mode: Mode,
         held: &HeldLocks,
-        run: Option<&HeldLock>,
+        run: Option<(&HeldLock, &Replay)>,
     ) -> Result<Option<Self>, NotAcquired> {
-        if let (Some(run), [_]) = (run, keys) {
-            return Ok(Some(Self::Run(HeldLocks::one(run.clone()))));
+        if let (Some((lock, run)), [_]) = (run, keys) {
+            return Ok(Some(Self::Run(HeldLocks::one(lock.clone()), Inside::of(run))));
         }
         let found = keys.iter().map(|key| held.find(store, key, mode));
         let found: Option<Vec<_>> = found.collect::<Result<_, _>>()?;

@@ -43,7 +43,12 @@ impl LockRequest {
             // (What is not held, or no longer for sure, is given back as it is dropped, and so are the others.)
             if let Acquired::Held { fence, others, now, .. } = granted {
                 let word = Word::new(attempt.sent(), now, others);
-                let hold = attempt.granted(fence, terms.clone())?;
+                let hold = match attempt.granted(fence, terms.clone()) {
+                    Ok(hold) => hold,
+                    // The answer came too late: who waits asks for one after the other.
+                    Err(_) if self.waits() => return Ok(None),
+                    Err(error) => return Err(error),
+                };
                 guards.push((*place, lines.granted(hold, &self.asking, word)));
             }
         }

@@ -163,7 +163,9 @@ impl StdError for BodyError {
 /// A reply as a response.
 #[must_use]
 pub fn response<B>(reply: Reply) -> Response<GateBody<B>> {
-    let body = Some(reply.body).filter(|body| !body.is_empty());
+    // hyper sends the body of a 205, which has none (RFC 9110 section 15.3.6).
+    let is_sent = |body: &Bytes| !body.is_empty() && reply.status != 205;
+    let body = Some(reply.body).filter(is_sent);
     let mut response = Response::new(GateBody { kind: Kind::Reply(body) });
     *response.status_mut() =
         StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -181,7 +183,8 @@ pub(super) fn again<B>(reply: &Repeated) -> Response<GateBody<B>> {
     // The fields and the bytes of the body are shared by all copies.
     let made = reply.made(|reply| {
         let body = reply.body.clone();
-        response::<Infallible>(reply).map(|_| Some(body).filter(|body| !body.is_empty()))
+        let is_sent = !body.is_empty() && reply.status != 205;
+        response::<Infallible>(reply).map(|_| is_sent.then_some(body))
     });
     match made {
         Some(made) => made.clone().map(|body| GateBody { kind: Kind::Reply(body) }),

@@ -3,7 +3,7 @@
 use std::{convert, marker::PhantomData, net::SocketAddr};
 
 use bytes::Bytes;
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, request::Parts};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, request::Parts, uri::Authority};
 use http_body::Body;
 use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
 
@@ -198,4 +198,5 @@ pub(super) fn head<F: Framework>(parts: &Parts) -> Head {
         headers: fields(&parts.headers),
         peer: F::peer(&parts.extensions),
     }
+    .with_host(parts.uri.authority().map(Authority::as_str))
 }

@@ -24,6 +24,20 @@ macro_rules! __lock_settings {
                 Self::by(::lockgate::gate::KeySource::path_params(names))
             }
 
+            /// The same for parameters that are each a `T` to the handler: see
+            /// [`by_path_param_as`](Self::by_path_param_as).
+            ///
+            /// # Panics
+            ///
+            /// If there are no names.
+            #[must_use]
+            pub fn by_path_params_as<T>(names: impl IntoIterator<Item = impl AsRef<str>>) -> Self
+            where
+                T: ::std::str::FromStr + ::std::fmt::Display,
+            {
+                Self::by(::lockgate::gate::KeySource::path_params_as::<T>(names))
+            }
+
             /// Several locks: one for each value the function returns, at most 32. Otherwise as
             /// [`by_path_params`](Self::by_path_params). No value, or more than that, is answered with 400.
             #[must_use]
@@ -36,6 +50,16 @@ macro_rules! __lock_settings {
             #[must_use]
             pub fn and_path_param(self, name: &str) -> Self {
                 Self { gate: self.gate.and(::lockgate::gate::KeySource::path_param(name)) }
+            }
+
+            /// The same with a parameter that is a `T` to the handler: see
+            /// [`by_path_param_as`](Self::by_path_param_as).
+            #[must_use]
+            pub fn and_path_param_as<T>(self, name: &str) -> Self
+            where
+                T: ::std::str::FromStr + ::std::fmt::Display,
+            {
+                Self { gate: self.gate.and(::lockgate::gate::KeySource::path_param_as::<T>(name)) }
             }
 
             /// Makes one lock of both, the key so far and this header field, say that of a tenant. A
@@ -201,7 +225,7 @@ macro_rules! __lock_settings {
             }
 
             /// Most requests that may wait for one lock in this process; beyond it the busy answer comes
-            /// at once, and the store is not asked. With 0 nobody waits. Default 1024: who stands behind so
+            /// at once, and the store is not asked, unless for an `Idempotency-Key`. With 0 nobody waits. Default 1024: who stands behind so
             /// many would be served after most clients have gone.
             #[must_use]
             pub fn max_waiters(self, most: usize) -> Self {

@@ -44,6 +44,15 @@ macro_rules! __rate_limit_keys {
                 ::lockgate::gate::KeySource::path_param(name).into()
             }
 
+            /// The same of a parameter that is a `T` to the handler: see `by_path_param_as`.
+            #[must_use]
+            pub fn path_param_as<T>(name: &str) -> Self
+            where
+                T: ::std::str::FromStr + ::std::fmt::Display,
+            {
+                ::lockgate::gate::KeySource::path_param_as::<T>(name).into()
+            }
+
             /// The matched route.
             #[must_use]
             pub fn route() -> Self {
@@ -142,7 +151,8 @@ macro_rules! __rate_limit_keys {
 
             /// Charges CORS preflights too: OPTIONS with `Origin` and `Access-Control-Request-Method`.
             /// Default: they pass uncounted, since browsers send them unasked, can't read a refusal, and
-            /// put no API key into them; a layer for CORS answers them cheaply.
+            /// put no API key into them; a layer for CORS answers them cheaply. Anybody can send requests that look
+            /// so: where none is further in, and a handler takes every method, set this.
             #[must_use]
             pub fn charge_preflights(self) -> Self {
                 Self { gate: self.gate.facing(|facing| facing.charge_preflights()) }

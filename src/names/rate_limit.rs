@@ -39,10 +39,23 @@ macro_rules! __rate_limit_names {
             /// A quota for each value of a parameter of the matched route.
             ///
             /// A route without this parameter is a fault of the wiring: 500, and a log line. A value whose bytes
-            /// are no UTF-8 is answered with 400. A request that matches no route passes uncounted.
+            /// are no UTF-8 is answered with 400. A request that matches no route passes uncounted. The value is
+            /// taken as it is spelt: where it is more than a text to the handler, take
+            /// [`by_path_param_as`](Self::by_path_param_as).
             #[must_use]
             pub fn by_path_param(name: &str, policy: impl Into<::lockgate::Policy>) -> Self {
                 Self::by(::lockgate::gate::KeySource::path_param(name), policy)
+            }
+
+            /// The same for a parameter that is a `T` to the handler, such as a number or a UUID: one quota for each
+            /// of these, however it is spelt. As texts `7`, `07` and `007` would each have one. What is no `T` is
+            /// answered with 400, uncounted.
+            #[must_use]
+            pub fn by_path_param_as<T>(name: &str, policy: impl Into<::lockgate::Policy>) -> Self
+            where
+                T: ::std::str::FromStr + ::std::fmt::Display,
+            {
+                Self::by(::lockgate::gate::KeySource::path_param_as::<T>(name), policy)
             }
 
             /// One quota for each route, whoever asks.

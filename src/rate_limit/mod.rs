@@ -29,16 +29,17 @@
 //!
 //! By fixed windows, sliding windows or GCRA: [`Quota`] says what each of them lets in at worst. It is the
 //! store that decides, by its own clock, for all processes together. Policies of one name count together for a
-//! key, wherever they stand (those without a name: of one quota); when two layers around one handler have the same policy for one key, the
-//! request is charged once (and a warning says so), unless their quotas differ, or the outer one takes less or
-//! only watches.
+//! key, wherever they stand (those without a name: of one quota); when two layers around one handler have the same policy for one key in the
+//! same store, the request is charged once (and a warning says so), unless their quotas differ, or the outer one takes
+//! less or only watches.
 //!
 //! # Without the store
 //!
 //! While the store is away, each process goes on alone with its share of the quota, starting from what was
 //! left when it was last heard of ([`Outage::Local`](crate::Outage)); a policy may also admit everybody, or refuse with 503.
 //! Several policies are then asked one after the other, and what one refuses the others have counted: less is let in,
-//! never more. No refusal ever counts as an outage. Responses have no fields then, and handlers no [`RateStatus`].
+//! never more. No refusal ever counts as an outage. Who is let in then is told nothing in fields,
+//! and handlers have no [`RateStatus`]; who is refused is told what this process knows: what is left, and when to come back.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockgate::Error> {

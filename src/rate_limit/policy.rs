@@ -141,7 +141,9 @@ impl Policy {
     /// whose charges may be given back or are leased, or whose quota differs by request, where the end may
     /// come sooner.
     ///
-    /// Set it if you [reset](super::RateLimit::reset) keys, or change the quota while other processes
+    /// What is charged on one route and given back there, since another policy refuses, is not known on a route that
+    /// has this policy alone: a refusal there may outlast its reason. Set it on such a policy;
+    /// and if you [reset](super::RateLimit::reset) keys, or change the quota while other processes
     /// run: they learn of it after this time. Zero remembers nothing.
     #[must_use]
     pub fn remember_refusals(mut self, most: Duration) -> Self {

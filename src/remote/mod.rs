@@ -3,7 +3,9 @@
 //!
 //! A worker with an [`HttpReplayer`] sends a deferred request to its own path under a fixed base URL, with
 //! one field more, which says that this is a run, and which one; whoever answers it checks the field with
-//! a [`ReplayVerifier`], or as below. Redirects are answers: they are not followed.
+//! a [`ReplayVerifier`], or as below. Redirects are answers: they are not followed. Whom the request once came from is the
+//! last element of `X-Forwarded-For` and of `Forwarded`, as behind a proxy: a service that limits by address there counts
+//! the client, if it [believes](crate::ClientAddress::behind) the worker.
 //!
 //! ```text
 //! Lockgate-Replay: 1;<id>;<attempt>;<fence>;<first seen>;<end>;<mac>
@@ -43,8 +45,9 @@
 //! be asked for: so a `LockLayer` answers there, by whatever status. The handler has not been reached, and the job
 //! goes back in line uncharged. A handler must not pass on such an answer of a third service as its own.
 //!
-//! An answer of 502 or 504 without that field may be of a gateway that has given up: its run has failed once what was said
-//! of its lock has ended, as one without an answer.
+//! An answer of 502, 503, 504 or 520 and above without that field may be of a gateway that has given up, also while the service
+//! behind it goes on: its run has failed once what was said of its lock has ended, as one without an answer. A handler that
+//! answers so itself, and whose run is to end at once, says it by that field.
 //!
 //! A `DeferLayer` there lets a request with the field pass if the `LockLayer` inside trusts the secret, for locks of the same
 //! namespace, since it has been deferred already; without that trust it answers as if the lock were busy, and the job goes

@@ -2,12 +2,13 @@
 
 use std::{
     fmt,
+    net::SocketAddr,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body_util::Full;
 #[cfg(not(feature = "http-replay-tls"))]
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -71,7 +72,8 @@ const GOOD_FOR: Duration = Duration::from_secs(60);
 ///
 /// The worker's lease has to be longer than a run may last: what is said of its lock is not renewed.
 ///
-/// A run that was not answered in time, or whose connection broke, may go on over there. So its lock is kept until the end
+/// A run that was not answered in time, or whose connection broke, may go on over there; so may one that was answered by
+/// 502, 503, 504 or 520 and above without the field `Lockgate-Replay`, which may be a gateway's word. So its lock is kept until the end
 /// of what was said of it, and the run has failed then; and if the worker stops before, its lock is left to its lease.
 #[derive(Clone)]
 pub struct HttpReplayer {
@@ -91,7 +93,8 @@ impl HttpReplayer {
     ///
     /// # Panics
     ///
-    /// If the URL is not one of `http://` (or `https://`, with the feature), with an authority, and without a query.
+    /// If the URL is not one of `http://` (or `https://`, with the feature), with an authority, and without a query
+    /// or a fragment.
     #[must_use]
     pub fn new(store: &Store, base: &str, secret: &SharedSecret) -> Self {
         let url = base.parse::<Uri>().ok();
@@ -99,6 +102,8 @@ impl HttpReplayer {
             url.scheme_str().is_some_and(|scheme| scheme == "http" || scheme == SECURE)
                 && url.authority().is_some()
                 && url.query().is_none()
+                // The parsed one has no fragment any more; the text has, and every path would be a part of it.
+                && !base.contains('#')
         };
         // Without the URL: one may have a password.
         assert!(
@@ -164,9 +169,10 @@ impl HttpReplayer {
         let until = Instant::now() + held.remaining();
         let own = [(FIELD, field)].into_iter().chain(word);
         let own = own.map(|(name, value)| (name.to_owned(), value.into_bytes()));
+        let peer = head.peer.into_iter().flat_map(went_by);
         // The host is the one that it is sent to.
         let stored = head.headers.into_iter().filter(|(name, _)| name != "host");
-        for (name, value) in stored.chain(own) {
+        for (name, value) in stored.chain(peer).chain(own) {
             let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
             request.headers_mut().append(name, HeaderValue::from_bytes(&value).ok()?);
         }
@@ -206,17 +212,17 @@ impl HttpReplayer {
         // Of a problem all is read that says which one it is, however little of an answer is kept.
         let most = if is_problem(&parts.headers) { limit.max(PROBLEM) } else { limit };
         let Some(mut body) = keep(&parts.headers, body, most).await else { return Ran::Failed };
+        let not_run =
+            matches!(&body, Kept::Body(bytes) if is_problem(&parts.headers) && says_not_run(bytes));
         // A gateway may have answered, which waits no longer.
-        if !matches!(parts.status.as_u16(), 502 | 504) || parts.headers.contains_key(FIELD) {
+        if not_run || !is_a_gateways(parts.status) || parts.headers.contains_key(FIELD) {
             marker.is_back();
         }
-        if let Kept::Body(bytes) = &body {
-            if is_problem(&parts.headers) && says_not_run(bytes) {
-                marker.met_a_busy_lock(parts.status.as_u16());
-            }
-            if bytes.len() > limit {
-                body = Kept::TooLong;
-            }
+        if not_run {
+            marker.met_a_busy_lock(parts.status.as_u16());
+        }
+        if matches!(&body, Kept::Body(bytes) if bytes.len() > limit) {
+            body = Kept::TooLong;
         }
         let field = |(name, value): (&HeaderName, &HeaderValue)| {
             (name.as_str().to_owned(), value.as_bytes().to_vec())
@@ -224,6 +230,15 @@ impl HttpReplayer {
         let headers = parts.headers.iter().map(field).collect();
         Ran::Answered(Answer { status: parts.status.as_u16(), headers, body })
     }
+}
+
+/// Whom a request came from is the last of those it went by: the service over there has this process for its peer, and
+/// what stands before it in these lists was said by that peer, or by its client. RFC 7239 section 4.
+fn went_by(peer: SocketAddr) -> [(String, Vec<u8>); 2] {
+    let ip = peer.ip().to_canonical();
+    let node = if ip.is_ipv6() { format!("for=\"[{ip}]\"") } else { format!("for={ip}") };
+    [("x-forwarded-for", ip.to_string()), ("forwarded", node)]
+        .map(|(name, value)| (name.to_owned(), value.into_bytes()))
 }
 
 /// Whether somebody on the way could take the path for one outside of what stands before it: a segment of dots, in
@@ -234,6 +249,11 @@ fn leaves_its_base(target: &str) -> bool {
         path.replace("%2e", ".").replace("%2f", "/").replace("%5c", "\\").replace("%3b", ";");
     let mut segments = path.split(['/', '\\']);
     segments.any(|segment| matches!(segment.split(';').next(), Some("." | "..")))
+}
+
+/// What gateways say of a service that has not answered them, those of content networks among it. A handler's own 500 is none.
+fn is_a_gateways(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 502..=504 | 520..=599)
 }
 
 fn is_problem(headers: &HeaderMap) -> bool {

@@ -211,6 +211,27 @@ async fn a_run_over_there_is_verified_as_long_as_it_runs() {
     assert!(matches!(seen.lock().verified[2], Err(NotVerified::Forged)));
 }
 
+/// A service there that believes this process for its peer, and what the client has said of itself.
+#[tokio::test]
+async fn whom_it_came_from_is_the_last_that_it_went_by() {
+    let store = Store::memory();
+    let (_hold, marker) = running(&store).await;
+    let (addr, seen) = serve(&store, false).await;
+    let replayer = HttpReplayer::new(&store, &format!("http://{addr}"), &secret(7));
+    for (peer, list, node) in [
+        ("192.0.2.7:80", "192.0.2.7", "for=192.0.2.7"),
+        ("[2001:db8::7]:80", "2001:db8::7", "for=\"[2001:db8::7]\""),
+    ] {
+        let fields = vec![("x-forwarded-for".to_owned(), b"10.9.9.9".to_vec())];
+        let head = Head::new("POST", "/a", fields, Some(peer.parse().expect("an address")));
+        let _ = replayer.replay(head, Bytes::new(), marker.clone(), 100).await;
+        let fields = seen.lock().fields.clone();
+        let of = |name: &str| fields.get_all(name).iter().cloned().collect::<Vec<_>>();
+        assert_eq!(of("x-forwarded-for"), ["10.9.9.9", list]);
+        assert_eq!(of("forwarded"), [node]);
+    }
+}
+
 #[tokio::test]
 async fn a_404_is_the_handlers_only_if_it_says_so() {
     for acknowledge in [false, true] {
@@ -380,7 +401,7 @@ async fn https_in_capitals_is_https() {
 #[test]
 fn a_base_that_is_none_is_refused() {
     let store = Store::memory();
-    for base in ["", "/api", "a:80", "http://", "http://a?b", "ftp://a"] {
+    for base in ["", "/api", "a:80", "http://", "http://a?b", "http://a/b#c", "ftp://a"] {
         let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             HttpReplayer::new(&store, base, &secret(7))
         }));

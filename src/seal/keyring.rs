@@ -156,7 +156,9 @@ impl Store {
     ///
     /// Every process that runs these requests and tasks, or tells their responses, needs the keys too. What stays
     /// readable are names of locks and queues, unique keys of tasks and why they failed, ids, owners, times and
-    /// states: keys that are secret themselves should be hashed by the application.
+    /// states: keys that are secret themselves should be hashed by the application. Of a request with an
+    /// `Idempotency-Key` so does a fingerprint, a hash without a key over method, target and body: whoever reads the
+    /// store can test by it what a small body may have been.
     #[must_use]
     pub fn sealed_with(self, keyring: Keyring) -> Self {
         *self.room::<Ring>().0.write() = Some(keyring);

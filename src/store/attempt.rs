@@ -212,9 +212,7 @@ impl Attempt {
             return Err(Error::new(ErrorKind::Timeout, "grant"));
         }
         self.dirty = false;
-        // A claim that comes when its run is over is refused.
-        let strays = self.strays.take().filter(|_| matches!(self.undo, Undo::Release));
-        let lease = Lease::new(&self.key, &self.me, valid_until, terms, strays);
+        let lease = Lease::new(&self.key, &self.me, valid_until, terms, self.strays.take());
         Ok(Hold::new(&self.store, lease, fence))
     }
 }

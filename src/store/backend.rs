@@ -312,6 +312,10 @@ pub(crate) trait Backend: Jobs + Tasks + fmt::Debug + Send + Sync + 'static {
     }
     /// Fails if the store is away or is not usable.
     fn ping(&self) -> Step<'_, ()>;
+    /// The same of where this shard is.
+    fn reaches(&self, _shard: u16) -> Step<'_, ()> {
+        self.ping()
+    }
     /// Calls this, for as long as it lives, whenever the store turns out to be another server than before,
     /// or the same one without its data: what is held may be gone. It must not wait.
     fn on_new_server(&self, tell: Weak<dyn Fn() + Send + Sync>) {

@@ -11,7 +11,7 @@ use super::{
     Store,
     agent::{GiveBack, Told, Undo},
     attempt::Attempt,
-    backend::{Acquire, Acquired, GaveBack, Mode},
+    backend::{Acquire, Acquired, GaveBack, JobId, Mode},
     facts::Facts,
     lease::{Lease, LossWatcher, Terms},
 };
@@ -141,15 +141,26 @@ impl Hold {
         Ok((outcome, answer))
     }
 
-    /// Only now: until here `Drop` had to see to it.
-    fn given_back(&mut self, outcome: GaveBack) {
+    /// The run of this job, which had it, was settled. A copy of its claim is refused as long as the job has had no other run,
+    /// and was not put back; after that nobody knows the token any more, and it would begin a run that nobody executes.
+    pub(crate) fn run_settled(&mut self, job: JobId) {
         self.forget();
+        self.looks_for_strays(Undo::Unclaim(Some(job)));
+    }
+
+    fn looks_for_strays(&self, undo: Undo) {
         if let Some(until) = self.lease().strays.as_ref().map(|strays| strays.until) {
             let now = Instant::now();
             if until > now {
-                self.undo(0, now, None);
+                self.undo(undo, 0, now, None);
             }
         }
+    }
+
+    /// Only now: until here `Drop` had to see to it.
+    fn given_back(&mut self, outcome: GaveBack) {
+        self.forget();
+        self.looks_for_strays(Undo::Release);
         tracing::debug!(
             node = %self.store.node(), lock = %self.facts.key().hashed(), ?outcome,
             held_ms = self.facts.since.elapsed().as_millis(), "lock released"
@@ -184,21 +195,23 @@ impl Hold {
         if !std::mem::replace(&mut self.settled, true) {
             self.end();
             let lease = self.lease();
-            self.undo(1, lease.valid_until() + lease.terms.lease / 8, tell);
+            self.undo(Undo::Release, 1, lease.valid_until() + lease.terms.lease / 8, tell);
         }
     }
 
     /// Of what it has in the store, if it has it still, and of what may come behind that.
-    fn undo(&self, has: u32, until: Instant, tell: Option<Told>) {
+    fn undo(&self, undo: Undo, has: u32, until: Instant, tell: Option<Told>) {
         let lease = self.lease();
+        // A copy of a claim is no acquisition: while its job has this run it is the same claim, and refused after that.
         let strays = lease.strays.as_deref();
+        let strays = strays.filter(|_| lease.terms.job.is_none() || !matches!(undo, Undo::Release));
         let number = strays.map_or(0, |strays| strays.number);
         self.store.agent().give_back(GiveBack {
             key: lease.key.clone(),
             me: lease.me.clone(),
             // They ask in the mode that it had before it was downgraded, whose release finds either.
             mode: strays.map_or(lease.terms.mode, |strays| strays.mode),
-            undo: Undo::Release,
+            undo,
             until: strays.map_or(until, |strays| strays.until.max(until)),
             finds: number + has,
             doubtful: number > 0,

@@ -10,10 +10,8 @@ use super::{
     backend::{JobId, Node},
     rate::Algorithm,
 };
+pub(crate) use crate::key::COMMON;
 use crate::key::{Key, SHARDS};
-
-/// Whose tag carries what is about no shard: in a cluster that is somewhere, too.
-pub(crate) const COMMON: u16 = 0;
 
 /// Key names of one namespace.
 #[derive(Debug, Clone)]

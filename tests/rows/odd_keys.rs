@@ -60,6 +60,40 @@ pub(crate) async fn different_values_are_different_locks(case: Case) {
     }
 }
 
+/// To a handler that takes a number they are one resource.
+pub(crate) async fn a_number_is_one_key_however_it_is_spelt(case: Case) {
+    let (here, there) = both(&case).await;
+    let spellings = ["7", "07", "+7", "%2B007"];
+    // The lock of the text that the number writes itself as.
+    let hold = here.hold(&pay("7")).await;
+    for spelt in spellings {
+        for site in [&here, &there] {
+            busy(site.post(&format!("/numbers/{spelt}")).send().await);
+            busy(site.post(&format!("/numbers/{spelt}/8")).send().await);
+            busy(site.post(&format!("/numbers/8/{spelt}")).send().await);
+        }
+    }
+    let _ = here.post("/numbers/8").send().await.expect(200);
+    let _ = hold.let_go().await.expect(200);
+    let hold = here.hold("/number-of/a/7").await;
+    for spelt in spellings {
+        busy(there.post(&format!("/number-of/a/{spelt}")).send().await);
+        let _ = there.post(&format!("/number-of/b/{spelt}")).send().await.expect(200);
+    }
+    let _ = hold.let_go().await.expect(200);
+    for route in ["number", "number-key"] {
+        for (spelt, status) in spellings.into_iter().zip([200, 200, 429, 429]) {
+            let asked = here.get(&format!("/quota/{route}/{spelt}")).send().await;
+            let _ = asked.expect(status);
+        }
+    }
+    for odd in ["x", "-7", "7.0", "%207", "18446744073709551616"] {
+        for route in ["numbers", "numbers/7", "number-of/a", "quota/number"] {
+            let _ = here.post(&format!("/{route}/{odd}")).send().await.expect(400).problem();
+        }
+    }
+}
+
 pub(crate) async fn bytes_that_are_no_text_are_refused(case: Case) {
     let (here, there) = both(&case).await;
     for value in ["%ff", "a%C3", "%C3%28", "%ED%A0%80"] {

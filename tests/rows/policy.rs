@@ -21,6 +21,9 @@ pub(crate) async fn exactly_the_named_methods_lock(case: Case) {
     let hold = site.hold("/orders/7/pay").await;
     busy_as(409, site.post("/methods/7").send().await);
     busy_as(409, site.get("/methods/7").send().await);
+    // A router runs what is there for GET, or nothing.
+    let head = site.request("HEAD", "/methods/7").send().await;
+    assert!([409, 405].contains(&head.status.as_u16()), "{head:?}");
     for method in ["PUT", "DELETE", "PATCH", "OPTIONS"] {
         let answer = site.request(method, "/methods/7").send().await.expect(200);
         assert!(answer.json()["fence"].is_null(), "{answer:?}");

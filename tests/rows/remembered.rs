@@ -59,15 +59,32 @@ pub(crate) async fn what_failed_runs_again(case: Case) {
     assert_eq!(case.desk.tags(), ["failed", "failed", "failed", "failed", "done"]);
 }
 
-pub(crate) async fn a_retry_meanwhile_is_told_that_it_runs(case: Case) {
+/// It is stored nowhere, and may be the one that runs in the end: so it is not accepted.
+pub(crate) async fn a_retry_meanwhile_is_told_that_it_is_busy(case: Case) {
     let site = case.site().await;
-    let hold = site.hold_with(keyed(&site, ""), "/remembered/7").await;
-    let answer = keyed(&site, "").send().await;
-    assert_eq!(answer.json()["state"], "running", "{answer:?}");
-    let job = accepted(answer);
-    let _ = hold.let_go().await.expect(200);
-    let document = job.becomes(&site, |document| document["state"] == "done").await;
+    let first = keyed(&site, "gate=first").spawn();
+    case.desk.gates.arrived("first").await;
+    busy(keyed(&site, "gate=first").send().await);
+    case.desk.gates.open("first");
+    let _ = first.answer().await.expect(200);
+    let answer = keyed(&site, "gate=first").send().await;
+    assert_eq!(answer.json()["state"], "done", "{answer:?}");
+    let document = accepted(answer).document(&site).await;
     assert_eq!(document["response"]["status"], 200, "{document}");
+    assert_eq!(case.desk.gates.arrivals("first"), 1);
+}
+
+pub(crate) async fn a_retry_meanwhile_of_what_fails_may_run(case: Case) {
+    let site = case.site().await;
+    let failing = || keyed(&site, "tag=failed&status=500&gate=first");
+    let first = failing().spawn();
+    case.desk.gates.arrived("first").await;
+    busy(failing().send().await);
+    case.desk.gates.open("first");
+    let _ = first.answer().await.expect(500);
+    // The gate is open.
+    let _ = failing().send().await.expect(500);
+    assert_eq!(case.desk.tags(), ["failed", "failed"]);
 }
 
 pub(crate) async fn who_went_away_may_come_again(case: Case) {
@@ -75,10 +92,10 @@ pub(crate) async fn who_went_away_may_come_again(case: Case) {
     let leaver = keyed(&site, "gate=leaver").spawn();
     case.desk.gates.arrived("leaver").await;
     leaver.disconnect().await;
-    // Until that is noticed it is told to run; and a retry at that very moment is deferred.
+    // Until that is noticed it is busy; and a retry at that very moment is deferred.
     eventually("it to be forgotten", async || {
         let answer = keyed(&site, "tag=again").send().await;
-        assert!(matches!(answer.status.as_u16(), 200 | 202), "{answer:?}");
+        assert!(matches!(answer.status.as_u16(), 200 | 202 | 409), "{answer:?}");
         case.desk.tags() == ["again"]
     })
     .await;
@@ -100,4 +117,32 @@ pub(crate) async fn what_was_accepted_while_it_waited_is_known(case: Case) {
     assert_eq!(accepted(patient.answer().await).id, job.id);
     let _ = job.done(&site).await;
     assert_eq!(case.desk.tags(), ["hold", "once"]);
+}
+
+/// Nothing is deferred under several locks, or a permit; what ran there is known all the same.
+pub(crate) async fn what_ran_under_several_locks_or_a_permit_does_not_run_again(case: Case) {
+    let (site, other) = (case.site().await, case.site().await);
+    for (path, gate) in [("/remembered-several/7", "several"), ("/remembered-permits/7", "permit")]
+    {
+        let one = format!("tag=one&gate={gate}");
+        let sent = |site: &Site, query: &str| {
+            let sent = site.post(&format!("{path}?{query}")).header("idempotency-key", "k");
+            sent.body("note")
+        };
+        let _ = sent(&site, "tag=failed&status=429").send().await.expect(429);
+        let first = sent(&site, &one).spawn();
+        case.desk.gates.arrived(gate).await;
+        busy(sent(&other, &one).send().await);
+        case.desk.gates.open(gate);
+        let _ = first.answer().await.expect(200);
+        for site in [&site, &other] {
+            let job = accepted(sent(site, &one).send().await);
+            assert_eq!(job.document(site).await["response"]["status"], 200);
+        }
+        let _ = sent(&site, "tag=two").send().await.expect(422).problem();
+        // Without the key it is another request, which finds its locks free.
+        let _ = site.post(&format!("{path}?tag=free")).send().await.expect(200);
+        assert_eq!(case.desk.tags(), ["failed", "one", "free"]);
+        case.desk.forget();
+    }
 }

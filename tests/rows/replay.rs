@@ -55,7 +55,9 @@ pub(crate) async fn a_credential_that_is_kept_comes_along(case: Case) {
     let hold = site.hold("/orders/7/pay").await;
     let sent = site.post("/kept/7").header("authorization", "Bearer x");
     let job = accepted(sent.send().await);
-    busy(site.post("/kept/7").header("cookie", "a=b").send().await);
+    for (name, value) in [("cookie", "a=b"), ("x-api-key", "k")] {
+        busy(site.post("/kept/7").header(name, value).send().await);
+    }
     let _ = hold.let_go().await.expect(200);
     assert_eq!(field(&job.done(&site).await, "authorization"), ["Bearer x"]);
 }

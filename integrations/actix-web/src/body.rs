@@ -76,13 +76,19 @@ fn next<B: MessageBody>(
 }
 
 /// True if nothing of this body is sent: it is empty, or the status or method has none (RFC 9110
-/// sections 6.4.1 and 9.3.2).
+/// sections 6.4.1 and 9.3.2), and it is no [socket](is_socket).
 pub(crate) fn is_sent_without_body<B: MessageBody>(response: &ServiceResponse<B>) -> bool {
     let status = response.status();
     *response.request().method() == Method::HEAD
-        || status.is_informational()
+        || (status.is_informational() && !is_socket(response))
         || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
         || matches!(response.response().body().size(), BodySize::None | BodySize::Sized(0))
+}
+
+/// True if the body is one end of what the connection has become, a websocket say: actix sends it behind the 101.
+pub(crate) fn is_socket<B: MessageBody>(response: &ServiceResponse<B>) -> bool {
+    response.status() == StatusCode::SWITCHING_PROTOCOLS
+        && response.response().body().size() == BodySize::Stream
 }
 
 /// The gate has broken the body off.

@@ -30,6 +30,10 @@ pub struct CurrentLocks(pub HeldLocks);
 pub struct Fence(pub u64);
 
 /// The quota this request was charged to.
+///
+/// Rejected where the layer is on the route but has none to tell of: in a deferred run, which was charged when it was
+/// accepted; for a client on the allow list, and a preflight; and while the store is away, when each process counts by
+/// itself. So take an `Option<CurrentRate>` on a route that may be deferred, or that is to work meanwhile.
 #[derive(Debug, Clone)]
 pub struct CurrentRate(pub RateStatus);
 
@@ -37,7 +41,8 @@ pub struct CurrentRate(pub RateStatus);
 #[derive(Debug, Clone)]
 pub struct CurrentJob(pub Deferred);
 
-/// Rejection: the layer that makes this value known is not on the route. 500 as problem+json, and a log line.
+/// Rejection: the layer that makes this value known is not on the route, or knows none of this request, as its extractor
+/// says. 500 as problem+json, and a log line.
 #[derive(Debug, Clone, Copy)]
 pub struct NotInstalled {
     extractor: &'static str,
@@ -93,13 +98,52 @@ extractor!(Fence, "a LockLayer that refuses while the store is away", |request| 
     .get::<HeldLock>()
     .and_then(HeldLock::fence)
     .map(Fence));
-extractor!(CurrentRate, "a RateLimitLayer", |request| request
-    .extensions()
-    .get()
-    .cloned()
-    .map(CurrentRate));
+extractor!(
+    CurrentRate,
+    "a RateLimitLayer that charges the request; none does in a deferred run, for a client on the \
+ allow list, or while the store is away: take Option<CurrentRate> there",
+    |request| request.extensions().get().cloned().map(CurrentRate)
+);
 extractor!(CurrentJob, "to run deferred", |request| request
     .extensions()
     .get()
     .cloned()
     .map(CurrentJob));
+
+#[cfg(test)]
+mod tests {
+    use actix_web::{
+        App,
+        test::{TestRequest, init_service, try_call_service},
+        web,
+    };
+    use lockgate::{Lists, Quota, Store};
+
+    use super::*;
+    use crate::RateLimitLayer;
+
+    /// The layer is there, and the log must not say that it is not.
+    #[actix_web::test]
+    async fn who_is_charged_nothing_has_no_rate() {
+        let quota = Quota::requests(1).per(std::time::Duration::from_secs(3600));
+        let lists = Lists::new().allow(["192.0.2.1"]);
+        let perhaps = async |rate: Option<CurrentRate>| rate.is_none().to_string();
+        let why = async |rate: Result<CurrentRate, NotInstalled>| rate.unwrap_err().to_string();
+        let app = App::new()
+            .route("/never", web::get().to(async |_: CurrentRate| "charged"))
+            .route("/perhaps", web::get().to(perhaps))
+            .route("/why", web::get().to(why))
+            .wrap(RateLimitLayer::by_ip(quota).lists(lists).store(&Store::memory()));
+        let app = init_service(app).await;
+        let ask = async |path| {
+            let get = TestRequest::get().uri(path).peer_addr(([192, 0, 2, 1], 7).into());
+            let answer = try_call_service(&app, get.to_request()).await.expect("an answer");
+            let body = actix_web::test::read_body(answer).await;
+            String::from_utf8_lossy(&body).into_owned()
+        };
+        assert!(ask("/never").await.contains("\"status\":500"));
+        assert_eq!(ask("/perhaps").await, "true");
+        let why = ask("/why").await;
+        assert!(why.contains("allow list") && why.contains("Option<CurrentRate>"), "{why}");
+    }
+}

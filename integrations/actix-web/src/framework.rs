@@ -12,11 +12,14 @@ use std::{
 use actix_web::{
     HttpMessage as _, HttpRequest,
     dev::{Path, ResourceDef, ServiceRequest},
-    http::header::{HeaderMap, HeaderName, HeaderValue},
+    http::{
+        header::{HeaderMap, HeaderName, HeaderValue},
+        uri::Authority,
+    },
     web,
 };
 use lockgate::{
-    Store,
+    Reply, Store,
     gate::{BadParam, Head, KeySource, Route, SentTwice, View, no_extension},
 };
 use percent_encoding::percent_decode_str;
@@ -44,15 +47,37 @@ impl<'a> RequestView<'a> {
     }
 }
 
-/// Makes what a gate has changed visible. As with every middleware that changes a request, no other one
-/// may keep a clone of it: actix panics then.
-pub(crate) fn apply(changes: Changes, request: &mut ServiceRequest) {
-    for (name, value) in changes {
-        match value {
-            Some(value) => drop(request.headers_mut().insert(name, value)),
-            None => drop(request.headers_mut().remove(name)),
-        }
+/// Somebody further out keeps a clone of the request, so nobody may change it.
+#[derive(Debug)]
+pub(crate) struct Shared;
+
+impl Shared {
+    pub(crate) fn reply(&self) -> Reply {
+        tracing::error!(
+            "request refused: a middleware around the layer keeps an `HttpRequest` while its request goes on, so its \
+             fields can't be changed; let it take what it needs of it before"
+        );
+        Reply::wiring_fault()
     }
+}
+
+/// Makes what a gate has changed visible. As with every middleware that changes a request, no other one
+/// may keep a clone of it: actix panics then, and nobody shall make it do so by the field that he sends.
+pub(crate) fn apply(changes: Changes, request: &mut ServiceRequest) -> Result<(), Shared> {
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let change = || {
+        let fields = request.headers_mut();
+        for (name, value) in changes {
+            match value {
+                Some(value) => drop(fields.insert(name, value)),
+                None => drop(fields.remove(name)),
+            }
+        }
+    };
+    // It panics before anything is changed.
+    catch_unwind(AssertUnwindSafe(change)).map_err(|_| Shared)
 }
 
 // No borrow of the request's extensions outlives a method: actix shares them in a `RefCell`.
@@ -164,6 +189,7 @@ pub(crate) fn head(request: &HttpRequest) -> Head {
         fields(request.headers()),
         request.peer_addr(),
     )
+    .with_host(request.uri().authority().map(Authority::as_str))
 }
 
 /// Header fields as a gate gets to know them: in order, repeats kept.

@@ -83,12 +83,14 @@
 //! All layers go around a `Route`, a `Resource`, a `Scope` or an `App`, and make the same key in each
 //! place. Around a route or a resource the layer knows what has matched. Around a scope or an app it
 //! stands before the router, and takes the first pattern that fits the path: guards and the further
-//! patterns of one resource are not looked at. A middleware that changes the path, such as
+//! patterns of one resource are not looked at. So where scopes of one prefix are told apart by guards, wrap the resources: the
+//! layer may take for a 404 what the second of them has. That passes without a lock, and the log says so if it was answered with less than 400. A middleware that changes the path, such as
 //! `NormalizePath`, has to be outside the layers there, or they take for a 404 what it makes a route of.
 //!
 //! # 404 and 405
 //!
-//! A request that matches no route takes no lock. One with a wrong method does, for a moment, around a
+//! A request that matches no route takes no lock by a path parameter, a route, or anything else that it lacks; by a key that it has
+//! (`by_ip`, a header field, a parameter of the scope) it does. One with a wrong method takes one, for a moment, around a
 //! resource, because actix decides about methods further in; where that matters, use
 //! `web::post().to(handler).wrap(LockLayer::by_path_param("id"))`.
 //!
@@ -103,6 +105,9 @@
 //! connection for one that still listens, and lets the handler end; the lock is given back only then.
 //! With the setting the request's future is dropped, and the lock given back within milliseconds; a
 //! large upload that nobody reads hides the disconnect until the handler has ended.
+//!
+//! Over HTTP/2 actix spawns each call by itself and does not look after it, whatever is set: a handler whose client has gone
+//! runs to its end or to `max_hold`, and one that waits in line runs when its turn comes.
 //!
 //! # Requests that are stopped
 //!

@@ -64,8 +64,8 @@ pub(crate) fn again(reply: &Repeated) -> HttpResponse {
     response
 }
 
-/// hyper drops the body of such an answer; actix would send it, and the client take it for the start of
-/// the next one. A stored response may be one.
+/// actix would send the body of such an answer, and the client take it for the start of the next one. The tower driver and
+/// hyper drop it. A stored response may be one.
 fn has_no_body(status: StatusCode) -> bool {
     status.is_informational()
         || matches!(

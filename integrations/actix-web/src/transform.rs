@@ -19,7 +19,7 @@ use lockgate::{
 };
 
 use crate::{
-    body::{is_sent_without_body, keep},
+    body::{is_sent_without_body, is_socket, keep},
     framework::{RequestView, apply, fields, head},
     parking::{Parking, read_whole},
     reply::{Refused, add_field, add_fields, again, response},
@@ -68,7 +68,10 @@ where
     fn call(&self, mut request: ServiceRequest) -> Self::Future {
         let mut view = RequestView::new(request.request());
         let asked = self.gate.ask(&mut view);
-        apply(view.into_changes(), &mut request);
+        if let Err(shared) = apply(view.into_changes(), &mut request) {
+            let answer = refuse(request, response(shared.reply()));
+            return Either::Right(Either::Left(ready(Ok(answer))));
+        }
         match asked {
             Asked::Skip => {
                 Either::Left(self.inner.call(request).map_ok(ServiceResponse::map_into_left_body))
@@ -109,7 +112,9 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
             Verdict::Pass(ticket) => {
                 let mut view = RequestView::new(request.request());
                 self.gate.show(&ticket, &mut view);
-                apply(view.into_changes(), &mut request);
+                if let Err(shared) = apply(view.into_changes(), &mut request) {
+                    return Ok(refuse(request, response(shared.reply())));
+                }
                 match self.gate.quick(ticket) {
                     Ok(quick) => self.through(quick, request).await,
                     Err(ticket) => Box::pin(self.pass(ticket, request)).await,
@@ -216,6 +221,8 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
             }
             Parting::Replace(reply) => Some(reply),
             Parting::Keep(ticket) => {
+                // Whoever says nothing on a socket is not late with a body.
+                let reading = reading.filter(|_| !is_socket(&answer));
                 let kept = Kept::new(self.gate, ticket, reading);
                 return answer.map_body(|_, body| EitherBody::right(keep(body, kept)));
             }
@@ -249,15 +256,17 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
     }
 }
 
-/// An error of the inner service goes out as it is: its request has gone with it. One of ours is the
-/// answer of a gate further in.
+/// An error of the inner service is an answer to come, and can be replaced as one. Else it goes out as it is: its request
+/// has gone with it. One of ours is the answer of a gate further in, and takes fields too.
 fn amend<T, P>(error: Error, parting: Parting<T, P>) -> Error {
-    if let Some(refused) = Refused::of(&error) {
-        match parting {
-            Parting::Fields(fields) => refused.reply_mut().fields.extend(fields),
-            Parting::Replace(reply) => *refused.reply_mut() = reply,
-            Parting::Keep(_) | Parting::Accept { .. } => {}
+    match parting {
+        Parting::Replace(reply) => return Refused::error(reply),
+        Parting::Fields(fields) => {
+            if let Some(refused) = Refused::of(&error) {
+                refused.reply_mut().fields.extend(fields);
+            }
         }
+        Parting::Keep(_) | Parting::Accept { .. } => {}
     }
     error
 }

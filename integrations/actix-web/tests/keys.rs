@@ -1,10 +1,11 @@
 //! The key of a request: the same wherever the layer stands, and of the value the handler sees.
 
 use actix_web::{
-    App, HttpResponse,
+    App, HttpRequest, HttpResponse,
     body::MessageBody,
-    dev::{Service, ServiceResponse},
+    dev::{Service, ServiceRequest, ServiceResponse},
     http::StatusCode,
+    middleware::{Next, from_fn},
     test::{TestRequest, call_and_read_body, call_service, init_service},
     web,
 };
@@ -41,6 +42,25 @@ macro_rules! key_of {
         let body = call_and_read_body(&init_service($app.app_data(data())).await, request).await;
         String::from_utf8(body.to_vec()).expect("keys are ASCII")
     }};
+}
+
+/// A field that the layer takes out can't be taken out while somebody else has the request: that is told, and no panic.
+#[actix_web::test]
+async fn a_middleware_that_keeps_the_request_is_told_of() {
+    let keeps = from_fn(async |kept: HttpRequest, request: ServiceRequest, next: Next<_>| {
+        let answer = next.call(request).await;
+        drop(kept);
+        answer
+    });
+    let order = web::resource("/orders/{id}").post(key).wrap(layer()).wrap(keeps);
+    let app = init_service(App::new().service(order).app_data(data())).await;
+    assert_eq!(post(&app, "/orders/7").await, StatusCode::OK);
+    for field in ["lockgate-held", "lockgate-replay"] {
+        let request = TestRequest::post().uri("/orders/7").insert_header((field, "x"));
+        let answer = call_service(&app, request.to_request()).await;
+        assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR, "{field}");
+    }
+    assert_eq!(post(&app, "/orders/7").await, StatusCode::OK, "nothing stays behind");
 }
 
 #[actix_web::test]
@@ -140,7 +160,7 @@ async fn a_parameter_that_cannot_be_had_is_a_wiring_fault() {
 
 #[actix_web::test]
 async fn closures_get_the_request_of_the_handler() {
-    let by_tenant = LockLayer::by_key(|request: &actix_web::HttpRequest| {
+    let by_tenant = LockLayer::by_key(|request: &HttpRequest| {
         Some(request.headers().get("tenant")?.to_str().ok()?.to_owned())
     });
     let app = App::new()

@@ -1,7 +1,7 @@
 //! The test kit, as an application would use it.
 
 use actix_web::{
-    App,
+    App, HttpRequest,
     body::{BoxBody, to_bytes},
     dev::{Service, ServiceResponse},
     test,
@@ -50,6 +50,45 @@ async fn the_status_resource_may_be_at_the_root() {
         assert_eq!(text(send(test::TestRequest::get().uri("/healthz")).await).await, "well");
         drop(somebody);
     }
+}
+
+fn hosts(config: &mut ServiceConfig) {
+    let host = async |request: HttpRequest| {
+        let host =
+            request.headers().get("host").map(|host| host.to_str().expect("text").to_owned());
+        host.unwrap_or_default()
+    };
+    let refund = web::resource("/orders/{id}/refund")
+        .post(host)
+        .wrap(LockLayer::by_path_param("id"))
+        .wrap(DeferLayer::new());
+    config.service(refund);
+}
+
+/// HTTP/2 tells the host in the request's URI alone.
+#[actix_web::test]
+async fn a_run_is_for_the_host_that_the_request_was_for() {
+    let kit = TestKit::new();
+    let app = App::new()
+        .configure(hosts)
+        .service(deferred_routes("/deferred"))
+        .app_data(web::Data::new(kit.store().clone()));
+    let app = test::init_service(app).await;
+    let worker = kit.worker(DeferWorker::new(kit.store(), hosts)).await;
+    let mut worker = worker.expect("an embedded store is never away");
+    let send = async |request: test::TestRequest| {
+        app.call(request.to_request()).await.expect("an answer").map_into_boxed_body()
+    };
+    let somebody = kit.hold(Key::path_param("id", "7")).await.expect("it is free");
+    let target = "http://user:secret@tenant.example:8080/orders/7/refund";
+    let accepted = send(test::TestRequest::post().uri(target)).await;
+    assert_eq!(accepted.status(), 202);
+    let location = accepted.headers().get("location").expect("one").to_str().expect("a path");
+    let location = format!("{location}/response");
+    drop(somebody);
+    assert_eq!(worker.run_due().await.expect("it is there").len(), 1);
+    let answer = send(test::TestRequest::get().uri(&location)).await;
+    assert_eq!(text(answer).await, "tenant.example:8080");
 }
 
 #[actix_web::test]

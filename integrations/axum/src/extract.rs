@@ -27,6 +27,10 @@ pub struct CurrentLocks(pub HeldLocks);
 pub struct Fence(pub u64);
 
 /// The quota this request was charged to.
+///
+/// Rejected where the layer is on the route but has none to tell of: in a deferred run, which was charged when it was
+/// accepted; for a client on the allow list, and a preflight; and while the store is away, when each process counts by
+/// itself. So take an `Option<CurrentRate>` on a route that may be deferred, or that is to work meanwhile.
 #[derive(Debug, Clone)]
 pub struct CurrentRate(pub RateStatus);
 
@@ -34,7 +38,8 @@ pub struct CurrentRate(pub RateStatus);
 #[derive(Debug, Clone)]
 pub struct CurrentJob(pub Deferred);
 
-/// Rejection: the layer that makes this value known is not on the route. 500 as problem+json, and a log line.
+/// Rejection: the layer that makes this value known is not on the route, or knows none of this request, as its extractor
+/// says. 500 as problem+json, and a log line.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct NotInstalled;
@@ -79,11 +84,12 @@ extractor!(Fence, "a LockLayer that refuses while the store is away", |parts| pa
     .get::<HeldLock>()
     .and_then(HeldLock::fence)
     .map(Fence));
-extractor!(CurrentRate, "a RateLimitLayer", |parts| parts
-    .extensions
-    .get()
-    .cloned()
-    .map(CurrentRate));
+extractor!(
+    CurrentRate,
+    "a RateLimitLayer that charges the request; none does in a deferred run, for a client on the \
+ allow list, or while the store is away: take Option<CurrentRate> there",
+    |parts| parts.extensions.get().cloned().map(CurrentRate)
+);
 extractor!(CurrentJob, "to run deferred", |parts| parts.extensions.get().cloned().map(CurrentJob));
 
 #[cfg(test)]

@@ -1,13 +1,15 @@
 //! How axum's router shows itself in a request.
 
-use std::{fmt::Display, net::SocketAddr};
+use std::{fmt::Display, net::SocketAddr, sync::LazyLock};
 
 use axum::{
+    Extension, Router,
     body::{Body, Bytes, HttpBody},
     extract::{
-        ConnectInfo, FromRequestParts as _, MatchedPath, OriginalUri, RawPathParams,
-        rejection::RawPathParamsRejection,
+        ConnectInfo, FromRequestParts as _, MatchedPath, NestedPath, OriginalUri, RawPathParams,
+        Request, rejection::RawPathParamsRejection,
     },
+    routing::any,
 };
 use futures_util::FutureExt as _;
 use http::{Extensions, request::Parts};
@@ -15,6 +17,7 @@ use lockgate::{
     gate::{BadParam, KeySource, Route},
     middleware::{BoxError, Framework, GateBody, Untimed},
 };
+use tower_service::Service as _;
 
 /// axum 0.8.
 #[derive(Debug, Clone, Copy)]
@@ -34,10 +37,11 @@ impl Framework for Axum {
         if let Some(matched) = parts.extensions.get::<MatchedPath>() {
             return Route::Matched(matched.as_str().to_owned());
         }
-        // Inside a router but without a match: its fallback. Around a router: nothing is known yet.
+        // Inside a router but without a match: its fallback. Around a router, or before one that is nested as a
+        // service: nothing is known yet.
         match params(parts) {
-            Ok(_) => Route::Unmatched,
-            Err(_) => Route::Unknown,
+            Ok(_) if !is_entering_a_nest(&parts.extensions) => Route::Unmatched,
+            _ => Route::Unknown,
         }
     }
 
@@ -88,4 +92,21 @@ fn params(parts: &mut Parts) -> Result<RawPathParams, RawPathParamsRejection> {
     let params = RawPathParams::from_request_parts(parts, &());
     // It only reads the request's extensions: there is nothing it could wait for.
     params.now_or_never().expect("reading path parameters doesn't wait")
+}
+
+/// Whether the prefix of a nested service has matched, and that service has yet to be called. axum keeps that to itself, but
+/// puts the prefix in front of whatever is matched next: so a router of one route tells it.
+fn is_entering_a_nest(extensions: &Extensions) -> bool {
+    static TELLS: LazyLock<Router> = LazyLock::new(|| {
+        Router::new().route("/", any(async |matched: MatchedPath| Extension(matched)))
+    });
+    let mut request = Request::new(Body::empty());
+    // A copy: it leaves traces in what it is shown.
+    *request.extensions_mut() = extensions.clone();
+    let told = TELLS.clone().call(request).now_or_never().and_then(Result::ok);
+    let told = told.and_then(|told| told.extensions().get::<MatchedPath>().cloned());
+    let matched = told.as_ref().map_or("", |matched| matched.as_str().trim_end_matches('/'));
+    // What the service that is nested was called with.
+    let entered = extensions.get::<NestedPath>().map_or("", NestedPath::as_str);
+    !entered.contains(matched)
 }

@@ -22,13 +22,13 @@
 //!     .layer(DeferLayer::new()); // 202 instead of 409
 //! let app: Router = orders
 //!     .merge(later)
+//!     .merge(deferred_routes("/deferred").store(&store)) // where clients ask how it went
 //!     .layer(RateLimitLayer::by_ip(Quota::requests(100).per(Duration::from_secs(60))))
 //!     .layer(Extension(store.clone())); // one store for all three
 //!
 //! let worker = DeferWorker::new(&store, app.clone()); // runs what was deferred
 //! let worker = tokio::spawn(worker.run(shutdown()));
 //!
-//! let app = app.merge(deferred_routes("/deferred").store(&store));
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
 //! axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
 //!     .with_graceful_shutdown(shutdown())
@@ -69,9 +69,21 @@
 //! From the outside in: authentication, rate limit, defer, lock, handler. In axum the layer added last
 //! is the outermost. A `DeferLayer` inside a `LockLayer` is answered with 500 and a log line.
 //!
+//! Merge first, and put what is for all around it afterwards: of two routers that are merged the second has the fallback, so
+//! a limit around the first alone does not count the 404s.
+//!
+//! # Where to put a layer
+//!
+//! Around the routes that it is for, or a `Router` of them. Before a service that is nested (`nest_service`) a layer knows no
+//! route, and answers with 500 and a log line that says so, as does a quota by route; put it around what is nested, where
+//! the bare prefix counts as a route without parameters, whether or not anything is there. In a `ServiceBuilder` between the two,
+//! and before a `fallback_service`, it cannot tell such a request from one that will be a 404: it passes without a lock, and
+//! the log says so if it was answered with less than 400.
+//!
 //! # 404 and 405
 //!
-//! A request that matches no route takes no lock. One with a wrong method does, for a moment, under
+//! A request that matches no route takes no lock by a path parameter, a route, or anything else that it lacks; by a key that it has
+//! (`by_ip`, a header field) it does. One with a wrong method takes one, for a moment, under
 //! `Router::layer`, because axum decides about methods further in; where that matters, use
 //! `post(handler).route_layer(LockLayer::by_path_param("id"))`.
 //!

@@ -74,6 +74,34 @@ async fn the_status_resource_may_be_at_the_root() {
     }
 }
 
+/// HTTP/2 tells the host in the request's URI alone.
+#[tokio::test]
+async fn a_run_is_for_the_host_that_the_request_was_for() {
+    let kit = TestKit::new();
+    let host = |request: Request| async move {
+        let host =
+            request.headers().get("host").map(|host| host.to_str().expect("text").to_owned());
+        host.unwrap_or_default()
+    };
+    let app = Router::new()
+        .route("/orders/{id}/refund", post(host))
+        .layer(LockLayer::by_path_param("id"))
+        .layer(DeferLayer::new())
+        .merge(deferred_routes("/deferred"))
+        .layer(Extension(kit.store().clone()));
+    let worker = kit.worker(DeferWorker::new(kit.store(), app.clone())).await;
+    let mut worker = worker.expect("an embedded store is never away");
+    let somebody = kit.hold(Key::path_param("id", "7")).await.expect("it is free");
+    let target = "http://user:secret@tenant.example:8080/orders/7/refund";
+    let accepted = send(&app, "POST", target).await;
+    assert_eq!(accepted.status(), 202);
+    let location = accepted.headers()["location"].to_str().expect("a path").to_owned();
+    drop(somebody);
+    assert_eq!(worker.run_due().await.expect("it is there").len(), 1);
+    let answer = send(&app, "GET", &format!("{location}/response")).await;
+    assert_eq!(text(answer).await, "tenant.example:8080");
+}
+
 #[tokio::test]
 async fn a_handler_knows_its_fence() {
     let kit = TestKit::new();

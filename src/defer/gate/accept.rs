@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{
-    answers::{idempotency_key_reused, outcome_unknown},
+    answers::{Known, idempotency_key_reused, no_longer_kept, outcome_unknown},
     passage::DeferParked,
     settings::{DeferGate, How},
 };
@@ -60,7 +60,7 @@ impl<N: ?Sized> DeferGate<N> {
         body: &Bytes,
     ) -> Option<Reply> {
         let settings = &*self.0;
-        let headers = of_request(&head.headers, &settings.what.keep);
+        let headers = of_request(&head.headers, &settings.what.fields);
         let url = settings.callback.as_ref().and_then(|callback| callback(&head));
         let policy = settings.how.policy(&head.method, settings.when.needs_worker);
         let print = Print::of(&head.method, &head.target, body);
@@ -114,31 +114,41 @@ impl<N: ?Sized> DeferGate<N> {
     }
 
     async fn enqueue(&self, parked: DeferParked, call: Enqueue) -> Option<Reply> {
+        // Who has the record may have been forgotten as it was looked at, so that a retry runs: this one.
+        let again = call.record.is_some().then(|| call.clone());
+        let first = match self.enqueue_once(&parked, call).await {
+            Told::Answer(reply) => return reply,
+            Told::Gone(job) => job,
+        };
+        let Some(call) = again else { return Some(no_longer_kept()) };
+        match self.enqueue_once(&parked, call).await {
+            Told::Answer(reply) => reply,
+            Told::Gone(job) => (job == first).then(no_longer_kept),
+        }
+    }
+
+    async fn enqueue_once(&self, parked: &DeferParked, call: Enqueue) -> Told {
         let id = call.id.clone();
         let stores = !call.envelope.is_empty();
         let has_print = call.record.as_ref().is_some_and(|(_, print, _)| print != NO_PRINT);
-        let store = parked.parked.store.clone();
-        let (node, lock) = (store.node(), parked.parked.key.hashed());
+        let Parked { store, key, .. } = &parked.parked;
+        let (node, lock) = (store.node(), key.hashed());
         let since = store.backend().servers();
-        match store.backend().enqueue(call).await {
+        Told::Answer(match store.backend().enqueue(call).await {
             Ok(Enqueued::Stored { position }) => {
                 tracing::info!(%node, %lock, job = ?id, position, "request deferred");
-                store.room::<Workers>().look(&store, &id).await;
-                if !self.is_replicated(&parked, &id, since).await {
-                    return Some(outcome_unknown(self.location(&id)));
-                }
-                Some(self.accepted(&parked, &id, JobState::Queued, position))
+                store.room::<Workers>().look(store, &id).await;
+                let reply = self.accepted(parked, &id, JobState::Queued, position);
+                Some(self.if_replicated(parked, &id, since, reply).await)
             }
-            Ok(Enqueued::Known(id) | Enqueued::Merged(id)) => {
+            Ok(Enqueued::Known(id) | Enqueued::Merged(id)) => match self.known(parked, &id).await {
                 // The first answer may have been a 503 for want of replicas.
-                if !self.is_replicated(&parked, &id, since).await {
-                    return Some(outcome_unknown(self.location(&id)));
-                }
-                Some(self.known(&parked, &id).await)
-            }
+                Known::Reply(reply) => Some(self.if_replicated(parked, &id, since, reply).await),
+                Known::RunsAtOnce => None,
+                Known::Gone => return Told::Gone(id),
+            },
             // Of a request that could not be read nobody knows whether it is the same.
-            Ok(Enqueued::Mismatch) if has_print => Some(idempotency_key_reused()),
-            Ok(Enqueued::Mismatch) => None,
+            Ok(Enqueued::Mismatch) => has_print.then(idempotency_key_reused),
             Ok(Enqueued::Full) => {
                 tracing::warn!(%node, %lock, "not deferred: a line is full");
                 None
@@ -150,17 +160,28 @@ impl<N: ?Sized> DeferGate<N> {
             Err(error) => {
                 tracing::error!(%node, %lock, %error, "not deferred: store away");
                 // What was only looked up is stored under another id, if at all.
-                if stores && error.may_have_run() {
-                    return Some(outcome_unknown(self.location(&id)));
+                match stores && error.may_have_run() {
+                    true => Some(outcome_unknown(self.location(&id))),
+                    false => without_store(parked),
                 }
-                // A lock that was found busy has said so. Of one that nobody has asked nothing is known.
-                let asked = matches!(parked.slot.trying(), Trying::For(_));
-                (!asked).then(Reply::store_away)
             }
+        })
+    }
+
+    /// This answer, if so many replicas have what was stored as the layer asks for.
+    async fn if_replicated(
+        &self,
+        parked: &DeferParked,
+        id: &JobId,
+        since: u64,
+        reply: Reply,
+    ) -> Reply {
+        match self.is_replicated(parked, id, since).await {
+            true => reply,
+            false => outcome_unknown(self.location(id)),
         }
     }
 
-    /// Whether so many replicas have what was stored as the layer asks for.
     async fn is_replicated(&self, parked: &DeferParked, id: &JobId, since: u64) -> bool {
         let wanted = self.0.replicas;
         if wanted == 0 {
@@ -179,4 +200,18 @@ impl<N: ?Sized> DeferGate<N> {
             }
         }
     }
+}
+
+/// A lock that was found busy has said so. Of one that nobody has asked nothing is known.
+fn without_store(parked: &DeferParked) -> Option<Reply> {
+    let asked = matches!(parked.slot.trying(), Trying::For(_));
+    (!asked).then(Reply::store_away)
+}
+
+/// What asking the store comes to.
+enum Told {
+    /// `None`: as busy as it was.
+    Answer(Option<Reply>),
+    /// Its record names this job, of which nothing is kept.
+    Gone(JobId),
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{passage::DeferParked, settings::DeferGate};
 use crate::{
     reply::{Reply, problem},
-    store::{JobId, JobState},
+    store::{JobId, JobState, JobView},
 };
 
 /// Longest `Retry-After` that is only guessed: a job may be cancelled, or its line move faster.
@@ -45,19 +45,39 @@ impl<N: ?Sized> DeferGate<N> {
         late.saturating_add(line.min(LONGEST))
     }
 
-    /// A request that was accepted before: its job, whatever has become of it.
-    pub(super) async fn known(&self, parked: &DeferParked, id: &JobId) -> Reply {
-        match parked.parked.store.backend().job(id.clone()).await {
+    /// A request whose record names this job: what has become of that.
+    pub(super) async fn known(&self, parked: &DeferParked, id: &JobId) -> Known {
+        Known::Reply(match parked.parked.store.backend().job(id.clone()).await {
+            Ok(Some(job)) if runs_at_once(&job) => return Known::RunsAtOnce,
             Ok(Some(job)) => self.accepted(parked, id, job.state, job.position.unwrap_or(0)),
-            // The record outlives what is kept of the job.
-            Ok(None) => {
-                let title = "This request was accepted before, and its result is no longer kept";
-                Reply::problem(410, problem::UNKNOWN_JOB, title)
-            }
+            Ok(None) => return Known::Gone,
+            // Nothing says that it is stored, where it may be one that runs at once.
+            Err(_) if self.0.keys.direct => outcome_unknown(self.location(id)),
             // A read that fails does not make it less accepted.
             Err(_) => self.accepted(parked, id, JobState::Queued, 0),
-        }
+        })
     }
+}
+
+/// What is known of the request that has the record.
+pub(super) enum Known {
+    /// It was accepted, or has run.
+    Reply(Reply),
+    /// Another one, under its lock: it is stored nowhere, and forgotten if it fails. So whoever asks is not accepted by that.
+    RunsAtOnce,
+    /// No more than its id.
+    Gone,
+}
+
+/// Of what is stored there are bytes.
+fn runs_at_once(job: &JobView) -> bool {
+    job.state == JobState::Running && job.past.bytes == 0
+}
+
+/// The record outlives what is kept of the job.
+pub(super) fn no_longer_kept() -> Reply {
+    let title = "This request was accepted before, and its result is no longer kept";
+    Reply::problem(410, problem::UNKNOWN_JOB, title)
 }
 
 pub(super) fn idempotency_key_reused() -> Reply {

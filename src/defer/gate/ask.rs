@@ -129,6 +129,6 @@ impl<N: ?Sized> Settings<N> {
 
     /// One that is not stored.
     pub(super) fn carries_credential<V: View<Native = N>>(&self, view: &V) -> bool {
-        carries_credential(|name| !view.header(name).is_empty(), &self.what.keep)
+        carries_credential(|name| !view.header(name).is_empty(), &self.what.fields)
     }
 }

@@ -133,6 +133,10 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
         if is_upgrade(view.method(), &view.header("upgrade")) {
             return if known { PickUp::Head } else { PickUp::Nothing };
         }
+        if parked.parked.unfit {
+            parked.only_looks = true;
+            return PickUp::Whole;
+        }
         if let Some(carried) = self.carried(parked, view) {
             parked.carried = carried;
             return PickUp::Whole;

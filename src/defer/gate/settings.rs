@@ -5,7 +5,7 @@ mod setters;
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
-    defer::snapshot::Captures,
+    defer::{headers::Fields, snapshot::Captures},
     gate::{Head, Methods},
     key::SHARDS,
     store::{Caps, OnFailure, Wins},
@@ -54,7 +54,7 @@ pub(super) struct What {
     pub(super) budget: usize,
     /// How long a body is read.
     pub(super) read: Duration,
-    pub(super) keep: Vec<String>,
+    pub(super) fields: Fields,
 }
 
 /// How it runs.
@@ -93,7 +93,7 @@ impl<N: ?Sized> DeferGate<N> {
                 body_limit: 64 * 1024,
                 budget: 64 << 20,
                 read: Duration::from_secs(10),
-                keep: Vec::new(),
+                fields: Fields::default(),
             },
             how: How {
                 max_attempts: 5,

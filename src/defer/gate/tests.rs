@@ -18,7 +18,10 @@ use crate::{
     gate::{Asked, Gate as _, Head, Parked, Record, Slot, Trying, fake::FakeView},
     key::Key,
     reply::Reply,
-    store::{Fault, JobId, JobState, Store, faulty},
+    store::{
+        Acquire, Acquired, Began, Direct, Fault, Faults, JobId, JobState, Mode, Node, Store, Token,
+        faulty,
+    },
 };
 
 type Defer = DeferGate<()>;
@@ -32,6 +35,7 @@ fn parked(store: &Store) -> DeferParked {
         status: 409,
         usual: None,
         known: false,
+        unfit: false,
     };
     DeferParked {
         parked,
@@ -44,9 +48,48 @@ fn parked(store: &Store) -> DeferParked {
     }
 }
 
-async fn accept(gate: &Defer, store: &Store) -> Reply {
+async fn asked(gate: &Defer, store: &Store) -> Option<Reply> {
     let head = Head::new("POST", "/7", Vec::new(), None);
-    gate.accept(parked(store), head, Some(Bytes::from_static(b"body"))).await.expect("an answer")
+    gate.accept(parked(store), head, Some(Bytes::from_static(b"body"))).await
+}
+
+async fn accept(gate: &Defer, store: &Store) -> Reply {
+    asked(gate, store).await.expect("an answer")
+}
+
+/// Another request under that key runs at once, under its lock.
+async fn runs_at_once(store: &Store) -> Direct {
+    let (key, me, lease) = (Key::custom("7"), Token::new(&Node::new()), Duration::from_secs(600));
+    let held = Acquire {
+        key: key.clone(),
+        me: me.clone(),
+        mode: Mode::Exclusive,
+        lease,
+        wait: None,
+        old_seq: 0,
+        record: None,
+    };
+    let held = store.backend().acquire(held).await;
+    assert!(matches!(held, Ok(Acquired::Held { .. })), "{held:?}");
+    let (id, owner) = (JobId::new(&key), String::new());
+    let call = Direct {
+        key,
+        me,
+        mode: Mode::Exclusive,
+        record: "same".into(),
+        id,
+        owner,
+        life: lease,
+        print: None,
+    };
+    let began = store.backend().begin_direct(call.clone()).await;
+    assert!(matches!(began, Ok(Began::Begun)), "{began:?}");
+    call
+}
+
+async fn ends(store: &Store, call: Direct, response: Option<&'static [u8]>) {
+    let response = response.map(Bytes::from_static);
+    assert!(store.backend().end_direct(call, response).await.expect("the store is there"));
 }
 
 fn location(reply: &Reply) -> &str {
@@ -117,6 +160,60 @@ async fn without_its_replicas_a_request_is_in_doubt_and_so_is_its_retry() {
         assert_eq!((again.status, location(&again)), (status, location(&doubtful)));
     }
     assert_eq!(faults.seen("replicated"), 4);
+}
+
+/// It may be forgotten, and nothing of the retry is stored.
+#[tokio::test(start_paused = true)]
+async fn a_retry_of_what_runs_at_once_is_not_accepted() {
+    let (store, gate) = (Store::memory(), Defer::new().remember_direct());
+    let first = runs_at_once(&store).await;
+    let told = asked(&gate, &store).await;
+    assert!(told.is_none(), "busy as it was: {told:?}");
+    ends(&store, first, None).await;
+    assert_eq!(accept(&gate, &store).await.status, 202, "it is stored");
+    let (store, gate) = (Store::memory(), Defer::new().remember_direct());
+    let first = runs_at_once(&store).await;
+    ends(&store, first.clone(), Some(b"answer")).await;
+    let told = accept(&gate, &store).await;
+    assert_eq!((told.status, location(&told)), (202, &*format!("/deferred/{}", first.id)));
+}
+
+/// The record is there as the retry asks for it, and gone as it looks at whom it names.
+async fn forgotten_in_between(store: &Store, faults: &Faults) -> (Direct, Option<Reply>) {
+    let first = runs_at_once(store).await;
+    let gate = Defer::new().remember_direct();
+    faults.set("job", Fault::Late(Duration::from_secs(1)), 1);
+    let forgets = async {
+        while faults.left("job") > 0 {
+            tokio::task::yield_now().await;
+        }
+        ends(store, first.clone(), None).await;
+    };
+    let (told, ()) = tokio::join!(asked(&gate, store), forgets);
+    (first, told)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_of_what_is_forgotten_meanwhile_is_stored() {
+    let (store, faults) = faulty();
+    let (first, told) = forgotten_in_between(&store, &faults).await;
+    let told = told.expect("an answer");
+    assert_eq!(told.status, 202, "{told:?}");
+    let id = JobId::parse(location(&told).trim_start_matches("/deferred/")).expect("an id");
+    assert_ne!(id, first.id);
+    let job = store.backend().job(id).await.expect("the store is there").expect("it is kept");
+    assert_eq!(job.state, JobState::Queued);
+}
+
+/// Of what can't be looked at it is not known whether it is stored, where it may be one that runs at once.
+#[tokio::test(start_paused = true)]
+async fn a_retry_of_what_cannot_be_looked_at_is_in_doubt() {
+    let (store, faults) = faulty();
+    let _first = runs_at_once(&store).await;
+    for (gate, status) in [(Defer::new().remember_direct(), 503), (Defer::new(), 202)] {
+        faults.set("job", Fault::Away, 1);
+        assert_eq!(accept(&gate, &store).await.status, status);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,7 +13,10 @@ use futures_util::{
     Stream,
     stream::{BoxStream, StreamExt as _, unfold},
 };
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::{Notify, OwnedSemaphorePermit},
+    time::Instant,
+};
 
 use super::{
     document::Document,
@@ -35,7 +38,8 @@ const APART: Duration = Duration::from_millis(250);
 /// bounds a lost message. It grows, since streams are many and wait long.
 const LOOK: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
-/// The body of an event stream: each item is one event or a comment. It ends with its job, or after 25 s.
+/// The body of an event stream: each item is one event or a comment. It ends with its job, or after 25 s; at once, after
+/// the first event, where 4,096 wait for news of jobs in this process already.
 ///
 /// Dropping it leaves nothing behind.
 pub struct StatusEvents(BoxStream<'static, Bytes>);
@@ -54,7 +58,10 @@ impl StatusEvents {
             // What tells an `EventSource` not to come back: there is nothing more to be told.
             return Ok(StatusAnswer::Whole(Reply::new(204)));
         }
-        let (until, now) = (Instant::now() + LONGEST, Instant::now());
+        let now = Instant::now();
+        // Without it the stream tells how it is, and ends.
+        let leave = look.may_wait();
+        let until = if leave.is_some() { now + LONGEST } else { now };
         let first = Some(first).filter(|_| !known);
         let watching = Watching {
             look,
@@ -65,6 +72,7 @@ impl StatusEvents {
             until,
             beat: now + HEARTBEAT,
             pace: LOOK.0,
+            _leave: leave,
         };
         let items = unfold(Some(watching), |watching| async {
             let mut watching = watching?;
@@ -92,6 +100,7 @@ struct Watching {
     until: Instant,
     beat: Instant,
     pace: Duration,
+    _leave: Option<OwnedSemaphorePermit>,
 }
 
 impl Watching {

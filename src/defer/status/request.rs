@@ -1,9 +1,12 @@
 //! One request to the status resource, and its answer.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
-use tokio::time::Instant;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
 
 use super::{
     document::{Document, verbatim},
@@ -19,6 +22,18 @@ use crate::{
 
 /// Longest time between two looks while waiting: bounds a lost message.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// Most that wait at once in this process to be told of a change. Each of them looks now and then, by the way that locks
+/// and runs take too; whoever comes then is told how it is, and to come again.
+const WATCHERS: usize = 4096;
+
+struct Watchers(Arc<Semaphore>);
+
+impl Default for Watchers {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(WATCHERS)))
+    }
+}
 
 /// One request to the status resource.
 #[derive(Debug)]
@@ -113,7 +128,14 @@ impl Look {
         Ok(job.filter(|job| sees(job) && !is_callback(job)))
     }
 
+    /// Leave to wait for a change.
+    pub(super) fn may_wait(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.store.room::<Watchers>().0).try_acquire_owned().ok()
+    }
+
     async fn document(&self, known: &Known, wait: Option<Duration>) -> Result<Reply, Error> {
+        let leave = wait.and_then(|_| self.may_wait());
+        let wait = wait.filter(|_| leave.is_some());
         let Some((_, document)) = self.changed(known, wait).await? else {
             return Ok(not_found());
         };
@@ -126,6 +148,8 @@ impl Look {
     }
 
     async fn response(&self, wait: Option<Duration>) -> Result<Reply, Error> {
+        let leave = wait.and_then(|_| self.may_wait());
+        let wait = wait.filter(|_| leave.is_some());
         let Some((job, _)) = self.changed(&Known::default(), wait).await? else {
             return Ok(not_found());
         };

@@ -125,6 +125,60 @@ async fn every_other_end_is_told_too() {
     worker.abort();
 }
 
+/// Takes the call and says nothing.
+#[derive(Debug)]
+struct Mute;
+
+impl Deliver for Mute {
+    fn deliver(&self, _: &str, _: &str, _: Bytes) -> BoxFuture<'static, Delivered> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// Whom a client wants to be told is nobody whom others have to wait for.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_takes_its_time_keeps_no_request_waiting() {
+    let store = Store::memory();
+    let mut worker = DeferWorker::on(&store, Routes::default()).concurrency(1).queue_concurrency(1);
+    worker.callbacks = Some(Arc::new(Mute));
+    let worker = tokio::spawn(worker.run(std::future::pending()));
+    for n in 0..20 {
+        let id = put_off_with_callback(&store, &format!("/x?{n}")).await;
+        assert_eq!(ended(&store, &id).await, JobState::Done);
+    }
+    worker.abort();
+}
+
+/// Takes the call, and its time.
+#[derive(Debug)]
+struct Slow(Called);
+
+impl Deliver for Slow {
+    fn deliver(&self, url: &str, id: &str, body: Bytes) -> BoxFuture<'static, Delivered> {
+        let delivered = self.0.deliver(url, id, body);
+        Box::pin(async {
+            tokio::time::sleep(5 * SECOND).await;
+            delivered.await
+        })
+    }
+}
+
+/// Those for which there is no room come later, and none is made twice for that.
+#[tokio::test(start_paused = true)]
+async fn calls_that_wait_for_each_other_are_all_made() {
+    let (store, told) = (Store::memory(), Called::default());
+    let mut worker = DeferWorker::on(&store, Routes::default()).concurrency(1);
+    worker.callbacks = Some(Arc::new(Slow(told.clone())));
+    let worker = tokio::spawn(worker.run(std::future::pending()));
+    for n in 0..5 {
+        put_off_with_callback(&store, &format!("/x?{n}")).await;
+    }
+    tokio::time::sleep(300 * SECOND).await;
+    let ids: std::collections::HashSet<_> = told.calls().into_iter().map(|(id, _)| id).collect();
+    assert_eq!((ids.len(), told.calls().len()), (5, 5));
+    worker.abort();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_call_that_fails_is_made_again_under_its_id() {
     let store = Store::memory();
@@ -251,7 +305,7 @@ async fn what_has_been_forgotten_is_told_all_the_same() {
     for purged in [false, true] {
         let store = Store::memory();
         let called = Called::answers(std::iter::repeat_n(Delivered::Answered(503), 6));
-        let kept = if purged { 600 * SECOND } else { SECOND };
+        let kept = if purged { 600 * SECOND } else { 60 * SECOND };
         let mut worker = DeferWorker::on(&store, Routes::default()).keep_done(kept);
         worker.callbacks = Some(Arc::new(called.clone()));
         let worker = tokio::spawn(worker.run(std::future::pending()));

@@ -1,6 +1,10 @@
 //! What a run comes to, and what is told of it.
 
-use std::{future::ready, sync::Arc, time::UNIX_EPOCH};
+use std::{
+    future::ready,
+    sync::Arc,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -131,7 +135,7 @@ async fn accept(gate: &DeferGate<()>, store: &Store, mut view: FakeView) -> Repl
     gate.show(&ticket, &mut view);
     let slot = Slot::arrive(&mut view).expect("there is a place for it");
     let (store, key) = (store.clone(), key_of("/x"));
-    slot.fill(Parked { store, key, status: 409, usual: None, known: false });
+    slot.fill(Parked { store, key, status: 409, usual: None, known: false, unfit: false });
     let Parting::Accept { parked, .. } = gate.leave(ticket, Outcome::Answered(409)).await else {
         panic!("it was busy");
     };
@@ -154,12 +158,33 @@ async fn a_record_that_outlives_its_job_is_gone_and_not_run_again() {
     while routes.runs("/x") == 0 {
         settled().await;
     }
-    // Kept for a second; the record for a day.
-    tokio::time::sleep(10 * SECOND).await;
+    // Kept for a minute; the record for a day.
+    tokio::time::sleep(70 * SECOND).await;
     assert_eq!(accept(&gate, &store, view).await.status, 410);
     tokio::time::sleep(10 * SECOND).await;
     assert_eq!(routes.runs("/x"), 1);
     worker.abort();
+}
+
+/// Its reply was lost, and it is sent again when the job has ended: nothing else but that job tells that it was stored.
+#[tokio::test(start_paused = true)]
+async fn a_copy_of_what_has_ended_is_not_run_however_short_that_is_kept() {
+    for target in ["/x", "/y/panic"] {
+        let (store, routes) = (Store::memory(), Routes::default());
+        let worker = super::DeferWorker::on(&store, routes.clone());
+        let worker = worker.keep_done(Duration::ZERO).keep_dead(Duration::ZERO);
+        let worker = Working::with(worker);
+        let call = super::request(&store, Head::new("POST", target, Vec::new(), None), b"body");
+        super::put_in(&store, call.clone()).await;
+        while routes.runs(target) == 0 {
+            settled().await;
+        }
+        settled().await;
+        super::put_in(&store, call).await;
+        tokio::time::sleep(10 * SECOND).await;
+        assert_eq!(routes.runs(target), 1, "{target}");
+        worker.stop().await;
+    }
 }
 
 async fn status(gate: &StatusGate<()>, store: &Store, id: &JobId, response: bool) -> (u16, Value) {

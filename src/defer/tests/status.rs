@@ -1,6 +1,6 @@
 //! The status resource: what is told, when, and to whom it is told again.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt as _};
@@ -181,6 +181,29 @@ async fn a_stream_gives_signs_of_life_and_has_an_end() {
     assert_eq!(started.elapsed(), 25 * SECOND);
     let told = items.iter().filter(|item| read(item).is_some()).count();
     assert_eq!((told, items.len()), (1, 3), "an event, and a comment each ten seconds");
+}
+
+/// Each of them looks now and then, whoever asks for it.
+#[tokio::test(start_paused = true)]
+async fn no_more_wait_than_there_is_room_for() {
+    let store = Store::memory();
+    let id = put_off(&store, "/x").await;
+    let mut waiting = Vec::new();
+    for _ in 0..4096 {
+        waiting.push(events(&store, &id).await);
+    }
+    let started = Instant::now();
+    let items: Vec<_> = events(&store, &id).await.collect().await;
+    assert!(matches!(&items[..], [one] if read(one).is_some()), "it is told, and ends");
+    let reply = get(&store, &id, &[("prefer", "wait=20")]).await;
+    assert_eq!((reply.status, state(&reply)), (200, "queued".into()));
+    let applied = |reply: &Reply| reply.fields.iter().any(|(name, _)| name == "preference-applied");
+    assert!(!applied(&reply), "it has not waited");
+    assert_eq!(started.elapsed(), Duration::ZERO);
+    waiting.pop();
+    let reply = get(&store, &id, &[("prefer", "wait=20")]).await;
+    assert!(applied(&reply));
+    assert_eq!(started.elapsed(), 20 * SECOND);
 }
 
 /// A line that moves on at each look is news at each look.

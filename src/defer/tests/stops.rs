@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 
 use super::{
     Function, Routes, SECOND, Working, answered, ended, key_of, look, put_off, put_off_with,
@@ -41,6 +41,30 @@ async fn a_drain_hands_back_what_has_not_begun_and_buries_what_may_have_run() {
     }
     let job = look(&store, &begun).await;
     assert_eq!((job.state, job.reason.as_deref()), (JobState::Dead, Some("drained, may have run")));
+}
+
+/// A layer in between has answered, say with a time-out, for a handler that goes on in a task of its own.
+#[tokio::test(start_paused = true)]
+async fn a_run_is_over_when_its_handler_is() {
+    let store = Store::memory();
+    let goes_on = Arc::new(Notify::new());
+    let until = Arc::clone(&goes_on);
+    let routes = Function::new(move |head, marker| {
+        marker.pass(&key_of(&head.target));
+        let until = Arc::clone(&until);
+        tokio::spawn(marker.scope(async move { until.notified().await }));
+        async { answered(200) }
+    });
+    let worker = Working::with(DeferWorker::on(&store, routes));
+    let (first, second) = (put_off(&store, "/x").await, put_off(&store, "/x").await);
+    tokio::time::sleep(60 * SECOND).await;
+    assert_eq!(look(&store, &first).await.state, JobState::Running);
+    assert_eq!(look(&store, &second).await.state, JobState::Queued);
+    for id in [&first, &second] {
+        goes_on.notify_one();
+        assert_eq!(ended(&store, id).await, JobState::Done);
+    }
+    worker.stop().await;
 }
 
 #[tokio::test(start_paused = true)]

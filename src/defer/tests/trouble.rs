@@ -4,10 +4,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Routes, SECOND, Working, ended, look, put_off, settled};
+use super::{Routes, SECOND, Working, ended, key_of, look, put_off, settled};
 use crate::{
     defer::DeferWorker,
-    store::{Fault, JobState, Store, faulty},
+    store::{
+        Attempt, Claim, Claimed, Fault, JobState, Mode, Settle, SettledRun, Store, Terms, Verdict,
+        faulty,
+    },
 };
 
 #[tokio::test(start_paused = true)]
@@ -143,4 +146,36 @@ async fn endless_terms_of_a_worker_are_terms() {
     assert_eq!(ended(&store, &id).await, JobState::Done);
     stop.send(()).expect("it runs");
     task.await.expect("it ends well");
+}
+
+/// Its token is nobody's by then. It would begin a run that nobody executes, and what may run once would be dead.
+#[tokio::test(start_paused = true)]
+async fn a_copy_of_a_claim_that_comes_after_a_redrive_is_undone() {
+    let (store, faults) = faulty();
+    let (id, key, lease) = (put_off(&store, "/x").await, key_of("/x"), 10 * SECOND);
+    let mut attempt = Attempt::claim(&store, &key, &id);
+    let me = attempt.me.clone();
+    let call = Claim { key: key.clone(), id: id.clone(), me: me.clone(), lease, retention: lease };
+    // Whether the first copy has come is not known.
+    faults.set("claim", Fault::NoReply, 1);
+    let lost = attempt.send(lease, || store.backend().claim(call.clone())).await;
+    assert!(lost.is_err(), "{lost:?}");
+    let claimed = attempt.send(lease, || store.backend().claim(call.clone())).await;
+    let Ok(Claimed::Claimed(run)) = claimed else { panic!("{claimed:?}") };
+    let (job, mode) = (Some(id.clone()), Mode::Exclusive);
+    let terms = Terms { lease, renew: true, max_hold: lease, job, mode };
+    let mut hold = attempt.granted(run.fence, terms).expect("it is sure");
+    let verdict = Verdict::Dead { reason: "failed", retention: lease };
+    let settle = Settle { key, id: id.clone(), me, verdict, next: None };
+    let settled = store.backend().settle(settle).await;
+    assert!(matches!(settled, Ok(SettledRun::Stands(None))), "{settled:?}");
+    hold.run_settled(id.clone());
+    drop(hold);
+    let redriven = store.deferred().redrive(&id).await;
+    assert!(matches!(redriven, Ok(Some(JobState::Queued))), "{redriven:?}");
+    let copy = store.backend().claim(call).await;
+    assert!(matches!(copy, Ok(Claimed::Claimed(_))), "{copy:?}");
+    tokio::time::sleep(3 * SECOND).await;
+    let job = look(&store, &id).await;
+    assert_eq!((job.state, job.attempts), (JobState::Queued, 0));
 }

@@ -170,8 +170,10 @@ impl Lines {
             (Ok(Some(still)), Some(word)) => {
                 let later = word.followed_by(Word::new(sent, still.now, still.others));
                 let first = line.waiters.front().map(|first| first.came);
+                // Two turns may each have asked, and the younger answer be here already.
+                let is_later = sent >= word.sent();
                 // Whoever comes here now came after all that it tells of.
-                if first.map_or(!later.others_wait(), |came| later.is_in_turn(came)) {
+                if is_later && first.map_or(!later.others_wait(), |came| later.is_in_turn(came)) {
                     *word = later;
                     line.ahead.more = Some((me, still.fence, turn));
                 } else {
@@ -210,6 +212,18 @@ mod tests {
         ahead.turns = asked + 5;
         ahead.bring(&me, &mut fences);
         assert_eq!(fences.next(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_older_word_gives_no_fences() {
+        let (bounds, me) = (HandOver { most: 4, within: 10 * MS }, Token::new(&Node::new()));
+        let (mut ahead, mut fences) = (Ahead::default(), Fences::after(100, bounds));
+        ahead.granted(bounds);
+        for (fence, next) in [(300, 301), (200, 302), (301, 303), (302, 304)] {
+            ahead.more = Some((me.clone(), fence, ahead.turns));
+            ahead.bring(&me, &mut fences);
+            assert_eq!(fences.next(), Some(next), "{fence}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -12,7 +12,7 @@ use super::{
     lines::{Front, Lines},
     map::{Line, Name},
     place::{Looked, Place},
-    waiter::{Waited, Waiter, unknown},
+    waiter::{Gone, Waited, Waiter, unknown},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -32,17 +32,25 @@ enum Way {
 /// A place in the local line.
 struct Waiting {
     told: oneshot::Receiver<Waited>,
-    bell: Option<Arc<Notify>>,
+    lines: Arc<Lines>,
+    name: Name,
+    /// It has the lock, or nobody is to hear of its leaving.
+    served: bool,
     _room: OwnedSemaphorePermit,
 }
 
-/// Rings the keeper when the waiter leaves without the lock, so that its place is not kept for nobody.
+/// Rings the keeper when the waiter leaves without the lock, so that its place is not kept for nobody: whoever keeps it
+/// now, which need not be who did when this one came.
 impl Drop for Waiting {
     fn drop(&mut self) {
         // Before the bell: whoever hears it must not count this one any more.
         self.told.close();
-        if let Some(bell) = &self.bell {
-            bell.notify_one();
+        if !self.served {
+            let keeper =
+                self.lines.lines.lock().get(&self.name).and_then(|line| line.keeper.clone());
+            if let Some(bell) = keeper {
+                bell.notify_one();
+            }
         }
     }
 }
@@ -71,10 +79,12 @@ impl Lines {
     }
 
     fn enter(self: &Arc<Self>, store: &Store, name: &Name, asking: &Asking, until: Instant) -> Way {
+        let mut gone = Gone::default();
         let mut lines = self.lines.lock();
         let line = lines.entry(name);
         if line.has_a_line(name.1) {
-            let way = self.line_up(line, store, asking, until, VecDeque::push_back);
+            let (to, push) = ((store, name), VecDeque::push_back);
+            let way = self.line_up(line, to, asking, until, push, &mut gone);
             let question = line.question();
             drop(lines);
             self.look_ahead(store, name, question);
@@ -90,10 +100,11 @@ impl Lines {
     fn line_up(
         self: &Arc<Self>,
         line: &mut Line,
-        store: &Store,
+        (store, name): (&Store, &Name),
         asking: &Asking,
         until: Instant,
         push: fn(&mut VecDeque<Waiter>, Waiter),
+        gone: &mut Gone,
     ) -> Way {
         let full = |line: &Line| {
             let known = line.busy.clone();
@@ -101,7 +112,7 @@ impl Lines {
         };
         if line.waiters.len() >= asking.max_waiters {
             // Those who left are mostly dropped when their turn comes; here they would keep others out.
-            line.drop_all_who_left();
+            line.drop_all_who_left(gone);
         }
         if line.waiters.len() >= asking.max_waiters {
             return full(line);
@@ -112,7 +123,8 @@ impl Lines {
         self.listen(store);
         let (waiter, told) = Waiter::new(store, asking, until);
         push(&mut line.waiters, waiter);
-        Way::Wait(Waiting { told, bell: line.keeper.clone(), _room: room })
+        let (lines, name) = (Arc::clone(self), name.clone());
+        Way::Wait(Waiting { told, lines, name, served: false, _room: room })
     }
 
     async fn wait(
@@ -126,7 +138,7 @@ impl Lines {
             // Perhaps not by the keeper, whose place may be kept for nobody now.
             Ok(Ok(waited @ Waited::TooLong(_))) => waited,
             Ok(Ok(waited)) => {
-                waiting.bell = None;
+                waiting.served = true;
                 waited
             }
             // Whoever takes it out of the line tells it: somebody has panicked.
@@ -184,11 +196,13 @@ impl Opening {
         let has_place = asking.max_waiters > 0;
         let pause = if has_place { busy.left } else { Duration::ZERO };
         let (way, somebody_waits) = {
+            let mut gone = Gone::default();
             let mut lines = self.lines.lines.lock();
             let line = lines.entry(&self.name);
             line.busy = Some(busy);
             let push = VecDeque::push_front;
-            let way = self.lines.line_up(line, &self.store, asking, until, push);
+            let to = (&self.store, &self.name);
+            let way = self.lines.line_up(line, to, asking, until, push, &mut gone);
             (way, !line.waiters.is_empty())
         };
         if somebody_waits {

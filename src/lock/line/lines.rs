@@ -12,7 +12,7 @@ use super::{
     keeper::{Keeper, Start},
     map::{Line, Map, Name, Resting},
     rules::Word,
-    waiter::Waited,
+    waiter::{Gone, Waited},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -65,9 +65,10 @@ impl Lines {
     /// What the first who still waits asked for, how long the last one will, and how many they are. If
     /// there is none the keeper has ended by this call: whoever comes next asks for itself.
     pub(super) fn front(&self, name: &Name) -> Option<Front> {
+        let mut gone = Gone::default();
         let mut lines = self.lines.lock();
         let line = lines.get(name)?;
-        let front = front(line);
+        let front = front(line, &mut gone);
         if front.is_none() {
             line.keeper = None;
             lines.sweep(name);
@@ -77,7 +78,8 @@ impl Lines {
 
     /// The same; but if there is none, the keeper is one still.
     pub(super) fn front_for_now(&self, name: &Name) -> Option<Front> {
-        self.lines.lock().get(name).and_then(front)
+        let mut gone = Gone::default();
+        self.lines.lock().get(name).and_then(|line| front(line, &mut gone))
     }
 
     /// Whether somebody waits for longer than this.
@@ -132,9 +134,10 @@ impl Lines {
     /// Somebody has to ask for those who wait, if there are any and nobody does.
     pub(super) fn ask_for_them(self: &Arc<Self>, name: &Name) {
         let (store, bell) = {
+            let mut gone = Gone::default();
             let mut lines = self.lines.lock();
             let Some(line) = lines.get(name) else { return };
-            line.drop_those_who_left();
+            line.drop_those_who_left(&mut gone);
             let Some(first) = line.waiters.front().filter(|_| line.keeper.is_none()) else {
                 return lines.sweep(name);
             };
@@ -160,16 +163,21 @@ impl Lines {
     }
 
     #[cfg(test)]
+    pub(in crate::lock) fn is_locked(&self) -> bool {
+        self.lines.is_locked()
+    }
+
+    #[cfg(test)]
     pub(in crate::lock) fn is_empty(&self) -> bool {
         let lines = self.lines.lock();
         lines.exclusive.is_empty() && lines.others.is_empty()
     }
 }
 
-fn front(line: &mut Line) -> Option<Front> {
+fn front(line: &mut Line, gone: &mut Gone) -> Option<Front> {
     // Whoever asks on behalf of it hears of those that this process was told of before.
     line.told = None;
-    line.drop_all_who_left();
+    line.drop_all_who_left(gone);
     let last = line.waiters.iter().map(|waiter| waiter.until).max()?;
     let first = line.waiters.front()?;
     Some(Front {
@@ -213,13 +221,14 @@ impl Joined for Lines {
     }
 
     fn drain(&self) -> bool {
+        let mut gone = Gone::default();
         let mut lines = self.lines.lock();
         let Map { exclusive, others, .. } = &mut *lines;
         let all = exclusive.values_mut().chain(others.values_mut());
         let (mut rested, mut settled) = (Vec::new(), true);
         for line in all {
             rested.extend(line.resting.take());
-            line.drop_all_who_left();
+            line.drop_all_who_left(&mut gone);
             // A keeper without waiters is about to hear that it is one.
             settled &= line.keeper.is_none() || !line.waiters.is_empty();
         }

@@ -12,7 +12,7 @@ use tokio::{sync::Notify, time::Instant};
 use super::{
     ahead::Ahead,
     rules::{Fences, Told, Word},
-    waiter::Waiter,
+    waiter::{Gone, Waiter},
 };
 use crate::{
     key::Key,
@@ -76,10 +76,19 @@ impl Line {
         mine || self.keeper.is_some() || !self.waiters.is_empty()
     }
 
-    pub(super) fn drop_all_who_left(&mut self) {
-        let now = Instant::now();
-        let (busy, length) = (self.busy.as_ref(), self.waiters.len());
-        self.waiters.retain_mut(|waiter| waiter.stays_or_is_told(now, busy, length));
+    pub(super) fn drop_all_who_left(&mut self, gone: &mut Gone) {
+        let (now, length) = (Instant::now(), self.waiters.len());
+        // Mostly nobody has.
+        if self.waiters.iter().all(|waiter| waiter.still_waits(now)) {
+            return;
+        }
+        for waiter in std::mem::take(&mut self.waiters) {
+            if waiter.still_waits(now) {
+                self.waiters.push_back(waiter);
+            } else {
+                gone.add(waiter, self.busy.as_ref(), length);
+            }
+        }
     }
 
     /// Somebody joined the store's line.
@@ -91,15 +100,15 @@ impl Line {
     }
 
     /// From the front, as far as it goes.
-    pub(super) fn drop_those_who_left(&mut self) {
+    pub(super) fn drop_those_who_left(&mut self, gone: &mut Gone) {
         if self.waiters.is_empty() {
             return;
         }
-        let now = Instant::now();
-        let (busy, length) = (self.busy.as_ref(), self.waiters.len());
-        let leaves = |waiter: &mut Waiter| !waiter.stays_or_is_told(now, busy, length);
-        while self.waiters.front_mut().is_some_and(leaves) {
-            self.waiters.pop_front();
+        let (now, length) = (Instant::now(), self.waiters.len());
+        while self.waiters.front().is_some_and(|first| !first.still_waits(now))
+            && let Some(waiter) = self.waiters.pop_front()
+        {
+            gone.add(waiter, self.busy.as_ref(), length);
         }
     }
 

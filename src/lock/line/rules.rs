@@ -35,9 +35,12 @@ impl Fences {
         Self { last: fence, left: asked.most, asked }
     }
 
-    /// Those after the fence of a later word, of which `used` were given since it was asked for.
+    /// Those after the fence of a later word, of which `used` were given since it was asked for. Answers overtake each other:
+    /// one whose fence is not above all that were given is of an earlier word.
     pub(super) fn anew(&mut self, fence: u64, used: u64) {
-        (self.last, self.left) = (fence, self.asked.most.saturating_sub(used));
+        if fence > self.last {
+            (self.last, self.left) = (fence, self.asked.most.saturating_sub(used));
+        }
     }
 
     pub(super) fn left(&self) -> u64 {

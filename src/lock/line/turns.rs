@@ -8,7 +8,7 @@ use super::{
     lines::Lines,
     map::{Name, Resting},
     rules::{Fences, Word},
-    waiter::{Waited, Waiter},
+    waiter::{Gone, Waited, Waiter},
 };
 use crate::{
     lock::{asking::Asking, grant::Turn, guard::LockGuard},
@@ -64,9 +64,10 @@ impl Lines {
     pub(super) fn give(self: &Arc<Self>, name: &Name, asking: &Asking, mut guard: LockGuard) {
         loop {
             let (next, question) = {
+                let mut gone = Gone::default();
                 let mut lines = self.lines.lock();
                 let Some(line) = lines.get(name) else { return };
-                line.drop_those_who_left();
+                line.drop_those_who_left(&mut gone);
                 let fits = |waiter: &Waiter| waiter.asking.same_grant(asking);
                 let next = match line.waiters.front().is_some_and(fits) {
                     true => line.waiters.pop_front(),
@@ -89,9 +90,10 @@ impl Lines {
         let name = (lease.key.clone(), lease.terms.mode);
         loop {
             let ((mut waiter, fence), question) = {
+                let mut gone = Gone::default();
                 let mut lines = self.lines.lock();
                 let Some(line) = lines.get(&name) else { return TurnEnd::GiveBack(hold) };
-                line.drop_those_who_left();
+                line.drop_those_who_left(&mut gone);
                 match line.next_turn(&lease, &mut turn.fences) {
                     Some(next) => (next, line.question()),
                     None => {

@@ -43,22 +43,28 @@ impl Waiter {
             None => Err(waited),
         }
     }
+}
 
-    /// Whether it goes on waiting, in a local line of this length. If not, and it is still there, its time is over: it is
-    /// told what is known now, since its line may be gone when it looks.
-    pub(super) fn stays_or_is_told(
-        &mut self,
-        now: Instant,
-        busy: Option<&Busy>,
-        length: usize,
-    ) -> bool {
-        let stays = self.still_waits(now);
-        if !stays {
-            let mut known = busy.cloned().unwrap_or_else(|| unknown(self.asking.terms.lease));
-            known.line = known.line.max(length as u64);
-            let _ = self.tell(Waited::TooLong(known));
+/// Those who were taken out of a line without the lock. Told, and dropped, when this is: to be made before the mutex of the
+/// lines is taken, so that it is free then, since a waker may run anything, and a waiter have the last handle of its store.
+#[derive(Default)]
+pub(super) struct Gone(Vec<(Waiter, Busy)>);
+
+impl Gone {
+    /// From a local line of this length. If it is still there, its time is over: it is told what is known now, since its line
+    /// may be gone when it looks.
+    pub(super) fn add(&mut self, waiter: Waiter, busy: Option<&Busy>, length: usize) {
+        let mut known = busy.cloned().unwrap_or_else(|| unknown(waiter.asking.terms.lease));
+        known.line = known.line.max(length as u64);
+        self.0.push((waiter, known));
+    }
+}
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        for (mut waiter, known) in self.0.drain(..) {
+            let _ = waiter.tell(Waited::TooLong(known));
         }
-        stays
     }
 }
 

@@ -52,6 +52,25 @@ async fn an_answer_that_comes_too_late_changes_nothing() {
     }
 }
 
+/// Few fences are left, so each turn asks. The first answer comes when one of a later turn has been acted on.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_overtaken_by_a_later_one_gives_no_older_fence() {
+    let (store, faults) = faulty();
+    let log = Log::default();
+    faults.set("still", Fault::Slow(7 * MS), 1);
+    let request = || store.lock("x").hand_over(4, SECOND);
+    let held = request().acquire().await.unwrap();
+    let mut tasks = Vec::new();
+    for name in 0..6 {
+        tasks.push(log.waiter(name, request(), 3 * MS).await);
+    }
+    assert_eq!(held.release().await, Released::Released);
+    all(tasks).await;
+    assert_eq!(log.names(), (0..6).collect::<Vec<_>>());
+    assert!(faults.seen("still") > 1);
+    log.fences_grow();
+}
+
 #[tokio::test(start_paused = true)]
 async fn work_that_takes_nothing_or_very_long_asks_for_nothing() {
     for work in [Duration::ZERO, SECOND] {

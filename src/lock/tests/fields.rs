@@ -41,6 +41,8 @@ async fn the_fence_is_told_and_nobody_else_tells_one() {
             ("x-fence", "18446744073709551615"),
             ("x-fence", "1"),
             ("x-other", "1"),
+            // Or who passes the request on would leave it out.
+            ("connection", "close, X-Fence"),
         ]);
         match lock.ask(&mut view) {
             Asked::Skip | Asked::Pass(_) => {
@@ -51,6 +53,7 @@ async fn the_fence_is_told_and_nobody_else_tells_one() {
                 lock.show(&ticket, &mut view);
                 let fence = view.get::<HeldLock>().unwrap().fence().unwrap().to_string();
                 assert_eq!(view.header("x-fence"), [fence.as_bytes()]);
+                assert_eq!(view.header("connection"), [b"close"]);
                 lock.leave(ticket, Outcome::Answered(200)).await;
             }
             other => panic!("{other:?}"),

@@ -134,6 +134,16 @@ async fn several_are_had_while_all_are_sure() {
     }
 }
 
+/// As who waits for one lock does.
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_several_asks_again() {
+    let (store, faults) = faulty();
+    faults.set("acquire_all", SLOW, 1);
+    let both = store.locks(["x", "y"]).lease(LEASE).wait(60 * SECOND).acquire().await;
+    assert_eq!(both.expect("they are free").release().await, Released::Released);
+    assert_eq!(faults.left("acquire_all"), 0);
+}
+
 /// The grant was in time, and the answer about its replicas is not.
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_replicas_is_not_let_in_beside_another() {

@@ -1,11 +1,19 @@
 //! How many of a process may wait for one lock.
 
+use std::{
+    future::Future,
+    sync::Arc,
+    task::{Context, Wake},
+    time::Duration,
+};
+
 use futures_util::FutureExt as _;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{SECOND, busy, free, handover::MS};
 use crate::{
-    lock::{LockRequest, line::Lines},
+    lock::{LockGuard, LockRequest, line::Lines},
     store::{Fault, Mode, Store, faulty},
 };
 
@@ -64,6 +72,78 @@ async fn where_nobody_may_wait_nobody_does() {
     let told = busy(store.as_another_process().lock("x").acquire().await);
     assert_eq!(told.line, 0);
     held.release().await;
+    drop(free(&store).await);
+}
+
+/// Notes whether the mutex of the lines was free: another executor may run anything as it is woken.
+struct Looks(Arc<Lines>, Mutex<Vec<bool>>);
+
+impl Wake for Looks {
+    fn wake(self: Arc<Self>) {
+        self.1.lock().push(!self.0.is_locked());
+    }
+}
+
+/// One who waits, looked at once, by something that is woken as it runs.
+fn polled_once(request: LockRequest, looks: &Arc<Looks>) -> impl Future + use<> {
+    let mut waits = Box::pin(request.acquire());
+    let waker = Arc::clone(looks).into();
+    assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    waits
+}
+
+/// Its time is over, and it has not looked yet: it is told by whoever takes it out of the line.
+#[tokio::test(start_paused = true)]
+async fn whose_time_is_over_is_woken_when_the_lines_are_free() {
+    let takes_out: [fn(&Store, LockGuard); 3] = [
+        |_, held| drop(held),
+        |store, held| {
+            let full = store.lock("x").max_waiters(1).wait(60 * SECOND).acquire();
+            assert!(full.now_or_never().is_none(), "there is room for it again");
+            drop(held);
+        },
+        |store, held| {
+            let _ = store.shutdown(Duration::ZERO).now_or_never();
+            drop(held);
+        },
+    ];
+    for takes_out in takes_out {
+        let store = Store::memory();
+        let looks = Arc::new(Looks(store.room(), Mutex::default()));
+        let held = store.lock("x").acquire().await.unwrap();
+        let waits = polled_once(store.lock("x").wait(MS), &looks);
+        tokio::time::advance(2 * MS).await;
+        assert_eq!(*looks.1.lock(), [true], "by its timer");
+        takes_out(&store, held);
+        assert_eq!(*looks.1.lock(), [true, true]);
+        drop(waits);
+    }
+}
+
+/// It has lined up behind the holder, and the keeper that stands in the store's line for it came later.
+#[tokio::test(start_paused = true)]
+async fn who_leaves_is_heard_by_whoever_keeps_its_place_now() {
+    let store = Store::memory();
+    let [other, stranger] = [store.as_another_process(), store.as_another_process()];
+    let request = || store.lock("x").strict_order().wait(60 * SECOND);
+    let held = request().acquire().await.unwrap();
+    let next = tokio::spawn(other.lock("x").wait(60 * SECOND).acquire());
+    tokio::time::sleep(MS).await;
+    let waits = tokio::spawn(request().acquire());
+    tokio::time::sleep(MS).await;
+    held.release().await;
+    let next = next.await.unwrap().unwrap();
+    tokio::time::sleep(MS).await;
+    assert_eq!(
+        busy(stranger.lock("x").acquire().await).line,
+        1,
+        "its process stands in line for it"
+    );
+    waits.abort();
+    tokio::time::sleep(5 * MS).await;
+    assert_eq!(busy(stranger.lock("x").acquire().await).line, 0, "its place is kept for nobody");
+    assert!(store.shutdown(100 * MS).await);
+    next.release().await;
     drop(free(&store).await);
 }
 

@@ -5,6 +5,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use futures_util::FutureExt as _;
+
 use super::{
     busy,
     seam::{enter, gate},
@@ -12,7 +14,7 @@ use super::{
 use crate::{
     gate::{Asked, Deferred, Gate as _, Replay, Verdict, View as _, fake::FakeView},
     lock::LockGuard,
-    store::{JobId, Store},
+    store::{JobId, Loss, Store},
 };
 
 /// A request that its worker sends again, under this lock.
@@ -86,4 +88,22 @@ async fn a_run_whose_lock_is_over_comes_to_no_handler() {
     let asked = gate(&store).ask(&mut view);
     assert!(matches!(asked, Asked::Answer(_)), "{asked:?}");
     assert!(!marker.was_seen());
+}
+
+/// A layer further out may have sent the call to a task of its own, and have answered for it.
+#[tokio::test(start_paused = true)]
+async fn what_has_passed_under_the_lock_of_a_run_is_under_way() {
+    let store = Store::memory();
+    let run = store.lock("x").acquire().await.unwrap();
+    let (mut view, marker) = run_of(&store, &run);
+    let lock = gate(&store);
+    assert!(!marker.is_under_way());
+    let Verdict::Pass(ticket) = enter(&lock, &mut view).await else { panic!("it is its own") };
+    assert!(marker.is_under_way());
+    let mut stop = std::pin::pin!(lock.watch(&ticket));
+    assert!(stop.as_mut().now_or_never().is_none());
+    run.lease().expect("it is this process's own").lose(Loss::Taken);
+    stop.await;
+    drop(ticket);
+    assert!(!marker.is_under_way());
 }

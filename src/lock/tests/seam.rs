@@ -5,8 +5,8 @@ use bytes::Bytes;
 use super::SECOND;
 use crate::{
     defer::DeferGate,
-    gate::{Asked, Gate, KeySource, Outcome, Parting, Verdict, fake::FakeView},
-    lock::LockGate,
+    gate::{Asked, Gate, Head, KeySource, Outcome, Parting, Verdict, View as _, fake::FakeView},
+    lock::{HeldLock, LockGate, Released},
     outage::LockOutage,
     store::{Fault, Store, faulty},
 };
@@ -86,7 +86,7 @@ async fn what_was_busy_is_deferred() {
     let Parting::Accept { parked, .. } = defer.leave(deferral, Outcome::Answered(409)).await else {
         panic!("it was busy");
     };
-    let head = crate::gate::Head::new("POST", "/orders/7", Vec::new(), None);
+    let head = Head::new("POST", "/orders/7", Vec::new(), None);
     let reply = defer.accept(parked, head, Some(Bytes::new())).await;
     assert_eq!(reply.map(|reply| reply.status), Some(202));
 }
@@ -100,4 +100,108 @@ async fn endless_terms_of_a_layer_are_terms() {
     let ticket = enter(&lock, &mut view).await;
     tokio::time::sleep(100 * SECOND).await;
     assert!(matches!(ticket, Verdict::Pass(_)));
+}
+
+/// It was put off when its caller did not have the lock, or could not show that he had it; the 202 was lost.
+#[tokio::test(start_paused = true)]
+async fn what_was_accepted_does_not_run_under_a_lock_that_is_lent() {
+    let store = Store::memory();
+    let (defer, lock) = (DeferGate::<()>::new(), gate(&store));
+    let view = || {
+        let mut view = FakeView::new("POST");
+        view.headers.push(("idempotency-key", "k"));
+        view
+    };
+    let come = async || {
+        let mut view = view();
+        let Verdict::Pass(deferral) = enter(&defer, &mut view).await else {
+            panic!("deferral lets everything in");
+        };
+        defer.show(&deferral, &mut view);
+        let Verdict::Busy(..) = enter(&lock, &mut view).await else {
+            panic!("it is to be put off")
+        };
+        let parting = defer.leave(deferral, Outcome::Answered(409)).await;
+        let Parting::Accept { mut parked, .. } = parting else { panic!("it was busy") };
+        let _ = defer.pick_up(&mut parked, &mut view);
+        let head = Head::new("POST", "/x", Vec::new(), None);
+        let reply = defer.accept(parked, head, Some(Bytes::new())).await.expect("it is known");
+        assert_eq!(reply.status, 202);
+        reply.fields.into_iter().find(|(name, _)| name == "location").expect("it says where")
+    };
+    let held = store.lock("x").acquire().await.expect("it is free");
+    let first = come().await;
+    assert_eq!(held.scope(come()).await, first);
+    // Of what nobody has accepted the lock is lent as ever, and its end is known.
+    let mut other = FakeView::new("POST");
+    other.headers.push(("idempotency-key", "other"));
+    held.scope(async {
+        let Verdict::Pass(deferral) = enter(&defer, &mut other).await else { panic!("as above") };
+        defer.show(&deferral, &mut other);
+        assert!(matches!(enter(&lock, &mut other).await, Verdict::Pass(_)));
+    })
+    .await;
+    assert_eq!(held.release().await, Released::Released);
+}
+
+/// Whether it was accepted cannot be known then; the lock is there all the same.
+#[tokio::test(start_paused = true)]
+async fn under_a_lock_that_is_lent_an_outage_is_one_for_keys_alone() {
+    for (policy, passes) in [(LockOutage::Refuse, false), (LockOutage::Admit, true)] {
+        let (store, faults) = faulty();
+        let (defer, lock) = (DeferGate::<()>::new(), gate(&store).on_outage(policy));
+        let held = store.lock("x").acquire().await.expect("it is free");
+        faults.set("acquire", Fault::Away, 1);
+        let mut view = FakeView::new("POST");
+        view.headers.push(("idempotency-key", "k"));
+        held.scope(async {
+            let Verdict::Pass(deferral) = enter(&defer, &mut view).await else {
+                panic!("as above")
+            };
+            defer.show(&deferral, &mut view);
+            match enter(&lock, &mut view).await {
+                Verdict::Pass(ticket) => {
+                    assert!(passes);
+                    lock.show(&ticket, &mut view);
+                    let shown = view.get::<HeldLock>().expect("it is shown");
+                    assert_eq!(
+                        shown.fence(),
+                        Some(held.fence()),
+                        "it is not one that was admitted"
+                    );
+                }
+                Verdict::Answer(reply) => assert_eq!((passes, reply.status), (false, 503)),
+                Verdict::Busy(..) => panic!("it is its own"),
+            }
+        })
+        .await;
+        assert_eq!(faults.left("acquire"), 0, "it was asked");
+    }
+}
+
+/// By what was written down beside the first of them; and it keeps none.
+#[tokio::test(start_paused = true)]
+async fn under_several_locks_a_request_is_known_and_keeps_none() {
+    let store = Store::memory();
+    let source = KeySource::functions(|()| vec!["x".to_owned(), "y".to_owned()]);
+    let lock = LockGate::new(source).store(&store);
+    let defer = DeferGate::<()>::new().remember_direct();
+    for known in [false, true] {
+        let mut view = FakeView::new("POST");
+        view.headers.push(("idempotency-key", "k"));
+        let Verdict::Pass(deferral) = enter(&defer, &mut view).await else { panic!("as above") };
+        defer.show(&deferral, &mut view);
+        match enter(&lock, &mut view).await {
+            Verdict::Pass(ticket) => {
+                assert!(!known);
+                let _ = lock.leave(ticket, Outcome::Answered(200)).await;
+                let _ = defer.leave(deferral, Outcome::Answered(200)).await;
+            }
+            Verdict::Busy(_, slot) => assert!(known && slot.is_some()),
+            Verdict::Answer(reply) => panic!("{reply:?}"),
+        }
+        let other = store.as_another_process();
+        let both = other.locks(["x", "y"]).acquire().await.expect("they are free");
+        assert_eq!(both.release().await, Released::Released);
+    }
 }

@@ -163,7 +163,7 @@ macro_rules! __defer_layer_names {
             }
 
             /// Stores a field that is dropped by default: `Authorization`, `Cookie`,
-            /// `Proxy-Authorization`. A request that carries one of them is otherwise not deferred,
+            /// `Proxy-Authorization`, and what is a [credential](Self::credential_header) here. A request that carries one of them is otherwise not deferred,
             /// since it would run as nobody.
             ///
             /// # Panics
@@ -172,6 +172,18 @@ macro_rules! __defer_layer_names {
             #[must_use]
             pub fn keep_header(self, name: &str) -> Self {
                 Self { gate: self.gate.keep_header(name) }
+            }
+
+            /// Takes this field, such as an `X-Api-Key`, for a credential, as `Authorization` is one: it is not stored, and a
+            /// request that carries it is deferred only if it [carries](Self::carry) whose it is as well, or the field is
+            /// [kept](Self::keep_header). Without this it is a field like others, and is stored with the request.
+            ///
+            /// # Panics
+            ///
+            /// If the name is none that a field can have.
+            #[must_use]
+            pub fn credential_header(self, name: &str) -> Self {
+                Self { gate: self.gate.credential_header(name) }
             }
 
             /// Stores this value of the request's extensions along with it, such as the user that an
@@ -322,6 +334,10 @@ macro_rules! __defer_layer_names {
             /// request waits (but no longer than thirty days, or this time), and as long as its end is kept; that of a request
             /// that was merged into an earlier one ([`first_wins`](Self::first_wins)) for this time alone. Where it
             /// outlives that, a retry is answered with 410 and not run again. At least a second, at most a year.
+            ///
+            /// A key is remembered for its owner, method, route and lock. The route is the pattern as the router has it:
+            /// processes know each other's keys where they write it alike (`/orders/{id}` is another one than
+            /// `/orders/{id:[0-9]+}`), and have the layer on the routes, or around all of them, alike.
             #[must_use]
             pub fn idempotency_for(self, life: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.idempotency_for(life) }
@@ -333,8 +349,10 @@ macro_rules! __defer_layer_names {
             /// A retry of one is answered with 202 and the `Location` of its status resource, which has status
             /// and fields of the answer, without its body. A request that failed (401, 403, 408, 409, 423,
             /// 425, 429, 5xx, a panic, a client that went away) is forgotten, so that a retry runs again; by a store
-            /// that is away at that moment, as soon as it is back. If the process dies while it runs, a retry is
-            /// told `running` until `max_hold` and `lease` of its lock have passed, and runs then.
+            /// that is away at that moment, as soon as it is back. While it runs, a retry gets the busy answer, with
+            /// `Retry-After`, since it is stored nowhere; if the process dies, until `max_hold` and `lease` of its
+            /// lock have passed, and runs then. So it is under several locks or a permit as well, where nothing is deferred; not
+            /// under a lock that another service lends (`LockLayer::trust`).
             ///
             /// The fingerprint of its body is taken while the handler reads it; nothing is buffered. The same key
             /// with another body or target gets 422 from then on. Nothing is compared while it runs, nor where

@@ -57,7 +57,9 @@ macro_rules! __defer_worker_names {
             }
 
             /// Makes the calls of [`DeferLayer::callback`]. Without it, they are left to workers that
-            /// have it.
+            /// have it. Beside the runs of requests a quarter as many calls are under way at most, and neither
+            /// [`queue_concurrency`](Self::queue_concurrency) nor [`queue_rate`](Self::queue_rate) is about them: what
+            /// is called may be as slow as it likes.
             #[cfg(feature = "callback")]
             pub fn callbacks(self, callbacks: ::lockgate::defer::Callbacks) -> Self {
                 Self { inner: self.inner.callbacks(callbacks) }
@@ -112,12 +114,14 @@ macro_rules! __defer_worker_names {
             }
 
             /// How long finished requests and their responses are kept. Default a day: for clients that ask again
-            /// after a night.
+            /// after a night. At least a minute: what is kept tells a copy of the call that has stored it, sent for
+            /// want of an answer, from a new request.
             pub fn keep_done(self, retention: ::std::time::Duration) -> Self {
                 Self { inner: self.inner.keep_done(retention) }
             }
 
-            /// How long dead letters are kept. Default a week: over a weekend, until somebody looks. Of each shard, of
+            /// How long dead letters are kept. Default a week: over a weekend, until somebody looks; at least a minute,
+            /// as [`keep_done`](Self::keep_done). Of each shard, of
             /// which a store has 64, the newest 10,000 are, and of
             /// [`ended_bytes`](DeferLayer::ended_bytes) a 64th: beyond that the oldest goes early.
             pub fn keep_dead(self, retention: ::std::time::Duration) -> Self {

@@ -68,10 +68,19 @@ impl Question {
     /// The longest time for which a refusal is remembered. `given_back`: the engine itself may give back
     /// what it has charged here.
     pub(super) fn remembered(&self, given_back: bool) -> Duration {
-        // What other processes have leased may be given back, too.
-        let unsteady = self.unsteady || given_back || self.leased().is_some();
+        // What others have leased may be given back, too, whatever this one costs.
+        let leases = self.policy.leased(self.quota) > 1;
+        let unsteady = self.unsteady || given_back || leases;
         let usual = if unsteady { BRIEFLY } else { Duration::MAX };
         self.policy.remembered().unwrap_or(usual)
+    }
+
+    /// Whether both are about one counter, if they are of one ask.
+    pub(super) fn shares_counter(&self, other: &Self) -> bool {
+        let kind = |each: &Self| each.quota.rule().map(|rule| rule.algorithm());
+        self.key == other.key
+            && self.policy.counter() == other.policy.counter()
+            && kind(self) == kind(other)
     }
 
     pub(super) fn item(&self) -> Option<Item> {
@@ -113,9 +122,7 @@ impl Ask {
 
     /// What is charged to the question's counter in all: two questions may be about one.
     pub(super) fn charged(&self, question: &Question) -> u64 {
-        let same = |other: &&Question| {
-            other.key == question.key && other.policy.counter() == question.policy.counter()
-        };
+        let same = |other: &&Question| other.shares_counter(question);
         match &self.questions[..] {
             [_] => question.cost,
             all => {

@@ -1,6 +1,7 @@
 //! One check: what is asked of whom, in which order, and what is taken back.
 
 mod answer;
+mod back;
 mod watch;
 mod without;
 
@@ -13,13 +14,12 @@ pub(super) use self::answer::Answer;
 use self::answer::asked;
 use super::{
     Engine,
-    ask::{Ask, Group, Question},
+    ask::{Ask, Question},
     lease::Spent,
     receipt::Receipt,
 };
 use crate::{
     error::Error,
-    outage::Outage,
     rate_limit::decision::{Decision, PolicyDecision, Told},
     store::Store,
 };
@@ -67,7 +67,8 @@ impl Engine {
     ) -> Result<Checked, Error> {
         self.tend(store, ask);
         // What few requests need has a box of its own: the futures of all are moved about.
-        match ask.only().filter(|question| !self.is_away() && !question.is_too_dear()) {
+        let is_asked = |q: &&Question| !self.is_away(store, ask.tag(q)) && !q.is_too_dear();
+        match ask.only().filter(is_asked) {
             Some(question) => {
                 let (sent, call) = asked(store, question, ask.tag(question));
                 let answer = Answer::of(sent, call.await);
@@ -89,7 +90,10 @@ impl Engine {
         let mut checking = Checking::new(self, store, ask);
         let admitted = !checking.is_hopeless() && checking.enforce(receipts).await?;
         if admitted && ask.questions.iter().any(|question| question.policy.is_shadow()) {
-            checking.watch().await;
+            checking.watch(receipts).await;
+        }
+        if admitted && receipts {
+            checking.owe();
         }
         Ok(checking.done(admitted))
     }
@@ -162,14 +166,14 @@ impl<'a> Checking<'a> {
     /// Charges the policies that count; true if all of them let the request in.
     async fn enforce(&mut self, receipts: bool) -> Result<bool, Error> {
         let ask = self.ask;
-        let is_local =
-            |(_, question): (usize, &Question)| question.policy.outage() == Outage::Local;
-        if self.engine.is_away() && ask.binding().all(is_local) {
+        let is_alone = |(at, question)| self.is_alone(ask.tag(question), &[at]);
+        if ask.binding().any(is_alone) && ask.binding().all(is_alone) {
             return Ok(self.alone(ask.binding().map(|(at, _)| at)));
         }
         let mut settled = Vec::new();
         for (at, question) in ask.binding() {
-            let Some(most) = question.leased() else { continue };
+            let in_advance = question.leased().filter(|_| !self.is_alone(ask.tag(question), &[at]));
+            let Some(most) = in_advance else { continue };
             match self.spend_lease(at, question, most).await? {
                 Some(true) => settled.push(at),
                 Some(false) => {
@@ -217,10 +221,13 @@ impl<'a> Checking<'a> {
             match self.engine.unit(self.store, spot, question, most).await {
                 Ok(Some(spent)) => spent,
                 Ok(None) => return Ok(None),
-                Err(error) => return self.without_store(&[at], error).map(Some),
+                Err(error) => {
+                    let group = (ask.tag(question), smallvec![at]);
+                    return self.without_store(&group, error).map(Some);
+                }
             };
         if sent.is_some() {
-            self.engine.answers();
+            self.engine.answers(self.store, spot.tag);
         }
         let admitted = unit.is_some();
         if let Some(unit) = unit {
@@ -233,22 +240,5 @@ impl<'a> Checking<'a> {
             _ => self.each[at].told = Some(Told { retry: Duration::ZERO, ..Told::of(&state) }),
         }
         Ok(Some(admitted))
-    }
-
-    /// Takes back what was charged, and finds out who else would have refused. Always false.
-    async fn refuse(&mut self, unasked: &[Group<'_>]) -> bool {
-        let back = self.receipt.give_back();
-        let answers = join_all(unasked.iter().map(|group| self.call(group, 0))).await;
-        for ((_, members), answer) in unasked.iter().zip(answers) {
-            // Who can't be asked is not named.
-            if let Ok(answer) = answer {
-                self.tell(members, &answer, true);
-            }
-        }
-        if let Some(back) = back {
-            // It is done, or its runtime has ended.
-            let _ = back.await;
-        }
-        false
     }
 }

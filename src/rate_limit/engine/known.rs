@@ -152,6 +152,15 @@ impl Engine {
         );
     }
 
+    /// So much of what was said to be spent is given back.
+    pub(super) fn unspend(&self, spot: Spot<'_>, units: u64) {
+        let most = spot.quota.capacity();
+        let back = |known: &mut Known| {
+            known.remaining = known.remaining.saturating_add(units).min(most);
+        };
+        self.known.with(spot, back);
+    }
+
     /// The quota of this counter is larger than was said, from now on.
     pub(super) fn forget(&self, spot: Spot<'_>) {
         let now = Instant::now();

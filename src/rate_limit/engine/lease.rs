@@ -16,12 +16,12 @@ use self::fetching::Fetching;
 use super::{
     Engine,
     ask::{Ask, Question},
-    ways::{Spot, Worth},
+    ways::{Place, Spot, Worth},
 };
 use crate::{
     error::Error,
     rate_limit::decision::{Decision, PolicyDecision, Told},
-    store::{Charge, Item, State, Store, Window},
+    store::{By, Charge, Item, SettleCharge, State, Store, Window},
 };
 
 /// What is left of the charges that were taken of one counter.
@@ -147,7 +147,7 @@ impl Engine {
     ) -> Option<Decision> {
         let [question] = &ask.questions[..] else { return None };
         let most = question.leased()?;
-        if question.is_too_dear() || self.is_away() {
+        if question.is_too_dear() || self.is_away(store, ask.tag(question)) {
             return None;
         }
         let (spot, sharing, now) = (ask.spot(question), self.sharing(), Instant::now());
@@ -202,7 +202,8 @@ impl Engine {
         times: u32,
     ) -> Result<Option<Spent>, Error> {
         let (tx, rx) = oneshot::channel();
-        let fetching = Fetching::new(self, spot);
+        // A shutdown waits for what comes, to give it back.
+        let (fetching, begun) = (Fetching::new(self, spot), self.pending.begin());
         let charge = Charge { tag: spot.tag.clone(), items: item.into_iter().collect(), times };
         let with = store.clone();
         store.spawn(async move {
@@ -210,6 +211,7 @@ impl Engine {
             if let Err(Ok(Some(Spent { unit: Some(unit), .. }))) = tx.send(spent) {
                 fetching.put_back(&unit);
             }
+            drop(begun);
         });
         // Nobody fetches where there is no runtime.
         rx.await.unwrap_or(Ok(None))
@@ -226,13 +228,18 @@ impl Engine {
         self.leases.with(spot, good).unwrap_or(0)
     }
 
-    /// A unit that is not needed after all.
-    pub(super) fn put_back(&self, spot: Spot<'_>, unit: &Unit) {
-        self.leases.with(spot, |lease| {
-            if lease.is_of(unit.window) {
-                lease.units += 1;
-            }
-        });
+    /// A unit that is not needed after all. If its lease has gone meanwhile, it is for the store to take back.
+    pub(super) fn put_back(&self, place: &Place, unit: &Unit) -> Option<SettleCharge> {
+        let back = |lease: &mut Lease| {
+            let is_there = lease.is_of(unit.window);
+            lease.units += u64::from(is_there);
+            is_there
+        };
+        if self.leases.with(place.spot(), back) == Some(true) {
+            return None;
+        }
+        self.forget(place.spot());
+        place.settled(By::Refund { units: 1, window: unit.window })
     }
 
     pub(super) fn has_leases(&self) -> bool {

@@ -100,6 +100,6 @@ impl Drop for Forgets<'_> {
 
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine").field("away", &self.is_away()).finish_non_exhaustive()
+        f.debug_struct("Engine").field("away", &self.away.gone()).finish_non_exhaustive()
     }
 }

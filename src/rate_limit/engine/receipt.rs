@@ -47,6 +47,16 @@ impl Receipt {
         self.units.push((at, Place::of(spot), unit));
     }
 
+    /// What the store has charged, by the place of the question.
+    pub(super) fn charged(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.charges.iter().map(|paid| (paid.at, paid.question.cost))
+    }
+
+    /// The questions that were paid out of a lease.
+    pub(super) fn leased(&self) -> impl Iterator<Item = usize> {
+        self.units.iter().map(|(at, ..)| *at)
+    }
+
     /// The request goes in: what it cost stays charged.
     pub(in crate::rate_limit) fn keep(mut self) {
         self.units.clear();
@@ -74,7 +84,7 @@ impl Receipt {
         let mut calls: Vec<SettleCharge> = Vec::new();
         for (at, place, unit) in self.units.drain(..) {
             match costs(at, 1) {
-                0 => engine.put_back(place.spot(), &unit),
+                0 => calls.extend(engine.put_back(&place, &unit)),
                 1 => {}
                 more => calls.extend(place.settled(By::Charge { units: more - 1 })),
             }

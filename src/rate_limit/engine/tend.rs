@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::{
@@ -14,6 +15,7 @@ use super::{
     known::after,
 };
 use crate::{
+    key::COMMON,
     outage::Outage,
     store::{By, Store, WeakStore},
 };
@@ -56,6 +58,22 @@ impl Engine {
 
     pub(super) fn wake(&self) {
         self.tended.wake.notify_one();
+    }
+
+    /// Says that this process is there, and looks at what is away.
+    async fn beats(&self, store: &Store) {
+        match store.backend().limiters(store.node().clone(), PRESENT).await {
+            Ok(processes) => self.away.counts(processes),
+            Err(_) => self.away.is_not_well(COMMON),
+        }
+        let looks =
+            self.away.gone().into_iter().filter(|part| *part != COMMON).map(
+                async |part| match store.backend().reaches(part).await {
+                    Ok(()) => self.away.is_well(part),
+                    Err(_) => self.away.is_not_well(part),
+                },
+            );
+        join_all(looks).await;
     }
 
     /// Gives back the leases that are not used since. Resolves when it is done.
@@ -111,15 +129,12 @@ async fn run(running: Running, store: WeakStore) {
         if engine.tended.used.swap(false, Ordering::Relaxed) {
             used = Instant::now();
         }
-        if used.elapsed() > UNUSED && !engine.is_away() {
+        if used.elapsed() > UNUSED && engine.away.gone().is_empty() {
             return;
         }
         if beat <= Instant::now() {
-            match store.backend().limiters(store.node().clone(), PRESENT).await {
-                Ok(processes) => engine.away.beats(processes),
-                Err(_) => engine.away.misses_a_beat(),
-            }
-            beat = Instant::now() + if engine.is_away() { PROBE } else { BEAT };
+            engine.beats(&store).await;
+            beat = Instant::now() + if engine.away.gone().is_empty() { BEAT } else { PROBE };
         }
         if let Some(unused) = Instant::now().checked_sub(IDLE) {
             engine.give_back_leases(&store, unused).await;

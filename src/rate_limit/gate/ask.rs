@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use super::{
     plan::{Counting, Limit, Plan},
     quotas::Found,
-    status::{Charged, RateStatus},
+    status::{At, Charged, RateStatus},
     ticket::standings,
 };
 use crate::{
@@ -34,6 +34,8 @@ const LAYER: &str = "RateLimitLayer";
 pub struct RateLimitFacts {
     /// What the application gave to the request, if the layer has none of its own.
     found: Option<(Store, Arc<Engine>)>,
+    /// Of that, or the layer's own.
+    pub(super) at: At,
     pub(super) ask: Ask,
     /// Quotas that have to be asked for, and of which policy.
     pub(super) quotas: Vec<(usize, BoxFuture<'static, Quota>)>,
@@ -75,9 +77,9 @@ impl<N: ?Sized> Plan<N> {
             let asked = self.limits[question.place].complete(question, view);
             quotas.extend(asked.map(|asked| (question.place, asked)));
         }
-        let outer = view.get::<RateStatus>();
+        let (at, outer) = (At::of(store), view.get::<RateStatus>());
         if let Some(outer) = &outer
-            && is_charged(&mut ask, outer, &quotas)
+            && is_charged(&mut ask, at, outer, &quotas)
         {
             return Asked::Skip;
         }
@@ -86,7 +88,7 @@ impl<N: ?Sized> Plan<N> {
             if !self.settles()
                 && let Some(decision) = engine.at_hand(store, &ask)
             {
-                let status = RateStatus::new(decision, ask, false, outer);
+                let status = RateStatus::new(decision, (ask, at), false, outer);
                 view.put(status.clone());
                 return Asked::Pass(Some(status));
             }
@@ -94,7 +96,7 @@ impl<N: ?Sized> Plan<N> {
                 return self.refuse(&standings(&decision));
             }
         }
-        Asked::Enter(RateLimitFacts { found, ask, quotas, outer })
+        Asked::Enter(RateLimitFacts { found, at, ask, quotas, outer })
     }
 
     fn refuse<F, T>(&self, standings: &[Standing<'_>]) -> Asked<F, T> {
@@ -155,16 +157,18 @@ impl<N: ?Sized> Limit<N> {
 /// Takes out what a layer further out has charged already; true if nothing is left to be asked.
 fn is_charged(
     ask: &mut Ask,
+    at: At,
     outer: &RateStatus,
     quotas: &[(usize, BoxFuture<'static, Quota>)],
 ) -> bool {
     let (group, mut questions) = (ask.group.take(), std::mem::take(&mut ask.questions));
-    questions.retain(|question| match outer.has_charged(group.as_ref(), question) {
+    questions.retain(|question| match outer.has_charged(at, group.as_ref(), question) {
         Charged::Never => true,
         charged => {
             warn_of_two(question.policy.label());
             // A quota that is not known yet might be another one.
-            charged == Charged::Otherwise || quotas.iter().any(|(at, _)| *at == question.place)
+            charged == Charged::Otherwise
+                || quotas.iter().any(|(place, _)| *place == question.place)
         }
     });
     *ask = Ask { questions, group };

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use tracing::field::display;
 
 pub use self::{ask::RateLimitFacts, status::RateStatus, ticket::RateLimitTicket};
-use self::{plan::Plan, ticket::standings};
+use self::{plan::Plan, status::At, ticket::standings};
 use super::{
     decision::Decision,
     engine::{Ask, Checked, Question, Receipt},
@@ -35,7 +35,7 @@ impl<N: ?Sized> RateLimitGate<N> {
         &self,
         decision: Decision,
         receipt: Receipt,
-        ask: Ask,
+        (ask, at): (Ask, At),
         outer: Option<RateStatus>,
     ) -> RateLimitTicket {
         let limits = &self.0.limits;
@@ -48,7 +48,8 @@ impl<N: ?Sized> RateLimitGate<N> {
         };
         let heeded = limits.iter().any(|limit| limit.by_handler);
         // Nothing is known of the quotas while the store is away.
-        let status = (!decision.is_local()).then(|| RateStatus::new(decision, ask, heeded, outer));
+        let status =
+            (!decision.is_local()).then(|| RateStatus::new(decision, (ask, at), heeded, outer));
         RateLimitTicket::new(status, receipt, places)
     }
 
@@ -60,8 +61,8 @@ impl<N: ?Sized> RateLimitGate<N> {
         let node = || facts.counting(&self.0).map(|(store, _)| display(store.node()));
         match checked {
             Ok(Checked { decision, receipt }) if decision.is_admitted() => {
-                let RateLimitFacts { ask, outer, .. } = facts;
-                Verdict::Pass(self.admitted(decision, receipt, ask, outer))
+                let RateLimitFacts { ask, at, outer, .. } = facts;
+                Verdict::Pass(self.admitted(decision, receipt, (ask, at), outer))
             }
             Ok(Checked { decision, .. }) => {
                 let policy = decision.binding().map(|each| each.policy().label());

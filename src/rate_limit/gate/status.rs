@@ -15,9 +15,11 @@ use crate::{
         engine::{Ask, Question},
         policy::Policy,
     },
+    store::Store,
 };
 
-/// What the handler may know of the quotas its request was charged to. Absent while the store is away.
+/// What the handler may know of the quotas its request was charged to. Absent if nothing is known of them: in a
+/// deferred run, which was charged before; for a client on the allow list, and a preflight; while the store is away.
 #[derive(Clone)]
 pub struct RateStatus(Arc<Shared>);
 
@@ -25,7 +27,8 @@ struct Shared {
     decision: Decision,
     /// What was charged.
     ask: Ask,
-    /// What the handler has set; [`UNSET`] until then.
+    at: At,
+    /// What the handler has set; [`UNSET`] until then, and [`SETTLED`] when it is too late for it.
     cost: AtomicU64,
     /// Whether that has consequences.
     heeded: bool,
@@ -34,6 +37,19 @@ struct Shared {
 }
 
 const UNSET: u64 = u64::MAX;
+
+const SETTLED: u64 = u64::MAX - 1;
+
+/// Which store it was charged in: by where that is. Handles are counted by all threads, and it is there for as long as
+/// the layers that ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct At(usize);
+
+impl At {
+    pub(super) fn of(store: &Store) -> Self {
+        Self(std::ptr::from_ref(store.backend()).addr())
+    }
+}
 
 /// How a question relates to what layers further out have charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,9 +62,15 @@ pub(super) enum Charged {
 }
 
 impl RateStatus {
-    pub(super) fn new(decision: Decision, ask: Ask, heeded: bool, outer: Option<Self>) -> Self {
+    /// `heeded`: whether what the handler sets has consequences.
+    pub(super) fn new(
+        decision: Decision,
+        (ask, at): (Ask, At),
+        heeded: bool,
+        outer: Option<Self>,
+    ) -> Self {
         let cost = AtomicU64::new(UNSET);
-        Self(Arc::new(Shared { decision, ask, cost, heeded, outer }))
+        Self(Arc::new(Shared { decision, ask, at, cost, heeded, outer }))
     }
 
     /// The policy that leaves least, which is the one to mind.
@@ -78,22 +100,26 @@ impl RateStatus {
     /// If the store is away then, it is tried again for as long as the window lasts, five minutes at most; if there is no
     /// answer in time, it is not: it may have been done, and the request may then cost what it was charged when it came.
     ///
-    /// False, and without consequences, if the layer isn't set to `settle_by_handler`.
+    /// False, and without consequences, if the layer isn't set to `settle_by_handler`, or if it is too late: the response
+    /// is there, or the request was dropped.
     #[expect(clippy::must_use_candidate, reason = "a handler knows how its layer is set")]
     pub fn charge(&self, cost: u64) -> bool {
-        self.0.cost.store(cost.min(UNSET - 1), Ordering::Release);
-        self.0.heeded
+        let set = |was: u64| (was != SETTLED).then(|| cost.min(SETTLED - 1));
+        let set = self.0.cost.fetch_update(Ordering::AcqRel, Ordering::Acquire, set);
+        self.0.heeded && set.is_ok()
     }
 
-    /// What the handler has set.
-    pub(super) fn charged(&self) -> Option<u64> {
-        Some(self.0.cost.load(Ordering::Acquire)).filter(|cost| *cost != UNSET)
+    /// What the handler has set; from now on it can't any more.
+    pub(super) fn settle(&self) -> Option<u64> {
+        let set = self.0.cost.swap(SETTLED, Ordering::AcqRel);
+        Some(set).filter(|cost| *cost < SETTLED)
     }
 
     /// What this layer or one further out has charged to the question's counter already.
-    pub(super) fn has_charged(&self, group: Option<&Key>, question: &Question) -> Charged {
+    pub(super) fn has_charged(&self, at: At, group: Option<&Key>, question: &Question) -> Charged {
         let same = self.0.ask.questions.iter().find(|charged| {
-            charged.counts()
+            self.0.at == at
+                && charged.counts()
                 && charged.policy.counter() == question.policy.counter()
                 && charged.key == question.key
                 && self.0.ask.group.as_ref() == group
@@ -107,7 +133,7 @@ impl RateStatus {
                 Charged::Alike
             }
             (Some(_), _) => Charged::Otherwise,
-            (None, Some(outer)) => outer.has_charged(group, question),
+            (None, Some(outer)) => outer.has_charged(at, group, question),
             (None, None) => Charged::Never,
         }
     }

@@ -38,7 +38,7 @@ impl RateLimitTicket {
     /// place of the policy.
     pub(super) fn settle(&mut self, refunds: impl Fn(usize) -> bool) -> Option<Done> {
         let receipt = self.receipt.take()?;
-        let set = self.status.as_ref().and_then(RateStatus::charged);
+        let set = self.status.as_ref().and_then(RateStatus::settle);
         let cost = |at: usize, was: u64| match (self.places.get(at), set) {
             (Some((place, _)), _) if refunds(*place) => 0,
             (Some((_, true)), Some(cost)) => cost,

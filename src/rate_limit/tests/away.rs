@@ -124,6 +124,17 @@ async fn one_slow_answer_is_no_outage_but_three_are() {
     assert!(!limit.check("x", 1).await.unwrap().is_local());
 }
 
+/// A check that the store does not take is no reason to do without it.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_wrong_is_no_outage() {
+    let store = Store::memory();
+    let one = |n: usize| named(&n.to_string(), minute(9));
+    // More counters than one call has.
+    let wrong = (1..101).fold(store.rate_limit(one(0)), |limit, n| limit.and(one(n)));
+    assert_eq!(passed(&wrong, "x", 5).await, 5);
+    assert!(!store.rate_limit(minute(9)).check("x", 1).await.unwrap().is_local());
+}
+
 #[tokio::test(start_paused = true)]
 async fn policies_that_admit_or_refuse_say_so_and_ask_each_time() {
     let (store, faults) = faulty();

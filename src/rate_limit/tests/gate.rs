@@ -210,6 +210,25 @@ async fn the_same_policy_twice_is_charged_once() {
     assert_eq!(limit.peek(key, 1).await.unwrap().remaining(), 9);
 }
 
+/// What is counted elsewhere says nothing: the inner one may be of all processes, the outer one of this alone.
+#[tokio::test(start_paused = true)]
+async fn the_same_policy_in_another_store_is_charged_too() {
+    let (store, faults) = faulty();
+    let outer = Store::memory();
+    let (_, inner) = nested(&store, minute(10));
+    assert!(!both(&(nested(&outer, minute(10)).0, inner.clone())).await.1);
+    assert_eq!(faults.seen("charge"), 1);
+    // It is asked where it counts, however far out that was.
+    let (mut view, between) = (view(), nested(&outer, minute(9)).1);
+    for layer in [&inner, &between] {
+        let _ = enter(layer, &mut view).await.unwrap();
+    }
+    assert!(matches!(inner.ask(&mut view), Asked::Skip));
+    // Another handle of the same store counts there, too.
+    let other = nested(&store.as_another_process(), minute(10)).1;
+    assert!(matches!(other.ask(&mut view), Asked::Skip));
+}
+
 /// The inner quota might be the stricter one: it is not left out.
 #[tokio::test(start_paused = true)]
 async fn the_same_counter_by_another_quota_is_charged_twice() {

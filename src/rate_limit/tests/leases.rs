@@ -290,6 +290,22 @@ async fn what_others_give_back_is_soon_there() {
     assert!(limit.check("x", 1).await.unwrap().is_admitted());
 }
 
+/// Also for who costs more than what is leased.
+#[tokio::test(start_paused = true)]
+async fn what_others_give_back_is_soon_there_for_dear_requests_too() {
+    let (store, faults) = faulty();
+    let policy = leased(10, 8);
+    let holder = store.as_another_process();
+    admitted(&holder.rate_limit(policy.clone()).check("x", 1).await.unwrap(), 9);
+    let limit = store.rate_limit(policy);
+    admitted(&limit.check("x", 2).await.unwrap(), 0);
+    let asked = faults.seen("charge");
+    refused(&limit.check("x", 2).await.unwrap(), &["leased"]);
+    assert_eq!(faults.seen("charge"), asked, "it is known for a moment");
+    tokio::time::sleep(5 * SECOND).await;
+    assert!(limit.check("x", 2).await.unwrap().is_admitted());
+}
+
 /// How many of thirty more get in.
 async fn passed(limit: &RateLimit) -> usize {
     let mut passed = 0;
@@ -402,6 +418,19 @@ async fn what_is_being_fetched_ahead_is_given_back_too() {
     }
     assert!(store.shutdown(SECOND).await);
     assert_eq!(left(&store, &policy, "x").await, 949);
+}
+
+/// Whoever asked for it has gone.
+#[tokio::test(start_paused = true)]
+async fn what_is_being_fetched_for_nobody_is_given_back_too() {
+    let (store, faults) = faulty();
+    let policy = leased(1000, 100);
+    let limit = store.rate_limit(policy.clone());
+    faults.set("charge", Fault::Slow(SECOND / 10), 1);
+    let check = limit.check("x", 1);
+    assert!(tokio::time::timeout(SECOND / 100, check).await.is_err());
+    assert!(store.shutdown(SECOND).await);
+    assert_eq!(left(&store, &policy, "x").await, 1000);
 }
 
 /// It is tried once: who finds no unit asks as ever.

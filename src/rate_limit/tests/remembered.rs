@@ -73,6 +73,19 @@ async fn a_dear_request_that_is_refused_says_nothing_of_cheap_ones() {
     assert_eq!(faults.seen("charge"), 3);
 }
 
+/// Under one name, what is counted otherwise, or not at all, is of another counter: it makes nothing dearer.
+#[tokio::test(start_paused = true)]
+async fn what_is_not_of_the_counter_is_not_added_to_the_cost() {
+    for other in [Quota::unlimited(), minute(100).sliding()] {
+        let store = Store::memory();
+        let one = store.rate_limit(named("p", minute(5)));
+        let both = one.clone().and(named("p", other));
+        admitted(&one.check("x", 3).await.unwrap(), 2);
+        refused(&one.check("x", 3).await.unwrap(), &["p"]);
+        admitted(&both.check("x", 2).await.unwrap(), 0);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn other_keys_and_policies_are_asked() {
     let (store, faults) = faulty();

@@ -8,7 +8,7 @@ use super::{
     minute, named,
 };
 use crate::{
-    Key, RateStatus,
+    Key, Policy, Quota, RateStatus,
     gate::{Gate as _, Outcome, View as _},
     store::{Fault, Store, faulty},
 };
@@ -26,6 +26,76 @@ async fn refunds_are_by_status_and_are_there_for_the_next_request() {
     assert_eq!(peek().await.remaining(), 2);
     assert_eq!((whole(&limit, 200).await, whole(&limit, 200).await), (200, 200));
     assert_eq!(whole(&limit, 200).await, 429);
+}
+
+/// Nobody keeps a lease that is not used while the handler takes its time.
+#[tokio::test(start_paused = true)]
+async fn what_a_lease_has_paid_is_refunded_when_the_lease_is_gone() {
+    let store = Store::memory();
+    let policy = named("p", minute(100)).lease(10);
+    let limit = by("a", policy.clone()).refund_on(|status| status >= 500).store(&store);
+    let other = store.as_another_process().rate_limit(policy);
+    let left = async || other.peek(Key::header("a", b"1"), 1).await.unwrap().remaining();
+    let ticket = enter(&limit, &mut view()).await.unwrap();
+    assert_eq!(left().await, 90);
+    tokio::time::sleep(3 * SECOND).await;
+    assert_eq!(left().await, 99, "what is left of the lease was given back");
+    leave(&limit, ticket, 503).await;
+    assert_eq!(left().await, 100);
+    // Where there is a lease, it goes there, and nobody is asked.
+    let ticket = enter(&limit, &mut view()).await.unwrap();
+    leave(&limit, ticket, 503).await;
+    assert_eq!(left().await, 90);
+    assert!(store.shutdown(SECOND).await);
+    assert_eq!(left().await, 100);
+}
+
+/// It is of another window, or of what a reset has forgotten.
+#[tokio::test(start_paused = true)]
+async fn a_unit_of_a_window_that_is_over_is_refunded_to_no_other() {
+    let store = Store::memory();
+    let policy = named("p", minute(100)).lease(10);
+    let limit = by("a", policy.clone()).refund_on(|status| status >= 500).store(&store);
+    let other = store.as_another_process().rate_limit(policy);
+    let key = || Key::header("a", b"1");
+    let left = async || other.peek(key(), 1).await.unwrap().remaining();
+    for reset in [false, true] {
+        let ticket = enter(&limit, &mut view()).await.unwrap();
+        tokio::time::sleep(if reset { 3 * SECOND } else { 90 * SECOND }).await;
+        if reset {
+            other.reset(key()).await.unwrap();
+        }
+        assert_eq!(left().await, 100);
+        assert!(other.check(key(), 5).await.unwrap().is_admitted());
+        leave(&limit, ticket, 503).await;
+        assert_eq!(left().await, 95);
+        tokio::time::sleep(90 * SECOND).await;
+    }
+}
+
+/// It shows what would come of the policy if it were enforced.
+#[tokio::test(start_paused = true)]
+async fn what_is_only_watched_is_put_right_too() {
+    let store = Store::memory();
+    let policy = named("p", minute(2)).shadow();
+    let left = async || {
+        let peek = store.rate_limit(policy.clone()).peek(Key::header("a", b"1"), 1).await.unwrap();
+        peek.policies()[0].remaining()
+    };
+    let limit = by("a", policy.clone()).refund_on(|status| status >= 500).store(&store);
+    for _ in 0..5 {
+        assert_eq!(whole(&limit, 503).await, 503);
+    }
+    assert_eq!(left().await, Some(2));
+    assert_eq!(whole(&limit, 200).await, 200);
+    assert_eq!(left().await, Some(1));
+    let limit = by("a", policy.clone()).settle_by_handler().store(&store);
+    let mut dear = view();
+    let ticket = enter(&limit, &mut dear).await.unwrap();
+    assert_eq!(left().await, Some(0));
+    assert!(dear.get::<RateStatus>().unwrap().charge(0));
+    leave(&limit, ticket, 200).await;
+    assert_eq!(left().await, Some(1));
 }
 
 /// The inner service fails: that is a 500 further out.
@@ -72,6 +142,59 @@ async fn the_handler_says_what_it_has_cost() {
     // More than there is.
     leave(&limit, ticket(Some(50)).await, 200).await;
     assert_eq!(whole(&limit, 200).await, 429);
+}
+
+/// Downloads by the byte: nothing is known of the cost when the request comes.
+#[tokio::test(start_paused = true)]
+async fn what_cost_nothing_when_it_came_costs_what_the_handler_says() {
+    let (store, faults) = faulty();
+    let policy = named("p", minute(10)).cost(0);
+    let plan =
+        by("a", named("plan", minute(10)).cost(0)).quota_by(|(): &()| async { Quota::unlimited() });
+    let watched = by("b", named("watched", minute(10)).shadow()).cost_by(|(): &()| 0);
+    let limit = by("a", policy.clone()).settle_by_handler();
+    let limit = limit.and(watched.settle_by_handler()).and(plan.settle_by_handler()).store(&store);
+    let spent = async |policy: &Policy, header: &str, value: &[u8]| {
+        let limit = store.rate_limit(policy.clone());
+        10 - limit.peek(Key::header(header, value), 1).await.unwrap().policies()[0]
+            .remaining()
+            .unwrap()
+    };
+    for (cost, expected) in [(Some(4), 4), (None, 4), (Some(0), 4), (Some(3), 7)] {
+        let mut view = view();
+        let ticket = enter(&limit, &mut view).await.unwrap();
+        let status = view.get::<RateStatus>().unwrap();
+        assert!(cost.is_none_or(|cost| status.charge(cost)));
+        leave(&limit, ticket, 200).await;
+        assert_eq!(spent(&policy, "a", b"1").await, expected);
+        assert_eq!(spent(&named("watched", minute(10)).shadow(), "b", b"2").await, expected);
+    }
+    assert_eq!(faults.seen("settle_charge"), 4, "two keys, twice");
+}
+
+/// The last word is what was put right.
+#[tokio::test(start_paused = true)]
+async fn what_the_handler_says_when_all_is_settled_has_no_consequences() {
+    let store = Store::memory();
+    let limit = by("a", minute(10)).settle_by_handler().store(&store);
+    let left = async || {
+        let peek = store.rate_limit(minute(10)).peek(Key::header("a", b"1"), 1).await;
+        peek.unwrap().remaining()
+    };
+    for (dropped, expected) in [(false, 8), (true, 6)] {
+        let mut view = view();
+        let ticket = enter(&limit, &mut view).await.unwrap();
+        let status = view.get::<RateStatus>().unwrap();
+        assert!(status.charge(3) && status.charge(2));
+        if dropped {
+            drop(ticket);
+        } else {
+            leave(&limit, ticket, 200).await;
+        }
+        assert!(!status.charge(5));
+        assert!(store.shutdown(SECOND).await);
+        assert_eq!(left().await, expected);
+    }
 }
 
 #[tokio::test(start_paused = true)]

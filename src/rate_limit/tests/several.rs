@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 
 use super::{SECOND, admitted, left, minute, named, refused};
 use crate::{
-    ErrorKind, Outage, Policy, Quota,
+    ErrorKind, Outage, Policy, PolicyDecision, Quota,
     store::{Fault, Store, faulty},
 };
 
@@ -104,12 +104,37 @@ async fn what_was_charged_before_a_refusal_is_given_back() {
     assert!(store.rate_limit(c.clone()).check("z", 2).await.unwrap().is_admitted());
     let decision = limit.check_each(keys(1)).await.unwrap();
     refused(&decision, &["sliding", "gcra"]);
+    assert_eq!(decision.policies()[0].remaining(), Some(4), "it is told as given back");
     assert_eq!(faults.seen("settle_charge"), 1);
     assert_eq!(left(&store, &a, "x").await, 4, "given back");
     // From memory, without a call.
     let seen = faults.seen("charge");
-    refused(&limit.check_each(keys(1)).await.unwrap(), &["sliding", "gcra"]);
+    let again = limit.check_each(keys(1)).await.unwrap();
+    refused(&again, &["sliding", "gcra"]);
+    assert_eq!(again.policies()[0].remaining(), Some(4));
     assert_eq!(faults.seen("charge"), seen);
+}
+
+/// Also to a counter that is named twice, and to a lease.
+#[tokio::test(start_paused = true)]
+async fn what_is_given_back_is_told_once() {
+    let store = Store::memory();
+    let p = |quota| named("p", quota);
+    let leased = named("leased", minute(9)).lease(3);
+    let limit = store.rate_limit(p(minute(9))).and(p(minute(9))).and(p(minute(8)));
+    let limit = limit.and(leased).and(named("tight", minute(1)));
+    let check = async || {
+        let keys = [("x", 1), ("x", 1), ("x", 1), ("y", 1), ("z", 1)];
+        let decision = limit.check_each(keys).await.unwrap();
+        let left: Vec<_> = decision.policies().iter().map(PolicyDecision::remaining).collect();
+        (decision.is_admitted(), left)
+    };
+    let left = [5, 5, 5, 8, 0].map(Some);
+    assert_eq!(check().await, (true, left.to_vec()));
+    store.rate_limit(named("tight", minute(1))).reset("z").await.unwrap();
+    let other = store.as_another_process().rate_limit(named("tight", minute(1)));
+    assert!(other.check("z", 1).await.unwrap().is_admitted());
+    assert_eq!(check().await, (false, left.to_vec()));
 }
 
 /// Many at once, under two tags: some are refused that might have been let in, but nobody is let in beyond a quota,

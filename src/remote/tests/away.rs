@@ -62,7 +62,11 @@ async fn a_gateways_answer_is_not_the_end_of_a_run_and_a_handlers_is() {
         ("504 Gateway Timeout", false),
         ("502 Bad Gateway", false),
         ("504 Gateway Timeout\r\nlockgate-replay: 1", true),
-        ("503 Service Unavailable", true),
+        ("503 Service Unavailable", false),
+        ("520 Unknown Error", false),
+        ("503 Service Unavailable\r\nlockgate-replay: 1", true),
+        ("500 Internal Server Error", true),
+        ("429 Too Many Requests", true),
     ] {
         let (store, lease) = (Store::memory(), Duration::from_secs(2));
         let id = deferred(&store).await;

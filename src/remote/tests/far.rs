@@ -25,7 +25,7 @@ use crate::{
     gate::{KeySource, Replay},
     lock::{BusyStatus, LockGate},
     middleware::{GateLayer, Plain},
-    remote::HttpReplayer,
+    remote::{HttpReplayer, word::FIELD},
     store::{Fault, JobId, JobState, JobView, Store, faulty},
 };
 
@@ -51,7 +51,10 @@ async fn far(outer: LockGate<Parts>, inner: LockGate<Parts>, status: u16) -> Far
         counted.fetch_add(1, Ordering::SeqCst);
         let problem = Full::new(Bytes::from_static(br#"{"type":"urn:another"}"#));
         let answer = Response::builder().status(status);
-        let answer = answer.header("content-type", "application/problem+json").body(problem);
+        let answer = answer.header("content-type", "application/problem+json");
+        // Without it that would be a gateway's.
+        let answer = if status < 500 { answer } else { answer.header(FIELD, "1") };
+        let answer = answer.body(problem);
         async { Ok::<_, Infallible>(answer.expect("valid")) }
     });
     let layered = GateLayer::<_, Plain>::new(inner).layer(handler);

@@ -6,7 +6,10 @@ use bytes::Bytes;
 
 use crate::{
     key::Key,
-    store::{backend::Token, job::JobId},
+    store::{
+        backend::{Mode, Token},
+        job::JobId,
+    },
 };
 
 /// `enqueue.lua`.
@@ -172,8 +175,9 @@ pub(crate) enum Began {
 #[derive(Debug, Clone)]
 pub(crate) struct Direct {
     pub(crate) key: Key,
-    /// Who holds its lock, alone. A call that comes when that is over takes nothing any more.
+    /// Who holds its lock, in this mode. A call that comes when that is over takes nothing any more.
     pub(crate) me: Token,
+    pub(crate) mode: Mode,
     pub(crate) record: Arc<str>,
     pub(crate) id: JobId,
     pub(crate) owner: String,

@@ -69,12 +69,18 @@ end
 if lease > 0 then
   write(KEYS[1], text)
 elseif living > 0 then
+  -- Also without room: see renew.lua.
+  redis.call('PERSIST', KEYS[1])
   -- The others may have died: nobody would take it away then.
   redis.call('SET', KEYS[1], text, 'PX', int(last))
 elseif values[1] then
   over[#over + 1] = KEYS[1]
 end
-if #set > 0 then redis.call('MSET', unpack(set)) end
+if #set > 0 and redis.pcall('MSET', unpack(set)).err then
+  -- Whoever lives makes room, and is to be known also where there is none.
+  redis.call('PERSIST', KEYS[1])
+  redis.call('MSET', unpack(set))
+end
 if #over > 0 then redis.call('DEL', unpack(over)) end
 if told then redis.call('PUBLISH', ARGV[3] .. 'e', 'workers') end
 local busy = with_work(mine)

@@ -18,6 +18,7 @@ for _ = 1, #out do
   local step = STEPS[string.sub(ARGV[a + 1], 1, 1)]
   k, a = k + step[2], a + step[3]
 end
+local alone = STEPS[string.sub(ARGV[1], 1, 1)][3] == #ARGV
 while a < #ARGV do
   local verb, mode, numbers = string.match(ARGV[a + 1], '^(%l)(%l)(.*)$')
   local me, step = string.match(ARGV[a + 2], '%x+:%x+$'), STEPS[verb]
@@ -27,10 +28,10 @@ while a < #ARGV do
   taken = false
   if not well then
     local text = type(answer) == 'table' and answer.err or tostring(answer)
-    -- What is wrong with the server is wrong for all of them.
+    -- What is wrong with the server is wrong for all of them. But that it has no room is not for those that make some.
     for _, code in ipairs(SERVER) do
       local from = string.find(text, code, 1, true)
-      if from then return redis.error_reply(string.sub(text, from)) end
+      if from and (code ~= 'OOM' or alone) then return redis.error_reply(string.sub(text, from)) end
     end
     answer = {'error', text}
   end

@@ -50,9 +50,9 @@ while true do
   else
     local kept = redis.pcall('GET', key)
     if kept then
-      -- Neither an error nor anything else but a number is usual: see below.
+      -- Neither an error nor anything else but a whole number is usual: see below.
       spent = number(kept)
-      if not spent then break end
+      if not spent or spent % 1 ~= 0 then break end
       left = call(UNTIL, key)
       local never = left == -1
       left = left - since

@@ -138,6 +138,8 @@ local function claim(id, me, lease, keep)
     unpark()
     return {'empty'}
   end
+  -- What was accepted runs also without room, and makes some: see renew.lua.
+  redis.call('ZREM', H, '')
   local v, facts = redis.call('HMGET', L, 'park', 'back'), first[1] == id and facts_of(id)
   -- It goes with the next call. Nothing has been touched: the line is due as it was.
   if facts and facts.run ~= me and too_much(facts.bytes) then return {'busy', 1} end

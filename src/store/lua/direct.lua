@@ -3,7 +3,7 @@
 --
 -- KEYS[1] h of the lock   KEYS[2] j   KEYS[3] r   KEYS[4] idempotency record
 -- ARGV[1] 'begin' | 'end' | 'forget'   ARGV[2] job id   ARGV[3] life of record and job, ms   ARGV[4] owner
--- or ''   ARGV[5] who holds the lock, in mode x, as a member of h (begin); stored response (end) or ''
+-- or ''   ARGV[5] who holds the lock, as a member of h (begin); stored response (end) or ''
 -- ARGV[6] fingerprint (end), '-' = unknown
 -- Returns, to begin, '', or the job that has the record if it is another one, or 'lost' if the lock is not held and
 -- nothing was taken; else 'ok', or '' if nothing of this job runs any more
@@ -30,6 +30,8 @@ if verb == 'forget' then
   if whose == id and (runs or not v[1]) then redis.call('DEL', KEYS[4]) end
   if runs then redis.call('DEL', KEYS[2]) end
 elseif runs then
+  -- It has run, and that is written down also without room: see renew.lua.
+  redis.call('HDEL', KEYS[2], '')
   redis.call('HSET', KEYS[2], 'state', 'done', 'ended', int(NOW_US))
   redis.call('PEXPIRE', KEYS[2], ARGV[3])
   redis.call('SET', KEYS[3], ARGV[5], 'PX', ARGV[3])

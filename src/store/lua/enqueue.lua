@@ -46,12 +46,14 @@ local function accepted(id, facts, record, print, merge)
   return {'mismatch'}
 end
 
--- The job that waits and is of this group, and its bytes; nil if there is none.
+-- The job that waits and is of this group, and its bytes; nil if there is none. One whose time is over ends here: where
+-- no worker has seen to that yet, the new one would end with it.
 local function one_of(group)
   local id = redis.call('GET', group)
   if not id then return nil end
-  local v = redis.call('HMGET', own('j:' .. id), 'state', 'bytes')
+  local v = redis.call('HMGET', own('j:' .. id), 'state', 'bytes', 'exp')
   if v[1] ~= 'queued' or not position(id) then return nil end
+  if v[3] and tonumber(v[3]) <= NOW then return expire_job(id, tonumber(v[2] or '0')) end
   return id, tonumber(v[2] or '0')
 end
 

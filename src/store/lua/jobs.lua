@@ -183,10 +183,9 @@ local function call_back(id, call, keep, status)
   if keep then redis.call('PEXPIRE', kept, keep) else redis.call('DEL', kept) end
   if waits then return end
   redis.call('PERSIST', request)
-  if state then
-    unfile('done', whose)
-    unfile('dead', whose)
-  end
+  -- Also of facts that a TTL has taken: what makes room there forgets whom it finds, with the request.
+  unfile('done', whose)
+  unfile('dead', whose)
   redis.call('DEL', facts, own('r:' .. whose))
   local seq, here = next_seq(), NAME
   redis.call('HSET', facts, 'state', 'queued', 'lock', lock, 'seq', int(seq), 'bytes', bytes, 'at', int(NOW_US),
@@ -317,11 +316,12 @@ end
 -- ms, without its request, and is in no index: how many there were is counted.
 local function drop_job(id, bytes, state, reason, ms, by)
   local facts = own('j:' .. id)
+  -- First: a server without room refuses what begins by taking some.
+  redis.call('DEL', own('b:' .. id))
   redis.call('HSET', facts, 'state', state, 'ended', int(NOW_US))
   if reason ~= '' then redis.call('HSET', facts, 'reason', reason) end
   if by then redis.call('HSET', facts, 'by', by) end
   redis.call('PEXPIRE', facts, int(ms))
-  redis.call('DEL', own('b:' .. id))
   redis.call('HINCRBY', F, state, '1')
   redis.call('ZREM', H, 'j' .. id)
   end_job(id, bytes)

@@ -7,6 +7,8 @@
 -- take none while it is paused.
 local changed
 if ARGV[1] == '1' then
+  -- Also without room, where it may be what is wanted: see renew.lua.
+  redis.call('PERSIST', KEYS[1])
   changed = redis.call('SETNX', KEYS[1], '1')
   redis.call('DEL', unpack(KEYS, 2))
 else

@@ -139,7 +139,8 @@ local function usual(done, KEYS, ARGV, call, PUBLISH, OWN)
       end
       changed[#changed + 1] = id
     else
-      if offered then call('ZREM', h, offered) end
+      -- Also where nothing was offered: it begins without room as well (see renew.lua).
+      call('ZREM', h, offered or '')
       if left[1] then call('HDEL', l, 'park') end
       call('HSET', f, 'fence', fence)
     end

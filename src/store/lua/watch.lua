@@ -15,6 +15,8 @@ local last, whose = string.match(value or '', '^(%d+):(%x+)$')
 local live = last and tonumber(last) > now
 local is = live and (whose == node and 'mine' or 'another') or whose == node and 'lapsed' or value and 'free' or ''
 if verb == 'keep' and is ~= 'another' then
+  -- Also without room: see beat.lua.
+  redis.call('PERSIST', KEYS[1])
   redis.call('SET', KEYS[1], til(ms) .. node)
   is = 'mine'
 elseif verb == 'leave' and is == 'mine' then

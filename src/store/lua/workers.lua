@@ -6,6 +6,8 @@
 -- O(workers). Idempotent, but that a repeated call does not tell again who has come or gone: the caller tells the
 -- others, and if he is gone, they hear of it at their next beat.
 local others, living, told, lapse, text, last = present(redis.call('GET', KEYS[1]) or '')
+-- Also without room: see beat.lua.
+redis.call('PERSIST', KEYS[1])
 if living > 0 then
   redis.call('SET', KEYS[1], text, 'PX', int(math.max(last, lease)))
 else

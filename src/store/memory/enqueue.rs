@@ -67,13 +67,21 @@ impl Visit<'_> {
         self.line.position(job.seq, id).or(late)
     }
 
-    /// The job that waits and is of this group, and its bytes.
-    fn one_of(&self, group: &Arc<str>) -> Option<(JobId, u64)> {
+    /// The job that waits and is of this group, and its bytes. One whose time is over ends here: where no worker has seen
+    /// to that yet, the new one would end with it.
+    fn one_of(&mut self, group: &Arc<str>) -> Option<(JobId, u64)> {
         let name = (self.key.clone(), Arc::clone(group));
-        let id = self.facts.groups.get(&name, self.now.ms)?;
-        let job = self.jobs.get(id, self.now.ms)?;
-        let waits = job.state == JobState::Queued && self.position(id).is_some();
-        waits.then(|| (id.clone(), job.bytes))
+        let id = self.facts.groups.get(&name, self.now.ms)?.clone();
+        let job = self.jobs.get(&id, self.now.ms)?;
+        let (bytes, is_over) = (job.bytes, job.exp.is_some_and(|exp| exp <= self.now.ms));
+        if job.state != JobState::Queued || self.position(&id).is_none() {
+            return None;
+        }
+        if is_over {
+            self.expire_job(&id);
+            return None;
+        }
+        Some((id, bytes))
     }
 
     fn remember(&mut self, call: &Enqueue, id: &JobId) {
@@ -90,10 +98,10 @@ impl Visit<'_> {
         let (caps, bytes) = (&call.caps, call.bytes());
         let (late, late_bytes) = self.facts.lates.get(self.key).copied().unwrap_or_default();
         let (one, less) = (u64::from(old.is_some()), old.unwrap_or(0));
-        self.line.jobs.len() as u64 + late >= caps.resource_jobs + one
-            || self.line.bytes + late_bytes + bytes > caps.resource_bytes + less
-            || self.facts.jobs >= caps.shard_jobs + one
-            || self.facts.bytes + bytes > caps.shard_bytes + less
+        self.line.jobs.len() as u64 + late >= caps.resource_jobs.saturating_add(one)
+            || self.line.bytes + late_bytes + bytes > caps.resource_bytes.saturating_add(less)
+            || self.facts.jobs >= caps.shard_jobs.saturating_add(one)
+            || self.facts.bytes + bytes > caps.shard_bytes.saturating_add(less)
             || self.is_full_for_owner(call, one, less)
     }
 
@@ -101,7 +109,8 @@ impl Visit<'_> {
         let (caps, bytes) = (&call.caps, call.bytes());
         let (jobs, used) = self.facts.owned.get(&call.owner).copied().unwrap_or_default();
         !call.owner.is_empty()
-            && (jobs >= caps.owner_jobs + one || used + bytes > caps.owner_bytes + less)
+            && (jobs >= caps.owner_jobs.saturating_add(one)
+                || used + bytes > caps.owner_bytes.saturating_add(less))
     }
 
     fn store(&mut self, call: Enqueue) {

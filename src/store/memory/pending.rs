@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::{ends::Index, facts::Facts, job::Job, line::Member, visit::Visit};
 use crate::clock::millis;
 use crate::store::{
-    backend::{Began, Call, Direct, JobId, JobState, Mode, Others},
+    backend::{Began, Call, Direct, JobId, JobState, Others},
     hints::Hint,
 };
 
@@ -223,7 +223,7 @@ impl Visit<'_> {
         if let Some((id, _)) = self.records.get(&name, self.now.ms) {
             return if *id == call.id { Began::Begun } else { Began::Taken(id.clone()) };
         }
-        let holds = Member::holds(Mode::Exclusive, &call.me);
+        let holds = Member::holds(call.mode, &call.me);
         if self.line.deadline(&holds).is_none_or(|end| end <= self.now.ms) {
             return Began::Lost;
         }

@@ -176,7 +176,8 @@ impl Shard {
                 }
                 let (debt, gross, which, pace) = (*debt, *gross, *which, *pace);
                 let since = now.us - now.us % pace.tick;
-                let end = now.ms.saturating_add(pace.time(gross).div_ceil(1000));
+                // It lives through the millisecond in which the last of it is paid.
+                let end = since.saturating_add(pace.time(gross)).div_ceil(1000);
                 (Kept::Gcra { debt, gross, which, since, pace }, end)
             }
         };

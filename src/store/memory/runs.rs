@@ -143,6 +143,8 @@ impl Visit<'_> {
             job.run = None;
             if state == JobState::Expired {
                 end = now.after(super::pending::KEPT);
+                // Nobody runs it again.
+                job.envelope = Bytes::new();
             }
             (seq, bytes) = (job.seq, job.bytes);
         }

@@ -33,7 +33,10 @@ use super::{
 };
 use crate::{error::Error, key::SHARDS, store::keys::COMMON};
 use futures_util::future::join_all;
-use tokio::time::{Instant, timeout};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, timeout},
+};
 
 /// Timeouts in a row after which a socket counts as dead: a half-open one would time out for ever.
 const TIMEOUTS: u32 = 3;
@@ -163,6 +166,7 @@ impl Lanes {
             place: None,
             silences: Arc::default(),
             making: Arc::default(),
+            home: Handle::try_current().ok(),
         };
         let manager = || probe.watching(target.clone(), &incarnation, None);
         let ways = match target {

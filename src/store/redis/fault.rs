@@ -54,7 +54,11 @@ pub(super) fn judged<T>(
     socket: &Socket,
     answer: Result<T, RedisError>,
 ) -> Result<T, (Fault, RedisError)> {
-    socket.answered();
+    match &answer {
+        // That is no answer: the connection may be half open.
+        Err(error) if error.is_timeout() => socket.timed_out(),
+        _ => socket.answered(),
+    }
     if answer.is_ok() && socket.is_in_doubt() {
         let left = (RedisErrorKind::Io, "the connection was left before this was answered");
         return Err((Fault::Broken, left.into()));

@@ -1,4 +1,4 @@
-//! Which server it is: after a restart or a failover, what was held may be gone.
+//! Which server it is, and which data it has: after a restart, a failover or a flush, what was held may be gone.
 
 use std::{
     collections::HashMap,
@@ -28,16 +28,22 @@ struct Seen {
     /// There has been a connection before.
     any: bool,
     id: Option<String>,
+    data: Option<Data>,
     /// Of each connection: to whom, and what makes it dead.
     connections: Vec<(Option<String>, Weak<AtomicBool>)>,
 }
+
+/// The name of the data that a server has: whoever finds none there names them, once. `None` if they were named by a
+/// version that did not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Data(pub(super) Option<String>);
 
 /// What is new about the server that a connection leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Met {
     First,
     Known,
-    /// Without the data it had, or another lane of ours has met it between our writing there and now.
+    /// Without the data it had.
     Emptied,
     Other,
 }
@@ -65,19 +71,22 @@ impl Incarnation {
         known == id && self.count() == count
     }
 
-    /// A lane has a new connection, which ends when `dead` is set: to the server of this id, if it tells, and
-    /// without our data, if `blank`.
+    /// A lane has a new connection, which ends when `dead` is set: to the server of this id, if it tells, which has these
+    /// data, if it is the one to be asked for their name.
     pub(super) fn met(
         &self,
         place: &str,
         id: Option<String>,
-        blank: bool,
+        data: Option<Data>,
         dead: Weak<AtomicBool>,
     ) -> Met {
         let mut places = self.seen.lock();
         let seen = places.entry(place.to_owned()).or_default();
         let differs = id.is_some() && seen.id.is_some() && id != seen.id;
-        let met = match (seen.any, differs || blank) {
+        // By their name, and not by who finds none: lanes that look at one moment would each tell of it, and other
+        // processes none.
+        let emptied = data.is_some() && seen.data.is_some() && data != seen.data;
+        let met = match (seen.any, differs || emptied) {
             (false, _) => Met::First,
             (true, false) => Met::Known,
             (true, true) if id.is_some() && id == seen.id => Met::Emptied,
@@ -91,6 +100,7 @@ impl Incarnation {
         seen.connections.retain(|(_, dead)| dead.strong_count() > 0);
         seen.connections.push((id.clone(), dead));
         seen.id = id.or(seen.id.take());
+        seen.data = data.or(seen.data.take());
         if is_change {
             self.changes.send_modify(|changes| *changes += 1);
         }
@@ -154,29 +164,34 @@ mod tests {
         drop(dead);
         let told = || times.load(Ordering::SeqCst);
         let id = |id: &str| Some(id.to_owned());
-        let met = |id, blank| incarnation.met("", id, blank, Weak::new());
-        // The first of all, blank as it is, and another lane.
-        met(id("a"), true);
-        met(id("a"), false);
+        let data = |name: &str| Some(Data(Some(name.to_owned())));
+        let met = |id, data| incarnation.met("", id, data, Weak::new());
+        // The first of all, and another lane.
+        met(id("a"), data("x"));
+        met(id("a"), data("x"));
         assert_eq!(told(), 0);
-        met(id("b"), false);
-        assert_eq!(told(), 1);
-        met(id("b"), false);
-        assert_eq!(told(), 1);
-        // A server that does not tell its id: only that it is empty.
-        met(None, false);
-        assert_eq!(told(), 1);
-        assert_eq!((met(None, true), told()), (Met::Other, 2));
-        met(id("b"), false);
+        // Started anew, and with it goes what it had; whichever of its lanes is the first to know.
+        assert_eq!((met(id("b"), data("y")), told()), (Met::Other, 1));
+        assert_eq!((met(id("b"), data("y")), told()), (Met::Known, 1));
+        // A server that does not tell its id: only that it has lost its data.
+        assert_eq!((met(None, data("y")), told()), (Met::Known, 1));
+        assert_eq!((met(None, data("z")), told()), (Met::Other, 2));
+        met(id("b"), data("z"));
         assert_eq!(told(), 2);
         // The same server, which has lost its data: what was held is gone, but all else of it is known.
-        assert_eq!((met(id("b"), true), told()), (Met::Emptied, 3));
+        assert_eq!((met(id("b"), data("u")), told()), (Met::Emptied, 3));
+        // By a version that gives them no name, and back.
+        assert_eq!((met(id("b"), Some(Data(None))), told()), (Met::Emptied, 4));
+        assert_eq!((met(id("b"), Some(Data(None))), told()), (Met::Known, 4));
+        assert_eq!((met(id("b"), data("v")), told()), (Met::Emptied, 5));
         assert_eq!(never.load(Ordering::SeqCst), 0);
-        // Another node of a cluster is no change.
-        incarnation.met("b:1", id("c"), false, Weak::new());
-        assert_eq!(told(), 3);
-        incarnation.met("b:1", id("d"), false, Weak::new());
-        assert_eq!(told(), 4);
+        // Another node of a cluster is no change; nor are the data that it is given to name.
+        incarnation.met("b:1", id("c"), None, Weak::new());
+        incarnation.met("b:1", id("c"), data("v"), Weak::new());
+        incarnation.met("b:1", id("c"), None, Weak::new());
+        assert_eq!(told(), 5);
+        incarnation.met("b:1", id("d"), None, Weak::new());
+        assert_eq!(told(), 6);
     }
 
     #[test]
@@ -185,7 +200,7 @@ mod tests {
         let flags: [Arc<AtomicBool>; 4] = Default::default();
         let changes = incarnation.changes();
         let met = |id: Option<&str>, flag: usize| {
-            incarnation.met("", id.map(str::to_owned), false, Arc::downgrade(&flags[flag]))
+            incarnation.met("", id.map(str::to_owned), None, Arc::downgrade(&flags[flag]))
         };
         let dead = || flags.each_ref().map(|flag| flag.load(Ordering::SeqCst));
         assert_eq!(met(Some("a"), 0), Met::First);
@@ -199,7 +214,7 @@ mod tests {
         assert!(still(1, Some("b")));
         assert!(!still(1, Some("a")) && !still(0, Some("b")) && !still(1, None));
         let nobody_tells = Incarnation::default();
-        nobody_tells.met("", None, false, Weak::new());
+        nobody_tells.met("", None, None, Weak::new());
         assert!(nobody_tells.is_still(0, "", None) && !nobody_tells.is_still(0, "", Some("a")));
     }
 }

@@ -79,7 +79,7 @@ pub(super) struct Redis {
     /// Number of the next push.
     pushed: AtomicU64,
     health: Vec<Arc<Health>>,
-    replicas: Replicas,
+    replicas: Arc<Replicas>,
     keys: Keys,
     deadline: Duration,
     _watch: Option<Watch>,

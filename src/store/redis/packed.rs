@@ -6,7 +6,7 @@ pub(super) struct Words<'a>(&'a [u8]);
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Word<'a> {
-    /// One below zero counts as zero.
+    /// One below zero counts as zero, and one that is not whole as what it is rounded down to.
     Number(u64),
     Text(&'a [u8]),
     /// No number, and no text.
@@ -42,6 +42,8 @@ impl<'a> Words<'a> {
                 0
             }
             0xe0..=0xff => 0,
+            0xca => rounded(f32::from_bits(u32::try_from(whole(&mut self.0, 4)?).ok()?).into()),
+            0xcb => rounded(f64::from_bits(whole(&mut self.0, 8)?)),
             0xc3 => return Some(Word::Mark),
             short @ 0xa0..=0xbf => return self.text(u64::from(short & 0x1f)),
             0xd9 => return whole(&mut self.0, 1).and_then(|length| self.text(length)),
@@ -67,6 +69,15 @@ fn whole(from: &mut &[u8], width: usize) -> Option<u64> {
     Some(cut(from, width)?.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }
 
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "beyond its bounds it is the nearest that there is, and what is no number is zero"
+)]
+fn rounded(number: f64) -> u64 {
+    number as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,6 +98,27 @@ mod tests {
         assert_eq!(words.next(), Some(Word::Text(b"a")));
         assert_eq!(words.next(), Some(Word::Text(&[b'b'; 40])));
         assert_eq!(words.next(), Some(Word::Mark));
+        assert_eq!(words.next(), None);
+    }
+
+    /// What Lua counts with may be any double, and is packed as the shorter of two kinds that holds it.
+    #[test]
+    fn reads_what_is_no_whole_number() {
+        // cmsgpack.pack({150.5, -0.5, 1/0, 0/0, 0.1 + 150, 1e20, -1e20, 7})
+        let mut packed = vec![0x98];
+        for float in [150.5_f32, -0.5, f32::INFINITY, f32::NAN] {
+            packed.push(0xca);
+            packed.extend(float.to_bits().to_be_bytes());
+        }
+        for double in [150.1_f64, 1e20, -1e20] {
+            packed.push(0xcb);
+            packed.extend(double.to_bits().to_be_bytes());
+        }
+        packed.push(7);
+        let mut words = Words::of(&packed).expect("a list");
+        for number in [150, 0, u64::MAX, 0, 150, u64::MAX, 0, 7] {
+            assert_eq!(words.next(), Some(Word::Number(number)));
+        }
         assert_eq!(words.next(), None);
     }
 

@@ -74,7 +74,10 @@ impl Row {
         }
         let error = String::from_utf8_lossy(text);
         tracing::error!(%error, script = self.script, "the store refused a step");
-        Some(Error::new(ErrorKind::Protocol, self.script))
+        // It says so before the first write of a script: nothing has been done.
+        let kind =
+            if error.contains("OOM ") { ErrorKind::Unavailable } else { ErrorKind::Protocol };
+        Some(Error::new(kind, self.script))
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -18,9 +18,10 @@ use redis::RedisError;
 use tokio::time::timeout;
 
 use super::{
-    Redis,
+    Keys, Redis,
+    connect::Lanes,
     server::Facts,
-    target::{Connection, Endpoint, Failure, Opened, Settings},
+    target::{Connection, Endpoint, Failure, Opened, Settings, Target},
 };
 use crate::{
     clock::millis,
@@ -59,16 +60,26 @@ impl Waited {
 type Slots = HashMap<Option<Endpoint>, Arc<tokio::sync::Mutex<Slot>>>;
 
 /// In a cluster a slot for each node: one whose replicas lag holds up nobody who asks another.
-#[derive(Default)]
 pub(super) struct Replicas {
-    slots: Mutex<Slots>,
+    target: Target,
+    lanes: Arc<Lanes>,
+    keys: Keys,
+    deadline: Duration,
     /// What is on a disk counts, where the server can tell.
     on_disk: bool,
+    slots: Mutex<Slots>,
 }
 
 impl Replicas {
-    pub(super) fn new(on_disk: bool) -> Self {
-        Self { on_disk, ..Self::default() }
+    pub(super) fn new(
+        target: &Target,
+        lanes: &Arc<Lanes>,
+        keys: &Keys,
+        deadline: Duration,
+        on_disk: bool,
+    ) -> Arc<Self> {
+        let (target, lanes, keys) = (target.clone(), Arc::clone(lanes), keys.clone());
+        Arc::new(Self { target, lanes, keys, deadline, on_disk, slots: Mutex::default() })
     }
 
     fn slot(
@@ -93,18 +104,24 @@ impl Redis {
         since: u64,
     ) -> Result<u32, Error> {
         let late = || Error::new(ErrorKind::Timeout, "replicas");
-        let waited = self.wait_for_replicas(shard, wanted, since);
-        timeout(self.deadline, waited).await.map_err(|_| late())?
+        let (replicas, deadline) = (Arc::clone(&self.replicas), self.deadline);
+        // A task of its own: whoever waits for its slot does not wait for this caller to be polled.
+        let waited = tokio::spawn(async move {
+            timeout(deadline, replicas.wait_for(shard, wanted, since)).await.map_err(|_| late())?
+        });
+        waited.await.map_err(|_| Error::new(ErrorKind::Unavailable, "replicas"))?
     }
+}
 
-    async fn wait_for_replicas(&self, shard: u16, wanted: u32, since: u64) -> Result<u32, Error> {
+impl Replicas {
+    async fn wait_for(&self, shard: u16, wanted: u32, since: u64) -> Result<u32, Error> {
         let away = |error| Error::new(ErrorKind::Unavailable, "replicas").with(error);
         let called = Instant::now();
         let place = self.target.place(shard).await.map_err(Failure::error)?;
         let name = place.as_ref().map(|(host, port)| format!("{host}:{port}")).unwrap_or_default();
         let is_still =
             |id: &Option<String>| self.lanes.incarnation().is_still(since, &name, id.as_deref());
-        let slot = self.replicas.slot(&place, || self.target.owners());
+        let slot = self.slot(&place, || self.target.owners());
         let mut slot = slot.lock().await;
         if let Some(last) = slot.last.as_ref().filter(|last| last.answers(called, wanted))
             && is_still(&last.id)
@@ -114,10 +131,10 @@ impl Redis {
         // Taken out: a call that is dropped half way leaves no connection with a reply on its way.
         let mut kept = match slot.kept.take() {
             Some(kept) => kept,
-            None => self.connect_for_replicas(shard, place.is_some()).await?,
+            None => self.connect(shard, place.is_some()).await?,
         };
         let begun = Instant::now();
-        let answer = self.ask_for_replicas(&mut kept, shard, wanted).await;
+        let answer = self.ask(&mut kept, shard, wanted).await;
         let have = answer.inspect_err(|_| self.target.look_again()).map_err(away)?;
         if !is_still(&kept.id) {
             // The lanes or this connection lead to a successor: the next one is made anew.
@@ -128,12 +145,7 @@ impl Redis {
         Ok(have)
     }
 
-    async fn ask_for_replicas(
-        &self,
-        kept: &mut Kept,
-        shard: u16,
-        wanted: u32,
-    ) -> Result<u32, RedisError> {
+    async fn ask(&self, kept: &mut Kept, shard: u16, wanted: u32) -> Result<u32, RedisError> {
         let mark = self.keys.shard(shard, "replicas");
         let patience = millis(self.deadline.saturating_sub(self.deadline / 5)).max(1);
         let mut pipe = redis::pipe();
@@ -149,14 +161,14 @@ impl Redis {
         Ok(if here > 0 { have } else { 0 })
     }
 
-    async fn connect_for_replicas(&self, shard: u16, as_node: bool) -> Result<Kept, Error> {
+    async fn connect(&self, shard: u16, as_node: bool) -> Result<Kept, Error> {
         // The deadline is ours, around all of it.
         let connected = self.target.open(shard, &Settings::default()).await;
         let Opened { mut connection, at } = connected.map_err(Failure::error)?;
         let facts = Facts::ask(&mut connection).await.map_err(Failure::error)?;
         facts.check(as_node).map_err(Failure::error)?;
-        let waits_for_disks = self.replicas.on_disk && facts.waits_for_disks();
-        if self.replicas.on_disk && !waits_for_disks {
+        let waits_for_disks = self.on_disk && facts.waits_for_disks();
+        if self.on_disk && !waits_for_disks {
             tracing::warn!(
                 "the store's server can't tell what is on disks (Redis 7.2 with `appendonly yes` can): what replicas \
                  have in their memory counts"

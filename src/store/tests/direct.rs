@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{Acquire, Acquired, Began, Direct, Enqueue, Enqueued, JobId, JobState},
+    store::backend::{Acquire, Acquired, Began, Direct, Enqueue, Enqueued, JobId, JobState, Mode},
 };
 
 on_every_store!(
@@ -25,7 +25,16 @@ on_every_store!(
 fn direct(key: &Key) -> Direct {
     let (id, owner) = (JobId::new(key), "tenant 1".to_owned());
     let (key, me) = (key.clone(), stranger());
-    Direct { key, me, record: "idem".into(), id, owner, life: LONG, print: None }
+    Direct {
+        key,
+        me,
+        mode: Mode::Exclusive,
+        record: "idem".into(),
+        id,
+        owner,
+        life: LONG,
+        print: None,
+    }
 }
 
 async fn ask_to_begin(rig: &Rig, call: &Direct) -> Began {

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     Key,
     store::backend::{
-        Began, Call, Caps, Direct, ENDED_SIZE, Enqueue, Enqueued, JobId, JobState, Verdict,
+        Began, Call, Caps, Direct, ENDED_SIZE, Enqueue, Enqueued, JobId, JobState, Mode, Verdict,
     },
 };
 
@@ -120,7 +120,8 @@ async fn what_was_remembered_is_bounded_too(rig: &Rig) {
         let (id, owner) = (JobId::new(&key), String::new());
         let (key, me) = (key.clone(), stranger());
         rig.hold(&key, &me).await;
-        let call = Direct { key, me, record, id, owner, life: LONG, print: None };
+        let call =
+            Direct { key, me, mode: Mode::Exclusive, record, id, owner, life: LONG, print: None };
         assert_eq!(rig.backend().begin_direct(call.clone()).await.unwrap(), Began::Begun);
         rig.release(&call.key, &call.me).await;
         let response = Bytes::from_static(&[b'x'; 100]);

@@ -5,7 +5,11 @@ use std::time::Duration;
 use super::rig::{Rig, SHORT, ask, deferred, done, fixed, settled, stranger, together, visit};
 use crate::{
     Key,
-    store::backend::{Acquire, Charge, Verdict},
+    clock::Clock,
+    store::{
+        Item, Rule, Store,
+        backend::{Acquire, Charge, Verdict},
+    },
 };
 
 const MANY: usize = 2000;
@@ -101,4 +105,29 @@ async fn waiting_jobs_are_never_swept() {
     go_on(&rig).await;
     rig.claim(visit(&key, &id, &run)).await;
     assert_eq!(rig.job(&id).await.unwrap().attempts, 1);
+}
+
+/// Wherever in a millisecond of the store's clock it began.
+#[tokio::test]
+async fn a_pace_is_kept_to_the_microsecond() {
+    let micros = Duration::from_micros;
+    let rule = Rule::Gcra { limit: 1000, window: Duration::from_secs(1), burst: 10 };
+    for offset in (0..1000).step_by(37).chain([999]) {
+        let clock = Clock::manual();
+        let store = Store::memory_with_clock(clock.clone());
+        let charge = async |cost| {
+            let (policy, subject) = ("p".into(), Key::custom("x"));
+            let item = Item { policy, subject: subject.clone(), rule, cost, penalty: None };
+            let call = Charge { tag: subject, items: [item].into(), times: 1 };
+            store.backend().charge(call).await.expect("it is here").admitted
+        };
+        clock.advance(micros(offset));
+        assert_eq!(charge(1).await, 1);
+        for waited in [1, 500, 498] {
+            clock.advance(micros(waited));
+            assert_eq!(charge(10).await, 0, "{offset}");
+        }
+        clock.advance(micros(1));
+        assert_eq!(charge(10).await, 1, "{offset}");
+    }
 }

@@ -14,7 +14,9 @@ use crate::{
 on_every_store!(
     the_first_wins,
     the_last_wins,
+    the_last_wins_where_there_is_no_bound,
     what_runs_takes_in_nothing,
+    what_is_past_its_deadline_takes_in_nothing,
     what_waits_for_its_retry_takes_in,
     groups_and_resources_are_apart,
     a_late_one_is_put_off_by_each_new_one,
@@ -65,6 +67,29 @@ async fn the_last_wins(rig: &Rig) {
     let last = stored(rig, call(&key, Wins::Last)).await;
     assert_eq!(rig.state(&next.id).await, Some(JobState::Cancelled));
     assert_eq!(rig.start(&key, &last, &stranger()).await, 1);
+}
+
+async fn the_last_wins_where_there_is_no_bound(rig: &Rig) {
+    let key = key();
+    let one =
+        || Enqueue { caps: Caps::all(u64::MAX), owner: "one".into(), ..call(&key, Wins::Last) };
+    let first = stored(rig, one()).await;
+    stored(rig, one()).await;
+    assert_eq!(rig.state(&first).await, Some(JobState::Cancelled));
+}
+
+/// There is no worker that would have ended it.
+async fn what_is_past_its_deadline_takes_in_nothing(rig: &Rig) {
+    for wins in [Wins::First, Wins::Last] {
+        let key = key();
+        let mut first = call(&key, wins);
+        first.policy.deadline = Some(SHORT);
+        let old = stored(rig, first).await;
+        rig.pass(SHORT).await;
+        let new = stored(rig, call(&key, wins)).await;
+        assert_eq!(rig.state(&old).await, Some(JobState::Expired));
+        assert_eq!(rig.state(&new).await, Some(JobState::Queued));
+    }
 }
 
 async fn what_runs_takes_in_nothing(rig: &Rig) {

@@ -32,6 +32,7 @@ on_every_store!(
     a_crashed_job_that_must_not_run_again_is_dead,
     a_crashed_job_that_may_run_again_does,
     a_crashed_job_has_a_last_attempt,
+    of_a_crashed_job_past_its_deadline_no_request_is_kept,
     a_job_whose_run_is_dropped_is_still_first,
     renewal_keeps_job_and_lock,
 );
@@ -314,6 +315,20 @@ async fn a_crashed_job_that_may_run_again_does(rig: &Rig) {
     assert_eq!(rig.start(&key, &first, &b).await, 2);
     assert!(!rig.finish(&key, &first, &paused).await);
     assert!(rig.finish(&key, &first, &b).await);
+}
+
+async fn of_a_crashed_job_past_its_deadline_no_request_is_kept(rig: &Rig) {
+    let key = key();
+    let call = again(&key);
+    let policy = JobPolicy { max_attempts: 5, deadline: Some(2 * SHORT), ..call.policy };
+    let (id, call) = (call.id.clone(), Enqueue { policy, ..call });
+    rig.enqueue(call).await;
+    let run = Claim { lease: SHORT, ..visit(&key, &id, &stranger()) };
+    assert!(matches!(rig.claim(run).await, Claimed::Claimed(_)));
+    rig.pass(3 * SHORT).await;
+    assert_eq!(rig.claim(visit(&key, &id, &stranger())).await, Claimed::Dead(id.clone()));
+    assert_eq!(rig.state(&id).await, Some(JobState::Expired));
+    assert_eq!(rig.backend().envelope(id).await.unwrap(), None);
 }
 
 async fn a_crashed_job_has_a_last_attempt(rig: &Rig) {

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     Key,
     store::backend::{
-        Call, Caps, Claimed, Direct, Enqueue, Enqueued, JobId, JobPolicy, JobState, Merge,
+        Call, Caps, Claimed, Direct, Enqueue, Enqueued, JobId, JobPolicy, JobState, Merge, Mode,
         OnFailure, Verdict, Wins,
     },
 };
@@ -208,6 +208,7 @@ async fn nothing_is_left_of_those_that_waited() {
     let direct = Direct {
         key: key.clone(),
         me: stranger(),
+        mode: Mode::Exclusive,
         record: "other".into(),
         id: JobId::new(&key),
         owner: String::new(),

@@ -87,6 +87,7 @@ macro_rules! app {
 }
 
 mod runs;
+mod sockets;
 
 fn field<'a>(response: &'a ServiceResponse<impl MessageBody>, name: &str) -> &'a str {
     let value = response.headers().get(name).expect("the field is there");

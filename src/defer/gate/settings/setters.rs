@@ -117,7 +117,18 @@ impl<N: ?Sized> DeferGate<N> {
     #[must_use]
     pub fn keep_header(self, name: &str) -> Self {
         let name = field_name("DeferLayer::keep_header", name);
-        self.with(|settings| settings.what.keep.push(name))
+        self.with(|settings| settings.what.fields.keep.push(name))
+    }
+
+    /// See `DeferLayer::credential_header`.
+    ///
+    /// # Panics
+    ///
+    /// If the name is none that a field can have.
+    #[must_use]
+    pub fn credential_header(self, name: &str) -> Self {
+        let name = field_name("DeferLayer::credential_header", name);
+        self.with(|settings| settings.what.fields.credentials.push(name))
     }
 
     /// See `DeferLayer::carry`; `find` looks into the request's extensions.

@@ -12,7 +12,7 @@ use crate::{
         decision::Told,
         engine::ask::{Group, Question},
     },
-    store::{Charge, Charged, Charging, States, Store},
+    store::{Charge, Charged, Charging, States, Store, Window},
 };
 
 /// What the store said.
@@ -43,22 +43,21 @@ pub(super) fn asked<'a>(
 }
 
 impl Checking<'_> {
-    /// Charges a group.
+    /// Charges a group, in the store if that is there.
     pub(super) async fn charge(
         &mut self,
         group: &Group<'_>,
         given_back: bool,
         receipt: bool,
     ) -> Result<bool, Error> {
+        if self.is_alone(group.0, &group.1) {
+            return Ok(self.alone(group.1.iter().copied()));
+        }
         let answer = self.call(group, 1).await;
         self.hear(group, answer, given_back, receipt)
     }
 
     /// Takes what the store said to the charge of a group.
-    #[expect(
-        clippy::indexing_slicing,
-        reason = "places are those of its own questions, and there is one of each for each of them"
-    )]
     pub(super) fn hear(
         &mut self,
         group: &Group<'_>,
@@ -68,17 +67,33 @@ impl Checking<'_> {
     ) -> Result<bool, Error> {
         match answer {
             Ok(answer) => {
-                self.engine.answers();
+                self.engine.answers(self.store, group.0);
                 self.tell(&group.1, &answer, given_back);
-                let paid = group.1.iter().zip(&answer.states);
-                for (at, state) in paid.filter(|_| receipt && answer.admitted) {
-                    let question = &self.ask.questions[*at];
-                    let receipt = self.receipt.of(self.engine, self.store);
-                    receipt.add(group.0, question, *at, state.window);
+                if receipt && answer.admitted {
+                    self.pay(group, &answer);
                 }
                 Ok(answer.admitted)
             }
-            Err(error) => self.without_store(&group.1, error),
+            Err(error) => self.without_store(group, error),
+        }
+    }
+
+    /// Notes what was charged, so that it can be changed.
+    #[expect(clippy::indexing_slicing, reason = "places are those of its own questions")]
+    pub(super) fn pay(&mut self, group: &Group<'_>, answer: &Answer) {
+        let (tag, members) = group;
+        let receipt = self.receipt.of(self.engine, self.store);
+        for (at, state) in members.iter().zip(&answer.states) {
+            receipt.add(tag, &self.ask.questions[*at], *at, state.window);
+        }
+    }
+
+    /// Notes also what has cost nothing so far: the handler may find that it does.
+    pub(super) fn owe(&mut self) {
+        let (ask, all) = (self.ask, self.ask.questions.iter().enumerate());
+        for (at, question) in all.filter(|(_, each)| each.cost == 0 && !each.quota.is_unlimited()) {
+            let receipt = self.receipt.of(self.engine, self.store);
+            receipt.add(ask.tag(question), question, at, Window::default());
         }
     }
 

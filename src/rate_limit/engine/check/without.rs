@@ -1,7 +1,12 @@
 //! What is decided without the store, because it did not answer, or is known to be away.
 
 use super::Checking;
-use crate::{error::Error, outage::Outage, rate_limit::decision::Told};
+use crate::{
+    error::Error,
+    key::Key,
+    outage::Outage,
+    rate_limit::{decision::Told, engine::ask::Group},
+};
 
 impl Checking<'_> {
     /// Errors of the store are decided by the policies it was asked about.
@@ -9,9 +14,10 @@ impl Checking<'_> {
         clippy::indexing_slicing,
         reason = "places are those of its own questions, and there is one of each for each of them"
     )]
-    pub(super) fn without_store(&mut self, members: &[usize], error: Error) -> Result<bool, Error> {
+    pub(super) fn without_store(&mut self, group: &Group<'_>, error: Error) -> Result<bool, Error> {
+        let (tag, members) = group;
         let outage = |at: &usize| self.ask.questions[*at].policy.outage();
-        self.engine.fails(&error);
+        self.engine.fails(self.store, tag, &error);
         if self.is_refused_still() {
             return Ok(false);
         }
@@ -37,6 +43,16 @@ impl Checking<'_> {
             (each.told, each.violated, refused) = (Some(told), true, true);
         }
         refused
+    }
+
+    /// Whether all of these are decided here, as their part of the store is away.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "places are those of its own questions, and there is one of each for each of them"
+    )]
+    pub(super) fn is_alone(&self, tag: &Key, members: &[usize]) -> bool {
+        let is_local = |at: &usize| self.ask.questions[*at].policy.outage() == Outage::Local;
+        self.engine.is_away(self.store, tag) && members.iter().all(is_local)
     }
 
     /// Decides without the store.

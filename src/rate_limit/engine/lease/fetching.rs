@@ -41,8 +41,9 @@ impl Fetching {
         Ok(state.map(|state| self.fill(sent, state, charged.admitted)))
     }
 
+    /// The lease is there for as long as it is fetched, unless what was charged is forgotten by a reset.
     pub(super) fn put_back(&self, unit: &Unit) {
-        self.engine.put_back(self.place.spot(), unit);
+        let _ = self.engine.put_back(&self.place, unit);
     }
 
     /// Puts what was let in into the lease, but one.

@@ -52,7 +52,7 @@ impl<F: Flights> Slot<F> {
     pub(super) fn leading(shared: &Arc<Shared<F>>) -> Option<(Self, F::Path)> {
         let path = shared.flights.path().now_or_never()?.ok()?;
         let mut lane = shared.lane.lock();
-        if lane.queue.is_empty() || !lane.may_be_led() || !lane.take() {
+        if lane.queue.is_empty() || !lane.may_be_led(Instant::now()) || !lane.take() {
             return None;
         }
         let mut slot = Self::flying(shared, &mut lane);
@@ -196,7 +196,8 @@ impl<F: Flights> Slot<F> {
         if self.batch.is_empty() {
             self.batch = lane.front();
         }
-        lane.takes_off(self.id, self.shared.patience());
+        let unawaited = self.batch.iter().all(|entry| entry.put);
+        lane.takes_off(self.id, unawaited, self.shared.patience());
         // Callers are woken below, which may run anything: not under the lock.
         drop(lane);
         self.all_go();

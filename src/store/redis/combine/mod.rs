@@ -24,7 +24,8 @@
 //!
 //! A caller waits until its own deadline, of which somebody reminds him ([`watch`]). A flight of several runs in a task of its own and depends on
 //! none of them. Should the task end early (its runtime does), those who still wait go back into the
-//! queue. A flight that has been under way for far too long counts no more: its runtime stands still.
+//! queue. One that takes a good part of the deadline is no reason for others to wait: nobody has promised that the future
+//! it is in is polled, or that its thread is at nothing else. One of far too long counts no more at all.
 
 mod alone;
 mod calling;
@@ -35,12 +36,12 @@ mod tests;
 mod ticket;
 mod watch;
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
-    time::{Instant, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 
 pub(super) use self::calling::Calling;
@@ -55,6 +56,9 @@ use crate::error::{Error, ErrorKind};
 
 /// Steps of one flight at most, for those that are as large as those of `calls.lua`.
 pub(super) const BATCH: usize = 32;
+
+/// Part of the deadline after which nobody waits for a flight of others: whoever has its answer may not come for it.
+const STALL: u32 = 4;
 
 /// Pause before another socket is tried, where the last one did not help.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
@@ -132,13 +136,16 @@ struct Shared<F: Flights> {
     deadline: Duration,
     /// The runtime it was made on.
     home: Option<Handle>,
+    /// Who stands in the queue for so long looks whether those under way do too.
+    stall: Duration,
     lane: Mutex<Lane<F>>,
 }
 
 impl<F: Flights> Combiner<F> {
     pub(super) fn new(flights: F, name: &'static str, deadline: Duration) -> Self {
-        let home = Handle::try_current().ok();
-        Self(Arc::new(Shared { flights, name, deadline, home, lane: Mutex::default() }))
+        let (home, stall) = (Handle::try_current().ok(), deadline / STALL);
+        let lane = Mutex::new(Lane::new(stall));
+        Self(Arc::new(Shared { flights, name, deadline, home, stall, lane }))
     }
 
     /// Sends a step, alone or with others.
@@ -186,7 +193,7 @@ impl<F: Flights> Combiner<F> {
         let ticket = lane.watch.ticket();
         let entry = Entry { step, ticket: Arc::clone(&ticket), until, put: false, sent: 0 };
         lane.queue.push_back(entry);
-        let (wanted, led) = (lane.wants_a_flight(now), lane.may_be_led());
+        let (wanted, led) = (lane.wants_a_flight(now), lane.may_be_led(now));
         let rings = if led { Rings::Alone } else { lane.watch.add(until, &ticket) };
         drop(lane);
         let (waiting, name) = (Waiting::new(ticket), self.0.name);
@@ -204,13 +211,29 @@ impl<F: Flights> Combiner<F> {
             self.0.ring_on(runtime);
         }
         if matches!(rings, Rings::Alone) {
-            return Calling(Course::Boxed(Box::pin(waiting.until(until, name))));
+            let shared = Arc::clone(&self.0);
+            return Calling(Course::Boxed(Box::pin(shared.look_until(until, waiting))));
         }
         Calling(Course::Watched { waiting, until, name })
     }
 }
 
 impl<F: Flights> Shared<F> {
+    /// What a caller waits for who has his own clock.
+    async fn look_until(
+        self: Arc<Self>,
+        until: Instant,
+        waiting: Waiting<Outcome<F>>,
+    ) -> Outcome<F> {
+        let mut waiting = pin!(waiting.until(until, self.name));
+        loop {
+            if let Ok(outcome) = timeout(self.stall, &mut waiting).await {
+                return outcome;
+            }
+            self.kick();
+        }
+    }
+
     /// Sees to it that somebody takes what stands in the queue; false if nobody will.
     fn kick(self: &Arc<Self>) -> bool {
         let here = Handle::try_current().ok();

@@ -69,14 +69,19 @@ pub(super) struct Lane<F: Flights> {
     taking: bool,
     last: u64,
     way: Way,
+    /// How long nobody waits for one that is under way.
+    stall: Duration,
 }
 
 struct UnderWay {
     id: u64,
+    begun: Instant,
     /// When it took off; `None`: it has taken nothing from the queue yet, but will.
     since: Option<Instant>,
     /// It has been under way before: those who had its answers may be about to come.
     back: bool,
+    /// Nobody waits for any of its steps: they were put.
+    unawaited: bool,
     /// It is over by then, or stands still.
     over: Instant,
 }
@@ -99,36 +104,48 @@ impl Way {
         }
     }
 
+    fn least(&self) -> Duration {
+        self.least.into_iter().chain(self.before).min().unwrap_or_default()
+    }
+
     /// Flights up to which nobody waits for company. To wait for one that is back within a millisecond
     /// spares the server more than it costs the caller; on a longer way it is the other way round.
     fn at_once(&self) -> usize {
-        let least = self.least.into_iter().chain(self.before).min().unwrap_or_default();
-        let millis = usize::try_from(least.as_millis()).unwrap_or(usize::MAX);
+        let millis = usize::try_from(self.least().as_millis()).unwrap_or(usize::MAX);
         millis.saturating_add(1).min(ON_A_LONG_WAY)
     }
 }
 
-impl<F: Flights> Default for Lane<F> {
-    fn default() -> Self {
-        let (queue, under_way, way) = (VecDeque::new(), Vec::new(), Way::default());
-        Self { queue, watch: Watch::default(), under_way, taking: false, last: 0, way }
-    }
-}
-
 impl<F: Flights> Lane<F> {
+    pub(super) fn new(stall: Duration) -> Self {
+        let (queue, under_way, way) = (VecDeque::new(), Vec::new(), Way::default());
+        Self { queue, watch: Watch::default(), under_way, taking: false, last: 0, way, stall }
+    }
+
+    /// Those that somebody may wait for. One that takes long may have been answered long ago: nobody looks at its
+    /// future, or its thread is at something else. The others do not wait for that.
+    fn lively(&self, now: Instant) -> impl Iterator<Item = &UnderWay> + Clone {
+        let stall = self.stall.max(4 * self.way.least());
+        self.under_way.iter().filter(move |flight| flight.begun + stall > now)
+    }
+
     /// Whether a call may go by itself. (If somebody is about to take the queue, it has company.)
     pub(super) fn is_idle(&mut self, now: Instant) -> bool {
-        self.queue.is_empty() && !self.taking && self.coming(now) == 0 && self.has_room()
+        self.queue.is_empty() && !self.taking && self.coming(now) == 0 && self.has_room(now, true)
     }
 
-    fn has_room(&self) -> bool {
-        self.under_way.len() < self.way.at_once()
+    /// Whether as few are under way as may be without company. A caller does not wait for one flight that nobody waits
+    /// for: behind a lock that was given back in the background the next call would take two ways instead of one.
+    fn has_room(&self, now: Instant, for_a_caller: bool) -> bool {
+        let unawaited = for_a_caller && self.lively(now).any(|flight| flight.unawaited);
+        self.under_way.len() < MOST
+            && self.lively(now).count() < self.way.at_once() + usize::from(unawaited)
     }
 
     /// How many are about to take something out of the queue. Those that stand still are left out.
     fn coming(&mut self, now: Instant) -> usize {
         self.under_way.retain(|flight| flight.over > now);
-        self.under_way.iter().filter(|flight| flight.since.is_none()).count()
+        self.lively(now).filter(|flight| flight.since.is_none()).count()
     }
 
     /// Whether another flight should be made for those in the queue. While somebody is taking steps out of
@@ -138,22 +155,23 @@ impl<F: Flights> Lane<F> {
             return false;
         }
         let coming = self.coming(now);
-        let enough = if self.under_way.len() - coming == 1 { F::ENOUGH } else { F::BATCH };
+        let enough = if self.lively(now).count() - coming == 1 { F::ENOUGH } else { F::BATCH };
         let full = self.queue.len() >= enough + F::BATCH * coming && self.under_way.len() < MOST;
-        full || (coming == 0 && self.has_room())
+        full || (coming == 0 && self.has_room(now, self.queue.iter().any(|entry| !entry.put)))
     }
 
     /// Whether a caller whose step stands last may go now with the others, before whoever was called for them
     /// comes. Not before one that is back: that one waits for company. And not with callers: they would hear
     /// of their answers only when this one is polled again, which nobody has promised. What was merely put
     /// is done when it is on the wire.
-    pub(super) fn may_be_led(&self) -> bool {
+    pub(super) fn may_be_led(&self, now: Instant) -> bool {
         if !F::REPEATABLE || self.taking {
             return false;
         }
-        let in_the_air = self.under_way.iter().filter(|flight| flight.since.is_some()).count();
-        let back = self.under_way.iter().any(|flight| flight.back && flight.since.is_none());
-        if back || in_the_air >= self.way.at_once() {
+        let in_the_air = self.lively(now).filter(|flight| flight.since.is_some());
+        let unawaited = in_the_air.clone().any(|flight| flight.unawaited);
+        let back = self.lively(now).any(|flight| flight.back && flight.since.is_none());
+        if back || in_the_air.count() >= self.way.at_once() + usize::from(unawaited) {
             return false;
         }
         // Under load there are many, and most of them are callers.
@@ -170,8 +188,9 @@ impl<F: Flights> Lane<F> {
     /// A flight that takes off now, or one that will come and take what stands in the queue.
     pub(super) fn begin(&mut self, now: bool, over: Instant) -> u64 {
         self.last += 1;
-        let since = now.then(Instant::now);
-        self.under_way.push(UnderWay { id: self.last, since, back: false, over });
+        let begun = Instant::now();
+        let (id, since) = (self.last, now.then_some(begun));
+        self.under_way.push(UnderWay { id, begun, since, back: false, unawaited: false, over });
         self.last
     }
 
@@ -185,15 +204,25 @@ impl<F: Flights> Lane<F> {
     }
 
     /// It takes off with what it has.
-    pub(super) fn takes_off(&mut self, id: u64, over: Instant) {
+    pub(super) fn takes_off(&mut self, id: u64, unawaited: bool, over: Instant) {
         self.under_way.retain(|flight| flight.id != id);
-        self.under_way.push(UnderWay { id, since: Some(Instant::now()), back: false, over });
+        let begun = Instant::now();
+        let since = Some(begun);
+        self.under_way.push(UnderWay { id, begun, since, back: false, unawaited, over });
     }
 
     /// It is back, and will look at the queue again.
     pub(super) fn is_back(&mut self, id: u64, over: Instant) {
         self.end(id);
-        self.under_way.push(UnderWay { id, since: None, back: true, over });
+        let begun = Instant::now();
+        self.under_way.push(UnderWay {
+            id,
+            begun,
+            since: None,
+            back: true,
+            unawaited: false,
+            over,
+        });
     }
 
     /// Begins to take; false if somebody else does.

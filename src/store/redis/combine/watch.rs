@@ -3,7 +3,7 @@
 //! Nearly every call is answered long before its deadline, and a timer for each is what the runtime's workers would
 //! take turns at. So callers of one runtime stand in a list, in the order of their deadlines, and a task of that
 //! runtime rings for whose deadline has come: that caller then looks at his own clock, as does everybody if the task
-//! ends early. Callers of other runtimes have timers of their own, since one that stands still rings for nobody.
+//! ends early. It looks now and then whether somebody comes for them at all. Callers of other runtimes have timers of their own, since one that stands still rings for nobody.
 
 use std::{
     collections::VecDeque,
@@ -128,9 +128,11 @@ impl<F: Flights> Ringing<F> {
             let (due, next) = self.look(&shared);
             // Who is woken may run anything: not under the lock.
             due.iter().for_each(|(_, ticket)| ticket.ring());
+            shared.kick();
+            let look = Instant::now() + shared.stall;
             drop((due, shared));
             match next {
-                Some(next) => sleep_until(next).await,
+                Some(next) => sleep_until(next.min(look)).await,
                 None => return,
             }
         }

@@ -6,7 +6,14 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::{sync::Notify, time::Instant};
+use redis::{Pipeline, RedisResult};
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, oneshot},
+    task::JoinSet,
+    time::{Instant, timeout},
+};
+use uuid::Uuid;
 
 use super::{Socket, life::Life};
 use crate::{
@@ -15,7 +22,7 @@ use crate::{
     store::{
         keys::COMMON,
         redis::{
-            incarnation::{Incarnation, Met},
+            incarnation::{Data, Incarnation, Met},
             nodes::Place,
             server::Facts,
             target::{Connection, Failure, Opened, Settings, Target},
@@ -35,6 +42,11 @@ impl Failures {
         *self.last.lock() = Some(failure.clone());
         self.bell.notify_waiters();
         failure.error()
+    }
+
+    /// One could be made: what was wrong is not what will be.
+    fn forget(&self) {
+        *self.last.lock() = None;
     }
 
     pub(super) fn last(&self) -> Error {
@@ -58,6 +70,9 @@ impl Drop for Making<'_> {
     }
 }
 
+/// How many shards there are, once that is written, and of which data.
+type Layout = (Option<u16>, Data);
+
 /// Makes connections, and sees that they lead to a server that can be used, with this layout.
 #[derive(Clone)]
 pub(super) struct Manager {
@@ -71,6 +86,8 @@ pub(super) struct Manager {
     pub(super) silences: Arc<AtomicU64>,
     /// Since when its pool's connection is being made.
     pub(super) making: Arc<Mutex<Option<Instant>>>,
+    /// The runtime that the store was made on.
+    pub(super) home: Option<Handle>,
 }
 
 impl bb8::ManageConnection for Manager {
@@ -80,8 +97,9 @@ impl bb8::ManageConnection for Manager {
     async fn connect(&self) -> Result<Socket, Error> {
         let _making = Making::begun(&self.making);
         // Bounded as a whole: an attempt that never ends would keep its lane from making another.
-        let opened = tokio::time::timeout(self.deadline * 2, self.open()).await;
-        opened.unwrap_or(Err(Failure::Away)).map_err(|failure| self.failures.note(failure))
+        let opened = timeout(self.deadline * 2, self.open_at_home()).await;
+        let opened = opened.unwrap_or(Err(Failure::Away)).inspect(|_| self.failures.forget());
+        opened.map_err(|failure| self.failures.note(failure))
     }
 
     async fn is_valid(&self, socket: &mut Socket) -> Result<(), Error> {
@@ -109,6 +127,31 @@ impl Manager {
         Self { target, failures: Arc::default(), incarnation, place, ..self.clone() }
     }
 
+    /// What reads a connection is a task of the runtime that it was opened on. That of whoever asked first may be one
+    /// thread, as of a worker of actix; while a handler has that, nobody in the process would hear an answer.
+    async fn open_at_home(&self) -> Result<Socket, Failure> {
+        let here = Handle::try_current().ok().map(|here| here.id());
+        let Some(home) = self.home.as_ref().filter(|home| here != Some(home.id())) else {
+            return self.open().await;
+        };
+        // Dropped, it ends the attempt.
+        let (mut opening, (begins, begun)) = (JoinSet::new(), oneshot::channel());
+        let manager = self.clone();
+        let open = async move {
+            let _ = begins.send(());
+            manager.open().await
+        };
+        opening.spawn_on(open, home);
+        // Or it stands still, or has ended.
+        if timeout(self.deadline / 4, begun).await.is_ok_and(|begun| begun.is_ok())
+            && let Some(Ok(opened)) = opening.join_next().await
+        {
+            return opened;
+        }
+        drop(opening);
+        self.open().await
+    }
+
     pub(super) async fn open(&self) -> Result<Socket, Failure> {
         let settings = Settings { within: Some(self.deadline), ..Settings::default() };
         let Opened { mut connection, at } = self.target.open(COMMON, &settings).await?;
@@ -116,7 +159,7 @@ impl Manager {
         facts.check(self.place.is_some())?;
         // It answers, so it was alive after this.
         let alive = Instant::now();
-        let blank = self.check_layout(&mut connection).await?;
+        let data = self.check_layout(&mut connection).await?;
         if let Some(place) = &self.place
             && !place.is_vouched_for().await
         {
@@ -127,7 +170,7 @@ impl Manager {
             let place = self.place.as_ref().map(|place| place.name()).unwrap_or_default();
             let node = self.place.as_ref().map(|place| &place.address);
             let id = facts.identity(at.as_ref().or(node));
-            if matches!(incarnation.met(&place, id, blank, dead), Met::First | Met::Other) {
+            if matches!(incarnation.met(&place, id, data, dead), Met::First | Met::Other) {
                 facts.warn(&mut connection).await;
             }
         }
@@ -145,37 +188,42 @@ impl Manager {
         }
     }
 
-    /// The number of shards is part of every key: processes that disagree would not see each other. True
-    /// if nobody had written it before. (A probe leaves that to the lanes: they tell of a new server by it.)
-    async fn check_layout(&self, connection: &mut Connection) -> Result<bool, Failure> {
+    /// The number of shards is part of every key: processes that disagree would not see each other. Tells which data
+    /// are there, unless they are another node's to name. (A probe leaves it to the lanes to name them.)
+    async fn check_layout(&self, connection: &mut Connection) -> Result<Option<Data>, Failure> {
         let mut pipe = redis::pipe();
         // A write, which a replica refuses. One that a server without room takes: calls that make room go through here.
         pipe.cmd("HDEL").arg(&self.meta).arg("never").ignore();
-        pipe.cmd("HGET").arg(&self.meta).arg("shards");
-        let answer: Result<(Option<u16>,), _> = pipe.query_async(connection).await;
-        let known = match answer {
+        let layout = match self.layout(pipe, connection).await {
             // Another node of the cluster has it, or nobody now.
-            Err(error) if self.place.is_some() && error.is_cluster_error() => return Ok(false),
-            answer => answer.map_err(|error| Failure::of(&error))?.0,
+            Err(error) if self.place.is_some() && error.is_cluster_error() => return Ok(None),
+            Ok((None, _)) if self.incarnation.is_none() => return Ok(None),
+            Ok((None, _)) => self.write_layout(connection).await,
+            layout => layout,
         };
-        let (blank, shards) = match known {
-            Some(shards) => (false, shards),
-            None if self.incarnation.is_none() => return Ok(true),
-            None => self.write_layout(connection).await?,
-        };
-        if shards == SHARDS {
-            return Ok(blank);
+        match layout.map_err(|error| Failure::of(&error))? {
+            (Some(SHARDS), data) => Ok(Some(data)),
+            (Some(shards), _) => Err(Failure::Config(format!(
+                "this namespace was made with {shards} shards and this version has {SHARDS}; use another ?ns="
+            ))),
+            // It went between our writing and our reading.
+            (None, _) => Err(Failure::Away),
         }
-        Err(Failure::Config(format!(
-            "this namespace was made with {shards} shards and this version has {SHARDS}; use another ?ns="
-        )))
     }
 
-    /// Whether nobody else was faster, and what is written.
-    async fn write_layout(&self, connection: &mut Connection) -> Result<(bool, u16), Failure> {
+    /// Writes what nobody else has written meanwhile. The number comes last: who sees it sees the name as well.
+    async fn write_layout(&self, connection: &mut Connection) -> RedisResult<Layout> {
         let mut pipe = redis::pipe();
-        pipe.cmd("HSETNX").arg(&self.meta).arg("shards").arg(SHARDS);
-        pipe.cmd("HGET").arg(&self.meta).arg("shards");
-        pipe.query_async(connection).await.map_err(|error| Failure::of(&error))
+        let name = Uuid::new_v4().simple().to_string();
+        pipe.cmd("HSETNX").arg(&self.meta).arg("data").arg(name).ignore();
+        pipe.cmd("HSETNX").arg(&self.meta).arg("shards").arg(SHARDS).ignore();
+        self.layout(pipe, connection).await
+    }
+
+    /// What is there after these commands.
+    async fn layout(&self, mut pipe: Pipeline, connection: &mut Connection) -> RedisResult<Layout> {
+        pipe.cmd("HMGET").arg(&self.meta).arg("shards").arg("data");
+        let ((shards, data),) = pipe.query_async(connection).await?;
+        Ok((shards, Data(data)))
     }
 }

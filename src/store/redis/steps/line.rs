@@ -19,7 +19,7 @@ impl Redis {
     pub(super) async fn do_acquire(&self, call: Acquire) -> Result<Acquired, Error> {
         let looks = call.record.is_some();
         let answer = self.ask(Ask::Acquire(call)).await?;
-        acquired(answer.first, looks)
+        acquired(answer.first, looks, answer.sent)
     }
 
     pub(super) async fn do_acquire_all(
@@ -45,11 +45,11 @@ impl Redis {
     }
 
     pub(super) async fn do_still(&self, key: Key, me: Token) -> Result<Option<Still>, Error> {
-        let answer = self.ask(Ask::Still { key, me }).await?.first;
-        if matches!(&answer, Said::Words(words) if words == "lost") {
+        let answer = self.ask(Ask::Still { key, me }).await?;
+        if matches!(&answer.first, Said::Words(words) if words == "lost") {
             return Ok(None);
         }
-        match acquired(answer, false)? {
+        match acquired(answer.first, false, answer.sent)? {
             Acquired::Held { fence, others, now, .. } => Ok(Some(Still { fence, others, now })),
             Acquired::Busy { .. } | Acquired::Known => {
                 Err(Error::new(ErrorKind::Protocol, script::CALLS.name))
@@ -90,7 +90,7 @@ impl Redis {
         let answer = self.ask(Ask::Pass { me, mode, next }).await?;
         let gave_back = gave_back(answer.first, answer.sent)?;
         let second = answer.second.unwrap_or(Said::Value(Value::Nil));
-        Ok((gave_back, acquired(second, looks)?))
+        Ok((gave_back, acquired(second, looks, answer.sent)?))
     }
 
     pub(super) async fn do_downgrade(
@@ -100,7 +100,7 @@ impl Redis {
         lease: Duration,
     ) -> Result<bool, Error> {
         let answer = self.ask(Ask::Downgrade { key, me, lease }).await?;
-        let mut row = row(answer.first)?;
+        let mut row = row(answer.first, answer.sent)?;
         match row.text()?.as_str() {
             "ok" => Ok(true),
             "lost" => Ok(false),
@@ -144,26 +144,30 @@ impl Redis {
     }
 }
 
-/// The reply to one step of several; an error if that step failed, which the others did not notice.
-fn row(reply: Said) -> Result<Row, Error> {
+/// The reply to one step of several; an error if that step failed, which the others did not notice. One that was sent before
+/// may have run then, whatever this copy of it has met.
+fn row(reply: Said, sent: u32) -> Result<Row, Error> {
     let reply = match reply {
         Said::Words(words) => Value::BulkString(words.into()),
         Said::Value(value) => value,
     };
     let row = Row::of(script::CALLS.name, reply);
     match row.refusal() {
+        Some(error) if sent > 1 => {
+            Err(Error::new(ErrorKind::Timeout, script::CALLS.name).with(error))
+        }
         Some(error) => Err(error),
         None => Ok(row),
     }
 }
 
-fn acquired(reply: Said, looks: bool) -> Result<Acquired, Error> {
+fn acquired(reply: Said, looks: bool, sent: u32) -> Result<Acquired, Error> {
     if let Said::Words(words) = &reply
         && let Some(acquired) = in_words(words)
     {
         return Ok(acquired);
     }
-    let mut row = row(reply)?;
+    let mut row = row(reply, sent)?;
     match row.text()?.as_str() {
         "held" => granted(&mut row),
         "busy" => Ok(Acquired::Busy {
@@ -220,7 +224,7 @@ fn gave_back(reply: Said, sent: u32) -> Result<GaveBack, Error> {
     if matches!(&reply, Said::Words(words) if words == "released") {
         return Ok(GaveBack::Released);
     }
-    let mut row = row(reply)?;
+    let mut row = row(reply, sent)?;
     match row.text()?.as_str() {
         "none" if sent > 1 => Ok(GaveBack::NothingOnRetry),
         "released" => Ok(GaveBack::Released),
@@ -228,5 +232,26 @@ fn gave_back(reply: Said, sent: u32) -> Result<GaveBack, Error> {
         "lost" => Ok(GaveBack::Lost),
         "none" => Ok(GaveBack::Nothing),
         _ => Err(row.odd()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused() -> Said {
+        let words = ["error", "OOM command not allowed when used memory > 'maxmemory'."];
+        Said::Value(Value::Array(words.map(|word| Value::BulkString(word.into())).into()))
+    }
+
+    /// An earlier copy may have taken the lock, and has to be undone.
+    #[test]
+    fn a_copy_for_which_there_is_no_room_leaves_the_first_in_doubt() {
+        for (sent, kind) in [(1, ErrorKind::Unavailable), (2, ErrorKind::Timeout)] {
+            let error = acquired(refused(), false, sent).expect_err("it is refused");
+            assert_eq!(error.kind(), kind, "sent {sent} times");
+            let error = gave_back(refused(), sent).expect_err("it is refused");
+            assert_eq!(error.kind(), kind, "sent {sent} times");
+        }
     }
 }

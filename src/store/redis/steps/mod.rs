@@ -121,6 +121,10 @@ impl Backend for Redis {
         Box::pin(self.do_ping())
     }
 
+    fn reaches(&self, shard: u16) -> Step<'_, ()> {
+        Box::pin(self.ping_one(shard))
+    }
+
     fn on_new_server(&self, tell: Weak<dyn Fn() + Send + Sync>) {
         self.lanes.on_new_server(tell);
     }

@@ -52,7 +52,7 @@ impl Redis {
     }
 
     pub(super) async fn do_begin_direct(&self, call: Direct) -> Result<Began, Error> {
-        let holds = format!("h{}", call.me.as_str()).into();
+        let holds = format!("h{}{}", call.mode.tag(), call.me.as_str()).into();
         let mut row = self.direct("begin", call, holds).await?;
         match row.text()?.as_str() {
             "" => Ok(Began::Begun),

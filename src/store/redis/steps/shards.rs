@@ -44,7 +44,7 @@ impl Redis {
         Ok(())
     }
 
-    async fn ping_one(&self, shard: u16) -> Result<(), Error> {
+    pub(super) async fn ping_one(&self, shard: u16) -> Result<(), Error> {
         let mut pipe = redis::pipe();
         pipe.cmd("PING");
         self.read(shard, "ping", &pipe).await.map(drop)

@@ -6,7 +6,7 @@
 //! A pool keeps a connection to a master that has been demoted: it only asks whether somebody answers. Where it
 //! gives out one to a replica, a new one is made instead, beside the pool, to where its address leads by now.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bb8_redis::{
     RedisConnectionManager,
@@ -14,8 +14,13 @@ use bb8_redis::{
 };
 use futures_util::{StreamExt as _, stream};
 use redis::aio::MultiplexedConnection;
+use tokio::{sync::oneshot, time::sleep};
 
 use super::{Connection, Failure, Messages, Target};
+use crate::clock::LONGEST;
+
+/// How long a check of the pool's may go on when nobody waits for it any more: longer than its `PING` may take.
+const CHECKED: Duration = Duration::from_secs(1);
 
 pub(in super::super) type Pool = bb8::Pool<RedisConnectionManager>;
 
@@ -34,17 +39,38 @@ pub(in super::super) struct Pooled {
 
 impl Pooled {
     pub(super) async fn open(&self) -> Result<Connection, Failure> {
-        let taken = self.pool.get_owned().await.map_err(|error| match error {
-            RunError::User(error) => Failure::of(&error),
-            RunError::TimedOut => Failure::Away,
-        })?;
-        let mut one = (*taken).clone();
+        let taken = self.take().await?;
+        let mut one = unhurried((*taken).clone());
         if is_replica(&mut one).await {
             drop(taken);
             let made = self.pool.dedicated_connection().await;
-            return made.map(Connection::One).map_err(|error| Failure::of(&error));
+            let made = made.map(|made| Connection::One(unhurried(made)));
+            return made.map_err(|error| Failure::of(&error));
         }
         Ok(Connection::Taken(Taken { one, _place: Arc::new(taken) }))
+    }
+
+    /// In a task of its own: whoever waits may give up before the pool has found out that a connection is half open,
+    /// and then that would be put back.
+    async fn take(&self) -> Result<PooledConnection<'static, RedisConnectionManager>, Failure> {
+        let (waits, left) = oneshot::channel::<()>();
+        let pool = self.pool.clone();
+        let taking = tokio::spawn(async move {
+            let left = async {
+                let _ = left.await;
+                sleep(CHECKED).await;
+            };
+            tokio::select! {
+                taken = pool.get_owned() => taken,
+                () = left => Err(RunError::TimedOut),
+            }
+        });
+        let taken = taking.await.unwrap_or(Err(RunError::TimedOut));
+        drop(waits);
+        taken.map_err(|error| match error {
+            RunError::User(error) => Failure::of(&error),
+            RunError::TimedOut => Failure::Away,
+        })
     }
 
     /// Silence, if nobody has said where messages come from.
@@ -54,6 +80,12 @@ impl Pooled {
             None => Ok(stream::pending().boxed()),
         }
     }
+}
+
+/// Deadlines of calls are ours, around each; the library's own is shorter than most. Other clones keep theirs.
+fn unhurried(mut connection: MultiplexedConnection) -> MultiplexedConnection {
+    connection.set_response_timeout(LONGEST);
+    connection
 }
 
 /// False where that is not told.

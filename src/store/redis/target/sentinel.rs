@@ -29,7 +29,7 @@ use std::{
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use parking_lot::Mutex;
-use redis::{Msg, Value, aio::MultiplexedConnection};
+use redis::{Msg, RedisError, RedisResult, Value, aio::MultiplexedConnection};
 use tokio::time::{Instant, timeout_at};
 
 use self::named::{Named, Told};
@@ -69,6 +69,12 @@ struct Sentinel {
     server: One,
     /// Taken out while in use: a question that is dropped half way leaves no connection that may be dead.
     kept: Mutex<Option<MultiplexedConnection>>,
+}
+
+type Asked = RedisResult<(Vec<Value>, MultiplexedConnection)>;
+
+fn is_broken(asked: &Asked) -> bool {
+    asked.as_ref().is_err_and(RedisError::is_io_error)
 }
 
 impl Sentinels {
@@ -175,7 +181,7 @@ impl Sentinels {
     async fn named(&self) -> Result<Named, Failure> {
         let asked = self.0.sentinels.iter().map(|sentinel| self.0.ask(sentinel));
         let mut asked: FuturesUnordered<_> = asked.collect();
-        let (mut named, mut why) = (Named::default(), Failure::Away);
+        let (mut named, mut wrong, mut away) = (Named::default(), None, false);
         let mut until = None;
         loop {
             let answer = match until {
@@ -190,11 +196,13 @@ impl Sentinels {
                     }
                     named.add(told);
                 }
-                Some(Err(Failure::Away)) => {}
-                Some(Err(wrong @ Failure::Config(_))) => why = wrong,
+                Some(Err(Failure::Away)) => away = true,
+                Some(Err(failure)) => wrong = Some(failure),
                 None => break,
             }
         }
+        // One that is away might know: what the others do not know is no mistake then.
+        let why = wrong.filter(|_| !away).unwrap_or(Failure::Away);
         if named.is_empty() { Err(why) } else { Ok(named) }
     }
 }
@@ -220,19 +228,28 @@ impl Watched {
 
     async fn ask(&self, sentinel: &Sentinel) -> Result<Told, Failure> {
         let kept = sentinel.kept.lock().take();
-        let mut connection = match kept {
-            Some(connection) => connection,
-            None => sentinel.server.open_plain().await?,
+        let asked = match kept {
+            // It may have broken long ago, as where the sentinel was restarted: that is no word of the sentinel.
+            Some(kept) => Some(self.ask_by(kept).await).filter(|asked| !is_broken(asked)),
+            None => None,
         };
-        let mut pipe = redis::pipe();
-        pipe.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);
-        pipe.cmd("SENTINEL").arg("MASTER").arg(&self.master);
-        let answers = connection.send_packed_commands(&pipe, 0, 2).await;
-        let answers = answers.map_err(|error| Failure::of(&error))?;
+        let asked = match asked {
+            Some(asked) => asked,
+            None => self.ask_by(sentinel.server.open_plain().await?).await,
+        };
+        let (answers, connection) = asked.map_err(|error| Failure::of(&error))?;
         *sentinel.kept.lock() = Some(connection);
         let mut answers = answers.into_iter();
         let (address, facts) = (answers.next(), answers.next());
         self.read(address.unwrap_or(Value::Nil), facts.unwrap_or(Value::Nil))
+    }
+
+    /// What is answered by this connection, and the connection.
+    async fn ask_by(&self, mut connection: MultiplexedConnection) -> Asked {
+        let mut pipe = redis::pipe();
+        pipe.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);
+        pipe.cmd("SENTINEL").arg("MASTER").arg(&self.master);
+        connection.send_packed_commands(&pipe, 0, 2).await.map(|answers| (answers, connection))
     }
 
     /// A name that sentinels do not know is a mistake; a master that is down is an outage.

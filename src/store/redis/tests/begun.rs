@@ -30,7 +30,7 @@ async fn locked(store: &Store) -> Direct {
     assert!(matches!(answer, Acquired::Held { .. }), "{answer:?}");
     let Acquire { key, me, .. } = call;
     let (id, record, life) = (JobId::new(&key), "idem".into(), 600 * SECOND);
-    Direct { key, me, record, id, owner: String::new(), life, print: None }
+    Direct { key, me, mode: Mode::Exclusive, record, id, owner: String::new(), life, print: None }
 }
 
 async fn begun(store: &Store, call: &Direct) -> Begun {

@@ -115,6 +115,36 @@ async fn one_counter_that_is_none_harms_no_other() {
     }
 }
 
+/// Lua takes all of these for numbers.
+#[tokio::test]
+async fn one_counter_that_is_no_whole_number_harms_no_other() {
+    let server = Server::start().await;
+    let builder = Store::builder(&server.url()).deadline(10 * SECOND).connections(1);
+    let store = builder.connect().await.unwrap();
+    let kind = Kind::spent(rule(0).algorithm());
+    for (n, text) in ["150.5", "99999999999999999999", "-0.5", "1e300", "inf"].iter().enumerate() {
+        let keys = ["a", "odd", "b", "c"].map(|name| Key::custom(&format!("{name}{n}")));
+        let name = Keys::new("test");
+        let name = name.counter_in_parts(&keys[1], keys[1].shard(), kind, ("p", &keys[1])).concat();
+        server.command(&["SET", &name, text]).await;
+        for (limit, spent) in [(100, 1), (200, 2)] {
+            let all = keys.iter().map(|key| charge(&store, one(key, limit)));
+            let mut charged = join_all(all).await;
+            match charged.remove(1) {
+                Ok(odd) => assert_eq!((odd.admitted, odd.states[0].remaining), (0, 0), "{text}"),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Protocol, "{text}"),
+            }
+            for charged in charged {
+                let charged = charged.unwrap();
+                assert_eq!((charged.admitted, charged.states[0].remaining), (1, limit - spent));
+            }
+        }
+        let look = Charge { times: 0, ..one(&keys[1], 200) };
+        let looked = join_all([charge(&store, look), charge(&store, one(&keys[0], 200))]).await;
+        assert_eq!(looked[1].as_ref().unwrap().states[0].remaining, 197, "{text}");
+    }
+}
+
 /// Policy, subject, limit, cost; under which tag, how often, whether refusals count; and of the last charge of
 /// those before, how much is given back of its first item after that.
 type Asked = (usize, Vec<(u8, usize, u8, u64)>, u32, bool, Option<u64>);

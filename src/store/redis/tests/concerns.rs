@@ -111,7 +111,7 @@ async fn serve(client: TcpStream, version: &str, role: &str) -> Option<()> {
             "HELLO" => "%1\r\n+proto\r\n:3\r\n".to_owned(),
             "INFO" => bulk(&format!("redis_version:{version}\r\nrun_id:a\r\nrole:{role}\r\n")),
             "HDEL" => ":0\r\n".to_owned(),
-            "HGET" => bulk("64"),
+            "HMGET" => "*2\r\n$2\r\n64\r\n$-1\r\n".to_owned(),
             "PING" => "+PONG\r\n".to_owned(),
             _ => "+OK\r\n".to_owned(),
         };

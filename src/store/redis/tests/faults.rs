@@ -9,6 +9,11 @@ use std::{
 use tokio::net::TcpListener;
 
 use super::{
+    super::{
+        connect::Lanes,
+        fault::judged,
+        target::{Address, Target, Trust},
+    },
     NOBODY, SECOND, granted,
     proxy::Proxy,
     server::{Server, free_port},
@@ -18,7 +23,7 @@ use crate::{
     Outage, Policy, Quota,
     error::ErrorKind,
     lock::{NotAcquired, Released},
-    store::Store,
+    store::{Store, keys::Keys},
 };
 
 /// Far above the deadline of 250 ms, far below any library's own retries.
@@ -232,6 +237,42 @@ async fn namespaces_share_nothing() {
     let held = a.lock("7").acquire().await.unwrap();
     drop(b.lock("7").acquire().await.unwrap());
     drop(held);
+}
+
+fn lanes(server: &Server, deadline: Duration) -> Lanes {
+    let address = Address::parse(&server.url()).unwrap();
+    let target = Target::new(&address, &Trust::default(), deadline).unwrap();
+    Lanes::new(&target, &Keys::new("test"), 1, deadline)
+}
+
+/// It may be half open: whatever limit ends a call, nobody has answered.
+#[tokio::test]
+async fn a_timeout_of_the_library_is_no_answer() {
+    let server = Server::start().await;
+    let socket = lanes(&server, 10 * SECOND).socket(0).await.unwrap();
+    for _ in 0..3 {
+        assert!(!socket.is_dead());
+        let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
+        assert!(judged::<()>(&socket, Err(late.into())).is_err());
+    }
+    assert!(socket.is_dead());
+}
+
+#[tokio::test]
+async fn what_was_wrong_once_is_not_the_reason_of_a_later_outage() {
+    let server = Server::start().await;
+    let shards = async |n| server.command(&["HSET", "lg:1:test:{0}:meta", "shards", n]).await;
+    let lanes = lanes(&server, SECOND);
+    shards("32").await;
+    let kind = async || lanes.socket(0).await.err().map(|error| error.kind());
+    super::eventually("it is told", async || kind().await == Some(ErrorKind::Config)).await;
+    shards("64").await;
+    super::eventually("it is well", async || kind().await.is_none()).await;
+    lanes.socket(0).await.unwrap().condemn();
+    server.freeze();
+    let told = kind().await;
+    server.thaw();
+    assert_eq!(told, Some(ErrorKind::Unavailable));
 }
 
 /// What makes room is let through, also on a connection that is made when there is none.

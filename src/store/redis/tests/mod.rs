@@ -29,6 +29,7 @@ mod refusals;
 mod refused_pushes;
 mod replicas;
 mod replies;
+mod room;
 mod runs;
 mod runtimes;
 mod scripts;

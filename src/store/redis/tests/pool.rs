@@ -1,14 +1,20 @@
 //! A store on a pool that the application has.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU16, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU16, Ordering},
+    },
+    time::Duration,
 };
 
 use bb8_redis::RedisConnectionManager;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{GIVEN_BACK, SECOND, eventually, hears_of_locks, in_line, server::Server, usable};
+use super::{
+    GIVEN_BACK, SECOND, eventually, granted, hears_of_locks, in_line, proxy::Proxy, server::Server,
+    usable,
+};
 use crate::{
     error::ErrorKind,
     lock::{NotAcquired, Released},
@@ -18,7 +24,10 @@ use crate::{
 type Pool = bb8::Pool<RedisConnectionManager>;
 
 async fn pool(server: &Server, size: u32) -> Pool {
-    let url = format!("redis://127.0.0.1:{}/", server.port());
+    pool_to(&format!("redis://127.0.0.1:{}/", server.port()), size).await
+}
+
+async fn pool_to(url: &str, size: u32) -> Pool {
     let manager = RedisConnectionManager::new(url).expect("an address");
     bb8::Pool::builder().max_size(size).build(manager).await.expect("it runs")
 }
@@ -99,6 +108,41 @@ async fn a_demoted_master_is_left_though_the_pool_keeps_it() {
     usable(&store).await;
     drop(store.lock("y").acquire().await.expect("it is free"));
     assert!(successor.calls().await > 0);
+}
+
+/// The library's own limit is half a second.
+#[tokio::test]
+async fn an_answer_is_waited_for_until_the_deadline() {
+    let server = Server::start().await;
+    let store = store(&pool(&server, 4).await).await;
+    drop(store.lock("warm").acquire().await.expect("it is free"));
+    server.freeze();
+    let thaws = async {
+        tokio::time::sleep(SECOND).await;
+        server.thaw();
+    };
+    let (acquired, ()) = tokio::join!(store.lock("x").acquire(), thaws);
+    drop(acquired.expect("it is free"));
+}
+
+/// Also if the deadline is longer than the library's own limit, and if the time for a connection is as long as that.
+#[tokio::test]
+async fn connections_that_are_half_open_are_left_and_not_put_back() {
+    let server = Server::start().await;
+    for deadline in [250, 700].map(Duration::from_millis) {
+        let proxy = Proxy::to(server.port()).await;
+        let pool = pool_to(&proxy.url(), 4).await;
+        // Idle ones, too.
+        let all = [pool.get().await, pool.get().await, pool.get().await, pool.get().await];
+        assert!(all.iter().all(Result::is_ok));
+        drop(all);
+        let builder = Store::from_pool(pool).namespace("test").deadline(deadline);
+        let store = builder.connect().await.expect("the settings are right");
+        drop(granted(&store.lock(format!("before {deadline:?}"))).await);
+        proxy.forget();
+        usable(&store).await;
+        drop(granted(&store.lock(format!("after {deadline:?}"))).await);
+    }
 }
 
 /// Takes each new connection to where it leads at the time.

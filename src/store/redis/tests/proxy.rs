@@ -40,6 +40,9 @@ struct Weather {
     messages_stalled: bool,
     /// Nothing passes either way, and no connection ends. What is on its way arrives afterwards.
     hole: bool,
+    /// Another one after each time that all connections were forgotten, or ended.
+    forgotten: usize,
+    ended: usize,
 }
 
 impl Proxy {
@@ -110,8 +113,20 @@ impl Proxy {
         self.weather.send_modify(|weather| weather.hole = hole);
     }
 
+    /// A firewall that was restarted: of the connections there are, nothing passes any more. New ones are well.
+    #[cfg(feature = "bb8-redis")]
+    pub(super) fn forget(&self) {
+        self.weather.send_modify(|weather| weather.forgotten += 1);
+    }
+
+    /// All connections there are end.
+    pub(super) fn end(&self) {
+        self.weather.send_modify(|weather| weather.ended += 1);
+    }
+
     async fn forward(self, mut client: TcpStream, server: u16) {
         let mut weather = self.weather.subscribe();
+        let born = *weather.borrow();
         if weather.wait_for(|weather| !weather.hole).await.is_err() {
             return;
         }
@@ -125,10 +140,14 @@ impl Proxy {
         let (mut up, mut down) = ([0; 65536], [0; 65536]);
         loop {
             let now = *weather.borrow_and_update();
-            let stalled = now.hole || (subscriber && now.messages_stalled);
+            if now.ended != born.ended {
+                return;
+            }
+            let hole = now.hole || now.forgotten != born.forgotten;
+            let stalled = hole || (subscriber && now.messages_stalled);
             tokio::select! {
                 changed = weather.changed() => if changed.is_err() { return },
-                n = client.read(&mut up), if !now.hole => {
+                n = client.read(&mut up), if !hole => {
                     let Ok(n @ 1..) = n else { return };
                     let names = |word: &[u8]| up[..n].windows(word.len()).any(|at| at == word);
                     let cut = names(b"EVAL") && takes_one(&self.cuts);

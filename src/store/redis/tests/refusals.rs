@@ -3,6 +3,7 @@
 
 use std::{
     error::Error as _,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -10,9 +11,18 @@ use super::{NOBODY, PATIENCE, SECOND, eventually, server::Server, usable};
 use crate::{
     Outage, Policy, Quota,
     error::{Error, ErrorKind},
+    key::Key,
     lock::{LockGuard, NotAcquired, Released},
     rate_limit::RateLimit,
-    store::Store,
+    store::{
+        Store,
+        backend::{Acquire, Mode, Token},
+        keys::Keys,
+        redis::{
+            ask::{self, Ask},
+            read::Row,
+        },
+    },
 };
 
 const LIMIT: u64 = 100;
@@ -114,6 +124,43 @@ async fn noreplicas() {
 async fn oom() {
     let set = |value| ["CONFIG", "SET", "maxmemory", value];
     refused("OOM", &set("1"), &set("0")).await;
+}
+
+/// What makes room is done, whatever stands before it in its flight.
+#[tokio::test]
+async fn a_server_without_room_runs_a_release_behind_an_acquisition() {
+    let server = Server::start().await;
+    let store = server.patient_store().await;
+    let held = store.lock("held").lease(60 * SECOND).acquire().await.expect("it is free");
+    let lease = Arc::clone(held.lease().expect("it is held"));
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let free = Acquire {
+        key: Key::custom("free"),
+        me: Token::new(store.node()),
+        mode: Mode::Exclusive,
+        lease: SECOND,
+        wait: None,
+        old_seq: 0,
+        record: None,
+    };
+    let (key, me, mode) = (lease.key.clone(), lease.me.clone(), Mode::Exclusive);
+    let asks = [Ask::Acquire(free), Ask::Release { key, me, mode }];
+    let words = ask::command(&Keys::new("test"), asks.iter(), true);
+    let words: Vec<_> = words.args_iter().filter_map(|arg| text(&arg)).collect();
+    let words: Vec<_> = words.iter().map(String::as_str).collect();
+    let redis::Value::Array(answers) = server.ask(&words).await else { panic!("no list") };
+    assert_eq!(answers.len(), 2);
+    assert_eq!(answers[1], redis::Value::BulkString("released".into()));
+    let refused = Row::of("calls", answers[0].clone()).refusal().expect("it is refused");
+    assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    assert_eq!(held.release().await, Released::AlreadyLost);
+}
+
+fn text(arg: &redis::Arg<&[u8]>) -> Option<String> {
+    match arg {
+        redis::Arg::Simple(bytes) => String::from_utf8(bytes.to_vec()).ok(),
+        _ => None,
+    }
 }
 
 /// It could not save, and was told not to take anything more then.

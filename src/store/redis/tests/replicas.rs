@@ -1,6 +1,6 @@
 //! Grants that count only when replicas have them.
 
-use super::{SECOND, server::Server};
+use super::{SECOND, runs::look_at, server::Server};
 use crate::{Error, ErrorKind, NotAcquired, lock::Released, store::Store};
 
 /// Waits for replicas for most of four seconds.
@@ -29,6 +29,23 @@ async fn a_grant_that_no_replica_has_does_not_count() {
         other => panic!("{other:?}"),
     }
     free(&store).await;
+}
+
+/// Such as one of many that are polled by turns, in a loop that is at something else.
+#[tokio::test]
+async fn a_grant_that_nobody_looks_at_keeps_no_other_from_counting() {
+    let (server, replica) = (Server::start().await, Server::start().await);
+    let store = waiting(&server).await;
+    replica.command(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]).await;
+    let caught_up = async { while store.lock("x").replicas(1).acquire().await.is_err() {} };
+    tokio::time::timeout(20 * SECOND, caught_up).await.expect("it catches up");
+    for polls in 1..12 {
+        let mut unpolled = Box::pin(store.lock("y").replicas(1).acquire());
+        look_at(&mut unpolled, polls).await;
+        let other = store.lock("x").replicas(1).acquire().await;
+        assert_eq!(other.expect("it is granted").release().await, Released::Released, "{polls}");
+        drop(unpolled);
+    }
 }
 
 #[tokio::test]

@@ -223,7 +223,7 @@ async fn a_next_run_whose_caller_has_gone_is_undone_whenever_that_is() {
     }
 }
 
-async fn look_at<F: Future + Unpin>(future: &mut F, polls: usize) {
+pub(super) async fn look_at<F: Future + Unpin>(future: &mut F, polls: usize) {
     for _ in 0..polls {
         let look = std::pin::Pin::new(&mut *future).poll(&mut Context::from_waker(Waker::noop()));
         if look.is_ready() {

@@ -1,12 +1,16 @@
 //! A store that is older than the runtime it is used on.
 
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 
 use super::{SECOND, hears_of_locks, server::Server, within};
-use crate::store::Store;
+use crate::{
+    lock::Released,
+    queue::{Failure, Queue, Task},
+    store::Store,
+};
 
 fn runtime() -> Runtime {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let mut builder = Builder::new_multi_thread();
     builder.worker_threads(1).enable_all().build().unwrap()
 }
 
@@ -88,6 +92,65 @@ fn waiters_are_told_again_after_the_runtime_of_their_store_has_ended() {
         held.release().await;
         drop(waiter.await.unwrap().expect("it is handed over"));
     });
+}
+
+/// The worker asks for nothing that would have somebody listen anew.
+#[test]
+fn a_worker_is_told_again_after_the_runtime_of_its_store_has_ended() {
+    let (started, mut starts) = tokio::sync::mpsc::unbounded_channel();
+    let (orphan, ()) = Orphan::after(async |store| {
+        let queue: Queue<u32> = store.queue("numbers");
+        let worker = queue.worker(move |task: Task<u32>| {
+            let told = started.send(task.payload);
+            async move { told.map_err(|_| Failure::new("the test has ended")) }
+        });
+        drop(tokio::spawn(worker.run(std::future::pending())));
+        queue.push(&0).await.unwrap();
+    });
+    orphan.here.block_on(async {
+        // What this process pushes it tells itself.
+        let queue: Queue<u32> = orphan.server.patient_store().await.queue("numbers");
+        let (mut row, mut tries) = (0, 0);
+        while row < 5 {
+            tries += 1;
+            assert!(tries < 100, "it finds what it looks for, and hears of nothing");
+            while starts.try_recv().is_ok() {}
+            queue.push(&tries).await.unwrap();
+            let soon = tokio::time::timeout(SECOND / 2, starts.recv()).await;
+            row = if soon.is_ok() { row + 1 } else { 0 };
+        }
+    });
+}
+
+/// Whoever has asked first after the connections had to be made anew.
+#[test]
+fn a_thread_that_is_at_something_else_keeps_no_answer_from_the_others() {
+    let home = runtime();
+    let (server, store) = home.block_on(async {
+        let server = Server::start().await;
+        let store = server.patient_store().await;
+        (server, store)
+    });
+    let one_thread = || Builder::new_current_thread().enable_all().build().unwrap();
+    let takes = async |name: &str| match store.lock(name).acquire().await {
+        Ok(guard) => guard.release().await == Released::Released,
+        Err(_) => false,
+    };
+    let names: Vec<_> = (0..16).map(|n| n.to_string()).collect();
+    let worker = one_thread();
+    worker.block_on(async {
+        server.command(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+        for name in &names {
+            while !takes(name).await {}
+        }
+    });
+    // From here on nothing runs there.
+    one_thread().block_on(async {
+        for name in &names {
+            assert!(takes(name).await, "{name}");
+        }
+    });
+    drop(worker);
 }
 
 /// A call that is alone on its runtime takes its connection down with it.

@@ -166,16 +166,22 @@ async fn an_acquisition_that_is_dropped_leaves_nothing_whenever_that_is() {
     }
 }
 
-#[tokio::test]
-async fn a_new_server_is_told_of_once() {
-    let mut server = Server::start().await;
-    let store = patient(&server.url()).await;
+/// Counts the servers that this store is told of, while what it is told by is kept.
+fn told_of(store: &Store) -> (Arc<AtomicUsize>, Arc<dyn Fn() + Send + Sync>) {
     let told = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&told);
     let tell: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
         count.fetch_add(1, Ordering::SeqCst);
     });
     store.backend().on_new_server(Arc::downgrade(&tell));
+    (told, tell)
+}
+
+#[tokio::test]
+async fn a_new_server_is_told_of_once() {
+    let mut server = Server::start().await;
+    let store = patient(&server.url()).await;
+    let (told, _tell) = told_of(&store);
     let both_lanes = || join_all((0..8).map(|i| store.lock(i.to_string()).acquire()));
     both_lanes().await.into_iter().for_each(|guard| drop(guard.unwrap()));
     // Another connection is not another server.
@@ -189,6 +195,24 @@ async fn a_new_server_is_told_of_once() {
     usable(&store).await;
     eventually("both lanes to work", async || both_lanes().await.iter().all(Result::is_ok)).await;
     assert_eq!(told.load(Ordering::SeqCst), 1);
+}
+
+/// Whoever comes first writes the layout again. The server is the same one, and still those after him are told.
+#[tokio::test]
+async fn lost_data_are_told_of_in_each_process() {
+    let server = Server::start().await;
+    let mut told = Vec::new();
+    for _ in 0..2 {
+        let store = patient(&server.url()).await;
+        store.ping().await.expect("it is there");
+        told.push((told_of(&store), store));
+    }
+    server.command(&["FLUSHALL"]).await;
+    server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+    for ((told, _tell), store) in &told {
+        usable(store).await;
+        assert_eq!(told.load(Ordering::SeqCst), 1);
+    }
 }
 
 /// A user who may not ask is no error.

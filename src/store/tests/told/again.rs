@@ -1,15 +1,17 @@
 //! Jobs that are put back and end again, while their call waits or is made.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
-use super::{dies, store};
+use super::{REQUEST, dies, store};
 use crate::{
     Key,
     store::{
-        backend::{Call, JobId, JobState, Verdict},
+        backend::{Call, Caps, Claimed, Enqueue, JobId, JobState, Verdict},
         tests::{
             on_every_store,
-            rig::{LONG, Rig, SHORT, deferred, key, settled, stranger},
+            rig::{LONG, Rig, SHORT, deferred, key, neighbours, settled, stranger, visit},
         },
     },
 };
@@ -17,6 +19,7 @@ use crate::{
 on_every_store!(
     an_end_that_comes_while_it_is_made_is_told_too,
     a_new_end_is_told_with_all_attempts,
+    one_that_was_forgotten_waits_as_any,
 );
 
 /// When that was, in us.
@@ -86,4 +89,37 @@ async fn a_new_end_is_told_with_all_attempts(rig: &Rig) {
     }
     dies_again(rig, &key, &id).await;
     assert_eq!(rig.start(&call.key, &call.id, &stranger()).await, 1);
+}
+
+async fn is_done(rig: &Rig, key: &Key, id: &JobId, retention: Duration) {
+    let run = stranger();
+    rig.start(key, id, &run).await;
+    let verdict = Verdict::Done { response: "x".into(), status: 200, retention };
+    assert!(rig.settle(settled(key, id, &run, verdict)).await);
+}
+
+/// Its time has taken what was kept of the first one, and may have left its entry among those that are done: whoever
+/// makes room there must not find it.
+async fn one_that_was_forgotten_waits_as_any(rig: &Rig) {
+    let [key, other] = neighbours::<2>();
+    rig.worker().await;
+    let (id, call) = store(rig, deferred(&key)).await;
+    dies(rig, &key, &id).await;
+    // What is kept for longer keeps the entries.
+    let stays = rig.put_off(&other).await;
+    is_done(rig, &other, &stays, LONG).await;
+    is_done(rig, &call.key, &call.id, SHORT).await;
+    rig.pass(SHORT).await;
+    assert_eq!(rig.job(&call.id).await, None, "it is forgotten");
+    dies_again(rig, &key, &id).await;
+    assert_eq!(rig.state(&call.id).await, Some(JobState::Queued));
+    let caps = Caps { ended_bytes: 0, ..Caps::NONE };
+    let last = Enqueue { caps, ..deferred(&other) };
+    let _ = rig.enqueue(last.clone()).await;
+    is_done(rig, &other, &last.id, LONG).await;
+    assert_eq!(rig.state(&stays).await, None, "room was made");
+    assert_eq!(rig.state(&call.id).await, Some(JobState::Queued));
+    let claimed = rig.claim(visit(&call.key, &call.id, &stranger())).await;
+    let Claimed::Claimed(run) = claimed else { panic!("it is there: {claimed:?}") };
+    assert_eq!(&*run.envelope, REQUEST);
 }

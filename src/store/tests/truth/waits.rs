@@ -32,6 +32,11 @@ impl Truth {
             return;
         }
         let old = call.merge.as_ref().and_then(|merge| self.one_of(&merge.group));
+        let gone = old.clone().filter(|(old, _)| self.has_run_out(old));
+        let (old, counted) = match &gone {
+            Some((_, bytes)) => (None, (counted.0 - 1, counted.1 - bytes)),
+            None => (old, counted),
+        };
         let wins = call.merge.as_ref().map(|merge| merge.wins);
         if let (Some((old, _)), Some(Wins::First)) = (&old, wins) {
             assert_eq!(*reply, Enqueued::Merged(old.clone()));
@@ -52,6 +57,18 @@ impl Truth {
         let position = if call.policy.delay.is_zero() { self.line().count() + 1 } else { 0 };
         assert_eq!(*reply, Enqueued::Stored { position: position as u64 });
         self.store(call);
+    }
+
+    /// It waits past its deadline, and ends with that; true if it did.
+    fn has_run_out(&mut self, id: &JobId) -> bool {
+        let now = self.now;
+        let job = self.job(id).expect("it waits");
+        let over = job.exp.is_some_and(|exp| exp <= now);
+        if over {
+            job.expire(now);
+            self.forget_backoff(id);
+        }
+        over
     }
 
     /// What was made of the request before.

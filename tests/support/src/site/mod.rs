@@ -58,6 +58,7 @@
 //! | `/brief-lived/{id}` | defer for 300 ms at most; lock by `id` |
 //! | `/repeated/{id}` | defer, every method runs twice at most; lock by `id` |
 //! | `/remembered/{id}` | defer, requests that run at once are remembered; lock by `id` |
+//! | `/remembered-several/{id}`, `/remembered-permits/{id}` | the same, under two locks, or a permit |
 //! | `/always-unlocked/{id}` | defer always, and no lock: wrong |
 //! | `/always-shared/{id}` | defer always, two at once: wrong |
 //! | `/few/{id}` | defer with `x-user` as owner, who may have two in each shard; lock by `id` |

@@ -120,7 +120,11 @@ pub(super) const LOCKS: &[Row] = &[
     lock(
         15,
         "half-open connection; a server that is silent at the start",
-        &[(Unit, "late::a_holder_behind_a_pulled_cable_"), (Unit, "redis::tests::silent::a_")],
+        &[
+            (Unit, "late::a_holder_behind_a_pulled_cable_"),
+            (Unit, "redis::tests::silent::a_"),
+            (Unit, "faults::a_timeout_of_the_library_"),
+        ],
     ),
     lock(
         16,
@@ -141,6 +145,7 @@ pub(super) const LOCKS: &[Row] = &[
             (Faults, "a_server_that_loads_is_away"),
             (Unit, "redis::tests::faults::a_server_"),
             (Unit, "redis::tests::faults::killed_connections_"),
+            (Unit, "faults::what_was_wrong_once_"),
             (Unit, "mends::a_key_of_another_type_"),
         ],
     ),

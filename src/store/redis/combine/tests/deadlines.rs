@@ -4,18 +4,21 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, advance};
 
-use super::{DEADLINE, Field, arrived, begun, call, poll, settle};
+use super::{DEADLINE, Field, arrived, begun, call, call_within, poll, settle};
 use crate::{
     error::{Error, ErrorKind},
     store::redis::combine::{Entry, Fault, Ticket, ticket::Left},
 };
+
+/// Before anybody looks why nobody comes.
+const SOON: Duration = Duration::from_millis(30);
 
 #[tokio::test(start_paused = true)]
 async fn before_it_is_sent_it_has_not_run_and_will_not() {
     let (combiner, field) = Field::new();
     let combiner = Arc::new(combiner);
     let first = begun(&combiner, 1);
-    let queued = begun(&combiner, 2);
+    let queued = call_within(&combiner, 2, SOON);
     assert_eq!(queued.await.unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(first.await.unwrap_err().kind(), ErrorKind::Timeout);
     assert_eq!(field.late(), 1);
@@ -32,7 +35,7 @@ async fn each_has_its_own_from_its_call_on() {
     let first = begun(&combiner, 1);
     let one = begun(&combiner, 2);
     let started = Instant::now();
-    advance(DEADLINE / 2).await;
+    advance(SOON).await;
     let other = tokio::spawn(call(&combiner, 3));
     settle().await;
     field.arrive(1);
@@ -52,8 +55,9 @@ async fn what_is_too_late_is_not_sent_by_others() {
     let (combiner, field) = Field::new();
     let combiner = Arc::new(combiner);
     let mut first = begun(&combiner, 1);
-    let mut queued = begun(&combiner, 2);
-    advance(DEADLINE - Duration::from_millis(1)).await;
+    let mut queued = call_within(&combiner, 2, SOON);
+    assert!(poll(&mut queued).is_none());
+    advance(SOON - Duration::from_millis(1)).await;
     let young = begun(&combiner, 3);
     advance(Duration::from_millis(2)).await;
     field.arrive(2);

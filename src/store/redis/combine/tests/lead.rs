@@ -34,6 +34,27 @@ async fn a_caller_takes_along_what_nobody_has_come_for() {
     assert_eq!(field.sent(), [vec![1, 2], vec![3]]);
 }
 
+/// Behind a lock that was given back in the background the next call would take two ways instead of one.
+#[tokio::test(start_paused = true)]
+async fn a_caller_does_not_wait_for_what_nobody_waits_for() {
+    let (combiner, field) = Field::new();
+    let combiner = Arc::new(combiner);
+    let put = combiner.put(1, Instant::now() + DEADLINE).expect("there is a runtime");
+    settle().await;
+    assert_eq!(field.sent(), [vec![1]], "it is under way, and not back");
+    let second = begun(&combiner, 2);
+    assert_eq!(field.sent(), [vec![1], vec![2]], "it goes at once, behind it");
+    // For this one somebody waits: the others have company, and so has what is put.
+    let third = begun(&combiner, 3);
+    let fourth = combiner.put(4, Instant::now() + DEADLINE).expect("there is a runtime");
+    settle().await;
+    assert_eq!(field.sent(), [vec![1], vec![2]]);
+    field.arrive(3);
+    assert_eq!((arrived(second).await, arrived(third).await), (2, 3));
+    assert_eq!((put.await.unwrap().first, fourth.await.unwrap().first), (1, 4));
+    assert_eq!(field.sent(), [vec![1], vec![2], vec![3, 4]]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn those_who_were_led_go_on_without_their_leader() {
     let (combiner, field) = Field::new();

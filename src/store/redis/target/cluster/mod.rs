@@ -180,7 +180,11 @@ impl Cluster {
 
     /// The node at `from` says that a slot is elsewhere.
     pub(in super::super) fn moved(&self, slot: u16, to: &str, from: Option<&Endpoint>) {
-        let Some(to) = address(to, from) else { return };
+        let Some(to) = address(to, from) else {
+            // Others may know.
+            self.look_again();
+            return;
+        };
         let mut map = self.0.map.lock();
         let mut owners = map.owners.clone();
         let shards = owners.iter_mut().zip(&self.0.slots).filter(|(_, its)| **its == slot);
@@ -229,12 +233,13 @@ impl Shared {
     }
 }
 
-/// `host:port`, where an IPv6 address may have no brackets; without a host it is that of who says so.
+/// `host:port`, where an IPv6 address may have no brackets; without a host it is that of who says so, and `?` is a
+/// node whose name he does not know.
 fn address(text: &str, from: Option<&Endpoint>) -> Option<Endpoint> {
     let (host, port) = text.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let host = if host.is_empty() { &from?.0 } else { host };
-    Some((host.to_owned(), port.parse().ok()?))
+    Some((host.to_owned(), port.parse().ok()?)).filter(|(host, _)| host != "?")
 }
 
 #[cfg(test)]
@@ -254,6 +259,7 @@ mod tests {
         assert_eq!(parsed("[::1]:6380"), Some(("::1".to_owned(), 6380)));
         assert_eq!(parsed(":6380"), Some(("10.0.0.1".to_owned(), 6380)));
         assert_eq!(parsed("nonsense"), None);
+        assert_eq!(parsed("?:6380"), None);
         assert_eq!(address(":6380", None), None);
     }
 

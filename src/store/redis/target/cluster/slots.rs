@@ -40,9 +40,10 @@ impl View {
             let Value::Array(row) = row else { return None };
             let mut row = row.into_iter();
             let (first, last) = (number(&row.next()?)?, number(&row.next()?)?);
-            let mut nodes = row.filter_map(|node| address(node, from));
-            let Some(master) = nodes.next() else { continue };
-            replicas.extend(nodes);
+            let master = row.next().and_then(|node| address(node, from));
+            replicas.extend(row.filter_map(|node| address(node, from)));
+            // Nobody else has its slots: not its replica either.
+            let Some(master) = master else { continue };
             let its = owners.iter_mut().zip(slots).filter(|(_, s)| (first..=last).contains(*s));
             its.for_each(|(owner, _)| *owner = Some(master.clone()));
             masters.push(master);
@@ -118,5 +119,30 @@ mod tests {
         let nodes: Vec<_> = [at("a", 1), at("me", 3), at("b", 2)].into_iter().flatten().collect();
         assert_eq!(view.nodes, nodes);
         assert_eq!(View::read(Value::Nil, &[], &("me".to_owned(), 9)), None);
+    }
+
+    /// It can be asked, and has none of its slots.
+    #[test]
+    fn a_replica_of_a_master_whose_name_nobody_knows_is_not_the_owner() {
+        let row = |first, last, nodes: [Value; 2]| {
+            let bounds = [Value::Int(first), Value::Int(last)];
+            Value::Array(bounds.into_iter().chain(nodes).collect())
+        };
+        let reply = Value::Array(vec![
+            row(0, 99, [node("?", 1), node("b", 2)]),
+            row(100, 199, [node("c", 3), node("?", 4)]),
+        ]);
+        let view = View::read(reply, &[50, 150], &("me".to_owned(), 9)).unwrap();
+        assert_eq!(view.owners, [None, Some(("c".to_owned(), 3))]);
+        assert_eq!(view.nodes, [("c".to_owned(), 3), ("b".to_owned(), 2)]);
+    }
+
+    /// `cluster-preferred-endpoint-type unknown-endpoint`: whoever was asked is the way there.
+    #[test]
+    fn a_master_without_a_name_is_where_was_asked() {
+        let nobody = Value::Array(vec![Value::Nil, Value::Int(3)]);
+        let row = Value::Array(vec![Value::Int(0), Value::Int(99), nobody, node("b", 2)]);
+        let view = View::read(Value::Array(vec![row]), &[50], &("me".to_owned(), 9)).unwrap();
+        assert_eq!(view.owners, [Some(("me".to_owned(), 3))]);
     }
 }

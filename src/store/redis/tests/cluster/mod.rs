@@ -6,6 +6,7 @@ mod ear;
 mod messages;
 mod moves;
 mod older;
+mod quotas;
 mod redirects;
 mod requests;
 

@@ -11,7 +11,13 @@ mod words;
 use std::time::{Duration, Instant};
 
 use self::fake::FakeSentinel;
-use super::{SECOND, server::Server, usable};
+use super::{
+    super::target::{Address, Settings, Target, Trust},
+    NOBODY, SECOND,
+    proxy::Proxy,
+    server::Server,
+    usable,
+};
 use crate::{
     error::{Error, ErrorKind},
     lock::Released,
@@ -129,6 +135,34 @@ async fn mistakes_are_told_at_the_start() {
     .await;
     let mixed = ["redis://:a@127.0.0.1:1", "redis://:b@127.0.0.1:2"];
     config(Store::sentinel(mixed, "mymaster").deadline(10 * SECOND).connect(), "same login").await;
+}
+
+/// One that was started empty knows no name; those that do are away.
+#[tokio::test]
+async fn a_name_that_is_not_known_is_an_outage_while_a_sentinel_is_away() {
+    let server = Server::start().await;
+    let sentinel = FakeSentinel::of(server.port()).await;
+    let urls = [NOBODY.to_owned(), sentinel.port().to_string()];
+    let urls = urls.map(|port| format!("redis://127.0.0.1:{port}"));
+    let store = Store::sentinel(urls, "other").deadline(10 * SECOND).connect().await;
+    let error = store.expect("one may know it").ping().await.expect_err("nobody has told");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+}
+
+/// A sentinel that was restarted has ended its connections, and answers.
+#[tokio::test]
+async fn a_sentinel_is_asked_again_where_its_connection_had_ended() {
+    let server = Server::start().await;
+    let sentinel = FakeSentinel::of(server.port()).await;
+    let proxy = Proxy::to(sentinel.port()).await;
+    let url = proxy.url().replace("redis://", "redis+sentinel://").replace("/?", "/mymaster?");
+    let address = Address::parse(&url).expect("the URL is right");
+    let target = Target::new(&address, &Trust::default(), SECOND).expect("the URL is right");
+    for _ in 0..5 {
+        let opened = target.open(0, &Settings::default()).await;
+        assert!(opened.is_ok());
+        proxy.end();
+    }
 }
 
 #[tokio::test]

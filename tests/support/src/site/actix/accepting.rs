@@ -28,6 +28,16 @@ pub(super) fn accepting(config: &mut ServiceConfig) {
     one("/brief-lived/{id}", DeferLayer::new().deadline(Duration::from_millis(300)));
     one("/repeated/{id}", DeferLayer::new().retry_unsafe().max_attempts(2));
     one("/remembered/{id}", DeferLayer::new().remember_direct());
+    let several = resource("/remembered-several/{id}")
+        .to(work)
+        .wrap(LockLayer::by_keys(|_| vec!["8".to_owned(), "7".to_owned()]))
+        .wrap(DeferLayer::new().remember_direct());
+    config.service(several);
+    let permits = resource("/remembered-permits/{id}")
+        .to(work)
+        .wrap(LockLayer::by_path_param("id").permits(2))
+        .wrap(DeferLayer::new().remember_direct());
+    config.service(permits);
     let shared = resource("/always-shared/{id}")
         .to(work)
         .wrap(LockLayer::by_path_param("id").permits(2))

@@ -19,8 +19,8 @@ use actix_web::{
     web::{Data, Path, Payload, ServiceConfig, resource, route},
 };
 use lockgate_actix_web::{
-    CurrentJob, CurrentLock, CurrentRate, DeferLayer, DeferWorker, LockLayer, LockOutage, Outage,
-    Quota, RateLimitLayer, deferred_routes,
+    CurrentJob, CurrentLock, CurrentRate, DeferLayer, DeferWorker, Keys, LockLayer, LockOutage,
+    Outage, Quota, RateLimitLayer, deferred_routes,
 };
 use tokio::sync::oneshot;
 
@@ -114,6 +114,10 @@ fn quotas(config: &mut ServiceConfig) {
     one("/quota/second", RateLimitLayer::by_ip(second).name("second"));
     one("/quota/header", RateLimitLayer::by_header("x-api-key", minute(2)).name("header"));
     one("/quota/param/{id}", RateLimitLayer::by_path_param("id", minute(2)).name("param"));
+    let number = RateLimitLayer::by_path_param_as::<u64>("id", minute(2));
+    one("/quota/number/{id}", number.name("number"));
+    let number = RateLimitLayer::by(Keys::path_param_as::<u64>("id"), minute(2));
+    one("/quota/number-key/{id}", number.name("number-key"));
     one("/quota/user", RateLimitLayer::by_key(user, minute(2)).name("user"));
     let admit = RateLimitLayer::by_ip(minute(3)).name("admit");
     one("/quota/admit", admit.on_outage(Outage::Admit));
@@ -163,7 +167,8 @@ fn deferring(config: &mut ServiceConfig) {
     one("/small/{id}", by_id(), DeferLayer::new().body_limit(16).max_jobs(2));
     let hasty = DeferLayer::new().read_within(Duration::from_millis(300));
     one("/hasty/{id}", by_id(), hasty);
-    one("/kept/{id}", by_id(), DeferLayer::new().keep_header("Authorization"));
+    let kept = DeferLayer::new().keep_header("Authorization").credential_header("X-Api-Key");
+    one("/kept/{id}", by_id(), kept);
     one("/owned/{id}", by_id(), DeferLayer::new().owner(user).status_at("/mine"));
     one("/few/{id}", by_id(), DeferLayer::new().owner(user).owner_jobs(128));
     one("/few-bytes/{id}", by_id(), DeferLayer::new().owner(user).owner_bytes(64 * 400));

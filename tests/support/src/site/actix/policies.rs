@@ -45,6 +45,11 @@ fn keys(config: &mut ServiceConfig) {
         config.service(resource(path).to(locked).wrap(layer));
     };
     one("/stripes/{id}", by_id().stripes(1));
+    one("/numbers/{id}", LockLayer::by_path_param_as::<u64>("id"));
+    let both_numbers = LockLayer::by_path_params_as::<u64>(["from", "to"]).named("id");
+    one("/numbers/{from}/{to}", both_numbers);
+    let number_of = LockLayer::by_path_param("tenant").and_path_param_as::<u64>("id");
+    one("/number-of/{tenant}/{id}", number_of);
     one("/payments/{order}", LockLayer::by_path_param("order").named("id"));
     one("/tenant/{id}", by_id().and_header("x-tenant"));
     one("/tenant/{tenant}/{id}", by_id().and_path_param("tenant"));

@@ -37,4 +37,16 @@ pub(super) fn accepting() -> Routes {
         .merge(one("/brief-lived/{id}", DeferLayer::new().deadline(Duration::from_millis(300))))
         .merge(one("/repeated/{id}", DeferLayer::new().retry_unsafe().max_attempts(2)))
         .merge(one("/remembered/{id}", DeferLayer::new().remember_direct()))
+        .merge(
+            Router::new()
+                .route("/remembered-several/{id}", any(work))
+                .layer(LockLayer::by_keys(|_| vec!["8".to_owned(), "7".to_owned()]))
+                .layer(DeferLayer::new().remember_direct()),
+        )
+        .merge(
+            Router::new()
+                .route("/remembered-permits/{id}", any(work))
+                .layer(LockLayer::by_path_param("id").permits(2))
+                .layer(DeferLayer::new().remember_direct()),
+        )
 }

@@ -20,8 +20,8 @@ use axum::{
     routing::{MethodFilter, any, on},
 };
 use lockgate_axum::{
-    CurrentJob, CurrentLock, CurrentRate, DeferLayer, DeferWorker, LockLayer, LockOutage, Outage,
-    Quota, RateLimitLayer, deferred_routes,
+    CurrentJob, CurrentLock, CurrentRate, DeferLayer, DeferWorker, Keys, LockLayer, LockOutage,
+    Outage, Quota, RateLimitLayer, deferred_routes,
 };
 use tokio::{net::TcpListener, sync::oneshot};
 
@@ -88,6 +88,14 @@ fn quotas() -> Routes {
             "/quota/param/{id}",
             RateLimitLayer::by_path_param("id", minute(2)).name("param"),
         ))
+        .merge(one(
+            "/quota/number/{id}",
+            RateLimitLayer::by_path_param_as::<u64>("id", minute(2)).name("number"),
+        ))
+        .merge(one(
+            "/quota/number-key/{id}",
+            RateLimitLayer::by(Keys::path_param_as::<u64>("id"), minute(2)).name("number-key"),
+        ))
         .merge(one("/quota/user", RateLimitLayer::by_key(user, minute(2)).name("user")))
         .merge(
             one("/quota/both/{id}", RateLimitLayer::by_path_param("id", minute(2)).name("inner"))
@@ -144,12 +152,13 @@ fn deferring() -> Routes {
         Router::new().route(path, any(work)).layer(lock).layer(defer)
     };
     let hasty = DeferLayer::new().read_within(Duration::from_millis(300));
+    let kept = DeferLayer::new().keep_header("Authorization").credential_header("X-Api-Key");
     let owned = DeferLayer::new().owner(user).status_at("/mine");
     one("/orders/{id}/refund", by_id(), DeferLayer::new())
         .merge(one("/peer", LockLayer::by_ip(), DeferLayer::new()))
         .merge(one("/small/{id}", by_id(), DeferLayer::new().body_limit(16).max_jobs(2)))
         .merge(one("/hasty/{id}", by_id(), hasty))
-        .merge(one("/kept/{id}", by_id(), DeferLayer::new().keep_header("Authorization")))
+        .merge(one("/kept/{id}", by_id(), kept))
         .merge(one("/owned/{id}", by_id(), owned))
         .merge(one("/few/{id}", by_id(), DeferLayer::new().owner(user).owner_jobs(128)))
         .merge(one("/few-bytes/{id}", by_id(), DeferLayer::new().owner(user).owner_bytes(64 * 400)))

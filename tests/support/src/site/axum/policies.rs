@@ -42,7 +42,12 @@ fn keys() -> Routes {
     let by_id = || LockLayer::by_path_param("id");
     let both = || LockLayer::by_path_params(["from", "to"]).named("id");
     let one = |path, layer: LockLayer| Router::new().route(path, any(locked)).layer(layer);
+    let both_numbers = LockLayer::by_path_params_as::<u64>(["from", "to"]).named("id");
+    let number_of = LockLayer::by_path_param("tenant").and_path_param_as::<u64>("id");
     one("/stripes/{id}", by_id().stripes(1))
+        .merge(one("/numbers/{id}", LockLayer::by_path_param_as::<u64>("id")))
+        .merge(one("/numbers/{from}/{to}", both_numbers))
+        .merge(one("/number-of/{tenant}/{id}", number_of))
         .merge(one("/payments/{order}", LockLayer::by_path_param("order").named("id")))
         .merge(one("/tenant/{id}", by_id().and_header("x-tenant")))
         .merge(one("/tenant/{tenant}/{id}", by_id().and_path_param("tenant")))

@@ -1,0 +1,77 @@
+//! Quotas while one of the nodes is away: whose keys are on the others are limited as before.
+
+use std::time::{Duration, Instant};
+
+use super::keys;
+use crate::{
+    Quota,
+    key::Key,
+    rate_limit::RateLimit,
+    store::tests::cluster::{Cluster, signal as tell},
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const GOES: usize = 1;
+
+/// Whether each of these was counted by the store.
+async fn counted(limit: &RateLimit, keys: &[Key]) -> Vec<bool> {
+    let mut counted = Vec::new();
+    for key in keys {
+        let decision = limit.check(key.clone(), 1).await.expect("it can do without the store");
+        assert!(decision.is_admitted(), "{decision:?}");
+        counted.push(!decision.is_local());
+    }
+    counted
+}
+
+/// Checks until all of them are counted by the store again, as an application would.
+async fn come_back(limit: &RateLimit, keys: &[Key]) {
+    for _ in 0..3000 {
+        if counted(limit, keys).await.iter().all(|counted| *counted) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the store does not come back");
+}
+
+/// A node goes. What it had is limited here meanwhile, without waiting for it, and all else by the store.
+async fn a_node_goes(signal: &str) {
+    let cluster = Cluster::start(3, false, 30 * SECOND).await;
+    let store = cluster.builder("quota").deadline(SECOND / 4).connect().await.unwrap();
+    let (mut gone, mut there) = (Vec::new(), Vec::new());
+    for key in keys(64) {
+        let owner = cluster.owner(cluster.slot(key.shard()).await).await;
+        if owner == GOES { gone.push(key) } else { there.push(key) }
+    }
+    let limit = store.rate_limit(Quota::requests(1_000_000).per(60 * SECOND));
+    come_back(&limit, &gone).await;
+    come_back(&limit, &there).await;
+
+    let process = cluster.process(GOES).await;
+    tell(&process, signal);
+    // The first to ask find it out.
+    for _ in 0..3 {
+        assert!(!counted(&limit, &gone).await.contains(&true));
+    }
+    for _ in 0..20 {
+        assert!(!counted(&limit, &there).await.contains(&false), "{limit:?}");
+        let began = Instant::now();
+        assert!(!counted(&limit, &gone).await.contains(&true));
+        assert!(began.elapsed() < SECOND, "each waits for who is known to be away");
+    }
+    if signal == "-STOP" {
+        tell(&process, "-CONT");
+        come_back(&limit, &gone).await;
+    }
+}
+
+#[tokio::test]
+async fn while_a_node_is_dead_the_others_count() {
+    a_node_goes("-KILL").await;
+}
+
+#[tokio::test]
+async fn while_a_node_stands_still_the_others_count() {
+    a_node_goes("-STOP").await;
+}
