@@ -8,8 +8,9 @@ use redis::{Value, aio::MultiplexedConnection};
 use tokio::sync::OnceCell;
 
 use self::node::Node;
+pub(in crate::store) use self::node::free_port;
 pub(crate) use self::node::signal;
-pub(super) use self::node::{directory, free_port, keeper};
+pub(super) use self::node::{directory, keeper};
 use crate::store::{Store, StoreBuilder};
 
 const SLOTS: usize = 16_384;

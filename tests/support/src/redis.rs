@@ -7,8 +7,8 @@
 mod tests;
 
 use std::{
-    io::{BufRead as _, BufReader},
-    net::TcpListener,
+    io::{self, BufRead as _, BufReader},
+    net::Ipv4Addr,
     path::PathBuf,
     process::{Child, Command, Stdio},
     sync::{
@@ -19,7 +19,7 @@ use std::{
 };
 
 use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
-use tokio::sync::OnceCell;
+use tokio::{net::TcpSocket, sync::OnceCell};
 use uuid::Uuid;
 
 use crate::{
@@ -274,11 +274,19 @@ pub fn free_port() -> u16 {
         let [high, low, ..] = *Uuid::new_v4().as_bytes();
         let port = 10_000 + u16::from_be_bytes([high, low]) % 10_000;
         // A node of a cluster talks to others on the port that is 10,000 above its own.
-        if [port, port + 10_000].iter().all(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
-        {
+        if is_free(port).is_ok() && is_free(port + 10_000).is_ok() {
             return port;
         }
     }
+}
+
+/// Tries it without listening there. A child that another thread starts at this moment has a copy of the socket until it
+/// is its own program: it would keep the port from who is to have it, and answer those who look whether he listens.
+fn is_free(port: u16) -> io::Result<()> {
+    let socket = TcpSocket::new_v4()?;
+    // Then it is in the way of none who listens, and refused where one does.
+    socket.set_reuseaddr(true)?;
+    socket.bind((Ipv4Addr::LOCALHOST, port).into())
 }
 
 fn launch(port: u16, options: &Options) -> (Child, u32) {

@@ -1,7 +1,6 @@
 //! A redis-server that a test may treat badly.
 
 use std::{
-    net::TcpListener,
     path::PathBuf,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -10,6 +9,7 @@ use std::{
 use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
 
 use crate::store::Store;
+pub(super) use crate::store::tests::cluster::free_port;
 
 /// How long a test's own commands, and a server that starts, may take: only what never comes takes this long.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -196,16 +196,4 @@ fn spawn(port: u16, password: Option<&str>) -> Child {
     }
     command.stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().expect("these tests need a redis-server: install Redis, or put it into PATH")
-}
-
-/// Below those that the kernel gives to clients: one of them could take it before the server does, or
-/// while the server is away.
-pub(super) fn free_port() -> u16 {
-    loop {
-        let [high, low, ..] = *uuid::Uuid::new_v4().as_bytes();
-        let port = 10_000 + u16::from_be_bytes([high, low]) % 20_000;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
 }

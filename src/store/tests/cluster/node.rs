@@ -1,11 +1,14 @@
 //! A node: a server that ends with its test.
 
 use std::{
-    net::TcpListener,
+    io,
+    net::Ipv4Addr,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
 };
+
+use tokio::net::TcpSocket;
 
 pub(super) struct Node {
     /// A shell that ends the server when it is told no more, or this process is gone.
@@ -68,13 +71,21 @@ pub(in super::super) fn directory() -> PathBuf {
 }
 
 /// One that is free with the one of the cluster's bus, 10,000 above it; below those that the kernel gives to clients.
-pub(in super::super) fn free_port() -> u16 {
+pub(in crate::store) fn free_port() -> u16 {
     loop {
         let [high, low, ..] = *uuid::Uuid::new_v4().as_bytes();
         let port = 10_000 + u16::from_be_bytes([high, low]) % 10_000;
-        let free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
-        if free(port) && free(port + 10_000) {
+        if is_free(port).is_ok() && is_free(port + 10_000).is_ok() {
             return port;
         }
     }
+}
+
+/// Tries it without listening there. A child that another thread starts at this moment has a copy of the socket until it
+/// is its own program, and would keep the port from the server.
+fn is_free(port: u16) -> io::Result<()> {
+    let socket = TcpSocket::new_v4()?;
+    // Then it is in the way of none who listens, and refused where one does.
+    socket.set_reuseaddr(true)?;
+    socket.bind((Ipv4Addr::LOCALHOST, port).into())
 }
