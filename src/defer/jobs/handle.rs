@@ -10,7 +10,7 @@ use crate::{
     defer::envelope::{At, read_request},
     error::Error,
     key::SHARDS,
-    store::{JobId, JobState, Store},
+    store::{JobId, JobState, JobView, Store},
 };
 
 /// Calls that are on their way at once when every shard is asked.
@@ -19,7 +19,7 @@ pub(super) const AT_ONCE: usize = 8;
 /// The deferred requests of a store. Made by [`Store::deferred`].
 ///
 /// Every method fails as the store does ([`ErrorKind`](crate::ErrorKind)) and is cancel safe: a call that is
-/// dropped has been done or has not, and doing it again is no harm.
+/// dropped has been done or has not, and doing it again is no harm, but of [`redrive`](Self::redrive) as said there.
 #[derive(Debug, Clone)]
 pub struct DeferredJobs {
     pub(super) store: Store,
@@ -77,21 +77,36 @@ impl DeferredJobs {
     /// afterwards: [`JobState::Queued`] if it waits now; a job that is not dead is left as it is. `None`
     /// for an unknown one.
     ///
+    /// It is about the death that this call sees: no copy of it that is still on its way puts back a job that has died again
+    /// since. A second call does: where the answer of the first was lost, [`get`](Self::get) tells whether the job has run since.
+    ///
     /// # Errors
     ///
     /// If the store is away.
     pub async fn redrive(&self, id: &JobId) -> Result<Option<JobState>, Error> {
-        self.store.backend().redrive(id.clone()).await
+        let backend = self.store.backend();
+        match backend.job(id.clone()).await? {
+            Some(JobView { state: JobState::Dead, past, .. }) => {
+                backend.redrive(id.clone(), past.ended_us).await
+            }
+            other => Ok(other.map(|job| job.state)),
+        }
     }
 
     /// Forgets a job that has ended, with all that is kept of it: its status is 404 from now on. False if
-    /// there is none that has ended.
+    /// there is none that has ended. No copy of this call that is still on its way forgets another end.
     ///
     /// # Errors
     ///
     /// If the store is away.
     pub async fn purge(&self, id: &JobId) -> Result<bool, Error> {
-        self.store.backend().purge(id.clone()).await
+        let backend = self.store.backend();
+        let seen = backend.job(id.clone()).await?;
+        if seen.as_ref().is_some_and(|job| job.state.is_pending()) {
+            return Ok(false);
+        }
+        // Of one whose facts have vanished what is left goes.
+        backend.purge(id.clone(), seen.map_or(0, |job| job.past.ended_us)).await
     }
 
     /// Stops the workers of all processes from starting jobs; what runs goes on. Requests are still

@@ -63,7 +63,7 @@ impl DeferredJobs {
     /// Puts back all that are dead now, one each `every` (zero: as fast as the store answers), so that they
     /// don't come down on their lines at once. How many were put back.
     ///
-    /// One that dies again meanwhile is not put back twice. If this is dropped, or fails, those that it has
+    /// One that dies again meanwhile is not put back twice, also by two such calls at the same time. If this is dropped, or fails, those that it has
     /// put back stay so; calling it again goes on with the others.
     ///
     /// # Errors
@@ -74,11 +74,11 @@ impl DeferredJobs {
         let mut moved = 0;
         for shard in 0..SHARDS {
             // First all ids of the shard: what is put back and dies again would else be found again.
-            for (id, _) in self.shard(shard, Listing::Dead).await? {
+            for (id, job) in self.shard(shard, Listing::Dead).await? {
                 sleep_until(next).await;
                 // From now on, not from when it was due: a slow store is not caught up with.
                 next = Instant::now() + every.min(LONGEST);
-                let state = self.store.backend().redrive(id).await?;
+                let state = self.store.backend().redrive(id, job.past.ended_us).await?;
                 moved += u64::from(state.is_some_and(JobState::is_pending));
             }
         }
@@ -97,7 +97,7 @@ impl DeferredJobs {
         for shard in 0..SHARDS {
             for (id, job) in self.shard(shard, Listing::Dead).await? {
                 if job.past.ended_us <= until {
-                    purged += u64::from(self.store.backend().purge(id).await?);
+                    purged += u64::from(self.store.backend().purge(id, job.past.ended_us).await?);
                 }
             }
         }

@@ -60,10 +60,10 @@ pub(crate) trait Jobs {
     fn list(&self, shard: u16, which: Listing, from: u64, most: usize) -> Step<'_, Listed>;
     /// Jobs of a shard that wait or run, from behind a mark, at most 100.
     fn pending(&self, shard: u16, from: PendingMark, most: usize) -> Step<'_, Listed<PendingMark>>;
-    /// Puts a dead job back, at the tail of its line, with its attempts to come. The state afterwards.
-    fn redrive(&self, id: JobId) -> Step<'_, Option<JobState>>;
-    /// Forgets a job that has ended, with all that is kept of it. False if there is none that has.
-    fn purge(&self, id: JobId) -> Step<'_, bool>;
+    /// Puts a job that died then back, at the tail of its line, with its attempts to come. The state afterwards.
+    fn redrive(&self, id: JobId, ended_us: u64) -> Step<'_, Option<JobState>>;
+    /// Forgets a job that ended then, with all that is kept of it. False if there is none that has.
+    fn purge(&self, id: JobId, ended_us: u64) -> Step<'_, bool>;
     fn tally(&self, shard: u16) -> Step<'_, Tally>;
     /// While paused, no worker watches: jobs are kept, and live requests pass them.
     fn set_paused(&self, paused: bool) -> Step<'_, ()>;

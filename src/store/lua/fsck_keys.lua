@@ -16,6 +16,8 @@ local function job_key(_, id)
   local job = job_of(id)
   if not job then return end
   local key = own('j:' .. id)
+  -- Forgotten on purpose: it says until its end that a job was stored.
+  if not job.state and not job.lock and redis.call('PTTL', key) > 0 then return end
   if job.lock then turn_to(TAG, job.lock) end
   if job.waits and not job.direct then
     if not job.lock or not tonumber(job.seq or '') then return find('odd', 'j:' .. id, 'no lock or sequence') end

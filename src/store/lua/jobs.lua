@@ -11,6 +11,7 @@
 --                       it tells of that one, which may be forgotten first: state, attempts, ended (us), status of the
 --                       response or 0, reason
 -- b:<id>        STRING  its request      r:<id>  STRING  its response      t:<id>  STRING  the request of its call
+--                       of one that was forgotten on purpose there is at alone, for a minute from then
 -- late          ZSET    of the shard: job that waits outside of any line -> when it comes back, ms
 -- lates         HASH    of the shard: 'n' .. lock, 'b' .. lock: number and bytes of its late jobs
 -- o:<owner>     HASH    jobs of an owner in this shard that wait or run -> their bytes, and '' -> the sum
@@ -35,6 +36,9 @@ local PORTION, PORTIONS = 8, 12
 
 -- How long it is known of a job that it was superseded, or that its time was over, ms.
 local KEPT = 86400000
+
+-- How long it is known of a job at least that it was stored, ms.
+local COPIES = 60000
 
 -- How long it is known what an owner has, after the last that was accepted of him, ms: nobody can tell whose job it
 -- was whose keys have vanished, and it must not count for ever.
@@ -136,15 +140,30 @@ local function unfile(kind, id)
   redis.call('HINCRBY', F, kind .. '_bytes', int(0 - sizes_of(own(kind), {id})))
 end
 
--- Forgets ended jobs, with all that is kept of them. Returns the bytes of that.
-local function forget_ended(index, ids)
-  redis.call('ZREM', index, unpack(ids))
-  local keys = {}
+-- Forgets jobs that are in no index any more. Of those that were accepted lately it stays known that they were: a copy of
+-- the call that has stored one may come yet, and would store it again. Returns how many keys there were of them.
+local function forget(ids)
+  local keys, times = {}, {}
   for i, id in ipairs(ids) do
     keys[4 * i - 3], keys[4 * i - 2], keys[4 * i - 1] = own('j:' .. id), own('b:' .. id), own('r:' .. id)
     keys[4 * i] = own('t:' .. id)
+    times[i] = redis.call('HGET', keys[4 * i - 3], 'at')
   end
-  redis.call('UNLINK', unpack(keys))
+  local gone = redis.call('UNLINK', unpack(keys))
+  for i = 1, #ids do
+    local left = COPIES - math.floor((NOW_US - tonumber(times[i] or '0')) / 1000)
+    if left > 0 then
+      redis.call('HSET', keys[4 * i - 3], 'at', times[i])
+      redis.call('PEXPIRE', keys[4 * i - 3], int(math.min(left, COPIES)))
+    end
+  end
+  return gone
+end
+
+-- Forgets ended jobs, with all that is kept of them. Returns the bytes of that.
+local function forget_ended(index, ids)
+  redis.call('ZREM', index, unpack(ids))
+  forget(ids)
   return sizes_of(index, ids)
 end
 

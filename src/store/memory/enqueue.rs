@@ -43,7 +43,8 @@ impl Visit<'_> {
 
     /// What was made of the request before.
     fn accepted(&self, call: &Enqueue) -> Option<Enqueued> {
-        if self.jobs.get(&call.id, self.now.ms).is_some() {
+        let forgotten = self.facts.forgotten.get(&call.id, self.now.ms).is_some();
+        if forgotten || self.jobs.get(&call.id, self.now.ms).is_some() {
             let position = self.position(&call.id).unwrap_or(1);
             return Some(Enqueued::Stored { position });
         }

@@ -1,17 +1,22 @@
 //! What the lines of a shard share: its counts, its indexes and its watch.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use super::{
     ended::{DEAD, Ended, KEEP},
     ends::{Expiring, Index},
+    job::Job,
     shard::Now,
     visit::RecordName,
 };
 use crate::{
+    clock::millis,
     key::Key,
     store::backend::{Call, JobId, JobState},
 };
+
+/// How long it is known of a job at least that it was stored.
+const COPIES: Duration = Duration::from_secs(60);
 
 /// What the lines of a shard share.
 #[derive(Default)]
@@ -37,6 +42,8 @@ pub(super) struct Facts {
     pub(super) owned: HashMap<String, (u64, u64)>,
     /// The latest job of each group of a lock.
     pub(super) groups: Expiring<RecordName, JobId>,
+    /// Lately accepted, and forgotten on purpose.
+    pub(super) forgotten: Expiring<JobId, ()>,
     /// What requests were merged into.
     pub(super) merged: Expiring<JobId, JobId>,
     /// Calls about jobs that this step has ended; each becomes a job when the step has left its line.
@@ -145,6 +152,17 @@ impl Facts {
         index.file(id, until_us, bytes);
         index.trim(now.us);
         index.shed(id, most, self.keep.unwrap_or(KEEP))
+    }
+
+    /// Forgets an ended job. If it was accepted lately, it stays known that it was: a copy of the call that has stored it may
+    /// come yet, and would store it again.
+    pub(super) fn forget(&mut self, jobs: &mut Expiring<JobId, Job>, id: &JobId, now: Now) {
+        let accepted = jobs.get(id, now.ms).map(|job| job.accepted_us / 1000);
+        jobs.remove(id);
+        let end = accepted.map(|accepted| accepted + millis(COPIES));
+        if let Some(end) = end.filter(|end| *end > now.ms) {
+            self.forgotten.put(id, (), Some(end));
+        }
     }
 
     /// Entries that somebody has to take out.

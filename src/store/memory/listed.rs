@@ -85,10 +85,9 @@ impl Shard {
         Listed { jobs: all.into_iter().filter_map(view).collect(), next }
     }
 
-    pub(super) fn purge(&mut self, id: &JobId, now: Now) -> bool {
-        let Some(job) = self.jobs.get(id, now.ms).filter(|job| !job.state.is_pending()) else {
-            return false;
-        };
+    pub(super) fn purge(&mut self, id: &JobId, ended_us: u64, now: Now) -> bool {
+        let ended = |job: &&Job| !job.state.is_pending() && job.ended_us == ended_us;
+        let Some(job) = self.jobs.get(id, now.ms).filter(ended) else { return false };
         match job.state {
             JobState::Dead => self.facts.dead.take(id),
             _ => self.facts.done.take(id),
@@ -99,7 +98,7 @@ impl Shard {
                 self.records.remove(&name);
             }
         }
-        self.jobs.remove(id);
+        self.facts.forget(&mut self.jobs, id, now);
         true
     }
 
@@ -184,9 +183,9 @@ impl Job {
 }
 
 impl Visit<'_> {
-    pub(super) fn redrive(&mut self, id: &JobId) -> Option<JobState> {
+    pub(super) fn redrive(&mut self, id: &JobId, ended_us: u64) -> Option<JobState> {
         let job = self.jobs.get(id, self.now.ms)?;
-        if job.state != JobState::Dead {
+        if job.state != JobState::Dead || job.ended_us != ended_us {
             return Some(job.state);
         }
         let (bytes, owner) = (job.bytes, job.owner.clone());

@@ -258,7 +258,7 @@ impl Visit<'_> {
             let until = self.now.us + 1000 * millis(call.life);
             let kept = (until, response.len() as u64);
             for oldest in self.facts.ended(JobState::Done, &call.id, kept, self.now) {
-                self.jobs.remove(&oldest);
+                self.facts.forget(self.jobs, &oldest, self.now);
             }
             if mine {
                 let print = call.print.clone().unwrap_or_else(|| "-".to_owned());

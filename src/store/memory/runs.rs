@@ -162,7 +162,7 @@ impl Visit<'_> {
         let response = self.jobs.get(id, self.now.ms).and_then(|job| job.response.as_ref());
         let kept = response.map_or(bytes, |response| response.len() as u64);
         for oldest in self.facts.ended(state, id, (until, kept), self.now) {
-            self.jobs.remove(&oldest);
+            self.facts.forget(self.jobs, &oldest, self.now);
         }
         self.line.jobs.remove(&(seq, id.clone()));
         self.left_line(id, bytes);

@@ -102,6 +102,7 @@ impl Shard {
         self.records.sweep(now.ms, SWEEP);
         self.facts.groups.sweep(now.ms, SWEEP);
         self.facts.merged.sweep(now.ms, SWEEP);
+        self.facts.forgotten.sweep(now.ms, SWEEP);
         self.facts.done.trim(now.us);
         self.facts.dead.trim(now.us);
     }
@@ -156,7 +157,8 @@ impl Shard {
     /// Values in here, of all kinds.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        let merges = self.facts.groups.len() + self.facts.merged.len();
+        let (groups, merged) = (self.facts.groups.len(), self.facts.merged.len());
+        let merges = groups + merged + self.facts.forgotten.len();
         let kept = self.lines.len() + self.jobs.len() + self.records.len() + self.counters.len();
         kept + merges + self.facts.indexed() + self.facts.done.len() + self.facts.dead.len()
     }

@@ -97,13 +97,13 @@ impl Jobs for Memory {
         done(self.at(shard, |shard, now| shard.pending(from, most, now)))
     }
 
-    fn redrive(&self, id: JobId) -> Step<'_, Option<JobState>> {
+    fn redrive(&self, id: JobId, ended_us: u64) -> Step<'_, Option<JobState>> {
         let key = self.at(id.shard(), |shard, now| shard.lock_of(&id, now));
-        done(key.and_then(|key| self.visit(&key, |visit| visit.redrive(&id))))
+        done(key.and_then(|key| self.visit(&key, |visit| visit.redrive(&id, ended_us))))
     }
 
-    fn purge(&self, id: JobId) -> Step<'_, bool> {
-        done(self.at(id.shard(), |shard, now| shard.purge(&id, now)))
+    fn purge(&self, id: JobId, ended_us: u64) -> Step<'_, bool> {
+        done(self.at(id.shard(), |shard, now| shard.purge(&id, ended_us, now)))
     }
 
     fn tally(&self, shard: u16) -> Step<'_, Tally> {

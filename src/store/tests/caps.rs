@@ -199,7 +199,7 @@ async fn what_is_put_back_counts_for_its_owner(rig: &Rig) {
     rig.start(&key, &call.id, &run).await;
     let verdict = Verdict::Dead { reason: "auth", retention: LONG };
     assert!(rig.settle(settled(&key, &call.id, &run, verdict)).await);
-    assert_eq!(rig.backend().redrive(call.id.clone()).await.unwrap(), Some(JobState::Queued));
+    assert_eq!(rig.redrive(&call.id).await, Some(JobState::Queued));
     assert_eq!(store_for(rig, &key, call.caps, "ada").await, Enqueued::Full);
     rig.cancel(&call.id).await;
     assert_eq!(store_for(rig, &key, call.caps, "ada").await, Enqueued::Stored { position: 1 });

@@ -22,6 +22,9 @@ on_every_store!(
     the_newest_stays_whatever_the_bound,
     a_large_one_makes_room_for_itself,
     what_is_gone_makes_room,
+    a_late_copy_of_what_made_room_is_not_stored_again,
+    what_is_said_of_one_end_is_not_done_to_another,
+    a_late_copy_of_what_was_purged_is_not_stored_again,
     a_callback_counts_with_its_request,
     the_oldest_dead_job_goes_when_there_are_too_many,
 );
@@ -245,4 +248,66 @@ async fn the_oldest_dead_job_goes_when_there_are_too_many(rig: &Rig) {
             "{name} is remembered for ever: {stored:?}"
         );
     }
+}
+
+/// It has run, and would run again.
+async fn a_late_copy_of_what_made_room_is_not_stored_again(rig: &Rig) {
+    let key = key();
+    let call = Enqueue { caps: Caps { ended_bytes: 0, ..Caps::NONE }, ..deferred(&key) };
+    for call in [call.clone(), Enqueue { id: JobId::new(&key), ..call.clone() }] {
+        rig.enqueue(call.clone()).await;
+        let run = stranger();
+        rig.start(&key, &call.id, &run).await;
+        assert!(rig.settle(settled(&key, &call.id, &run, kept(100, LONG))).await);
+    }
+    assert_eq!(rig.job(&call.id).await, None, "room was made");
+    let copy = rig.enqueue(call.clone()).await;
+    assert!(matches!(copy, Enqueued::Stored { .. }), "{copy:?}");
+    assert_eq!(rig.job(&call.id).await, None);
+    assert_eq!(rig.backend().envelope(call.id.clone()).await.unwrap(), None);
+    assert!(!rig.purge(&call.id).await, "there is none");
+}
+
+/// Who purged it, or put it back, has seen the first one.
+async fn what_is_said_of_one_end_is_not_done_to_another(rig: &Rig) {
+    let key = key();
+    let call = deferred(&key);
+    rig.enqueue(call.clone()).await;
+    let id = &call.id;
+    let mut ends = Vec::new();
+    for verdict in [DEAD, DEAD, kept(100, LONG)] {
+        if !ends.is_empty() {
+            assert_eq!(rig.redrive(id).await, Some(JobState::Queued));
+        }
+        let run = stranger();
+        rig.start(&key, id, &run).await;
+        assert!(rig.settle(settled(&key, id, &run, verdict)).await);
+        ends.push(rig.ended(id).await);
+        rig.pass(SHORT).await;
+        let state = rig.state(id).await;
+        for seen in &ends[..ends.len() - 1] {
+            assert_eq!(rig.backend().redrive(id.clone(), *seen).await.unwrap(), state);
+            assert!(!rig.backend().purge(id.clone(), *seen).await.unwrap());
+        }
+        assert_eq!(rig.state(id).await, state);
+    }
+    assert_eq!(rig.state(id).await, Some(JobState::Done));
+}
+
+async fn a_late_copy_of_what_was_purged_is_not_stored_again(rig: &Rig) {
+    let key = key();
+    let record = Some(("idem".into(), "print".to_owned(), LONG));
+    let call = Enqueue { record, ..deferred(&key) };
+    rig.enqueue(call.clone()).await;
+    let run = stranger();
+    rig.start(&key, &call.id, &run).await;
+    assert!(rig.settle(settled(&key, &call.id, &run, DEAD)).await);
+    assert!(rig.purge(&call.id).await);
+    let copy = rig.enqueue(call.clone()).await;
+    assert!(matches!(copy, Enqueued::Stored { .. }), "{copy:?}");
+    assert_eq!(rig.job(&call.id).await, None);
+    // A retry is a request of its own.
+    let retry = Enqueue { id: JobId::new(&key), ..call };
+    assert!(matches!(rig.enqueue(retry.clone()).await, Enqueued::Stored { .. }));
+    assert_eq!(rig.state(&retry.id).await, Some(JobState::Queued));
 }

@@ -246,12 +246,12 @@ impl Jobs for Faulty {
         self.call("pending", move |memory| memory.pending(shard, from, most))
     }
 
-    fn redrive(&self, id: JobId) -> Step<'_, Option<JobState>> {
-        self.call("redrive", |memory| memory.redrive(id))
+    fn redrive(&self, id: JobId, ended_us: u64) -> Step<'_, Option<JobState>> {
+        self.call("redrive", move |memory| memory.redrive(id, ended_us))
     }
 
-    fn purge(&self, id: JobId) -> Step<'_, bool> {
-        self.call("purge", |memory| memory.purge(id))
+    fn purge(&self, id: JobId, ended_us: u64) -> Step<'_, bool> {
+        self.call("purge", move |memory| memory.purge(id, ended_us))
     }
 
     fn tally(&self, shard: u16) -> Step<'_, Tally> {

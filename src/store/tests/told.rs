@@ -159,7 +159,7 @@ async fn what_is_put_back_makes_it_again(rig: &Rig) {
         assert_eq!(rig.start(&call.key, &call.id, &run).await, 1, "another call, from the first");
         assert!(rig.finish(&call.key, &call.id, &run).await);
         assert_eq!(rig.state(&call.id).await, Some(JobState::Done));
-        let redriven = rig.backend().redrive(id.clone()).await.unwrap();
+        let redriven = rig.redrive(&id).await;
         assert_eq!(redriven, Some(JobState::Queued));
     }
     rig.cancel(&id).await;
@@ -171,7 +171,7 @@ async fn a_call_that_waits_is_not_made_twice(rig: &Rig) {
     rig.worker().await;
     let (id, call) = store(rig, deferred(&key)).await;
     dies(rig, &key, &id).await;
-    let _ = rig.backend().redrive(id.clone()).await.unwrap();
+    let _ = rig.redrive(&id).await;
     dies(rig, &key, &id).await;
     let run = stranger();
     rig.start(&call.key, &call.id, &run).await;
@@ -196,7 +196,7 @@ async fn a_call_keeps_the_end_that_it_tells_of(rig: &Rig) {
     dies(rig, &key, &id).await;
     assert_eq!(tells(rig, &call).await, ["dead", "1", "0", "auth"]);
     // It has not been made yet: the last end is told.
-    let _ = rig.backend().redrive(id.clone()).await.unwrap();
+    let _ = rig.redrive(&id).await;
     rig.start(&key, &id, &run).await;
     assert!(rig.finish(&key, &id, &run).await);
     assert_eq!(tells(rig, &call).await, ["done", "1", "200", ""]);
@@ -229,6 +229,6 @@ async fn what_is_purged_is_told_of_no_more(rig: &Rig) {
     rig.worker().await;
     let (id, call) = store(rig, deferred(&key)).await;
     dies(rig, &key, &id).await;
-    assert!(rig.backend().purge(id.clone()).await.unwrap());
+    assert!(rig.purge(&id).await);
     assert_eq!(rig.state(&call.id).await, Some(JobState::Queued), "what was to be told is");
 }

@@ -87,12 +87,12 @@ impl Jobs for Redis {
         Box::pin(self.do_pending(shard, from, most))
     }
 
-    fn redrive(&self, id: JobId) -> Step<'_, Option<JobState>> {
-        Box::pin(self.do_redrive(id))
+    fn redrive(&self, id: JobId, ended_us: u64) -> Step<'_, Option<JobState>> {
+        Box::pin(self.do_redrive(id, ended_us))
     }
 
-    fn purge(&self, id: JobId) -> Step<'_, bool> {
-        Box::pin(self.do_purge(id))
+    fn purge(&self, id: JobId, ended_us: u64) -> Step<'_, bool> {
+        Box::pin(self.do_purge(id, ended_us))
     }
 
     fn tally(&self, shard: u16) -> Step<'_, Tally> {

@@ -53,19 +53,22 @@ impl Redis {
         Ok(Listed { jobs: jobs(&mut row)?, next })
     }
 
-    pub(super) async fn do_redrive(&self, id: JobId) -> Result<Option<JobState>, Error> {
-        let token = uuid::Uuid::new_v4().simple().to_string();
-        let args = [id.as_str().into(), token.into_bytes()];
+    pub(super) async fn do_redrive(
+        &self,
+        id: JobId,
+        ended_us: u64,
+    ) -> Result<Option<JobState>, Error> {
+        let args = [id.as_str().into(), number(ended_us)];
         let keys = [self.keys.job(&id)];
         let reply = self.script(id.shard(), &script::REDRIVE, &keys, &args).await?;
         Ok(JobState::parse(&Row::of("redrive", reply).text()?))
     }
 
-    pub(super) async fn do_purge(&self, id: JobId) -> Result<bool, Error> {
+    pub(super) async fn do_purge(&self, id: JobId, ended_us: u64) -> Result<bool, Error> {
         let shard = id.shard();
         let mut keys = self.keys.of_job(&id).to_vec();
         keys.extend(["done", "dead", "f"].map(|kind| self.keys.shard(shard, kind)));
-        let args = [id.as_str().into()];
+        let args = [id.as_str().into(), number(ended_us)];
         let reply = self.script(shard, &script::PURGE, &keys, &args).await?;
         Ok(Row::of("purge", reply).number()? == 1)
     }

@@ -116,7 +116,7 @@ impl Fleet {
                     2 => Verdict::Back { delay: MS * 5, reason: "busy" },
                     3 => Verdict::Dead { reason: "auth", retention: LONG },
                     4 => Verdict::Done { response: "x".into(), status: 200, retention: MS * 300 },
-                    _ => rig::done(),
+                    _ => done(),
                 };
                 self.rig.settle(settled(&key, &id, &me, verdict)).await;
             }

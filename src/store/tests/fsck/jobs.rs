@@ -9,7 +9,7 @@ use crate::store::{
         HasEnd, JobInTwoPlaces, JobWithoutEnvelope, JobWithoutPlace, LineDueTooLate, LineNotDue,
         NoEnd, Odd, Orphan, PlaceWithoutJob, RecordWithoutJob, WrongTally, WrongType,
     },
-    backend::{Enqueue, JobId, JobPolicy, JobState, Verdict},
+    backend::{Caps, Enqueue, JobId, JobPolicy, JobState, Verdict},
 };
 
 /// Two jobs behind a holder.
@@ -33,6 +33,13 @@ async fn a_sound_store_has_no_findings() {
     finds(&rig, &[], &[]).await;
     let late = JobPolicy { delay: LONG, deadline: Some(LONG), ..JobPolicy::default() };
     rig.enqueue(Enqueue { policy: late, ..deferred(&key) }).await;
+    let caps = Caps { ended_bytes: 0, ..Caps::NONE };
+    for key in neighbours::<3>().into_iter().skip(1) {
+        let (call, run) = (Enqueue { caps, ..deferred(&key) }, stranger());
+        rig.enqueue(call.clone()).await;
+        rig.start(&key, &call.id, &run).await;
+        rig.settle(settled(&key, &call.id, &run, done())).await;
+    }
     let run = stranger();
     rig.start(&key, &ids[0], &run).await;
     let waiter = stranger();

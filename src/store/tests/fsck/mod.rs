@@ -7,7 +7,7 @@ mod keys;
 
 use super::{
     redis_only::lasting,
-    rig::{self, LONG, Rig, deferred, key, neighbours, settled, stranger, visit},
+    rig::{self, LONG, Rig, deferred, done, key, neighbours, settled, stranger, visit},
 };
 use crate::{
     Key,

@@ -153,11 +153,19 @@ impl Rig {
     }
 
     pub(in crate::store::tests) async fn redrive(&self, id: &JobId) -> Option<JobState> {
-        self.backend().redrive(id.clone()).await.unwrap()
+        let died = self.ended(id).await;
+        self.backend().redrive(id.clone(), died).await.unwrap()
     }
 
     pub(in crate::store::tests) async fn purge(&self, id: &JobId) -> bool {
-        self.backend().purge(id.clone()).await.unwrap()
+        let ended = self.ended(id).await;
+        self.backend().purge(id.clone(), ended).await.unwrap()
+    }
+
+    /// When it ended, or 0.
+    pub(in crate::store::tests) async fn ended(&self, id: &JobId) -> u64 {
+        let job = self.backend().job(id.clone()).await.unwrap();
+        job.map_or(0, |job| job.past.ended_us)
     }
 
     pub(in crate::store::tests) async fn tally(&self, shard: u16) -> Tally {

@@ -29,7 +29,7 @@ async fn tells_of(rig: &Rig, call: &Call) -> u64 {
 }
 
 async fn dies_again(rig: &Rig, key: &Key, id: &JobId) {
-    let redriven = rig.backend().redrive(id.clone()).await.unwrap();
+    let redriven = rig.redrive(id).await;
     assert_eq!(redriven, Some(JobState::Queued));
     // Each end has a moment of its own.
     rig.pass(SHORT).await;
