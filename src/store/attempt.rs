@@ -55,6 +55,8 @@ pub(crate) struct Attempt {
     silences: u64,
     /// Something of the nonce may be in the store, or is about to be.
     dirty: bool,
+    /// The last call is over: what may come of it yet is among the strays.
+    heard: bool,
     /// Its undo may go another way than the call that is under way.
     apart: bool,
     /// The store has said that there is nothing.
@@ -76,6 +78,7 @@ impl Attempt {
             undo: Undo::Release,
             silences: 0,
             dirty: false,
+            heard: true,
             apart: false,
             refused: false,
             strays: None,
@@ -157,10 +160,12 @@ impl Attempt {
     fn begin(&mut self, lease: Duration) -> bool {
         (self.sent, self.lease) = (Some(Instant::now()), lease);
         self.silences = self.store.backend().silences();
+        self.heard = false;
         std::mem::replace(&mut self.dirty, true)
     }
 
     fn heard<T>(&mut self, before: bool, answer: &Result<T, Error>) {
+        self.heard = true;
         let strayed = match answer.as_ref().map_err(Error::kind) {
             // Where a way was left meanwhile, this may be the answer to a second copy.
             Ok(_) => self.copies(),
@@ -228,8 +233,8 @@ impl Drop for Attempt {
         if !self.dirty && strays.is_none() {
             return;
         }
-        // Of a call that was not heard of, all copies are.
-        let copies = if self.dirty { self.copies() } else { 0 };
+        // Of a call that was not heard of, all copies are. One that was has left a place, or more, which only ends by itself.
+        let copies = if self.heard { 0 } else { self.copies() };
         let number = strays.map_or(0, |strays| strays.number) + copies;
         let until = if self.dirty { now + self.lease } else { now };
         self.store.agent().give_back(GiveBack {
@@ -240,8 +245,8 @@ impl Drop for Attempt {
             undo: self.undo.clone(),
             until: strays.map_or(until, |strays| strays.until.max(until)),
             finds: number + u32::from(self.dirty),
-            doubtful: number > 0 || self.apart || (self.dirty && self.sent().elapsed() > HEALTHY),
-            silences: Some(self.silences),
+            doubtful: number > 0 || self.apart || (!self.heard && self.sent().elapsed() > HEALTHY),
+            silences: (!self.heard).then_some(self.silences),
             is_known: !self.refused,
             tell: None,
         });

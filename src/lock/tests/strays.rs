@@ -7,8 +7,9 @@ use tokio::time::Instant;
 use super::{SECOND, busy, handover::MS};
 use crate::{
     LockGuard,
+    clock::Clock,
     lock::Released,
-    store::{Fault, Faults, Store, faulty},
+    store::{Fault, Faults, Store, faulty, faulty_with_clock},
 };
 
 /// Beyond the longest pause of an undo that is said again, far within a lease.
@@ -127,4 +128,19 @@ async fn without_a_doubt_nothing_is_undone_twice() {
     }
     assert!(store.shutdown(SECOND).await);
     assert_eq!(faults.seen("release"), 10);
+}
+
+/// It has ended by itself, as the wait did: nothing of it is under way, and a shutdown waits for nothing.
+#[tokio::test(start_paused = true)]
+async fn a_place_that_has_ended_with_its_wait_is_undone_once() {
+    let clock = Clock::manual();
+    let (store, faults) = faulty_with_clock(clock.clone());
+    let held = store.as_another_process().lock("x").acquire().await.unwrap();
+    let waits = tokio::spawn(store.lock("x").wait(850 * MS).acquire());
+    tokio::time::sleep(800 * MS).await;
+    clock.advance(SECOND);
+    busy(waits.await.unwrap());
+    assert!(store.shutdown(SECOND).await);
+    assert_eq!(faults.seen("release"), 1);
+    drop(held);
 }
