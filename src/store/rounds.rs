@@ -21,7 +21,7 @@ use super::{
     facts::Loss,
     lease::Lease,
 };
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 
 /// Leases renewed in one call: bounded as `renew.lua` is.
 const BATCH: usize = 100;
@@ -152,6 +152,13 @@ impl Rounds {
             job: hold.terms.job.clone(),
         });
         let answer = self.backend.renew(items.collect()).await;
+        if holds.len() > 1 && answer.as_ref().is_err_and(|no| no.kind() == ErrorKind::Protocol) {
+            // One of the keys is not what it should be: it takes no other lock with it.
+            for hold in holds {
+                Box::pin(self.renew(std::slice::from_ref(hold))).await;
+            }
+            return;
+        }
         for (i, (hold, (last, lease))) in holds.iter().zip(leases).enumerate() {
             hold.renewing.store(false, Ordering::Release);
             match answer.as_ref().map(|extended| extended.get(i).copied().unwrap_or(false)) {

@@ -27,6 +27,7 @@ mod pool;
 mod proxy;
 mod refusals;
 mod refused_pushes;
+mod renewals;
 mod replicas;
 mod replies;
 mod room;
