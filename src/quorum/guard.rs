@@ -54,7 +54,11 @@ impl QuorumGuard {
     /// How long a majority is sure to be held if no renewal succeeds from now on.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        let until = self.0.valid_until().filter(|_| self.loss().is_none());
+        // First: it takes out the nodes that have said that they are another's.
+        if self.loss().is_some() {
+            return Duration::ZERO;
+        }
+        let until = self.0.valid_until();
         until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
     }
 

@@ -164,3 +164,24 @@ fn a_guard_can_be_dropped_anywhere() {
     drop(guard);
     runtime.block_on(rig.is_clean());
 }
+
+/// It is taken out before it is reckoned who is left, whether or not anybody has looked for that yet.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_has_said_no_is_not_counted_on() {
+    let rig = Rig::new(3);
+    let guard = rig.acquire().await.unwrap();
+    // All of them have it, not only those who were enough.
+    tokio::time::sleep(ms(1)).await;
+    rig.fail(&[2], Fault::Away);
+    tokio::time::sleep(LEASE / 2).await;
+    let held = guard.held();
+    let left = |at| {
+        let facts = held.facts_of(at).expect("it has it still");
+        facts.valid_until().saturating_duration_since(Instant::now())
+    };
+    let (first, last) = (left(0), left(2));
+    assert!(last < first, "{first:?} {last:?}");
+    held.facts_of(0).expect("it has it still").lease.lose(Loss::Taken);
+    assert_eq!(guard.remaining(), last);
+    drop(guard);
+}
