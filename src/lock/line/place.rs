@@ -1,6 +1,6 @@
 //! The process's place in the store's line, and one look at the store.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::Notify, time::Instant};
 
@@ -10,6 +10,11 @@ use crate::{
     lock::{answer::Busy, asking::Asking},
     store::{Acquire, Acquired, Attempt, Hold, Store},
 };
+
+/// How long the store keeps a place after the last look at it, at most: ten of them, and more than an outage that waiters sit
+/// out. Whoever stands first keeps out those who could go in beside the holders (readers, behind a writer), also if its
+/// process is dead.
+const PLACE: Duration = Duration::from_secs(3);
 
 /// The process's place in the store's line, or the way to it. Dropping it gives up what it has there.
 pub(in crate::lock) struct Place {
@@ -47,14 +52,15 @@ impl Place {
     /// one it would have, had it asked when it came.
     pub(super) fn call(&mut self, front: &Front) -> Acquire {
         let Front { asking, came, last, .. } = front;
-        self.until = *last;
+        let now = Instant::now();
+        self.until = (*last).min(now + PLACE);
         let old_seq = if self.joins == 0 && self.old_seq == 0 { *came } else { self.old_seq };
         Acquire {
             key: self.attempt.key.clone(),
             me: self.attempt.me.clone(),
             mode: asking.terms.mode,
             lease: asking.terms.for_the_first_time(),
-            wait: Some(last.saturating_duration_since(Instant::now())),
+            wait: Some(self.until.saturating_duration_since(now)),
             old_seq,
             record: None,
         }

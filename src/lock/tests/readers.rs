@@ -1,9 +1,10 @@
 //! Layers whose requests share a lock.
 
+use futures_util::FutureExt as _;
 use tokio::time::Instant;
 
 use super::{
-    SECOND, free,
+    SECOND, busy, free,
     seam::{enter, gate},
 };
 use crate::{
@@ -84,4 +85,29 @@ async fn what_would_share_is_not_deferred() {
         let parting = defer.leave(deferral, Outcome::Answered(409)).await;
         assert!(matches!(parting, Parting::Fields(_)));
     }
+}
+
+/// It stands first, and keeps out those who could go in beside the holder: not for as long as it would have waited.
+#[tokio::test]
+async fn a_writer_that_has_died_in_line_is_not_waited_for() {
+    let store = Store::memory();
+    let reads = store.lock("x").shared().acquire().await.expect("nobody has it");
+    let backend = store.clone();
+    let dies = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let process = backend.as_another_process();
+            let mut writes = Box::pin(process.lock("x").wait(60 * SECOND).acquire());
+            assert!((&mut writes).now_or_never().is_none(), "it waits");
+            // It does not leave: nobody hears of it any more.
+            std::mem::forget((writes, process));
+        });
+        std::mem::forget(runtime);
+    });
+    dies.join().expect("it stood in line");
+    assert_eq!(busy(store.lock("x").shared().acquire().await).line, 1);
+    let started = Instant::now();
+    let also = store.lock("x").shared().wait(60 * SECOND).acquire().await.expect("it reads, too");
+    assert!(started.elapsed() < 20 * SECOND, "{:?}", started.elapsed());
+    drop((reads, also));
 }
