@@ -118,6 +118,21 @@ impl LockGuard {
         }
     }
 
+    /// It is about to lie there for somebody who waits.
+    pub(super) fn is_to_be_fetched(&self) {
+        if let Some(facts) = self.facts() {
+            facts.is_to_be_fetched();
+        }
+    }
+
+    /// Whoever has waited for it has it; false if it has ended meanwhile.
+    pub(super) fn is_fetched(&self) -> bool {
+        match &self.0 {
+            Share::Of(grant) => grant.hold().is_fetched(),
+            Share::Lent(_) => true,
+        }
+    }
+
     pub(crate) fn lease(&self) -> Option<&Arc<Lease>> {
         self.facts().map(|facts| &facts.lease)
     }

@@ -6,7 +6,7 @@ use std::{
     pin::pin,
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
     time::Duration,
 };
@@ -38,6 +38,8 @@ pub(crate) struct Facts {
     lost: OnceLock<Loss>,
     told: Notify,
     over: AtomicBool,
+    /// Whether who waited for it has it.
+    fetched: AtomicU8,
     /// What it is held for goes on, where nobody can end it: it is not given back before its time.
     lapses: AtomicBool,
     /// The same turn on a lease of another mode, once its holder has stepped down; and whoever ends that one now, which
@@ -59,8 +61,8 @@ impl Facts {
     fn of(lease: Arc<Lease>, fence: u64, since: Instant, end: Instant) -> Arc<Self> {
         let (lost, told) = (OnceLock::new(), Notify::new());
         let (over, lapses) = (AtomicBool::new(false), AtomicBool::new(false));
-        let after = OnceLock::new();
-        Arc::new(Self { lease, fence, since, end, lost, told, over, lapses, after })
+        let (after, fetched) = (OnceLock::new(), AtomicU8::new(FETCHED));
+        Arc::new(Self { lease, fence, since, end, lost, told, over, fetched, lapses, after })
     }
 
     /// It goes on as these, with this owner. Who has a copy follows.
@@ -144,6 +146,22 @@ impl Facts {
         self.over.store(true, Ordering::Release);
     }
 
+    /// It lies there for somebody whose future may not be polled. Until it is, it is not renewed: nobody runs under it.
+    pub(crate) fn is_to_be_fetched(&self) {
+        self.fetched.store(WAITS, Ordering::Release);
+    }
+
+    /// Who waited for it has it. True if it was not renewed because of that.
+    pub(crate) fn is_fetched(&self) -> bool {
+        self.fetched.swap(FETCHED, Ordering::AcqRel) == NOT_RENEWED
+    }
+
+    /// Whether it lies there, and is not to be renewed therefore.
+    pub(super) fn is_left(&self) -> bool {
+        let left = |state| (state != FETCHED).then_some(NOT_RENEWED);
+        self.fetched.fetch_update(Ordering::AcqRel, Ordering::Acquire, left).is_ok()
+    }
+
     /// Dropped, it is renewed no more, and ends when its lease does: as if this process had died.
     pub(crate) fn leave_to_lapse(&self) {
         self.lapses.store(true, Ordering::Release);
@@ -178,6 +196,10 @@ impl fmt::Debug for Facts {
         f.debug_struct("Hold").field("key", key).field("fence", &fence).finish_non_exhaustive()
     }
 }
+
+const FETCHED: u8 = 0;
+const WAITS: u8 = 1;
+const NOT_RENEWED: u8 = 2;
 
 /// How much later than the agent a hold notices its own end: the agent knows the reason.
 const BEHIND: Duration = Duration::from_millis(5);

@@ -53,6 +53,15 @@ impl Hold {
         self.facts.close();
     }
 
+    /// Whoever has waited for it has it, from now on it is renewed; false if it has ended meanwhile.
+    pub(crate) fn is_fetched(&self) -> bool {
+        if !self.facts.is_fetched() {
+            return true;
+        }
+        self.store.agent().watch_over(&self.facts.lease);
+        self.facts.loss().is_none()
+    }
+
     /// The turn ends then, and not later because it was begun anew.
     fn end_at(&mut self, end: Instant) {
         let lease = Arc::clone(&self.facts.lease);

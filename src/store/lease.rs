@@ -123,6 +123,11 @@ impl Lease {
         state.turn.upgrade().map_or(state.valid_until, |turn| turn.end)
     }
 
+    /// Whether whoever's turn it is has not come for it. Then it is not to be renewed.
+    pub(super) fn is_left(&self) -> bool {
+        self.state.lock().turn.upgrade().is_some_and(|turn| turn.is_left())
+    }
+
     /// Begins a turn, unless the lease is over.
     pub(super) fn begin(&self, turn: &Arc<Facts>) -> bool {
         let mut state = self.state.lock();

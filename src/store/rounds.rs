@@ -117,7 +117,7 @@ impl Rounds {
         for hold in self.due() {
             let until = hold.valid_until();
             let past_end = hold.last.load(Ordering::Acquire) || now >= hold.end();
-            if !past_end && !hold.renewing.swap(true, Ordering::AcqRel) {
+            if !past_end && !hold.is_left() && !hold.renewing.swap(true, Ordering::AcqRel) {
                 // Should its renewal hang, the hold still ends in time.
                 self.schedule(until, &hold);
                 to_renew.push(hold);

@@ -65,17 +65,29 @@ impl Lines {
         until: Instant,
     ) -> Waited {
         let name = (key.clone(), asking.terms.mode);
-        let waiting = match self.enter(store, &name, asking, until) {
-            Way::Done(waited) => return waited,
-            Way::Wait(waiting) => waiting,
-            Way::Ask(opening) => match opening.ask(asking, until).await {
+        loop {
+            let waiting = match self.enter(store, &name, asking, until) {
                 Way::Done(waited) => return waited,
                 Way::Wait(waiting) => waiting,
-                #[expect(clippy::unreachable, reason = "an opening that has asked opens nothing")]
-                Way::Ask(_) => unreachable!("it has asked"),
-            },
-        };
-        self.wait(waiting, &name, asking, until).await
+                Way::Ask(opening) => match opening.ask(asking, until).await {
+                    Way::Done(waited) => return waited,
+                    Way::Wait(waiting) => waiting,
+                    #[expect(
+                        clippy::unreachable,
+                        reason = "an opening that has asked opens nothing"
+                    )]
+                    Way::Ask(_) => unreachable!("it has asked"),
+                },
+            };
+            match self.wait(waiting, &name, asking, until).await {
+                // It has ended before this future was polled: nobody is let in by it, and who may still wait does.
+                Waited::Granted(guard) if !guard.is_fetched() => {}
+                waited => return waited,
+            }
+            if Instant::now() >= until {
+                return Waited::TooLong(unknown(asking.terms.lease));
+            }
+        }
     }
 
     fn enter(self: &Arc<Self>, store: &Store, name: &Name, asking: &Asking, until: Instant) -> Way {

@@ -38,10 +38,11 @@ impl Waiter {
 
     /// How its wait ends; that is given back if it has left.
     pub(super) fn tell(&mut self, waited: Waited) -> Result<(), Waited> {
-        match self.tell.take() {
-            Some(tell) => tell.send(waited),
-            None => Err(waited),
+        let Some(tell) = self.tell.take() else { return Err(waited) };
+        if let Waited::Granted(guard) = &waited {
+            guard.is_to_be_fetched();
         }
+        tell.send(waited)
     }
 }
 

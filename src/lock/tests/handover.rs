@@ -338,3 +338,48 @@ async fn a_place_is_kept_for_those_who_came_after_it_was_taken() {
     hasty.await.unwrap();
     assert_eq!(log.names(), [0, 1, 2]);
 }
+
+/// A future that waits, and was polled once.
+fn in_line<F: Future + Unpin>(mut waits: F) -> F {
+    assert!((&mut waits).now_or_never().is_none(), "it waits");
+    waits
+}
+
+/// Nobody runs under it, so it is not renewed: a `select!` loop that is at something else would keep everybody out.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_nobody_fetches_ends_with_its_lease() {
+    let store = Store::memory();
+    let held = free(&store).await;
+    let waits = in_line(Box::pin(store.lock("x").wait(SECOND).acquire()));
+    let also = in_line(Box::pin(store.lock("x").wait(60 * SECOND).acquire()));
+    held.release().await;
+    let started = Instant::now();
+    let other = store.as_another_process();
+    let next = other.lock("x").wait(60 * SECOND).acquire().await.expect("it is free in the end");
+    // The lease of each of the two.
+    assert!(started.elapsed() <= 21 * SECOND, "{:?}", started.elapsed());
+    busy(waits.await);
+    let released = tokio::spawn(async move {
+        tokio::time::sleep(SECOND).await;
+        next.release().await
+    });
+    let mine = also.await.expect("it waits for longer, and has it again");
+    assert_eq!(mine.loss(), None);
+    assert_eq!(released.await.unwrap(), Released::Released);
+    assert_eq!(mine.release().await, Released::Released);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_fetched_late_is_renewed_from_then_on() {
+    let store = Store::memory();
+    for late in [0, 4, 9] {
+        let held = free(&store).await;
+        let waits = in_line(Box::pin(store.lock("x").wait(60 * SECOND).acquire()));
+        held.release().await;
+        tokio::time::sleep(late * SECOND).await;
+        let mine = waits.await.expect("it is there");
+        tokio::time::sleep(30 * SECOND).await;
+        assert_eq!(mine.loss(), None, "after {late} s");
+        assert_eq!(mine.release().await, Released::Released);
+    }
+}
