@@ -11,8 +11,10 @@
 //! number of lines, and neither waits for the other: the room of a run is free when its handler has ended.
 
 mod drain;
+mod lines;
 mod looks;
 mod others;
+mod room;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -32,13 +34,13 @@ use tokio::{
 };
 
 use self::{
+    lines::Lines,
     looks::{Looked, under_way},
     others::Foreign,
 };
 use super::{
     slots::Slots,
-    visit::{Next, Stop, Visit},
-    waiting::{PATIENCE, Waiting},
+    visit::{Next, Stop},
     worker::DeferWorker,
 };
 use crate::{
@@ -67,17 +69,10 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// How soon a store that did not answer is asked again.
 const AGAIN: Duration = Duration::from_millis(300);
 
-/// Most locks that wait for room here. What is beyond it is found in the due index.
-const MOST_WAITING: usize = 1_000;
-
 /// Most names of one look.
 const MOST_NAMES: usize = 100;
 
-/// Visits for each run that there is room for: those beyond are settled, and no more begin while the store
-/// is too slow for it.
-const VISITS: usize = 2;
-
-/// Runs for each callback that may be under way beside them: less than the visits that are left.
+/// Runs for each callback that may be under way beside them.
 const CALLS: usize = 4;
 
 pub(super) struct Rounds {
@@ -94,13 +89,16 @@ pub(super) struct Rounds {
     /// Locks being visited, and whether a message about them came meanwhile.
     under_way: HashMap<Key, Option<JobId>>,
     /// Locks that messages and looks were about.
-    waiting: Waiting,
+    waiting: Lines,
     /// Jobs that this worker can't run, and for how long it leaves them to others; one of those is told when they
     /// come back.
     foreign: HashMap<JobId, Foreign>,
     slots: Arc<Slots>,
     /// Callbacks that are made at once.
     calls: Arc<Semaphore>,
+    most_calls: usize,
+    /// How many of the visits are to lines of callbacks.
+    call_visits: usize,
     visits: JoinSet<(Key, Next)>,
     looking: Option<BoxFuture<'static, Looked>>,
     next_beat: Instant,
@@ -110,11 +108,12 @@ pub(super) struct Rounds {
 
 impl Rounds {
     pub(super) fn new(worker: Arc<DeferWorker>) -> Self {
+        let most_calls = worker.concurrency.div_ceil(CALLS).min(Semaphore::MAX_PERMITS);
         Self {
             slots: Slots::new(worker.concurrency),
-            calls: Arc::new(Semaphore::new(
-                worker.concurrency.div_ceil(CALLS).min(Semaphore::MAX_PERMITS),
-            )),
+            calls: Arc::new(Semaphore::new(most_calls)),
+            most_calls,
+            call_visits: 0,
             worker,
             stop: watch::Sender::new(Stop::No),
             crowded: Arc::default(),
@@ -124,7 +123,7 @@ impl Rounds {
             alarm: Alarm::default(),
             others: Vec::new(),
             under_way: HashMap::new(),
-            waiting: Waiting::default(),
+            waiting: Lines::default(),
             foreign: HashMap::new(),
             visits: JoinSet::new(),
             looking: None,
@@ -165,10 +164,6 @@ impl Rounds {
         self.drain().await;
     }
 
-    fn has_room(&self) -> bool {
-        self.slots.is_free() && self.visits.len() < VISITS.saturating_mul(self.slots.most())
-    }
-
     /// A sign of life. A store that is away is asked again soon: until it knows of this worker, its jobs
     /// have nobody.
     async fn beat(&mut self) {
@@ -190,9 +185,8 @@ impl Rounds {
         self.foreign.retain(|_, foreign| foreign.until > now);
         // New shards, and whatever a lost message was about.
         busy.into_iter().for_each(|shard| self.look_at(shard, now));
-        if !self.has_room() {
-            self.pass_on(true);
-        }
+        // Those that there was room for wait no more.
+        self.pass_on(true);
     }
 
     fn send_beat(
@@ -227,61 +221,16 @@ impl Rounds {
     fn told(&mut self, key: Key, id: JobId, now: Instant) {
         let mine = self.mine.contains(&key.shard());
         // Only by the watcher, or two workers without room would tell each other for ever.
-        let told = mine && !self.has_room() && self.tell_another(key.clone(), Some(id.clone()));
+        let told =
+            mine && !self.has_room_for(&key) && self.tell_another(key.clone(), Some(id.clone()));
         // If the other one has no room either: as soon as there is some here.
-        if self.waiting.len() < MOST_WAITING {
-            self.waiting.push_told(key, Some(id), Some(now).filter(|_| told));
+        if self.waiting.takes(&key) {
+            let told = Some(now).filter(|_| told);
+            self.waiting.of_mut(&key).push_told(key, Some(id), told);
         } else {
             self.look_at(key.shard(), now);
         }
         self.serve();
-    }
-
-    /// Visits those that wait, as far as there is room. While the queue is paused they wait in the due index.
-    fn serve(&mut self) {
-        if self.paused.load(Ordering::Relaxed) {
-            self.waiting.clear();
-        }
-        while self.has_room() {
-            let Some((key, head)) = self.waiting.pop() else { break };
-            if !self.under_way.contains_key(&key) {
-                self.visit(key, head);
-            }
-        }
-        let stuck_at = self.stuck_at.unwrap_or_else(|| Instant::now() + PATIENCE);
-        self.stuck_at = Some(stuck_at).filter(|_| !self.waiting.is_empty());
-        self.crowded.store(!self.waiting.is_empty(), Ordering::Relaxed);
-    }
-
-    fn visit(&mut self, key: Key, id: Option<JobId>) {
-        self.under_way.insert(key.clone(), None);
-        let visit = Visit {
-            worker: Arc::clone(&self.worker),
-            key,
-            slot: self.slots.take(),
-            calls: Arc::clone(&self.calls),
-            stop: self.stop.subscribe(),
-            crowded: Arc::clone(&self.crowded),
-            paused: Arc::clone(&self.paused),
-        };
-        self.visits.spawn(visit.run(id));
-    }
-
-    fn ended(&mut self, key: &Key, next: Next) {
-        let (shard, now) = (key.shard(), Instant::now());
-        let told = self.under_way.remove(key).flatten();
-        if let Some(id) = told {
-            self.waiting.push(key.clone(), Some(id));
-        }
-        self.serve();
-        match next {
-            Next::WhenTold => {}
-            Next::After(wait) => self.look_at(shard, now + wait),
-            Next::Others(id, wait) => {
-                self.foreign.insert(id, Foreign { until: now + 2 * wait, told: false });
-                self.look_at(shard, now + wait);
-            }
-        }
     }
 }
 

@@ -79,7 +79,6 @@ impl Visit {
             let first_seen = UNIX_EPOCH + Duration::from_micros(started.run.accepted_us);
             return Some(Verdict::Back { delay: by_age(first_seen), reason: "other callbacks" });
         };
-        self.slot.free();
         tokio::select! {
             verdict = callback::run(callbacks.as_deref(), rules, (at, &started.run), request) => {
                 Some(verdict)

@@ -50,9 +50,9 @@ pub(super) enum Stop {
 pub(super) struct Visit {
     pub(super) worker: Arc<DeferWorker>,
     pub(super) key: Key,
-    /// Its room among the worker's runs.
+    /// Its room among the worker's runs; to a line of callbacks one of its own.
     pub(super) slot: Slot,
-    /// Room for callbacks, which need none of the former while they are made.
+    /// Room for callbacks while they are made.
     pub(super) calls: Arc<Semaphore>,
     pub(super) stop: watch::Receiver<Stop>,
     /// Other lines wait for room.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use super::{AGAIN, MOST_NAMES, MOST_WAITING, Rounds};
+use super::{AGAIN, MOST_NAMES, Rounds};
 use crate::{
     error::Error,
     key::Key,
@@ -91,8 +91,8 @@ impl Rounds {
         }
         if head.as_ref().is_some_and(|head| self.is_for_another(key, head, now)) {
             self.look_at(key.shard(), now + AGAIN);
-        } else if self.waiting.len() < MOST_WAITING {
-            self.waiting.push_due(key, head);
+        } else if self.waiting.takes(key) {
+            self.waiting.of_mut(key).push_due(key, head);
         } else {
             self.look_at(key.shard(), now);
         }

@@ -1,6 +1,7 @@
 //! Callbacks as jobs: when they are made, how often, and what becomes of them.
 
 mod back;
+mod room;
 
 use std::{collections::VecDeque, sync::Arc};
 

@@ -1,0 +1,73 @@
+//! Locks that wait for room here: those of requests, and those of callbacks, which have a room of their own.
+
+use tokio::time::Instant;
+
+use crate::{defer::waiting::Waiting, key::Key, store::JobId};
+
+/// Most of either that wait. What is beyond it is found in the due index.
+const MOST_WAITING: usize = 1_000;
+
+/// Neither stands behind the other: requests may wait for leave for hours, and whom a callback is for may be slow.
+#[derive(Default)]
+pub(super) struct Lines {
+    requests: Waiting,
+    calls: Waiting,
+}
+
+impl Lines {
+    fn of(&self, key: &Key) -> &Waiting {
+        if key.is_of_callback() { &self.calls } else { &self.requests }
+    }
+
+    pub(super) fn of_mut(&mut self, key: &Key) -> &mut Waiting {
+        if key.is_of_callback() { &mut self.calls } else { &mut self.requests }
+    }
+
+    /// Whether one more may wait beside this one.
+    pub(super) fn takes(&self, key: &Key) -> bool {
+        self.of(key).len() < MOST_WAITING
+    }
+
+    pub(super) fn pop_request(&mut self) -> Option<(Key, Option<JobId>)> {
+        self.requests.pop()
+    }
+
+    pub(super) fn pop_call(&mut self) -> Option<(Key, Option<JobId>)> {
+        self.calls.pop()
+    }
+
+    pub(super) fn contains(&self, key: &Key) -> bool {
+        self.of(key).contains(key)
+    }
+
+    /// Requests wait for room.
+    pub(super) fn is_crowded(&self) -> bool {
+        !self.requests.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.requests.len() + self.calls.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.requests.is_empty() && self.calls.is_empty()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.requests.clear();
+        self.calls.clear();
+    }
+
+    /// As that of either, for both.
+    pub(super) fn next_to_tell(
+        &mut self,
+        most: usize,
+        all: bool,
+        now: Instant,
+    ) -> Vec<(Key, Option<JobId>)> {
+        let mut found = self.calls.next_to_tell(most, all, now);
+        let left = most.saturating_sub(found.len());
+        found.extend(self.requests.next_to_tell(left, all, now));
+        found
+    }
+}
