@@ -103,15 +103,16 @@ if sweeps or lapsed or limited or mixed == '1' then
     call('HDEL', M, unpack(ids))
     add('trimmed', #ids)
   end
-  -- The oldest go while there are too many, or too large ones: so many in a call, the others in the next.
+  -- The oldest go while there are too many, or too large ones: so many in a call, the others in the next. The newest
+  -- stays where there is another one, also if its time ends first: nobody has seen it yet.
   local trims = PAGE
-  local function make_room()
+  local function make_room(newest)
     while trims > 0 and (call('ZCARD', D) > tonumber(graves) or get('buried') > tonumber(heavy)) do
-      local oldest = call('ZRANGE', D, '0', '0')
+      local first = call('ZRANGE', D, '0', '1')
       -- What a record that vanished was counted as is not known: nothing left is nothing counted.
-      if not oldest[1] then return call('HSET', F, 'buried', '0') end
+      if not first[1] then return call('HSET', F, 'buried', '0') end
       trims = trims - 1
-      trim(oldest)
+      trim({first[1] == newest and first[2] or first[1]})
     end
   end
   -- Each letter has a microsecond of its own: a page ends behind one, and another of the same would be on none. Mostly
@@ -128,7 +129,7 @@ if sweeps or lapsed or limited or mixed == '1' then
     add('dead', 1)
     add('bytes', -bytes)
     add('buried', call('HSTRLEN', T, id))
-    make_room()
+    make_room(id)
   end
   function rare.finish(e)
     local delay, fault, reason = match(e.rest, '^ (%d+) (%a?) (.*)$')

@@ -42,6 +42,13 @@ impl Graves {
         self.order.iter().map(|(at, id)| (*at, id))
     }
 
+    /// The oldest, but the newest only where there is no other: its time may end before theirs.
+    pub(super) fn first_but(&self, newest: Option<&TaskId>) -> Option<&TaskId> {
+        let mut ids = self.order.values();
+        let first = ids.next()?;
+        if Some(first) == newest { ids.next().or(Some(first)) } else { Some(first) }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.order.len()
     }

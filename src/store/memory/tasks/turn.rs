@@ -160,17 +160,17 @@ impl At<'_> {
         self.queue.numbers.dead += 1;
         self.queue.numbers.bytes = self.queue.numbers.bytes.saturating_sub(bytes);
         self.queue.numbers.dead_bytes += self.length(id);
-        self.make_room(step);
+        self.make_room(Some(id), step);
     }
 
-    /// The oldest go while there are too many, or too large ones.
-    fn make_room(&mut self, step: &mut Step<'_>) {
+    /// The oldest go while there are too many, or too large ones; the newest stays where there is another one.
+    fn make_room(&mut self, newest: Option<&TaskId>, step: &mut Step<'_>) {
         let graves = step.call.graves;
         while step.trims > 0
             && (self.queue.dead.len() as u64 > graves.most
                 || self.queue.numbers.dead_bytes > graves.bytes)
         {
-            let oldest = self.queue.dead.iter().next().map(|(_, id)| id.clone());
+            let oldest = self.queue.dead.first_but(newest).cloned();
             step.trims -= 1;
             self.trim(oldest.as_slice());
         }
@@ -279,7 +279,7 @@ impl At<'_> {
         let over = self.queue.dead.iter().take_while(|(end, _)| *end <= self.now);
         let over: Vec<_> = over.take(MOST).map(|(_, id)| id.clone()).collect();
         self.trim(&over);
-        self.make_room(step);
+        self.make_room(None, step);
         step.more = over.len() == MOST || step.trims == 0;
     }
 }

@@ -17,6 +17,7 @@ on_every_store!(
     all_are_redriven_one_after_the_other,
     old_letters_are_trimmed_and_counted,
     too_many_letters_are_trimmed_and_counted,
+    the_last_to_die_is_kept_though_its_time_ends_first,
     letters_that_are_too_large_together_are_trimmed_and_counted,
     a_letter_beyond_all_bounds_is_not_kept,
     a_cap_that_is_lowered_takes_a_hundred_at_once,
@@ -119,6 +120,25 @@ async fn too_many_letters_are_trimmed_and_counted(rig: &Rig) {
     assert_eq!(rig.task(&ids[1]).await.unwrap().state, TaskState::Dead);
     let numbers = rig.numbers().await;
     assert_eq!((numbers.trimmed, numbers.dead_letters, numbers.dead), (1, 2, 3));
+}
+
+/// Workers of another version may keep letters for a shorter time.
+async fn the_last_to_die_is_kept_though_its_time_ends_first(rig: &Rig) {
+    let mut worker = Worker::new(rig);
+    worker.graves = Graves { most: 2, ..worker.graves };
+    let old = killed(rig, &worker, &["a", "b"]).await;
+    worker.graves.keep = KEEP / 2;
+    let new = killed(rig, &worker, &["c"]).await.remove(0);
+    assert_eq!(rig.task(&new).await.map(|view| view.state), Some(TaskState::Dead));
+    assert_eq!(rig.task(&old[0]).await, None);
+    assert_eq!(rig.task(&old[1]).await.map(|view| view.state), Some(TaskState::Dead));
+    // Where it is their bytes that are too many, too.
+    let bytes = rig.numbers().await.dead_bytes;
+    worker.graves = Graves { keep: KEEP / 4, most: 100, bytes, ..worker.graves };
+    let last = killed(rig, &worker, &["d"]).await.remove(0);
+    assert_eq!(rig.task(&last).await.map(|view| view.state), Some(TaskState::Dead));
+    let numbers = rig.numbers().await;
+    assert_eq!((numbers.trimmed, numbers.dead_letters, numbers.dead_bytes), (2, 2, bytes));
 }
 
 /// Of one by number, as the store counts them.
