@@ -29,7 +29,10 @@ end
 local function redrive(id, delay)
   local record = call('HGET', T, id)
   call('ZREM', D, id)
-  if not record then return 0 end
+  if not record then
+    call('HDEL', M, id)
+    return 0
+  end
   local seq = place_after(tonumber(call('HGET', F, 'seq') or '0'))
   call('HSET', F, 'seq', seq)
   call('HINCRBY', F, 'bytes', #record)

@@ -16,6 +16,7 @@
 -- it does not. Where a caller has gone, its runs are taken back when their leases end.
 -- What is rare (an end that is no mere success, a lease that is over, limits, once a second the sweep) is done by
 -- functions that are only made then.
+-- Of a task whose record has vanished nothing is left where that is seen, but what is its alone.
 local match, sub, byte = string.match, string.sub, string.byte
 local Z, R = KEYS[1], KEYS[2]
 local cut = string.find(Z, '}:z:', 1, true)
@@ -152,6 +153,7 @@ if sweeps or lapsed or limited or mixed == '1' then
       local record = call('HGET', T, id)
       local again, limit, unique = match(record or '', '^%d+ (%d) (%d+) ([^\n]*)\n')
       if not record then
+        call('HDEL', M, id)
         add('lost', 1)
       else
         local attempts, crashed = note(id, 'c', 'crashed, may have run')
@@ -280,6 +282,8 @@ if ids[1] then
       local attempt = noted and match(call('HGET', M, id) or '0', '^%d+') + 1 or '1'
       begun, begins, out = id, 1, {id, attempt, record}
       call('ZADD', L, til, id .. token)
+    elseif noted then
+      call('HDEL', M, id)
     end
   else
     local records, metas, all, leases, bytes, first = {}, {}, {}, {}, 0, 1
@@ -299,6 +303,8 @@ if ids[1] then
         begins, all[n + 1] = n + 1, id
         leases[2 * n + 1], leases[2 * n + 2] = til, id .. token
         out[3 * n + 1], out[3 * n + 2], out[3 * n + 3] = id, match(metas[i - first + 1] or '0', '^%d+') + 1, record
+      elseif noted then
+        call('HDEL', M, id)
       end
       seen = i
     end

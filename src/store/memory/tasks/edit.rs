@@ -37,7 +37,10 @@ impl At<'_> {
 
     fn redrive(&mut self, id: &TaskId, delay: u64) {
         self.queue.dead.remove(id);
-        let Some(record) = self.queue.records.get(id) else { return };
+        let Some(record) = self.queue.records.get(id) else {
+            self.queue.metas.remove(id);
+            return;
+        };
         let length = record.len() as u64;
         // It waits under its key again, unless that is another's by now.
         if let Some(unique) = Record::read(record).and_then(|record| record.unique) {

@@ -198,6 +198,7 @@ impl At<'_> {
             self.queue.running.remove(&run);
             let record = self.queue.records.get(&run.id);
             let Some((length, record)) = record.map(|r| (r.len() as u64, Record::read(r))) else {
+                self.queue.metas.remove(&run.id);
                 self.queue.numbers.lost += 1;
                 continue;
             };
@@ -261,6 +262,7 @@ impl At<'_> {
     fn start(&mut self, id: &TaskId, step: &Step<'_>) -> Option<Started> {
         self.queue.waiting.remove(id);
         let Some(run) = self.started(id) else {
+            self.queue.metas.remove(id);
             self.queue.numbers.lost += 1;
             return None;
         };

@@ -196,8 +196,23 @@ pub(super) fn payloads(runs: &[Run]) -> Vec<&str> {
 impl Rig {
     /// One of the queue's keys is lost.
     pub(super) async fn vanish(&self, kind: &str) {
+        let _: u64 = self.at_queue("DEL", kind, &[]).await;
+    }
+
+    /// Whether the queue has one of its keys.
+    pub(super) async fn has(&self, kind: &str) -> bool {
+        self.at_queue::<u64>("EXISTS", kind, &[]).await == 1
+    }
+
+    /// A plain command about one of the queue's keys.
+    pub(super) async fn at_queue<T: redis::FromRedisValue>(
+        &self,
+        verb: &str,
+        kind: &str,
+        rest: &[&str],
+    ) -> T {
         let queue = queue();
         let key = format!("{{{}}}:{kind}:{queue}", queue.shard());
-        let _: u64 = self.server().raw("DEL", &key, &[]).await;
+        self.server().raw(verb, &key, rest).await
     }
 }

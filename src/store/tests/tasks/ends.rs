@@ -225,3 +225,49 @@ async fn a_record_that_vanished_is_counted() {
     let numbers = rig.numbers().await;
     assert_eq!((numbers.lost, numbers.waiting, numbers.running), (2, 0, 1));
 }
+
+/// However many there are, and whoever comes across them.
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn a_record_that_vanished_leaves_no_history() {
+    for tasks in 1..=2 {
+        let rig = &Rig::redis().await;
+        let worker = Worker::new(rig);
+        for _ in 0..tasks {
+            rig.push(task("a")).await;
+        }
+        let runs = worker.start(9).await;
+        let ends = runs.iter().map(|run| run.ended(retry(SECOND))).collect();
+        worker.take(worker.turn(0, ends)).await;
+        for run in &runs {
+            let id = run.token.id.as_str();
+            assert_eq!(rig.at_queue::<u64>("HDEL", "zt", &[id]).await, 1);
+        }
+        assert!(rig.has("zm").await, "what went wrong");
+        rig.pass(SECOND).await;
+        assert!(worker.start(9).await.is_empty());
+        assert_eq!(rig.numbers().await.lost, tasks);
+        assert!(!rig.has("zm").await);
+    }
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn a_record_that_vanished_while_it_ran_or_was_dead_leaves_no_history() {
+    let rig = &Rig::redis().await;
+    let worker = Worker::new(rig);
+    rig.push(task("a")).await;
+    assert!(worker.end(&worker.one().await, retry(SECOND)).await);
+    rig.pass(SECOND).await;
+    worker.one().await;
+    rig.vanish("zt").await;
+    rig.pass(LEASE).await;
+    assert!(worker.start(1).await.is_empty());
+    assert_eq!(rig.numbers().await.lost, 1);
+    assert!(!rig.has("zm").await);
+    let id = rig.push(task("b")).await;
+    assert!(worker.end(&worker.one().await, dead("hopeless")).await);
+    rig.vanish("zt").await;
+    assert!(!rig.backend().redrive_task(queue(), id).await.unwrap());
+    assert!(!rig.has("zm").await);
+}
