@@ -170,14 +170,22 @@ impl<T> Queue<T> {
     }
 
     /// Throws away all that waits, what is delayed and what is to be tried again included; how many. What runs goes
-    /// on, and dead letters stay.
+    /// on; what is pushed after it began, and dead letters, stay.
     ///
     /// # Errors
     ///
     /// The store is away. Some may be gone.
     pub async fn purge_waiting(&self) -> Result<u64, Error> {
-        let waiting = self.stats().await?.waiting;
-        self.throw_away(Purge::Waiting, waiting).await
+        let (mut gone, mut walk) = (0, None);
+        loop {
+            let name = self.name.clone();
+            let page = self.store.backend().purge_waiting(name, walk, MOST_RUNS).await?;
+            gone += page.gone as u64;
+            walk = page.next;
+            if walk.is_none() {
+                return Ok(gone);
+            }
+        }
     }
 
     /// Throws away the dead letters; how many.
@@ -186,8 +194,16 @@ impl<T> Queue<T> {
     ///
     /// The store is away. Some may be gone.
     pub async fn purge_dead(&self) -> Result<u64, Error> {
-        let dead = self.stats().await?.dead_letters;
-        self.throw_away(Purge::Dead, dead).await
+        // No more than there were when it began: others may die all the time.
+        let (all, mut gone) = (self.stats().await?.dead_letters, 0);
+        while gone < all {
+            let page = self.store.backend().purge_tasks(self.name.clone(), Purge::Dead).await?;
+            if page == 0 {
+                break;
+            }
+            gone += page as u64;
+        }
+        Ok(gone)
     }
 
     /// No task of the queue is started any more, by any worker, until it is [resumed](Self::resume). What
@@ -216,19 +232,6 @@ impl<T> Queue<T> {
     /// The store is away.
     pub async fn stats(&self) -> Result<QueueStats, Error> {
         self.store.backend().task_stats(self.name.clone()).await
-    }
-
-    /// No more than there were when it began: others may push all the time.
-    async fn throw_away(&self, what: Purge, all: u64) -> Result<u64, Error> {
-        let mut gone = 0;
-        while gone < all {
-            let page = self.store.backend().purge_tasks(self.name.clone(), what).await?;
-            if page == 0 {
-                break;
-            }
-            gone += page as u64;
-        }
-        Ok(gone)
     }
 }
 

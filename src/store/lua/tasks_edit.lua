@@ -1,17 +1,18 @@
 -- Changes a queue from outside of its workers.
 --
 -- KEYS z, zl, zt, zm, zu, zd, zw, zf   ARGV[1] verb:
---   'cancel' id | 'redrive' id | 'redrives' most, us of the first, us between two | 'purge' 'z' or 'd', most
---   | 'pause' | 'resume'
--- Returns 'cancel': where it was found, 'w', 'r', 'd' or '' | else how many
+--   'cancel' id | 'redrive' id | 'redrives' most, us of the first, us between two | 'purge' most
+--   | 'purge_waiting' most, and where it goes on: the last place in the order of pushing that goes, us from which it looks,
+--   us until which | 'pause' | 'resume'
+-- Returns 'cancel': where it was found, 'w', 'r', 'd' or '' | 'purge_waiting' {how many; if there may be more: those three}
+--   | else how many
 -- O(items * log n), at most 100 items. Not sent again when nobody knows whether it ran: a second one would find other
 -- tasks, or none.
 local Z, L, T, M, U, D, W, F = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local verb = ARGV[1]
 local function unique_of(record) return string.match(record, '^%d+ %d %d+ ([^\n]*)\n') or '' end
 -- A task that waits no more, and is not to be run.
-local function forget(id)
-  local record = call('HGET', T, id) or ''
+local function forget(id, record)
   local unique = unique_of(record)
   if unique ~= '' and call('HGET', U, unique) == id then call('HDEL', U, unique) end
   call('HDEL', T, id)
@@ -48,7 +49,7 @@ end
 if verb == 'cancel' then
   local id = ARGV[2]
   if call('ZREM', Z, id) == 1 then
-    forget(id)
+    forget(id, call('HGET', T, id) or '')
     return 'w'
   end
   if call('ZSCORE', D, id) then return 'd' end
@@ -64,6 +65,37 @@ if verb == 'resume' then
   wake_one(W)
   return 1
 end
+if verb == 'purge_waiting' then
+  local most, upto, from, til = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+  if not upto then
+    -- It begins: with a place of its own in the order of pushing, behind which stands all that comes later. Of that it looks
+    -- at what is due before the last of the others at most.
+    til = tonumber(call('ZRANGE', Z, '-1', '-1', 'WITHSCORES')[2])
+    if not til then return {'0'} end
+    upto, from = place_after(tonumber(call('HGET', F, 'seq') or '0')), 0
+    -- Also without room, as a pause.
+    call('HDEL', F, '')
+    call('HSET', F, 'seq', int(upto))
+  end
+  local rows, gone = call('ZRANGEBYSCORE', Z, int(from), int(til), 'WITHSCORES', 'LIMIT', '0', int(most)), 0
+  for i = 1, #rows, 2 do
+    local record = call('HGET', T, rows[i]) or ''
+    local pushed = tonumber(string.match(record, '^%d+') or '0')
+    -- What is of a time to come was pushed before the clock was put back.
+    if pushed <= upto or pushed > now + 1000000 then
+      call('ZREM', Z, rows[i])
+      forget(rows[i], record)
+      gone = gone + 1
+    end
+  end
+  if gone > 0 then nothing_is_left('bytes', Z, L) end
+  if #rows < 2 * most then return {int(gone)} end
+  local last = tonumber(rows[#rows])
+  -- Others may be due at the same time; where all of a page are, and stay, it would be the same page again.
+  if last == from and gone == 0 then last = last + 1 end
+  if last > til then return {int(gone)} end
+  return {int(gone), int(upto), int(last), int(til)}
+end
 local moved = 0
 if verb == 'redrive' then
   if call('ZSCORE', D, ARGV[2]) then moved = redrive(ARGV[2], 0) end
@@ -73,15 +105,8 @@ elseif verb == 'redrives' then
     redrive(id, first + (i - 1) * spacing)
     moved = moved + 1
   end
-elseif ARGV[2] == 'z' then
-  for _, id in ipairs(call('ZRANGE', Z, '0', tonumber(ARGV[3]) - 1)) do
-    call('ZREM', Z, id)
-    forget(id)
-    moved = moved + 1
-  end
-  nothing_is_left('bytes', Z, L)
 else
-  for _, id in ipairs(call('ZRANGE', D, '0', tonumber(ARGV[3]) - 1)) do
+  for _, id in ipairs(call('ZRANGE', D, '0', tonumber(ARGV[2]) - 1)) do
     call('ZREM', D, id)
     call('HINCRBY', F, 'buried', int(0 - call('HSTRLEN', T, id)))
     call('HDEL', T, id)

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{
     DeadPage, Purge, Push, PushedAs, QueueStats, RunToken, TaskId, TaskState, TaskView, Turn,
-    Turned,
+    Turned, Walk, Walked,
 };
 use crate::{
     key::Key,
@@ -54,6 +54,9 @@ pub(crate) trait Tasks {
     ) -> Step<'_, usize>;
     /// Throws away at most [`MOST`]; how many.
     fn purge_tasks(&self, queue: Key, what: Purge) -> Step<'_, usize>;
+    /// Throws away what waits and was pushed before the walk began, of at most `most` (to [`MOST`]) that it comes by;
+    /// without one, it begins.
+    fn purge_waiting(&self, queue: Key, walk: Option<Walk>, most: usize) -> Step<'_, Walked>;
     fn pause_tasks(&self, queue: Key, pause: bool) -> Step<'_, ()>;
     fn task_stats(&self, queue: Key) -> Step<'_, QueueStats>;
 }

@@ -36,11 +36,28 @@ pub(crate) struct DeadPage {
     pub(crate) next: Option<u64>,
 }
 
-/// What is thrown away.
+/// What is thrown away, whenever it came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purge {
-    Waiting,
     Dead,
+}
+
+/// A walk along those that wait, by the time at which they are due, for what was pushed before it began. Times are in us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Walk {
+    /// The last place in the order of pushing that is thrown away.
+    pub(crate) pushed: u64,
+    /// Where it goes on.
+    pub(crate) from: u64,
+    /// Where it ends: when the last of them was due as it began.
+    pub(crate) til: u64,
+}
+
+/// One page of it: how many are gone, and where the next one begins.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Walked {
+    pub(crate) gone: usize,
+    pub(crate) next: Option<Walk>,
 }
 
 /// Numbers of a queue.

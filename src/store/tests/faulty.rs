@@ -27,7 +27,7 @@ use crate::{
         memory::Memory,
         tasks::{
             DeadPage, Purge, Push, PushedAs, QueueStats, RunToken, TaskId, TaskState, TaskView,
-            Tasks, Turn, Turned,
+            Tasks, Turn, Turned, Walk, Walked,
         },
     },
 };
@@ -322,6 +322,10 @@ impl Tasks for Faulty {
 
     fn purge_tasks(&self, queue: Key, what: Purge) -> Step<'_, usize> {
         self.memory.purge_tasks(queue, what)
+    }
+
+    fn purge_waiting(&self, queue: Key, walk: Option<Walk>, most: usize) -> Step<'_, Walked> {
+        self.memory.purge_waiting(queue, walk, most)
     }
 
     fn pause_tasks(&self, queue: Key, pause: bool) -> Step<'_, ()> {

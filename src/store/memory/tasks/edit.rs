@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::At;
 use crate::{
     clock::micros,
-    store::tasks::{DeadPage, MOST, Purge, QueueStats, Record, TaskId, TaskState},
+    store::tasks::{DeadPage, MOST, Purge, QueueStats, Record, TaskId, TaskState, Walk, Walked},
 };
 
 impl At<'_> {
@@ -77,17 +77,39 @@ impl At<'_> {
         ids.len()
     }
 
-    pub(super) fn purge(&mut self, what: Purge) -> usize {
-        let (waiting, dead) = (&self.queue.waiting, &self.queue.dead);
-        let ids: Vec<_> = match what {
-            Purge::Waiting => waiting.iter().take(MOST).map(|(_, id)| id.clone()).collect(),
-            Purge::Dead => dead.iter().take(MOST).map(|(_, id)| id.clone()).collect(),
-        };
-        match what {
-            Purge::Waiting => ids.iter().for_each(|id| self.forget(id)),
-            Purge::Dead => self.trim(&ids),
-        }
+    pub(super) fn purge(&mut self, Purge::Dead: Purge) -> usize {
+        let ids: Vec<_> = self.queue.dead.iter().take(MOST).map(|(_, id)| id.clone()).collect();
+        self.trim(&ids);
         ids.len()
+    }
+
+    pub(super) fn purge_waiting(&mut self, walk: Option<Walk>, most: usize) -> Walked {
+        let Some(walk) = walk.or_else(|| self.walk()) else { return Walked::default() };
+        let waiting = self.queue.waiting.iter().skip_while(|(at, _)| *at < walk.from);
+        let page = waiting.take_while(|(at, _)| *at <= walk.til).take(most);
+        let page: Vec<_> = page.map(|(at, id)| (at, id.clone())).collect();
+        let mut gone = 0;
+        for (_, id) in &page {
+            let record = self.queue.records.get(id).and_then(Record::read);
+            if record.is_none_or(|record| record.pushed_us <= walk.pushed) {
+                self.forget(id);
+                gone += 1;
+            }
+        }
+        let last = page.last().filter(|_| page.len() == most).map(|(at, _)| *at);
+        // Others may be due at the same time; where all of a page are, and stay, it would be the same page again.
+        let stays = |at: u64| at == walk.from && gone == 0;
+        let from = last.map(|at| at.saturating_add(u64::from(stays(at))));
+        let next = from.filter(|from| *from <= walk.til).map(|from| Walk { from, ..walk });
+        Walked { gone, next }
+    }
+
+    /// One that begins now: what is pushed later comes behind it. `None` if nothing waits.
+    fn walk(&mut self) -> Option<Walk> {
+        let til = self.queue.waiting.end()?;
+        let pushed = self.now.max(self.queue.next_push);
+        self.queue.next_push = pushed.saturating_add(1);
+        Some(Walk { pushed, from: 0, til })
     }
 
     pub(super) fn pause(&mut self, pause: bool) {

@@ -25,7 +25,7 @@ use crate::{
         hints::Hint,
         tasks::{
             DeadPage, Meta, Purge, Push, PushedAs, QueueStats, RunToken, TaskId, TaskState,
-            TaskView, Tasks, Turn, Turned,
+            TaskView, Tasks, Turn, Turned, Walk, Walked,
         },
     },
 };
@@ -48,6 +48,8 @@ pub(super) struct Queue {
     turns: Expiring<Arc<str>, Last>,
     numbers: QueueStats,
     woke: u64,
+    /// No further push is of an earlier time: those are for the last walk to throw away.
+    next_push: u64,
     /// The debt of the limit of starts, as a time.
     tat: u64,
     swept: u64,
@@ -95,6 +97,11 @@ impl Line {
 
     fn iter(&self) -> impl Iterator<Item = (u64, &TaskId)> {
         self.index.iter().map(|(at, (_, id))| (at, id))
+    }
+
+    /// When the last of them is due.
+    fn end(&self) -> Option<u64> {
+        self.index.iter().last().map(|(at, _)| at)
     }
 
     fn len(&self) -> usize {
@@ -264,6 +271,10 @@ impl Tasks for Memory {
 
     fn purge_tasks(&self, queue: Key, what: Purge) -> Step<'_, usize> {
         done(self.at_queue(&queue, |at| at.purge(what)))
+    }
+
+    fn purge_waiting(&self, queue: Key, walk: Option<Walk>, most: usize) -> Step<'_, Walked> {
+        done(self.at_queue(&queue, |at| at.purge_waiting(walk, most)))
     }
 
     fn pause_tasks(&self, queue: Key, pause: bool) -> Step<'_, ()> {

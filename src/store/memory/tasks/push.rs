@@ -27,7 +27,8 @@ impl At<'_> {
         if !fits {
             return PushedAs::Full;
         }
-        let mut record = format!("{:016}", self.now).into_bytes();
+        let pushed = self.now.max(self.queue.next_push);
+        let mut record = format!("{pushed:016}").into_bytes();
         record.extend_from_slice(&rest);
         self.queue.records.insert(call.id.clone(), Bytes::from(record));
         self.queue.numbers.bytes += length;

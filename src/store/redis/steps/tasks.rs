@@ -19,7 +19,7 @@ use crate::{
         redis::{Redis, combine::Answer, read::Row, script, tasks::Asked},
         tasks::{
             DeadPage, Meta, Purge, Push, PushedAs, QueueStats, RunToken, TaskId, TaskState,
-            TaskView, Tasks, Turn, Turned,
+            TaskView, Tasks, Turn, Turned, Walk, Walked,
         },
     },
 };
@@ -119,10 +119,25 @@ impl Tasks for Redis {
         Box::pin(self.count(queue, "redrives", args.into()))
     }
 
-    fn purge_tasks(&self, queue: Key, what: Purge) -> Step<'_, usize> {
-        let which = if what == Purge::Waiting { "z" } else { "d" };
-        let args = [which.into(), number(crate::store::MOST_RUNS as u64)];
+    fn purge_tasks(&self, queue: Key, Purge::Dead: Purge) -> Step<'_, usize> {
+        let args = [number(crate::store::MOST_RUNS as u64)];
         Box::pin(self.count(queue, "purge", args.into()))
+    }
+
+    fn purge_waiting(&self, queue: Key, walk: Option<Walk>, most: usize) -> Step<'_, Walked> {
+        let mut args = vec![number(most as u64)];
+        if let Some(Walk { pushed, from, til }) = walk {
+            args.extend([pushed, from, til].map(number));
+        }
+        Box::pin(async move {
+            let mut row = self.edit(&queue, "purge_waiting", args).await?;
+            let gone = usize::try_from(row.number()?).unwrap_or(usize::MAX);
+            if row.is_empty() {
+                return Ok(Walked { gone, next: None });
+            }
+            let (pushed, from, til) = (row.number()?, row.number()?, row.number()?);
+            Ok(Walked { gone, next: Some(Walk { pushed, from, til }) })
+        })
     }
 
     fn pause_tasks(&self, queue: Key, pause: bool) -> Step<'_, ()> {

@@ -10,6 +10,7 @@ mod limits;
 #[cfg(feature = "redis")]
 mod model;
 mod next;
+mod purge;
 mod push;
 
 use super::{on_every_store, rig::Rig};
