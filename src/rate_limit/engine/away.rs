@@ -160,6 +160,8 @@ impl Engine {
         let processes = self.away.processes();
         let share = Share::of(question, processes);
         let seen = self.last_seen(ask, question);
+        // The store has counted them as spent. They are of this process alone, and nobody spends them meanwhile.
+        let units = self.units(ask.spot(question));
         let cost = NonZeroU32::new(cells(question.cost)).unwrap_or(NonZeroU32::MIN);
         let decided = self.away.limiters.enter(
             ask.spot(question),
@@ -168,7 +170,8 @@ impl Engine {
             |alone| {
                 alone.is_to_have(share);
                 if let Some(seen) = seen {
-                    let left = seen.left.map(|left| cells(left / processes));
+                    let left =
+                        seen.left.map(|left| cells((left / processes).saturating_add(units)));
                     alone.has_heard(seen.sent, left);
                 }
                 alone.lets_in(cost)

@@ -152,6 +152,21 @@ impl Engine {
         );
     }
 
+    /// A lease was filled: this is what the store has left beside it. Whoever was refused before may have a unit now, so
+    /// that is void, as by [`forget`](Self::forget).
+    pub(super) fn note_rest(&self, spot: Spot<'_>, sent: Instant, state: &State) {
+        let heard = Instant::now();
+        let rest = |known: &mut Known| {
+            known.void(heard);
+            if known.sent <= sent {
+                (known.sent, known.remaining) = (sent, state.remaining);
+                known.reset_at = after(heard, state.reset);
+                known.full_at = after(sent, state.full);
+            }
+        };
+        self.known.enter(spot, |_| true, || Known::nothing(sent), rest);
+    }
+
     /// So much of what was said to be spent is given back.
     pub(super) fn unspend(&self, spot: Spot<'_>, units: u64) {
         let most = spot.quota.capacity();
@@ -194,8 +209,11 @@ impl Engine {
                     }
                 }
                 let recall = |question: &Question| {
-                    let told = question.binds().then(|| self.told(ask, question, now));
-                    recalled(question, told.flatten())
+                    let told = question.binds().then(|| self.told(ask, question, now)).flatten();
+                    // What is left of a lease is not known of the store.
+                    let leased = question.leased().map_or(0, |_| self.units(ask.spot(question)));
+                    let told = told.map(|told| Told { remaining: told.remaining + leased, ..told });
+                    recalled(question, told)
                 };
                 refused.then(|| questions.iter().map(recall).collect())?
             }

@@ -79,21 +79,27 @@ impl Engine {
     /// Gives back the leases that are not used since. Resolves when it is done.
     pub(super) async fn give_back_leases(self: &Arc<Self>, store: &Store, unused_since: Instant) {
         let now = Instant::now();
-        let mut calls = Vec::new();
+        let mut idle = Vec::new();
         self.leases.retain(|name, lease| {
             if lease.used > unused_since {
                 return true;
             }
             if lease.units > 0 && lease.until > now {
-                let by = By::Refund { units: lease.units, window: lease.window };
-                calls.extend(name.place().settled(by));
+                idle.push((name.place(), lease.units, lease.window));
                 lease.units = 0;
             }
             lease.is_fetching()
         });
-        if !calls.is_empty() {
-            let _ = self.settle(store, calls).await;
+        if idle.is_empty() {
+            return;
         }
+        let mut calls = Vec::new();
+        for (place, units, window) in idle {
+            // An outage that begins now has them, too.
+            self.unspend(place.spot(), units);
+            calls.extend(place.settled(By::Refund { units, window }));
+        }
+        let _ = self.settle(store, calls).await;
     }
 
     /// What `Store::shutdown` waits for.

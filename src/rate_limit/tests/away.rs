@@ -256,6 +256,22 @@ async fn an_outage_begins_with_what_was_heard_last() {
     assert_eq!(passed(&limit, "x", 30).await, 0);
 }
 
+/// Of a lease, too: what the store had left beside it, and what is not spent of it, or is given back.
+#[tokio::test(start_paused = true)]
+async fn an_outage_begins_with_what_a_lease_has_left() {
+    for (checks, pause, left) in [(50, 0u32, 50), (45, 0, 55), (45, 3, 55)] {
+        let (store, faults) = faulty();
+        let limit = store.rate_limit(named("leased", minute(100)).lease(10));
+        for _ in 0..checks {
+            assert!(!limit.check("x", 1).await.unwrap().is_local());
+        }
+        go(&faults, Fault::Away, EVER);
+        assert_eq!(passed(&limit, "gone", 1).await, 1);
+        tokio::time::sleep(pause * SECOND).await;
+        assert_eq!(passed(&limit, "x", 200).await, left, "{checks} checks, {pause} s");
+    }
+}
+
 /// Nobody has more than a burst and what refills, however often the store comes and goes: what it says takes away from
 /// what is left here, and gives nothing.
 #[tokio::test(start_paused = true)]

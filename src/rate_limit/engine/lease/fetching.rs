@@ -56,18 +56,23 @@ impl Fetching {
         // The store's windows are of whole milliseconds, and may begin in the middle of the first.
         let until = after(sent, state.reset.saturating_sub(Duration::from_millis(1)));
         let (window, units) = (state.window, u64::from(more));
-        self.engine.leases.with(self.place.spot(), |lease| {
+        let filled = self.engine.leases.with(self.place.spot(), |lease| {
             if lease.voids != self.voids {
                 // The reset has forgotten them, if they were charged before it; if not, they stay charged.
-                return;
+                return false;
             }
             // What is left, or was put back meanwhile, is good as well.
             let back = if lease.is_of(window) { lease.units } else { 0 };
             let used = Instant::now();
             (lease.units, lease.until, lease.window) = (units + back, until, window);
             (lease.used, lease.state, lease.filled) = (used, Some(state.clone()), Some(used));
+            true
         });
-        self.engine.forget(self.place.spot());
+        if filled == Some(true) {
+            self.engine.note_rest(self.place.spot(), sent, &state);
+        } else {
+            self.engine.forget(self.place.spot());
+        }
         let told = State { remaining: state.remaining + units, ..state };
         Spent { sent: Some(sent), state: told, unit: Some(Unit { window }) }
     }
