@@ -94,12 +94,14 @@ impl Engine {
             return;
         }
         let mut calls = Vec::new();
-        for (place, units, window) in idle {
+        for (place, units, window) in &idle {
             // An outage that begins now has them, too.
-            self.unspend(place.spot(), units);
-            calls.extend(place.settled(By::Refund { units, window }));
+            self.unspend(place.spot(), *units);
+            calls.extend(place.settled(By::Refund { units: *units, window: *window }));
         }
         let _ = self.settle(store, calls).await;
+        // Who was refused until now may be let in: also by a policy of this name that leases nothing.
+        idle.iter().for_each(|(place, ..)| self.forget(place.spot()));
     }
 
     /// What `Store::shutdown` waits for.

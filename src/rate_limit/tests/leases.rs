@@ -306,6 +306,17 @@ async fn what_others_give_back_is_soon_there_for_dear_requests_too() {
     assert!(limit.check("x", 2).await.unwrap().is_admitted());
 }
 
+/// Also to those of the same name here that lease nothing, whose refusals are remembered for as long as the store said.
+#[tokio::test(start_paused = true)]
+async fn what_is_given_back_is_there_for_who_was_refused_beside_it() {
+    let store = Store::memory();
+    admitted(&store.rate_limit(leased(10, 10)).check("x", 1).await.unwrap(), 9);
+    let plain = store.rate_limit(named("leased", minute(10)));
+    refused(&plain.check("x", 1).await.unwrap(), &["leased"]);
+    tokio::time::sleep(3 * SECOND).await;
+    admitted(&plain.check("x", 1).await.unwrap(), 8);
+}
+
 /// How many of thirty more get in.
 async fn passed(limit: &RateLimit) -> usize {
     let mut passed = 0;
