@@ -30,8 +30,8 @@
 //! By fixed windows, sliding windows or GCRA: [`Quota`] says what each of them lets in at worst. It is the
 //! store that decides, by its own clock, for all processes together. Policies of one name count together for a
 //! key, wherever they stand (those without a name: of one quota); when two layers around one handler have the same policy for one key in the
-//! same store, the request is charged once (and a warning says so), unless their quotas differ, or the outer one takes
-//! less or only watches.
+//! same store, the request is charged once (and a warning says so), unless their quotas differ, the outer one takes
+//! less or only watches, or the inner one has another penalty or puts its charges right.
 //!
 //! # Without the store
 //!

@@ -89,6 +89,9 @@ impl Policy {
     ///
     /// Every refusal has to be counted in the store, so those that are no block are not
     /// [remembered](Self::remember_refusals) in the process.
+    ///
+    /// Of two layers around one handler that are alike otherwise, the inner one is left out only if it has the same penalty
+    /// or none: with another one it charges the request, too, and a warning says so.
     #[must_use]
     pub fn penalty(mut self, after: u32, block: Duration) -> Self {
         self.penalty = Some((after.max(1), block.clamp(Duration::from_millis(1), LONGEST)));

@@ -79,7 +79,7 @@ impl<N: ?Sized> Plan<N> {
         }
         let (at, outer) = (At::of(store), view.get::<RateStatus>());
         if let Some(outer) = &outer
-            && is_charged(&mut ask, at, outer, &quotas)
+            && self.is_charged(&mut ask, at, outer, &quotas)
         {
             return Asked::Skip;
         }
@@ -133,6 +133,33 @@ impl<N: ?Sized> Plan<N> {
     }
 }
 
+impl<N: ?Sized> Plan<N> {
+    /// Takes out what a layer further out has charged already; true if nothing is left to be asked.
+    fn is_charged(
+        &self,
+        ask: &mut Ask,
+        at: At,
+        outer: &RateStatus,
+        quotas: &[(usize, BoxFuture<'static, Quota>)],
+    ) -> bool {
+        let differs = |place: usize| {
+            // A quota that is not known yet might be another one; and nobody else changes what is charged here.
+            quotas.iter().any(|(asked, _)| *asked == place)
+                || self.limits.get(place).is_some_and(Limit::settles)
+        };
+        let (group, mut questions) = (ask.group.take(), std::mem::take(&mut ask.questions));
+        questions.retain(|question| match outer.has_charged(at, group.as_ref(), question) {
+            Charged::Never => true,
+            charged => {
+                warn_of_two(question.policy.label());
+                charged == Charged::Otherwise || differs(question.place)
+            }
+        });
+        *ask = Ask { questions, group };
+        ask.questions.is_empty()
+    }
+}
+
 impl<N: ?Sized> Limit<N> {
     /// What depends on the request; the quota, if it has to be asked for.
     fn complete<V: View<Native = N>>(
@@ -152,27 +179,6 @@ impl<N: ?Sized> Limit<N> {
             Found::Asked(asked) => Some(asked),
         }
     }
-}
-
-/// Takes out what a layer further out has charged already; true if nothing is left to be asked.
-fn is_charged(
-    ask: &mut Ask,
-    at: At,
-    outer: &RateStatus,
-    quotas: &[(usize, BoxFuture<'static, Quota>)],
-) -> bool {
-    let (group, mut questions) = (ask.group.take(), std::mem::take(&mut ask.questions));
-    questions.retain(|question| match outer.has_charged(at, group.as_ref(), question) {
-        Charged::Never => true,
-        charged => {
-            warn_of_two(question.policy.label());
-            // A quota that is not known yet might be another one.
-            charged == Charged::Otherwise
-                || quotas.iter().any(|(place, _)| *place == question.place)
-        }
-    });
-    *ask = Ask { questions, group };
-    ask.questions.is_empty()
 }
 
 /// Logged once in a process.

@@ -115,13 +115,15 @@ impl<N: ?Sized> RateLimitGate<N> {
         })
     }
 
-    /// See `RateLimitLayer::refund_on`.
+    /// See `RateLimitLayer::refund_on`. Inside another layer that is alike otherwise, this one charges the request as well,
+    /// and gives back what it has charged itself.
     #[must_use]
     pub fn refund_on(self, refund: impl Fn(u16) -> bool + Send + Sync + 'static) -> Self {
         self.last(|limit| limit.refund_on = Some(Arc::new(refund)))
     }
 
-    /// See `RateLimitLayer::settle_by_handler`.
+    /// See `RateLimitLayer::settle_by_handler`. Inside another layer that is alike otherwise, this one charges the request
+    /// as well, and the handler says what it costs here.
     #[must_use]
     pub fn settle_by_handler(self) -> Self {
         self.last(|limit| limit.by_handler = true)

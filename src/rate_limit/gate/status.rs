@@ -57,7 +57,7 @@ pub(super) enum Charged {
     Never,
     /// To the same counter, by the same quota.
     Alike,
-    /// To the same counter, but by another quota, for less, or without being held to it.
+    /// To the same counter, but by another quota, for less, without being held to it, or without the same penalty.
     Otherwise,
 }
 
@@ -125,18 +125,21 @@ impl RateStatus {
                 && self.0.ask.group.as_ref() == group
         });
         match (same, &self.0.outer) {
-            (Some(charged), _)
-                if charged.quota == question.quota
-                    && charged.cost >= question.cost
-                    && (charged.binds() || !question.binds()) =>
-            {
-                Charged::Alike
-            }
+            (Some(charged), _) if stands_for(charged, question) => Charged::Alike,
             (Some(_), _) => Charged::Otherwise,
             (None, Some(outer)) => outer.has_charged(at, group, question),
             (None, None) => Charged::Never,
         }
     }
+}
+
+/// Whether who was held to the one is held to all that the other is about.
+fn stands_for(charged: &Question, question: &Question) -> bool {
+    let penalty = question.policy.penalised();
+    charged.quota == question.quota
+        && charged.cost >= question.cost
+        && (charged.binds() || !question.binds())
+        && (penalty.is_none() || penalty == charged.policy.penalised())
 }
 
 impl fmt::Debug for RateStatus {

@@ -300,3 +300,45 @@ async fn the_same_policy_is_left_out_only_if_it_was_held_to() {
     assert!(inner_limits(Limit::shadow).await);
     assert!(inner_limits(|outer| outer.cost_by(|(): &()| 0)).await);
 }
+
+/// Nor if it does not punish as the inner one would, which the request would get away with.
+#[tokio::test(start_paused = true)]
+async fn the_same_policy_with_another_penalty_is_charged_too() {
+    let plain = || named("p", minute(10));
+    let penal = |after| plain().penalty(after, 300 * SECOND);
+    for (outer, inner, left_out) in [
+        (plain(), penal(3), false),
+        (penal(2), penal(3), false),
+        (penal(3), penal(3), true),
+        (penal(3), plain(), true),
+    ] {
+        let store = Store::memory();
+        let [one, other] = [&outer, &inner].map(|policy| by("a", policy.clone()).store(&store));
+        assert_eq!(both(&(one, other)).await.1, left_out, "{outer:?} {inner:?}");
+    }
+}
+
+/// What the inner one is set to do after the response is done, and not lost with its charge.
+#[tokio::test(start_paused = true)]
+async fn the_same_policy_is_charged_too_if_that_is_put_right() {
+    let store = Store::memory();
+    let plain = by("a", named("p", minute(10))).store(&store);
+    let spent = async || 10 - left_of(&store, Key::header("a", b"1")).await;
+    let refunds = plain.clone().refund_on(|status| status >= 500);
+    let mut view = view();
+    let _outer = enter(&plain, &mut view).await.unwrap();
+    let ticket = enter(&refunds, &mut view).await.unwrap();
+    assert_eq!(spent().await, 2);
+    leave(&refunds, ticket, 503).await;
+    assert_eq!(spent().await, 1);
+    let by_handler = plain.clone().settle_by_handler();
+    let ticket = enter(&by_handler, &mut view).await.unwrap();
+    assert!(view.get::<RateStatus>().unwrap().charge(4));
+    leave(&by_handler, ticket, 200).await;
+    assert_eq!(spent().await, 5);
+}
+
+/// What the policy `p` of ten a minute has left for a key.
+async fn left_of(store: &Store, key: Key) -> u64 {
+    store.rate_limit(named("p", minute(10))).peek(key, 1).await.unwrap().remaining()
+}
