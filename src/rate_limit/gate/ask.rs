@@ -77,7 +77,7 @@ impl<N: ?Sized> Plan<N> {
             let asked = self.limits[question.place].complete(question, view);
             quotas.extend(asked.map(|asked| (question.place, asked)));
         }
-        let (at, outer) = (At::of(store), view.get::<RateStatus>());
+        let (at, outer) = (At::of(store), RateStatus::last(view));
         if let Some(outer) = &outer
             && self.is_charged(&mut ask, at, outer, &quotas)
         {
@@ -89,7 +89,7 @@ impl<N: ?Sized> Plan<N> {
                 && let Some(decision) = engine.at_hand(store, &ask)
             {
                 let status = RateStatus::new(decision, (ask, at), false, outer);
-                view.put(status.clone());
+                status.put(view);
                 return Asked::Pass(Some(status));
             }
             if let Some(decision) = engine.remembered(&ask) {

@@ -47,10 +47,8 @@ impl<N: ?Sized> RateLimitGate<N> {
             (None, Vec::new())
         };
         let heeded = limits.iter().any(|limit| limit.by_handler);
-        // Nothing is known of the quotas while the store is away.
-        let status =
-            (!decision.is_local()).then(|| RateStatus::new(decision, (ask, at), heeded, outer));
-        RateLimitTicket::new(status, receipt, places)
+        let status = RateStatus::new(decision, (ask, at), heeded, outer);
+        RateLimitTicket::new(Some(status), receipt, places)
     }
 
     fn verdict(
@@ -76,10 +74,10 @@ impl<N: ?Sized> RateLimitGate<N> {
         }
     }
 
-    /// What a request that was let in is told.
+    /// What a request that was let in is told. Nothing is known of the quotas while the store is away.
     fn fields(&self, status: Option<&RateStatus>) -> Fields {
         let told = |status: &RateStatus| self.0.facing.told(&standings(status.decision()));
-        status.map_or_else(Fields::new, told)
+        status.filter(|status| !status.is_local()).map_or_else(Fields::new, told)
     }
 }
 
@@ -103,7 +101,7 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
         status: Option<RateStatus>,
         add: impl FnMut(&'static str, Bytes),
     ) -> Result<(), Option<RateStatus>> {
-        if let Some(status) = status {
+        if let Some(status) = status.filter(|status| !status.is_local()) {
             let Plan { facing, again, limits, .. } = &*self.0;
             let standings = standings(status.decision());
             let policies = |standings: &[Standing<'_>]| again.policies(standings, limits.len());
@@ -145,7 +143,7 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
 
     fn show<V: View<Native = N>>(&self, ticket: &RateLimitTicket, view: &mut V) {
         if let Some(status) = &ticket.status {
-            view.put(status.clone());
+            status.put(view);
         }
     }
 

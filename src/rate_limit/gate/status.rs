@@ -9,6 +9,7 @@ use std::{
 };
 
 use crate::{
+    gate::View,
     key::Key,
     rate_limit::{
         decision::Decision,
@@ -35,6 +36,11 @@ struct Shared {
     /// Of the layer further out.
     outer: Option<RateStatus>,
 }
+
+/// What a layer has let in without the store: for layers further in, and not for handlers. Where it is there, it is of
+/// the layer that was passed last.
+#[derive(Clone)]
+struct Local(RateStatus);
 
 const UNSET: u64 = u64::MAX;
 
@@ -73,6 +79,28 @@ impl RateStatus {
         Self(Arc::new(Shared { decision, ask, at, cost, heeded, outer }))
     }
 
+    /// That of the layer that was passed last, also if it decided without the store.
+    pub(super) fn last<V: View>(view: &V) -> Option<Self> {
+        view.get::<Local>().map(|Local(status)| status).or_else(|| view.get())
+    }
+
+    /// Puts it into the request: for the handler, if it knows anything of the quotas.
+    pub(super) fn put<V: View>(&self, view: &mut V) {
+        if self.is_local() {
+            view.put(Local(self.clone()));
+            return;
+        }
+        if self.0.outer.as_ref().is_some_and(Self::is_local) {
+            let _ = view.take::<Local>();
+        }
+        view.put(self.clone());
+    }
+
+    /// Whether it was decided without the store: then nothing is known of the quotas, and nobody is told.
+    pub(super) fn is_local(&self) -> bool {
+        self.0.decision.is_local()
+    }
+
     /// The policy that leaves least, which is the one to mind.
     #[must_use]
     #[expect(clippy::indexing_slicing, reason = "a decision is about at least one question")]
@@ -90,7 +118,8 @@ impl RateStatus {
     /// The status of the next `RateLimitLayer` further out.
     #[must_use]
     pub fn outer(&self) -> Option<&Self> {
-        self.0.outer.as_ref()
+        let outer = self.0.outer.as_ref()?;
+        if outer.is_local() { outer.outer() } else { Some(outer) }
     }
 
     /// Makes the request cost this in all, instead of what it was charged when it came. It is put right when
@@ -125,21 +154,23 @@ impl RateStatus {
                 && self.0.ask.group.as_ref() == group
         });
         match (same, &self.0.outer) {
-            (Some(charged), _) if stands_for(charged, question) => Charged::Alike,
+            (Some(charged), _) if self.stands_for(charged, question) => Charged::Alike,
             (Some(_), _) => Charged::Otherwise,
             (None, Some(outer)) => outer.has_charged(at, group, question),
             (None, None) => Charged::Never,
         }
     }
-}
 
-/// Whether who was held to the one is held to all that the other is about.
-fn stands_for(charged: &Question, question: &Question) -> bool {
-    let penalty = question.policy.penalised();
-    charged.quota == question.quota
-        && charged.cost >= question.cost
-        && (charged.binds() || !question.binds())
-        && (penalty.is_none() || penalty == charged.policy.penalised())
+    /// Whether who was held to the one is held to all that the other is about.
+    fn stands_for(&self, charged: &Question, question: &Question) -> bool {
+        let penalty = question.policy.penalised();
+        charged.quota == question.quota
+            && charged.cost >= question.cost
+            && (charged.binds() || !question.binds())
+            && (penalty.is_none() || penalty == charged.policy.penalised())
+            // One may let everybody pass where the other counts, or refuses.
+            && (!self.is_local() || charged.policy.outage() == question.policy.outage())
+    }
 }
 
 impl fmt::Debug for RateStatus {

@@ -10,7 +10,7 @@ use std::{
 
 use super::{SECOND, left, minute, named};
 use crate::{
-    Key, Policy, Quota, RateStatus, Reply,
+    Key, Outage, Policy, Quota, RateStatus, Reply,
     gate::{Asked, Gate, KeySource, Outcome, Parting, Verdict, View as _, fake::FakeView},
     rate_limit::{RateLimitGate, RateLimitTicket},
     store::{Fault, Faults, Store, faulty},
@@ -208,6 +208,39 @@ async fn the_same_policy_twice_is_charged_once() {
     let key = Key::header("a", b"1");
     let limit = other.rate_limit(Policy::new(minute(10)).name("p"));
     assert_eq!(limit.peek(key, 1).await.unwrap().remaining(), 9);
+}
+
+/// Also if this process alone has counted it, which handlers know nothing of.
+#[tokio::test(start_paused = true)]
+async fn the_same_policy_twice_is_counted_once_while_the_store_is_away() {
+    let (store, faults) = faulty();
+    for call in ["charge", "limiters"] {
+        faults.set(call, Fault::Away, 1000);
+    }
+    let limits = nested(&store, minute(10));
+    for _ in 0..10 {
+        let (view, skipped) = both(&limits).await;
+        assert!(skipped && view.get::<RateStatus>().is_none());
+    }
+    assert_eq!(enter(&limits.0, &mut view()).await.unwrap_err().status, 429);
+}
+
+/// What it would do without the store is its own business.
+#[tokio::test(start_paused = true)]
+async fn the_same_policy_is_not_left_out_while_the_store_is_away_if_it_would_refuse() {
+    let (store, faults) = faulty();
+    faults.set("charge", Fault::Away, 2);
+    let (outer, inner) = nested(&store, minute(10));
+    let inner = inner.on_outage(Outage::Refuse);
+    let mut view = view();
+    let ticket = enter(&outer, &mut view).await.unwrap();
+    assert_eq!(leave(&outer, ticket, 200).await, "", "it is told nothing");
+    assert_eq!(enter(&inner, &mut view).await.unwrap_err().status, 503);
+    // The store is back.
+    let ticket = enter(&inner, &mut view).await.unwrap();
+    assert!(view.get::<RateStatus>().unwrap().outer().is_none());
+    assert_eq!(leave(&inner, ticket, 200).await, "\"p\";r=9;t=60");
+    assert!(matches!(outer.ask(&mut view), Asked::Skip), "it is charged by now");
 }
 
 /// What is counted elsewhere says nothing: the inner one may be of all processes, the outer one of this alone.
