@@ -12,6 +12,7 @@ use governor::{
 use tokio::time::Instant;
 
 use super::{ask::Question, ways::Worth};
+use crate::rate_limit::decision::Told;
 
 /// Two centuries in nanoseconds: there is room to add a few of them.
 const FOREVER: u64 = u64::MAX / 3;
@@ -108,6 +109,12 @@ impl Alone {
             Err(_) => Err(self.share.period),
             Ok(Err(until)) => Err(Duration::max(self.wait(&until), Duration::from_millis(1))),
         }
+    }
+
+    /// What is told of a refusal that lasts for so long.
+    pub(super) fn told(&mut self, retry: Duration) -> Told {
+        // There is one more within a period at most.
+        Told { remaining: self.left().into(), reset: retry.min(self.share.period), retry }
     }
 
     /// Whether nothing is spent of it any more. It must not be used after a yes, which spends it.

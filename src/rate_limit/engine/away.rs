@@ -19,6 +19,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind},
     key::{COMMON, Key},
+    rate_limit::decision::Told,
     store::Store,
 };
 
@@ -155,8 +156,8 @@ impl Engine {
         self.wake();
     }
 
-    /// Decides by this process's share of the quota. A refusal says how long it lasts at least.
-    pub(super) fn decide(&self, ask: &Ask, question: &Question) -> Result<(), Duration> {
+    /// Decides by this process's share of the quota. A refusal says what is left of that, and how long it lasts at least.
+    pub(super) fn decide(&self, ask: &Ask, question: &Question) -> Result<(), Told> {
         let processes = self.away.processes();
         let share = Share::of(question, processes);
         let seen = self.last_seen(ask, question);
@@ -174,7 +175,7 @@ impl Engine {
                         seen.left.map(|left| cells((left / processes).saturating_add(units)));
                     alone.has_heard(seen.sent, left);
                 }
-                alone.lets_in(cost)
+                alone.lets_in(cost).map_err(|retry| alone.told(retry))
             },
         );
         decided.unwrap_or(Ok(()))

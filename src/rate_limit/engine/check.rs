@@ -144,9 +144,11 @@ impl<'a> Checking<'a> {
     )]
     fn is_hopeless(&mut self) -> bool {
         let mut hopeless = false;
-        for (at, _) in self.ask.binding().filter(|(_, question)| question.is_too_dear()) {
+        for (at, question) in self.ask.binding().filter(|(_, question)| question.is_too_dear()) {
+            // Others may be within what is left.
+            let (remaining, reset) = self.engine.rest(self.ask, question);
             let each = &mut self.each[at];
-            each.told = Some(Told { remaining: 0, reset: Duration::ZERO, retry: Duration::MAX });
+            each.told = Some(Told { remaining, reset, retry: Duration::MAX });
             (each.violated, hopeless) = (true, true);
         }
         hopeless

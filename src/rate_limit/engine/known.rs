@@ -248,6 +248,20 @@ impl Engine {
         self.known.with(ask.spot(question), |known| known.tell(cost, now)).flatten()
     }
 
+    /// What is left of a question's quota, and until there is more, as far as is known: what it costs does not matter.
+    pub(super) fn rest(&self, ask: &Ask, question: &Question) -> (u64, Duration) {
+        let (spot, quota, now) = (ask.spot(question), question.quota, Instant::now());
+        let left = |known: &mut Known| {
+            let reset = known.reset_at.saturating_duration_since(now);
+            (known.full_at > now).then_some((known.remaining, reset))
+        };
+        // As the store tells of a key that has spent nothing.
+        let whole = if quota.is_fixed() { quota.window() } else { Duration::ZERO };
+        let known = self.known.with(spot, left).flatten();
+        let (remaining, reset) = known.unwrap_or((quota.capacity(), whole));
+        (remaining.saturating_add(self.units(spot)).min(quota.capacity()), reset)
+    }
+
     /// What the store has said last, if anything was spent by then.
     pub(super) fn last_seen(&self, ask: &Ask, question: &Question) -> Option<Seen> {
         let now = Instant::now();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{SECOND, admitted, minute, named};
+use super::{SECOND, admitted, minute, named, refused};
 use crate::{
     ErrorKind, Outage, Quota,
     rate_limit::RateLimit,
@@ -254,6 +254,24 @@ async fn an_outage_begins_with_what_was_heard_last() {
     assert_eq!(passed(&limit, "x", 30).await, 1);
     // And only with that.
     assert_eq!(passed(&limit, "x", 30).await, 0);
+}
+
+/// Who costs less may still be let in.
+#[tokio::test(start_paused = true)]
+async fn a_dear_request_that_is_refused_is_told_what_is_left_here() {
+    let (store, faults) = faulty();
+    let limit = store.rate_limit(minute(10));
+    go(&faults, Fault::Away, EVER);
+    for _ in 0..2 {
+        assert!(limit.check("x", 4).await.unwrap().is_admitted());
+    }
+    let decision = limit.check("x", 4).await.unwrap();
+    let wait = refused(&decision, &["default"]);
+    assert!(decision.is_local() && decision.remaining() == 2, "{decision:?}");
+    assert!(decision.reset() <= 6 * SECOND && wait > 6 * SECOND, "{decision:?}");
+    assert_eq!(passed(&limit, "x", 5).await, 2);
+    let decision = limit.check("x", 1).await.unwrap();
+    assert_eq!((decision.remaining(), decision.reset()), (0, decision.retry_after()));
 }
 
 /// Of a lease, too: what the store had left beside it, and what is not spent of it, or is given back.

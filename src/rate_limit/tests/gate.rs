@@ -123,6 +123,30 @@ async fn costs_are_by_request_and_some_are_too_high() {
     assert_eq!(told(&reply), (403, String::new(), serde_json::json!(["default"])));
 }
 
+/// No waiting helps; but the quota is there for others.
+#[tokio::test(start_paused = true)]
+async fn who_costs_more_than_the_quota_is_told_what_is_left_of_it() {
+    let store = Store::memory();
+    let key = || Key::header("a", b"1");
+    let refused = async |policy: &Policy| {
+        let limit = by("a", policy.clone()).cost_by(|(): &()| 8).store(&store);
+        let reply = enter(&limit, &mut view()).await.unwrap_err();
+        assert_eq!(reply.status, 403);
+        let told = reply.fields.iter().find(|(name, _)| name == "ratelimit");
+        told.map(|(_, value)| value.clone().into_owned()).unwrap_or_default()
+    };
+    let policy = named("p", minute(7));
+    assert_eq!(refused(&policy).await, "\"p\";r=7;t=60", "all of it");
+    assert!(store.rate_limit(policy.clone()).check(key(), 2).await.unwrap().is_admitted());
+    tokio::time::sleep(10 * SECOND).await;
+    assert_eq!(refused(&policy).await, "\"p\";r=5;t=50");
+    tokio::time::sleep(50 * SECOND).await;
+    assert_eq!(refused(&policy).await, "\"p\";r=7;t=60", "the window is over");
+    let leased = named("leased", minute(7)).lease(4);
+    assert!(store.rate_limit(leased.clone()).check(key(), 1).await.unwrap().is_admitted());
+    assert_eq!(refused(&leased).await, "\"leased\";r=6;t=60");
+}
+
 #[tokio::test(start_paused = true)]
 async fn quotas_are_by_request_and_asked_for_now_and_then() {
     let store = Store::memory();

@@ -1,12 +1,7 @@
 //! What is decided without the store, because it did not answer, or is known to be away.
 
 use super::Checking;
-use crate::{
-    error::Error,
-    key::Key,
-    outage::Outage,
-    rate_limit::{decision::Told, engine::ask::Group},
-};
+use crate::{error::Error, key::Key, outage::Outage, rate_limit::engine::ask::Group};
 
 impl Checking<'_> {
     /// Errors of the store are decided by the policies it was asked about.
@@ -65,11 +60,9 @@ impl Checking<'_> {
         let mut admitted = true;
         for at in members {
             let question = &self.ask.questions[at];
-            if let Err(retry) = self.engine.decide(self.ask, question) {
+            if let Err(told) = self.engine.decide(self.ask, question) {
                 let each = &mut self.each[at];
-                each.told = Some(Told { remaining: 0, reset: retry, retry });
-                each.violated = true;
-                admitted = false;
+                (each.told, each.violated, admitted) = (Some(told), true, false);
             }
         }
         admitted
