@@ -9,7 +9,7 @@ use super::{
     address::ClientAddress,
     fault::{KeyFault, no_extension},
     named::{Named, Names, form, param},
-    view::{Route, SentTwice, View},
+    view::{Route, SentTwice, View, sole_or_host},
 };
 use crate::key::{Key, secret};
 
@@ -84,7 +84,8 @@ impl<N: ?Sized> KeySource<N> {
         Self(Kind::PathParams(Names::new(names, Some(form::<T>))))
     }
 
-    /// A header field, which must be there exactly once: [`Key::header`].
+    /// A header field, which must be there exactly once: [`Key::header`]. `Host` is that of the URI where no field names
+    /// it, as in HTTP/2.
     ///
     /// # Panics
     ///
@@ -180,7 +181,7 @@ impl<N: ?Sized> KeySource<N> {
             }
             Kind::Header(named) => {
                 let sent = match &named.field {
-                    Some(field) => view.sole(field),
+                    Some(field) => sole_or_host(&*view, field),
                     // No request has it.
                     None => Ok(None),
                 };

@@ -52,13 +52,17 @@ impl Head {
     /// 8.3.1), and a run has to be for the same host. A name and a password before it are left out.
     #[must_use]
     pub fn with_host(mut self, authority: Option<&str>) -> Self {
-        let host = authority.map(|authority| authority.rsplit('@').next().unwrap_or_default());
         let is_told = self.headers.iter().any(|(name, _)| name == "host");
-        if let Some(host) = host.filter(|host| !host.is_empty() && !is_told) {
+        if let Some(host) = authority.and_then(host_of).filter(|_| !is_told) {
             self.headers.push(("host".to_owned(), host.into()));
         }
         self
     }
+}
+
+/// The host of an authority, with its port.
+fn host_of(authority: &str) -> Option<&str> {
+    authority.rsplit('@').next().filter(|host| !host.is_empty())
 }
 
 impl fmt::Debug for Head {
@@ -118,6 +122,12 @@ pub trait View {
         }
     }
 
+    /// The authority in the request's URI; `None`, the default, if it is not there, or not known. HTTP/2 has the host there
+    /// alone.
+    fn authority(&self) -> Option<&str> {
+        None
+    }
+
     /// Whether it has one of these header fields, named in lower case. Most requests have none of those that
     /// are asked for, and one pass over a few names is cheaper than a look-up of each.
     fn has_any(&self, names: &[&str]) -> bool {
@@ -145,6 +155,20 @@ pub trait View {
 
     /// Takes a value out of the request.
     fn take<T: Clone + Send + Sync + 'static>(&mut self) -> Option<T>;
+}
+
+/// The value of a header field that makes sense once. The host is that of the URI, if no field names it: the same as
+/// [`Head::with_host`] has.
+pub(super) fn sole_or_host<'a, V: View>(
+    view: &'a V,
+    name: &HeaderName,
+) -> Result<Option<&'a [u8]>, SentTwice> {
+    match view.sole(name)? {
+        None if name.as_str() == "host" => {
+            Ok(view.authority().and_then(host_of).map(str::as_bytes))
+        }
+        sent => Ok(sent),
+    }
 }
 
 /// GET, HEAD, OPTIONS and TRACE change nothing (RFC 9110 section 9.2.1). Unknown methods may.

@@ -144,6 +144,10 @@ impl<F: Framework> View for PartsView<'_, F> {
         }
     }
 
+    fn authority(&self) -> Option<&str> {
+        self.parts.uri.authority().map(Authority::as_str)
+    }
+
     fn has_any(&self, names: &[&str]) -> bool {
         self.parts.headers.keys().any(|name| names.contains(&name.as_str()))
     }
@@ -199,4 +203,30 @@ pub(super) fn head<F: Framework>(parts: &Parts) -> Head {
         peer: F::peer(&parts.extensions),
     }
     .with_host(parts.uri.authority().map(Authority::as_str))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+    use crate::{gate::KeySource, key::Key};
+
+    /// HTTP/2 has it in the URI alone.
+    #[test]
+    fn a_key_of_the_host_is_that_of_the_uri_if_no_field_names_it() {
+        let key = |uri: &str, host: Option<&str>| {
+            let mut request = Request::builder().uri(uri);
+            if let Some(host) = host {
+                request = request.header("host", host);
+            }
+            let (mut parts, ()) = request.body(()).expect("a request").into_parts();
+            KeySource::header("Host").read(&mut PartsView::<Plain>::new(&mut parts)).ok()
+        };
+        let of = |host: &str| Some(Key::header("host", host.as_bytes()));
+        assert_eq!(key("https://one.example:8443/a", None), of("one.example:8443"));
+        assert_eq!(key("https://me:secret@one.example/a", None), of("one.example"));
+        assert_eq!(key("https://one.example/a", Some("two.example")), of("two.example"));
+        assert_eq!(key("/a", None), None);
+    }
 }

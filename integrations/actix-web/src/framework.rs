@@ -129,6 +129,10 @@ impl View for RequestView<'_> {
         }
     }
 
+    fn authority(&self) -> Option<&str> {
+        self.request.uri().authority().map(Authority::as_str)
+    }
+
     fn has_any(&self, names: &[&str]) -> bool {
         self.request.headers().keys().any(|name| names.contains(&name.as_str()))
     }
@@ -245,8 +249,22 @@ fn decode(text: &str) -> Result<String, BadParam> {
 #[cfg(test)]
 mod tests {
     use actix_web::test::TestRequest;
+    use lockgate::Key;
 
     use super::*;
+
+    /// HTTP/2 has it in the URI alone.
+    #[test]
+    fn a_key_of_the_host_is_that_of_the_uri_if_no_field_names_it() {
+        let key = |request: TestRequest| {
+            let request = request.to_http_request();
+            KeySource::header("host").read(&mut RequestView::new(&request)).ok()
+        };
+        let request = || TestRequest::with_uri("https://me:secret@one.example:8443/a");
+        assert_eq!(key(request()), Some(Key::header("host", b"one.example:8443")));
+        let other = request().insert_header(("host", "two.example"));
+        assert_eq!(key(other), Some(Key::header("host", b"two.example")));
+    }
 
     #[test]
     fn a_field_counts_that_was_sent_once() {
