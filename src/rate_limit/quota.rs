@@ -117,6 +117,16 @@ impl Quota {
         matches!(self.counting, Counting::Fixed)
     }
 
+    /// What the store counts so: the other way round than [`rule`](Self::rule).
+    pub(super) const fn of(rule: Rule) -> Self {
+        let (limit, window, counting) = match rule {
+            Rule::Fixed { limit, window } => (limit, window, Counting::Fixed),
+            Rule::Sliding { limit, window } => (limit, window, Counting::Sliding),
+            Rule::Gcra { limit, window, burst } => (limit, window, Counting::Gcra { burst }),
+        };
+        Self { limit, window, counting }
+    }
+
     /// How the store counts it; `None` if there is nothing to count.
     pub(super) const fn rule(&self) -> Option<Rule> {
         let Self { limit, window, counting } = *self;

@@ -64,6 +64,15 @@ impl Known {
         (self.refused, self.void_before) = (None, Some(now));
     }
 
+    /// What is left, if nothing newer is known of that.
+    fn hear(&mut self, sent: Instant, state: &State) {
+        if self.sent <= sent {
+            (self.sent, self.remaining) = (sent, state.remaining);
+            self.reset_at = after(Instant::now(), state.reset);
+            self.full_at = after(sent, state.full);
+        }
+    }
+
     /// What is left to tell of it.
     fn tell(&self, cost: u64, now: Instant) -> Option<Told> {
         let refusal = self.refuses(cost, now);
@@ -155,16 +164,21 @@ impl Engine {
     /// A lease was filled: this is what the store has left beside it. Whoever was refused before may have a unit now, so
     /// that is void, as by [`forget`](Self::forget).
     pub(super) fn note_rest(&self, spot: Spot<'_>, sent: Instant, state: &State) {
-        let heard = Instant::now();
         let rest = |known: &mut Known| {
-            known.void(heard);
-            if known.sent <= sent {
-                (known.sent, known.remaining) = (sent, state.remaining);
-                known.reset_at = after(heard, state.reset);
-                known.full_at = after(sent, state.full);
-            }
+            known.void(Instant::now());
+            known.hear(sent, state);
         };
         self.known.enter(spot, |_| true, || Known::nothing(sent), rest);
+    }
+
+    /// Charges were changed, and this is left. Who was refused before is as he was.
+    pub(super) fn note_changed(&self, spot: Spot<'_>, sent: Instant, state: &State) {
+        let changed = |known: &mut Known| {
+            if known.void_before.is_none_or(|moment| moment <= sent) {
+                known.hear(sent, state);
+            }
+        };
+        self.known.with(spot, changed);
     }
 
     /// So much of what was said to be spent is given back.

@@ -11,10 +11,11 @@ use std::{sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{Engine, pending::Begun};
+use super::{Engine, pending::Begun, ways::Spot};
 use crate::{
     error::ErrorKind,
-    store::{SettleCharge, Store, WeakStore},
+    rate_limit::quota::Quota,
+    store::{SettleCharge, State, Store, WeakStore},
 };
 
 /// Most calls that are under way together: the leases of many keys may have to go back.
@@ -36,39 +37,56 @@ impl Engine {
     pub(super) fn settle(self: &Arc<Self>, store: &Store, calls: Vec<SettleCharge>) -> Done {
         let (done, settled) = oneshot::channel::<()>();
         let (with, begun) = (store.clone(), self.pending.begin());
+        let engine = Arc::clone(self);
         store.spawn(async move {
             let since = Instant::now();
-            let left = change(&with, calls).await;
+            let left = engine.change(&with, calls).await;
             // A response may wait for this, but not for a store that is away; and no handle is kept for it.
             let store = with.downgrade();
             drop((done, with));
             if !left.is_empty() {
-                try_again(store, left, since, &begun).await;
+                try_again(&engine, store, left, since, &begun).await;
             }
         });
         settled
     }
-}
 
-/// Makes the changes; returns those that were not made.
-async fn change(store: &Store, calls: Vec<SettleCharge>) -> Vec<SettleCharge> {
-    let mut left = Vec::new();
-    for some in calls.chunks(AT_ONCE) {
-        let settle = |call: &SettleCharge| store.backend().settle_charge(call.clone());
-        let answers = join_all(some.iter().map(settle)).await;
-        for (call, answer) in some.iter().zip(answers) {
-            match answer {
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::Unavailable => left.push(call.clone()),
-                Err(error) => tracing::warn!(%error, "a charge may not have been put right"),
+    /// Makes the changes; returns those that were not made.
+    async fn change(&self, store: &Store, calls: Vec<SettleCharge>) -> Vec<SettleCharge> {
+        let mut left = Vec::new();
+        for some in calls.chunks(AT_ONCE) {
+            let sent = Instant::now();
+            let settle = |call: &SettleCharge| store.backend().settle_charge(call.clone());
+            let answers = join_all(some.iter().map(settle)).await;
+            for (call, answer) in some.iter().zip(answers) {
+                match answer {
+                    Ok(states) => self.hear_changed(sent, call, &states),
+                    Err(error) if error.kind() == ErrorKind::Unavailable => left.push(call.clone()),
+                    Err(error) => tracing::warn!(%error, "a charge may not have been put right"),
+                }
             }
         }
+        left
     }
-    left
+
+    /// Notes what is left: an outage begins with that, and not with what the request was charged when it came.
+    fn hear_changed(&self, sent: Instant, call: &SettleCharge, states: &[State]) {
+        for (item, state) in call.items.iter().zip(states) {
+            let quota = Quota::of(item.rule);
+            let (policy, tag, subject) = (&item.policy, &call.tag, &item.subject);
+            self.note_changed(Spot { policy, tag, subject, quota }, sent, state);
+        }
+    }
 }
 
 /// Holds no store while it waits: it ends with the last handle.
-async fn try_again(store: WeakStore, left: Vec<SettleCharge>, since: Instant, begun: &Begun) {
+async fn try_again(
+    engine: &Engine,
+    store: WeakStore,
+    left: Vec<SettleCharge>,
+    since: Instant,
+    begun: &Begun,
+) {
     let Some(_room) = begun.wait(counters(&left)) else { return give_up(&left) };
     let (mut left, mut pause) = (left, PAUSE);
     while !left.is_empty() {
@@ -77,7 +95,7 @@ async fn try_again(store: WeakStore, left: Vec<SettleCharge>, since: Instant, be
         let (live, over): (Vec<_>, Vec<_>) =
             left.into_iter().partition(|call| lives(call, since.elapsed()));
         give_up(&over);
-        left = change(&store, live).await;
+        left = engine.change(&store, live).await;
         if closing {
             return give_up(&left);
         }

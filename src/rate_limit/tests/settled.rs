@@ -144,6 +144,25 @@ async fn the_handler_says_what_it_has_cost() {
     assert_eq!(whole(&limit, 200).await, 429);
 }
 
+/// An outage begins with that.
+#[tokio::test(start_paused = true)]
+async fn what_the_handler_has_charged_is_spent_while_the_store_is_away_too() {
+    for quota in [minute(10), minute(10).sliding(), minute(10).gcra(), minute(10).burst(12)] {
+        let (store, faults) = faulty();
+        let limit = by("a", named("p", quota)).settle_by_handler().store(&store);
+        let mut dear = view();
+        let ticket = enter(&limit, &mut dear).await.unwrap();
+        assert!(dear.get::<RateStatus>().unwrap().charge(quota.capacity() - 2));
+        leave(&limit, ticket, 200).await;
+        for call in ["charge", "limiters"] {
+            faults.set(call, Fault::Away, 1000);
+        }
+        for expected in [200, 200, 429] {
+            assert_eq!(whole(&limit, 200).await, expected, "{quota:?}");
+        }
+    }
+}
+
 /// Downloads by the byte: nothing is known of the cost when the request comes.
 #[tokio::test(start_paused = true)]
 async fn what_cost_nothing_when_it_came_costs_what_the_handler_says() {
