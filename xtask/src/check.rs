@@ -1,6 +1,6 @@
 //! `cargo xtask check`: everything about the code that is not its behaviour.
 
-use std::{env, process::ExitCode};
+use std::{collections::BTreeMap, env, process::ExitCode};
 
 use crate::{
     imports, licences,
@@ -60,16 +60,24 @@ fn lints() -> Result<(), String> {
     clippy(&["-p", benches, "--all-targets"])
 }
 
-/// Each library without features, and with each of its features alone.
+/// The library without features, and with each of its features alone; then the integrations, together, since each hands on
+/// the library's feature of the same name.
 fn features(metadata: &Metadata) -> Result<(), String> {
     let mut failed = Vec::new();
-    for library in LIBRARIES {
-        let features = metadata.features(library)?;
-        for feature in [""].into_iter().chain(features.iter().map(String::as_str)) {
-            let bare = ["-p", library, "--lib", "--no-default-features"];
-            let with: &[&str] = if feature.is_empty() { &[] } else { &["--features", feature] };
-            if clippy(&[&bare, with].concat()).is_err() {
-                failed.push(format!("{library} [{feature}]"));
+    for group in [&LIBRARIES[..1], &LIBRARIES[1..]] {
+        let mut of_each = BTreeMap::from([(String::new(), Vec::new())]);
+        for library in group {
+            for feature in metadata.features(library)? {
+                let here = format!("{library}/{feature}");
+                of_each.entry(feature).or_insert_with(Vec::new).push(here);
+            }
+        }
+        let packages: Vec<_> = group.iter().flat_map(|library| ["-p", library]).collect();
+        for (feature, here) in of_each {
+            let with = here.join(",");
+            let bare = ["--lib", "--no-default-features", "--features", &with];
+            if clippy(&[&packages[..], &bare].concat()).is_err() {
+                failed.push(format!("{} [{feature}]", group.join(", ")));
             }
         }
     }
