@@ -167,7 +167,8 @@ macro_rules! __rate_limit_names {
             /// shutdown, stays charged until its window ends, and so does what the store has not answered in
             /// time: it may have been given back. A refund lapses with the window that it was charged
             /// in. A request that is dropped keeps its charge. Refusals are remembered for 100 ms, not to
-            /// the end of the window.
+            /// the end of the window. Inside another layer that asks the same this one charges the request as well, since
+            /// it gives back what it has charged itself.
             #[must_use]
             pub fn refund_on(self, refund: impl Fn(u16) -> bool + Send + Sync + 'static) -> Self {
                 Self { gate: self.gate.refund_on(refund) }
@@ -179,7 +180,7 @@ macro_rules! __rate_limit_names {
             /// More than was charged when it came counts even beyond the limit; less is given back as by
             /// [`refund_on`](Self::refund_on), which goes before. What the handler has said counts also if
             /// its request is dropped after that. While the store is away it is as with refunds: what can't be charged
-            /// in time never is.
+            /// in time never is. Nor is it left out inside another layer that asks the same.
             #[must_use]
             pub fn settle_by_handler(self) -> Self {
                 Self { gate: self.gate.settle_by_handler() }

@@ -12,7 +12,7 @@ use super::{handle::Queue, sealed::opened, task::time};
 use crate::{
     clock::LONGEST,
     error::{Error, ErrorKind, NoCursor},
-    store::{MOST_RUNS, Purge, QueueStats, TaskFault, TaskId, TaskState, TaskView},
+    store::{MOST_RUNS, QueueStats, TaskFault, TaskId, TaskState, TaskView},
 };
 
 /// What is told of a task; never its payload.
@@ -197,7 +197,7 @@ impl<T> Queue<T> {
         // No more than there were when it began: others may die all the time.
         let (all, mut gone) = (self.stats().await?.dead_letters, 0);
         while gone < all {
-            let page = self.store.backend().purge_tasks(self.name.clone(), Purge::Dead).await?;
+            let page = self.store.backend().purge_letters(self.name.clone()).await?;
             if page == 0 {
                 break;
             }

@@ -44,7 +44,7 @@ pub(crate) use self::rate::{
 #[cfg(feature = "redis")]
 pub use self::redis::StoreBuilder;
 pub(crate) use self::tasks::{
-    End, EndAs, Graves, Limits, MOST as MOST_RUNS, Purge, Push, PushedAs, REASON, Record, RunToken,
+    End, EndAs, Graves, Limits, MOST as MOST_RUNS, Push, PushedAs, REASON, Record, RunToken,
     Started, TaskView, Turn, Turned, Unique,
 };
 #[cfg(test)]

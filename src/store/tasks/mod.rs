@@ -20,5 +20,5 @@ pub(crate) use self::{
     record::{HISTORY, Meta, Past, REASON, Record},
     steps::{MOST, MOST_BYTES, Tasks},
     turn::{End, EndAs, Graves, Limits, RunToken, Started, Turn, Turned},
-    view::{DeadPage, Purge, TaskView, Walk, Walked},
+    view::{DeadPage, TaskView, Walk, Walked},
 };

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 
 use super::{
-    DeadPage, Purge, Push, PushedAs, QueueStats, RunToken, TaskId, TaskState, TaskView, Turn,
-    Turned, Walk, Walked,
+    DeadPage, Push, PushedAs, QueueStats, RunToken, TaskId, TaskState, TaskView, Turn, Turned,
+    Walk, Walked,
 };
 use crate::{
     key::Key,
@@ -52,8 +52,8 @@ pub(crate) trait Tasks {
         first: Duration,
         spacing: Duration,
     ) -> Step<'_, usize>;
-    /// Throws away at most [`MOST`]; how many.
-    fn purge_tasks(&self, queue: Key, what: Purge) -> Step<'_, usize>;
+    /// Throws away at most [`MOST`] of the dead letters; how many.
+    fn purge_letters(&self, queue: Key) -> Step<'_, usize>;
     /// Throws away what waits and was pushed before the walk began, of at most `most` (to [`MOST`]) that it comes by;
     /// without one, it begins.
     fn purge_waiting(&self, queue: Key, walk: Option<Walk>, most: usize) -> Step<'_, Walked>;

@@ -36,12 +36,6 @@ pub(crate) struct DeadPage {
     pub(crate) next: Option<u64>,
 }
 
-/// What is thrown away, whenever it came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purge {
-    Dead,
-}
-
 /// A walk along those that wait, by the time at which they are due, for what was pushed before it began. Times are in us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Walk {

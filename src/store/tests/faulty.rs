@@ -26,8 +26,8 @@ use crate::{
         hints::{Hint, Hints},
         memory::Memory,
         tasks::{
-            DeadPage, Purge, Push, PushedAs, QueueStats, RunToken, TaskId, TaskState, TaskView,
-            Tasks, Turn, Turned, Walk, Walked,
+            DeadPage, Push, PushedAs, QueueStats, RunToken, TaskId, TaskState, TaskView, Tasks,
+            Turn, Turned, Walk, Walked,
         },
     },
 };
@@ -320,8 +320,8 @@ impl Tasks for Faulty {
         self.memory.redrive_tasks(queue, most, first, spacing)
     }
 
-    fn purge_tasks(&self, queue: Key, what: Purge) -> Step<'_, usize> {
-        self.memory.purge_tasks(queue, what)
+    fn purge_letters(&self, queue: Key) -> Step<'_, usize> {
+        self.memory.purge_letters(queue)
     }
 
     fn purge_waiting(&self, queue: Key, walk: Option<Walk>, most: usize) -> Step<'_, Walked> {

@@ -24,8 +24,8 @@ use crate::{
         backend::{Node, Step},
         hints::Hint,
         tasks::{
-            DeadPage, Meta, Purge, Push, PushedAs, QueueStats, RunToken, TaskId, TaskState,
-            TaskView, Tasks, Turn, Turned, Walk, Walked,
+            DeadPage, Meta, Push, PushedAs, QueueStats, RunToken, TaskId, TaskState, TaskView,
+            Tasks, Turn, Turned, Walk, Walked,
         },
     },
 };
@@ -269,8 +269,8 @@ impl Tasks for Memory {
         done(self.at_queue(&queue, |at| at.redrive_all(most, first, spacing)))
     }
 
-    fn purge_tasks(&self, queue: Key, what: Purge) -> Step<'_, usize> {
-        done(self.at_queue(&queue, |at| at.purge(what)))
+    fn purge_letters(&self, queue: Key) -> Step<'_, usize> {
+        done(self.at_queue(&queue, |at| at.purge_letters()))
     }
 
     fn purge_waiting(&self, queue: Key, walk: Option<Walk>, most: usize) -> Step<'_, Walked> {

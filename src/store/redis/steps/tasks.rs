@@ -18,8 +18,8 @@ use crate::{
         backend::{Node, Step},
         redis::{Redis, combine::Answer, read::Row, script, tasks::Asked},
         tasks::{
-            DeadPage, Meta, Purge, Push, PushedAs, QueueStats, RunToken, TaskId, TaskState,
-            TaskView, Tasks, Turn, Turned, Walk, Walked,
+            DeadPage, Meta, Push, PushedAs, QueueStats, RunToken, TaskId, TaskState, TaskView,
+            Tasks, Turn, Turned, Walk, Walked,
         },
     },
 };
@@ -119,7 +119,7 @@ impl Tasks for Redis {
         Box::pin(self.count(queue, "redrives", args.into()))
     }
 
-    fn purge_tasks(&self, queue: Key, Purge::Dead: Purge) -> Step<'_, usize> {
+    fn purge_letters(&self, queue: Key) -> Step<'_, usize> {
         let args = [number(crate::store::MOST_RUNS as u64)];
         Box::pin(self.count(queue, "purge", args.into()))
     }

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::store::{
     TaskId, TaskState,
-    tasks::{EndAs, Graves, Purge},
+    tasks::{EndAs, Graves},
 };
 
 on_every_store!(
@@ -164,7 +164,7 @@ async fn letters_that_are_too_large_together_are_trimmed_and_counted(rig: &Rig) 
     assert!(rig.backend().redrive_task(queue(), longer).await.unwrap());
     assert_eq!(dead_bytes(rig).await, one);
     assert_eq!(rig.numbers().await.bytes, one + 1);
-    assert_eq!(rig.backend().purge_tasks(queue(), Purge::Dead).await.unwrap(), 1);
+    assert_eq!(rig.backend().purge_letters(queue()).await.unwrap(), 1);
     assert_eq!(dead_bytes(rig).await, 0);
     let numbers = rig.numbers().await;
     assert_eq!((numbers.dead, numbers.trimmed, numbers.waiting), (4, 3, 1));
@@ -223,7 +223,7 @@ async fn what_waits_can_be_cancelled(rig: &Rig) {
 async fn dead_letters_can_be_thrown_away(rig: &Rig) {
     let worker = Worker::new(rig);
     let ids = killed(rig, &worker, &["a", "b"]).await;
-    assert_eq!(rig.backend().purge_tasks(queue(), Purge::Dead).await.unwrap(), 2);
+    assert_eq!(rig.backend().purge_letters(queue()).await.unwrap(), 2);
     assert_eq!(rig.task(&ids[0]).await, None);
     assert_eq!(rig.numbers().await.trimmed, 2);
 }
@@ -241,7 +241,7 @@ async fn what_vanished_can_be_thrown_away() {
     assert_eq!(found.unwrap(), Some(TaskState::Waiting));
     let walked = rig.backend().purge_waiting(queue(), None, 100).await.unwrap();
     assert_eq!((walked.gone, walked.next), (2, None));
-    assert_eq!(rig.backend().purge_tasks(queue(), Purge::Dead).await.unwrap(), 2);
+    assert_eq!(rig.backend().purge_letters(queue()).await.unwrap(), 2);
     let numbers = rig.numbers().await;
     assert_eq!((numbers.waiting, numbers.dead_letters), (0, 0));
     assert_eq!((numbers.bytes, numbers.dead_bytes), (0, 0), "of nothing");

@@ -19,7 +19,7 @@ use super::{
 use crate::store::{
     QueueStats, TaskId,
     backend::Node,
-    tasks::{EndAs, Graves, Limits, Purge, Push, Turn, Turned},
+    tasks::{EndAs, Graves, Limits, Push, Turn, Turned},
     tests::moves::cases,
 };
 
@@ -183,7 +183,7 @@ async fn on(rig: &Rig, scene: &Scene, made: &Made) -> (Option<Turned>, Told) {
             format!("{:?}", backend.redrive_tasks(queue(), 2, SECOND * 10, SECOND * 10).await)
         }
         Made::Other(Move::PurgeDead) => {
-            format!("{:?}", backend.purge_tasks(queue(), Purge::Dead).await)
+            format!("{:?}", backend.purge_letters(queue()).await)
         }
         Made::Other(Move::Pause(pause)) => {
             format!("{:?}", backend.pause_tasks(queue(), *pause).await)
