@@ -4,7 +4,8 @@
 //! condemned, and the next connection goes to its successor. All sentinels are asked at once. The latest
 //! configuration is believed ([`named`]): its number is higher after each failover, and only a majority can
 //! begin one, so on the wrong side of a partition a sentinel has an old one. Who does not answer soon after the
-//! first is not waited for.
+//! first is not waited for; so what one has told is kept ([`known`]), and an older one is not gone back to while he
+//! is late.
 //!
 //! # A master that is replaced
 //!
@@ -17,6 +18,7 @@
 //! - a connection that was silent for half the time after which sentinels take a master for gone is not used again
 //!   ([`Sentinels::patience`]). So whatever stood still long enough to be replaced is asked for anew, also if no hint came.
 
+mod known;
 mod named;
 
 use std::{
@@ -32,7 +34,10 @@ use parking_lot::Mutex;
 use redis::{Msg, RedisError, RedisResult, Value, aio::MultiplexedConnection};
 use tokio::time::{Instant, timeout_at};
 
-use self::named::{Named, Told};
+use self::{
+    known::Known,
+    named::{Named, Told},
+};
 use super::{
     Failure, Messages, One, Opened, Settings, tls,
     tls::Trust,
@@ -60,6 +65,7 @@ struct Watched {
     down_after: AtomicU64,
     /// Connections there are: to which master, and what makes them dead.
     made: Mutex<Vec<(Node, Weak<AtomicBool>)>>,
+    known: Mutex<Known>,
     /// How many words there were.
     heard: AtomicU64,
 }
@@ -100,6 +106,7 @@ impl Sentinels {
             grace: (within / 4).min(GRACE),
             down_after: AtomicU64::new(0),
             made: Mutex::default(),
+            known: Mutex::default(),
             heard: AtomicU64::new(0),
         })))
     }
@@ -203,7 +210,11 @@ impl Sentinels {
         }
         // One that is away might know: what the others do not know is no mistake then.
         let why = wrong.filter(|_| !away).unwrap_or(Failure::Away);
-        if named.is_empty() { Err(why) } else { Ok(named) }
+        if named.is_empty() {
+            return Err(why);
+        }
+        let outdated = self.0.known.lock().outdates(&named, self.number(), Instant::now());
+        if outdated { Err(Failure::Away) } else { Ok(named) }
     }
 }
 

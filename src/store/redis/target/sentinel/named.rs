@@ -71,9 +71,25 @@ impl Named {
         if self.is_replaced() {
             return None;
         }
-        let up = || self.0.iter().filter(|told| told.epoch == latest && !told.down);
-        let times = |node: &Node| up().filter(|told| told.master == *node).count();
-        up().rev().map(|told| &told.master).max_by_key(|node| times(node)).cloned()
+        self.most_often(|told| told.epoch == latest && !told.down).cloned()
+    }
+
+    /// Number of the latest configuration, and its master, in whatever state that is.
+    pub(super) fn latest_master(&self) -> Option<(u64, &Node)> {
+        let latest = self.latest()?;
+        Some((latest, self.most_often(|told| told.epoch == latest)?))
+    }
+
+    /// How many tell of a configuration before this one.
+    pub(super) fn before(&self, epoch: u64) -> usize {
+        self.0.iter().filter(|told| told.epoch < epoch).count()
+    }
+
+    /// Whom those name most often; of several, the first.
+    fn most_often(&self, those: impl Fn(&Told) -> bool) -> Option<&Node> {
+        let named = || self.0.iter().filter(|&told| those(told)).map(|told| &told.master);
+        let times = |node: &Node| named().filter(|named| *named == node).count();
+        named().rev().max_by_key(|node| times(node))
     }
 }
 

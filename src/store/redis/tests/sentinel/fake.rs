@@ -1,8 +1,11 @@
 //! A sentinel that says what a test tells it to.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -21,7 +24,10 @@ struct Says {
     master: Mutex<u16>,
     flags: Mutex<&'static str>,
     down_after: Mutex<&'static str>,
+    epoch: Mutex<&'static str>,
     hangs: AtomicBool,
+    /// How many ms each of its answers takes.
+    delay: AtomicU64,
     /// Channel and text.
     words: broadcast::Sender<(&'static str, String)>,
 }
@@ -31,8 +37,9 @@ impl Says {
         let (words, _) = broadcast::channel(16);
         // So long that nobody asks again because of it.
         let (flags, down_after) = (Mutex::new("master"), Mutex::new("600000"));
-        let hangs = AtomicBool::new(false);
-        Arc::new(Self { master: Mutex::new(master), flags, down_after, hangs, words })
+        let (master, epoch) = (Mutex::new(master), Mutex::new("0"));
+        let (hangs, delay) = (AtomicBool::new(false), AtomicU64::new(0));
+        Arc::new(Self { master, flags, down_after, epoch, hangs, delay, words })
     }
 }
 
@@ -86,6 +93,16 @@ impl FakeSentinel {
         *self.says.down_after.lock() = millis;
     }
 
+    /// Number of the configuration that it names its master by.
+    pub(super) fn epoch(&self, epoch: &'static str) {
+        *self.says.epoch.lock() = epoch;
+    }
+
+    /// It takes so long for each answer from now on.
+    pub(super) fn delay(&self, millis: u64) {
+        self.says.delay.store(millis, Ordering::SeqCst);
+    }
+
     /// From now on it takes questions and answers none.
     pub(super) fn hang(&self) {
         self.says.hangs.store(true, Ordering::SeqCst);
@@ -108,13 +125,17 @@ async fn serve(client: TcpStream, says: Arc<Says>) -> Option<()> {
         if says.hangs.load(Ordering::SeqCst) {
             return std::future::pending().await;
         }
+        match says.delay.load(Ordering::SeqCst) {
+            0 => {}
+            millis => tokio::time::sleep(Duration::from_millis(millis)).await,
+        }
         let (port, flags) = (says.master.lock().to_string(), *says.flags.lock());
-        let down_after = *says.down_after.lock();
+        let (down_after, epoch) = (*says.down_after.lock(), *says.epoch.lock());
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let answer = match words.as_slice() {
             ["SENTINEL", "MASTER", "mymaster"] => {
                 let first = ["name", "mymaster", "ip", "127.0.0.1", "port", &port, "flags", flags];
-                let then = ["config-epoch", "0", "down-after-milliseconds", down_after];
+                let then = ["config-epoch", epoch, "down-after-milliseconds", down_after];
                 list(&[first.as_slice(), &then].concat().into_iter().map(bulk).collect::<Vec<_>>())
             }
             ["SUBSCRIBE", channels @ ..] => {

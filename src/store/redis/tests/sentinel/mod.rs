@@ -1,6 +1,7 @@
 //! Masters that come and go, and sentinels that tell.
 
 mod busy;
+mod epochs;
 mod failover;
 pub(super) mod fake;
 mod quota;
