@@ -24,17 +24,16 @@ use crate::{
 /// How far a call has come.
 #[derive(Default)]
 struct Progress {
-    /// It was sent, and may have run.
-    reached: bool,
+    /// A copy of it was lost with its connection, and may have run.
+    lost: bool,
     /// The socket it waits on for an answer.
     socket: Option<Socket>,
 }
 
 impl Progress {
-    /// A socket the call is sent on now.
-    fn on(&mut self, socket: Socket) -> &mut Socket {
-        self.reached = true;
-        self.socket.insert(socket)
+    /// What has reached no socket, and what the server would not run, has not run.
+    fn may_have_run(&self) -> bool {
+        self.lost || self.socket.is_some()
     }
 }
 
@@ -96,13 +95,13 @@ impl Redis {
             command
         };
         let by_hash = command("EVALSHA", script.sha());
-        let mut sent = 1;
         loop {
             // Once it may have run, no later error can say that it has not.
-            let doubtful = |error| if sent > 1 { lost(script.name, error) } else { error };
+            let before = progress.lost;
+            let doubtful = |error| if before { lost(script.name, error) } else { error };
             progress.socket = None;
             let socket = self.lanes.socket(self.lanes.of(shard)).await.map_err(doubtful)?;
-            let socket = progress.on(socket);
+            let socket = progress.socket.insert(socket);
             let mut answer = send(socket, &by_hash).await;
             if let Err((Fault::NoScript, _)) = answer {
                 answer = send(socket, &command("EVAL", script.code)).await;
@@ -113,10 +112,10 @@ impl Redis {
                 // The deadline around this ends it. A new socket is made before each turn.
                 Err((Fault::NotRun, _)) => tokio::time::sleep(PAUSE).await,
                 Err((Fault::Broken, _)) if script.repeatable => {
-                    if sent > 1 {
+                    progress.lost = true;
+                    if before {
                         tokio::time::sleep(PAUSE).await;
                     }
-                    sent += 1;
                 }
                 Err((fault, error)) => return Err(doubtful(fault.explain(script.name, error))),
             }
@@ -145,13 +144,18 @@ impl Redis {
         progress: &mut Progress,
     ) -> Result<Vec<Value>, Error> {
         loop {
-            let socket = progress.on(self.lanes.socket(self.lanes.of(shard)).await?);
+            let socket = self.lanes.socket(self.lanes.of(shard)).await?;
+            let socket = progress.socket.insert(socket);
             let answer = pipeline.query_async(&mut socket.connection).await;
             let answer = judged(socket, answer);
             progress.socket = None;
             match answer {
                 Ok(values) => return Ok(values),
-                Err((Fault::NotRun | Fault::Broken, _)) => tokio::time::sleep(PAUSE).await,
+                Err((Fault::NotRun, _)) => tokio::time::sleep(PAUSE).await,
+                Err((Fault::Broken, _)) => {
+                    progress.lost = true;
+                    tokio::time::sleep(PAUSE).await;
+                }
                 Err((fault, error)) => return Err(fault.explain(name, error)),
             }
         }
@@ -174,8 +178,8 @@ impl Redis {
             if let Some(socket) = &progress.socket {
                 socket.timed_out();
             }
-            // What has not reached a socket has not run.
-            let kind = if progress.reached { ErrorKind::Timeout } else { ErrorKind::Unavailable };
+            let in_doubt = progress.may_have_run();
+            let kind = if in_doubt { ErrorKind::Timeout } else { ErrorKind::Unavailable };
             Err(Error::new(kind, name))
         });
         self.note(shard, &outcome);

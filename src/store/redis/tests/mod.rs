@@ -22,6 +22,7 @@ mod heavy;
 mod late;
 mod logins;
 mod mends;
+mod not_run;
 #[cfg(feature = "bb8-redis")]
 mod pool;
 mod proxy;
