@@ -28,6 +28,10 @@ impl Health {
         (0..number).map(one).collect()
     }
 
+    pub(super) fn is_open(&self) -> bool {
+        self.breaker.is_open()
+    }
+
     /// While the breaker is open nothing is sent, unless nobody else looks whether the server is back.
     pub(super) fn pass(self: &Arc<Self>, name: &'static str) -> Result<(), Error> {
         if self.breaker.is_open() && !self.probe() {
@@ -36,19 +40,27 @@ impl Health {
         Ok(())
     }
 
-    /// Tells the breaker how a call went.
+    /// Tells the breaker how a call went that is answered where scripts are run.
     pub(super) fn note<T>(self: &Arc<Self>, outcome: &Result<T, Error>) {
+        if !self.note_failure(outcome) {
+            self.breaker.succeeded();
+        }
+    }
+
+    /// As [`Health::note`], of a call that is answered where no script is run, too; true if it was a failure.
+    pub(super) fn note_failure<T>(self: &Arc<Self>, outcome: &Result<T, Error>) -> bool {
         match outcome {
             // It is there, and takes what makes room.
-            Err(e) if has_no_room(e) => self.breaker.succeeded(),
+            Err(e) if has_no_room(e) => false,
             Err(e) if matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) => {
                 tracing::debug!(error = %e, "store call failed");
                 if self.breaker.failed() {
                     self.probe();
                 }
+                true
             }
             // A configuration fault is no outage: it is told to every caller, at the same price.
-            _ => self.breaker.succeeded(),
+            _ => false,
         }
     }
 

@@ -161,7 +161,7 @@ impl Redis {
         let deleted = join_all((0..SHARDS).map(async |shard| {
             let mut pipe = redis::pipe();
             pipe.cmd("DEL").arg(self.keys.shard(shard, "watch"));
-            self.read(shard, "pause", &pipe).await.map(drop)
+            self.write(shard, "pause", &pipe).await.map(drop)
         }));
         deleted.await.into_iter().collect()
     }

@@ -122,7 +122,7 @@ impl Backend for Redis {
     }
 
     fn reaches(&self, shard: u16) -> Step<'_, ()> {
-        Box::pin(self.ping_one(shard))
+        Box::pin(self.do_reaches(shard))
     }
 
     fn on_new_server(&self, tell: Weak<dyn Fn() + Send + Sync>) {

@@ -44,9 +44,15 @@ impl Redis {
         Ok(())
     }
 
-    pub(super) async fn ping_one(&self, shard: u16) -> Result<(), Error> {
+    async fn ping_one(&self, shard: u16) -> Result<(), Error> {
         let mut pipe = redis::pipe();
         pipe.cmd("PING");
         self.read(shard, "ping", &pipe).await.map(drop)
+    }
+
+    /// Who only answers pings counts nothing either.
+    pub(super) async fn do_reaches(&self, shard: u16) -> Result<(), Error> {
+        self.pass(shard, "reaches")?;
+        self.touch(shard).await
     }
 }

@@ -179,6 +179,28 @@ fn a_program_of_single_calls_finds_a_server_that_is_back() {
     }
 }
 
+/// Pings are answered by who runs no script; where they are let through in place of other calls, they must not be all.
+#[test]
+fn a_program_of_single_calls_that_pings_before_each_finds_a_server_that_is_back() {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let own = builder.enable_all().build().expect("a runtime");
+    let others = tokio::runtime::Runtime::new().expect("a runtime");
+    let mut server = others.block_on(Server::start());
+    let store = own.block_on(Store::connect(&server.url())).expect("it is there");
+    server.kill();
+    let is_used =
+        || own.block_on(store.ping()).is_ok() && own.block_on(store.lock("x").acquire()).is_ok();
+    for _ in 0..6 {
+        assert!(!is_used());
+    }
+    others.block_on(server.restart());
+    let back = std::time::Instant::now();
+    while !is_used() {
+        assert!(back.elapsed() < PATIENCE, "nobody looks");
+        std::thread::sleep(BETWEEN / 10);
+    }
+}
+
 /// Whatever is reckoned from it, calls that go together and connections included: longer than a year is a year.
 #[tokio::test]
 async fn a_deadline_may_be_as_long_as_can_be_said() {

@@ -17,7 +17,7 @@ use crate::{
     store::{
         Store,
         backend::{Acquire, Mode, Token},
-        keys::Keys,
+        keys::{COMMON, Keys},
         redis::{
             ask::{self, Ask},
             read::Row,
@@ -118,6 +118,36 @@ async fn refused(code: &str, begin: &[&str], end: &[&str]) {
 async fn noreplicas() {
     let set = |value| ["CONFIG", "SET", "min-replicas-to-write", value];
     refused("NOREPLICAS", &set("1"), &set("0")).await;
+}
+
+/// A health check of the application's asks all the while.
+#[tokio::test]
+async fn pings_keep_no_server_in_use_that_refuses_all_else() {
+    let before = Before::patient().await;
+    before.server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    let calls = before.server.calls().await;
+    for _ in 0..30 {
+        let _ = before.store.ping().await;
+        assert_eq!(before.lock().await.kind(), ErrorKind::Unavailable);
+    }
+    let calls = before.server.calls().await - calls;
+    assert!(calls <= 15, "{calls} of 30 calls were sent");
+    before.server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
+    before.goes_on().await;
+}
+
+/// By what it is asked whether it would count again.
+#[tokio::test]
+async fn a_server_that_only_answers_pings_is_not_reached() {
+    let before = Before::patient().await;
+    let reaches = || before.store.backend().reaches(COMMON);
+    reaches().await.expect("it is there");
+    before.server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    before.store.ping().await.expect("it answers");
+    reaches().await.expect_err("it refuses writes");
+    before.server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
+    reaches().await.expect("it takes writes");
+    before.goes_on().await;
 }
 
 #[tokio::test]
