@@ -63,7 +63,15 @@ pub(super) fn judged<T>(
         let left = (RedisErrorKind::Io, "the connection was left before this was answered");
         return Err((Fault::Broken, left.into()));
     }
-    answer.map_err(|error| (Fault::of(&error, socket), error))
+    answer.map_err(first_of).map_err(|error| (Fault::of(&error, socket), error))
+}
+
+/// What the first that failed of several commands was told: of all together the library knows neither code nor text.
+fn first_of(error: RedisError) -> RedisError {
+    match error.clone().into_server_errors().as_deref() {
+        Some([(_, first), ..]) => first.clone().into(),
+        _ => error,
+    }
 }
 
 impl Fault {

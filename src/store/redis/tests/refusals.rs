@@ -144,7 +144,8 @@ async fn a_server_that_only_answers_pings_is_not_reached() {
     reaches().await.expect("it is there");
     before.server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
     before.store.ping().await.expect("it answers");
-    reaches().await.expect_err("it refuses writes");
+    let error = reaches().await.expect_err("it refuses writes");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     before.server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
     reaches().await.expect("it takes writes");
     before.goes_on().await;
@@ -206,6 +207,8 @@ async fn misconf() {
         facts.contains("rdb_last_bgsave_status:err")
     })
     .await;
+    let error = before.store.ping().await.expect_err("it refuses pings, too");
+    assert_eq!((error.kind(), said(&error).as_deref()), (ErrorKind::Unavailable, Some("MISCONF")));
     before.is_refused("MISCONF").await;
     before.server.command(&["CONFIG", "SET", "save", ""]).await;
     before.goes_on().await;
@@ -241,6 +244,8 @@ async fn busy() {
     });
     is_busy(&before.server).await;
     let outage = |kind| matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout);
+    let error = before.store.ping().await.expect_err("it runs nothing");
+    assert!(outage(error.kind()), "{error}");
     for _ in 0..8 {
         let error = before.lock().await;
         assert!(outage(error.kind()), "{error}");
