@@ -35,6 +35,10 @@ impl Failure {
                 config("the store's user may not run the commands lockgate needs")
             }
             RedisErrorKind::InvalidClientConfig => config("the store's URL can't be used"),
+            _ if does_not_know(error) => config(
+                "the store's server does not know a command that lockgate needs, as HELLO; it needs Redis 6.2 or newer, \
+                 or Valkey, and commands by their own names",
+            ),
             _ if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) => {
                 config("the store needs another password")
             }
@@ -47,9 +51,25 @@ impl Failure {
                 if let Some(sentence) = super::tls::mistake(error) {
                     return Self::Config(sentence);
                 }
-                tracing::debug!(%error, "no connection to the store");
+                log(error);
                 Self::Away
             }
         }
+    }
+}
+
+/// It will not know it later either.
+fn does_not_know(error: &RedisError) -> bool {
+    error.kind() == RedisErrorKind::RESP3NotSupported
+        || error.code() == Some("NOPROTO")
+        || error.detail().is_some_and(|text| text.contains("unknown command"))
+}
+
+fn log(error: &RedisError) {
+    if error.is_io_error() {
+        tracing::debug!(%error, "no connection to the store");
+    } else {
+        // What a server says may repeat what it was sent, the password with it.
+        tracing::debug!(kind = ?error.kind(), code = ?error.code(), "no connection to the store");
     }
 }

@@ -19,6 +19,7 @@ mod enqueues;
 mod faults;
 mod forgotten;
 mod heavy;
+mod hello;
 mod late;
 mod logins;
 mod mends;
