@@ -3,7 +3,7 @@
 //! One that is cut off from the others would tell of days gone by: so several are asked at once, and what most of
 //! them say is believed; who does not answer soon after the first is not waited for. What is wrong with it is told by the next redirect.
 
-use std::{collections::HashMap, sync::atomic::Ordering, time::Duration};
+use std::{sync::atomic::Ordering, time::Duration};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use redis::{Value, aio::ConnectionLike as _};
@@ -13,10 +13,11 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-use super::{Cluster, Endpoint, Failure, Settings, Shared, slots::View};
-
-/// After how many ms of silence nodes take another one for gone.
-const TIMEOUT: &str = "cluster-node-timeout";
+use super::{
+    Cluster, Endpoint, Failure, Settings, Shared,
+    slots::View,
+    told::{TIMEOUT, is_refused, timeout_of},
+};
 
 /// Nodes that are asked at once, at most.
 const ASKED: usize = 5;
@@ -162,7 +163,7 @@ impl Cluster {
         let replies = connection.req_packed_commands(&pipe, 0, count).await;
         let mut replies = replies.map_err(|error| Failure::of(&error))?.into_iter();
         let (slots, settings) = (replies.next().unwrap_or(Value::Nil), replies.next());
-        if tells && matches!(settings, Some(Value::ServerError(_))) {
+        if tells && settings.as_ref().is_some_and(is_refused) {
             self.0.tells_no_settings();
         }
         match slots {
@@ -220,12 +221,6 @@ impl Said {
         let views = self.views.drain(..);
         views.max_by_key(|(view, votes)| (*votes, known(view))).map(|(view, _)| view)
     }
-}
-
-/// Of the answer to `CONFIG GET`.
-fn timeout_of(settings: Value) -> Option<Duration> {
-    let settings: HashMap<String, String> = redis::from_redis_value(settings).ok()?;
-    settings.get(TIMEOUT)?.parse().ok().filter(|millis| *millis > 0).map(Duration::from_millis)
 }
 
 impl Shared {

@@ -32,6 +32,7 @@
 
 mod look;
 mod slots;
+mod told;
 
 use std::{
     collections::BTreeMap,
