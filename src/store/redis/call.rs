@@ -37,6 +37,14 @@ impl Progress {
     }
 }
 
+/// How often plain commands may be sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Copies {
+    /// Until they are answered: they may run twice.
+    Any,
+    One,
+}
+
 impl Redis {
     /// Sends a step of `calls.lua`, with others that go the same way.
     pub(super) async fn ask(&self, ask: Ask) -> Result<Answer<Said>, Error> {
@@ -133,7 +141,7 @@ impl Redis {
     ) -> Result<Vec<Value>, Error> {
         let trial = self.health(shard).is_open();
         self.pass(shard, name)?;
-        let outcome = self.in_time(shard, name, pipeline).await;
+        let outcome = self.in_time(shard, name, pipeline, Copies::Any).await;
         if !self.health(shard).note_failure(&outcome) && trial {
             // It was let through in place of one that would show it.
             let _ = self.touch(shard).await;
@@ -148,20 +156,21 @@ impl Redis {
             Some(never) => pipe.cmd("DEL").arg(never.concat()),
             None => pipe.cmd("HDEL").arg(self.keys.meta()).arg("never"),
         };
-        let outcome = self.in_time(shard, "reaches", &pipe).await;
+        let outcome = self.in_time(shard, "reaches", &pipe, Copies::Any).await;
         self.note(shard, &outcome);
         outcome.map(drop)
     }
 
-    /// Plain writes that may run twice, in one round trip.
+    /// Plain writes, in one round trip.
     pub(super) async fn write(
         &self,
         shard: u16,
         name: &'static str,
         pipeline: &redis::Pipeline,
+        copies: Copies,
     ) -> Result<Vec<Value>, Error> {
         self.pass(shard, name)?;
-        let outcome = self.in_time(shard, name, pipeline).await;
+        let outcome = self.in_time(shard, name, pipeline, copies).await;
         self.note(shard, &outcome);
         outcome
     }
@@ -171,9 +180,10 @@ impl Redis {
         shard: u16,
         name: &'static str,
         pipeline: &redis::Pipeline,
+        copies: Copies,
     ) -> Result<Vec<Value>, Error> {
         let (until, mut progress) = (Instant::now() + self.deadline, Progress::default());
-        let call = self.send_pipeline(shard, name, pipeline, &mut progress);
+        let call = self.send_pipeline(shard, name, pipeline, copies, &mut progress);
         ended(name, timeout_at(until, call).await, &progress)
     }
 
@@ -182,6 +192,7 @@ impl Redis {
         shard: u16,
         name: &'static str,
         pipeline: &redis::Pipeline,
+        copies: Copies,
         progress: &mut Progress,
     ) -> Result<Vec<Value>, Error> {
         loop {
@@ -192,6 +203,10 @@ impl Redis {
             progress.socket = None;
             match answer {
                 Ok(values) => return Ok(values),
+                // Of several commands others may have run.
+                Err((fault, error)) if copies == Copies::One => {
+                    return Err(fault.explain(name, error));
+                }
                 Err((Fault::NotRun, _)) => tokio::time::sleep(PAUSE).await,
                 Err((Fault::Broken, _)) => {
                     progress.lost = true;

@@ -16,7 +16,7 @@ use crate::{
     store::{
         backend::{Beat, Due, HAND_OVER, Node},
         keys::COMMON,
-        redis::{Redis, read::Row, script},
+        redis::{Redis, call::Copies, read::Row, script},
     },
 };
 
@@ -161,7 +161,7 @@ impl Redis {
         let deleted = join_all((0..SHARDS).map(async |shard| {
             let mut pipe = redis::pipe();
             pipe.cmd("DEL").arg(self.keys.shard(shard, "watch"));
-            self.write(shard, "pause", &pipe).await.map(drop)
+            self.write(shard, "pause", &pipe, Copies::Any).await.map(drop)
         }));
         deleted.await.into_iter().collect()
     }

@@ -16,7 +16,7 @@ use crate::{
     key::Key,
     store::{
         backend::{Node, Step},
-        redis::{Redis, combine::Answer, read::Row, script, tasks::Asked},
+        redis::{Redis, call::Copies, combine::Answer, read::Row, script, tasks::Asked},
         tasks::{
             DeadPage, Meta, Push, PushedAs, QueueStats, RunToken, TaskId, TaskState, TaskView,
             Tasks, Turn, Turned, Walk, Walked,
@@ -50,7 +50,8 @@ impl Tasks for Redis {
         pipe.cmd("ZADD").arg(idle).arg("XX").arg("INCR").arg(micros(longer));
         pipe.arg(format!("{node}:{worker}"));
         Box::pin(async move {
-            let answer = self.read(queue.shard(), "still_idle", &pipe).await?;
+            // A second copy would prolong it once more. The turn that follows an error finds out.
+            let answer = self.write(queue.shard(), "still_idle", &pipe, Copies::One).await?;
             Ok(matches!(&answer[..], [Value::Int(0), until] if *until != Value::Nil))
         })
     }
