@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use percent_encoding::percent_decode_str;
-use url::{Host, form_urlencoded};
+use url::Host;
 
 use crate::error::Error;
 
@@ -155,9 +155,11 @@ impl Query {
     /// A name that is not known is refused: a misspelt `ns` would be another namespace.
     fn read(text: &str, kind: Kind) -> Result<Self, Error> {
         let mut query = Self::default();
-        for (name, value) in form_urlencoded::parse(text.as_bytes()) {
-            let value = value.into_owned();
-            match (&*name, kind) {
+        // Not as a form, in which a + is a blank: in a password it is what it is, here as before the host.
+        for part in text.split('&').filter(|part| !part.is_empty()) {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            let value = decoded(value)?;
+            match (&*decoded(name)?, kind) {
                 ("ns", _) => query.namespace = Some(value),
                 ("sentinel_user", Kind::Sentinels) => query.sentinel.user = Some(value),
                 ("sentinel_password", Kind::Sentinels) => query.sentinel.password = Some(value),

@@ -53,10 +53,13 @@ fn one_server() {
 fn sockets() {
     let socket = || of(Nodes::Socket("/run/redis.sock".into()));
     let full = Address { database: Some(2), login: login("me", "pw"), ..socket() };
+    let with_password = |password| Address { login: login("", password), ..socket() };
     let good = [
         ("unix:///run/redis.sock", socket()),
         ("redis+unix:///run/redis.sock?ns=a", Address { namespace: namespace("a"), ..socket() }),
         ("valkey+unix:///run/redis.sock?db=2&user=me&pass=pw", full),
+        ("unix:///run/redis.sock?pass=p+w%20%26&", with_password("p+w &")),
+        ("unix:///run/redis.sock?&p%61ss=p=w%2b%C3%A4", with_password("p=w+ä")),
     ];
     for (url, expected) in good {
         assert_eq!(Address::parse(url).expect(url), expected, "{url}");
@@ -81,6 +84,14 @@ fn several_nodes() {
         (
             "rediss+sentinel://me:pw@h1,h2:5/mymaster/4?ns=shop&sentinel_user=watch&sentinel_password=dog",
             full,
+        ),
+        (
+            "redis+sentinel://:p+w@h1,h2:5/mymaster?sentinel_password=d+o+g%2B",
+            Address {
+                login: login("", "p+w"),
+                sentinel_login: login("", "d+o+g+"),
+                ..sentinels(two())
+            },
         ),
         ("valkey+cluster://h1,[::1]:7", cluster()),
         (
@@ -132,6 +143,7 @@ fn bad_ones() {
         ("redis://h/1/2", "database"),
         ("redis://h/99999999999", "database"),
         ("redis://h?nss=secret", "parameter"),
+        ("redis://h?ns=%ff", "UTF-8"),
         ("redis://h?sentinel_user=secret", "parameter"),
         ("redis://h1,h2", "several servers"),
         ("redis+sentinel://h1,h2", "master's name"),
