@@ -148,7 +148,9 @@ impl Facts {
 
     /// It lies there for somebody whose future may not be polled. Until it is, it is not renewed: nobody runs under it.
     pub(crate) fn is_to_be_fetched(&self) {
-        self.fetched.store(WAITS, Ordering::Release);
+        // Told to another one, it may not have been renewed since the first.
+        let (was, order) = (FETCHED, Ordering::AcqRel);
+        let _ = self.fetched.compare_exchange(was, WAITS, order, Ordering::Acquire);
     }
 
     /// Who waited for it has it. True if it was not renewed because of that.

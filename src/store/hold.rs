@@ -45,6 +45,10 @@ impl Hold {
         self.settled = true;
         // After the next turn has begun: a loss in between is told to that one.
         self.facts.close();
+        if self.facts.is_fetched() {
+            // Nobody came for the turn before, so the lease was not renewed.
+            self.store.agent().watch_over(&next.lease);
+        }
         Ok(Self { store: self.store.clone(), facts: next, settled: false })
     }
 
@@ -55,11 +59,11 @@ impl Hold {
 
     /// Whoever has waited for it has it, from now on it is renewed; false if it has ended meanwhile.
     pub(crate) fn is_fetched(&self) -> bool {
-        if !self.facts.is_fetched() {
-            return true;
+        if self.facts.is_fetched() {
+            self.store.agent().watch_over(&self.facts.lease);
+            return self.facts.loss().is_none();
         }
-        self.store.agent().watch_over(&self.facts.lease);
-        self.facts.loss().is_none()
+        self.facts.told_loss().is_none()
     }
 
     /// The turn ends then, and not later because it was begun anew.

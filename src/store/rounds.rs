@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
@@ -117,12 +118,17 @@ impl Rounds {
         for hold in self.due() {
             let until = hold.valid_until();
             let past_end = hold.last.load(Ordering::Acquire) || now >= hold.end();
-            if !past_end && !hold.is_left() && !hold.renewing.swap(true, Ordering::AcqRel) {
+            let left = !past_end && hold.is_left();
+            if !past_end && !left && !hold.renewing.swap(true, Ordering::AcqRel) {
                 // Should its renewal hang, the hold still ends in time.
                 self.schedule(until, &hold);
                 to_renew.push(hold);
             } else if until > now + SLACK {
                 self.schedule(until, &hold);
+                // Who has come for it meanwhile may have had it scheduled before that.
+                if left && !hold.is_left() {
+                    self.begin(&hold);
+                }
             } else {
                 hold.lose(if past_end { Loss::TooLong } else { Loss::Lapsed });
             }
@@ -154,9 +160,8 @@ impl Rounds {
         let answer = self.backend.renew(items.collect()).await;
         if holds.len() > 1 && answer.as_ref().is_err_and(|no| no.kind() == ErrorKind::Protocol) {
             // One of the keys is not what it should be: it takes no other lock with it.
-            for hold in holds {
-                Box::pin(self.renew(std::slice::from_ref(hold))).await;
-            }
+            let alone = |hold| Box::pin(self.renew(std::slice::from_ref(hold)));
+            join_all(holds.iter().map(alone)).await;
             return;
         }
         for (i, (hold, (last, lease))) in holds.iter().zip(leases).enumerate() {

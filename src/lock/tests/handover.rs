@@ -383,3 +383,35 @@ async fn a_lock_that_is_fetched_late_is_renewed_from_then_on() {
         assert_eq!(mine.release().await, Released::Released);
     }
 }
+
+/// The one who did not come for it leaves: whoever has it next has a lease that is renewed.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_nobody_fetched_is_renewed_for_the_next() {
+    let (store, faults) = faulty();
+    let request = || store.lock("x").hand_over(16, 60 * SECOND).wait(60 * SECOND);
+    let held = request().acquire().await.unwrap();
+    let first = in_line(Box::pin(request().acquire()));
+    let next = tokio::spawn(request().acquire());
+    tokio::time::sleep(MS).await;
+    held.release().await;
+    tokio::time::sleep(4 * SECOND).await;
+    drop(first);
+    let mine = next.await.unwrap().expect("it is the next");
+    assert_eq!(faults.seen("release"), 0, "the lease passed on");
+    tokio::time::sleep(30 * SECOND).await;
+    assert_eq!(mine.loss(), None);
+    assert_eq!(mine.release().await, Released::Released);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fixed_lease_that_ended_before_it_was_fetched_lets_nobody_in() {
+    let store = Store::memory();
+    let held = free(&store).await;
+    let fixed = store.lock("x").lease_fixed(SECOND).wait(60 * SECOND);
+    let waits = in_line(Box::pin(fixed.acquire()));
+    held.release().await;
+    tokio::time::sleep(5 * SECOND).await;
+    let mine = waits.await.expect("it may wait for longer, and is asked for again");
+    assert_eq!(mine.loss(), None);
+    assert_eq!(mine.release().await, Released::Released);
+}

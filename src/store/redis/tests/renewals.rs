@@ -9,7 +9,7 @@ use super::server::Server;
 async fn a_lock_whose_key_is_broken_takes_no_other_with_it() {
     let server = Server::start().await;
     let store = server.patient_store().await;
-    let lease = Duration::from_secs(2);
+    let lease = Duration::from_secs(5);
     let keys = ["a", "b", "c"];
     let mut held = Vec::new();
     for key in keys {
