@@ -29,11 +29,12 @@ impl Known {
         let Some((epoch, node)) = named.latest_master() else { return false };
         let later = self.latest.as_ref().filter(|(known, _)| epoch < *known);
         match later.map(|(known, master)| (*known, master == node)) {
-            // Not all may tell the number.
-            Some((_, true)) => {
+            // Not all may tell the number. Where most tell a lower one they were set up anew, and count from there.
+            Some((known, true)) if named.before(known) <= sentinels / 2 => {
                 self.older = None;
                 return false;
             }
+            Some((_, true)) => {}
             Some((known, false)) => {
                 if !self.gives_way(named.before(known) > sentinels / 2, now) {
                     return true;
@@ -103,6 +104,15 @@ mod tests {
         assert!(!outdates(&mut known, now, [told(2, 6), silent(2)]));
         assert!(!outdates(&mut known, now, [silent(2)]));
         assert!(outdates(&mut known, now, [silent(1)]));
+    }
+
+    #[test]
+    fn those_that_were_set_up_anew_count_anew() {
+        let (mut known, now) = (Known::default(), Instant::now());
+        assert!(!outdates(&mut known, now, [told(1, 6), told(1, 6), told(1, 6)]));
+        assert!(!outdates(&mut known, now, [told(1, 0), told(1, 0)]));
+        assert!(!outdates(&mut known, now, [told(2, 1), told(2, 1), told(2, 1)]));
+        assert!(outdates(&mut known, now, [told(1, 0), told(1, 0)]));
     }
 
     #[test]
