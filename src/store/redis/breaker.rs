@@ -21,11 +21,17 @@ use tokio::{runtime::Handle, task::JoinHandle, time::Instant};
 /// Failures in a row that open it.
 const FAILURES: u32 = 5;
 
+/// They are in a row if no longer than this is between two of them. Reads that go well are no success, and a process that
+/// only reads would else count failures over days.
+const ROW: Duration = Duration::from_secs(60);
+
 /// Pause between two probes.
 const PROBE_EVERY: Duration = Duration::from_millis(100);
 
 pub(super) struct Breaker {
     failures: AtomicU32,
+    /// When there was the last one.
+    last: Mutex<Option<Instant>>,
     open: AtomicBool,
     /// A call is under way that was let through while it was open. Not since another one has failed: what succeeds
     /// then may have been answered before all that, and heard late.
@@ -43,6 +49,7 @@ impl Breaker {
     pub(super) fn new(look: Duration) -> Self {
         Self {
             failures: AtomicU32::new(0),
+            last: Mutex::default(),
             open: AtomicBool::new(false),
             trial: AtomicBool::new(false),
             probe: Mutex::default(),
@@ -66,6 +73,10 @@ impl Breaker {
 
     /// True if the breaker is open after this failure.
     pub(super) fn failed(&self) -> bool {
+        let last = self.last.lock().replace(Instant::now());
+        if last.is_some_and(|last| last.elapsed() > ROW) {
+            self.failures.store(0, Ordering::Relaxed);
+        }
         let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         self.trial.store(false, Ordering::Release);
         if failures >= FAILURES && !self.is_open() {

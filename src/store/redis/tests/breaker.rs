@@ -247,3 +247,17 @@ async fn nobody_looks_for_a_store_that_is_gone() {
         assert!(dropped.elapsed() < PATIENCE, "it goes on looking");
     }
 }
+
+/// Those of a process that only reads, where nothing else is called that goes well.
+#[tokio::test(start_paused = true)]
+async fn failures_that_are_minutes_apart_are_not_in_a_row() {
+    let breaker = Breaker::new(SECOND);
+    for _ in 0..20 {
+        assert!(!breaker.failed());
+        tokio::time::advance(SECOND * 61).await;
+    }
+    for _ in 0..4 {
+        assert!(!breaker.failed());
+    }
+    assert!(breaker.failed());
+}
