@@ -68,6 +68,11 @@ fn features(metadata: &Metadata) -> Result<(), String> {
         let mut of_each = BTreeMap::from([(String::new(), Vec::new())]);
         for library in group {
             for feature in metadata.features(library)? {
+                // Together they would hide it.
+                let same = *library != LIBRARIES[0] && feature != "default";
+                if same && !metadata.hands_on(library, &feature, LIBRARIES[0])? {
+                    failed.push(format!("{library} [{feature}] without {}'s", LIBRARIES[0]));
+                }
                 let here = format!("{library}/{feature}");
                 of_each.entry(feature).or_insert_with(Vec::new).push(here);
             }

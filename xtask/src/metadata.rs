@@ -54,6 +54,18 @@ impl Metadata {
         Ok(features.map(|map| map.keys().cloned().collect()).unwrap_or_default())
     }
 
+    /// Whether it turns on the feature of this name of `library`.
+    pub(crate) fn hands_on(
+        &self,
+        member: &str,
+        feature: &str,
+        library: &str,
+    ) -> Result<bool, String> {
+        let turned_on = list(&self.member(member)?["features"][feature]);
+        let its = format!("{library}/{feature}");
+        Ok(turned_on.iter().any(|name| name.as_str() == Some(&its)))
+    }
+
     /// The oldest Rust a workspace member promises to build with.
     pub(crate) fn rust_version(&self, member: &str) -> Result<String, String> {
         let declared = self.member(member)?["rust_version"].as_str();
