@@ -65,7 +65,7 @@ impl Lines {
         all: bool,
         now: Instant,
     ) -> Vec<(Key, Option<JobId>)> {
-        let mut found = self.calls.next_to_tell(most, all, now);
+        let mut found = self.calls.next_to_tell(most.div_ceil(2), all, now);
         let left = most.saturating_sub(found.len());
         found.extend(self.requests.next_to_tell(left, all, now));
         found
