@@ -76,6 +76,8 @@ use crate::{
 };
 pub use crate::{defer::RanJob, queue::RanTask};
 
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// A store for one test, and the hands that move it.
 #[derive(Clone)]
 pub struct TestKit {
@@ -106,15 +108,15 @@ impl TestKit {
     }
 
     /// Holds the lock of a resource, as a request does that takes long: until the guard is dropped (or the
-    /// clock has been moved by a day), others that need it are refused, wait or are deferred. [`Key::path_param`] is the key of a
+    /// clock, or tokio's, has been moved by a day), others that need it are refused, wait or are deferred. [`Key::path_param`] is the key of a
     /// `LockLayer::by_path_param`.
     ///
     /// # Errors
     ///
     /// If it is held already.
     pub async fn hold(&self, key: impl Into<Key>) -> Result<LockGuard, Error> {
-        // Held until it is dropped, unless the clock is moved by a day.
-        let lock = self.store.lock(key).lease(Duration::from_secs(24 * 60 * 60));
+        // Held until it is dropped, unless the clock, or tokio's, is moved by a day.
+        let lock = self.store.lock(key).lease(DAY).max_hold(DAY);
         lock.acquire().await.map_err(|refused| match refused {
             NotAcquired::Fault(error) => error,
             other => Error::new(ErrorKind::Config, "hold").with(other.to_string()),
