@@ -5,6 +5,9 @@ use std::time::Duration;
 use super::{Truth, jobs::Accepted};
 use crate::store::backend::{JobId, JobState, Token};
 
+/// How long it is known of a job at least that it was stored.
+const STORED: u64 = 60_000;
+
 impl Truth {
     pub(in crate::store::tests) fn unclaimed(
         &mut self,
@@ -64,7 +67,8 @@ impl Truth {
         let at = self.jobs.iter().position(ended);
         assert_eq!(reply, at.is_some());
         if let Some(at) = at {
-            let record = self.jobs.remove(at).record;
+            let Accepted { record, accepted_us, .. } = self.jobs.remove(at);
+            self.purged.insert(id.clone(), accepted_us / 1000 + STORED);
             // The record that it was accepted under, and no other that leads to it.
             self.records.retain(|name, (whose, ..)| Some(name) != record.as_ref() || whose != id);
         }
