@@ -4,8 +4,8 @@
 //! runs as if the layer were not there, its body never read. If the lock is busy, the request is read
 //! whole, stored behind that lock, and answered with 202 and the `Location` of a status resource. When
 //! the lock comes free, a [`DeferWorker`] is woken, takes it, and sends the stored request through
-//! the application's own routes. Whatever fails on the way to the 202 falls back to the plain busy
-//! answer; a 202 means stored.
+//! the application's own routes. What can't be deferred gets the plain busy answer; where nobody knows
+//! whether it was stored, 503 with the `Location`; a reused `Idempotency-Key` 422. A 202 means stored.
 //!
 //! Each accepted request ends in exactly one of `done`, `dead`, `cancelled` and `expired`. The jobs of
 //! a resource start in the order they were accepted. Success is any answer but 401, 403, 408, 425, 429

@@ -43,14 +43,16 @@ impl LockRequest {
     }
 
     /// How long the lock outlives its process; renewed at a third of it. Default 10 s: long enough to
-    /// survive pauses and short outages, short enough to wait for. At least 100 ms.
+    /// survive pauses and short outages, short enough to wait for. At least 100 ms, and never longer than
+    /// [`max_hold`](Self::max_hold).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.asking.set_lease(lease, true);
         self
     }
 
-    /// A lease that is never renewed: the lock ends after it, whatever its holder does. At least 100 ms. What the fence
-    /// protects stays protected after it.
+    /// A lease that is never renewed: the lock ends after it, whatever its holder does. At least 100 ms, and never longer
+    /// than [`max_hold`](Self::max_hold), 60 s by default: set that too for a longer one. What the fence protects stays
+    /// protected after it.
     pub fn lease_fixed(mut self, lease: Duration) -> Self {
         self.asking.set_lease(lease, false);
         self

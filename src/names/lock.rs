@@ -173,7 +173,7 @@ macro_rules! __lock_settings {
                 Self { gate: self.gate.retry(times, every) }
             }
 
-            /// Locks requests of exactly these methods, safe ones included. Default: every method but GET,
+            /// Locks requests of these methods alone, safe ones included; `GET` stands for `HEAD` too. Default: every method but GET,
             /// HEAD, OPTIONS and TRACE.
             ///
             /// # Panics
@@ -195,7 +195,8 @@ macro_rules! __lock_settings {
 
         impl LockLayer {
             /// A lease that is never renewed: the lock ends after it, whatever the handler does, which is then
-            /// treated by [`on_loss`](Self::on_loss). At least 100 ms.
+            /// treated by [`on_loss`](Self::on_loss). At least 100 ms, and never longer than
+            /// [`max_hold`](Self::max_hold), 60 s by default: set that too for a longer one.
             #[must_use]
             pub fn lease_fixed(self, lease: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.lease_fixed(lease) }

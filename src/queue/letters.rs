@@ -170,7 +170,8 @@ impl<T> Queue<T> {
     }
 
     /// Throws away all that waits, what is delayed and what is to be tried again included; how many. What runs goes
-    /// on; what is pushed after it began, and dead letters, stay.
+    /// on; what is pushed after it began, and dead letters, stay. Of what comes back to wait before it is through (a retry,
+    /// a redriven letter) some may go, too.
     ///
     /// # Errors
     ///

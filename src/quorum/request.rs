@@ -109,7 +109,8 @@ impl QuorumRequest {
         self
     }
 
-    /// A lease that is never renewed: the lock ends after it, whatever its holder does.
+    /// A lease that is never renewed: the lock ends after it, whatever its holder does, or after
+    /// [`max_hold`](Self::max_hold) if that is sooner.
     pub fn lease_fixed(mut self, lease: Duration) -> Self {
         (self.asking.terms.lease, self.asking.terms.renew) =
             (lease.clamp(MIN_LEASE, LONGEST), false);
