@@ -201,3 +201,20 @@ impl fmt::Debug for TestQueueWorker {
         f.debug_struct("TestQueueWorker").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_resource_that_is_held_stays_so() {
+        let kit = TestKit::new();
+        let somebody = kit.hold("x").await.expect("it is free");
+        for _ in 0..23 {
+            kit.advance(DAY / 24);
+            tokio::time::sleep(DAY / 24).await;
+        }
+        assert_eq!(somebody.loss(), None);
+        assert!(kit.store().lock("x").acquire().await.is_err());
+    }
+}
