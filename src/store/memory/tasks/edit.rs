@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::At;
 use crate::{
     clock::micros,
-    store::tasks::{DeadPage, MOST, QueueStats, Record, TaskId, TaskState, Walk, Walked},
+    store::tasks::{DeadPage, QueueStats, Record, TaskId, TaskState, Walk, Walked},
 };
 
 impl At<'_> {
@@ -77,8 +77,8 @@ impl At<'_> {
         ids.len()
     }
 
-    pub(super) fn purge_letters(&mut self) -> usize {
-        let ids: Vec<_> = self.queue.dead.iter().take(MOST).map(|(_, id)| id.clone()).collect();
+    pub(super) fn purge_letters(&mut self, most: usize) -> usize {
+        let ids: Vec<_> = self.queue.dead.iter().take(most).map(|(_, id)| id.clone()).collect();
         self.trim(&ids);
         ids.len()
     }

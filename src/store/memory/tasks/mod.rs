@@ -24,8 +24,8 @@ use crate::{
         backend::{Node, Step},
         hints::Hint,
         tasks::{
-            DeadPage, Meta, Push, PushedAs, QueueStats, RunToken, TaskId, TaskState, TaskView,
-            Tasks, Turn, Turned, Walk, Walked,
+            DeadPage, MOST, Meta, Push, PushedAs, QueueStats, RunToken, TaskId, TaskState,
+            TaskView, Tasks, Turn, Turned, Walk, Walked,
         },
     },
 };
@@ -270,7 +270,7 @@ impl Tasks for Memory {
     }
 
     fn purge_letters(&self, queue: Key) -> Step<'_, usize> {
-        done(self.at_queue(&queue, |at| at.purge_letters()))
+        done(self.at_queue(&queue, |at| at.purge_letters(MOST)))
     }
 
     fn purge_waiting(&self, queue: Key, walk: Option<Walk>, most: usize) -> Step<'_, Walked> {
