@@ -7,7 +7,7 @@
 //! | `GET {base}/{id}/response` | 202 while pending, then the stored response verbatim, or 410 if there will be none |
 //! | `DELETE {base}/{id}` | cancels what waits: 204; 409 if it runs or has ended otherwise |
 //!
-//! `Prefer: wait=N` holds a `GET` until something changes. The document has a weak `ETag`: with
+//! `Prefer: wait=N` holds a `GET` until something changes, one of the response until there is one or none. The document has a weak `ETag`: with
 //! `If-None-Match` it is sent only if it has changed (304), and together with `wait` the answer comes as
 //! soon as it differs from what the client has, so that no change falls between two polls.
 //!

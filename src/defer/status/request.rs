@@ -136,7 +136,7 @@ impl Look {
     async fn document(&self, known: &Known, wait: Option<Duration>) -> Result<Reply, Error> {
         let leave = wait.and_then(|_| self.may_wait());
         let wait = wait.filter(|_| leave.is_some());
-        let Some((_, document)) = self.changed(known, wait).await? else {
+        let Some((_, document)) = self.changed(Some(known), wait).await? else {
             return Ok(not_found());
         };
         let reply = if known.has(document.tag()) {
@@ -150,17 +150,17 @@ impl Look {
     async fn response(&self, wait: Option<Duration>) -> Result<Reply, Error> {
         let leave = wait.and_then(|_| self.may_wait());
         let wait = wait.filter(|_| leave.is_some());
-        let Some((job, _)) = self.changed(&Known::default(), wait).await? else {
+        let Some((job, _)) = self.changed(None, wait).await? else {
             return Ok(not_found());
         };
         Ok(applied(verbatim(&self.store, &self.id, &job), wait))
     }
 
     /// The job at once, or when it is no longer as the client knows it: as it was at first, if he does not
-    /// say. `None` if there is none to be seen.
+    /// say. Where it does not matter what is known, when it has ended. `None` if there is none to be seen.
     async fn changed(
         &self,
-        known: &Known,
+        known: Option<&Known>,
         wait: Option<Duration>,
     ) -> Result<Option<(JobView, Document)>, Error> {
         let until = Instant::now() + wait.unwrap_or_default();
@@ -174,8 +174,10 @@ impl Look {
             };
             let document = Document::of(&self.store, &self.id, &job);
             let first = first.get_or_insert_with(|| document.tag().to_owned());
-            let news =
-                if known.is_empty() { first != document.tag() } else { !known.has(document.tag()) };
+            let news = known.is_some_and(|known| match known.is_empty() {
+                true => first != document.tag(),
+                false => !known.has(document.tag()),
+            });
             let (Some(rung), false) = (rung, news || !job.state.is_pending()) else {
                 return Ok(Some((job, document)));
             };

@@ -106,6 +106,33 @@ async fn a_wait_ends_with_what_the_client_does_not_know() {
     worker.stop().await;
 }
 
+/// Who waits for a response is not told that it waits no more but runs.
+#[tokio::test(start_paused = true)]
+async fn a_wait_for_the_response_ends_with_that() {
+    let store = Store::memory();
+    let routes = Function::new(|head, marker| {
+        marker.pass(&key_of(&head.target));
+        async {
+            tokio::time::sleep(5 * SECOND).await;
+            let body = Kept::Body(Bytes::from_static(b"done"));
+            Ran::Answered(Answer { status: 200, headers: Vec::new(), body })
+        }
+    });
+    let id = put_off(&store, "/x").await;
+    let gate = StatusGate::new().store(&store);
+    let response = |wait: &'static str| {
+        let mut view = FakeView::new("GET");
+        view.lines = vec![("prefer", wait.as_bytes().to_vec())];
+        let asked = gate.ask(&mut view, id.as_str(), true).expect("well formed");
+        async { whole(asked.answer().await) }
+    };
+    let worker = Working::with(DeferWorker::on(&store, routes));
+    assert_eq!(response("wait=2").await.status, 202);
+    let reply = response("wait=20").await;
+    assert_eq!((reply.status, &*reply.body), (200, &b"done"[..]));
+    worker.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_stored_field_that_is_no_ascii_is_told_as_it_was() {
     let store = Store::memory();

@@ -17,8 +17,8 @@ macro_rules! __defer_routes_names {
         ///
         /// `GET {path}/{id}` is a JSON document, or a stream of it (`Accept: text/event-stream`);
         /// `{path}/{id}/response` the stored response as it was; `DELETE {path}/{id}` cancels what
-        /// waits. `Prefer: wait=N` (at most 30 s) holds an answer until something changes, and
-        /// `If-None-Match` leaves out what the client has. An id that is unknown, malformed or
+        /// waits. `Prefer: wait=N` (at most 30 s) holds an answer until something changes, one of the response until
+        /// there is one or none, and `If-None-Match` leaves out what the client has. An id that is unknown, malformed or
         /// somebody else's is the same 404.
         ///
         /// At the root (`"/"`) every path of one part is taken for an id, or of two that ends with `response`: beside other routes
