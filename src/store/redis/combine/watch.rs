@@ -128,12 +128,13 @@ impl<F: Flights> Ringing<F> {
             let (due, next) = self.look(&shared);
             // Who is woken may run anything: not under the lock.
             due.iter().for_each(|(_, ticket)| ticket.ring());
-            shared.kick();
             let look = Instant::now() + shared.stall;
             drop((due, shared));
-            match next {
-                Some(next) => sleep_until(next.min(look)).await,
-                None => return,
+            let Some(next) = next else { return };
+            sleep_until(next.min(look)).await;
+            // Not at once: who stands in the queue then has just seen to it himself.
+            if let Some(shared) = self.shared.upgrade() {
+                shared.kick();
             }
         }
     }

@@ -181,7 +181,7 @@ fn without_any_runtime_nothing_is_put() {
 #[test]
 fn a_runtime_that_ends_does_not_take_the_lane_along() {
     let (home, here) = (runtime(), runtime());
-    let (combiner, field) = home.block_on(async { Field::new() });
+    let (combiner, field) = home.block_on(async { Field::within(LONG) });
     let combiner = Arc::new(combiner);
     // A flight of two on the runtime that will end; nobody looks at its callers meanwhile.
     let first = queued_on(&home, &combiner, 1);
@@ -190,12 +190,14 @@ fn a_runtime_that_ends_does_not_take_the_lane_along() {
     drop(first);
     drop(guard);
     waits_for(&field, 2);
-    home.shutdown_timeout(DEADLINE);
+    // Its one thread is done with the look at it in which it was sent.
+    here.block_on(home.spawn(async {})).unwrap();
+    home.shutdown_timeout(LONG);
     // They are sent again, by the next one that comes.
     let last = queued_on(&here, &combiner, 4);
     field.arrive(10);
     for (call, sent) in others.into_iter().chain([last]).zip([2, 2, 1]) {
-        assert_eq!(here.block_on(call).unwrap().sent, sent);
+        assert_eq!(here.block_on(call).unwrap().sent, sent, "{:?}", field.sent());
     }
     assert_eq!(field.sent()[2], [2, 3, 4]);
 }
