@@ -1,15 +1,8 @@
 //! What the log says of deferred requests: a line for each end, and nothing that opens one.
 
-use std::{
-    io,
-    sync::{Arc, LazyLock},
-    time::Duration,
-};
+use std::time::Duration;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
-use tracing::subscriber::DefaultGuard;
-use tracing_subscriber::fmt::MakeWriter;
 
 use super::{
     Function, SECOND, Working, answered, ended, key_of, look, put_in, put_late, put_off,
@@ -18,71 +11,22 @@ use super::{
 use crate::{
     defer::{DeferWorker, Ran, StatusAnswer, StatusGate},
     gate::{Head, fake::FakeView},
-    store::{Enqueue, Fault, JobId, JobPolicy, JobState, Store, faulty},
+    store::{Enqueue, Fault, JobId, JobPolicy, JobState, Log, Store, faulty},
 };
 
 /// In the query, in a field and in the body of each request.
 const SECRET: &str = "DE89370400440532013000";
 
-/// The log of this thread, on which all tasks of a test run.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
-impl Log {
-    fn begin() -> (Self, DefaultGuard) {
-        // Without one that is always there, what another thread has found out about a line (that nobody reads it)
-        // would hold for this one, too.
-        static ALWAYS: LazyLock<tracing::Dispatch> = LazyLock::new(|| {
-            let nowhere = tracing_subscriber::fmt().with_writer(io::sink);
-            tracing::Dispatch::new(nowhere.with_max_level(tracing::Level::TRACE).finish())
-        });
-        LazyLock::force(&ALWAYS);
-        let log = Self::default();
-        let lines =
-            tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_ansi(false);
-        let guard = tracing::subscriber::set_default(lines.with_writer(log.clone()).finish());
-        (log, guard)
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().clone()).expect("text")
-    }
-
-    #[track_caller]
-    fn has(&self, line: &str) {
-        assert!(self.text().contains(line), "no {line:?} in:\n{}", self.text());
-    }
-
-    /// An id of a job is what opens its status: 34 hex digits. A node has 16.
-    #[track_caller]
-    fn opens_nothing(&self, ids: &[JobId]) {
-        let text = self.text();
-        let runs = text.split(|c: char| !c.is_ascii_hexdigit());
-        let longest = runs.max_by_key(|run| run.len()).unwrap_or_default();
-        assert!(longest.len() <= 16, "{longest} in:\n{text}");
-        assert!(!text.contains(SECRET), "{text}");
-        for id in ids {
-            assert!(!text.contains(id.as_str()), "{id:?} in:\n{text}");
-        }
+/// An id of a job is what opens its status: 34 hex digits. A node has 16.
+#[track_caller]
+fn opens_nothing(log: &Log, ids: &[JobId]) {
+    let text = log.text();
+    let runs = text.split(|c: char| !c.is_ascii_hexdigit());
+    let longest = runs.max_by_key(|run| run.len()).unwrap_or_default();
+    assert!(longest.len() <= 16, "{longest} in:\n{text}");
+    assert!(!text.contains(SECRET), "{text}");
+    for id in ids {
+        assert!(!text.contains(id.as_str()), "{id:?} in:\n{text}");
     }
 }
 
@@ -153,7 +97,7 @@ async fn each_end_of_a_run_is_told_and_opens_nothing() {
     ] {
         log.has(line);
     }
-    log.opens_nothing(&ids);
+    opens_nothing(&log, &ids);
 }
 
 #[tokio::test(start_paused = true)]
@@ -194,7 +138,7 @@ async fn what_goes_wrong_with_the_store_is_told_and_opens_nothing() {
     ] {
         log.has(line);
     }
-    log.opens_nothing(&ids);
+    opens_nothing(&log, &ids);
 }
 
 #[tokio::test(start_paused = true)]
@@ -215,7 +159,7 @@ async fn what_a_status_is_asked_for_is_told_and_opens_nothing() {
     assert_eq!(ask("GET", &ids[1]).await, 503);
     log.has("deferred request cancelled");
     log.has("no status: store away");
-    log.opens_nothing(&ids);
+    opens_nothing(&log, &ids);
 }
 
 /// Also of a worker that can't be told apart from none.
@@ -233,5 +177,5 @@ async fn a_queue_that_nobody_works_on_is_told_and_opens_nothing() {
     }
     let line = "requests are deferred and no worker is alive to run them: spawn a DeferWorker";
     assert_eq!(log.text().matches(line).count(), 1, "{}", log.text());
-    log.opens_nothing(&[id]);
+    opens_nothing(&log, &[id]);
 }

@@ -30,6 +30,7 @@ mod jobs;
 mod kept;
 mod late;
 mod locks;
+mod logged;
 #[cfg(feature = "redis")]
 mod lost;
 mod memory_only;
@@ -129,9 +130,12 @@ macro_rules! on_redis {
     };
 }
 
-pub(crate) use self::faulty::{Fault, Faults, faulty, faulty_with_clock};
 #[cfg(feature = "redis")]
 pub(crate) use self::front::{Call, Front, says};
+pub(crate) use self::{
+    faulty::{Fault, Faults, faulty, faulty_with_clock},
+    logged::Log,
+};
 use on_every_store;
 #[cfg(feature = "redis")]
 use on_redis;

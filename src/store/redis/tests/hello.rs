@@ -1,60 +1,19 @@
 //! Servers that do not understand how a connection begins. What they say repeats what they were sent.
 
-use std::{
-    io,
-    sync::{Arc, LazyLock},
-};
+use std::sync::Arc;
 
-use parking_lot::Mutex;
 use tokio::{
     io::{AsyncWriteExt as _, BufReader},
     net::{TcpListener, TcpStream},
 };
-use tracing::{Dispatch, Level, subscriber::DefaultGuard};
 
 use super::{SECOND, sentinel::fake::command};
 use crate::{
     error::{Error, ErrorKind},
-    store::Store,
+    store::{Log, Store},
 };
 
 const PASSWORD: &str = "sesame";
-
-/// The log of this thread, on which all tasks of a test run.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    fn begin() -> (Self, DefaultGuard) {
-        // Without one that is always there, what another thread has found out about a line (that nobody reads it)
-        // would hold for this one, too.
-        static ALWAYS: LazyLock<Dispatch> = LazyLock::new(|| {
-            let nowhere = tracing_subscriber::fmt().with_writer(io::sink);
-            Dispatch::new(nowhere.with_max_level(Level::TRACE).finish())
-        });
-        LazyLock::force(&ALWAYS);
-        let log = Self::default();
-        let own = log.clone();
-        let lines = tracing_subscriber::fmt().with_max_level(Level::TRACE).with_ansi(false);
-        let lines = lines.with_writer(move || own.clone()).finish();
-        (log, tracing::subscriber::set_default(lines))
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().clone()).expect("text")
-    }
-}
 
 /// Of a server that answers this to `HELLO`.
 async fn store(hello: String) -> Result<Store, Error> {
