@@ -23,6 +23,7 @@ mod steps_down;
 mod strays;
 mod terms;
 mod told;
+mod unfetched;
 mod within;
 
 use std::{sync::Arc, time::Duration};

@@ -1,11 +1,13 @@
 //! The limiter on the embedded store, with tokio's clock stopped: time passes when nothing runs.
 
+mod ahead;
 mod algorithms;
 mod away;
 mod cancel;
 mod gate;
 mod leases;
 mod listed;
+mod nested;
 mod remembered;
 mod settled;
 mod several;

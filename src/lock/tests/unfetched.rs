@@ -1,0 +1,87 @@
+//! Locks that pass to who waits, in a future that is not polled.
+
+use futures_util::FutureExt as _;
+use tokio::time::Instant;
+
+use super::{SECOND, busy, free, handover::MS};
+use crate::{
+    lock::Released,
+    store::{Store, faulty},
+};
+
+/// A future that waits, and was polled once.
+fn in_line<F: Future + Unpin>(mut waits: F) -> F {
+    assert!((&mut waits).now_or_never().is_none(), "it waits");
+    waits
+}
+
+/// Nobody runs under it, so it is not renewed: a `select!` loop that is at something else would keep everybody out.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_nobody_fetches_ends_with_its_lease() {
+    let store = Store::memory();
+    let held = free(&store).await;
+    let waits = in_line(Box::pin(store.lock("x").wait(SECOND).acquire()));
+    let also = in_line(Box::pin(store.lock("x").wait(60 * SECOND).acquire()));
+    held.release().await;
+    let started = Instant::now();
+    let other = store.as_another_process();
+    let next = other.lock("x").wait(60 * SECOND).acquire().await.expect("it is free in the end");
+    // The lease of each of the two.
+    assert!(started.elapsed() <= 21 * SECOND, "{:?}", started.elapsed());
+    busy(waits.await);
+    let released = tokio::spawn(async move {
+        tokio::time::sleep(SECOND).await;
+        next.release().await
+    });
+    let mine = also.await.expect("it waits for longer, and has it again");
+    assert_eq!(mine.loss(), None);
+    assert_eq!(released.await.unwrap(), Released::Released);
+    assert_eq!(mine.release().await, Released::Released);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_fetched_late_is_renewed_from_then_on() {
+    let store = Store::memory();
+    for late in [0, 4, 9] {
+        let held = free(&store).await;
+        let waits = in_line(Box::pin(store.lock("x").wait(60 * SECOND).acquire()));
+        held.release().await;
+        tokio::time::sleep(late * SECOND).await;
+        let mine = waits.await.expect("it is there");
+        tokio::time::sleep(30 * SECOND).await;
+        assert_eq!(mine.loss(), None, "after {late} s");
+        assert_eq!(mine.release().await, Released::Released);
+    }
+}
+
+/// The one who did not come for it leaves: whoever has it next has a lease that is renewed.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_nobody_fetched_is_renewed_for_the_next() {
+    let (store, faults) = faulty();
+    let request = || store.lock("x").hand_over(16, 60 * SECOND).wait(60 * SECOND);
+    let held = request().acquire().await.unwrap();
+    let first = in_line(Box::pin(request().acquire()));
+    let next = tokio::spawn(request().acquire());
+    tokio::time::sleep(MS).await;
+    held.release().await;
+    tokio::time::sleep(4 * SECOND).await;
+    drop(first);
+    let mine = next.await.unwrap().expect("it is the next");
+    assert_eq!(faults.seen("release"), 0, "the lease passed on");
+    tokio::time::sleep(30 * SECOND).await;
+    assert_eq!(mine.loss(), None);
+    assert_eq!(mine.release().await, Released::Released);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fixed_lease_that_ended_before_it_was_fetched_lets_nobody_in() {
+    let store = Store::memory();
+    let held = free(&store).await;
+    let fixed = store.lock("x").lease_fixed(SECOND).wait(60 * SECOND);
+    let waits = in_line(Box::pin(fixed.acquire()));
+    held.release().await;
+    tokio::time::sleep(5 * SECOND).await;
+    let mine = waits.await.expect("it may wait for longer, and is asked for again");
+    assert_eq!(mine.loss(), None);
+    assert_eq!(mine.release().await, Released::Released);
+}
