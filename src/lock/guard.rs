@@ -119,16 +119,16 @@ impl LockGuard {
     }
 
     /// It is about to lie there for somebody who waits.
-    pub(super) fn is_to_be_fetched(&self) {
+    pub(super) fn await_fetch(&self) {
         if let Some(facts) = self.facts() {
-            facts.is_to_be_fetched();
+            facts.await_fetch();
         }
     }
 
     /// Whoever has waited for it has it; false if it has ended meanwhile.
-    pub(super) fn is_fetched(&self) -> bool {
+    pub(super) fn fetch(&self) -> bool {
         match &self.0 {
-            Share::Of(grant) => grant.hold().is_fetched(),
+            Share::Of(grant) => grant.hold().fetch(),
             Share::Lent(_) => true,
         }
     }

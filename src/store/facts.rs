@@ -146,20 +146,21 @@ impl Facts {
         self.over.store(true, Ordering::Release);
     }
 
-    /// It lies there for somebody whose future may not be polled. Until it is, it is not renewed: nobody runs under it.
-    pub(crate) fn is_to_be_fetched(&self) {
+    /// From now on it lies there for somebody whose future may not be polled. Until he fetches it, it is not renewed: nobody
+    /// runs under it.
+    pub(crate) fn await_fetch(&self) {
         // Told to another one, it may not have been renewed since the first.
         let (was, order) = (FETCHED, Ordering::AcqRel);
         let _ = self.fetched.compare_exchange(was, WAITS, order, Ordering::Acquire);
     }
 
     /// Who waited for it has it. True if it was not renewed because of that.
-    pub(crate) fn is_fetched(&self) -> bool {
+    pub(crate) fn fetch(&self) -> bool {
         self.fetched.swap(FETCHED, Ordering::AcqRel) == NOT_RENEWED
     }
 
-    /// Whether it lies there, and is not to be renewed therefore.
-    pub(super) fn is_left(&self) -> bool {
+    /// Leaves it unrenewed if it lies there; false if whoever it is for has it.
+    pub(super) fn skip_renewal(&self) -> bool {
         let left = |state| (state != FETCHED).then_some(NOT_RENEWED);
         self.fetched.fetch_update(Ordering::AcqRel, Ordering::Acquire, left).is_ok()
     }

@@ -45,7 +45,7 @@ impl Hold {
         self.settled = true;
         // After the next turn has begun: a loss in between is told to that one.
         self.facts.close();
-        if self.facts.is_fetched() {
+        if self.facts.fetch() {
             // Nobody came for the turn before, so the lease was not renewed.
             self.store.agent().watch_over(&next.lease);
         }
@@ -58,8 +58,8 @@ impl Hold {
     }
 
     /// Whoever has waited for it has it, from now on it is renewed; false if it has ended meanwhile.
-    pub(crate) fn is_fetched(&self) -> bool {
-        if self.facts.is_fetched() {
+    pub(crate) fn fetch(&self) -> bool {
+        if self.facts.fetch() {
             self.store.agent().watch_over(&self.facts.lease);
             return self.facts.loss().is_none();
         }

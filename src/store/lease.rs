@@ -123,9 +123,9 @@ impl Lease {
         state.turn.upgrade().map_or(state.valid_until, |turn| turn.end)
     }
 
-    /// Whether whoever's turn it is has not come for it. Then it is not to be renewed.
-    pub(super) fn is_left(&self) -> bool {
-        self.state.lock().turn.upgrade().is_some_and(|turn| turn.is_left())
+    /// Leaves it unrenewed if whoever's turn it is has not come for it; false if he has.
+    pub(super) fn skip_renewal(&self) -> bool {
+        self.state.lock().turn.upgrade().is_some_and(|turn| turn.skip_renewal())
     }
 
     /// Begins a turn, unless the lease is over.

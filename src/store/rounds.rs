@@ -118,7 +118,7 @@ impl Rounds {
         for hold in self.due() {
             let until = hold.valid_until();
             let past_end = hold.last.load(Ordering::Acquire) || now >= hold.end();
-            let left = !past_end && hold.is_left();
+            let left = !past_end && hold.skip_renewal();
             if !past_end && !left && !hold.renewing.swap(true, Ordering::AcqRel) {
                 // Should its renewal hang, the hold still ends in time.
                 self.schedule(until, &hold);
@@ -126,7 +126,7 @@ impl Rounds {
             } else if until > now + SLACK {
                 self.schedule(until, &hold);
                 // Who has come for it meanwhile may have had it scheduled before that.
-                if left && !hold.is_left() {
+                if left && !hold.skip_renewal() {
                     self.begin(&hold);
                 }
             } else {

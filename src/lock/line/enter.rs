@@ -81,7 +81,7 @@ impl Lines {
             };
             match self.wait(waiting, &name, asking, until).await {
                 // It has ended before this future was polled: nobody is let in by it, and who may still wait does.
-                Waited::Granted(guard) if !guard.is_fetched() => {}
+                Waited::Granted(guard) if !guard.fetch() => {}
                 waited => return waited,
             }
             if Instant::now() >= until {

@@ -40,7 +40,7 @@ impl Waiter {
     pub(super) fn tell(&mut self, waited: Waited) -> Result<(), Waited> {
         let Some(tell) = self.tell.take() else { return Err(waited) };
         if let Waited::Granted(guard) = &waited {
-            guard.is_to_be_fetched();
+            guard.await_fetch();
         }
         tell.send(waited)
     }

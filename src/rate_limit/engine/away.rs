@@ -64,7 +64,7 @@ impl Away {
 
     /// So many have been counted: the part in which they are has answered.
     pub(super) fn counts(&self, processes: usize) {
-        self.is_well(COMMON);
+        self.heard_well(COMMON);
         let processes = processes as u64;
         if self.parts().get(&COMMON).is_some_and(|part| part.away) {
             // Who was away for long is not counted any more until he has told that he is there, too.
@@ -80,7 +80,7 @@ impl Away {
     }
 
     /// This part has answered a call that is made every now and then.
-    pub(super) fn is_well(&self, part: u16) {
+    pub(super) fn heard_well(&self, part: u16) {
         let now = Instant::now();
         let since = match self.parts().get_mut(&part) {
             Some(found) if found.away => *found.well_since.get_or_insert(now),
@@ -99,7 +99,7 @@ impl Away {
         }
     }
 
-    pub(super) fn is_not_well(&self, part: u16) {
+    pub(super) fn heard_ill(&self, part: u16) {
         if let Some(part) = self.parts().get_mut(&part) {
             part.well_since = None;
         }

@@ -64,13 +64,13 @@ impl Engine {
     async fn beats(&self, store: &Store) {
         match store.backend().limiters(store.node().clone(), PRESENT).await {
             Ok(processes) => self.away.counts(processes),
-            Err(_) => self.away.is_not_well(COMMON),
+            Err(_) => self.away.heard_ill(COMMON),
         }
         let looks =
             self.away.gone().into_iter().filter(|part| *part != COMMON).map(
                 async |part| match store.backend().reaches(part).await {
-                    Ok(()) => self.away.is_well(part),
-                    Err(_) => self.away.is_not_well(part),
+                    Ok(()) => self.away.heard_well(part),
+                    Err(_) => self.away.heard_ill(part),
                 },
             );
         join_all(looks).await;
