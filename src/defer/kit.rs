@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
 use super::{
     run::{Ran, Replayer},
@@ -86,8 +86,7 @@ impl Stepper {
                 let (worker, stop) = (Arc::clone(&self.worker), self.stop.subscribe());
                 let (slot, crowded, paused) =
                     (Slots::new(1).take(), Arc::default(), Arc::default());
-                let calls = Arc::new(Semaphore::new(1));
-                Visit { worker, key, slot, calls, stop, crowded, paused }.run(head).await;
+                Visit { worker, key, slot, stop, crowded, paused }.run(head).await;
             }
             idle = if self.ran.lock().len() == before { idle + 1 } else { 0 };
             if idle == IDLE_PASSES {

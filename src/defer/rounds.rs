@@ -28,7 +28,7 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use tokio::{
-    sync::{Semaphore, mpsc, watch},
+    sync::{mpsc, watch},
     task::JoinSet,
     time::Instant,
 };
@@ -37,9 +37,9 @@ use self::{
     lines::Lines,
     looks::{Looked, under_way},
     others::Foreign,
+    room::Room,
 };
 use super::{
-    slots::Slots,
     visit::{Next, Stop},
     worker::DeferWorker,
 };
@@ -72,13 +72,12 @@ const AGAIN: Duration = Duration::from_millis(300);
 /// Most names of one look.
 const MOST_NAMES: usize = 100;
 
-/// Runs for each callback that may be under way beside them.
+/// Runs for each callback that may be made at once beside them.
 const CALLS: usize = 4;
 
 pub(super) struct Rounds {
     worker: Arc<DeferWorker>,
     stop: watch::Sender<Stop>,
-    crowded: Arc<AtomicBool>,
     /// By the last sign of life.
     paused: Arc<AtomicBool>,
     mine: BTreeSet<u16>,
@@ -93,12 +92,8 @@ pub(super) struct Rounds {
     /// Jobs that this worker can't run, and for how long it leaves them to others; one of those is told when they
     /// come back.
     foreign: HashMap<JobId, Foreign>,
-    slots: Arc<Slots>,
-    /// Callbacks that are made at once.
-    calls: Arc<Semaphore>,
-    most_calls: usize,
-    /// How many of the visits are to lines of callbacks.
-    call_visits: usize,
+    requests: Room,
+    calls: Room,
     visits: JoinSet<(Key, Next)>,
     looking: Option<BoxFuture<'static, Looked>>,
     next_beat: Instant,
@@ -108,15 +103,11 @@ pub(super) struct Rounds {
 
 impl Rounds {
     pub(super) fn new(worker: Arc<DeferWorker>) -> Self {
-        let most_calls = worker.concurrency.div_ceil(CALLS).min(Semaphore::MAX_PERMITS);
         Self {
-            slots: Slots::new(worker.concurrency),
-            calls: Arc::new(Semaphore::new(most_calls)),
-            most_calls,
-            call_visits: 0,
+            requests: Room::new(worker.concurrency),
+            calls: Room::new(worker.concurrency.div_ceil(CALLS)),
             worker,
             stop: watch::Sender::new(Stop::No),
-            crowded: Arc::default(),
             paused: Arc::default(),
             mine: BTreeSet::new(),
             looks: BTreeMap::new(),
@@ -152,7 +143,8 @@ impl Rounds {
                         self.ended(&key, next);
                     }
                 }
-                () = self.slots.freed() => self.serve(),
+                () = self.requests.freed() => self.serve(),
+                () = self.calls.freed() => self.serve(),
                 looked = under_way(&mut self.looking) => self.looked(looked),
                 Some(hint) = hints.recv() => self.hint(hint),
                 () = self.alarm.at(look) => self.look(),

@@ -66,8 +66,7 @@ impl Visit {
 
     /// The run of a callback. `None` as in a replay; it may be made again in every case.
     ///
-    /// Clients say where it goes, and whoever is there may take his time: it is made outside of the room for requests, and
-    /// where too many are under way it comes later.
+    /// Clients say where it goes, and whoever is there may take his time: it has a room that is not for requests.
     async fn call(
         &self,
         request: &StoredRequest,
@@ -75,10 +74,6 @@ impl Visit {
         started: &Started,
     ) -> Option<Verdict> {
         let DeferWorker { callbacks, rules, .. } = &*self.worker;
-        let Ok(_room) = self.calls.try_acquire() else {
-            let first_seen = UNIX_EPOCH + Duration::from_micros(started.run.accepted_us);
-            return Some(Verdict::Back { delay: by_age(first_seen), reason: "other callbacks" });
-        };
         tokio::select! {
             verdict = callback::run(callbacks.as_deref(), rules, (at, &started.run), request) => {
                 Some(verdict)

@@ -11,10 +11,7 @@ use std::{
 };
 
 use futures_util::FutureExt as _;
-use tokio::{
-    sync::{Semaphore, watch},
-    time::Instant,
-};
+use tokio::{sync::watch, time::Instant};
 
 use super::{
     claim::Started,
@@ -50,12 +47,10 @@ pub(super) enum Stop {
 pub(super) struct Visit {
     pub(super) worker: Arc<DeferWorker>,
     pub(super) key: Key,
-    /// Its room among the worker's runs; to a line of callbacks one of its own.
+    /// Its room among the worker's runs, or callbacks.
     pub(super) slot: Slot,
-    /// Room for callbacks while they are made.
-    pub(super) calls: Arc<Semaphore>,
     pub(super) stop: watch::Receiver<Stop>,
-    /// Other lines wait for room.
+    /// Other lines wait for such room.
     pub(super) crowded: Arc<AtomicBool>,
     /// No run is to begin.
     pub(super) paused: Arc<AtomicBool>,

@@ -40,9 +40,12 @@ impl Lines {
         self.of(key).contains(key)
     }
 
-    /// Requests wait for room.
-    pub(super) fn is_crowded(&self) -> bool {
+    pub(super) fn has_requests(&self) -> bool {
         !self.requests.is_empty()
+    }
+
+    pub(super) fn has_calls(&self) -> bool {
+        !self.calls.is_empty()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -50,7 +53,7 @@ impl Lines {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.requests.is_empty() && self.calls.is_empty()
+        !self.has_requests() && !self.has_calls()
     }
 
     pub(super) fn clear(&mut self) {

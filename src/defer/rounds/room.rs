@@ -1,13 +1,16 @@
 //! Visits, as far as there is room for them.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use tokio::time::Instant;
 
 use super::{Rounds, others::Foreign};
 use crate::{
     defer::{
-        slots::Slots,
+        slots::{Slot, Slots},
         visit::{Next, Visit},
         waiting::PATIENCE,
     },
@@ -15,25 +18,52 @@ use crate::{
     store::JobId,
 };
 
-/// Visits for each run, or callback, that there is room for: those beyond are settled, and no more begin while the store
-/// is too slow for it.
+/// Visits for each run that there is room for: those beyond are settled, and no more begin while the store is too slow
+/// for it.
 const VISITS: usize = 2;
 
+/// That for lines of requests, or for those of callbacks. Neither has the other's: requests may run for long, or wait for leave
+/// to run for hours, and whom a callback is for may take his time.
+pub(super) struct Room {
+    slots: Arc<Slots>,
+    visits: usize,
+    /// Others wait for it.
+    crowded: Arc<AtomicBool>,
+}
+
+impl Room {
+    pub(super) fn new(most: usize) -> Self {
+        Self { slots: Slots::new(most), visits: 0, crowded: Arc::default() }
+    }
+
+    fn is_free(&self) -> bool {
+        self.slots.is_free() && self.visits < VISITS.saturating_mul(self.slots.most())
+    }
+
+    fn enter(&mut self) -> Slot {
+        self.visits += 1;
+        self.slots.take()
+    }
+
+    fn leave(&mut self) {
+        self.visits = self.visits.saturating_sub(1);
+    }
+
+    /// As of its slots.
+    pub(super) async fn freed(&self) {
+        self.slots.freed().await;
+    }
+}
+
 impl Rounds {
-    /// For another line like this one. Neither requests nor callbacks have the other's room.
+    fn room(&mut self, key: &Key) -> &mut Room {
+        if key.is_of_callback() { &mut self.calls } else { &mut self.requests }
+    }
+
+    /// For another line like this one.
     pub(super) fn has_room_for(&self, key: &Key) -> bool {
-        if key.is_of_callback() { self.has_room_for_calls() } else { self.has_room() }
-    }
-
-    fn has_room(&self) -> bool {
-        let visits = self.visits.len().saturating_sub(self.call_visits);
-        self.slots.is_free() && visits < VISITS.saturating_mul(self.slots.most())
-    }
-
-    /// More than are made at once: one that finds no room to be made in goes back for a while, and does not stand before
-    /// the others here.
-    fn has_room_for_calls(&self) -> bool {
-        self.call_visits < VISITS.saturating_mul(self.most_calls)
+        let room = if key.is_of_callback() { &self.calls } else { &self.requests };
+        room.is_free()
     }
 
     /// Visits those that wait, as far as there is room. While the queue is paused they wait in the due index.
@@ -41,17 +71,18 @@ impl Rounds {
         if self.paused.load(Ordering::Relaxed) {
             self.waiting.clear();
         }
-        while self.has_room_for_calls() {
+        while self.calls.is_free() {
             let Some((key, head)) = self.waiting.pop_call() else { break };
             self.visit(key, head);
         }
-        while self.has_room() {
+        while self.requests.is_free() {
             let Some((key, head)) = self.waiting.pop_request() else { break };
             self.visit(key, head);
         }
         let stuck_at = self.stuck_at.unwrap_or_else(|| Instant::now() + PATIENCE);
         self.stuck_at = Some(stuck_at).filter(|_| !self.waiting.is_empty());
-        self.crowded.store(self.waiting.is_crowded(), Ordering::Relaxed);
+        self.calls.crowded.store(self.waiting.has_calls(), Ordering::Relaxed);
+        self.requests.crowded.store(self.waiting.has_requests(), Ordering::Relaxed);
     }
 
     /// Unless one is under way.
@@ -60,21 +91,14 @@ impl Rounds {
             return;
         }
         self.under_way.insert(key.clone(), None);
-        // A callback takes none of the requests' slots, which may be held for long: by runs, and by visits that wait for
-        // leave to run.
-        let slot = if key.is_of_callback() {
-            self.call_visits += 1;
-            Slots::new(1).take()
-        } else {
-            self.slots.take()
-        };
+        let room = self.room(&key);
+        let (slot, crowded) = (room.enter(), Arc::clone(&room.crowded));
         let visit = Visit {
             worker: Arc::clone(&self.worker),
             key,
             slot,
-            calls: Arc::clone(&self.calls),
             stop: self.stop.subscribe(),
-            crowded: Arc::clone(&self.crowded),
+            crowded,
             paused: Arc::clone(&self.paused),
         };
         self.visits.spawn(visit.run(id));
@@ -82,9 +106,7 @@ impl Rounds {
 
     pub(super) fn ended(&mut self, key: &Key, next: Next) {
         let (shard, now) = (key.shard(), Instant::now());
-        if key.is_of_callback() {
-            self.call_visits = self.call_visits.saturating_sub(1);
-        }
+        self.room(key).leave();
         let told = self.under_way.remove(key).flatten();
         if let Some(id) = told {
             self.waiting.of_mut(key).push(key.clone(), Some(id));
