@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, oneshot},
-    time::Instant,
+    time::{Instant, error::Elapsed, timeout_at},
 };
 
 use super::{
@@ -18,7 +18,7 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     lock::{answer::Busy, asking::Asking},
-    store::Store,
+    store::{ACCEPT_WINDOW, Store},
 };
 
 /// How a newcomer goes on.
@@ -32,6 +32,8 @@ enum Way {
 /// A place in the local line.
 struct Waiting {
     told: oneshot::Receiver<Waited>,
+    /// Who asks for it, if that is another one who came, in his own future.
+    opening: Option<Arc<Notify>>,
     lines: Arc<Lines>,
     name: Name,
     /// It has the lock, or nobody is to hear of its leaving.
@@ -103,7 +105,7 @@ impl Lines {
             return way;
         }
         let bell = Arc::new(Notify::new());
-        line.keeper = Some(Arc::clone(&bell));
+        (line.keeper, line.opens) = (Some(Arc::clone(&bell)), true);
         drop(lines);
         let lines = Arc::clone(self);
         Way::Ask(Opening { lines, store: store.clone(), name: name.clone(), bell, done: false })
@@ -135,18 +137,35 @@ impl Lines {
         self.listen(store);
         let (waiter, told) = Waiter::new(store, asking, until);
         push(&mut line.waiters, waiter);
+        let opening = line.keeper.clone().filter(|_| line.opens);
         let (lines, name) = (Arc::clone(self), name.clone());
-        Way::Wait(Waiting { told, lines, name, served: false, _room: room })
+        Way::Wait(Waiting { told, opening, lines, name, served: false, _room: room })
+    }
+
+    /// How the wait has ended, by then.
+    async fn told(
+        self: &Arc<Self>,
+        waiting: &mut Waiting,
+        until: Instant,
+    ) -> Result<Result<Waited, oneshot::error::RecvError>, Elapsed> {
+        let soon = Instant::now() + ACCEPT_WINDOW;
+        if let Some(opening) = waiting.opening.take().filter(|_| soon < until) {
+            if let Ok(told) = timeout_at(soon, &mut waiting.told).await {
+                return Ok(told);
+            }
+            self.ask_without(&waiting.name, &opening);
+        }
+        timeout_at(until, &mut waiting.told).await
     }
 
     async fn wait(
-        &self,
+        self: &Arc<Self>,
         mut waiting: Waiting,
         name: &Name,
         asking: &Asking,
         until: Instant,
     ) -> Waited {
-        match tokio::time::timeout_at(until, &mut waiting.told).await {
+        match self.told(&mut waiting, until).await {
             // Perhaps not by the keeper, whose place may be kept for nobody now.
             Ok(Ok(waited @ Waited::TooLong(_))) => waited,
             Ok(Ok(waited)) => {
@@ -207,17 +226,19 @@ impl Opening {
     fn stand_in_line(&mut self, place: Place, busy: Busy, asking: &Asking, until: Instant) -> Way {
         let has_place = asking.max_waiters > 0;
         let pause = if has_place { busy.left } else { Duration::ZERO };
-        let (way, somebody_waits) = {
+        let (way, asks) = {
             let mut gone = Gone::default();
             let mut lines = self.lines.lines.lock();
             let line = lines.entry(&self.name);
             line.busy = Some(busy);
             let push = VecDeque::push_front;
             let to = (&self.store, &self.name);
+            // There may be another one by now, or none.
+            let keeps = line.goes_on_with(&self.bell, self.name.1);
             let way = self.lines.line_up(line, to, asking, until, push, &mut gone);
-            (way, !line.waiters.is_empty())
+            (way, keeps && !line.waiters.is_empty())
         };
-        if somebody_waits {
+        if asks {
             self.done = true;
             let (store, bell) = (&self.store, Arc::clone(&self.bell));
             Keeper::spawn(&self.lines, store, &self.name, bell, Start::At(place, pause));
@@ -232,7 +253,7 @@ impl Opening {
 impl Drop for Opening {
     fn drop(&mut self) {
         if !self.done {
-            self.lines.keeper_ends(&self.name);
+            self.lines.opening_ends(&self.name, &self.bell);
         }
     }
 }

@@ -141,11 +141,31 @@ impl Lines {
             let Some(first) = line.waiters.front().filter(|_| line.keeper.is_none()) else {
                 return lines.sweep(name);
             };
-            let (store, bell) = (first.store.clone(), Arc::new(Notify::new()));
-            line.keeper = Some(Arc::clone(&bell));
-            (store, bell)
+            let store = first.store.clone();
+            (store, line.new_keeper())
         };
         Keeper::spawn(self, &store, name, bell, Start::Fresh);
+    }
+
+    /// The one who asks for all who came meanwhile has not come back. His future may not be polled, or his thread be at
+    /// something else: a task asks for them from here on.
+    pub(super) fn ask_without(self: &Arc<Self>, name: &Name, opening: &Arc<Notify>) {
+        let (store, bell) = {
+            let mut lines = self.lines.lock();
+            let opens = |line: &&mut Line| line.opens && line.is_kept_by(opening);
+            let Some(line) = lines.get(name).filter(opens) else { return };
+            let Some(store) = line.waiters.front().map(|first| first.store.clone()) else { return };
+            (store, line.new_keeper())
+        };
+        Keeper::spawn(self, &store, name, bell, Start::Fresh);
+    }
+
+    /// Who has asked for all who came meanwhile is done, and asks no more.
+    pub(super) fn opening_ends(self: &Arc<Self>, name: &Name, opening: &Arc<Notify>) {
+        let mine = self.lines.lock().get(name).is_some_and(|line| line.is_kept_by(opening));
+        if mine {
+            self.keeper_ends(name);
+        }
     }
 
     /// The lease is not to be handed on any more; those who wait behind it ask the store.

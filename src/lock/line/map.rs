@@ -44,6 +44,8 @@ pub(super) struct Line {
     pub(super) turns: SmallVec<[Token; 1]>,
     /// Somebody asks the store for this process; rung when a waiter leaves.
     pub(super) keeper: Option<Arc<Notify>>,
+    /// It is one of those who came, in its own future, and no task.
+    pub(super) opens: bool,
     pub(super) word: Option<Word>,
     /// What came perhaps after the next word was made.
     pub(super) told: Option<Told>,
@@ -156,9 +158,29 @@ impl Line {
         if self.waiters.is_empty() || self.keeper.is_some() {
             return None;
         }
+        Some(self.new_keeper())
+    }
+
+    /// The bell of one that is about to be.
+    pub(super) fn new_keeper(&mut self) -> Arc<Notify> {
         let bell = Arc::new(Notify::new());
-        self.keeper = Some(Arc::clone(&bell));
-        Some(bell)
+        (self.keeper, self.opens) = (Some(Arc::clone(&bell)), false);
+        bell
+    }
+
+    /// Whether who has asked asks for those who wait from here on, too: unless somebody else does, or it comes to them.
+    pub(super) fn goes_on_with(&mut self, bell: &Arc<Notify>, mode: Mode) -> bool {
+        let served = mode == Mode::Exclusive && !self.turns.is_empty();
+        let nobody = self.keeper.is_none() && !served;
+        if !nobody && !self.is_kept_by(bell) {
+            return false;
+        }
+        (self.keeper, self.opens) = (Some(Arc::clone(bell)), false);
+        true
+    }
+
+    pub(super) fn is_kept_by(&self, bell: &Arc<Notify>) -> bool {
+        self.keeper.as_ref().is_some_and(|keeper| Arc::ptr_eq(keeper, bell))
     }
 }
 

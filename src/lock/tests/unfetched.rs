@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use super::{SECOND, busy, free, handover::MS};
 use crate::{
     lock::Released,
-    store::{Store, faulty},
+    store::{Fault, Store, faulty},
 };
 
 /// A future that waits, and was polled once.
@@ -84,4 +84,44 @@ async fn a_fixed_lease_that_ended_before_it_was_fetched_lets_nobody_in() {
     let mine = waits.await.expect("it may wait for longer, and is asked for again");
     assert_eq!(mine.loss(), None);
     assert_eq!(mine.release().await, Released::Released);
+}
+
+/// The first to come asks for all, in its own future; a task goes on with that.
+#[tokio::test(start_paused = true)]
+async fn who_asks_first_and_is_not_polled_keeps_nobody_waiting() {
+    for fault in [Fault::Late(MS * 10), Fault::Slow(MS * 10)] {
+        let (store, faults) = faulty();
+        faults.set("acquire", fault, 1);
+        let request = || store.lock("x").wait(60 * SECOND).acquire();
+        let first = in_line(Box::pin(request()));
+        let started = Instant::now();
+        let next = request().await.expect("it is there when the lease of the first has ended");
+        assert!(started.elapsed() < 12 * SECOND, "{fault:?}: {:?}", started.elapsed());
+        let third = tokio::spawn(request().into_future());
+        tokio::time::sleep(MS).await;
+        next.release().await;
+        third.await.unwrap().expect("it stands behind it").release().await;
+        first
+            .await
+            .unwrap_or_else(|e| panic!("{fault:?}: it may wait still: {e:?}"))
+            .release()
+            .await;
+        drop(free(&store).await);
+    }
+}
+
+/// Its answer comes when a task asks for them already: "busy", and it stands in line as the others do.
+#[tokio::test(start_paused = true)]
+async fn who_asked_first_and_comes_back_late_waits_as_the_others() {
+    let (store, faults) = faulty();
+    let held = store.as_another_process().lock("x").acquire().await.unwrap();
+    faults.set("acquire", Fault::Slow(SECOND), 1);
+    let request = || tokio::spawn(store.lock("x").wait(60 * SECOND).acquire().into_future());
+    let all = [request(), request(), request()];
+    tokio::time::sleep(3 * SECOND).await;
+    held.release().await;
+    for one in all {
+        one.await.unwrap().expect("each has it").release().await;
+    }
+    drop(free(&store).await);
 }
