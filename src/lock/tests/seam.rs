@@ -179,6 +179,44 @@ async fn under_a_lock_that_is_lent_an_outage_is_one_for_keys_alone() {
     }
 }
 
+/// Beside the lock that stands first in the store, in whichever order the layer names them: there a retry looks for it.
+#[tokio::test(start_paused = true)]
+async fn under_several_locks_that_are_lent_a_retry_is_known_by_its_key() {
+    for named in [["x", "y"], ["y", "x"]] {
+        let store = Store::memory();
+        let source = KeySource::functions(move |()| named.map(str::to_owned).to_vec());
+        let lock = LockGate::new(source).store(&store);
+        let defer = DeferGate::<()>::new().remember_direct();
+        let held = store.locks(["x", "y"]).acquire().await.expect("they are free");
+        for retry in [false, true] {
+            let mut view = FakeView::new("POST");
+            view.headers.push(("idempotency-key", "k"));
+            let Verdict::Pass(deferral) = enter(&defer, &mut view).await else {
+                panic!("as above")
+            };
+            defer.show(&deferral, &mut view);
+            match held.scope(enter(&lock, &mut view)).await {
+                Verdict::Pass(ticket) => {
+                    assert!(!retry, "{named:?}: it runs twice");
+                    let _ = lock.leave(ticket, Outcome::Answered(200)).await;
+                    let _ = defer.leave(deferral, Outcome::Answered(200)).await;
+                }
+                Verdict::Busy(..) => {
+                    assert!(retry, "{named:?}");
+                    let parting = defer.leave(deferral, Outcome::Answered(409)).await;
+                    let Parting::Accept { mut parked, .. } = parting else { panic!("it was busy") };
+                    let _ = defer.pick_up(&mut parked, &mut view);
+                    let head = Head::new("POST", "/x", Vec::new(), None);
+                    let reply = defer.accept(parked, head, Some(Bytes::new())).await;
+                    assert_eq!(reply.expect("it is known").status, 202, "{named:?}");
+                }
+                Verdict::Answer(reply) => panic!("{reply:?}"),
+            }
+        }
+        assert_eq!(held.release().await, Released::Released);
+    }
+}
+
 /// By what was written down beside the first of them; and it keeps none.
 #[tokio::test(start_paused = true)]
 async fn under_several_locks_a_request_is_known_and_keeps_none() {
