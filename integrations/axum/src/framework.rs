@@ -108,5 +108,5 @@ fn is_entering_a_nest(extensions: &Extensions) -> bool {
     let matched = told.as_ref().map_or("", |matched| matched.as_str().trim_end_matches('/'));
     // What the service that is nested was called with.
     let entered = extensions.get::<NestedPath>().map_or("", NestedPath::as_str);
-    !entered.contains(matched)
+    !entered.trim_end_matches('/').ends_with(matched)
 }

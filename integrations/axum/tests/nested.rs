@@ -40,7 +40,10 @@ async fn a_lock_before_a_nested_service_is_a_wiring_fault_and_not_a_404() {
     let slash = Router::new().nest_service("/api/", orders(&calls)).layer(lock());
     let behind = Router::new().nest_service("/b", orders(&calls)).layer(lock());
     let behind = Router::new().nest("/api", Router::new().fallback_service(behind));
+    let alike = Router::new().nest_service("/a", orders(&calls)).layer(lock());
+    let alike = Router::new().nest("/api", Router::new().fallback_service(alike));
     let apps = [
+        (alike, "/api/a/orders/7/pay"),
         (behind, "/api/b/orders/7/pay"),
         (once, "/api/orders/7/pay"),
         (twice.layer(lock()), "/v1/api/orders/7/pay"),
