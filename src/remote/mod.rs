@@ -5,7 +5,8 @@
 //! one field more, which says that this is a run, and which one; whoever answers it checks the field with
 //! a [`ReplayVerifier`], or as below. Redirects are answers: they are not followed. Whom the request once came from is the
 //! last element of `X-Forwarded-For` and of `Forwarded`, as behind a proxy: a service that limits by address there counts
-//! the client, if it [believes](crate::ClientAddress::behind) the worker.
+//! the client, if it [believes](crate::ClientAddress::behind) the worker. Where the layer that has accepted it did not know,
+//! and the client has sent such a field, that element is `unknown`.
 //!
 //! ```text
 //! Lockgate-Replay: 1;<id>;<attempt>;<fence>;<first seen>;<end>;<mac>

@@ -169,7 +169,10 @@ impl HttpReplayer {
         let until = Instant::now() + held.remaining();
         let own = [(FIELD, field)].into_iter().chain(word);
         let own = own.map(|(name, value)| (name.to_owned(), value.into_bytes()));
-        let peer = head.peer.into_iter().flat_map(went_by);
+        let peer: Vec<_> = match head.peer {
+            Some(peer) => went_by(peer).to_vec(),
+            None => unknown_behind(&head.headers).collect(),
+        };
         // The host is the one that it is sent to.
         let stored = head.headers.into_iter().filter(|(name, _)| name != "host");
         for (name, value) in stored.chain(peer).chain(own) {
@@ -239,6 +242,16 @@ fn went_by(peer: SocketAddr) -> [(String, Vec<u8>); 2] {
     let node = if ip.is_ipv6() { format!("for=\"[{ip}]\"") } else { format!("for={ip}") };
     [("x-forwarded-for", ip.to_string()), ("forwarded", node)]
         .map(|(name, value)| (name.to_owned(), value.into_bytes()))
+}
+
+/// Where nobody knows whom it came from, what its client has said of that must not be the last word: RFC 7239 section 6.2.
+fn unknown_behind(
+    headers: &[(String, Vec<u8>)],
+) -> impl Iterator<Item = (String, Vec<u8>)> + use<> {
+    let said = [("x-forwarded-for", "unknown"), ("forwarded", "for=unknown")]
+        .map(|(name, value)| (headers.iter().any(|(sent, _)| sent == name), name, value));
+    let said = said.into_iter().filter(|(is_sent, ..)| *is_sent);
+    said.map(|(_, name, value)| (name.to_owned(), value.as_bytes().to_vec()))
 }
 
 /// Whether somebody on the way could take the path for one outside of what stands before it: a segment of dots, in

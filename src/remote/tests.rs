@@ -219,16 +219,18 @@ async fn whom_it_came_from_is_the_last_that_it_went_by() {
     let (addr, seen) = serve(&store, false).await;
     let replayer = HttpReplayer::new(&store, &format!("http://{addr}"), &secret(7));
     for (peer, list, node) in [
-        ("192.0.2.7:80", "192.0.2.7", "for=192.0.2.7"),
-        ("[2001:db8::7]:80", "2001:db8::7", "for=\"[2001:db8::7]\""),
+        (Some("192.0.2.7:80"), "192.0.2.7", Some("for=192.0.2.7")),
+        (Some("[2001:db8::7]:80"), "2001:db8::7", Some("for=\"[2001:db8::7]\"")),
+        (None, "unknown", None),
     ] {
         let fields = vec![("x-forwarded-for".to_owned(), b"10.9.9.9".to_vec())];
-        let head = Head::new("POST", "/a", fields, Some(peer.parse().expect("an address")));
+        let head =
+            Head::new("POST", "/a", fields, peer.map(|peer| peer.parse().expect("an address")));
         let _ = replayer.replay(head, Bytes::new(), marker.clone(), 100).await;
         let fields = seen.lock().fields.clone();
         let of = |name: &str| fields.get_all(name).iter().cloned().collect::<Vec<_>>();
         assert_eq!(of("x-forwarded-for"), ["10.9.9.9", list]);
-        assert_eq!(of("forwarded"), [node]);
+        assert_eq!(of("forwarded"), Vec::from_iter(node));
     }
 }
 
