@@ -11,7 +11,8 @@ use std::{
 use bytes::Bytes;
 use futures_util::{
     Stream,
-    stream::{BoxStream, StreamExt as _, unfold},
+    future::ready,
+    stream::{BoxStream, StreamExt as _, once, unfold},
 };
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit},
@@ -38,6 +39,10 @@ const APART: Duration = Duration::from_millis(250);
 /// bounds a lost message. It grows, since streams are many and wait long.
 const LOOK: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
+/// After how many ms a client comes back: when its stream is over, and when there was no room for it, since each who comes
+/// back costs a look.
+const AGAIN: (u32, u32) = (1_000, 10_000);
+
 /// The body of an event stream: each item is one event or a comment. It ends with its job, or after 25 s; at once, after
 /// the first event, where 4,096 wait for news of jobs in this process already.
 ///
@@ -63,6 +68,11 @@ impl StatusEvents {
         let leave = look.may_wait();
         let until = if leave.is_some() { now + LONGEST } else { now };
         let first = Some(first).filter(|_| !known);
+        let again = if leave.is_some() { AGAIN.0 } else { AGAIN.1 };
+        if leave.is_none() && first.is_none() {
+            let item = Bytes::from(format!("retry: {again}\n\n"));
+            return Ok(StatusAnswer::Events(head(), Self(once(ready(item)).boxed())));
+        }
         let watching = Watching {
             look,
             bell,
@@ -72,6 +82,7 @@ impl StatusEvents {
             until,
             beat: now + HEARTBEAT,
             pace: LOOK.0,
+            again,
             _leave: leave,
         };
         let items = unfold(Some(watching), |watching| async {
@@ -79,14 +90,17 @@ impl StatusEvents {
             let (item, goes_on) = watching.next().await?;
             Some((item, goes_on.then_some(watching)))
         });
-        let head = Reply::new(200)
-            .field("content-type", "text/event-stream")
-            .field("cache-control", "no-store")
-            .field("vary", "accept")
-            // nginx would collect the events until they fill a buffer.
-            .field("x-accel-buffering", "no");
-        Ok(StatusAnswer::Events(head, Self(items.boxed())))
+        Ok(StatusAnswer::Events(head(), Self(items.boxed())))
     }
+}
+
+fn head() -> Reply {
+    Reply::new(200)
+        .field("content-type", "text/event-stream")
+        .field("cache-control", "no-store")
+        .field("vary", "accept")
+        // nginx would collect the events until they fill a buffer.
+        .field("x-accel-buffering", "no")
 }
 
 struct Watching {
@@ -100,6 +114,8 @@ struct Watching {
     until: Instant,
     beat: Instant,
     pace: Duration,
+    /// After how many ms a client that has lost the stream comes back.
+    again: u32,
     _leave: Option<OwnedSemaphorePermit>,
 }
 
@@ -143,7 +159,7 @@ impl Watching {
         let (tag, value) = (document.tag(), document.value());
         self.seen = Some(tag.to_owned());
         // JSON on one line: it has no line ends outside of its escapes.
-        let event = format!("id: {tag}\nretry: 1000\ndata: {value}\n\n");
+        let event = format!("id: {tag}\nretry: {}\ndata: {value}\n\n", self.again);
         (event.into(), document.is_pending())
     }
 }

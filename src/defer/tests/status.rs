@@ -221,7 +221,14 @@ async fn no_more_wait_than_there_is_room_for() {
     }
     let started = Instant::now();
     let items: Vec<_> = events(&store, &id).await.collect().await;
-    assert!(matches!(&items[..], [one] if read(one).is_some()), "it is told, and ends");
+    let [one] = &items[..] else { panic!("it is told, and ends: {items:?}") };
+    let (seen, _) = read(one).expect("an event");
+    assert!(one.windows(14).any(|field| field == b"\nretry: 10000\n"), "{one:?}");
+    let back = [("accept", "text/event-stream"), ("last-event-id", &*seen)];
+    let StatusAnswer::Events(_, again) = ask(&store, &id, &back).answer().await else {
+        panic!("no stream")
+    };
+    assert_eq!(again.collect::<Vec<_>>().await, [&b"retry: 10000\n\n"[..]]);
     let reply = get(&store, &id, &[("prefer", "wait=20")]).await;
     assert_eq!((reply.status, state(&reply)), (200, "queued".into()));
     let applied = |reply: &Reply| reply.fields.iter().any(|(name, _)| name == "preference-applied");
