@@ -182,8 +182,10 @@ async fn is_served_by_a_fallback(store: &Store) {
     let told = LOG.lines("ERROR lockgate", UNLOCKED);
     assert_eq!(posted(&app, "/nothing").await, 404);
     assert_eq!(LOG.lines("ERROR lockgate", UNLOCKED), told, "a 404 is one");
-    assert_eq!(posted(&app, "/orders/7/pay").await, 200);
-    assert_eq!(LOG.lines("ERROR lockgate", UNLOCKED), told + 1);
+    for _ in 0..3 {
+        assert_eq!(posted(&app, "/orders/7/pay").await, 200);
+        assert_eq!(LOG.lines("ERROR lockgate", UNLOCKED), told + 1, "once of a layer");
+    }
 }
 
 /// Around an app the layer takes the first scope of a prefix, whatever its guard says.

@@ -1,6 +1,10 @@
 //! How the lock of a request ends, and what its client is told of that.
 
-use std::{future::Future, time::Duration};
+use std::{
+    future::Future,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use futures_util::future::BoxFuture;
 
@@ -142,7 +146,7 @@ impl Ends {
             Ticket::Own { guard, .. } => Some(guard.held()),
             // Of a run its worker drops all that it has; not what went to a task of its own. No answer of ours is wanted.
             Ticket::Lent { held, .. } | Ticket::Run(held, _) => Some(held.clone()),
-            Ticket::Unmatched => None,
+            Ticket::Unmatched(_) => None,
         };
         async move {
             match held {
@@ -175,8 +179,8 @@ impl Ends {
             if self.keeps(&ticket, outcome) {
                 return Parting::Keep(ticket);
             }
-            if matches!(ticket.0, Ticket::Unmatched) {
-                was_unmatched(outcome);
+            if let Ticket::Unmatched(told) = &ticket.0 {
+                was_unmatched(outcome, told);
             }
             let LockTicket(ticket, .., told) = ticket;
             let Some((held, own, giving)) = self.ended(ticket) else {
@@ -204,7 +208,7 @@ impl Ends {
             }
             // Each is the last one only if the layer further out has gone.
             Ticket::Lent { held, shares } => (held, false, LockSet::of(shares)),
-            Ticket::Run(..) | Ticket::Unmatched => return None,
+            Ticket::Run(..) | Ticket::Unmatched(_) => return None,
         };
         // A lost lock is given back all the same, but there is nothing to wait for.
         let loss = held.loss();
@@ -221,7 +225,7 @@ impl Ends {
                     && matches!(outcome, Outcome::Streams(_))
                     && guard.loss().is_none()
             }
-            Ticket::Lent { .. } | Ticket::Run(..) | Ticket::Unmatched => false,
+            Ticket::Lent { .. } | Ticket::Run(..) | Ticket::Unmatched(_) => false,
         }
     }
 
@@ -281,9 +285,12 @@ impl Giving {
 }
 
 /// What no route matched is a 404, unless a fallback or a service that is nested has it, of whose routes nothing is known
-/// further out. What that has done is done: the answer stays what it is.
-fn was_unmatched(outcome: Outcome) {
-    if let Some(status) = outcome.status().filter(|status| *status < 400) {
+/// further out. What that has done is done: the answer stays what it is. Told once of a layer: clients choose how
+/// often it happens.
+fn was_unmatched(outcome: Outcome, told: &AtomicBool) {
+    if let Some(status) = outcome.status().filter(|status| *status < 400)
+        && !told.swap(true, Ordering::Relaxed)
+    {
         tracing::error!(
             layer = "LockLayer",
             status,

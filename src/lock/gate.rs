@@ -2,7 +2,12 @@
 
 mod taking;
 
-use std::{convert::Infallible, fmt, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    fmt,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -33,6 +38,8 @@ pub struct LockGate<N: ?Sized> {
     pub(super) ends: Ends,
     /// Of all clones of this layer.
     times: Arc<HoldTimes>,
+    /// As well: a request has passed that no route was seen of, and was served.
+    unlocked: Arc<AtomicBool>,
 }
 
 impl<N: ?Sized> LockGate<N> {
@@ -43,9 +50,10 @@ impl<N: ?Sized> LockGate<N> {
     /// If requests may have no key: see [`KeySource::never_absent`].
     #[must_use]
     pub fn new(source: KeySource<N>) -> Self {
-        let (policy, ends, times) = (Arc::default(), Ends::default(), Arc::default());
+        let (policy, ends) = (Arc::default(), Ends::default());
+        let (times, unlocked) = (Arc::default(), Arc::default());
         let source = source.never_absent();
-        Self { source, policy, ends, times }
+        Self { source, policy, ends, times, unlocked }
     }
 
     /// An outer layer takes it over untried.
@@ -174,7 +182,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     }
 
     fn ticket(&self, _: Unlocked) -> LockTicket {
-        LockTicket::new(Ticket::Unmatched, HeldLocks::default())
+        LockTicket::new(Ticket::Unmatched(Arc::clone(&self.unlocked)), HeldLocks::default())
     }
 
     fn within(&self, ticket: &LockTicket) -> Scope {
@@ -234,7 +242,8 @@ pub(super) fn would_deadlock() -> Reply {
 impl<N: ?Sized> Clone for LockGate<N> {
     fn clone(&self) -> Self {
         let (policy, times) = (Arc::clone(&self.policy), Arc::clone(&self.times));
-        Self { source: self.source.clone(), policy, ends: self.ends, times }
+        let (source, unlocked) = (self.source.clone(), Arc::clone(&self.unlocked));
+        Self { source, policy, ends: self.ends, times, unlocked }
     }
 }
 

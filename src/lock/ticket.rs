@@ -1,6 +1,6 @@
 //! What a request has of locks while its handler runs.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicBool};
 
 use tokio::time::Instant;
 
@@ -55,7 +55,7 @@ impl LockTicket {
         match &self.0 {
             Ticket::Own { guard, .. } => guard.held(),
             Ticket::Lent { held, .. } | Ticket::Run(held, _) => held.clone(),
-            Ticket::Unmatched => HeldLocks::default(),
+            Ticket::Unmatched(_) => HeldLocks::default(),
         }
     }
 }
@@ -76,8 +76,8 @@ pub(super) enum Ticket {
     /// A worker gives it back, when it has seen the answer of this run, and nothing of it is under way: the inner call
     /// may go on in a task of its own, when a layer further out has answered for it.
     Run(HeldLocks, #[expect(dead_code, reason = "it is counted until it is dropped")] Inside),
-    /// Nothing: no route has matched.
-    Unmatched,
+    /// Nothing: no route has matched. Whether that was told of this layer, should it have been served.
+    Unmatched(Arc<AtomicBool>),
 }
 
 impl Ticket {
