@@ -171,6 +171,8 @@ async fn a_copy_of_a_claim_that_comes_after_a_redrive_is_undone() {
     assert!(matches!(settled, Ok(SettledRun::Stands(None))), "{settled:?}");
     hold.run_settled(id.clone());
     drop(hold);
+    // It is looked for until it can't come any more, and not until a look finds that the run is over.
+    tokio::time::sleep(SECOND / 2).await;
     let redriven = store.deferred().redrive(&id).await;
     assert!(matches!(redriven, Ok(Some(JobState::Queued))), "{redriven:?}");
     let copy = store.backend().claim(call).await;

@@ -50,7 +50,7 @@ pub(crate) trait Jobs {
     /// which locks are worth a visit.
     fn due(&self, shards: Vec<u16>, most: usize) -> Step<'_, Vec<Due>>;
     /// Undoes the claim under this token, whose caller has gone: the job waits again, uncharged. It may not be
-    /// known which job it was. False if the token runs none.
+    /// known which job it was. False if the token runs none, or none any more.
     fn unclaim(&self, key: Key, me: Token, id: Option<JobId>) -> Step<'_, bool>;
     /// A worker's sign of life: it is counted, and keeps its part of the shards. A lease of zero: it leaves.
     fn beat(&self, node: Node, lease: Duration) -> Step<'_, Beat>;

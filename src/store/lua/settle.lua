@@ -111,7 +111,11 @@ local function settle(id, me, verb, ms, reason, response, next, lease, keep)
   local facts = facts_of(id)
   if verb == 'undo' and facts.run ~= me then id, facts = of_run(me) end
   if not id or facts.run ~= me then return {'lost'} end
-  if facts.state ~= 'running' then return repeated(next, lease) end
+  if facts.state ~= 'running' then
+    -- Nothing of a claim is left to be undone; a copy of it may come yet, and whoever looks for that goes on.
+    if verb == 'undo' then return {'lost'} end
+    return repeated(next, lease)
+  end
   -- Who is in mode x is alone, and h ends with him: if he is there, he is in time.
   if redis.call('ZREM', H, 'h' .. me) == 0 then return {'lost'} end
   if verb == 'told' then verb, ms, reason = told(id, ms, reason) end

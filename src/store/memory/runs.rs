@@ -309,7 +309,7 @@ impl Visit<'_> {
             return false;
         };
         if job.state != JobState::Running {
-            return true;
+            return false;
         }
         let holds = Member::holds(Mode::Exclusive, me);
         if self.line.deadline(&holds).is_none_or(|end| end <= now) {

@@ -26,7 +26,7 @@ impl Truth {
             return;
         };
         if job.view.state != JobState::Running {
-            assert!(reply, "it was settled, or undone before");
+            assert!(!reply, "it was settled, or undone before");
             return;
         }
         assert_eq!(reply, held);
