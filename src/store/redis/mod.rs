@@ -18,6 +18,7 @@ mod counted;
 mod enqueues;
 mod fault;
 mod health;
+mod home;
 mod incarnation;
 mod listen;
 mod nodes;

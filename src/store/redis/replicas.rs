@@ -15,11 +15,12 @@ use std::{
 
 use parking_lot::Mutex;
 use redis::RedisError;
-use tokio::time::timeout;
+use tokio::{runtime::Handle, time::timeout};
 
 use super::{
     Keys, Redis,
     connect::Lanes,
+    home::at_home,
     server::Facts,
     target::{Connection, Endpoint, Failure, Opened, Settings, Target},
 };
@@ -67,6 +68,8 @@ pub(super) struct Replicas {
     deadline: Duration,
     /// What is on a disk counts, where the server can tell.
     on_disk: bool,
+    /// The runtime it was made on.
+    home: Option<Handle>,
     slots: Mutex<Slots>,
 }
 
@@ -79,7 +82,8 @@ impl Replicas {
         on_disk: bool,
     ) -> Arc<Self> {
         let (target, lanes, keys) = (target.clone(), Arc::clone(lanes), keys.clone());
-        Arc::new(Self { target, lanes, keys, deadline, on_disk, slots: Mutex::default() })
+        let (home, slots) = (Handle::try_current().ok(), Mutex::default());
+        Arc::new(Self { target, lanes, keys, deadline, on_disk, home, slots })
     }
 
     fn slot(
@@ -105,10 +109,18 @@ impl Redis {
     ) -> Result<u32, Error> {
         let late = || Error::new(ErrorKind::Timeout, "replicas");
         let (replicas, deadline) = (Arc::clone(&self.replicas), self.deadline);
-        // A task of its own: whoever waits for its slot does not wait for this caller to be polled.
-        let waited = tokio::spawn(async move {
-            timeout(deadline, replicas.wait_for(shard, wanted, since)).await.map_err(|_| late())?
-        });
+        let wait = move || {
+            let replicas = Arc::clone(&replicas);
+            async move {
+                let waits = replicas.wait_for(shard, wanted, since);
+                timeout(deadline, waits).await.map_err(|_| late())?
+            }
+        };
+        // A task of its own: whoever waits for its slot does not wait for this caller to be polled, nor for his thread.
+        if let Some(waited) = at_home(self.replicas.home.as_ref(), deadline / 4, wait()).await {
+            return waited;
+        }
+        let waited = tokio::spawn(wait());
         waited.await.map_err(|_| Error::new(ErrorKind::Unavailable, "replicas"))?
     }
 }

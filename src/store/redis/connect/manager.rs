@@ -9,8 +9,7 @@ use parking_lot::Mutex;
 use redis::{Pipeline, RedisResult};
 use tokio::{
     runtime::Handle,
-    sync::{Notify, oneshot},
-    task::JoinSet,
+    sync::Notify,
     time::{Instant, timeout},
 };
 use uuid::Uuid;
@@ -22,6 +21,7 @@ use crate::{
     store::{
         keys::COMMON,
         redis::{
+            home::at_home,
             incarnation::{Data, Incarnation, Met},
             nodes::Place,
             server::Facts,
@@ -127,29 +127,13 @@ impl Manager {
         Self { target, failures: Arc::default(), incarnation, place, ..self.clone() }
     }
 
-    /// What reads a connection is a task of the runtime that it was opened on. That of whoever asked first may be one
-    /// thread, as of a worker of actix; while a handler has that, nobody in the process would hear an answer.
     async fn open_at_home(&self) -> Result<Socket, Failure> {
-        let here = Handle::try_current().ok().map(|here| here.id());
-        let Some(home) = self.home.as_ref().filter(|home| here != Some(home.id())) else {
-            return self.open().await;
-        };
-        // Dropped, it ends the attempt.
-        let (mut opening, (begins, begun)) = (JoinSet::new(), oneshot::channel());
         let manager = self.clone();
-        let open = async move {
-            let _ = begins.send(());
-            manager.open().await
-        };
-        opening.spawn_on(open, home);
-        // Or it stands still, or has ended.
-        if timeout(self.deadline / 4, begun).await.is_ok_and(|begun| begun.is_ok())
-            && let Some(Ok(opened)) = opening.join_next().await
-        {
-            return opened;
+        let open = async move { manager.open().await };
+        match at_home(self.home.as_ref(), self.deadline / 4, open).await {
+            Some(opened) => opened,
+            None => self.open().await,
         }
-        drop(opening);
-        self.open().await
     }
 
     pub(super) async fn open(&self) -> Result<Socket, Failure> {

@@ -153,6 +153,28 @@ fn a_thread_that_is_at_something_else_keeps_no_answer_from_the_others() {
     drop(worker);
 }
 
+/// The connection on which replicas are waited for is one for all.
+#[test]
+fn a_thread_that_is_at_something_else_keeps_no_grant_from_counting() {
+    let home = runtime();
+    let (server, replica, store) = home.block_on(async {
+        let (server, replica) = (Server::start().await, Server::start().await);
+        replica.command(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]).await;
+        let store = server.patient_store().await;
+        (server, replica, store)
+    });
+    let one_thread = || Builder::new_current_thread().enable_all().build().unwrap();
+    let counts = async || match store.lock("x").replicas(1).acquire().await {
+        Ok(guard) => guard.release().await == Released::Released,
+        Err(_) => false,
+    };
+    let worker = one_thread();
+    worker.block_on(async { while !counts().await {} });
+    // From here on nothing runs there.
+    assert!(one_thread().block_on(counts()));
+    drop((worker, server, replica));
+}
+
 /// A call that is alone on its runtime takes its connection down with it.
 #[test]
 fn a_connection_that_was_begun_on_a_runtime_that_ended_is_begun_again() {
