@@ -20,6 +20,7 @@ if verb == 'keep' and is ~= 'another' then
   redis.call('SET', KEYS[1], til(ms) .. node)
   is = 'mine'
 elseif verb == 'leave' and is == 'mine' then
+  redis.call('PERSIST', KEYS[1])
   if ms > 0 then redis.call('SET', KEYS[1], til(ms)) else redis.call('DEL', KEYS[1]) end
   is = 'free'
 elseif verb == 'free' and not live and value then

@@ -147,3 +147,21 @@ async fn the_end_of_a_request_that_ran_at_once_is_written_down() {
     let job = store.backend().job(id).await.expect("it is there").expect("it is kept");
     assert_eq!(job.state, JobState::Done);
 }
+
+/// In a cluster a script for each shard does what one does on a single server.
+#[tokio::test]
+async fn a_worker_that_leaves_gives_its_shards_up() {
+    let server = Server::start().await;
+    let code = include_str!("../../lua/watch.lua");
+    let watch = async |verb: &str, ms: &str| -> (String, u32) {
+        let keys = ["watch", "due", "late", "exp"];
+        let words = [&["EVAL", code, "4"][..], &keys, &["0a0b", verb, ms]].concat();
+        server.ask(&words).await
+    };
+    assert_eq!(watch("keep", "60000").await.0, "mine");
+    full(&server).await;
+    assert_eq!(watch("keep", "60000").await.0, "mine");
+    assert_eq!(watch("leave", "5000").await.0, "free");
+    assert_eq!(watch("keep", "60000").await.0, "mine");
+    assert_eq!(watch("leave", "0").await.0, "free");
+}
