@@ -36,12 +36,12 @@ mod tests;
 mod ticket;
 mod watch;
 
-use std::{future::Future, pin::pin, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, timeout_at},
 };
 
 pub(super) use self::calling::Calling;
@@ -225,12 +225,15 @@ impl<F: Flights> Shared<F> {
         until: Instant,
         waiting: Waiting<Outcome<F>>,
     ) -> Outcome<F> {
-        let mut waiting = pin!(waiting.until(until, self.name));
         loop {
-            if let Ok(outcome) = timeout(self.stall, &mut waiting).await {
-                return outcome;
+            let look = until.min(Instant::now() + self.stall);
+            match waiting.by(look).await {
+                Some(outcome) => return outcome,
+                None if look == until => return waiting.over(self.name),
+                None => {
+                    self.kick();
+                }
             }
-            self.kick();
         }
     }
 

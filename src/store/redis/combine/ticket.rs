@@ -170,14 +170,24 @@ impl<R> Waiting<Result<R, Error>> {
         name: &'static str,
     ) -> impl Future<Output = Result<R, Error>> {
         async move {
-            match timeout_at(until, self.ticket.outcome()).await {
-                Ok(outcome) => outcome,
-                Err(_) => match self.ticket.leave() {
-                    Left::Unsent => Err(Error::new(ErrorKind::Unavailable, name)),
-                    Left::Sent => Err(Error::new(ErrorKind::Timeout, name)),
-                    Left::Done(outcome) => outcome,
-                },
+            match self.by(until).await {
+                Some(outcome) => outcome,
+                None => self.over(name),
             }
+        }
+    }
+
+    /// The outcome, if it comes by then. One that has not come may be waited for again.
+    pub(super) async fn by(&self, moment: Instant) -> Option<Result<R, Error>> {
+        timeout_at(moment, self.ticket.outcome()).await.ok()
+    }
+
+    /// It is not waited for any more.
+    pub(super) fn over(&self, name: &'static str) -> Result<R, Error> {
+        match self.ticket.leave() {
+            Left::Unsent => Err(Error::new(ErrorKind::Unavailable, name)),
+            Left::Sent => Err(Error::new(ErrorKind::Timeout, name)),
+            Left::Done(outcome) => outcome,
         }
     }
 }
