@@ -78,9 +78,13 @@ local function records()
           else
             -- As a worker buries it: what was its alone is free, and its bytes do not wait any more.
             if unique ~= '' and call('HGET', U, unique) == id then call('HDEL', U, unique) end
-            -- One after the other, as a worker does: a page of letters ends at a moment, the next begins behind it.
-            local dead = tonumber(call('HGET', F, 'dead') or '0') or 0
-            call('ZADD', D, int(now + 86400000000 + dead % 1000), id)
+            -- Each at a moment of its own, as a worker does: a page of letters ends at one, the next begins behind it.
+            local grave = now + 86400000000
+            for _ = 1, 1000 do
+              if call('ZCOUNT', D, int(grave), int(grave)) == 0 then break end
+              grave = grave + 1
+            end
+            call('ZADD', D, int(grave), id)
             call('HINCRBY', F, 'dead', 1)
             call('HINCRBY', F, 'bytes', int(0 - #record))
             call('HINCRBY', F, 'buried', #record)
