@@ -6,7 +6,7 @@ use crate::reply::{Reply, problem};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyFault {
-    /// The router matched nothing, so there is nothing to protect: this will be a 404.
+    /// The router matched nothing, so there is nothing to protect: this looks like a 404.
     Unmatched,
     /// The application has said that such a request needs none ([`Absent::Skip`](super::Absent)).
     Exempt,

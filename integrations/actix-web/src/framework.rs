@@ -62,7 +62,8 @@ impl Shared {
 }
 
 /// Makes what a gate has changed visible. As with every middleware that changes a request, no other one
-/// may keep a clone of it: actix panics then, and nobody shall make it do so by the field that he sends.
+/// may keep a clone of it: actix panics then, and nobody shall make it do so by the field that he sends. The panic is caught;
+/// a panic hook hears of it, and with `panic = "abort"` the process ends.
 pub(crate) fn apply(changes: Changes, request: &mut ServiceRequest) -> Result<(), Shared> {
     if changes.is_empty() {
         return Ok(());

@@ -102,9 +102,9 @@ macro_rules! __defer_worker_names {
                 Self { inner: self.inner.response_limit(bytes) }
             }
 
-            /// Keeps this field of responses, too. Kept are those that say what the body is; `Set-Cookie`
-            /// only if it is named here: whoever reads the status resource is not necessarily whom it
-            /// is for.
+            /// Keeps this field of responses, too. Kept are those that say what the body is, and what a browser may do
+            /// with it; `Set-Cookie` only if it is named here: whoever reads the status resource is not necessarily whom
+            /// it is for.
             ///
             /// # Panics
             ///
