@@ -48,8 +48,8 @@ impl Lines {
         !self.calls.is_empty()
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.requests.len() + self.calls.len()
+    pub(super) fn requests(&self) -> usize {
+        self.requests.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {

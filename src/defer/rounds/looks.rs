@@ -12,7 +12,7 @@ use crate::{
     store::{Due, JobId},
 };
 
-/// Locks that wait for room, below which more are looked up: enough for the time of a look.
+/// Locks of requests that wait for room, below which more are looked up: enough for the time of a look.
 const FEW_WAITING: usize = 50;
 
 /// Where more than that wait, a look is put off so long: what only comes due has no message, and its turn too.
@@ -27,7 +27,8 @@ pub(super) struct Looked {
 
 impl Rounds {
     pub(super) fn next_look(&self) -> Option<Instant> {
-        let patience = if self.waiting.len() < FEW_WAITING { Duration::ZERO } else { PATIENCE };
+        let few = self.waiting.requests() < FEW_WAITING;
+        let patience = if few { Duration::ZERO } else { PATIENCE };
         let first = self.looks.values().min().filter(|_| self.looking.is_none());
         first.map(|at| *at + patience)
     }
@@ -68,8 +69,10 @@ impl Rounds {
             return shards.into_iter().for_each(|(shard, _)| self.look_at(shard, again));
         };
         for ((shard, since), due) in shards.into_iter().zip(found) {
-            let unknown =
-                |key: &Key| !self.under_way.contains_key(key) && !self.waiting.contains(key);
+            let unknown = |key: &Key| {
+                let known = self.under_way.contains_key(key) || self.waiting.contains(key);
+                !known && (!key.is_of_callback() || self.waiting.takes(key))
+            };
             let least = match &due.names[..] {
                 // There was no room for its names: it comes first the next time.
                 [] => since,
@@ -93,7 +96,8 @@ impl Rounds {
             self.look_at(key.shard(), now + AGAIN);
         } else if self.waiting.takes(key) {
             self.waiting.of_mut(key).push_due(key, head);
-        } else {
+        } else if !key.is_of_callback() {
+            // That of a callback comes again by itself.
             self.look_at(key.shard(), now);
         }
     }

@@ -11,7 +11,9 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use super::{Function, Routes, SECOND, answered, ended, key_of, put_in, request, settled};
+use super::{
+    Function, Routes, SECOND, answered, ended, key_of, put_in, put_off_with, request, settled,
+};
 use crate::{
     defer::{
         DeferWorker, JobCursor, StatusGate,
@@ -147,6 +149,35 @@ async fn a_call_that_takes_its_time_keeps_no_request_waiting() {
         let id = put_off_with_callback(&store, &format!("/x?{n}")).await;
         assert_eq!(ended(&store, &id).await, JobState::Done);
     }
+    worker.abort();
+}
+
+/// What is due by time alone is found behind them.
+#[tokio::test(start_paused = true)]
+async fn calls_that_wait_hide_no_retry() {
+    let store = Store::memory();
+    let tried = Arc::new(Mutex::new(0));
+    let often = Arc::clone(&tried);
+    let routes = Function::new(move |head, marker| {
+        marker.pass(&key_of(&head.target));
+        let fails = head.target.ends_with("/fails") && {
+            let mut tried = often.lock();
+            *tried += 1;
+            *tried < 3
+        };
+        std::future::ready(answered(if fails { 503 } else { 200 }))
+    });
+    let mut worker = DeferWorker::on(&store, routes);
+    worker.callbacks = Some(Arc::new(Mute));
+    let worker = tokio::spawn(worker.run(std::future::pending()));
+    for n in 0..250 {
+        let id = put_off_with_callback(&store, &format!("/x?{n}")).await;
+        assert_eq!(ended(&store, &id).await, JobState::Done);
+    }
+    let id = put_off_with(&store, "/x/fails", 5, Vec::new()).await;
+    let end = tokio::time::timeout(60 * SECOND, ended(&store, &id)).await;
+    assert_eq!(end.expect("it is seen"), JobState::Done);
+    assert_eq!(*tried.lock(), 3);
     worker.abort();
 }
 

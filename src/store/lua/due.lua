@@ -7,10 +7,14 @@
 -- lock that is due its name and its first job, or ''}. Shards that come after as many names as were wanted are not
 -- looked at: 0, and no names
 -- O(shards * log n + (names + jobs) * log n), at most 100 late jobs and 100 deadlines in a call. A name stays due until a
--- visit (claim.lua) moves it. Repeated, it finds less to do; a caller that has gone has left nothing half done.
+-- visit (claim.lua) moves it; the line of a callback, which may wait for long until there is room for a visit, is due again
+-- after a while, so that those behind it are seen. Repeated, it finds less to do; a caller that has gone has left nothing
+-- half done.
 local out, room, comes, ends = {}, tonumber(ARGV[1]), SCAN, SCAN
 -- Late jobs that may be looked at to count them anew.
 local counts = 500
+-- After how many ms the line of a callback comes again.
+local CALLS = 1000
 
 -- Jobs of an index whose time has come.
 local function ripe(index, most)
@@ -101,6 +105,11 @@ local function look(due)
     else
       row[#row + 1] = name
       row[#row + 1] = redis.call('ZRANGE', tag .. 'g:' .. name, '0', '0')[1] or ''
+      if string.sub(name, 1, 3) == 'cb:' then
+        -- Where the server has no room it stays in front.
+        redis.pcall('ZADD', due, int(NOW + CALLS), name)
+        next = math.min(next or math.huge, NOW + CALLS)
+      end
     end
   end
   room = math.max(room - #names, 0)

@@ -14,6 +14,9 @@ use crate::{
     store::backend::{Due, JobId},
 };
 
+/// After how many ms the line of a callback comes again.
+const CALLS: u64 = 1_000;
+
 /// What one call of `due.lua` may still do.
 pub(super) struct Left {
     pub(super) names: usize,
@@ -65,6 +68,10 @@ impl Shard {
             next = Some(0);
         }
         left.names -= names.len();
+        for name in names.iter().filter(|name| name.is_of_callback()) {
+            self.facts.due.set(name, now.ms + CALLS);
+            next = next.min(Some(now.ms + CALLS)).or(Some(now.ms + CALLS));
+        }
         let with_head = |name: Key| {
             let head = self.head(&name, now);
             (name, head)
