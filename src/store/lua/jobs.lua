@@ -187,7 +187,7 @@ local function call_back(id, call, keep, status)
   if bytes == 0 then return end
   local facts, request = own('j:' .. whose), own('b:' .. whose)
   local state = redis.call('HGET', facts, 'state')
-  local v = redis.call('HMGET', own('j:' .. id), 'state', 'attempts', 'ended', 'reason')
+  local v = redis.call('HMGET', own('j:' .. id), 'state', 'attempts', 'ended', 'reason', 'owner')
   local told = (v[1] or 'dead') .. ' ' .. (v[2] or '0') .. ' ' .. (v[3] or '0') .. ' ' .. (status or '0') .. ' '
     .. (v[4] or '')
   -- One that was put back ends again. A call that has not been made yet tells of the last end, with all attempts to
@@ -209,6 +209,10 @@ local function call_back(id, call, keep, status)
   local seq, here = next_seq(), NAME
   redis.call('HSET', facts, 'state', 'queued', 'lock', lock, 'seq', int(seq), 'bytes', bytes, 'at', int(NOW_US),
     'max', most, 'again', 1, 'end', told)
+  -- It counts as the request did: who says whom to call is not to fill the queue for the others.
+  local owner = v[5] or ''
+  if owner ~= '' then redis.call('HSET', facts, 'owner', owner) end
+  count_for(owner, whose, bytes)
   redis.call('HINCRBY', F, 'jobs', '1')
   redis.call('HINCRBY', F, 'bytes', bytes)
   turn_to(SHARD, lock)

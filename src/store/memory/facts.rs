@@ -47,7 +47,7 @@ pub(super) struct Facts {
     /// What requests were merged into.
     pub(super) merged: Expiring<JobId, JobId>,
     /// Calls about jobs that this step has ended; each becomes a job when the step has left its line.
-    pub(super) calls: Vec<(Call, String)>,
+    pub(super) calls: Vec<(Call, String, String)>,
     /// Ended jobs that are kept.
     pub(super) done: Ended,
     pub(super) dead: Ended,

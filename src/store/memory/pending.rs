@@ -109,7 +109,7 @@ impl Visit<'_> {
         };
         let call = if may_be_put_back { job.call.clone() } else { job.call.take() };
         if let Some(call) = call {
-            self.facts.calls.push((call, job.end()));
+            self.facts.calls.push((call, job.end(), job.owner.clone()));
         }
     }
 
@@ -124,7 +124,7 @@ impl Visit<'_> {
     }
 
     /// A call becomes a job, unless it is one already: then it tells of the last end, with all attempts to come.
-    pub(super) fn stand_call(&mut self, call: Call, end: String) {
+    pub(super) fn stand_call(&mut self, call: Call, end: String, owner: String) {
         let Call { id, envelope, max_attempts, .. } = call;
         let waits = self.jobs.get_mut(&id, self.now.ms).filter(|job| job.state.is_pending());
         if let Some(job) = waits {
@@ -136,8 +136,9 @@ impl Visit<'_> {
         let (seq, bytes) = (self.next_seq(), envelope.len() as u64);
         let (tells, again) = (Some(end), true);
         let job = Job::new(self.key, self.now);
-        let job = Job { seq, bytes, envelope, max_attempts, again, tells, ..job };
-        self.facts.count("", bytes);
+        // It counts as the request did: who says whom to call is not to fill the queue for the others.
+        self.facts.count(&owner, bytes);
+        let job = Job { seq, bytes, envelope, max_attempts, again, tells, owner, ..job };
         self.jobs.put(&id, job, None);
         self.stand(seq, &id, bytes);
     }

@@ -91,8 +91,8 @@ impl Shard {
 
     /// What the step before has ended is told of: each call has a line of its own.
     fn stand_calls(&mut self, now: Now, post: &mut Vec<Mail>) {
-        for (call, end) in std::mem::take(&mut self.facts.calls) {
-            self.visit(&call.key.clone(), now, post, |visit| visit.stand_call(call, end));
+        for (call, end, owner) in std::mem::take(&mut self.facts.calls) {
+            self.visit(&call.key.clone(), now, post, |visit| visit.stand_call(call, end, owner));
         }
     }
 

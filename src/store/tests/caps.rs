@@ -10,7 +10,9 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{Caps, Claim, Claimed, Enqueue, Enqueued, JobPolicy, JobState, Verdict},
+    store::backend::{
+        Call, Caps, Claim, Claimed, Enqueue, Enqueued, JobId, JobPolicy, JobState, Verdict,
+    },
 };
 
 on_every_store!(
@@ -24,6 +26,7 @@ on_every_store!(
     bytes_of_an_owner_are_bounded,
     a_repeated_call_counts_once_for_its_owner,
     what_is_put_back_counts_for_its_owner,
+    a_call_counts_for_the_owner_of_its_request,
 );
 
 const OPEN: Caps = Caps {
@@ -111,6 +114,28 @@ async fn every_end_gives_its_room_back(rig: &Rig) {
             rig.cancel(&id).await;
         }
     }
+}
+
+/// Or whoever says whom to call could fill the queue for all others.
+async fn a_call_counts_for_the_owner_of_its_request(rig: &Rig) {
+    let [one, two] = neighbours::<2>();
+    let caps = Caps { owner_jobs: 1, ..Caps::NONE };
+    let job = ten_bytes(&one, caps, "ada");
+    let (id, key) = (job.id.clone(), Key::of_callback(job.id.as_str(), one.shard()));
+    let (call, envelope) = (JobId::new(&key), Bytes::from_static(b"call"));
+    let told = Call { id: call.clone(), key: key.clone(), envelope, max_attempts: 3 };
+    let stored = rig.enqueue(Enqueue { call: Some(told), ..job }).await;
+    assert_eq!(stored, Enqueued::Stored { position: 1 });
+    rig.worker().await;
+    rig.cancel(&id).await;
+    assert_eq!(rig.state(&call).await, Some(JobState::Queued));
+    assert_eq!(store_for(rig, &two, caps, "ada").await, Enqueued::Full);
+    assert_eq!(store_for(rig, &two, caps, "eve").await, Enqueued::Stored { position: 1 });
+    let run = stranger();
+    rig.start(&key, &call, &run).await;
+    assert_eq!(store_for(rig, &two, caps, "ada").await, Enqueued::Full);
+    assert!(rig.finish(&key, &call, &run).await);
+    assert_eq!(store_for(rig, &two, caps, "ada").await, Enqueued::Stored { position: 2 });
 }
 
 async fn every_end(rig: &Rig, key: &Key, caps: Caps) {

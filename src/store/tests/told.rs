@@ -114,7 +114,7 @@ async fn every_end_makes_the_call_a_job(rig: &Rig) {
         assert!(rig.state(&id).await.is_some_and(|state| !state.is_pending()), "{end}");
         let made = rig.job(&call.id).await.unwrap_or_else(|| panic!("no call: {end}"));
         assert_eq!((made.state, made.position), (JobState::Queued, Some(1)), "{end}");
-        assert_eq!(made.owner, "", "{end}");
+        assert_eq!(made.owner, "ada", "{end}");
         assert_eq!(first(rig, &call.key).await, Some(call.id.clone()), "{end}");
         assert_eq!(first(rig, &key).await, None, "{end}");
     }
