@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::{
     Stream,
     future::ready,
-    stream::{BoxStream, StreamExt as _, once, unfold},
+    stream::{BoxStream, StreamExt as _, iter, once, unfold},
 };
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit},
@@ -69,9 +69,10 @@ impl StatusEvents {
         let until = if leave.is_some() { now + LONGEST } else { now };
         let first = Some(first).filter(|_| !known);
         let again = if leave.is_some() { AGAIN.0 } else { AGAIN.1 };
-        if leave.is_none() && first.is_none() {
-            let item = Bytes::from(format!("retry: {again}\n\n"));
-            return Ok(StatusAnswer::Events(head(), Self(once(ready(item)).boxed())));
+        // Who has the last event may have been told another time before.
+        let word = first.is_none().then(|| Bytes::from(format!("retry: {again}\n\n")));
+        if let Some(word) = word.as_ref().filter(|_| leave.is_none()) {
+            return Ok(StatusAnswer::Events(head(), Self(once(ready(word.clone())).boxed())));
         }
         let watching = Watching {
             look,
@@ -90,7 +91,7 @@ impl StatusEvents {
             let (item, goes_on) = watching.next().await?;
             Some((item, goes_on.then_some(watching)))
         });
-        Ok(StatusAnswer::Events(head(), Self(items.boxed())))
+        Ok(StatusAnswer::Events(head(), Self(iter(word).chain(items).boxed())))
     }
 }
 

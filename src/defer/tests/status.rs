@@ -273,6 +273,8 @@ async fn who_comes_back_is_told_what_is_new() {
     let StatusAnswer::Events(_, mut silent) = again(&seen).await else {
         panic!("it is pending");
     };
+    let word = silent.next().now_or_never().flatten().expect("when to come back");
+    assert_eq!(word, "retry: 1000\n\n");
     assert!(silent.next().now_or_never().is_none(), "it is known already");
     let worker = Working::on(&store, &Routes::default());
     let mut last = None;
