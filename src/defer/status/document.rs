@@ -167,6 +167,15 @@ pub(super) fn verbatim(store: &Store, id: &JobId, job: &JobView) -> Reply {
             .member("stored", head.stored.as_str());
     }
     let mut reply = Reply::new(head.status).field("cache-control", "no-store");
+    // Behind a link it must not do more than as the answer to its request: nobody is sent there by a form. Whatever a browser
+    // would make of it, it is no page of this origin.
+    for (name, value) in
+        [("x-content-type-options", "nosniff"), ("content-security-policy", "sandbox")]
+    {
+        if !head.headers.iter().any(|(said, _)| said == name) {
+            reply = reply.field(name, value);
+        }
+    }
     for (name, value) in head.headers {
         match String::from_utf8(value) {
             Ok(value) if value.is_ascii() => reply.fields.push((name.into(), value.into())),

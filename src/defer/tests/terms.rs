@@ -95,6 +95,37 @@ async fn of_a_response_those_fields_are_kept_that_were_asked_for() {
     }
 }
 
+/// Behind a link, and so to whom it was not the answer: what the handler says of that counts.
+#[tokio::test(start_paused = true)]
+async fn a_stored_response_is_no_page_of_this_origin() {
+    let store = Store::memory();
+    let policy = "content-security-policy";
+    for (said, told) in [(None, "sandbox"), (Some("default-src 'self'"), "default-src 'self'")] {
+        let routes = Function::new(move |head, marker| {
+            marker.pass(&key_of(&head.target));
+            let headers = said.map(|said| (policy.to_owned(), said.as_bytes().to_vec()));
+            let headers = headers.into_iter().collect();
+            let body = Kept::Body(Bytes::from_static(b"<script>"));
+            std::future::ready(Ran::Answered(Answer { status: 200, headers, body }))
+        });
+        let worker = Working::with(DeferWorker::on(&store, routes));
+        let id = put_off(&store, "/x").await;
+        assert_eq!(ended(&store, &id).await, JobState::Done);
+        let gate = StatusGate::<()>::new().store(&store);
+        let asked = gate.ask(&mut FakeView::new("GET"), id.as_str(), true);
+        let reply = whole(asked.expect("it is well formed").answer().await);
+        let of = |name: &str| {
+            let found = reply.fields.iter().filter(|(found, _)| *found == *name);
+            found.map(|(_, value)| value.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            (of(policy), of("x-content-type-options")),
+            (vec![told.into()], vec!["nosniff".into()])
+        );
+        worker.stop().await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_run_is_told_which_one_it_is_and_since_when_its_request_waits() {
     let store = Store::memory();
