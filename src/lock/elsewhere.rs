@@ -170,21 +170,36 @@ pub(super) fn give_back<V: View>(view: &mut V) {
 pub(super) fn trusted<V: View>(view: &V, store: &Store, secrets: &[SharedSecret]) -> Vec<HeldLock> {
     let now = SystemTime::now();
     let Some(received) = view.get::<Received>() else { return Vec::new() };
-    let found = received.held.iter().filter_map(|field| read(field, store, secrets, now));
-    found.collect()
-}
-
-fn read(field: &str, store: &Store, secrets: &[SharedSecret], now: SystemTime) -> Option<HeldLock> {
-    let (text, mac) = field.rsplit_once(';')?;
-    let mac = unhex(mac)?;
-    // In constant time, each.
-    if !secrets.iter().any(|secret| secret.mac(store, text).verify_slice(&mac).is_ok()) {
+    let (mut found, mut forged) = (Vec::new(), false);
+    for field in received.held.iter() {
+        match of_a_friend(field, store, secrets) {
+            Some(text) => found.extend(said(text, store, now)),
+            None => forged = true,
+        }
+    }
+    // One line, however many he has sent.
+    if forged {
         tracing::warn!(
             node = %store.node(),
             "a word about a lock was not believed: another secret, another namespace, or forged"
         );
-        return None;
     }
+    found
+}
+
+fn of_a_friend<'a>(field: &'a str, store: &Store, secrets: &[SharedSecret]) -> Option<&'a str> {
+    let (text, mac) = field.rsplit_once(';')?;
+    let mac = unhex(mac)?;
+    // In constant time, each.
+    secrets.iter().any(|secret| secret.mac(store, text).verify_slice(&mac).is_ok()).then_some(text)
+}
+
+#[cfg(test)]
+fn read(field: &str, store: &Store, secrets: &[SharedSecret], now: SystemTime) -> Option<HeldLock> {
+    said(of_a_friend(field, store, secrets)?, store, now)
+}
+
+fn said(text: &str, store: &Store, now: SystemTime) -> Option<HeldLock> {
     let mut parts = text.splitn(5, ';');
     let mut part = || parts.next();
     let ("1", mode, fence, end, key) = (part()?, part()?, part()?, part()?, part()?) else {
