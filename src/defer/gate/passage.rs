@@ -1,6 +1,6 @@
 //! The way of a request through the gate.
 
-use std::convert::Infallible;
+use std::{convert::Infallible, fmt};
 
 use bytes::Bytes;
 
@@ -28,13 +28,20 @@ pub struct DeferTicket {
 }
 
 /// What a request has that most have not.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct More {
     owner: String,
     applied: Applied,
     captured: Captured,
     /// Of the answer, where it is remembered.
     fields: Headers,
+}
+
+/// Without whose it is: it ends up in a log sooner or later.
+impl fmt::Debug for More {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("More").finish_non_exhaustive()
+    }
 }
 
 impl DeferTicket {
@@ -49,7 +56,6 @@ impl DeferTicket {
 }
 
 /// What the layer knows of a request it may take over.
-#[derive(Debug)]
 pub struct DeferParked {
     pub(super) parked: Parked,
     pub(super) slot: Slot,
@@ -60,6 +66,17 @@ pub struct DeferParked {
     pub(super) carried: Carried,
     /// It may not be stored, and is read for its fingerprint alone.
     pub(super) only_looks: bool,
+}
+
+/// As above: neither whose it is nor what it carries.
+impl fmt::Debug for DeferParked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { parked, only_looks, .. } = self;
+        f.debug_struct("DeferParked")
+            .field("parked", parked)
+            .field("only_looks", only_looks)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
