@@ -111,17 +111,24 @@ impl Redis {
         let (replicas, deadline) = (Arc::clone(&self.replicas), self.deadline);
         let wait = move || {
             let replicas = Arc::clone(&replicas);
+            // A task of its own: whoever waits for its slot does not wait for this caller to be polled, and it keeps its
+            // connection where he leaves.
             async move {
-                let waits = replicas.wait_for(shard, wanted, since);
-                timeout(deadline, waits).await.map_err(|_| late())?
+                let waits = async move { replicas.wait_for(shard, wanted, since).await };
+                let waited = tokio::spawn(timeout(deadline, waits)).await;
+                waited
+                    .map_err(|_| Error::new(ErrorKind::Unavailable, "replicas"))?
+                    .map_err(|_| late())?
             }
         };
-        // A task of its own: whoever waits for its slot does not wait for this caller to be polled, nor for his thread.
-        if let Some(waited) = at_home(self.replicas.home.as_ref(), deadline / 4, wait()).await {
-            return waited;
+        // Nor for his thread. By his own clock: that one may stand still, too.
+        let patience = deadline / 4;
+        let there = at_home(self.replicas.home.as_ref(), patience, wait());
+        match timeout(deadline + patience, there).await {
+            Ok(Some(waited)) => waited,
+            Ok(None) => wait().await,
+            Err(_) => Err(late()),
         }
-        let waited = tokio::spawn(wait());
-        waited.await.map_err(|_| Error::new(ErrorKind::Unavailable, "replicas"))?
     }
 }
 
