@@ -105,9 +105,13 @@ impl Lines {
     /// Nobody asks for the line any more. If somebody has to, who does is found here: an exclusive lock
     /// that this process has comes to those who wait when the guard ends.
     pub(super) fn keeper_ends(self: &Arc<Self>, name: &Name) {
+        self.ends_where(name, |_| true);
+    }
+
+    fn ends_where(self: &Arc<Self>, name: &Name, mine: impl Fn(&Line) -> bool) {
         let served = {
             let mut lines = self.lines.lock();
-            let Some(line) = lines.get(name) else { return };
+            let Some(line) = lines.get(name).filter(|line| mine(line)) else { return };
             line.keeper = None;
             name.1 == Mode::Exclusive && !line.turns.is_empty()
         };
@@ -162,10 +166,7 @@ impl Lines {
 
     /// Who has asked for all who came meanwhile is done, and asks no more.
     pub(super) fn opening_ends(self: &Arc<Self>, name: &Name, opening: &Arc<Notify>) {
-        let mine = self.lines.lock().get(name).is_some_and(|line| line.is_kept_by(opening));
-        if mine {
-            self.keeper_ends(name);
-        }
+        self.ends_where(name, |line| line.is_kept_by(opening));
     }
 
     /// The lease is not to be handed on any more; those who wait behind it ask the store.
