@@ -159,6 +159,10 @@ impl Store {
     /// states: keys that are secret themselves should be hashed by the application. Of a request with an
     /// `Idempotency-Key` so does a fingerprint, a hash without a key over method, target and body: whoever reads the
     /// store can test by it what a small body may have been.
+    ///
+    /// An id is the address of a stored response, which this service opens for whoever asks for it there: where others may
+    /// read the store, or a copy of it, say who may see what ([`StatusGate::visible_to`](crate::defer::StatusGate)). Whoever may
+    /// write to the store can also say there whose a request is.
     #[must_use]
     pub fn sealed_with(self, keyring: Keyring) -> Self {
         *self.room::<Ring>().0.write() = Some(keyring);

@@ -106,10 +106,12 @@ impl Lease {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Whether a third of it is left, and there will be more: what a next turn has to begin with.
+    /// Whether a third of it is left, and there will be more: what a next turn has to begin with. Nor is more left than it
+    /// was asked for: who extends it does so for himself, and should this process die others wait for what is left.
     pub(crate) fn bears_another_turn(&self) -> bool {
-        let left = self.valid_until().saturating_duration_since(Instant::now());
-        !self.is_over() && !self.last.load(Ordering::Acquire) && left >= self.terms.lease / 3
+        let (left, lease) =
+            (self.valid_until().saturating_duration_since(Instant::now()), self.terms.lease);
+        !self.is_over() && !self.last.load(Ordering::Acquire) && left >= lease / 3 && left <= lease
     }
 
     /// Tells this one too if the lease is lost.

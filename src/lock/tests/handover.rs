@@ -281,6 +281,26 @@ async fn a_process_has_room_for_so_many_waiters_and_no_more() {
     drop((waiting, first));
 }
 
+/// Should this process die, others wait for the lease that is left.
+#[tokio::test(start_paused = true)]
+async fn an_extension_is_not_handed_on() {
+    for linger in [Duration::ZERO, SECOND] {
+        let store = Store::memory();
+        let request = || store.lock("x").linger(linger).wait(60 * SECOND).acquire();
+        let guard = request().await.unwrap();
+        let next = (linger.is_zero()).then(|| tokio::spawn(request().into_future()));
+        tokio::task::yield_now().await;
+        assert!(guard.extend(55 * SECOND).await.unwrap());
+        guard.release().await;
+        let next = match next {
+            Some(next) => next.await.unwrap(),
+            None => request().await,
+        };
+        let left = next.unwrap().remaining();
+        assert!(left <= 10 * SECOND, "{left:?}, {linger:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_extended_lease_bridges_a_time_without_renewals() {
     let (store, faults) = faulty();
