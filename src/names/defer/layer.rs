@@ -251,8 +251,8 @@ macro_rules! __defer_layer_names {
                 Self { gate: self.gate.replicas(replicas) }
             }
 
-            /// Most requests of one [`owner`](Self::owner) that wait in the whole queue; beyond it the plain
-            /// busy answer. Default 50,000: half of what the queue takes, so nobody keeps all others out.
+            /// Most requests of one [`owner`](Self::owner) that wait in the whole queue, and calls that are to tell how
+            /// one ended ([`callback`](Self::callback)); beyond it the plain busy answer. Default 50,000: half of what the queue takes, so nobody keeps all others out.
             /// Without an owner there is no such bound. Counted as [`queue_jobs`](Self::queue_jobs) are, in
             /// each shard for a 64th, rounded up: an owner with requests for few resources meets it long before, and one
             /// with requests for many may have 64 where 2 are set.
