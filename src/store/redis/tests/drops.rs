@@ -1,8 +1,8 @@
 //! Futures that are dropped at each of their await points leave nothing behind, on a real server.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::server::Server;
+use super::{SECOND, server::Server};
 use crate::lock::tests::cancel::{LATE, MORE, WAYS, Way, drop_after, nothing_is_left};
 
 /// Between two polls: less than a round trip takes, about as long, and longer.
@@ -10,13 +10,20 @@ const PAUSES: [Duration; 3] =
     [Duration::ZERO, Duration::from_micros(200), Duration::from_millis(2)];
 
 /// After how many polls something was dropped last, before it was done.
-async fn dropped_everywhere(server: &Server, way: Way, pause: Duration) -> usize {
+async fn dropped_everywhere(
+    server: &Server,
+    way: Way,
+    pause: Duration,
+    took: &mut Vec<Duration>,
+) -> usize {
     // Far more than it takes: each poll is followed by a pause, and each wait ends.
     for polls in 0..200 {
         let store = server.patient_store().await;
         let done = drop_after(polls, way, &store, pause).await;
         let context = format!("{way:?} after {polls} polls, {pause:?} apart");
+        let dropped = Instant::now();
         nothing_is_left(&store, LATE, &context).await;
+        took.push(dropped.elapsed());
         assert_eq!(server.left().await, [""; 0], "{context}");
         if done {
             return polls;
@@ -28,11 +35,14 @@ async fn dropped_everywhere(server: &Server, way: Way, pause: Duration) -> usize
 async fn nothing_is_left_of(ways: &[Way]) {
     let server = Server::start().await;
     for &way in ways {
-        let mut most = 0;
+        let (mut most, mut took) = (0, Vec::new());
         for pause in PAUSES {
-            most = most.max(dropped_everywhere(&server, way, pause).await);
+            most = most.max(dropped_everywhere(&server, way, pause, &mut took).await);
         }
         assert!(most >= 1, "{way:?} never waited");
+        // Or its lease has ended, with nobody's help.
+        took.sort_unstable();
+        assert!(took[took.len() / 2] < SECOND, "{way:?} is given back late: {took:?}");
         println!("figure: fewest awaits at which {way:?} was dropped {most}");
     }
 }

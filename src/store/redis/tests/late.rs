@@ -8,7 +8,7 @@ use std::{
 
 use futures_util::future::join_all;
 
-use super::{GIVEN_BACK, SECOND, eventually, proxy::Proxy, server::Server, usable};
+use super::{GIVEN_BACK, SECOND, eventually, granted, proxy::Proxy, server::Server, usable};
 use crate::{
     lock::{LockGuard, Released},
     store::{Loss, Store},
@@ -19,7 +19,7 @@ const MS: Duration = Duration::from_millis(1);
 /// A fixed lease of 100 ms, and a release at about its end: just before, at, and just after it.
 /// Whether it came too late.
 async fn release_at_the_end(store: &Store, other: &Store, name: &str, after: Duration) -> bool {
-    let first = store.lock(name).lease_fixed(100 * MS).acquire().await.expect("it is free");
+    let first = granted(&store.lock(name).lease_fixed(100 * MS)).await;
     let got = Instant::now();
     let waiter = tokio::spawn(other.lock(name).wait(20 * SECOND).acquire());
     tokio::time::sleep_until((got + after).into()).await;
@@ -137,12 +137,10 @@ async fn nothing_is_lost(stall: impl AsyncFnOnce(&Server)) {
     // Calls fall into the stall, and nothing shorter is an outage.
     let builder = Store::builder(&server.url()).deadline(600 * MS);
     let store = builder.connect().await.unwrap();
-    let mut held = Vec::<LockGuard>::new();
-    for n in 0..LOCKS {
-        let name = format!("{n}");
-        let request = store.lock(name.as_str()).lease(2400 * MS);
-        held.push(request.wait(5 * SECOND).acquire().await.unwrap());
-    }
+    // Together, and so are their renewals.
+    let names = (0..LOCKS).map(|n| n.to_string());
+    let requests: Vec<_> = names.map(|name| store.lock(name.as_str()).lease(2400 * MS)).collect();
+    let held: Vec<LockGuard> = join_all(requests.iter().map(granted)).await;
     // The first renewals fall into it, or are due when it ends.
     tokio::time::sleep(600 * MS).await;
     stall(&server).await;
@@ -183,7 +181,7 @@ async fn a_frozen_server_loses_nothing_and_meets_no_storm() {
 async fn a_holder_behind_a_pulled_cable_stops_before_the_next_begins() {
     let server = Server::start().await;
     let proxy = Proxy::to(server.port()).await;
-    let store = Store::connect(&proxy.url()).await.unwrap();
+    let store = Store::builder(&proxy.url()).deadline(SECOND / 2).connect().await.unwrap();
     let mut other = server.patient_store().await;
     for round in 0..2 {
         let guard = store.lock("x").lease(SECOND).wait(5 * SECOND).acquire().await.unwrap();

@@ -18,10 +18,10 @@ use crate::{
     store::backend::{Claim, Claimed, Direct, JobId, JobState, Mode, SettledRun, Token},
 };
 
-const LEASE: Duration = Duration::from_millis(600);
+const LEASE: Duration = Duration::from_millis(2000);
 
 /// Nothing ends, or is renewed, by a time that is shorter.
-const LEASES: Duration = Duration::from_millis(2000);
+const LEASES: Duration = Duration::from_millis(3000);
 
 async fn full(server: &Server) {
     server.command(&["CONFIG", "SET", "maxmemory", "1"]).await;

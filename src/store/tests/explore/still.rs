@@ -117,13 +117,13 @@ fn stand_still(worlds: &[World], usual: usize) {
         let step = (states.len() / most).max(1);
         let (mut made, mut compared, mut ways) = (0, 0, 0);
         for (path, idle) in states.iter().step_by(step) {
-            runtime.block_on(in_time(true, &world.modes, async |both| {
+            let told = runtime.block_on(in_time(true, &world.modes, async |both| {
                 let stood = stands_still(both, world, (path, idle)).await;
                 let (all, same) = stood.unwrap_or_default();
                 (made, compared) = (made + all, compared + same);
                 stood.is_some()
             }));
-            ways += 1;
+            ways += usize::from(told);
         }
         println!(
             "{}: {ways} of {} states, {made} steps, after {compared} the server was compared",
