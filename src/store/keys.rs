@@ -205,7 +205,17 @@ impl Keys {
         ["z", "zl", "zt", "zm", "zu", "zd", "zw", "zf"].map(|kind| self.task(queue, kind, ""))
     }
 
-    /// Of a queue: `zr` STRING the last turn of a worker, `zp` STRING the last pushes of a process.
+    /// STRING: the last pushes of a process, to whatever queue of the shard: their numbers are the process's, so one
+    /// key has a place for each, where a key for each queue would have as many places that are never used.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a shard is below their number, which is the length"
+    )]
+    pub(crate) fn pushes_in_parts<'a>(&'a self, shard: u16, process: &'a str) -> Parts<'a> {
+        [&self.tags[usize::from(shard)], "zp:", process]
+    }
+
+    /// Of a queue: `zr` STRING the last turn of a worker.
     pub(crate) fn task(&self, queue: &Key, kind: &str, name: &str) -> String {
         self.task_in_parts(queue, kind, name).concat()
     }

@@ -1,6 +1,6 @@
 -- Stores tasks; those of one queue that come one after the other are a group.
 --
--- KEYS a group: z of the queue, zp of the queue and this process; then of each task with a window its zu:<unique>.
+-- KEYS a group: z of the queue, zp of this process and the shard; then of each task with a window its zu:<unique>.
 -- The queue's other names are made of the first: each that is declared costs as much as to make it.
 -- ARGV a group: number of tasks, most that may wait, most bytes, in one text; then a task: id; its terms, in one text:
 -- number, its slot, delay us, '-' | 'p' unique while pending | 'w' unique in a window, ms; unless it is '-', its unique

@@ -126,7 +126,7 @@ impl Pushes {
     fn write_keys(&self, group: &[&Asked], out: &mut Cmd) {
         let queue = &group[0].push.queue;
         joined(out, &self.keys.task_in_parts(queue, "z", ""));
-        joined(out, &self.keys.task_in_parts(queue, "zp", &self.process));
+        joined(out, &self.keys.pushes_in_parts(queue.shard(), &self.process));
         for (unique, _) in group.iter().filter_map(|step| step.window()) {
             joined(out, &self.keys.task_in_parts(queue, "zu", unique));
         }

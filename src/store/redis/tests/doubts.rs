@@ -105,10 +105,12 @@ async fn a_push_that_is_refused_makes_nobody_forget_one_that_was_stored() {
     let store = server.patient_store().await;
     let known = async || -> u64 {
         let keys = server.left().await;
-        let own = |key: &&String| key.contains("}:zp:") && key.contains("numbers");
+        let shard = format!("{{{}}}:zp:", Key::from("numbers").shard());
+        let own = |key: &&String| key.contains(&shard);
         let key = keys.iter().find(own).expect("it is there");
         server.ask(&["BITCOUNT", key]).await
     };
+    assert_ne!(Key::from("numbers").shard(), Key::from("others").shard(), "one key for both");
     queue(&store).push(&1).unique("u").await.expect("it is there");
     let before = known().await;
     for unique in [false, true] {
@@ -122,4 +124,18 @@ async fn a_push_that_is_refused_makes_nobody_forget_one_that_was_stored() {
         assert!(unique || matches!(refused, Err(PushError::Full)), "{refused:?}");
         assert_eq!(known().await, before, "a number is gone");
     }
+}
+
+/// Of a process with a queue for each of its users, say: a key with a place for every number is not kept for each.
+#[tokio::test]
+async fn a_process_keeps_its_numbers_once_in_a_shard() {
+    let server = Server::start().await;
+    let store = server.patient_store().await;
+    let push = async |n: u32| store.queue(format!("user-{n}")).push(&n).await.expect("it is there");
+    join_all((0..200).map(push)).await;
+    let keys = server.left().await;
+    let numbers = keys.iter().filter(|key| key.contains("}:zp:")).count();
+    assert!((2..=64).contains(&numbers), "{numbers}");
+    let lines = keys.iter().filter(|key| key.contains("}:z:")).count();
+    assert_eq!(lines, 200, "a queue has a line of its own");
 }

@@ -4,7 +4,7 @@ use super::server::Server;
 use crate::store::redis::script::{PUSH_TASKS, Script, TURN};
 
 const LINE: &str = "lg:1:x:{0}:z:q";
-const NUMBERS: &str = "lg:1:x:{0}:zp:q@n";
+const NUMBERS: &str = "lg:1:x:{0}:zp:n";
 const RUNNING: &str = "lg:1:x:{0}:zl:q";
 const RECORDS: &str = "lg:1:x:{0}:zt:q";
 const FAULTS: &str = "lg:1:x:{0}:zm:q";

@@ -45,7 +45,7 @@ async fn keys_of_nobody_are_told_of_and_left() {
 async fn what_has_to_end_gets_an_end() {
     let rig = Rig::redis().await;
     rig.worker().await;
-    let names = ["{3}:c:p:subject", "{3}:k:group:lock", "{3}:zp:queue@node", "{3}:zu:queue@unique"];
+    let names = ["{3}:c:p:subject", "{3}:k:group:lock", "{3}:zp:node", "{3}:zu:queue@unique"];
     for name in names {
         rig.server().raw::<()>("SET", name, &["1"]).await;
     }
