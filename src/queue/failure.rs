@@ -4,8 +4,13 @@ use std::{error::Error as StdError, fmt, time::Duration};
 
 use crate::{clock::LONGEST, store::REASON};
 
+/// What the errors of handlers convert into: every error that may go to another thread, `String`, `anyhow::Error`, what
+/// a tower middleware answers with, and [`Failure`].
+pub(super) type BoxError = Box<dyn StdError + Send + Sync>;
+
 /// Why a task failed, and what is to become of it. Every error converts into one, so `?` works in a handler
-/// that answers with `Result<(), Failure>`.
+/// that answers with `Result<(), Failure>`. It converts into a boxed error itself, which may pass through whatever
+/// stands around a handler: what is to become of the task is found in it again.
 ///
 /// It is no error itself, as `anyhow::Error` is none: else the conversion could not be for all errors.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +57,34 @@ impl Failure {
 impl<E: StdError> From<E> for Failure {
     fn from(error: E) -> Self {
         Self::new(error)
+    }
+}
+
+/// A failure on its way through what knows only errors.
+#[derive(Debug)]
+struct Carried(Failure);
+
+impl fmt::Display for Carried {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.reason)
+    }
+}
+
+impl StdError for Carried {}
+
+impl From<Failure> for BoxError {
+    fn from(failure: Failure) -> Self {
+        Box::new(Carried(failure))
+    }
+}
+
+impl Failure {
+    /// What a handler has answered with.
+    pub(super) fn of(error: BoxError) -> Self {
+        match error.downcast::<Carried>() {
+            Ok(carried) => carried.0,
+            Err(error) => Self::new(error),
+        }
     }
 }
 

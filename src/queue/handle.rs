@@ -5,7 +5,7 @@ use std::{fmt, future::Future, marker::PhantomData};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    failure::Failure,
+    failure::{BoxError, Failure},
     push::PushRequest,
     run::{Handler, decoded},
     task::Task,
@@ -109,35 +109,37 @@ impl<T: Serialize> Queue<T> {
 }
 
 impl<T: DeserializeOwned + Send + 'static> Queue<T> {
-    /// A worker that runs the tasks by this function. An error, or a panic, is an attempt that failed.
+    /// A worker that runs the tasks by this function. An error, or a panic, is an attempt that failed. The error may be
+    /// whatever converts into a boxed one, or a [`Failure`](super::Failure), which says what is to become of the task.
     pub fn worker<F, Fut, E>(&self, handler: F) -> QueueWorker
     where
         F: Fn(Task<T>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), E>> + Send + 'static,
-        E: Into<Failure>,
+        E: Into<BoxError>,
     {
         let run = decoded(move |task| {
             let work = handler(task);
-            async move { work.await.map_err(Into::into) }
+            async move { work.await.map_err(failure) }
         });
         self.worker_of(run)
     }
 
     /// A worker that runs the tasks by a tower service. It is cloned for each run, and asked whether it is
-    /// ready before.
+    /// ready before. Its errors are as those of [`worker`](Self::worker), so layers may stand around it that answer
+    /// with a boxed one, such as tower's own timeout.
     #[cfg(feature = "tower")]
     pub fn worker_service<S>(&self, service: S) -> QueueWorker
     where
         S: tower_service::Service<Task<T>, Response = ()> + Clone + Send + Sync + 'static,
         S::Future: Send,
-        S::Error: Into<Failure>,
+        S::Error: Into<BoxError>,
     {
         let run = decoded(move |task| {
             let mut service = service.clone();
             async move {
                 let ready = std::future::poll_fn(|context| service.poll_ready(context)).await;
-                ready.map_err(Into::into)?;
-                service.call(task).await.map_err(Into::into)
+                ready.map_err(failure)?;
+                service.call(task).await.map_err(failure)
             }
         });
         self.worker_of(run)
@@ -146,6 +148,10 @@ impl<T: DeserializeOwned + Send + 'static> Queue<T> {
     fn worker_of(&self, handler: Handler) -> QueueWorker {
         QueueWorker::new(self.store.clone(), self.name.clone(), handler)
     }
+}
+
+fn failure(error: impl Into<BoxError>) -> Failure {
+    Failure::of(error.into())
 }
 
 impl<T> Clone for Queue<T> {

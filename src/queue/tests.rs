@@ -1,6 +1,7 @@
 //! Workers on the embedded store, with tokio's clock stopped.
 
 mod ends;
+mod failures;
 mod idle;
 #[cfg(feature = "test-kit")]
 mod kit;

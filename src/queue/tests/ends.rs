@@ -203,24 +203,6 @@ async fn no_payload_is_in_any_debug() {
     assert!(listed.contains("Dead") && !listed.contains("secret"));
 }
 
-#[cfg(feature = "tower")]
-#[tokio::test(start_paused = true)]
-async fn a_tower_service_is_a_handler() {
-    let (store, log) = (Store::memory(), Log::default());
-    let queue = queue(&store);
-    let noted = log.clone();
-    let service = tower::service_fn(move |task: Task<String>| {
-        noted.note(&task);
-        async { Ok::<(), std::io::Error>(()) }
-    });
-    let worker =
-        Working::start(queue.worker_service(tower::ServiceBuilder::new().service(service)));
-    push(&queue, "a").await;
-    settled().await;
-    worker.stop().await;
-    assert_eq!(log.payloads(), ["a"]);
-}
-
 /// Longer than any clock goes on for is a year.
 #[tokio::test(start_paused = true)]
 async fn each_time_may_be_as_long_as_can_be_said() {

@@ -1,0 +1,88 @@
+//! What handlers may fail with.
+
+use std::{error::Error, time::Duration};
+
+#[cfg(feature = "tower")]
+use super::{Log, settled};
+use super::{SECOND, Working, push, queue};
+use crate::{
+    queue::{Failure, Queue, QueueWorker, Task, TaskState},
+    store::Store,
+};
+
+type BoxError = Box<dyn Error + Send + Sync>;
+
+/// What becomes of a task whose handler fails: its state, how soon it comes again, and the reason.
+async fn fate(worker: impl FnOnce(&Queue<String>) -> QueueWorker) -> (TaskState, Duration, String) {
+    let queue = queue(&Store::memory());
+    let worker = Working::start(worker(&queue).backoff(SECOND, SECOND));
+    let id = push(&queue, "x").await;
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let info = queue.get(&id).await.unwrap().unwrap();
+    worker.stop().await;
+    (info.state, info.due_in, info.history[0].reason.clone())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_may_fail_with_a_boxed_error_or_with_text() {
+    let boxed = async |_: Task<String>| -> Result<(), BoxError> {
+        let n: u8 = "many".parse()?;
+        Err(format!("{n}").into())
+    };
+    let (state, again, reason) = fate(|queue| queue.worker(boxed)).await;
+    assert_eq!((state, &*reason), (TaskState::Waiting, "invalid digit found in string"));
+    assert!(again <= SECOND);
+    let text = async |_: Task<String>| Err("nobody is there".to_owned());
+    assert_eq!(fate(|queue| queue.worker(text)).await.2, "nobody is there");
+}
+
+/// Also where a middleware puts it into a box of its own making.
+#[tokio::test(start_paused = true)]
+async fn a_failure_says_what_is_to_become_of_the_task_through_a_box() {
+    let dead = async |_: Task<String>| Err(BoxError::from(Failure::dead("hopeless")));
+    let (state, _, reason) = fate(|queue| queue.worker(dead)).await;
+    assert_eq!((state, &*reason), (TaskState::Dead, "hopeless"));
+    let later = Failure::new("not now").retry_after(SECOND * 100);
+    let boxed = BoxError::from(later.clone());
+    assert_eq!(boxed.to_string(), "not now");
+    let handler = move |_: Task<String>| {
+        let later = later.clone();
+        async { Err(BoxError::from(later)) }
+    };
+    let (state, again, reason) = fate(|queue| queue.worker(handler)).await;
+    assert_eq!((state, &*reason), (TaskState::Waiting, "not now"));
+    assert!(again > SECOND * 99, "{again:?}");
+}
+
+#[cfg(feature = "tower")]
+#[tokio::test(start_paused = true)]
+async fn a_tower_service_is_a_handler() {
+    let (store, log) = (Store::memory(), Log::default());
+    let queue = queue(&store);
+    let noted = log.clone();
+    let service = tower::service_fn(move |task: Task<String>| {
+        noted.note(&task);
+        async { Ok::<(), std::io::Error>(()) }
+    });
+    let worker =
+        Working::start(queue.worker_service(tower::ServiceBuilder::new().service(service)));
+    push(&queue, "a").await;
+    settled().await;
+    worker.stop().await;
+    assert_eq!(log.payloads(), ["a"]);
+}
+
+/// As tower's own timeout: it answers with a boxed error, its own or the one of what it stands around.
+#[cfg(feature = "tower")]
+#[tokio::test(start_paused = true)]
+async fn a_tower_stack_may_answer_with_boxed_errors() {
+    let service = tower::service_fn(|_: Task<String>| async { Err(Failure::dead("hopeless")) });
+    let around = tower::ServiceBuilder::new().map_err(BoxError::from).service(service);
+    let (state, _, reason) = fate(|queue| queue.worker_service(around)).await;
+    assert_eq!((state, &*reason), (TaskState::Dead, "hopeless"));
+    let service = tower::service_fn(|_: Task<String>| async { Ok::<(), BoxError>(()) });
+    let late = |done: Result<(), BoxError>| done.and(Err(BoxError::from("request timed out")));
+    let around = tower::ServiceBuilder::new().map_result(late).service(service);
+    let (state, _, reason) = fate(|queue| queue.worker_service(around)).await;
+    assert_eq!((state, &*reason), (TaskState::Waiting, "request timed out"));
+}
