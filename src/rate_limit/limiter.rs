@@ -99,8 +99,9 @@ impl RateLimit {
         self.decide(&ask).await
     }
 
-    /// What [`check`](Self::check) would say now. Of a layer's counters as for [`reset`](Self::reset). Charges nothing, and always asks the store. If the future is dropped,
-    /// nothing has happened.
+    /// What [`check`](Self::check) would say now. Of a layer's counters as for [`reset`](Self::reset). Charges nothing, and always asks the store. A
+    /// cost of 0 asks only what is left, and is refused while the key is [blocked](Policy::penalty).
+    /// If the future is dropped, nothing has happened.
     ///
     /// # Errors
     ///

@@ -109,8 +109,9 @@ impl Engine {
             let Checking { each, .. } = checking;
             return Ok(Decision { admitted: false, local: false, each });
         }
-        let counting = ask.questions.iter().enumerate().filter(|(_, q)| q.counts());
-        let groups = ask.groups(counting.map(|(at, _)| at));
+        // What costs nothing is a look at what is left, and at whether the key is blocked.
+        let told = ask.questions.iter().enumerate().filter(|(_, q)| !q.quota.is_unlimited());
+        let groups = ask.groups(told.map(|(at, _)| at));
         let answers = join_all(groups.iter().map(|group| checking.call(group, 0))).await;
         for ((_, members), answer) in groups.iter().zip(answers) {
             checking.tell(members, &answer?, true);
@@ -157,8 +158,11 @@ impl<'a> Checking<'a> {
     /// What this process has charged in advance is there for whoever asks it, whatever the store has left.
     fn add_units(&mut self) {
         for (each, question) in self.each.iter_mut().zip(&self.ask.questions) {
-            let leased = question.leased().map(|_| self.engine.units(self.ask.spot(question)));
-            if let (Some(units @ 1..), Some(told)) = (leased, &mut each.told) {
+            if question.cost > 0 && question.leased().is_none() {
+                continue;
+            }
+            let units = self.engine.units(self.ask.spot(question));
+            if let (1.., Some(told)) = (units, &mut each.told) {
                 (told.remaining, told.retry, each.violated) =
                     (told.remaining + units, Duration::ZERO, false);
             }

@@ -87,6 +87,30 @@ async fn a_peek_charges_nothing_and_a_reset_forgets() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_peek_of_no_cost_says_what_is_left_and_whether_the_key_is_blocked() {
+    for quota in [minute(4), minute(4).sliding(), minute(4).gcra()] {
+        let limit = Store::memory().rate_limit(named("p", quota).penalty(1, 300 * SECOND));
+        admitted(&limit.peek("x", 0).await.unwrap(), 4);
+        admitted(&limit.check("x", 3).await.unwrap(), 1);
+        admitted(&limit.peek("x", 0).await.unwrap(), 1);
+        admitted(&limit.check("x", 1).await.unwrap(), 0);
+        admitted(&limit.peek("x", 0).await.unwrap(), 0);
+        refused(&limit.check("x", 1).await.unwrap(), &["p"]);
+        let blocked = refused(&limit.peek("x", 0).await.unwrap(), &["p"]);
+        assert!(blocked > 60 * SECOND && blocked <= 300 * SECOND, "{blocked:?}");
+    }
+}
+
+/// They are there for whoever asks in this process.
+#[tokio::test(start_paused = true)]
+async fn a_peek_of_no_cost_counts_leased_charges() {
+    let limit = Store::memory().rate_limit(named("p", minute(10)).lease(4));
+    admitted(&limit.check("x", 1).await.unwrap(), 9);
+    admitted(&limit.peek("x", 1).await.unwrap(), 9);
+    admitted(&limit.peek("x", 0).await.unwrap(), 9);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_penalty_begins_after_the_refusals_it_names_and_ends() {
     let store = Store::memory();
     let limit = store.rate_limit(named("p", minute(1)).penalty(3, 300 * SECOND));
