@@ -57,6 +57,11 @@ impl Clock {
         }
     }
 
+    /// Whether it stands still until it is told to go on.
+    pub(crate) fn is_by_hand(&self) -> bool {
+        matches!(self.0, Source::Manual(_))
+    }
+
     /// Microseconds since 1970.
     pub(crate) fn now_us(&self) -> u64 {
         match &self.0 {

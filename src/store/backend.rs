@@ -248,6 +248,10 @@ pub(crate) struct Renewal {
 pub(crate) trait Backend: Jobs + Tasks + fmt::Debug + Send + Sync + 'static {
     /// Tells its locks from those of the same name in another namespace; the same in every process.
     fn space(&self) -> &str;
+    /// Whether its clock is moved by hand, and says nothing of that of this process.
+    fn is_by_hand(&self) -> bool {
+        false
+    }
     fn acquire(&self, call: Acquire) -> Step<'_, Acquired>;
     /// Takes all of these if each is free and nobody stands in its line, and else nothing: one step. They ask for
     /// the same, and there are two to 32 of them. `None`: nothing was taken, also where one step cannot be about

@@ -131,7 +131,8 @@ impl Engine {
         let heard = Instant::now();
         // Each refusal counts towards a penalty, so the store has to see them all, until it blocks.
         let counted = question.policy.penalised().is_some() && state.blocked.is_none();
-        let keep = !state.retry.is_zero() && state.retry < Duration::MAX && !counted;
+        let lasts = !state.retry.is_zero() && state.retry < Duration::MAX;
+        let keep = lasts && !counted && !self.is_by_hand();
         let refused = keep.then(|| Refusal {
             cost: ask.charged(question),
             // Until the window ends, whatever it costs.

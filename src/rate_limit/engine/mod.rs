@@ -42,8 +42,9 @@ pub(super) struct Engine {
     away: Away,
     pending: Pending,
     tended: Tended,
-    /// Set once the store knows of it.
-    registered: OnceLock<()>,
+    /// Set once the store knows of it: whether the store's clock is moved by hand. What is kept here goes by this
+    /// process's, so nothing is repeated, or charged in advance, beside such a one.
+    by_hand: OnceLock<bool>,
 }
 
 /// The task in the background.
@@ -59,7 +60,7 @@ impl Engine {
     /// The one of this store handle.
     pub(super) fn of(store: &Store) -> Arc<Self> {
         let engine = store.room::<Self>();
-        engine.registered.get_or_init(|| {
+        engine.by_hand.get_or_init(|| {
             let weak = Arc::downgrade(&engine);
             store.on_shutdown(move |store| {
                 let engine = weak.upgrade();
@@ -69,8 +70,13 @@ impl Engine {
                     }
                 })
             });
+            store.backend().is_by_hand()
         });
         engine
+    }
+
+    fn is_by_hand(&self) -> bool {
+        self.by_hand.get() == Some(&true)
     }
 
     /// Forgets what was spent.

@@ -4,9 +4,13 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{SECOND, admitted, minute, named, refused};
+use super::{
+    SECOND, admitted,
+    gate::{by, whole},
+    minute, named, refused,
+};
 use crate::{
-    Policy, Quota,
+    Clock, Policy, Quota,
     rate_limit::RateLimit,
     store::{Fault, Store, faulty},
 };
@@ -254,5 +258,32 @@ proptest! {
         let policy = Policy::new(quota);
         let policy = if penal { policy.penalty(2, 5 * SECOND) } else { policy };
         runtime.block_on(run(policy, &ops))?;
+    }
+}
+
+/// What is kept here goes by tokio's clock, and that one does not pass with the store's.
+#[tokio::test]
+async fn beside_a_clock_that_is_moved_by_hand_nothing_is_kept() {
+    for policy in
+        [named("p", minute(2)), named("p", minute(2).gcra()), named("p", minute(2)).lease(2)]
+    {
+        let clock = Clock::manual();
+        let store = Store::memory_with_clock(clock.clone());
+        let (limit, layer) = (store.rate_limit(policy.clone()), by("a", policy).store(&store));
+        for _ in 0..3 {
+            for left in [1, 0] {
+                admitted(&limit.check("x", 1).await.unwrap(), left);
+                assert_eq!(whole(&layer, 200).await, 200);
+            }
+            for _ in 0..2 {
+                refused(&limit.check("x", 1).await.unwrap(), &["p"]);
+                assert_eq!(whole(&layer, 200).await, 429);
+            }
+            clock.advance(60 * SECOND);
+        }
+        assert!(limit.check("x", 1).await.unwrap().is_admitted());
+        clock.advance(60 * SECOND);
+        // Of a lease, the other one would still be there.
+        admitted(&limit.check("x", 1).await.unwrap(), 1);
     }
 }

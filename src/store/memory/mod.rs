@@ -186,6 +186,10 @@ impl Backend for Memory {
         &self.space
     }
 
+    fn is_by_hand(&self) -> bool {
+        self.clock.is_by_hand()
+    }
+
     fn acquire(&self, call: Acquire) -> Step<'_, Acquired> {
         let acquired = self.visit(&call.key, |visit| visit.acquire(&call));
         #[cfg(any(test, feature = "test-kit"))]

@@ -95,6 +95,10 @@ impl Backend for Faulty {
         self.memory.space()
     }
 
+    fn is_by_hand(&self) -> bool {
+        self.memory.is_by_hand()
+    }
+
     fn silences(&self) -> u64 {
         self.faults.ways_left()
     }
