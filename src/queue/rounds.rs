@@ -71,6 +71,8 @@ pub(super) struct Rounds {
     pub(super) quiet: Option<Quiet>,
     /// It was told of work since the last turn was sent.
     pub(super) told: bool,
+    /// An answer has come later than its lease: said once.
+    slow: bool,
     /// When leases are seen to.
     pub(super) tend: Instant,
     pub(super) turn: Option<BoxFuture<'static, Looked>>,
@@ -98,6 +100,7 @@ impl Rounds {
             alarm: Alarm::default(),
             quiet: None,
             told: false,
+            slow: false,
             tend: Instant::now(),
             turn: None,
             renewal: None,
@@ -208,6 +211,11 @@ impl Rounds {
         self.listed = answer.listed;
         self.quiet = answer.quiet.then(|| Quiet::found(asked));
         let (now, full) = (Instant::now(), answer.runs.len() >= want);
+        if !answer.runs.is_empty() && now >= asked + self.worker.lease && !self.slow {
+            self.slow = true;
+            tracing::warn!(queue = %self.worker.queue.hashed(), lease = ?self.worker.lease, "the store answers later than \
+                a lease lasts: tasks go back without having run; give the worker a longer lease");
+        }
         let by: Arc<str> = format!("{}.{}", self.id, number).into();
         for run in answer.runs {
             self.start(run, &by, since + self.worker.lease);

@@ -129,3 +129,20 @@ async fn a_run_that_blocks_and_is_learnt_of_late_is_renewed_in_time() {
     };
     tokio::spawn(test).await.unwrap();
 }
+
+/// A lease below the way to the store and back: each claim comes too late, and somebody should know why nothing runs.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_over_before_its_answer_is_there_is_told_of_once() {
+    let (store, faults) = faulty();
+    let (queue, log) = (queue(&store), Log::default());
+    let (told, _guard) = crate::store::Log::begin();
+    push(&queue, "x").await;
+    faults.set("turn", Fault::Slow(Duration::from_millis(150)), 20);
+    let worker = Working::start(obedient(&queue, &log).lease(Duration::from_millis(100)));
+    tokio::time::sleep(SECOND * 2).await;
+    assert_eq!(log.attempts(), [0; 0], "each came too late");
+    assert_eq!(told.text().matches("give the worker a longer lease").count(), 1, "{}", told.text());
+    tokio::time::sleep(SECOND * 10).await;
+    worker.stop().await;
+    assert_eq!(log.attempts(), [1]);
+}
