@@ -4,6 +4,8 @@ mod edit;
 mod graves;
 mod idle;
 mod push;
+#[cfg(test)]
+mod tests;
 mod turn;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -127,6 +129,16 @@ struct At<'a> {
 impl Memory {
     fn at_queue<T>(&self, name: &Key, step: impl FnOnce(&mut At<'_>) -> T) -> T {
         let queue = Arc::clone(self.queues.lock().entry(name.clone()).or_default());
+        self.at_that(&queue, step)
+    }
+
+    /// As `at_queue`, for a step that changes nothing: a queue that is not there is not made by it.
+    fn look_at_queue<T>(&self, name: &Key, step: impl FnOnce(&mut At<'_>) -> T) -> T {
+        let queue = self.queues.lock().get(name).cloned().unwrap_or_default();
+        self.at_that(&queue, step)
+    }
+
+    fn at_that<T>(&self, queue: &Mutex<Queue>, step: impl FnOnce(&mut At<'_>) -> T) -> T {
         let mut queue = queue.lock();
         let (now, post) = (self.clock.now_us(), Vec::new());
         let mut at = At { queue: &mut queue, mails: &self.post, post, now };
@@ -240,11 +252,11 @@ impl Tasks for Memory {
     }
 
     fn task(&self, queue: Key, id: TaskId) -> Step<'_, Option<TaskView>> {
-        done(self.at_queue(&queue, |at| at.view(&id)))
+        done(self.look_at_queue(&queue, |at| at.view(&id)))
     }
 
     fn task_payload(&self, queue: Key, id: TaskId) -> Step<'_, Option<Bytes>> {
-        done(self.at_queue(&queue, |at| at.queue.records.get(&id).cloned()))
+        done(self.look_at_queue(&queue, |at| at.queue.records.get(&id).cloned()))
     }
 
     fn cancel_task(&self, queue: Key, id: TaskId) -> Step<'_, Option<TaskState>> {
@@ -252,7 +264,7 @@ impl Tasks for Memory {
     }
 
     fn dead_tasks(&self, queue: Key, after: u64, most: usize) -> Step<'_, DeadPage> {
-        done(self.at_queue(&queue, |at| at.dead_letters(after, most)))
+        done(self.look_at_queue(&queue, |at| at.dead_letters(after, most)))
     }
 
     fn redrive_task(&self, queue: Key, id: TaskId) -> Step<'_, bool> {
@@ -283,6 +295,6 @@ impl Tasks for Memory {
     }
 
     fn task_stats(&self, queue: Key) -> Step<'_, QueueStats> {
-        done(self.at_queue(&queue, |at| at.stats()))
+        done(self.look_at_queue(&queue, |at| at.stats()))
     }
 }
