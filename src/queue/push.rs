@@ -124,14 +124,16 @@ impl PushRequest {
     }
 
     /// Nothing is stored while a task pushed under the same key waits or runs; [`Pushed::Known`] has its
-    /// id. A dead letter has no key any more.
+    /// id. A dead letter has no key any more. Keys of [`unique_for`](Self::unique_for) are others: neither sees those of
+    /// the other.
     pub fn unique(mut self, key: &str) -> Self {
         self.unique = Some(Unique { name: Key::custom(key), window: None });
         self
     }
 
     /// Nothing is stored for this time after a push under the same key, whatever has become of its
-    /// task; then again, even if that one still waits. At least 1 ms, at most a year.
+    /// task; then again, even if that one still waits. At least 1 ms, at most a year. Keys of [`unique`](Self::unique) are
+    /// others: neither sees those of the other.
     pub fn unique_for(mut self, key: &str, window: Duration) -> Self {
         let window = window.clamp(Duration::from_millis(1), LONGEST);
         self.unique = Some(Unique { name: Key::custom(key), window: Some(window) });

@@ -126,8 +126,10 @@ impl Store {
     /// - each one that is taken costs a `PING`, which is why they are kept;
     /// - a connection that has died is noticed by the first call that fails on it, and not before: nobody
     ///   tells of a disconnect. It goes back to the pool, which finds out at its next `PING`;
-    /// - nothing can be heard: who waits looks every 300 ms instead of being told, unless
-    ///   [`StoreBuilder::messages`] says where messages come from.
+    /// - nothing can be heard, unless [`StoreBuilder::messages`] says where messages come from. Who waits for a lock looks
+    ///   every 300 ms instead of being told. Workers are not told of work: one of a queue that has nothing to do finds a
+    ///   task up to 5 s after it was pushed, and one of deferred requests up to 5 s after it can run, or 10 s where there
+    ///   are several.
     #[cfg(feature = "bb8-redis")]
     pub fn from_pool(pool: bb8::Pool<bb8_redis::RedisConnectionManager>) -> StoreBuilder {
         StoreBuilder::new(Origin::Pool(pool))
@@ -203,7 +205,8 @@ impl StoreBuilder {
     }
 
     /// Where messages come from, for [`Store::from_pool`]: the URL of the same servers. A pool has no
-    /// connection that could hear them; without this, waiting looks every 300 ms instead of being told.
+    /// connection that could hear them; without this, who waits for a lock looks every 300 ms instead of being told, and
+    /// workers that have nothing to do every 5 to 10 s, as said there.
     #[cfg(feature = "bb8-redis")]
     pub fn messages(mut self, url: &str) -> Self {
         self.given.messages = Some(url.to_owned());
