@@ -25,6 +25,8 @@ pub(super) enum Then {
     /// Tried again as the worker's settings say.
     Retry,
     RetryAfter(Duration),
+    /// Left to other workers, and not charged as an attempt.
+    Back(Duration),
     Dead,
 }
 

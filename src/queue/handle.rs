@@ -117,7 +117,7 @@ impl<T: DeserializeOwned + Send + 'static> Queue<T> {
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<BoxError>,
     {
-        let run = decoded(move |task| {
+        let run = decoded(self.store.clone(), move |task| {
             let work = handler(task);
             async move { work.await.map_err(failure) }
         });
@@ -134,7 +134,7 @@ impl<T: DeserializeOwned + Send + 'static> Queue<T> {
         S::Future: Send,
         S::Error: Into<BoxError>,
     {
-        let run = decoded(move |task| {
+        let run = decoded(self.store.clone(), move |task| {
             let mut service = service.clone();
             async move {
                 let ready = std::future::poll_fn(|context| service.poll_ready(context)).await;

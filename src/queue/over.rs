@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::task::JoinError;
 
 use super::{
+    failure::Then,
     rounds::{Rounds, Running},
     run::{Ran, judge},
 };
@@ -42,7 +43,9 @@ impl Rounds {
         bytes: u64,
         unique: Option<Arc<str>>,
     ) {
-        if let Err((fault, why)) = &ran {
+        if let Err((fault, why)) = &ran
+            && !matches!(why.then, Then::Back(_))
+        {
             let id = &token.id;
             tracing::warn!(task = ?id, attempt, %fault, reason = why.reason(), "a task failed");
         }

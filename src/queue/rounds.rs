@@ -234,13 +234,14 @@ impl Rounds {
         // What is of another layout is left as one that can't be read.
         let record = Record::read(&record).unwrap_or_else(|| Record {
             pushed_us: 0,
+            due_us: 0,
             again: true,
             max_attempts: 1,
             unique: None,
             payload: record,
         });
         let late = self.stopping || Instant::now() >= until;
-        let Record { again, max_attempts, pushed_us, unique, payload } = record;
+        let Record { again, max_attempts, pushed_us, due_us, unique, payload } = record;
         let QueueWorker { store, queue, .. } = &self.worker;
         let payload = match late {
             true => Err(Duration::ZERO),
@@ -254,7 +255,7 @@ impl Rounds {
                 return;
             }
         };
-        let facts = Facts { id: token.id.clone(), attempt, max_attempts, pushed_us };
+        let facts = Facts { id: token.id.clone(), attempt, max_attempts, pushed_us, due_us };
         let work = self::run(
             Arc::clone(&self.worker.handler),
             Raw { facts, payload },

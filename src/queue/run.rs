@@ -12,9 +12,10 @@ use serde::de::DeserializeOwned;
 use super::{
     failure::{Failure, Then},
     retry::Backoff,
-    task::{Raw, Task},
+    sealed::pause,
+    task::{Facts, Raw, Task},
 };
-use crate::store::{EndAs, TaskFault};
+use crate::store::{EndAs, Store, TaskFault};
 
 /// What runs a task whose payload has not been read yet.
 pub(super) type Handler = Arc<dyn Fn(Raw) -> BoxFuture<'static, Ran> + Send + Sync>;
@@ -22,7 +23,11 @@ pub(super) type Handler = Arc<dyn Fn(Raw) -> BoxFuture<'static, Ran> + Send + Sy
 /// How a run went.
 pub(super) type Ran = Result<(), (TaskFault, Failure)>;
 
-pub(super) fn decoded<T, F, Fut>(handler: F) -> Handler
+/// So long after it was due first, a payload that no worker could read is dead: longer than a deployment takes until
+/// there is a worker that can, short enough for somebody to be told on the day of a mistake.
+const UNREAD: Duration = Duration::from_secs(60 * 60);
+
+pub(super) fn decoded<T, F, Fut>(store: Store, handler: F) -> Handler
 where
     T: DeserializeOwned + Send + 'static,
     F: Fn(Task<T>) -> Fut + Send + Sync + 'static,
@@ -30,17 +35,29 @@ where
 {
     let handler = Arc::new(handler);
     Arc::new(move |raw: Raw| {
-        let handler = Arc::clone(&handler);
+        let (handler, store) = (Arc::clone(&handler), store.clone());
         async move {
             let Raw { facts, payload } = raw;
-            let payload = serde_json::from_slice(&payload);
             // Not what serde says of it: that may quote the payload.
-            let payload =
-                payload.map_err(|_| (TaskFault::Undecodable, Failure::new("undecodable")))?;
+            let unread = |_| (TaskFault::Undecodable, unread(&store, &facts, &payload));
+            let payload = serde_json::from_slice(&payload).map_err(unread)?;
             handler(Task::new(payload, facts)).await.map_err(|why| (TaskFault::Failed, why))
         }
         .boxed()
     })
+}
+
+/// What becomes of a task whose payload can't be read here. A newer worker may be able to, so it is not charged for
+/// meeting an older one.
+fn unread(store: &Store, facts: &Facts, payload: &[u8]) -> Failure {
+    let why = Failure::dead("undecodable");
+    let age = Duration::from_micros(store.backend().now_us().saturating_sub(facts.due_us));
+    // No version writes nothing: that is one which could not be opened anywhere.
+    if payload.is_empty() || age >= UNREAD {
+        return why;
+    }
+    tracing::error!(task = ?facts.id, "a task's payload can't be read here: it waits for another worker");
+    Failure { then: Then::Back(pause(age)), ..why }
 }
 
 /// Runs it, and bears its panic.
@@ -76,6 +93,7 @@ pub(super) fn judge(ran: Ran, attempt: u32, max_attempts: u32, backoff: Backoff)
     };
     let delay = match then {
         Then::Dead => return EndAs::Dead { fault, reason },
+        Then::Back(delay) => return EndAs::Back { delay },
         _ if attempt >= max_attempts => return EndAs::Dead { fault, reason },
         Then::Retry => backoff.after(attempt),
         Then::RetryAfter(delay) => delay,

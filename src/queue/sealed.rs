@@ -32,6 +32,12 @@ pub(super) fn opened(
     open(store, place(queue, id), payload)
 }
 
+/// How long a task of this age is left to the others: it doubles as time goes by.
+pub(super) fn pause(age: Duration) -> Duration {
+    let [least, most] = PAUSE;
+    age.clamp(least, most)
+}
+
 /// For a run: what can't be opened anywhere is a payload that can't be read. `Err`: another worker may be able to;
 /// how long it is left to the others.
 pub(super) fn to_run(
@@ -47,10 +53,9 @@ pub(super) fn to_run(
         Err(NotOpened::Broken) => Ok(Bytes::new()),
         Err(NotOpened::Newer | NotOpened::NoKey) => {
             tracing::error!(task = ?id, "a task is sealed with a key that is not here: it waits for another worker");
-            // Doubles as time goes by. By this process's clock, and no more than a pause hangs on that.
+            // By this process's clock, and no more than a pause hangs on that.
             let age = SystemTime::now().duration_since(time(pushed_us)).unwrap_or_default();
-            let [least, most] = PAUSE;
-            Err(age.clamp(least, most))
+            Err(pause(age))
         }
     }
 }

@@ -23,6 +23,8 @@ pub(super) struct Facts {
     pub(super) attempt: u32,
     pub(super) max_attempts: u32,
     pub(super) pushed_us: u64,
+    /// When it was due for the first time.
+    pub(super) due_us: u64,
 }
 
 /// A task as it was claimed.

@@ -6,7 +6,7 @@
 use std::{
     fmt,
     sync::{Arc, Weak},
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use futures_util::future::BoxFuture;
@@ -27,7 +27,7 @@ pub(crate) use super::{
     job::{JobId, JobState},
     rate::{Charge, Charged, Counter, SettleCharge, State},
 };
-use crate::{error::Error, key::Key};
+use crate::{clock::micros, error::Error, key::Key};
 
 /// What a step returns. Dropping it may or may not undo the step: the caller sends its own undo.
 pub(crate) type Step<'a, T> = BoxFuture<'a, Result<T, Error>>;
@@ -248,6 +248,10 @@ pub(crate) struct Renewal {
 pub(crate) trait Backend: Jobs + Tasks + fmt::Debug + Send + Sync + 'static {
     /// Tells its locks from those of the same name in another namespace; the same in every process.
     fn space(&self) -> &str;
+    /// The store's time in microseconds since 1970, as far as this process knows it without asking.
+    fn now_us(&self) -> u64 {
+        micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+    }
     /// Whether its clock is moved by hand, and says nothing of that of this process.
     fn is_by_hand(&self) -> bool {
         false

@@ -81,27 +81,49 @@ async fn panics_are_borne_and_counted_apart() {
     assert_eq!(info.history[0].reason, "as it was told");
 }
 
+/// It is not charged for having met an old worker, whether it may run again or once; and it is not left for ever.
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_read_is_left_to_others_before_it_is_dead() {
-    let store = Store::memory();
+async fn what_cannot_be_read_is_left_to_others_for_an_hour_and_then_dead() {
+    for (delay, once) in [(0, true), (0, false), (7200, true)] {
+        let store = Store::memory();
+        let (texts, numbers): (Queue<String>, Queue<u64>) = (store.queue("x"), store.queue("x"));
+        let task = texts.push(&"seven".to_owned()).delay(SECOND * delay).unique("u");
+        let task = if once { task.once() } else { task };
+        let id = task.await.unwrap().into_id();
+        let unread = numbers.worker(async |_| Ok::<(), Failure>(()));
+        let working = Working::start(unread.backoff(SECOND, SECOND));
+        tokio::time::sleep(SECOND * (delay + 3500)).await;
+        let info = texts.get(&id).await.unwrap().unwrap();
+        assert_eq!((info.state, info.attempts), (TaskState::Waiting, 0), "{info:?}");
+        tokio::time::sleep(SECOND * 200).await;
+        let info = texts.get(&id).await.unwrap().unwrap();
+        assert_eq!((info.state, info.history.len()), (TaskState::Dead, 1));
+        assert_eq!(info.history[0].fault, TaskFault::Undecodable);
+        assert_eq!(info.history[0].reason, "undecodable");
+        working.stop().await;
+        // A newer worker can.
+        assert!(texts.redrive(&id).await.unwrap());
+        let log = Log::default();
+        let working = Working::start(obedient(&texts, &log));
+        settled().await;
+        working.stop().await;
+        assert_eq!(log.payloads(), ["seven"]);
+    }
+}
+
+/// As in a deployment that goes on for some minutes.
+#[tokio::test(start_paused = true)]
+async fn what_an_old_worker_cannot_read_is_run_by_a_newer_one() {
+    let (store, log) = (Store::memory(), Log::default());
     let (texts, numbers): (Queue<String>, Queue<u64>) = (store.queue("x"), store.queue("x"));
-    let id = push(&texts.clone().max_attempts(3), "seven").await;
-    let (log, unread) = (Log::default(), numbers.worker(|_| async { Ok::<(), Failure>(()) }));
-    let working = Working::start(unread.backoff(SECOND, SECOND));
-    settled().await;
-    assert_eq!(state(&texts, &id).await, Some(TaskState::Waiting));
-    tokio::time::sleep(SECOND * 5).await;
-    let info = texts.get(&id).await.unwrap().unwrap();
-    assert_eq!((info.state, info.history.len()), (TaskState::Dead, 3));
-    assert_eq!(info.history[2].fault, TaskFault::Undecodable);
-    assert_eq!(info.history[2].reason, "undecodable");
-    working.stop().await;
-    // A newer worker can.
-    assert!(texts.redrive(&id).await.unwrap());
-    let working = Working::start(obedient(&texts, &log));
-    settled().await;
-    working.stop().await;
-    assert_eq!(log.payloads(), ["seven"]);
+    push(&texts.clone().once(), "seven").await;
+    let old = Working::start(numbers.worker(async |_| Ok::<(), Failure>(())));
+    tokio::time::sleep(SECOND * 600).await;
+    let newer = Working::start(obedient(&texts, &log));
+    old.stop().await;
+    tokio::time::sleep(SECOND * 61).await;
+    newer.stop().await;
+    assert_eq!((log.payloads(), log.attempts()), (vec!["seven".to_owned()], vec![1]));
 }
 
 #[tokio::test(start_paused = true)]

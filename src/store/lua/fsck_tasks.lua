@@ -68,7 +68,7 @@ local function records()
   for i = 1, #rows, 2 do
     local id, record = rows[i], rows[i + 1]
     if not (runs[id] or call('ZSCORE', Z, id) or call('ZSCORE', D, id)) then
-      local again, unique = string.match(record, '^%d+ (%d) %d+ ([^\n]*)\n')
+      local again, unique = string.match(record, '^%d+ (%d) %d+ ([^ \n]*)[^\n]*\n')
       if not again then
         find('odd', id, 'a record that says nothing')
       else

@@ -10,7 +10,7 @@
 -- tasks, or none.
 local Z, L, T, M, U, D, W, F = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local verb = ARGV[1]
-local function unique_of(record) return string.match(record, '^%d+ %d %d+ ([^\n]*)\n') or '' end
+local function unique_of(record) return string.match(record, '^%d+ %d %d+ ([^ \n]*)') or '' end
 -- A task that waits no more, and is not to be run.
 local function forget(id, record)
   local unique = unique_of(record)

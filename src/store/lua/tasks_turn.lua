@@ -151,7 +151,7 @@ if sweeps or lapsed or limited or mixed == '1' then
     for i, member in ipairs(members) do
       local id = sub(member, 1, ID)
       local record = call('HGET', T, id)
-      local again, limit, unique = match(record or '', '^%d+ (%d) (%d+) ([^\n]*)\n')
+      local again, limit, unique = match(record or '', '^%d+ (%d) (%d+) ([^ \n]*)')
       if not record then
         call('HDEL', M, id)
         add('lost', 1)

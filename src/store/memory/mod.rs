@@ -186,6 +186,10 @@ impl Backend for Memory {
         &self.space
     }
 
+    fn now_us(&self) -> u64 {
+        self.clock.now_us()
+    }
+
     fn is_by_hand(&self) -> bool {
         self.clock.is_by_hand()
     }

@@ -5,6 +5,7 @@ use std::{fmt, sync::Arc};
 use bytes::Bytes;
 
 use super::Push;
+use crate::clock::micros;
 
 /// Entries of a task's history that are kept: the last ones.
 pub(crate) const HISTORY: usize = 8;
@@ -53,10 +54,12 @@ impl fmt::Display for TaskFault {
     }
 }
 
-/// What is kept of a task as one text: `<pushed us> <again> <max attempts> <unique>\n<payload>`. The first
-/// part is the store's.
+/// What is kept of a task as one text: `<pushed us> <again> <max attempts> <unique>[ <delay us>]\n<payload>`. The
+/// first part is the store's.
 pub(crate) struct Record {
     pub(crate) pushed_us: u64,
+    /// When it was due for the first time.
+    pub(crate) due_us: u64,
     pub(crate) again: bool,
     pub(crate) max_attempts: u32,
     pub(crate) unique: Option<Arc<str>>,
@@ -68,7 +71,11 @@ impl Record {
     pub(crate) fn rest(push: &Push) -> Vec<u8> {
         let unique = push.unique.as_ref().filter(|unique| unique.window.is_none());
         let unique = unique.map_or("", |unique| unique.name.as_str());
-        let head = format!(" {} {} {unique}\n", u8::from(push.again), push.max_attempts);
+        let delay = match micros(push.delay) {
+            0 => String::new(),
+            delay => format!(" {delay}"),
+        };
+        let head = format!(" {} {} {unique}{delay}\n", u8::from(push.again), push.max_attempts);
         let mut rest = Vec::with_capacity(head.len() + push.payload.len());
         rest.extend_from_slice(head.as_bytes());
         rest.extend_from_slice(&push.payload);
@@ -80,11 +87,13 @@ impl Record {
         let line = text.iter().position(|b| *b == b'\n')?;
         let mut words = std::str::from_utf8(&text[..line]).ok()?.split(' ');
         let mut next = || words.next();
+        let pushed_us: u64 = next()?.parse().ok()?;
         Some(Self {
-            pushed_us: next()?.parse().ok()?,
+            pushed_us,
             again: next()? == "1",
             max_attempts: next()?.parse().ok()?,
             unique: Some(next()?).filter(|name| !name.is_empty()).map(Into::into),
+            due_us: pushed_us.saturating_add(next().and_then(|us| us.parse().ok()).unwrap_or(0)),
             payload: text.slice(line + 1..),
         })
     }
@@ -131,14 +140,16 @@ mod tests {
     /// Payloads of any bytes, line breaks and what looks like a head included.
     #[test]
     fn a_payload_is_read_as_it_was_pushed_and_any_text_is_read_or_refused() {
-        bolero::check!().with_iterations(3_000).with_type::<(Vec<u8>, u32, bool, u64)>().for_each(
-            |(payload, max_attempts, again, pushed_us)| {
+        bolero::check!()
+            .with_iterations(3_000)
+            .with_type::<(Vec<u8>, u32, bool, u32, u32)>()
+            .for_each(|(payload, max_attempts, again, pushed_us, delay_us)| {
                 let (again, max_attempts) = (*again, *max_attempts);
                 let queue = Key::custom("q");
                 let push = Push {
                     queue,
                     id: crate::store::TaskId::new(),
-                    delay: std::time::Duration::ZERO,
+                    delay: std::time::Duration::from_micros((*delay_us).into()),
                     unique: None,
                     again,
                     max_attempts,
@@ -148,10 +159,11 @@ mod tests {
                 let text = [pushed_us.to_string().into_bytes(), Record::rest(&push)].concat();
                 let read = Record::read(&text.into()).expect("it is whole");
                 assert_eq!((&read.payload[..], read.again), (&payload[..], again));
-                assert_eq!((read.pushed_us, read.max_attempts), (*pushed_us, max_attempts));
+                let (pushed_us, delay_us) = (u64::from(*pushed_us), u64::from(*delay_us));
+                assert_eq!((read.pushed_us, read.max_attempts), (pushed_us, max_attempts));
+                assert_eq!(read.due_us, pushed_us + delay_us);
                 assert!(read.unique.is_none());
                 let _ = Record::read(&payload.clone().into());
-            },
-        );
+            });
     }
 }

@@ -95,6 +95,10 @@ impl Backend for Faulty {
         self.memory.space()
     }
 
+    fn now_us(&self) -> u64 {
+        self.memory.now_us()
+    }
+
     fn is_by_hand(&self) -> bool {
         self.memory.is_by_hand()
     }
