@@ -1,6 +1,7 @@
 //! A body that the gate's ticket stays with.
 
 use std::{
+    convert::Infallible,
     error::Error as StdError,
     fmt,
     pin::Pin,
@@ -8,7 +9,7 @@ use std::{
 };
 
 use actix_web::{
-    body::{BodySize, BoxBody, MessageBody},
+    body::{self, BodySize, BoxBody, EitherBody, MessageBody},
     dev::ServiceResponse,
     http::{Method, StatusCode},
 };
@@ -83,6 +84,42 @@ pub(crate) fn is_sent_without_body<B: MessageBody>(response: &ServiceResponse<B>
         || (status.is_informational() && !is_socket(response))
         || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
         || matches!(response.response().body().size(), BodySize::None | BodySize::Sized(0))
+}
+
+/// Drops a body of which nothing is sent. actix polls it to its end and throws away what comes, so it would go on after its
+/// gate was left: without the lock.
+pub(crate) fn without_unsent<B: MessageBody>(
+    response: ServiceResponse<B>,
+) -> ServiceResponse<EitherBody<B>> {
+    if !is_sent_without_body(&response) {
+        return response.map_into_left_body();
+    }
+    let is_head = *response.request().method() == Method::HEAD;
+    response.map_body(|_, body| match body.size() {
+        size if size.is_eof() => EitherBody::left(body),
+        // What a GET would be told of its length.
+        size if is_head => EitherBody::right(BoxBody::new(Unsent(size))),
+        // Where the status has no body actix would send one of a known length, or miss it.
+        _ => EitherBody::right(BoxBody::new(body::None::new())),
+    })
+}
+
+/// What is left of a body of this size that is not sent.
+struct Unsent(BodySize);
+
+impl MessageBody for Unsent {
+    type Error = Infallible;
+
+    fn size(&self) -> BodySize {
+        self.0
+    }
+
+    fn poll_next(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, Infallible>>> {
+        Poll::Ready(None)
+    }
 }
 
 /// True if the body is one end of what the connection has become, a websocket say: actix sends it behind the 101.

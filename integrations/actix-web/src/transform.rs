@@ -19,7 +19,7 @@ use lockgate::{
 };
 
 use crate::{
-    body::{is_sent_without_body, is_socket, keep},
+    body::{is_sent_without_body, is_socket, keep, without_unsent},
     framework::{RequestView, apply, fields, head},
     parking::{Parking, read_whole},
     reply::{Refused, add_field, add_fields, again, response},
@@ -181,6 +181,10 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
         parking: Parking,
         reading: Option<Reading>,
     ) -> Result<Answer<B>, Error> {
+        let ended = match ended {
+            Attended::Ended(ended) => Attended::Ended(ended.map(without_unsent)),
+            Attended::Stopped => Attended::Stopped,
+        };
         // No early return for an error: the gate is left in every case.
         let outcome = ended.outcome(reading.as_ref(), |ended| match ended {
             Ok(response) if is_sent_without_body(response) => {
@@ -209,7 +213,7 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
 
     async fn answer<B: MessageBody + 'static>(
         self,
-        mut answer: ServiceResponse<B>,
+        mut answer: Answer<B>,
         parting: Parting<G::Ticket, G::Parked>,
         parking: &Parking,
         reading: Option<Reading>,
@@ -224,7 +228,12 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
                 // Whoever says nothing on a socket is not late with a body.
                 let reading = reading.filter(|_| !is_socket(&answer));
                 let kept = Kept::new(self.gate, ticket, reading);
-                return answer.map_body(|_, body| EitherBody::right(keep(body, kept)));
+                return answer.map_body(|_, body| {
+                    EitherBody::right(match body {
+                        EitherBody::Left { body } => keep(body, kept),
+                        EitherBody::Right { body } => keep(body, kept),
+                    })
+                });
             }
             Parting::Accept { parked, room, slot: _ } => match parking.take() {
                 Some(payload) => self.accept(parked, answer.request(), payload, room).await,
@@ -233,7 +242,7 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
         };
         match instead {
             Some(reply) => answer.into_response(response(reply).map_into_right_body()),
-            None => answer.map_into_left_body(),
+            None => answer,
         }
     }
 

@@ -1,0 +1,125 @@
+//! What a client sees of the layers on a connection, byte by byte.
+
+use std::{
+    future::ready,
+    io,
+    net::{SocketAddr, TcpListener},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use actix_web::{
+    App, Error, HttpResponse, HttpServer,
+    body::{BodySize, MessageBody},
+    dev::ServerHandle,
+    http::StatusCode,
+    rt::time::timeout,
+    web::{self, Bytes, Data, ServiceConfig},
+};
+use lockgate_actix_web::{HoldUntil, Key, LockLayer, Store};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    sync::Semaphore,
+};
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn key() -> Key {
+    Key::path_param("id", "7")
+}
+
+/// One thread that serves these routes.
+fn serve(
+    store: &Store,
+    routes: impl Fn(&mut ServiceConfig) + Send + Clone + 'static,
+) -> io::Result<(SocketAddr, ServerHandle)> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let address = listener.local_addr()?;
+    let store = Data::new(store.clone());
+    let app = move || App::new().configure(routes.clone()).app_data(store.clone());
+    let server = HttpServer::new(app).workers(1).disable_signals().listen(listener)?.run();
+    let handle = server.handle();
+    actix_web::rt::spawn(server);
+    Ok((address, handle))
+}
+
+/// Writes, and reads up to this text.
+async fn exchange(stream: &mut TcpStream, request: &str, until: &str) -> String {
+    stream.write_all(request.as_bytes()).await.expect("it is open");
+    let mut read = Vec::new();
+    let reads = async {
+        while !String::from_utf8_lossy(&read).ends_with(until) {
+            match stream.read_u8().await {
+                Ok(byte) => read.push(byte),
+                Err(error) => panic!("{error} after {:?}", String::from_utf8_lossy(&read)),
+            }
+        }
+    };
+    timeout(SOON, reads).await.expect("it is answered");
+    String::from_utf8(read).expect("text")
+}
+
+/// Works on and on as it is read. Says that it was dropped by a permit.
+struct Works(BodySize, Arc<Semaphore>);
+
+impl MessageBody for Works {
+    type Error = Error;
+
+    fn size(&self) -> BodySize {
+        self.0
+    }
+
+    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, Error>>> {
+        Poll::Pending
+    }
+}
+
+impl Drop for Works {
+    fn drop(&mut self) {
+        self.1.add_permits(1);
+    }
+}
+
+/// hyper drops such a body, and actix reads it to its end: it would do its work without the lock.
+#[actix_web::test]
+async fn a_body_that_is_not_sent_ends_with_its_lock() {
+    let (store, dropped) = (Store::memory(), Arc::new(Semaphore::new(0)));
+    let of_routes = Arc::clone(&dropped);
+    let routes = move |config: &mut ServiceConfig| {
+        let dropped = Arc::clone(&of_routes);
+        let answer = move |path: web::Path<(u16, String)>| {
+            let size = match &*path.1 {
+                "7" => BodySize::Stream,
+                _ => BodySize::Sized(4),
+            };
+            let status = StatusCode::from_u16(path.0).expect("a status");
+            ready(HttpResponse::build(status).message_body(Works(size, Arc::clone(&dropped))))
+        };
+        let lock = LockLayer::by_path_param("id").all_methods().hold_until(HoldUntil::BodyEnd);
+        config.service(web::resource("/{status}/{id}").to(answer).wrap(lock));
+    };
+    let (address, server) = serve(&store, routes).expect("a free port");
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    for (request, field) in [
+        ("HEAD /200/7", Some("transfer-encoding: chunked")),
+        ("HEAD /200/8", Some("content-length: 4")),
+        ("POST /204/7", None),
+        ("POST /204/8", None),
+        ("POST /304/7", None),
+        ("POST /304/8", None),
+    ] {
+        let head = format!("{request} HTTP/1.1\r\nhost: x\r\n\r\n");
+        let answer = exchange(&mut stream, &head, "\r\n\r\n").await;
+        let fields = ["transfer-encoding: chunked", "content-length: 4"];
+        let found = fields.into_iter().find(|field| answer.contains(field));
+        assert_eq!(found, field, "{request}: {answer}");
+        let gone = timeout(SOON, dropped.acquire()).await.expect("its body was dropped");
+        gone.expect("open").forget();
+        let lock = store.lock(key()).wait(SOON).acquire().await;
+        lock.expect("it was given back").release().await;
+    }
+    server.stop(false).await;
+}
