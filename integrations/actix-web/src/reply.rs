@@ -1,14 +1,11 @@
 //! A reply of ours as actix's response, or as its error.
 
-use std::{
-    borrow::Cow,
-    cell::{Ref, RefCell, RefMut},
-    fmt,
-};
+use std::{borrow::Cow, cell::Cell, fmt};
 
 use actix_web::{
     Error, HttpResponse, ResponseError,
     body::BoxBody,
+    error::InternalError,
     http::{
         StatusCode,
         header::{HeaderMap, HeaderName, HeaderValue, InvalidHeaderName},
@@ -16,6 +13,8 @@ use actix_web::{
 };
 use bytes::Bytes;
 use lockgate::{Fields, Repeated, Reply};
+
+use crate::framework::fields;
 
 pub(crate) fn response(reply: Reply) -> HttpResponse {
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -108,33 +107,21 @@ fn header_name(name: &str) -> Result<HeaderName, InvalidHeaderName> {
 /// with it, and a response can't be made of a reply alone. An error becomes one at the server.
 ///
 /// Gates further out treat it as the answer that it is.
-pub(crate) struct Refused(RefCell<Reply>);
+pub(crate) struct Refused(Reply);
 
 impl Refused {
     pub(crate) fn error(reply: Reply) -> Error {
-        Self(RefCell::new(reply)).into()
-    }
-
-    pub(crate) fn of(error: &Error) -> Option<&Self> {
-        error.as_error()
-    }
-
-    pub(crate) fn reply(&self) -> Ref<'_, Reply> {
-        self.0.borrow()
-    }
-
-    pub(crate) fn reply_mut(&self) -> RefMut<'_, Reply> {
-        self.0.borrow_mut()
+        Self(reply).into()
     }
 }
 
 impl ResponseError for Refused {
     fn status_code(&self) -> StatusCode {
-        StatusCode::from_u16(self.reply().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+        StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
     fn error_response(&self) -> HttpResponse {
-        response(self.reply().clone())
+        response(self.0.clone())
     }
 }
 
@@ -148,6 +135,21 @@ impl fmt::Debug for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Refused").field(&self.status_code()).finish()
     }
+}
+
+/// The fields of the answer that an error will be. Some errors have only one answer to give
+/// (`InternalError::from_response`): it is for whoever asks next, and so is its status.
+pub(crate) fn told_by(error: &mut Error) -> Vec<(String, Vec<u8>)> {
+    let status = error.as_response_error().status_code();
+    let answer = error.error_response();
+    let told = fields(answer.headers());
+    if error.as_response_error().status_code() == status {
+        let answer = Cell::new(Some(answer));
+        error.add_response_mapper(move |another| answer.take().unwrap_or(another));
+    } else {
+        *error = InternalError::from_response(error.to_string(), answer).into();
+    }
+    told
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use crate::{
     body::{is_sent_without_body, is_socket, keep, without_unsent},
     framework::{RequestView, apply, fields, head},
     parking::{Parking, read_whole},
-    reply::{Refused, add_field, add_fields, again, response},
+    reply::{Refused, add_field, add_fields, again, response, told_by},
     timed::time,
 };
 
@@ -137,7 +137,10 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
         let mut ended = self.inner.call(request).await;
         let parted = self.gate.part(quick, |name, value| match &mut ended {
             Ok(answer) => add_field(answer.headers_mut(), name, value),
-            Err(error) => amend_field(error, name, &value),
+            Err(error) => error.add_response_mapper(move |mut answer| {
+                add_field(answer.headers_mut(), name, value.clone());
+                answer
+            }),
         });
         match parted {
             Ok(()) => ended.map(ServiceResponse::map_into_left_body),
@@ -181,7 +184,7 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
         parking: Parking,
         reading: Option<Reading>,
     ) -> Result<Answer<B>, Error> {
-        let ended = match ended {
+        let mut ended = match ended {
             Attended::Ended(ended) => Attended::Ended(ended.map(without_unsent)),
             Attended::Stopped => Attended::Stopped,
         };
@@ -194,8 +197,12 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
             // It becomes that answer further out, at the server if not before.
             Err(error) => Outcome::Answered(error.as_response_error().status_code().as_u16()),
         });
-        if let Attended::Ended(Ok(response)) = &ended {
-            self.gate.hear(&mut ticket, || fields(response.headers()));
+        match &mut ended {
+            Attended::Ended(Ok(response)) => {
+                self.gate.hear(&mut ticket, || fields(response.headers()));
+            }
+            Attended::Ended(Err(error)) => self.gate.hear(&mut ticket, || told_by(error)),
+            Attended::Stopped => {}
         }
         let parting = self.gate.leave(ticket, outcome).await;
         match ended {
@@ -265,27 +272,20 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
     }
 }
 
-/// An error of the inner service is an answer to come, and can be replaced as one. Else it goes out as it is: its request
-/// has gone with it. One of ours is the answer of a gate further in, and takes fields too.
-fn amend<T, P>(error: Error, parting: Parting<T, P>) -> Error {
+/// An error of the inner service is an answer to come, and can be replaced as one, or take fields. Else it goes out as it is:
+/// its request has gone with it.
+fn amend<T, P>(mut error: Error, parting: Parting<T, P>) -> Error {
     match parting {
         Parting::Replace(reply) => return Refused::error(reply),
-        Parting::Fields(fields) => {
-            if let Some(refused) = Refused::of(&error) {
-                refused.reply_mut().fields.extend(fields);
-            }
+        Parting::Fields(fields) if !fields.is_empty() => {
+            error.add_response_mapper(move |mut answer| {
+                add_fields(answer.headers_mut(), fields.clone());
+                answer
+            });
         }
-        Parting::Keep(_) | Parting::Accept { .. } => {}
+        Parting::Fields(_) | Parting::Keep(_) | Parting::Accept { .. } => {}
     }
     error
-}
-
-/// As [`amend`], by one field.
-fn amend_field(error: &Error, name: &'static str, value: &[u8]) {
-    if let Some(refused) = Refused::of(error) {
-        let value = String::from_utf8_lossy(value).into_owned();
-        refused.reply_mut().fields.push((name.into(), value.into()));
-    }
 }
 
 fn refuse<B>(request: ServiceRequest, response: HttpResponse) -> Answer<B> {

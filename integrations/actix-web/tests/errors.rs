@@ -3,16 +3,18 @@
 use std::time::Duration;
 
 use actix_web::{
-    App, Error,
-    body::MessageBody,
+    App, Error, HttpResponse,
+    body::{MessageBody, to_bytes},
     dev::{ServiceRequest, ServiceResponse},
-    error::{ErrorNotFound, ErrorUnauthorized},
+    error::{ErrorNotFound, ErrorUnauthorized, InternalError},
     http::StatusCode,
     middleware::{Next, from_fn},
-    test::{TestRequest, init_service, try_call_service},
+    test::{TestRequest, call_and_read_body, call_service, init_service, try_call_service},
     web::{self, Data},
 };
-use lockgate_actix_web::{LockLayer, OnLoss, Quota, RateLimitLayer, Store};
+use lockgate_actix_web::{
+    DeferLayer, LockLayer, OnLoss, Quota, RateLimitLayer, Store, deferred_routes,
+};
 
 async fn deny(
     _: ServiceRequest,
@@ -50,6 +52,61 @@ async fn a_denied_request_is_no_failure_of_the_server() {
     assert_eq!(denied(limit().refund_on(|status| status == 401), 5).await, 5);
 }
 
+/// It becomes an answer further out, and tells of the quota as every answer does.
+#[actix_web::test]
+async fn a_denied_request_is_told_of_its_quota() {
+    let quota = Quota::requests(2).per(Duration::from_secs(3600));
+    for limit in [RateLimitLayer::by_ip(quota), RateLimitLayer::by_ip(quota).refund_on(|_| false)] {
+        let app = App::new()
+            .route("/", web::get().to(async || "in"))
+            .wrap(from_fn(deny))
+            .wrap(limit.name("front"))
+            .app_data(Data::new(Store::memory()));
+        let get = TestRequest::get().peer_addr(([192, 0, 2, 1], 7).into()).to_request();
+        let denied = try_call_service(&init_service(app).await, get).await;
+        let answer = denied.expect_err("it is an error until then").error_response();
+        assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
+        let told = answer.headers().get("ratelimit").expect("it is told");
+        assert!(told.to_str().expect("text").contains("r=1"), "{told:?}");
+    }
+}
+
+/// An answer that can be made but once, as of a middleware that has one already.
+async fn answers(
+    _: ServiceRequest,
+    _: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse<impl MessageBody>, Error> {
+    let answer = HttpResponse::NotFound().insert_header(("location", "/no-such-order")).body("why");
+    Err::<ServiceResponse, _>(InternalError::from_response("no such order", answer).into())
+}
+
+/// What is remembered of it is what the client was told, and that is still the whole answer.
+#[actix_web::test]
+async fn an_error_is_remembered_as_the_answer_that_it_is() {
+    let order = web::resource("/orders/{id}")
+        .post(async || "")
+        .wrap(from_fn(answers))
+        .wrap(LockLayer::by_path_param("id").on_loss(OnLoss::Finish))
+        .wrap(DeferLayer::new().remember_direct());
+    let app = App::new()
+        .service(order)
+        .service(deferred_routes("/deferred"))
+        .app_data(Data::new(Store::memory()));
+    let app = init_service(app).await;
+    let post =
+        || TestRequest::post().uri("/orders/7").insert_header(("idempotency-key", "\"one\""));
+    let error = try_call_service(&app, post().to_request()).await.expect_err("no such order");
+    let answer = error.error_response();
+    assert_eq!(answer.status(), StatusCode::NOT_FOUND);
+    assert_eq!(answer.headers().get("location").expect("its own"), "/no-such-order");
+    assert_eq!(to_bytes(answer.into_body()).await.expect("short"), "why");
+    let again = call_service(&app, post().to_request()).await;
+    let location = again.headers().get("location").expect("a 202").to_str().expect("a path");
+    let document = call_and_read_body(&app, TestRequest::get().uri(location).to_request()).await;
+    let document = std::str::from_utf8(&document).expect("text");
+    assert!(document.contains("/no-such-order"), "{document}");
+}
+
 /// Ends at its first step, so that nobody can stop it, but after the lock is lost.
 async fn too_late(
     _: ServiceRequest,
@@ -74,6 +131,9 @@ async fn an_error_under_a_lost_lock_is_replaced() {
         let post = TestRequest::post().uri("/orders/7").to_request();
         let ended = try_call_service(&init_service(app).await, post).await;
         let error = ended.expect_err("the request has gone with it");
-        assert_eq!(error.as_response_error().status_code(), status, "{on_loss:?}");
+        let answer = error.error_response();
+        assert_eq!(answer.status(), status, "{on_loss:?}");
+        let is_told = answer.headers().contains_key("lock-lost");
+        assert_eq!(is_told, on_loss == OnLoss::Finish, "{on_loss:?}");
     }
 }
