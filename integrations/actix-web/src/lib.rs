@@ -134,6 +134,7 @@ mod extract;
 mod framework;
 mod layer;
 mod parking;
+mod refuse;
 mod replay;
 mod reply;
 mod routes;

@@ -3,13 +3,13 @@
 use std::{pin::pin, rc::Rc};
 
 use actix_web::{
-    Error, HttpMessage as _, HttpRequest, HttpResponse,
+    Error, HttpMessage as _, HttpRequest,
     body::{EitherBody, MessageBody},
     dev::{Payload, Service, ServiceRequest, ServiceResponse, forward_ready},
 };
 use futures_util::{
     TryFutureExt as _,
-    future::{Either, LocalBoxFuture, MapOk, Ready, ready},
+    future::{Either, MapOk},
 };
 use lockgate::{
     Reply,
@@ -22,12 +22,10 @@ use crate::{
     body::{is_sent_without_body, is_socket, keep, without_unsent},
     framework::{RequestView, apply, fields, head},
     parking::{Parking, read_whole},
+    refuse::{Answer, Refusal, refuse},
     reply::{Refused, add_field, add_fields, again, response, told_by},
     timed::time,
 };
-
-/// The inner service's own body, or that of a reply of ours.
-type Answer<B> = ServiceResponse<EitherBody<B>>;
 
 /// A service with a gate around it: what the layers make of a service.
 #[derive(Debug)]
@@ -58,10 +56,7 @@ where
     type Response = Answer<B>;
     type Error = Error;
     // A request that is none of the gate's business costs no box, nor one that is answered at once.
-    type Future = Either<
-        MapOk<S::Future, fn(ServiceResponse<B>) -> Answer<B>>,
-        Either<Ready<Result<Answer<B>, Error>>, LocalBoxFuture<'static, Result<Answer<B>, Error>>>,
-    >;
+    type Future = Either<MapOk<S::Future, fn(ServiceResponse<B>) -> Answer<B>>, Refusal<B>>;
 
     forward_ready!(inner);
 
@@ -69,19 +64,14 @@ where
         let mut view = RequestView::new(request.request());
         let asked = self.gate.ask(&mut view);
         if let Err(shared) = apply(view.into_changes(), &mut request) {
-            let answer = refuse(request, response(shared.reply()));
-            return Either::Right(Either::Left(ready(Ok(answer))));
+            return Either::Right(refuse(request, response(shared.reply())));
         }
         match asked {
             Asked::Skip => {
                 Either::Left(self.inner.call(request).map_ok(ServiceResponse::map_into_left_body))
             }
-            Asked::Answer(reply) => {
-                Either::Right(Either::Left(ready(Ok(refuse(request, response(reply))))))
-            }
-            Asked::Again(reply) => {
-                Either::Right(Either::Left(ready(Ok(refuse(request, again(&reply))))))
-            }
+            Asked::Answer(reply) => Either::Right(refuse(request, response(reply))),
+            Asked::Again(reply) => Either::Right(refuse(request, again(&reply))),
             // What is parked for a gate is kept with its ticket.
             Asked::Pass(quick) if !G::PARKS => {
                 Either::Right(Either::Right(Box::pin(self.passage().through(quick, request))))
@@ -113,17 +103,17 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
                 let mut view = RequestView::new(request.request());
                 self.gate.show(&ticket, &mut view);
                 if let Err(shared) = apply(view.into_changes(), &mut request) {
-                    return Ok(refuse(request, response(shared.reply())));
+                    return refuse(request, response(shared.reply())).await;
                 }
                 match self.gate.quick(ticket) {
                     Ok(quick) => self.through(quick, request).await,
                     Err(ticket) => Box::pin(self.pass(ticket, request)).await,
                 }
             }
-            Verdict::Answer(reply) => Ok(refuse(request, response(reply))),
+            Verdict::Answer(reply) => refuse(request, response(reply)).await,
             Verdict::Busy(reply, _) => {
                 Parking::park(&mut request);
-                Ok(refuse(request, response(reply)))
+                refuse(request, response(reply)).await
             }
         }
     }
@@ -286,8 +276,4 @@ fn amend<T, P>(mut error: Error, parting: Parting<T, P>) -> Error {
         Parting::Fields(_) | Parting::Keep(_) | Parting::Accept { .. } => {}
     }
     error
-}
-
-fn refuse<B>(request: ServiceRequest, response: HttpResponse) -> Answer<B> {
-    request.into_response(response.map_into_right_body())
 }

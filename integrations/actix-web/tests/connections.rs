@@ -18,7 +18,7 @@ use actix_web::{
     rt::time::timeout,
     web::{self, Bytes, Data, ServiceConfig},
 };
-use lockgate_actix_web::{HoldUntil, Key, LockLayer, Store};
+use lockgate_actix_web::{HoldUntil, Key, LockLayer, Quota, RateLimitLayer, Store};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -120,6 +120,40 @@ async fn a_body_that_is_not_sent_ends_with_its_lock() {
         gone.expect("open").forget();
         let lock = store.lock(key()).wait(SOON).acquire().await;
         lock.expect("it was given back").release().await;
+    }
+    server.stop(false).await;
+}
+
+/// The server sees a body that came with its head, and the next request behind it.
+#[actix_web::test]
+async fn who_is_refused_at_once_keeps_the_connection() {
+    let store = Store::memory();
+    let quota = Quota::requests(1).per(Duration::from_secs(3600));
+    let limit = RateLimitLayer::by_ip(quota);
+    let routes = move |config: &mut ServiceConfig| {
+        let limited = web::resource("/limited").to(async |_: Bytes| "").wrap(limit.clone());
+        let order =
+            web::resource("/orders/{id}").to(async || "").wrap(LockLayer::by_path_param("id"));
+        config.service(limited).service(order);
+    };
+    let (address, server) = serve(&store, routes).expect("a free port");
+    let _held = store.lock(key()).acquire().await.expect("free");
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    // What the store has refused once is refused from memory.
+    for (path, status) in [
+        ("/limited", 200),
+        ("/limited", 429),
+        ("/limited", 429),
+        ("/orders/7", 409),
+        ("/limited", 429),
+    ] {
+        let post = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhello");
+        let head = exchange(&mut stream, &post, "\r\n\r\n").await.to_lowercase();
+        assert!(head.starts_with(&format!("http/1.1 {status} ")), "{path}: {head}");
+        assert!(!head.contains("connection: close"), "{path}: {head}");
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        let length: usize = length.expect("known").parse().expect("a number");
+        stream.read_exact(&mut vec![0; length]).await.expect("all of it");
     }
     server.stop(false).await;
 }
