@@ -13,7 +13,7 @@ use actix_web::{
     error::PayloadError,
 };
 use bytes::Bytes;
-use futures_util::Stream;
+use futures_util::{FutureExt as _, Stream, StreamExt as _};
 use lockgate::gate::{Patience, Print, Reading};
 
 /// Times the payload of a request, if it has one, and shows what is read of it.
@@ -25,8 +25,14 @@ pub(crate) fn time(
     if limit.is_none() && print.is_none() {
         return None;
     }
-    let payload = request.take_payload();
-    if matches!(payload, Payload::None) {
+    let mut payload = request.take_payload();
+    let first = match (&print, &mut payload) {
+        (_, Payload::None) => Some(None),
+        // Over HTTP/2 there is one in each request, and of a body that is not there no handler reads the end.
+        (Some(_), payload) => payload.next().now_or_never(),
+        (None, _) => None,
+    };
+    if let Some(None) = first {
         print.iter().for_each(Print::end);
         return None;
     }
@@ -34,12 +40,19 @@ pub(crate) fn time(
     let (reading, patience) = Reading::new(limit.unwrap_or_default());
     let reading = limit.map(|_| reading);
     request.set_payload(Payload::Stream {
-        payload: Box::pin(TimedPayload { payload: Some(payload), patience, print }),
+        payload: Box::pin(TimedPayload {
+            first: first.flatten(),
+            payload: Some(payload),
+            patience,
+            print,
+        }),
     });
     reading
 }
 
 struct TimedPayload {
+    /// What has come of it already.
+    first: Option<Result<Bytes, PayloadError>>,
     /// `None` once it has failed.
     payload: Option<Payload>,
     patience: Patience,
@@ -50,11 +63,15 @@ impl Stream for TimedPayload {
     type Item = Result<Bytes, PayloadError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Self { payload: place, patience, print } = &mut *self;
+        let Self { first, payload: place, patience, print } = &mut *self;
         let Some(payload) = place else {
             return Poll::Ready(None);
         };
-        match patience.poll(cx, |cx| Pin::new(payload).poll_next(cx)) {
+        let next = |cx: &mut Context<'_>| match first.take() {
+            Some(first) => Poll::Ready(Some(first)),
+            None => Pin::new(payload).poll_next(cx),
+        };
+        match patience.poll(cx, next) {
             Ok(polled) => {
                 match (print, &polled) {
                     (Some(print), Poll::Ready(Some(Ok(bytes)))) => print.read(bytes),
