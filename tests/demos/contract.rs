@@ -99,7 +99,10 @@ pub(crate) async fn a_refund_waits_for_its_turn(demo: Framework, store: &str) {
     assert_eq!(event["deferred"], serde_json::json!({ "id": id, "attempt": 1 }));
     let response = demo.get(&format!("/deferred/{id}/response")).send().await;
     assert_eq!(response.expect(200).json(), *event);
-    assert_eq!(events(&demo, "7").await.last(), Some(event));
+    // Of which the journal keeps a part.
+    let mut kept = event.clone();
+    kept["note"] = "x".repeat(200).into();
+    assert_eq!(events(&demo, "7").await.last(), Some(&kept));
 }
 
 pub(crate) async fn what_it_does_not_have_is_404_and_405(demo: Framework, store: &str) {

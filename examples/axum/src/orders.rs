@@ -1,7 +1,7 @@
 //! The order service behind the layers: it works for a while, and writes down what ran when.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     process,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -20,7 +20,14 @@ use serde_json::{Value, json};
 
 /// What has run for each order, in this process.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Orders(Arc<Mutex<HashMap<String, Vec<Event>>>>);
+pub(crate) struct Orders(Arc<Mutex<Journal>>);
+
+#[derive(Debug, Default)]
+struct Journal {
+    events: HashMap<String, Vec<Event>>,
+    /// The orders, the oldest first.
+    orders: VecDeque<String>,
+}
 
 #[derive(Debug, Clone, Serialize)]
 struct Event {
@@ -79,7 +86,7 @@ pub(crate) async fn refund(
 
 pub(crate) async fn show(State(orders): State<Orders>, Path(order): Path<String>) -> Json<Value> {
     let orders = orders.0.lock().unwrap_or_else(PoisonError::into_inner);
-    let events = orders.get(&order).cloned().unwrap_or_default();
+    let events = orders.events.get(&order).cloned().unwrap_or_default();
     Json(json!({ "order": order, "events": events }))
 }
 
@@ -89,7 +96,7 @@ async fn work(op: &'static str, request: Request, note: Option<String>) -> Respo
     tokio::time::sleep(Duration::from_millis(work.ms.min(60_000))).await;
     assert!(work.panic == 0, "asked to panic");
     let event = Event {
-        order: order.clone(),
+        order,
         op,
         fence: lock.fence(),
         started_us,
@@ -99,7 +106,7 @@ async fn work(op: &'static str, request: Request, note: Option<String>) -> Respo
             .map(|CurrentJob(job)| json!({ "id": job.id.as_str(), "attempt": job.attempt })),
         note,
     };
-    orders.record(&order, event.clone());
+    orders.record(event.clone());
     // An interim status is no answer.
     let status = StatusCode::from_u16(work.status).ok().filter(|status| !status.is_informational());
     let status = status.unwrap_or(StatusCode::BAD_REQUEST);
@@ -111,10 +118,20 @@ async fn work(op: &'static str, request: Request, note: Option<String>) -> Respo
 }
 
 impl Orders {
-    /// Keeps the last hundred of an order.
-    fn record(&self, order: &str, event: Event) {
-        let mut orders = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let events = orders.entry(order.to_owned()).or_default();
+    /// Keeps the last hundred of an order, and the last thousand orders: whoever asks must not fill the memory.
+    fn record(&self, mut event: Event) {
+        event.note = event.note.map(|note| note.chars().take(200).collect());
+        let mut journal = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Journal { events, orders } = &mut *journal;
+        if !events.contains_key(&event.order) {
+            orders.push_back(event.order.clone());
+        }
+        if orders.len() > 1000
+            && let Some(oldest) = orders.pop_front()
+        {
+            events.remove(&oldest);
+        }
+        let events = events.entry(event.order.clone()).or_default();
         if events.len() == 100 {
             events.remove(0);
         }
@@ -125,4 +142,32 @@ impl Orders {
 fn now_us() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let orders = Orders::default();
+        for order in (0..1001).chain([1000; 100]) {
+            orders.record(Event {
+                order: order.to_string(),
+                op: "refund",
+                fence: None,
+                started_us: 0,
+                finished_us: 0,
+                pid: 0,
+                deferred: None,
+                note: Some("é".repeat(201)),
+            });
+        }
+        let journal = orders.0.lock().unwrap_or_else(PoisonError::into_inner);
+        assert_eq!((journal.events.len(), journal.orders.len()), (1000, 1000));
+        assert!(!journal.events.contains_key("0"), "the oldest is gone");
+        let events = &journal.events["1000"];
+        assert_eq!(events.len(), 100);
+        assert_eq!(events[0].note, Some("é".repeat(200)));
+    }
 }
