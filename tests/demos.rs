@@ -221,6 +221,20 @@ async fn axum_takes_over_when_actix_is_killed() {
     takes_over_from_the_killed(Framework::Actix, Framework::Axum).await;
 }
 
+/// Its handler runs for longer than it may when the demo is told to stop. A lease would be 10 s more.
+#[tokio::test]
+async fn axum_gives_back_what_it_cuts_off() {
+    let url = namespace().await;
+    let store = patient(&url).await;
+    let mut demo = Demo::start(Framework::Axum, &url).await;
+    let work = busy(&demo, "7", 60_000).await;
+    demo.terminate();
+    let _ = work.answer().await.expect(503);
+    assert_eq!(demo.ended().await.code(), Some(0));
+    let request = store.lock(Key::path_param("id", "7")).wait(Duration::from_secs(4));
+    request.acquire().await.expect("it was given back").release().await;
+}
+
 #[tokio::test]
 async fn health_follows_the_store() {
     let mut server = lockgate_tests::Server::start().await;

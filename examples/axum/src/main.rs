@@ -4,13 +4,14 @@
 
 mod orders;
 
-use std::{env, error::Error, future::IntoFuture as _, net::SocketAddr, time::Duration};
+use std::{env, error::Error, future::IntoFuture as _, net::SocketAddr, pin::pin, time::Duration};
 
 use axum::{
     Extension, Router,
-    extract::DefaultBodyLimit,
+    extract::{DefaultBodyLimit, Request, State},
     http::StatusCode,
-    response::Html,
+    middleware::{Next, from_fn_with_state},
+    response::{Html, IntoResponse as _, Response},
     routing::{get, post},
 };
 use lockgate_axum::{
@@ -46,7 +47,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let terminated = terminated()?;
     greet(listener.local_addr()?);
 
-    let (stop, stopped) = watch::channel(false);
+    let ((stop, stopped), (cut, is_cut)) = (watch::channel(false), watch::channel(false));
     let app = routes(&store);
     let worker =
         tokio::spawn(DeferWorker::new(&store, app.clone()).drain(DRAIN).run(told(stopped.clone())));
@@ -55,6 +56,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .route("/", get(|| async { Html(include_str!("../../assets/index.html")) }))
         .route("/healthz", get(health))
         .layer(Extension(store.clone()))
+        .layer(from_fn_with_state(is_cut, until_cut))
         .into_make_service_with_connect_info::<SocketAddr>();
     let server = tokio::spawn(
         axum::serve(listener, app).with_graceful_shutdown(told(stopped)).into_future(),
@@ -63,8 +65,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     terminated.await;
     // The worker stops claiming, the server stops accepting; what runs may end.
     stop.send_replace(true);
-    let ended = async { (worker.await, server.await) };
-    let _ = tokio::time::timeout(DRAIN + Duration::from_secs(3), ended).await;
+    let mut ended = pin!(async { (worker.await, server.await) });
+    if tokio::time::timeout(DRAIN + Duration::from_secs(3), &mut ended).await.is_err() {
+        // What still runs is dropped, and with it what it holds: else that would be kept until its lease has run out.
+        cut.send_replace(true);
+        let _ = tokio::time::timeout(Duration::from_secs(1), ended).await;
+    }
     store.shutdown(Duration::from_secs(1)).await;
     Ok(())
 }
@@ -108,6 +114,18 @@ fn greet(address: SocketAddr) {
     println!("  curl -i -X POST 'http://{address}/orders/7/ship?ms=100'");
     println!("  curl -i -X POST 'http://{address}/orders/7/refund' -d 'too late'");
     println!("  curl -s http://{address}/orders/7");
+}
+
+/// axum lets each connection go on by itself, also when nobody waits for it any more.
+async fn until_cut(
+    State(cut): State<watch::Receiver<bool>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    tokio::select! {
+        answer = next.run(request) => answer,
+        () = told(cut) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+    }
 }
 
 async fn told(mut stopped: watch::Receiver<bool>) {
