@@ -136,8 +136,9 @@ macro_rules! __rate_limit_names {
             /// request, and what it returns may ask somebody else. Default: the layer's quota, for all.
             ///
             /// What it says is good for every request of that key for 10 s (see
-            /// [`quota_fresh_for`](Self::quota_fresh_for)), in this process, for at most 65,536 keys;
-            /// requests that come while it is asked ask as well. It has no deadline but its own. What was
+            /// [`quota_fresh_for`](Self::quota_fresh_for)), in this layer and its clones, for at most 65,536 keys;
+            /// requests that come while it is asked ask as well. (In actix-web a layer that is made in the closure of
+            /// `HttpServer::new` is one for each thread: make it outside, and clone it.) It has no deadline but its own. What was
             /// spent stays spent when a quota changes, except between fixed windows, sliding ones and GCRA,
             /// which count apart. Refusals are remembered for 100 ms, not to the end of the window.
             #[must_use]

@@ -28,12 +28,13 @@
 //! let worker = DeferWorker::new(&store, orders); // runs what was deferred
 //! let worker = actix_web::rt::spawn(worker.run(shutdown()));
 //!
+//! let limit = RateLimitLayer::by_ip(Quota::requests(100).per(Duration::from_secs(60)));
 //! let of_app = store.clone();
 //! HttpServer::new(move || {
 //!     App::new()
 //!         .configure(orders)
 //!         .service(deferred_routes("/deferred").store(&of_app))
-//!         .wrap(RateLimitLayer::by_ip(Quota::requests(100).per(Duration::from_secs(60))))
+//!         .wrap(limit.clone()) // one layer for all threads
 //!         .app_data(web::Data::new(of_app.clone())) // one store for all three
 //! })
 //! .h1_allow_half_closed(false) // frees the locks of clients that leave
@@ -91,8 +92,15 @@
 //!
 //! A request that matches no route takes no lock by a path parameter, a route, or anything else that it lacks; by a key that it has
 //! (`by_ip`, a header field, a parameter of the scope) it does. One with a wrong method takes one, for a moment, around a
-//! resource, because actix decides about methods further in; where that matters, use
-//! `web::post().to(handler).wrap(LockLayer::by_path_param("id"))`.
+//! resource, because actix decides about methods further in; and while the resource is busy it is told so, or deferred: a 202,
+//! and later a stored 405. Where that matters, wrap the route:
+//! `web::post().to(handler).wrap(LockLayer::by_path_param("id")).wrap(DeferLayer::new())`.
+//!
+//! # One layer for all threads
+//!
+//! `HttpServer::new` calls its closure once for each thread. What a layer remembers by itself, such as the quotas of
+//! [`quota_by`](RateLimitLayer::quota_by), is then there once for each too: make such a layer outside, and clone it in there.
+//! What is counted is in the store, wherever the layer was made.
 //!
 //! # Path parameters
 //!

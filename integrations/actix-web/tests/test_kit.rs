@@ -91,6 +91,29 @@ async fn a_run_is_for_the_host_that_the_request_was_for() {
     assert_eq!(text(answer).await, "tenant.example:8080");
 }
 
+/// Around a resource a wrong method is answered under its lock, for actix knows of methods further in; around a route not.
+#[actix_web::test]
+async fn a_wrong_method_takes_no_lock_around_a_route() {
+    let kit = TestKit::new();
+    let (lock, defer) = (|| LockLayer::by_path_param("id"), DeferLayer::new);
+    let outside = web::resource("/outside/{id}").post(async || "").wrap(lock()).wrap(defer());
+    let inside = web::post().to(async || "").wrap(lock()).wrap(defer());
+    let app = App::new()
+        .service(outside)
+        .service(web::resource("/inside/{id}").route(inside))
+        .app_data(web::Data::new(kit.store().clone()));
+    let app = test::init_service(app).await;
+    let _somebody = kit.hold(Key::path_param("id", "7")).await.expect("it is free");
+    for (request, path, status) in [
+        (test::TestRequest::put(), "/outside/7", 202),
+        (test::TestRequest::put(), "/inside/7", 405),
+        (test::TestRequest::post(), "/inside/7", 202),
+    ] {
+        let answer = app.call(request.uri(path).to_request()).await.expect("an answer");
+        assert_eq!(answer.status(), status, "{path}");
+    }
+}
+
 #[actix_web::test]
 async fn a_request_waits_for_who_holds_its_resource() {
     let kit = TestKit::new();

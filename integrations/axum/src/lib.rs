@@ -84,8 +84,9 @@
 //!
 //! A request that matches no route takes no lock by a path parameter, a route, or anything else that it lacks; by a key that it has
 //! (`by_ip`, a header field) it does. One with a wrong method takes one, for a moment, under
-//! `Router::layer`, because axum decides about methods further in; where that matters, use
-//! `post(handler).route_layer(LockLayer::by_path_param("id"))`.
+//! `Router::layer`, because axum decides about methods further in; and while the resource is busy it is told so, or deferred:
+//! a 202, and later a stored 405. Where that matters, put the layers on the methods:
+//! `post(handler).route_layer(LockLayer::by_path_param("id")).route_layer(DeferLayer::new())`.
 //!
 //! # Client addresses
 //!

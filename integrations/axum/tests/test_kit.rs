@@ -124,15 +124,23 @@ async fn a_handler_knows_its_fence() {
 #[tokio::test]
 async fn a_wrong_method_takes_no_lock_under_route_layer() {
     let kit = TestKit::new();
-    let lock = || LockLayer::by_path_param("id");
+    let (lock, defer) = (|| LockLayer::by_path_param("id"), DeferLayer::new);
+    let later = post(|| async {}).route_layer(lock()).route_layer(defer());
+    let outside_later = Router::new().route("/outside-later/{id}", post(|| async {}));
+    let outside_later = outside_later.layer(lock()).layer(defer());
     let app: Router = Router::new()
         .route("/outside/{id}", post(|| async {}).layer(lock()))
         .route("/inside/{id}", post(|| async {}).route_layer(lock()))
+        .merge(outside_later)
+        .route("/inside-later/{id}", later)
         .layer(Extension(kit.store().clone()));
     let somebody = kit.hold(Key::path_param("id", "7")).await.expect("it is free");
     assert_eq!(send(&app, "PUT", "/outside/7").await.status(), 409);
     assert_eq!(send(&app, "PUT", "/inside/7").await.status(), 405);
     assert_eq!(send(&app, "POST", "/inside/7").await.status(), 409);
+    assert_eq!(send(&app, "PUT", "/outside-later/7").await.status(), 202);
+    assert_eq!(send(&app, "PUT", "/inside-later/7").await.status(), 405);
+    assert_eq!(send(&app, "POST", "/inside-later/7").await.status(), 202);
     drop(somebody);
 }
 
