@@ -35,12 +35,12 @@ local function come_back(tag, id)
     if #first > 0 and seq < tonumber(first[2]) then redis.call('ZREM', H, 'j' .. first[1]) end
     return stand(id, seq, bytes)
   end
-  if v[1] then return take_late(id, bytes) and nil end
-  -- Its key has vanished: nobody knows where it belongs, and nobody can ask for it.
+  if v[1] and (v[2] or v[1] ~= 'queued') then return take_late(id, bytes) and nil end
+  -- Its key has vanished, or what it said of that: nobody knows where it belongs.
   redis.call('ZREM', own('late'), id)
   local request = own('b:' .. id)
   uncount(redis.call('STRLEN', request) + redis.call('STRLEN', own('t:' .. id)))
-  redis.call('DEL', request, own('t:' .. id))
+  redis.call('DEL', own('j:' .. id), request, own('t:' .. id))
   return true
 end
 
@@ -106,8 +106,9 @@ local function look(due)
       row[#row + 1] = name
       row[#row + 1] = redis.call('ZRANGE', tag .. 'g:' .. name, '0', '0')[1] or ''
       if string.sub(name, 1, 3) == 'cb:' then
-        -- Where the server has no room it stays in front.
-        redis.pcall('ZADD', due, int(NOW + CALLS), name)
+        -- Also without room, since what stands behind it may make some: see renew.lua.
+        redis.call('ZREM', due, '')
+        redis.call('ZADD', due, int(NOW + CALLS), name)
         next = math.min(next or math.huge, NOW + CALLS)
       end
     end

@@ -241,7 +241,7 @@ else
     end
   end
   stood = table.concat(told)
-  if gone[1] then call('ZREM', L, unpack(gone)) end
+  call('ZREM', L, unpack(gone[1] and gone or {''}))
   if done[1] then
     call('HDEL', T, unpack(done))
     noted = call('EXISTS', M) == 1

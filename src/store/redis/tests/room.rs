@@ -15,7 +15,10 @@ use crate::{
     key::Key,
     lock::Released,
     queue::{Queue, Task},
-    store::backend::{Claim, Claimed, Direct, JobId, JobState, Mode, SettledRun, Token},
+    store::{
+        backend::{Claim, Claimed, Direct, JobId, JobState, Mode, SettledRun, Token},
+        tasks::{End, EndAs, Graves, Limits, RunToken, Turn},
+    },
 };
 
 const LEASE: Duration = Duration::from_millis(2000);
@@ -146,6 +149,61 @@ async fn the_end_of_a_request_that_ran_at_once_is_written_down() {
     assert!(ended.expect("it is written down"));
     let job = store.backend().job(id).await.expect("it is there").expect("it is kept");
     assert_eq!(job.state, JobState::Done);
+}
+
+/// Those who are called may be slow, and what ends behind them makes room.
+#[tokio::test]
+async fn what_is_due_is_found_behind_callbacks() {
+    let server = Server::start().await;
+    let store = server.patient_store().await;
+    let key = Key::custom("7");
+    let _ = stored(&store, &key).await;
+    let names = server.left().await;
+    let due = names.iter().find(|name| name.ends_with("}:due")).expect("it waits");
+    for n in 0..20 {
+        server.command(&["ZADD", due, &n.to_string(), &format!("cb:{n}")]).await;
+    }
+    full(&server).await;
+    let mut found = Vec::new();
+    for _ in 0..3 {
+        let looked = store.backend().due(vec![key.shard()], 10).await.expect("it takes no room");
+        found.extend(looked.into_iter().flat_map(|due| due.names).map(|(name, _)| name));
+    }
+    assert!(found.contains(&key), "{found:?}");
+}
+
+/// It is all that a worker says, so it could end nothing else either.
+#[tokio::test]
+async fn ends_of_runs_that_are_somebody_elses_by_now_are_told_apart() {
+    let server = Server::start().await;
+    let store = server.patient_store().await;
+    let queue: Queue<u32> = store.queue("numbers");
+    for n in 0..2 {
+        queue.push(&n).await.expect("there is room");
+    }
+    let graves = Graves { keep: 60 * SECOND, most: 100, bytes: 1 << 20, crashes: 9 };
+    let take = async |worker: &str, number, ends| {
+        let (node, worker, lease) = (store.node().clone(), worker.into(), SECOND / 20);
+        let (queue, limits, want) = (Key::from("numbers"), Limits::default(), 2);
+        let (idle, listed) = (8 * SECOND, false);
+        let turn =
+            Turn { queue, node, worker, number, want, lease, limits, idle, listed, graves, ends };
+        store.backend().turn(turn).await.expect("it is answered")
+    };
+    let first = take("a", 1, Vec::new()).await.runs;
+    let (mut number, mut others) = (0, 0);
+    while others < first.len() {
+        number += 1;
+        others += take("b", number, Vec::new()).await.runs.len();
+        tokio::time::sleep(SECOND / 100).await;
+    }
+    full(&server).await;
+    let ends = first.into_iter().map(|run| {
+        let (bytes, by) = (run.record.len() as u64, "a.1".into());
+        let run = RunToken { id: run.id, by };
+        End { run, bytes, unique: None, verdict: EndAs::Done }
+    });
+    assert_eq!(take("a", 2, ends.collect()).await.stood, [false, false]);
 }
 
 /// In a cluster a script for each shard does what one does on a single server.
