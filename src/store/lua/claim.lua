@@ -47,7 +47,7 @@ local function unfit(id, facts, envelope)
   if not facts.state or not envelope then return 'dead', 'lost' end
   if facts.state == 'running' then
     local v = redis.call('HMGET', own('j:' .. id), 'again', 'max')
-    if v[1] ~= '1' or facts.attempts >= tonumber(v[2]) then return 'dead', 'crashed, may have run' end
+    if v[1] ~= '1' or facts.attempts >= tonumber(v[2] or '1') then return 'dead', 'crashed, may have run' end
   end
   if facts.exp and tonumber(facts.exp) <= NOW then return 'expired', 'deadline' end
   return nil

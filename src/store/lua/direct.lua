@@ -35,7 +35,8 @@ elseif runs then
   redis.call('HSET', KEYS[2], 'state', 'done', 'ended', int(NOW_US))
   redis.call('PEXPIRE', KEYS[2], ARGV[3])
   redis.call('SET', KEYS[3], ARGV[5], 'PX', ARGV[3])
-  if whose == id then redis.call('SET', KEYS[4], id .. ' ' .. ARGV[6], 'PX', ARGV[3]) end
+  -- Or it has vanished meanwhile: a retry is to find it all the same.
+  if not whose or whose == id then redis.call('SET', KEYS[4], id .. ' ' .. ARGV[6], 'PX', ARGV[3]) end
   file_under('done', id, ms, #ARGV[5], redis.call('HINCRBY', F, 'done', 1))
 end
 if not runs then return '' end

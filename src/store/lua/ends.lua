@@ -15,6 +15,8 @@ local function finish(id, bytes, kind, ms, owner, kept)
   local v = redis.call('HMGET', F, 'jobs', 'bytes', kind, 'keep', kind .. '_bytes')
   local jobs, used, n = tonumber(v[1] or '0'), tonumber(v[2] or '0'), tonumber(v[3] or '0') + 1
   jobs, used = math.max(jobs - 1, 0), math.max(used - bytes, 0)
+  -- As in uncount.
+  if jobs == 0 then used = 0 end
   if kind == 'expired' then
     redis.call('HSET', F, 'jobs', jobs, 'bytes', used, kind, n)
   else

@@ -113,7 +113,8 @@ end
 
 -- One job less of the shard.
 local function uncount(bytes)
-  if redis.call('HINCRBY', F, 'jobs', '-1') < 0 then redis.call('HSET', F, 'jobs', '0') end
+  -- What a job that vanished was counted as is not known: nothing left is nothing counted.
+  if redis.call('HINCRBY', F, 'jobs', '-1') <= 0 then return redis.call('HSET', F, 'jobs', '0', 'bytes', '0') end
   -- Not -bytes: of 0 that is '-0' on the wire, which the server does not take for a number.
   if redis.call('HINCRBY', F, 'bytes', 0 - bytes) < 0 then redis.call('HSET', F, 'bytes', '0') end
 end

@@ -21,6 +21,7 @@ mod drain;
 mod ended;
 mod explore;
 mod faulty;
+mod fields;
 #[cfg(feature = "redis")]
 mod front;
 #[cfg(feature = "redis")]
