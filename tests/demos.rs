@@ -224,9 +224,18 @@ async fn axum_takes_over_when_actix_is_killed() {
 /// Its handler runs for longer than it may when the demo is told to stop. A lease would be 10 s more.
 #[tokio::test]
 async fn axum_gives_back_what_it_cuts_off() {
+    gives_back_what_it_cuts_off(Framework::Axum).await;
+}
+
+#[tokio::test]
+async fn actix_gives_back_what_it_cuts_off() {
+    gives_back_what_it_cuts_off(Framework::Actix).await;
+}
+
+async fn gives_back_what_it_cuts_off(framework: Framework) {
     let url = namespace().await;
     let store = patient(&url).await;
-    let mut demo = Demo::start(Framework::Axum, &url).await;
+    let mut demo = Demo::start(framework, &url).await;
     let work = busy(&demo, "7", 60_000).await;
     demo.terminate();
     let _ = work.answer().await.expect(503);

@@ -8,11 +8,14 @@ use std::{
     env,
     error::Error,
     net::{SocketAddr, TcpListener},
+    pin::pin,
     time::Duration,
 };
 
 use actix_web::{
     App, HttpResponse, HttpServer, Responder,
+    dev::Service as _,
+    error::ErrorServiceUnavailable,
     http::{StatusCode, header::ContentType},
     web::{self, Data, PayloadConfig, ServiceConfig},
 };
@@ -48,14 +51,24 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let terminated = terminated()?;
     greet(listener.local_addr()?);
 
-    let (stop, stopped) = watch::channel(false);
+    let ((stop, stopped), (cut, is_cut)) = (watch::channel(false), watch::channel(false));
     let routes = routes(&store);
     let worker = actix_web::rt::spawn(
         DeferWorker::new(&store, routes.clone()).drain(DRAIN).run(told(stopped)),
     );
     let status = deferred_routes("/deferred").store(&store);
     let server = HttpServer::new(move || {
+        let is_cut = is_cut.clone();
         App::new()
+            .wrap_fn(move |request, app| {
+                let (answer, cut) = (app.call(request), told(is_cut.clone()));
+                async {
+                    tokio::select! {
+                        answer = answer => answer,
+                        () = cut => Err(ErrorServiceUnavailable("")),
+                    }
+                }
+            })
             .configure(routes.clone())
             .service(status.clone())
             .service(web::resource("/").get(page).head(page))
@@ -63,7 +76,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     })
     // Frees the locks of clients that leave.
     .h1_allow_half_closed(false)
-    .shutdown_timeout(DRAIN.as_secs())
+    // Later than we cut off what still runs.
+    .shutdown_timeout(2 * DRAIN.as_secs())
     .disable_signals()
     .listen(listener)?
     .run();
@@ -73,8 +87,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     terminated.await;
     // The worker stops claiming, the server stops accepting; what runs may end.
     stop.send_replace(true);
-    let ended = async { tokio::join!(handle.stop(true), worker) };
-    let _ = tokio::time::timeout(DRAIN + Duration::from_secs(3), ended).await;
+    let mut ended = pin!(async { tokio::join!(handle.stop(true), worker) });
+    if tokio::time::timeout(DRAIN + Duration::from_secs(3), &mut ended).await.is_err() {
+        // What still runs is dropped, and with it what it holds: else that would be kept until its lease has run out.
+        cut.send_replace(true);
+        let _ = tokio::time::timeout(Duration::from_secs(1), ended).await;
+    }
     store.shutdown(Duration::from_secs(1)).await;
     Ok(())
 }
