@@ -49,6 +49,11 @@ impl Rounds {
             let id = &token.id;
             tracing::warn!(task = ?id, attempt, %fault, reason = why.reason(), "a task failed");
         }
+        if let Err((_, why)) = &ran
+            && let Then::Back(delay) = why.then
+        {
+            self.leaves(delay);
+        }
         let verdict = judge(ran, attempt, max_attempts, self.worker.backoff);
         self.ends.push(End { run: token, bytes, unique, verdict });
     }

@@ -18,7 +18,7 @@ use tokio::{
 use super::{
     leases::{Renewed, soon},
     lone::{Lone, Work},
-    quiet::{BEAT, IDLE, Looked, Quiet, look},
+    quiet::{AFTER_OTHERS, BEAT, IDLE, Looked, Quiet, look},
     run::{Ran, run},
     sealed::to_run,
     task::{Facts, Raw},
@@ -73,6 +73,8 @@ pub(super) struct Rounds {
     pub(super) told: bool,
     /// An answer has come later than its lease: said once.
     slow: bool,
+    /// Until then there may be tasks that others can read, and this one can't.
+    pub(super) strange: Option<Instant>,
     /// When leases are seen to.
     pub(super) tend: Instant,
     pub(super) turn: Option<BoxFuture<'static, Looked>>,
@@ -101,6 +103,7 @@ impl Rounds {
             quiet: None,
             told: false,
             slow: false,
+            strange: None,
             tend: Instant::now(),
             turn: None,
             renewal: None,
@@ -193,7 +196,7 @@ impl Rounds {
             want: self.room().min(MOST_RUNS),
             lease: *lease,
             limits: *limits,
-            idle: if self.stopping { Duration::ZERO } else { IDLE },
+            idle: if self.stopping || self.is_strange() { Duration::ZERO } else { IDLE },
             listed: self.listed,
             graves: *graves,
             ends,
@@ -221,11 +224,24 @@ impl Rounds {
             self.start(run, &by, since + self.worker.lease);
         }
         if !self.told {
-            let wait = answer.wait.map_or(BEAT, |wait| wait.min(BEAT));
-            self.exact = wait < BEAT;
+            let most = if self.is_strange() { AFTER_OTHERS } else { BEAT };
+            let wait = answer.wait.map_or(most, |wait| wait.min(most));
+            self.exact = wait < most;
             // It has all it wanted: there may be more.
             self.look = Some(if full { now } else { now + wait });
         }
+    }
+
+    /// It hands a task back for that long, for others to have it. They shall be the ones who are woken when it is due: until
+    /// then and a moment longer this one stands not among the idle, and looks by itself.
+    pub(super) fn leaves(&mut self, delay: Duration) {
+        if !delay.is_zero() {
+            self.strange = self.strange.max(Some(Instant::now() + delay + AFTER_OTHERS));
+        }
+    }
+
+    fn is_strange(&self) -> bool {
+        self.strange.is_some_and(|until| Instant::now() < until)
     }
 
     fn start(&mut self, run: Started, by: &Arc<str>, until: Instant) {
@@ -250,6 +266,7 @@ impl Rounds {
         let payload = match payload {
             Ok(payload) => payload,
             Err(delay) => {
+                self.leaves(delay);
                 let verdict = EndAs::Back { delay };
                 self.ends.push(End { run: token, bytes, unique, verdict });
                 return;

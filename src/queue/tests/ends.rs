@@ -126,6 +126,30 @@ async fn what_an_old_worker_cannot_read_is_run_by_a_newer_one() {
     assert_eq!((log.payloads(), log.attempts()), (vec!["seven".to_owned()], vec![1]));
 }
 
+/// While both are there, as in every deployment: the older one is not first again when the task is due.
+#[tokio::test(start_paused = true)]
+async fn what_an_old_worker_cannot_read_comes_to_a_newer_one_beside_it() {
+    for older_first in [true, false] {
+        let (store, log) = (Store::memory(), Log::default());
+        let (texts, numbers): (Queue<String>, Queue<u64>) = (store.queue("x"), store.queue("x"));
+        let older = || Working::start(numbers.worker(async |_| Ok::<(), Failure>(())));
+        let mut old = older_first.then(older);
+        tokio::time::sleep(SECOND).await;
+        let newer = Working::start(obedient(&texts, &log));
+        tokio::time::sleep(SECOND).await;
+        let old = old.take().unwrap_or_else(older);
+        tokio::time::sleep(SECOND).await;
+        for n in 0..20 {
+            push(&texts, &n.to_string()).await;
+            tokio::time::sleep(SECOND * 7).await;
+        }
+        // Those that a newer one would push: numbers can be read as text by nobody.
+        assert_eq!(log.payloads().len(), 20, "{older_first}");
+        old.stop().await;
+        newer.stop().await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_run_that_takes_too_long_has_failed() {
     let (store, log) = (Store::memory(), Log::default());
