@@ -52,9 +52,9 @@
 //! They are JSON (`serde_json`): text that an operator, a script or a service in another language can read and
 //! write, and which bears new fields in a rolling deployment; a compact format would save a few bytes of a record and
 //! bear none of that. A payload that this worker can't read may be one of a newer version: it is left to
-//! the others, uncharged, after a pause that doubles from 1 s to 1 minute. If nobody could read it an hour after it was
-//! due first (or it is redriven later than that, and met by such a worker), it is dead with the reason `undecodable`: a
-//! deployment takes less, and whoever pushes what nobody reads should learn of it on the same day. Payloads are in no listing, `Debug` or log; what the handler says of a failure is.
+//! the others, uncharged, after a pause that doubles from 1 s to 1 minute. From an hour after it was due first that is a
+//! failure like any, with the reason `undecodable`: a deployment takes less, and whoever pushes what nobody reads should
+//! learn of it on the same day. Payloads are in no listing, `Debug` or log; what the handler says of a failure is.
 //!
 //! The keyring of a store (`Store::sealed_with`) seals them, each for its own queue and task: names of queues, unique
 //! keys and what handlers say of failures stay readable. A worker without the key leaves a task to the others, uncharged;
@@ -75,6 +75,7 @@ mod rounds;
 mod run;
 mod sealed;
 mod stop;
+mod strange;
 mod task;
 #[cfg(test)]
 mod tests;

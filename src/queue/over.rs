@@ -52,7 +52,7 @@ impl Rounds {
         if let Err((_, why)) = &ran
             && let Then::Back(delay) = why.then
         {
-            self.leaves(delay);
+            self.strange.leaves(delay);
         }
         let verdict = judge(ran, attempt, max_attempts, self.worker.backoff);
         self.ends.push(End { run: token, bytes, unique, verdict });

@@ -22,9 +22,6 @@ pub(super) const BEAT: Duration = Duration::from_secs(5);
 /// How long an idle worker counts as one; longer than a beat.
 pub(super) const IDLE: Duration = Duration::from_secs(8);
 
-/// How long after the others a worker looks that has handed a task back for them.
-pub(super) const AFTER_OTHERS: Duration = Duration::from_millis(500);
-
 /// Looks in a row that are no turns: two minutes at most. Each further worker of a fleet that has nothing to do
 /// costs 0.46 commands a second with it, the turns' share included.
 const MOST: u32 = 23;

@@ -18,9 +18,10 @@ use tokio::{
 use super::{
     leases::{Renewed, soon},
     lone::{Lone, Work},
-    quiet::{AFTER_OTHERS, BEAT, IDLE, Looked, Quiet, look},
+    quiet::{BEAT, IDLE, Looked, Quiet, look},
     run::{Ran, run},
     sealed::to_run,
+    strange::Strange,
     task::{Facts, Raw},
     turn::{Answer, Refused},
     worker::QueueWorker,
@@ -73,8 +74,7 @@ pub(super) struct Rounds {
     pub(super) told: bool,
     /// An answer has come later than its lease: said once.
     slow: bool,
-    /// Until then there may be tasks that others can read, and this one can't.
-    pub(super) strange: Option<Instant>,
+    pub(super) strange: Strange,
     /// When leases are seen to.
     pub(super) tend: Instant,
     pub(super) turn: Option<BoxFuture<'static, Looked>>,
@@ -103,7 +103,7 @@ impl Rounds {
             quiet: None,
             told: false,
             slow: false,
-            strange: None,
+            strange: Strange::default(),
             tend: Instant::now(),
             turn: None,
             renewal: None,
@@ -178,7 +178,12 @@ impl Rounds {
         }
         // Whoever brings the messages may have ended, with the runtime he was on.
         self.worker.store.hints();
-        let (quiet, turn, store) = (self.was_quiet(), self.next_turn(), self.worker.store.clone());
+        let (quiet, mut turn, store) =
+            (self.was_quiet(), self.next_turn(), self.worker.store.clone());
+        if !due && self.strange.is_now() {
+            // It only hands back, and takes no others for that.
+            turn.want = 0;
+        }
         (self.look, self.told, self.tells) = (None, false, !turn.ends.is_empty());
         self.refused = Refused::default();
         self.turn = Some(Box::pin(look(store, quiet, turn, Arc::clone(&self.refused))));
@@ -196,7 +201,7 @@ impl Rounds {
             want: self.room().min(MOST_RUNS),
             lease: *lease,
             limits: *limits,
-            idle: if self.stopping || self.is_strange() { Duration::ZERO } else { IDLE },
+            idle: if self.stopping || self.strange.is_now() { Duration::ZERO } else { IDLE },
             listed: self.listed,
             graves: *graves,
             ends,
@@ -224,24 +229,13 @@ impl Rounds {
             self.start(run, &by, since + self.worker.lease);
         }
         if !self.told {
-            let most = if self.is_strange() { AFTER_OTHERS } else { BEAT };
+            let strange = self.strange.is_now();
+            let most = self.strange.next_look().unwrap_or(BEAT).min(BEAT);
             let wait = answer.wait.map_or(most, |wait| wait.min(most));
             self.exact = wait < most;
-            // It has all it wanted: there may be more.
-            self.look = Some(if full { now } else { now + wait });
+            // It has all it wanted: there may be more. Unless others are to have it.
+            self.look = Some(if full && !strange { now } else { now + wait });
         }
-    }
-
-    /// It hands a task back for that long, for others to have it. They shall be the ones who are woken when it is due: until
-    /// then and a moment longer this one stands not among the idle, and looks by itself.
-    pub(super) fn leaves(&mut self, delay: Duration) {
-        if !delay.is_zero() {
-            self.strange = self.strange.max(Some(Instant::now() + delay + AFTER_OTHERS));
-        }
-    }
-
-    fn is_strange(&self) -> bool {
-        self.strange.is_some_and(|until| Instant::now() < until)
     }
 
     fn start(&mut self, run: Started, by: &Arc<str>, until: Instant) {
@@ -266,7 +260,7 @@ impl Rounds {
         let payload = match payload {
             Ok(payload) => payload,
             Err(delay) => {
-                self.leaves(delay);
+                self.strange.leaves(delay);
                 let verdict = EndAs::Back { delay };
                 self.ends.push(End { run: token, bytes, unique, verdict });
                 return;

@@ -7,7 +7,9 @@ use std::{
 };
 
 use futures_util::{FutureExt as _, future::BoxFuture};
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 
 use super::{
     failure::{Failure, Then},
@@ -23,9 +25,12 @@ pub(super) type Handler = Arc<dyn Fn(Raw) -> BoxFuture<'static, Ran> + Send + Sy
 /// How a run went.
 pub(super) type Ran = Result<(), (TaskFault, Failure)>;
 
-/// So long after it was due first, a payload that no worker could read is dead: longer than a deployment takes until
-/// there is a worker that can, short enough for somebody to be told on the day of a mistake.
+/// So long after it was due first, a payload that this worker can't read is a failure like any: longer than a deployment
+/// takes until there is a worker that can, short enough for somebody to be told on the day of a mistake.
 const UNREAD: Duration = Duration::from_secs(60 * 60);
+
+/// How often a worker says that it can't read something: in a deployment it may meet all that wait.
+const SAID: Duration = Duration::from_secs(60);
 
 pub(super) fn decoded<T, F, Fut>(store: Store, handler: F) -> Handler
 where
@@ -33,13 +38,13 @@ where
     F: Fn(Task<T>) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<(), Failure>> + Send + 'static,
 {
-    let handler = Arc::new(handler);
+    let (handler, said) = (Arc::new(handler), Arc::new(Mutex::new(None)));
     Arc::new(move |raw: Raw| {
-        let (handler, store) = (Arc::clone(&handler), store.clone());
+        let (handler, store, said) = (Arc::clone(&handler), store.clone(), Arc::clone(&said));
         async move {
             let Raw { facts, payload } = raw;
             // Not what serde says of it: that may quote the payload.
-            let unread = |_| (TaskFault::Undecodable, unread(&store, &facts, &payload));
+            let unread = |_| (TaskFault::Undecodable, unread(&store, &facts, &payload, &said));
             let payload = serde_json::from_slice(&payload).map_err(unread)?;
             handler(Task::new(payload, facts)).await.map_err(|why| (TaskFault::Failed, why))
         }
@@ -49,15 +54,22 @@ where
 
 /// What becomes of a task whose payload can't be read here. A newer worker may be able to, so it is not charged for
 /// meeting an older one.
-fn unread(store: &Store, facts: &Facts, payload: &[u8]) -> Failure {
-    let why = Failure::dead("undecodable");
-    let age = Duration::from_micros(store.backend().now_us().saturating_sub(facts.due_us));
+fn unread(store: &Store, facts: &Facts, payload: &[u8], said: &Mutex<Option<Instant>>) -> Failure {
+    let why = "undecodable";
     // No version writes nothing: that is one which could not be opened anywhere.
-    if payload.is_empty() || age >= UNREAD {
-        return why;
+    if payload.is_empty() {
+        return Failure::dead(why);
     }
-    tracing::error!(task = ?facts.id, "a task's payload can't be read here: it waits for another worker");
-    Failure { then: Then::Back(pause(age)), ..why }
+    let age = Duration::from_micros(store.backend().now_us().saturating_sub(facts.due_us));
+    if age >= UNREAD {
+        return Failure::new(why);
+    }
+    let (now, mut said) = (Instant::now(), said.lock());
+    if said.is_none_or(|at| now >= at + SAID) {
+        *said = Some(now);
+        tracing::error!(task = ?facts.id, "a task's payload can't be read here: it waits for another worker");
+    }
+    Failure { then: Then::Back(pause(age)), ..Failure::new(why) }
 }
 
 /// Runs it, and bears its panic.
