@@ -114,7 +114,9 @@ local function usual(done, KEYS, ARGV, call, PUBLISH, OWN)
         call('PEXPIRE', books, format('%.0f', ttl))
       end
       local jobs, used, here = (shard[1] or 0) - 1, (shard[2] or 0) - bytes, (left[1] or 0) - bytes
-      jobs, used = format('%d', jobs < 0 and 0 or jobs), format('%d', used < 0 and 0 or used)
+      -- As in uncount.
+      if jobs <= 0 then jobs, used = 0, 0 end
+      jobs, used = format('%d', jobs), format('%d', used < 0 and 0 or used)
       local n, sum = format('%d', (shard[3] or 0) + 1), format('%d', kept + size)
       if start then
         call('HSET', f, 'jobs', jobs, 'bytes', used, 'done', n, 'done_bytes', sum, 'fence', fence)

@@ -53,6 +53,15 @@ async fn bytes_of_what_has_vanished_do_not_count_for_ever() {
         assert_eq!(rig.claim(visit(&key, &id, &stranger())).await, Claimed::Dead(id));
         assert_eq!(counted(&rig, &key).await, ["0", "0"]);
     }
+    // Nor where another one is the last, and ends well.
+    let (id, last) = (stored(&rig, deferred(&key)).await, stored(&rig, deferred(&key)).await);
+    vanishes(&rig, &key, &format!("j:{id}")).await;
+    vanishes(&rig, &key, &format!("b:{id}")).await;
+    assert_eq!(rig.claim(visit(&key, &id, &stranger())).await, Claimed::Dead(id));
+    let run = stranger();
+    rig.start(&key, &last, &run).await;
+    assert!(rig.finish(&key, &last, &run).await);
+    assert_eq!(counted(&rig, &key).await, ["0", "0"]);
 }
 
 #[tokio::test]
