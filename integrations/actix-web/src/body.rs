@@ -97,8 +97,11 @@ pub(crate) fn without_unsent<B: MessageBody>(
     let is_head = *response.request().method() == Method::HEAD;
     response.map_body(|_, body| match body.size() {
         size if size.is_eof() => EitherBody::left(body),
-        // What a GET would be told of its length.
-        size if is_head => EitherBody::right(BoxBody::new(Unsent(size))),
+        // What a GET would be told of its length. One that is whole does nothing any more, and may be looked at further out.
+        size if is_head => EitherBody::right(match body.try_into_bytes() {
+            Ok(bytes) => BoxBody::new(bytes),
+            Err(_) => BoxBody::new(Unsent(size)),
+        }),
         // Where the status has no body actix would send one of a known length, or miss it.
         _ => EitherBody::right(BoxBody::new(body::None::new())),
     })
