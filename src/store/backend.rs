@@ -248,7 +248,8 @@ pub(crate) struct Renewal {
 pub(crate) trait Backend: Jobs + Tasks + fmt::Debug + Send + Sync + 'static {
     /// Tells its locks from those of the same name in another namespace; the same in every process.
     fn space(&self) -> &str;
-    /// The store's time in microseconds since 1970, as far as this process knows it without asking.
+    /// The store's time in microseconds since 1970, as far as this process knows it without asking. Nothing of order, leases or
+    /// due times may hang on it.
     fn now_us(&self) -> u64 {
         micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
     }

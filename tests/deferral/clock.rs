@@ -7,7 +7,7 @@ use std::{
 
 /// Who may ask what time it is on this host, and why that decides nothing about order, leases or due times.
 /// All else takes the server's time, in its scripts, and durations.
-const MAY: [(&str, &str); 8] = [
+const MAY: [(&str, &str); 9] = [
     ("clock.rs", "the clock of the store in memory, which is its server"),
     ("lock/elsewhere.rs", "how long a token that is handed to another process is good for"),
     (
@@ -16,6 +16,10 @@ const MAY: [(&str, &str); 8] = [
     ),
     ("defer/judge.rs", "the pause of a job that no route takes, between a second and a minute"),
     ("queue/sealed.rs", "the pause of a task whose key is not here, between a second and a minute"),
+    (
+        "store/backend.rs",
+        "the pause of a task whose payload can't be read here, and from when on, an hour, that is a failure like any",
+    ),
     ("defer/callback/send.rs", "when a callback was signed, which its receiver may refuse as old"),
     ("remote/replayer.rs", "until when a run that was sent to another process may begin there"),
     (
