@@ -6,8 +6,8 @@ use tokio::task::JoinError;
 
 use super::{
     failure::Then,
-    rounds::{Rounds, Running},
-    run::{Ran, judge},
+    rounds::Rounds,
+    run::{Ran, Running, judge},
 };
 use crate::store::{End, RunToken};
 

@@ -9,17 +9,13 @@
 use std::{collections::HashMap, future::Future, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
-use tokio::{
-    sync::Notify,
-    task::{AbortHandle, JoinSet},
-    time::Instant,
-};
+use tokio::{sync::Notify, task::JoinSet, time::Instant};
 
 use super::{
     leases::{Renewed, soon},
     lone::{Lone, Work},
     quiet::{BEAT, IDLE, Looked, Quiet, look},
-    run::{Ran, run},
+    run::{Ran, Running, run},
     sealed::to_run,
     strange::Strange,
     task::{Facts, Raw},
@@ -30,20 +26,6 @@ use crate::{
     clock::Alarm,
     store::{End, EndAs, MOST_RUNS, Record, RunToken, Started, TaskId, Turn, random_name},
 };
-
-/// A run under way.
-pub(super) struct Running {
-    pub(super) token: RunToken,
-    pub(super) abort: AbortHandle,
-    pub(super) attempt: u32,
-    pub(super) max_attempts: u32,
-    pub(super) bytes: u64,
-    pub(super) unique: Option<Arc<str>>,
-    /// It may run again if nobody knows how far it came.
-    pub(super) again: bool,
-    /// Nobody else runs it until then.
-    pub(super) until: Instant,
-}
 
 pub(super) struct Rounds {
     pub(super) worker: QueueWorker,

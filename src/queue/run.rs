@@ -9,7 +9,7 @@ use std::{
 use futures_util::{FutureExt as _, future::BoxFuture};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
-use tokio::time::Instant;
+use tokio::{task::AbortHandle, time::Instant};
 
 use super::{
     failure::{Failure, Then},
@@ -17,13 +17,27 @@ use super::{
     sealed::pause,
     task::{Facts, Raw, Task},
 };
-use crate::store::{EndAs, Store, TaskFault};
+use crate::store::{EndAs, RunToken, Store, TaskFault};
 
 /// What runs a task whose payload has not been read yet.
 pub(super) type Handler = Arc<dyn Fn(Raw) -> BoxFuture<'static, Ran> + Send + Sync>;
 
 /// How a run went.
 pub(super) type Ran = Result<(), (TaskFault, Failure)>;
+
+/// A run under way.
+pub(super) struct Running {
+    pub(super) token: RunToken,
+    pub(super) abort: AbortHandle,
+    pub(super) attempt: u32,
+    pub(super) max_attempts: u32,
+    pub(super) bytes: u64,
+    pub(super) unique: Option<Arc<str>>,
+    /// It may run again if nobody knows how far it came.
+    pub(super) again: bool,
+    /// Nobody else runs it until then.
+    pub(super) until: Instant,
+}
 
 /// So long after it was due first, a payload that this worker can't read is a failure like any: longer than a deployment
 /// takes until there is a worker that can, short enough for somebody to be told on the day of a mistake.

@@ -3,7 +3,8 @@
 use std::{pin::pin, sync::atomic::Ordering, time::Duration};
 
 use super::{
-    rounds::{Rounds, Running, under_way},
+    rounds::{Rounds, under_way},
+    run::Running,
     turn::{Refused, answer_to},
 };
 use crate::store::{End, EndAs, TaskFault};
