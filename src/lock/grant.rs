@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     error::Error,
-    store::{GaveBack, Hold, HoldFacts},
+    store::{GaveBack, Hold, HoldFacts, Store},
 };
 
 /// What the guards of one grant share.
@@ -93,6 +93,10 @@ pub(super) struct Pass {
 }
 
 impl Pass {
+    pub(super) fn store(&self) -> &Store {
+        self.hold.store()
+    }
+
     pub(super) fn start(self, tell: Option<oneshot::Sender<Released>>) {
         let Self { lines, hold, bell } = self;
         let (store, lease) = (hold.store().clone(), Arc::clone(hold.lease()));

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind},
     key::Key,
-    store::{Hold, HoldFacts, Lease, Loss, Mode},
+    store::{Hold, HoldFacts, Lease, Loss, Mode, Store},
 };
 
 /// A lock that is held, and renewed, until this is dropped or released.
@@ -60,7 +60,7 @@ pub(super) enum Ending {
     Ended(Released),
     GiveBack(Arc<HoldFacts>, Hold),
     /// Somebody gives it back and asks for the next in one call, and tells of it.
-    Passes(oneshot::Receiver<Released>),
+    Passes(Store, oneshot::Receiver<Released>),
 }
 
 impl Ending {
@@ -74,7 +74,7 @@ impl Ending {
         match self {
             Self::Ended(released) => released,
             Self::GiveBack(facts, hold) => outcome(&facts, &hold.release().await),
-            Self::Passes(told) => told.await.unwrap_or(Released::Unknown),
+            Self::Passes(store, told) => store.hear(told).await.unwrap_or(Released::Unknown),
         }
     }
 }
@@ -270,8 +270,9 @@ impl LockGuard {
             Ended::GiveBack(hold) => Ending::GiveBack(facts, hold),
             Ended::Pass(pass) => {
                 let (tell, told) = oneshot::channel();
+                let store = pass.store().clone();
                 pass.start(Some(tell));
-                Ending::Passes(told)
+                Ending::Passes(store, told)
             }
         }
     }

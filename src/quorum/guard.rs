@@ -110,15 +110,15 @@ impl QuorumGuard {
 }
 
 fn give_back(hold: Hold) -> impl Future<Output = Said> {
-    let facts = Arc::clone(hold.facts());
+    let (facts, store) = (Arc::clone(hold.facts()), hold.store().clone());
     let told = hold.send_release();
     async move {
-        match told.await {
-            Ok(Ok(GaveBack::Released)) => Said::Had,
+        match store.hear(told).await {
+            Some(Ok(GaveBack::Released)) => Said::Had,
             // The first of two calls may have done it: within the lease nobody else can have.
-            Ok(Ok(GaveBack::NothingOnRetry)) if facts.valid_until() > Instant::now() => Said::Had,
-            Ok(Ok(GaveBack::NothingOnRetry) | Err(_)) | Err(_) => Said::Unknown,
-            Ok(Ok(_)) => Said::Lost,
+            Some(Ok(GaveBack::NothingOnRetry)) if facts.valid_until() > Instant::now() => Said::Had,
+            Some(Ok(GaveBack::NothingOnRetry) | Err(_)) | None => Said::Unknown,
+            Some(Ok(_)) => Said::Lost,
         }
     }
 }

@@ -253,6 +253,10 @@ pub(crate) trait Backend: Jobs + Tasks + fmt::Debug + Send + Sync + 'static {
     fn now_us(&self) -> u64 {
         micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
     }
+    /// What bounds a step. Where it is no round trip, that is what a thread may be kept from it at most.
+    fn deadline(&self) -> Duration {
+        Duration::from_secs(1)
+    }
     /// Whether its clock is moved by hand, and says nothing of that of this process.
     fn is_by_hand(&self) -> bool {
         false

@@ -9,6 +9,7 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
+use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
     agent::Agent,
@@ -171,6 +172,17 @@ impl Store {
         if let Some(runtime) = self.shared.agent.runtime() {
             runtime.spawn(work);
         }
+    }
+
+    /// What a step in the background has come to. `None`: it ended without a word, or the runtime that it is on stands still
+    /// for longer than a step may take; it goes on then, and nobody is told.
+    pub(crate) async fn hear<T>(&self, told: oneshot::Receiver<T>) -> Option<T> {
+        // Its own end comes first, where its runtime lives.
+        let patience = self.backend().deadline() * 2;
+        if Handle::try_current().is_err() {
+            return told.await.ok();
+        }
+        tokio::time::timeout(patience, told).await.ok()?.ok()
     }
 
     /// Has this done by every shutdown.

@@ -216,8 +216,8 @@ impl Engine {
             }
             drop(begun);
         });
-        // Nobody fetches where there is no runtime.
-        rx.await.unwrap_or(Ok(None))
+        // Nobody fetches where there is no runtime, or where it stands still.
+        store.hear(rx).await.unwrap_or(Ok(None))
     }
 
     pub(super) fn has_units(&self, spot: Spot<'_>) -> bool {

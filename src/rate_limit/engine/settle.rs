@@ -29,8 +29,19 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// For how long it is tried at most.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Resolves when the charges are changed, or have to wait, or never will be. They are whether it is awaited or not.
-pub(in crate::rate_limit) type Done = oneshot::Receiver<()>;
+/// Charges that are changed, whether that is awaited or not.
+pub(in crate::rate_limit) struct Done {
+    store: Store,
+    settled: oneshot::Receiver<()>,
+}
+
+impl Done {
+    /// Resolves when they are, or have to wait, or never will be.
+    pub(in crate::rate_limit) async fn wait(self) {
+        // It is done, or its runtime has ended, or keeps nobody here for longer than a store does.
+        let _ = self.store.hear(self.settled).await;
+    }
+}
 
 impl Engine {
     /// In the background.
@@ -48,7 +59,7 @@ impl Engine {
                 try_again(&engine, store, left, since, &begun).await;
             }
         });
-        settled
+        Done { store: store.clone(), settled }
     }
 
     /// Makes the changes; returns those that were not made.

@@ -99,7 +99,7 @@ impl Engine {
             self.unspend(place.spot(), *units);
             calls.extend(place.settled(By::Refund { units: *units, window: *window }));
         }
-        let _ = self.settle(store, calls).await;
+        self.settle(store, calls).wait().await;
         // Who was refused until now may be let in: also by a policy of this name that leases nothing.
         idle.iter().for_each(|(place, ..)| self.forget(place.spot()));
     }

@@ -158,8 +158,7 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
         let refunds =
             |at: usize| self.0.limits[at].refund_on.as_ref().is_some_and(|refund| refund(status));
         if let Some(settled) = ticket.settle(refunds) {
-            // It is done, or its runtime has ended.
-            let _ = settled.await;
+            settled.wait().await;
         }
         Parting::Fields(self.fields(ticket.status.as_ref()))
     }

@@ -14,7 +14,7 @@ use crate::{
     Policy, Quota, RateStatus,
     gate::{Asked, Gate as _, Verdict, View as _},
     rate_limit::RateLimit,
-    store::{Fault, Store, faulty},
+    store::{Fault, Store, elsewhere, faulty},
 };
 
 pub(super) fn leased(requests: u64, n: u32) -> Policy {
@@ -398,4 +398,12 @@ async fn what_was_asked_for_before_a_reset_is_not_spent_after_it() {
     let before = faults.seen("charge");
     assert!(limit.check("x", 1).await.unwrap().is_admitted());
     assert_eq!(faults.seen("charge"), before + 1);
+}
+
+#[test]
+fn a_charge_is_made_alone_where_nobody_would_fetch_more() {
+    elsewhere(|[store, ..]| async move {
+        let decision = store.rate_limit(leased(100, 10)).check("x", 1).await.unwrap();
+        admitted(&decision, 99);
+    });
 }

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     Key, Policy, Quota, RateStatus,
     gate::{Gate as _, Outcome, View as _},
-    store::{Fault, Store, faulty},
+    store::{Fault, Store, elsewhere, faulty},
 };
 
 #[tokio::test(start_paused = true)]
@@ -332,4 +332,12 @@ async fn what_waits_to_be_put_right_is_bounded() {
     tokio::time::sleep(10 * SECOND).await;
     let peek = store.rate_limit(policy).peek(Key::header("a", b"1"), 1).await.unwrap();
     assert_eq!(10_000 - peek.remaining(), 1500 - 1024);
+}
+
+#[test]
+fn an_answer_does_not_wait_for_a_refund_that_nobody_makes() {
+    elsewhere(|[store, ..]| async move {
+        let limit = by("a", named("p", minute(2))).refund_on(|status| status >= 500).store(&store);
+        assert_eq!(whole(&limit, 503).await, 503);
+    });
 }

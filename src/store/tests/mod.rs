@@ -27,6 +27,7 @@ mod front;
 #[cfg(feature = "redis")]
 mod fsck;
 mod hints;
+mod home;
 mod jobs;
 mod kept;
 mod late;
@@ -135,6 +136,7 @@ macro_rules! on_redis {
 pub(crate) use self::front::{Call, Front, says};
 pub(crate) use self::{
     faulty::{Fault, Faults, faulty, faulty_with_clock},
+    home::elsewhere,
     logged::Log,
 };
 use on_every_store;

@@ -21,8 +21,7 @@ impl Checking<'_> {
             }
         }
         if let Some(back) = back {
-            // It is done, or its runtime has ended.
-            let _ = back.await;
+            back.wait().await;
         }
         false
     }

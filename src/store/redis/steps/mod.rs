@@ -45,6 +45,10 @@ impl Backend for Redis {
         self.keys.channels()
     }
 
+    fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
     fn acquire_all(&self, calls: &[Acquire]) -> Step<'_, Option<Vec<Acquired>>> {
         Box::pin(self.do_acquire_all(calls.to_vec()))
     }

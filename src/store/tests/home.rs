@@ -1,0 +1,42 @@
+//! A store whose runtime stands still, as where a program drives it for its own calls alone: what goes on there
+//! goes on later, and nobody who waits elsewhere waits for that.
+
+use std::{future::Future, time::Duration};
+
+use tokio::{runtime::Runtime, time::timeout};
+
+use crate::{lock::Released, store::Store};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// On a runtime with a stopped clock, with stores whose own one is polled by nobody. What hangs ends here.
+pub(crate) fn elsewhere<F: Future<Output = ()>>(test: impl FnOnce([Store; 3]) -> F) {
+    let runtime = |paused| -> Runtime {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().start_paused(paused).build().expect("a runtime")
+    };
+    let (still, here) = (runtime(false), runtime(true));
+    let stores = still.block_on(async { [(); 3].map(|()| Store::memory()) });
+    let ended = here.block_on(async { timeout(60 * SECOND, test(stores)).await });
+    ended.expect("somebody waits for a runtime that stands still");
+}
+
+#[test]
+fn a_release_that_passes_on_says_that_it_does_not_know() {
+    elsewhere(|[store, ..]| async move {
+        let held = store.lock("x").strict_order().acquire().await.expect("it is free");
+        let next = tokio::spawn(store.lock("x").wait(30 * SECOND).acquire());
+        tokio::task::yield_now().await;
+        assert_eq!(held.release().await, Released::Unknown);
+        next.abort();
+    });
+}
+
+#[test]
+fn a_guard_of_a_quorum_says_that_it_does_not_know() {
+    elsewhere(|stores| async move {
+        let quorum = Store::quorum(stores).expect("three are a quorum");
+        let guard = quorum.lock("x").acquire().await.expect("it is free");
+        assert_eq!(guard.release().await, Released::Unknown);
+    });
+}
