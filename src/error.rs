@@ -23,7 +23,8 @@ pub enum ErrorKind {
     Unavailable,
     /// No answer within the deadline, or the connection broke. The call may have run.
     Timeout,
-    /// The store answered, but not as the protocol has it (a foreign key, a script that failed).
+    /// The store answered, but not as the protocol has it (a foreign key, a script that failed). What a script had done until
+    /// it failed stands: the call may have run.
     Protocol,
     /// The configuration is wrong: URL, password, number of shards. Trying again does not help.
     Config,
@@ -53,7 +54,7 @@ impl Error {
 
     /// True if the call may have run although it failed.
     pub(crate) fn may_have_run(&self) -> bool {
-        self.kind == ErrorKind::Timeout
+        matches!(self.kind, ErrorKind::Timeout | ErrorKind::Protocol)
     }
 }
 

@@ -1,6 +1,9 @@
 //! What a layer does while the store is away, or was never given to it.
 
-use crate::reply::Reply;
+use crate::{
+    error::{Error, ErrorKind},
+    reply::Reply,
+};
 
 /// What a rate limit does with requests it can't decide about because the store is away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,8 +29,17 @@ pub enum LockOutage {
     /// 503 with `Retry-After`: never 409, since nothing is busy. The default: two changes at once are worse than none.
     #[default]
     Refuse,
-    /// Let it pass without a lock, and beside others: its handler finds no fence.
+    /// Let it pass without a lock, and beside others: its handler finds no fence. Not where the store is there and has
+    /// something wrong to say of this lock ([`ErrorKind::Protocol`], as of a foreign key of its name): that does not pass by
+    /// itself, and is refused.
     Admit,
+}
+
+impl LockOutage {
+    /// Whether a request passes without what has failed so.
+    pub(crate) fn admits(self, error: &Error) -> bool {
+        self == Self::Admit && error.kind() != ErrorKind::Protocol
+    }
 }
 
 /// The answer to a request that brought no store along.

@@ -27,7 +27,6 @@ use crate::{
         Asked, Gate, Head, KeySource, Outcome, Parked, Parting, Print, Scope, Slot, Trying,
         UnderLock, Verdict, View,
     },
-    outage::LockOutage,
     reply::{Reply, problem},
 };
 
@@ -107,23 +106,19 @@ impl<N: ?Sized> LockGate<N> {
         tracing::error!(
             node = %facts.store.node(), %error, policy = ?self.policy.outage, "no lock: store away"
         );
-        match self.policy.outage {
-            LockOutage::Refuse => {
-                // Not kept for an outer layer, though this may be the status of a busy answer too.
-                let away = Reply::store_away();
-                if let Some(replay) = facts.replay() {
-                    // A run that could not even start is not charged.
-                    replay.met_a_busy_lock(away.status);
-                }
-                Verdict::Answer(away)
-            }
-            LockOutage::Admit => {
-                let outer = facts.take_held();
-                let held = facts.keys.into_iter().map(HeldLock::admitted).collect();
-                let admitted = Ticket::Lent { held, shares: Vec::new() };
-                Verdict::Pass(LockTicket::new(admitted, outer))
-            }
+        if self.policy.outage.admits(error) {
+            let outer = facts.take_held();
+            let held = facts.keys.into_iter().map(HeldLock::admitted).collect();
+            let admitted = Ticket::Lent { held, shares: Vec::new() };
+            return Verdict::Pass(LockTicket::new(admitted, outer));
         }
+        // Not kept for an outer layer, though this may be the status of a busy answer too.
+        let away = Reply::store_away();
+        if let Some(replay) = facts.replay() {
+            // A run that could not even start is not charged.
+            replay.met_a_busy_lock(away.status);
+        }
+        Verdict::Answer(away)
     }
 }
 

@@ -128,7 +128,11 @@ async fn a_run_that_was_let_through_an_outage_counts() {
 }
 
 /// What a deferring layer says to a request that met a busy lock.
-async fn accept(gate: &DeferGate<()>, store: &Store, mut view: FakeView) -> Reply {
+async fn accept(gate: &DeferGate<()>, store: &Store, view: FakeView) -> Reply {
+    instead_of_busy(gate, store, view).await.expect("there is room")
+}
+
+async fn instead_of_busy(gate: &DeferGate<()>, store: &Store, mut view: FakeView) -> Option<Reply> {
     let Asked::Pass(ticket) = gate.ask(&mut view) else {
         panic!("it may be deferred");
     };
@@ -140,8 +144,19 @@ async fn accept(gate: &DeferGate<()>, store: &Store, mut view: FakeView) -> Repl
         panic!("it was busy");
     };
     let head = Head::new("POST", "/x", Vec::new(), None);
-    let reply = gate.accept(parked, head, Some(Bytes::new())).await;
-    reply.expect("there is room")
+    gate.accept(parked, head, Some(Bytes::new())).await
+}
+
+/// Such as a script that may not do what it does last, where the job has been written by then.
+#[tokio::test(start_paused = true)]
+async fn what_an_error_of_the_store_may_have_accepted_is_not_refused_as_busy() {
+    let (store, faults) = faulty();
+    faults.set("enqueue", Fault::Odd, 1);
+    let reply = accept(&DeferGate::new(), &store, FakeView::new("POST")).await;
+    assert_eq!((reply.status, faults.left("enqueue")), (503, 0));
+    faults.set("enqueue", Fault::Away, 1);
+    let reply = instead_of_busy(&DeferGate::new(), &store, FakeView::new("POST")).await;
+    assert!(reply.is_none() && faults.left("enqueue") == 0, "it has not run: busy, as it was");
 }
 
 #[tokio::test(start_paused = true)]

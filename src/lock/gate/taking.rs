@@ -14,7 +14,6 @@ use crate::{
         several::{LockSet, LocksRequest},
         ticket::{LockTicket, Ticket},
     },
-    outage::LockOutage,
     store::{Direct, JobId, Store},
 };
 
@@ -91,7 +90,7 @@ impl<N: ?Sized> LockGate<N> {
             Ok(Some(Instead::Lost(busy))) => return self.busy(facts, &busy, false),
             Ok(None) => {}
             // It has the lock, and what is to be admitted without one is so with it.
-            Err(error) if self.policy.outage == LockOutage::Refuse => {
+            Err(error) if !self.policy.outage.admits(&error) => {
                 return self.outage(facts, &error);
             }
             Err(error) => {

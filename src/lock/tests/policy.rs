@@ -12,6 +12,7 @@ use crate::{
     defer::DeferGate,
     gate::{Asked, Gate as _, KeySource, Outcome, Parting, Verdict, fake::FakeView},
     lock::{BusyStatus, LockGate},
+    outage::LockOutage,
     reply::Reply,
     store::{Fault, Store, faulty},
 };
@@ -204,5 +205,21 @@ async fn how_long_locks_are_held_is_told_of_each_layer() {
         let told = refused(lock).await.fields;
         let told = told.into_iter().find(|(name, _)| name == "retry-after");
         assert_eq!(told.expect("it is always there").1, seconds);
+    }
+}
+
+/// Nobody else would have the lock, and each request of this resource would pass beside the others until somebody mends that.
+#[tokio::test(start_paused = true)]
+async fn what_the_store_says_is_wrong_with_a_lock_is_no_outage() {
+    let (store, faults) = faulty();
+    let lock = gate(&store).on_outage(LockOutage::Admit);
+    for (fault, passes) in [(Fault::Odd, false), (Fault::Away, true), (Fault::NoReply, true)] {
+        faults.set("acquire", fault, 1);
+        match enter(&lock, &mut FakeView::new("POST")).await {
+            Verdict::Pass(_) => assert!(passes, "{fault:?}"),
+            Verdict::Answer(reply) => assert_eq!((reply.status, passes), (503, false)),
+            Verdict::Busy(..) => panic!("it is free"),
+        }
+        tokio::time::sleep(60 * SECOND).await;
     }
 }

@@ -28,6 +28,8 @@ pub(crate) enum Fault {
     Stray(Duration),
     /// It runs and is answered; another copy of it, in a way that was left, runs after so long.
     Copy(Duration),
+    /// It runs; the answer is an error of the store's, as of a script that ends in the middle.
+    Odd,
     /// It does not run.
     Away,
 }
@@ -91,6 +93,7 @@ pub(super) async fn on_its_way<T>(
             tokio::time::sleep(time).await;
             answer
         }
+        Some(Fault::Odd) => Err(Error::new(ErrorKind::Protocol, step)),
         Some(Fault::Away | Fault::Copy(_)) | None => answer,
     }
 }
