@@ -275,6 +275,20 @@ pub(crate) fn is_replay<V: View>(view: &V) -> bool {
     view.get::<Replay>().is_some() || REPLAY.try_with(|_| ()).is_ok()
 }
 
+impl Replay {
+    /// Whether it was charged here before: when it was accepted, if this is outside of its lock, or with an earlier attempt.
+    /// While the lock was held nobody came to what is within.
+    pub(crate) fn is_charged(&self) -> bool {
+        !self.was_seen() || self.deferred().attempt > 1
+    }
+}
+
+/// A quota within the lock refuses by this status. If that is a run, nothing has run, and it comes again as after a lock that
+/// was busy: it was accepted, and is not to end by that.
+pub(crate) fn met_a_spent_quota(status: u16) {
+    let _ = REPLAY.try_with(|inside| inside.0.met_a_busy_lock(status));
+}
+
 impl fmt::Debug for Replay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Replay").field(&self.0.deferred).finish()

@@ -18,7 +18,8 @@
 //! the longest wait of those: honouring it gets the client in, if nobody else spends its keys. It is not
 //! charged for having been refused, unless a [penalty](Policy::penalty) counts refusals. What costs more
 //! than a quota ever lets in at once is answered with 403, since no waiting helps. Runs of deferred requests
-//! are not charged: they were, when they were accepted.
+//! are not charged: they were, when they were accepted. A layer within the lock, to which nobody comes while that is held,
+//! charges the first run, and puts it off while the quota is spent.
 //!
 //! After the response, charges are put right where a layer is set so: given back by its status, or changed to what
 //! the handler has said with [`RateStatus::charge`]. A request that is dropped before its handler is called

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{Routes, SECOND, Working, ended, key_of, look, put_off, settled, status::whole};
 use crate::{
-    LockOutage,
+    Key, LockOutage, Policy, Quota,
     defer::{
         Answer, DeferGate, Kept, Ran, StatusGate,
         backoff::Backoff,
@@ -24,6 +24,7 @@ use crate::{
         Verdict as Let, View as _, fake::FakeView,
     },
     lock::{BusyStatus, LockGate},
+    rate_limit::RateLimitGate,
     reply::Reply,
     store::{Attempt, Fault, Hold, JobId, JobState, Mode, Store, Terms, Verdict, faulty},
 };
@@ -125,6 +126,41 @@ async fn a_run_that_was_let_through_an_outage_counts() {
     assert!(!passed);
     let verdict = judge(&marker, 503);
     assert!(matches!(verdict, Verdict::Back { reason: "busy", .. }));
+}
+
+/// While the lock was held nobody came to it; outside of the lock it was charged with the request.
+#[tokio::test(start_paused = true)]
+async fn a_quota_within_the_lock_is_charged_with_the_first_run() {
+    let store = Store::memory();
+    let policy = || Policy::new(Quota::requests(1).per(60 * SECOND)).name("p");
+    let limit = RateLimitGate::<()>::new(KeySource::header("a"), policy()).store(&store);
+    let peek = || async { store.rate_limit(policy()).peek(Key::header("a", b"1"), 1).await };
+    let ((_hold, marker), (_other, late)) = (run_of(&store), run_of(&store));
+    let mut view = FakeView::new("POST");
+    view.headers.push(("a", "1"));
+    view.put(marker.clone());
+    assert!(matches!(limit.ask(&mut view), Asked::Skip), "outside of the lock");
+    marker.pass(&key_of("/x"));
+    let Asked::Enter(facts) = limit.ask(&mut view) else { panic!("it was not charged yet") };
+    assert!(matches!(limit.enter(facts).await, Let::Pass(_)));
+    assert_eq!(peek().await.expect("it is there").remaining(), 0);
+
+    late.pass(&key_of("/x"));
+    view.put(late.clone());
+    let refused = late.scope(async {
+        match limit.ask(&mut view) {
+            Asked::Enter(facts) => match limit.enter(facts).await {
+                Let::Answer(reply) => reply.status,
+                _ => panic!("it is spent"),
+            },
+            Asked::Again(reply) => reply.reply().status,
+            _ => panic!("it is spent"),
+        }
+    });
+    let verdict = judge(&late, refused.await);
+    assert!(matches!(verdict, Verdict::Back { reason: "busy", .. }), "accepted: {verdict:?}");
+    view.headers.clear();
+    assert!(matches!(limit.ask(&mut view), Asked::Skip), "it has no key any more");
 }
 
 /// What a deferring layer says to a request that met a busy lock.

@@ -18,7 +18,7 @@ use super::{
     ticket::standings,
 };
 use crate::{
-    gate::{Asked, KeyFault, View, is_replay},
+    gate::{Asked, KeyFault, Replay, View, current_replay, met_a_spent_quota},
     rate_limit::{
         engine::{Ask, Engine, Question},
         quota::Quota,
@@ -42,14 +42,21 @@ pub struct RateLimitFacts {
     pub(super) outer: Option<RateStatus>,
 }
 
+/// Refused by this status, a run of a deferred request comes again, unless its cost is above the quota.
+pub(super) fn comes_again(standings: &[Standing<'_>], status: u16) {
+    if !standings.iter().any(Standing::is_hopeless) {
+        met_a_spent_quota(status);
+    }
+}
+
 impl<N: ?Sized> Plan<N> {
     #[expect(clippy::indexing_slicing, reason = "a question has the place of its own limit")]
     pub(super) fn read<V: View<Native = N>>(
         &self,
         view: &mut V,
     ) -> Asked<RateLimitFacts, Option<RateStatus>> {
-        // Charged when it was accepted.
-        if is_replay(view) {
+        let run = current_replay(view);
+        if run.as_ref().is_some_and(Replay::is_charged) {
             return Asked::Skip;
         }
         if let Some(asked) = self.facing.ask(view, self.limits.iter().map(|limit| &limit.source)) {
@@ -57,6 +64,8 @@ impl<N: ?Sized> Plan<N> {
         }
         let mut ask = match self.questions(view) {
             Ok(read) => read,
+            // It comes without credentials.
+            Err(_) if run.is_some() => return Asked::Skip,
             Err(fault) => return fault.answer(LAYER).map_or(Asked::Skip, Asked::Answer),
         };
         if let Some(asked) = self.facing.ask_keys(ask.questions.iter().map(|each| &each.key)) {
@@ -100,6 +109,7 @@ impl<N: ?Sized> Plan<N> {
     }
 
     fn refuse<F, T>(&self, standings: &[Standing<'_>]) -> Asked<F, T> {
+        comes_again(standings, 429);
         match standings {
             // Its answer hangs on nothing else.
             [one] if self.limits.len() == 1 && !self.facing.responds() => {

@@ -65,11 +65,15 @@ impl<N: ?Sized> RateLimitGate<N> {
             Ok(Checked { decision, .. }) => {
                 let policy = decision.binding().map(|each| each.policy().label());
                 tracing::debug!(node = node(), policy, "request refused: quota spent");
-                Verdict::Answer(self.0.facing.refuse(&standings(&decision)))
+                let reply = self.0.facing.refuse(&standings(&decision));
+                ask::comes_again(&standings(&decision), reply.status);
+                Verdict::Answer(reply)
             }
             Err(error) => {
                 tracing::error!(node = node(), %error, "request refused: no quota, store away");
-                Verdict::Answer(Reply::store_away())
+                let reply = Reply::store_away();
+                crate::gate::met_a_spent_quota(reply.status);
+                Verdict::Answer(reply)
             }
         }
     }
