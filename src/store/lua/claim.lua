@@ -156,7 +156,7 @@ local function claim(id, me, lease, keep)
   local not_now = in_its_way(id, tonumber(first[2]), v[2])
   if not_now then return not_now end
   -- The backoff is over.
-  if v[2] and string.match(v[2], ' (%x+)$') == id then redis.call('HDEL', L, 'back') end
+  forget_back(v[2] or nil, id)
   local envelope = redis.call('GET', own('b:' .. id))
   local state, reason = unfit(id, facts, envelope)
   if not state then return run(id, me, lease, facts, envelope, first[3]) end

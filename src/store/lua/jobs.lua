@@ -221,6 +221,30 @@ local function call_back(id, call, keep, status)
   turn_to(SHARD, here)
 end
 
+-- Most backoffs that are known of a line: of those that have failed last. Mostly there is one, of the first.
+local BACKS = 16
+
+-- What l says of the backoffs of others than this job, as far as they are not over.
+local function other_backs(back, id)
+  local others = {}
+  for til, whose in string.gmatch(back or '', '(%d+) (%x+)') do
+    if whose ~= id and tonumber(til) > NOW then others[#others + 1] = til .. ' ' .. whose end
+  end
+  return others
+end
+
+-- A backoff is a job's own and ends with it. Returns what is said of others.
+local function forget_back(back, id)
+  if not back or not string.find(back, ' ' .. id, 1, true) then return back end
+  local others = table.concat(other_backs(back, id), ' ')
+  if others == '' then
+    redis.call('HDEL', L, 'back')
+    return nil
+  end
+  redis.call('HSET', L, 'back', others)
+  return others
+end
+
 -- No jobs are left. Only places are left in l, if anything: it goes with them. True if there are none either.
 local function unpark()
   local left = redis.call('PTTL', Q)
@@ -240,9 +264,7 @@ local function left_line(id, bytes)
   if #first > 0 then
     local v = redis.call('HMGET', L, 'bytes', 'back')
     redis.call('HSET', L, 'bytes', math.max(tonumber(v[1] or '0') - bytes, 0))
-    -- A backoff is that job's own and ends with it.
-    if v[2] and string.match(v[2], ' (%x+)$') == id then redis.call('HDEL', L, 'back') end
-    first[3] = v[2]
+    first[3] = forget_back(v[2] or nil, id)
     return first
   end
   redis.call('ZREM', DUE, NAME)

@@ -6,7 +6,7 @@
 -- that is never there is declared too, see keys.rs.)
 --
 -- h      ZSET  who holds the lock or has been offered it: member -> server deadline, ms
--- l      HASH  facts that go with the line: park, back ('<ms> <job id>'), bytes, past, '@<place>' -> member in q
+-- l      HASH  facts that go with the line: park, back ('<ms> <job id>', who has failed last first), bytes, past, '@<place>' -> member in q
 -- q      ZSET  places of live processes: '<deadline ms>:<mode>:<nonce>:<node>' -> sequence
 -- g      ZSET  deferred jobs: job id -> sequence (the same sequence as q)
 -- due    ZSET  of the shard: lock that has jobs -> when a worker should look at it, ms
@@ -125,10 +125,11 @@ local function watcher()
   return nil
 end
 
--- Until when the job is in backoff, by what l says of one; nil if it is not.
+-- Until when the job is in backoff, by what l says of those that are; nil if it is not.
 local function backoff(back, job)
-  local til, whose = string.match(back or '', '^(%d+) (%x+)$')
-  if whose == job and tonumber(til) > NOW then return tonumber(til) end
+  for til, whose in string.gmatch(back or '', '(%d+) (%x+)') do
+    if whose == job and tonumber(til) > NOW then return tonumber(til) end
+  end
   return nil
 end
 

@@ -75,10 +75,14 @@ local function waits(id, facts, verb, ms, reason)
     put_late(id, NOW + ms, facts.bytes)
     return left_line(id, facts.bytes)
   end
-  redis.call('HSET', L, 'back', int(NOW + ms) .. ' ' .. id)
+  -- An older one may have come back in front of one that is in backoff itself.
+  local backs = other_backs(redis.call('HGET', L, 'back') or nil, id)
+  table.insert(backs, 1, int(NOW + ms) .. ' ' .. id)
+  backs = table.concat(backs, ' ', 1, math.min(#backs, BACKS))
+  redis.call('HSET', L, 'back', backs)
   redis.call('PERSIST', L)
   local first = first_two()
-  first[3] = int(NOW + ms) .. ' ' .. id
+  first[3] = backs
   return first
 end
 

@@ -24,8 +24,7 @@ local function view(j, id)
   if v[1] == 'running' then return v end
   local at
   if rank then
-    local til, whose = string.match(redis.call('HGET', shard .. 'l:' .. v[5], 'back') or '', '^(%d+) (%x+)$')
-    at = whose == id and til
+    at = string.match((redis.call('HGET', shard .. 'l:' .. v[5], 'back') or '') .. ' ', '(%d+) ' .. id .. ' ')
   else
     at = redis.call('ZSCORE', shard .. 'late', id)
   end

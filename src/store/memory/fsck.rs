@@ -87,7 +87,7 @@ impl Look<'_> {
             return;
         };
         let held = line.holders.iter().map(|(_, end)| *end).max().filter(|end| *end > now);
-        let back = line.back.as_ref().filter(|(_, whose)| whose == first).map(|(at, _)| *at);
+        let back = line.back.of(first);
         match due {
             None => self.wrong(FindingKind::LineNotDue, name),
             Some(due) if held.is_none() && due > back.unwrap_or(0).max(now) + SLACK => {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::backoffs::Backoffs;
 use super::shard::Now;
 use crate::store::backend::{JobId, Mode, Token};
 
@@ -53,8 +54,7 @@ pub(super) struct Line {
     pub(super) jobs: BTreeSet<(u64, JobId)>,
     /// From when on the jobs are passed over, because the offer to them has lapsed.
     pub(super) park: Option<u64>,
-    /// Until when a job is in backoff, and which.
-    pub(super) back: Option<(u64, JobId)>,
+    pub(super) back: Backoffs,
     /// Whom old sequences have passed, and until when they may.
     pub(super) past: Option<(u64, u64)>,
     pub(super) bytes: u64,

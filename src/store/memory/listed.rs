@@ -22,8 +22,8 @@ impl Shard {
         let job = self.jobs.get(id, now.ms)?;
         let line = self.lines.get(&job.lock, now.ms);
         let position = line.and_then(|line| line.position(job.seq, id));
-        let back = line.and_then(|line| line.back.as_ref()).filter(|(_, whose)| whose == id);
-        let at = if position.is_some() { back.map(|(at, _)| *at) } else { self.facts.late.get(id) };
+        let back = line.and_then(|line| line.back.of(id));
+        let at = if position.is_some() { back } else { self.facts.late.get(id) };
         let waits = at.filter(|at| job.state == JobState::Queued && *at > now.ms);
         let view = job.view();
         Some(JobView {

@@ -72,12 +72,12 @@ impl Visit<'_> {
     pub(super) fn left_line(&mut self, id: &JobId, bytes: u64) {
         if self.line.jobs.is_empty() {
             self.facts.due.remove(self.key);
-            (self.line.park, self.line.back, self.line.bytes) = (None, None, 0);
+            (self.line.park, self.line.bytes) = (None, 0);
+            self.line.back.clear();
             return;
         }
         self.line.bytes = self.line.bytes.saturating_sub(bytes);
-        // A backoff is that job's own and ends with it.
-        self.line.back.take_if(|(_, whose)| whose == id);
+        self.line.back.forget(id);
     }
 
     pub(super) fn uncount(&mut self, id: &JobId, bytes: u64) {

@@ -69,8 +69,10 @@ impl Memory {
                     let _ = write!(out, " q{} {who} {until}", rank(place.seq));
                 }
                 let park = line.park.map(to_come);
-                let back = line.back.as_ref().map(|(at, id)| (to_come(*at), names.job(id)));
-                let _ = write!(out, " park {park:?} back {back:?}");
+                let _ = write!(out, " park {park:?}");
+                for (at, id) in line.back.iter() {
+                    let _ = write!(out, " back {} {}", to_come(*at), names.job(id));
+                }
                 for (seq, id) in &line.jobs {
                     let _ = write!(out, " g{} {}", rank(*seq), names.job(id));
                 }

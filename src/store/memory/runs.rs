@@ -27,7 +27,7 @@ impl Visit<'_> {
         self.line.park = None;
         let Some((seq, first)) = self.line.first_job().cloned() else {
             self.facts.due.remove(self.key);
-            self.line.back = None;
+            self.line.back.clear();
             return Claimed::Empty;
         };
         if first != call.id {
@@ -46,7 +46,7 @@ impl Visit<'_> {
         if let Some(not_now) = self.in_its_way(seq, &first) {
             return not_now;
         }
-        self.line.back.take_if(|(_, id)| *id == first);
+        self.line.back.forget(&first);
         let next = NextRun { me: call.me.clone(), lease: call.lease, retention: call.retention };
         match self.begin(&first, &next) {
             Some(run) => Claimed::Claimed(run),
@@ -254,7 +254,7 @@ impl Visit<'_> {
             self.put_late(id, at, bytes);
             self.left_line(id, bytes);
         } else {
-            self.line.back = Some((at, id.clone()));
+            self.line.back.set(id, at, now.ms);
         }
         true
     }
@@ -323,7 +323,7 @@ impl Visit<'_> {
             return true;
         }
         job.waits("not started", false);
-        self.line.back = Some((now + 1, id.clone()));
+        self.line.back.set(&id, now + 1, now);
         self.tell_all(&id);
         self.move_on();
         true

@@ -154,8 +154,7 @@ impl Visit<'_> {
 
     /// Until when this job is in backoff.
     pub(super) fn backoff(&self, job: &JobId) -> Option<u64> {
-        let (at, whose) = self.line.back.as_ref()?;
-        (whose == job && *at > self.now.ms).then_some(*at)
+        self.line.back.of(job).filter(|at| *at > self.now.ms)
     }
 
     /// First job, unless the jobs are passed over: an offer to them lapsed, the first one is in

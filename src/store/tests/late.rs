@@ -23,6 +23,7 @@ on_every_store!(
     a_late_job_comes_back_to_its_own_place,
     a_late_job_finds_the_lock_held,
     a_late_job_gets_a_free_lock_at_once,
+    a_late_job_leaves_a_backoff_behind_it_as_it_is,
     coming_back_first_it_takes_the_offer,
     many_late_jobs_come_back_in_turns,
     storing_a_late_one_twice_is_once,
@@ -147,6 +148,37 @@ async fn a_late_job_gets_a_free_lock_at_once(rig: &Rig) {
     rig.start(&key, &id, &run).await;
     assert!(rig.finish(&key, &id, &run).await);
     assert_eq!(look(rig, &key).await, []);
+}
+
+/// As long as the handler has asked for, whatever comes in front of it, fails there, and ends.
+async fn a_late_job_leaves_a_backoff_behind_it_as_it_is(rig: &Rig) {
+    let key = key();
+    rig.worker().await;
+    let older = stored(rig, delayed(&key, SHORT)).await;
+    let id = rig.put_off(&key).await;
+    let run = stranger();
+    rig.start(&key, &id, &run).await;
+    let asked = Verdict::Retry { delay: LONG, reason: "status 503" };
+    assert!(rig.settle(settled(&key, &id, &run, asked)).await);
+    rig.pass(SHORT).await;
+    look(rig, &key).await;
+    let run = stranger();
+    rig.start(&key, &older, &run).await;
+    let busy = Verdict::Back { delay: SHORT, reason: "busy" };
+    assert!(rig.settle(settled(&key, &older, &run, busy)).await);
+    let due_in = async |id| rig.job(id).await.expect("it waits").past.due_in;
+    assert!(due_in(&older).await.is_some_and(|left| left < LONG / 2));
+    assert!(due_in(&id).await.is_some_and(|left| left > LONG / 2));
+    rig.pass(SHORT).await;
+    let run = stranger();
+    rig.start(&key, &older, &run).await;
+    assert!(rig.finish(&key, &older, &run).await);
+    match rig.claim(visit(&key, &id, &stranger())).await {
+        Claimed::Later(left) => assert!(left > LONG / 2, "{left:?}"),
+        other => panic!("{other:?}"),
+    }
+    rig.pass(LONG).await;
+    assert_eq!(rig.start(&key, &id, &stranger()).await, 2);
 }
 
 async fn many_late_jobs_come_back_in_turns(rig: &Rig) {

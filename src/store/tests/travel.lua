@@ -67,8 +67,12 @@ function shift.l(key)
   local facts = redis.call('HGETALL', key)
   for i = 1, #facts, 2 do
     local name, value = facts[i], facts[i + 1]
-    if name == 'park' or name == 'back' then
+    if name == 'park' then
       redis.call('HSET', key, name, place(value))
+    elseif name == 'back' then
+      redis.call('HSET', key, name, (string.gsub(value, '(%d+) (%x+)', function(til, id)
+        return int(tonumber(til) - ms) .. ' ' .. id
+      end)))
     elseif name == 'past' then
       local whom, til = string.match(value, '^(%d+) (%d+)$')
       redis.call('HSET', key, name, whom .. ' ' .. int(tonumber(til) - ms))

@@ -49,10 +49,9 @@ impl Truth {
         let mut known = self.jobs.iter().filter(|job| job.is_kept(self.now));
         let job = known.find(|job| job.id == *id)?;
         let position = (1..).zip(self.line()).find(|(_, job)| job.id == *id);
-        let back = self.back.as_ref().filter(|(at, whose)| *at > self.now && whose == id);
-        let back = back.filter(|_| job.view.state == JobState::Queued);
+        let back = self.in_backoff(id).filter(|_| job.view.state == JobState::Queued);
         let late = job.late.filter(|at| *at > self.now);
-        let due_in = back.map(|(at, _)| *at).or(late).map(|at| self.left(at));
+        let due_in = back.or(late).map(|at| self.left(at));
         Some(JobView {
             position: position.map(|(at, _)| at),
             watched: self.watched || self.left,
@@ -139,12 +138,11 @@ impl Truth {
     }
 
     pub(super) fn in_backoff(&self, id: &JobId) -> Option<u64> {
-        let (at, whose) = self.back.as_ref()?;
-        (whose == id && *at > self.now).then_some(*at)
+        self.back.get(id).copied().filter(|at| *at > self.now)
     }
 
     pub(super) fn forget_backoff(&mut self, id: &JobId) {
-        self.back.take_if(|(_, whose)| whose == id);
+        self.back.remove(id);
     }
 }
 

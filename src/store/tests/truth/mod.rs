@@ -53,8 +53,8 @@ pub(super) struct Truth {
     waiting: HashMap<Token, Waits>,
     /// Acquisitions so far.
     asked: u64,
-    /// Until when a job is in backoff, and which.
-    back: Option<(u64, JobId)>,
+    /// Until when jobs are in backoff, and which.
+    back: HashMap<JobId, u64>,
     /// When a settlement may have ended jobs that must not run, and until when dead ones are kept then.
     unsure: Option<(u64, u64)>,
     /// In the order of acceptance.

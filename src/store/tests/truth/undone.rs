@@ -37,7 +37,7 @@ impl Truth {
         } else if held {
             job.wait("not started");
             job.view.attempts -= 1;
-            self.back = Some((now + 1, job.id.clone()));
+            self.back.insert(job.id.clone(), now + 1);
             self.take(me);
         }
     }

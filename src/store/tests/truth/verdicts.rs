@@ -148,14 +148,14 @@ impl Truth {
             Verdict::Retry { delay, reason } => {
                 job.has_run(now, reason);
                 job.wait(reason);
-                self.back = Some((now + millis(*delay), id.clone()));
+                self.back.insert(id.clone(), now + millis(*delay));
             }
             Verdict::Back { delay, reason } | Verdict::Hand { delay, reason } => {
                 job.has_run(now, reason);
                 job.wait(reason);
                 job.view.attempts -= 1;
                 job.view.past.busy += u32::from(*reason == "busy");
-                self.back = Some((now + millis(*delay), id.clone()));
+                self.back.insert(id.clone(), now + millis(*delay));
             }
         }
         false
