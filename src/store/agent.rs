@@ -1,7 +1,6 @@
 //! The agent: has leases renewed, and gives back what was dropped.
 //!
-//! It is one task per store handle, started by the first acquisition on that caller's runtime (and
-//! started again if that runtime has ended). Everything it is told goes through one unbounded mailbox,
+//! It is one task per store handle, started when it is first needed ([`seat`](super::seat) says where). Everything it is told goes through one unbounded mailbox,
 //! so a `Drop` can talk to it without waiting, and without a runtime of its own.
 //!
 //! - **Renewal** is in [`rounds`](super::rounds).
@@ -17,7 +16,6 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     sync::{Notify, mpsc, oneshot},
@@ -29,6 +27,7 @@ use super::{
     ending::Ending,
     lease::Lease,
     rounds::Rounds,
+    seat::{Mailbox, Seat},
 };
 use crate::{error::Error, key::Key};
 
@@ -38,31 +37,16 @@ pub(crate) struct Agent {
     _verify: Arc<dyn Fn() + Send + Sync>,
 }
 
-/// Where it runs, or is to run.
-struct Seat {
-    shared: Arc<Shared>,
-    /// The runtime on which the store was made, if there was one.
-    home: Option<Handle>,
-    mailbox: Mutex<Option<Mailbox>>,
-}
-
-/// The running agent: where it hears, and where it runs.
-#[derive(Clone)]
-struct Mailbox {
-    tx: mpsc::UnboundedSender<Message>,
-    runtime: Handle,
-}
-
-struct Shared {
+pub(super) struct Shared {
     backend: Arc<dyn Backend>,
-    rounds: Arc<Rounds>,
+    pub(super) rounds: Arc<Rounds>,
     /// Messages that are not dealt with yet.
     pending: AtomicUsize,
     idle: Notify,
 }
 
 /// What is to be given back, and the outcome of the first call if it is on its way.
-type Message = (GiveBack, Option<Step<'static, GaveBack>>, Pending);
+pub(super) type Message = (GiveBack, Option<Step<'static, GaveBack>>, Pending);
 
 /// What is to be given back.
 pub(super) struct GiveBack {
@@ -103,9 +87,7 @@ impl Agent {
     pub(super) fn new(backend: Arc<dyn Backend>) -> Self {
         let rounds = Arc::new(Rounds::new(Arc::clone(&backend)));
         let shared = Shared { backend, rounds, pending: AtomicUsize::new(0), idle: Notify::new() };
-        let home = Handle::try_current().ok();
-        let seat = Seat { shared: Arc::new(shared), home, mailbox: Mutex::new(None) };
-        let seat = Arc::new(seat);
+        let seat = Arc::new(Seat::new(shared));
         let weak = Arc::downgrade(&seat);
         let verify: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
             if let Some(seat) = weak.upgrade() {
@@ -165,7 +147,7 @@ impl Agent {
     /// Where work in the background should run: a runtime that lives as long as the store, if there is
     /// one, rather than that of the request that happens to ask.
     pub(super) fn runtime(&self) -> Option<Handle> {
-        self.seat.running().map(|mailbox| mailbox.runtime)
+        self.seat.running().map(Mailbox::runtime)
     }
 }
 
@@ -177,35 +159,6 @@ impl Agent {
     }
 }
 
-impl Seat {
-    /// All that is held is looked at at once, also where nobody runs any more who would.
-    fn verify(&self) {
-        self.shared.rounds.verify();
-        if self.shared.rounds.len() > 0 {
-            self.running();
-        }
-    }
-
-    /// The running agent; starts one if there is none: at home, or else where the caller runs.
-    fn running(&self) -> Option<Mailbox> {
-        let mut mailbox = self.mailbox.lock();
-        if let Some(running) = mailbox.as_ref().filter(|running| !running.tx.is_closed()) {
-            return Some(running.clone());
-        }
-        let here = Handle::try_current().ok();
-        for runtime in self.home.iter().chain(&here) {
-            let (tx, rx) = mpsc::unbounded_channel();
-            runtime.spawn(run(Arc::clone(&self.shared), rx));
-            // A runtime that has ended drops what is spawned on it at once.
-            if !tx.is_closed() {
-                *mailbox = Some(Mailbox { tx, runtime: runtime.clone() });
-                return mailbox.clone();
-            }
-        }
-        None
-    }
-}
-
 impl fmt::Debug for Agent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Agent").field("held", &self.seat.shared.rounds.len()).finish()
@@ -213,7 +166,7 @@ impl fmt::Debug for Agent {
 }
 
 /// Counts a message until it is dealt with, or dropped with the runtime that was to deal with it.
-struct Pending {
+pub(super) struct Pending {
     shared: Arc<Shared>,
     counts: bool,
 }
@@ -241,7 +194,7 @@ impl Drop for Pending {
 }
 
 /// Ends when the store handle is gone and its mailbox is empty.
-async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceiver<Message>) {
+pub(super) async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceiver<Message>) {
     loop {
         let next = shared.rounds.next();
         let round = async {

@@ -24,6 +24,7 @@ mod rate;
 #[cfg(feature = "redis")]
 mod redis;
 mod rounds;
+mod seat;
 mod tasks;
 #[cfg(test)]
 mod tests;

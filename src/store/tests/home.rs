@@ -3,22 +3,38 @@
 
 use std::{future::Future, time::Duration};
 
-use tokio::{runtime::Runtime, time::timeout};
+use tokio::{
+    runtime::Runtime,
+    task::yield_now,
+    time::{sleep, timeout},
+};
 
 use crate::{lock::Released, store::Store};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// On a runtime with a stopped clock, with stores whose own one is polled by nobody. What hangs ends here.
-pub(crate) fn elsewhere<F: Future<Output = ()>>(test: impl FnOnce([Store; 3]) -> F) {
+/// On a runtime with a stopped clock, with stores whose own one is polled by nobody any more, or never was. What hangs
+/// ends here.
+fn apart<F: Future<Output = ()>>(began: bool, test: impl FnOnce([Store; 3]) -> F) {
     let runtime = |paused| -> Runtime {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         builder.enable_all().start_paused(paused).build().expect("a runtime")
     };
     let (still, here) = (runtime(false), runtime(true));
-    let stores = still.block_on(async { [(); 3].map(|()| Store::memory()) });
+    let stores = still.block_on(async {
+        let stores = [(); 3].map(|()| Store::memory());
+        for store in stores.iter().filter(|_| began) {
+            let _ = store.lock("began").acquire().await.expect("it is free").release().await;
+            yield_now().await;
+        }
+        stores
+    });
     let ended = here.block_on(async { timeout(60 * SECOND, test(stores)).await });
     ended.expect("somebody waits for a runtime that stands still");
+}
+
+pub(crate) fn elsewhere<F: Future<Output = ()>>(test: impl FnOnce([Store; 3]) -> F) {
+    apart(true, test);
 }
 
 #[test]
@@ -26,7 +42,7 @@ fn a_release_that_passes_on_says_that_it_does_not_know() {
     elsewhere(|[store, ..]| async move {
         let held = store.lock("x").strict_order().acquire().await.expect("it is free");
         let next = tokio::spawn(store.lock("x").wait(30 * SECOND).acquire());
-        tokio::task::yield_now().await;
+        yield_now().await;
         assert_eq!(held.release().await, Released::Unknown);
         next.abort();
     });
@@ -38,5 +54,30 @@ fn a_guard_of_a_quorum_says_that_it_does_not_know() {
         let quorum = Store::quorum(stores).expect("three are a quorum");
         let guard = quorum.lock("x").acquire().await.expect("it is free");
         assert_eq!(guard.release().await, Released::Unknown);
+    });
+}
+
+#[test]
+fn a_lease_is_renewed_from_where_it_is_used() {
+    apart(false, |[store, ..]| async move {
+        let held = store.lock("x").lease(2 * SECOND).acquire().await.expect("it is free");
+        sleep(20 * SECOND).await;
+        assert_eq!(held.loss(), None);
+        assert_eq!(held.release().await, Released::Released);
+        assert!(store.shutdown(SECOND).await, "nothing is left to give back");
+    });
+}
+
+#[test]
+fn who_waits_is_served_from_where_he_waits() {
+    apart(false, |[store, ..]| async move {
+        let held = store.lock("x").strict_order().acquire().await.expect("it is free");
+        let [next, other] = [store.clone(), store.as_another_process()]
+            .map(|store| tokio::spawn(store.lock("x").strict_order().wait(30 * SECOND).acquire()));
+        sleep(SECOND).await;
+        assert_eq!(held.release().await, Released::Released);
+        for waiter in [next, other] {
+            drop(waiter.await.expect("it does not panic").expect("it is served"));
+        }
     });
 }

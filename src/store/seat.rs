@@ -1,0 +1,155 @@
+//! Where the agent of a store runs.
+//!
+//! At home, which is the runtime that the store was made on, and if that has ended, or there was none, where it is first needed
+//! then. A home that exists may be driven by nobody: a program may have made its store there, and gone on to another
+//! runtime. Where the agent has not begun after a while, it does so on that of who needs it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    runtime::Handle,
+    sync::mpsc,
+    task::{AbortHandle, JoinHandle},
+};
+
+use super::agent::{Message, Shared, run};
+
+/// Where it runs, or is to run.
+pub(super) struct Seat {
+    pub(super) shared: Arc<Shared>,
+    /// The runtime on which the store was made, if there was one.
+    home: Option<Handle>,
+    mailbox: Mutex<Option<Mailbox>>,
+}
+
+/// The running agent: where it hears, and where it runs.
+#[derive(Clone)]
+pub(super) struct Mailbox {
+    pub(super) tx: mpsc::UnboundedSender<Message>,
+    runtime: Handle,
+    /// What is to begin there.
+    task: AbortHandle,
+    start: Arc<Start>,
+}
+
+/// For how long it is waited for an agent to begin at home. A lease that is shorter than a few of these is lost where nobody
+/// drives that runtime.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// Whether an agent has begun. A runtime that exists may be driven by nobody: a program may have made its store there, and
+/// gone on to another one.
+struct Start {
+    begun: AtomicBool,
+    /// For whoever begins first: the task at home, or one where it was found that nobody drives that.
+    rx: Mutex<Option<mpsc::UnboundedReceiver<Message>>>,
+    /// Who waits to find that out.
+    stand_in: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Start {
+    fn new(rx: mpsc::UnboundedReceiver<Message>) -> Arc<Self> {
+        let (begun, rx) = (AtomicBool::new(false), Mutex::new(Some(rx)));
+        Arc::new(Self { begun, rx, stand_in: Mutex::new(None) })
+    }
+
+    fn begin(&self) -> Option<mpsc::UnboundedReceiver<Message>> {
+        self.begun.store(true, Ordering::Release);
+        self.rx.lock().take()
+    }
+
+    fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::Acquire)
+    }
+}
+
+impl Mailbox {
+    /// Where work in the background should run. While it is not sure that anybody drives that, it is the caller's.
+    pub(super) fn runtime(self) -> Handle {
+        let Self { runtime, start, .. } = self;
+        if start.has_begun() { runtime } else { Handle::try_current().unwrap_or(runtime) }
+    }
+
+    /// A runtime that has ended has dropped what was spawned on it.
+    fn has_ended(&self) -> bool {
+        if self.start.has_begun() { self.tx.is_closed() } else { self.task.is_finished() }
+    }
+}
+
+impl Seat {
+    pub(super) fn new(shared: Shared) -> Self {
+        let home = Handle::try_current().ok();
+        Self { shared: Arc::new(shared), home, mailbox: Mutex::new(None) }
+    }
+
+    /// All that is held is looked at at once, also where nobody runs any more who would.
+    pub(super) fn verify(self: &Arc<Self>) {
+        self.shared.rounds.verify();
+        if self.shared.rounds.len() > 0 {
+            self.running();
+        }
+    }
+
+    /// The running agent; starts one if there is none: at home, or else where the caller runs.
+    pub(super) fn running(self: &Arc<Self>) -> Option<Mailbox> {
+        let mut mailbox = self.mailbox.lock();
+        if let Some(running) = mailbox.as_ref().filter(|running| !running.has_ended()) {
+            if !running.start.has_begun() {
+                self.stand_in(running);
+            }
+            return Some(running.clone());
+        }
+        let here = Handle::try_current().ok();
+        for runtime in self.home.iter().chain(&here) {
+            let (tx, rx) = mpsc::unbounded_channel();
+            let (start, shared) = (Start::new(rx), Arc::clone(&self.shared));
+            let begins = Arc::clone(&start);
+            let task = runtime.spawn(async move {
+                if let Some(rx) = begins.begin() {
+                    run(shared, rx).await;
+                }
+            });
+            let (runtime, task) = (runtime.clone(), task.abort_handle());
+            let running = Mailbox { tx, runtime, task, start };
+            if !running.has_ended() {
+                self.stand_in(&running);
+                *mailbox = Some(running);
+                return mailbox.clone();
+            }
+        }
+        None
+    }
+
+    /// Has the agent run here if it has not begun where it is to run after a while.
+    fn stand_in(self: &Arc<Self>, running: &Mailbox) {
+        let Ok(here) = Handle::try_current() else { return };
+        let mut waiting = running.start.stand_in.lock();
+        if here.id() == running.runtime.id() || waiting.as_ref().is_some_and(|it| !it.is_finished())
+        {
+            return;
+        }
+        let (seat, start) = (Arc::downgrade(self), Arc::clone(&running.start));
+        *waiting = Some(here.spawn(async move {
+            tokio::time::sleep(PATIENCE).await;
+            if start.has_begun() {
+                return;
+            }
+            let (Some(rx), Some(seat)) = (start.begin(), seat.upgrade()) else { return };
+            tracing::warn!(
+                "nobody drives the runtime that a store was made on: its leases are renewed from another one"
+            );
+            if let Some(mailbox) = seat.mailbox.lock().as_mut() {
+                mailbox.runtime = Handle::current();
+            }
+            let shared = Arc::clone(&seat.shared);
+            drop(seat);
+            run(shared, rx).await;
+        }));
+    }
+}
