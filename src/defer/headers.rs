@@ -6,7 +6,8 @@ use sha2::Sha256;
 use crate::{key::hex, store::JobId};
 
 /// Fields that belong to one connection, not to the request (RFC 9110 section 7.6.1), and those that
-/// are about this exchange alone: its length, `Expect` (10.1.1), `Prefer` (RFC 7240). Conditions
+/// are about this exchange alone: its length, `Expect` (10.1.1), `Prefer` (RFC 7240), and `Accept-Encoding`: whoever reads
+/// the response later says which codings he knows then. Conditions
 /// (`If-Match`) stay, since they are about the resource, and hold or fail when the request runs; so does
 /// `Range`, which means nothing in the methods that are deferred (RFC 9110 section 14.2).
 const NOT_STORED: &[&str] = &[
@@ -20,6 +21,7 @@ const NOT_STORED: &[&str] = &[
     "content-length",
     "expect",
     "prefer",
+    "accept-encoding",
 ];
 
 /// Fields of ours begin like this: words between services about locks and runs, good for one call and for a
@@ -52,6 +54,7 @@ impl Fields {
 /// Response fields that are kept: what the content is, and what a browser may do with it. `Set-Cookie` is not among
 /// them: whoever reads the status resource is not necessarily whom the cookie is for.
 const RESPONSE: &[&str] = &[
+    "allow",
     "content-type",
     "content-language",
     "content-encoding",
@@ -118,9 +121,17 @@ pub(super) fn made_key(id: &JobId) -> String {
     format!("\"{}\"", hex(&mac.finalize().into_bytes()[..16]))
 }
 
+/// Offers to go on by another version of HTTP, or by TLS, which clients make with each request of a kind, and servers
+/// may ignore (RFC 9110 section 7.8).
+const OFFERS: [&str; 3] = ["h2c", "http", "tls"];
+
 /// True if the request asks for another protocol: there is nothing to send back to it later.
 pub(super) fn is_upgrade(method: &str, upgrade: &[&[u8]]) -> bool {
-    method == "CONNECT" || !upgrade.is_empty()
+    let asks = |protocol: &[u8]| {
+        let name = protocol.split(|&b| b == b'/').next().unwrap_or_default().trim_ascii();
+        !name.is_empty() && !OFFERS.iter().any(|offer| name.eq_ignore_ascii_case(offer.as_bytes()))
+    };
+    method == "CONNECT" || upgrade.iter().flat_map(|value| value.split(|&b| b == b',')).any(asks)
 }
 
 /// The value of an `Idempotency-Key`: a structured string (draft-ietf-httpapi-idempotency-key-header),
@@ -166,6 +177,30 @@ mod tests {
         ];
         assert_eq!(of_response(headers(&said), &[]), headers(&said[..3]));
         assert_eq!(of_response(headers(&said), &["x-own".to_owned()]).len(), 4);
+    }
+
+    /// As curl and others do with each request over plain TCP.
+    #[test]
+    fn an_offer_to_go_on_by_another_version_is_no_upgrade() {
+        let asks = |values: &[&str]| {
+            is_upgrade("POST", &values.iter().map(|value| value.as_bytes()).collect::<Vec<_>>())
+        };
+        for offer in [&[][..], &["h2c"], &["H2C, HTTP/3.0", "TLS/1.0"], &[" , "]] {
+            assert!(!asks(offer), "{offer:?}");
+        }
+        for protocol in [&["websocket"][..], &["h2c, WebSocket"], &["h2c", "connect-udp"]] {
+            assert!(asks(protocol), "{protocol:?}");
+        }
+        assert!(is_upgrade("CONNECT", &[]));
+    }
+
+    /// Who reads it may know other codings than who sent the request.
+    #[test]
+    fn no_coding_is_asked_for_later() {
+        let sent = headers(&[("accept", "a"), ("accept-encoding", "gzip")]);
+        assert_eq!(of_request(&sent, &Fields::default()), headers(&[("accept", "a")]));
+        let keep = Fields { keep: vec!["accept-encoding".to_owned()], ..Fields::default() };
+        assert_eq!(of_request(&sent, &keep), sent);
     }
 
     #[test]
