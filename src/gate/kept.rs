@@ -7,7 +7,7 @@ use std::{
 
 use futures_util::future::BoxFuture;
 
-use super::{Gate, Outcome, Reading, Scope};
+use super::{Gate, Outcome, Parting, Reading, Scope};
 
 /// What a driver puts beside a body whose gate has answered [`Parting::Keep`](super::Parting::Keep).
 /// `I` is what the body yields, its error included.
@@ -18,12 +18,12 @@ pub struct Kept<I>(State<I>);
 
 enum State<I> {
     Watching { watch: BoxFuture<'static, ()>, reading: Option<Reading>, scope: Scope, leave: Leave },
-    Leaving { leaving: BoxFuture<'static, ()>, last: Option<I> },
+    Leaving { leaving: BoxFuture<'static, bool>, last: Option<I> },
     Left,
 }
 
-/// The gate and its ticket.
-type Leave = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>;
+/// The gate and its ticket; whether it lets the body end.
+type Leave = Box<dyn FnOnce() -> BoxFuture<'static, bool> + Send>;
 
 /// What comes next of a body.
 #[derive(Debug)]
@@ -35,10 +35,10 @@ pub enum Next<I> {
 }
 
 /// The gate has stopped the body, which must break off, visibly. This is the ticket: it is to be dropped after the body, since
-/// what the handler streams may go on for as long as that lives.
+/// what the handler streams may go on for as long as that lives. (It is gone already where the body had ended.)
 #[must_use = "the ticket is to be dropped after the body"]
 pub struct Stopped {
-    _ticket: Leave,
+    _ticket: Option<Leave>,
 }
 
 impl<I> Kept<I> {
@@ -49,10 +49,10 @@ impl<I> Kept<I> {
         reading: Option<Reading>,
     ) -> Self {
         let (watch, scope) = (Box::pin(gate.watch(&ticket)), gate.within(&ticket));
-        let leave = || -> BoxFuture<'static, ()> {
+        let leave = || -> BoxFuture<'static, bool> {
             Box::pin(async move {
-                // The head is out: there is nothing to put fields or another answer into.
-                gate.leave(ticket, Outcome::Ended).await;
+                // The head is out: there is nothing to put fields into, and what can't be replaced is not to be taken for whole.
+                !matches!(gate.leave(ticket, Outcome::Ended).await, Parting::Replace(_))
             })
         };
         Self(State::Watching { watch, reading, scope, leave: Box::new(leave) })
@@ -65,7 +65,7 @@ impl<I> Kept<I> {
     }
 
     /// Polls the body under the ticket, and within its [`Scope`], as the call that made it. The gate is left before the end is shown, so that a client that
-    /// has seen the end can act at once.
+    /// has seen the end can act at once. If the gate [replaces](super::Parting::Replace) the answer even then, the end is not shown.
     pub fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
@@ -86,12 +86,12 @@ impl<I> Kept<I> {
             State::Leaving { .. } => {}
             State::Left => return Poll::Ready(Ok(None)),
         }
-        self.poll_left(cx).map(Ok)
+        self.poll_left(cx)
     }
 
     fn stop(&mut self) -> Poll<Result<Option<I>, Stopped>> {
         Poll::Ready(match std::mem::replace(&mut self.0, State::Left) {
-            State::Watching { leave, .. } => Err(Stopped { _ticket: leave }),
+            State::Watching { leave, .. } => Err(Stopped { _ticket: Some(leave) }),
             State::Leaving { .. } | State::Left => Ok(None),
         })
     }
@@ -102,14 +102,14 @@ impl<I> Kept<I> {
         }
     }
 
-    fn poll_left(&mut self, cx: &mut Context<'_>) -> Poll<Option<I>> {
+    fn poll_left(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<I>, Stopped>> {
         let State::Leaving { leaving, last } = &mut self.0 else {
-            return Poll::Ready(None);
+            return Poll::Ready(Ok(None));
         };
-        ready!(leaving.as_mut().poll(cx));
+        let may_end = ready!(leaving.as_mut().poll(cx));
         let last = last.take();
         self.0 = State::Left;
-        Poll::Ready(last)
+        Poll::Ready(if may_end { Ok(last) } else { Err(Stopped { _ticket: None }) })
     }
 }
 

@@ -125,7 +125,8 @@ pub enum Parting<T, P> {
     /// Add these fields to the response.
     Fields(Fields),
     /// Answer with this instead. An error of the inner service goes out as it is all the same, where it is none that will be
-    /// an answer (tower's `Service::Error`; in actix it is one, and is replaced). What was stopped has no other answer.
+    /// an answer (tower's `Service::Error`; in actix it is one, and is replaced). What was stopped has no other answer. Of a
+    /// body that has [ended](Outcome::Ended) the end is kept back, so that it breaks off.
     Replace(Reply),
     /// Keep the ticket with the body of an answer that [streams](Outcome::Streams): see [`Kept`].
     Keep(T),

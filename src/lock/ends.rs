@@ -70,7 +70,8 @@ pub enum HoldUntil {
     /// lock that keeps it or gives it back.
     ///
     /// If the lock is lost meanwhile, [`OnLoss::Cancel`] breaks the body off, so that the client sees
-    /// that it is not whole. The other two let it go on, since its head is out and can say nothing any more.
+    /// that it is not whole; also if that shows only when the lock is given back: its end is not shown then.
+    /// The other two let it go on, since its head is out and can say nothing any more.
     BodyEnd,
 }
 
@@ -239,6 +240,8 @@ impl Ends {
         let policy = self.on_loss;
         tracing::warn!(lock = %held.hashed(), ?loss, ?policy, ?outcome, "lost under a request");
         match self.on_loss {
+            // Its head is out. That of `Cancel` is not to be taken for whole.
+            OnLoss::Replace if outcome == Outcome::Ended => Parting::Fields(Vec::new()),
             OnLoss::Cancel | OnLoss::Replace => {
                 Parting::Replace(lost_reply(loss, outcome == Outcome::Stopped))
             }

@@ -130,6 +130,29 @@ async fn a_loss_that_shows_at_the_release_counts() {
     }
 }
 
+/// The same of a lock that was kept for the body, whose head is out: its end is not shown, unless the body may go on.
+#[tokio::test(start_paused = true)]
+async fn a_loss_that_shows_at_the_end_of_the_body_counts() {
+    for policy in [OnLoss::Cancel, OnLoss::Finish, OnLoss::Replace] {
+        let (store, gate) = losing(policy, Loss::Taken);
+        let gate = gate.hold_until(HoldUntil::BodyEnd);
+        let ticket = pass(&gate).await;
+        let _ = lose(&store, &ticket, Loss::Taken).await;
+        let Parting::Keep(ticket) = gate.leave(ticket, Outcome::Streams(200)).await else {
+            panic!("it streams")
+        };
+        let mut kept = Kept::new(gate, ticket, None);
+        let mut next =
+            async || poll_fn(|cx| kept.poll_next(cx, |_| Poll::Ready(Next::Last(Some(1))))).await;
+        match next().await {
+            Ok(last) => assert!(policy != OnLoss::Cancel && last == Some(1), "{policy:?}"),
+            Err(_) => assert_eq!(policy, OnLoss::Cancel),
+        }
+        assert!(matches!(next().await, Ok(None)), "nothing comes after it");
+        assert!(kept.has_left());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn finish_marks_the_answer_and_nothing_else() {
     for how in EVERY {

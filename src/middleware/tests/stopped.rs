@@ -8,17 +8,17 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, StreamExt as _, stream};
 use http::{Request, Response};
 use http_body::{Body, Frame};
-use http_body_util::BodyExt as _;
+use http_body_util::{BodyExt as _, StreamBody};
 use parking_lot::Mutex;
 use tower::{ServiceExt as _, service_fn};
 use tower_layer::Layer as _;
 
-use super::{Boxed, SECOND, dribble, gate, is_free, post};
+use super::{Boxed, SECOND, answer, dribble, gate, is_free, post};
 use crate::{
-    lock::HoldUntil,
+    lock::{HoldUntil, OnLoss},
     middleware::{GateLayer, Plain},
     store::Store,
 };
@@ -68,4 +68,22 @@ async fn what_streams_has_ended_when_its_lock_is_given_back() {
     assert!(answer.into_body().collect().await.is_err(), "its client is too slow");
     assert_eq!(*free.lock(), Some(false), "another had the lock beside it");
     assert!(store.shutdown(SECOND).await && is_free(&store).await);
+}
+
+/// Its last step takes longer than the lock may be held, and nobody comes between that and the end.
+#[tokio::test(start_paused = true)]
+async fn a_body_whose_lock_had_ended_before_it_did_is_not_whole() {
+    for policy in [OnLoss::Cancel, OnLoss::Replace] {
+        let store = Store::memory();
+        let gate = gate(&store).max_hold(SECOND).hold_until(HoldUntil::BodyEnd).on_loss(policy);
+        let body = || async {
+            StreamBody::new(stream::iter([1, 2]).map(|_| {
+                let _ = tokio::time::advance(SECOND).now_or_never();
+                Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"part")))
+            }))
+        };
+        let whole = answer(gate, body).await.into_body().collect().await;
+        assert_eq!(whole.is_err(), policy == OnLoss::Cancel, "{policy:?}");
+        assert!(is_free(&store).await);
+    }
 }
