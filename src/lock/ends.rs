@@ -72,6 +72,9 @@ pub enum HoldUntil {
     /// If the lock is lost meanwhile, [`OnLoss::Cancel`] breaks the body off, so that the client sees
     /// that it is not whole; also if that shows only when the lock is given back: its end is not shown then.
     /// The other two let it go on, since its head is out and can say nothing any more.
+    ///
+    /// What the connection becomes by a 101, a websocket say, is the body of that answer in actix-web, which keeps the
+    /// lock until it has ended. In axum (and hyper) it is no body: the lock is given back before the 101.
     BodyEnd,
 }
 
