@@ -13,7 +13,7 @@ use super::{
     attempt::Attempt,
     backend::{Acquire, Acquired, GaveBack, JobId, Mode},
     facts::Facts,
-    lease::{Lease, LossWatcher, Terms},
+    lease::{Lease, LossWatcher, Terms, to_be_sure_of},
 };
 use crate::error::Error;
 
@@ -128,7 +128,7 @@ impl Hold {
         let left = |end: Instant| end.saturating_duration_since(now);
         // It is the same turn: what ends it stays. A fixed lease gets no longer by it.
         let more = if terms.renew { terms.lease } else { Duration::ZERO };
-        let time = more.min(left(self.facts.end)).max(left(lease.valid_until()));
+        let time = more.min(left(self.facts.end)).max(to_be_sure_of(left(lease.valid_until())));
         let backend = self.store.backend();
         let call = || backend.downgrade(lease.key.clone(), lease.me.clone(), time);
         let stands = attempt.send(time, call).await?;

@@ -195,7 +195,40 @@ impl fmt::Debug for Lease {
     }
 }
 
+/// Of this much of a lease a part is not sure, and as much again whatever its length.
+const UNSURE: (u32, Duration) = (100, Duration::from_millis(2));
+
 /// The part of a lease that is sure: the server's clock may run a little faster than ours.
 pub(crate) fn sure(lease: Duration) -> Duration {
-    lease.saturating_sub(lease / 100 + Duration::from_millis(2))
+    let (part, always) = UNSURE;
+    lease.saturating_sub(lease / part + always)
+}
+
+/// The lease to ask for where so much of it is to be [`sure`]: what is sure already stays so, whatever the store has of it.
+pub(super) fn to_be_sure_of(left: Duration) -> Duration {
+    if left.is_zero() {
+        return left;
+    }
+    let (part, always) = UNSURE;
+    let more = left.saturating_add(always);
+    // (Parts are rounded down.)
+    more.saturating_add(more / (part - 1) + Duration::from_nanos(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sure_can_be_asked_for_again_and_is_not_more_than_was_had() {
+        let longest = crate::clock::LONGEST;
+        for micros in (2_200..40_000).step_by(37).chain([10_000_000, 60_000_000, 86_400_000_000]) {
+            let lease = Duration::from_micros(micros);
+            let again = to_be_sure_of(sure(lease));
+            assert!(sure(again) >= sure(lease), "{lease:?}, {again:?}");
+            assert!(again <= lease + Duration::from_nanos(3), "{lease:?}, {again:?}");
+        }
+        assert!(sure(to_be_sure_of(longest)) >= longest);
+        assert_eq!(to_be_sure_of(Duration::ZERO), Duration::ZERO);
+    }
 }

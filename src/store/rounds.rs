@@ -20,7 +20,7 @@ use tokio::{sync::Notify, time::Instant};
 use super::{
     backend::{Backend, Renewal},
     facts::Loss,
-    lease::Lease,
+    lease::{Lease, to_be_sure_of},
 };
 use crate::error::{Error, ErrorKind};
 
@@ -147,7 +147,7 @@ impl Rounds {
         let lease = |hold: &Arc<Lease>| {
             let last = hold.last.load(Ordering::Acquire);
             let wanted = if last { Duration::ZERO } else { hold.terms.lease };
-            (last, wanted.min(left(hold.end())).max(left(hold.valid_until())))
+            (last, wanted.min(left(hold.end())).max(to_be_sure_of(left(hold.valid_until()))))
         };
         let leases: Vec<_> = holds.iter().map(lease).collect();
         let items = holds.iter().zip(&leases).map(|(hold, (_, lease))| Renewal {
@@ -241,7 +241,7 @@ impl Rounds {
         }
         let sent = Instant::now();
         // Never less than it is sure of, as any renewal.
-        let by = by.max(hold.valid_until().saturating_duration_since(sent));
+        let by = by.max(to_be_sure_of(hold.valid_until().saturating_duration_since(sent)));
         let (key, me, job) = (hold.key.clone(), hold.me.clone(), hold.terms.job.clone());
         let item = Renewal { key, me, mode: hold.terms.mode, lease: by, job };
         let stands = self.backend.renew(vec![item]).await?.first() == Some(&true);

@@ -123,6 +123,23 @@ async fn a_grant_of_a_short_lease_is_not_given_to_who_wants_a_long_one() {
     assert!(guard.remaining() > 9 * SECOND, "asked for anew");
 }
 
+/// The store never does, and its holder knows.
+#[tokio::test(start_paused = true)]
+async fn an_extension_shortens_nothing() {
+    let store = Store::memory();
+    let request = store.lock("x").lease(SECOND);
+    for request in [request.clone(), request.lease_fixed(SECOND)] {
+        let guard = request.acquire().await.unwrap();
+        assert!(guard.extend(30 * SECOND).await.unwrap());
+        let left = guard.remaining();
+        for _ in 0..10 {
+            assert!(guard.extend(SECOND / 10).await.unwrap());
+        }
+        assert!(guard.remaining() >= left, "{left:?}: {:?}", guard.remaining());
+        guard.release().await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_dead_place_costs_the_next_one_little_more_than_its_window() {
     let store = Store::memory();
