@@ -204,15 +204,27 @@ impl Attempt {
         (self.dirty, self.refused) = (false, true);
     }
 
-    /// The store granted it, for the lease that was asked for.
+    /// The store granted it, for the lease that was asked for: on these terms, which may be those of another one who has
+    /// waited, and wants no longer one.
     ///
     /// Fails if the answer took so long that nothing is sure any more: somebody else may have it by now, and nobody is let
     /// in by a grant like that. It is given back as this is dropped; another call of this nonce may have it yet.
     pub(crate) fn granted(&mut self, fence: u64, terms: Terms) -> Result<Hold, Error> {
-        let (now, mut valid_until) = (Instant::now(), self.sure_until());
+        let mut valid_until = self.sure_until();
         if self.lease > terms.lease {
-            valid_until = valid_until.min(now + sure(terms.lease));
+            valid_until = valid_until.min(Instant::now() + sure(terms.lease));
         }
+        self.held(fence, terms, valid_until)
+    }
+
+    /// As `granted`, until then.
+    pub(super) fn held(
+        &mut self,
+        fence: u64,
+        terms: Terms,
+        valid_until: Instant,
+    ) -> Result<Hold, Error> {
+        let now = Instant::now();
         if valid_until <= now {
             return Err(Error::new(ErrorKind::Timeout, "grant"));
         }

@@ -134,7 +134,8 @@ impl Hold {
         let stands = attempt.send(time, call).await?;
         self.forget();
         if stands {
-            let mut hold = attempt.granted(self.facts.fence, terms)?;
+            // What it was extended to, too.
+            let mut hold = attempt.held(self.facts.fence, terms, attempt.sure_until())?;
             hold.end_at(self.facts.end);
             Ok(Some(hold))
         } else {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{SECOND, free, handover::MS};
+use super::{SECOND, busy, free, handover::MS};
 use crate::{
     lock::{LockGuard, LockRequest, NotAcquired},
     store::{Fault, Loss, Mode, Store, faulty},
@@ -81,6 +81,27 @@ async fn copies_are_told_when_it_was_held_for_too_long() {
     let told = tokio::time::timeout(10 * SECOND, copy.lost()).await.expect("it ends");
     assert_eq!((told, guard.loss()), (Loss::TooLong, Some(Loss::TooLong)));
     assert!(started.elapsed() <= 4 * SECOND, "{:?}", started.elapsed());
+}
+
+/// The store has it for so long, and whoever stepped down relies on it.
+#[tokio::test(start_paused = true)]
+async fn what_it_was_extended_to_stays() {
+    let terms: [fn(LockRequest) -> LockRequest; 2] =
+        [|request| request.lease(SECOND), |request| request.lease_fixed(SECOND)];
+    for terms in terms {
+        let (store, faults) = faulty();
+        let guard = terms(store.lock("x")).acquire().await.unwrap();
+        assert!(guard.extend(30 * SECOND).await.unwrap());
+        let left = guard.remaining();
+        let guard = guard.downgrade().await.unwrap();
+        assert!(guard.remaining() >= left, "{left:?}: {:?}", guard.remaining());
+        faults.set("renew", Fault::Away, usize::MAX);
+        tokio::time::sleep(29 * SECOND).await;
+        busy(store.as_another_process().lock("x").acquire().await);
+        assert_eq!(guard.loss(), None);
+        drop(guard);
+        drop(free(&store).await);
+    }
 }
 
 /// It finds that the lock was gone: so does whoever has a copy.
