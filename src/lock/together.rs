@@ -28,6 +28,10 @@ impl LockRequest {
         }
         let lines = self.store.room::<Lines>();
         let terms = &self.asking.terms;
+        // It comes to who stands in line, or none may stand there any more: neither needs a call that would be refused.
+        if lines.has_one_of(keys.iter().map(|(_, key)| *key), terms.mode) {
+            return Ok(None);
+        }
         let lease = terms.for_the_first_time();
         let attempt = |(_, key): &(usize, &Key)| Attempt::new(&self.store, key, terms.mode);
         let mut attempts = Vec::from_iter(keys.iter().map(attempt));

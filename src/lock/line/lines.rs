@@ -102,6 +102,23 @@ impl Lines {
         }
     }
 
+    /// Whether one of these locks, asked for in this mode, comes by this process: it has the lock, or some of its own stand
+    /// in line for it. The store would refuse all of them.
+    pub(in crate::lock) fn has_one_of<'a>(
+        &self,
+        mut keys: impl Iterator<Item = &'a Key>,
+        mode: Mode,
+    ) -> bool {
+        let mut lines = self.lines.lock();
+        // Whoever has it alone, or waits for that, keeps all others out. Only what is had alone rests.
+        keys.any(|key| {
+            let alone = lines.exclusive.get(key);
+            alone.is_some_and(|line| line.has_a_line(Mode::Exclusive) || line.resting.is_some())
+                || (mode != Mode::Exclusive
+                    && lines.get(&(key.clone(), mode)).is_some_and(|line| line.has_a_line(mode)))
+        })
+    }
+
     /// Nobody asks for the line any more. If somebody has to, who does is found here: an exclusive lock
     /// that this process has comes to those who wait when the guard ends.
     pub(super) fn keeper_ends(self: &Arc<Self>, name: &Name) {

@@ -164,6 +164,39 @@ async fn those_who_name_them_the_other_way_round_never_wait_in_a_circle() {
     }
 }
 
+/// As of one lock: the store is not asked for what it would refuse, and a full line is told at once.
+#[tokio::test(start_paused = true)]
+async fn what_is_had_or_waited_for_here_is_not_asked_for_with_the_others() {
+    let (store, faults) = faulty();
+    let ask = || store.locks(["a", "b"]).max_waiters(1).wait(60 * SECOND);
+    let calls = || ["acquire_all", "acquire"].map(|step| faults.seen(step));
+    let held = ask().acquire().await.unwrap();
+    let waits = tokio::spawn(ask().acquire());
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let before = calls();
+    assert_eq!(before[0], 1, "when nobody of this process had one of them");
+    for _ in 0..50 {
+        let told = all_busy(ask().acquire().await);
+        assert!(told.waited.is_some_and(|waited| waited.is_zero()), "{told:?}");
+    }
+    assert_eq!(calls(), before);
+    all_busy(store.locks(["b", "c"]).shared().acquire().await);
+    assert_eq!(calls()[0], 1);
+    held.release().await;
+    drop(waits.await.unwrap().expect("it has its turn"));
+    all_free(&store, &["a", "b"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_rests_here_is_had_without_a_call() {
+    let (store, faults) = faulty();
+    let ask = || store.locks(["a", "b"]).linger(60 * SECOND).hand_over(16, 60 * SECOND);
+    for _ in 0..5 {
+        assert_eq!(ask().acquire().await.unwrap().release().await, Released::Released);
+    }
+    assert_eq!(["acquire_all", "acquire"].map(|step| faults.seen(step)), [1, 2]);
+}
+
 /// Polls an acquisition n times and drops it, for every n until it completes.
 #[tokio::test(start_paused = true)]
 async fn an_acquisition_dropped_at_any_await_leaves_nothing() {

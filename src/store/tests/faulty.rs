@@ -114,6 +114,7 @@ impl Backend for Faulty {
     /// One call for all of them is made only where it is to fail.
     fn acquire_all(&self, calls: &[Acquire]) -> Step<'_, Option<Vec<Acquired>>> {
         if self.faults.left("acquire_all") == 0 {
+            self.faults.next("acquire_all");
             return self.memory.acquire_all(calls);
         }
         let calls = calls.to_vec();
