@@ -10,7 +10,7 @@ use tokio::{
 use super::{
     keeper::{Keeper, Start},
     lines::{Front, Lines},
-    map::{Line, Name},
+    map::{Map, Name},
     place::{Looked, Place},
     waiter::{Gone, Waited, Waiter, unknown},
 };
@@ -96,43 +96,41 @@ impl Lines {
         let mut gone = Gone::default();
         let mut lines = self.lines.lock();
         let line = lines.entry(name);
-        if line.has_a_line(name.1) {
-            let (to, push) = ((store, name), VecDeque::push_back);
-            let way = self.line_up(line, to, asking, until, push, &mut gone);
-            let question = line.question();
+        if !line.has_a_line(name.1) {
+            let bell = Arc::new(Notify::new());
+            (line.keeper, line.opens) = (Some(Arc::clone(&bell)), true);
             drop(lines);
-            self.look_ahead(store, name, question);
-            return way;
+            let lines = Arc::clone(self);
+            let (store, name) = (store.clone(), name.clone());
+            return Way::Ask(Opening { lines, store, name, bell, done: false });
         }
-        let bell = Arc::new(Notify::new());
-        (line.keeper, line.opens) = (Some(Arc::clone(&bell)), true);
+        let way =
+            self.line_up(&mut lines, (store, name), asking, until, VecDeque::push_back, &mut gone);
+        let question = lines.entry(name).question();
         drop(lines);
-        let lines = Arc::clone(self);
-        Way::Ask(Opening { lines, store: store.clone(), name: name.clone(), bell, done: false })
+        self.look_ahead(store, name, question);
+        way
     }
 
     fn line_up(
         self: &Arc<Self>,
-        line: &mut Line,
+        lines: &mut Map,
         (store, name): (&Store, &Name),
         asking: &Asking,
         until: Instant,
         push: fn(&mut VecDeque<Waiter>, Waiter),
         gone: &mut Gone,
     ) -> Way {
-        let full = |line: &Line| {
-            let known = line.busy.clone();
-            Way::Done(Waited::Full(known.unwrap_or_else(|| unknown(asking.terms.lease))))
-        };
-        if line.waiters.len() >= asking.max_waiters {
+        let has_room = |lines: &mut Map| lines.waiting(&name.0) < asking.max_waiters;
+        if !has_room(lines) {
             // Those who left are mostly dropped when their turn comes; here they would keep others out.
-            line.drop_all_who_left(gone);
+            lines.drop_all_who_left(&name.0, gone);
         }
-        if line.waiters.len() >= asking.max_waiters {
-            return full(line);
-        }
-        let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else {
-            return full(line);
+        let room = has_room(lines).then(|| Arc::clone(&self.room).try_acquire_owned());
+        let line = lines.entry(name);
+        let Some(Ok(room)) = room else {
+            let known = line.busy.clone();
+            return Way::Done(Waited::Full(known.unwrap_or_else(|| unknown(asking.terms.lease))));
         };
         self.listen(store);
         let (waiter, told) = Waiter::new(store, asking, until);
@@ -235,8 +233,8 @@ impl Opening {
             let to = (&self.store, &self.name);
             // There may be another one by now, or none.
             let keeps = line.goes_on_with(&self.bell, self.name.1);
-            let way = self.lines.line_up(line, to, asking, until, push, &mut gone);
-            (way, keeps && !line.waiters.is_empty())
+            let way = self.lines.line_up(&mut lines, to, asking, until, push, &mut gone);
+            (way, keeps && !lines.entry(&self.name).waiters.is_empty())
         };
         if asks {
             self.done = true;

@@ -240,11 +240,8 @@ impl Joined for Lines {
     fn joined(&self, key: &Key, who: Others) {
         let mut rested = Vec::new();
         let mut lines = self.lines.lock();
-        let Map { exclusive, others, .. } = &mut *lines;
-        let others = others.iter_mut().filter(|((other, _), _)| other == key);
-        let exclusive = exclusive.get_mut(key);
-        let none = exclusive.is_none();
-        for line in exclusive.into_iter().chain(others.map(|(_, line)| line)) {
+        let none = !lines.exclusive.contains_key(key);
+        for line in lines.all(key) {
             line.joined(who);
             rested.extend(line.resting.take());
         }

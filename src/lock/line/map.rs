@@ -207,6 +207,21 @@ impl Map {
         word
     }
 
+    /// The lines of a lock, of all modes.
+    pub(super) fn all(&mut self, key: &Key) -> impl Iterator<Item = &mut Line> {
+        let others = self.others.iter_mut().filter(move |((other, _), _)| other == key);
+        self.exclusive.get_mut(key).into_iter().chain(others.map(|(_, line)| line))
+    }
+
+    /// How many wait for a lock.
+    pub(super) fn waiting(&mut self, key: &Key) -> usize {
+        self.all(key).map(|line| line.waiters.len()).sum()
+    }
+
+    pub(super) fn drop_all_who_left(&mut self, key: &Key, gone: &mut Gone) {
+        self.all(key).for_each(|line| line.drop_all_who_left(gone));
+    }
+
     pub(super) fn get(&mut self, name: &Name) -> Option<&mut Line> {
         match name.1 {
             Mode::Exclusive => self.exclusive.get_mut(&name.0),

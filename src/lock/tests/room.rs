@@ -171,3 +171,30 @@ async fn never_more_wait_than_may() {
         drop(free(&store).await);
     }
 }
+
+/// It is one lock, whatever they want of it.
+#[tokio::test(start_paused = true)]
+async fn those_of_all_modes_have_one_room() {
+    let store = Store::memory();
+    let with_room = || with_room(&store, 2);
+    let held = store.as_another_process().lock("x").acquire().await.unwrap();
+    let writer = tokio::spawn(with_room().acquire());
+    let reader = tokio::spawn(with_room().shared().acquire());
+    tokio::time::sleep(MS).await;
+    let started = Instant::now();
+    for refused in [with_room(), with_room().shared(), with_room().permits(3)] {
+        busy(refused.acquire().await);
+    }
+    assert_eq!(started.elapsed(), Duration::ZERO);
+    // Who leaves makes room, whoever comes.
+    reader.abort();
+    let _ = reader.await;
+    let next = tokio::spawn(with_room().acquire());
+    tokio::time::sleep(MS).await;
+    assert!(!next.is_finished());
+    drop(held);
+    for waiter in [writer, next] {
+        drop(waiter.await.unwrap().expect("it has room"));
+    }
+    drop(free(&store).await);
+}
