@@ -6,11 +6,9 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::BoxFuture;
-
 use super::{
     gate::LockGate,
-    guard::{Ending, Released},
+    giving::Giving,
     held::HeldLocks,
     several::LockSet,
     ticket::{LockTicket, Ticket},
@@ -214,10 +212,9 @@ impl Ends {
             Ticket::Lent { held, shares } => (held, false, LockSet::of(shares)),
             Ticket::Run(..) | Ticket::Unmatched(_) => return None,
         };
-        // A lost lock is given back all the same, but there is nothing to wait for.
         let loss = held.loss();
-        let at_once = self.in_background || loss.is_some();
-        let giving = if at_once { Giving::Over(loss) } else { Giving::back(guards) };
+        let giving =
+            if self.in_background { Giving::Over(loss) } else { Giving::back(guards, loss) };
         Some((held, own, giving))
     }
 
@@ -251,41 +248,6 @@ impl Ends {
             // Of nested layers one says so, once: a field of one value (RFC 9651 section 4.2) can't be sent twice.
             OnLoss::Finish if own => Parting::Fields(vec![(LOST.into(), token(loss).into())]),
             OnLoss::Finish => Parting::Fields(Vec::new()),
-        }
-    }
-}
-
-/// What is waited for when a request gives back what it had.
-enum Giving {
-    /// Nothing; how it was lost.
-    Over(Option<Loss>),
-    One(Ending),
-    Several(BoxFuture<'static, Released>),
-}
-
-impl Giving {
-    fn back(guards: LockSet) -> Self {
-        match guards.only() {
-            Ok(guard) => Self::One(guard.end()),
-            Err(several) => Self::Several(Box::pin(several.release())),
-        }
-    }
-
-    /// How it was lost, as far as is known.
-    async fn loss(self, held: &HeldLocks) -> Option<Loss> {
-        let released = match self {
-            Self::Over(loss) => return loss,
-            Self::One(ending) => ending.released().await,
-            Self::Several(released) => released.await,
-        };
-        match released {
-            // Another layer has it too, or the handler has left a guard behind: that gives it back.
-            Released::Released | Released::StillHeld => None,
-            Released::AlreadyLost => held.loss().or(Some(Loss::Taken)),
-            Released::Unknown => {
-                tracing::warn!(lock = %held.hashed(), "no answer to the lock's release");
-                None
-            }
         }
     }
 }

@@ -95,6 +95,7 @@ mod ends;
 mod estimate;
 mod facts;
 mod gate;
+mod giving;
 mod grant;
 mod guard;
 mod held;

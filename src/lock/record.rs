@@ -45,7 +45,11 @@ impl LockRequest {
         }
         // An attempt of its own, which finds the record or this guard's lock. (In a box: a request seldom needs it.)
         match Box::pin(self.once(lines, record)).await? {
-            Answer::Known => Ok(Answer::Known),
+            Answer::Known => {
+                // Before the answer: whoever sees it may ask for the lock at once.
+                Box::pin(guard.release()).await;
+                Ok(Answer::Known)
+            }
             // The first has been lost, or both are readers: one is enough. What is lost is handed to nobody.
             Answer::Granted(second) => {
                 if let Some(lease) =

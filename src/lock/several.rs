@@ -214,6 +214,11 @@ impl LockSet {
         Self { guards: guards.into_iter().enumerate().collect() }
     }
 
+    /// Those that were lost: there is nothing to wait for.
+    pub(super) fn drop_lost(&mut self) {
+        self.guards.retain(|(_, guard)| guard.loss().is_none());
+    }
+
     /// Copies of them to hand to code that must not give them back, in the order they were named in.
     #[must_use]
     pub fn held(&self) -> HeldLocks {

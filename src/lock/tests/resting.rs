@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::{
     SECOND, busy,
@@ -12,7 +13,7 @@ use crate::{
     defer::DeferGate,
     gate::{Gate as _, Head, Outcome, Parting, Verdict, fake::FakeView},
     lock::{LockGate, LockRequest, LockTicket, Released, answer::Answer},
-    store::Store,
+    store::{Fault, Store, faulty},
 };
 
 /// A lock that would rest for as long as any test takes.
@@ -140,4 +141,18 @@ async fn a_retry_finds_its_job_and_does_not_run_while_its_lock_rests() {
         assert!(store.shutdown(2 * SECOND).await);
         drop(store.as_another_process().lock("x").acquire().await.expect("nothing is kept"));
     }
+}
+
+/// As whatever is given back before an answer: whoever sees that may ask for the lock at once.
+#[tokio::test(start_paused = true)]
+async fn a_retry_that_finds_its_job_has_given_the_lock_back() {
+    let (store, faults) = faulty();
+    let held = store.lock("x").acquire().await.unwrap();
+    assert_eq!(comes(&gate(&store)).await.1, Some(202));
+    held.release().await;
+    store.lock("x").linger(SECOND).acquire().await.unwrap().release().await;
+    faults.set("release", Fault::Slow(SECOND), 1);
+    let asked = Instant::now();
+    assert_eq!(comes(&gate(&store)).await.1, Some(202));
+    assert_eq!((asked.elapsed(), faults.left("release")), (SECOND, 0));
 }

@@ -13,9 +13,9 @@ use tokio::time::Instant;
 
 use super::{SECOND, busy, seam::enter};
 use crate::{
-    gate::{Gate as _, KeySource, Outcome, Verdict, View as _, fake::FakeView},
+    gate::{Gate as _, KeySource, Outcome, Parting, Verdict, View as _, fake::FakeView},
     key::Key,
-    lock::{Busy, HeldLock, HeldLocks, LockGate, LockSet, NotAcquired, Released},
+    lock::{Busy, HeldLock, HeldLocks, LockGate, LockSet, NotAcquired, Released, ticket::Ticket},
     outage::LockOutage,
     store::{Fault, Loss, Store, faulty},
 };
@@ -195,6 +195,28 @@ async fn what_rests_here_is_had_without_a_call() {
         assert_eq!(ask().acquire().await.unwrap().release().await, Released::Released);
     }
     assert_eq!(["acquire_all", "acquire"].map(|step| faults.seen(step)), [1, 2]);
+}
+
+/// The others are held still, and whoever sees the answer may ask for one of them.
+#[tokio::test(start_paused = true)]
+async fn what_is_left_beside_a_lost_lock_is_given_back_before_the_answer() {
+    let (store, faults) = faulty();
+    let lock = gate(&store);
+    let Verdict::Pass(ticket) = enter(&lock, &mut FakeView::new("POST")).await else {
+        panic!("they are free")
+    };
+    let Ticket::Own { guard, .. } = &ticket.0 else { panic!("they are its own") };
+    let (key, me, mode) =
+        (guard.lease().key.clone(), guard.lease().me.clone(), guard.lease().terms.mode);
+    store.backend().release(key, me, mode).await.unwrap();
+    lock.watch(&ticket).await;
+    // That of the lost one too, for which nobody waits.
+    faults.set("release", Fault::Slow(SECOND), 2);
+    let asked = Instant::now();
+    let parting = lock.leave(ticket, Outcome::Stopped).await;
+    assert!(matches!(parting, Parting::Replace(_)), "{parting:?}");
+    assert_eq!(asked.elapsed(), SECOND);
+    all_free(&store, &["a", "b"]).await;
 }
 
 /// Polls an acquisition n times and drops it, for every n until it completes.
