@@ -164,7 +164,7 @@ macro_rules! __define_names {
             ///
             /// Counted is the time in which the handler has asked for more of the body and nothing
             /// came; not the time it spends otherwise, and nothing once it has read the body to its
-            /// end. `Duration::MAX` counts nothing.
+            /// end. `Duration::MAX` counts nothing. Of nested layers of one key the outer one counts.
             #[must_use]
             pub fn body_deadline(self, deadline: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.body_deadline(deadline) }

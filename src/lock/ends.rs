@@ -147,7 +147,9 @@ impl Ends {
             _ if self.on_loss != OnLoss::Cancel => None,
             Ticket::Own { guard, .. } => Some(guard.held()),
             // Of a run its worker drops all that it has; not what went to a task of its own. No answer of ours is wanted.
-            Ticket::Lent { held, .. } | Ticket::Run(held, _) => Some(held.clone()),
+            Ticket::Lent { held, .. } | Ticket::Scoped { held, .. } | Ticket::Run(held, _) => {
+                Some(held.clone())
+            }
             Ticket::Unmatched(_) => None,
         };
         async move {
@@ -160,11 +162,11 @@ impl Ends {
         }
     }
 
-    /// Only for the layer's own lock: of a run the body is there, and of a lent lock the layer that has it
-    /// counts.
+    /// Only for the layer's own lock, and one that no layer has: of a run the body is there, and of a lock that a layer
+    /// lends that layer counts.
     pub(super) fn body_deadline(self, ticket: &LockTicket) -> Option<Duration> {
-        let counts = matches!(ticket.0, Ticket::Own { .. }) && self.body_deadline < Duration::MAX;
-        counts.then_some(self.body_deadline)
+        let counts = matches!(ticket.0, Ticket::Own { .. } | Ticket::Scoped { .. });
+        (counts && self.body_deadline < Duration::MAX).then_some(self.body_deadline)
     }
 
     /// The handler has answered, or was stopped.
@@ -209,7 +211,9 @@ impl Ends {
                 (guard.held(), true, guard)
             }
             // Each is the last one only if the layer further out has gone.
-            Ticket::Lent { held, shares } => (held, false, LockSet::of(shares)),
+            Ticket::Lent { held, shares } | Ticket::Scoped { held, shares } => {
+                (held, false, LockSet::of(shares))
+            }
             Ticket::Run(..) | Ticket::Unmatched(_) => return None,
         };
         let loss = held.loss();
@@ -226,7 +230,10 @@ impl Ends {
                     && matches!(outcome, Outcome::Streams(_))
                     && guard.loss().is_none()
             }
-            Ticket::Lent { .. } | Ticket::Run(..) | Ticket::Unmatched(_) => false,
+            Ticket::Lent { .. }
+            | Ticket::Scoped { .. }
+            | Ticket::Run(..)
+            | Ticket::Unmatched(_) => false,
         }
     }
 

@@ -7,7 +7,7 @@ use super::{
     ticket::{Ticket, Unlocked},
 };
 use crate::{
-    gate::{Asked, KeyFault, Replay, Slot, Trying, View, current_replay, each_once},
+    gate::{Asked, KeyFault, Replay, Slot, Trying, UnderLock, View, current_replay, each_once},
     key::Key,
     reply::Reply,
     store::{Mode, Store},
@@ -104,7 +104,10 @@ impl<N: ?Sized> LockGate<N> {
         held = held.and(self.policy.trusted(view, &store));
         let lent =
             Ticket::of_what_is_held(&store, &keys, mode, &held, run.as_ref().zip(replay.as_ref()));
-        let Ok(lent) = lent else { return Asked::Answer(would_deadlock()) };
+        let Ok(mut lent) = lent else { return Asked::Answer(would_deadlock()) };
+        if lent.is_some() && !UnderLock::is_noted(view) {
+            lent = lent.map(Ticket::of_no_layer);
+        }
         if lent.is_none() {
             held = held.and(run);
         }

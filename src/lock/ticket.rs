@@ -54,7 +54,9 @@ impl LockTicket {
     pub(super) fn held(&self) -> HeldLocks {
         match &self.0 {
             Ticket::Own { guard, .. } => guard.held(),
-            Ticket::Lent { held, .. } | Ticket::Run(held, _) => held.clone(),
+            Ticket::Lent { held, .. } | Ticket::Scoped { held, .. } | Ticket::Run(held, _) => {
+                held.clone()
+            }
             Ticket::Unmatched(_) => HeldLocks::default(),
         }
     }
@@ -73,6 +75,11 @@ pub(super) enum Ticket {
         held: HeldLocks,
         shares: Vec<LockGuard>,
     },
+    /// The same, of code that is no layer and has scoped its guard: nobody further out looks after the request.
+    Scoped {
+        held: HeldLocks,
+        shares: Vec<LockGuard>,
+    },
     /// A worker gives it back, when it has seen the answer of this run, and nothing of it is under way: the inner call
     /// may go on in a task of its own, when a layer further out has answered for it.
     Run(HeldLocks, #[expect(dead_code, reason = "it is counted until it is dropped")] Inside),
@@ -81,6 +88,16 @@ pub(super) enum Ticket {
 }
 
 impl Ticket {
+    /// No layer further out has let it pass.
+    pub(super) fn of_no_layer(self) -> Self {
+        // (Another service, or a worker, has layers of its own.)
+        let ours = |shares: &[LockGuard]| shares.iter().any(|share| share.facts().is_some());
+        match self {
+            Self::Lent { held, shares } if ours(&shares) => Self::Scoped { held, shares },
+            other => other,
+        }
+    }
+
     /// If the request has all of these locks already, the ticket for them.
     pub(super) fn of_what_is_held(
         store: &Store,

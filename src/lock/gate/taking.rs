@@ -120,7 +120,7 @@ impl<N: ?Sized> LockGate<N> {
         // What is lent by another service has no token here: that it ran is not remembered.
         let share = match lent {
             // The one beside whose lock the record is kept, and looked for.
-            Ticket::Lent { shares, .. } => {
+            Ticket::Lent { shares, .. } | Ticket::Scoped { shares, .. } => {
                 shares.iter().min_by(|one, other| LockSet::order(one.key(), other.key()))
             }
             _ => None,

@@ -243,3 +243,25 @@ async fn under_several_locks_a_request_is_known_and_keeps_none() {
         assert_eq!(both.release().await, Released::Released);
     }
 }
+
+/// Whoever dribbles holds up others under a lock that a middleware has taken, too.
+#[tokio::test(start_paused = true)]
+async fn a_layer_counts_the_body_unless_one_further_out_does() {
+    let store = Store::memory();
+    let lock = gate(&store).body_deadline(SECOND);
+    let passes = async || {
+        let (mut view, mut counted) = (FakeView::new("POST"), Vec::new());
+        for _ in 0..2 {
+            let Verdict::Pass(ticket) = enter(&lock, &mut view).await else {
+                panic!("it is free, or its own")
+            };
+            lock.show(&ticket, &mut view);
+            counted.push((Gate::body_deadline(&lock, &ticket), ticket));
+        }
+        counted.into_iter().map(|(deadline, _)| deadline).collect::<Vec<_>>()
+    };
+    let guard = store.lock("x").acquire().await.unwrap();
+    assert_eq!(guard.scope(passes()).await, [Some(SECOND), None]);
+    guard.release().await;
+    assert_eq!(passes().await, [Some(SECOND), None]);
+}
