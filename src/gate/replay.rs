@@ -178,8 +178,10 @@ impl Replay {
         self.decide(BEGUN)
     }
 
-    /// No handler begins any more; false if one may have begun before.
-    pub(crate) fn give_up(&self) -> bool {
+    /// No handler behind the job's lock begins any more; false if one may have begun before. For a replayer that
+    /// does not know what became of a run: one that is given up has not run.
+    #[must_use]
+    pub fn give_up(&self) -> bool {
         self.decide(GIVEN_UP)
     }
 

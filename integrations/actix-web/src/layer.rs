@@ -54,7 +54,7 @@ impl DeferWorker {
     ///
     /// # Panics
     ///
-    /// If the operating system can't start a thread, as [`std::thread::spawn`].
+    /// If the operating system can't start a thread, as [`std::thread::spawn`], or gives it no runtime.
     pub fn new<F>(store: &lockgate::Store, configure: F) -> Self
     where
         F: FnOnce(&mut ServiceConfig) + Send + 'static,

@@ -5,7 +5,9 @@
 //! the worker is in. A request goes there through a channel, and its answer comes back through another;
 //! whoever drops the answer's end stops the run.
 
-use std::{fmt, future::poll_fn, panic::AssertUnwindSafe, pin::pin, rc::Rc, thread};
+use std::{
+    fmt, future::poll_fn, panic::AssertUnwindSafe, pin::pin, rc::Rc, sync::mpsc as std_mpsc, thread,
+};
 
 use actix_http::{HttpMessage as _, Payload, Request, h1};
 use actix_rt::System;
@@ -65,11 +67,17 @@ impl AppReplayer {
     {
         let (jobs, inbox) = mpsc::unbounded_channel();
         let store = store.clone();
-        thread::Builder::new()
-            .name("lockgate-replay".to_owned())
-            .spawn(move || System::new().block_on(serve(store, configure, inbox)))
-            // As `std::thread::spawn` does: without it nothing would ever run, and this is at start-up.
-            .expect("a thread for deferred requests");
+        let (made, is_made) = std_mpsc::channel();
+        let routes = move || {
+            let system = System::new();
+            let _ = made.send(());
+            system.block_on(serve(store, configure, inbox));
+        };
+        // As `std::thread::spawn` does: without it nothing would ever run, and this is at start-up.
+        let thread = thread::Builder::new().name("lockgate-replay".to_owned()).spawn(routes);
+        thread.expect("a thread for deferred requests");
+        // Its end is all that is heard of a system that could not be made.
+        is_made.recv().expect("a runtime for deferred requests");
         Self { jobs }
     }
 }
@@ -83,10 +91,10 @@ impl Replayer for AppReplayer {
         limit: usize,
     ) -> BoxFuture<'static, Ran> {
         let (ran, answer) = oneshot::channel();
-        let job = Job { head, body, marker, limit, ran };
+        let job = Job { head, body, marker: marker.clone(), limit, ran };
         // If the thread is gone, so is the job, and with it the sender that is waited for.
         let _ = self.jobs.send(job);
-        Box::pin(async move { answer.await.unwrap_or(Ran::Failed) })
+        Box::pin(async move { answer.await.unwrap_or_else(|_| without_thread(&marker)) })
     }
 }
 
@@ -94,6 +102,13 @@ impl fmt::Debug for AppReplayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AppReplayer").finish_non_exhaustive()
     }
+}
+
+/// What became of a run whose thread is gone: one that came to no handler is for another worker.
+fn without_thread(marker: &Replay) -> Ran {
+    let job = &marker.deferred().id;
+    tracing::error!(?job, "a deferred request can't run here: the thread of the routes is gone");
+    if marker.give_up() { Ran::Unreachable } else { Ran::Failed }
 }
 
 async fn serve<F>(store: Store, configure: F, mut inbox: mpsc::UnboundedReceiver<Job>)
@@ -240,12 +255,18 @@ async fn read(body: BoxBody, limit: usize) -> Result<Option<Bytes>, Box<dyn std:
 
 #[cfg(test)]
 mod tests {
-    use std::{cell::Cell, time::Duration};
+    use std::{cell::Cell, future::pending, time::Duration};
 
-    use actix_web::body::BodyStream;
+    use actix_web::{
+        body::BodyStream,
+        test::{TestRequest, call_service, init_service},
+        web,
+    };
     use futures_util::stream;
+    use lockgate::{JobId, JobState, defer::DeferWorker};
 
     use super::*;
+    use crate::{DeferLayer, LockLayer};
 
     /// A body of so many parts of ten bytes each; and how many were asked for.
     fn working(parts: usize) -> (BoxBody, Rc<Cell<usize>>) {
@@ -271,5 +292,40 @@ mod tests {
     async fn a_body_without_an_end_leaves_its_thread_to_others() {
         let (body, _) = working(usize::MAX);
         assert!(tokio::time::timeout(Duration::from_millis(50), read(body, 25)).await.is_err());
+    }
+
+    /// It has no attempt but one.
+    #[actix_rt::test]
+    async fn a_run_whose_thread_is_gone_has_not_run() {
+        let store = Store::memory();
+        let order = web::resource("/orders/{id}")
+            .post(async || "")
+            .wrap(LockLayer::by_path_param("id"))
+            .wrap(DeferLayer::new().defer_always());
+        let app = init_service(App::new().service(order).app_data(Data::new(store.clone()))).await;
+        let (jobs, _) = mpsc::unbounded_channel();
+        let worker = DeferWorker::on(&store, AppReplayer { jobs });
+        actix_rt::spawn(worker.run(pending()));
+        let job = loop {
+            let accepted =
+                call_service(&app, TestRequest::post().uri("/orders/7").to_request()).await;
+            // Not before the worker is heard of.
+            let Some(location) = accepted.headers().get("location") else { continue };
+            let id = location.to_str().expect("a path").rsplit('/').next().expect("an id");
+            break JobId::parse(id).expect("an id");
+        };
+        let tried = async {
+            loop {
+                let job =
+                    store.deferred().get(&job).await.expect("it is there").expect("it is kept");
+                if job.reason.is_some() {
+                    break job;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        let job = tokio::time::timeout(Duration::from_secs(20), tried).await.expect("it is tried");
+        assert_eq!((job.state, job.attempts), (JobState::Queued, 0), "{job:?}");
+        assert_eq!(job.reason.as_deref(), Some("unreachable"));
     }
 }
