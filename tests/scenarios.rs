@@ -244,6 +244,8 @@ table! { each_store {
         what_ran_at_once_does_not_run_again,
         another_request_under_the_key_of_one_that_ran_is_refused,
         what_failed_runs_again,
+        a_stream_is_remembered_when_it_has_ended,
+        a_stream_that_breaks_off_runs_again,
         a_retry_meanwhile_is_told_that_it_is_busy,
         a_retry_meanwhile_of_what_fails_may_run,
         who_went_away_may_come_again,

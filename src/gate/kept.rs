@@ -23,15 +23,17 @@ enum State<I> {
 }
 
 /// The gate and its ticket; whether it lets the body end.
-type Leave = Box<dyn FnOnce() -> BoxFuture<'static, bool> + Send>;
+type Leave = Box<dyn FnOnce(Outcome) -> BoxFuture<'static, bool> + Send>;
 
 /// What comes next of a body.
 #[derive(Debug)]
 pub enum Next<I> {
     /// This, and more may follow.
     Item(I),
-    /// Nothing follows: it is the last, an error, or nothing.
+    /// Nothing follows: it is the last, or nothing.
     Last(Option<I>),
+    /// An error, and nothing follows.
+    Broken(I),
 }
 
 /// The gate has stopped the body, which must break off, visibly. This is the ticket: it is to be dropped after the body, since
@@ -49,10 +51,10 @@ impl<I> Kept<I> {
         reading: Option<Reading>,
     ) -> Self {
         let (watch, scope) = (Box::pin(gate.watch(&ticket)), gate.within(&ticket));
-        let leave = || -> BoxFuture<'static, bool> {
+        let leave = |outcome| -> BoxFuture<'static, bool> {
             Box::pin(async move {
                 // The head is out: there is nothing to put fields into, and what can't be replaced is not to be taken for whole.
-                !matches!(gate.leave(ticket, Outcome::Ended).await, Parting::Replace(_))
+                !matches!(gate.leave(ticket, outcome).await, Parting::Replace(_))
             })
         };
         Self(State::Watching { watch, reading, scope, leave: Box::new(leave) })
@@ -80,7 +82,8 @@ impl<I> Kept<I> {
                 }
                 match ready!(scope.step(|| next(cx))) {
                     Next::Item(item) => return Poll::Ready(Ok(Some(item))),
-                    Next::Last(last) => self.leave(last),
+                    Next::Last(last) => self.leave(last, Outcome::Ended),
+                    Next::Broken(error) => self.leave(Some(error), Outcome::BrokeOff),
                 }
             }
             State::Leaving { .. } => {}
@@ -96,9 +99,9 @@ impl<I> Kept<I> {
         })
     }
 
-    fn leave(&mut self, last: Option<I>) {
+    fn leave(&mut self, last: Option<I>, outcome: Outcome) {
         if let State::Watching { leave, .. } = std::mem::replace(&mut self.0, State::Left) {
-            self.0 = State::Leaving { leaving: leave(), last };
+            self.0 = State::Leaving { leaving: leave(outcome), last };
         }
     }
 

@@ -104,8 +104,10 @@ pub enum Outcome {
     Stopped,
     /// Its client did not send the body in time: it was dropped, or its answer is void.
     TooSlow,
-    /// The body of its answer has ended or broken off, after [`Parting::Keep`].
+    /// The body of its answer has ended, after [`Parting::Keep`].
     Ended,
+    /// It has broken off by an error of its own.
+    BrokeOff,
 }
 
 impl Outcome {
@@ -114,7 +116,7 @@ impl Outcome {
     pub fn status(self) -> Option<u16> {
         match self {
             Self::Answered(status) | Self::Streams(status) => Some(status),
-            Self::Failed | Self::Stopped | Self::TooSlow | Self::Ended => None,
+            Self::Failed | Self::Stopped | Self::TooSlow | Self::Ended | Self::BrokeOff => None,
         }
     }
 }
@@ -262,7 +264,8 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     /// The ticket of a request that has passed at once, for which there is something to settle.
     fn ticket(&self, quick: Self::Quick) -> Self::Ticket;
 
-    /// Shows it the header fields of the answer, before it leaves with that.
+    /// Shows it the header fields of the answer, before it leaves with that; `content-length` is among them where the length
+    /// of the body is known, whoever is to write that field.
     fn hear(&self, ticket: &mut Self::Ticket, fields: impl FnOnce() -> Vec<(String, Vec<u8>)>) {
         let _ = (ticket, fields);
     }

@@ -125,6 +125,7 @@ where
     Poll::Ready(match next {
         // hyper takes such a frame for the end, and asks for no other.
         Some(Ok(frame)) if !body.is_end_stream() => Next::Item(Ok(frame)),
+        Some(Err(error)) => Next::Broken(Err(error)),
         last => Next::Last(last),
     })
 }

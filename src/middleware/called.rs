@@ -16,9 +16,9 @@ use http_body::Body;
 use pin_project::pin_project;
 
 use super::{
-    framework::{Framework, fields},
+    framework::Framework,
     future::Kind,
-    settle::{leave, outcome},
+    settle::{leave, outcome, told},
 };
 use crate::gate::{Attended, Gate, Reading, poll_attended};
 
@@ -74,7 +74,7 @@ where
             this.under.take().expect("polled after completion");
         let outcome = ended.outcome(reading.as_ref(), |ended| outcome(head, ended));
         if let Attended::Ended(Ok(answer)) = &ended {
-            gate.hear(&mut ticket, || fields(answer.headers()));
+            gate.hear(&mut ticket, || told(answer));
         }
         Poll::Ready(Kind::Gated(Box::pin(leave::<G, F, R, E>(
             gate, ticket, ended, outcome, reading,

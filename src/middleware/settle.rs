@@ -3,7 +3,7 @@
 use std::{future::Future, marker::PhantomData, sync::Arc};
 
 use futures_util::future::{self, Either, Ready};
-use http::{Method, Response, request::Parts};
+use http::{Method, Response, header::CONTENT_LENGTH, request::Parts};
 use http_body::Body;
 
 use super::{
@@ -61,6 +61,16 @@ pub(super) fn outcome<R: Body, E>(head: bool, ended: &Result<Response<R>, E>) ->
     }
 }
 
+/// The fields of an answer, and the length of its body: whoever writes that field stands further out, if nobody has yet.
+pub(super) fn told<R: Body>(answer: &Response<R>) -> Vec<(String, Vec<u8>)> {
+    let mut told = fields(answer.headers());
+    let known = answer.headers().contains_key(CONTENT_LENGTH);
+    if let Some(length) = answer.body().size_hint().exact().filter(|_| !known) {
+        told.push((CONTENT_LENGTH.as_str().to_owned(), length.to_string().into_bytes()));
+    }
+    told
+}
+
 /// Leaves the gate of a request that has passed at once.
 pub(super) fn settle<G: Gate<Parts>, F: Framework, R: Body + Send, E: Send>(
     passed: Passed<G, F>,
@@ -70,7 +80,7 @@ pub(super) fn settle<G: Gate<Parts>, F: Framework, R: Body + Send, E: Send>(
     let Passed { gate, quick, .. } = passed;
     let mut ticket = gate.ticket(quick);
     if let Ok(answer) = &ended {
-        gate.hear(&mut ticket, || fields(answer.headers()));
+        gate.hear(&mut ticket, || told(answer));
     }
     leave::<G, F, R, E>(gate, ticket, Attended::Ended(ended), outcome, None)
 }

@@ -1,11 +1,15 @@
 //! `Idempotency-Key` of requests that ran at once, and of those that waited.
 
-use lockgate_tests::{Case, Request, Site, eventually};
+use lockgate_tests::{Case, Raw, Request, Site, eventually};
 
 use super::{accepted, line_is, lock::busy};
 
 fn keyed(site: &Site, query: &str) -> Request {
-    site.post(&format!("/remembered/7?{query}")).header("idempotency-key", "k")
+    under(site, "k", query)
+}
+
+fn under(site: &Site, key: &str, query: &str) -> Request {
+    site.post(&format!("/remembered/7?{query}")).header("idempotency-key", key)
 }
 
 pub(crate) async fn what_ran_at_once_does_not_run_again(case: Case) {
@@ -57,6 +61,60 @@ pub(crate) async fn what_failed_runs_again(case: Case) {
     let _ = keyed(&site, "tag=done").send().await.expect(200);
     let _ = accepted(keyed(&site, "tag=done").send().await);
     assert_eq!(case.desk.tags(), ["failed", "failed", "failed", "failed", "done"]);
+}
+
+/// With the head out, and the lock free.
+async fn streams(site: &Site, key: &str, query: &str) -> Raw {
+    let mut raw = site.raw().await;
+    raw.write(&format!(
+        "POST /remembered/7?{query} HTTP/1.1\r\nhost: x\r\nidempotency-key: {key}\r\nconnection: close\r\n\r\n"
+    ))
+    .await;
+    let answer = raw.read_until("first").await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    raw
+}
+
+pub(crate) async fn a_stream_is_remembered_when_it_has_ended(case: Case) {
+    let site = case.site().await;
+    let mut raw = streams(&site, "k", "tag=one&stream=more").await;
+    busy(keyed(&site, "tag=one&stream=more").send().await);
+    let _ = site.post("/orders/7/pay?tag=other").send().await.expect(200);
+    case.desk.gates.open("more");
+    let rest = raw.read_until("\r\n0\r\n\r\n").await;
+    assert!(rest.contains("last"), "{rest}");
+    // It was written down before the client could see the end.
+    let answer = keyed(&site, "tag=one&stream=more").send().await;
+    assert_eq!(answer.json()["state"], "done", "{answer:?}");
+    assert_eq!(accepted(answer).document(&site).await["response"]["status"], 200);
+    // What has no end is not waited for.
+    let events = "tag=events&stream=never&events=1";
+    let _raw = streams(&site, "e", events).await;
+    let answer = under(&site, "e", events).send().await;
+    assert_eq!(answer.json()["state"], "done", "{answer:?}");
+    assert_eq!(case.desk.tags(), ["one", "other", "events"]);
+}
+
+pub(crate) async fn a_stream_that_breaks_off_runs_again(case: Case) {
+    let site = case.site().await;
+    for how in ["error", "panic", "leaver"] {
+        let mut raw = streams(&site, how, &format!("tag={how}&stream={how}&breaks={how}")).await;
+        if how == "leaver" {
+            drop(raw);
+        } else {
+            case.desk.gates.open(how);
+            let rest = raw.read_to_end().await;
+            assert!(!rest.contains("last"), "{rest}");
+        }
+        // Until that is noticed it is busy; and a retry at that very moment is deferred.
+        eventually("it to be forgotten", async || {
+            let answer = under(&site, how, "tag=again").send().await;
+            assert!(matches!(answer.status.as_u16(), 200 | 202 | 409), "{answer:?}");
+            case.desk.tags() == [how, "again"]
+        })
+        .await;
+        case.desk.forget();
+    }
 }
 
 /// It is stored nowhere, and may be the one that runs in the end: so it is not accepted.

@@ -71,7 +71,7 @@ fn next<B: MessageBody>(
             // The client has it all then, and asks for no end.
             if *left == Some(0) { Next::Last(Some(Ok(chunk))) } else { Next::Item(Ok(chunk)) }
         }
-        Some(Err(error)) => Next::Last(Some(Err(error.into()))),
+        Some(Err(error)) => Next::Broken(Err(error.into())),
         None => Next::Last(None),
     })
 }

@@ -4,11 +4,12 @@ use std::{borrow::Cow, cell::Cell, fmt};
 
 use actix_web::{
     Error, HttpResponse, ResponseError,
-    body::BoxBody,
+    body::{BodySize, BoxBody, MessageBody},
+    dev::ServiceResponse,
     error::InternalError,
     http::{
         StatusCode,
-        header::{HeaderMap, HeaderName, HeaderValue, InvalidHeaderName},
+        header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, InvalidHeaderName},
     },
 };
 use bytes::Bytes;
@@ -135,6 +136,16 @@ impl fmt::Debug for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Refused").field(&self.status_code()).finish()
     }
+}
+
+/// The fields of an answer, and the length of its body, which the server writes.
+pub(crate) fn told<B: MessageBody>(answer: &ServiceResponse<B>) -> Vec<(String, Vec<u8>)> {
+    let mut told = fields(answer.headers());
+    let known = answer.headers().contains_key(CONTENT_LENGTH);
+    if let (BodySize::Sized(length), false) = (answer.response().body().size(), known) {
+        told.push((CONTENT_LENGTH.as_str().to_owned(), length.to_string().into_bytes()));
+    }
+    told
 }
 
 /// The fields of the answer that an error will be. Some errors have only one answer to give

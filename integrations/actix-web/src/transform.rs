@@ -20,10 +20,10 @@ use lockgate::{
 
 use crate::{
     body::{is_sent_without_body, is_socket, keep, without_unsent},
-    framework::{RequestView, apply, fields, head},
+    framework::{RequestView, apply, head},
     parking::{Parking, read_whole},
     refuse::{Answer, Refusal, refuse},
-    reply::{Refused, add_field, add_fields, again, response, told_by},
+    reply::{Refused, add_field, add_fields, again, response, told, told_by},
     timed::time,
 };
 
@@ -189,7 +189,7 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
         });
         match &mut ended {
             Attended::Ended(Ok(response)) => {
-                self.gate.hear(&mut ticket, || fields(response.headers()));
+                self.gate.hear(&mut ticket, || told(response));
             }
             Attended::Ended(Err(error)) => self.gate.hear(&mut ticket, || told_by(error)),
             Attended::Stopped => {}

@@ -9,6 +9,7 @@ use crate::{
     defer::{
         envelope::{At, Stored, StoredHead, write_response},
         headers::{Headers, is_upgrade, of_response},
+        is_stream,
         judge::is_success,
         snapshot::{Captured, Carried},
     },
@@ -35,6 +36,10 @@ struct More {
     captured: Captured,
     /// Of the answer, where it is remembered.
     fields: Headers,
+    /// Nobody knows how long its body is: it is made as it is sent.
+    streams: bool,
+    /// Its status, while that goes on.
+    head: Option<u16>,
 }
 
 /// Without whose it is: it ends up in a log sooner or later.
@@ -50,8 +55,23 @@ impl DeferTicket {
     }
 
     pub(super) fn new(slot: Slot, owner: String, applied: Applied, captured: Captured) -> Self {
-        let more = More { owner, applied, captured, fields: Headers::new() };
+        let more = More { owner, applied, captured, ..More::default() };
         Self { slot, more: Some(Box::new(more)) }
+    }
+
+    /// Whether it is known only at the end of the body what is remembered of the request: the handler may do its work in it,
+    /// and fail. Not so of what has no end.
+    fn ends_with_body(&mut self, outcome: Outcome) -> bool {
+        let begun = self.slot.has_begun();
+        let Some(more) = self.more.as_mut().filter(|more| begun && more.streams) else {
+            return false;
+        };
+        more.head = match outcome {
+            Outcome::Streams(status) if is_remembered(status) => Some(status),
+            Outcome::Ended => return false,
+            _ => None,
+        };
+        more.head.is_some()
     }
 }
 
@@ -108,19 +128,30 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
 
     fn hear(&self, ticket: &mut DeferTicket, fields: impl FnOnce() -> Vec<(String, Vec<u8>)>) {
         if ticket.slot.has_begun() {
-            ticket.more.get_or_insert_default().fields = of_response(fields(), &[]);
+            let (fields, more) = (fields(), ticket.more.get_or_insert_default());
+            let known = |(name, value): &(String, Vec<u8>)| match name.as_str() {
+                "content-length" => true,
+                "content-type" => is_stream(value),
+                _ => false,
+            };
+            more.streams = !fields.iter().any(known);
+            more.fields = of_response(fields, &[]);
         }
     }
 
     async fn leave(
         &self,
-        ticket: DeferTicket,
+        mut ticket: DeferTicket,
         outcome: Outcome,
     ) -> Parting<DeferTicket, DeferParked> {
+        if ticket.ends_with_body(outcome) {
+            return Parting::Keep(ticket);
+        }
         let DeferTicket { slot, more } = ticket;
-        let More { owner, applied, captured, fields } = more.map(|more| *more).unwrap_or_default();
+        let More { owner, applied, captured, fields, head, .. } =
+            more.map(|more| *more).unwrap_or_default();
         if let Some((begun, print)) = slot.begun() {
-            match stored(&begun, outcome, fields) {
+            match stored(&begun, outcome.status().or(head), fields) {
                 Some(response) => begun.keep(self.0.keys.life, response, print).await,
                 None => begun.forget().await,
             }
@@ -215,8 +246,8 @@ fn unlocked<T, P>(outcome: Outcome) -> Parting<T, P> {
 }
 
 /// What is remembered of an answer; `None` if a retry is to run again.
-fn stored(begun: &Begun, outcome: Outcome, headers: Headers) -> Option<Bytes> {
-    let status = outcome.status().filter(|status| is_remembered(*status))?;
+fn stored(begun: &Begun, status: Option<u16>, headers: Headers) -> Option<Bytes> {
+    let status = status.filter(|status| is_remembered(*status))?;
     let (id, lock) = begun.is()?;
     let head = StoredHead { status, headers, stored: Stored::RanAtOnce };
     Some(write_response(At { store: begun.store(), id, lock }, &head, b""))

@@ -354,6 +354,11 @@ macro_rules! __defer_layer_names {
             /// lock have passed, and runs then. So it is under several locks or a permit as well, where nothing is deferred; not
             /// under a lock that another service lends (`LockLayer::trust`).
             ///
+            /// An answer of known length is whole when its head goes out. One of no known length runs until its body has
+            /// ended, and if that breaks off (its own error, a panic, a lost lock, a client that went away) it is forgotten; if
+            /// it takes longer than `max_hold` and `lease` of the lock, too. Of `text/event-stream`, which has no end, the head
+            /// is what counts.
+            ///
             /// The fingerprint of its body is taken while the handler reads it; nothing is buffered. The same key
             /// with another body or target gets 422 from then on. Nothing is compared while it runs, nor where
             /// the handler has not read all of the body, where that is longer than
