@@ -12,7 +12,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri,
 use http_body_util::Full;
 #[cfg(not(feature = "http-replay-tls"))]
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+use hyper_util::{
+    client::legacy::Client,
+    rt::{TokioExecutor, TokioTimer},
+};
 use serde_json::Value;
 use tokio::time::Instant;
 #[cfg(all(test, feature = "http-replay-tls"))]
@@ -50,11 +53,16 @@ fn connector(https: bool) -> Connector {
     }
 }
 
+/// How long a connection waits for the next run. Servers close idle ones after two seconds (gunicorn), five (node, actix-web)
+/// or more; a run that meets that on its way is not answered, and nobody knows that it has not run.
+const IDLE: Duration = Duration::from_secs(1);
+
 /// Half of a run's time is for its connection: one that nobody answers has not run, and is told apart from one that nobody
 /// answered in time.
 fn client(mut connector: Connector, timeout: Duration) -> Client<Connector, Full<Bytes>> {
     connector.set_connect_timeout(Some(timeout / 2));
-    Client::builder(TokioExecutor::new()).build(connector)
+    let mut builder = Client::builder(TokioExecutor::new());
+    builder.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE).build(connector)
 }
 
 /// A request, and until when what it says of its lock holds.

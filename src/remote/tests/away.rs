@@ -55,6 +55,43 @@ async fn a_run_that_is_given_up_over_there_is_under_way_still() {
     server.abort();
 }
 
+/// Answers the first request of each connection, and closes it when there is another one, as if they had met on their way.
+async fn closing() -> String {
+    const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let addr = listener.local_addr().expect("it is bound");
+    tokio::spawn(async move {
+        while let Ok((mut connection, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut buf = [0; 4096];
+                // It has no body: it is one packet.
+                let _ = connection.read(&mut buf).await?;
+                connection.write_all(ANSWER).await?;
+                connection.read(&mut buf).await
+            });
+        }
+    });
+    format!("http://{addr}")
+}
+
+#[tokio::test]
+async fn a_run_does_not_go_by_a_connection_that_its_server_may_close() {
+    let store = Store::memory();
+    let replayer = HttpReplayer::new(&store, &closing().await, &secret(7));
+    let (_hold, marker) = running(&store).await;
+    for _ in 0..2 {
+        let ran = replayer.replay(head("/a"), Bytes::new(), marker.clone(), 100).await;
+        assert!(matches!(ran, Ran::Answered(_)), "{ran:?}");
+        // Until the connection is back in its pool, if it gets there.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(2)).await;
+        tokio::time::resume();
+    }
+}
+
 /// By the clock on the wall: sockets are asked. The lease is short for that.
 #[tokio::test]
 async fn a_gateways_answer_is_not_the_end_of_a_run_and_a_handlers_is() {
