@@ -332,8 +332,9 @@ macro_rules! __defer_layer_names {
             /// How long an `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header) is remembered, from
             /// acceptance on. Default a day: longer than any client retries. It is remembered in any case as long as its
             /// request waits (but no longer than thirty days, or this time), and as long as its end is kept; that of a request
-            /// that was merged into an earlier one ([`first_wins`](Self::first_wins)) for this time alone. Where it
-            /// outlives that, a retry is answered with 410 and not run again. At least a second, at most a year.
+            /// that was merged into an earlier one ([`first_wins`](Self::first_wins)) as long as that one, if there are no more
+            /// than thirty of them, else for this time alone. Where it outlives that, a retry is answered with 410 and not
+            /// run again. At least a second, at most a year.
             ///
             /// A key is remembered for its owner, method, route and lock. The route is the pattern as the router has it:
             /// processes know each other's keys where they write it alike (`/orders/{id}` is another one than

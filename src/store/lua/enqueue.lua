@@ -23,6 +23,8 @@
 local GROUP, MERGED = 86400000, 60000
 -- Jobs of an owner that are looked at.
 local LOOKS = 16
+-- Records that end with a job: its own, and those of requests that were merged into it.
+local RECORDS = 32
 
 -- From 1; 0 = late; nil = it does not wait.
 local function position(id)
@@ -55,6 +57,22 @@ local function one_of(group)
   if v[1] ~= 'queued' or not position(id) then return nil end
   if v[3] and tonumber(v[3]) <= NOW then return expire_job(id, tonumber(v[2] or '0')) end
   return id, tonumber(v[2] or '0')
+end
+
+-- A request was merged into a job. Its record is there as long as that waits, as the job's own is; of more than a few for
+-- its own time alone: what is written on a job has its bounds.
+local function join(id, record, print, life)
+  local facts = own('j:' .. id)
+  local text = redis.call('HGET', facts, 'record') or ''
+  local _, others = string.gsub(text, '%S+ %d+', '')
+  if others < RECORDS then
+    local name = string.sub(record, #SHARD + 3, -#NAME - 2) .. ' ' .. int(NOW + life)
+    redis.call('HSET', facts, 'record', text == '' and name or text .. ' ' .. name)
+    -- There is more to its end than usual.
+    redis.call('HSETNX', facts, 'call', '-')
+    life = math.max(life, PENDING)
+  end
+  redis.call('SET', record, id .. ' ' .. print, 'PX', int(life))
 end
 
 -- Whether it fits into a shard that has so much, if those of `old` bytes go at the same time; how many are in line.
@@ -137,7 +155,7 @@ local function enqueue(id, envelope, terms, record, print, owner, merge, call)
     old, old_bytes = one_of(group)
     if old and string.sub(merge, 1, 1) == 'f' then
       redis.call('SET', own('m:' .. id), old, 'PX', MERGED)
-      if print ~= '' then redis.call('SET', record, old .. ' ' .. print, 'PX', n[7]) end
+      if print ~= '' then join(old, record, print, n[7]) end
       return {'merged', old}
     end
   end

@@ -6,8 +6,9 @@
 --                       if not 0: attempts, again (1 = may run again after a crash), skip (1 = others may pass it while
 --                       it waits for its retry), exp (its deadline, ms); if there are: owner, run, reason, ended (us), by,
 --                       record (the name of its idempotency record, without the lock's, and until when that is there
---                       at least, ms), call (who is told of its end: id, most attempts and lock of a job that there
---                       is from then on; '-' where there is a record and nobody is); of such a job: end, what
+--                       at least, ms; behind it those of requests that were merged into it), call (who is told of its
+--                       end: id, most attempts and lock of a job that there is from then on; '-' where there is a
+--                       record and nobody is); of such a job: end, what
 --                       it tells of that one, which may be forgotten first: state, attempts, ended (us), status of the
 --                       response or 0, reason
 -- b:<id>        STRING  its request      r:<id>  STRING  its response      t:<id>  STRING  the request of its call
@@ -170,11 +171,13 @@ end
 
 -- A job with a record has ended, and is kept for a time: a retry is told of its end for as long.
 local function remember_end(id)
-  local name, til = string.match(redis.call('HGET', own('j:' .. id), 'record') or '', '^(%S+) (%d+)$')
-  if not name then return end
-  local record, kept = own('i:' .. name .. ':' .. NAME), redis.call('PTTL', own('j:' .. id))
-  if string.match(redis.call('GET', record) or '', '^%S+') ~= id then return end
-  if kept > 0 then redis.call('PEXPIRE', record, int(math.max(tonumber(til) - NOW, kept))) end
+  local kept = redis.call('PTTL', own('j:' .. id))
+  for name, til in string.gmatch(redis.call('HGET', own('j:' .. id), 'record') or '', '(%S+) (%d+)') do
+    local record = own('i:' .. name .. ':' .. NAME)
+    if kept > 0 and string.match(redis.call('GET', record) or '', '^%S+') == id then
+      redis.call('PEXPIRE', record, int(math.max(tonumber(til) - NOW, kept)))
+    end
+  end
 end
 
 -- A job has ended: the call that tells of it, which was stored along with it, becomes a job in its own line, in this

@@ -1,5 +1,5 @@
--- Forgets a job that has ended, as it was seen, with all that is kept of it: also the idempotency record that it was accepted
--- under, or a retry would be told for a day of what nobody can look up.
+-- Forgets a job that has ended, as it was seen, with all that is kept of it: also the idempotency records that it was accepted
+-- under, or merged with, or a retry would be told for a day of what nobody can look up.
 --
 -- KEYS[1] j   KEYS[2] b   KEYS[3] r   KEYS[4] t   KEYS[5] done   KEYS[6] dead   KEYS[7] f   ARGV[1] job id
 -- ARGV[2] when it ended, us, or 0
@@ -16,8 +16,9 @@ if not v[1] and not redis.call('ZSCORE', KEYS[5], id) and not redis.call('ZSCORE
 turn_to(string.sub(KEYS[1], 1, -#id - 3), v[2] or '')
 unfile('done', id)
 unfile('dead', id)
-if v[2] and v[3] then
-  local record = string.sub(KEYS[1], 1, -#id - 3) .. 'i:' .. string.match(v[3], '^%S+') .. ':' .. v[2]
+-- Without a time behind it where the request ran at once.
+for name in string.gmatch(v[2] and v[3] or '', '(%S+) ?%d*') do
+  local record = own('i:' .. name .. ':' .. v[2])
   if string.match(redis.call('GET', record) or '', '^%S+') == id then redis.call('DEL', record) end
 end
 return forget({id}) > 0 and 1 or 0

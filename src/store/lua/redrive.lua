@@ -25,9 +25,11 @@ redis.call('HDEL', key, 'run', 'ended', 'exp')
 redis.call('PERSIST', key)
 redis.call('PERSIST', request)
 redis.call('PERSIST', own('t:' .. id))
-local record = own('i:' .. string.match(v[6] or '-', '^%S+') .. ':' .. NAME)
-if string.match(redis.call('GET', record) or '', '^%S+') == id then
-  redis.call('PEXPIRE', record, int(math.max(redis.call('PTTL', record), PENDING)))
+for name in string.gmatch(v[6] or '', '(%S+) %d+') do
+  local record = own('i:' .. name .. ':' .. NAME)
+  if string.match(redis.call('GET', record) or '', '^%S+') == id then
+    redis.call('PEXPIRE', record, int(math.max(redis.call('PTTL', record), PENDING)))
+  end
 end
 redis.call('HINCRBY', F, 'jobs', '1')
 redis.call('HINCRBY', F, 'bytes', bytes)

@@ -9,6 +9,9 @@ use crate::store::backend::{Enqueue, Enqueued, JobId, JobState, OnFailure, Wins}
 const GROUP: Duration = Duration::from_secs(24 * 60 * 60);
 const MERGED: Duration = Duration::from_secs(60);
 
+/// Records that end with a job.
+const RECORDS: usize = 32;
+
 /// How long a record is there whose job waits: as long as that, but not for ever.
 pub(super) const PENDING: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
@@ -26,7 +29,7 @@ impl Visit<'_> {
         {
             let end = self.now.after(MERGED);
             self.facts.merged.put(&call.id, old.clone(), Some(end));
-            self.remember(&call, old);
+            self.merge(&call, old);
             return Enqueued::Merged(old.clone());
         }
         if self.is_full(&call, old.as_ref().map(|(_, bytes)| *bytes)) {
@@ -85,13 +88,24 @@ impl Visit<'_> {
         Some((id, bytes))
     }
 
-    fn remember(&mut self, call: &Enqueue, id: &JobId) {
+    fn remember(&mut self, call: &Enqueue, id: &JobId, pending: bool) {
         if let Some((record, print, life)) = &call.record {
-            let stored = *id == call.id;
-            let end = self.now.after(if stored { (*life).max(PENDING) } else { *life });
+            let end = self.now.after(if pending { (*life).max(PENDING) } else { *life });
             let name = (self.key.clone(), Arc::clone(record));
             self.records.put(&name, (id.clone(), print.clone()), Some(end));
         }
+    }
+
+    /// A request was merged into a job. Its record is there as long as that waits, as the job's own is; of more than a few
+    /// for its own time alone.
+    fn merge(&mut self, call: &Enqueue, id: &JobId) {
+        let now = self.now;
+        let job = self.jobs.get_mut(id, now.ms).filter(|job| job.records.len() < RECORDS);
+        let joins = job.is_some();
+        if let (Some(job), Some((record, _, life))) = (job, &call.record) {
+            job.records.push((Arc::clone(record), now.after(*life)));
+        }
+        self.remember(call, id, joins);
     }
 
     /// `old`: the bytes of one that goes at the same time.
@@ -118,7 +132,7 @@ impl Visit<'_> {
         let (id, bytes, delay) = (call.id.clone(), call.bytes(), call.policy.delay);
         self.facts.keep = Some(call.caps.ended_bytes);
         let seq = self.next_seq();
-        self.remember(&call, &id);
+        self.remember(&call, &id, true);
         if let Some(merge) = &call.merge {
             let end = self.now.after(GROUP.saturating_add(delay));
             let name = (self.key.clone(), Arc::clone(&merge.group));
@@ -148,8 +162,11 @@ impl Visit<'_> {
             again: call.policy.again,
             skip: call.policy.on_failure == OnFailure::Skip,
             owner: call.owner,
-            remembered: call.record.as_ref().map_or(0, |(.., life)| self.now.after(*life)),
-            record: call.record.map(|(record, ..)| record),
+            records: call
+                .record
+                .map(|(record, _, life)| (record, self.now.after(life)))
+                .into_iter()
+                .collect(),
             call: call.call,
             envelope: call.envelope,
             ..Job::new(self.key, self.now)

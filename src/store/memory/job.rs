@@ -24,10 +24,9 @@ pub(super) struct Job {
     pub(super) again: bool,
     pub(super) reason: &'static str,
     pub(super) owner: String,
-    /// Its idempotency record.
-    pub(super) record: Option<Arc<str>>,
-    /// Until when that is there at least, whatever becomes of the job.
-    pub(super) remembered: u64,
+    /// Its idempotency record, and those of requests that were merged into it; until when each is there at least,
+    /// whatever becomes of the job.
+    pub(super) records: Vec<(Arc<str>, u64)>,
     /// Who is told of its end.
     pub(super) call: Option<Call>,
     pub(super) accepted_us: u64,
@@ -69,8 +68,7 @@ impl Job {
             again: false,
             reason: "",
             owner: String::new(),
-            record: None,
-            remembered: 0,
+            records: Vec::new(),
             call: None,
             accepted_us: now.us,
             bytes: 0,

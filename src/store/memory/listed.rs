@@ -92,7 +92,7 @@ impl Shard {
             JobState::Dead => self.facts.dead.take(id),
             _ => self.facts.done.take(id),
         }
-        if let Some(record) = &job.record {
+        for (record, _) in &job.records {
             let name = (job.lock.clone(), Arc::clone(record));
             if self.records.get(&name, now.ms).is_some_and(|(whose, _)| whose == id) {
                 self.records.remove(&name);

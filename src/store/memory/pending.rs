@@ -113,13 +113,14 @@ impl Visit<'_> {
         }
     }
 
-    /// The idempotency record of a job is there until then, or for its own time if that is longer.
+    /// The idempotency records of a job are there until then, or for their own time if that is longer.
     pub(super) fn remember_until(&mut self, id: &JobId, until: u64) {
         let Some(job) = self.jobs.get(id, self.now.ms) else { return };
-        let Some(record) = &job.record else { return };
-        let (name, until) = ((job.lock.clone(), Arc::clone(record)), until.max(job.remembered));
-        if self.records.get(&name, self.now.ms).is_some_and(|(whose, _)| whose == id) {
-            self.records.end_at(&name, Some(until));
+        for (record, least) in &job.records {
+            let name = (job.lock.clone(), Arc::clone(record));
+            if self.records.get(&name, self.now.ms).is_some_and(|(whose, _)| whose == id) {
+                self.records.end_at(&name, Some(until.max(*least)));
+            }
         }
     }
 
@@ -234,7 +235,7 @@ impl Visit<'_> {
             state: JobState::Running,
             attempts: 1,
             owner: call.owner.clone(),
-            record: Some(Arc::clone(&call.record)),
+            records: vec![(Arc::clone(&call.record), 0)],
             direct: true,
             began_us: self.now.us,
             ..Job::new(self.key, self.now)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     on_every_store,
-    rig::{LONG, Rig, SHORT, deferred, key, neighbours, settled, stranger},
+    rig::{LONG, Rig, SHORT, deferred, done, key, neighbours, settled, stranger},
 };
 use crate::{
     Key,
@@ -22,6 +22,8 @@ on_every_store!(
     a_late_one_is_put_off_by_each_new_one,
     a_late_one_is_there_once,
     a_merged_request_is_known_again,
+    a_merged_request_is_known_as_long_as_what_it_was_merged_into,
+    of_many_that_were_merged_some_are_known_for_their_own_time,
     sent_twice_it_is_merged_once,
     the_last_takes_the_room_of_the_one_before,
     what_waits_for_days_is_known_for_as_long,
@@ -173,6 +175,67 @@ async fn a_merged_request_is_known_again(rig: &Rig) {
     // Also when nothing could be merged into it any more.
     assert_eq!(rig.enqueue(keyed("one")).await, Enqueued::Known(id));
     assert_eq!(rig.enqueue(keyed("two")).await, Enqueued::Mismatch);
+}
+
+fn keyed(key: &Key, record: &str) -> Enqueue {
+    let record = Some((record.into(), "print".into(), SHORT));
+    Enqueue { record, ..call(key, Wins::First) }
+}
+
+/// Whether that was accepted under a key itself or not.
+async fn a_merged_request_is_known_as_long_as_what_it_was_merged_into(rig: &Rig) {
+    for end in ["done", "redriven", "purged"] {
+        for first_is_keyed in [false, true] {
+            let (key, run) = (Key::custom(&format!("{end} {first_is_keyed}")), stranger());
+            let first = if first_is_keyed { keyed(&key, "own") } else { call(&key, Wins::First) };
+            let id = stored(rig, first).await;
+            let merged = ["one", "two"].map(|record| keyed(&key, record));
+            for merged in &merged {
+                assert_eq!(rig.enqueue(merged.clone()).await, Enqueued::Merged(id.clone()));
+            }
+            let are_known = async |when: &str| {
+                for record in ["one", "two"] {
+                    let told = rig.enqueue(keyed(&key, record)).await;
+                    assert_eq!(told, Enqueued::Known(id.clone()), "{end}, {record}: {when}");
+                }
+            };
+            rig.pass(SHORT * 2).await;
+            are_known("it waits").await;
+            rig.start(&key, &id, &run).await;
+            let dead = Verdict::Dead { reason: "auth", retention: LONG };
+            let verdict = if end == "done" { done() } else { dead };
+            assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
+            are_known("it is kept").await;
+            match end {
+                "redriven" => {
+                    assert_eq!(rig.redrive(&id).await, Some(JobState::Queued));
+                    rig.pass(LONG).await;
+                    are_known("it waits again").await;
+                    rig.cancel(&id).await;
+                }
+                "purged" => assert!(rig.purge(&id).await),
+                _ => {}
+            }
+            if end != "purged" {
+                rig.pass(LONG).await;
+            }
+            let id = stored(rig, keyed(&key, "one")).await;
+            rig.cancel(&id).await;
+        }
+    }
+}
+
+/// What is written on a job has its bounds.
+async fn of_many_that_were_merged_some_are_known_for_their_own_time(rig: &Rig) {
+    let key = key();
+    let id = stored(rig, keyed(&key, "0")).await;
+    for n in 1..=32 {
+        let merged = keyed(&key, &n.to_string());
+        assert_eq!(rig.enqueue(merged).await, Enqueued::Merged(id.clone()));
+    }
+    rig.pass(SHORT * 2).await;
+    assert_eq!(rig.enqueue(keyed(&key, "31")).await, Enqueued::Known(id.clone()));
+    assert_eq!(rig.enqueue(keyed(&key, "32")).await, Enqueued::Merged(id));
 }
 
 /// Its answer was lost, and it comes again when that job runs.

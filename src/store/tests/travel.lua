@@ -84,8 +84,9 @@ end
 function shift.j(key)
   local exp = redis.call('HGET', key, 'exp')
   if exp then redis.call('HSET', key, 'exp', int(tonumber(exp) - ms)) end
-  local record, til = string.match(redis.call('HGET', key, 'record') or '', '^(%S+) (%d+)$')
-  if record then redis.call('HSET', key, 'record', record .. ' ' .. int(tonumber(til) - ms)) end
+  local records, n = string.gsub(redis.call('HGET', key, 'record') or '', '(%S+) (%d+)',
+    function(name, til) return name .. ' ' .. int(tonumber(til) - ms) end)
+  if n > 0 then redis.call('HSET', key, 'record', records) end
 end
 -- Fences and sequences go on from where they were, which is ahead of a clock that was put back.
 function shift.f(key)
