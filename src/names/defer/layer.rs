@@ -321,6 +321,11 @@ macro_rules! __defer_layer_names {
             /// While a request waits, another one of the same owner, method and target supersedes it: the
             /// first is `cancelled`, and the new one stands at the end of the line. PUT and DELETE alone, and for as
             /// long as with [`first_wins`](Self::first_wins).
+            ///
+            /// So one that comes again before its turn, each time, does not run until that stops: such as what is saved every
+            /// second, behind a line that takes two, or with a [`delay`](Self::delay) of two. The new one has no right to the
+            /// place of the first, which was accepted before others that it may not pass. Where something has to run in
+            /// between, take `first_wins`, whose first one keeps its place; with a `delay` it runs once in that time.
             #[must_use]
             pub fn last_wins(self) -> Self {
                 Self { gate: self.gate.last_wins() }
