@@ -84,9 +84,9 @@ impl Stepper {
             let before = self.ran.lock().len();
             for (key, head) in due {
                 let (worker, stop) = (Arc::clone(&self.worker), self.stop.subscribe());
-                let (slot, crowded, paused) =
-                    (Slots::new(1).take(), Arc::default(), Arc::default());
-                Visit { worker, key, slot, stop, crowded, paused }.run(head).await;
+                let (slot, crowded, paused, hosts) =
+                    (Slots::new(1).take(), Arc::default(), Arc::default(), Arc::default());
+                Visit { worker, key, slot, stop, crowded, paused, hosts }.run(head).await;
             }
             idle = if self.ran.lock().len() == before { idle + 1 } else { 0 };
             if idle == IDLE_PASSES {

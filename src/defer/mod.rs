@@ -23,6 +23,7 @@ mod cut_off;
 mod envelope;
 mod gate;
 mod headers;
+mod hosts;
 mod jobs;
 mod judge;
 #[cfg(any(test, feature = "test-kit"))]

@@ -40,6 +40,7 @@ use self::{
     room::Room,
 };
 use super::{
+    hosts::Hosts,
     visit::{Next, Stop},
     worker::DeferWorker,
 };
@@ -94,6 +95,7 @@ pub(super) struct Rounds {
     foreign: HashMap<JobId, Foreign>,
     requests: Room,
     calls: Room,
+    hosts: Arc<Hosts>,
     visits: JoinSet<(Key, Next)>,
     looking: Option<BoxFuture<'static, Looked>>,
     next_beat: Instant,
@@ -106,6 +108,7 @@ impl Rounds {
         Self {
             requests: Room::new(worker.concurrency),
             calls: Room::new(worker.concurrency.div_ceil(CALLS)),
+            hosts: Arc::default(),
             worker,
             stop: watch::Sender::new(Stop::No),
             paused: Arc::default(),

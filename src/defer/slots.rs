@@ -47,6 +47,11 @@ pub(super) struct Slot {
 }
 
 impl Slot {
+    /// Of all of them, at least one.
+    pub(super) fn half(&self) -> usize {
+        (self.slots.most / 2).max(1)
+    }
+
     pub(super) fn free(&self) {
         if self.held.swap(false, Ordering::AcqRel) {
             self.slots.taken.fetch_sub(1, Ordering::AcqRel);

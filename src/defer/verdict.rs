@@ -1,7 +1,7 @@
 //! One run of a visit: what it is given, and what is to become of its job.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, UNIX_EPOCH},
 };
 
@@ -66,7 +66,8 @@ impl Visit {
 
     /// The run of a callback. `None` as in a replay; it may be made again in every case.
     ///
-    /// Clients say where it goes, and whoever is there may take his time: it has a room that is not for requests.
+    /// Clients say where it goes, and whoever is there may take his time: it has a room that is not for requests, and
+    /// while others wait for that a slow host has half of it.
     async fn call(
         &self,
         request: &StoredRequest,
@@ -74,6 +75,12 @@ impl Visit {
         started: &Started,
     ) -> Option<Verdict> {
         let DeferWorker { callbacks, rules, .. } = &*self.worker;
+        let others_wait = self.crowded.load(Ordering::Relaxed);
+        let most = if others_wait { self.slot.half() } else { usize::MAX };
+        let Some(_guest) = self.hosts.enter(&request.head.target, most) else {
+            let first_seen = UNIX_EPOCH + Duration::from_micros(started.run.accepted_us);
+            return Some(Verdict::Back { delay: by_age(first_seen), reason: "slow host" });
+        };
         tokio::select! {
             verdict = callback::run(callbacks.as_deref(), rules, (at, &started.run), request) => {
                 Some(verdict)

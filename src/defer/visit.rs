@@ -15,6 +15,7 @@ use tokio::{sync::watch, time::Instant};
 
 use super::{
     claim::Started,
+    hosts::Hosts,
     limits::Leave,
     slots::Slot,
     verdict::{for_others, word},
@@ -54,6 +55,8 @@ pub(super) struct Visit {
     pub(super) crowded: Arc<AtomicBool>,
     /// No run is to begin.
     pub(super) paused: Arc<AtomicBool>,
+    /// Of the worker's callbacks.
+    pub(super) hosts: Arc<Hosts>,
 }
 
 /// When the lock is worth another look.

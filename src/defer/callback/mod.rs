@@ -28,6 +28,18 @@
 //! Any 2xx is success; 410 says that nobody wants it, and ends it. The body of the answer is not read, and
 //! redirects are not followed.
 //!
+//! Else it is sent again, twelve times in all, after pauses as the worker's `backoff` has them: with the default, between
+//! nothing and 1 s, 2 s, 4 s and so on up to 5 minutes, so over nine minutes on average, and nineteen at most, besides the
+//! time that calls take. What has failed by then is a dead letter. A receiver that is away for longer misses it, unless
+//! somebody puts it back ([`DeferredJobs::redrive`](crate::defer::DeferredJobs::redrive)).
+//!
+//! # Slow receivers
+//!
+//! A call may take 10 s (`Callbacks::timeout`), and a worker has a quarter as many at once as runs: four by default. So
+//! a host whose last call took longer than a second gets half of them while others wait, and at least one; its other calls
+//! wait, uncharged. Who comes when it has just become slow, or is one of several, waits for as long as a call may take: more
+//! workers, more `concurrency` or a shorter `timeout` help.
+//!
 //! # Where it is sent
 //!
 //! The address may come from a client, so it is taken for an attack until it has been looked at: `https`

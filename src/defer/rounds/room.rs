@@ -100,6 +100,7 @@ impl Rounds {
             stop: self.stop.subscribe(),
             crowded,
             paused: Arc::clone(&self.paused),
+            hosts: Arc::clone(&self.hosts),
         };
         self.visits.spawn(visit.run(id));
     }

@@ -60,8 +60,12 @@ async fn put_off_with_callback(store: &Store, target: &str) -> JobId {
 }
 
 fn called(store: &Store, target: &str) -> Enqueue {
+    called_at(store, target, URL)
+}
+
+fn called_at(store: &Store, target: &str, url: &str) -> Enqueue {
     let job = request(store, Head::new("POST", target, Vec::new(), None), b"body");
-    Enqueue { call: Some(call(store, &job.id, URL.to_owned())), ..job }
+    Enqueue { call: Some(call(store, &job.id, url.to_owned())), ..job }
 }
 
 fn work(store: &Store, called: Option<&Called>) -> JoinHandle<()> {

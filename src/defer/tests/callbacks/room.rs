@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use tokio::time::sleep;
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep};
 
 use super::{
-    super::{Function, SECOND, answered, ended, key_of, look, put_off, settled},
-    Called, put_off_with_callback,
+    super::{Function, Routes, SECOND, answered, ended, key_of, look, put_in, put_off, settled},
+    Called, Deliver, Delivered, called_at, put_off_with_callback,
 };
 use crate::{
     defer::DeferWorker,
@@ -57,4 +60,45 @@ async fn a_request_that_runs_for_long_keeps_no_call_waiting() {
     let worker = one_at_a_time(&store, &called);
     let other = told_while_another_waits(worker, &store, &called).await;
     assert_eq!(other, JobState::Running);
+}
+
+const SILENT: &str = "https://silent.example/hook";
+
+/// A host that says nothing, and one that answers; when that was called.
+#[derive(Debug, Clone, Default)]
+struct OneSilent(Arc<Mutex<Vec<Instant>>>);
+
+impl Deliver for OneSilent {
+    fn deliver(&self, url: &str, _: &str, _: Bytes) -> BoxFuture<'static, Delivered> {
+        if url != SILENT {
+            self.0.lock().push(Instant::now());
+            return Box::pin(std::future::ready(Delivered::Answered(204)));
+        }
+        Box::pin(async {
+            sleep(10 * SECOND).await;
+            Delivered::Failed("no answer in time".to_owned())
+        })
+    }
+}
+
+/// They are four times as many as there is room for, and each is tried again.
+#[tokio::test(start_paused = true)]
+async fn a_silent_host_keeps_others_waiting_for_one_call_at_most() {
+    let (store, told) = (Store::memory(), OneSilent::default());
+    let mut worker = DeferWorker::on(&store, Routes::default());
+    worker.callbacks = Some(Arc::new(told.clone()));
+    let worker = tokio::spawn(worker.run(std::future::pending()));
+    for n in 0..16 {
+        put_in(&store, called_at(&store, &format!("/x?{n}"), SILENT)).await;
+    }
+    sleep(SECOND).await;
+    for _ in 0..5 {
+        let asked = Instant::now();
+        put_off_with_callback(&store, "/y").await;
+        sleep(20 * SECOND).await;
+        let called = std::mem::take(&mut *told.0.lock());
+        let waited = called.first().map(|called| *called - asked);
+        assert!(waited.is_some_and(|waited| waited < 11 * SECOND), "{waited:?}");
+    }
+    worker.abort();
 }
