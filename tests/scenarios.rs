@@ -237,9 +237,12 @@ table! { each_store {
         methods_can_be_named,
         of_several_the_first_can_win,
         of_several_the_last_can_win,
+        each_of_several_is_known_by_its_own_key,
         a_delay_is_kept,
         what_is_too_late_expires,
         every_method_can_run_again;
+    visible:
+        the_events_of_a_job_are_its_owners_alone;
     remembered:
         what_ran_at_once_does_not_run_again,
         another_request_under_the_key_of_one_that_ran_is_refused,

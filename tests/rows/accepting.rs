@@ -165,6 +165,33 @@ pub(crate) async fn of_several_the_last_can_win(case: Case) {
     assert_eq!(case.desk.tags(), ["hold", "a"]);
 }
 
+/// Also the one that was superseded: a retry of it brings nothing back.
+pub(crate) async fn each_of_several_is_known_by_its_own_key(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay?tag=hold").await;
+    let sent = |key: &str, body: &'static str| {
+        let put = site.put("/last/7?tag=a").header("idempotency-key", key);
+        put.body(body).send()
+    };
+    let first = accepted(sent("a", "one").await);
+    let last = accepted(sent("b", "two").await);
+    assert_ne!(first.id, last.id);
+    assert_eq!(first.document(&site).await["reason"], "superseded");
+    let again = sent("a", "one").await;
+    assert_eq!(again.json()["state"], "cancelled", "{again:?}");
+    assert_eq!(accepted(again).id, first.id);
+    assert_eq!(accepted(sent("b", "two").await).id, last.id);
+    for key in ["a", "b"] {
+        let _ = sent(key, "three").await.expect(422).problem();
+    }
+    let document = last.document(&site).await;
+    assert_eq!((&document["state"], &document["position"]), (&"queued".into(), &1.into()));
+    let _ = hold.let_go().await.expect(200);
+    assert_eq!(last.done(&site).await["body"], "two");
+    assert_eq!(accepted(sent("a", "one").await).id, first.id);
+    assert_eq!(case.desk.tags(), ["hold", "a"]);
+}
+
 pub(crate) async fn a_delay_is_kept(case: Case) {
     let site = case.site().await;
     let hold = site.hold("/orders/7/pay").await;

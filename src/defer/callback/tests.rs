@@ -1,5 +1,7 @@
 //! Calls over real sockets, and calls that must not be made.
 
+mod tls;
+
 use std::{
     net::SocketAddr,
     sync::{

@@ -1,0 +1,83 @@
+//! Calls by `https` to a server of the test's own.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+    task::JoinHandle,
+};
+use tokio_rustls::{TlsAcceptor, rustls};
+
+use super::{Callbacks, Delivered, SECRET, deliver, field, local};
+
+fn certificate() -> rustls::pki_types::CertificateDer<'static> {
+    let bytes = &include_bytes!("../../../remote/testing/certificate.der")[..];
+    bytes.into()
+}
+
+/// A server for `localhost` and 127.0.0.1 that answers one call; the name that its client has asked for, and the call.
+async fn server() -> (SocketAddr, JoinHandle<Option<(Option<String>, String)>>) {
+    let key = include_bytes!("../../../remote/testing/key.der");
+    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(&key[..]);
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .and_then(|config| {
+            config.with_no_client_auth().with_single_cert(vec![certificate()], key.into())
+        });
+    let acceptor = TlsAcceptor::from(Arc::new(config.expect("it is a key")));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let asked = tokio::spawn(async move {
+        let (socket, _) = listener.accept().await.expect("a connection");
+        let mut stream = acceptor.accept(socket).await.ok()?;
+        let name = stream.get_ref().1.server_name().map(str::to_owned);
+        let mut bytes = Vec::new();
+        while !bytes.ends_with(b"{\"id\":\"x\"}") {
+            bytes.push(stream.read_u8().await.ok()?);
+        }
+        stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.expect("it listens");
+        Some((name, String::from_utf8(bytes).expect("text")))
+    });
+    (address, asked)
+}
+
+/// Trusts that server; every name is at this address.
+fn trusting(address: SocketAddr) -> Callbacks {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate()).expect("it is a certificate");
+    let mut callbacks = Callbacks::new(SECRET).allow_network("127.0.0.0/8");
+    callbacks.tls = Arc::new(crate::https::with(roots));
+    callbacks.resolve = Arc::new(move |_, _| Box::pin(async move { Ok(vec![address]) }));
+    callbacks
+}
+
+#[tokio::test]
+async fn by_https_a_call_is_made_to_whom_its_certificate_names() {
+    for (host, name) in [("localhost", Some("localhost")), ("127.0.0.1", None)] {
+        let (address, asked) = server().await;
+        let to = format!("{host}:{}", address.port());
+        let answer = deliver(&trusting(address), &format!("https://{to}/hook?a=b")).await;
+        assert_eq!(answer, Delivered::Answered(204), "{host}");
+        let (told, asked) = asked.await.expect("it ends").expect("it was called");
+        // An address is none that a client may ask for: RFC 6066 section 3.
+        assert_eq!(told.as_deref(), name);
+        assert!(asked.starts_with("POST /hook?a=b HTTP/1.1\r\n"), "{asked}");
+        assert_eq!(field(&asked, "host"), to);
+        assert!(field(&asked, "webhook-signature").starts_with("v1,"), "{asked}");
+    }
+}
+
+#[tokio::test]
+async fn who_has_no_certificate_for_the_name_gets_nothing() {
+    let other = |address| (trusting(address), "example.com");
+    let unknown = |_| (local(), "127.0.0.1");
+    for of in [&other as &dyn Fn(SocketAddr) -> (Callbacks, &'static str), &unknown] {
+        let (address, asked) = server().await;
+        let (callbacks, host) = of(address);
+        let answer = deliver(&callbacks, &format!("https://{host}:{}/", address.port())).await;
+        assert!(matches!(answer, Delivered::Failed(_)), "{answer:?}");
+        assert_eq!(asked.await.expect("it ends"), None);
+    }
+}
