@@ -102,6 +102,11 @@ impl Keys {
         heard(&self.tags[usize::from(shard)], node, jobs)
     }
 
+    /// A channel that nobody listens to: of no process. A user who may tell the others something may send it.
+    pub(crate) fn unheard(&self) -> String {
+        if self.apart { self.shard(COMMON, "w:") } else { format!("{}w:", self.prefix) }
+    }
+
     /// Whether it is a channel of events, of those that a process listens to.
     pub(crate) fn tells_events(channel: &str) -> bool {
         channel.ends_with(":e") || channel.ends_with(":c")

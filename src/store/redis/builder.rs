@@ -64,8 +64,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Of kind `Config` alone: a URL that can't be read, a wrong password, a server older than Redis 6.2,
-    /// another number of shards in this namespace; for `rediss` also a certificate that is not trusted and a
+    /// Of kind `Config` alone: a URL that can't be read, a wrong password, a user who may not do what is needed
+    /// ([`StoreBuilder::login`]), a server older than Redis 6.2, another number of shards in this namespace; for `rediss` also a certificate that is not trusted and a
     /// missing crypto provider, for sentinels a master of whom they do not know.
     pub async fn connect(url: &str) -> Result<Self, Error> {
         Self::builder(url).connect().await
@@ -176,6 +176,24 @@ impl StoreBuilder {
 
     /// The user (of an ACL) and the password to log in with, instead of those of the URL. The user
     /// `default` is the one of servers that have a password alone.
+    ///
+    /// A user needs the keys and the channels of the namespace, and what is not for operators:
+    ///
+    /// ```text
+    /// ACL SETUSER app on >secret ~lg:1:shop:* resetchannels &lg:1:shop:* +@all -@dangerous
+    /// ```
+    ///
+    /// One category at a time, that is `+@read +@write +@scripting +@pubsub +@connection +time +wait -@dangerous`. In a
+    /// cluster `+cluster|slots` besides (`+cluster` before Redis 7.0), behind the rest. Who may not run scripts, ask for
+    /// the time in them or publish is told when it connects. Not needed, but of use, behind that:
+    ///
+    /// - `+info`: a server that is too old, a replica, or one that drops keys is told, and one that was started again is
+    ///   known as such at once;
+    /// - `+config|get`: whether snapshots are made, and in a cluster its `cluster-node-timeout`.
+    ///
+    /// The login stays as it is given here. For another password, let the user have both (`ACL SETUSER app >new`), start
+    /// the processes again one by one, and take the old one away (`<old`). What is connected stays so; a connection that
+    /// is made with a password that is gone is refused.
     pub fn login(mut self, user: &str, password: &str) -> Self {
         let login = Login { user: Some(user.to_owned()), password: Some(password.to_owned()) };
         self.given.login = Some(login);

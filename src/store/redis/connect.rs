@@ -159,7 +159,7 @@ impl Lanes {
         };
         let probe = Manager {
             target: target.clone(),
-            meta: keys.meta(),
+            keys: keys.clone(),
             deadline,
             failures: Arc::default(),
             incarnation: None,

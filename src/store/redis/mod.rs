@@ -26,6 +26,7 @@ mod origin;
 mod packed;
 mod read;
 mod replicas;
+mod rights;
 mod runs;
 mod script;
 mod server;

@@ -168,6 +168,7 @@ script!(
     concat!(include_str!("../lua/channel.lua"), include_str!("../lua/tell.lua")),
     repeatable: true
 );
+script!(MAY, "may", include_str!("../lua/may.lua"), repeatable: true);
 script!(PRESENT, "present", include_str!("../lua/present.lua"), repeatable: true);
 // A charge that may have run is never sent again: it would be charged twice.
 script!(

@@ -19,11 +19,12 @@ use crate::{
     error::{Error, ErrorKind},
     key::SHARDS,
     store::{
-        keys::COMMON,
+        keys::{COMMON, Keys},
         redis::{
             home::at_home,
             incarnation::{Data, Incarnation, Met},
             nodes::Place,
+            rights,
             server::Facts,
             target::{Connection, Failure, Opened, Settings, Target},
         },
@@ -77,7 +78,7 @@ type Layout = (Option<u16>, Data);
 #[derive(Clone)]
 pub(super) struct Manager {
     pub(super) target: Target,
-    pub(super) meta: String,
+    pub(super) keys: Keys,
     pub(super) deadline: Duration,
     pub(super) failures: Arc<Failures>,
     pub(super) incarnation: Option<Arc<Incarnation>>,
@@ -143,7 +144,12 @@ impl Manager {
         facts.check(self.place.is_some())?;
         // It answers, so it was alive after this.
         let alive = Instant::now();
-        let data = self.check_layout(&mut connection).await?;
+        let mut own = connection.clone();
+        // Both at once: that takes no longer.
+        let (data, may) =
+            tokio::join!(self.check_layout(&mut connection), rights::check(&mut own, &self.keys));
+        let data = data?;
+        may?;
         if let Some(place) = &self.place
             && !place.is_vouched_for().await
         {
@@ -177,7 +183,7 @@ impl Manager {
     async fn check_layout(&self, connection: &mut Connection) -> Result<Option<Data>, Failure> {
         let mut pipe = redis::pipe();
         // A write, which a replica refuses. One that a server without room takes: calls that make room go through here.
-        pipe.cmd("HDEL").arg(&self.meta).arg("never").ignore();
+        pipe.cmd("HDEL").arg(self.keys.meta()).arg("never").ignore();
         let layout = match self.layout(pipe, connection).await {
             // Another node of the cluster has it, or nobody now.
             Err(error) if self.place.is_some() && error.is_cluster_error() => return Ok(None),
@@ -199,14 +205,14 @@ impl Manager {
     async fn write_layout(&self, connection: &mut Connection) -> RedisResult<Layout> {
         let mut pipe = redis::pipe();
         let name = Uuid::new_v4().simple().to_string();
-        pipe.cmd("HSETNX").arg(&self.meta).arg("data").arg(name).ignore();
-        pipe.cmd("HSETNX").arg(&self.meta).arg("shards").arg(SHARDS).ignore();
+        pipe.cmd("HSETNX").arg(self.keys.meta()).arg("data").arg(name).ignore();
+        pipe.cmd("HSETNX").arg(self.keys.meta()).arg("shards").arg(SHARDS).ignore();
         self.layout(pipe, connection).await
     }
 
     /// What is there after these commands.
     async fn layout(&self, mut pipe: Pipeline, connection: &mut Connection) -> RedisResult<Layout> {
-        pipe.cmd("HMGET").arg(&self.meta).arg("shards").arg("data");
+        pipe.cmd("HMGET").arg(self.keys.meta()).arg("shards").arg("data");
         let ((shards, data),) = pipe.query_async(connection).await?;
         Ok((shards, Data(data)))
     }

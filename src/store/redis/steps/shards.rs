@@ -11,7 +11,7 @@ use crate::{
     store::{
         backend::Node,
         keys::COMMON,
-        redis::{Redis, read::Row, script},
+        redis::{Redis, read::Row, rights, script},
     },
 };
 
@@ -47,7 +47,8 @@ impl Redis {
     async fn ping_one(&self, shard: u16) -> Result<(), Error> {
         let mut pipe = redis::pipe();
         pipe.cmd("PING");
-        self.read(shard, "ping", &pipe).await.map(drop)
+        pipe.add_command(rights::question(&self.keys));
+        self.read(shard, "ping", &pipe).await.map(drop).map_err(rights::told)
     }
 
     /// Who only answers pings counts nothing either.

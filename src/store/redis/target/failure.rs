@@ -28,12 +28,12 @@ impl Failure {
 
     /// An error before any call was sent: nothing has run.
     pub(in super::super) fn of(error: &RedisError) -> Self {
+        if let Some(sentence) = not_allowed(error) {
+            return Self::Config(sentence);
+        }
         let config = |sentence: &str| Self::Config(sentence.to_owned());
         match error.kind() {
             RedisErrorKind::AuthenticationFailed => config("the store refused the password"),
-            RedisErrorKind::Server(ServerErrorKind::NoPerm) => {
-                config("the store's user may not run the commands lockgate needs")
-            }
             RedisErrorKind::InvalidClientConfig => config("the store's URL can't be used"),
             _ if does_not_know(error) => config(
                 "the store's server does not know a command that lockgate needs, as HELLO; it needs Redis 6.2 or newer, \
@@ -65,11 +65,87 @@ fn does_not_know(error: &RedisError) -> bool {
         || error.detail().is_some_and(|text| text.contains("unknown command"))
 }
 
+/// What the store's user would have to be allowed, if that is what is wrong. In a script the server says it in other
+/// words, which differ by its version.
+pub(in super::super) fn not_allowed(error: &RedisError) -> Option<String> {
+    let text = error.detail().unwrap_or_default();
+    let in_a_script = text.contains("The user executing the script can't")
+        || text.contains("ACL failure in script");
+    if !in_a_script && error.kind() != RedisErrorKind::Server(ServerErrorKind::NoPerm) {
+        return None;
+    }
+    let missing = if text.contains("channel") {
+        "publish to lockgate's channels: it needs `&lg:1:NAMESPACE:*`".to_owned()
+    } else if text.contains("key") {
+        "use lockgate's keys: it needs `~lg:1:NAMESPACE:*`".to_owned()
+    } else if let Some((command, _)) =
+        text.split_once("the '").and_then(|(_, t)| t.split_once("' c"))
+    {
+        format!("run `{command}`, which lockgate needs")
+    } else {
+        "run all the commands that lockgate's scripts need, as TIME and PUBLISH".to_owned()
+    };
+    Some(format!("the store's user may not {missing} (see `StoreBuilder::login`)"))
+}
+
 fn log(error: &RedisError) {
     if error.is_io_error() {
         tracing::debug!(%error, "no connection to the store");
     } else {
         // What a server says may repeat what it was sent, the password with it.
         tracing::debug!(kind = ?error.kind(), code = ?error.code(), "no connection to the store");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::Value;
+
+    use super::*;
+
+    fn missing(text: &str) -> Option<String> {
+        match redis::parse_redis_value(format!("-{text}\r\n").as_bytes()) {
+            Ok(Value::ServerError(error)) => not_allowed(&error.into()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// As Redis 6.2, 7.0 and 7.2 say it.
+    #[test]
+    fn what_a_user_may_not_do_is_told_by_what_is_missing() {
+        for (text, told) in [
+            (
+                "@user_script: 5: The user executing the script can't run this command or subcommand",
+                "TIME",
+            ),
+            ("ERR The user executing the script can't run this command or subcommand", "TIME"),
+            (
+                "ERR ACL failure in script: User app has no permissions to run the 'time' command",
+                "`time`",
+            ),
+            ("NOPERM this user has no permissions to run the 'eval' command", "`eval`"),
+            ("NOPERM User app has no permissions to run the 'hdel' command", "`hdel`"),
+            (
+                "ERR The user executing the script can't publish to the channel mentioned in the command",
+                "&lg:1:",
+            ),
+            (
+                "ERR ACL failure in script: User app has no permissions to access the 'x' channel",
+                "&lg:1:",
+            ),
+            (
+                "NOPERM this user has no permissions to access one of the channels used as arguments",
+                "&lg:1:",
+            ),
+            (
+                "NOPERM this user has no permissions to access one of the keys used as arguments",
+                "~lg:1:",
+            ),
+        ] {
+            let sentence = missing(text).expect(text);
+            assert!(sentence.contains(told), "{text}: {sentence}");
+        }
+        assert_eq!(missing("ERR user_script:1: attempt to index a nil value"), None);
+        assert_eq!(missing("LOADING Redis is loading the dataset in memory"), None);
     }
 }

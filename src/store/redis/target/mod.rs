@@ -30,7 +30,7 @@ pub(super) use self::pool::Pool;
 pub(super) use self::{
     cluster::{Cluster, Endpoint},
     connection::Connection,
-    failure::Failure,
+    failure::{Failure, not_allowed},
     sentinel::Sentinels,
     tls::Trust,
     url::{Address, Login, Nodes, SENTINEL},

@@ -93,6 +93,38 @@ async fn a_server_is_used_by_the_user_and_in_the_database_of_the_url() {
     refused(&url("app:secret", "99"), "no such database").await;
 }
 
+/// Of what only some calls need, contended locks and deferred requests, the first call would tell nothing.
+#[tokio::test]
+async fn a_user_who_may_not_do_what_scripts_do_is_told_at_the_start() {
+    let server = Server::start().await;
+    let may = async |rule: &str| {
+        server.command(&["ACL", "DELUSER", "app"]).await;
+        let user = ["ACL", "SETUSER", "app", "on", ">secret", "~lg:1:shop:*", "resetchannels"];
+        server.command(&user.into_iter().chain(rule.split(' ')).collect::<Vec<_>>()).await;
+        let url = format!("redis://app:secret@127.0.0.1:{}/?ns=shop", server.port());
+        Store::builder(&url).deadline(10 * SECOND).connect().await
+    };
+    let narrow = "&lg:1:shop:* +@read +@write +@scripting +@pubsub +@connection";
+    for (rule, missing) in [
+        ("+@all -@dangerous", "`&lg:1:NAMESPACE:*`"),
+        (narrow, "TIME"),
+        ("&lg:1:shop:* +@all -@dangerous -eval", "`eval`"),
+        ("&lg:1:shop:* +@all -@dangerous -publish", "PUBLISH"),
+    ] {
+        let error = may(rule).await.expect_err(rule);
+        assert_eq!(error.kind(), ErrorKind::Config, "{rule}: {error}");
+        assert!(error.to_string().contains(missing), "{rule}: {error}");
+    }
+    for rule in ["&lg:1:shop:* +@all -@dangerous", &format!("{narrow} +time +wait -@dangerous")] {
+        let store = may(rule).await.expect("it may do all");
+        is_used(&store, &server).await;
+        // Of one that is connected.
+        server.command(&["ACL", "SETUSER", "app", "-time"]).await;
+        let error = store.ping().await.expect_err("it may not any more");
+        assert!(error.kind() == ErrorKind::Config && error.to_string().contains("TIME"), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn a_failover_keeps_the_user_and_the_database() {
     let sentinels = Sentinels::start().await;
@@ -176,4 +208,8 @@ async fn a_cluster_is_used_by_the_user_of_the_url() {
     assert!(heard.lines().any(|line| line.contains("user=app")), "{heard}");
     refused(&url.replace("secret", "wrong"), "another password").await;
     refused(&url.replace("ns=shop", "ns=other"), "not its keys").await;
+    for at in 0..3 {
+        cluster.command(at, &["ACL", "SETUSER", "app", "resetchannels"]).await;
+    }
+    refused(&url, "not its channels").await;
 }

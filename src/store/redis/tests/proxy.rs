@@ -14,7 +14,7 @@ use tokio::{
     sync::watch,
 };
 
-use crate::store::Store;
+use crate::store::{Store, redis::script::MAY};
 
 /// Forwards to a server; cuts a connection after it has forwarded a call, before the reply.
 #[derive(Clone)]
@@ -150,7 +150,7 @@ impl Proxy {
                 n = client.read(&mut up), if !hole => {
                     let Ok(n @ 1..) = n else { return };
                     let names = |word: &[u8]| up[..n].windows(word.len()).any(|at| at == word);
-                    let cut = names(b"EVAL") && takes_one(&self.cuts);
+                    let cut = names(b"EVAL") && !names(MAY.code.as_bytes()) && takes_one(&self.cuts);
                     subscriber |= names(b"SUBSCRIBE");
                     mute |= names(b"$4\r\nHDEL\r\n") && takes_one(&self.mute);
                     if server.write_all(&up[..n]).await.is_err() {

@@ -54,6 +54,8 @@ impl Told {
                 let port = if other > 0 { other } else { call.port };
                 says(&format!("{{{{0, 16383, {{'127.0.0.1', {port}}}}}}}"))
             }
+            // What its user may do: that is about no shard.
+            ["EVAL", _, "0", ..] => None,
             ["EVALSHA" | "EVAL" | "DEL", ..] if self.refuses.load(Ordering::SeqCst) => {
                 says("redis.error_reply('CLUSTERDOWN Hash slot not served')")
             }

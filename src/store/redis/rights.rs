@@ -1,0 +1,36 @@
+//! What the store's user may do.
+//!
+//! A user who may not do all that scripts do meets that in the middle of one, when a lock is contended or a request
+//! deferred for the first time. So it is asked for when a connection is made, and by each ping.
+
+use std::error::Error as _;
+
+use redis::{Cmd, RedisError};
+
+use super::{
+    Keys,
+    script::MAY,
+    target::{Connection, Failure, not_allowed},
+};
+use crate::error::Error;
+
+/// An error if not.
+pub(super) fn question(keys: &Keys) -> Cmd {
+    let mut question = redis::cmd("EVAL");
+    question.arg(MAY.code).arg(0).arg(keys.unheard()).arg(u8::from(keys.are_apart()));
+    question
+}
+
+pub(super) async fn check(connection: &mut Connection, keys: &Keys) -> Result<(), Failure> {
+    let answer = question(keys).query_async::<()>(connection).await;
+    answer.map_err(|error| Failure::of(&error))
+}
+
+/// What the question was told, in the words of [`check`].
+pub(super) fn told(error: Error) -> Error {
+    let answer = error.source().and_then(|source| source.downcast_ref::<RedisError>());
+    match answer.and_then(not_allowed) {
+        Some(sentence) => Error::config(sentence),
+        None => error,
+    }
+}
