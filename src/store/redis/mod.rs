@@ -30,6 +30,7 @@ mod rights;
 mod runs;
 mod script;
 mod server;
+mod spread;
 mod steps;
 mod target;
 mod tasks;

@@ -45,6 +45,9 @@ impl Lane {
         if let Some(socket) = known.lock().as_ref().and_then(Socket::give) {
             return Ok(socket);
         }
+        if let Some(mistake) = failures.mistake() {
+            return Err(mistake);
+        }
         let Pool { pool, number, .. } = pool.lock().clone();
         let mut failed = std::pin::pin!(failures.bell.notified());
         failed.as_mut().enable();

@@ -26,21 +26,28 @@ use crate::{
             nodes::Place,
             rights,
             server::Facts,
+            spread::about,
             target::{Connection, Failure, Opened, Settings, Target},
         },
     },
 };
 
+/// For how long a mistake is what all are told, about: each attempt is a login, which may be counted.
+const AGAIN: Duration = Duration::from_millis(500);
+
 /// Why connections could not be made, and word of it to those who wait.
 #[derive(Default)]
 pub(super) struct Failures {
-    last: Mutex<Option<Failure>>,
+    /// And until when none is made, if it is a mistake.
+    last: Mutex<Option<(Failure, Option<Instant>)>>,
     pub(super) bell: Notify,
 }
 
 impl Failures {
     fn note(&self, failure: Failure) -> Error {
-        *self.last.lock() = Some(failure.clone());
+        let is_mistake = matches!(failure, Failure::Config(_));
+        let again = is_mistake.then(|| Instant::now() + about(AGAIN));
+        *self.last.lock() = Some((failure.clone(), again));
         self.bell.notify_waiters();
         failure.error()
     }
@@ -51,7 +58,14 @@ impl Failures {
     }
 
     pub(super) fn last(&self) -> Error {
-        self.last.lock().clone().unwrap_or(Failure::Away).error()
+        self.last.lock().clone().map_or(Failure::Away, |(failure, _)| failure).error()
+    }
+
+    /// What an attempt would be told again, most likely: a moment ago it was a mistake, and that is mended by hand.
+    pub(super) fn mistake(&self) -> Option<Error> {
+        let last = self.last.lock().clone();
+        let (failure, _) = last.filter(|(_, again)| again.is_some_and(|at| Instant::now() < at))?;
+        Some(failure.error())
     }
 }
 
@@ -215,5 +229,27 @@ impl Manager {
         pipe.cmd("HMGET").arg(self.keys.meta()).arg("shards").arg("data");
         let ((shards, data),) = pipe.query_async(connection).await?;
         Ok((shards, Data(data)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_mistake_is_told_for_a_moment_and_an_outage_is_not() {
+        let failures = Failures::default();
+        assert!(failures.mistake().is_none());
+        failures.note(Failure::Config("another password".to_owned()));
+        assert!(failures.mistake().is_some_and(|error| error.kind() == ErrorKind::Config));
+        tokio::time::advance(AGAIN * 5 / 4).await;
+        assert!(failures.mistake().is_none(), "it may be mended");
+        assert_eq!(failures.last().kind(), ErrorKind::Config, "if it is not");
+        failures.note(Failure::Config("another password".to_owned()));
+        failures.note(Failure::Away);
+        assert!(failures.mistake().is_none());
+        failures.note(Failure::Config("another password".to_owned()));
+        failures.forget();
+        assert!(failures.mistake().is_none());
     }
 }

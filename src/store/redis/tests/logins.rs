@@ -1,6 +1,6 @@
 //! A user of the server's access list, and a database, both of the URL: on one server, and behind sentinels.
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{
     SECOND,
@@ -123,6 +123,32 @@ async fn a_user_who_may_not_do_what_scripts_do_is_told_at_the_start() {
         let error = store.ping().await.expect_err("it may not any more");
         assert!(error.kind() == ErrorKind::Config && error.to_string().contains("TIME"), "{error}");
     }
+}
+
+/// Each login that fails may be counted against whoever tries, and is written down.
+#[tokio::test]
+async fn a_password_that_is_gone_is_not_tried_by_each_call() {
+    let server = Server::start().await;
+    server.command(&USER).await;
+    let url = format!("redis://app:secret@127.0.0.1:{}/?ns=shop", server.port());
+    let store = Store::builder(&url).deadline(10 * SECOND).connect().await;
+    let store = store.expect("the URL is right");
+    server.command(&["ACL", "SETUSER", "app", "resetpass", ">other"]).await;
+    server.command(&["CLIENT", "KILL", "USER", "app"]).await;
+    let logins = async || server.info("stats", "total_connections_received").await;
+    let kind = async || store.ping().await.err().map(|error| error.kind());
+    let (before, begun) = (logins().await, Instant::now());
+    eventually("it is told", async || kind().await == Some(ErrorKind::Config)).await;
+    for _ in 0..500 {
+        assert_eq!(kind().await, Some(ErrorKind::Config));
+    }
+    // Every 375 ms or less often; and who asks.
+    let most = begun.elapsed().as_millis() / 375 + 3;
+    let made = logins().await - before;
+    println!("figure: logins for 500 calls {made}, at most {most}");
+    assert!(u128::from(made) <= most, "{made} logins");
+    server.command(&["ACL", "SETUSER", "app", ">secret"]).await;
+    eventually("it is well again", async || kind().await.is_none()).await;
 }
 
 #[tokio::test]
