@@ -18,6 +18,8 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{runtime::Handle, task::JoinHandle, time::Instant};
 
+use super::spread::about;
+
 /// Failures in a row that open it.
 const FAILURES: u32 = 5;
 
@@ -25,8 +27,14 @@ const FAILURES: u32 = 5;
 /// only reads would else count failures over days.
 const ROW: Duration = Duration::from_secs(60);
 
-/// Pause between two probes.
+/// Pause between two probes, at first.
 const PROBE_EVERY: Duration = Duration::from_millis(100);
+
+/// How many of them are that short: most outages are over by then.
+const QUICK: u32 = 10;
+
+/// And in the end, about.
+const LONGEST: Duration = Duration::from_secs(1);
 
 pub(super) struct Breaker {
     failures: AtomicU32,
@@ -100,7 +108,7 @@ impl Breaker {
     /// As if nobody had given a sign for longer than there may be none.
     #[cfg(test)]
     pub(super) fn falls_silent(&self) {
-        *self.sign.lock() -= self.patience + PROBE_EVERY;
+        *self.sign.lock() = Instant::now() - self.patience - PROBE_EVERY;
     }
 
     /// Makes sure a probe runs. `look` says whether the server answers, or nobody asks any more; a probe whose
@@ -122,12 +130,14 @@ impl Breaker {
         };
         let sign = Arc::clone(&self.sign);
         let task = runtime.spawn(async move {
-            loop {
+            for pause in pauses() {
                 *sign.lock() = Instant::now();
                 if look().await {
                     return;
                 }
-                tokio::time::sleep(PROBE_EVERY).await;
+                // What is due later is no silence before that.
+                *sign.lock() = Instant::now() + pause.saturating_sub(PROBE_EVERY);
+                tokio::time::sleep(pause).await;
             }
         });
         if let Some(before) = probe.replace(task) {
@@ -140,4 +150,11 @@ impl Breaker {
         }
         silent
     }
+}
+
+/// For as long as somebody looks.
+fn pauses() -> impl Iterator<Item = Duration> {
+    let longer = |pause: &Duration| Some((*pause * 3 / 2).min(LONGEST));
+    let later = std::iter::successors(longer(&PROBE_EVERY), longer).map(about);
+    (0..QUICK).map(|_| PROBE_EVERY).chain(later)
 }

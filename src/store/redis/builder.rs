@@ -244,8 +244,8 @@ impl StoreBuilder {
     /// A connection has to be made in two of them: 7 round trips with TLS, in a cluster up to 17. Give more to a server that is
     /// 30 ms away or further.
     ///
-    /// After 5 failures in a row no call is sent any more, and each fails at once; a probe looks every 100 ms whether
-    /// the server is back.
+    /// After 5 failures in a row no call is sent any more, and each fails at once; a probe looks whether the server is
+    /// back: every 100 ms, after a second less and less often, and in the end every second, about.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline.min(LONGEST);
         self

@@ -27,12 +27,14 @@ pub(super) use self::lane::Lane;
 use self::{life::Life, manager::Manager};
 use super::{
     Keys,
+    fault::judged,
     incarnation::Incarnation,
     nodes::{Nodes, Place},
     target::{Connection, Target},
 };
 use crate::{error::Error, key::SHARDS, store::keys::COMMON};
 use futures_util::future::join_all;
+use redis::Cmd;
 use tokio::{
     runtime::Handle,
     time::{Instant, timeout},
@@ -123,6 +125,16 @@ impl Socket {
         }
     }
 
+    /// Whether it is answered as a call would be that writes this.
+    pub(super) async fn takes(mut self, write: &Cmd, within: Duration) -> bool {
+        let answer = timeout(within, write.query_async::<u64>(&mut self.connection)).await;
+        let Ok(answer) = answer else {
+            self.timed_out();
+            return false;
+        };
+        judged(&self, answer).is_ok()
+    }
+
     /// Asks for a sign of life, if there was none for a while and one is needed.
     async fn beat(self, within: Duration) {
         let Some(mut own) = self.give() else { return };
@@ -203,8 +215,19 @@ impl Lanes {
     /// Whether calls of this lane would be answered. It tells nobody of a new server: calls are still refused.
     pub(super) async fn could_work(&self, lane: usize, keys: &Keys) -> bool {
         match &self.ways {
-            // A new connection can be made and written to.
-            Ways::One(_) => bb8::ManageConnection::connect(&self.probe).await.is_ok(),
+            Ways::One(lanes) => {
+                let living = lanes.iter().find_map(|lane| lane.known()?.give());
+                match living {
+                    // What is refused there is refused on another one, too.
+                    Some(socket) => {
+                        let mut write = redis::cmd("HDEL");
+                        write.arg(keys.meta()).arg("never");
+                        socket.takes(&write, self.probe.deadline).await
+                    }
+                    // A new connection can be made and written to.
+                    None => bb8::ManageConnection::connect(&self.probe).await.is_ok(),
+                }
+            }
             Ways::Nodes(nodes) => nodes.could_work(lane, keys).await,
         }
     }

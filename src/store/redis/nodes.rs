@@ -7,12 +7,10 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
-use tokio::time::timeout;
 
 use super::{
     Keys,
     connect::{Lane, Socket},
-    fault::judged,
     target::{Cluster, Endpoint, Failure},
 };
 use crate::error::Error;
@@ -133,16 +131,11 @@ impl Nodes {
     /// Whether a call about this shard would be answered. A node that has just been told that it has the shard, or that
     /// is giving it away, would not.
     pub(super) async fn could_work(&self, shard: usize, keys: &Keys) -> bool {
-        let Ok(mut socket) = self.socket(shard).await else { return false };
+        let Ok(socket) = self.socket(shard).await else { return false };
         let shard = u16::try_from(shard).unwrap_or(u16::MAX);
         let Some(never) = keys.never(shard) else { return false };
         let mut write = redis::cmd("DEL");
         write.arg(never.concat());
-        let answer = timeout(self.within, write.query_async::<u64>(&mut socket.connection)).await;
-        let Ok(answer) = answer else {
-            socket.timed_out();
-            return false;
-        };
-        judged(&socket, answer).is_ok()
+        socket.takes(&write, self.within).await
     }
 }

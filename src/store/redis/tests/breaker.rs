@@ -9,6 +9,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use tokio::{
     net::TcpListener,
     time::{Instant, sleep, timeout},
@@ -70,6 +71,31 @@ async fn one_probe_looks_until_the_server_answers() {
     assert!(!breaker.is_open(), "the server is back since {:?}", opened.elapsed() - 10 * BETWEEN);
     sleep(10 * BETWEEN).await;
     assert_eq!(looks.load(Ordering::SeqCst), 11, "nobody looks at a server that is there");
+}
+
+/// Where it is away for long, it is not asked as often as in the beginning.
+#[tokio::test(start_paused = true)]
+async fn a_probe_looks_less_often_after_a_while() {
+    let breaker = Breaker::new(SECOND);
+    let looks = Arc::new(Mutex::new(Vec::new()));
+    while !breaker.failed() {}
+    let ask = || {
+        let looks = Arc::clone(&looks);
+        breaker.probe(move || {
+            looks.lock().push(Instant::now());
+            async { false }
+        })
+    };
+    let opened = Instant::now();
+    while opened.elapsed() < 10 * SECOND {
+        assert!(!ask(), "it is not silent");
+        sleep(BETWEEN / 2).await;
+    }
+    let looks = looks.lock();
+    let pauses: Vec<_> = looks.windows(2).map(|two| two[1] - two[0]).collect();
+    assert!(pauses[..10].iter().all(|pause| *pause == BETWEEN), "{pauses:?}");
+    assert!(pauses.iter().all(|pause| *pause <= SECOND * 5 / 4), "{pauses:?}");
+    assert!((17..=26).contains(&looks.len()), "{pauses:?}");
 }
 
 /// The runtime of a probe may end before the server answers.

@@ -2,6 +2,7 @@
 //! within the deadline, nothing has been done then, and it is over when the server does it again.
 
 use std::{
+    cell::Cell,
     error::Error as _,
     sync::Arc,
     time::{Duration, Instant},
@@ -118,6 +119,33 @@ async fn refused(code: &str, begin: &[&str], end: &[&str]) {
 async fn noreplicas() {
     let set = |value| ["CONFIG", "SET", "min-replicas-to-write", value];
     refused("NOREPLICAS", &set("1"), &set("0")).await;
+}
+
+/// What refuses on one connection does so on all of them.
+#[tokio::test]
+async fn a_server_that_refuses_is_asked_by_the_connection_there_is() {
+    let before = Before::patient().await;
+    before.server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    let asked = Cell::new(0);
+    let told = async |section: &str, field: &str| {
+        asked.set(asked.get() + 1);
+        before.server.info(section, field).await
+    };
+    let refusals = async || told("errorstats", "errorstat_NOREPLICAS:count").await;
+    let made = async || told("stats", "total_connections_received").await;
+    eventually("nothing to be sent any more", async || {
+        let known = refusals().await;
+        assert_eq!(before.lock().await.kind(), ErrorKind::Unavailable);
+        refusals().await == known
+    })
+    .await;
+    let (first, count) = (refusals().await, made().await);
+    let own = asked.get();
+    eventually("the probe to have looked", async || refusals().await > first + 10).await;
+    let made = made().await - count;
+    assert_eq!(made, asked.get() - own, "the others are the probe's");
+    before.server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
+    before.goes_on().await;
 }
 
 /// A health check of the application's asks all the while.
