@@ -3,21 +3,20 @@
 //! One that is cut off from the others would tell of days gone by: so several are asked at once, and what most of
 //! them say is believed; who does not answer soon after the first is not waited for. What is wrong with it is told by the next redirect.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    future::{Future, ready},
+    sync::atomic::Ordering,
+    time::Duration,
+};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use redis::{Value, aio::ConnectionLike as _};
 use tokio::{
     runtime::Handle,
     task::JoinHandle,
     time::{Instant, timeout, timeout_at},
 };
 
-use super::{
-    Cluster, Endpoint, Failure, Settings, Shared,
-    slots::View,
-    told::{TIMEOUT, is_refused, timeout_of},
-};
+use super::{Cluster, Endpoint, Failure, Shared, slots::View};
 
 /// Nodes that are asked at once, at most.
 const ASKED: usize = 5;
@@ -125,12 +124,27 @@ impl Cluster {
     /// What several nodes say, until most of them say the same.
     async fn hear(&self) -> Said {
         let candidates = self.0.candidates();
+        self.0.kept.retain(&candidates);
         let majority = candidates.len() / 2 + 1;
-        let asked = candidates.into_iter().map(|node| async move {
-            let answer = timeout(self.0.within, self.ask(&node)).await;
-            answer.unwrap_or(Err(Failure::Away))
+        let asked = candidates.into_iter().map(|node| {
+            let own = self.clone();
+            async move {
+                let answer = timeout(own.0.within, own.ask(&node)).await;
+                answer.unwrap_or(Err(Failure::Away))
+            }
         });
         let mut answers: FuturesUnordered<_> = asked.collect();
+        let said = self.hear_most(&mut answers, majority).await;
+        // Who is late is heard out, so that his connection is kept.
+        tokio::spawn(answers.for_each(|_| ready(())));
+        said
+    }
+
+    async fn hear_most(
+        &self,
+        answers: &mut FuturesUnordered<impl Future<Output = Result<View, Failure>>>,
+        majority: usize,
+    ) -> Said {
         let (mut said, mut until) = (Said::default(), None);
         loop {
             let answer = match until {
@@ -146,37 +160,6 @@ impl Cluster {
                 }
                 Some(Err(failure)) => said.fail(failure),
                 None => return said,
-            }
-        }
-    }
-
-    async fn ask(&self, node: &Endpoint) -> Result<View, Failure> {
-        let settings = Settings { within: Some(self.0.within), ..Settings::default() };
-        let mut connection = self.node(node)?.open(&settings).await?;
-        let mut pipe = redis::pipe();
-        pipe.cmd("CLUSTER").arg("SLOTS");
-        let tells = self.0.tells.load(Ordering::Relaxed);
-        if tells {
-            pipe.cmd("CONFIG").arg("GET").arg(TIMEOUT);
-        }
-        let count = pipe.len();
-        let replies = connection.req_packed_commands(&pipe, 0, count).await;
-        let mut replies = replies.map_err(|error| Failure::of(&error))?.into_iter();
-        let (slots, settings) = (replies.next().unwrap_or(Value::Nil), replies.next());
-        if tells && settings.as_ref().is_some_and(is_refused) {
-            self.0.tells_no_settings();
-        }
-        match slots {
-            Value::ServerError(error)
-                if error.details().is_some_and(|text| text.contains("cluster support")) =>
-            {
-                let sentence = "the store's server is no node of a cluster; use redis://host:port";
-                Err(Failure::Config(sentence.to_owned()))
-            }
-            Value::ServerError(error) => Err(Failure::of(&error.into())),
-            slots => {
-                let view = View::read(slots, &self.0.slots, node).ok_or(Failure::Away)?;
-                Ok(View { timeout: settings.and_then(timeout_of), ..view })
             }
         }
     }
@@ -225,7 +208,7 @@ impl Said {
 
 impl Shared {
     /// Its user may not ask for settings: nobody asks again.
-    fn tells_no_settings(&self) {
+    pub(super) fn tells_no_settings(&self) {
         if self.tells.swap(false, Ordering::Relaxed) {
             tracing::warn!(
                 "the store's cluster does not tell its `cluster-node-timeout` (`CONFIG GET` is refused): it is taken for \

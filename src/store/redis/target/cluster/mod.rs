@@ -30,6 +30,7 @@
 //! deadline. Nothing runs half. Leases go on: a slot that is on its way for longer than a lease costs the
 //! locks of its shard their holders, who are told.
 
+mod kept;
 mod look;
 mod slots;
 mod told;
@@ -46,7 +47,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-use self::{look::Looking, slots::slot};
+use self::{kept::Kept, look::Looking, slots::slot};
 use super::{Failure, One, Opened, Settings};
 use crate::{key::SHARDS, store::redis::incarnation::Incarnation};
 
@@ -77,6 +78,7 @@ struct Shared {
     looked: watch::Sender<u64>,
     /// The next one is to begin at once.
     hurry: Notify,
+    kept: Kept,
     /// Nodes may be asked for their settings, as far as is known.
     tells: AtomicBool,
     within: Duration,
@@ -108,6 +110,7 @@ impl Cluster {
             looking: Mutex::default(),
             looked: watch::Sender::new(0),
             hurry: Notify::new(),
+            kept: Kept::default(),
             tells: AtomicBool::new(true),
             within,
             incarnation: Arc::default(),

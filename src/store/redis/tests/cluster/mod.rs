@@ -1,5 +1,6 @@
 //! A store on a real cluster: whose nodes are all used, whose slots move while it is used, and whose nodes die.
 
+mod away;
 mod basics;
 mod death;
 mod ear;
