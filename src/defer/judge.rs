@@ -124,7 +124,8 @@ const PAUSE: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
 /// Doubles as time goes by, with nothing to count it: as long as the job is old, within bounds.
 ///
-/// This is the one place where a worker's clock is compared with the store's. However wrong it is, the pause is one that
+/// Of deferred requests this is the one place where a worker's clock is compared with the store's; of tasks it is done for the
+/// same pause, and to tell whether one has been unreadable for an hour (`queue/sealed.rs`, `queue/run.rs`). However wrong it is, the pause is one that
 /// a younger or an older job would have; no order, attempt or deadline depends on it.
 pub(super) fn by_age(first_seen: SystemTime) -> Duration {
     pause_at(SystemTime::now(), first_seen)
