@@ -119,6 +119,7 @@ impl LockRequest {
     /// Most who may wait for this lock in this process; beyond it the answer is "busy" at once, without
     /// asking the store. Who asks the store for all of them does not wait yet: it needs room when that has said "busy".
     /// With 0 nobody waits. Default 1024: who stands behind so many would be served after most callers have gone.
+    /// For all locks of a store and its clones together 16,384 may wait, which is no setting.
     pub fn max_waiters(mut self, most: usize) -> Self {
         self.asking.max_waiters = most;
         self

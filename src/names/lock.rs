@@ -227,7 +227,8 @@ macro_rules! __lock_settings {
 
             /// Most requests that may wait for one lock in this process; beyond it the busy answer comes
             /// at once, and the store is not asked, unless for an `Idempotency-Key`. With 0 nobody waits. Default 1024: who stands behind so
-            /// many would be served after most clients have gone.
+            /// many would be served after most clients have gone. For all locks of a store and its clones together 16,384 may wait,
+            /// which is no setting.
             #[must_use]
             pub fn max_waiters(self, most: usize) -> Self {
                 Self { gate: self.gate.max_waiters(most) }
