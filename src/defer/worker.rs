@@ -158,7 +158,8 @@ impl DeferWorker {
         self
     }
 
-    /// How long finished jobs and their responses are kept. Default a day, at least a minute.
+    /// How long finished jobs and their responses are kept. Default a day, at least a minute; of each shard no more than a
+    /// 64th of the layers' `ended_bytes`, by default 16 MiB, the newest.
     pub fn keep_done(mut self, retention: Duration) -> Self {
         self.rules.keep_done = retention.clamp(KEPT, LONGEST);
         self
