@@ -271,7 +271,7 @@ macro_rules! __defer_layer_names {
 
         // How it runs.
         impl DeferLayer {
-            /// Most runs of a PUT or DELETE. Default 5: with the default backoff it outlives an outage of some
+            /// Most runs of a PUT or DELETE, at least 1. Default 5: with the default backoff it outlives an outage of some
             /// seconds, and holds up its resource for no longer. Other methods run once, since what has failed may
             /// have done its work; see [`retry_unsafe`](Self::retry_unsafe).
             #[must_use]

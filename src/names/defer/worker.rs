@@ -22,7 +22,7 @@ macro_rules! __defer_worker_names {
                 Self { inner: ::lockgate::defer::DeferWorker::on(store, replayer) }
             }
 
-            /// Most requests that run at once in this worker. Default 16: beside the requests of clients, which it
+            /// Most requests that run at once in this worker, at least 1. Default 16: beside the requests of clients, which it
             /// shares the process with. Those of one resource never run at once.
             pub fn concurrency(self, most: usize) -> Self {
                 Self { inner: self.inner.concurrency(most) }
