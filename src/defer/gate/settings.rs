@@ -127,6 +127,9 @@ impl<N: ?Sized> DeferGate<N> {
     }
 }
 
+/// For longer no lock is waited for, whoever asks (`lock::asking`). A client is told which wait it got, so it is cut here.
+const MAX_WAIT: Duration = Duration::from_secs(600);
+
 /// The part that a shard has in what the whole queue may hold: jobs of one lock all lie in one.
 fn of_a_shard(whole: u64) -> u64 {
     whole.div_ceil(u64::from(SHARDS))

@@ -98,8 +98,8 @@ macro_rules! __defer_layer_names {
             }
 
             /// Longest wait that a client gets by `Prefer: wait=N` (RFC 7240); the 202 says in
-            /// `Preference-Applied` which it got. Default 30 s: what proxies usually wait for an answer.
-            /// Zero: the preference is ignored, and [`wait_up_to`](Self::wait_up_to) holds for all.
+            /// `Preference-Applied` which it got. Default 30 s: what proxies usually wait for an answer;
+            /// at most ten minutes, as [`wait_up_to`](Self::wait_up_to). Zero: the preference is ignored, and [`wait_up_to`](Self::wait_up_to) holds for all.
             #[must_use]
             pub fn max_wait(self, max: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.max_wait(max) }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{DeferGate, of_a_shard};
+use super::{DeferGate, MAX_WAIT, of_a_shard};
 use crate::{
     clock::LONGEST,
     defer::snapshot::Snapshot,
@@ -67,7 +67,7 @@ impl<N: ?Sized> DeferGate<N> {
     /// See `DeferLayer::max_wait`.
     #[must_use]
     pub fn max_wait(self, max: Duration) -> Self {
-        self.with(|settings| settings.when.max_wait = max.min(LONGEST))
+        self.with(|settings| settings.when.max_wait = max.min(MAX_WAIT))
     }
 
     /// See `DeferLayer::respond_async`.
