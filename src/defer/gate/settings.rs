@@ -104,15 +104,7 @@ impl<N: ?Sized> DeferGate<N> {
                 wins: None,
             },
             keys: Keys { life: Duration::from_secs(24 * 60 * 60), direct: false },
-            caps: Caps {
-                resource_jobs: 1_000,
-                resource_bytes: 16 << 20,
-                shard_jobs: of_a_shard(100_000),
-                shard_bytes: of_a_shard(1 << 30),
-                owner_jobs: of_a_shard(50_000),
-                owner_bytes: of_a_shard(1 << 29),
-                ended_bytes: of_a_shard(1 << 30),
-            },
+            caps: CAPS,
             replicas: 0,
             owner: None,
             callback: None,
@@ -130,9 +122,21 @@ impl<N: ?Sized> DeferGate<N> {
 /// For longer no lock is waited for, whoever asks (`lock::asking`). A client is told which wait it got, so it is cut here.
 const MAX_WAIT: Duration = Duration::from_secs(600);
 
+/// What is stored at most. What one resource takes, an owner may have in its shard, and there is room left beside it: else
+/// a resource could not fill its line, or would keep the others of its shard out.
+const CAPS: Caps = Caps {
+    resource_jobs: 1_000,
+    resource_bytes: 8 << 20,
+    shard_jobs: of_a_shard(100_000),
+    shard_bytes: of_a_shard(1 << 30),
+    owner_jobs: of_a_shard(64_000),
+    owner_bytes: of_a_shard(1 << 29),
+    ended_bytes: of_a_shard(1 << 30),
+};
+
 /// The part that a shard has in what the whole queue may hold: jobs of one lock all lie in one.
-fn of_a_shard(whole: u64) -> u64 {
-    whole.div_ceil(u64::from(SHARDS))
+const fn of_a_shard(whole: u64) -> u64 {
+    whole.div_ceil(SHARDS as u64)
 }
 
 impl<N: ?Sized> Default for DeferGate<N> {

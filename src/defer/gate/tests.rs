@@ -1,5 +1,7 @@
 //! What a request that is taken over is answered, when the store does not do its part.
 
+mod caps;
+
 #[cfg(feature = "redis")]
 use std::sync::{
     Arc,
@@ -104,10 +106,10 @@ async fn endless_terms_of_a_layer_are_terms() {
     let gate = Defer::new().wait_up_to(endless).max_wait(endless).delay(endless);
     let gate = gate.deadline(endless).idempotency_for(endless);
     let settings = &gate.0;
-    let all = [
-        settings.when.wait,
     // What a lock waits for at most, which is what a client may be told.
     assert_eq!(settings.when.max_wait, Duration::from_secs(600));
+    let all = [
+        settings.when.wait,
         settings.how.delay,
         settings.how.deadline.expect("there is one"),
         settings.keys.life,

@@ -196,30 +196,35 @@ macro_rules! __defer_layer_names {
             }
 
             /// Most requests that wait for one resource; beyond it the plain busy answer. Default 1000: at a tenth
-            /// of a second each, the last one waits for nearly two minutes.
+            /// of a second each, the last one waits for nearly two minutes. Those of one owner, and of the shard that the
+            /// resource lies in, have bounds of their own ([`owner_jobs`](Self::owner_jobs),
+            /// [`queue_jobs`](Self::queue_jobs)): whoever sets this higher has to set those higher, too.
             #[must_use]
             pub fn max_jobs(self, per_resource: u64) -> Self {
                 Self { gate: self.gate.max_jobs(per_resource) }
             }
 
             /// Most bytes that requests take which wait for one resource, head and body; beyond it the plain
-            /// busy answer. Default 16 MiB: 256 bodies of the largest size.
+            /// busy answer. Default 8 MiB: 127 bodies of the largest size with their heads, and half of what its shard
+            /// takes. Bounded as [`max_jobs`](Self::max_jobs) is, by [`owner_bytes`](Self::owner_bytes) and
+            /// [`queue_bytes`](Self::queue_bytes).
             #[must_use]
             pub fn max_bytes(self, per_resource: u64) -> Self {
                 Self { gate: self.gate.max_bytes(per_resource) }
             }
 
             /// Most requests that wait in the whole queue, which is the store's namespace; beyond it the plain
-            /// busy answer. Default 100,000. Counted in each of 64 shards, for a 64th of it, rounded up: what waits
+            /// busy answer. Default 100,000. Counted in each of 64 shards, for a 64th of it, rounded up (1563): what waits
             /// in all may be more by up to 63, which is much of a small number, and a resource may meet the bound of
-            /// its shard long before. For an exact bound of one resource there is [`max_jobs`](Self::max_jobs).
+            /// its shard, which it has with others, long before. For an exact bound of one resource there is [`max_jobs`](Self::max_jobs).
             #[must_use]
             pub fn queue_jobs(self, jobs: u64) -> Self {
                 Self { gate: self.gate.queue_jobs(jobs) }
             }
 
             /// Most bytes that the whole queue takes: requests that wait or run, and of each that of the call that
-            /// tells of its end. Default 1 GiB. Counted as [`queue_jobs`](Self::queue_jobs) are.
+            /// tells of its end. Default 1 GiB, so 16 MiB a shard. Counted as
+            /// [`queue_jobs`](Self::queue_jobs) are.
             #[must_use]
             pub fn queue_bytes(self, bytes: u64) -> Self {
                 Self { gate: self.gate.queue_bytes(bytes) }
@@ -252,7 +257,8 @@ macro_rules! __defer_layer_names {
             }
 
             /// Most requests of one [`owner`](Self::owner) that wait in the whole queue, and calls that are to tell how
-            /// one ended ([`callback`](Self::callback)); beyond it the plain busy answer. Default 50,000: half of what the queue takes, so nobody keeps all others out.
+            /// one ended ([`callback`](Self::callback)); beyond it the plain busy answer. Default 64,000: less than two thirds of what the queue
+            /// takes, so nobody keeps all others out, and in each shard 1000, which is the line of one resource.
             /// Without an owner there is no such bound. Counted as [`queue_jobs`](Self::queue_jobs) are, in
             /// each shard for a 64th, rounded up: an owner with requests for few resources meets it long before, and one
             /// with requests for many may have 64 where 2 are set.
@@ -261,8 +267,8 @@ macro_rules! __defer_layer_names {
                 Self { gate: self.gate.owner_jobs(jobs) }
             }
 
-            /// Most bytes that the waiting requests of one [`owner`](Self::owner) take. Default 512 MiB. Counted
-            /// as [`owner_jobs`](Self::owner_jobs) are.
+            /// Most bytes that the waiting requests of one [`owner`](Self::owner) take. Default 512 MiB: 8 MiB a
+            /// shard, as much as one resource takes. Counted as [`owner_jobs`](Self::owner_jobs) are.
             #[must_use]
             pub fn owner_bytes(self, bytes: u64) -> Self {
                 Self { gate: self.gate.owner_bytes(bytes) }
