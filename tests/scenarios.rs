@@ -199,6 +199,7 @@ table! { each_store {
         safe_methods_are_not_deferred,
         a_run_that_goes_on_is_running,
         the_response_is_given_back_as_it_was,
+        a_response_that_has_no_body_is_given_back_without,
         bytes_that_are_no_text_come_back_too,
         jobs_run_in_the_order_of_acceptance,
         processes_share_one_line_of_jobs,

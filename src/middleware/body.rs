@@ -164,12 +164,10 @@ impl StdError for BodyError {
 /// A reply as a response.
 #[must_use]
 pub fn response<B>(reply: Reply) -> Response<GateBody<B>> {
-    // hyper sends the body of a 205, which has none (RFC 9110 section 15.3.6).
-    let is_sent = |body: &Bytes| !body.is_empty() && reply.status != 205;
-    let body = Some(reply.body).filter(is_sent);
+    let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let body = Some(reply.body).filter(|body| !body.is_empty() && !has_no_body(status));
     let mut response = Response::new(GateBody { kind: Kind::Reply(body) });
-    *response.status_mut() =
-        StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    *response.status_mut() = status;
     add_fields(&mut response, reply.fields);
     for (name, value) in reply.odd_fields {
         if let (Ok(name), Ok(value)) = (header_name(&name), HeaderValue::from_maybe_shared(value)) {
@@ -184,13 +182,24 @@ pub(super) fn again<B>(reply: &Repeated) -> Response<GateBody<B>> {
     // The fields and the bytes of the body are shared by all copies.
     let made = reply.made(|reply| {
         let body = reply.body.clone();
-        let is_sent = !body.is_empty() && reply.status != 205;
-        response::<Infallible>(reply).map(|_| is_sent.then_some(body))
+        let response = response::<Infallible>(reply);
+        let is_sent = !body.is_empty() && !has_no_body(response.status());
+        response.map(|_| is_sent.then_some(body))
     });
     match made {
         Some(made) => made.clone().map(|body| GateBody { kind: Kind::Reply(body) }),
         None => response(reply.reply().clone()),
     }
+}
+
+/// hyper sends the body of a 205, and drops that of the others, of which axum has told the length by then: a 204 must not have
+/// one (RFC 9110 section 8.6). A stored response may be any of them.
+fn has_no_body(status: StatusCode) -> bool {
+    status.is_informational()
+        || matches!(
+            status,
+            StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED
+        )
 }
 
 /// Those of every answer about a quota are not parsed, nor put on the heap.
@@ -224,5 +233,24 @@ pub(super) fn add_field<B>(response: &mut Response<B>, name: &str, value: Bytes)
     let (name, value) = (header_name(name), HeaderValue::from_maybe_shared(value));
     if let (Ok(name), Ok(value)) = (name, value) {
         response.headers_mut().append(name, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Empty;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_that_has_no_body_gets_none() {
+        for (status, bytes) in [(200, 4), (204, 0), (205, 0), (304, 0)] {
+            let reply = Reply::new(status).body("body");
+            let repeated = Repeated::new(reply.clone());
+            let all = [response::<Empty<Bytes>>(reply), again(&repeated)];
+            for response in all {
+                assert_eq!(response.body().size_hint().exact(), Some(bytes), "{status}");
+            }
+        }
     }
 }

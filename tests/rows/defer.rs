@@ -81,6 +81,23 @@ pub(crate) async fn a_run_that_goes_on_is_running(case: Case) {
     let _ = job.done(&site).await;
 }
 
+pub(crate) async fn a_response_that_has_no_body_is_given_back_without(case: Case) {
+    let site = case.site().await;
+    for status in [204, 205, 304] {
+        let hold = site.hold("/orders/7/pay").await;
+        // The handler has one all the same.
+        let job = refund(&site, &format!("status={status}&text=word")).await;
+        let _ = hold.let_go().await.expect(200);
+        let _ = job.done(&site).await;
+        let response = site.get(&format!("{}/response", job.location));
+        let answer = response.send().await.expect(status);
+        assert!(answer.body.is_empty(), "{answer:?}");
+        // Nor is one spoken of (RFC 9110 section 8.6).
+        assert!(matches!(&*answer.list("content-length"), "" | "0"), "{answer:?}");
+        assert!(status != 204 || !answer.has("content-length"), "{answer:?}");
+    }
+}
+
 pub(crate) async fn the_response_is_given_back_as_it_was(case: Case) {
     let site = case.site().await;
     let hold = site.hold("/orders/7/pay").await;
