@@ -102,3 +102,19 @@ fn who_can_not_look_says_so() {
     let (code, text) = fsck(&["redis://127.0.0.1:1/?ns=shop"]);
     assert_eq!(code, Some(2), "{text}");
 }
+
+#[test]
+fn who_asks_for_help_gets_it() {
+    let program = || Command::new(env!("CARGO_BIN_EXE_lockgate-fsck"));
+    for words in [&["-h"][..], &["--help"], &["redis://127.0.0.1/", "--repair", "--help"]] {
+        let Output { status, stdout, stderr } =
+            program().args(words).output().expect("it is built");
+        assert_eq!((status.code(), stderr), (Some(0), Vec::new()), "{words:?}");
+        assert!(stdout.starts_with(b"usage: lockgate-fsck "), "{words:?}");
+    }
+    // Also where nobody reads it.
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let status = program().arg("--help").stdout(writer).status().expect("it is built");
+    assert_eq!(status.code(), Some(0));
+}

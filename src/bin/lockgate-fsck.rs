@@ -13,7 +13,11 @@
     clippy::unwrap_used
 )]
 
-use std::{process::ExitCode, time::Duration};
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+    time::Duration,
+};
 
 use lockgate::{CheckReport, Error, Store};
 
@@ -50,6 +54,11 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let (flags, urls): (Vec<&str>, Vec<&str>) =
         args.iter().map(String::as_str).partition(|arg| arg.starts_with('-'));
+    if flags.iter().any(|flag| matches!(*flag, "-h" | "--help")) {
+        // Whoever has read enough has closed the pipe.
+        let _ = writeln!(io::stdout(), "{USAGE}");
+        return ExitCode::SUCCESS;
+    }
     let known = flags.iter().all(|flag| *flag == "--repair");
     let url = match urls.as_slice() {
         [url] => Some((*url).to_owned()),

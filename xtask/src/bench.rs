@@ -22,10 +22,7 @@ pub(crate) fn run(args: &[&str]) -> ExitCode {
             eprintln!("{sentence}");
             ExitCode::FAILURE
         }),
-        ["help" | "--help" | "-h"] => {
-            println!("{USAGE}");
-            ExitCode::SUCCESS
-        }
+        ["help" | "--help" | "-h"] => crate::told(USAGE),
         _ => crate::refused(USAGE),
     }
 }
