@@ -10,7 +10,7 @@ use axum::{
     Extension, Router,
     extract::{DefaultBodyLimit, Request, State},
     http::StatusCode,
-    middleware::{Next, from_fn_with_state},
+    middleware::{Next, from_fn, from_fn_with_state},
     response::{Html, IntoResponse as _, Response},
     routing::{get, post},
 };
@@ -98,10 +98,19 @@ fn routes(store: &Store) -> Router {
         .layer(DefaultBodyLimit::max(64 * 1024))
         .layer(Extension(store.clone()))
         .with_state(Orders::default())
+        .layer(from_fn(with_an_id))
 }
 
 async fn health(Extension(store): Extension<Store>) -> StatusCode {
     match store.ping().await {
+/// axum takes nothing for a parameter too, and an order without an id is none.
+async fn with_an_id(request: Request, next: Next) -> Response {
+    if request.uri().path().contains("//") {
+        return StatusCode::NOT_FOUND.into_response();
+    }
+    next.run(request).await
+}
+
         Ok(()) => StatusCode::OK,
         Err(_) => StatusCode::SERVICE_UNAVAILABLE,
     }

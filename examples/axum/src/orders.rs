@@ -111,8 +111,10 @@ async fn work(op: &'static str, request: Request, note: Option<String>) -> Respo
     let status = StatusCode::from_u16(work.status).ok().filter(|status| !status.is_informational());
     let status = status.unwrap_or(StatusCode::BAD_REQUEST);
     match status {
-        // It says that there is no body, and hyper sends what it is given.
-        StatusCode::RESET_CONTENT => status.into_response(),
+        // They have no body. hyper sends that of a 205 all the same, and of the others axum tells the length.
+        StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED => {
+            status.into_response()
+        }
         _ => (status, Json(event)).into_response(),
     }
 }
