@@ -254,6 +254,15 @@ async fn gives_back_what_it_cuts_off(framework: Framework) {
 }
 
 #[tokio::test]
+async fn a_store_may_be_reached_by_tls() {
+    // Nobody listens there; the URL is one that the demos understand.
+    let (axum, actix) = both("rediss://127.0.0.1:1/?ns=tls").await;
+    for demo in [&axum, &actix] {
+        let _ = demo.get("/healthz").send().await.expect(503);
+    }
+}
+
+#[tokio::test]
 async fn health_follows_the_store() {
     let mut server = lockgate_tests::Server::start().await;
     let (axum, actix) = both(&server.url("health")).await;

@@ -41,6 +41,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .with_env_filter(env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned()))
         .with_writer(std::io::stderr)
         .init();
+    // For `rediss://`: which cryptography is used is a choice of the program.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let store = match env::var("LOCKGATE_STORE").as_deref() {
         Err(_) | Ok("memory") => Store::memory(),
         Ok(url) => Store::builder(url).deadline(DEADLINE).connect().await?,

@@ -37,6 +37,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .with_env_filter(env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned()))
         .with_writer(std::io::stderr)
         .init();
+    // For `rediss://`: which cryptography is used is a choice of the program.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let store = match env::var("LOCKGATE_STORE").as_deref() {
         Err(_) | Ok("memory") => Store::memory(),
         Ok(url) => Store::builder(url).deadline(DEADLINE).connect().await?,
@@ -96,13 +98,11 @@ fn routes(store: &Store) -> Router {
         .merge(refund)
         .merge(limited)
         .layer(DefaultBodyLimit::max(64 * 1024))
+        .layer(from_fn(with_an_id))
         .layer(Extension(store.clone()))
         .with_state(Orders::default())
-        .layer(from_fn(with_an_id))
 }
 
-async fn health(Extension(store): Extension<Store>) -> StatusCode {
-    match store.ping().await {
 /// axum takes nothing for a parameter too, and an order without an id is none.
 async fn with_an_id(request: Request, next: Next) -> Response {
     if request.uri().path().contains("//") {
@@ -111,6 +111,8 @@ async fn with_an_id(request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
+async fn health(Extension(store): Extension<Store>) -> StatusCode {
+    match store.ping().await {
         Ok(()) => StatusCode::OK,
         Err(_) => StatusCode::SERVICE_UNAVAILABLE,
     }
