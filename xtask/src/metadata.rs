@@ -138,6 +138,8 @@ fn text(value: &Value) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use serde_json::json;
 
     use super::*;
@@ -179,5 +181,24 @@ mod tests {
         assert_eq!(metadata().direct("us").unwrap(), ["a"]);
         assert_eq!(metadata().rust_version("us").unwrap(), "1.89");
         assert!(metadata().features("them").is_err());
+    }
+
+    /// What its page on crates.io shows, and the texts of its licences in the package.
+    #[test]
+    fn each_library_can_be_published() {
+        let metadata = Metadata::ask(&["--no-deps"]).unwrap();
+        for library in LIBRARIES {
+            let member = metadata.member(library).unwrap();
+            for field in ["description", "license", "readme", "repository", "rust_version"] {
+                assert!(member[field].is_string(), "{library}: {field}");
+            }
+            for field in ["keywords", "categories"] {
+                assert!((1..=5).contains(&list(&member[field]).len()), "{library}: {field}");
+            }
+            let folder = Path::new(text(&member["manifest_path"])).parent().unwrap();
+            for file in ["README.md", "LICENSE-MIT", "LICENSE-APACHE"] {
+                assert!(folder.join(file).is_file(), "{library}: {file}");
+            }
+        }
     }
 }
