@@ -283,6 +283,8 @@ mod tests {
                 .filter(|name| *name != "Repeated" && !theirs.contains_key(*name))
                 .collect();
             assert!(missing.is_empty(), "{integration} does not export {missing:?}");
+            // What its layers make of a service.
+            assert!(theirs.contains_key("GateService"), "{integration}: {theirs:?}");
             let theirs = features(&format!("integrations/{integration}/Cargo.toml"));
             let mut missing = features("Cargo.toml");
             // The driver of one of them, which it has or has no use for, and what only the core's own program needs.

@@ -142,6 +142,7 @@ pub use lockgate::{
 };
 
 pub use self::{
+pub use lockgate::middleware::GateService;
     extract::{CurrentJob, CurrentLock, CurrentLocks, CurrentRate, Fence, NotInstalled},
     layer::{
         DeferLayer, DeferWorker, DeferredRoutes, Keys, LockLayer, RateLimitLayer, deferred_routes,
