@@ -76,7 +76,7 @@ async fn events_name_node_and_hash_and_no_token() {
     let key = Key::path_param("account", SECRET);
     let short = Duration::from_secs(3);
     let held = store.lock(key.clone()).lease_fixed(short).acquire().await.expect("free");
-    let refused = store.as_another_process().lock(key.clone()).acquire().await;
+    let refused = store.lock(key.clone()).acquire().await;
     assert!(matches!(refused, Err(NotAcquired::Busy(_))));
     let second = store.lock(key.clone()).wait(Duration::from_secs(20)).acquire().await;
     let second = second.expect("the fixed lease ends");

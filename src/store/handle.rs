@@ -73,6 +73,7 @@ impl Store {
 
     /// Another handle on the same data that counts as another process: its own node, waiting lines
     /// and agent. For tests of what several processes do; on Redis it shares the connections and the breaker.
+    #[cfg(any(test, feature = "test-kit"))]
     #[must_use]
     pub fn as_another_process(&self) -> Self {
         Self::on(Arc::clone(&self.shared.backend))
