@@ -29,6 +29,8 @@
 //! - `callback`: `defer::Callbacks`, signed callbacks when deferred requests have ended.
 //! - `test-kit`: `lockgate::testing`, for tests of applications; not for what is deployed.
 
+// docs.rs says beside each item which feature it needs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 // A panic is an answer that nobody has decided on. Where one can't be, each place says why; tests may as they like.
 #![cfg_attr(
     not(test),

@@ -291,6 +291,11 @@ mod tests {
             let only_ours = ["tower", "fsck-tls"];
             missing.retain(|name| !only_ours.contains(&name.as_str()) && !theirs.contains(name));
             assert!(missing.is_empty(), "{integration} does not pass on {missing:?}");
+            let docs: Vec<_> = library.lines().filter(|line| line.starts_with("//! | ")).collect();
+            let docs = docs.join("\n");
+            let mut untold = theirs;
+            untold.retain(|name| name != "default" && !docs.contains(&format!("`{name}`")));
+            assert!(untold.is_empty(), "{integration} does not tell of {untold:?}");
         }
     }
 

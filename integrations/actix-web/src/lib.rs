@@ -122,7 +122,21 @@
 //! A handler that loses its lock is dropped, unless [`OnLoss`] says otherwise, and actix's `HttpRequest`
 //! with it. The answer is therefore an [`actix_web::Error`] until it reaches the server: middlewares of
 //! your own between server and layer see an `Err` there, as from `error::ErrorConflict` and the like.
+//!
+//! # Features
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `redis` (default) | stores beyond one process: [`Store::connect`] |
+//! | `tls` | TLS on the way to them (`rediss://`), by rustls; the application installs the crypto provider |
+//! | `bb8-redis` | `Store::from_pool`: connections out of a pool that the application has |
+//! | `seal` | deferred requests, their responses and tasks are sealed at rest: `Keyring`, `Store::sealed_with` |
+//! | `callback` | `Callbacks`: signed calls when deferred requests have ended |
+//! | `http-replay` | `remote`: deferred requests that run in another process; `http-replay-tls`: by https |
+//! | `test-kit` | `testing`, for tests of applications; not for what is deployed |
 
+// docs.rs says beside each item which feature it needs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 // A panic is an answer that nobody has decided on. Where one can't be, each place says why; tests may as they like.
 #![cfg_attr(
     not(test),

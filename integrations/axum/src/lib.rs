@@ -97,7 +97,21 @@
 //!
 //! When the client goes away, hyper drops the request's future, and the lock is given back within
 //! milliseconds; an upload that nobody reads hides it until the handler has ended.
+//!
+//! # Features
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `redis` (default) | stores beyond one process: [`Store::connect`] |
+//! | `tls` | TLS on the way to them (`rediss://`), by rustls; the application installs the crypto provider |
+//! | `bb8-redis` | `Store::from_pool`: connections out of a pool that the application has |
+//! | `seal` | deferred requests, their responses and tasks are sealed at rest: `Keyring`, `Store::sealed_with` |
+//! | `callback` | `Callbacks`: signed calls when deferred requests have ended |
+//! | `http-replay` | `remote`: deferred requests that run in another process; `http-replay-tls`: by https |
+//! | `test-kit` | `testing`, for tests of applications; not for what is deployed |
 
+// docs.rs says beside each item which feature it needs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 // A panic is an answer that nobody has decided on. Where one can't be, each place says why; tests may as they like.
 #![cfg_attr(
     not(test),
@@ -128,6 +142,7 @@ pub use lockgate::defer::{
     KeptRequest, NoCursor,
 };
 pub use lockgate::gate::Head;
+pub use lockgate::middleware::GateService;
 #[cfg(feature = "http-replay")]
 pub use lockgate::remote;
 #[cfg(feature = "test-kit")]
@@ -142,7 +157,6 @@ pub use lockgate::{
 };
 
 pub use self::{
-pub use lockgate::middleware::GateService;
     extract::{CurrentJob, CurrentLock, CurrentLocks, CurrentRate, Fence, NotInstalled},
     layer::{
         DeferLayer, DeferWorker, DeferredRoutes, Keys, LockLayer, RateLimitLayer, deferred_routes,
