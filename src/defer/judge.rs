@@ -8,7 +8,10 @@ use super::{
     headers::{Headers, of_response},
     run::{Answer, Kept, Ran},
 };
-use crate::{gate::Replay, store::Verdict};
+use crate::{
+    gate::{Deferred, Replay},
+    store::Verdict,
+};
 
 /// It could not be sent to where it runs.
 pub(super) const UNREACHABLE: &str = "unreachable";
@@ -64,7 +67,11 @@ impl Run<'_> {
         }
         match answer.status {
             // Also from a layer outside the lock, such as a timeout.
-            status if !is_success(status) => self.failed("failed", self.asked(&answer.headers)),
+            status if !is_success(status) => {
+                let Deferred { id, attempt, .. } = self.marker.deferred();
+                tracing::warn!(job = ?id, attempt, status, "run failed");
+                self.failed("failed", self.asked(&answer.headers))
+            }
             status if !self.marker.was_seen() => self.missed(status),
             _ => self.done(answer),
         }

@@ -46,8 +46,10 @@ impl Rounds {
         if let Err((fault, why)) = &ran
             && !matches!(why.then, Then::Back(_))
         {
-            let id = &token.id;
-            tracing::warn!(task = ?id, attempt, %fault, reason = why.reason(), "a task failed");
+            let (queue, id) = (self.worker.queue.hashed(), &token.id);
+            tracing::warn!(
+                %queue, task = ?id, attempt, max_attempts, %fault, reason = why.reason(), "a task failed"
+            );
         }
         if let Err((_, why)) = &ran
             && let Then::Back(delay) = why.then

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use crate::defer::prefer::Preferences;
 
-/// Longest wait that `Prefer: wait=N` gets: less than proxies give an answer that does not come.
-const MAX_WAIT: Duration = Duration::from_secs(30);
+/// Longest wait that `Prefer: wait=N` gets: less than proxies give an answer that does not come, and, since a server waits
+/// for its open answers, less than a graceful shutdown is usually given.
+const MAX_WAIT: Duration = Duration::from_secs(25);
 
 /// The members of a list field that are text, in order.
 fn members<'a>(values: &[&'a [u8]]) -> impl Iterator<Item = &'a str> {
@@ -86,7 +87,7 @@ mod tests {
         let seconds = |text: &str| wait(&[text.as_bytes()]).map(|wait| wait.as_secs());
         assert_eq!(seconds("wait=5"), Some(5));
         assert_eq!(seconds("respond-async, Wait=\"7\"; x=1, wait=9"), Some(7));
-        assert_eq!(seconds("wait=1000000"), Some(30));
+        assert_eq!(seconds("wait=1000000"), Some(25));
         for none in ["", "respond-async", "wait", "wait=x", "wait=-1", "waits=3"] {
             assert_eq!(seconds(none), None, "{none}");
         }

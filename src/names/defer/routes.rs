@@ -18,7 +18,7 @@ macro_rules! __defer_routes_names {
         /// `GET {path}/{id}` is a JSON document, or a stream of it (`Accept: text/event-stream`);
         /// `{path}/{id}/response` the stored response as it was, to a browser no page of this origin
         /// (`Content-Security-Policy: sandbox`, unless the handler has sent one of its own); `DELETE {path}/{id}` cancels what
-        /// waits. `Prefer: wait=N` (at most 30 s) holds an answer until something changes, one of the response until
+        /// waits. `Prefer: wait=N` (at most 25 s) holds an answer until something changes, one of the response until
         /// there is one or none, and `If-None-Match` leaves out what the client has. An id that is unknown, malformed or
         /// somebody else's is the same 404. Where 4,096 wait in this process already, whoever comes then is answered at once.
         ///

@@ -331,7 +331,7 @@ async fn passed(limit: &RateLimit) -> usize {
 #[tokio::test(start_paused = true)]
 async fn units_from_before_a_reset_are_forgotten() {
     for (call, fault) in
-        [("charge", Fault::Slow(3 * SECOND)), ("reset_charges", Fault::Late(2 * SECOND))]
+        [("charge", Fault::Slow(SECOND)), ("reset_charges", Fault::Late(2 * SECOND))]
     {
         let (store, faults) = faulty();
         let limit = store.rate_limit(leased(10, 5));
