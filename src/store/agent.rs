@@ -140,12 +140,14 @@ impl Agent {
             if self.seat.shared.pending.load(Ordering::Acquire) == 0 {
                 return;
             }
+            // Whoever was told of it may be on a runtime that nobody drives.
+            self.seat.running();
             idle.await;
         }
     }
 
     /// Where work in the background should run: a runtime that lives as long as the store, if there is
-    /// one, rather than that of the request that happens to ask.
+    /// one, rather than that of the request that happens to ask. The caller's until something has run there.
     pub(super) fn runtime(&self) -> Option<Handle> {
         self.seat.running().map(Mailbox::runtime)
     }

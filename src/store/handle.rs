@@ -168,7 +168,7 @@ impl Store {
         hints
     }
 
-    /// Runs work in the background, on a runtime that lives as long as the store, if there is one.
+    /// Runs work in the background, on a runtime that lives as long as the store, if there is one and somebody drives it.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         if let Some(runtime) = self.shared.agent.runtime() {
             runtime.spawn(work);

@@ -6,7 +6,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -14,7 +14,7 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::{
-    runtime::Handle,
+    runtime::{Handle, Id},
     sync::mpsc,
     task::{AbortHandle, JoinHandle},
 };
@@ -49,14 +49,14 @@ struct Start {
     begun: AtomicBool,
     /// For whoever begins first: the task at home, or one where it was found that nobody drives that.
     rx: Mutex<Option<mpsc::UnboundedReceiver<Message>>>,
-    /// Who waits to find that out.
-    stand_in: Mutex<Option<JoinHandle<()>>>,
+    /// Who waits to find that out, one on each runtime that asks: it, too, may be driven by nobody.
+    stand_ins: Mutex<Vec<(Id, JoinHandle<()>)>>,
 }
 
 impl Start {
     fn new(rx: mpsc::UnboundedReceiver<Message>) -> Arc<Self> {
         let (begun, rx) = (AtomicBool::new(false), Mutex::new(Some(rx)));
-        Arc::new(Self { begun, rx, stand_in: Mutex::new(None) })
+        Arc::new(Self { begun, rx, stand_ins: Mutex::default() })
     }
 
     fn begin(&self) -> Option<mpsc::UnboundedReceiver<Message>> {
@@ -129,27 +129,39 @@ impl Seat {
     /// Has the agent run here if it has not begun where it is to run after a while.
     fn stand_in(self: &Arc<Self>, running: &Mailbox) {
         let Ok(here) = Handle::try_current() else { return };
-        let mut waiting = running.start.stand_in.lock();
-        if here.id() == running.runtime.id() || waiting.as_ref().is_some_and(|it| !it.is_finished())
-        {
+        let mut waiting = running.start.stand_ins.lock();
+        waiting.retain(|(_, it)| !it.is_finished());
+        if here.id() == running.runtime.id() || waiting.iter().any(|(at, _)| *at == here.id()) {
             return;
         }
         let (seat, start) = (Arc::downgrade(self), Arc::clone(&running.start));
-        *waiting = Some(here.spawn(async move {
+        // What it was told is dealt with also when the last handle has gone.
+        let shared = Arc::clone(&self.shared);
+        let work = async move {
             tokio::time::sleep(PATIENCE).await;
-            if start.has_begun() {
-                return;
+            if let Some(rx) = take_over(&seat, &start) {
+                tracing::warn!(
+                    "nobody drives the runtime that a store was made on: its leases are renewed from another one"
+                );
+                run(shared, rx).await;
             }
-            let (Some(rx), Some(seat)) = (start.begin(), seat.upgrade()) else { return };
-            tracing::warn!(
-                "nobody drives the runtime that a store was made on: its leases are renewed from another one"
-            );
-            if let Some(mailbox) = seat.mailbox.lock().as_mut() {
-                mailbox.runtime = Handle::current();
-            }
-            let shared = Arc::clone(&seat.shared);
-            drop(seat);
-            run(shared, rx).await;
-        }));
+        };
+        waiting.push((here.id(), here.spawn(work)));
     }
+}
+
+/// Begins here, unless it has begun by now.
+fn take_over(seat: &Weak<Seat>, start: &Arc<Start>) -> Option<mpsc::UnboundedReceiver<Message>> {
+    if start.has_begun() {
+        return None;
+    }
+    let seat = seat.upgrade();
+    let mut mailbox = seat.as_ref().map(|seat| seat.mailbox.lock());
+    let rx = start.begin()?;
+    // There may be another one by now.
+    let own = mailbox.as_mut().and_then(|mailbox| mailbox.as_mut());
+    if let Some(own) = own.filter(|own| Arc::ptr_eq(&own.start, start)) {
+        own.runtime = Handle::current();
+    }
+    Some(rx)
 }

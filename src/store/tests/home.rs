@@ -72,12 +72,14 @@ fn a_lease_is_renewed_from_where_it_is_used() {
 fn who_waits_is_served_from_where_he_waits() {
     apart(false, |[store, ..]| async move {
         let held = store.lock("x").strict_order().acquire().await.expect("it is free");
-        let [next, other] = [store.clone(), store.as_another_process()]
-            .map(|store| tokio::spawn(store.lock("x").strict_order().wait(30 * SECOND).acquire()));
+        let waiters = [store.clone(), store.as_another_process()].map(|store| {
+            let waits = store.lock("x").strict_order().wait(30 * SECOND).acquire();
+            tokio::spawn(async move { waits.await.expect("it is served").release().await })
+        });
         sleep(SECOND).await;
         assert_eq!(held.release().await, Released::Released);
-        for waiter in [next, other] {
-            drop(waiter.await.expect("it does not panic").expect("it is served"));
+        for waiter in waiters {
+            assert_eq!(waiter.await.expect("it does not panic"), Released::Released);
         }
     });
 }
