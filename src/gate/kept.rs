@@ -54,7 +54,9 @@ impl<I> Kept<I> {
         let leave = |outcome| -> BoxFuture<'static, bool> {
             Box::pin(async move {
                 // The head is out: there is nothing to put fields into, and what can't be replaced is not to be taken for whole.
-                !matches!(gate.leave(ticket, outcome).await, Parting::Replace(_))
+                // What breaks off by itself says so itself.
+                let replaced = matches!(gate.leave(ticket, outcome).await, Parting::Replace(_));
+                !replaced || outcome == Outcome::BrokeOff
             })
         };
         Self(State::Watching { watch, reading, scope, leave: Box::new(leave) })
