@@ -32,7 +32,11 @@ use super::{
     nodes::{Nodes, Place},
     target::{Connection, Target},
 };
-use crate::{error::Error, key::SHARDS, store::keys::COMMON};
+use crate::{
+    error::{Error, ErrorKind},
+    key::SHARDS,
+    store::keys::COMMON,
+};
 use futures_util::future::join_all;
 use redis::Cmd;
 use tokio::{
@@ -129,7 +133,8 @@ impl Socket {
     pub(super) async fn takes(mut self, write: &Cmd, within: Duration) -> bool {
         let answer = timeout(within, write.query_async::<u64>(&mut self.connection)).await;
         let Ok(answer) = answer else {
-            self.timed_out();
+            // The next look is for another one: this may be broken where the server is well.
+            self.leave_in_silence();
             return false;
         };
         judged(&self, answer).is_ok()
@@ -225,7 +230,7 @@ impl Lanes {
                         socket.takes(&write, self.probe.deadline).await
                     }
                     // A new connection can be made and written to.
-                    None => bb8::ManageConnection::connect(&self.probe).await.is_ok(),
+                    None => is_there(&bb8::ManageConnection::connect(&self.probe).await),
                 }
             }
             Ways::Nodes(nodes) => nodes.could_work(lane, keys).await,
@@ -285,4 +290,9 @@ impl Lanes {
             Ways::Nodes(nodes) => nodes.socket(lane).await,
         }
     }
+}
+
+/// Whether there is somebody to tell callers how it is: what is configured wrongly is no outage.
+pub(super) fn is_there<T>(met: &Result<T, Error>) -> bool {
+    met.as_ref().map_or_else(|error| error.kind() == ErrorKind::Config, |_| true)
 }

@@ -10,7 +10,7 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use super::{
     Keys,
-    connect::{Lane, Socket},
+    connect::{Lane, Socket, is_there},
     target::{Cluster, Endpoint, Failure},
 };
 use crate::error::Error;
@@ -131,7 +131,10 @@ impl Nodes {
     /// Whether a call about this shard would be answered. A node that has just been told that it has the shard, or that
     /// is giving it away, would not.
     pub(super) async fn could_work(&self, shard: usize, keys: &Keys) -> bool {
-        let Ok(socket) = self.socket(shard).await else { return false };
+        let socket = match self.socket(shard).await {
+            Ok(socket) => socket,
+            met => return is_there(&met),
+        };
         let shard = u16::try_from(shard).unwrap_or(u16::MAX);
         let Some(never) = keys.never(shard) else { return false };
         let mut write = redis::cmd("DEL");

@@ -151,6 +151,24 @@ async fn a_password_that_is_gone_is_not_tried_by_each_call() {
     eventually("it is well again", async || kind().await.is_none()).await;
 }
 
+/// As where nobody has saved its users. What is wrong then is told, and not that it is away.
+#[tokio::test]
+async fn a_server_that_comes_back_without_the_user_is_not_taken_for_away() {
+    let mut server = Server::start().await;
+    server.command(&USER).await;
+    let url = format!("redis://app:secret@127.0.0.1:{}/?ns=shop", server.port());
+    let store = Store::connect(&url).await.expect("the URL is right");
+    let kind = async || store.ping().await.err().map(|error| error.kind());
+    server.kill();
+    for _ in 0..20 {
+        assert!(kind().await.is_some_and(|kind| kind != ErrorKind::Config));
+    }
+    server.restart().await;
+    eventually("it is told", async || kind().await == Some(ErrorKind::Config)).await;
+    server.command(&USER).await;
+    eventually("it is well again", async || kind().await.is_none()).await;
+}
+
 #[tokio::test]
 async fn a_failover_keeps_the_user_and_the_database() {
     let sentinels = Sentinels::start().await;
