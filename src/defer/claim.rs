@@ -8,12 +8,19 @@ use super::{
     visit::{Next, Visit},
     worker::DeferWorker,
 };
-use crate::store::{
-    Attempt, Claim, Claimed, Hold, JobId, Mode, NextRun, Run, Settle, SettledRun, Terms, Verdict,
+use crate::{
+    error::ErrorKind,
+    store::{
+        Attempt, Claim, Claimed, Hold, JobId, Mode, NextRun, Run, Settle, SettledRun, Terms,
+        Verdict,
+    },
 };
 
 /// Heads looked at in one visit; dead ones are passed, the rest is for the next visit.
 const HEADS: usize = 8;
+
+/// Answers that are no answer, after which a claim is given up.
+const ODD: u32 = 3;
 
 /// Pause between two claims of which the first was not answered.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -71,7 +78,7 @@ impl Visit {
     /// hold: given up too soon, it would leave a job that looks as if its worker had died.
     async fn send_claim(&self, attempt: &mut Attempt, id: &JobId) -> Option<Claimed> {
         let DeferWorker { store, lease, rules, .. } = &*self.worker;
-        let mut give_up = None;
+        let (mut give_up, mut odd) = (None, 0);
         loop {
             let call = Claim {
                 key: self.key.clone(),
@@ -87,6 +94,11 @@ impl Visit {
             tracing::warn!(job = ?id, %error, "claim failed");
             if error.may_have_run() {
                 give_up.get_or_insert(attempt.sure_until());
+            }
+            // What is wrong there is so again, most likely; nobody else has to wait for this one.
+            odd += u32::from(error.kind() == ErrorKind::Protocol);
+            if odd == ODD {
+                return None;
             }
             match give_up {
                 Some(give_up) if Instant::now() < give_up => tokio::time::sleep(PAUSE).await,
