@@ -43,7 +43,7 @@ pub(crate) use self::{
     begun::{Begin, Begun},
     field::{field_name, goes_on},
     methods::Methods,
-    replay::{Inside, REPLAY_FIELD, current_replay, is_replay, met_a_spent_quota},
+    replay::{Inside, REPLAY_FIELD, current_replay, is_replay},
     slot::{Record, Remember, Trying, UnderLock},
     source::each_once,
 };

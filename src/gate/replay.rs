@@ -285,12 +285,6 @@ impl Replay {
     }
 }
 
-/// A quota within the lock refuses by this status. If that is a run, nothing has run, and it comes again as after a lock that
-/// was busy: it was accepted, and is not to end by that.
-pub(crate) fn met_a_spent_quota(status: u16) {
-    let _ = REPLAY.try_with(|inside| inside.0.met_a_busy_lock(status));
-}
-
 impl fmt::Debug for Replay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Replay").field(&self.0.deferred).finish()

@@ -19,7 +19,8 @@
 //! charged for having been refused, unless a [penalty](Policy::penalty) counts refusals. What costs more
 //! than a quota ever lets in at once is answered with 403, since no waiting helps. Runs of deferred requests
 //! are not charged: they were, when they were accepted. A layer within the lock, to which nobody comes while that is held,
-//! charges the first run, and puts it off while the quota is spent.
+//! refuses no run, and charges the first one as it ends, more than is left too, where its key can be read: credentials are not
+//! stored.
 //!
 //! After the response, charges are put right where a layer is set so: given back by its status, or changed to what
 //! the handler has said with [`RateStatus::charge`]. A request that is dropped before its handler is called

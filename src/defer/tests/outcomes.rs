@@ -132,33 +132,29 @@ async fn a_run_that_was_let_through_an_outage_counts() {
 #[tokio::test(start_paused = true)]
 async fn a_quota_within_the_lock_is_charged_with_the_first_run() {
     let store = Store::memory();
-    let policy = || Policy::new(Quota::requests(1).per(60 * SECOND)).name("p");
+    let policy = || Policy::new(Quota::requests(2).per(60 * SECOND)).name("p");
     let limit = RateLimitGate::<()>::new(KeySource::header("a"), policy()).store(&store);
-    let peek = || async { store.rate_limit(policy()).peek(Key::header("a", b"1"), 1).await };
-    let ((_hold, marker), (_other, late)) = (run_of(&store), run_of(&store));
+    let left = async || {
+        let peek = store.rate_limit(policy()).peek(Key::header("a", b"1"), 1).await;
+        peek.expect("it is there").remaining()
+    };
+    let (_hold, marker) = run_of(&store);
     let mut view = FakeView::new("POST");
     view.headers.push(("a", "1"));
     view.put(marker.clone());
     assert!(matches!(limit.ask(&mut view), Asked::Skip), "outside of the lock");
     marker.pass(&key_of("/x"));
-    let Asked::Enter(facts) = limit.ask(&mut view) else { panic!("it was not charged yet") };
-    assert!(matches!(limit.enter(facts).await, Let::Pass(_)));
-    assert_eq!(peek().await.expect("it is there").remaining(), 0);
-
-    late.pass(&key_of("/x"));
-    view.put(late.clone());
-    let refused = late.scope(async {
-        match limit.ask(&mut view) {
-            Asked::Enter(facts) => match limit.enter(facts).await {
-                Let::Answer(reply) => reply.status,
-                _ => panic!("it is spent"),
-            },
-            Asked::Again(reply) => reply.reply().status,
-            _ => panic!("it is spent"),
-        }
-    });
-    let verdict = judge(&late, refused.await);
-    assert!(matches!(verdict, Verdict::Back { reason: "busy", .. }), "accepted: {verdict:?}");
+    let mut run = async |status| {
+        let Asked::Enter(facts) = limit.ask(&mut view) else { panic!("it was not charged yet") };
+        let Let::Pass(ticket) = limit.enter(facts).await else { panic!("it was accepted") };
+        let Err(ticket) = limit.quick(ticket) else { panic!("it is charged when it has run") };
+        let _ = limit.leave(ticket, Outcome::Answered(status)).await;
+        left().await
+    };
+    assert_eq!(run(200).await, 1);
+    marker.met_a_busy_lock(409);
+    assert_eq!(run(409).await, 1, "it comes again");
+    assert_eq!([run(200).await, run(200).await], [0, 0], "it is not refused");
     view.headers.clear();
     assert!(matches!(limit.ask(&mut view), Asked::Skip), "it has no key any more");
 }

@@ -105,6 +105,27 @@ impl Receipt {
     }
 }
 
+impl Engine {
+    /// Charges what was let in already, more than is left too; the policies of these places.
+    pub(in crate::rate_limit) fn charge_late(
+        self: &Arc<Self>,
+        store: &Store,
+        ask: &Ask,
+        charges: impl Fn(usize) -> bool,
+    ) -> Option<Done> {
+        let mut calls: Vec<SettleCharge> = Vec::new();
+        for question in ask.questions.iter().filter(|each| charges(each.place) && each.cost > 0) {
+            let (tag, by) = (ask.tag(question), By::Charge { units: question.cost });
+            let Some(settled) = question.settled(by) else { continue };
+            match calls.iter_mut().find(|call| call.tag == *tag) {
+                Some(call) => call.items.push(settled),
+                None => calls.push(SettleCharge { tag: tag.clone(), items: vec![settled] }),
+            }
+        }
+        (!calls.is_empty()).then(|| self.settle(store, calls))
+    }
+}
+
 impl Paid {
     /// What has to be changed for it to have cost this.
     fn settled(&self, cost: u64) -> Option<Settled> {

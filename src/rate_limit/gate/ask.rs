@@ -18,7 +18,7 @@ use super::{
     ticket::standings,
 };
 use crate::{
-    gate::{Asked, KeyFault, Replay, View, current_replay, met_a_spent_quota},
+    gate::{Asked, KeyFault, Replay, View, current_replay},
     rate_limit::{
         engine::{Ask, Engine, Question},
         quota::Quota,
@@ -40,13 +40,8 @@ pub struct RateLimitFacts {
     /// Quotas that have to be asked for, and of which policy.
     pub(super) quotas: Vec<(usize, BoxFuture<'static, Quota>)>,
     pub(super) outer: Option<RateStatus>,
-}
-
-/// Refused by this status, a run of a deferred request comes again, unless its cost is above the quota.
-pub(super) fn comes_again(standings: &[Standing<'_>], status: u16) {
-    if !standings.iter().any(Standing::is_hopeless) {
-        met_a_spent_quota(status);
-    }
+    /// A run of a deferred request that was not charged yet.
+    pub(super) run: Option<Replay>,
 }
 
 impl<N: ?Sized> Plan<N> {
@@ -59,16 +54,20 @@ impl<N: ?Sized> Plan<N> {
         if run.as_ref().is_some_and(Replay::is_charged) {
             return Asked::Skip;
         }
-        if let Some(asked) = self.facing.ask(view, self.limits.iter().map(|limit| &limit.source)) {
+        // What was accepted is refused no more.
+        let asks = run.is_none();
+        let sources = self.limits.iter().map(|limit| &limit.source);
+        if asks && let Some(asked) = self.facing.ask(view, sources) {
             return asked;
         }
         let mut ask = match self.questions(view) {
             Ok(read) => read,
             // It comes without credentials.
-            Err(_) if run.is_some() => return Asked::Skip,
+            Err(_) if !asks => return Asked::Skip,
             Err(fault) => return fault.answer(LAYER).map_or(Asked::Skip, Asked::Answer),
         };
-        if let Some(asked) = self.facing.ask_keys(ask.questions.iter().map(|each| &each.key)) {
+        let keys = ask.questions.iter().map(|each| &each.key);
+        if asks && let Some(asked) = self.facing.ask_keys(keys) {
             return asked;
         }
         let found = match self.own() {
@@ -93,7 +92,7 @@ impl<N: ?Sized> Plan<N> {
             return Asked::Skip;
         }
         // Nothing is waited for, and nothing else is done, for what is refused already, or was charged in advance.
-        if quotas.is_empty() {
+        if asks && quotas.is_empty() {
             if !self.settles()
                 && let Some(decision) = engine.at_hand(store, &ask)
             {
@@ -105,11 +104,10 @@ impl<N: ?Sized> Plan<N> {
                 return self.refuse(&standings(&decision));
             }
         }
-        Asked::Enter(RateLimitFacts { found, at, ask, quotas, outer })
+        Asked::Enter(RateLimitFacts { found, at, ask, quotas, outer, run })
     }
 
     fn refuse<F, T>(&self, standings: &[Standing<'_>]) -> Asked<F, T> {
-        comes_again(standings, 429);
         match standings {
             // Its answer hangs on nothing else.
             [one] if self.limits.len() == 1 && !self.facing.responds() => {

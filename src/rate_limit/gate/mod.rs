@@ -4,6 +4,7 @@ mod again;
 mod ask;
 mod plan;
 mod quotas;
+mod run;
 mod settings;
 mod status;
 mod ticket;
@@ -14,7 +15,7 @@ use bytes::Bytes;
 use tracing::field::display;
 
 pub use self::{ask::RateLimitFacts, status::RateStatus, ticket::RateLimitTicket};
-use self::{plan::Plan, status::At, ticket::standings};
+use self::{plan::Plan, run::RunCharge, status::At, ticket::standings};
 use super::{
     decision::Decision,
     engine::{Ask, Checked, Question, Receipt},
@@ -65,15 +66,11 @@ impl<N: ?Sized> RateLimitGate<N> {
             Ok(Checked { decision, .. }) => {
                 let policy = decision.binding().map(|each| each.policy().label());
                 tracing::debug!(node = node(), policy, "request refused: quota spent");
-                let reply = self.0.facing.refuse(&standings(&decision));
-                ask::comes_again(&standings(&decision), reply.status);
-                Verdict::Answer(reply)
+                Verdict::Answer(self.0.facing.refuse(&standings(&decision)))
             }
             Err(error) => {
                 tracing::error!(node = node(), %error, "request refused: no quota, store away");
-                let reply = Reply::store_away();
-                crate::gate::met_a_spent_quota(reply.status);
-                Verdict::Answer(reply)
+                Verdict::Answer(Reply::store_away())
             }
         }
     }
@@ -135,6 +132,10 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
             let Some((store, engine)) = facts.counting(&self.0) else {
                 return Verdict::Answer(ask::no_store());
             };
+            if facts.run.is_some() {
+                let to = (store.clone(), Arc::clone(engine));
+                return Verdict::Pass(RateLimitTicket::of_run(RunCharge::new(to, facts)));
+            }
             let checked = if asked {
                 // What is remembered was looked at.
                 engine.charge(store, &facts.ask, settles).await
@@ -161,7 +162,7 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
         let status = outcome.status().unwrap_or(500);
         let refunds =
             |at: usize| self.0.limits[at].refund_on.as_ref().is_some_and(|refund| refund(status));
-        if let Some(settled) = ticket.settle(refunds) {
+        if let Some(settled) = ticket.has_run(status, refunds).or_else(|| ticket.settle(refunds)) {
             settled.wait().await;
         }
         Parting::Fields(self.fields(ticket.status.as_ref()))

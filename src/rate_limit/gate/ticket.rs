@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::rate_limit::{
     decision::{Decision, PolicyDecision},
     engine::{Done, Receipt},
-    gate::status::RateStatus,
+    gate::{run::RunCharge, status::RateStatus},
     standing::Standing,
 };
 
@@ -18,6 +18,8 @@ pub struct RateLimitTicket {
     receipt: Option<Receipt>,
     /// Of each question, which of the layer's policies it is about, and whether the handler has a say.
     places: Vec<(usize, bool)>,
+    /// What a run is to be charged.
+    run: Option<Box<RunCharge>>,
 }
 
 impl RateLimitTicket {
@@ -26,12 +28,26 @@ impl RateLimitTicket {
         receipt: Option<Receipt>,
         places: Vec<(usize, bool)>,
     ) -> Self {
-        Self { status, receipt, places }
+        Self { status, receipt, places, run: None }
+    }
+
+    /// Of a run that is charged when it has run.
+    pub(super) fn of_run(charge: RunCharge) -> Self {
+        Self { status: None, receipt: None, places: Vec::new(), run: Some(Box::new(charge)) }
+    }
+
+    /// A run was answered by this status.
+    pub(super) fn has_run(&mut self, status: u16, refunds: impl Fn(usize) -> bool) -> Option<Done> {
+        self.run.take()?.made(status, refunds)
     }
 
     /// What is left of it if there is nothing to settle.
     pub(super) fn settled(mut self) -> Result<Option<RateStatus>, Self> {
-        if self.receipt.is_some() { Err(self) } else { Ok(self.status.take()) }
+        if self.receipt.is_some() || self.run.is_some() {
+            Err(self)
+        } else {
+            Ok(self.status.take())
+        }
     }
 
     /// Puts the charges right, in the background; `None` if there is nothing to do. `refunds`: by the

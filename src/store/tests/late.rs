@@ -166,7 +166,7 @@ async fn a_late_job_leaves_a_backoff_behind_it_as_it_is(rig: &Rig) {
     rig.start(&key, &older, &run).await;
     let busy = Verdict::Back { delay: SHORT, reason: "busy" };
     assert!(rig.settle(settled(&key, &older, &run, busy)).await);
-    let due_in = async |id| rig.job(id).await.expect("it waits").past.due_in;
+    let due_in = async |id| rig.past(id).await.expect("it waits").due_in;
     assert!(due_in(&older).await.is_some_and(|left| left < LONG / 2));
     assert!(due_in(&id).await.is_some_and(|left| left > LONG / 2));
     rig.pass(SHORT).await;
