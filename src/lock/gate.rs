@@ -17,7 +17,7 @@ use super::{
     ends::Ends,
     estimate::HoldTimes,
     facts::LockFacts,
-    held::{HeldLock, HeldLocks},
+    held::HeldLocks,
     policy::Policy,
     several::LockSet,
     ticket::{LockTicket, Ticket, Unlocked},
@@ -108,8 +108,7 @@ impl<N: ?Sized> LockGate<N> {
         );
         if self.policy.outage.admits(error) {
             let outer = facts.take_held();
-            let held = facts.keys.into_iter().map(HeldLock::admitted).collect();
-            let admitted = Ticket::Lent { held, shares: Vec::new() };
+            let admitted = Ticket::admitted(&facts.store, facts.keys, facts.mode, &outer);
             return Verdict::Pass(LockTicket::new(admitted, outer));
         }
         // Not kept for an outer layer, though this may be the status of a busy answer too.

@@ -116,4 +116,19 @@ impl Ticket {
             Self::Lent { held, shares }
         }))
     }
+
+    /// Of a request that passes though the store is away: what it has of further out, and for all else no lock.
+    pub(super) fn admitted(store: &Store, keys: Vec<Key>, mode: Mode, outer: &HeldLocks) -> Self {
+        let mut shares = Vec::new();
+        let held = keys.into_iter().map(|key| match outer.find(store, &key, mode) {
+            Ok(Some(share)) => {
+                let held = share.held();
+                shares.push(share);
+                held
+            }
+            Ok(None) | Err(_) => HeldLock::admitted(key),
+        });
+        let held = held.collect();
+        Self::Lent { held, shares }
+    }
 }

@@ -6,7 +6,7 @@ use super::SECOND;
 use crate::{
     defer::DeferGate,
     gate::{Asked, Gate, Head, KeySource, Outcome, Parting, Verdict, View as _, fake::FakeView},
-    lock::{HeldLock, LockGate, Released},
+    lock::{HeldLock, HeldLocks, LockGate, Released},
     outage::LockOutage,
     store::{Fault, Store, faulty},
 };
@@ -177,6 +177,28 @@ async fn under_a_lock_that_is_lent_an_outage_is_one_for_keys_alone() {
         .await;
         assert_eq!(faults.left("acquire"), 0, "it was asked");
     }
+}
+
+/// An inner layer that asks for one lock more: what a layer further out has stays what it is.
+#[tokio::test(start_paused = true)]
+async fn an_outage_hides_no_lock_that_the_request_has() {
+    let (store, faults) = faulty();
+    let source = KeySource::functions(|()| vec!["x".to_owned(), "y".to_owned()]);
+    let lock = LockGate::new(source).store(&store).on_outage(LockOutage::Admit);
+    let held = store.lock("x").acquire().await.expect("it is free");
+    faults.set("acquire", Fault::Away, 1);
+    let mut view = FakeView::new("POST");
+    held.scope(async {
+        let Verdict::Pass(ticket) = enter(&lock, &mut view).await else {
+            panic!("it is admitted");
+        };
+        lock.show(&ticket, &mut view);
+        let shown = view.get::<HeldLocks>().expect("they are shown");
+        let fence = |name: &str| shown.get(name).expect("it is named").fence();
+        assert_eq!((fence("x"), fence("y")), (Some(held.fence()), None));
+    })
+    .await;
+    assert_eq!(faults.left("acquire"), 0, "it was asked");
 }
 
 /// Beside the lock that stands first in the store, in whichever order the layer names them: there a retry looks for it.
