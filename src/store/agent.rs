@@ -10,12 +10,13 @@
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
+use futures_util::future::BoxFuture;
 use tokio::{
     runtime::Handle,
     sync::{Notify, mpsc, oneshot},
@@ -45,8 +46,12 @@ pub(super) struct Shared {
     idle: Notify,
 }
 
-/// What is to be given back, and the outcome of the first call if it is on its way.
-pub(super) type Message = (GiveBack, Option<Step<'static, GaveBack>>, Pending);
+pub(super) enum Message {
+    /// What is to be given back, and the outcome of the first call if it is on its way.
+    GiveBack(GiveBack, Option<Step<'static, GaveBack>>, Pending),
+    /// What is to run beside the agent.
+    Run(BoxFuture<'static, ()>),
+}
 
 /// What is to be given back.
 pub(super) struct GiveBack {
@@ -129,7 +134,7 @@ impl Agent {
         };
         if let Some(mailbox) = self.seat.running() {
             // A message that is not heard any more is dropped, and with it what counts it.
-            let _ = mailbox.tx.send((message, first, pending));
+            let _ = mailbox.tx.send(Message::GiveBack(message, first, pending));
         }
     }
 
@@ -144,6 +149,19 @@ impl Agent {
             self.seat.running();
             idle.await;
         }
+    }
+
+    /// Has this run beside the agent: on a runtime that somebody drives, though it be a while until that is known.
+    /// Dead once it has ended, or was dropped with its runtime; `None` if there is none.
+    pub(super) fn keep(&self, work: impl Future<Output = ()> + Send + 'static) -> Option<Weak<()>> {
+        let life = Arc::new(());
+        let alive = Arc::downgrade(&life);
+        let work = async move {
+            let _life = life;
+            work.await;
+        };
+        self.seat.running()?.tx.send(Message::Run(Box::pin(work))).ok()?;
+        Some(alive)
     }
 
     /// Where work in the background should run: a runtime that lives as long as the store, if there is
@@ -207,7 +225,10 @@ pub(super) async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceive
         };
         tokio::select! {
             message = mailbox.recv() => match message {
-                Some(message) => drop(tokio::spawn(give_back(message))),
+                Some(Message::GiveBack(message, first, pending)) => {
+                    drop(tokio::spawn(give_back(message, first, pending)));
+                }
+                Some(Message::Run(work)) => drop(tokio::spawn(work)),
                 None => return,
             },
             () = round => shared.rounds.look(),
@@ -216,7 +237,11 @@ pub(super) async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceive
     }
 }
 
-async fn give_back((message, mut first, mut pending): Message) {
+async fn give_back(
+    message: GiveBack,
+    mut first: Option<Step<'static, GaveBack>>,
+    mut pending: Pending,
+) {
     let backend = Arc::clone(&pending.shared.backend);
     let GiveBack {
         key, me, mode, undo, mut until, mut finds, doubtful, silences, mut tell, ..

@@ -10,7 +10,6 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use tokio::task::JoinHandle;
 
 pub(crate) use super::charging::Charging;
 pub(crate) use super::deferred::{
@@ -334,7 +333,7 @@ pub(crate) trait Backend: Jobs + Tasks + fmt::Debug + Send + Sync + 'static {
     fn on_new_server(&self, tell: Weak<dyn Fn() + Send + Sync>) {
         drop(tell);
     }
-    /// Delivers hints for this node into `hints` from now on, for as long as `hints` lives. The task
-    /// that does it, if there is one: should its runtime end, somebody has to listen again.
-    fn listen(&self, node: Node, hints: &Arc<Hints>) -> Option<JoinHandle<()>>;
+    /// Delivers hints for this node into `hints` from now on, for as long as `hints` lives. What has to run for
+    /// that, if anything has: should it be dropped, with its runtime say, somebody has to listen again.
+    fn listen(&self, node: Node, hints: &Arc<Hints>) -> Option<BoxFuture<'static, ()>>;
 }

@@ -161,9 +161,9 @@ impl Store {
     /// The listeners of this handle; the first call makes the store deliver messages.
     pub(crate) fn hints(&self) -> &Arc<Hints> {
         let hints = &self.shared.hints;
-        hints.ensure(|| {
-            let _at_home = self.shared.agent.runtime()?.enter();
-            Some(Listening(self.backend().listen(self.node().clone(), hints)))
+        hints.ensure(|| match self.backend().listen(self.node().clone(), hints) {
+            Some(listens) => self.shared.agent.keep(listens).map(Listening::Runs),
+            None => Some(Listening::Always),
         });
         hints
     }
@@ -173,6 +173,12 @@ impl Store {
         if let Some(runtime) = self.shared.agent.runtime() {
             runtime.spawn(work);
         }
+    }
+
+    /// Runs what goes on for as long as the store is used beside the agent, wherever that begins: at home it does so at
+    /// once, and only where nobody drives that a while later, elsewhere. Dropped if there is no runtime at all.
+    pub(crate) fn keep(&self, work: impl Future<Output = ()> + Send + 'static) {
+        drop(self.shared.agent.keep(work));
     }
 
     /// What a step in the background has come to. `None`: it ended without a word, or the runtime that it is on stands still

@@ -10,10 +10,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::{
-    sync::{Notify, mpsc, watch},
-    task::JoinHandle,
-};
+use tokio::sync::{Notify, mpsc, watch};
 
 use super::backend::{JobId, Others, Token};
 use crate::key::Key;
@@ -103,14 +100,11 @@ pub(crate) struct Hints {
 }
 
 impl Hints {
-    /// Makes sure that somebody listens: `listen` is called the first time, and again if the runtime of
-    /// the task it returned has ended, or if it could not listen (`None`).
+    /// Makes sure that somebody listens: `listen` is called the first time, and again if what it has run was
+    /// dropped, or if it could not listen (`None`).
     pub(crate) fn ensure(&self, listen: impl FnOnce() -> Option<Listening>) {
         let mut listening = self.listening.lock();
-        let alive = listening
-            .as_ref()
-            .is_some_and(|Listening(task)| task.as_ref().is_none_or(|task| !task.is_finished()));
-        if !alive {
+        if !listening.as_ref().is_some_and(Listening::goes_on) {
             *listening = listen();
         }
     }
@@ -206,9 +200,23 @@ impl fmt::Debug for Hints {
     }
 }
 
-/// The task that listens; none where messages come without one.
+/// What listens.
 #[derive(Debug)]
-pub(crate) struct Listening(pub(crate) Option<JoinHandle<()>>);
+pub(crate) enum Listening {
+    /// Messages come by themselves.
+    Always,
+    /// What was sent to run somewhere, and lives until it is dropped there.
+    Runs(Weak<()>),
+}
+
+impl Listening {
+    fn goes_on(&self) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Runs(life) => life.strong_count() > 0,
+        }
+    }
+}
 
 type Bells<K> = Mutex<HashMap<K, Weak<Notify>>>;
 

@@ -49,7 +49,7 @@ impl Engine {
             return;
         }
         let guard = Running(Arc::downgrade(self));
-        store.spawn(run(guard, store.downgrade()));
+        store.keep(run(guard, store.downgrade()));
     }
 
     pub(super) fn is_tended(&self) -> bool {

@@ -42,9 +42,8 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::ready;
+use futures_util::future::{BoxFuture, ready};
 use parking_lot::Mutex;
-use tokio::task::JoinHandle;
 
 use self::{
     post::Post,
@@ -273,7 +272,7 @@ impl Backend for Memory {
         done(())
     }
 
-    fn listen(&self, node: Node, hints: &Arc<Hints>) -> Option<JoinHandle<()>> {
+    fn listen(&self, node: Node, hints: &Arc<Hints>) -> Option<BoxFuture<'static, ()>> {
         self.post.listen(&node, hints);
         None
     }

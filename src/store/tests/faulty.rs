@@ -5,8 +5,7 @@ mod faults;
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures_util::future::join_all;
-use tokio::task::JoinHandle;
+use futures_util::future::{BoxFuture, join_all};
 
 use self::faults::on_its_way;
 pub(crate) use self::faults::{Fault, Faults};
@@ -181,7 +180,7 @@ impl Backend for Faulty {
         self.call("ping", Memory::ping)
     }
 
-    fn listen(&self, node: Node, hints: &Arc<Hints>) -> Option<JoinHandle<()>> {
+    fn listen(&self, node: Node, hints: &Arc<Hints>) -> Option<BoxFuture<'static, ()>> {
         self.memory.listen(node, hints)
     }
 }

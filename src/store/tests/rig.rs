@@ -178,7 +178,9 @@ impl Rig {
 
     #[expect(clippy::unused_async, reason = "a store may need its runtime to listen")]
     pub(super) async fn listen(&self, node: &Node, hints: &Arc<Hints>) {
-        drop(self.backend().listen(node.clone(), hints));
+        if let Some(listens) = self.backend().listen(node.clone(), hints) {
+            drop(tokio::spawn(listens));
+        }
     }
 
     pub(super) fn embedded(&self) -> &Memory {

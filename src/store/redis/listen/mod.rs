@@ -15,7 +15,7 @@ use std::{
 
 use futures_util::StreamExt as _;
 use redis::Msg;
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::sync::watch;
 
 use super::{
     Keys,
@@ -39,22 +39,23 @@ pub(super) struct Listener {
     pub(super) jobs: watch::Receiver<bool>,
 }
 
-/// Runs until the store handle is gone.
-pub(super) fn spawn(listener: Listener, hints: &Arc<Hints>) -> JoinHandle<()> {
-    let (weak, life) = (Arc::downgrade(hints), hints.life());
-    tokio::spawn(async move { listener.run(weak, life).await })
-}
-
 impl Listener {
-    async fn run(mut self, hints: Weak<Hints>, mut life: watch::Receiver<()>) {
-        let mut pause = Pause::default();
-        loop {
-            tokio::select! {
-                // The sender is never used: this resolves when the store handle is dropped.
-                _ = life.changed() => return,
-                heard = self.listen(&hints) => pause.note(heard),
+    /// Ends when the store handle is gone.
+    pub(super) fn run(
+        mut self,
+        hints: &Arc<Hints>,
+    ) -> impl Future<Output = ()> + Send + use<> + 'static {
+        let (hints, mut life) = (Arc::downgrade(hints), hints.life());
+        async move {
+            let mut pause = Pause::default();
+            loop {
+                tokio::select! {
+                    // The sender is never used: this resolves when the store handle is dropped.
+                    _ = life.changed() => return,
+                    heard = self.listen(&hints) => pause.note(heard),
+                }
+                pause.sleep().await;
             }
-            pause.sleep().await;
         }
     }
 

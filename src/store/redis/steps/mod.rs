@@ -19,13 +19,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::task::JoinHandle;
+use futures_util::future::BoxFuture;
 
 pub(crate) use self::rate::Together;
-use super::{
-    Redis,
-    listen::{self, Listener},
-};
+use super::{Redis, listen::Listener};
 use crate::{
     key::Key,
     store::{
@@ -133,7 +130,7 @@ impl Backend for Redis {
         self.lanes.on_new_server(tell);
     }
 
-    fn listen(&self, node: Node, hints: &Arc<Hints>) -> Option<JoinHandle<()>> {
+    fn listen(&self, node: Node, hints: &Arc<Hints>) -> Option<BoxFuture<'static, ()>> {
         let listener = Listener {
             target: self.target.clone(),
             keys: self.keys.clone(),
@@ -142,7 +139,7 @@ impl Backend for Redis {
             servers: self.lanes.incarnation().changes(),
             jobs: hints.jobs_wanted(),
         };
-        Some(listen::spawn(listener, hints))
+        Some(Box::pin(listener.run(hints)))
     }
 }
 

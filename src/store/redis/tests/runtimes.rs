@@ -2,7 +2,7 @@
 
 use tokio::runtime::{Builder, Runtime};
 
-use super::{SECOND, hears_of_locks, server::Server, within};
+use super::{SECOND, eventually, hears_of_locks, server::Server, within};
 use crate::{
     lock::Released,
     queue::{Failure, Queue, Task},
@@ -151,6 +151,37 @@ fn a_thread_that_is_at_something_else_keeps_no_answer_from_the_others() {
         }
     });
     drop(worker);
+}
+
+/// The first who waits has messages heard, for all who ever will.
+#[test]
+fn a_thread_that_is_at_something_else_keeps_no_message_from_the_others() {
+    let home = runtime();
+    let (server, store, held) = home.block_on(async {
+        let server = Server::start().await;
+        let (store, other) = (server.patient_store().await, server.patient_store().await);
+        let held = other.lock("x").acquire().await.expect("it is free");
+        (server, store, held)
+    });
+    let own = format!("lg:1:test:w:{}", store.node());
+    let hears = async || {
+        eventually("it to listen", async || {
+            let channels: Vec<String> = server.ask(&["PUBSUB", "CHANNELS", &own]).await;
+            !channels.is_empty()
+        })
+        .await;
+    };
+    let worker = Builder::new_current_thread().enable_all().build().unwrap();
+    worker.block_on(async {
+        store.lock("x").wait(SECOND / 10).acquire().await.expect_err("it is not free");
+        hears().await;
+    });
+    // From here on nothing runs there.
+    home.block_on(async {
+        server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+        hears().await;
+    });
+    drop((worker, held));
 }
 
 /// The connection on which replicas are waited for is one for all.

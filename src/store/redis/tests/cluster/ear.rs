@@ -27,7 +27,8 @@ impl Ear {
     pub(in super::super) async fn new(store: &Store) -> Self {
         let (node, hints) = (Node::new(), Arc::new(Hints::default()));
         let heard = hints.work();
-        drop(store.backend().listen(node.clone(), &hints));
+        let listens = store.backend().listen(node.clone(), &hints);
+        drop(tokio::spawn(listens.expect("there is somebody to hear")));
         let mut ear = Self { node, _hints: hints, heard };
         ear.resyncs().await;
         ear
