@@ -259,7 +259,8 @@ impl Joined for Lines {
         let mut gone = Gone::default();
         let mut lines = self.lines.lock();
         let Map { exclusive, others, .. } = &mut *lines;
-        let all = exclusive.values_mut().chain(others.values_mut());
+        let in_modes = others.values_mut().flatten().map(|(_, line)| &mut **line);
+        let all = exclusive.values_mut().chain(in_modes);
         let (mut rested, mut settled) = (Vec::new(), true);
         for line in all {
             rested.extend(line.resting.take());
@@ -268,7 +269,10 @@ impl Joined for Lines {
             settled &= line.keeper.is_none() || !line.waiters.is_empty();
         }
         exclusive.retain(|_, line| !line.is_empty());
-        others.retain(|_, line| !line.is_empty());
+        others.retain(|_, lines| {
+            lines.retain(|(_, line)| !line.is_empty());
+            !lines.is_empty()
+        });
         drop(lines);
         drop(rested);
         settled

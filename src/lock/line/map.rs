@@ -27,10 +27,13 @@ pub(super) type Name = (Key, Mode);
 #[derive(Default)]
 pub(super) struct Map {
     pub(super) exclusive: HashMap<Key, Line>,
-    pub(super) others: HashMap<Name, Line>,
+    pub(super) others: HashMap<Key, Modes>,
     /// Who joined for locks that have no line here: this process may have just been granted one, and not know it yet.
     told: HashMap<Key, Told>,
 }
+
+/// The lines of one lock in other modes, of which it has one as a rule.
+type Modes = SmallVec<[(Mode, Box<Line>); 1]>;
 
 /// So many are remembered, for so long: far more than there are calls without a line under way, and longer than any is. A
 /// message that is forgotten costs what a lost one does.
@@ -209,8 +212,8 @@ impl Map {
 
     /// The lines of a lock, of all modes.
     pub(super) fn all(&mut self, key: &Key) -> impl Iterator<Item = &mut Line> {
-        let others = self.others.iter_mut().filter(move |((other, _), _)| other == key);
-        self.exclusive.get_mut(key).into_iter().chain(others.map(|(_, line)| line))
+        let others = self.others.get_mut(key).into_iter().flatten();
+        self.exclusive.get_mut(key).into_iter().chain(others.map(|(_, line)| &mut **line))
     }
 
     /// How many wait for a lock.
@@ -225,30 +228,47 @@ impl Map {
     pub(super) fn get(&mut self, name: &Name) -> Option<&mut Line> {
         match name.1 {
             Mode::Exclusive => self.exclusive.get_mut(&name.0),
-            _ => self.others.get_mut(name),
+            mode => {
+                let lines = self.others.get_mut(&name.0)?;
+                lines.iter_mut().find(|(other, _)| *other == mode).map(|(_, line)| &mut **line)
+            }
         }
     }
 
+    #[expect(clippy::indexing_slicing, reason = "it is there, or has been put there")]
     pub(super) fn entry(&mut self, name: &Name) -> &mut Line {
         match name.1 {
             Mode::Exclusive => self.exclusive.entry(name.0.clone()).or_default(),
-            _ => self.others.entry(name.clone()).or_default(),
+            mode => {
+                let lines = self.others.entry(name.0.clone()).or_default();
+                let at = lines.iter().position(|(other, _)| *other == mode).unwrap_or(lines.len());
+                if at == lines.len() {
+                    lines.push((mode, Box::default()));
+                }
+                &mut lines[at].1
+            }
         }
     }
 
     pub(super) fn sweep(&mut self, name: &Name) {
         // By one look-up: each hashes the name.
         match name.1 {
-            Mode::Exclusive => remove_if_empty(self.exclusive.entry(name.0.clone())),
-            _ => remove_if_empty(self.others.entry(name.clone())),
+            Mode::Exclusive => {
+                if let Entry::Occupied(line) = self.exclusive.entry(name.0.clone())
+                    && line.get().is_empty()
+                {
+                    line.remove();
+                }
+            }
+            // A lock has few of them: all that are empty go.
+            _ => {
+                if let Entry::Occupied(mut lines) = self.others.entry(name.0.clone()) {
+                    lines.get_mut().retain(|(_, line)| !line.is_empty());
+                    if lines.get().is_empty() {
+                        lines.remove();
+                    }
+                }
+            }
         }
-    }
-}
-
-fn remove_if_empty<K>(line: Entry<'_, K, Line>) {
-    if let Entry::Occupied(line) = line
-        && line.get().is_empty()
-    {
-        line.remove();
     }
 }

@@ -67,12 +67,7 @@ impl Lines {
             rested.extend(lines.exclusive.get_mut(&name.0).and_then(|line| line.resting.take()));
             lines.sweep(&(name.0.clone(), Mode::Exclusive));
         }
-        if !lines.others.is_empty() {
-            let others = lines.others.iter_mut();
-            let others = others.filter(|((key, mode), _)| *key == name.0 && *mode != name.1);
-            rested.extend(others.filter_map(|(_, line)| line.resting.take()));
-            lines.others.retain(|_, line| !line.is_empty());
-        }
+        // Only what is had alone rests.
         rested
     }
 
