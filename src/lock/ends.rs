@@ -187,7 +187,7 @@ impl Ends {
                 was_unmatched(outcome, told);
             }
             let LockTicket(ticket, .., told) = ticket;
-            let Some((held, own, giving)) = self.ended(ticket) else {
+            let Some((held, tells, giving)) = self.ended(ticket) else {
                 return Parting::Fields(Vec::new());
             };
             let loss = giving.loss(&held).await;
@@ -196,30 +196,30 @@ impl Ends {
                     tracing::info!(lock = %held.hashed(), "request stopped: its body dribbles");
                     Parting::Replace(too_slow())
                 }
-                Some(loss) => self.lost(&held, loss, own && !told, outcome),
+                Some(loss) => self.lost(&held, loss, tells && !told, outcome),
                 None => Parting::Fields(Vec::new()),
             }
         }
     }
 
-    /// What the request had, whether that was its own, and what is waited for when it is given back. Nothing of a run,
-    /// which its worker gives back.
+    /// What the request had, whether this layer is the one to tell of its loss, and what is waited for when it is given
+    /// back. Nothing of a run, which its worker gives back.
     fn ended(self, ticket: Ticket) -> Option<(HeldLocks, bool, Giving)> {
-        let (held, own, guards) = match ticket {
+        let (held, tells, guards) = match ticket {
             Ticket::Own { guard, times, since } => {
                 times.note(since.elapsed());
                 (guard.held(), true, guard)
             }
             // Each is the last one only if the layer further out has gone.
-            Ticket::Lent { held, shares } | Ticket::Scoped { held, shares } => {
-                (held, false, LockSet::of(shares))
-            }
+            Ticket::Lent { held, shares } => (held, false, LockSet::of(shares)),
+            // No layer further out tells of a loss.
+            Ticket::Scoped { held, shares } => (held, true, LockSet::of(shares)),
             Ticket::Run(..) | Ticket::Unmatched(_) => return None,
         };
         let loss = held.loss();
         let giving =
             if self.in_background { Giving::Over(loss) } else { Giving::back(guards, loss) };
-        Some((held, own, giving))
+        Some((held, tells, giving))
     }
 
     /// A lock that is lost needs no keeping, and its answer can still be given.
@@ -241,7 +241,7 @@ impl Ends {
         self,
         held: &HeldLocks,
         loss: Loss,
-        own: bool,
+        tells: bool,
         outcome: Outcome,
     ) -> Parting<T, P> {
         let policy = self.on_loss;
@@ -253,7 +253,7 @@ impl Ends {
                 Parting::Replace(lost_reply(loss, outcome == Outcome::Stopped))
             }
             // Of nested layers one says so, once: a field of one value (RFC 9651 section 4.2) can't be sent twice.
-            OnLoss::Finish if own => Parting::Fields(vec![(LOST.into(), token(loss).into())]),
+            OnLoss::Finish if tells => Parting::Fields(vec![(LOST.into(), token(loss).into())]),
             OnLoss::Finish => Parting::Fields(Vec::new()),
         }
     }

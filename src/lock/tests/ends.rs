@@ -199,6 +199,23 @@ async fn a_nested_layer_acts_on_the_loss_too() {
     }
 }
 
+/// Where that is no layer but a guard that a middleware has scoped, nobody else says so.
+#[tokio::test(start_paused = true)]
+async fn the_loss_of_a_scoped_lock_is_marked_by_the_first_layer() {
+    let store = Store::memory();
+    let gate = gate(&store).on_loss(OnLoss::Finish);
+    let guard = store.lock("x").max_hold(15 * SECOND).acquire().await.expect("it is free");
+    guard
+        .scope(async {
+            let ticket = pass(&gate).await;
+            tokio::time::sleep(20 * SECOND).await;
+            let parting = gate.leave(ticket, Outcome::Answered(200)).await;
+            let Parting::Fields(fields) = parting else { panic!("{parting:?}") };
+            assert_eq!(fields, [("lock-lost".into(), "too-long".into())]);
+        })
+        .await;
+}
+
 /// Two layers whose locks were both lost: a field of one value is no list.
 #[tokio::test(start_paused = true)]
 async fn what_a_layer_further_in_has_said_is_not_said_again() {
