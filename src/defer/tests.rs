@@ -9,6 +9,7 @@ mod logs;
 mod many;
 mod others;
 mod outcomes;
+mod quotas;
 mod rows;
 mod sooner;
 mod status;

@@ -261,6 +261,11 @@ impl Replay {
         self.0.busy.store(status, Ordering::Release);
     }
 
+    /// Whether a lock on the way has let nobody further in.
+    pub(crate) fn was_busy(&self) -> bool {
+        self.0.busy.load(Ordering::Acquire) != 0
+    }
+
     /// Whether this answer is that of a lock that was busy: by its status, which is the layer's to choose.
     pub(crate) fn was_busy_with(&self, status: u16) -> bool {
         self.0.busy.load(Ordering::Acquire) == status
@@ -275,14 +280,6 @@ pub(crate) fn current_replay<V: View>(view: &V) -> Option<Replay> {
 /// Whether it belongs to one.
 pub(crate) fn is_replay<V: View>(view: &V) -> bool {
     view.get::<Replay>().is_some() || REPLAY.try_with(|_| ()).is_ok()
-}
-
-impl Replay {
-    /// Whether it was charged here before: when it was accepted, if this is outside of its lock, or with an earlier attempt.
-    /// While the lock was held nobody came to what is within.
-    pub(crate) fn is_charged(&self) -> bool {
-        !self.was_seen() || self.deferred().attempt > 1
-    }
 }
 
 impl fmt::Debug for Replay {

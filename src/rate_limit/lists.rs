@@ -19,7 +19,8 @@ use crate::{
 /// ```
 ///
 /// Who is denied is answered with 403 and without `Retry-After`, since no waiting will help: 429 would
-/// promise that it does. Neither is charged, nor is the store asked. Who is on both lists is denied.
+/// promise that it does. Neither is charged, nor is the store asked. Who is on both lists is denied. Of a layer within a lock
+/// that holds for runs of deferred requests, which did not come to it before: a 403 makes them dead letters (`auth`).
 ///
 /// An address is the one that the layer's key is made of (`by_ip`, `by_client`; of several policies, the
 /// first with one), whole, before it is cut to its network; else the socket's other end, or what [`client`](Self::client) says. A key is one of those that

@@ -19,8 +19,9 @@
 //! charged for having been refused, unless a [penalty](Policy::penalty) counts refusals. What costs more
 //! than a quota ever lets in at once is answered with 403, since no waiting helps. Runs of deferred requests
 //! are not charged: they were, when they were accepted. A layer within the lock, to which nobody comes while that is held,
-//! refuses no run, and charges the first one as it ends, more than is left too, where its key can be read: credentials are not
-//! stored.
+//! refuses no run but those of who is denied by its lists, and charges the first one as it ends or is dropped, more than is
+//! left too, where its key can be read: credentials are not stored. If that one is refunded by its status, or its process
+//! dies, no later one is charged; cut off by a shutdown, it is charged again when it runs.
 //!
 //! After the response, charges are put right where a layer is set so: given back by its status, or changed to what
 //! the handler has said with [`RateStatus::charge`]. A request that is dropped before its handler is called

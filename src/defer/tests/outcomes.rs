@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{Routes, SECOND, Working, ended, key_of, look, put_off, settled, status::whole};
 use crate::{
-    Key, LockOutage, Policy, Quota,
+    LockOutage,
     defer::{
         Answer, DeferGate, Kept, Ran, StatusGate,
         backoff::Backoff,
@@ -24,7 +24,6 @@ use crate::{
         Verdict as Let, View as _, fake::FakeView,
     },
     lock::{BusyStatus, LockGate},
-    rate_limit::RateLimitGate,
     reply::Reply,
     store::{Attempt, Fault, Hold, JobId, JobState, Mode, Store, Terms, Verdict, faulty},
 };
@@ -34,7 +33,7 @@ fn answer(status: u16) -> Ran {
 }
 
 /// A run of a job on `/x`, and the hold it stands on.
-fn run_of(store: &Store) -> (Hold, Replay) {
+pub(super) fn run_of(store: &Store) -> (Hold, Replay) {
     let key = key_of("/x");
     let terms =
         Terms { lease: SECOND, renew: false, max_hold: SECOND, job: None, mode: Mode::Exclusive };
@@ -126,37 +125,6 @@ async fn a_run_that_was_let_through_an_outage_counts() {
     assert!(!passed);
     let verdict = judge(&marker, 503);
     assert!(matches!(verdict, Verdict::Back { reason: "busy", .. }));
-}
-
-/// While the lock was held nobody came to it; outside of the lock it was charged with the request.
-#[tokio::test(start_paused = true)]
-async fn a_quota_within_the_lock_is_charged_with_the_first_run() {
-    let store = Store::memory();
-    let policy = || Policy::new(Quota::requests(2).per(60 * SECOND)).name("p");
-    let limit = RateLimitGate::<()>::new(KeySource::header("a"), policy()).store(&store);
-    let left = async || {
-        let peek = store.rate_limit(policy()).peek(Key::header("a", b"1"), 1).await;
-        peek.expect("it is there").remaining()
-    };
-    let (_hold, marker) = run_of(&store);
-    let mut view = FakeView::new("POST");
-    view.headers.push(("a", "1"));
-    view.put(marker.clone());
-    assert!(matches!(limit.ask(&mut view), Asked::Skip), "outside of the lock");
-    marker.pass(&key_of("/x"));
-    let mut run = async |status| {
-        let Asked::Enter(facts) = limit.ask(&mut view) else { panic!("it was not charged yet") };
-        let Let::Pass(ticket) = limit.enter(facts).await else { panic!("it was accepted") };
-        let Err(ticket) = limit.quick(ticket) else { panic!("it is charged when it has run") };
-        let _ = limit.leave(ticket, Outcome::Answered(status)).await;
-        left().await
-    };
-    assert_eq!(run(200).await, 1);
-    marker.met_a_busy_lock(409);
-    assert_eq!(run(409).await, 1, "it comes again");
-    assert_eq!([run(200).await, run(200).await], [0, 0], "it is not refused");
-    view.headers.clear();
-    assert!(matches!(limit.ask(&mut view), Asked::Skip), "it has no key any more");
 }
 
 /// What a deferring layer says to a request that met a busy lock.

@@ -51,15 +51,16 @@ impl<N: ?Sized> Plan<N> {
         view: &mut V,
     ) -> Asked<RateLimitFacts, Option<RateStatus>> {
         let run = current_replay(view);
-        if run.as_ref().is_some_and(Replay::is_charged) {
+        // Outside of its lock it was asked when it was accepted; to what is within nobody comes while that is held.
+        if run.as_ref().is_some_and(|run| !run.was_seen()) {
             return Asked::Skip;
         }
-        // What was accepted is refused no more.
-        let asks = run.is_none();
         let sources = self.limits.iter().map(|limit| &limit.source);
-        if asks && let Some(asked) = self.facing.ask(view, sources) {
+        if let Some(asked) = self.facing.ask(view, sources) {
             return asked;
         }
+        // What was accepted is refused by no quota any more.
+        let asks = run.is_none();
         let mut ask = match self.questions(view) {
             Ok(read) => read,
             // It comes without credentials.
@@ -67,8 +68,12 @@ impl<N: ?Sized> Plan<N> {
             Err(fault) => return fault.answer(LAYER).map_or(Asked::Skip, Asked::Answer),
         };
         let keys = ask.questions.iter().map(|each| &each.key);
-        if asks && let Some(asked) = self.facing.ask_keys(keys) {
+        if let Some(asked) = self.facing.ask_keys(keys) {
             return asked;
+        }
+        // An earlier attempt was charged.
+        if run.as_ref().is_some_and(|run| run.deferred().attempt > 1) {
+            return Asked::Skip;
         }
         let found = match self.own() {
             Some(_) => None,

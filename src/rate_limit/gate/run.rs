@@ -25,11 +25,23 @@ impl RunCharge {
 
     /// It was answered by this status. `refunds`: which of the layer's policies give that back.
     pub(super) fn made(self, status: u16, refunds: impl Fn(usize) -> bool) -> Option<Done> {
-        let Self { run, to: (store, engine), ask } = self;
-        if run.is_none_or(|run| run.was_busy_with(status)) {
+        if self.run.as_ref().is_none_or(|run| run.was_busy_with(status)) {
             return None;
         }
-        engine.charge_late(&store, &ask, |place| !refunds(place))
+        self.charge(|place| !refunds(place))
+    }
+
+    /// It was dropped before it had an answer: by a panic, a timeout further out, the loss of its lock. Whether the handler
+    /// has run can't be told. A drain that cuts it off hands it back, and the next run is charged too.
+    pub(super) fn broke_off(self) {
+        if self.run.as_ref().is_some_and(|run| !run.was_busy()) {
+            let _ = self.charge(|_| true);
+        }
+    }
+
+    fn charge(&self, charges: impl Fn(usize) -> bool) -> Option<Done> {
+        let (store, engine) = &self.to;
+        engine.charge_late(store, &self.ask, charges)
     }
 }
 

@@ -67,6 +67,9 @@ impl RateLimitTicket {
 impl Drop for RateLimitTicket {
     fn drop(&mut self) {
         let _ = self.settle(|_| false);
+        if let Some(run) = self.run.take() {
+            run.broke_off();
+        }
     }
 }
 

@@ -1,0 +1,98 @@
+//! Runs behind a quota within their lock: nobody came to it while that was held.
+
+use super::{SECOND, key_of, outcomes::run_of, settled};
+use crate::{
+    Key, Lists, Policy, Quota,
+    gate::{Asked, Gate as _, KeySource, Outcome, Replay, Verdict, View as _, fake::FakeView},
+    rate_limit::{RateLimitGate, RateLimitTicket},
+    store::{Hold, Store},
+};
+
+/// A run that has come past its lock, to a limit of two.
+struct Within {
+    store: Store,
+    limit: RateLimitGate<()>,
+    view: FakeView,
+    marker: Replay,
+    _hold: Hold,
+}
+
+fn policy() -> Policy {
+    Policy::new(Quota::requests(2).per(60 * SECOND)).name("p")
+}
+
+impl Within {
+    fn new(set: impl FnOnce(RateLimitGate<()>) -> RateLimitGate<()>) -> Self {
+        let store = Store::memory();
+        let limit = set(RateLimitGate::new(KeySource::header("a"), policy()).store(&store));
+        let (hold, marker) = run_of(&store);
+        let mut view = FakeView::new("POST");
+        view.headers.push(("a", "1"));
+        view.put(marker.clone());
+        assert!(matches!(limit.ask(&mut view), Asked::Skip), "outside of the lock");
+        marker.pass(&key_of("/x"));
+        Self { store, limit, view, marker, _hold: hold }
+    }
+
+    async fn left(&self) -> u64 {
+        let peek = self.store.rate_limit(policy()).peek(Key::header("a", b"1"), 1).await;
+        peek.expect("it is there").remaining()
+    }
+
+    async fn begin(&mut self) -> RateLimitTicket {
+        let Asked::Enter(facts) = self.limit.ask(&mut self.view) else {
+            panic!("it was not charged yet")
+        };
+        let Verdict::Pass(ticket) = self.limit.enter(facts).await else {
+            panic!("it was accepted")
+        };
+        let Err(ticket) = self.limit.quick(ticket) else { panic!("it is charged when it has run") };
+        ticket
+    }
+
+    async fn run(&mut self, status: u16) -> u64 {
+        let ticket = self.begin().await;
+        let _ = self.limit.leave(ticket, Outcome::Answered(status)).await;
+        self.left().await
+    }
+}
+
+/// Outside of the lock it was charged with the request.
+#[tokio::test(start_paused = true)]
+async fn a_quota_within_the_lock_is_charged_with_the_first_run() {
+    let mut within = Within::new(|limit| limit);
+    assert_eq!(within.run(200).await, 1);
+    within.marker.met_a_busy_lock(409);
+    assert_eq!(within.run(409).await, 1, "it comes again");
+    assert_eq!([within.run(200).await, within.run(200).await], [0, 0], "it is not refused");
+    within.view.headers.clear();
+    let asked = within.limit.ask(&mut within.view);
+    assert!(matches!(asked, Asked::Skip), "it has no key any more");
+}
+
+/// Its handler has panicked, or a layer further out has answered for it.
+#[tokio::test(start_paused = true)]
+async fn a_run_that_breaks_off_is_charged_too() {
+    let mut within = Within::new(|limit| limit.refund_on(|status| status >= 500));
+    let ticket = within.begin().await;
+    drop(ticket);
+    settled().await;
+    assert_eq!(within.left().await, 1);
+    let ticket = within.begin().await;
+    within.marker.met_a_busy_lock(409);
+    drop(ticket);
+    settled().await;
+    assert_eq!(within.left().await, 1, "it comes again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_within_the_lock_are_about_runs_too() {
+    let lists = |lists: Lists| Within::new(|limit| limit.facing(|facing| facing.lists(lists)));
+    let own = || Key::header("a", b"1");
+    let mut denied = lists(Lists::new().deny_key(own()));
+    let asked = denied.limit.ask(&mut denied.view);
+    assert!(matches!(asked, Asked::Answer(reply) if reply.status == 403));
+    let mut allowed = lists(Lists::new().allow_key(own()));
+    assert!(matches!(allowed.limit.ask(&mut allowed.view), Asked::Skip), "it is not counted");
+    assert_eq!(allowed.left().await, 2);
+}
