@@ -1,7 +1,7 @@
 //! Putting charges right in the background, where nobody's leaving ends it.
 //!
 //! What the store does not answer may have been done: it is not sent again, since a refund that ran twice would
-//! let somebody in. What can't have been done, because the store was away, is tried again until the
+//! let somebody in. What can't have been done, because the store was away or refused its login, is tried again until the
 //! window is over that it is about, for [`PATIENCE`] at most, and while no more than
 //! [`Pending::MOST`](super::pending::Pending::MOST) counters wait for that. Whatever else happens to it, it
 //! stays charged as it is until its window ends. A shutdown tries once more and does not wait.
@@ -72,7 +72,12 @@ impl Engine {
             for (call, answer) in some.iter().zip(answers) {
                 match answer {
                     Ok(states) => self.hear_changed(sent, call, &states),
-                    Err(error) if error.kind() == ErrorKind::Unavailable => left.push(call.clone()),
+                    // Neither has been run. A login that is refused now may be taken in a while.
+                    Err(error)
+                        if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Config) =>
+                    {
+                        left.push(call.clone());
+                    }
                     Err(error) => tracing::warn!(%error, "a charge may not have been put right"),
                 }
             }

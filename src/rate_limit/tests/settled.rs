@@ -231,26 +231,28 @@ async fn a_layer_that_is_not_set_so_is_not_told_by_the_handler() {
 /// What the store can't have been asked is asked for again, behind the response.
 #[tokio::test(start_paused = true)]
 async fn charges_are_put_right_when_the_store_is_back() {
-    let (store, faults) = faulty();
-    let policy = named("p", minute(9));
-    let refunds = by("a", policy.clone()).refund_on(|status| status >= 500).store(&store);
-    let by_handler = by("a", policy.clone()).settle_by_handler().store(&store);
-    let spent = async || {
-        let peek = store.rate_limit(policy.clone()).peek(Key::header("a", b"1"), 1).await;
-        9 - peek.unwrap().remaining()
-    };
-    faults.set("settle_charge", Fault::Away, 5);
-    let began = tokio::time::Instant::now();
-    assert_eq!(whole(&refunds, 503).await, 503);
-    let mut dear = view();
-    let ticket = enter(&by_handler, &mut dear).await.unwrap();
-    assert!(dear.get::<RateStatus>().unwrap().charge(4));
-    leave(&by_handler, ticket, 200).await;
-    assert_eq!(began.elapsed(), Duration::ZERO, "no response waits for that");
-    assert_eq!(spent().await, 2);
-    tokio::time::sleep(10 * SECOND).await;
-    assert_eq!(spent().await, 4, "the one is given back, the other is charged in full");
-    assert_eq!(faults.seen("settle_charge"), 7, "each once, but for what failed");
+    for fault in [Fault::Away, Fault::Refused] {
+        let (store, faults) = faulty();
+        let policy = named("p", minute(9));
+        let refunds = by("a", policy.clone()).refund_on(|status| status >= 500).store(&store);
+        let by_handler = by("a", policy.clone()).settle_by_handler().store(&store);
+        let spent = async || {
+            let peek = store.rate_limit(policy.clone()).peek(Key::header("a", b"1"), 1).await;
+            9 - peek.unwrap().remaining()
+        };
+        faults.set("settle_charge", fault, 5);
+        let began = tokio::time::Instant::now();
+        assert_eq!(whole(&refunds, 503).await, 503);
+        let mut dear = view();
+        let ticket = enter(&by_handler, &mut dear).await.unwrap();
+        assert!(dear.get::<RateStatus>().unwrap().charge(4));
+        leave(&by_handler, ticket, 200).await;
+        assert_eq!(began.elapsed(), Duration::ZERO, "no response waits for that");
+        assert_eq!(spent().await, 2);
+        tokio::time::sleep(10 * SECOND).await;
+        assert_eq!(spent().await, 4, "the one is given back, the other is charged in full");
+        assert_eq!(faults.seen("settle_charge"), 7, "each once, but for what failed");
+    }
 }
 
 /// It has been made, or not: asked for again, it might be made twice.

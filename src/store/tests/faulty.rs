@@ -58,6 +58,7 @@ impl Faulty {
             let fault = self.faults.next(step);
             match fault {
                 Some(Fault::Away) => return Err(Error::new(ErrorKind::Unavailable, step)),
+                Some(Fault::Refused) => return Err(Error::new(ErrorKind::Config, step)),
                 Some(Fault::Late(time)) => tokio::time::sleep(time).await,
                 Some(Fault::Stray(time)) => {
                     self.run_after(time, run);

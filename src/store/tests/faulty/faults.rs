@@ -32,6 +32,8 @@ pub(crate) enum Fault {
     Odd,
     /// It does not run.
     Away,
+    /// It does not run: the login is refused.
+    Refused,
 }
 
 const DEADLINE: Duration = Duration::from_millis(250);
@@ -94,6 +96,6 @@ pub(super) async fn on_its_way<T>(
             answer
         }
         Some(Fault::Odd) => Err(Error::new(ErrorKind::Protocol, step)),
-        Some(Fault::Away | Fault::Copy(_)) | None => answer,
+        Some(Fault::Away | Fault::Refused | Fault::Copy(_)) | None => answer,
     }
 }
