@@ -98,8 +98,13 @@ impl Nodes {
         let number = u16::try_from(shard).unwrap_or(u16::MAX);
         let owner = self.cluster.owner(number).await.map_err(Failure::error)?;
         let lanes = self.lanes(owner).map_err(Failure::error)?;
-        let socket = lanes[shard % lanes.len()].socket().await.inspect_err(|_| {
-            self.cluster.look_again();
+        let socket = lanes[shard % lanes.len()].socket().await.inspect_err(|error| {
+            // Who refuses the login may be another one at that address: that is no reason to be refused all the time.
+            if error.kind() == crate::ErrorKind::Config {
+                self.cluster.look_now_and_then();
+            } else {
+                self.cluster.look_again();
+            }
         })?;
         *self.known[shard].lock() = Some((version, socket.clone()));
         Ok(socket)

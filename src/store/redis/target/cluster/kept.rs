@@ -14,7 +14,7 @@ use super::{
 use crate::store::redis::target::Connection;
 
 /// For how long one that is idle is believed: whatever stands between may have forgotten it after that.
-const IDLE: Duration = Duration::from_secs(10);
+pub(super) const IDLE: Duration = Duration::from_secs(10);
 
 /// One to a node, taken out while in use: a question that is dropped half way leaves none that may be dead.
 #[derive(Default)]
@@ -28,6 +28,11 @@ impl Kept {
 
     pub(super) fn keep(&self, node: &Endpoint, connection: Connection) {
         self.0.lock().insert(node.clone(), (Instant::now(), connection));
+    }
+
+    /// Those that are not believed any more are closed.
+    pub(super) fn close_idle(&self) {
+        self.0.lock().retain(|_, (since, _)| since.elapsed() < IDLE);
     }
 
     /// Those to others are closed.

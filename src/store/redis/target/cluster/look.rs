@@ -5,7 +5,7 @@
 
 use std::{
     future::{Future, ready},
-    sync::atomic::Ordering,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -13,16 +13,19 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::{
     runtime::Handle,
     task::JoinHandle,
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
-use super::{Cluster, Endpoint, Failure, Shared, slots::View};
+use super::{Cluster, Endpoint, Failure, Shared, kept, slots::View};
 
 /// Nodes that are asked at once, at most.
 const ASKED: usize = 5;
 
 /// Pause between two looks, longer each time: a node that is away is away for each shard it has.
 const PAUSES: [Duration; 2] = [Duration::from_millis(25), Duration::from_millis(250)];
+
+/// How seldom one looks for what another look will hardly change.
+const SELDOM: Duration = Duration::from_secs(1);
 
 /// Who looks.
 #[derive(Default)]
@@ -59,6 +62,14 @@ impl Cluster {
             before.abort();
         }
         true
+    }
+
+    /// As [`look_again`](Self::look_again), unless somebody has just looked.
+    pub(in super::super::super) fn look_now_and_then(&self) {
+        let last = self.0.looking.lock().sign;
+        if last.is_none_or(|last| last.elapsed() > SELDOM) {
+            self.look_again();
+        }
     }
 
     /// How long one who looks may give no sign: a look, the pause behind it, and as much again.
@@ -136,7 +147,15 @@ impl Cluster {
         let mut answers: FuturesUnordered<_> = asked.collect();
         let said = self.hear_most(&mut answers, majority).await;
         // Who is late is heard out, so that his connection is kept.
-        tokio::spawn(answers.for_each(|_| ready(())));
+        let (late, shared) = (answers.for_each(|_| ready(())), Arc::downgrade(&self.0));
+        tokio::spawn(async move {
+            late.await;
+            sleep(kept::IDLE).await;
+            // Unless there was another look.
+            if let Some(shared) = shared.upgrade() {
+                shared.kept.close_idle();
+            }
+        });
         said
     }
 

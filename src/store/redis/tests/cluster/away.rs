@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use super::{ask, ear::SECOND, insist, keys};
+use super::{super::eventually, ask, ear::SECOND, insist, keys};
 use crate::store::{
     backend::{Mode, Token},
     tests::cluster::Cluster,
@@ -58,4 +58,22 @@ async fn nodes_that_live_are_asked_by_the_connections_there_are() {
     let made = told("stats", "total_connections_received").await - made - (own.get() - first);
     println!("figure: connections for {looks} looks {made}");
     assert!(made <= 4, "{made} connections for {looks} looks");
+}
+
+/// A process may run for weeks without another look.
+#[tokio::test]
+async fn connections_that_are_not_believed_any_more_are_closed() {
+    let cluster = Cluster::start(3, false, 30 * SECOND).await;
+    let store = cluster.builder("kept").deadline(SECOND).connect().await.expect("it is there");
+    let kept = async || {
+        let clients: String = cluster.ask(0, &["CLIENT", "LIST"]).await;
+        let asked = |line: &&str| line.contains(" cmd=cluster") || line.contains(" cmd=config");
+        clients.lines().filter(asked).count()
+    };
+    for key in keys(1) {
+        let me = Token::new(store.node());
+        insist(async || store.backend().acquire(ask(&key, &me)).await).await;
+    }
+    eventually("a node to be asked", async || kept().await > 0).await;
+    eventually("nobody to keep a connection", async || kept().await == 0).await;
 }
