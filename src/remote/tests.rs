@@ -340,18 +340,9 @@ async fn a_run_that_was_handed_over_is_none_while_another_one_has_its_number() {
 #[cfg(feature = "http-replay-tls")]
 #[tokio::test]
 async fn by_https_it_goes_to_whom_it_trusts_alone() {
-    use tokio_rustls::{TlsAcceptor, rustls};
+    use crate::https::testing::{acceptor, roots};
 
-    let certificate =
-        || rustls::pki_types::CertificateDer::from(&include_bytes!("testing/certificate.der")[..]);
-    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(&include_bytes!("testing/key.der")[..]);
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .and_then(|config| {
-            config.with_no_client_auth().with_single_cert(vec![certificate()], key.into())
-        });
-    let acceptor = TlsAcceptor::from(Arc::new(config.expect("it is a key")));
+    let acceptor = acceptor();
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = listener.local_addr().expect("it is bound").port();
     let server = tokio::spawn(async move {
@@ -363,13 +354,11 @@ async fn by_https_it_goes_to_whom_it_trusts_alone() {
             tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), answer));
         }
     });
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(certificate()).expect("it is a certificate");
     let store = Store::memory();
     let (_hold, marker) = running(&store).await;
     for host in ["localhost", "127.0.0.1"] {
         let stranger = HttpReplayer::new(&store, &format!("https://{host}:{port}"), &secret(7));
-        let replayer = stranger.clone().trusting(crate::https::with(roots.clone()));
+        let replayer = stranger.clone().trusting(crate::https::with(roots()));
         let run = |replayer: &HttpReplayer| {
             replayer.replay(head("/a"), Bytes::new(), marker.clone(), 100)
         };

@@ -7,26 +7,13 @@ use tokio::{
     net::TcpListener,
     task::JoinHandle,
 };
-use tokio_rustls::{TlsAcceptor, rustls};
 
 use super::{Callbacks, Delivered, SECRET, deliver, field, local};
-
-fn certificate() -> rustls::pki_types::CertificateDer<'static> {
-    let bytes = &include_bytes!("../../../remote/testing/certificate.der")[..];
-    bytes.into()
-}
+use crate::https::testing::{acceptor, roots};
 
 /// A server for `localhost` and 127.0.0.1 that answers one call; the name that its client has asked for, and the call.
 async fn server() -> (SocketAddr, JoinHandle<Option<(Option<String>, String)>>) {
-    let key = include_bytes!("../../../remote/testing/key.der");
-    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(&key[..]);
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .and_then(|config| {
-            config.with_no_client_auth().with_single_cert(vec![certificate()], key.into())
-        });
-    let acceptor = TlsAcceptor::from(Arc::new(config.expect("it is a key")));
+    let acceptor = acceptor();
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
     let asked = tokio::spawn(async move {
@@ -45,10 +32,8 @@ async fn server() -> (SocketAddr, JoinHandle<Option<(Option<String>, String)>>) 
 
 /// Trusts that server; every name is at this address.
 fn trusting(address: SocketAddr) -> Callbacks {
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(certificate()).expect("it is a certificate");
     let mut callbacks = Callbacks::new(SECRET).allow_network("127.0.0.0/8");
-    callbacks.tls = Arc::new(crate::https::with(roots));
+    callbacks.tls = Arc::new(crate::https::with(roots()));
     callbacks.resolve = Arc::new(move |_, _| Box::pin(async move { Ok(vec![address]) }));
     callbacks
 }
