@@ -67,7 +67,8 @@ impl Visit {
     /// The run of a callback. `None` as in a replay; it may be made again in every case.
     ///
     /// Clients say where it goes, and whoever is there may take his time: it has a room that is not for requests, and
-    /// while others wait for that a slow host has half of it.
+    /// while others wait for that a slow host has half of it. Whose calls they are that wait is not known before they are
+    /// claimed, so they may be its own.
     async fn call(
         &self,
         request: &StoredRequest,
