@@ -249,6 +249,13 @@ impl<G: Ground> Fleet<G> {
         known.unwrap_or_else(told)
     }
 
+    /// The hash of a script that somebody has sent whole through a proxy, whose text the server's log of slow commands tells
+    /// like this: it does not tell all of it.
+    #[must_use]
+    pub fn hash_of(&self, told: &[u8]) -> Option<String> {
+        self.seats.iter().find_map(|seat| seat.proxy.as_ref()?.hash_of(told))
+    }
+
     /// Processes that there ever were.
     pub(super) fn lived(&self) -> u64 {
         self.lives.len() as u64

@@ -198,6 +198,11 @@ impl Proxy {
         self.names.of(words).ok().flatten()
     }
 
+    /// The hash of the script whose text the server's log of slow commands tells like this, if it was sent through here.
+    pub(crate) fn hash_of(&self, told: &[u8]) -> Option<String> {
+        self.names.hash_of(told)
+    }
+
     /// The rule that this call meets, which is then used up, unless it stays.
     fn met(&self, scripts: &[String], words: &[&[u8]]) -> Option<Rule> {
         let mut rules = self.rules.lock();

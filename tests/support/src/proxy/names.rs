@@ -22,9 +22,16 @@ static FILES: LazyLock<Vec<(String, String)>> = LazyLock::new(|| {
     entries.filter_map(file).collect()
 });
 
-/// Names of the scripts that have been sent whole, by their hash.
+/// A script that was sent whole.
+#[derive(Debug)]
+struct Sent {
+    name: String,
+    text: String,
+}
+
+/// The scripts that have been sent whole, by their hash.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Names(Arc<Mutex<HashMap<String, String>>>);
+pub(super) struct Names(Arc<Mutex<HashMap<String, Sent>>>);
 
 impl Names {
     /// The name of the script that this command calls. `Err`: by a hash that nobody has told of yet.
@@ -32,7 +39,7 @@ impl Names {
         let [verb, script, ..] = words else { return Ok(None) };
         let script = String::from_utf8_lossy(script);
         if verb.eq_ignore_ascii_case(b"EVALSHA") {
-            return self.0.lock().get(&*script).cloned().map(Some).ok_or(());
+            return self.0.lock().get(&*script).map(|sent| Some(sent.name.clone())).ok_or(());
         }
         if !verb.eq_ignore_ascii_case(b"EVAL") {
             return Ok(None);
@@ -41,8 +48,27 @@ impl Names {
         let file = FILES.iter().filter(|(_, text)| script.ends_with(text.as_str()));
         let name = file.max_by_key(longest).map_or_else(String::new, |(name, _)| name.clone());
         let hash = redis::Script::new(&script).get_hash().to_owned();
-        self.0.lock().insert(hash, name.clone());
+        let sent = Sent { name: name.clone(), text: script.into_owned() };
+        self.0.lock().insert(hash, sent);
         Ok(Some(name))
+    }
+
+    /// The hash of the script whose text a server tells of like this, which it does not whole.
+    pub(super) fn hash_of(&self, told: &[u8]) -> Option<String> {
+        let sent = self.0.lock();
+        let mut sent = sent.iter().filter(|(_, sent)| cut_short(&sent.text) == told);
+        sent.next().map(|(hash, _)| hash.clone())
+    }
+}
+
+/// How the log of slow commands tells a word.
+fn cut_short(text: &str) -> Vec<u8> {
+    const MOST: usize = 128;
+    match text.as_bytes().split_at_checked(MOST) {
+        Some((told, more)) if !more.is_empty() => {
+            [told, format!("... ({} more bytes)", more.len()).as_bytes()].concat()
+        }
+        _ => text.as_bytes().to_vec(),
     }
 }
 
@@ -87,6 +113,37 @@ mod tests {
         assert_eq!(names.of(&whole), Ok(Some("claim".to_owned())));
         assert_eq!(names.of(&by_hash), Ok(Some("claim".to_owned())));
         assert_eq!(names.of(&[b"GET", b"x"]), Ok(None));
+    }
+
+    /// Number, when, how long, words, whose, and their name.
+    type Call = (u64, u64, u64, Vec<Vec<u8>>, String, String);
+
+    /// Also of one whose text was sent to it.
+    #[tokio::test]
+    async fn a_script_is_known_in_the_log_of_a_server() {
+        let server = crate::Server::start().await;
+        let mut connection = server.connection().await;
+        let ask = async |words: &[&str], connection: &mut redis::aio::MultiplexedConnection| {
+            let mut command = redis::Cmd::new();
+            command.arg(words);
+            command.query_async::<redis::Value>(connection).await.expect("the server answers")
+        };
+        ask(&["CONFIG", "SET", "slowlog-log-slower-than", "0"], &mut connection).await;
+        let names = Names::default();
+        for (name, text) in FILES.iter().filter(|(name, _)| name == "cancel" || name == "tally") {
+            let [long, short] = [format!("do return 1 end {text}"), format!("return '{name}'")];
+            for text in [&long, &short] {
+                let hash = redis::Script::new(text).get_hash().to_owned();
+                assert!(names.of(&[b"EVAL", text.as_bytes(), b"0"]).is_ok(), "it is sent whole");
+                ask(&["SLOWLOG", "RESET"], &mut connection).await;
+                ask(&["EVAL", text, "0"], &mut connection).await;
+                let mut log = redis::cmd("SLOWLOG");
+                let log = log.arg("GET").query_async(&mut connection).await;
+                let log: Vec<Call> = log.expect("a log");
+                let (.., words, _, _) = log.iter().find(|call| call.3[0] == b"EVAL").expect("it");
+                assert_eq!(names.hash_of(&words[1]), Some(hash), "{}", words[1].escape_ascii());
+            }
+        }
     }
 
     #[test]
