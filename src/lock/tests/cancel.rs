@@ -7,6 +7,8 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 
 pub(crate) use self::ways::{MORE, WAYS, Way, drop_after};
+#[cfg(feature = "redis")]
+pub(crate) use self::ways::{Moment, drop_told};
 use super::SECOND;
 use crate::store::{Fault, Store, faulty};
 

@@ -9,6 +9,15 @@ use crate::{
     store::Store,
 };
 
+/// Of what is dropped.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Moment {
+    /// All is ready for it, and it is polled for the first time next.
+    Begins,
+    /// It has just been dropped.
+    Dropped,
+}
+
 /// Polls `n` times, with all that is to be done in between, then drops; true if it was done before.
 async fn poll_then_drop(n: usize, future: impl Future, between: Duration) -> bool {
     let mut future = pin!(future);
@@ -79,8 +88,19 @@ pub(crate) const MORE: [Way; 7] = [
 
 /// Drops it after `n` polls; true if that was too late.
 pub(crate) async fn drop_after(n: usize, way: Way, store: &Store, between: Duration) -> bool {
+    drop_told(n, way, store, between, &|_| ()).await
+}
+
+/// The same, and says when.
+pub(crate) async fn drop_told(
+    n: usize,
+    way: Way,
+    store: &Store,
+    between: Duration,
+    tell: &dyn Fn(Moment),
+) -> bool {
     let other = store.as_another_process();
-    let drop_it = Drops { n, store, other: &other, between };
+    let drop_it = Drops { n, store, other: &other, between, tell };
     let done = match way {
         Way::Try | Way::Wait | Way::WaitForOther | Way::WaitHere => drop_it.asking(way).await,
         Way::Reader | Way::Permit | Way::Readers => drop_it.among_others(way).await,
@@ -99,6 +119,7 @@ struct Drops<'a> {
     store: &'a Store,
     other: &'a Store,
     between: Duration,
+    tell: &'a dyn Fn(Moment),
 }
 
 fn plain(store: &Store) -> LockRequest {
@@ -115,7 +136,10 @@ fn waiting(request: LockRequest) -> impl Future<Output = Result<LockGuard, NotAc
 
 impl Drops<'_> {
     async fn dropped(&self, future: impl Future) -> bool {
-        poll_then_drop(self.n, future, self.between).await
+        (self.tell)(Moment::Begins);
+        let done = poll_then_drop(self.n, future, self.between).await;
+        (self.tell)(Moment::Dropped);
+        done
     }
 
     /// The same, while somebody has the lock, and gives it back meanwhile.

@@ -39,7 +39,8 @@ async fn nothing_is_left_of(ways: &[Way]) {
         for pause in PAUSES {
             most = most.max(dropped_everywhere(&server, way, pause, &mut took).await);
         }
-        assert!(most >= 1, "{way:?} never waited");
+        // One that was done when it was polled for the first time would have been dropped nowhere.
+        assert!(most >= 2, "{way:?} never waited");
         // Or its lease has ended, with nobody's help. On a slow machine some are in doubt for as long.
         took.sort_unstable();
         assert!(took[took.len() / 4] < SECOND, "{way:?} is given back late: {took:?}");
