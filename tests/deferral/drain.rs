@@ -78,3 +78,36 @@ async fn a_run_that_takes_too_long_is_handed_back() {
     }))
     .await;
 }
+
+/// What fails while its worker ends is retried by another one, and charged: it is no reason to bury anything.
+#[tokio::test]
+async fn a_run_that_fails_meanwhile_is_retried() {
+    join_all(BOTH.map(|framework| async move {
+        let (mut fleet, web) = with_web(framework.other()).await;
+        let worker = fleet.join(Setup { drain: 15 * SECOND, ..steady(framework) }).await;
+        let locks = [fleet.hold("7").await, fleet.hold("8").await];
+        let fails = fleet.later(web, "7").put().wish("ms=4000&fail=1").accepted().await;
+        let panics = fleet.later(web, "8").put().wish("ms=4000&panic=1").accepted().await;
+        for lock in locks {
+            lock.release().await;
+        }
+        for id in [&fails, &panics] {
+            fleet.started(id).await;
+        }
+        fleet.terminate(worker);
+        fleet.stops(worker).await;
+        let ended = |id| fleet.runs_of(id).iter().any(|run| run.end.is_some());
+        assert!(!ended(&fails) && !ended(&panics), "it was told to stop while they ran");
+        let other = fleet.join(steady(framework.other())).await;
+        for id in [&fails, &panics] {
+            assert_eq!(fleet.outcome(web, id).await.state, "done");
+            let runs: Vec<_> =
+                fleet.runs_of(id).iter().map(|run| (run.life.process, run.attempt)).collect();
+            assert_eq!(runs, [(worker, 1), (other, 2)], "{id}");
+        }
+        assert_eq!(fleet.ended(worker).await, Some(0));
+        let looked = fleet.settle(web).await.is_good();
+        assert_eq!((looked.runs, looked.repeated), (4, 2));
+    }))
+    .await;
+}

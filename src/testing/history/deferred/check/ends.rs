@@ -1,10 +1,10 @@
-//! D1, D1, D4: each accepted request ends once, as its runs say, with the response that was given.
+//! D1, D4: each accepted request ends once, as its runs say, with the response that was given.
 
 use std::collections::BTreeSet;
 
 use crate::testing::history::{
     Check, Violation,
-    deferred::books::{Accepted, Books, End, History, Run},
+    deferred::books::{Accepted, Books, End, History, Run, Seen},
 };
 
 pub(super) fn ids_are_unique(history: &History) -> Option<Violation> {
@@ -45,11 +45,17 @@ pub(super) fn as_it_ran(books: &Books<'_>, accepted: &Accepted) -> Option<Violat
     }
     if last.state != "done" {
         // It has run to its end, nobody disturbed it, and it counts for nothing.
-        let lost = runs.iter().find(|run| is_well(run) && !books.is_touched(run))?;
-        let shown = books.excerpt([*lost]);
+        let lost = runs.iter().find(|run| is_well(run) && !books.is_touched(run));
+        let (what, shown) = match lost {
+            Some(lost) => ("was done", books.excerpt([*lost])),
+            None if is_buried(books, accepted, last) => {
+                ("could have run again", books.excerpt(runs.iter().copied()))
+            }
+            None => return None,
+        };
         return Some(Violation::new(
             Check::D1,
-            format!("{id} is {}, but was done:{shown}", last.state),
+            format!("{id} is {} {:?}, but {what}:{shown}", last.state, last.reason),
         ));
     }
     let Some(end) = runs.last().and_then(|run| run.end.as_ref()).filter(|end| end.is_well()) else {
@@ -68,6 +74,21 @@ pub(super) fn as_it_ran(books: &Books<'_>, accepted: &Accepted) -> Option<Violat
         ));
     }
     None
+}
+
+/// It is dead, although it may run again, has attempts left, and nothing was done to any of its runs. What ends a request all
+/// the same: that it is refused by authentication, that it can't be read, or crashes, some of them of runs of which nobody
+/// has written down that they began.
+fn is_buried(books: &Books<'_>, accepted: &Accepted, last: &Seen) -> bool {
+    let (runs, terms) = (books.runs_of(&accepted.id), accepted.terms);
+    let attempts = runs.iter().map(|run| run.attempt).max();
+    let refused = |run: &Run| matches!(run.end, Some(End { status: 401 | 403, .. }));
+    let by_itself = ["crashed", "unreadable"].iter().any(|cause| last.reason.starts_with(cause));
+    last.state == "dead"
+        && terms.again
+        && attempts.is_some_and(|attempts| attempts < terms.most)
+        && !by_itself
+        && !runs.iter().any(|run| refused(run) || books.is_touched(run))
 }
 
 fn is_well(run: &Run) -> bool {

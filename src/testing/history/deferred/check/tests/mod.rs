@@ -167,6 +167,60 @@ fn d1_a_run_that_counts_for_nothing() {
     story.is_good();
 }
 
+/// `b`, which may run so often, was answered with this status once, and is dead for this reason.
+fn buried(most: u32, status: u16, reason: &str) -> Story {
+    let mut story = Story::good();
+    story.0.accepted[1].terms = Terms::again(most);
+    match status {
+        0 => (story.run(1).end, story.run(1).dropped) = (None, Some(25 * MS)),
+        status => story.run(1).end.as_mut().expect("it ended").status = status,
+    }
+    story.0.seen.remove("b");
+    story.sees("b", "dead", 0);
+    story.0.seen.get_mut("b").expect("seen")[0].reason = reason.to_owned();
+    story
+}
+
+#[test]
+fn d1_a_request_that_could_have_run_again() {
+    for reason in ["failed", "panicked", "drained, may have run", ""] {
+        buried(2, 500, reason).is_wrong("D1");
+        buried(1, 500, reason).is_good();
+    }
+    // Handed back by a process that was told to stop, and nobody has run it again.
+    let mut drained = buried(2, 0, "drained, may have run");
+    drained.0.drained.insert(ONE);
+    drained.is_wrong("D1");
+    // Its method allows no other.
+    let mut once = buried(2, 500, "failed");
+    once.0.accepted[1].terms = Terms::ONCE;
+    once.is_good();
+}
+
+#[test]
+fn d1_what_ends_a_request_that_could_have_run_again() {
+    for (status, reason) in
+        [(401, "auth"), (403, "auth"), (500, "unreadable"), (500, "crashed, may have run")]
+    {
+        buried(2, status, reason).is_good();
+    }
+    // Somebody has cancelled it, or its deadline has passed.
+    for state in ["cancelled", "expired"] {
+        let mut ended = buried(2, 500, "");
+        ended.0.seen.get_mut("b").expect("seen")[0].state = state.to_owned();
+        ended.is_good();
+    }
+    let mut killed = buried(2, 0, "lost");
+    killed.0.killed.insert(ONE, 25 * MS);
+    killed.is_good();
+    let mut poison = buried(2, 0, "");
+    poison.run(1).aborted = Some(25 * MS);
+    poison.is_good();
+    let mut stalled = buried(2, 500, "failed");
+    stalled.0.stalls.push(Trouble { life: Some(ONE), from: 25 * MS, to: 26 * MS });
+    stalled.is_good();
+}
+
 #[test]
 fn d4_another_response_than_was_given() {
     let mut story = Story::good();
@@ -239,7 +293,6 @@ fn m1_two_at_once() {
 fn m1_a_run_ends_with_its_process() {
     let story = || {
         let mut story = Story::good();
-        story.0.accepted[0].terms = Terms::again(5);
         story.run(0).end = None;
         story.run(1).life = TWO;
         story.0.seen.remove("a");
