@@ -18,6 +18,7 @@ on_every_store!(
     a_writer_waits_for_the_last_reader,
     a_reader_stands_behind_a_writer_that_waits,
     one_release_lets_in_the_leading_run,
+    a_run_of_many_is_let_in_together,
     the_first_reader_at_a_free_lock_brings_in_the_others,
     a_reader_never_confirmed_costs_nobody_anything,
     a_writer_that_leaves_lets_in_those_behind_it,
@@ -133,6 +134,31 @@ async fn one_release_lets_in_the_leading_run(rig: &Rig) {
     rig.hold(&key, &writer).await;
     rig.release(&key, &writer).await;
     rig.hold_as(Shared, &key, &c).await;
+}
+
+/// All of them by the one step that gives it back. Whoever looks moves the line on, too: were a few let in by each step, one
+/// look would not be enough for so many.
+async fn a_run_of_many_is_let_in_together(rig: &Rig) {
+    for mode in [Shared, Permits(7), Permits(9)] {
+        let (key, holder) = (key(), stranger());
+        rig.hold(&key, &holder).await;
+        let run = line_up(rig, [mode; 7]).await;
+        let [writer] = line_up(rig, [Exclusive]).await;
+        assert_eq!(rig.release(&key, &holder).await, GaveBack::Released);
+        match rig.acquire(wait_as(Exclusive, &key, &writer)).await {
+            Acquired::Busy { line: 1, left, .. } => assert!(left <= ACCEPT_WINDOW, "{left:?}"),
+            other => panic!("{mode:?}: {other:?}"),
+        }
+        for me in run.iter().rev() {
+            rig.hold_as(mode, &key, me).await;
+        }
+        for me in &run {
+            rig.refused(&key, &writer).await;
+            assert_eq!(rig.release_as(mode, &key, me).await, GaveBack::Released);
+        }
+        rig.hold(&key, &writer).await;
+        assert_eq!(rig.release(&key, &writer).await, GaveBack::Released);
+    }
 }
 
 async fn the_first_reader_at_a_free_lock_brings_in_the_others(rig: &Rig) {

@@ -69,9 +69,15 @@ async fn eight_dead_waiters_cost_a_window_each() {
     assert!(waited < 9 * LOOK + SLACK, "{waited:?}");
 }
 
-/// All of the leading run are offered it at once, and lapse together.
+/// All of the leading run are offered it at once, and lapse together: had each two of them a window of their own it would
+/// be four. What a loaded machine adds, it does not add to each of several.
 #[tokio::test]
 async fn dead_readers_cost_one_window_together() {
-    let waited = waited_behind(8, Mode::Shared).await;
-    assert!(waited < ACCEPT_WINDOW + LOOK + SLACK, "{waited:?}");
+    for mode in [Mode::Shared, Mode::Permits(8)] {
+        let mut least = Duration::MAX;
+        for _ in 0..3 {
+            least = least.min(waited_behind(8, mode).await);
+        }
+        assert!(least < 2 * ACCEPT_WINDOW + LOOK, "{mode:?}: {least:?}");
+    }
 }
