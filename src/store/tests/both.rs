@@ -24,7 +24,7 @@ pub(super) const SLOW: Duration = Duration::from_millis(250);
 const UNDONE: Duration = Duration::from_millis(2);
 
 /// Runs of one case that were too slow, after which the machine is to blame.
-const RUNS: usize = 20;
+pub(super) const RUNS: usize = 20;
 
 /// The sequence a reply tells.
 fn seq_of(reply: &Reply) -> Option<u64> {
@@ -92,13 +92,14 @@ impl Both {
     }
 }
 
-/// Until a run was not too slow; false if all were.
+/// Until a run was not too slow; false if all of so many were.
 pub(super) async fn in_time(
+    runs: usize,
     one_shard: bool,
     modes: &[Mode],
     mut run: impl AsyncFnMut(&mut Both) -> bool,
 ) -> bool {
-    for _ in 0..RUNS {
+    for _ in 0..runs {
         let mut both = Both::new(one_shard, modes).await;
         let well = run(&mut both).await;
         // Time passes by naming all keys of the server: those of a thousand runs would make each one slow.

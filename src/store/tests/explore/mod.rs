@@ -223,7 +223,7 @@ fn go_both_ways(worlds: &[World], states: usize, most: usize) {
         for path in paths.iter().step_by(step) {
             let moves =
                 Vec::from_iter(world.begins.iter().chain(path).chain([&Move::Beat(0, 0)]).cloned());
-            runtime.block_on(super::alike::play_in_time(true, &world.modes, &moves));
+            runtime.block_on(super::alike::play_whole(true, &world.modes, &moves));
         }
     }
 }

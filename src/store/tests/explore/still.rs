@@ -15,7 +15,7 @@ use crate::store::{
     backend::{JobView, Tally},
     tests::{
         alike::are_alike,
-        both::{Both, SLOW, in_time},
+        both::{Both, RUNS, SLOW, in_time},
         rig::{Rig, key, stranger},
     },
 };
@@ -117,7 +117,7 @@ fn stand_still(worlds: &[World], usual: usize) {
         let step = (states.len() / most).max(1);
         let (mut made, mut compared, mut ways) = (0, 0, 0);
         for (path, idle) in states.iter().step_by(step) {
-            let told = runtime.block_on(in_time(true, &world.modes, async |both| {
+            let told = runtime.block_on(in_time(RUNS, true, &world.modes, async |both| {
                 let stood = stands_still(both, world, (path, idle)).await;
                 let (all, same) = stood.unwrap_or_default();
                 (made, compared) = (made + all, compared + same);
