@@ -7,7 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::testing::history::{Check, Violation, locks::Trouble};
+use lockgate::testing::history::{
+    Check, Violation,
+    locks::{History, Looked, Trouble},
+};
 
 use super::{
     clock::{self, MS},
@@ -21,6 +24,13 @@ use crate::stalls;
 
 /// Without faults at the end: those who wait are served, and order is judged.
 const CALM: Duration = Duration::from_millis(2000);
+
+/// So many holds of all there are at least, on a machine that has other things to do.
+const HOLDS: usize = 100;
+
+/// In runs so long that there were some times without faults there are waits that nothing has touched; in a shorter one,
+/// where the machine touches all, there may be none. The crowd (`tests/faults/crowd.rs`) goes on until there are.
+const LONG: Duration = Duration::from_secs(40);
 
 /// What is to be run.
 #[derive(Debug, Clone)]
@@ -95,9 +105,11 @@ pub async fn conduct(plan: &Plan) -> Verdict {
     crew.history.registers = registers.iter().map(|outcome| outcome.fenced.clone()).collect();
     let (looked, found) = crew.history.check();
     wrong.extend(too_much.into_iter().chain(found));
+    wrong.extend(too_little(&crew.history, &looked, plan.time));
     let mut told = vec![
         format!("seed {}, {:.0?}; faults: {done}", plan.seed, started.elapsed()),
-        format!("{cost}, {} holds", looked.holds),
+        format!("{cost}, {} killed", crew.history.killed.len()),
+        format!("figure: fewest holds {}", looked.holds),
         format!("figure: fewest waits judged {}", looked.waits),
         format!("passed by {} of one process at most", looked.passed),
         format!("figure: longest wait after the faults {} ms", looked.longest / MS),
@@ -115,4 +127,14 @@ pub async fn conduct(plan: &Plan) -> Verdict {
         let _ = fs::remove_dir_all(&crew.folder);
     }
     Verdict { told, wrong, logs }
+}
+
+/// Where hardly anything was held, nobody was killed, or no wait was judged, nothing wrong was to be found.
+fn too_little(history: &History, looked: &Looked, time: Duration) -> Option<Violation> {
+    let killed = history.killed.len();
+    let Looked { holds, waits, .. } = *looked;
+    (holds < HOLDS || killed == 0 || (time >= LONG && waits == 0)).then(|| {
+        let told = format!("{holds} holds, {killed} killed, {waits} waits judged: too little");
+        Violation { check: Check::L1, told }
+    })
 }

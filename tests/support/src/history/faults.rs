@@ -85,7 +85,9 @@ pub(super) async fn make(crew: &mut Crew, time: Duration, dice: &mut Dice) -> St
         while clock::now() < until {
             // Dice of its own: whatever comes of one, the next ones are the same for the same seed.
             let mut own = Dice::new(dice.roll());
-            let fault = Fault::draw(&mut own, crew.soaks());
+            // However short it is, somebody is killed.
+            let drawn = Fault::draw(&mut own, crew.soaks());
+            let fault = if done.is_empty() { Fault::Kill } else { drawn };
             *done.entry(format!("{fault:?}")).or_default() += 1;
             one(crew, fault, &mut own, &mut stopped).await;
             wait(crew, dice.ms(60, 320), &mut stopped).await;
