@@ -41,8 +41,8 @@ pub(super) struct Rounds {
     /// It may stand among the idle.
     pub(super) listed: bool,
     pub(super) stopping: bool,
-    /// The turn under way ends runs.
-    pub(super) tells: bool,
+    /// How many runs the turn under way ends.
+    pub(super) tells: usize,
     /// Of the turn under way.
     pub(super) refused: Refused,
     /// When to look for work; `None`: not before the turn under way is answered, or a run ends.
@@ -77,7 +77,7 @@ impl Rounds {
             number: 0,
             listed: false,
             stopping: false,
-            tells: false,
+            tells: 0,
             refused: Refused::default(),
             look: Some(Instant::now()),
             exact: false,
@@ -166,7 +166,7 @@ impl Rounds {
             // It only hands back, and takes no others for that.
             turn.want = 0;
         }
-        (self.look, self.told, self.tells) = (None, false, !turn.ends.is_empty());
+        (self.look, self.told, self.tells) = (None, false, turn.ends.len());
         self.refused = Refused::default();
         self.turn = Some(Box::pin(look(store, quiet, turn, Arc::clone(&self.refused))));
     }

@@ -9,6 +9,7 @@ mod leases;
 mod lone;
 #[cfg(feature = "seal")]
 mod sealed;
+mod stops;
 mod trouble;
 
 use std::{future::pending, sync::Arc, time::Duration};

@@ -104,7 +104,8 @@ impl QueueWorker {
 
     /// How long runs may go on after the signal to stop. What runs then is dropped, and handed back
     /// without being charged an attempt; one that is to run [once](super::Queue::once) becomes a dead letter, as
-    /// after a crash.
+    /// after a crash. That takes two seconds at most. A handler that blocks its thread for longer than the first of them
+    /// can't be dropped: its task is left to its lease, and counts as crashed once that is over.
     ///
     /// Default 10 s: a third of what orchestrators usually give between the signal and the kill, so that something is left
     /// for all else that has to end, and for handing back.

@@ -1,0 +1,74 @@
+//! How a worker stops where something does not come back.
+
+use std::{
+    future::pending,
+    sync::{Arc, mpsc},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::task::block_in_place;
+
+use super::{push, queue, state};
+use crate::{
+    queue::{Failure, Task, TaskState},
+    store::{Log as Lines, Store},
+};
+
+/// Tells that it was dropped.
+struct Told(mpsc::Sender<()>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        let _ = self.0.send(());
+    }
+}
+
+/// What has been dropped goes back, and what has ended well meanwhile is done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_blocks_keeps_no_other_task_from_being_handed_back() {
+    let (lines, _guard) = Lines::begin();
+    let store = Store::memory();
+    let queue = queue(&store).max_attempts(1);
+    let mut ids = Vec::new();
+    for payload in ["waits", "ends", "waits", "blocks", "waits"] {
+        ids.push(push(&queue, payload).await);
+    }
+    let (begins, mut begun) = tokio::sync::mpsc::unbounded_channel();
+    let (dropped, drops) = mpsc::channel();
+    let (release, released) = mpsc::channel::<()>();
+    let (drops, released) = (Arc::new(Mutex::new(drops)), Arc::new(Mutex::new(released)));
+    let worker = queue.worker(move |task: Task<String>| {
+        let (begins, told) = (begins.clone(), Told(dropped.clone()));
+        let (drops, released) = (Arc::clone(&drops), Arc::clone(&released));
+        async move {
+            begins.send(()).expect("the test waits");
+            match &*task.payload {
+                "waits" => {
+                    let _told = told;
+                    pending::<()>().await;
+                }
+                "ends" => block_in_place(|| drops.lock().recv().expect("others are dropped")),
+                // Until the test is over.
+                _ => drop(block_in_place(|| released.lock().recv())),
+            }
+            Ok::<(), Failure>(())
+        }
+    });
+    let all_have_begun = async {
+        for _ in 0..5 {
+            begun.recv().await.expect("the worker works");
+        }
+    };
+    worker.drain(Duration::ZERO).run(all_have_begun).await;
+    let mut states = Vec::new();
+    for id in &ids {
+        states.push(state(&queue, id).await);
+    }
+    let (waits, runs) = (Some(TaskState::Waiting), Some(TaskState::Running));
+    assert_eq!(states, [waits, None, waits, runs, waits]);
+    let stats = queue.stats().await.unwrap();
+    assert_eq!((stats.done, stats.crashed, stats.dead), (1, 0, 0));
+    lines.has("left=1 running=1");
+    drop(release);
+}
