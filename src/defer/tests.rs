@@ -4,6 +4,7 @@ mod alone;
 mod beside;
 mod callbacks;
 mod jobs;
+mod kit;
 mod limits;
 mod logs;
 mod many;

@@ -130,7 +130,8 @@ impl Memory {
         let Acquired::Held { line, .. } = acquired else {
             return acquired;
         };
-        if !self.pretends_busy.load(Ordering::SeqCst) {
+        // What workers share among them is no resource: those that can't have a permit run nothing.
+        if !self.pretends_busy.load(Ordering::SeqCst) || call.key == Key::of_workers() {
             return acquired;
         }
         self.visit(&call.key, |visit| visit.release(&call.me, call.mode));
