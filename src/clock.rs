@@ -85,6 +85,10 @@ impl fmt::Debug for Clock {
 /// to go wrong.
 pub(crate) const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
+/// Farthest a moment can be away that somebody names. As microseconds since 1970 it is below 2^53, as far as whole numbers
+/// go in a script and in the score of a sorted set.
+pub(crate) const FARTHEST: Duration = Duration::from_secs(100 * LONGEST.as_secs());
+
 /// Whole microseconds; a duration beyond half a million years counts as that.
 pub(crate) fn micros(d: Duration) -> u64 {
     u64::try_from(d.as_micros()).unwrap_or(u64::MAX)

@@ -82,6 +82,10 @@ async fn a_task_is_run_at_its_time(case: Case) {
     let past = push("past", now - HOUR).await.expect("there is room").into_id();
     let info = queue.get(&later).await.expect("it is there").expect("it waits");
     assert!(HOUR / 2 < info.due_in && info.due_in <= HOUR, "{info:?}");
+    let decade = HOUR * 24 * 3650;
+    let far = push("far", now + decade).await.expect("there is room").into_id();
+    let info = queue.get(&far).await.expect("it is there").expect("it waits");
+    assert!(decade - HOUR < info.due_in && info.due_in <= decade, "{info:?}");
     let ran = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&ran);
     let worker = queue.worker(move |task: Task<String>| {

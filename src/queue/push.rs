@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 
 use super::{handle::Terms, sealed::sealed};
 use crate::{
-    clock::LONGEST,
+    clock::{FARTHEST, LONGEST},
     error::Error,
     key::Key,
     store::{Push, PushedAs, Store, TaskId, Unique},
@@ -111,9 +111,9 @@ pub struct PushRequest {
 
 impl PushRequest {
     /// Not to be run before this time has passed, counted by the store from when it has the task. Default
-    /// zero; at most a year.
+    /// zero; at most a hundred years (of 365 days), and what is longer counts as that.
     pub fn delay(mut self, delay: Duration) -> Self {
-        self.delay = delay.min(LONGEST);
+        self.delay = delay.min(FARTHEST);
         self
     }
 

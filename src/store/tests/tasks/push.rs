@@ -15,6 +15,7 @@ use crate::store::{
 on_every_store!(
     tasks_start_in_the_order_of_pushing,
     a_delayed_task_waits_for_its_time,
+    a_task_may_be_due_in_a_hundred_years,
     a_unique_key_is_one_pending_task,
     a_unique_key_comes_free_with_the_end_of_its_task,
     a_redriven_task_has_its_unique_key_again,
@@ -54,6 +55,24 @@ async fn a_delayed_task_waits_for_its_time(rig: &Rig) {
     assert_eq!(payloads(&worker.start(9).await), ["late"]);
     rig.pass(SECOND * 10).await;
     assert_eq!(payloads(&worker.start(9).await), ["later"]);
+}
+
+/// Of none of the numbers that it is counted in that is too far: a walk comes by it, and who has the timer knows of it.
+async fn a_task_may_be_due_in_a_hundred_years(rig: &Rig) {
+    let far = crate::clock::FARTHEST;
+    let id = rig.push(later("far", far)).await;
+    rig.push(later("later", far)).await;
+    let near = |due: Duration| due <= far && due + SECOND * 60 > far;
+    let due = rig.task(&id).await.unwrap().due;
+    assert!(near(due), "{due:?}");
+    let worker = Worker::new(rig);
+    let turned = worker.take(worker.turn(9, Vec::new())).await;
+    assert!(turned.runs.is_empty() && near(turned.wait.unwrap()), "{:?}", turned.wait);
+    let first = rig.backend().purge_waiting(super::desk::queue(), None, 1).await.unwrap();
+    assert_eq!((first.gone, rig.task(&id).await), (1, None));
+    let second = rig.backend().purge_waiting(super::desk::queue(), first.next, 9).await.unwrap();
+    assert_eq!((second.gone, second.next), (1, None));
+    assert_eq!(rig.numbers().await.bytes, 0);
 }
 
 async fn a_unique_key_is_one_pending_task(rig: &Rig) {
