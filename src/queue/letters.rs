@@ -97,8 +97,8 @@ impl From<TaskView> for TaskInfo {
     }
 }
 
-/// Each is one call, or one for every hundred tasks. Those that change something are not sent again once they may
-/// have run: on a timeout, or if the future is dropped, look.
+/// Each is one call, or one for every hundred tasks, or 4 MiB of them. Those that change something are not sent again
+/// once they may have run: on a timeout, or if the future is dropped, look.
 impl<T> Queue<T> {
     /// What is known of a task; `None` if it is done, cancelled, thrown away or unknown.
     ///
@@ -120,7 +120,8 @@ impl<T> Queue<T> {
         self.store.backend().cancel_task(self.name.clone(), id.clone()).await
     }
 
-    /// Dead letters, the oldest first: at most `most` (1 to 100) behind the cursor, from the beginning without one.
+    /// Dead letters, the oldest first: at most `most` (1 to 100) behind the cursor, from the beginning without one. Of large
+    /// ones a page has fewer, 4 MiB, but one in any case: it is the last one if it names no [next](TaskPage::next).
     ///
     /// # Errors
     ///

@@ -9,7 +9,7 @@ use super::{
     rounds::Rounds,
     run::{Ran, Running, judge},
 };
-use crate::store::{End, RunToken};
+use crate::store::{End, EndAs, MOST_BYTES, MOST_RUNS, RunToken};
 
 impl Rounds {
     /// A run has ended, and perhaps others with it: they go together.
@@ -59,4 +59,17 @@ impl Rounds {
         let verdict = judge(ran, attempt, max_attempts, self.worker.backoff);
         self.ends.push(End { run: token, bytes, unique, verdict });
     }
+}
+
+/// How many of these ends go with one turn. What is first again has its record read by the store, which does nothing else
+/// meanwhile; the others go with the next turn, which follows at once.
+pub(super) fn in_a_turn(ends: &[End]) -> usize {
+    let mut bytes = 0u64;
+    let fits = |end: &&End| {
+        let (is_read, others) =
+            (matches!(end.verdict, EndAs::Back { delay } if delay.is_zero()), bytes);
+        bytes = bytes.saturating_add(if is_read { end.bytes } else { 0 });
+        !is_read || others == 0 || bytes <= MOST_BYTES
+    };
+    ends.iter().take(MOST_RUNS).take_while(fits).count()
 }

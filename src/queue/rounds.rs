@@ -14,6 +14,7 @@ use tokio::{sync::Notify, task::JoinSet, time::Instant};
 use super::{
     leases::{Renewed, soon},
     lone::{Lone, Work},
+    over::in_a_turn,
     quiet::{BEAT, IDLE, Looked, Quiet, look},
     run::{Ran, Running, run},
     sealed::to_run,
@@ -174,7 +175,7 @@ impl Rounds {
     pub(super) fn next_turn(&mut self) -> Turn {
         let QueueWorker { store, queue, lease, limits, graves, .. } = &self.worker;
         self.number += 1;
-        let ends = self.ends.drain(..self.ends.len().min(MOST_RUNS)).collect();
+        let ends = self.ends.drain(..in_a_turn(&self.ends)).collect();
         Turn {
             queue: queue.clone(),
             node: store.node().clone(),

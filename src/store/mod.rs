@@ -45,8 +45,8 @@ pub(crate) use self::rate::{
 #[cfg(feature = "redis")]
 pub use self::redis::StoreBuilder;
 pub(crate) use self::tasks::{
-    End, EndAs, Graves, Limits, MOST as MOST_RUNS, Push, PushedAs, REASON, Record, RunToken,
-    Started, TaskView, Turn, Turned, Unique,
+    End, EndAs, Graves, Limits, MOST as MOST_RUNS, MOST_BYTES, Push, PushedAs, REASON, Record,
+    RunToken, Started, TaskView, Turn, Turned, Unique,
 };
 #[cfg(test)]
 pub(crate) use self::tests::{Fault, Faults, Log, elsewhere, faulty, faulty_with_clock};

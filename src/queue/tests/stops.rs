@@ -1,4 +1,4 @@
-//! How a worker stops where something does not come back.
+//! How a worker stops where something does not come back, and what it says in one turn.
 
 use std::{
     future::pending,
@@ -9,10 +9,10 @@ use std::{
 use parking_lot::Mutex;
 use tokio::task::block_in_place;
 
-use super::{push, queue, state};
+use super::{Log, SECOND, obedient, push, queue, state};
 use crate::{
-    queue::{Failure, Task, TaskState},
-    store::{Log as Lines, Store},
+    queue::{Failure, Task, TaskId, TaskState, rounds::Rounds},
+    store::{End, EndAs, Log as Lines, RunToken, Store},
 };
 
 /// Tells that it was dropped.
@@ -71,4 +71,28 @@ async fn a_handler_that_blocks_keeps_no_other_task_from_being_handed_back() {
     assert_eq!((stats.done, stats.crashed, stats.dead), (1, 0, 0));
     lines.has("left=1 running=1");
     drop(release);
+}
+
+/// Of what is first again the store reads the records, all of a turn in one step.
+#[tokio::test(start_paused = true)]
+async fn a_turn_hands_back_no_more_than_the_store_may_read_at_once() {
+    let mut rounds = Rounds::new(obedient(&queue(&Store::memory()), &Log::default()));
+    let (now, later) = (Duration::ZERO, SECOND);
+    let back = |delay| EndAs::Back { delay };
+    let ends = [
+        (3, back(now)),
+        (9, EndAs::Done),
+        (3, back(now)),
+        (9, back(later)),
+        (5, back(now)),
+        (1, back(now)),
+        (3, back(now)),
+        (1, back(now)),
+    ];
+    rounds.ends.extend(ends.map(|(mebibytes, verdict)| {
+        let run = RunToken { id: TaskId::new(), by: "x.1".into() };
+        End { run, bytes: mebibytes << 20, unique: None, verdict }
+    }));
+    let turns: Vec<_> = (0..5).map(|_| rounds.next_turn().ends.len()).collect();
+    assert_eq!(turns, [2, 2, 1, 2, 1]);
 }

@@ -4,8 +4,8 @@
 -- KEYS z, zl, zt, zm, zu, zd, zw, zf   ARGV[1] the look: one of the names of KEYS, or 'sum'   ARGV[2] '1' = mend
 -- ARGV[3] where it begins, as the look before said
 -- Returns {where the next look begins or '', {what, name, detail, '1' if mended} per finding}; or an error, as fsck_keys.lua
--- O(tasks * log n), a page of about 100 in a call; 'zt' and 'sum' only where no more than that run or wait. Repeated,
--- it finds what is left.
+-- O(tasks * log n), a page of about 100 in a call, of 'zt' about BYTES of records at most; 'zt' and 'sum' only where no more
+-- than 100 run or wait. Repeated, it finds what is left.
 local Z, L, T, M, U, D, F = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[8]
 local what, MEND, from, PAGE, found = ARGV[1], ARGV[2] == '1', ARGV[3], 100, {}
 local NAMES = {z = Z, zl = L, zt = T, zm = M, zu = U, zd = D}
@@ -28,8 +28,8 @@ for i, kind in ipairs({'zset', 'zset', 'hash', 'hash', 'hash', 'zset', 'zset', '
   local is = call('TYPE', KEYS[i]).ok
   if is ~= 'none' and is ~= kind then return {''} end
 end
-local function page(verb)
-  local all = call(verb, NAMES[what], from, 'COUNT', PAGE)
+local function page(verb, count)
+  local all = call(verb, NAMES[what], from, 'COUNT', int(count or PAGE))
   return all[2], all[1] == '0' and '' or all[1]
 end
 local function record_of(id) return call('HGET', T, id) end
@@ -59,12 +59,24 @@ local function places()
   return next
 end
 
+-- How many records are looked at in a call, which come as a whole: by what is counted of them, and, since that may be
+-- wrong, by some of them.
+local function portion()
+  local books, bytes = call('HMGET', F, 'bytes', 'buried'), 0
+  local mean = ((tonumber(books[1] or '0') or 0) + (tonumber(books[2] or '0') or 0)) / max(call('HLEN', T), 1)
+  for _, index in ipairs({Z, D}) do
+    local some = call('ZRANGE', index, 0, 9)
+    for _, id in ipairs(some) do bytes = bytes + call('HSTRLEN', T, id) end
+    mean, bytes = max(mean, bytes / max(#some, 1)), 0
+  end
+  return max(min(floor(BYTES / max(mean, 1)), PAGE), 1)
+end
 -- Records without a place. One that may have run, and may not run again, is a dead letter.
 local function records()
   if call('ZCARD', L) > PAGE then return '' end
   local runs = {}
   for _, member in ipairs(call('ZRANGE', L, 0, -1)) do runs[string.sub(member, 1, ID)] = true end
-  local rows, next = page('HSCAN')
+  local rows, next = page('HSCAN', portion())
   for i = 1, #rows, 2 do
     local id, record = rows[i], rows[i + 1]
     if not (runs[id] or call('ZSCORE', Z, id) or call('ZSCORE', D, id)) then

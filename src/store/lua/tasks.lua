@@ -9,7 +9,9 @@ local function int(n)
   local high = (n - low) / 1000000000
   return high > 0 and format('%d%09d', high, low) or format('%d', low)
 end
-local ID, HISTORY = 22, 8
+-- BYTES: most of the records that one call reads (MOST_BYTES), unless one alone has more: each is read whole, also where only
+-- its head is wanted.
+local ID, HISTORY, BYTES = 22, 8, 4194304
 -- The place of the next one in the order of pushing; one that is far ahead is of a clock that was put back.
 local function place_after(last)
   if last > now + 1000000 then return now end

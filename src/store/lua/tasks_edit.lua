@@ -6,8 +6,9 @@
 --   us until which | 'pause' | 'resume'
 -- Returns 'cancel': where it was found, 'w', 'r', 'd' or '' | 'purge_waiting' {how many; if there may be more: those three}
 --   | else how many
--- O(items * log n), at most 100 items. Not sent again when nobody knows whether it ran: a second one would find other
--- tasks, or none.
+-- O(items * log n), at most 100 items, of 'redrives' and 'purge_waiting' no more than BYTES of records, but one in any case:
+-- whoever wants all goes on until there are none, or until no place is named. Not sent again when nobody knows whether it
+-- ran: a second one would find other tasks, or none.
 local Z, L, T, M, U, D, W, F = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local verb = ARGV[1]
 local function unique_of(record) return string.match(record, '^%d+ %d %d+ ([^ \n]*)') or '' end
@@ -77,8 +78,13 @@ if verb == 'purge_waiting' then
     call('HDEL', F, '')
     call('HSET', F, 'seq', int(upto))
   end
-  local rows, gone = call('ZRANGEBYSCORE', Z, int(from), int(til), 'WITHSCORES', 'LIMIT', '0', int(most)), 0
+  local rows = call('ZRANGEBYSCORE', Z, int(from), int(til), 'WITHSCORES', 'LIMIT', '0', int(most))
+  local gone, seen, bytes = 0, 0, 0
   for i = 1, #rows, 2 do
+    bytes = bytes + call('HSTRLEN', T, rows[i])
+    -- A page that ends here has thrown something away, or has come on: else the next would be the same.
+    if bytes > BYTES and i > 1 and (gone > 0 or tonumber(rows[i - 1]) > from) then break end
+    seen = i + 1
     local record = call('HGET', T, rows[i]) or ''
     local pushed = tonumber(string.match(record, '^%d+') or '0')
     -- What is of a time to come was pushed before the clock was put back.
@@ -89,8 +95,8 @@ if verb == 'purge_waiting' then
     end
   end
   if gone > 0 then nothing_is_left('bytes', Z, L) end
-  if #rows < 2 * most then return {int(gone)} end
-  local last = tonumber(rows[#rows])
+  if seen == #rows and seen < 2 * most then return {int(gone)} end
+  local last = tonumber(rows[seen])
   -- Others may be due at the same time; where all of a page are, and stay, it would be the same page again.
   if last == from and gone == 0 then last = last + 1 end
   if last > til then return {int(gone)} end
@@ -100,8 +106,10 @@ local moved = 0
 if verb == 'redrive' then
   if call('ZSCORE', D, ARGV[2]) then moved = redrive(ARGV[2], 0) end
 elseif verb == 'redrives' then
-  local first, spacing = tonumber(ARGV[3]), tonumber(ARGV[4])
+  local first, spacing, bytes = tonumber(ARGV[3]), tonumber(ARGV[4]), 0
   for i, id in ipairs(call('ZRANGE', D, '0', tonumber(ARGV[2]) - 1)) do
+    bytes = bytes + call('HSTRLEN', T, id)
+    if i > 1 and bytes > BYTES then break end
     redrive(id, first + (i - 1) * spacing)
     moved = moved + 1
   end

@@ -3,6 +3,7 @@
 -- KEYS z, zl, zt, zm, zu, zd, zw, zf   ARGV[1] verb: 'task' id | 'payload' id | 'dead' after us, most | 'stats'
 -- Returns 'task', 'dead': {next page after us or -1, then each task: id, state, us until due, head of its record, bytes
 -- of its payload, zm} | 'payload': the record | 'stats': numbers. O(log n), 'dead' O(log n + most). Idempotent.
+-- A page of 'dead' has no more tasks than BYTES of records, but one in any case; what is left is on the next.
 local Z, L, T, M, D, F = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[6], KEYS[8]
 local function view(out, id, record)
   local at = call('ZSCORE', Z, id)
@@ -21,8 +22,13 @@ end
 if ARGV[1] == 'dead' then
   local most = tonumber(ARGV[3])
   local rows = call('ZRANGEBYSCORE', D, '(' .. ARGV[2], '+inf', 'WITHSCORES', 'LIMIT', 0, most)
-  local out = {#rows == 2 * most and int(tonumber(rows[#rows])) or '-1'}
-  for i = 1, #rows, 2 do view(out, rows[i], call('HGET', T, rows[i]) or '0 0 0 \n') end
+  local out, i, bytes = {'-1'}, 1, call('HSTRLEN', T, rows[1] or '')
+  while rows[i] and (i == 1 or bytes <= BYTES) do
+    view(out, rows[i], call('HGET', T, rows[i]) or '0 0 0 \n')
+    i = i + 2
+    if rows[i] then bytes = bytes + call('HSTRLEN', T, rows[i]) end
+  end
+  if rows[i] or #rows == 2 * most then out[1] = int(tonumber(rows[i - 1])) end
   return out
 end
 local out = {call('ZCARD', Z), call('ZCOUNT', Z, '-inf', now), call('ZCARD', L), call('ZCARD', D)}

@@ -10,8 +10,9 @@
 -- Returns {'1' or '0' (lost) per end, us until it should look again or -1, '1' it stands in zw now, '2' and nothing
 --   waits, runs, or is to be thrown away,
 --   then each run: id, attempt, record}: no more of them than BYTES of records, but one in any case; who could have
---   had more is to look again at once
--- O((ends + runs + taken back) * log n), at most 100 of each. Idempotent: zr has the number of the worker's last turn
+--   had more is to look again at once, as if more leases are over than were seen to
+-- O((ends + runs + taken back) * log n), at most 100 of each, and BYTES of their records; of those that are handed back
+-- without a delay the caller sends no more than that. Idempotent: zr has the number of the worker's last turn
 -- and what it was told. A run is its owner's while '<id><worker>.<turn>' stands in zl: whoever comes late finds that
 -- it does not. Where a caller has gone, its runs are taken back when their leases end.
 -- What is rare (an end that is no mere success, a lease that is over, limits, once a second the sweep) is done by
@@ -28,8 +29,8 @@ lease, life, idle, terms = match(terms, '^(%d+) (%d+) (%d+) (.*)$')
 local number, want = sub(token, 2), rows - 1
 token = match(me, '%x*$') .. token
 local limited = sub(terms, 1, 4) ~= '0 0 '
--- Most bytes of an answer's records (MOST_BYTES), which has to come in time, and how many are read at once.
-local BYTES, PORTION = 4194304, 16
+-- How many records are read at once.
+local PORTION = 16
 
 local last = not taken and call('GET', R)
 if last then
@@ -136,17 +137,24 @@ if sweeps or lapsed or limited or mixed == '1' then
     local delay, fault, reason = match(e.rest, '^ (%d+) (%a?) (.*)$')
     delay = tonumber(delay)
     if e.kind == 'b' then
+      local at = now + delay
       -- It is first again: it has been waiting since it was pushed.
-      local at = match(call('HGET', T, e.id) or '', '^%d+')
-      wait_again(e.id, delay > 0 and now + delay or min(tonumber(at or now), now))
+      if delay == 0 then at = min(tonumber(match(call('HGET', T, e.id) or '', '^%d+') or now), now) end
+      wait_again(e.id, at)
     else
       note(e.id, fault, reason)
       if e.kind == 'r' then wait_again(e.id, tail(delay)) else bury(e.id, e.bytes, e.unique) end
     end
   end
-  -- Runs whose lease is over: their worker has died, or has stood still for too long.
+  -- Runs whose lease is over: their worker has died, or has stood still for too long. True if there may be more of them.
   function rare.take_back()
-    local members = call('ZRANGEBYSCORE', L, '-inf', int(now), 'LIMIT', '0', PAGE)
+    local over = call('ZRANGEBYSCORE', L, '-inf', int(now), 'LIMIT', '0', PAGE)
+    local members, bytes = {}, 0
+    for i, member in ipairs(over) do
+      bytes = bytes + call('HSTRLEN', T, sub(member, 1, ID))
+      if i > 1 and bytes > BYTES then break end
+      members[i] = member
+    end
     if members[1] then call('ZREM', L, unpack(members)) end
     for i, member in ipairs(members) do
       local id = sub(member, 1, ID)
@@ -165,6 +173,7 @@ if sweeps or lapsed or limited or mixed == '1' then
         end
       end
     end
+    return #members < #over or #over == PAGE
   end
   -- How many may be started now, and when there may be more if that is known.
   function rare.room()
@@ -253,7 +262,7 @@ else
     if held[i] and e.kind ~= 'd' then rare.finish(e) end
   end
 end
-if lapsed then rare.take_back() end
+local lapses = lapsed and rare.take_back()
 
 local free, later = want, nil
 if paused then
@@ -317,6 +326,8 @@ if ids[1] then
 end
 if sweeps then rare.sweep() end
 
+-- Where more leases are over, that is looked at again at once, whatever else there is.
+cut = cut or lapses
 left = left or cut
 -- What nobody may start now is no reason to look again.
 local spare, wait = cut and 0 or want - begins, cut and '0' or '-1'

@@ -16,7 +16,8 @@ use crate::{
 /// Most tasks that one step starts, ends or renews.
 pub(crate) const MOST: usize = 100;
 
-/// Most bytes of the records that a turn starts, unless one alone has more: they have to come within a call's deadline.
+/// Most bytes of the records that a turn starts, unless one alone has more: they have to come within a call's deadline. And of
+/// those that any step reads, for which the server does nothing else meanwhile.
 pub(crate) const MOST_BYTES: u64 = 4 << 20;
 
 /// The steps. Those that a lost reply would leave in doubt are idempotent: a turn by its number, renewal by what
@@ -40,11 +41,12 @@ pub(crate) trait Tasks {
     fn task_payload(&self, queue: Key, id: TaskId) -> Step<'_, Option<Bytes>>;
     /// Where it was found; it is gone if it waited. NOT idempotent, nor are those below.
     fn cancel_task(&self, queue: Key, id: TaskId) -> Step<'_, Option<TaskState>>;
-    /// The next of them behind this one, the oldest first.
+    /// The next of them behind this one, the oldest first; no more than [`MOST_BYTES`] of records, but one in any case.
     fn dead_tasks(&self, queue: Key, after: u64, most: usize) -> Step<'_, DeadPage>;
     /// Puts a dead letter at the tail; false if it is none.
     fn redrive_task(&self, queue: Key, id: TaskId) -> Step<'_, bool>;
-    /// Puts the oldest dead letters at the tail, the first one after `first`, each by `spacing` later; how many.
+    /// Puts the oldest dead letters at the tail, the first one after `first`, each by `spacing` later; how many. They are no
+    /// more than [`MOST_BYTES`], but one in any case.
     fn redrive_tasks(
         &self,
         queue: Key,
@@ -54,8 +56,8 @@ pub(crate) trait Tasks {
     ) -> Step<'_, usize>;
     /// Throws away at most [`MOST`] of the dead letters; how many.
     fn purge_letters(&self, queue: Key) -> Step<'_, usize>;
-    /// Throws away what waits and was pushed before the walk began, of at most `most` (to [`MOST`]) that it comes by;
-    /// without one, it begins.
+    /// Throws away what waits and was pushed before the walk began, of at most `most` (to [`MOST`]), and [`MOST_BYTES`], that
+    /// it comes by; without one, it begins.
     fn purge_waiting(&self, queue: Key, walk: Option<Walk>, most: usize) -> Step<'_, Walked>;
     fn pause_tasks(&self, queue: Key, pause: bool) -> Step<'_, ()>;
     fn task_stats(&self, queue: Key) -> Step<'_, QueueStats>;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::At;
 use crate::{
     clock::micros,
-    store::tasks::{DeadPage, QueueStats, Record, TaskId, TaskState, Walk, Walked},
+    store::tasks::{DeadPage, MOST_BYTES, QueueStats, Record, TaskId, TaskState, Walk, Walked},
 };
 
 impl At<'_> {
@@ -30,8 +30,11 @@ impl At<'_> {
     }
 
     pub(super) fn dead_letters(&self, after: u64, most: usize) -> DeadPage {
-        let rows: Vec<_> = self.queue.dead.after(after).take(most).collect();
-        let next = rows.last().filter(|_| rows.len() == most).map(|(at, _)| *at);
+        let mut rows: Vec<_> = self.queue.dead.after(after).take(most).collect();
+        let (fit, full) = (self.that_fit(rows.iter().map(|(_, id)| *id)), rows.len() == most);
+        let leads_on = full || fit < rows.len();
+        rows.truncate(fit);
+        let next = rows.last().filter(|_| leads_on).map(|(at, _)| *at);
         DeadPage { letters: rows.iter().filter_map(|(_, id)| self.view(id)).collect(), next }
     }
 
@@ -65,7 +68,8 @@ impl At<'_> {
     }
 
     pub(super) fn redrive_all(&mut self, most: usize, first: Duration, spacing: Duration) -> usize {
-        let ids: Vec<_> = self.queue.dead.iter().take(most).map(|(_, id)| id.clone()).collect();
+        let fit = self.that_fit(self.queue.dead.iter().take(most).map(|(_, id)| id));
+        let ids: Vec<_> = self.queue.dead.iter().take(fit).map(|(_, id)| id.clone()).collect();
         let mut delay = micros(first);
         for id in &ids {
             self.redrive(id, delay);
@@ -88,15 +92,23 @@ impl At<'_> {
         let waiting = self.queue.waiting.iter().skip_while(|(at, _)| *at < walk.from);
         let page = waiting.take_while(|(at, _)| *at <= walk.til).take(most);
         let page: Vec<_> = page.map(|(at, id)| (at, id.clone())).collect();
-        let mut gone = 0;
-        for (_, id) in &page {
+        let (mut gone, mut bytes, mut cut, mut last) = (0, 0, false, None);
+        for (at, id) in &page {
+            bytes += self.length(id);
+            // A page that ends here has thrown something away, or has come on: else the next would be the same.
+            let may_end = last.is_some_and(|last| gone > 0 || last > walk.from);
+            cut = bytes > MOST_BYTES && may_end;
+            if cut {
+                break;
+            }
             let record = self.queue.records.get(id).and_then(Record::read);
             if record.is_none_or(|record| record.pushed_us <= walk.pushed) {
                 self.forget(id);
                 gone += 1;
             }
+            last = Some(*at);
         }
-        let last = page.last().filter(|_| page.len() == most).map(|(at, _)| *at);
+        let last = last.filter(|_| cut || page.len() == most);
         // Others may be due at the same time; where all of a page are, and stay, it would be the same page again.
         let stays = |at: u64| at == walk.from && gone == 0;
         let from = last.map(|at| at.saturating_add(u64::from(stays(at))));
@@ -128,5 +140,19 @@ impl At<'_> {
             dead_letters: queue.dead.len() as u64,
             ..queue.numbers
         }
+    }
+
+    pub(super) fn length(&self, id: &TaskId) -> u64 {
+        self.queue.records.get(id).map_or(0, |record| record.len() as u64)
+    }
+
+    /// How many of the first of them have no more than `MOST_BYTES` of records: one in any case.
+    pub(super) fn that_fit<'a>(&self, ids: impl Iterator<Item = &'a TaskId>) -> usize {
+        let mut bytes = 0;
+        let fits = |(place, id): &(usize, &TaskId)| {
+            bytes += self.length(id);
+            *place == 0 || bytes <= MOST_BYTES
+        };
+        ids.enumerate().take_while(fits).count()
     }
 }

@@ -38,7 +38,7 @@ pub(super) struct Due {
     /// More is due than may be started now.
     pub(super) left: bool,
     pub(super) held: bool,
-    /// More could be started, and are too many bytes for one answer.
+    /// More could be started, and are too many bytes for one answer; or more leases are over.
     pub(super) cut: bool,
 }
 
@@ -50,8 +50,11 @@ impl At<'_> {
         }
         let mut step = Step { call, token, sooner: None, trims: MOST, more: false };
         let stood: Vec<bool> = call.ends.iter().map(|end| self.end(end, &mut step)).collect();
-        self.take_back(&mut step);
-        let due = self.due(call);
+        let more = self.take_back(&mut step);
+        let mut due = self.due(call);
+        if more {
+            (due.left, due.held, due.cut, due.event) = (true, false, true, Some(self.now));
+        }
         let runs: Vec<_> = due.ids.iter().filter_map(|id| self.start(id, &step)).collect();
         self.sweep();
         self.sweep_dead(&mut step);
@@ -176,10 +179,6 @@ impl At<'_> {
         }
     }
 
-    fn length(&self, id: &TaskId) -> u64 {
-        self.queue.records.get(id).map_or(0, |record| record.len() as u64)
-    }
-
     pub(super) fn trim(&mut self, ids: &[TaskId]) {
         for id in ids {
             let numbers = &self.queue.numbers;
@@ -191,9 +190,13 @@ impl At<'_> {
         }
     }
 
-    fn take_back(&mut self, step: &mut Step<'_>) {
+    /// True if there may be more of them.
+    fn take_back(&mut self, step: &mut Step<'_>) -> bool {
         let over = self.queue.running.iter().take_while(|(end, _)| *end <= self.now);
-        let over: Vec<_> = over.take(MOST).map(|(_, run)| run.clone()).collect();
+        let mut over: Vec<_> = over.take(MOST).map(|(_, run)| run.clone()).collect();
+        let fit = self.that_fit(over.iter().map(|run| &run.id));
+        let more = fit < over.len() || over.len() == MOST;
+        over.truncate(fit);
         for run in over {
             self.queue.running.remove(&run);
             let record = self.queue.records.get(&run.id);
@@ -213,6 +216,7 @@ impl At<'_> {
                 self.wait_again(&run.id, self.now, step);
             }
         }
+        more
     }
 
     /// How many may be started now, and when there may be more if that is known.

@@ -97,6 +97,29 @@ async fn a_task_that_is_made_a_dead_letter_leaves_nothing_behind() {
     assert_eq!(rig.task(&next).await.unwrap().state, crate::store::TaskState::Waiting);
 }
 
+/// Their records come along. How large they are is counted, and seen where that is lost.
+#[tokio::test]
+async fn large_tasks_are_looked_at_a_few_at_a_time() {
+    let rig = Rig::redis().await;
+    let mut ids = Vec::new();
+    for _ in 0..16 {
+        let payload = "x".repeat(1 << 20);
+        ids.push(rig.push(Push { caps: (100, 1 << 30), ..task(&payload) }).await);
+    }
+    let looked = async || rig.fsck(false).await.looked;
+    let counted = looked().await;
+    raw::<i64>(&rig, "HDEL", "zf", &["bytes"]).await;
+    let seen = looked().await;
+    let place = |id: &crate::store::TaskId| id.as_str().to_owned();
+    let few: Vec<_> = ids.iter().skip(1).map(place).collect();
+    let few: Vec<_> = few.iter().map(String::as_str).collect();
+    raw::<i64>(&rig, "HDEL", "zt", &few).await;
+    raw::<i64>(&rig, "ZREM", "z", &few).await;
+    let small = looked().await;
+    // Four of them are as much as a call reads.
+    assert!(counted >= small + 3 && seen >= small + 3, "{counted}, {seen}, {small}");
+}
+
 #[tokio::test]
 async fn places_of_tasks_that_are_gone_go_too() {
     let rig = Rig::redis().await;

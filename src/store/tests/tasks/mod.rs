@@ -1,5 +1,6 @@
 //! Queues of tasks that stand by themselves.
 
+mod bytes;
 mod desk;
 mod ends;
 #[cfg(feature = "redis")]
