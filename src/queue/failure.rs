@@ -1,6 +1,6 @@
 //! What a handler says when a task did not work out.
 
-use std::{error::Error as StdError, fmt, time::Duration};
+use std::{error::Error as StdError, fmt, io, iter::successors, time::Duration};
 
 use crate::{clock::LONGEST, store::REASON};
 
@@ -9,8 +9,9 @@ use crate::{clock::LONGEST, store::REASON};
 pub(super) type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// Why a task failed, and what is to become of it. Every error converts into one, so `?` works in a handler
-/// that answers with `Result<(), Failure>`. It converts into a boxed error itself, which may pass through whatever
-/// stands around a handler: what is to become of the task is found in it again.
+/// that answers with `Result<(), Failure>`; its reason is what that says, and what the errors say that it has as its
+/// [`source`](StdError::source). It converts into a boxed error itself, which may pass through whatever stands around a
+/// handler: what is to become of the task is found in it again, also where it is the source of another error.
 ///
 /// It is no error itself, as `anyhow::Error` is none: else the conversion could not be for all errors.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,7 +59,7 @@ impl Failure {
 
 impl<E: StdError> From<E> for Failure {
     fn from(error: E) -> Self {
-        Self::new(error)
+        Self::found_in(&error, error.source())
     }
 }
 
@@ -85,9 +86,49 @@ impl Failure {
     pub(super) fn of(error: BoxError) -> Self {
         match error.downcast::<Carried>() {
             Ok(carried) => carried.0,
-            Err(error) => Self::new(error),
+            Err(error) => Self::found_in(&*error, within(&*error)),
         }
     }
+
+    /// The one that another error was made of, or else one that says what that error and its causes do.
+    fn found_in(error: &dyn StdError, cause: Option<Cause<'_>>) -> Self {
+        let carried = causes(cause).find_map(|cause| cause.downcast_ref::<Carried>());
+        carried.map_or_else(|| Self::new(told(error, cause)), |carried| carried.0.clone())
+    }
+}
+
+type Cause<'a> = &'a (dyn StdError + 'static);
+
+/// Most errors of a chain that are looked at: one may name itself as its source.
+const CAUSES: usize = 32;
+
+/// The nearest one, and what that was made of.
+fn causes(nearest: Option<Cause<'_>>) -> impl Iterator<Item = Cause<'_>> {
+    successors(nearest, |cause| within(*cause)).take(CAUSES)
+}
+
+/// What it was made of. (An I/O error says that its source is the source of what was put into it.)
+fn within(error: Cause<'_>) -> Option<Cause<'_>> {
+    match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+        Some(inner) => Some(inner),
+        None => error.source(),
+    }
+}
+
+/// What it says, and what its causes say that is not said yet: many repeat theirs at the end.
+fn told(error: &dyn StdError, cause: Option<Cause<'_>>) -> String {
+    let mut text = error.to_string();
+    for cause in causes(cause) {
+        if text.len() >= REASON {
+            break;
+        }
+        let cause = cause.to_string();
+        if !text.ends_with(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    text
 }
 
 /// A history has a line for each attempt.

@@ -1,6 +1,6 @@
 //! What handlers may fail with.
 
-use std::{error::Error, time::Duration};
+use std::{error::Error, fmt, io, time::Duration};
 
 #[cfg(feature = "tower")]
 use super::{Log, settled};
@@ -54,6 +54,81 @@ async fn a_failure_says_what_is_to_become_of_the_task_through_a_box() {
     assert!(again > SECOND * 99, "{again:?}");
 }
 
+/// What stands around an error, and has it as its source.
+#[derive(Debug)]
+struct Around(&'static str, BoxError);
+
+impl fmt::Display for Around {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl Error for Around {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.1)
+    }
+}
+
+/// Boxed, or on its way into one of ours by `?`.
+#[tokio::test(start_paused = true)]
+async fn a_failure_is_found_behind_other_errors() {
+    let inner = || BoxError::from(Failure::dead("hopeless"));
+    let twice = move || Around("the job", Around("the layer", inner()).into());
+    let boxed = move |_: Task<String>| async move { Err(BoxError::from(twice())) };
+    let (state, _, reason) = fate(|queue| queue.worker(boxed)).await;
+    assert_eq!((state, &*reason), (TaskState::Dead, "hopeless"));
+    let own = move |_: Task<String>| async move { Err::<(), Failure>(twice().into()) };
+    let (state, _, reason) = fate(|queue| queue.worker(own)).await;
+    assert_eq!((state, &*reason), (TaskState::Dead, "hopeless"));
+    // An I/O error does not name as its source what is in it.
+    let around = move || Around("the layer", io::Error::other(inner()).into());
+    for of_io in [io::Error::other(inner()), io::Error::other(around())] {
+        let of_io = parking_lot::Mutex::new(Some(of_io));
+        let handler = move |_: Task<String>| {
+            let failed = of_io.lock().take().map_or(Ok(()), Err);
+            async { failed }
+        };
+        let (state, _, reason) = fate(|queue| queue.worker(handler)).await;
+        assert_eq!((state, &*reason), (TaskState::Dead, "hopeless"));
+    }
+}
+
+/// As those of HTTP clients, which say of themselves only that a request failed. Some repeat their source.
+#[tokio::test(start_paused = true)]
+async fn a_reason_has_what_the_causes_say() {
+    let refused = || io::Error::other("connection refused");
+    let inner = move || Around("can't connect: connection refused", refused().into());
+    let outer = move || Around("error sending request", inner().into());
+    let told = "error sending request: can't connect: connection refused";
+    let boxed = move |_: Task<String>| async move { Err(outer()) };
+    assert_eq!(fate(|queue| queue.worker(boxed)).await.2, told);
+    let own = move |_: Task<String>| async move { Err::<(), Failure>(outer().into()) };
+    assert_eq!(fate(|queue| queue.worker(own)).await.2, told);
+}
+
+#[derive(Debug)]
+struct Endless;
+
+impl fmt::Display for Endless {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("x")
+    }
+}
+
+impl Error for Endless {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(self)
+    }
+}
+
+#[test]
+fn a_chain_without_an_end_ends() {
+    assert_eq!(Failure::from(Endless).reason(), "x");
+    let long = Around("short", Around("y", "z".repeat(1_000).into()).into());
+    assert_eq!(Failure::from(long).reason(), format!("short: y: {}", "z".repeat(190)));
+}
+
 #[cfg(feature = "tower")]
 #[tokio::test(start_paused = true)]
 async fn a_tower_service_is_a_handler() {
@@ -62,7 +137,7 @@ async fn a_tower_service_is_a_handler() {
     let noted = log.clone();
     let service = tower::service_fn(move |task: Task<String>| {
         noted.note(&task);
-        async { Ok::<(), std::io::Error>(()) }
+        async { Ok::<(), io::Error>(()) }
     });
     let worker =
         Working::start(queue.worker_service(tower::ServiceBuilder::new().service(service)));
