@@ -238,7 +238,7 @@ impl Rounds {
         let QueueWorker { store, queue, .. } = &self.worker;
         let payload = match late {
             true => Err(Duration::ZERO),
-            false => to_run(store, queue, &token.id, &payload, pushed_us),
+            false => to_run(store, queue, &token.id, &payload, due_us),
         };
         let payload = match payload {
             Ok(payload) => payload,

@@ -1,10 +1,9 @@
 //! Payloads at rest: sealed, if the store has keys.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::task::time;
 use crate::{
     key::Key,
     seal::{NotOpened, Place, open, seal},
@@ -32,7 +31,7 @@ pub(super) fn opened(
     open(store, place(queue, id), payload)
 }
 
-/// How long a task of this age is left to the others: it doubles as time goes by.
+/// How long a task is left to the others that has been due for so long: it doubles as time goes by.
 pub(super) fn pause(age: Duration) -> Duration {
     let [least, most] = PAUSE;
     age.clamp(least, most)
@@ -45,7 +44,7 @@ pub(super) fn to_run(
     queue: &Key,
     id: &TaskId,
     payload: &Bytes,
-    pushed_us: u64,
+    due_us: u64,
 ) -> Result<Bytes, Duration> {
     match opened(store, queue, id, payload) {
         Ok(payload) => Ok(payload),
@@ -53,9 +52,9 @@ pub(super) fn to_run(
         Err(NotOpened::Broken) => Ok(Bytes::new()),
         Err(NotOpened::Newer | NotOpened::NoKey) => {
             tracing::error!(task = ?id, "a task is sealed with a key that is not here: it waits for another worker");
-            // By this process's clock, and no more than a pause hangs on that.
-            let age = SystemTime::now().duration_since(time(pushed_us)).unwrap_or_default();
-            Err(pause(age))
+            // By this process's clock, where the store has another one; no more than a pause hangs on that.
+            let late = store.backend().now_us().saturating_sub(due_us);
+            Err(pause(Duration::from_micros(late)))
         }
     }
 }

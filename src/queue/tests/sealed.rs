@@ -41,6 +41,31 @@ async fn a_worker_without_the_key_leaves_it_to_the_others() {
     worker.stop().await;
 }
 
+/// By when it was due, and not by when it was pushed: it is new to those who might have the key.
+#[tokio::test(start_paused = true)]
+async fn what_was_delayed_is_left_to_the_others_for_a_moment_at_first() {
+    let (store, log) = (Store::memory().sealed_with(ring()), Log::default());
+    let (knowing, without) = (queue(&store), queue(&store.as_another_process()));
+    let delayed = knowing.push(&"a secret".to_owned()).delay(SECOND * 3_600);
+    let id = delayed.await.unwrap().into_id();
+    let ignorant = Working::start(obedient(&without, &log));
+    let due_in = async || knowing.get(&id).await.unwrap().unwrap().due_in;
+    tokio::time::sleep(SECOND * 3_600).await;
+    assert!(due_in().await <= SECOND, "{:?}", due_in().await);
+    tokio::time::sleep(SECOND * 2).await;
+    assert!(due_in().await <= SECOND * 3, "{:?}", due_in().await);
+    // It doubles, up to a minute.
+    tokio::time::sleep(SECOND * 200).await;
+    let mut longest = Duration::ZERO;
+    for _ in 0..70 {
+        longest = longest.max(due_in().await);
+        tokio::time::sleep(SECOND).await;
+    }
+    assert!(longest > SECOND * 55 && longest <= SECOND * 60, "{longest:?}");
+    ignorant.stop().await;
+    assert_eq!(log.payloads(), [""; 0]);
+}
+
 /// Another task's bytes, and such as nobody has sealed.
 #[tokio::test(start_paused = true)]
 async fn what_was_put_elsewhere_or_is_not_sealed_does_not_run() {
