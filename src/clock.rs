@@ -36,16 +36,23 @@ impl Clock {
         Self(Source::System { started: Instant::now(), offset_us: micros(since) })
     }
 
-    /// A clock that stands still, for tests.
+    /// A clock that stands still, for tests: at the whole second in which it is made, until it is moved.
     #[must_use]
     pub fn manual() -> Self {
-        Self(Source::Manual(Arc::new(AtomicU64::new(1_700_000_000_000_000))))
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self::manual_at(Duration::from_secs(since.as_secs()))
     }
 
-    /// Moves a manual clock on. A system clock moves by itself: there this does nothing.
+    /// One that stands so long after 1970.
+    pub(crate) fn manual_at(since: Duration) -> Self {
+        Self(Source::Manual(Arc::new(AtomicU64::new(micros(since)))))
+    }
+
+    /// Moves a manual clock on, by a hundred years (of 365 days) at most. A system clock moves by itself: there this does
+    /// nothing.
     pub fn advance(&self, by: Duration) {
         if let Source::Manual(now) = &self.0 {
-            now.fetch_add(micros(by), Ordering::SeqCst);
+            now.fetch_add(micros(by.min(FARTHEST)), Ordering::SeqCst);
         }
     }
 
@@ -86,7 +93,7 @@ impl fmt::Debug for Clock {
 pub(crate) const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Farthest a moment can be away that somebody names. As microseconds since 1970 it is below 2^53, as far as whole numbers
-/// go in a script and in the score of a sorted set.
+/// go in a script and in the score of a sorted set; and a clock that is moved by it is not back where it was.
 pub(crate) const FARTHEST: Duration = Duration::from_secs(100 * LONGEST.as_secs());
 
 /// Whole microseconds; a duration beyond half a million years counts as that.

@@ -9,7 +9,7 @@ use std::{
 
 use futures_util::future::BoxFuture;
 
-use super::{handle::Terms, sealed::sealed};
+use super::{handle::Terms, sealed::sealed, task::time};
 use crate::{
     clock::{FARTHEST, LONGEST},
     error::Error,
@@ -117,10 +117,12 @@ impl PushRequest {
         self
     }
 
-    /// Not to be run before this moment; one that has passed is now. It is turned into a [delay](Self::delay) by this
-    /// process's clock, so it is as exact as that agrees with the store's.
+    /// Not to be run before this moment; one that has passed is now. It is turned into a [delay](Self::delay), with the
+    /// bound of one, by this process's clock, so it is as exact as that agrees with the store's. The embedded store has
+    /// a clock of its own, which it goes by: `TestKit::now` tells that of the test kit.
     pub fn run_at(self, at: SystemTime) -> Self {
-        self.delay(at.duration_since(SystemTime::now()).unwrap_or_default())
+        let now = time(self.store.backend().now_us());
+        self.delay(at.duration_since(now).unwrap_or_default())
     }
 
     /// Nothing is stored while a task pushed under the same key waits or runs; [`Pushed::Known`] has its

@@ -61,7 +61,11 @@
 //! # Ok(()) }
 //! ```
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 pub mod history;
 
@@ -87,7 +91,7 @@ pub struct TestKit {
 }
 
 impl TestKit {
-    /// An empty embedded store whose clock stands still.
+    /// An empty embedded store whose clock stands still, at the whole second in which it was made.
     #[must_use]
     pub fn new() -> Self {
         let clock = Clock::manual();
@@ -101,8 +105,15 @@ impl TestKit {
         &self.store
     }
 
-    /// Lets time pass in the store: delays, backoffs, deadlines, quotas and leases. Timers of the
-    /// application itself are tokio's, and are moved by `tokio::time`.
+    /// What time it is in the store: what a moment is to be counted from that is given to it, such as that of
+    /// [`run_at`](queue::PushRequest::run_at). The process's own clock goes on, and is ahead of it.
+    #[must_use]
+    pub fn now(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_micros(self.clock.now_us())
+    }
+
+    /// Lets time pass in the store: delays, backoffs, deadlines, quotas and leases; at most a hundred years (of 365 days)
+    /// by one call. Timers of the application itself are tokio's, and are moved by `tokio::time`.
     pub fn advance(&self, by: Duration) {
         self.clock.advance(by);
     }

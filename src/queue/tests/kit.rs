@@ -1,10 +1,15 @@
 //! A worker of the test kit: nothing runs before it is told to, and time stands still.
 
+use std::time::{Duration, SystemTime};
+
 use super::{Failure, SECOND, push, queue, state};
 use crate::{
-    queue::{RanTask, Task, TaskFault, TaskState},
-    testing::TestKit,
+    queue::{Queue, RanTask, Task, TaskFault, TaskState},
+    testing::{TestKit, TestQueueWorker},
 };
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 fn told(ran: &[RanTask]) -> Vec<(u32, Option<TaskFault>, &str)> {
     ran.iter().map(|run| (run.attempt, run.fault, &*run.reason)).collect()
@@ -75,4 +80,65 @@ async fn its_settings_hold_and_a_panic_is_borne() {
     assert_eq!(panicked[0].fault, Some(TaskFault::Panicked));
     assert_eq!((panicked[0].attempt, &*panicked[0].reason), (2, "as it was told"));
     assert_eq!(state(&queue, &id).await, Some(TaskState::Dead));
+}
+
+/// A worker that pushes each task again, so much later than it was pushed.
+fn again(kit: &TestKit, queue: &Queue<String>, later: Duration) -> TestQueueWorker {
+    let pushes = queue.clone();
+    kit.queue_worker(queue.worker(move |task: Task<String>| {
+        let pushes = pushes.clone();
+        async move {
+            let pushed = pushes.push(&task.payload).run_at(task.pushed_at() + later).await;
+            pushed.map(drop).map_err(Failure::from)
+        }
+    }))
+}
+
+#[tokio::test]
+async fn a_moment_is_one_of_the_kits_clock() {
+    let kit = TestKit::new();
+    let queue = queue(kit.store());
+    let behind = SystemTime::now().duration_since(kit.now()).expect("the kit stands still");
+    assert!(behind < SECOND * 600, "it begins at this time: {behind:?}");
+    kit.advance(DAY * 3);
+    let mut worker = again(&kit, &queue, DAY);
+    push(&queue, "daily").await;
+    assert_eq!(worker.run_due().await.len(), 1);
+    kit.advance(DAY - SECOND);
+    assert_eq!(worker.run_due().await, [], "on the next day");
+    kit.advance(SECOND);
+    assert!(!worker.run_due().await.is_empty());
+    let moment = kit.now() + SECOND * 100;
+    let id = queue.push(&"x".to_owned()).run_at(moment).await.unwrap().into_id();
+    assert_eq!(queue.get(&id).await.unwrap().unwrap().due_in, SECOND * 100);
+}
+
+/// What is further away than that would be due too early.
+#[tokio::test]
+async fn a_moment_may_be_a_hundred_years_away() {
+    let kit = TestKit::new();
+    let queue = queue(kit.store());
+    let push = |delay| queue.push(&"x".to_owned()).run_at(kit.now() + delay);
+    for (delay, due_in) in [(10, 10), (100, 100), (5_000, 100)] {
+        let id = push(YEAR * delay).await.unwrap().into_id();
+        let info = queue.get(&id).await.unwrap().unwrap();
+        assert_eq!(info.due_in, YEAR * due_in);
+    }
+    let mut worker = kit.queue_worker(queue.worker(async |_| Ok::<(), Failure>(())));
+    for (years, runs) in [(9, 0), (1, 1), (89, 0), (1, 2)] {
+        kit.advance(YEAR * years);
+        assert_eq!(worker.run_due().await.len(), runs);
+    }
+}
+
+#[tokio::test]
+async fn no_time_is_so_long_that_the_clock_goes_back() {
+    let kit = TestKit::new();
+    let (queue, before) = (queue(kit.store()), kit.now());
+    let later = queue.push(&"later".to_owned()).delay(YEAR * 99);
+    later.await.unwrap();
+    kit.advance(Duration::MAX);
+    assert_eq!(kit.now(), before + YEAR * 100);
+    let mut worker = kit.queue_worker(queue.worker(async |_| Ok::<(), Failure>(())));
+    assert_eq!(worker.run_due().await.len(), 1);
 }

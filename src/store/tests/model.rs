@@ -43,7 +43,7 @@ impl Model {
     pub(super) fn new(keys: &[Key]) -> Self {
         let locks = keys.iter().map(|key| (key.clone(), Truth::default()));
         let mut model = Self {
-            // As the manual clock.
+            // As the rig's clock.
             now: 1_700_000_000_000,
             locks: locks.collect(),
             windows: HashMap::new(),

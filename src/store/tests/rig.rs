@@ -59,7 +59,8 @@ enum Time {
 
 impl Rig {
     pub(super) fn memory() -> Self {
-        let clock = Clock::manual();
+        // The models begin then, too.
+        let clock = Clock::manual_at(Duration::from_secs(1_700_000_000));
         let memory = Arc::new(Memory::new(clock.clone()));
         Self {
             store: Store::on(Arc::clone(&memory) as Arc<dyn Backend>),
