@@ -12,9 +12,9 @@ use super::{
     turn::{Refused, answer_to},
     worker::QueueWorker,
 };
-use crate::store::{TaskFault, TaskId};
+use crate::store::{TaskFault, TaskId, Turn};
 
-/// Most runs of one call: tasks that push tasks without end are a fault of the test.
+/// Most turns of one call, each of which runs a task: tasks that push tasks without end are a fault of the test.
 const RUNS: usize = 10_000;
 
 /// One run of a task.
@@ -47,20 +47,28 @@ impl Stepper {
     }
 
     /// Runs everything that is due, one after the other, until nothing is.
+    #[expect(clippy::panic, reason = "a test that would go on for ever is to fail")]
     pub(crate) async fn run_due(&mut self) -> Vec<RanTask> {
         for _ in 0..RUNS {
             let turn = self.rounds.next_turn();
-            let answer =
-                answer_to(self.rounds.worker.store.clone(), turn, Refused::default()).await;
-            self.rounds.answered(answer);
-            while let Some(ended) = self.rounds.runs.join_next().await {
-                self.rounds.note(ended);
-            }
+            self.take(turn).await;
             if self.rounds.ends.is_empty() {
-                break;
+                return std::mem::take(&mut *self.ran.lock());
             }
         }
-        std::mem::take(&mut *self.ran.lock())
+        let last = Turn { want: 0, ..self.rounds.next_turn() };
+        self.take(last).await;
+        panic!(
+            "TestQueueWorker::run_due: {RUNS} runs, and there may be more; do tasks push tasks without end?"
+        );
+    }
+
+    async fn take(&mut self, turn: Turn) {
+        let answer = answer_to(self.rounds.worker.store.clone(), turn, Refused::default()).await;
+        self.rounds.answered(answer);
+        while let Some(ended) = self.rounds.runs.join_next().await {
+            self.rounds.note(ended);
+        }
     }
 }
 

@@ -185,6 +185,10 @@ impl TestWorker {
     /// # Errors
     ///
     /// None with this store.
+    ///
+    /// # Panics
+    ///
+    /// After 10,000 passes over what is due, each of which has run something: runs that make others due without end.
     pub async fn run_due(&mut self) -> Result<Vec<RanJob>, Error> {
         self.0.run_due().await
     }
@@ -202,6 +206,10 @@ pub struct TestQueueWorker(queue::Stepper);
 impl TestQueueWorker {
     /// Runs every task that is due, to its end, one after the other, and what these push. What ran, in its order; a
     /// task that failed comes again when the clock was [advanced](TestKit::advance) by its backoff.
+    ///
+    /// # Panics
+    ///
+    /// After 10,000 runs: tasks that push tasks without end. The last one has been ended, too.
     pub async fn run_due(&mut self) -> Vec<RanTask> {
         self.0.run_due().await
     }

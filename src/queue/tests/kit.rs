@@ -1,6 +1,11 @@
 //! A worker of the test kit: nothing runs before it is told to, and time stands still.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    panic::AssertUnwindSafe,
+    time::{Duration, SystemTime},
+};
+
+use futures_util::FutureExt as _;
 
 use super::{Failure, SECOND, push, queue, state};
 use crate::{
@@ -141,4 +146,17 @@ async fn no_time_is_so_long_that_the_clock_goes_back() {
     assert_eq!(kit.now(), before + YEAR * 100);
     let mut worker = kit.queue_worker(queue.worker(async |_| Ok::<(), Failure>(())));
     assert_eq!(worker.run_due().await.len(), 1);
+}
+
+#[tokio::test]
+async fn tasks_that_push_tasks_without_end_are_a_fault() {
+    let kit = TestKit::new();
+    let queue = queue(kit.store());
+    let mut worker = again(&kit, &queue, Duration::ZERO);
+    push(&queue, "endless").await;
+    let panic = AssertUnwindSafe(worker.run_due()).catch_unwind().await.expect_err("no end");
+    let said = panic.downcast_ref::<String>().expect("a sentence");
+    assert!(said.contains("10000 runs") && said.contains("without end"), "{said}");
+    let stats = queue.stats().await.unwrap();
+    assert_eq!((stats.done, stats.running, stats.waiting), (10_000, 0, 1), "each has ended");
 }
