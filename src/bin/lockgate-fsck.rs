@@ -14,6 +14,7 @@
 )]
 
 use std::{
+    fmt::Display,
     io::{self, Write as _},
     process::ExitCode,
     time::Duration,
@@ -66,23 +67,24 @@ fn main() -> ExitCode {
         _ => None,
     };
     let (Some(url), true) = (url, known) else {
-        eprintln!("{USAGE}");
+        complain(USAGE);
         return ExitCode::from(UNABLE);
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome = match runtime {
         Ok(runtime) => runtime.block_on(look(&url, !flags.is_empty())),
         Err(error) => {
-            eprintln!("{error}");
+            complain(error);
             return ExitCode::from(UNABLE);
         }
     };
     match outcome {
         Ok(report) => {
-            println!("{report}");
+            // As the help: what was found is told by the exit code, too, which is not to be that of a panic.
+            let _ = writeln!(io::stdout(), "{report}");
             if report.is_of_nothing() {
-                eprintln!(
-                    "nobody has used this namespace; is it the URL of the service, with its `?ns=`?"
+                complain(
+                    "nobody has used this namespace; is it the URL of the service, with its `?ns=`?",
                 );
                 return ExitCode::from(NOTHING);
             }
@@ -91,13 +93,18 @@ fn main() -> ExitCode {
         Err(error) => {
             let source = std::error::Error::source(&error);
             let more = source.map(|source| format!(": {source}")).unwrap_or_default();
-            eprintln!("{error}{more}");
+            complain(format_args!("{error}{more}"));
             if cfg!(not(feature = "fsck-tls")) && is_by_tls(&url) {
-                eprintln!("for TLS, build this program with the feature fsck-tls");
+                complain("for TLS, build this program with the feature fsck-tls");
             }
             ExitCode::from(UNABLE)
         }
     }
+}
+
+/// Whether or not anybody reads it.
+fn complain(what: impl Display) {
+    let _ = writeln!(io::stderr(), "{what}");
 }
 
 /// As the schemes of [`Store::connect`] are spelt.
