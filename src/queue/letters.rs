@@ -190,6 +190,15 @@ impl<T> Queue<T> {
         }
     }
 
+    /// Throws a dead letter away; false if it is none. It is [counted](QueueStats::trimmed).
+    ///
+    /// # Errors
+    ///
+    /// The store is away. On a timeout it may be gone.
+    pub async fn purge(&self, id: &TaskId) -> Result<bool, Error> {
+        self.store.backend().purge_letter(self.name.clone(), id.clone()).await
+    }
+
     /// Throws away the dead letters; how many.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 -- Changes a queue from outside of its workers.
 --
 -- KEYS z, zl, zt, zm, zu, zd, zw, zf   ARGV[1] verb:
---   'cancel' id | 'redrive' id | 'redrives' most, us of the first, us between two | 'purge' most
+--   'cancel' id | 'redrive' id | 'redrives' most, us of the first, us between two | 'purge' most | 'purge_one' id
 --   | 'purge_waiting' most, and where it goes on: the last place in the order of pushing that goes, us from which it looks,
 --   us until which | 'pause' | 'resume'
 -- Returns 'cancel': where it was found, 'w', 'r', 'd' or '' | 'purge_waiting' {how many; if there may be more: those three}
@@ -45,6 +45,14 @@ local function redrive(id, delay)
   if unique ~= '' and not (other and call('HEXISTS', T, other) == 1) then call('HSET', U, unique, id) end
   local meta = call('HGET', M, id)
   if meta then call('HSET', M, id, (string.gsub(meta, '^%d+ %d+', '0 0', 1))) end
+  return 1
+end
+-- A dead letter that is thrown away.
+local function discard(id)
+  call('ZREM', D, id)
+  call('HINCRBY', F, 'buried', int(0 - call('HSTRLEN', T, id)))
+  call('HDEL', T, id)
+  call('HDEL', M, id)
   return 1
 end
 if verb == 'cancel' then
@@ -114,12 +122,10 @@ elseif verb == 'redrives' then
     moved = moved + 1
   end
 else
-  for _, id in ipairs(call('ZRANGE', D, '0', tonumber(ARGV[2]) - 1)) do
-    call('ZREM', D, id)
-    call('HINCRBY', F, 'buried', int(0 - call('HSTRLEN', T, id)))
-    call('HDEL', T, id)
-    call('HDEL', M, id)
-    moved = moved + 1
+  local ids = {ARGV[2]}
+  if verb == 'purge' then ids = call('ZRANGE', D, '0', tonumber(ARGV[2]) - 1) end
+  for _, id in ipairs(ids) do
+    if call('ZSCORE', D, id) then moved = moved + discard(id) end
   end
   if moved > 0 then call('HINCRBY', F, 'trimmed', moved) end
   nothing_is_left('buried', D)

@@ -54,6 +54,8 @@ pub(crate) trait Tasks {
         first: Duration,
         spacing: Duration,
     ) -> Step<'_, usize>;
+    /// Throws a dead letter away; false if it is none.
+    fn purge_letter(&self, queue: Key, id: TaskId) -> Step<'_, bool>;
     /// Throws away at most [`MOST`] of the dead letters; how many.
     fn purge_letters(&self, queue: Key) -> Step<'_, usize>;
     /// Throws away what waits and was pushed before the walk began, of at most `most` (to [`MOST`]), and [`MOST_BYTES`], that

@@ -329,6 +329,10 @@ impl Tasks for Faulty {
         self.memory.redrive_tasks(queue, most, first, spacing)
     }
 
+    fn purge_letter(&self, queue: Key, id: TaskId) -> Step<'_, bool> {
+        self.memory.purge_letter(queue, id)
+    }
+
     fn purge_letters(&self, queue: Key) -> Step<'_, usize> {
         self.memory.purge_letters(queue)
     }

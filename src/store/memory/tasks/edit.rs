@@ -81,6 +81,14 @@ impl At<'_> {
         ids.len()
     }
 
+    pub(super) fn purge_letter(&mut self, id: &TaskId) -> bool {
+        let dead = self.queue.dead.has(id);
+        if dead {
+            self.trim(std::slice::from_ref(id));
+        }
+        dead
+    }
+
     pub(super) fn purge_letters(&mut self, most: usize) -> usize {
         let ids: Vec<_> = self.queue.dead.iter().take(most).map(|(_, id)| id.clone()).collect();
         self.trim(&ids);

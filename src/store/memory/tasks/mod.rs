@@ -281,6 +281,10 @@ impl Tasks for Memory {
         done(self.at_queue(&queue, |at| at.redrive_all(most, first, spacing)))
     }
 
+    fn purge_letter(&self, queue: Key, id: TaskId) -> Step<'_, bool> {
+        done(self.at_queue(&queue, |at| at.purge_letter(&id)))
+    }
+
     fn purge_letters(&self, queue: Key) -> Step<'_, usize> {
         done(self.at_queue(&queue, |at| at.purge_letters(MOST)))
     }

@@ -120,6 +120,13 @@ impl Tasks for Redis {
         Box::pin(self.count(queue, "redrives", args.into()))
     }
 
+    fn purge_letter(&self, queue: Key, id: TaskId) -> Step<'_, bool> {
+        Box::pin(async move {
+            let mut row = self.edit(&queue, "purge_one", [id.as_str().into()].into()).await?;
+            Ok(row.number()? == 1)
+        })
+    }
+
     fn purge_letters(&self, queue: Key) -> Step<'_, usize> {
         let args = [number(crate::store::MOST_RUNS as u64)];
         Box::pin(self.count(queue, "purge", args.into()))

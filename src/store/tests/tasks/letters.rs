@@ -23,6 +23,7 @@ on_every_store!(
     a_cap_that_is_lowered_takes_a_hundred_at_once,
     what_waits_can_be_cancelled,
     dead_letters_can_be_thrown_away,
+    one_dead_letter_can_be_thrown_away,
 );
 
 /// Tasks that died, in this order.
@@ -226,6 +227,29 @@ async fn dead_letters_can_be_thrown_away(rig: &Rig) {
     assert_eq!(rig.backend().purge_letters(queue()).await.unwrap(), 2);
     assert_eq!(rig.task(&ids[0]).await, None);
     assert_eq!(rig.numbers().await.trimmed, 2);
+}
+
+async fn one_dead_letter_can_be_thrown_away(rig: &Rig) {
+    let worker = Worker::new(rig);
+    let ids = killed(rig, &worker, &["a", "bb", "c"]).await;
+    let running = rig.push(task("runs")).await;
+    worker.one().await;
+    let waiting = rig.push(later("waits", SECOND)).await;
+    let (before, bytes) = (rig.numbers().await, rig.task(&ids[0]).await.unwrap().bytes);
+    let purge = |id: &TaskId| rig.backend().purge_letter(queue(), id.clone());
+    assert!(purge(&ids[1]).await.unwrap());
+    for id in [&ids[1], &running, &waiting, &TaskId::new()] {
+        assert!(!purge(id).await.unwrap());
+    }
+    assert_eq!(rig.task(&ids[1]).await, None);
+    let numbers = rig.numbers().await;
+    assert_eq!((numbers.trimmed, numbers.dead_letters), (1, 2));
+    assert_eq!((numbers.waiting, numbers.running, numbers.bytes), (1, 1, before.bytes));
+    // A byte more than a third.
+    let its = before.dead_bytes - numbers.dead_bytes;
+    assert_eq!((its, bytes), (before.dead_bytes / 3 + 1, 1));
+    assert!(purge(&ids[0]).await.unwrap() && purge(&ids[2]).await.unwrap());
+    assert_eq!(rig.numbers().await.dead_bytes, 0);
 }
 
 /// Memory loses no record.
