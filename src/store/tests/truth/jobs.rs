@@ -15,8 +15,9 @@ pub(in crate::store::tests) struct Accepted {
     pub(super) again: bool,
     pub(super) max_attempts: u32,
     pub(super) run: Option<Token>,
-    /// The record it was accepted under.
-    pub(super) record: Option<Arc<str>>,
+    /// The records that are known for as long as it is: the one that it was accepted under, and those of what was merged
+    /// into it.
+    pub(super) records: Vec<Arc<str>>,
     /// When an ended one is forgotten.
     pub(super) gone: Option<u64>,
     /// When it comes back, if it waits outside of the line.

@@ -67,10 +67,10 @@ impl Truth {
         let at = self.jobs.iter().position(ended);
         assert_eq!(reply, at.is_some());
         if let Some(at) = at {
-            let Accepted { record, accepted_us, .. } = self.jobs.remove(at);
+            let Accepted { records, accepted_us, .. } = self.jobs.remove(at);
             self.purged.insert(id.clone(), accepted_us / 1000 + STORED);
-            // The record that it was accepted under, and no other that leads to it.
-            self.records.retain(|name, (whose, ..)| Some(name) != record.as_ref() || whose != id);
+            // And no other that leads to it.
+            self.records.retain(|name, (whose, ..)| !records.contains(name) || whose != id);
         }
     }
 

@@ -41,6 +41,8 @@ impl Truth {
         if let (Some((old, _)), Some(Wins::First)) = (&old, wins) {
             assert_eq!(*reply, Enqueued::Merged(old.clone()));
             self.merged.insert(call.id.clone(), (old.clone(), self.now + MERGED));
+            let record = call.record.as_ref().map(|(name, ..)| Arc::clone(name));
+            self.job(old).expect("it waits").records.extend(record);
             return self.remember(call, old);
         }
         if !self.fits(call, old.as_ref().map(|(_, bytes)| *bytes), counted) {
@@ -93,7 +95,7 @@ impl Truth {
     /// What is known under a record: for its time, and as long as its job waits, runs or is kept.
     pub(super) fn record(&self, name: &Arc<str>) -> Option<(&JobId, &String)> {
         let (id, print, end) = self.records.get(name)?;
-        let its = |job: &Accepted| job.id == *id && job.record.as_ref() == Some(name);
+        let its = |job: &Accepted| job.id == *id && job.records.contains(name);
         let kept = self.jobs.iter().any(|job| its(job) && job.is_kept(self.now));
         (kept || *end >= self.now).then_some((id, print))
     }
@@ -133,7 +135,7 @@ impl Truth {
         let after = |time: Duration| self.now + millis(time);
         self.jobs.push(Accepted {
             id: call.id.clone(),
-            record: call.record.as_ref().map(|(name, ..)| Arc::clone(name)),
+            records: call.record.iter().map(|(name, ..)| Arc::clone(name)).collect(),
             view: JobView {
                 state: JobState::Queued,
                 attempts: 0,
