@@ -11,7 +11,7 @@ use std::{
     fmt,
     sync::{
         Arc, Weak,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -44,6 +44,8 @@ pub(super) struct Shared {
     /// Messages that are not dealt with yet.
     pending: AtomicUsize,
     idle: Notify,
+    /// An agent of this store has run.
+    begun: AtomicBool,
 }
 
 pub(super) enum Message {
@@ -91,7 +93,8 @@ pub(super) enum Undo {
 impl Agent {
     pub(super) fn new(backend: Arc<dyn Backend>) -> Self {
         let rounds = Arc::new(Rounds::new(Arc::clone(&backend)));
-        let shared = Shared { backend, rounds, pending: AtomicUsize::new(0), idle: Notify::new() };
+        let (pending, begun) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let shared = Shared { backend, rounds, pending, idle: Notify::new(), begun };
         let seat = Arc::new(Seat::new(shared));
         let weak = Arc::downgrade(&seat);
         let verify: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
@@ -164,6 +167,14 @@ impl Agent {
         Some(alive)
     }
 
+    /// To be called where something is used that was given to [`keep`](Self::keep): whoever gave it may have gone before anybody
+    /// was found who drives his runtime or the store's own.
+    pub(crate) fn attend(&self) {
+        if !self.seat.shared.begun.load(Ordering::Acquire) {
+            self.seat.running();
+        }
+    }
+
     /// Where work in the background should run: a runtime that lives as long as the store, if there is
     /// one, rather than that of the request that happens to ask. The caller's until something has run there.
     pub(super) fn runtime(&self) -> Option<Handle> {
@@ -215,6 +226,7 @@ impl Drop for Pending {
 
 /// Ends when the store handle is gone and its mailbox is empty.
 pub(super) async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceiver<Message>) {
+    shared.begun.store(true, Ordering::Release);
     loop {
         let next = shared.rounds.next();
         let round = async {

@@ -165,6 +165,7 @@ impl Store {
             Some(listens) => self.shared.agent.keep(listens).map(Listening::Runs),
             None => Some(Listening::Always),
         });
+        self.shared.agent.attend();
         hints
     }
 

@@ -41,7 +41,11 @@ impl Engine {
         let needs = |(_, question): (usize, &Question)| {
             question.policy.outage() == Outage::Local || question.leased().is_some()
         };
-        if self.tended.used.load(Ordering::Relaxed) || !ask.binding().any(needs) {
+        if self.tended.used.load(Ordering::Relaxed) {
+            store.agent().attend();
+            return;
+        }
+        if !ask.binding().any(needs) {
             return;
         }
         self.tended.used.store(true, Ordering::Relaxed);

@@ -9,7 +9,11 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{lock::Released, store::Store};
+use crate::{
+    Policy, Quota,
+    lock::Released,
+    store::{Store, faulty},
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -82,4 +86,25 @@ fn who_waits_is_served_from_where_he_waits() {
             assert_eq!(waiter.await.expect("it does not panic"), Released::Released);
         }
     });
+}
+
+/// Whoever asked first has gone before anybody was found who drives a runtime.
+#[test]
+fn what_tends_a_limiter_begins_where_that_is_used() {
+    let runtime = |paused| -> Runtime {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().start_paused(paused).build().expect("a runtime")
+    };
+    let (still, passing, here) = (runtime(false), runtime(false), runtime(true));
+    let (store, faults) = still.block_on(async { faulty() });
+    let limit = store.rate_limit(Policy::new(Quota::requests(9).per(60 * SECOND)));
+    let check = async || limit.check("k", 1).await.expect("it is there").is_admitted();
+    assert!(passing.block_on(check()));
+    drop(passing);
+    here.block_on(async {
+        assert!(check().await);
+        sleep(SECOND).await;
+    });
+    assert!(faults.seen("limiters") > 0, "nobody tends it");
+    drop(still);
 }
