@@ -11,7 +11,8 @@ pub(super) type BoxError = Box<dyn StdError + Send + Sync>;
 /// Why a task failed, and what is to become of it. Every error converts into one, so `?` works in a handler
 /// that answers with `Result<(), Failure>`; its reason is what that says, and what the errors say that it has as its
 /// [`source`](StdError::source). It converts into a boxed error itself, which may pass through whatever stands around a
-/// handler: what is to become of the task is found in it again, also where it is the source of another error.
+/// handler: what is to become of the task is found in it again, also where it is the source of another error, and, but for `?`,
+/// within an [`io::Error`].
 ///
 /// It is no error itself, as `anyhow::Error` is none: else the conversion could not be for all errors.
 #[derive(Debug, Clone, PartialEq, Eq)]

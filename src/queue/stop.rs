@@ -57,7 +57,9 @@ impl Rounds {
         let _ = timeout(LAST, last).await;
         let (queue, running) = (self.worker.queue.hashed(), self.running.len());
         let left = self.tells + self.ends.len() + running;
-        if left > 0 || self.turn.is_some() {
+        // What was refused has begun nothing.
+        let in_doubt = self.turn.is_some() && !self.refused.load(Ordering::Relaxed);
+        if left > 0 || in_doubt {
             tracing::warn!(
                 %queue, left, running,
                 "the queue worker could not hand back its tasks: they count as crashed once their leases are over"

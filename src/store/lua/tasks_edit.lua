@@ -128,7 +128,8 @@ else
     if call('ZSCORE', D, id) then moved = moved + discard(id) end
   end
   if moved > 0 then call('HINCRBY', F, 'trimmed', moved) end
-  nothing_is_left('buried', D)
+  -- Of one that is none nothing is written.
+  if moved > 0 or verb == 'purge' then nothing_is_left('buried', D) end
 end
 if moved > 0 and (verb == 'redrive' or verb == 'redrives') then
   local _, tell_sooner = tellers(W)

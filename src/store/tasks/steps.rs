@@ -17,7 +17,7 @@ use crate::{
 pub(crate) const MOST: usize = 100;
 
 /// Most bytes of the records that a turn starts, unless one alone has more: they have to come within a call's deadline. And of
-/// those that any step reads, for which the server does nothing else meanwhile.
+/// those that any step reads for each thing that it does, while the server does nothing else.
 pub(crate) const MOST_BYTES: u64 = 4 << 20;
 
 /// The steps. Those that a lost reply would leave in doubt are idempotent: a turn by its number, renewal by what
