@@ -24,8 +24,8 @@ use smallvec::SmallVec;
 pub(crate) use self::text::{Hashed, digest, hex, secret};
 use self::text::{READABLE, escape, hashed, is_plain};
 
-/// Number of shards a namespace is divided into. Part of the wire layout: written into the store when
-/// it is first used, and checked at every connect.
+/// Number of shards a namespace is divided into. Part of the wire layout (`store::redis::connect::layout`): written
+/// into the store when it is first used, and checked at every connect.
 pub(crate) const SHARDS: u16 = 64;
 
 /// Whose tag carries what is about no shard: in a cluster that is somewhere, too.

@@ -59,7 +59,8 @@ impl Store {
     /// # Errors
     ///
     /// Of kind `Config` alone: a URL that can't be read, a wrong password, a user who may not do what is needed
-    /// ([`StoreBuilder::login`]), a server older than Redis 6.2, another number of shards in this namespace; for `rediss` also a certificate that is not trusted and a
+    /// ([`StoreBuilder::login`]), a server older than Redis 6.2, a namespace that a version with another
+    /// layout uses; for `rediss` also a certificate that is not trusted and a
     /// missing crypto provider, for sentinels a master of whom they do not know.
     pub async fn connect(url: &str) -> Result<Self, Error> {
         Self::builder(url).connect().await

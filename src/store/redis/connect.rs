@@ -12,6 +12,7 @@
 //! answers afterwards is not believed.
 
 mod lane;
+mod layout;
 mod life;
 mod manager;
 

@@ -21,6 +21,8 @@ pub(super) struct Incarnation {
     tell: Mutex<Vec<Tell>>,
     /// How many there have been after the first.
     changes: watch::Sender<u64>,
+    /// The namespace was seen to have the layout of this version.
+    knows_layout: AtomicBool,
 }
 
 #[derive(Default)]
@@ -69,6 +71,14 @@ impl Incarnation {
         let places = self.seen.lock();
         let known = places.get(place).and_then(|seen| seen.id.as_deref());
         known == id && self.count() == count
+    }
+
+    pub(super) fn knows_layout(&self) -> bool {
+        self.knows_layout.load(Ordering::Acquire)
+    }
+
+    pub(super) fn layout_is_known(&self) {
+        self.knows_layout.store(true, Ordering::Release);
     }
 
     /// A lane has a new connection, which ends when `dead` is set: to the server of this id, if it tells, which has these

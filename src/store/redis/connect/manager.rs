@@ -6,18 +6,15 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use redis::{Pipeline, RedisResult};
 use tokio::{
     runtime::Handle,
     sync::Notify,
     time::{Instant, timeout},
 };
-use uuid::Uuid;
 
-use super::{Socket, life::Life};
+use super::{Socket, layout, life::Life};
 use crate::{
     error::{Error, ErrorKind},
-    key::SHARDS,
     store::{
         keys::{COMMON, Keys},
         redis::{
@@ -84,9 +81,6 @@ impl Drop for Making<'_> {
         *self.0.lock() = None;
     }
 }
-
-/// How many shards there are, once that is written, and of which data.
-type Layout = (Option<u16>, Data);
 
 /// Makes connections, and sees that they lead to a server that can be used, with this layout.
 #[derive(Clone)]
@@ -192,43 +186,22 @@ impl Manager {
         }
     }
 
-    /// The number of shards is part of every key: processes that disagree would not see each other. Tells which data
-    /// are there, unless they are another node's to name. (A probe leaves it to the lanes to name them.)
+    /// Fails unless the namespace has the layout of this version. Returns the name of the data, unless another node has
+    /// it. (A probe leaves it to the lanes to name them.)
     async fn check_layout(&self, connection: &mut Connection) -> Result<Option<Data>, Failure> {
-        let mut pipe = redis::pipe();
-        // A write, which a replica refuses. One that a server without room takes: calls that make room go through here.
-        pipe.cmd("HDEL").arg(self.keys.meta()).arg("never").ignore();
-        let layout = match self.layout(pipe, connection).await {
-            // Another node of the cluster has it, or nobody now.
-            Err(error) if self.place.is_some() && error.is_cluster_error() => return Ok(None),
-            Ok((None, _)) if self.incarnation.is_none() => return Ok(None),
-            Ok((None, _)) => self.write_layout(connection).await,
-            layout => layout,
+        let writes = self.incarnation.is_some();
+        let data = layout::check(connection, &self.keys, self.place.is_some(), writes).await?;
+        let (Some(incarnation), Some(place)) = (&self.incarnation, &self.place) else {
+            return Ok(data);
         };
-        match layout.map_err(|error| Failure::of(&error))? {
-            (Some(SHARDS), data) => Ok(Some(data)),
-            (Some(shards), _) => Err(Failure::Config(format!(
-                "this namespace was made with {shards} shards and this version has {SHARDS}; use another ?ns="
-            ))),
-            // It went between our writing and our reading.
-            (None, _) => Err(Failure::Away),
+        // A node without `meta` can't tell which layout the namespace has: until it is known, its node is asked.
+        if data.is_none() && !incarnation.knows_layout() {
+            let settings = Settings { within: Some(self.deadline), ..Settings::default() };
+            let mut common = place.cluster.open(COMMON, &settings).await?.connection;
+            layout::check(&mut common, &self.keys, false, writes).await?;
         }
-    }
-
-    /// Writes what nobody else has written meanwhile. The number comes last: who sees it sees the name as well.
-    async fn write_layout(&self, connection: &mut Connection) -> RedisResult<Layout> {
-        let mut pipe = redis::pipe();
-        let name = Uuid::new_v4().simple().to_string();
-        pipe.cmd("HSETNX").arg(self.keys.meta()).arg("data").arg(name).ignore();
-        pipe.cmd("HSETNX").arg(self.keys.meta()).arg("shards").arg(SHARDS).ignore();
-        self.layout(pipe, connection).await
-    }
-
-    /// What is there after these commands.
-    async fn layout(&self, mut pipe: Pipeline, connection: &mut Connection) -> RedisResult<Layout> {
-        pipe.cmd("HMGET").arg(self.keys.meta()).arg("shards").arg("data");
-        let ((shards, data),) = pipe.query_async(connection).await?;
-        Ok((shards, Data(data)))
+        incarnation.layout_is_known();
+        Ok(data)
     }
 }
 

@@ -266,7 +266,7 @@ async fn what_was_wrong_once_is_not_the_reason_of_a_later_outage() {
     shards("32").await;
     let kind = async || lanes.socket(0).await.err().map(|error| error.kind());
     super::eventually("it is told", async || kind().await == Some(ErrorKind::Config)).await;
-    shards("64").await;
+    shards("2064").await;
     super::eventually("it is well", async || kind().await.is_none()).await;
     lanes.socket(0).await.unwrap().condemn();
     server.freeze();

@@ -21,6 +21,7 @@ mod forgotten;
 mod heavy;
 mod hello;
 mod late;
+mod layout;
 mod logins;
 mod mends;
 mod not_run;

@@ -238,10 +238,11 @@ pub(super) const LOCKS: &[Row] = &[
             (Unit, "versions::what_one_version_holds_"),
             (Unit, "a_place_of_an_unknown_mode_keeps_its_turn"),
             (Unit, "faults::another_number_of_shards_is_refused"),
+            (Unit, "redis::tests::layout::"),
             (Unit, "crowd::a_drain_gives_back_"),
             (Unit, "crowd::a_crowd_does_not_notice_"),
         ],
     )
-    .part("there is one layout: versions are the same scripts with another text, and so with other hashes"),
+    .part("versions of one layout are the same scripts with another text, and so with other hashes"),
     lock(25, "body streams after the head", &[(Scenarios, "hold_until::")]),
 ];
