@@ -29,10 +29,11 @@ local function contended(call, verb, terms, who, lease, h, record)
     local low = (now + ms) % 1000000
     return format('%d%06d', (now + ms - low) / 1000000, low)
   end
-  -- The larger one of a number that is kept, and more, and of the server's time.
-  local function next_of(field, more)
+  -- The larger one of a number that is kept, and more, and of the server's time, or what is ahead of that, if none is kept.
+  local function next_of(field, more, ahead)
     local last, number = call('HGET', f, field), stamp
-    if last and last + more > tonumber(number) then number = format('%.0f', last + more) end
+    local least = last and last + more or stamp + ahead
+    if least > tonumber(number) then number = format('%.0f', least) end
     call('HSET', f, field, number)
     return number
   end
@@ -70,7 +71,7 @@ local function contended(call, verb, terms, who, lease, h, record)
     -- this one: the long way.
     left = nil
     if call('HEXISTS', l, '@' .. sub(who, 2)) == 1 then return end
-    local fence, _, seq = next_of('fence', SPARE + 1), first()
+    local fence, _, seq = next_of('fence', SPARE + 1, AHEAD), first()
     call('ZADD', h, after(lease), who)
     call('PEXPIRE', h, lease)
     return 'held ' .. fence .. ' ' .. stamp .. ' ' .. call('ZCARD', q) .. ' ' .. seq
@@ -86,7 +87,7 @@ local function contended(call, verb, terms, who, lease, h, record)
     if (kind == 'o') == (verb == 115) then return end -- s
     local place, seq = first()
     if place == nil then return end
-    local fence = next_of('fence', SPARE + 1)
+    local fence = next_of('fence', SPARE + 1, AHEAD)
     if kind == 'o' then
       call('ZADD', h, after(lease), who)
       call('ZREM', h, members[1])
@@ -101,7 +102,7 @@ local function contended(call, verb, terms, who, lease, h, record)
   if wait ~= '0' then
     -- Who has a place keeps it, and one that begins a line may find what is left of another: the long way.
     if call('HGET', l, '@' .. me) or (line == 0 and call('HLEN', l) > 4) then return end
-    mine, joined = next_of('seq', 1), 1
+    mine, joined = next_of('seq', 1, 0), 1
     if old ~= '0' and tonumber(old) < tonumber(mine) then mine = old end
     if kind == 'h' then tell(holder, 'q ' .. name .. ' ' .. mine) end
     local member = after(wait) .. ':x:' .. me

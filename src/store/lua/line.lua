@@ -92,13 +92,15 @@ local function fits(mode, limit, held)
   return mode == 's' or (mode == 'p' and redis.call('ZCARD', H) < (limit or 1))
 end
 
--- Fences after each that is given, for hand-overs in the holder's process.
-local SPARE = 32
+-- Fences after each that is given, for hand-overs in the holder's process; and how far ahead of the clock fences begin,
+-- us, where the last one is not known: those before may have been given by another server's clock (fences.lua).
+local SPARE, AHEAD = 32, 600000000
 
 -- A fence above every fence ever given in this shard; the spare ones after it are the holder's too. What is
 -- kept is the last one itself: it mostly is the server's time, whose text is there already.
 local function next_fence()
-  local fence = int(math.max(tonumber(redis.call('HGET', F, 'fence') or '0') + SPARE + 1, NOW_US))
+  local last = redis.call('HGET', F, 'fence')
+  local fence = int(math.max(last and last + SPARE + 1 or NOW_US + AHEAD, NOW_US))
   redis.call('HSET', F, 'fence', fence)
   return fence
 end

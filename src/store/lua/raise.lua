@@ -4,14 +4,16 @@
 -- KEYS h, f   ARGV 'h<nonce>:<node>', the fence
 -- Returns 1 held, and its next fence is larger | 0 not mine any more, nothing was touched
 -- O(log n) in holders. Idempotent: what is kept never goes back, so neither a second run nor one whose caller has
--- gone changes what the next one gets but by numbers that are left out. Where f has vanished it begins here,
+-- gone changes what the next one gets but by numbers that are left out. Where f has vanished the next one is ahead of
+-- the clock (line.lua), or begins here,
 -- and where h has, nothing is mine.
 local time = redis.call('TIME')
-local now = math.floor((tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000)
+local now_us = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local now = math.floor(now_us / 1000)
 local deadline = redis.call('ZSCORE', KEYS[1], ARGV[1])
 if not deadline or tonumber(deadline) <= now then return 0 end
 -- The next one is behind the spare ones of the last that is kept.
-local SPARE = 32
-local last, least = tonumber(redis.call('HGET', KEYS[2], 'fence') or '0'), tonumber(ARGV[2]) - SPARE
+local SPARE, AHEAD = 32, 600000000
+local last, least = tonumber(redis.call('HGET', KEYS[2], 'fence') or now_us + AHEAD), tonumber(ARGV[2]) - SPARE
 if last < least then redis.call('HSET', KEYS[2], 'fence', string.format('%.0f', least)) end
 return 1

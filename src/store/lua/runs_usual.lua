@@ -6,7 +6,7 @@
 -- those, and all that come after it. A step looks at all it needs before it writes anything.
 -- Answers by a text for each step, and if all are usual and there is but one, by that alone: '+', the verdict
 -- stands; 'c<job id> <fence> <attempt> <accepted at us> <1 = another stands behind it> <envelope>', a run has begun.
-local SPARE = 32
+local SPARE, AHEAD = 32, 600000000
 -- What is kept of an ended job besides its response (jobs.lua).
 local SIZE = 512
 -- Most bytes of requests in one answer (claim.lua).
@@ -78,11 +78,9 @@ local function usual(done, KEYS, ARGV, call, PUBLISH, OWN)
       if done.told > 0 and done.told + #envelope > MOST then return end
       local last = fence
       fence = stamp
-      if last then
-        local next = last + SPARE + 1
-        -- A fence whose spare ones are not in the past is rare.
-        if next - stamp > 0 then fence = format('%.0f', next) end
-      end
+      local next = last and last + SPARE + 1 or stamp + AHEAD
+      -- A fence whose spare ones are not in the past is rare.
+      if next - stamp > 0 then fence = format('%.0f', next) end
       if term ~= lease then
         lease = term
         -- In two whole numbers that any build of the server writes fast.

@@ -12,7 +12,7 @@
 -- steps are usual, the reply is one text of them, joined by commas.
 -- Leaves behind the answers of those it has done; how many keys and arguments they had; whether the step it has
 -- stopped at is a release whose holder it has taken out already; and the server's time, if it was looked at.
-local SPARE = 32
+local SPARE, AHEAD = 32, 600000000
 
 local function usual(out, KEYS, ARGV, call, k, a)
   local find, sub, format = string.find, string.sub, string.format
@@ -43,13 +43,12 @@ local function usual(out, KEYS, ARGV, call, k, a)
       end
       local f = tag .. 'f'
       local last, answer, fence = call('HGET', f, 'fence'), held, stamp
-      if last then
-        local now, next = seconds * 1000000 + us, last + SPARE + 1
-        -- A fence whose spare ones are not in the past is rare.
-        if next > now then
-          fence = format('%.0f', next)
-          answer = 'held ' .. fence .. ' ' .. stamp
-        end
+      local now = seconds * 1000000 + us
+      local next = last and last + SPARE + 1 or now + AHEAD
+      -- A fence whose spare ones are not in the past is rare.
+      if next > now then
+        fence = format('%.0f', next)
+        answer = 'held ' .. fence .. ' ' .. stamp
       end
       call('HSET', f, 'fence', fence)
       if grants then

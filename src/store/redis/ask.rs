@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn the_scripts_know_the_bounds() {
         let accept = format!("local ACCEPT = {}\n", millis(crate::store::backend::ACCEPT_WINDOW));
-        let spare = format!("local SPARE = {}\n", crate::store::SPARE_FENCES);
+        let spare = format!("local SPARE, AHEAD = {}, ", crate::store::SPARE_FENCES);
         assert_eq!(CALLS.code.matches(&accept).count(), 1);
         assert_eq!(CALLS.code.matches(&spare).count(), 2);
         assert_eq!(CALLS.code.matches("after(300)").count(), 1);

@@ -175,7 +175,7 @@ impl StoreBuilder {
     /// A user needs the keys and the channels of the namespace, and what is not for operators:
     ///
     /// ```text
-    /// ACL SETUSER app on >secret ~lg:1:shop:* resetchannels &lg:1:shop:* +@all -@dangerous
+    /// ACL SETUSER app on >secret ~lg:1:shop:* resetchannels &lg:1:shop:* +@all -@dangerous +info
     /// ```
     ///
     /// One category at a time, that is `+@read +@write +@scripting +@pubsub +@connection +time +wait -@dangerous`. In a
@@ -183,7 +183,8 @@ impl StoreBuilder {
     /// the time in them or publish is told when it connects. Not needed, but of use, behind that:
     ///
     /// - `+info`: a server that is too old, a replica, or one that drops keys is told, and one that was started again is
-    ///   known as such at once;
+    ///   known as such at once. Without it fences may go back after a failover to a replica that lacks the last grants
+    ///   and whose clock is behind: nothing tells that it is another server. A warning says so when it connects;
     /// - `+config|get`: whether snapshots are made, and in a cluster its `cluster-node-timeout`.
     ///
     /// The login stays as it is given here. For another password, let the user have both (`ACL SETUSER app >new`), start

@@ -54,6 +54,8 @@ pub(super) struct Socket {
     pub(super) connection: Connection,
     /// Where it goes, if it is a node of a cluster.
     pub(super) place: Option<Arc<Place>>,
+    /// Of the node, if it tells.
+    pub(super) run_id: Option<Arc<str>>,
     dead: Arc<AtomicBool>,
     timeouts: Arc<AtomicU32>,
     /// If its server may be replaced while it stands still.
@@ -196,7 +198,8 @@ impl Lanes {
                     let target = Target::One(node);
                     Ok(Lane::new(base.watching(target, &incarnation, Some(Arc::clone(place)))))
                 };
-                Ways::Nodes(Nodes::new(cluster.clone(), number, deadline, Box::new(lane)))
+                let (cluster, keys) = (cluster.clone(), keys.clone());
+                Ways::Nodes(Nodes::new(cluster, keys, number, deadline, Box::new(lane)))
             }
             _ => Ways::One((0..number).map(|_| Lane::new(manager())).collect()),
         };

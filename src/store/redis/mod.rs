@@ -17,6 +17,7 @@ mod connect;
 mod counted;
 mod enqueues;
 mod fault;
+mod fences;
 mod health;
 mod home;
 mod incarnation;

@@ -3,17 +3,22 @@
 //! A shard has a lane of its own in all respects but one: its socket is one of those to the node that has it, which
 //! it shares with other shards. When the shard moves, so does its lane.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, io, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use redis::{ErrorKind, RedisError, ServerErrorKind};
+use redis::{ErrorKind as RedisErrorKind, RedisError, ServerErrorKind};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     Keys,
+    combine::PAUSE,
     connect::{Lane, Socket, is_there},
+    fault::{Fault, answer_of},
+    fences,
+    script::FENCES,
     target::{Cluster, Endpoint, Failure},
 };
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 
 /// One node of a cluster.
 pub(super) struct Place {
@@ -42,10 +47,10 @@ impl Place {
     /// It would not run a call: the shard is elsewhere, on its way, or nobody's.
     pub(super) fn redirected(&self, error: &RedisError) {
         match (error.kind(), error.redirect_node()) {
-            (ErrorKind::Server(ServerErrorKind::Moved), Some((to, slot))) => {
+            (RedisErrorKind::Server(ServerErrorKind::Moved), Some((to, slot))) => {
                 self.cluster.moved(slot, to, Some(&self.address));
             }
-            (ErrorKind::Server(ServerErrorKind::ClusterDown | ServerErrorKind::Moved), _) => {
+            (RedisErrorKind::Server(ServerErrorKind::ClusterDown | ServerErrorKind::Moved), _) => {
                 self.cluster.look_again();
             }
             // Until it has arrived, nobody can do anything about it.
@@ -58,6 +63,7 @@ type MakeLane = Box<dyn Fn(&Arc<Place>) -> Result<Lane, Failure> + Send + Sync>;
 
 pub(super) struct Nodes {
     cluster: Cluster,
+    keys: Keys,
     /// Sockets to each of them.
     number: usize,
     make: MakeLane,
@@ -68,9 +74,15 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    pub(super) fn new(cluster: Cluster, number: usize, within: Duration, make: MakeLane) -> Self {
+    pub(super) fn new(
+        cluster: Cluster,
+        keys: Keys,
+        number: usize,
+        within: Duration,
+        make: MakeLane,
+    ) -> Self {
         let known = (0..crate::key::SHARDS).map(|_| Mutex::default()).collect();
-        Self { cluster, number, make, within, lanes: Mutex::default(), known }
+        Self { cluster, keys, number, make, within, lanes: Mutex::default(), known }
     }
 
     pub(super) fn representatives(&self) -> Vec<u16> {
@@ -83,10 +95,7 @@ impl Nodes {
     }
 
     /// A shard's connection. While it lives and the shard stays, this asks nobody and does not wait.
-    #[expect(
-        clippy::indexing_slicing,
-        reason = "a shard is below their number; a remainder below that of the lanes, of which there is one"
-    )]
+    #[expect(clippy::indexing_slicing, reason = "a shard is below their number")]
     pub(super) async fn socket(&self, shard: usize) -> Result<Socket, Error> {
         let version = self.cluster.version();
         if let Some((seen, socket)) = &*self.known[shard].lock()
@@ -95,19 +104,59 @@ impl Nodes {
         {
             return Ok(socket);
         }
+        let until = Instant::now() + self.within;
+        loop {
+            let version = self.cluster.version();
+            let mut socket = self.connected(shard).await?;
+            match self.raise_fences(&mut socket, shard).await {
+                Ok(()) => {
+                    *self.known[shard].lock() = Some((version, socket.clone()));
+                    return Ok(socket);
+                }
+                // What would not run this would run nothing else about the shard.
+                Err((Fault::NotRun | Fault::Broken, _)) if Instant::now() < until => {
+                    sleep(PAUSE).await;
+                }
+                // No call was sent.
+                Err((_, error)) => {
+                    return Err(Error::new(ErrorKind::Unavailable, FENCES.name).with(error));
+                }
+            }
+        }
+    }
+
+    /// Sees that the node gives no fence below those of the one before, since the map has changed.
+    async fn raise_fences(
+        &self,
+        socket: &mut Socket,
+        shard: usize,
+    ) -> Result<(), (Fault, RedisError)> {
+        let Some(run_id) = socket.run_id.clone() else { return Ok(()) };
+        let shard = u16::try_from(shard).unwrap_or(u16::MAX);
+        let command = fences::of_shard(&self.keys, shard, &run_id);
+        let answer =
+            timeout(self.within * 3 / 4, socket.connection.send_packed_command(&command)).await;
+        let late = || Err(io::Error::from(io::ErrorKind::TimedOut).into());
+        answer_of(socket, answer.unwrap_or_else(|_| late())).map(drop)
+    }
+
+    /// A connection to the node that has the shard.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a remainder below their number, of which there is one"
+    )]
+    async fn connected(&self, shard: usize) -> Result<Socket, Error> {
         let number = u16::try_from(shard).unwrap_or(u16::MAX);
         let owner = self.cluster.owner(number).await.map_err(Failure::error)?;
         let lanes = self.lanes(owner).map_err(Failure::error)?;
-        let socket = lanes[shard % lanes.len()].socket().await.inspect_err(|error| {
+        lanes[shard % lanes.len()].socket().await.inspect_err(|error| {
             // Who refuses the login may be another one at that address: that is no reason to be refused all the time.
-            if error.kind() == crate::ErrorKind::Config {
+            if error.kind() == ErrorKind::Config {
                 self.cluster.look_now_and_then();
             } else {
                 self.cluster.look_again();
             }
-        })?;
-        *self.known[shard].lock() = Some((version, socket.clone()));
-        Ok(socket)
+        })
     }
 
     /// Those to nodes that have shards.

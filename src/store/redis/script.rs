@@ -143,6 +143,7 @@ job_script!(DIRECT, "direct");
 job_script!(DUE, "due");
 script!(RENEW, "renew", include_str!("../lua/renew.lua"), repeatable: true);
 script!(RAISE, "raise", include_str!("../lua/raise.lua"), repeatable: true);
+script!(FENCES, "fences", include_str!("../lua/fences.lua"), repeatable: true);
 script!(
     BEAT,
     "beat",
@@ -262,7 +263,7 @@ mod tests {
     fn all_scripts_have_the_numbers_of_this_library() {
         let window = millis(ACCEPT_WINDOW);
         let said = [
-            ("local SPARE = ", 4, format!("{SPARE_FENCES}\n")),
+            ("local SPARE, AHEAD = ", 5, format!("{SPARE_FENCES}, 600000000\n")),
             ("local SIZE = ", 2, format!("{ENDED_SIZE}\n")),
             ("local ACCEPT = ", 1, format!("{window}\n")),
             ("call('PEXPIRE', h, '", 3, format!("{window}')")),

@@ -50,6 +50,11 @@ impl Facts {
         self.id.clone().or_else(address)
     }
 
+    /// Another one after each start; `None` if it is not told.
+    pub(super) fn run_id(&self) -> Option<&str> {
+        self.id.as_deref()
+    }
+
     fn read(text: &str) -> Self {
         let field = |name: &str| {
             let mut lines = text.lines().filter_map(|line| line.split_once(':'));
@@ -60,7 +65,8 @@ impl Facts {
             field("maxmemory_policy").filter(|policy| bounded && *policy != "noeviction");
         Self {
             silent: false,
-            id: field("run_id").map(str::to_owned),
+            // Some services have one for all of their servers.
+            id: field("run_id").filter(|id| id.bytes().any(|byte| byte != b'0')).map(str::to_owned),
             // Valkey has one of its own beside it, and this one for the sake of clients.
             version: field("redis_version").and_then(version),
             replica: field("role") == Some("slave"),
@@ -112,7 +118,9 @@ impl Facts {
             },
             _ => None,
         };
-        self.eviction.clone().map(Concern::Evicts).into_iter().chain(forgets).collect()
+        let nameless = self.id.is_none().then_some(Concern::Nameless);
+        let evicts = self.eviction.clone().map(Concern::Evicts);
+        evicts.into_iter().chain(forgets).chain(nameless).collect()
     }
 }
 
@@ -123,6 +131,8 @@ pub(super) enum Concern {
     Evicts(String),
     Forgets,
     MayForget,
+    /// It has no `run_id`.
+    Nameless,
     Silent,
 }
 
@@ -142,9 +152,14 @@ impl fmt::Display for Concern {
                 "appends to no file, and does not tell whether it makes snapshots (`CONFIG GET save` is refused): \
                  deferred requests that were answered 202 may be lost when it stops; set `appendonly yes`",
             ),
+            Self::Nameless => f.write_str(
+                "does not tell which one it is (`INFO` has no `run_id`): fences may go back after a failover to a replica \
+                 that lacks the last grants and whose clock is behind",
+            ),
             Self::Silent => f.write_str(
                 "does not tell what it is (`INFO` is refused to this user): its version and role, whether it drops keys \
-                 to make room, and whether it keeps anything on disk, are not looked at",
+                 to make room, and whether it keeps anything on disk, are not looked at, and fences may go back after a \
+                 failover to a replica that lacks the last grants and whose clock is behind; allow `+info`",
             ),
         }
     }
@@ -187,6 +202,14 @@ mod tests {
         assert_eq!(facts, expected);
         assert!(facts.check(false).is_ok());
         assert!(with("aof_enabled:0", "aof_enabled:1").appends.is_some_and(|appends| appends));
+    }
+
+    #[test]
+    fn a_name_that_all_servers_of_a_service_have_is_none() {
+        assert_eq!(with("run_id:abc", "run_id:a0").run_id(), Some("a0"));
+        for nameless in ["run_id:0", "run_id:0000", "run_id:", "other:1"] {
+            assert_eq!(with("run_id:abc", nameless).run_id(), None, "{nameless}");
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::{
     store::{
         keys::{COMMON, Keys},
         redis::{
+            fences,
             home::at_home,
             incarnation::{Data, Incarnation, Met},
             nodes::Place,
@@ -158,6 +159,10 @@ impl Manager {
             tokio::join!(self.check_layout(&mut connection), rights::check(&mut own, &self.keys));
         let data = data?;
         may?;
+        let run_id = facts.run_id().filter(|_| self.incarnation.is_some());
+        if let (Some(run_id), None) = (run_id, &self.place) {
+            fences::raise(&mut connection, &self.keys, run_id).await?;
+        }
         if let Some(place) = &self.place
             && !place.is_vouched_for().await
         {
@@ -175,7 +180,8 @@ impl Manager {
         let (place, timeouts) = (self.place.clone(), Arc::default());
         let life = self.patience().map(|patience| Arc::new(Life::new(alive, patience)));
         let (dead, silences) = (settings.gone, Arc::clone(&self.silences));
-        Ok(Socket { connection, place, dead, timeouts, life, given: alive, silences })
+        let run_id = run_id.filter(|_| place.is_some()).map(Arc::from);
+        Ok(Socket { connection, place, run_id, dead, timeouts, life, given: alive, silences })
     }
 
     /// How long a connection may have been silent, and still be used; however long, if `None`.

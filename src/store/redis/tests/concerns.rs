@@ -84,6 +84,7 @@ async fn a_server_that_may_not_be_asked_is_told() {
     };
     let [silent] = &told("-info").await[..] else { panic!("one is enough") };
     assert!(silent.contains("`INFO`") && silent.contains("role"), "{silent}");
+    assert!(silent.contains("fences may go back") && silent.contains("+info"), "{silent}");
     server.command(&["ACL", "DELUSER", "app"]).await;
     let [silent] = &told("-config").await[..] else { panic!("it may make snapshots") };
     assert!(silent.contains("`CONFIG GET save`"), "{silent}");
@@ -111,7 +112,7 @@ async fn serve(client: TcpStream, version: &str, role: &str) -> Option<()> {
             "HELLO" => "%1\r\n+proto\r\n:3\r\n".to_owned(),
             "INFO" => bulk(&format!("redis_version:{version}\r\nrun_id:a\r\nrole:{role}\r\n")),
             "HDEL" => ":0\r\n".to_owned(),
-            "HMGET" => "*2\r\n$2\r\n64\r\n$-1\r\n".to_owned(),
+            "HMGET" => "*2\r\n$4\r\n2064\r\n$-1\r\n".to_owned(),
             "PING" => "+PONG\r\n".to_owned(),
             _ => "+OK\r\n".to_owned(),
         };

@@ -71,7 +71,7 @@ async fn serve(client: TcpStream, says: Says, asked: Arc<Mutex<Vec<String>>>) ->
                 "redis_version:{}\r\nrole:master\r\nrun_id:a\r\naof_enabled:{}\r\n",
                 says.version, says.appends
             )),
-            "HMGET" => "*2\r\n$2\r\n64\r\n$-1\r\n".to_owned(),
+            "HMGET" => "*2\r\n$4\r\n2064\r\n$-1\r\n".to_owned(),
             "HDEL" => ":0\r\n".to_owned(),
             "WAIT" => format!(":{there}\r\n"),
             "WAITAOF" => format!("*2\r\n:{here}\r\n:{there}\r\n"),

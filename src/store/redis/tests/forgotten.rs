@@ -124,7 +124,7 @@ async fn waiters_that_were_forgotten_are_served() {
     assert!(took < 10 * SECOND, "{took:?}");
 }
 
-/// At the rate of one client on one connection, with as many spare fences as there can be.
+/// At the rate of one client on one connection, with as many spare fences as there can be; further than they begin.
 #[tokio::test]
 async fn fences_do_not_run_ahead_of_the_clock() {
     let server = Server::start().await;
@@ -136,7 +136,11 @@ async fn fences_do_not_run_ahead_of_the_clock() {
         last = guard.fence();
         guard.release().await;
     }
+    let (seconds, us): (u64, u64) = server.ask(&["TIME"]).await;
+    let (now, ahead) = (seconds * 1_000_000 + us, 600_000_000);
+    assert!((now..=now + ahead).contains(&last), "{last} at {now}");
     server.command(&["FLUSHALL"]).await;
     let next = request().acquire().await.unwrap();
     assert!(next.fence() > last, "{} us behind", last - next.fence());
+    assert!(next.fence() >= now + ahead, "{} at {now}", next.fence());
 }

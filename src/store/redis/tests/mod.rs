@@ -6,6 +6,7 @@ mod begun;
 mod breaker;
 mod charges;
 mod clients;
+mod clock;
 mod cluster;
 mod concerns;
 mod cost;
@@ -16,6 +17,8 @@ mod doubts;
 mod drops;
 mod ends;
 mod enqueues;
+#[cfg(target_os = "linux")]
+mod failovers;
 mod faults;
 mod forgotten;
 mod heavy;

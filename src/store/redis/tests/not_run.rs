@@ -36,7 +36,7 @@ async fn serve(client: TcpStream, server: Arc<Server>) -> Option<()> {
             "HELLO" => "%1\r\n+proto\r\n:3\r\n".to_owned(),
             "INFO" => bulk("redis_version:7.0.15\r\nrun_id:a\r\nrole:master\r\n"),
             "HDEL" => ":0\r\n".to_owned(),
-            "HMGET" => "*2\r\n$2\r\n64\r\n$-1\r\n".to_owned(),
+            "HMGET" => "*2\r\n$4\r\n2064\r\n$-1\r\n".to_owned(),
             "PING" => "+PONG\r\n".to_owned(),
             "EVALSHA" if server.cuts.swap(false, Ordering::SeqCst) => return None,
             "EVALSHA" => BUSY.to_owned(),

@@ -8,6 +8,7 @@ use std::{
 
 use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
 
+use super::clock;
 use crate::store::Store;
 pub(super) use crate::store::tests::cluster::free_port;
 
@@ -18,6 +19,8 @@ pub(super) struct Server {
     child: Child,
     port: u16,
     password: Option<&'static str>,
+    /// Seconds by which its clock is ahead.
+    clock: i64,
 }
 
 impl Server {
@@ -27,9 +30,19 @@ impl Server {
 
     /// On another port if somebody else was faster to take the first one.
     pub(super) async fn start_with(password: Option<&'static str>) -> Self {
+        Self::start_as(password, 0).await
+    }
+
+    /// Its clock is so many seconds ahead.
+    pub(super) async fn start_at(clock: i64) -> Self {
+        Self::start_as(None, clock).await
+    }
+
+    async fn start_as(password: Option<&'static str>, clock: i64) -> Self {
         for _ in 0..5 {
             let port = free_port();
-            let mut server = Self { child: spawn(port, password), port, password };
+            let child = spawn(port, password, clock);
+            let mut server = Self { child, port, password, clock };
             if server.answers().await {
                 return server;
             }
@@ -57,7 +70,7 @@ impl Server {
 
     /// Comes back empty, on the same port.
     pub(super) async fn restart(&mut self) {
-        self.child = spawn(self.port, self.password);
+        self.child = spawn(self.port, self.password, self.clock);
         assert!(self.answers().await, "redis-server on port {} does not answer", self.port);
     }
 
@@ -185,7 +198,7 @@ fn folder(port: u16) -> PathBuf {
     std::env::temp_dir().join(format!("lockgate-test-{}-{port}", std::process::id()))
 }
 
-fn spawn(port: u16, password: Option<&str>) -> Child {
+fn spawn(port: u16, password: Option<&str>, clock: i64) -> Child {
     let mut command = Command::new("redis-server");
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
     command.args(["--save", "", "--appendonly", "no"]);
@@ -193,6 +206,9 @@ fn spawn(port: u16, password: Option<&str>) -> Child {
     command.arg("--dir").arg(folder(port));
     if let Some(password) = password {
         command.args(["--requirepass", password]);
+    }
+    if clock != 0 {
+        clock::set(&mut command, clock);
     }
     command.stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().expect("these tests need a redis-server: install Redis, or put it into PATH")

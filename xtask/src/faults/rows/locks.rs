@@ -118,6 +118,14 @@ pub(super) const LOCKS: &[Row] = &[
         &[(Unit, "redis::tests::replicas::"), (Unit, "redis::tests::mends::what_"), (Faults, "a_promoted_replica_without_the_grant")],
     ),
     lock(
+        14,
+        "the replica's clock is another",
+        &[
+            (Unit, "redis::tests::failovers::"),
+            (Unit, "death::lag::fences_grow_where_the_clock_of_the_replica_is_behind"),
+        ],
+    ),
+    lock(
         15,
         "half-open connection; a server that is silent at the start",
         &[

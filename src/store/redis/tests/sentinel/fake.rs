@@ -15,7 +15,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-pub(super) struct FakeSentinel {
+pub(in super::super) struct FakeSentinel {
     port: u16,
     says: Arc<Says>,
 }
@@ -44,7 +44,7 @@ impl Says {
 }
 
 impl FakeSentinel {
-    pub(super) async fn of(master: u16) -> Self {
+    pub(in super::super) async fn of(master: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
         let says = Says::of(master);
@@ -74,12 +74,12 @@ impl FakeSentinel {
         self.port
     }
 
-    pub(super) fn url(&self) -> String {
+    pub(in super::super) fn url(&self) -> String {
         format!("redis+sentinel://127.0.0.1:{}/mymaster?ns=test", self.port)
     }
 
     /// The master from now on.
-    pub(super) fn name(&self, master: u16) {
+    pub(in super::super) fn name(&self, master: u16) {
         *self.says.master.lock() = master;
     }
 

@@ -44,7 +44,7 @@ async fn pair() -> (Server, Server) {
     (master, replica)
 }
 
-async fn caught_up(replica: &Server) {
+pub(super) async fn caught_up(replica: &Server) {
     loop {
         let text: String = replica.ask(&["INFO", "replication"]).await;
         if text.contains("master_link_status:up") {

@@ -4,7 +4,10 @@
 //! is what must not: all that a replica was known to have.
 
 use super::{
-    super::{super::eventually, LEASE, charge, deferred, insist, is_clean},
+    super::{
+        super::{eventually, granted},
+        LEASE, charge, deferred, insist, is_clean,
+    },
     GOES, SECOND, Scene,
 };
 use crate::{
@@ -13,8 +16,10 @@ use crate::{
     store::{
         Store,
         backend::{
-            Claim, Claimed, Enqueued, JobId, JobState, Run, Settle, SettledRun, Token, Verdict,
+            Claim, Claimed, Enqueued, JobId, JobState, Run, SPARE_FENCES, Settle, SettledRun,
+            Token, Verdict,
         },
+        keys::Keys,
         tests::cluster::signal as tell,
     },
 };
@@ -146,6 +151,36 @@ async fn what_is_accepted_is_lost_only_without_a_replica_when_a_master_dies() {
 #[tokio::test]
 async fn what_is_accepted_is_lost_only_without_a_replica_when_a_master_stands_still() {
     a_master_goes_with_what_it_alone_has("-STOP").await;
+}
+
+/// The clock of the master is a minute ahead: as far as its last grants tell.
+#[tokio::test]
+async fn fences_grow_where_the_clock_of_the_replica_is_behind() {
+    let scene = Scene::new(5 * SECOND).await;
+    let key = scene.of[GOES][4].clone();
+    let pass = async || insist(async || scene.pass(&key).await).await.expect("it is free");
+    pass().await;
+    let f = Keys::new("death").apart().shard(key.shard(), "f");
+    let (seconds, _): (u64, u64) = scene.cluster.ask(GOES, &["TIME"]).await;
+    // The namespace is minutes old: fences are no further than the clock.
+    let now = (seconds * 1_000_000).to_string();
+    scene.cluster.command(GOES, &["HSET", &f, "fence", &now]).await;
+    pass().await;
+    eventually("its replica to have it", async || scene.have(&key).await == 1).await;
+    let replica = scene.cut_off().await;
+    scene.cluster.command(GOES, &["HINCRBY", &f, "fence", "60000000"]).await;
+    let mut last = 0;
+    for _ in 0..50 {
+        last = pass().await;
+    }
+    scene.fails_over("-KILL", &replica).await;
+    let next = pass().await;
+    assert!(next > last + SPARE_FENCES, "{next} after {last}");
+    // By no other process a second time.
+    let before: u64 = scene.cluster.ask(REPLICA, &["HGET", &f, "fence"]).await;
+    let other = scene.cluster.builder("death").deadline(5 * SECOND).connect().await;
+    let other = granted(&other.expect("the URL is right").lock(key.clone())).await;
+    assert_eq!(before + SPARE_FENCES + 1, other.fence());
 }
 
 impl Scene {

@@ -1,0 +1,39 @@
+//! Fences after a failover: a server that did not give the last ones is told to begin far above them (`fences.lua`).
+//!
+//! A connection to one server asks for that before its first grant. In a cluster each shard does, by the first call about
+//! it and again after each change of the map: a connection may be older than what its node has.
+
+use redis::Cmd;
+
+use super::{
+    Keys,
+    script::FENCES,
+    target::{Connection, Failure},
+};
+use crate::key::SHARDS;
+
+/// Of all shards, which are on one server.
+pub(super) async fn raise(
+    connection: &mut Connection,
+    keys: &Keys,
+    run_id: &str,
+) -> Result<(), Failure> {
+    let mut all = vec![keys.meta()];
+    all.extend((0..SHARDS).map(|shard| keys.shard(shard, "f")));
+    let answer = command(&all, run_id).query_async::<()>(connection).await;
+    answer.map_err(|error| Failure::of(&error))
+}
+
+/// Of one shard, whose node it is sent to.
+pub(super) fn of_shard(keys: &Keys, shard: u16, run_id: &str) -> Cmd {
+    let f = keys.shard(shard, "f");
+    let mut all = vec![f.clone(), f];
+    all.extend(keys.never(shard).map(|parts| parts.concat()));
+    command(&all, run_id)
+}
+
+fn command(keys: &[String], run_id: &str) -> Cmd {
+    let mut command = redis::cmd("EVAL");
+    command.arg(FENCES.code).arg(keys.len()).arg(keys).arg(run_id);
+    command
+}

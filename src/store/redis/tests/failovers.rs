@@ -1,0 +1,205 @@
+//! Failovers to a replica that lacks the last grants, and whose clock is not that of its master: the successor's fence is
+//! larger than any that was given before, the spare ones included.
+
+use futures_util::future::join_all;
+
+use super::{
+    PATIENCE, SECOND, eventually, granted,
+    sentinel::{caught_up, fake::FakeSentinel},
+    server::Server,
+    usable, within,
+};
+use crate::{
+    LockGuard,
+    key::Key,
+    lock::Released,
+    store::{SPARE_FENCES, Store, keys::Keys},
+};
+
+/// How far ahead of the clock fences begin after a failover, us.
+const AHEAD: u64 = 600_000_000;
+
+/// Grants that the replica does not have.
+const LOST: usize = 50;
+
+/// By how much the clock of the replica is ahead of the master's, in seconds.
+const CLOCKS: [i64; 4] = [0, -5, -60, 60];
+
+fn shard() -> String {
+    Keys::new("test").shard(Key::custom("x").shard(), "f")
+}
+
+async fn last_fence(server: &Server) -> u64 {
+    server.ask(&["HGET", &shard(), "fence"]).await
+}
+
+/// By the clock of the server, us.
+async fn now(server: &Server) -> u64 {
+    let (seconds, us): (u64, u64) = server.ask(&["TIME"]).await;
+    seconds * 1_000_000 + us
+}
+
+/// A master that sentinels name, and a process that uses it.
+struct Scene {
+    master: Server,
+    sentinel: FakeSentinel,
+    store: Store,
+}
+
+impl Scene {
+    /// Its namespace is minutes old: fences are no further than the clock.
+    async fn new() -> Self {
+        let scene = Self::young().await;
+        let now = now(&scene.master).await;
+        scene.master.command(&["HSET", &shard(), "fence", &now.to_string()]).await;
+        scene
+    }
+
+    async fn young() -> Self {
+        let master = Server::start_at(0).await;
+        let sentinel = FakeSentinel::of(master.port()).await;
+        let store = process(&sentinel).await;
+        drop(granted(&store.lock("x")).await);
+        Self { master, sentinel, store }
+    }
+
+    /// A replica with this clock takes over, without the last grants. Tells the largest fence that anybody may have had
+    /// before; its holder has not released it.
+    async fn fails_over(&mut self, ahead: i64) -> (u64, LockGuard) {
+        let replica = Server::start_at(ahead).await;
+        replica.command(&["REPLICAOF", "127.0.0.1", &self.master.port().to_string()]).await;
+        caught_up(&replica).await;
+        eventually("the replica to have all", async || {
+            last_fence(&replica).await == last_fence(&self.master).await
+        })
+        .await;
+        // It hears no more of its master.
+        replica.command(&["REPLICAOF", "NO", "ONE"]).await;
+        for _ in 0..LOST {
+            granted(&self.store.lock("x")).await.release().await;
+        }
+        let held = granted(&self.store.lock("x").lease(60 * SECOND)).await;
+        self.sentinel.name(replica.port());
+        self.master.kill();
+        self.master = replica;
+        (held.fence() + SPARE_FENCES, held)
+    }
+}
+
+async fn process(sentinel: &FakeSentinel) -> Store {
+    let builder = Store::builder(&sentinel.url()).deadline(10 * SECOND);
+    builder.connect().await.expect("the URL is right")
+}
+
+/// The next holder, in this process; then another in that one.
+async fn fences_grow(before: u64, lost: LockGuard, first: &Store, then: &Store, context: &str) {
+    // A process looks after what it holds as soon as it meets the new server, and waits for its own.
+    usable(first).await;
+    usable(then).await;
+    within("the holder to be told", lost.lost()).await;
+    let mut last = before;
+    for store in [first, then] {
+        let next = granted(&store.lock("x")).await;
+        assert!(next.fence() > last, "{context}: {} after {last}", next.fence());
+        last = next.fence() + SPARE_FENCES;
+        assert_eq!(next.release().await, Released::Released);
+    }
+    assert_eq!(lost.release().await, Released::AlreadyLost);
+}
+
+/// In the process that had the lock before.
+#[tokio::test]
+async fn a_successor_has_a_larger_fence_whatever_the_replicas_clock() {
+    join_all(CLOCKS.map(async |ahead| {
+        let mut scene = Scene::new().await;
+        let (before, lost) = scene.fails_over(ahead).await;
+        let other = process(&scene.sentinel).await;
+        fences_grow(before, lost, &scene.store, &other, &format!("{ahead} s")).await;
+    }))
+    .await;
+}
+
+#[tokio::test]
+async fn a_process_that_starts_after_the_failover_has_a_larger_fence() {
+    join_all(CLOCKS.map(async |ahead| {
+        let mut scene = Scene::new().await;
+        let (before, lost) = scene.fails_over(ahead).await;
+        let other = process(&scene.sentinel).await;
+        let next = granted(&other.lock("x")).await;
+        assert!(next.fence() > before, "{ahead} s: {} after {before}", next.fence());
+        usable(&scene.store).await;
+        within("the holder to be told", lost.lost()).await;
+        assert_eq!(next.release().await, Released::Released);
+    }))
+    .await;
+}
+
+/// Also where the fences of the first one are still ahead of the clock, and that is put back once more.
+#[tokio::test]
+async fn fences_grow_over_two_failovers_and_their_floors_do_not_add_up() {
+    let clocks = [(0, 0), (-5, -10), (-60, -120), (-60, 0), (60, 0)];
+    join_all(clocks.map(async |(first, second)| {
+        let context = format!("{first} s, then {second} s");
+        let mut scene = Scene::new().await;
+        let (before, lost) = scene.fails_over(first).await;
+        let other = process(&scene.sentinel).await;
+        fences_grow(before, lost, &other, &scene.store, &context).await;
+        let (before, lost) = scene.fails_over(second).await;
+        fences_grow(before, lost, &process(&scene.sentinel).await, &scene.store, &context).await;
+        // The first floor may stand above the second one by what the clocks differ.
+        let apart = u64::try_from((first - second).max(0)).expect("not below 0") * 1_000_000;
+        let (last, now) = (last_fence(&scene.master).await, now(&scene.master).await);
+        assert!(last < now + apart + AHEAD + 3_000_000, "{context}: {} us ahead", last - now);
+    }))
+    .await;
+}
+
+#[tokio::test]
+async fn fences_grow_over_a_failover_and_a_loss_of_all_data() {
+    join_all(CLOCKS.map(async |ahead| {
+        let mut scene = Scene::new().await;
+        let (before, lost) = scene.fails_over(ahead).await;
+        let other = process(&scene.sentinel).await;
+        fences_grow(before, lost, &other, &scene.store, &format!("{ahead} s")).await;
+        let held = granted(&scene.store.lock("x")).await;
+        scene.master.command(&["FLUSHALL"]).await;
+        // By a connection that was there before, and by one that is new.
+        let next = granted(&other.lock("x")).await;
+        let (fence, before) = (next.fence(), held.fence() + SPARE_FENCES);
+        assert!(fence > before, "{ahead} s: {fence} after {before}");
+        assert_eq!(next.release().await, Released::Released);
+        let third = granted(&process(&scene.sentinel).await.lock("x")).await;
+        assert!(third.fence() > fence + SPARE_FENCES, "{ahead} s: {}", third.fence());
+    }))
+    .await;
+}
+
+/// Its fences are still ahead of the clock as they were at its start.
+#[tokio::test]
+async fn a_namespace_that_is_young_is_no_exception() {
+    let mut scene = Scene::young().await;
+    let (before, lost) = scene.fails_over(-60).await;
+    let other = process(&scene.sentinel).await;
+    fences_grow(before, lost, &other, &scene.store, "young").await;
+}
+
+/// By the connections of many processes, of which each meets a new server.
+#[tokio::test]
+async fn a_failover_raises_fences_once() {
+    let mut scene = Scene::new().await;
+    let (before, lost) = scene.fails_over(-5).await;
+    let crowd = async || {
+        let all = join_all((0..8).map(|_| process(&scene.sentinel))).await;
+        // Each of their lanes has a connection once it is used.
+        join_all(all.iter().flat_map(|store| {
+            (0..8)
+                .map(async |n: u32| drop(granted(&store.lock(n.to_string()).wait(PATIENCE)).await))
+        }))
+        .await;
+        last_fence(&scene.master).await
+    };
+    let floor = crowd().await;
+    assert!(floor > before && floor <= now(&scene.master).await + AHEAD, "{floor}");
+    assert_eq!(crowd().await, floor);
+    drop(lost);
+}
