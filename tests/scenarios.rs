@@ -191,6 +191,7 @@ table! { each_store {
     wiring:
         without_a_store_nothing_passes,
         a_parameter_that_the_route_lacks_is_our_fault,
+        a_parameter_that_matches_twice_is_our_fault,
         a_defer_layer_inside_the_lock_is_our_fault,
         a_defer_layer_outside_the_lock_is_right;
     defer:

@@ -156,6 +156,7 @@ mod extract;
 mod framework;
 mod layer;
 mod parking;
+mod path_param;
 mod refuse;
 mod replay;
 mod reply;

@@ -36,6 +36,10 @@
 //! | `/between-locks/{id}` | lock by `id`, defer, lock by `id`: wrong too |
 //! | `/background/{id}` | lock by `id`, given back in the background |
 //! | `/wrong/{id}` | lock by a parameter that the route does not have |
+//! | `/tenants/{id}/orders/{id}/...` | `id` twice; lock by `id` or by several, defer, quota by `id` |
+//! | `/shops/{shop}/orders/{id}/...` | the same routes; `id` once |
+//! | `/hosted/{id}/orders/{id}/pay` | the same of a service that is nested |
+//! | `/around-tenants/{id}/orders/{id}` | lock by `id` around the prefix |
 //! | `/inverted/{id}` | lock by `id`, defer: the wrong way round |
 //! | `/orders/{id}/refund` | defer, lock by `id` |
 //! | `/peer` | defer, lock by ip |
