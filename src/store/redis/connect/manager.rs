@@ -6,7 +6,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use redis::{Pipeline, RedisResult};
+use redis::{Pipeline, RedisResult, aio::ConnectionLike as _};
 use tokio::{
     runtime::Handle,
     sync::Notify,
@@ -17,7 +17,7 @@ use uuid::Uuid;
 use super::{Socket, life::Life};
 use crate::{
     error::{Error, ErrorKind},
-    key::SHARDS,
+    key::{SHARDS, digest, hex},
     store::{
         keys::{COMMON, Keys},
         redis::{
@@ -201,8 +201,8 @@ impl Manager {
         let layout = match self.layout(pipe, connection).await {
             // Another node of the cluster has it, or nobody now.
             Err(error) if self.place.is_some() && error.is_cluster_error() => return Ok(None),
-            Ok((None, _)) if self.incarnation.is_none() => return Ok(None),
-            Ok((None, _)) => self.write_layout(connection).await,
+            Ok((None, _) | (_, Data(None))) if self.incarnation.is_none() => return Ok(None),
+            Ok((None, _) | (_, Data(None))) => self.write_layout(connection).await,
             layout => layout,
         };
         match layout.map_err(|error| Failure::of(&error))? {
@@ -227,8 +227,15 @@ impl Manager {
     /// What is there after these commands.
     async fn layout(&self, mut pipe: Pipeline, connection: &mut Connection) -> RedisResult<Layout> {
         pipe.cmd("HMGET").arg(self.keys.meta()).arg("shards").arg("data");
-        let ((shards, data),) = pipe.query_async(connection).await?;
-        Ok((shards, Data(data)))
+        let ((shards, data),): ((_, Option<String>),) = pipe.query_async(connection).await?;
+        Ok((shards, Data(data.map(|name| self.identity(&name, connection.get_db())))))
+    }
+
+    /// What tells these data from those of every other server, database and namespace.
+    #[expect(clippy::indexing_slicing, reason = "a digest has 32 bytes")]
+    fn identity(&self, name: &str, database: i64) -> String {
+        let parts = [self.keys.channels().as_bytes(), name.as_bytes(), &database.to_be_bytes()];
+        hex(&digest(&parts)[..16])
     }
 }
 

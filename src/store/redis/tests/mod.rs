@@ -20,6 +20,7 @@ mod faults;
 mod forgotten;
 mod heavy;
 mod hello;
+mod identity;
 mod late;
 mod logins;
 mod mends;

@@ -93,6 +93,8 @@
 //! | `/within-refund/{id}` | defer, lock by `id` |
 //! | `/within-rebuilt` | lock by the header `x-account`, a middleware that forgets the extensions, the same lock |
 //! | `/upgrade/{id}` | two at once by `id`, lock by `id` |
+//! | `/fewer/{id}`, `/more/{id}` | two at once by `id`, and one at once, or three |
+//! | `/two-stores/{id}` | defer, lock by `id`, lock by `id` on the second store |
 //! | `/fence/{id}` | lock by `id`, the fence in `x-fence` |
 //! | `/called/{id}` | lock by `id`, trusts other sites |
 //! | `/client/list` | 2 a minute by client behind the machine's own addresses, named `client`, as the next ones |
@@ -203,6 +205,8 @@ async fn ask_again(app: &App, locks: &HeldLocks, seen: &mut Seen) {
 #[derive(Debug, Clone)]
 struct App {
     store: Store,
+    /// Of a plan that names one; else the first.
+    second: Option<Store>,
     /// Whether requests bring it along.
     given: bool,
     desk: Desk,
