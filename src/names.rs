@@ -34,20 +34,30 @@ macro_rules! __define_names {
         }
 
         impl LockLayer {
-            /// A lock for each value of a parameter of the matched route.
+            /// A lock for each text of a parameter of the matched route.
             ///
-            /// A route without this parameter is a fault of the wiring: 500, and a log line. A value whose bytes
-            /// are no UTF-8 is answered with 400. A request that matches no route passes without a lock. The value is
-            /// taken as it is spelt: where it is more than a text to the handler, take
-            /// [`by_path_param_as`](Self::by_path_param_as).
+            /// `7`, `07` and `+7` (also sent as `%2B7`) are three locks, and one order to a handler with
+            /// `Path<u64>`: a client that spells the order differently is not excluded. For numbers, UUIDs and whatever else the
+            /// handler parses, use [`by_path_param_as`](Self::by_path_param_as). This one is for values that
+            /// stay texts, such as codes whose leading zeros count.
+            ///
+            /// The text is percent-decoded and otherwise taken as it is: neither its case nor its Unicode form
+            /// (`é` as one character or as two) is normalized. Where the handler ignores either, normalize in
+            /// [`by_key`](Self::by_key).
+            ///
+            /// A route without this parameter, or with two of this name (`nest` or `scope` with a prefix that
+            /// has one too), is a fault of the wiring: 500, and a log line that names the fix. A value whose
+            /// bytes are not UTF-8 is answered with 400. A request that matches no route passes without a lock.
             #[must_use]
             pub fn by_path_param(name: &str) -> Self {
                 Self::by(::lockgate::gate::KeySource::path_param(name))
             }
 
-            /// The same for a parameter that is a `T` to the handler, such as a number or a UUID: one lock for each of
-            /// these, however it is spelt. To a handler with `Path<u64>` `/orders/7`, `/orders/07` and `/orders/+7` are
-            /// one order; as texts they would be three locks, and the client would choose which.
+            /// A lock for each value of a parameter that is a `T` to the handler, such as a number or a UUID, however
+            /// the client spells it: to `by_path_param_as::<u64>("id")`, `/orders/7`, `/orders/07` and `/orders/+7` are
+            /// one lock, as they are one order to a handler with `Path<u64>`.
+            ///
+            /// Use the type that the handler parses. Otherwise as [`by_path_param`](Self::by_path_param).
             ///
             /// The lock is that of [`by_path_param`](Self::by_path_param) for the value as its
             /// [`Display`](std::fmt::Display) writes it. What is no `T` is answered with 400.

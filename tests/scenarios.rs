@@ -179,6 +179,9 @@ table! { each_store {
         a_middleware_that_rebuilds_it_changes_nothing,
         a_deferred_run_has_its_lock,
         what_it_shares_it_does_not_get_alone,
+        a_permit_of_many_is_none_of_few,
+        a_lock_of_another_database_is_taken,
+        a_lock_of_another_handle_is_there,
         upstreams_are_told_the_fence_and_nothing_else,
         another_service_takes_its_word;
     odd_keys:
@@ -191,6 +194,7 @@ table! { each_store {
     wiring:
         without_a_store_nothing_passes,
         a_parameter_that_the_route_lacks_is_our_fault,
+        a_parameter_that_matches_twice_is_our_fault,
         a_defer_layer_inside_the_lock_is_our_fault,
         a_defer_layer_outside_the_lock_is_right;
     defer:

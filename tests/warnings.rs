@@ -21,6 +21,8 @@ const PROXY: &str = "by_ip() believes no such field";
 const SILENCE: &str = "a trusted proxy has not told whom it speaks for";
 const TWICE: &str = "two RateLimitLayers around one handler have a policy of one name";
 const UNLOCKED: &str = "a request passed without its lock";
+const REPEATED: &str =
+    "two parameters of the route /tenants/{id}/orders/{id} share a name; rename one of them";
 const SHADOW: &str = "shadow policy: would have been refused";
 
 /// A store whose calls have the time that a loaded machine takes.
@@ -216,4 +218,31 @@ async fn what_passes_unlocked_and_is_served_is_told() {
     let store = Store::memory();
     is_served_by_a_fallback(&store).await;
     is_served_by_the_second_of_two_scopes(&store).await;
+}
+
+/// In axum by a nested router, in actix-web by a scope, and around the whole app, where nothing is captured yet.
+#[actix_web::test]
+async fn a_parameter_that_matches_twice_is_told_with_its_fix() {
+    use actix_web::{
+        App,
+        test::{TestRequest, call_service, init_service},
+        web,
+    };
+    LazyLock::force(&LOG);
+    let store = Store::memory();
+    let lock = || lockgate_actix_web::LockLayer::by_path_param("id").store(&store);
+    let orders = || web::resource("/orders/{id}").post(async || "paid");
+    let inside = App::new().service(web::scope("/tenants/{id}").service(orders().wrap(lock())));
+    let around = App::new().service(web::scope("/tenants/{id}").service(orders())).wrap(lock());
+    let (inside, around) = (init_service(inside).await, init_service(around).await);
+    let ask = || TestRequest::post().uri("/tenants/3/orders/7").to_request();
+    assert_eq!(call_service(&inside, ask()).await.status().as_u16(), 500);
+    assert_eq!(LOG.lines("ERROR lockgate", REPEATED), 1);
+    assert_eq!(call_service(&around, ask()).await.status().as_u16(), 500);
+    assert_eq!(LOG.lines("ERROR lockgate", REPEATED), 2);
+    let lock = lockgate_axum::LockLayer::by_path_param("id").store(&store);
+    let orders = axum::Router::new().route("/orders/{id}", axum::routing::post(async || "paid"));
+    let app = axum::Router::new().nest("/tenants/{id}", orders.layer(lock));
+    assert_eq!(posted(&app, "/tenants/3/orders/7").await, 500);
+    assert_eq!(LOG.lines("ERROR lockgate", REPEATED), 3);
 }

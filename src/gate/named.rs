@@ -83,7 +83,8 @@ pub(super) fn param<V: View>(
             Some(form) => form(&value).ok_or(KeyFault::Request("A path segment can't be read")),
             None => Ok(value),
         },
-        Err(BadParam) => Err(KeyFault::Request("A path segment is not UTF-8")),
+        Err(BadParam::NotUtf8) => Err(KeyFault::Request("A path segment is not UTF-8")),
+        Err(BadParam::Repeated) => Err(KeyFault::Wiring(repeated(name, &view.route()))),
         Ok(None) => match view.route() {
             Route::Unmatched => Err(KeyFault::Unmatched),
             Route::Matched(pattern) => Err(KeyFault::Wiring(format!(
@@ -94,4 +95,14 @@ pub(super) fn param<V: View>(
             ))),
         },
     }
+}
+
+fn repeated(name: &str, route: &Route) -> String {
+    let pattern = match route {
+        Route::Matched(pattern) => pattern,
+        Route::Unmatched | Route::Unknown => "",
+    };
+    format!(
+        "by_path_param(\"{name}\"): two parameters of the route {pattern} share a name; rename one of them"
+    )
 }

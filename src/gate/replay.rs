@@ -83,8 +83,8 @@ pub struct Replay(Arc<Inner>);
 
 struct Inner {
     deferred: Deferred,
-    /// Of the store that the job lies in.
-    space: String,
+    /// The one that the job lies in.
+    store: Store,
     hold: Arc<HoldFacts>,
     /// What the replayer puts into the request's extensions.
     restored: Vec<Box<dyn Any + Send + Sync>>,
@@ -115,7 +115,7 @@ impl Replay {
     ) -> Self {
         Self(Arc::new(Inner {
             deferred,
-            space: store.backend().space().to_owned(),
+            store: store.clone(),
             hold,
             restored,
             stage: AtomicU8::new(WAITING),
@@ -138,8 +138,18 @@ impl Replay {
         self.0.restored.iter().filter_map(|put| put.downcast_ref())
     }
 
-    /// The job's own lock, if its key is among these, and a handle on its locks: the worker may have another one.
-    /// Another lock on the way, or one of this name elsewhere, must be acquired as ever.
+    /// The store that the job lies in, by the worker's handle.
+    pub(crate) fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    /// Returns true if the job's own lock has one of these keys. It may still be in another store.
+    pub(crate) fn names_one_of(&self, keys: &[Key]) -> bool {
+        keys.contains(self.0.hold.key())
+    }
+
+    /// The job's own lock, if its key is among these, and it is in this store: the worker may have another handle
+    /// on that. Another lock on the way, or one of this name elsewhere, must be acquired as ever.
     ///
     /// # Errors
     ///
@@ -149,8 +159,8 @@ impl Replay {
         store: &Store,
         keys: &[Key],
     ) -> Result<Option<Arc<HoldFacts>>, GivenUp> {
-        let Inner { hold, space, .. } = &*self.0;
-        let own = keys.contains(hold.key()) && space == store.backend().space();
+        let hold = &self.0.hold;
+        let own = self.names_one_of(keys) && self.store().is_same_as(store) == Some(true);
         let stands = if own { self.begin() } else { !self.is_given_up() };
         if !stands || hold.is_over() || hold.loss().is_some() {
             return Err(GivenUp);

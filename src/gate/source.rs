@@ -48,7 +48,8 @@ impl<N: ?Sized> KeySource<N> {
         Self(Kind::Client(Arc::new(address)))
     }
 
-    /// A parameter of the matched route: [`Key::path_param`].
+    /// The text of a parameter of the matched route: [`Key::path_param`]. It is not normalized: for what a
+    /// handler parses, see [`path_param_as`](Self::path_param_as).
     #[must_use]
     pub fn path_param(name: &str) -> Self {
         Self(Kind::PathParam(Named::param(name, None)))

@@ -18,9 +18,16 @@ pub enum Route {
     Unknown,
 }
 
-/// A path parameter whose bytes are not UTF-8.
+/// Why a path parameter of the route has no value for a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BadParam;
+#[non_exhaustive]
+pub enum BadParam {
+    /// The value's bytes are not UTF-8.
+    NotUtf8,
+    /// The route has two parameters of one name, such as a nested router's and its prefix's. A key of
+    /// either value could be that of another resource than the handler changes.
+    Repeated,
+}
 
 /// A request's line and fields, in no framework's types: what is stored of a deferred request.
 #[derive(Clone, PartialEq, Eq)]
@@ -103,7 +110,7 @@ pub trait View {
     ///
     /// # Errors
     ///
-    /// [`BadParam`] if its bytes are not UTF-8.
+    /// [`BadParam`] if its bytes are not UTF-8, or if the route has two parameters of this name.
     fn param(&mut self, name: &str) -> Result<Option<String>, BadParam>;
 
     /// All values of a header field.

@@ -26,7 +26,8 @@ use crate::{
     store::{Mode, Store},
 };
 
-/// The field. Its value is `1;<mode>;<fence>;<end, Unix milliseconds>;<key>;<HMAC-SHA256, hex>`.
+/// The header. Its value is `2;<store>;<mode>;<fence>;<end, Unix milliseconds>;<key>;<HMAC-SHA256, hex>`: the store by its
+/// identity, the mode as `x`, `s`, or `p` with the number of permits.
 const FIELD: &str = "lockgate-held";
 
 /// Most fields of one request that are looked at.
@@ -68,12 +69,11 @@ impl SharedSecret {
         &self.0
     }
 
-    /// Over the namespace too, which is not sent: a lock of the same name in another one is another lock.
     #[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
-    fn mac(&self, store: &Store, text: &str) -> Hmac<Sha256> {
+    fn mac(&self, text: &str) -> Hmac<Sha256> {
         let mut mac: Hmac<Sha256> =
             Hmac::new_from_slice(&self.0).expect("HMAC takes keys of any length");
-        for part in ["lockgate-held", store.backend().space(), text] {
+        for part in ["lockgate-held", text] {
             mac.update(&(part.len() as u64).to_be_bytes());
             mac.update(part.as_bytes());
         }
@@ -90,7 +90,8 @@ impl fmt::Debug for SharedSecret {
 impl HeldLock {
     /// Name and value of a header field for calls to a service of ours whose `LockLayer` has this secret
     /// as [`trust`](crate::lock::LockGate::trust): what it does for this request needs no lock of its own.
-    /// `None` if the lock is lost, has been given back, was never had, or is not of this store.
+    /// `None` if the lock is lost, has been given back, was never had, or is not in this store: the same
+    /// server, database and namespace, by whichever handle.
     ///
     /// The word is good for as long as the lock is sure now, at most a lease; sign anew for a later
     /// call. Both clocks count, so they should differ by far less than the lease.
@@ -106,10 +107,12 @@ impl HeldLock {
         now: SystemTime,
     ) -> Option<(&'static str, String)> {
         let left = Some(self.remaining()).filter(|left| !left.is_zero())?;
-        let (fence, mode) = (self.fence()?, self.mode().filter(|_| self.is_of(store, self.key()))?);
+        let (fence, mode) =
+            (self.fence()?, self.mode().filter(|_| self.is_in(store) == Some(true))?);
         let end = now.checked_add(left)?.duration_since(UNIX_EPOCH).ok()?.as_millis();
-        let text = format!("1;{};{fence};{end};{}", mode.letter(), self.key());
-        let mac = secret.mac(store, &text).finalize().into_bytes();
+        let (space, mode) = (store.backend().spaces().pop()?, written(mode));
+        let text = format!("2;{space};{mode};{fence};{end};{}", self.key());
+        let mac = secret.mac(&text).finalize().into_bytes();
         Some((FIELD, format!("{text};{}", hex(&mac))))
     }
 }
@@ -166,14 +169,15 @@ pub(super) fn give_back<V: View>(view: &mut V) {
     }
 }
 
-/// The locks of which one of these secrets says that the caller has them.
+/// The locks in this store of which one of these secrets says that the caller has them. Before the store was
+/// reached for the first time, those that may be.
 pub(super) fn trusted<V: View>(view: &V, store: &Store, secrets: &[SharedSecret]) -> Vec<HeldLock> {
     let now = SystemTime::now();
     let Some(received) = view.get::<Received>() else { return Vec::new() };
     let (mut found, mut forged) = (Vec::new(), false);
     for field in received.held.iter() {
-        match of_a_friend(field, store, secrets) {
-            Some(text) => found.extend(said(text, store, now)),
+        match of_a_friend(field, secrets) {
+            Some(text) => found.extend(said(text, now)),
             None => forged = true,
         }
     }
@@ -181,41 +185,52 @@ pub(super) fn trusted<V: View>(view: &V, store: &Store, secrets: &[SharedSecret]
     if forged {
         tracing::warn!(
             node = %store.node(),
-            "a word about a lock was not believed: another secret, another namespace, or forged"
+            "a word about a lock was not believed: another secret, or forged"
         );
     }
+    found.retain(|held| held.is_in(store) != Some(false));
     found
 }
 
-fn of_a_friend<'a>(field: &'a str, store: &Store, secrets: &[SharedSecret]) -> Option<&'a str> {
+fn of_a_friend<'a>(field: &'a str, secrets: &[SharedSecret]) -> Option<&'a str> {
     let (text, mac) = field.rsplit_once(';')?;
     let mac = unhex(mac)?;
     // In constant time, each.
-    secrets.iter().any(|secret| secret.mac(store, text).verify_slice(&mac).is_ok()).then_some(text)
+    secrets.iter().any(|secret| secret.mac(text).verify_slice(&mac).is_ok()).then_some(text)
 }
 
-#[cfg(test)]
-fn read(field: &str, store: &Store, secrets: &[SharedSecret], now: SystemTime) -> Option<HeldLock> {
-    said(of_a_friend(field, store, secrets)?, store, now)
-}
-
-fn said(text: &str, store: &Store, now: SystemTime) -> Option<HeldLock> {
-    let mut parts = text.splitn(5, ';');
+fn said(text: &str, now: SystemTime) -> Option<HeldLock> {
+    let mut parts = text.splitn(6, ';');
     let mut part = || parts.next();
-    let ("1", mode, fence, end, key) = (part()?, part()?, part()?, part()?, part()?) else {
+    let ("2", space, mode, fence, end, key) =
+        (part()?, part()?, part()?, part()?, part()?, part()?)
+    else {
         return None;
     };
-    let mode = match mode {
-        "x" => Mode::Exclusive,
-        "s" => Mode::Shared,
-        // All permits are alike to whoever has one.
-        "p" => Mode::Permits(1),
-        _ => return None,
-    };
+    let mode = read_mode(mode)?;
     let end = UNIX_EPOCH.checked_add(Duration::from_millis(end.parse().ok()?))?;
     let until = Instant::now().checked_add(end.duration_since(now).ok()?)?;
-    let (node, fence) = (store.node().as_str().into(), fence.parse().ok()?);
-    Some(HeldLock::elsewhere(Key::from_store(key), Elsewhere { node, fence, mode, until }))
+    let fence = fence.parse().ok()?;
+    let said = Elsewhere { space: space.into(), fence, mode, until };
+    Some(HeldLock::elsewhere(Key::from_store(key), said))
+}
+
+fn written(mode: Mode) -> String {
+    match mode {
+        Mode::Exclusive | Mode::Shared => mode.letter().to_owned(),
+        Mode::Permits(most) => format!("{}{most}", mode.letter()),
+    }
+}
+
+fn read_mode(text: &str) -> Option<Mode> {
+    match text {
+        "x" => Some(Mode::Exclusive),
+        "s" => Some(Mode::Shared),
+        _ => {
+            let most = text.strip_prefix('p')?.parse().ok()?;
+            (most > 0).then_some(Mode::Permits(most))
+        }
+    }
 }
 
 fn unhex(text: &str) -> Option<[u8; 32]> {
@@ -231,76 +246,4 @@ fn unhex(text: &str) -> Option<[u8; 32]> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    fn secret(byte: u8) -> SharedSecret {
-        SharedSecret::new([byte; 32])
-    }
-
-    /// A lock, another service's store of the same locks, and the word about it.
-    async fn signed(now: SystemTime) -> (crate::LockGuard, Store, String) {
-        let store = Store::memory();
-        let guard = store.lock("a").acquire().await.expect("it is free");
-        let (name, word) = guard.held().header_at(&store, &secret(1), now).expect("it is held");
-        assert_eq!(name, FIELD);
-        assert!(!word.contains(guard.lease().unwrap().me.as_str()));
-        (guard, store.as_another_process(), word)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_word_is_believed_until_the_caller_would_no_longer_be_sure() {
-        let now = SystemTime::now();
-        let (guard, other, word) = signed(now).await;
-        let believed = |at| read(&word, &other, &[secret(2), secret(1)], at);
-        let held = believed(now).expect("it is signed");
-        assert_eq!((held.key(), held.fence()), (guard.key(), Some(guard.fence())));
-        assert!(held.remaining() <= guard.remaining() && held.remaining() > 9 * SECOND);
-        let later = believed(now + 9 * SECOND).expect("it has not ended");
-        assert!(later.remaining() <= SECOND && later.loss().is_none());
-        assert!(believed(now + 10 * SECOND).is_none());
-        tokio::time::sleep(SECOND).await;
-        assert!(later.loss().is_some() && later.remaining().is_zero());
-        let _ = later.lost().await;
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn nobody_else_is_believed() {
-        let now = SystemTime::now();
-        let (_guard, other, word) = signed(now).await;
-        assert!(read(&word, &other, &[secret(1)], now).is_some());
-        assert!(read(&word, &other, &[secret(2)], now).is_none(), "another secret");
-        assert!(read(&word, &other, &[], now).is_none());
-        assert!(read(&word, &Store::memory(), &[secret(1)], now).is_none(), "other locks");
-        for n in 0..word.len() {
-            let mut forged = word.clone().into_bytes();
-            forged[n] ^= 1;
-            let forged = String::from_utf8(forged).expect("it is ASCII still");
-            assert!(read(&forged, &other, &[secret(1)], now).is_none(), "{forged}");
-        }
-        for n in 0..word.len() {
-            assert!(read(&word[..n], &other, &[secret(1)], now).is_none());
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_is_not_held_is_not_signed() {
-        let store = Store::memory();
-        let guard = store.lock("a").acquire().await.expect("it is free");
-        let held = guard.held();
-        assert!(held.header(&store.as_another_process(), &secret(1)).is_none());
-        assert!(held.header(&store, &secret(1)).is_some());
-        guard.release().await;
-        assert!(held.header(&store, &secret(1)).is_none());
-        let admitted = HeldLock::admitted(Key::custom("a"));
-        assert!(admitted.header(&store, &secret(1)).is_none());
-    }
-
-    #[test]
-    fn a_short_secret_is_refused() {
-        assert!(std::panic::catch_unwind(|| SharedSecret::new([1; 31])).is_err());
-        assert_eq!(format!("{:?}", secret(7)), "SharedSecret(..)");
-    }
-}
+mod tests;

@@ -1,5 +1,7 @@
 //! What a lock needs of a request, read before anything is awaited.
 
+use std::mem;
+
 use super::{
     elsewhere,
     gate::{LockGate, would_deadlock},
@@ -7,6 +9,7 @@ use super::{
     ticket::{Ticket, Unlocked},
 };
 use crate::{
+    error::Error,
     gate::{Asked, KeyFault, Replay, Slot, Trying, UnderLock, View, current_replay, each_once},
     key::Key,
     reply::Reply,
@@ -33,6 +36,10 @@ pub(super) struct Brought {
     pub(super) held: HeldLocks,
     /// It has all of these already.
     pub(super) lent: Option<Ticket>,
+    /// A layer further out has let it pass.
+    pub(super) is_noted: bool,
+    /// The store has not been connected yet, so it is open whether the request has its locks already.
+    pub(super) is_undecided: bool,
 }
 
 impl LockFacts {
@@ -53,15 +60,85 @@ impl LockFacts {
         self.brought.as_mut()?.lent.take()
     }
 
+    /// Decides whether the request has its locks already, where that had to wait for a connection.
+    pub(super) async fn decide(&mut self) -> Result<(), Undecided> {
+        let Self { store, keys, mode, brought, .. } = self;
+        let Some(brought) = brought.as_mut() else { return Ok(()) };
+        brought.identify(store, keys).await?;
+        brought.decide(store, keys, *mode)?;
+        brought.is_undecided = false;
+        Ok(())
+    }
+
+    pub(super) fn is_undecided(&self) -> bool {
+        self.brought.as_ref().is_some_and(|brought| brought.is_undecided)
+    }
+
     /// All that the request has of further out.
     pub(super) fn take_held(&mut self) -> HeldLocks {
         self.brought.take().map(|brought| brought.held).unwrap_or_default()
     }
 }
 
+/// Why it could not be decided whether a request has its locks already, or what it is told instead.
+pub(super) enum Undecided {
+    Answer(Reply),
+    Fault(Error),
+}
+
+impl From<Reply> for Undecided {
+    fn from(reply: Reply) -> Self {
+        Self::Answer(reply)
+    }
+}
+
+impl From<Error> for Undecided {
+    fn from(error: Error) -> Self {
+        Self::Fault(error)
+    }
+}
+
 impl Brought {
     fn is_something(&self) -> bool {
         self.replay.is_some() || self.lent.is_some() || !self.held.is_empty()
+    }
+
+    /// Returns true if it is known whether the locks that the request has are in this store.
+    fn is_identified(&self, store: &Store, keys: &[Key]) -> bool {
+        let of_replay = |replay: &Replay| {
+            !replay.names_one_of(keys) || replay.store().is_same_as(store).is_some()
+        };
+        self.replay.as_ref().is_none_or(of_replay) && self.held.are_identified(store, keys)
+    }
+
+    async fn identify(&self, store: &Store, keys: &[Key]) -> Result<(), Error> {
+        if let Some(replay) = self.replay.as_ref().filter(|replay| replay.names_one_of(keys)) {
+            replay.store().identify().await?;
+            store.identify().await?;
+        }
+        self.held.identify(store, keys).await
+    }
+
+    /// Decides whether the request has all of these locks already.
+    fn decide(&mut self, store: &Store, keys: &[Key], mode: Mode) -> Result<(), Reply> {
+        let run = match &self.replay {
+            Some(replay) => replay.hold_among(store, keys).map_err(|_| given_up())?,
+            None => None,
+        };
+        let run = run.map(|facts| HeldLock::of_run(store, facts));
+        let lent = Ticket::of_what_is_held(
+            store,
+            keys,
+            mode,
+            &self.held,
+            run.as_ref().zip(self.replay.as_ref()),
+        );
+        let lent = lent.map_err(|_| would_deadlock())?;
+        self.lent = if self.is_noted { lent } else { lent.map(Ticket::of_no_layer) };
+        if self.lent.is_none() {
+            self.held = mem::take(&mut self.held).and(run);
+        }
+        Ok(())
     }
 }
 
@@ -94,22 +171,19 @@ impl<N: ?Sized> LockGate<N> {
         let mut slot = Slot::arrive(view);
         // Whoever made a slot has seen that it is none.
         let replay = if slot.is_some() { None } else { current_replay(view) };
-        let run = replay.as_ref().map_or(Ok(None), |replay| replay.hold_among(&store, &keys));
-        let Ok(run) = run else { return Asked::Answer(given_up()) };
-        let run = run.map(|facts| HeldLock::of_run(&store, facts));
         // A middleware may have rebuilt the request, or sent it to another task: one of the two is left. Or
         // it has a lock of its own, and has scoped what is further in: that is in the task alone.
         let mut held = view.get::<HeldLocks>().unwrap_or_default();
         held = held.and(HeldLocks::current().iter().cloned());
         held = held.and(self.policy.trusted(view, &store));
-        let lent =
-            Ticket::of_what_is_held(&store, &keys, mode, &held, run.as_ref().zip(replay.as_ref()));
-        let Ok(mut lent) = lent else { return Asked::Answer(would_deadlock()) };
-        if lent.is_some() && !UnderLock::is_noted(view) {
-            lent = lent.map(Ticket::of_no_layer);
-        }
-        if lent.is_none() {
-            held = held.and(run);
+        let is_noted = UnderLock::is_noted(view);
+        let mut brought = Brought { replay, held, lent: None, is_noted, is_undecided: false };
+        if brought.is_identified(&store, &keys) {
+            if let Err(reply) = brought.decide(&store, &keys, mode) {
+                return Asked::Answer(reply);
+            }
+        } else {
+            brought.is_undecided = true;
         }
         if let Some(found) = &slot {
             let fits = fits_a_job(&keys, mode);
@@ -125,7 +199,6 @@ impl<N: ?Sized> LockGate<N> {
             // It may still be known by its key.
             slot = slot.filter(|slot| !runs && (fits || slot.remembers()));
         }
-        let brought = Brought { replay, held, lent };
         let brought = brought.is_something().then(|| Box::new(brought));
         Asked::Enter(LockFacts { store, keys, mode, slot, brought })
     }

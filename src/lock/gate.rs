@@ -16,7 +16,7 @@ use super::{
     answer::{Answer, Busy, NotAcquired},
     ends::Ends,
     estimate::HoldTimes,
-    facts::LockFacts,
+    facts::{LockFacts, Undecided},
     held::HeldLocks,
     policy::Policy,
     several::LockSet,
@@ -140,6 +140,13 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
             if let Some(replay) = facts.replay() {
                 replay.asks_a_lock();
             }
+            if facts.is_undecided() {
+                match Box::pin(facts.decide()).await {
+                    Ok(()) => {}
+                    Err(Undecided::Answer(reply)) => return Verdict::Answer(reply),
+                    Err(Undecided::Fault(error)) => return self.outage(facts, &error),
+                }
+            }
             let tries = |slot: &Slot| matches!(slot.trying(), Trying::For(_));
             if facts.fits_a_job() && !facts.slot.as_ref().is_none_or(tries) {
                 return self.put_off(facts);
@@ -228,7 +235,8 @@ pub(super) fn would_deadlock() -> Reply {
     tracing::error!(
         layer = "LockLayer",
         "request refused: a layer further out has this lock shared or by a permit, and this one asks for \
-         it in another way, so the request would wait for itself; let the outer layer take it alone"
+         it alone, in another way or by fewer permits, so the request would wait for itself; let the outer \
+         layer take it as this one does, or alone"
     );
     Reply::wiring_fault()
 }

@@ -111,7 +111,7 @@ impl LockGuard {
     }
 
     /// The turn, if it is one of this process's own.
-    pub(super) fn facts(&self) -> Option<&Arc<HoldFacts>> {
+    pub(crate) fn facts(&self) -> Option<&Arc<HoldFacts>> {
         match &self.0 {
             Share::Of(grant) => Some(grant.facts()),
             Share::Lent(_) => None,

@@ -11,8 +11,9 @@ use tokio::time::Instant;
 pub use super::held_locks::HeldLocks;
 use super::{grant::Grant, guard::LockGuard};
 use crate::{
+    error::Error,
     key::Key,
-    store::{HoldFacts, Loss, Mode, Store},
+    store::{HoldFacts, Loss, Mode, Store, WeakStore, replicate},
 };
 
 /// The lock this request runs under, as its handler sees it. Cloning it holds nothing.
@@ -28,6 +29,7 @@ enum Kind {
     Admitted,
     Here {
         facts: Arc<HoldFacts>,
+        store: WeakStore,
         of: Owner,
     },
     /// Another service said so.
@@ -38,16 +40,15 @@ enum Kind {
 #[derive(Clone)]
 enum Owner {
     Guards(Weak<Grant>),
-    /// The worker of a deferred run, whose handle on these locks may be another one.
-    Worker {
-        space: Arc<str>,
-    },
+    /// The worker of a deferred run.
+    Worker,
 }
 
-/// What another service has said of its lock, for the store of this node.
+/// What another service has said of its lock.
 #[derive(Debug)]
 pub(super) struct Elsewhere {
-    pub(super) node: Arc<str>,
+    /// Identity of the store that the lock is in.
+    pub(super) space: Arc<str>,
     pub(super) fence: u64,
     pub(super) mode: Mode,
     pub(super) until: Instant,
@@ -56,13 +57,14 @@ pub(super) struct Elsewhere {
 impl HeldLock {
     pub(super) fn own(grant: &Arc<Grant>) -> Self {
         let (facts, of) = (Arc::clone(grant.facts()), Owner::Guards(Arc::downgrade(grant)));
-        Self { key: facts.key().clone(), kind: Kind::Here { facts, of } }
+        let store = grant.hold().store().downgrade();
+        Self { key: facts.key().clone(), kind: Kind::Here { facts, store, of } }
     }
 
     /// The lock of a deferred run, which is in this store.
     pub(crate) fn of_run(store: &Store, facts: Arc<HoldFacts>) -> Self {
-        let of = Owner::Worker { space: store.backend().space().into() };
-        Self { key: facts.key().clone(), kind: Kind::Here { facts, of } }
+        let (store, of) = (store.downgrade(), Owner::Worker);
+        Self { key: facts.key().clone(), kind: Kind::Here { facts, store, of } }
     }
 
     pub(super) fn admitted(key: Key) -> Self {
@@ -129,22 +131,62 @@ impl HeldLock {
         }
     }
 
-    /// Whether it is the lock of this name in this store. A handle of another process, or of another
-    /// namespace, is another store as far as can be known; but a run's worker may have one of its own.
-    pub(super) fn is_of(&self, store: &Store, key: &Key) -> bool {
-        let here = match &self.kind {
-            Kind::Here { of: Owner::Worker { space }, .. } => **space == *store.backend().space(),
-            _ => self.node() == Some(store.node().as_str()),
-        };
-        here && self.key == *key
+    /// Returns true if the lock is in this store, by whichever handle. `None` while a handle that never
+    /// connected leaves that open: see [`identify`](Self::identify).
+    pub(super) fn is_in(&self, store: &Store) -> Option<bool> {
+        match &self.kind {
+            Kind::Admitted => Some(false),
+            Kind::Here { store: own, .. } => match own.upgrade() {
+                Some(own) => own.is_same_as(store),
+                None => Some(false),
+            },
+            Kind::Elsewhere(said) => {
+                let spaces = store.backend().spaces();
+                (!spaces.is_empty()).then(|| spaces.contains(&said.space))
+            }
+        }
     }
 
-    /// Whose it is, if it is held.
-    pub(super) fn node(&self) -> Option<&str> {
+    /// Connects the handles that [`is_in`](Self::is_in) compares.
+    pub(super) async fn identify(&self, store: &Store) -> Result<(), Error> {
+        if let Kind::Here { store: own, .. } = &self.kind
+            && let Some(own) = own.upgrade()
+        {
+            own.identify().await?;
+        }
+        store.identify().await
+    }
+
+    /// Returns true if both are of one grant, and so count once.
+    pub(super) fn is_same_as(&self, other: &Self) -> bool {
+        (&self.key, self.fence()) == (&other.key, other.fence())
+            && match (&self.kind, &other.kind) {
+                (Kind::Admitted, Kind::Admitted) => true,
+                (Kind::Here { facts, .. }, Kind::Here { facts: others, .. }) => {
+                    facts.lease.me == others.lease.me
+                }
+                (Kind::Elsewhere(said), Kind::Elsewhere(others)) => said.space == others.space,
+                (Kind::Elsewhere(said), Kind::Here { store, .. })
+                | (Kind::Here { store, .. }, Kind::Elsewhere(said)) => store
+                    .upgrade()
+                    .is_some_and(|store| store.backend().spaces().contains(&said.space)),
+                _ => false,
+            }
+    }
+
+    /// Waits until so many replicas have the grant. The server that another service was granted its lock by
+    /// is asked as `store` reaches it now.
+    pub(super) async fn replicate(&self, store: &Store, wanted: u32) -> Result<(), Error> {
         match &self.kind {
-            Kind::Admitted => None,
-            Kind::Here { facts, .. } => Some(facts.lease.me.node()),
-            Kind::Elsewhere(said) => Some(&said.node),
+            Kind::Admitted => Ok(()),
+            Kind::Here { facts, store: own, .. } => {
+                let own = own.upgrade().unwrap_or_else(|| store.clone());
+                facts.now().lease.replicate(&own, wanted).await
+            }
+            Kind::Elsewhere(_) => {
+                let servers = store.backend().servers();
+                replicate(store, &self.key, wanted, servers).await.map(drop)
+            }
         }
     }
 
@@ -163,14 +205,14 @@ impl HeldLock {
             Kind::Here { facts, .. } if facts.now().is_over() || facts.now().loss().is_some() => {
                 None
             }
-            Kind::Here { facts, of: Owner::Guards(grant) } => {
+            Kind::Here { facts, of: Owner::Guards(grant), .. } => {
                 let grant = match facts.after() {
                     Some((_, owner)) => owner.upgrade()?.downcast().ok(),
                     None => grant.upgrade(),
                 };
                 grant.map(LockGuard::share)
             }
-            Kind::Here { of: Owner::Worker { .. }, .. } => Some(LockGuard::lent(self.clone())),
+            Kind::Here { of: Owner::Worker, .. } => Some(LockGuard::lent(self.clone())),
             Kind::Elsewhere(said) if Instant::now() >= said.until => None,
             Kind::Elsewhere(_) => Some(LockGuard::lent(self.clone())),
             Kind::Admitted => None,

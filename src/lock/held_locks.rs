@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use super::{answer::NotAcquired, guard::LockGuard, held::HeldLock};
 use crate::{
+    error::Error,
     gate::Scope,
     key::Key,
     store::{Loss, Mode, Store},
@@ -28,8 +29,7 @@ impl HeldLocks {
     pub(super) fn and(mut self, more: impl IntoIterator<Item = HeldLock>) -> Self {
         let known = self.len();
         for new in more {
-            let same = |held: &&HeldLock| (held.key(), held.fence()) == (new.key(), new.fence());
-            if !self.0[..known].iter().filter(same).any(|held| held.node() == new.node()) {
+            if !self.0[..known].iter().any(|held| held.is_same_as(&new)) {
                 self.0.push(new);
             }
         }
@@ -94,25 +94,45 @@ impl HeldLocks {
         select_all(self.iter().map(|held| Box::pin(held.lost()))).await.0
     }
 
-    /// The one that is held already, for somebody who wants it in this mode.
+    /// Connects what has to be connected before [`find`](Self::find) can tell which of these locks are in
+    /// this store.
+    pub(super) async fn identify(&self, store: &Store, keys: &[Key]) -> Result<(), Error> {
+        for held in self.iter().filter(|held| keys.contains(held.key())) {
+            if held.is_in(store).is_none() {
+                held.identify(store).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true if [`find`](Self::find) knows which of these locks are in this store.
+    pub(super) fn are_identified(&self, store: &Store, keys: &[Key]) -> bool {
+        let mut held = self.iter().filter(|held| keys.contains(held.key()));
+        held.all(|held| held.is_in(store).is_some())
+    }
+
+    /// A guard on the lock of this key that is already held, the innermost that covers the mode.
     ///
     /// # Errors
     ///
-    /// [`NotAcquired::WouldDeadlock`] if it is held in a way that lets nobody have it in that one.
+    /// [`NotAcquired::WouldDeadlock`] if it is held, but never so that it covers the mode.
     pub(super) fn find(
         &self,
         store: &Store,
         key: &Key,
         mode: Mode,
     ) -> Result<Option<LockGuard>, NotAcquired> {
-        let mut here = self.iter().rev().filter(|held| held.is_of(store, key));
-        let Some((held, guard)) = here.find_map(|held| Some((held, held.share()?))) else {
-            return Ok(None);
-        };
-        if held.mode().is_some_and(|has| covers(has, mode)) {
-            Ok(Some(guard))
-        } else {
-            Err(NotAcquired::WouldDeadlock)
+        let of_key = self.iter().rev().filter(|held| held.key() == key);
+        let mut here = of_key.filter(|held| held.is_in(store) == Some(true));
+        let mut is_held = false;
+        let found = here.find_map(|held| {
+            let guard = held.share()?;
+            is_held = true;
+            held.mode().is_some_and(|has| covers(has, mode)).then_some(guard)
+        });
+        match found {
+            None if is_held => Err(NotAcquired::WouldDeadlock),
+            found => Ok(found),
         }
     }
 
@@ -155,12 +175,21 @@ impl fmt::Debug for HeldLocks {
     }
 }
 
-/// One that has it alone has it in every way. All readers are alike, and so are all permits, however
-/// many there are of them.
+/// Returns true if a lock held in the one mode may be used as one in the other: if it lets in no more
+/// holders.
+///
+/// | held | exclusive | shared | permits(m) |
+/// |---|---|---|---|
+/// | exclusive | yes | yes | yes |
+/// | shared | no | yes | no |
+/// | permits(n) | no | no | if n <= m |
+///
+/// A grant of permits(n) has at most n - 1 others beside it, so permits(10) does for permits(20), and
+/// not for permits(1). Readers are not counted, so shared does for no number of permits.
 fn covers(has: Mode, wanted: Mode) -> bool {
-    match has {
-        Mode::Exclusive => true,
-        Mode::Shared => wanted == Mode::Shared,
-        Mode::Permits(_) => matches!(wanted, Mode::Permits(_)),
+    match (has, wanted) {
+        (Mode::Exclusive, _) | (Mode::Shared, Mode::Shared) => true,
+        (Mode::Permits(has), Mode::Permits(wanted)) => has <= wanted,
+        (Mode::Shared | Mode::Permits(_), _) => false,
     }
 }

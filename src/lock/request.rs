@@ -1,6 +1,6 @@
 //! Asking for a lock.
 
-use std::{sync::Arc, time::Duration};
+use std::{slice, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -13,9 +13,9 @@ use super::{
     retry::Retry,
 };
 use crate::{
-    error::{Error, ErrorKind},
+    error::Error,
     key::Key,
-    store::{Acquire, Acquired, Attempt, Mode, Store},
+    store::{Acquire, Acquired, Attempt, Mode, Store, replicate},
 };
 
 /// How a lock is asked for. Made by [`Store::lock`].
@@ -108,6 +108,7 @@ impl LockRequest {
     /// Grants count only when so many replicas have them; else the lock is given back, and the answer is
     /// the fault of a store that is away. Default 0. One more round trip for each grant (`WAIT`).
     /// Whether it has to be on their disks is a setting of the store (`StoreBuilder::replicas_on_disk`).
+    /// A lock that this request already has counts under the same condition: its grant is waited for.
     ///
     /// It makes the loss of a grant in a failover less likely and does not rule it out: with one of two
     /// replicas, the other may be promoted. The fence is what keeps a late writer out.
@@ -134,7 +135,8 @@ impl LockRequest {
     }
 
     /// Up to this many holders at once, and no exclusive or shared one beside them. Each request brings
-    /// its own number along: a smaller one waits for longer.
+    /// its own number along: a smaller one waits for longer. Inside a request that has a permit, a smaller
+    /// number is [`NotAcquired::WouldDeadlock`], and the same or a larger one is that permit.
     ///
     /// # Panics
     ///
@@ -148,8 +150,9 @@ impl LockRequest {
     /// Acquires the lock.
     ///
     /// Within a request whose `LockLayer` has this lock, or within [`LockGuard::scope`], this is another
-    /// guard on what is held, by memory alone; the lease and `max_hold` are those of the first. Anywhere
-    /// else each call is an owner of its own, and two of one task exclude each other.
+    /// guard on what is held, by memory alone; the lease and `max_hold` are those of the first. That holds
+    /// for any handle on the same server, database and namespace. (A clone of a server's data counts as the
+    /// same server.) Anywhere else each call is an owner of its own, and two of one task exclude each other.
     ///
     /// Cancel safe: if the future is dropped, whatever the store has granted or will grant for it is
     /// given back, and its place in line is left.
@@ -160,7 +163,11 @@ impl LockRequest {
     /// [`NotAcquired::WouldDeadlock`] if this request itself keeps it from being granted;
     /// [`NotAcquired::Fault`] if the store is away.
     pub async fn acquire(self) -> Result<LockGuard, NotAcquired> {
-        match self.find(&self.key, &HeldLocks::current())? {
+        let held = HeldLocks::current();
+        if held.is_empty() {
+            return self.acquire_anew().await;
+        }
+        match Box::pin(self.share(&self.key, &held)).await? {
             Some(guard) => Ok(guard),
             None => self.acquire_anew().await,
         }
@@ -176,13 +183,23 @@ impl LockRequest {
         }
     }
 
-    /// A guard on what is held already.
-    pub(super) fn find(
+    /// A guard on a lock that the request already has, once as many replicas have its grant as are asked
+    /// for here.
+    pub(super) async fn share(
         &self,
         key: &Key,
         held: &HeldLocks,
     ) -> Result<Option<LockGuard>, NotAcquired> {
-        held.find(&self.store, key, self.asking.terms.mode)
+        held.identify(&self.store, slice::from_ref(key)).await?;
+        let Some(guard) = held.find(&self.store, key, self.asking.terms.mode)? else {
+            return Ok(None);
+        };
+        let wanted = self.asking.replicas;
+        if wanted == 0 {
+            return Ok(Some(guard));
+        }
+        guard.held().replicate(&self.store, wanted).await?;
+        guard.still_sure().map(Some)
     }
 
     /// The same for another lock, with what is left of the wait that began then.
@@ -208,11 +225,9 @@ impl LockRequest {
         match answer {
             Answer::Granted(guard) if wanted > 0 => {
                 // If this future is dropped, or fails, so is the guard: the lock is given back.
-                let shard = guard.key().shard();
-                let have = self.store.backend().replicated(shard, wanted, since).await?;
-                if have < wanted {
-                    tracing::warn!(have, wanted, "lock refused: too few replicas have the grant");
-                    return Err(Error::new(ErrorKind::Unavailable, "replicas").into());
+                let have = replicate(&self.store, guard.key(), wanted, since).await?;
+                if let Some(lease) = guard.lease() {
+                    lease.note_replicas(have, since);
                 }
                 guard.still_sure().map(Answer::Granted)
             }

@@ -151,10 +151,11 @@ impl LocksRequest {
         let started = Instant::now();
         let mut order: Vec<_> = self.keys.iter().enumerate().collect();
         order.sort_by(|(_, one), (_, other)| LockSet::order(one, other));
-        // All shares first: they cost nothing, and one that is refused should cost nothing either.
+        // All shares first: they cost little, and one that is refused should cost no more.
         let mut shares = Vec::with_capacity(order.len());
         for (place, key) in order {
-            shares.push((place, key, each.find(key, held)?));
+            let share = if held.is_empty() { None } else { each.share(key, held).await? };
+            shares.push((place, key, share));
         }
         if shares.iter().all(|(.., share)| share.is_none()) {
             let order = Vec::from_iter(shares.iter().map(|(place, key, _)| (*place, *key)));

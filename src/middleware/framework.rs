@@ -37,7 +37,7 @@ pub trait Framework: Copy + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`BadParam`] if its bytes are not UTF-8.
+    /// [`BadParam`] if its bytes are not UTF-8, or if the route has two parameters of this name.
     fn param(parts: &mut Parts, name: &str) -> Result<Option<String>, BadParam>;
 
     /// The socket's other end, if the server left it in the request.

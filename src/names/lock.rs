@@ -9,6 +9,9 @@ macro_rules! __lock_settings {
             /// Several locks: one for each of these parameters, which name resources of one kind, such as
             /// the two accounts of a transfer.
             ///
+            /// Each value is a text, so `7` and `07` are two locks: for numbers and UUIDs use
+            /// [`by_path_params_as`](Self::by_path_params_as).
+            ///
             /// They are taken in an order that all processes share, so requests that name them the other
             /// way round wait for each other and never in a circle; a wait is for all of them together. Two
             /// that have the same value are one lock. Which parameter a value came from does not count: the
@@ -46,7 +49,8 @@ macro_rules! __lock_settings {
             }
 
             /// Makes one lock of both, the key so far and this parameter of the route: another value of
-            /// either is another lock.
+            /// either is another lock. The value is a text, so `7` and `07` are two: for numbers and UUIDs use
+            /// [`and_path_param_as`](Self::and_path_param_as).
             #[must_use]
             pub fn and_path_param(self, name: &str) -> Self {
                 Self { gate: self.gate.and(::lockgate::gate::KeySource::path_param(name)) }
@@ -108,7 +112,8 @@ macro_rules! __lock_settings {
             /// [`all_methods`](Self::all_methods) is set. Requests that share a lock are not deferred.
             ///
             /// Layers with and without this exclude each other as they should: one without it always
-            /// takes the lock alone.
+            /// takes the lock alone. Inside a layer of one key that shares it, one that takes it alone is
+            /// answered with 500 and a log line.
             #[must_use]
             pub fn read_write(self) -> Self {
                 Self { gate: self.gate.read_write() }
@@ -116,7 +121,9 @@ macro_rules! __lock_settings {
 
             /// Lets up to `most` requests in at once, instead of one; replaces
             /// [`read_write`](Self::read_write), as that replaces this, with the methods it takes. A layer without it takes the same
-            /// lock alone, and waits for all of them. Requests under a permit are not deferred.
+            /// lock alone, and waits for all of them. Requests under a permit are not deferred. Inside a layer of
+            /// the same key, a layer of fewer permits is answered with 500 and a log line: it would let in as many
+            /// as the outer one does.
             ///
             /// # Panics
             ///
@@ -149,6 +156,10 @@ macro_rules! __lock_settings {
             /// a word came along that is trusted: then the handler has it, to be checked. Mind
             /// what it is: how long the caller was sure when it signed. It isn't renewed, so the lock counts
             /// as lost here when that time is over, and whoever can read it can use it until then.
+            ///
+            /// It counts for locks of the same server, database and namespace, whichever address both services
+            /// have for that. A server that was started from a copy of another one's data counts as the same:
+            /// delete the key `meta` of the namespace in the copy before it is used.
             #[must_use]
             pub fn trust(self, secret: &::lockgate::SharedSecret) -> Self {
                 Self { gate: self.gate.trust(secret) }

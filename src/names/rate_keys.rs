@@ -38,7 +38,8 @@ macro_rules! __rate_limit_keys {
                 ::lockgate::gate::KeySource::header(name).into()
             }
 
-            /// A parameter of the matched route.
+            /// The text of a parameter of the matched route. `7`, `07` and `+7` are three keys: for what the
+            /// handler parses, use [`path_param_as`](Self::path_param_as).
             #[must_use]
             pub fn path_param(name: &str) -> Self {
                 ::lockgate::gate::KeySource::path_param(name).into()

@@ -36,12 +36,16 @@ macro_rules! __rate_limit_names {
                 Self::by(::lockgate::gate::KeySource::header(name), policy)
             }
 
-            /// A quota for each value of a parameter of the matched route.
+            /// A quota for each text of a parameter of the matched route.
             ///
-            /// A route without this parameter is a fault of the wiring: 500, and a log line. A value whose bytes
-            /// are no UTF-8 is answered with 400. A request that matches no route passes uncounted. The value is
-            /// taken as it is spelt: where it is more than a text to the handler, take
-            /// [`by_path_param_as`](Self::by_path_param_as).
+            /// `7`, `07` and `+7` (also sent as `%2B7`) are three quotas, and one order to a handler with
+            /// `Path<u64>`: a client that spells the order differently gets another quota. For numbers, UUIDs and whatever else the
+            /// handler parses, use [`by_path_param_as`](Self::by_path_param_as). This one is for values that
+            /// stay texts; neither their case nor their Unicode form is normalized.
+            ///
+            /// A route without this parameter, or with two of this name, is a fault of the wiring: 500, and a log
+            /// line that names the fix. A value whose bytes are not UTF-8 is answered with 400. A request that
+            /// matches no route passes uncounted.
             #[must_use]
             pub fn by_path_param(name: &str, policy: impl Into<::lockgate::Policy>) -> Self {
                 Self::by(::lockgate::gate::KeySource::path_param(name), policy)

@@ -38,7 +38,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Of kind `Config`: another number of stores, or one of them twice.
+    /// Of kind `Config`: another number of stores, or one of them twice, also by two handles on it. (Of a
+    /// handle that has not reached its server yet that is not known.)
     pub fn quorum(stores: impl IntoIterator<Item = Self>) -> Result<Quorum, Error> {
         let nodes: Arc<[Self]> = stores.into_iter().collect();
         if !NODES.contains(&nodes.len()) || nodes.len().is_multiple_of(2) {
@@ -47,8 +48,9 @@ impl Store {
                 "a quorum is of 3, 5, 7 or 9 stores, not of {count}"
             )));
         }
+        let is_one = |one: &Self, other: &Self| one.is_same_as(other) == Some(true);
         let twice =
-            |(at, one): (usize, &Self)| nodes.iter().skip(at + 1).any(|x| x.is_same_as(one));
+            |(at, one): (usize, &Self)| nodes.iter().skip(at + 1).any(|other| is_one(one, other));
         if nodes.iter().enumerate().any(twice) {
             return Err(Error::config("a store is named twice in a quorum: it would vote twice"));
         }

@@ -9,16 +9,17 @@
 //! and the client has sent such a field, that element is `unknown`.
 //!
 //! ```text
-//! Lockgate-Replay: 1;<id>;<attempt>;<fence>;<first seen>;<end>;<mac>
+//! Lockgate-Replay: 2;<store>;<id>;<attempt>;<fence>;<first seen>;<end>;<mac>
 //! ```
 //!
+//! `store` is the identity of the job's store, an opaque text: it differs between servers, databases and namespaces.
 //! `attempt` and `fence` are numbers, `first seen` and `end` are Unix milliseconds. `mac` is the hex form of
 //! an HMAC-SHA256, under the secret that both sides know, of these five lines, joined by `\n`, the last one
 //! without an end:
 //!
 //! ```text
 //! lockgate-replay
-//! 1;<id>;<attempt>;<fence>;<first seen>;<end>
+//! 2;<store>;<id>;<attempt>;<fence>;<first seen>;<end>
 //! <method>
 //! <path and query, as sent>
 //! <SHA-256 of the body, hex>
@@ -27,10 +28,10 @@
 //! With a secret of 32 bytes of the value 7, `POST /orders/7/refund?a=b` with the body `note` and
 //!
 //! ```text
-//! 1;2a00112233445566778899aabbccddeeff;2;1700000000000001;1700000000000;1700000060000
+//! 2;00112233445566778899aabbccddeeff;2a00112233445566778899aabbccddeeff;2;1700000000000001;1700000000000;1700000060000
 //! ```
 //!
-//! the mac is `29aa923af384df4162f66e25ed26174ad6c4808dff90e4f7c03421427f88b2d0`.
+//! the mac is `7bfc5cb3024dc744a713af0e101b188583963da25734a3988b2fdbe3aa1d92bc`.
 //!
 //! Who gets such a request checks, in this order: the mac, in constant time; that `end` has not passed; and
 //! that the job of this id is running with this attempt. In Rust the store is asked, and tells also whether the
@@ -51,7 +52,7 @@
 //! answers so itself, and whose run is to end at once, says it by that field.
 //!
 //! A `DeferLayer` there lets a request with the field pass if the `LockLayer` inside trusts the secret, for locks of the same
-//! namespace, since it has been deferred already; without that trust it answers as if the lock were busy, and the job goes
+//! server, database and namespace, since it has been deferred already; without that trust it answers as if the lock were busy, and the job goes
 //! back in line again and again. A `RateLimitLayer`
 //! does not know of them and charges each run: put it on what clients reach, and let workers in beside it, or take
 //! it into account. Its 429 is a failed run, after which `Retry-After` is heeded.

@@ -167,11 +167,11 @@ impl HttpReplayer {
             target: uri.path_and_query()?.as_str(),
             body: &body,
         };
-        let field = self.word(marker).sign(&self.secret, signed);
+        let field = self.word(marker)?.sign(&self.secret, signed);
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = Method::from_bytes(head.method.as_bytes()).ok()?;
         *request.uri_mut() = uri;
-        let held = HeldLock::of_run(&self.store, marker.hold());
+        let held = HeldLock::of_run(marker.store(), marker.hold());
         let word = held.header(&self.store, &self.secret);
         // After it was signed: it may have been renewed in between, and the word must not outlast this.
         let until = Instant::now() + held.remaining();
@@ -190,10 +190,11 @@ impl HttpReplayer {
         Some((request, until))
     }
 
-    fn word(&self, marker: &Replay) -> Word {
+    fn word(&self, marker: &Replay) -> Option<Word> {
         let deferred = marker.deferred();
         let unix = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default();
-        Word {
+        Some(Word {
+            store: marker.store().backend().spaces().pop()?.to_string(),
             id: deferred.id.as_str().to_owned(),
             attempt: deferred.attempt,
             fence: deferred.fence,
@@ -201,7 +202,7 @@ impl HttpReplayer {
             end_ms: millis(
                 unix(SystemTime::now()).saturating_add(self.timeout).saturating_add(GOOD_FOR),
             ),
-        }
+        })
     }
 
     async fn run(self, request: Request<Full<Bytes>>, marker: &Replay, limit: usize) -> Ran {
@@ -301,6 +302,10 @@ impl Replayer for HttpReplayer {
     ) -> BoxFuture<'static, Ran> {
         let (this, timeout) = (self.clone(), self.timeout);
         Box::pin(async move {
+            // Mostly known: the job was claimed by it.
+            if marker.store().identify().await.is_err() {
+                return Ran::Unreachable;
+            }
             let Some((request, until)) = this.request(head, body, &marker) else {
                 return Ran::Failed;
             };

@@ -43,6 +43,7 @@ fn secret(byte: u8) -> SharedSecret {
 #[test]
 fn the_field_is_as_it_is_described() {
     let word = Word {
+        store: "00112233445566778899aabbccddeeff".to_owned(),
         id: "2a00112233445566778899aabbccddeeff".to_owned(),
         attempt: 2,
         fence: 1_700_000_000_000_001,
@@ -54,9 +55,9 @@ fn the_field_is_as_it_is_described() {
     let (text, mac) = field.rsplit_once(';').expect("it has parts");
     assert_eq!(
         text,
-        "1;2a00112233445566778899aabbccddeeff;2;1700000000000001;1700000000000;1700000060000"
+        "2;00112233445566778899aabbccddeeff;2a00112233445566778899aabbccddeeff;2;1700000000000001;1700000000000;1700000060000"
     );
-    assert_eq!(mac, "29aa923af384df4162f66e25ed26174ad6c4808dff90e4f7c03421427f88b2d0");
+    assert_eq!(mac, "7bfc5cb3024dc744a713af0e101b188583963da25734a3988b2fdbe3aa1d92bc");
     assert_eq!(Word::read(&field, &[secret(1), secret(7)], request), Some(word));
     let others = [
         Signed { method: "PUT", ..request },
@@ -295,9 +296,20 @@ async fn verified(store: &Store, marker: &Replay) -> Result<Deferred, NotVerifie
     let Deferred { id, attempt, fence, .. } = marker.deferred();
     let end_ms = millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap()) + 60_000;
     let (id, attempt, fence) = (id.as_str().to_owned(), *attempt, *fence);
-    let word = Word { id, attempt, fence, first_seen_ms: 0, end_ms };
+    let space = marker.store().backend().spaces().pop().expect("it is connected").to_string();
+    let word = Word { store: space, id, attempt, fence, first_seen_ms: 0, end_ms };
     let field = word.sign(&secret(7), Signed { method: "POST", target: "/a", body: b"" });
     ReplayVerifier::new(store, &secret(7)).verify("POST", "/a", b"", &field).await
+}
+
+/// A worker of another server, or of another database, whose job has the same id.
+#[tokio::test]
+async fn a_run_of_another_store_is_forged() {
+    let (store, other) = (Store::memory(), Store::memory());
+    let (_hold, marker) = running(&store).await;
+    assert!(verified(&store.as_another_process(), &marker).await.is_ok());
+    let told = verified(&other, &marker).await;
+    assert!(matches!(told, Err(NotVerified::Forged)), "{told:?}");
 }
 
 /// Whatever its own process still believes.

@@ -25,7 +25,8 @@ pub struct ReplayVerifier {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum NotVerified {
-    /// It is not signed with a secret that is known here, or not for this request. 403.
+    /// It is not signed with a secret that is known here, or not for this request, or it is about a job of another
+    /// server, database or namespace. 403.
     Forged,
     /// It was good until a moment that has passed. 403.
     Expired,
@@ -69,6 +70,10 @@ impl ReplayVerifier {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         if millis(now) > word.end_ms {
             return Err(NotVerified::Expired);
+        }
+        self.store.identify().await.map_err(NotVerified::Fault)?;
+        if !self.store.backend().spaces().iter().any(|space| **space == *word.store) {
+            return Err(NotVerified::Forged);
         }
         let run = self.store.backend().running(id.clone()).await.map_err(NotVerified::Fault)?;
         // One that was given back uncharged runs again under the same number, with a larger fence.

@@ -10,6 +10,8 @@ use crate::{key::hex, lock::SharedSecret};
 /// What it says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Word {
+    /// Identity of the store that the job lies in.
+    pub(super) store: String,
     pub(super) id: String,
     pub(super) attempt: u32,
     pub(super) fence: u64,
@@ -27,8 +29,8 @@ pub(super) struct Request<'a> {
 
 impl Word {
     fn text(&self) -> String {
-        let Self { id, attempt, fence, first_seen_ms, end_ms } = self;
-        format!("1;{id};{attempt};{fence};{first_seen_ms};{end_ms}")
+        let Self { store, id, attempt, fence, first_seen_ms, end_ms } = self;
+        format!("2;{store};{id};{attempt};{fence};{first_seen_ms};{end_ms}")
     }
 
     pub(super) fn sign(&self, secret: &SharedSecret, request: Request<'_>) -> String {
@@ -52,11 +54,12 @@ impl Word {
         }
         let mut parts = text.split(';');
         let mut part = || parts.next();
-        let ("1", id) = (part()?, part()?) else { return None };
+        let ("2", store, id) = (part()?, part()?, part()?) else { return None };
         let mut number = || part()?.parse::<u64>().ok();
         let (attempt, fence, first_seen_ms, end_ms) = (number()?, number()?, number()?, number()?);
         let attempt = attempt.try_into().ok()?;
-        Some(Self { id: id.to_owned(), attempt, fence, first_seen_ms, end_ms })
+        let (store, id) = (store.to_owned(), id.to_owned());
+        Some(Self { store, id, attempt, fence, first_seen_ms, end_ms })
     }
 }
 

@@ -53,6 +53,8 @@ pub(crate) struct Attempt {
     undo: Undo,
     /// How often ways to the store had been left when the last call was sent.
     silences: u64,
+    /// Which server it was sent to.
+    servers: u64,
     /// Something of the nonce may be in the store, or is about to be.
     dirty: bool,
     /// The last call is over: what may come of it yet is among the strays.
@@ -77,6 +79,7 @@ impl Attempt {
             lease: Duration::ZERO,
             undo: Undo::Release,
             silences: 0,
+            servers: 0,
             dirty: false,
             heard: true,
             apart: false,
@@ -160,6 +163,7 @@ impl Attempt {
     fn begin(&mut self, lease: Duration) -> bool {
         (self.sent, self.lease) = (Some(Instant::now()), lease);
         self.silences = self.store.backend().silences();
+        self.servers = self.store.backend().servers();
         self.heard = false;
         std::mem::replace(&mut self.dirty, true)
     }
@@ -229,7 +233,8 @@ impl Attempt {
             return Err(Error::new(ErrorKind::Timeout, "grant"));
         }
         self.dirty = false;
-        let lease = Lease::new(&self.key, &self.me, valid_until, terms, self.strays.take());
+        let strays = self.strays.take();
+        let lease = Lease::new(&self.key, &self.me, valid_until, terms, self.servers, strays);
         Ok(Hold::new(&self.store, lease, fence))
     }
 }

@@ -245,8 +245,13 @@ pub(crate) struct Renewal {
 
 /// A store, seen from the engines. Every step is bounded by the store's deadline.
 pub(crate) trait Backend: Jobs + Tasks + fmt::Debug + Send + Sync + 'static {
-    /// Tells its locks from those of the same name in another namespace; the same in every process.
-    fn space(&self) -> &str;
+    /// Identities of this server, database and namespace, the current one last: shared with every other
+    /// handle on them, in any process, and with no other store. None until a connection was made. The
+    /// earlier ones are of data that the same server has lost since: a run that began under one of them
+    /// still knows its own lock.
+    fn spaces(&self) -> Vec<Arc<str>>;
+    /// The current identity, after a connection if there was none yet.
+    fn identify(&self) -> Step<'_, Arc<str>>;
     /// The store's time in microseconds since 1970, as far as this process knows it without asking. Nothing of order, leases or
     /// due times may hang on it.
     fn now_us(&self) -> u64 {

@@ -227,7 +227,7 @@ mod tests {
         let terms =
             Terms { lease: LEASE, renew: true, max_hold: LEASE, job: None, mode: Mode::Exclusive };
         let (key, me) = (Key::custom("x"), Token::new(&Node::new()));
-        let facts = Facts::new(Lease::new(&key, &me, Instant::now() + LEASE, terms, None), 1);
+        let facts = Facts::new(Lease::new(&key, &me, Instant::now() + LEASE, terms, 0, None), 1);
         assert!(facts.lease.begin(&facts));
         facts
     }

@@ -201,9 +201,20 @@ impl Store {
         self.shared.closing.lock().push(Arc::new(close));
     }
 
-    /// Whether what is in the one is in the other, as far as this process knows.
-    pub(crate) fn is_same_as(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.shared.backend, &other.shared.backend)
+    /// Returns true if both are handles on one server, database and namespace. `None` if one of them has
+    /// never connected, and so does not know: see [`identify`](Self::identify).
+    pub(crate) fn is_same_as(&self, other: &Self) -> Option<bool> {
+        if Arc::ptr_eq(&self.shared.backend, &other.shared.backend) {
+            return Some(true);
+        }
+        let (own, others) = (self.backend().spaces(), other.backend().spaces());
+        let is_known = !own.is_empty() && !others.is_empty();
+        is_known.then(|| own.iter().any(|space| others.contains(space)))
+    }
+
+    /// Learns which server, database and namespace this is a handle on, by a connection if it has made none.
+    pub(crate) async fn identify(&self) -> Result<(), Error> {
+        self.backend().identify().await.map(drop)
     }
 
     pub(crate) fn downgrade(&self) -> WeakStore {

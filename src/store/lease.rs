@@ -8,7 +8,7 @@ use std::{
     fmt,
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -17,11 +17,15 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{
+    Store,
     attempt::Strays,
     backend::{JobId, Mode, Token},
     facts::{Facts, Loss},
 };
-use crate::key::Key;
+use crate::{
+    error::{Error, ErrorKind},
+    key::Key,
+};
 
 /// How a lease is kept alive.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +61,10 @@ pub(crate) struct Lease {
     pub(crate) key: Key,
     pub(crate) me: Token,
     pub(crate) terms: Terms,
+    /// [`Backend::servers`](super::backend::Backend::servers) when the grant was asked for.
+    servers: u64,
+    /// Most replicas that were seen to have the grant.
+    replicas: AtomicU32,
     state: Mutex<State>,
     /// Given back, or lost: nobody renews it any more.
     over: AtomicBool,
@@ -82,11 +90,14 @@ impl Lease {
         me: &Token,
         valid_until: Instant,
         terms: Terms,
+        servers: u64,
         strays: Option<Box<Strays>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             key: key.clone(),
             me: me.clone(),
+            servers,
+            replicas: AtomicU32::new(0),
             state: Mutex::new(State { valid_until, turn: Weak::new() }),
             over: AtomicBool::new(false),
             last: AtomicBool::new(!terms.goes_on()),
@@ -100,6 +111,27 @@ impl Lease {
 
     pub(crate) fn valid_until(&self) -> Instant {
         self.state.lock().valid_until
+    }
+
+    /// Waits until so many replicas have the grant.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` if too few have it, or if the server is another one than it was granted by.
+    pub(crate) async fn replicate(&self, store: &Store, wanted: u32) -> Result<(), Error> {
+        if self.replicas.load(Ordering::Acquire) >= wanted {
+            return Ok(());
+        }
+        let have = replicate(store, &self.key, wanted, self.servers).await?;
+        self.note_replicas(have, self.servers);
+        Ok(())
+    }
+
+    /// So many replicas of the server of this number had all that was written there.
+    pub(crate) fn note_replicas(&self, have: u32, servers: u64) {
+        if servers == self.servers {
+            self.replicas.fetch_max(have, Ordering::AcqRel);
+        }
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -187,6 +219,26 @@ impl Lease {
             watcher.lost(self);
         }
     }
+}
+
+/// Waits until so many replicas have what was written about this key, since the server had this
+/// number.
+///
+/// # Errors
+///
+/// As [`Lease::replicate`].
+pub(crate) async fn replicate(
+    store: &Store,
+    key: &Key,
+    wanted: u32,
+    servers: u64,
+) -> Result<u32, Error> {
+    let have = store.backend().replicated(key.shard(), wanted, servers).await?;
+    if have < wanted {
+        tracing::warn!(have, wanted, "lock refused: too few replicas have the grant");
+        return Err(Error::new(ErrorKind::Unavailable, "replicas"));
+    }
+    Ok(have)
 }
 
 impl fmt::Debug for Lease {

@@ -58,7 +58,7 @@ pub(crate) use self::{
     facts::Facts as HoldFacts,
     handle::WeakStore,
     hold::Hold,
-    lease::{Lease, LossWatcher, Terms},
+    lease::{Lease, LossWatcher, Terms, replicate},
 };
 pub use self::{deferred::OnFailure, facts::Loss};
 pub use self::{

@@ -2,7 +2,7 @@
 
 use lockgate_tests::{Answer, Case};
 
-use super::accepted;
+use super::{accepted, lock::busy};
 
 /// A 500 that tells nothing but that.
 #[track_caller]
@@ -33,6 +33,29 @@ pub(crate) async fn a_parameter_that_the_route_lacks_is_our_fault(case: Case) {
     let site = case.site().await;
     our_fault(site.post("/wrong/7").send().await);
     assert_eq!(case.desk.ran().len(), 0);
+}
+
+/// A lock of the prefix's value would leave the handler's order without one.
+pub(crate) async fn a_parameter_that_matches_twice_is_our_fault(case: Case) {
+    let site = case.site().await;
+    let inside = ["pay", "pay-number", "later", "to/8", "of/8", "quota"];
+    for rest in inside {
+        for tenant in [3, 7] {
+            let target = format!("/tenants/{tenant}/orders/7/{rest}");
+            our_fault(site.post(&target).body("note").send().await);
+        }
+    }
+    our_fault(site.post("/hosted/3/orders/7/pay").send().await);
+    our_fault(site.post("/around-tenants/3/orders/7").send().await);
+    assert_eq!(case.desk.ran().len(), 0);
+    // Another name that occurs once, and the same routes inside a prefix of another name.
+    let held = site.hold("/orders/7/pay").await;
+    busy(site.post("/tenants/3/orders/8/other/7").send().await);
+    for rest in &inside[..2] {
+        busy(site.post(&format!("/shops/3/orders/7/{rest}")).send().await);
+        let _ = site.post(&format!("/shops/7/orders/8/{rest}")).send().await.expect(200);
+    }
+    let _ = held.let_go().await.expect(200);
 }
 
 pub(crate) async fn a_defer_layer_inside_the_lock_is_our_fault(case: Case) {

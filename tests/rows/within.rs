@@ -3,7 +3,7 @@
 use lockgate::{Key, SharedSecret};
 use lockgate_tests::{Answer, Case};
 
-use super::{accepted, fence, lock::busy, passes_at_once};
+use super::{accepted, fence, lock::busy, passes_at_once, wiring::our_fault};
 
 /// The values of a field as the handler saw it.
 fn field(answer: &Answer, name: &str) -> Vec<String> {
@@ -55,6 +55,51 @@ pub(crate) async fn what_it_shares_it_does_not_get_alone(case: Case) {
     passes_at_once(&site, "7").await;
 }
 
+/// A section that one may be in, inside another one.
+pub(crate) async fn a_permit_of_many_is_none_of_few(case: Case) {
+    let site = case.site().await;
+    our_fault(site.post("/fewer/7").send().await);
+    assert_eq!(case.desk.ran().len(), 0);
+    let _ = site.post("/more/7").send().await.expect(200);
+    passes_at_once(&site, "7").await;
+}
+
+/// Live and deferred alike.
+pub(crate) async fn a_lock_of_another_database_is_taken(case: Case) {
+    let second = case.other_database().await;
+    let site = case.plan().await.second(second.clone()).start().await;
+    let live = site.post("/two-stores/7").send().await.expect(200).json();
+    let hold = site.hold("/orders/7/pay").await;
+    let job = accepted(site.post("/two-stores/7").send().await);
+    let theirs = second.lock(Key::path_param("id", "7")).acquire().await.expect("it is free");
+    let _ = hold.let_go().await.expect(200);
+    // It comes back in line, uncharged, for as long as somebody has the other lock.
+    let _ = job.becomes(&site, |document| document["reason"] == "busy").await;
+    assert_eq!(case.desk.ran().len(), 2, "the one that was live, and the one that held");
+    theirs.release().await;
+    let deferred = job.done(&site).await;
+    for seen in [live, deferred] {
+        let locks = seen["locks"].as_array().expect("locks");
+        assert_eq!(
+            (locks.len(), &locks[0][0], &locks[1][0]),
+            (2, &"p:id::7".into(), &"p:id::7".into())
+        );
+    }
+}
+
+/// Such as that of a library. Live and deferred alike.
+pub(crate) async fn a_lock_of_another_handle_is_there(case: Case) {
+    let site = case.plan().await.second(case.store().await).start().await;
+    let live = site.post("/two-stores/7").send().await.expect(200).json();
+    let hold = site.hold("/orders/7/pay").await;
+    let job = accepted(site.post("/two-stores/7").send().await);
+    let _ = hold.let_go().await.expect(200);
+    for seen in [live, job.done(&site).await] {
+        assert_eq!(seen["locks"].as_array().map(Vec::len), Some(1), "{seen}");
+    }
+    passes_at_once(&site, "7").await;
+}
+
 pub(crate) async fn upstreams_are_told_the_fence_and_nothing_else(case: Case) {
     let site = case.site().await;
     let forged = |method| {
@@ -89,5 +134,15 @@ pub(crate) async fn another_service_takes_its_word(case: Case) {
     busy(site.post("/orders/7/pay").send().await);
     let _ = call("/called/8").send().await.expect(200);
     guard.release().await;
+    // It is about a lock of the same name in another database.
+    let other = case.other_database().await;
+    let theirs = other.lock(Key::path_param("id", "7")).acquire().await.expect("it is free");
+    let (_, word) = theirs.held().header(&other, &SharedSecret::new([7; 32])).expect("it is held");
+    let call = || site.post("/called/7").header("lockgate-held", &word);
+    let answer = call().send().await.expect(200);
+    assert_ne!(fence(&answer), theirs.fence(), "{answer:?}");
+    let hold = site.hold("/orders/7/pay").await;
+    busy(call().send().await);
+    let _ = hold.let_go().await.expect(200);
     passes_at_once(&site, "7").await;
 }

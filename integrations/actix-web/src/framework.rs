@@ -1,17 +1,14 @@
 //! How actix-web's router shows itself in a request.
 
 use std::{
-    cell::RefCell,
-    collections::HashMap,
     fmt::Display,
     net::SocketAddr,
     panic::{AssertUnwindSafe, catch_unwind},
-    rc::Rc,
 };
 
 use actix_web::{
     HttpMessage as _, HttpRequest,
-    dev::{Path, ResourceDef, ServiceRequest},
+    dev::ServiceRequest,
     http::{
         header::{HeaderMap, HeaderName, HeaderValue},
         uri::Authority,
@@ -22,7 +19,8 @@ use lockgate::{
     Reply, Store,
     gate::{BadParam, Head, KeySource, Route, SentTwice, View, no_extension},
 };
-use percent_encoding::percent_decode_str;
+
+use crate::path_param::{decode, param, pattern};
 
 /// A request, as a gate sees it.
 ///
@@ -98,19 +96,8 @@ impl View for RequestView<'_> {
     }
 
     fn param(&mut self, name: &str) -> Result<Option<String>, BadParam> {
-        let path = self.request.match_info();
-        let value = match path.get(name) {
-            Some(value) => decode(value),
-            // Around the router nothing is captured yet: find the value as the router will.
-            None => {
-                match pattern(self.request)
-                    .and_then(|pattern| captured(&pattern, path.as_str(), name))
-                {
-                    Some(value) => decode(&value),
-                    None => return Ok(None),
-                }
-            }
-        }?;
+        let Some(value) = param(self.request, name)? else { return Ok(None) };
+        let value = decode(&value)?;
         // actix has replaced what isn't UTF-8 by U+FFFD, which would make one key of many URLs.
         decode(self.request.path()).map(|_| Some(value))
     }
@@ -201,50 +188,6 @@ pub(crate) fn head(request: &HttpRequest) -> Head {
 pub(crate) fn fields(fields: &HeaderMap) -> Vec<(String, Vec<u8>)> {
     let fields = fields.iter();
     fields.map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec())).collect()
-}
-
-/// The pattern of the resource that has matched or, around the router, of the one that will.
-fn pattern(request: &HttpRequest) -> Option<String> {
-    let path = request.match_info();
-    // Not `match_pattern()`, which compares the path as it was sent: the router compares it decoded,
-    // so `/%6frders/7` would be a 404 to the layer and an order to the router.
-    let expected = || request.resource_map().match_pattern(path.as_str());
-    if path.unprocessed().is_empty() {
-        // Inside a resource, where actix knows exactly.
-        request.match_pattern().or_else(expected)
-    } else {
-        expected()
-    }
-}
-
-thread_local! {
-    /// Resources by pattern; `None` if there can't be one. Patterns are the application's, not the
-    /// client's, so there are as many as it has routes.
-    static RESOURCES: RefCell<HashMap<String, Option<Rc<ResourceDef>>>> = RefCell::default();
-}
-
-fn captured(pattern: &str, path: &str, name: &str) -> Option<String> {
-    let resource = RESOURCES.with_borrow_mut(|resources| match resources.get(pattern) {
-        Some(resource) => resource.clone(),
-        None => {
-            // Scopes can be joined to what no single resource may be, such as one name twice; actix
-            // panics over it. The key is then missing, and the request refused.
-            let resource =
-                catch_unwind(AssertUnwindSafe(|| Rc::new(ResourceDef::new(pattern)))).ok();
-            resources.insert(pattern.to_owned(), resource.clone());
-            resource
-        }
-    })?;
-    let mut path = Path::new(path);
-    resource.capture_match_info(&mut path);
-    path.get(name).map(str::to_owned)
-}
-
-/// actix has decoded everything but `%25`, `%2B` and `%2F`, so what is left is decoded once more, just
-/// as its `web::Path` does: the key is of the value that the handler sees.
-fn decode(text: &str) -> Result<String, BadParam> {
-    let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(Into::into).map_err(|_| BadParam)
 }
 
 #[cfg(test)]

@@ -14,10 +14,10 @@
 //! fn orders(config: &mut web::ServiceConfig) {
 //!     let pay = web::resource("/orders/{id}/pay")
 //!         .post(pay)
-//!         .wrap(LockLayer::by_path_param("id")); // 409 while another change runs
+//!         .wrap(LockLayer::by_path_param_as::<u64>("id")); // 409 while another change runs
 //!     let refund = web::resource("/orders/{id}/refund")
 //!         .post(refund)
-//!         .wrap(LockLayer::by_path_param("id"))
+//!         .wrap(LockLayer::by_path_param_as::<u64>("id"))
 //!         .wrap(DeferLayer::new()); // 202 instead of 409
 //!     config.service(pay).service(refund);
 //! }
@@ -94,7 +94,7 @@
 //! (`by_ip`, a header field, a parameter of the scope) it does. One with a wrong method takes one, for a moment, around a
 //! resource, because actix decides about methods further in; and while the resource is busy it is told so, or deferred: a 202,
 //! and later a stored 405. Where that matters, wrap the route:
-//! `web::post().to(handler).wrap(LockLayer::by_path_param("id")).wrap(DeferLayer::new())`.
+//! `web::post().to(handler).wrap(LockLayer::by_path_param_as::<u64>("id")).wrap(DeferLayer::new())`.
 //!
 //! # One layer for all threads
 //!
@@ -156,6 +156,7 @@ mod extract;
 mod framework;
 mod layer;
 mod parking;
+mod path_param;
 mod refuse;
 mod replay;
 mod reply;

@@ -48,10 +48,13 @@ impl Framework for Axum {
     fn param(parts: &mut Parts, name: &str) -> Result<Option<String>, BadParam> {
         match params(parts) {
             Ok(params) => {
-                let found = params.iter().find(|(found, _)| *found == name);
-                Ok(found.map(|(_, value)| value.to_owned()))
+                let mut found = params.iter().filter(|(found, _)| *found == name);
+                match (found.next(), found.next()) {
+                    (_, Some(_)) => Err(BadParam::Repeated),
+                    (found, None) => Ok(found.map(|(_, value)| value.to_owned())),
+                }
             }
-            Err(RawPathParamsRejection::InvalidUtf8InPathParam(_)) => Err(BadParam),
+            Err(RawPathParamsRejection::InvalidUtf8InPathParam(_)) => Err(BadParam::NotUtf8),
             Err(_) => Ok(None),
         }
     }

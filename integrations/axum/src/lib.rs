@@ -15,10 +15,10 @@
 //! let store = Store::memory(); // or Store::connect("redis://127.0.0.1/").await?
 //! let orders = Router::new()
 //!     .route("/orders/{id}/pay", post(pay))
-//!     .layer(LockLayer::by_path_param("id")); // 409 while another change runs
+//!     .layer(LockLayer::by_path_param_as::<u64>("id")); // 409 while another change runs
 //! let later = Router::new()
 //!     .route("/orders/{id}/refund", post(refund))
-//!     .layer(LockLayer::by_path_param("id"))
+//!     .layer(LockLayer::by_path_param_as::<u64>("id"))
 //!     .layer(DeferLayer::new()); // 202 instead of 409
 //! let app: Router = orders
 //!     .merge(later)
@@ -86,7 +86,7 @@
 //! (`by_ip`, a header field) it does. One with a wrong method takes one, for a moment, under
 //! `Router::layer`, because axum decides about methods further in; and while the resource is busy it is told so, or deferred:
 //! a 202, and later a stored 405. Where that matters, put the layers on the methods:
-//! `post(handler).route_layer(LockLayer::by_path_param("id")).route_layer(DeferLayer::new())`.
+//! `post(handler).route_layer(LockLayer::by_path_param_as::<u64>("id")).route_layer(DeferLayer::new())`.
 //!
 //! # Client addresses
 //!

@@ -85,6 +85,9 @@ impl<N: ?Sized> LockGate<N> {
     /// lends them now did not have them.
     pub(super) async fn lend(&self, mut facts: LockFacts, lent: Ticket) -> Verdict<LockTicket> {
         forget(facts.slot.as_ref());
+        if let Err(error) = self.replicate(&facts.store, &lent).await {
+            return self.outage(facts, &error);
+        }
         match self.is_known(&facts, &lent).await {
             Ok(Some(Instead::Known)) => return self.known(facts),
             Ok(Some(Instead::Lost(busy))) => return self.busy(facts, &busy, false),
@@ -99,6 +102,21 @@ impl<N: ?Sized> LockGate<N> {
         }
         let ticket = LockTicket::new(lent, facts.take_held());
         Verdict::Pass(ticket.of_slot(facts.slot))
+    }
+
+    /// Waits until as many replicas have the grants of these locks as this layer asks for.
+    async fn replicate(&self, store: &Store, lent: &Ticket) -> Result<(), Error> {
+        let wanted = self.policy.asking.replicas;
+        if wanted == 0 {
+            return Ok(());
+        }
+        if let Ticket::Lent { held, .. } | Ticket::Scoped { held, .. } | Ticket::Run(held, _) = lent
+        {
+            for held in held {
+                held.replicate(store, wanted).await?;
+            }
+        }
+        Ok(())
     }
 
     /// What a request under these locks is told instead of running, by its key.

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     gate::{Asked, Deferred, Gate as _, Replay, Verdict, View as _, fake::FakeView},
     lock::LockGuard,
-    store::{JobId, Loss, Store},
+    store::{Fault, JobId, Loss, Store, faulty},
 };
 
 /// A request that its worker sends again, under this lock.
@@ -67,6 +67,21 @@ async fn the_lock_of_a_run_is_known_by_another_handle() {
         busy(store.as_another_process().lock("y").acquire().await);
     };
     lock.within(&ticket).run(within).await;
+}
+
+/// The worker has claimed the job without waiting for replicas.
+#[tokio::test(start_paused = true)]
+async fn the_lock_of_a_run_counts_when_replicas_have_it() {
+    let (store, faults) = faulty();
+    let run = store.lock("x").acquire().await.unwrap();
+    let (mut view, marker) = run_of(&store, &run);
+    let lock = gate(&store).replicas(1);
+    faults.set("replicated", Fault::Away, 1);
+    let verdict = enter(&lock, &mut view).await;
+    assert!(matches!(verdict, Verdict::Answer(ref reply) if reply.status == 503), "{verdict:?}");
+    assert!(marker.was_busy_with(503), "the run is not charged");
+    let verdict = enter(&lock, &mut view).await;
+    assert!(matches!(verdict, Verdict::Pass(_)), "{verdict:?}");
 }
 
 /// A run that came late to its lock, because its thread was busy: another one may have begun by now.

@@ -100,7 +100,8 @@ async fn who_is_outside_the_request_is_another_owner() {
         .run(async {
             let elsewhere = tokio::spawn(store.lock("x").acquire());
             busy(elsewhere.await.unwrap());
-            busy(store.as_another_process().lock("x").acquire().await);
+            let other = store.as_another_process();
+            busy(tokio::spawn(other.lock("x").acquire()).await.unwrap());
             drop(store.lock("y").acquire().await.expect("another lock is another lock"));
             let stranger = Store::memory();
             drop(stranger.lock("x").acquire().await.expect("so is that of another store"));
@@ -199,7 +200,7 @@ async fn what_is_held_is_had_in_every_lesser_way() {
         1 => store.lock("x").shared(),
         _ => store.lock("x").permits(n),
     };
-    for (has, wants) in [(0, 0), (0, 1), (0, 2), (1, 1), (2, 2), (2, 5)] {
+    for (has, wants) in [(0, 0), (0, 1), (0, 2), (1, 1), (2, 2), (2, 5), (10, 10)] {
         let guard = ways(has).acquire().await.unwrap();
         faults.set("acquire", Fault::Away, usize::MAX);
         let inner = guard.scope(ways(wants).acquire()).await.expect("it is there");
@@ -208,7 +209,7 @@ async fn what_is_held_is_had_in_every_lesser_way() {
         drop((guard, inner));
         free(&store).await.release().await;
     }
-    for (has, wants) in [(1, 0), (2, 0), (1, 2), (2, 1)] {
+    for (has, wants) in [(1, 0), (2, 0), (1, 2), (2, 1), (10, 9), (10, 2)] {
         let guard = ways(has).acquire().await.unwrap();
         let inner = guard.scope(ways(wants).acquire()).await;
         assert!(matches!(inner, Err(NotAcquired::WouldDeadlock)), "{inner:?}");
@@ -284,4 +285,69 @@ async fn a_scope_counts_beside_the_extensions_of_a_request() {
     let mine = store.lock("y").acquire().await.unwrap();
     let verdict = mine.scope(enter(&inner, &mut view)).await;
     assert!(matches!(verdict, Verdict::Pass(_)), "it waits for itself: {verdict:?}");
+}
+
+/// Otherwise ten of them would be in a section that one may be in.
+#[tokio::test(start_paused = true)]
+async fn a_permit_of_many_is_none_of_few() {
+    let store = Store::memory();
+    let outer = gate(&store).permits(10);
+    let mut view = FakeView::new("POST");
+    let ticket = pass(&outer, &mut view).await;
+    assert_eq!(refused(&gate(&store).permits(1), &mut view).await, 500);
+    let upgrade = outer.within(&ticket).run(store.lock("x").permits(1).acquire()).await;
+    assert!(matches!(upgrade, Err(NotAcquired::WouldDeadlock)), "{upgrade:?}");
+    let inner = pass(&gate(&store).permits(20), &mut view).await;
+    drop((inner, ticket));
+    free(&store).await.release().await;
+}
+
+/// Of one lock that a request has twice, the one that covers counts, however far out it is.
+#[tokio::test(start_paused = true)]
+async fn the_narrowest_of_several_covers() {
+    let store = Store::memory();
+    let few = store.lock("x").permits(2).acquire().await.unwrap();
+    let many = store.lock("x").permits(5).acquire().await.unwrap();
+    let inner = few.scope(async { many.scope(store.lock("x").permits(2).acquire()).await });
+    assert_eq!(inner.await.expect("it is there").fence(), few.fence());
+}
+
+/// Two handles on one server, say of two libraries.
+#[tokio::test(start_paused = true)]
+async fn another_handle_has_the_locks_of_its_request() {
+    let store = Store::memory();
+    let other = store.as_another_process();
+    let lock = gate(&store);
+    let mut view = FakeView::new("POST");
+    let ticket = pass(&lock, &mut view).await;
+    let inner = pass(&gate(&other), &mut view).await;
+    assert_eq!(view.get::<HeldLocks>().unwrap().len(), 1, "it is one lock");
+    let again = lock.within(&ticket).run(other.lock("x").acquire()).await.expect("it is there");
+    drop((again, inner, ticket));
+    free(&store).await.release().await;
+}
+
+/// An inner layer that wants replicas to have the grant gets that of the outer one confirmed, once.
+#[tokio::test(start_paused = true)]
+async fn what_is_held_counts_when_replicas_have_it() {
+    let (store, faults) = faulty();
+    let (outer, inner) = (gate(&store), gate(&store).replicas(1));
+    let mut view = FakeView::new("POST");
+    let ticket = pass(&outer, &mut view).await;
+    faults.set("replicated", Fault::Away, 3);
+    assert_eq!(refused(&inner, &mut view).await, 503);
+    let within = async {
+        let one = store.lock("x").replicas(1).acquire().await;
+        assert!(matches!(one, Err(NotAcquired::Fault(_))), "{one:?}");
+        let all = store.locks(["x", "y"]).replicas(1).acquire().await;
+        assert!(matches!(all, Err(NotAcquired::Fault(_))), "{all:?}");
+    };
+    outer.within(&ticket).run(within).await;
+    assert_eq!(faults.left("replicated"), 0);
+    drop(pass(&inner, &mut view).await);
+    faults.set("replicated", Fault::Away, 1);
+    let again = pass(&inner, &mut view).await;
+    assert_eq!(faults.left("replicated"), 1, "it is known to be there");
+    drop((again, ticket));
+    free(&store).await.release().await;
 }

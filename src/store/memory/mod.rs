@@ -68,7 +68,7 @@ use crate::{
 /// The store of [`Store::memory`](crate::Store::memory).
 pub(crate) struct Memory {
     clock: Clock,
-    space: String,
+    space: Arc<str>,
     /// One for each shard number.
     shards: Vec<Mutex<Shard>>,
     /// Live workers, and when each one's lease ends.
@@ -87,7 +87,7 @@ impl Memory {
     pub(crate) fn new(clock: Clock) -> Self {
         Self {
             clock,
-            space: uuid::Uuid::new_v4().simple().to_string(),
+            space: uuid::Uuid::new_v4().simple().to_string().into(),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             workers: Mutex::default(),
             limiters: Mutex::default(),
@@ -183,8 +183,12 @@ impl Memory {
 }
 
 impl Backend for Memory {
-    fn space(&self) -> &str {
-        &self.space
+    fn spaces(&self) -> Vec<Arc<str>> {
+        vec![Arc::clone(&self.space)]
+    }
+
+    fn identify(&self) -> Step<'_, Arc<str>> {
+        Box::pin(std::future::ready(Ok(Arc::clone(&self.space))))
     }
 
     fn now_us(&self) -> u64 {

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Weak,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -23,7 +23,12 @@ pub(super) struct Incarnation {
     changes: watch::Sender<u64>,
     /// The namespace was seen to have the layout of this version.
     knows_layout: AtomicBool,
+    /// See [`Backend::spaces`](crate::store::backend::Backend::spaces).
+    spaces: Mutex<Vec<Arc<str>>>,
 }
+
+/// Most identities that are kept: a server that is flushed again and again adds one each time.
+const MAX_SPACES: usize = 8;
 
 #[derive(Default)]
 struct Seen {
@@ -35,8 +40,8 @@ struct Seen {
     connections: Vec<(Option<String>, Weak<AtomicBool>)>,
 }
 
-/// The name of the data that a server has: whoever finds none there names them, once. `None` if they were named by a
-/// version that did not.
+/// The identity of the data that a server has: whoever finds none there gives them a random one, once. `None` if an earlier
+/// version has written there, which did not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Data(pub(super) Option<String>);
 
@@ -102,6 +107,9 @@ impl Incarnation {
             (true, true) if id.is_some() && id == seen.id => Met::Emptied,
             (true, true) => Met::Other,
         };
+        if let Some(Data(Some(space))) = &data {
+            self.note_space(space, met);
+        }
         let is_change = matches!(met, Met::Emptied | Met::Other);
         seen.any = true;
         if differs {
@@ -120,6 +128,28 @@ impl Incarnation {
             self.tell();
         }
         met
+    }
+
+    /// Identities of the data that were met, the current one last.
+    pub(super) fn spaces(&self) -> Vec<Arc<str>> {
+        self.spaces.lock().clone()
+    }
+
+    /// Data that a known server has anew belong to the same store; those of another server do not.
+    fn note_space(&self, space: &str, met: Met) {
+        let mut spaces = self.spaces.lock();
+        if spaces.last().is_some_and(|last| **last == *space) {
+            return;
+        }
+        if met == Met::Emptied {
+            spaces.retain(|known| **known != *space);
+            if spaces.len() == MAX_SPACES {
+                spaces.remove(0);
+            }
+        } else {
+            spaces.clear();
+        }
+        spaces.push(space.into());
     }
 
     /// Something is elsewhere than it was, and what was held may be gone.
@@ -226,5 +256,34 @@ mod tests {
         let nobody_tells = Incarnation::default();
         nobody_tells.met("", None, None, Weak::new());
         assert!(nobody_tells.is_still(0, "", None) && !nobody_tells.is_still(0, "", Some("a")));
+    }
+
+    #[test]
+    fn data_that_a_known_server_has_lost_are_still_its_own() {
+        let incarnation = Incarnation::default();
+        let met = |id: &str, name: &str| {
+            let data = Some(Data(Some(name.to_owned())));
+            incarnation.met("", Some(id.to_owned()), data, Weak::new())
+        };
+        let spaces = || -> Vec<String> {
+            incarnation.spaces().iter().map(|space| space.to_string()).collect()
+        };
+        assert_eq!(spaces(), [""; 0].map(String::from).to_vec());
+        met("a", "x");
+        // Flushed, and met by two lanes.
+        met("a", "y");
+        met("a", "y");
+        assert_eq!(spaces(), ["x", "y"].map(String::from).to_vec());
+        // A replica that took over has them too.
+        met("b", "y");
+        assert_eq!(spaces(), ["x", "y"].map(String::from).to_vec());
+        // Another server has none of them.
+        met("c", "z");
+        assert_eq!(spaces(), ["z"].map(String::from).to_vec());
+        for n in 0..20 {
+            met("c", &n.to_string());
+        }
+        assert_eq!(incarnation.spaces().len(), MAX_SPACES);
+        assert_eq!(incarnation.spaces().last().map(|last| &**last), Some("19"));
     }
 }

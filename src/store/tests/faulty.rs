@@ -91,8 +91,12 @@ impl Faulty {
 }
 
 impl Backend for Faulty {
-    fn space(&self) -> &str {
-        self.memory.space()
+    fn spaces(&self) -> Vec<Arc<str>> {
+        self.memory.spaces()
+    }
+
+    fn identify(&self) -> Step<'_, Arc<str>> {
+        self.memory.identify()
     }
 
     fn now_us(&self) -> u64 {

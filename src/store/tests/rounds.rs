@@ -26,7 +26,7 @@ fn lease(of: Duration) -> Arc<Lease> {
         mode: Mode::Exclusive,
     };
     let me = Token::new(&Node::new());
-    Lease::new(&Key::custom("x"), &me, Instant::now() + of, terms, None)
+    Lease::new(&Key::custom("x"), &me, Instant::now() + of, terms, 0, None)
 }
 
 /// Each waking is another thread's, and dearer than the call that it is about.

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use lockgate::Store;
+use lockgate::{Store, StoreBuilder};
 
 use crate::{
     cluster::shared_cluster,
@@ -94,14 +94,28 @@ impl Case {
         }
     }
 
+    /// A store that shares the server and the namespace with the case's, and nothing else: another database.
+    pub async fn other_database(&self) -> Store {
+        match self.backing {
+            Backing::Memory => Store::memory(),
+            Backing::Redis => {
+                self.builder(&self.namespace).await.database(1).connect().await.expect("a store")
+            }
+            Backing::Cluster => panic!("a cluster has one database"),
+        }
+    }
+
     async fn connect(&self, namespace: &str) -> Store {
+        self.builder(namespace).await.connect().await.expect("a store")
+    }
+
+    async fn builder(&self, namespace: &str) -> StoreBuilder {
         let url = match self.backing {
             Backing::Cluster => shared_cluster().await.url(namespace),
             _ => shared_server().await.url(namespace),
         };
         // Far more than a call takes: a loaded machine is no outage.
-        let builder = Store::builder(&url).deadline(Duration::from_secs(10));
-        builder.connect().await.expect("a store")
+        Store::builder(&url).deadline(Duration::from_secs(10))
     }
 
     /// A site with a worker, as a process of its own.

@@ -5,11 +5,11 @@
 //! the field holds a number that encodes both: processes of two layouts that start at an empty store at the same
 //! moment write the same field, and one of them is refused.
 
-use redis::{Pipeline, RedisResult};
+use redis::{Pipeline, RedisResult, aio::ConnectionLike as _};
 use uuid::Uuid;
 
 use crate::{
-    key::SHARDS,
+    key::{SHARDS, digest, hex},
     store::{
         keys::Keys,
         redis::{
@@ -28,10 +28,10 @@ const REVISIONS: u16 = 1000;
 /// As the field has it.
 const LAYOUT: u16 = REVISION * REVISIONS + SHARDS;
 
-/// The layout, once it is written, and the name of the data.
+/// The layout, once it is written, and the identity of the data.
 type Written = (Option<String>, Data);
 
-/// Fails if the namespace has another layout. Returns the name of the data, and `None` if another node of the cluster
+/// Fails if the namespace has another layout. Returns the identity of the data, and `None` if another node of the cluster
 /// has `meta` (`as_node`). Where there is no layout, writes it, or returns `None` unless `writes`.
 pub(super) async fn check(
     connection: &mut Connection,
@@ -44,8 +44,8 @@ pub(super) async fn check(
     pipe.cmd("HDEL").arg(keys.meta()).arg("never").ignore();
     let written = match read(pipe, connection, keys).await {
         Err(error) if as_node && error.is_cluster_error() => return Ok(None),
-        Ok((None, _)) if !writes => return Ok(None),
-        Ok((None, _)) => write(connection, keys).await,
+        Ok((None, _) | (_, Data(None))) if !writes => return Ok(None),
+        Ok((None, _) | (_, Data(None))) => write(connection, keys).await,
         written => written,
     };
     match written.map_err(|error| Failure::of(&error))? {
@@ -75,8 +75,16 @@ async fn read(
     keys: &Keys,
 ) -> RedisResult<Written> {
     pipe.cmd("HMGET").arg(keys.meta()).arg("shards").arg("data");
-    let ((layout, data),) = pipe.query_async(connection).await?;
-    Ok((layout, Data(data)))
+    let ((layout, data),): ((_, Option<String>),) = pipe.query_async(connection).await?;
+    let identity = data.map(|name| identity(keys, &name, connection.get_db()));
+    Ok((layout, Data(identity)))
+}
+
+/// Tells these data from those of every other server, database and namespace.
+#[expect(clippy::indexing_slicing, reason = "a digest has 32 bytes")]
+fn identity(keys: &Keys, name: &str, database: i64) -> String {
+    let parts = [keys.channels().as_bytes(), name.as_bytes(), &database.to_be_bytes()];
+    hex(&digest(&parts)[..16])
 }
 
 /// Why this version can not use a namespace of that layout; `None` if it can.

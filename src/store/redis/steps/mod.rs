@@ -38,8 +38,12 @@ use crate::{
 type Args = Vec<Vec<u8>>;
 
 impl Backend for Redis {
-    fn space(&self) -> &str {
-        self.keys.channels()
+    fn spaces(&self) -> Vec<Arc<str>> {
+        self.lanes.incarnation().spaces()
+    }
+
+    fn identify(&self) -> Step<'_, Arc<str>> {
+        Box::pin(self.do_identify())
     }
 
     fn deadline(&self) -> Duration {

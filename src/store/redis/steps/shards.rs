@@ -1,13 +1,13 @@
 //! Steps of quotas, of workers and of the store as a whole.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 
 use super::number;
 use crate::{
     clock::millis,
-    error::Error,
+    error::{Error, ErrorKind},
     store::{
         backend::Node,
         keys::COMMON,
@@ -49,6 +49,16 @@ impl Redis {
         pipe.cmd("PING");
         pipe.add_command(rights::question(&self.keys));
         self.read(shard, "ping", &pipe).await.map(drop).map_err(rights::told)
+    }
+
+    /// Every connection to the node that has `meta` reads the identity.
+    pub(super) async fn do_identify(&self) -> Result<Arc<str>, Error> {
+        if let Some(space) = self.lanes.incarnation().spaces().pop() {
+            return Ok(space);
+        }
+        self.do_reaches(COMMON).await?;
+        let space = self.lanes.incarnation().spaces().pop();
+        space.ok_or_else(|| Error::new(ErrorKind::Unavailable, "identify"))
     }
 
     /// Who only answers pings counts nothing either.

@@ -23,6 +23,7 @@ mod faults;
 mod forgotten;
 mod heavy;
 mod hello;
+mod identity;
 mod late;
 mod layout;
 mod logins;

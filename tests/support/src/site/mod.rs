@@ -36,6 +36,10 @@
 //! | `/between-locks/{id}` | lock by `id`, defer, lock by `id`: wrong too |
 //! | `/background/{id}` | lock by `id`, given back in the background |
 //! | `/wrong/{id}` | lock by a parameter that the route does not have |
+//! | `/tenants/{id}/orders/{id}/...` | `id` twice; lock by `id` or by several, defer, quota by `id` |
+//! | `/shops/{shop}/orders/{id}/...` | the same routes; `id` once |
+//! | `/hosted/{id}/orders/{id}/pay` | the same of a service that is nested |
+//! | `/around-tenants/{id}/orders/{id}` | lock by `id` around the prefix |
 //! | `/inverted/{id}` | lock by `id`, defer: the wrong way round |
 //! | `/orders/{id}/refund` | defer, lock by `id` |
 //! | `/peer` | defer, lock by ip |
@@ -89,6 +93,8 @@
 //! | `/within-refund/{id}` | defer, lock by `id` |
 //! | `/within-rebuilt` | lock by the header `x-account`, a middleware that forgets the extensions, the same lock |
 //! | `/upgrade/{id}` | two at once by `id`, lock by `id` |
+//! | `/fewer/{id}`, `/more/{id}` | two at once by `id`, and one at once, or three |
+//! | `/two-stores/{id}` | defer, lock by `id`, lock by `id` on the second store |
 //! | `/fence/{id}` | lock by `id`, the fence in `x-fence` |
 //! | `/called/{id}` | lock by `id`, trusts other sites |
 //! | `/client/list` | 2 a minute by client behind the machine's own addresses, named `client`, as the next ones |
@@ -199,6 +205,8 @@ async fn ask_again(app: &App, locks: &HeldLocks, seen: &mut Seen) {
 #[derive(Debug, Clone)]
 struct App {
     store: Store,
+    /// Of a plan that names one; else the first.
+    second: Option<Store>,
     /// Whether requests bring it along.
     given: bool,
     desk: Desk,

@@ -32,7 +32,7 @@ impl Default for WorkerPlan {
 impl Plan {
     pub(crate) fn new(framework: Framework, store: Store, desk: Desk, site: String) -> Self {
         let site = site.into();
-        let app = App { store, given: true, desk, site };
+        let app = App { store, second: None, given: true, desk, site };
         Self { framework, app, worker: Some(WorkerPlan::default()) }
     }
 
@@ -61,6 +61,12 @@ impl Plan {
     /// Forgets to give requests the store.
     pub fn forget_store(mut self) -> Self {
         self.app.given = false;
+        self
+    }
+
+    /// With a second store, for the routes that have layers on both.
+    pub fn second(mut self, store: Store) -> Self {
+        self.app.second = Some(store);
         self
     }
 

@@ -5,6 +5,7 @@ mod between;
 mod carried;
 mod ends;
 mod limits;
+mod nested;
 mod policies;
 mod rates;
 
@@ -94,6 +95,7 @@ fn routes(config: &mut ServiceConfig, app: &App) {
     rates::rates(config);
     limits::limits(config);
     odd_locks(config);
+    nested::nested(config);
     deferring(config);
     accepting::accepting(config);
     between(config);

@@ -71,10 +71,15 @@ fn within(config: &mut ServiceConfig, app: &App) {
     let by_id = || LockLayer::by_path_param("id");
     let by_account = || LockLayer::by_header("x-account").store(&app.store);
     let one = |path: &str, layer: LockLayer| resource(path).to(locked).wrap(layer);
+    let second = app.second.as_ref().unwrap_or(&app.store);
+    let two_stores = one("/two-stores/{id}", by_id().store(second));
     config
         .service(one("/within/{id}", by_id()))
         .service(one("/within-rebuilt", by_account()).wrap(from_fn(forget)).wrap(by_account()))
         .service(one("/upgrade/{id}", by_id()).wrap(by_id().permits(2)))
+        .service(one("/fewer/{id}", by_id().permits(1)).wrap(by_id().permits(2)))
+        .service(one("/more/{id}", by_id().permits(3)).wrap(by_id().permits(2)))
+        .service(two_stores.wrap(by_id()).wrap(DeferLayer::new()))
         .service(one("/fence/{id}", by_id().fence_header("X-Fence")))
         .service(one("/called/{id}", by_id().trust(&secret())))
         .service(one("/within-refund/{id}", by_id()).wrap(DeferLayer::new()));

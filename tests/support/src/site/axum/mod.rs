@@ -5,6 +5,7 @@ mod between;
 mod carried;
 mod ends;
 mod limits;
+mod nested;
 mod policies;
 mod rates;
 
@@ -64,6 +65,7 @@ fn routes(app: &App) -> Routes {
         .merge(rates::rates())
         .merge(limits::limits())
         .merge(odd_locks())
+        .merge(nested::nested())
         .merge(deferring())
         .merge(accepting::accepting())
         .merge(between(app))

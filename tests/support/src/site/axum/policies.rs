@@ -71,6 +71,13 @@ fn within(app: &App) -> Routes {
     one("/within/{id}", by_id())
         .merge(one("/within-rebuilt", by_account()).layer(from_fn(forget)).layer(by_account()))
         .merge(one("/upgrade/{id}", by_id()).layer(by_id().permits(2)))
+        .merge(one("/fewer/{id}", by_id().permits(1)).layer(by_id().permits(2)))
+        .merge(one("/more/{id}", by_id().permits(3)).layer(by_id().permits(2)))
+        .merge(
+            one("/two-stores/{id}", by_id().store(app.second.as_ref().unwrap_or(&app.store)))
+                .layer(by_id())
+                .layer(DeferLayer::new()),
+        )
         .merge(one("/fence/{id}", by_id().fence_header("X-Fence")))
         .merge(one("/called/{id}", by_id().trust(&secret())))
         .merge(one("/within-refund/{id}", by_id()).layer(DeferLayer::new()))

@@ -1,0 +1,99 @@
+//! What is believed of another service's locks.
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn secret(byte: u8) -> SharedSecret {
+    SharedSecret::new([byte; 32])
+}
+
+fn read(field: &str, store: &Store, secrets: &[SharedSecret], now: SystemTime) -> Option<HeldLock> {
+    let held = said(of_a_friend(field, secrets)?, now)?;
+    (held.is_in(store) == Some(true)).then_some(held)
+}
+
+/// A lock, another service's store of the same locks, and the word about it.
+async fn signed(now: SystemTime) -> (crate::LockGuard, Store, String) {
+    let store = Store::memory();
+    let guard = store.lock("a").acquire().await.expect("it is free");
+    let (name, word) = guard.held().header_at(&store, &secret(1), now).expect("it is held");
+    assert_eq!(name, FIELD);
+    assert!(!word.contains(guard.lease().unwrap().me.as_str()));
+    (guard, store.as_another_process(), word)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_word_is_believed_until_the_caller_would_no_longer_be_sure() {
+    let now = SystemTime::now();
+    let (guard, other, word) = signed(now).await;
+    let believed = |at| read(&word, &other, &[secret(2), secret(1)], at);
+    let held = believed(now).expect("it is signed");
+    assert_eq!((held.key(), held.fence()), (guard.key(), Some(guard.fence())));
+    assert!(held.remaining() <= guard.remaining() && held.remaining() > 9 * SECOND);
+    let later = believed(now + 9 * SECOND).expect("it has not ended");
+    assert!(later.remaining() <= SECOND && later.loss().is_none());
+    assert!(believed(now + 10 * SECOND).is_none());
+    tokio::time::sleep(SECOND).await;
+    assert!(later.loss().is_some() && later.remaining().is_zero());
+    let _ = later.lost().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_else_is_believed() {
+    let now = SystemTime::now();
+    let (_guard, other, word) = signed(now).await;
+    assert!(read(&word, &other, &[secret(1)], now).is_some());
+    assert!(read(&word, &other, &[secret(2)], now).is_none(), "another secret");
+    assert!(read(&word, &other, &[], now).is_none());
+    assert!(read(&word, &Store::memory(), &[secret(1)], now).is_none(), "other locks");
+    for n in 0..word.len() {
+        let mut forged = word.clone().into_bytes();
+        forged[n] ^= 1;
+        let forged = String::from_utf8(forged).expect("it is ASCII still");
+        assert!(read(&forged, &other, &[secret(1)], now).is_none(), "{forged}");
+    }
+    for n in 0..word.len() {
+        assert!(read(&word[..n], &other, &[secret(1)], now).is_none());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_held_is_not_signed() {
+    let store = Store::memory();
+    let guard = store.lock("a").acquire().await.expect("it is free");
+    let held = guard.held();
+    assert!(held.header(&Store::memory(), &secret(1)).is_none());
+    let other = store.as_another_process();
+    assert!(held.header(&other, &secret(1)).is_some(), "another handle on the store");
+    assert!(held.header(&store, &secret(1)).is_some());
+    guard.release().await;
+    assert!(held.header(&store, &secret(1)).is_none());
+    let admitted = HeldLock::admitted(Key::custom("a"));
+    assert!(admitted.header(&store, &secret(1)).is_none());
+}
+
+/// A service that asks for fewer permits than its caller has is told that it has none.
+#[tokio::test(start_paused = true)]
+async fn the_mode_is_signed_with_its_number_of_permits() {
+    let store = Store::memory();
+    for (request, mode) in [
+        (store.lock("x"), Mode::Exclusive),
+        (store.lock("s").shared(), Mode::Shared),
+        (store.lock("p").permits(10), Mode::Permits(10)),
+    ] {
+        let guard = request.acquire().await.expect("it is free");
+        let (_, word) = guard.held().header(&store, &secret(1)).expect("it is held");
+        let held = read(&word, &store, &[secret(1)], SystemTime::now()).expect("it is signed");
+        assert_eq!(held.mode(), Some(mode));
+    }
+    for odd in ["", "p", "p0", "p-1", "px", "x1", "z"] {
+        assert_eq!(read_mode(odd), None, "{odd}");
+    }
+}
+
+#[test]
+fn a_short_secret_is_refused() {
+    assert!(std::panic::catch_unwind(|| SharedSecret::new([1; 31])).is_err());
+    assert_eq!(format!("{:?}", secret(7)), "SharedSecret(..)");
+}

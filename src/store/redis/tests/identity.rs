@@ -1,0 +1,170 @@
+//! Which locks are in one store: by its server, database and namespace, and not by the namespace alone.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use super::{SECOND, eventually, server::Server};
+use crate::{
+    NotAcquired, SharedSecret,
+    gate::{Asked, Deferred, Gate as _, KeySource, Replay, Verdict, View as _, fake::FakeView},
+    lock::{HeldLocks, LockGate, LockGuard, LockTicket},
+    store::{JobId, Store},
+};
+
+async fn store(server: &Server, database: u32, namespace: &str) -> Store {
+    let url = format!("redis://127.0.0.1:{}", server.port());
+    let builder = Store::builder(&url).database(database).namespace(namespace);
+    builder.deadline(10 * SECOND).connect().await.expect("the URL is right")
+}
+
+fn gate(store: &Store) -> LockGate<()> {
+    LockGate::new(KeySource::function(|()| Some("x".to_owned()))).store(store)
+}
+
+async fn enter(gate: &LockGate<()>, view: &mut FakeView) -> Verdict<LockTicket> {
+    match gate.ask(view) {
+        Asked::Enter(facts) => gate.enter(facts).await,
+        other => panic!("it has a key: {other:?}"),
+    }
+}
+
+/// A deferred request that its worker sends again under this lock.
+fn run_of(store: &Store, lock: &LockGuard) -> FakeView {
+    let deferred = Deferred {
+        id: JobId::new(lock.key()),
+        attempt: 1,
+        first_seen: SystemTime::UNIX_EPOCH,
+        fence: 1,
+    };
+    let facts = lock.facts().expect("it is this process's own");
+    let mut view = FakeView::new("POST");
+    view.put(Replay::new(deferred, store, Arc::clone(facts)));
+    view
+}
+
+/// What a run on one store has, a layer on the other takes for itself: it meets what others have there.
+async fn are_two(one: &Store, other: &Store) {
+    let run = one.lock("x").acquire().await.expect("it is free");
+    let held = other.lock("x").acquire().await.expect("it is another lock");
+    let mut view = run_of(one, &run);
+    let Verdict::Pass(outer) = enter(&gate(one), &mut view).await else { panic!("its own") };
+    gate(one).show(&outer, &mut view);
+    let verdict = enter(&gate(other), &mut view).await;
+    assert!(matches!(verdict, Verdict::Busy(..)), "{verdict:?}");
+    let within = run.scope(other.lock("x").acquire()).await;
+    assert!(matches!(within, Err(NotAcquired::Busy(_))), "{within:?}");
+    let secret = SharedSecret::new([7; 32]);
+    assert!(run.held().header(other, &secret).is_none());
+    let (_, word) = run.held().header(one, &secret).expect("it is held");
+    let mut called = FakeView::new("POST");
+    called.headers = vec![("lockgate-held", word.leak())];
+    let verdict = enter(&gate(other).trust(&secret), &mut called).await;
+    assert!(matches!(verdict, Verdict::Busy(..)), "{verdict:?}");
+    held.release().await;
+    let verdict = enter(&gate(other), &mut view).await;
+    let Verdict::Pass(ticket) = verdict else { panic!("it is free: {verdict:?}") };
+    gate(other).show(&ticket, &mut view);
+    assert_eq!(view.get::<HeldLocks>().expect("they are shown").len(), 2);
+    drop((ticket, outer));
+    run.release().await;
+    assert!(one.shutdown(20 * SECOND).await && other.shutdown(20 * SECOND).await);
+}
+
+/// What a request on one handle has, a layer on the other has as well.
+async fn are_one(one: &Store, other: &Store) {
+    let run = one.lock("x").acquire().await.expect("it is free");
+    let verdict = enter(&gate(other), &mut run_of(one, &run)).await;
+    assert!(matches!(verdict, Verdict::Pass(_)), "{verdict:?}");
+    let within = run.scope(other.lock("x").acquire()).await.expect("it is there");
+    assert_eq!(within.fence(), run.fence());
+    let secret = SharedSecret::new([7; 32]);
+    let (_, word) = run.held().header(one, &secret).expect("it is held");
+    let mut called = FakeView::new("POST");
+    called.headers = vec![("lockgate-held", word.leak())];
+    let verdict = enter(&gate(other).trust(&secret), &mut called).await;
+    assert!(matches!(verdict, Verdict::Pass(_)), "{verdict:?}");
+    drop((verdict, within));
+    run.release().await;
+}
+
+#[tokio::test]
+async fn two_servers_and_two_databases_are_two_stores() {
+    let (server, other) = (Server::start().await, Server::start().await);
+    let here = store(&server, 0, "test").await;
+    are_two(&here, &store(&other, 0, "test").await).await;
+    are_two(&here, &store(&server, 1, "test").await).await;
+    are_two(&here, &store(&server, 0, "test2").await).await;
+    are_two(&here, &Store::memory()).await;
+    are_two(&Store::memory(), &here).await;
+}
+
+#[tokio::test]
+async fn two_handles_are_one_store() {
+    let server = Server::start().await;
+    for database in [0, 3] {
+        let (one, other) =
+            (store(&server, database, "test").await, store(&server, database, "test").await);
+        are_one(&one, &other).await;
+        are_one(&other, &one).await;
+    }
+    let one = store(&server, 0, "test").await;
+    let twice = Store::quorum([one, store(&server, 0, "test").await, Store::memory()]);
+    assert!(twice.is_err(), "one server would vote twice");
+}
+
+/// A handle that could not connect when it was made.
+#[tokio::test]
+async fn a_handle_that_never_connected_connects_to_know() {
+    let mut server = Server::start().await;
+    let mut lazy = Vec::new();
+    server.kill();
+    for _ in 0..3 {
+        let builder = Store::builder(&server.url()).deadline(Duration::from_secs(1));
+        lazy.push(builder.connect().await.expect("that it is away is no mistake"));
+    }
+    let [first, second, third] = &lazy[..] else { panic!("three were made") };
+    let view = &mut FakeView::new("POST");
+    let away = Store::memory();
+    let guard = away.lock("x").acquire().await.expect("it is free");
+    let verdict = guard.scope(enter(&gate(first), view)).await;
+    assert!(matches!(verdict, Verdict::Answer(ref reply) if reply.status == 503), "{verdict:?}");
+    server.restart().await;
+    let one = server.patient_store().await;
+    let run = one.lock("x").acquire().await.expect("it is free");
+    for other in [first, second, third] {
+        assert!(one.is_same_as(other).is_none(), "it has not connected");
+    }
+    let verdict = enter(&gate(first), &mut run_of(&one, &run)).await;
+    assert!(matches!(verdict, Verdict::Pass(_)), "{verdict:?}");
+    let within = run.scope(second.lock("x").acquire()).await.expect("it is there");
+    assert_eq!(within.fence(), run.fence());
+    let both = run.scope(third.locks(["x", "y"]).acquire()).await.expect("one is there");
+    assert_eq!(both.held().get("x").and_then(|held| held.fence()), Some(run.fence()));
+}
+
+/// It was flushed, and another process has connected since. Its own lock is lent to a run until it is found lost.
+#[tokio::test]
+async fn a_run_knows_its_lock_after_a_flush() {
+    let server = Server::start().await;
+    let one = store(&server, 0, "test").await;
+    let other = store(&server, 0, "test").await;
+    // Not renewed meanwhile, and so not found lost.
+    let asked = one.lock("x").lease(60 * SECOND).max_hold(600 * SECOND);
+    let run = asked.acquire().await.expect("it is free");
+    server.command(&["FLUSHALL"]).await;
+    let before = other.backend().spaces();
+    server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+    eventually("the other handle to have met the new data", async || {
+        let _ = other.ping().await;
+        other.backend().spaces().len() > before.len()
+    })
+    .await;
+    assert_eq!(one.is_same_as(&other), Some(true));
+    let stranger = store(&server, 0, "test").await;
+    assert_eq!(other.is_same_as(&stranger), Some(true), "which has met the new data alone");
+    let verdict = enter(&gate(&other), &mut run_of(&one, &run)).await;
+    assert!(matches!(verdict, Verdict::Pass(_)), "{verdict:?}");
+    assert_eq!(run.scope(other.lock("x").acquire()).await.expect("its own").fence(), run.fence());
+}

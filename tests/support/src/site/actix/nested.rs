@@ -1,0 +1,35 @@
+//! Routes inside prefixes that have parameters.
+
+use actix_web::{
+    HttpResponse, Scope,
+    web::{ServiceConfig, resource, scope},
+};
+use lockgate_actix_web::{DeferLayer, LockLayer, RateLimitLayer};
+
+use super::{minute, policies::locked};
+
+pub(super) fn nested(config: &mut ServiceConfig) {
+    let by_id = || LockLayer::by_path_param("id");
+    let around = scope("/around-tenants/{id}").service(resource("/orders/{id}").to(locked));
+    let paid = async || HttpResponse::Ok().body("paid");
+    let hosted = scope("/orders/{id}").service(resource("/pay").to(paid)).wrap(by_id());
+    config
+        .service(orders(scope("/tenants/{id}")))
+        .service(orders(scope("/shops/{shop}")))
+        .service(scope("/hosted/{id}").service(hosted))
+        .service(around.wrap(by_id()));
+}
+
+fn orders(prefix: Scope) -> Scope {
+    let by_id = || LockLayer::by_path_param("id");
+    let one = |path: &str, layer: LockLayer| resource(path).to(locked).wrap(layer);
+    let quota = RateLimitLayer::by_path_param("id", minute(2)).name("nested");
+    prefix
+        .service(one("/orders/{id}/pay", by_id()))
+        .service(one("/orders/{id}/pay-number", LockLayer::by_path_param_as::<u64>("id")))
+        .service(one("/orders/{id}/later", by_id()).wrap(DeferLayer::new()))
+        .service(one("/orders/{id}/to/{to}", LockLayer::by_path_params(["id", "to"])))
+        .service(one("/orders/{id}/of/{to}", LockLayer::by_path_param("to").and_path_param("id")))
+        .service(one("/orders/{id}/other/{to}", LockLayer::by_path_param("to").named("id")))
+        .service(resource("/orders/{id}/quota").to(locked).wrap(quota))
+}
